@@ -1,0 +1,20 @@
+// The last guard before a plan is loaded: nothing in it is trusted. Whatever passes can be linked
+// and run without touching memory outside its arenas; whether it makes progress is the business of
+// the planner's verification and of the bounded waits of a run.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_ACTORS_CHECK_PLAN_H_
+#define PENSTOCK_ACTORS_CHECK_PLAN_H_
+
+#include "absl/status/status.h"
+#include "planner/plan.h"
+
+namespace penstock::actors {
+
+// kInvalidArgument names the place: "device 2, actor 'h3.attn': ...".
+absl::Status CheckPlan(const planner::Plan& plan);
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CHECK_PLAN_H_

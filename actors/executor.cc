@@ -1,0 +1,719 @@
+#include "actors/executor.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace penstock::actors {
+
+using planner::ActorKind;
+using planner::kNone;
+using planner::Lane;
+
+namespace {
+
+constexpr size_t kMaxDescribedLines = 100;
+
+bool RunsOnStream(ActorKind kind) { return kind <= ActorKind::kFetch; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
+    const ExecutorParts& parts, const ExecutorOptions& options) {
+  absl::StatusOr<LinkedDevice> linked = Link(*parts.plan, parts.device_index, parts.target);
+  if (!linked.ok()) return linked.status();
+  return std::unique_ptr<DeviceExecutor>(
+      new DeviceExecutor(parts, options, *std::move(linked)));
+}
+
+DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions& options,
+                               LinkedDevice linked)
+    : plan_(*parts.plan),
+      device_plan_(parts.plan->devices[parts.device_index]),
+      device_index_(parts.device_index),
+      num_microbatches_(parts.plan->num_microbatches),
+      options_(options),
+      endpoint_(parts.target.endpoint),
+      stage_(parts.stage),
+      observer_(parts.observer),
+      clock_(parts.clock),
+      actors_(std::move(linked.actors)),
+      pending_(std::move(linked.pending)),
+      messages_(std::move(linked.messages)),
+      puts_(std::move(linked.puts)),
+      places_(std::move(linked.places)),
+      phases_(std::move(linked.phases)),
+      progress_(phases_.size()),
+      args_(std::move(linked.args)),
+      groups_(std::move(linked.groups)),
+      patches_(std::move(linked.patches)),
+      comms_(std::move(linked.comms)),
+      copies_(std::move(linked.copies)),
+      place_infos_(std::move(linked.place_infos)),
+      kernels_(std::move(linked.kernels)),
+      is_tracing_(options.trace_capacity > 0) {
+  for (LaneStream& lane : streams_) {
+    lane.stream = parts.target.device->CreateStream();
+    is_synchronous_ = is_synchronous_ && lane.stream->is_synchronous();
+  }
+  phase_of_kind_.fill(kNone);
+  for (uint32_t p = 0; p < phases_.size(); ++p) {
+    const Phase& phase = phases_[p];
+    if (phase.lane == Lane::kOnce) once_phases_.push_back(p);
+    if (phase.lane == Lane::kCompute) phase_of_kind_[static_cast<int>(phase.kind)] = p;
+    instances_per_step_ += phase.per_microbatch ? num_microbatches_ : 1;
+  }
+  active_comms_.reserve(comms_.size());
+  open_floating_.resize(phases_.size());
+  stalled_floating_.reserve(phases_.size());
+  trace_.reserve(options.trace_capacity);
+  if (is_synchronous_) return;
+
+  events_.resize(actors_.size());
+  launches_.resize(actors_.size());
+  failures_ = std::make_unique<AsyncFailure[]>(phases_.size());
+  std::array<size_t, 3> num_events = {};
+  for (uint32_t p = 0; p < phases_.size(); ++p) {
+    for (uint32_t i = phases_[p].first_actor; i < phases_[p].end_actor; ++i) {
+      launches_[i] = {this, i, p};
+      if (!RunsOnStream(actors_[i].kind)) continue;
+      if (is_tracing_) actors_[i].needs_event = true;
+      if (!actors_[i].needs_event) continue;
+      events_[i] = parts.target.device->CreateEvent();
+      ++num_events[static_cast<int>(phases_[p].lane)];
+    }
+  }
+  for (size_t lane = 0; lane < streams_.size(); ++lane) {
+    streams_[lane].events.resize(std::max<size_t>(num_events[lane], 1));
+  }
+}
+
+DeviceExecutor::~DeviceExecutor() = default;
+
+// --- Steps ---------------------------------------------------------------------------------------
+
+void DeviceExecutor::SubmitStep(int64_t step, std::shared_ptr<StepBuffers> buffers) {
+  const int64_t now = clock_->NowNs();
+  StepRecord& record = RecordOf(step);
+  const bool follows_poisoned =
+      completed_ < step && RecordOf(step - 1).is_poisoned.load(std::memory_order_relaxed);
+  record.step = step;
+  record.remaining = instances_per_step_;
+  record.is_poisoned.store(follows_poisoned, std::memory_order_relaxed);
+  record.has_error = false;
+  record.begin_ns = now;
+  record.buffers = std::move(buffers);
+  if (completed_ == step) {
+    wait_ns_ = 0;
+    idle_since_ns_ = now;
+  }
+  submitted_ = step + 1;
+  for (uint32_t p = 0; p < phases_.size(); ++p) QueueIfOpen(p);
+  if (stage_ != nullptr && stage_->counts_ready) ReportAvailable();
+  if (instances_per_step_ == 0) {
+    completed_ = submitted_;
+    record.buffers.reset();
+    observer_->OnStepDone({device_index_, step, follows_poisoned, 0, 0});
+  }
+}
+
+void DeviceExecutor::Poison(int64_t step) {
+  for (int64_t s = step; s < submitted_; ++s) {
+    RecordOf(s).is_poisoned.store(true, std::memory_order_relaxed);
+  }
+}
+
+void DeviceExecutor::Fail(uint32_t actor, uint32_t phase, const absl::Status& status) {
+  const int64_t step = progress_[phase].step;
+  StepRecord& record = RecordOf(step);
+  if (!record.has_error) {
+    record.has_error = true;
+    observer_->OnError(
+        device_index_, step,
+        absl::Status(status.code(), StrCat("actor ", NameOf(actor), " on device ", device_index_,
+                                           ", ", InstanceName(phase), ": ",
+                                           ToStd(status.message()))));
+  }
+  Poison(step);
+}
+
+// --- One round -----------------------------------------------------------------------------------
+
+bool DeviceExecutor::Poll() {
+  if (is_idle_) {
+    const int64_t now = clock_->NowNs();
+    wait_ns_ += now - std::exchange(idle_since_ns_, now);
+  }
+  const bool has_moved = PollOnce();
+  if (!has_moved && !is_idle_) idle_since_ns_ = clock_->NowNs();
+  is_idle_ = !has_moved;
+  return has_moved;
+}
+
+bool DeviceExecutor::PollOnce() {
+  bool has_moved = false;
+  if (!is_synchronous_) has_moved |= PollStreams();
+  if (!active_comms_.empty()) has_moved |= PollComms();
+  has_moved |= PollFloating();
+  has_moved |= PollOnceLane();
+  has_moved |= PollComputeLane();
+  if (has_moved && stage_ != nullptr && stage_->counts_ready) ReportAvailable();
+  return has_moved;
+}
+
+bool DeviceExecutor::PollStreams() {
+  bool has_moved = false;
+  for (LaneStream& lane : streams_) {
+    has_moved |= lane.stream->Poll();
+    while (lane.count > 0) {
+      const PendingEvent pending = lane.events[lane.head];
+      if (!events_[pending.actor]->IsDone()) break;
+      lane.head = (lane.head + 1) % lane.events.size();
+      --lane.count;
+      --num_pending_events_;
+      AsyncFailure& failure = failures_[pending.phase];
+      const uint32_t failed = failure.actor.load(std::memory_order_acquire);
+      if (failed != kNone) {
+        Fail(failed, pending.phase, failure.status);
+        failure.actor.store(kNone, std::memory_order_relaxed);
+      }
+      if (is_tracing_) Trace(pending.actor, pending.phase, pending.begin_ns, clock_->NowNs());
+      const Actor& actor = actors_[pending.actor];
+      const uint32_t* message = messages_.data() + actor.first_message + actor.num_early;
+      for (uint32_t i = 0; i < actor.num_late; ++i) --pending_[message[i]];
+      PutTokens(actor);
+      --progress_[pending.phase].outstanding;
+      FinishIfDone(pending.phase);
+      has_moved = true;
+    }
+  }
+  return has_moved;
+}
+
+bool DeviceExecutor::PollComms() {
+  bool has_moved = endpoint_->Progress();
+  for (size_t i = 0; i < active_comms_.size();) {
+    Comm& comm = comms_[active_comms_[i]];
+    if (!IsCommDone(comm)) {
+      ++i;
+      continue;
+    }
+    active_comms_[i] = active_comms_.back();
+    active_comms_.pop_back();
+    FinishComm(comm);
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+bool DeviceExecutor::PollFloating() {
+  bool has_moved = false;
+  for (size_t i = 0; i < stalled_floating_.size();) {
+    const uint32_t phase = stalled_floating_[i];
+    has_moved |= Advance(phase);
+    if (progress_[phase].is_running && progress_[phase].cursor < phases_[phase].end_actor) {
+      ++i;
+      continue;
+    }
+    stalled_floating_[i] = stalled_floating_.back();
+    stalled_floating_.pop_back();
+  }
+  while (open_count_ > 0) {
+    const uint32_t phase = open_floating_[open_head_];
+    open_head_ = (open_head_ + 1) % open_floating_.size();
+    --open_count_;
+    progress_[phase].is_queued = false;
+    if (!CanStart(phase)) continue;
+    Start(phase);
+    Advance(phase);
+    if (progress_[phase].is_running && progress_[phase].cursor < phases_[phase].end_actor) {
+      stalled_floating_.push_back(phase);
+    }
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+bool DeviceExecutor::PollOnceLane() {
+  if (running_once_ != kNone) return Advance(running_once_);
+  if (once_phases_.empty()) return false;
+  const uint32_t phase = once_phases_[once_turn_];
+  if (!CanStart(phase)) return false;
+  running_once_ = phase;
+  Start(phase);
+  Advance(phase);
+  return true;
+}
+
+bool DeviceExecutor::PollComputeLane() {
+  if (running_compute_ != kNone) return Advance(running_compute_);
+  if (stage_ == nullptr) return false;
+  const PhaseDecision* decision = stage_->decisions.Front();
+  if (decision == nullptr || decision->step >= submitted_) return false;
+  const int kind = static_cast<int>(decision->kind);
+  const uint32_t phase = phase_of_kind_[kind];
+  if (phase == kNone) {  // the stage has such phases, this device does not
+    stage_->decisions.Pop();
+    stage_->counts.completed[kind].fetch_add(1, std::memory_order_release);
+    return true;
+  }
+  if (!CanStart(phase)) return false;
+  stage_->decisions.Pop();
+  running_compute_ = phase;
+  Start(phase);
+  progress_[phase].begin_ns = clock_->NowNs();
+  Advance(phase);
+  return true;
+}
+
+void DeviceExecutor::ReportAvailable() {
+  bool has_changed = false;
+  for (int kind = 0; kind < planner::kNumPolicyKinds; ++kind) {
+    const int64_t limit = submitted_ * num_microbatches_;
+    int64_t available = limit;
+    if (phase_of_kind_[kind] != kNone) {
+      const Phase& phase = phases_[phase_of_kind_[kind]];
+      const Progress& progress = progress_[phase_of_kind_[kind]];
+      const int64_t started = progress.next_instance + (progress.is_running ? 1 : 0);
+      available -= started;
+      for (uint32_t i = 0; i < phase.num_places; ++i) {
+        const Place& place = places_[phase.first_place + i];
+        available = std::min<int64_t>(available, place.count / place.need);
+      }
+      available += started;
+    }
+    if (stage_->counts.available[kind].load(std::memory_order_relaxed) == available) continue;
+    stage_->counts.available[kind].store(available, std::memory_order_release);
+    has_changed = true;
+  }
+  if (has_changed && stage_->is_waiting.exchange(false, std::memory_order_acq_rel) &&
+      stage_->wake_controller) {
+    stage_->wake_controller();
+  }
+}
+
+// --- Phase instances -----------------------------------------------------------------------------
+
+bool DeviceExecutor::CanStart(uint32_t phase) const {
+  const Progress& progress = progress_[phase];
+  if (progress.is_running || phases_[phase].missing > 0) return false;
+  const int64_t rate = phases_[phase].per_microbatch ? num_microbatches_ : 1;
+  return progress.next_instance < submitted_ * rate;
+}
+
+void DeviceExecutor::QueueIfOpen(uint32_t phase) {
+  Progress& progress = progress_[phase];
+  if (phases_[phase].lane != Lane::kFloating || progress.is_queued || !CanStart(phase)) return;
+  progress.is_queued = true;
+  open_floating_[(open_head_ + open_count_) % open_floating_.size()] = phase;
+  ++open_count_;
+}
+
+void DeviceExecutor::Start(uint32_t index) {
+  Phase& phase = phases_[index];
+  Progress& progress = progress_[index];
+  const int64_t instance = progress.next_instance;
+  progress.step = phase.per_microbatch ? instance / num_microbatches_ : instance;
+  progress.microbatch = phase.per_microbatch ? instance % num_microbatches_ : 0;
+  progress.cursor = phase.first_actor;
+  progress.outstanding = 0;
+  progress.is_running = true;
+  if (is_tracing_) progress.begin_ns = clock_->NowNs();
+  for (uint32_t i = 0; i < phase.num_places; ++i) {
+    Place& place = places_[phase.first_place + i];
+    place.count -= place.need;
+    if (place.count < place.need) ++phase.missing;
+  }
+  for (uint32_t i = 0; i < phase.num_groups; ++i) {
+    const SlotGroup& group = groups_[phase.first_group + i];
+    const uint64_t slot = InstanceOf(progress, group.per_microbatch) % group.slots;
+    const Patch* patch = patches_.data() + group.first_patch;
+    for (uint32_t k = 0; k < group.num_patches; ++k) {
+      args_[patch[k].arg] = patch[k].slot0 + slot * group.slot_bytes;
+    }
+  }
+}
+
+bool DeviceExecutor::Advance(uint32_t index) {
+  const Phase& phase = phases_[index];
+  Progress& progress = progress_[index];
+  const uint32_t begin = progress.cursor;
+  const uint32_t end = phase.end_actor;
+  const uint32_t stop = std::min(end, begin + options_.acts_per_poll);
+  const bool serves = phase.lane != Lane::kFloating;
+  uint32_t i = begin;
+  while (i < stop && pending_[i] == 0) {
+    const Actor& actor = actors_[i];
+    pending_[i] = actor.need;
+    if (!RunsOnStream(actor.kind)) {
+      StartComm(i, index);
+    } else if (is_synchronous_) {
+      RunNow(i, index);
+    } else {
+      Launch(i, index);
+    }
+    ++i;
+    // What may move meanwhile does, between the acts of a long phase.
+    if (serves && i < end && (open_count_ > 0 || !active_comms_.empty())) {
+      progress.cursor = i;
+      if (!active_comms_.empty()) PollComms();
+      PollFloating();
+    }
+  }
+  running_actor_.store(kNone, std::memory_order_relaxed);
+  progress.cursor = i;
+  FinishIfDone(index);
+  return i != begin;
+}
+
+void DeviceExecutor::FinishIfDone(uint32_t phase) {
+  const Progress& progress = progress_[phase];
+  if (progress.is_running && progress.outstanding == 0 &&
+      progress.cursor == phases_[phase].end_actor) {
+    FinishInstance(phase);
+  }
+}
+
+void DeviceExecutor::FinishInstance(uint32_t index) {
+  const Phase& phase = phases_[index];
+  Progress& progress = progress_[index];
+  progress.is_running = false;
+  ++progress.next_instance;
+  if (is_tracing_) Trace(kNone, index, progress.begin_ns, clock_->NowNs());
+  switch (phase.lane) {
+    case Lane::kCompute: {
+      running_compute_ = kNone;
+      const int kind = static_cast<int>(phase.kind);
+      stage_->counts.duration_ns[kind].fetch_add(clock_->NowNs() - progress.begin_ns,
+                                                 std::memory_order_relaxed);
+      stage_->counts.completed[kind].fetch_add(1, std::memory_order_release);
+      if (stage_->decisions.size() <= stage_->wake_size.load(std::memory_order_relaxed) &&
+          stage_->is_waiting.exchange(false, std::memory_order_acq_rel) &&
+          stage_->wake_controller) {
+        stage_->wake_controller();
+      }
+      break;
+    }
+    case Lane::kOnce:
+      running_once_ = kNone;
+      if (!phase.per_microbatch || progress.next_instance % num_microbatches_ == 0) {
+        once_turn_ = (once_turn_ + 1) % once_phases_.size();
+      }
+      break;
+    case Lane::kFloating:
+      QueueIfOpen(index);
+      break;
+  }
+  StepRecord& record = RecordOf(progress.step);
+  if (--record.remaining > 0) return;
+  const int64_t now = clock_->NowNs();
+  DeviceStepReport report;
+  report.device = device_index_;
+  report.step = record.step;
+  report.is_poisoned = record.is_poisoned.load(std::memory_order_relaxed);
+  report.wall_ns = now - std::max(record.begin_ns, last_done_ns_);
+  report.wait_ns = std::exchange(wait_ns_, 0);
+  last_done_ns_ = now;
+  record.buffers.reset();
+  completed_ = record.step + 1;
+  observer_->OnStepDone(report);
+}
+
+// --- Actors --------------------------------------------------------------------------------------
+
+absl::Status DeviceExecutor::Execute(const Actor& actor, const Progress& progress) const {
+  void* const* args = args_.data() + actor.first_arg;
+  if (actor.kind == ActorKind::kKernel) {
+    kernels::KernelArgs kernel_args;
+    kernel_args.inputs = {args, actor.num_inputs};
+    kernel_args.outputs = {args + actor.num_inputs, actor.num_outputs};
+    kernel_args.workspace = actor.workspace;
+    kernel_args.seed = options_.seed;
+    kernel_args.step = progress.step;
+    kernel_args.microbatch = progress.microbatch;
+    return actor.kernel->Run(kernel_args);
+  }
+  const HostCopy& copy = copies_[actor.part];
+  StepBuffers& buffers = *RecordOf(progress.step).buffers;
+  if (actor.kind == ActorKind::kFeed) {
+    const Tensor& feed = buffers.feeds[copy.target];
+    copy.tile.FromGlobal(feed.data(), args[0], progress.microbatch);
+  } else {
+    copy.tile.ToGlobal(args[0], buffers.fetches[copy.target].data(), progress.microbatch);
+  }
+  return absl::OkStatus();
+}
+
+void DeviceExecutor::RunSyncWork(void* context) {
+  auto* self = static_cast<DeviceExecutor*>(context);
+  self->sync_status_ = self->Execute(*self->sync_actor_, *self->sync_progress_);
+}
+
+void DeviceExecutor::RunNow(uint32_t index, uint32_t phase) {
+  const Actor& actor = actors_[index];
+  const Progress& progress = progress_[phase];
+  if (!RecordOf(progress.step).is_poisoned.load(std::memory_order_relaxed)) {
+    const int64_t begin_ns = is_tracing_ ? clock_->NowNs() : 0;
+    sync_actor_ = &actor;
+    sync_progress_ = &progress;
+    running_actor_.store(index, std::memory_order_relaxed);
+    try {
+      StreamOf(phases_[phase]).stream->Launch({&RunSyncWork, this});
+    } catch (const std::exception& error) {
+      sync_status_ = absl::InternalError(StrCat("its kernel threw: ", error.what()));
+    }
+    if (!sync_status_.ok()) Fail(index, phase, sync_status_);
+    if (is_tracing_) Trace(index, phase, begin_ns, clock_->NowNs());
+  }
+  const uint32_t* message = messages_.data() + actor.first_message;
+  const uint32_t num_messages = actor.num_early + actor.num_late;
+  for (uint32_t i = 0; i < num_messages; ++i) --pending_[message[i]];
+  if (actor.num_puts > 0) PutTokens(actor);
+}
+
+void DeviceExecutor::RunAsyncWork(void* context) {
+  const LaunchContext& launch = *static_cast<const LaunchContext*>(context);
+  DeviceExecutor& self = *launch.executor;
+  const Progress& progress = self.progress_[launch.phase];
+  AsyncFailure& failure = self.failures_[launch.phase];
+  if (self.RecordOf(progress.step).is_poisoned.load(std::memory_order_relaxed) ||
+      failure.actor.load(std::memory_order_relaxed) != kNone) {
+    return;
+  }
+  absl::Status status;
+  try {
+    status = self.Execute(self.actors_[launch.actor], progress);
+  } catch (const std::exception& error) {
+    status = absl::InternalError(StrCat("its kernel threw: ", error.what()));
+  }
+  if (status.ok()) return;
+  failure.status = std::move(status);
+  failure.actor.store(launch.actor, std::memory_order_release);
+}
+
+void DeviceExecutor::Launch(uint32_t index, uint32_t phase) {
+  const Actor& actor = actors_[index];
+  LaneStream& lane = StreamOf(phases_[phase]);
+  const int64_t begin_ns = is_tracing_ ? clock_->NowNs() : 0;
+  lane.stream->Launch({&RunAsyncWork, &launches_[index]});
+  const uint32_t* message = messages_.data() + actor.first_message;
+  for (uint32_t i = 0; i < actor.num_early; ++i) --pending_[message[i]];
+  if (!actor.needs_event) return;
+  lane.stream->Record(events_[index].get());
+  lane.events[(lane.head + lane.count++) % lane.events.size()] = {index, phase, begin_ns};
+  ++num_pending_events_;
+  ++progress_[phase].outstanding;
+}
+
+void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
+  const Actor& actor = actors_[index];
+  Progress& progress = progress_[phase];
+  Comm& comm = comms_[actor.part];
+  const uint32_t flags = RecordOf(progress.step).is_poisoned.load(std::memory_order_relaxed)
+                             ? transport::kErrorFlag
+                             : transport::kNoFlags;
+  const uint64_t sequence = InstanceOf(progress, phases_[phase].per_microbatch);
+  void* const* args = args_.data() + actor.first_arg;
+  const transport::Tag tag = {options_.generation, comm.channel, sequence};
+  if (is_tracing_) comm.begin_ns = clock_->NowNs();
+  ++progress.outstanding;
+  switch (actor.kind) {
+    case ActorKind::kCollective:
+      comm.collective->Start(args[0], args[1], sequence, flags);
+      break;
+    case ActorKind::kSend:
+      endpoint_->Send(comm.peer, tag, args[0], comm.num_bytes, flags, &comm.request);
+      break;
+    default:
+      endpoint_->Recv(comm.peer, tag, args[0], comm.num_bytes, &comm.request);
+  }
+  active_comms_.push_back(actor.part);
+}
+
+bool DeviceExecutor::IsCommDone(Comm& comm) const {
+  return comm.collective != nullptr ? comm.collective->Poll() : comm.request.is_done();
+}
+
+void DeviceExecutor::FinishComm(Comm& comm) {
+  const bool is_collective = comm.collective != nullptr;
+  const Actor& actor = actors_[comm.actor];
+  Progress& progress = progress_[comm.phase];
+  const uint32_t flags = is_collective                            ? comm.collective->flags()
+                         : actor.kind == ActorKind::kRecv ? comm.request.flags
+                                                          : transport::kNoFlags;
+  if (is_collective && !comm.collective->status().ok()) {
+    Fail(comm.actor, comm.phase, comm.collective->status());
+  } else if (!is_collective && comm.request.state == transport::Request::State::kFailed) {
+    Fail(comm.actor, comm.phase, comm.request.status);
+  } else if ((flags & transport::kErrorFlag) != 0) {
+    Poison(progress.step);
+  }
+  if (is_tracing_) Trace(comm.actor, comm.phase, comm.begin_ns, clock_->NowNs());
+  const uint32_t* message = messages_.data() + actor.first_message;
+  for (uint32_t i = 0; i < actor.num_late; ++i) --pending_[message[i]];
+  PutTokens(actor);
+  --progress.outstanding;
+  FinishIfDone(comm.phase);
+}
+
+void DeviceExecutor::PutTokens(const Actor& actor) {
+  const Put* put = puts_.data() + actor.first_put;
+  for (uint32_t i = 0; i < actor.num_puts; ++i) {
+    Place& place = places_[put[i].place];
+    const bool was_short = place.count < place.need;
+    place.count += put[i].amount;
+    if (was_short && place.count >= place.need && --phases_[place.phase].missing == 0) {
+      QueueIfOpen(place.phase);
+    }
+  }
+}
+
+void DeviceExecutor::Cancel() {
+  for (const uint32_t index : active_comms_) {
+    Comm& comm = comms_[index];
+    if (comm.collective != nullptr) {
+      comm.collective->Cancel();
+    } else {
+      endpoint_->Cancel(&comm.request);
+    }
+  }
+  active_comms_.clear();
+}
+
+// --- Reports -------------------------------------------------------------------------------------
+
+void DeviceExecutor::Trace(uint32_t actor, uint32_t phase, int64_t begin_ns, int64_t end_ns) {
+  if (trace_.size() == options_.trace_capacity) return;
+  const Progress& progress = progress_[phase];
+  trace_.push_back({device_index_, actor, phase, static_cast<uint32_t>(progress.microbatch),
+                    progress.step, begin_ns, end_ns});
+}
+
+std::vector<TraceEvent> DeviceExecutor::TakeTrace() {
+  std::vector<TraceEvent> taken = trace_;
+  trace_.clear();
+  return taken;
+}
+
+std::string DeviceExecutor::NameOf(uint32_t actor) const { return device_plan_.actors[actor].name; }
+
+std::string DeviceExecutor::DescribeRunningActor() const {
+  const uint32_t actor = running_actor_.load(std::memory_order_relaxed);
+  return actor == kNone ? "is in no actor" : StrCat("is in actor '", NameOf(actor), "'");
+}
+
+std::string DeviceExecutor::InstanceName(uint32_t phase) const {
+  const Progress& progress = progress_[phase];
+  const bool per_microbatch = phases_[phase].per_microbatch;
+  int64_t step = progress.step;
+  int64_t microbatch = progress.microbatch;
+  if (!progress.is_running) {
+    step = per_microbatch ? progress.next_instance / num_microbatches_ : progress.next_instance;
+    microbatch = per_microbatch ? progress.next_instance % num_microbatches_ : 0;
+  }
+  std::string text = StrCat("step ", step);
+  if (per_microbatch) StrAppend(&text, ", micro-batch ", microbatch);
+  return text;
+}
+
+std::string DeviceExecutor::DescribePlaces(uint32_t index) const {
+  const Phase& phase = phases_[index];
+  std::string text;
+  for (uint32_t i = 0; i < phase.num_places; ++i) {
+    const Place& place = places_[phase.first_place + i];
+    if (place.count >= place.need) continue;
+    const PlaceInfo& info = place_infos_[phase.first_place + i];
+    const planner::ChannelPlan& channel = device_plan_.channels[info.channel];
+    StrAppend(&text, text.empty() ? "" : "; ", info.is_credit ? "credits" : "tokens", " from '",
+              NameOf(info.is_credit ? channel.consumer : channel.producer), "' ", place.count,
+              " of ", place.need);
+  }
+  return text;
+}
+
+std::string DeviceExecutor::DescribeComm(const Comm& comm) const {
+  const Actor& actor = actors_[comm.actor];
+  std::string text = StrCat(planner::Name(actor.kind), " '", NameOf(comm.actor), "', ",
+                            InstanceName(comm.phase));
+  if (comm.collective == nullptr) {
+    StrAppend(&text, actor.kind == ActorKind::kSend ? ", to" : ", from", " device ", comm.peer);
+  } else {
+    const CollectiveSpec& spec = plan_.collectives[device_plan_.actors[comm.actor].target];
+    StrAppend(&text, ", of devices ", StrJoin(spec.devices, ", "));
+  }
+  return text;
+}
+
+std::vector<std::string> DeviceExecutor::Describe() const {
+  std::vector<std::string> lines;
+  if (completed_ == submitted_) return lines;
+  auto is_waited_for = [&](uint32_t phase) {  // started late or not at all in a submitted step
+    const int64_t rate = phases_[phase].per_microbatch ? num_microbatches_ : 1;
+    return progress_[phase].next_instance < submitted_ * rate;
+  };
+  const PhaseDecision* decision = stage_ == nullptr ? nullptr : stage_->decisions.Front();
+  for (uint32_t p = 0; p < phases_.size() && lines.size() < kMaxDescribedLines; ++p) {
+    const Phase& phase = phases_[p];
+    const Progress& progress = progress_[p];
+    if (!is_waited_for(p)) continue;
+    const std::string name =
+        StrCat("device ", device_index_, ": phase '", device_plan_.phases[p].name, "', ",
+               InstanceName(p));
+    if (progress.is_running) {
+      if (progress.cursor == phase.end_actor) continue;  // what it waits for follows below
+      std::string line = StrCat(name, ", is at actor '", NameOf(progress.cursor), "', which misses ",
+                                pending_[progress.cursor], " tokens");
+      for (const planner::ChannelPlan& channel : device_plan_.channels) {
+        if (channel.consumer != progress.cursor || channel.producer < phase.first_actor ||
+            channel.producer >= phase.end_actor ||
+            RunsOnStream(actors_[channel.producer].kind)) {
+          continue;
+        }
+        const uint32_t part = actors_[channel.producer].part;
+        if (std::find(active_comms_.begin(), active_comms_.end(), part) != active_comms_.end()) {
+          StrAppend(&line, "; from '", NameOf(channel.producer), "'");
+        }
+      }
+      lines.push_back(std::move(line));
+      continue;
+    }
+    if (phase.missing > 0) {
+      lines.push_back(StrCat(name, ", misses ", DescribePlaces(p)));
+      continue;
+    }
+    switch (phase.lane) {
+      case Lane::kCompute:
+        if (decision == nullptr) {
+          lines.push_back(StrCat(name, ", could run; its stage has not chosen"));
+        } else if (phase_of_kind_[static_cast<int>(decision->kind)] != p) {
+          lines.push_back(StrCat(name, ", could run; its stage chose ",
+                                 planner::Name(decision->kind), decision->microbatch, " of step ",
+                                 decision->step, " first"));
+        }
+        break;
+      case Lane::kOnce:
+        if (once_phases_[once_turn_] != p) {
+          lines.push_back(StrCat(name, ", comes after phase '",
+                                 device_plan_.phases[once_phases_[once_turn_]].name, "'"));
+        }
+        break;
+      case Lane::kFloating:
+        break;
+    }
+  }
+  for (const uint32_t part : active_comms_) {
+    if (lines.size() >= kMaxDescribedLines) break;
+    lines.push_back(StrCat("device ", device_index_, ": pending ", DescribeComm(comms_[part])));
+  }
+  for (const LaneStream& lane : streams_) {
+    if (lane.count == 0) continue;
+    const PendingEvent& pending = lane.events[lane.head];
+    lines.push_back(StrCat("device ", device_index_, ": the stream has not completed actor '",
+                           NameOf(pending.actor), "', ", InstanceName(pending.phase)));
+  }
+  return lines;
+}
+
+}  // namespace penstock::actors

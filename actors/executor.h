@@ -1,0 +1,281 @@
+// The engine of one device: hosts the device's actors and fires them as plan.h says a plan runs.
+// A plain class that moves only when polled, so that tests can drive it step by step and a CAF
+// actor can host it on a thread.
+//
+// Hot path: within a phase, actors start in order. Firing one reads one packed record, runs its
+// kernel through the device's stream, and decrements the counters of its consumers. No look-up, no
+// allocation, no lock.
+//
+// Errors. A kernel that fails poisons its step on this device: no kernel, feed or fetch of the step
+// runs from then on, its state updates included, but tokens still flow; sends and collectives carry
+// kErrorFlag, and a device that receives it poisons its step too. So every step drains. Steps
+// already submitted behind a poisoned one are poisoned with it, as the state they read may lack its
+// update.
+//
+// Thread rule: the owner's thread, except where a member says more.
+// Invariants: instances of a phase run in order; a step completes when all its instances have, and
+// steps complete in order.
+
+#ifndef PENSTOCK_ACTORS_EXECUTOR_H_
+#define PENSTOCK_ACTORS_EXECUTOR_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "actors/link.h"
+#include "actors/stage.h"
+#include "base/device.h"
+#include "base/tensor.h"
+#include "planner/plan.h"
+
+namespace penstock::actors {
+
+inline constexpr int64_t kMaxStepsInFlight = 8;
+
+// What a step reads from and writes to, in the plan's order of feeds and fetches. Shared by all
+// devices, each writing its own tiles of the fetches.
+struct StepBuffers {
+  std::vector<Tensor> feeds;
+  std::vector<Tensor> fetches;
+};
+
+// One device's part of a step that has completed.
+struct DeviceStepReport {
+  uint32_t device = 0;
+  int64_t step = 0;
+  bool is_poisoned = false;
+  int64_t wall_ns = 0;  // from the completion of the step before, or from submission if later
+  int64_t wait_ns = 0;  // of wall_ns, with nothing to fire
+};
+
+// One actor's run, or with actor == kNone a whole phase instance.
+struct TraceEvent {
+  uint32_t device = 0;
+  uint32_t actor = planner::kNone;
+  uint32_t phase = 0;
+  uint32_t microbatch = 0;
+  int64_t step = 0;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+};
+
+// Told on the executor's thread.
+class ExecutorObserver {
+ public:
+  virtual ~ExecutorObserver() = default;
+  virtual void OnStepDone(const DeviceStepReport& report) = 0;
+  // The first error of a step on a device.
+  virtual void OnError(uint32_t device, int64_t step, const absl::Status& status) = 0;
+};
+
+struct ExecutorOptions {
+  uint64_t seed = 0;
+  uint32_t generation = 0;       // of the transport's tags
+  uint32_t acts_per_poll = 256;  // of one phase, before others get a turn
+  size_t trace_capacity = 0;     // events; 0: no trace
+};
+
+// What an executor works with; all of it outlives the executor.
+struct ExecutorParts {
+  const planner::Plan* plan = nullptr;  // CheckPlan(*plan) is OK
+  uint32_t device_index = 0;
+  LinkTarget target;
+  StageLink* stage = nullptr;
+  ExecutorObserver* observer = nullptr;
+  const Clock* clock = nullptr;
+};
+
+class DeviceExecutor {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceExecutor>> Create(const ExecutorParts& parts,
+                                                                const ExecutorOptions& options);
+  ~DeviceExecutor();
+  DeviceExecutor(const DeviceExecutor&) = delete;
+  DeviceExecutor& operator=(const DeviceExecutor&) = delete;
+
+  // Steps are submitted in order from 0. REQUIRES: fewer than kMaxStepsInFlight are under way.
+  void SubmitStep(int64_t step, std::shared_ptr<StepBuffers> buffers);
+
+  // One round: streams, transport, and what is ready fires. Returns whether anything happened.
+  bool Poll();
+
+  // True while work on asynchronous streams is under way: it completes without calling anybody.
+  bool has_pending_events() const { return num_pending_events_ > 0; }
+
+  // Ends all communication; the executor is not polled afterwards.
+  void Cancel();
+
+  // What is stuck and what it misses, a line each; empty when no step is under way.
+  std::vector<std::string> Describe() const;
+
+  // "is in actor 'h3.attn'", or that it is in none. Any thread.
+  std::string DescribeRunningActor() const;
+
+  // The events recorded so far; begins anew. Events beyond trace_capacity are lost.
+  std::vector<TraceEvent> TakeTrace();
+
+ private:
+  // What changes of a phase while it runs; beside its Phase.
+  struct Progress {
+    int64_t next_instance = 0;
+    int64_t step = 0;
+    int64_t microbatch = 0;
+    int64_t begin_ns = 0;
+    uint32_t cursor = 0;
+    uint32_t outstanding = 0;  // started communication and recorded events still to come
+    bool is_running = false;
+    bool is_queued = false;  // in open_floating_
+  };
+
+  struct StepRecord {
+    int64_t step = -1;
+    uint64_t remaining = 0;  // phase instances
+    std::atomic<bool> is_poisoned{false};
+    bool has_error = false;
+    int64_t begin_ns = 0;
+    std::shared_ptr<StepBuffers> buffers;
+  };
+
+  // The first failure among a phase instance's launches on an asynchronous stream: written by the
+  // stream's thread, read once a later event is done.
+  struct AsyncFailure {
+    std::atomic<uint32_t> actor{planner::kNone};
+    absl::Status status;
+  };
+
+  // The context of a launch on an asynchronous stream.
+  struct LaunchContext {
+    DeviceExecutor* executor = nullptr;
+    uint32_t actor = 0;
+    uint32_t phase = 0;
+  };
+
+  struct PendingEvent {
+    uint32_t actor = 0;
+    uint32_t phase = 0;
+    int64_t begin_ns = 0;
+  };
+
+  // A lane's stream and the events recorded on it, oldest first, in a ring.
+  struct LaneStream {
+    std::unique_ptr<Stream> stream;
+    std::vector<PendingEvent> events;
+    uint32_t head = 0;
+    uint32_t count = 0;
+  };
+
+  DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions& options, LinkedDevice linked);
+
+  static void RunSyncWork(void* context);
+  static void RunAsyncWork(void* context);
+
+  bool PollOnce();
+  bool PollStreams();
+  bool PollComms();
+  bool PollFloating();
+  bool PollOnceLane();
+  bool PollComputeLane();
+  void ReportAvailable();
+
+  bool CanStart(uint32_t phase) const;
+  void Start(uint32_t phase);
+  bool Advance(uint32_t phase);
+  void FinishIfDone(uint32_t phase);
+  void FinishInstance(uint32_t phase);
+  void QueueIfOpen(uint32_t phase);
+
+  absl::Status Execute(const Actor& actor, const Progress& progress) const;
+  void RunNow(uint32_t actor, uint32_t phase);
+  void Launch(uint32_t actor, uint32_t phase);
+  void StartComm(uint32_t actor, uint32_t phase);
+  bool IsCommDone(Comm& comm) const;
+  void FinishComm(Comm& comm);
+  void PutTokens(const Actor& actor);
+
+  StepRecord& RecordOf(int64_t step) { return steps_[step % kMaxStepsInFlight]; }
+  const StepRecord& RecordOf(int64_t step) const { return steps_[step % kMaxStepsInFlight]; }
+  void Poison(int64_t step);
+  void Fail(uint32_t actor, uint32_t phase, const absl::Status& status);
+  LaneStream& StreamOf(const Phase& phase) { return streams_[static_cast<int>(phase.lane)]; }
+  int64_t InstanceOf(const Progress& progress, bool per_microbatch) const {
+    return per_microbatch ? progress.step * num_microbatches_ + progress.microbatch
+                          : progress.step;
+  }
+  void Trace(uint32_t actor, uint32_t phase, int64_t begin_ns, int64_t end_ns);
+  std::string NameOf(uint32_t actor) const;
+  std::string InstanceName(uint32_t phase) const;
+  std::string DescribePlaces(uint32_t phase) const;
+  std::string DescribeComm(const Comm& comm) const;
+
+  const planner::Plan& plan_;
+  const planner::DevicePlan& device_plan_;
+  const uint32_t device_index_;
+  const int64_t num_microbatches_;
+  const ExecutorOptions options_;
+  transport::Endpoint* const endpoint_;
+  StageLink* const stage_;
+  ExecutorObserver* const observer_;
+  const Clock* const clock_;
+
+  // Packed state of the hot path.
+  std::vector<Actor> actors_;
+  std::vector<uint32_t> pending_;
+  std::vector<uint32_t> messages_;
+  std::vector<Put> puts_;
+  std::vector<Place> places_;
+  std::vector<Phase> phases_;
+  std::vector<Progress> progress_;
+  std::vector<void*> args_;
+  std::vector<SlotGroup> groups_;
+  std::vector<Patch> patches_;
+  std::vector<Comm> comms_;
+  std::vector<HostCopy> copies_;
+  std::vector<PlaceInfo> place_infos_;
+  std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
+
+  bool is_synchronous_ = true;
+  bool is_tracing_ = false;
+  std::array<LaneStream, 3> streams_;  // by Lane
+  std::vector<std::unique_ptr<Event>> events_;             // an actor that needs one, else null
+  std::vector<LaunchContext> launches_;                    // an actor each, if asynchronous
+  std::unique_ptr<AsyncFailure[]> failures_;               // a phase each, if asynchronous
+  uint32_t num_pending_events_ = 0;
+
+  std::vector<uint32_t> active_comms_;      // started, not done
+  std::vector<uint32_t> open_floating_;     // ring of floating phases that may start
+  uint32_t open_head_ = 0;
+  uint32_t open_count_ = 0;
+  std::vector<uint32_t> stalled_floating_;  // running, before their last actor
+  std::vector<uint32_t> once_phases_;
+  uint32_t once_turn_ = 0;
+  uint32_t running_once_ = planner::kNone;
+  uint32_t running_compute_ = planner::kNone;
+  std::array<uint32_t, planner::kNumPolicyKinds> phase_of_kind_;
+
+  std::array<StepRecord, kMaxStepsInFlight> steps_;
+  uint64_t instances_per_step_ = 0;
+  int64_t submitted_ = 0;
+  int64_t completed_ = 0;
+
+  bool is_idle_ = false;
+  int64_t idle_since_ns_ = 0;
+  int64_t wait_ns_ = 0;        // since the last step that completed
+  int64_t last_done_ns_ = 0;
+  std::vector<TraceEvent> trace_;
+
+  // The launch in progress on a synchronous stream.
+  std::atomic<uint32_t> running_actor_{planner::kNone};
+  const Actor* sync_actor_ = nullptr;
+  const Progress* sync_progress_ = nullptr;
+  absl::Status sync_status_;
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_EXECUTOR_H_

@@ -1,0 +1,439 @@
+#include "actors/host.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/strings.h"
+#include "caf/all.hpp"
+
+namespace penstock::actors {
+namespace {
+
+// About what waking a sleeping thread costs; see docs/ARCHITECTURE.md.
+constexpr int64_t kSpinNs = 50'000;
+// Polls before sleeping where pollers outnumber the cores.
+constexpr int kCrowdedPolls = 4;
+// A sleep ends after this even if nobody calls, so that a lost wake-up costs time and not progress.
+constexpr int64_t kSleepMs = 100;
+
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+std::chrono::nanoseconds ToChrono(absl::Duration duration) {
+  constexpr absl::Duration kLongest = absl::Hours(24 * 365);
+  return absl::ToChronoNanoseconds(std::min(duration, kLongest));
+}
+
+// Answers of a number of actors, gathered for one thread that waits for them.
+template <typename Answer>
+class Answers {
+ public:
+  explicit Answers(size_t count) : answers_(count), missing_(count) {}
+
+  void Set(size_t index, Answer answer) {
+    const std::lock_guard lock(mutex_);
+    if (answers_[index].has_value()) return;
+    answers_[index] = std::move(answer);
+    if (--missing_ == 0) all_here_.notify_all();
+  }
+
+  // Those that came in time.
+  std::vector<std::optional<Answer>> Wait(absl::Duration timeout) {
+    std::unique_lock lock(mutex_);
+    all_here_.wait_for(lock, ToChrono(timeout), [this] { return missing_ == 0; });
+    return answers_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  std::vector<std::optional<Answer>> answers_;
+  size_t missing_;
+};
+
+// Orders what one thread did before its Sync before what another does after a later one. CAF orders
+// the same things where it hands over messages and actors, but inside a library that
+// ThreadSanitizer does not see into; this it sees.
+class Handoff {
+ public:
+  void Sync() { count_.fetch_add(1, std::memory_order_acq_rel); }
+
+ private:
+  std::atomic<uint64_t> count_{0};
+};
+
+using Lines = std::vector<std::string>;
+
+// Control messages: small handles, never sent out of the process.
+struct SubmitMessage {
+  int64_t step = 0;
+  std::shared_ptr<StepBuffers> buffers;
+};
+
+struct DescribeMessage {
+  std::shared_ptr<Answers<Lines>> answers;
+};
+
+struct FailureMessage {
+  absl::Status status;
+};
+
+using WakeAtom = caf::atom_constant<caf::atom("wake")>;
+
+}  // namespace
+}  // namespace penstock::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::SubmitMessage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::DescribeMessage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::FailureMessage)
+
+namespace penstock::actors {
+namespace {
+
+// Hosts one device executor on a thread of its own.
+class ExecutorActor : public caf::blocking_actor {
+ public:
+  struct Setup {
+    uint32_t index = 0;
+    ExecutorFactory create;
+    Waker* waker = nullptr;
+    std::shared_ptr<Handoff> handoff;
+    bool is_crowded = false;
+    std::shared_ptr<Answers<absl::Status>> loaded;
+    std::unique_ptr<DeviceExecutor>* executor = nullptr;  // where it is kept
+  };
+
+  ExecutorActor(caf::actor_config& config, Setup setup)
+      : caf::blocking_actor(config), setup_(std::move(setup)) {}
+  ~ExecutorActor() override { setup_.handoff->Sync(); }
+
+  const char* name() const override { return "executor"; }
+
+  // Any thread.
+  void enqueue(caf::mailbox_element_ptr element, caf::execution_unit* unit) override {
+    caf::blocking_actor::enqueue(std::move(element), unit);
+    setup_.waker->Notify();
+    setup_.handoff->Sync();
+  }
+
+  void act() override {
+    setup_.handoff->Sync();
+    if (Load()) Run();
+    setup_.handoff->Sync();
+  }
+
+ private:
+  void Run() {
+    caf::behavior commands{
+        [this](const SubmitMessage& message) {
+          executor_->SubmitStep(message.step, message.buffers);
+        },
+        [this](const DescribeMessage& message) {
+          message.answers->Set(setup_.index, executor_->Describe());
+        },
+        [this](const caf::exit_msg& message) {
+          is_stopping_ = true;
+          fail_state(message.reason);
+        },
+    };
+    while (!is_stopping_) {
+      if (Work(commands) || Spin(commands) || is_stopping_) continue;
+      setup_.waker->PrepareSleep();
+      if (Work(commands) || is_stopping_) {
+        setup_.waker->CancelSleep();
+      } else {
+        setup_.waker->Sleep(kSleepMs);
+      }
+    }
+    executor_->Cancel();
+  }
+
+  bool Load() {
+    absl::StatusOr<std::unique_ptr<DeviceExecutor>> created = setup_.create();
+    const absl::Status status = created.status();
+    if (status.ok()) {
+      *setup_.executor = *std::move(created);
+      executor_ = setup_.executor->get();
+    }
+    setup_.loaded->Set(setup_.index, status);
+    return status.ok();
+  }
+
+  bool Work(caf::behavior& commands) {
+    bool has_moved = false;
+    while (has_next_message() && !is_stopping_) {
+      const caf::mailbox_element_ptr element = next_message();
+      setup_.handoff->Sync();
+      commands(element->content());
+      has_moved = true;
+    }
+    return !is_stopping_ && (executor_->Poll() || has_moved);
+  }
+
+  // Polls on for a while. Streams call nobody when they are done, so they are polled till then.
+  bool Spin(caf::behavior& commands) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int polls = 0; !is_stopping_; ++polls) {
+      if (Work(commands)) return true;
+      if (executor_->has_pending_events() || setup_.is_crowded) {
+        sched_yield();
+      } else {
+        Pause();
+      }
+      if (executor_->has_pending_events()) continue;
+      if (setup_.is_crowded ? polls >= kCrowdedPolls
+                            : (std::chrono::steady_clock::now() - begin).count() >= kSpinNs) {
+        return false;
+      }
+    }
+    return false;
+  }
+
+  Setup setup_;
+  DeviceExecutor* executor_ = nullptr;
+  bool is_stopping_ = false;
+};
+
+// Hosts one stage controller. Wakes with every submitted step and when an executor asks.
+class StageActor : public caf::event_based_actor {
+ public:
+  StageActor(caf::actor_config& config, std::unique_ptr<StageController> controller, size_t index,
+             caf::actor coordinator, std::shared_ptr<Handoff> handoff)
+      : caf::event_based_actor(config),
+        controller_(std::move(controller)),
+        index_(index),
+        coordinator_(std::move(coordinator)),
+        handoff_(std::move(handoff)) {}
+  ~StageActor() override { handoff_->Sync(); }
+
+  const char* name() const override { return "stage"; }
+
+  caf::behavior make_behavior() override {
+    return {
+        [this](WakeAtom) { Decide(); },
+        [this](const SubmitMessage& message) {
+          handoff_->Sync();
+          controller_->SetSubmittedSteps(message.step + 1);
+          Decide();
+        },
+        [this](const DescribeMessage& message) {
+          handoff_->Sync();
+          message.answers->Set(index_, {controller_->Describe()});
+        },
+    };
+  }
+
+ private:
+  void Decide() {
+    handoff_->Sync();
+    do {
+      while (controller_->Poll()) {
+      }
+      controller_->ArmWait();
+    } while (controller_->Poll());
+    handoff_->Sync();
+    if (controller_->status().ok() || has_failed_) return;
+    has_failed_ = true;
+    send(coordinator_, FailureMessage{controller_->status()});
+  }
+
+  const std::unique_ptr<StageController> controller_;
+  const size_t index_;  // among the answers to DescribeMessage
+  const caf::actor coordinator_;
+  const std::shared_ptr<Handoff> handoff_;
+  bool has_failed_ = false;
+};
+
+// Watches over the others and passes questions on to them.
+class CoordinatorActor : public caf::event_based_actor {
+ public:
+  CoordinatorActor(caf::actor_config& config, std::function<void(const absl::Status&)> on_failure,
+                   std::shared_ptr<Handoff> handoff)
+      : caf::event_based_actor(config),
+        on_failure_(std::move(on_failure)),
+        handoff_(std::move(handoff)) {
+    set_down_handler([this](const caf::down_msg& message) {
+      if (message.reason == caf::exit_reason::user_shutdown || !message.reason) return;
+      on_failure_(absl::InternalError(
+          StrCat("an actor of the engine has ended: ", caf::to_string(message.reason))));
+    });
+  }
+
+  ~CoordinatorActor() override { handoff_->Sync(); }
+
+  const char* name() const override { return "coordinator"; }
+
+  caf::behavior make_behavior() override {
+    return {
+        [this](const caf::actor& watched) {
+          monitor(watched);
+          watched_.push_back(watched);
+        },
+        [this](const DescribeMessage& message) {
+          for (const caf::actor& watched : watched_) send(watched, message);
+        },
+        [this](const FailureMessage& message) { on_failure_(message.status); },
+    };
+  }
+
+  void on_exit() override {
+    watched_.clear();
+    handoff_->Sync();
+  }
+
+ private:
+  const std::function<void(const absl::Status&)> on_failure_;
+  const std::shared_ptr<Handoff> handoff_;
+  std::vector<caf::actor> watched_;  // devices, then stages
+};
+
+caf::actor_system_config& Configure(caf::actor_system_config& config) {
+  // One worker that sleeps on one queue: it carries control, not data.
+  config.set("scheduler.policy", caf::atom("sharing"));
+  config.set("scheduler.max-threads", size_t{1});
+  return config;
+}
+
+}  // namespace
+
+class Host::Impl {
+ public:
+  Impl() : system_(Configure(config_)) {}
+
+  ~Impl() { Stop(); }
+
+  absl::Status Start(HostParts parts, absl::Duration timeout) {
+    const size_t num_devices = parts.executors.size();
+    links_ = parts.links;
+    executors_.resize(num_devices);
+    coordinator_ = system_.spawn<CoordinatorActor>(std::move(parts.on_failure), handoff_);
+    for (size_t stage = 0; stage < parts.stages.size(); ++stage) {
+      const caf::actor actor = system_.spawn<StageActor>(
+          std::move(parts.stages[stage]), num_devices + stage, coordinator_, handoff_);
+      stage_actors_.push_back(actor);
+      for (const uint32_t device : parts.stage_devices[stage]) {
+        Waker* waker = parts.wakers[device];
+        links_[device]->wake_controller = [actor] { caf::anon_send(actor, WakeAtom::value); };
+        links_[device]->wake_executor = [waker] { waker->Notify(); };
+      }
+    }
+    const size_t pollers = num_devices * static_cast<size_t>(std::max(parts.threads_per_device, 1));
+    const bool is_crowded = pollers > std::thread::hardware_concurrency();
+    const auto loaded = std::make_shared<Answers<absl::Status>>(num_devices);
+    for (uint32_t i = 0; i < num_devices; ++i) {
+      executor_actors_.push_back(system_.spawn<ExecutorActor, caf::detached>(
+          ExecutorActor::Setup{i, std::move(parts.executors[i]), parts.wakers[i], handoff_,
+                               is_crowded, loaded, &executors_[i]}));
+    }
+    handoff_->Sync();
+    for (const auto* actors : {&executor_actors_, &stage_actors_}) {
+      for (const caf::actor& actor : *actors) caf::anon_send(coordinator_, actor);
+    }
+    const std::vector<std::optional<absl::Status>> statuses = loaded->Wait(timeout);
+    for (size_t i = 0; i < num_devices; ++i) {
+      if (!statuses[i].has_value()) {
+        return absl::DeadlineExceededError(StrCat("device ", i, " did not load in time"));
+      }
+      if (!statuses[i]->ok()) return *statuses[i];
+    }
+    return absl::OkStatus();
+  }
+
+  void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {
+    handoff_->Sync();
+    for (const caf::actor& actor : stage_actors_) {
+      caf::anon_send(actor, SubmitMessage{step, nullptr});
+    }
+    for (const caf::actor& actor : executor_actors_) {
+      caf::anon_send(actor, SubmitMessage{step, buffers});
+    }
+  }
+
+  std::vector<std::string> Describe(absl::Duration timeout) {
+    const size_t num_devices = executor_actors_.size();
+    const auto answers = std::make_shared<Answers<Lines>>(num_devices + stage_actors_.size());
+    caf::anon_send(coordinator_, DescribeMessage{answers});
+    Lines lines;
+    const std::vector<std::optional<Lines>> answered = answers->Wait(timeout);
+    for (size_t i = 0; i < answered.size(); ++i) {
+      if (answered[i].has_value()) {
+        lines.insert(lines.end(), answered[i]->begin(), answered[i]->end());
+      } else if (i < num_devices) {
+        lines.push_back(StrCat("device ", i, ": does not answer; ",
+                               executors_[i]->DescribeRunningActor()));
+      } else {
+        lines.push_back(StrCat("stage ", i - num_devices, ": does not answer"));
+      }
+    }
+    return lines;
+  }
+
+  std::vector<TraceEvent> TakeTrace(uint32_t device) { return executors_[device]->TakeTrace(); }
+
+  void Stop() {
+    if (is_stopped_) return;
+    is_stopped_ = true;
+    Join(&executor_actors_);
+    Join(&stage_actors_);
+    for (StageLink* link : links_) {
+      link->wake_controller = nullptr;
+      link->wake_executor = nullptr;
+    }
+    std::vector<caf::actor> last;
+    if (coordinator_) last.push_back(std::move(coordinator_));
+    coordinator_ = nullptr;
+    Join(&last);
+    executors_.clear();
+  }
+
+ private:
+  void Join(std::vector<caf::actor>* actors) {
+    caf::scoped_actor self(system_, true);
+    for (const caf::actor& actor : *actors) {
+      caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+    }
+    self->wait_for(*actors);
+    handoff_->Sync();
+    actors->clear();
+  }
+
+  const std::shared_ptr<Handoff> handoff_ = std::make_shared<Handoff>();
+  caf::actor_system_config config_;
+  caf::actor_system system_;
+  std::vector<StageLink*> links_;
+  std::vector<std::unique_ptr<DeviceExecutor>> executors_;
+  std::vector<caf::actor> executor_actors_;
+  std::vector<caf::actor> stage_actors_;
+  caf::actor coordinator_;
+  bool is_stopped_ = false;
+};
+
+Host::Host(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Host::~Host() = default;
+
+absl::StatusOr<std::unique_ptr<Host>> Host::Start(HostParts parts, absl::Duration timeout) {
+  auto impl = std::make_unique<Impl>();
+  const absl::Status status = impl->Start(std::move(parts), timeout);
+  if (!status.ok()) return status;
+  return std::unique_ptr<Host>(new Host(std::move(impl)));
+}
+
+void Host::Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {
+  impl_->Submit(step, buffers);
+}
+std::vector<std::string> Host::Describe(absl::Duration timeout) { return impl_->Describe(timeout); }
+std::vector<TraceEvent> Host::TakeTrace(uint32_t device) { return impl_->TakeTrace(device); }
+void Host::Stop() { impl_->Stop(); }
+
+}  // namespace penstock::actors

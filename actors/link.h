@@ -1,0 +1,143 @@
+// Turns one device's part of a plan into what its executor runs: packed arrays joined by integer
+// indices, with every pointer resolved that does not change from instance to instance.
+//
+// Example: a phase of kernels a, b (channel a -> b) that reads a channel register of two slots:
+//   actors    a {need 0, early messages [b]}, b {need 1}
+//   places    one that counts the tokens of the register, need 1
+//   slots     one group of two slots, whose patch sets a's argument before each instance
+//
+// Thread rule: Link and the result belong to the device's executor.
+// Invariants: indices were checked by CheckPlan and are not checked again.
+
+#ifndef PENSTOCK_ACTORS_LINK_H_
+#define PENSTOCK_ACTORS_LINK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "actors/tile_copy.h"
+#include "base/device.h"
+#include "kernels/kernel.h"
+#include "planner/plan.h"
+#include "transport/collective.h"
+#include "transport/transport.h"
+
+namespace penstock::actors {
+
+// What firing an actor reads. Actors lie in firing order, so these stream through the caches.
+struct Actor {
+  kernels::Kernel* kernel = nullptr;
+  void* workspace = nullptr;
+  uint32_t first_arg = 0;      // into args: inputs, then outputs
+  uint32_t first_message = 0;  // into messages: early, then late
+  uint32_t first_put = 0;      // into puts
+  uint32_t part = 0;           // into comms, or into copies
+  uint16_t num_inputs = 0;
+  uint16_t num_outputs = 0;
+  uint16_t num_early = 0;  // in-phase tokens for the same stream: put at submission
+  uint16_t num_late = 0;   // other in-phase tokens: put at completion
+  uint16_t num_puts = 0;
+  uint16_t need = 0;       // in-phase tokens it waits for
+  planner::ActorKind kind = planner::ActorKind::kKernel;
+  bool needs_event = false;  // its completion matters to somebody beyond its stream
+};
+static_assert(sizeof(Actor) <= 64, "an actor is at most one cache line");
+
+struct Put {
+  uint32_t place = 0;
+  uint32_t amount = 0;
+};
+
+// Tokens or credits that a phase takes `need` of when it starts.
+struct Place {
+  uint32_t count = 0;
+  uint32_t need = 0;
+  uint32_t phase = 0;
+};
+
+// What a report says of a place.
+struct PlaceInfo {
+  uint32_t channel = 0;
+  bool is_credit = false;
+};
+
+// Arguments that move with the slot of one register.
+struct SlotGroup {
+  uint64_t slot_bytes = 0;
+  uint32_t slots = 1;
+  uint32_t first_patch = 0;
+  uint32_t num_patches = 0;
+  bool per_microbatch = false;
+};
+
+struct Patch {
+  std::byte* slot0 = nullptr;
+  uint32_t arg = 0;
+};
+
+struct Phase {
+  uint32_t first_actor = 0;
+  uint32_t end_actor = 0;
+  uint32_t first_place = 0;
+  uint32_t num_places = 0;
+  uint32_t first_group = 0;
+  uint32_t num_groups = 0;
+  uint32_t missing = 0;  // places whose count is below their need
+  planner::Lane lane = planner::Lane::kCompute;
+  planner::PhaseKind kind = planner::PhaseKind::kForward;
+  bool per_microbatch = true;
+};
+
+// A collective, or one end of a transfer.
+struct Comm {
+  std::unique_ptr<transport::Collective> collective;  // null for transfers
+  transport::Request request;
+  uint64_t num_bytes = 0;
+  uint32_t peer = 0;
+  uint32_t channel = 0;
+  uint32_t actor = 0;
+  uint32_t phase = 0;
+  int64_t begin_ns = 0;
+};
+
+// A feed or fetch.
+struct HostCopy {
+  TileCopy tile;
+  uint32_t target = 0;
+};
+
+struct LinkedDevice {
+  std::vector<Actor> actors;
+  std::vector<uint32_t> pending;  // an actor each: in-phase tokens still to come
+  std::vector<uint32_t> messages;
+  std::vector<Put> puts;
+  std::vector<Place> places;  // those of a phase lie together
+  std::vector<PlaceInfo> place_infos;
+  std::vector<Phase> phases;
+  std::vector<SlotGroup> groups;
+  std::vector<Patch> patches;
+  std::vector<void*> args;
+  std::vector<Comm> comms;
+  std::vector<HostCopy> copies;
+  std::vector<std::unique_ptr<kernels::Kernel>> kernels;
+};
+
+// What a device's part of a plan is linked against; all of it outlives the result.
+struct LinkTarget {
+  Device* device = nullptr;
+  const kernels::KernelRegistry* kernels = nullptr;
+  std::byte* arena = nullptr;               // of at least arena_bytes
+  transport::Endpoint* endpoint = nullptr;  // null where the device sends and receives nothing
+};
+
+// REQUIRES: CheckPlan(plan) is OK. Errors: a kernel that is unknown, refuses its spec or wants more
+// workspace than the plan gives it.
+absl::StatusOr<LinkedDevice> Link(const planner::Plan& plan, uint32_t device,
+                                  const LinkTarget& target);
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_LINK_H_

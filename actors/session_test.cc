@@ -1,0 +1,404 @@
+// Whole plans on real threads.
+
+#include "actors/session.h"
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "base/strings.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/engine_plan.h"
+#include "tests/support/late_device.h"
+
+namespace penstock::actors {
+namespace {
+
+using planner::Lane;
+using planner::PhaseKind;
+using testing::EnginePlanBuilder;
+using testing::EngineTestKernels;
+using testing::kWidth;
+using ::testing::HasSubstr;
+
+Tensor FeedOf(int64_t microbatches, double base) {
+  Tensor feed({DType::kF64, {microbatches, kWidth}});
+  for (int64_t i = 0; i < microbatches * kWidth; ++i) feed.As<double>()[i] = base + i;
+  return feed;
+}
+
+Feeds FeedX(int64_t microbatches, double base) {
+  Feeds feeds;
+  feeds["x"] = FeedOf(microbatches, base);
+  return feeds;
+}
+
+// Data-parallel training on `replicas` devices, all of one stage: each feeds the same x, reduces its
+// gradient over all, and adds it to its replica of w.
+planner::Plan DataParallelPlan(uint32_t replicas, uint32_t microbatches) {
+  EnginePlanBuilder b(microbatches);
+  std::vector<uint32_t> members;
+  for (uint32_t d = 0; d < replicas; ++d) members.push_back(b.AddDevice());
+  std::vector<int64_t> counts(replicas, 0);
+  for (int64_t i = 0; i < kWidth; ++i) ++counts[i % replicas];
+  const uint32_t reduce =
+      b.AddCollectiveSpec(CollectiveKind::kAllReduce, members, counts, false);
+  const uint32_t m = microbatches;
+  for (uint32_t d = 0; d < replicas; ++d) {
+    const uint32_t w = b.AddState(d, d == 0 ? "w" : StrCat("w", d), "ones");
+    const uint32_t x = b.AddRegister(d);
+    const uint32_t stash = b.AddRegister(d, 2);
+    const uint32_t grad = b.AddRegister(d, 1, false);
+    const uint32_t total = b.AddRegister(d, 1, false);
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    const uint32_t feed = b.AddFeed(d, "x", x);
+    const uint32_t f = b.AddKernel(d, "f", "t.sum", {w, x}, {stash});
+    b.AddChannel(d, feed, f);
+    b.BeginPhase(d, "B", PhaseKind::kBackward);
+    const uint32_t bwd = b.AddKernel(d, "b", "t.sum", {stash}, {grad}, {}, true);
+    b.BeginPhase(d, "reduce", PhaseKind::kTransfer, Lane::kFloating, false);
+    const uint32_t all = b.AddCollective(d, "reduce.grad", reduce, grad, total);
+    b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kOnce, false);
+    const uint32_t update = b.AddKernel(d, "update", "t.bump", {w, total}, {w});
+    if (d == 0) {
+      const uint32_t fetch = b.AddFetch(d, "grad", total);
+      b.AddChannel(d, all, fetch);
+    }
+    b.AddChannel(d, f, bwd, 1, 1, 2);
+    b.AddChannel(d, bwd, all, 1, m, m);
+    b.AddChannel(d, all, update);
+    b.AddChannel(d, update, f, m, 1, m, m);
+  }
+  planner::Plan plan = b.Build();
+  // The replicas are one state.
+  for (uint32_t d = 1; d < replicas; ++d) {
+    plan.states[0].placements.push_back(plan.states[d].placements[0]);
+  }
+  plan.states.resize(1);
+  return plan;
+}
+
+class SessionTest : public ::testing::Test {
+ protected:
+  SessionTest() { options_.kernels = &kernels_; }
+
+  absl::StatusOr<std::unique_ptr<Session>> Start(const planner::Plan& plan) {
+    return Session::Start(plan, options_);
+  }
+
+  // Some steps of the data-parallel plan, two under way, against numbers worked out here.
+  void CheckTraining(uint32_t replicas, uint32_t microbatches, int steps) {
+    auto started = Start(DataParallelPlan(replicas, microbatches));
+    ASSERT_TRUE(started.ok()) << started.status();
+    Session& session = **started;
+    double w = 1;
+    ASSERT_TRUE(session.Submit(FeedX(microbatches, 0)).ok());
+    for (int step = 0; step < steps; ++step) {
+      if (step + 1 < steps) {
+        ASSERT_TRUE(session.Submit(FeedX(microbatches, step + 1)).ok());
+      }
+      const auto result = session.Wait(step);
+      ASSERT_TRUE(result.ok()) << result.status();
+      double grad = 0;
+      for (uint32_t m = 0; m < microbatches; ++m) grad += w + step + m * kWidth + 1;
+      grad *= replicas;
+      w += grad;
+      const Tensor* fetched = result->Find("grad");
+      ASSERT_NE(fetched, nullptr);
+      ASSERT_EQ(fetched->As<double>()[1], grad);
+      ASSERT_EQ(result->devices.size(), replicas);
+    }
+    const auto state = session.Fetch("w");
+    ASSERT_TRUE(state.ok());
+    EXPECT_EQ(state->As<double>()[1], w);
+  }
+
+  kernels::KernelRegistry kernels_ = EngineTestKernels();
+  SessionOptions options_;
+};
+
+TEST_F(SessionTest, TrainsOnOneDevice) { CheckTraining(1, 4, 20); }
+
+TEST_F(SessionTest, TrainsOnThreeDevices) { CheckTraining(3, 2, 50); }
+
+TEST_F(SessionTest, TrainsOnLateDevices) {
+  options_.create_device = [](uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
+    return std::make_unique<testing::LateDevice>(index);
+  };
+  CheckTraining(2, 3, 10);
+}
+
+TEST_F(SessionTest, StatesAreSetAndFetched) {
+  auto session = Start(DataParallelPlan(2, 1));
+  ASSERT_TRUE(session.ok()) << session.status();
+  Tensor w({DType::kF64, {kWidth}});
+  w.As<double>()[1] = 100;
+  ASSERT_TRUE((*session)->SetState("w", w).ok());
+  const auto result = (*session)->Run(FeedX(1, 0));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->Find("grad")->As<double>()[1], 2 * 101);
+  EXPECT_EQ((*session)->Fetch("w")->As<double>()[1], 100 + 2 * 101);
+  EXPECT_EQ((*session)->Fetch("v").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ((*session)->SetState("w", Tensor({DType::kF32, {kWidth}})).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// A normal state split in two has the numbers of one that is whole.
+TEST_F(SessionTest, InitialValuesDoNotDependOnTheSplit) {
+  EnginePlanBuilder b;
+  b.AddDevice();
+  b.AddDevice();
+  planner::Plan plan = b.Build();
+  planner::StatePlan state;
+  state.name = "w";
+  state.type = {DType::kF32, {3, 6}};
+  state.init = "normal";
+  state.std = 0.5;
+  state.stream = 9;
+  for (uint32_t d = 0; d < 2; ++d) {
+    plan.devices[d].arena_bytes = 256;
+    plan.devices[d].registers.push_back({planner::RegisterClass::kState, false, 1, 64, 64});
+    const auto columns = static_cast<int64_t>(d == 0 ? 4 : 2);
+    state.placements.push_back(
+        {d, 0, {DType::kF32, {3, columns}, {3, 6}, {0, d == 0 ? 0 : 4}, {0, 0}}});
+  }
+  plan.states.push_back(state);
+  options_.seed = 77;
+  auto session = Start(plan);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const auto value = (*session)->Fetch("w");
+  ASSERT_TRUE(value.ok());
+  for (int64_t i = 0; i < 18; ++i) {
+    EXPECT_EQ(value->As<float>()[i],
+              static_cast<float>(0.5 * RandomNormal({77, 9, 0xffffffff}, i)));
+  }
+}
+
+TEST_F(SessionTest, RefusesWrongFeeds) {
+  auto session = Start(DataParallelPlan(1, 2));
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_THAT(std::string((*session)->Run({}).status().message()),
+              HasSubstr("the feed 'x' is missing"));
+  EXPECT_THAT(std::string((*session)->Run(FeedX(3, 0)).status().message()),
+              HasSubstr("the feed 'x' is f64[3, 4]; the plan wants f64[2, 4]"));
+  Feeds feeds = FeedX(2, 0);
+  feeds["y"] = FeedOf(2, 0);
+  EXPECT_THAT(std::string((*session)->Run(feeds).status().message()),
+              HasSubstr("there is no feed 'y'"));
+  EXPECT_EQ((*session)->Wait(0).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE((*session)->Run(FeedX(2, 0)).ok());
+  EXPECT_EQ((*session)->Wait(0).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(SessionTest, BoundsTheStepsUnderWay) {
+  auto session = Start(DataParallelPlan(1, 1));
+  ASSERT_TRUE(session.ok()) << session.status();
+  for (int64_t step = 0; step < kMaxStepsInFlight; ++step) {
+    ASSERT_TRUE((*session)->Submit(FeedX(1, 0)).ok());
+  }
+  EXPECT_EQ((*session)->Submit(FeedX(1, 0)).status().code(), absl::StatusCode::kResourceExhausted);
+  for (int64_t step = 0; step < kMaxStepsInFlight; ++step) {
+    EXPECT_TRUE((*session)->Wait(step).ok());
+  }
+  EXPECT_TRUE((*session)->Run(FeedX(1, 0)).ok());
+}
+
+TEST_F(SessionTest, FailingKernelIsNamedAndTheSessionGoesOn) {
+  planner::Plan plan = DataParallelPlan(3, 2);
+  for (planner::ActorPlan& actor : plan.devices[2].actors) {
+    if (actor.name != "b") continue;
+    plan.kernels[actor.kernel].op = "t.fail";
+    plan.kernels[actor.kernel].attributes.Set("step", 3);
+    plan.kernels[actor.kernel].attributes.Set("microbatch", 1);
+  }
+  auto session = Start(plan);
+  ASSERT_TRUE(session.ok()) << session.status();
+  for (int64_t step = 0; step < 6; ++step) {
+    const auto result = (*session)->Run(FeedX(2, 0));
+    if (step != 3) {
+      EXPECT_TRUE(result.ok()) << result.status();
+      continue;
+    }
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(result.status().message(),
+              "actor b on device 2, step 3, micro-batch 1: the disk is on fire");
+  }
+}
+
+TEST_F(SessionTest, TimeoutHoldsTheWaitForGraph) {
+  EnginePlanBuilder b;
+  b.AddDevice();
+  b.AddDevice(1);
+  const uint32_t x0 = b.AddRegister(0);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  b.AddKernel(0, "f", "t.iota", {}, {x0});
+  b.plan().transfers.push_back({b.plan().num_channels++, 0, 1, 64, true});
+  const uint32_t x1 = b.AddRegister(1);
+  b.BeginPhase(1, "recv", PhaseKind::kTransfer, Lane::kFloating);
+  const uint32_t recv = b.AddRecv(1, "recv.h", x1, 0);
+  b.BeginPhase(1, "F", PhaseKind::kForward);
+  const uint32_t use = b.AddKernel(1, "use", "t.affine", {x1}, {x1});
+  b.AddChannel(1, recv, use);
+  options_.timeout = absl::Milliseconds(200);
+  auto session = Start(b.Build());
+  ASSERT_TRUE(session.ok()) << session.status();
+  const absl::Status status = (*session)->Run({}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  const std::string message(status.message());
+  EXPECT_THAT(message, HasSubstr("step 0 did not complete in 200ms"));
+  EXPECT_THAT(message,
+              HasSubstr("device 1: phase 'F', step 0, micro-batch 0, misses tokens from 'recv.h' 0 "
+                        "of 1"));
+  EXPECT_THAT(message, HasSubstr("device 1: pending recv 'recv.h', step 0, micro-batch 0, from "
+                                 "device 0"));
+  EXPECT_THAT(message, HasSubstr("stage 1, policy '1f1b': step"));
+  EXPECT_EQ((*session)->Run({}).status(), status);
+  EXPECT_EQ((*session)->Fetch("w").status(), status);
+}
+
+// A kernel that waits until it is let go.
+class GateKernel : public kernels::Kernel {
+ public:
+  explicit GateKernel(std::atomic<bool>* is_open) : is_open_(is_open) {}
+  absl::Status Run(const kernels::KernelArgs&) override {
+    is_open_->wait(false);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::atomic<bool>* is_open_;
+};
+
+TEST_F(SessionTest, DeviceInsideAKernelIsNamed) {
+  std::atomic<bool> is_open = false;
+  kernels::KernelDef def;
+  def.create = [&](const kernels::KernelSpec&,
+                   Device&) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
+    return std::make_unique<GateKernel>(&is_open);
+  };
+  ASSERT_TRUE(kernels_.Add("gate", def).ok());
+  EnginePlanBuilder b;
+  b.AddDevice();
+  const uint32_t x = b.AddRegister(0);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  b.AddKernel(0, "h0.slow", "gate", {}, {x});
+  options_.timeout = absl::Milliseconds(50);
+  auto session = Start(b.Build());
+  ASSERT_TRUE(session.ok()) << session.status();
+  const absl::Status status = (*session)->Run({}).status();
+  is_open = true;
+  is_open.notify_all();
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("device 0: does not answer; is in actor 'h0.slow'"));
+}
+
+// Chooses micro-batch 0 for ever.
+class StubbornPolicy : public planner::Policy {
+ public:
+  std::string_view name() const override { return "stubborn"; }
+  std::vector<planner::PhaseChoice> PlannedOrder(
+      const planner::StageContext& context) const override {
+    return std::vector<planner::PhaseChoice>(context.num_microbatches);
+  }
+};
+
+// Never chooses.
+class SilentPolicy : public planner::Policy {
+ public:
+  class Scheduler : public planner::StageScheduler {
+   public:
+    std::optional<planner::PhaseChoice> Next(const planner::StageView&) override { return {}; }
+    void Reset() override {}
+  };
+  std::string_view name() const override { return "silent"; }
+  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
+    return {};
+  }
+  std::unique_ptr<planner::StageScheduler> CreateScheduler(
+      const planner::StageContext&) const override {
+    return std::make_unique<Scheduler>();
+  }
+};
+
+TEST_F(SessionTest, WrongPoliciesAreNamed) {
+  planner::PolicyRegistry policies = planner::BuiltinPolicies();
+  ASSERT_TRUE(policies.Add(std::make_unique<StubbornPolicy>()).ok());
+  ASSERT_TRUE(policies.Add(std::make_unique<SilentPolicy>()).ok());
+  options_.policies = &policies;
+  planner::Plan plan = DataParallelPlan(2, 2);
+  plan.policy = "stubborn";
+  {
+    auto session = Start(plan);
+    ASSERT_TRUE(session.ok()) << session.status();
+    EXPECT_THAT(std::string((*session)->Run(FeedX(2, 0)).status().message()),
+                HasSubstr("policy 'stubborn' chose F0 on stage 0 in step 0"));
+    EXPECT_FALSE((*session)->Run(FeedX(2, 0)).ok());
+  }
+  plan.policy = "silent";
+  options_.timeout = absl::Milliseconds(100);
+  {
+    auto session = Start(plan);
+    ASSERT_TRUE(session.ok()) << session.status();
+    EXPECT_THAT(std::string((*session)->Run(FeedX(2, 0)).status().message()),
+                HasSubstr("F issued 0 completed 0 ready 2, B issued 0 completed 0 ready 0; the "
+                          "policy chooses nothing more"));
+  }
+  plan.policy = "unheard of";
+  EXPECT_THAT(std::string(Start(plan).status().message()),
+              HasSubstr("there is no policy 'unheard of'; known: 1f1b, gpipe, silent, stubborn"));
+}
+
+TEST_F(SessionTest, LoadErrorsAreReturned) {
+  planner::Plan plan = DataParallelPlan(2, 1);
+  plan.kernels[1].op = "t.refuse";
+  EXPECT_EQ(Start(plan).status().message(), "actor f on device 0: no such thing in f64");
+  plan.kernels[1].op = "t.unknown";
+  EXPECT_EQ(Start(plan).status().message(),
+            "actor f on device 0: a cpu device has no kernel for t.unknown");
+  plan = DataParallelPlan(2, 1);
+  options_.max_memory_bytes = 100;
+  EXPECT_EQ(Start(plan).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(SessionTest, StopEndsAWait) {
+  planner::PolicyRegistry policies;
+  ASSERT_TRUE(policies.Add(std::make_unique<SilentPolicy>()).ok());
+  options_.policies = &policies;
+  planner::Plan plan = DataParallelPlan(2, 2);
+  plan.policy = "silent";
+  auto session = Start(plan);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const auto step = (*session)->Submit(FeedX(2, 0));
+  ASSERT_TRUE(step.ok());
+  absl::Status status;
+  std::thread waiter([&] { status = (*session)->Wait(*step).status(); });
+  (*session)->Stop();
+  waiter.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ((*session)->Submit(FeedX(2, 0)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(SessionTest, OneHundredInARow) {
+  for (int i = 0; i < 100; ++i) CheckTraining(2, 2, 2);
+}
+
+TEST_F(SessionTest, ManyAtOnce) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([this] {
+      for (int k = 0; k < 5; ++k) CheckTraining(2, 2, 5);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(SessionTest, StartedAndNeverRun) {
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(Start(DataParallelPlan(3, 2)).ok());
+}
+
+}  // namespace
+}  // namespace penstock::actors

@@ -1,0 +1,70 @@
+#include "actors/state_init.h"
+
+#include <bit>
+#include <cstring>
+
+#include "actors/tile_copy.h"
+#include "base/random.h"
+
+namespace penstock::actors {
+namespace {
+
+// The upper half of an f32, rounded to nearest even.
+uint16_t ToBF16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// Rounded to nearest even; the compiler's conversion.
+uint16_t ToF16(float value) { return std::bit_cast<uint16_t>(static_cast<_Float16>(value)); }
+
+void Store(DType dtype, double value, void* tile, int64_t index) {
+  switch (dtype) {
+    case DType::kF32:
+      static_cast<float*>(tile)[index] = static_cast<float>(value);
+      break;
+    case DType::kF64:
+      static_cast<double*>(tile)[index] = value;
+      break;
+    case DType::kF16:
+      static_cast<uint16_t*>(tile)[index] = ToF16(static_cast<float>(value));
+      break;
+    case DType::kBF16:
+      static_cast<uint16_t*>(tile)[index] = ToBF16(static_cast<float>(value));
+      break;
+    case DType::kI8:
+    case DType::kU8:
+    case DType::kBool:
+      static_cast<uint8_t*>(tile)[index] = static_cast<uint8_t>(value);
+      break;
+    case DType::kI32:
+      static_cast<int32_t*>(tile)[index] = static_cast<int32_t>(value);
+      break;
+    case DType::kI64:
+      static_cast<int64_t*>(tile)[index] = static_cast<int64_t>(value);
+      break;
+  }
+}
+
+}  // namespace
+
+void InitState(const planner::StatePlan& state, const planner::StatePlacement& placement,
+               uint64_t seed, void* tile) {
+  if (state.init == "zeros") {
+    std::memset(tile, 0, placement.tile.num_bytes());
+    return;
+  }
+  const bool is_normal = state.init == "normal";
+  const RandomKey key = {seed, state.stream, kInitStep};
+  TileCopy(placement.tile)
+      .ForEachRun(0, [&](int64_t global_index, int64_t tile_index, int64_t count) {
+        for (int64_t i = 0; i < count; ++i) {
+          const double value =
+              is_normal ? state.std * RandomNormal(key, static_cast<uint64_t>(global_index + i))
+                        : 1.0;
+          Store(state.type.dtype, value, tile, tile_index + i);
+        }
+      });
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,70 @@
+// A collective as data: what it does, between whom, by which algorithm. Written by the planner,
+// executed by transport/, carried by plans.
+//
+// Elements, not bytes, are counted. `counts` splits the data by rank:
+//   all_reduce      every rank holds sum(counts) elements; rank r reduces the r-th piece
+//   reduce_scatter  every rank holds sum(counts) elements; rank r ends with piece r (counts[r])
+//   all_gather      rank r holds counts[r] elements; every rank ends with the concatenation
+//   all_to_all      counts[s * n + d]: what rank s sends to rank d; a rank's input is the
+//                   concatenation over d, its output the concatenation over s
+//   broadcast       rank `root` holds counts[0] elements; every rank ends with them
+//   permute         counts[r] elements of rank r go to rank peers[r] (a permutation)
+// Pieces may be empty.
+//
+// The association of a reduction is part of the algorithm, so that a plan gives the same bits on
+// every transport:
+//   kDirect  the owner of a piece folds the terms in rank order: ((t0 + t1) + t2) + ...
+//   kRing    piece p is folded along the ring: t(p+1) + t(p+2), ... and last t(p) (ranks mod n)
+//
+// Thread rule: a value.
+
+#ifndef PENSTOCK_BASE_COLLECTIVE_H_
+#define PENSTOCK_BASE_COLLECTIVE_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace penstock {
+
+enum class CollectiveKind : uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kAllToAll,
+  kBroadcast,
+  kPermute,
+};
+
+enum class CollectiveAlgorithm : uint8_t { kDirect, kRing };
+
+// How terms are combined; the same list as a sharding's partial values.
+enum class ReduceOp : uint8_t { kSum, kMax, kMin, kProd };
+
+std::string_view Name(CollectiveKind kind);  // "all_reduce", ...
+std::string_view Name(CollectiveAlgorithm algorithm);
+
+struct CollectiveSpec {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kDirect;
+  ReduceOp reduce = ReduceOp::kSum;
+  DType dtype = DType::kF32;
+  uint32_t channel = 0;           // unique in a plan; the channel of its tags
+  std::vector<uint32_t> devices;  // logical devices of the group; a member's rank is its index
+  std::vector<int64_t> counts;
+  std::vector<uint32_t> peers;      // permute only
+  uint32_t root = 0;                // broadcast only
+  int64_t chunk_bytes = 256 << 10;  // a piece travels in chunks of at most this size
+
+  friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
+};
+
+// Elements that rank `rank` brings and ends with.
+int64_t InputCount(const CollectiveSpec& spec, int rank);
+int64_t OutputCount(const CollectiveSpec& spec, int rank);
+
+}  // namespace penstock
+
+#endif  // PENSTOCK_BASE_COLLECTIVE_H_

@@ -1,0 +1,28 @@
+#include "base/tensor.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "base/strings.h"
+
+namespace penstock {
+
+std::string ToString(const TensorType& type) {
+  return StrCat(Name(type.dtype), ToString(type.shape));
+}
+
+Tensor::Tensor(TensorType type) : type_(std::move(type)) {
+  constexpr size_t kAlignment = 64;
+  const size_t bytes = (type_.num_bytes() / kAlignment + 1) * kAlignment;
+  data_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)),
+                                     [](std::byte* p) { std::free(p); });
+  std::memset(data_.get(), 0, bytes);
+}
+
+Tensor Tensor::Clone() const {
+  Tensor copy(type_);
+  std::memcpy(copy.data(), data(), num_bytes());
+  return copy;
+}
+
+}  // namespace penstock

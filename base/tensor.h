@@ -1,0 +1,66 @@
+// Host memory and tensors that live in it: what feeds, fetches, checkpoints and references use.
+//
+// Thread rule: a Tensor is a value; concurrent reads are safe, writes need the owner's order.
+
+#ifndef PENSTOCK_BASE_TENSOR_H_
+#define PENSTOCK_BASE_TENSOR_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+
+namespace penstock {
+
+// The dtype and static shape of a value; equality is structural.
+struct TensorType {
+  DType dtype = DType::kF32;
+  Shape shape;
+
+  int64_t num_elements() const { return NumElements(shape); }
+  size_t num_bytes() const { return static_cast<size_t>(num_elements()) * ByteSize(dtype); }
+  friend bool operator==(const TensorType&, const TensorType&) = default;
+};
+
+// "f32[8, 16]".
+std::string ToString(const TensorType& type);
+
+// A dense row-major tensor in host memory, 64-byte aligned. Copies share the memory; Clone does
+// not.
+class Tensor {
+ public:
+  Tensor() = default;
+  // Zero-filled.
+  explicit Tensor(TensorType type);
+
+  const TensorType& type() const { return type_; }
+  const Shape& shape() const { return type_.shape; }
+  DType dtype() const { return type_.dtype; }
+  int64_t num_elements() const { return type_.num_elements(); }
+  size_t num_bytes() const { return type_.num_bytes(); }
+
+  void* data() { return data_.get(); }
+  const void* data() const { return data_.get(); }
+
+  // REQUIRES: DTypeOf<T>() == dtype().
+  template <typename T>
+  T* As() {
+    return reinterpret_cast<T*>(data_.get());
+  }
+  template <typename T>
+  const T* As() const {
+    return reinterpret_cast<const T*>(data_.get());
+  }
+
+  Tensor Clone() const;
+
+ private:
+  TensorType type_;
+  std::shared_ptr<std::byte> data_;
+};
+
+}  // namespace penstock
+
+#endif  // PENSTOCK_BASE_TENSOR_H_

@@ -1,0 +1,176 @@
+#include "bench/kernels_bench.h"
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "fmt/format.h"
+
+#include "base/device.h"
+#include "base/random.h"
+#include "kernels/kernel.h"
+
+namespace penstock::bench {
+namespace {
+
+using kernels::KernelSpec;
+using kernels::TileDesc;
+
+TileDesc Whole(Shape shape, DType dtype = DType::kF32) {
+  TileDesc tile;
+  tile.dtype = dtype;
+  tile.shape = shape;
+  tile.global = shape;
+  tile.offset = Shape(shape.size(), 0);
+  tile.microbatch_stride = Shape(shape.size(), 0);
+  return tile;
+}
+
+// Runs one kernel on one thread. Floats are drawn from [0, 1), integers are 1.
+void RunKernel(benchmark::State& state, const KernelSpec& spec, double flops) {
+  const kernels::KernelRegistry registry = kernels::CpuKernels();
+  const kernels::KernelDef* def = registry.Find(spec.op);
+  const std::unique_ptr<Device> device = CreateCpuDevice(1);
+  std::vector<std::unique_ptr<Memory>> memory;
+  const auto allocate = [&](size_t num_bytes) {
+    memory.push_back(device->Allocate(num_bytes, MemoryKind::kDevice).value());
+    return static_cast<void*>(memory.back()->data());
+  };
+  size_t num_bytes = 0;
+  std::vector<void*> inputs;
+  std::vector<void*> outputs;
+  for (const TileDesc& tile : spec.inputs) {
+    inputs.push_back(allocate(tile.num_bytes()));
+    num_bytes += tile.num_bytes();
+    for (int64_t i = 0; i < tile.num_elements(); ++i) {
+      if (tile.dtype == DType::kF32) {
+        static_cast<float*>(inputs.back())[i] = RandomUniform({1, 0, 0}, i);
+      } else if (tile.dtype == DType::kF64) {
+        static_cast<double*>(inputs.back())[i] = RandomUniform({1, 0, 0}, i);
+      } else {
+        static_cast<int64_t*>(inputs.back())[i] = 1;
+      }
+    }
+  }
+  for (const TileDesc& tile : spec.outputs) {
+    outputs.push_back(allocate(tile.num_bytes()));
+    num_bytes += tile.num_bytes();
+  }
+  kernels::KernelArgs args;
+  args.inputs = inputs;
+  args.outputs = outputs;
+  args.workspace = allocate(def->workspace_bytes ? def->workspace_bytes(spec, 1) : 0);
+  auto kernel = def->create(spec, *device);
+  if (!kernel.ok()) {
+    state.SkipWithError(std::string(kernel.status().message()).c_str());
+    return;
+  }
+  for (auto _ : state) {
+    const absl::Status status = (*kernel)->Run(args);
+    if (!status.ok()) state.SkipWithError(std::string(status.message()).c_str());
+  }
+  using benchmark::Counter;
+  const double runs = static_cast<double>(state.iterations());
+  if (flops > 0) state.counters["GFLOP/s"] = Counter(runs * flops * 1e-9, Counter::kIsRate);
+  state.counters["GB/s"] = Counter(runs * static_cast<double>(num_bytes) * 1e-9, Counter::kIsRate);
+}
+
+void Register(const std::string& name, std::string op, graph::Attributes attributes,
+              std::vector<TileDesc> inputs, std::vector<TileDesc> outputs, double flops = 0) {
+  KernelSpec spec;
+  spec.op = std::move(op);
+  spec.attributes = std::move(attributes);
+  spec.inputs = std::move(inputs);
+  spec.outputs = std::move(outputs);
+  benchmark::RegisterBenchmark(
+      ("kernels/" + name).c_str(),
+      [spec = std::move(spec), flops](benchmark::State& state) { RunKernel(state, spec, flops); });
+}
+
+void RegisterProducts(int64_t tokens, int64_t width) {
+  struct Product {
+    int64_t m, n, k;
+  };
+  for (const auto& [m, n, k] :
+       {Product{tokens, 3 * width, width}, Product{tokens, 4 * width, width},
+        Product{tokens, width, 4 * width}}) {
+    const double flops = 2.0 * static_cast<double>(m * n * k);
+    const std::string sizes = fmt::format("{}x{}x{}", m, n, k);
+    Register("matmul/" + sizes, "matmul", {}, {Whole({m, k}), Whole({k, n})}, {Whole({m, n})},
+             flops);
+    Register("matmul_input_grad/" + sizes, "matmul", {{"transpose_b", true}},
+             {Whole({m, n}), Whole({k, n})}, {Whole({m, k})}, flops);
+    Register("matmul_weight_grad/" + sizes, "matmul", {{"transpose_a", true}},
+             {Whole({m, k}), Whole({m, n})}, {Whole({k, n})}, flops);
+  }
+  const int64_t n = width;
+  Register(fmt::format("matmul_f64/{}x{}x{}", tokens, n, n), "matmul", {},
+           {Whole({tokens, n}, DType::kF64), Whole({n, n}, DType::kF64)},
+           {Whole({tokens, n}, DType::kF64)}, 2.0 * static_cast<double>(tokens * n * n));
+}
+
+// Flops count the visible half of the scores only: 4 s^2/2 d a head forward, 10 backward.
+void RegisterAttention(int64_t batch, int64_t sequence, int64_t heads, int64_t head_width) {
+  const double scores = static_cast<double>(batch * heads * head_width) *
+                        static_cast<double>(sequence * (sequence + 1)) / 2;
+  const TileDesc qkv = Whole({batch, sequence, 3, heads, head_width});
+  const TileDesc o = Whole({batch, sequence, heads, head_width});
+  const TileDesc lse = Whole({batch, heads, sequence});
+  const std::string sizes = fmt::format("{}x{}x{}x{}", batch, sequence, heads, head_width);
+  Register("qkv_attention/" + sizes, "qkv_attention", {{"causal", true}}, {qkv}, {o, lse},
+           4 * scores);
+  Register("qkv_attention_grad/" + sizes, "qkv_attention_grad", {{"causal", true}},
+           {qkv, o, lse, o}, {qkv}, 10 * scores);
+}
+
+void RegisterRows(int64_t tokens, int64_t width) {
+  const TileDesc x = Whole({tokens, width});
+  const TileDesc hidden = Whole({tokens, 4 * width});
+  const TileDesc vector = Whole({width});
+  const TileDesc column = Whole({tokens});
+  const TileDesc scalar = Whole({});
+  const TileDesc count = Whole({}, DType::kI64);
+  const TileDesc bias = Whole({4 * width});
+  const auto name = [&](const char* op) { return fmt::format("{}/{}x{}", op, tokens, width); };
+  Register(name("add"), "add", {}, {x, x}, {x});
+  Register(name("gelu"), "gelu", {}, {hidden}, {hidden});
+  Register(name("bias_gelu"), "bias_gelu", {}, {hidden, bias}, {hidden});
+  Register(name("bias_gelu_grad"), "bias_gelu_grad", {}, {hidden, bias, hidden}, {hidden});
+  Register(name("layer_norm"), "layer_norm", {}, {x, vector, vector}, {x, column, column});
+  Register(name("layer_norm_grad"), "layer_norm_grad", {}, {x, x, vector, column, column}, {x});
+  Register(name("layer_norm_weight_grad"), "layer_norm_weight_grad", {}, {x, x, column, column},
+           {vector, vector});
+  Register(name("reduce_sum"), "reduce_sum", {{"axes", graph::AttrValue::Ints({0})}}, {x},
+           {vector});
+  Register(name("transpose"), "transpose", {{"permutation", graph::AttrValue::Ints({1, 0})}}, {x},
+           {Whole({width, tokens})});
+  Register(name("dropout"), "dropout", {{"rate", 0.1}, {"stream", 1}}, {x}, {x});
+  Register(name("softmax"), "softmax", {}, {x}, {x});
+  Register(name("cross_entropy"), "cross_entropy", {}, {x, Whole({tokens}, DType::kI64)},
+           {column, column});
+  Register(name("sum_squares"), "sum_squares", {}, {hidden}, {scalar});
+  const TileDesc weights = Whole({12 * width, width});
+  Register(name("adamw"), "adamw", {{"weight_decay", 0.1}},
+           {weights, weights, weights, weights, count, scalar, scalar},
+           {weights, weights, weights});
+}
+
+}  // namespace
+
+void RegisterKernelBenchmarks() {
+  const int64_t tokens = 2048;
+  for (int64_t width : {256, 768}) {
+    RegisterProducts(tokens, width);
+    RegisterRows(tokens, width);
+  }
+  RegisterAttention(16, 128, 8, 32);
+  RegisterAttention(16, 128, 12, 64);
+  RegisterAttention(2, 1024, 12, 64);
+  RegisterAttention(2, 1024, 6, 128);
+}
+
+}  // namespace penstock::bench

@@ -1,0 +1,177 @@
+// penstock bench: runs a group of measurements and prints their numbers.
+
+#include <memory>
+#include <regex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "benchmark/benchmark.h"
+#include "cli/environment.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "bench/actors_bench.h"
+#include "bench/kernels_bench.h"
+
+namespace penstock::cli {
+namespace {
+
+struct Options {
+  std::string name;
+  std::string filter;
+  bool is_list = false;
+  bool is_json = false;
+};
+
+struct Metric {
+  std::string name;
+  double value = 0;
+  std::string unit;
+};
+
+// A group measures what matches `filter`, a regular expression over the names of its metrics.
+struct Group {
+  std::string_view name;
+  std::string_view summary;
+  absl::StatusOr<std::vector<Metric>> (*run)(const std::string& filter);
+};
+
+// Collects the time and the counters of every run.
+class Collector : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context&) override { return true; }
+
+  void ReportRuns(const std::vector<Run>& runs) override {
+    for (const Run& run : runs) {
+      const std::string name = run.benchmark_name();
+      if (run.error_occurred) {
+        errors_.push_back(StrCat(name, ": ", run.error_message));
+        continue;
+      }
+      metrics_.push_back(
+          {name, run.GetAdjustedRealTime(), benchmark::GetTimeUnitString(run.time_unit)});
+      for (const auto& [counter, value] : run.counters) {
+        metrics_.push_back({StrCat(name, ":", counter), value.value, counter});
+      }
+    }
+  }
+
+  const std::vector<Metric>& metrics() const { return metrics_; }
+  const std::vector<std::string>& errors() const { return errors_; }
+
+ private:
+  std::vector<Metric> metrics_;
+  std::vector<std::string> errors_;
+};
+
+// Benchmarks that were registered with names under "GROUP/".
+absl::StatusOr<std::vector<Metric>> RunRegistered(std::string_view group,
+                                                  const std::string& filter) {
+  Collector collector;
+  const size_t matched =
+      benchmark::RunSpecifiedBenchmarks(&collector, StrCat("^", group, "/.*", filter));
+  if (!collector.errors().empty()) return absl::InternalError(collector.errors()[0]);
+  if (matched == 0) {
+    return absl::InvalidArgumentError(StrCat("--filter ", filter, ": nothing matches"));
+  }
+  return collector.metrics();
+}
+
+absl::StatusOr<std::vector<Metric>> RunKernels(const std::string& filter) {
+  bench::RegisterKernelBenchmarks();
+  return RunRegistered("kernels", filter);
+}
+
+absl::StatusOr<std::vector<Metric>> RunActors(const std::string& filter) {
+  constexpr int kWakeRounds = 1000;
+  ASSIGN_OR_RETURN(const bench::ActorsBenchResult acts, bench::MeasureActs({}));
+  const bench::WakeLatency wake = bench::MeasureWakeLatency(kWakeRounds);
+  std::vector<Metric> metrics = {{"actors/act", acts.ns_per_act, "ns"},
+                                 {"actors/step", acts.step_us, "us"},
+                                 {"actors/wake_polling", wake.polling_ns, "ns"},
+                                 {"actors/wake_sleeping", wake.sleeping_ns, "ns"}};
+  const std::regex pattern(filter);
+  std::erase_if(metrics, [&pattern](const Metric& metric) {
+    return !std::regex_search(metric.name, pattern);
+  });
+  return metrics;
+}
+
+constexpr Group kGroups[] = {
+    {"actors", "what the engine costs: a firing, a step, a wake", RunActors},
+    {"kernels", "CPU kernels at the sizes of a small GPT", RunKernels},
+};
+
+void List(const Environment& environment, bool is_json) {
+  nlohmann::json names = nlohmann::json::array();
+  for (const Group& group : kGroups) {
+    if (is_json) {
+      names.push_back(std::string(group.name));
+    } else {
+      environment.out << fmt::format("{:14}{}\n", group.name, group.summary);
+    }
+  }
+  if (is_json) environment.out << nlohmann::json{{"items", names}}.dump() << "\n";
+}
+
+absl::Status Bench(const Environment& environment, const Options& options) {
+  if (options.is_list) {
+    List(environment, options.is_json);
+    return absl::OkStatus();
+  }
+  const Group* chosen = nullptr;
+  std::vector<std::string_view> names;
+  for (const Group& group : kGroups) {
+    names.push_back(group.name);
+    if (group.name == options.name) chosen = &group;
+  }
+  if (chosen == nullptr) {
+    std::string message = options.name.empty() ? std::string("bench needs a NAME")
+                                               : StrCat("unknown benchmark '", options.name, "'");
+    return absl::InvalidArgumentError(StrCat(message, "; known: ", penstock::StrJoin(names, ", ")));
+  }
+  try {
+    const std::regex checked(options.filter);
+  } catch (const std::regex_error&) {
+    return absl::InvalidArgumentError(
+        StrCat("--filter ", options.filter, ": not a regular expression"));
+  }
+  ASSIGN_OR_RETURN(const std::vector<Metric> metrics, chosen->run(options.filter));
+  if (!options.is_json) {
+    for (const Metric& metric : metrics) {
+      environment.out << fmt::format("{:60} {:12.6g} {}\n", metric.name, metric.value, metric.unit);
+    }
+    return absl::OkStatus();
+  }
+  nlohmann::json values = nlohmann::json::object();
+  nlohmann::json units = nlohmann::json::object();
+  for (const Metric& metric : metrics) {
+    values[metric.name] = metric.value;
+    units[metric.name] = metric.unit;
+  }
+  environment.out
+      << nlohmann::json{{"name", options.name}, {"metrics", values}, {"unit", units}}.dump()
+      << "\n";
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App& app, const Environment& environment, Action* action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("bench", "Measure parts of Penstock on this machine");
+  command->add_option("NAME", options->name, "A group of measurements");
+  command->add_option("--filter", options->filter,
+                      "Only those whose name matches this regular expression");
+  command->add_flag("--list", options->is_list, "Name the groups");
+  command->add_flag("--json", options->is_json, "Print {name, metrics, unit}");
+  command->callback([options, &environment, action] {
+    *action = [options, &environment] { return Bench(environment, *options); };
+  });
+}
+
+}  // namespace penstock::cli

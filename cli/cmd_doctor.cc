@@ -1,0 +1,120 @@
+// penstock doctor: whether this machine and build can do what the other commands need.
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "cli/data.h"
+#include "cli/environment.h"
+#include "cli/job.h"
+#include "nlohmann/json.hpp"
+
+#include "base/device.h"
+#include "base/strings.h"
+#include "planner/format.h"
+
+namespace penstock::cli {
+namespace {
+
+struct Check {
+  std::string name;
+  bool is_ok = false;
+  std::string detail;
+};
+
+// Operators that stand for data or state, which the engine itself serves, and redistributions,
+// which become collectives: they have no kernel.
+bool NeedsKernel(std::string_view op) {
+  for (const std::string_view name :
+       {"input", "parameter", "state", "assign", "reshard", "all_gather", "all_to_all", "permute",
+        "all_reduce", "reduce_scatter"}) {
+    if (op == name) return false;
+  }
+  return true;
+}
+
+Check CheckCores() {
+  const unsigned cores = std::thread::hardware_concurrency();
+  return {"cores", cores > 0, StrCat(cores, " hardware threads")};
+}
+
+Check CheckMemory() {
+  constexpr uint64_t kLeast = uint64_t{1} << 30;
+  const auto bytes =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return {"memory", bytes >= kLeast, StrCat(planner::FormatBytes(bytes), " of main memory")};
+}
+
+Check CheckDevice() {
+  constexpr size_t kBytes = 1 << 20;
+  const std::unique_ptr<Device> device = CreateCpuDevice(1);
+  const auto memory = device->Allocate(kBytes, MemoryKind::kDevice);
+  if (!memory.ok()) return {"device cpu", false, std::string(ToStd(memory.status().message()))};
+  return {"device cpu", true, "allocates"};
+}
+
+Check CheckKernels(const Registries& registries) {
+  std::vector<std::string_view> missing;
+  const std::vector<std::string_view> ops = registries.ops.Names();
+  for (const std::string_view op : ops) {
+    if (NeedsKernel(op) && registries.kernels.Find(op) == nullptr) missing.push_back(op);
+  }
+  if (missing.empty()) {
+    return {"kernels cpu", true, StrCat("all ", ops.size(), " operators are served")};
+  }
+  return {"kernels cpu", false, StrCat("no kernel for ", penstock::StrJoin(missing, ", "))};
+}
+
+Check CheckText() {
+  const Job job;
+  const absl::StatusOr<Corpus> corpus = LoadCorpus(job.data.text, 1);
+  if (!corpus.ok()) return {"default text", false, std::string(ToStd(corpus.status().message()))};
+  return {
+      "default text", true,
+      StrCat(job.data.text[0], ": ", corpus->train.size() + corpus->validation.size(), " bytes")};
+}
+
+Check CheckTemporaryFolder() {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  const bool is_ok = !error && access(folder.c_str(), W_OK) == 0;
+  return {"temporary folder", is_ok,
+          is_ok ? StrCat(folder.string(), " is writable") : std::string("none is writable")};
+}
+
+absl::Status Doctor(const Environment& environment, bool is_json) {
+  const std::vector<Check> checks = {CheckCores(),  CheckMemory(),
+                                     CheckDevice(), CheckKernels(environment.registries),
+                                     CheckText(),   CheckTemporaryFolder()};
+  bool are_ok = true;
+  nlohmann::json list = nlohmann::json::array();
+  for (const Check& check : checks) {
+    are_ok = are_ok && check.is_ok;
+    if (is_json) {
+      list.push_back({{"name", check.name}, {"ok", check.is_ok}, {"detail", check.detail}});
+    } else {
+      environment.out << (check.is_ok ? "ok      " : "FAILED  ") << check.name << ": "
+                      << check.detail << "\n";
+    }
+  }
+  if (is_json) environment.out << nlohmann::json{{"checks", list}}.dump() << "\n";
+  return are_ok ? absl::OkStatus() : absl::InternalError("some checks failed");
+}
+
+}  // namespace
+
+void AddDoctorCommand(CLI::App& app, const Environment& environment, Action* action) {
+  auto is_json = std::make_shared<bool>(false);
+  CLI::App* command = app.add_subcommand("doctor", "Check what this machine and build can do");
+  command->add_flag("--json", *is_json, "Print {\"checks\": [{name, ok, detail}]}");
+  command->callback([is_json, &environment, action] {
+    *action = [is_json, &environment] { return Doctor(environment, *is_json); };
+  });
+}
+
+}  // namespace penstock::cli

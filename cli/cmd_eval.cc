@@ -1,0 +1,240 @@
+// penstock eval: runs a graph in the text format once, as it is sharded in the file.
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "cli/environment.h"
+#include "cli/feeds.h"
+#include "cli/files.h"
+#include "cli/job_graph.h"
+#include "cli/json.h"
+#include "cli/npy.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+#include "actors/session.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/text.h"
+#include "graph/verify.h"
+#include "planner/plan_io.h"
+
+namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Streams of inputs and of parameters that name none.
+constexpr uint32_t kInputStream = 0xe7a10000;
+constexpr int64_t kParameterStream = 0x7e7a0000;
+
+struct Options {
+  std::string file;
+  std::string inputs;
+  std::string output;
+  int64_t devices = 0;  // 0: what the graph needs
+  int64_t processes = 1;
+  int64_t threads = 1;
+  uint64_t seed = 1;
+  bool is_json = false;
+};
+
+// Parameters without a stream of their own would all hold the same draws.
+void SeparateStreams(graph::Graph& graph) {
+  for (graph::NodeId id = 0; id < graph.num_nodes(); ++id) {
+    graph::Node& node = graph.mutable_node(id);
+    if (node.op->name() == "parameter" && node.attributes.Find("stream") == nullptr) {
+      node.attributes.Set("stream", kParameterStream + id);
+    }
+  }
+}
+
+// Stages are all or nothing; a graph without any is one stage.
+absl::Status CompleteStages(const std::string& file, graph::Graph& graph) {
+  const bool has_stages = std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                                      [](const graph::Node& node) { return node.stage >= 0; });
+  for (graph::NodeId id = 0; id < graph.num_nodes(); ++id) {
+    graph::Node& node = graph.mutable_node(id);
+    if (node.stage >= 0) continue;
+    if (has_stages) {
+      return absl::InvalidArgumentError(
+          StrCat(file, ":", node.location.line, ":", node.location.column,
+                 ": this statement has no stage, though others have: ", PrintNode(graph, node)));
+    }
+    node.stage = 0;
+  }
+  return absl::OkStatus();
+}
+
+// The file DIR/NAME.npy as a tensor of `type`; the name must not lead out of the folder.
+absl::StatusOr<Tensor> LoadInput(const fs::path& path, std::string_view name,
+                                 const TensorType& type) {
+  ASSIGN_OR_RETURN(const Tensor stored, ReadNpy(path.string()));
+  if (stored.shape() != type.shape) {
+    return absl::InvalidArgumentError(StrCat(path.string(), ": holds ", ToString(stored.type()),
+                                             "; ", name, " is ", ToString(type)));
+  }
+  absl::StatusOr<Tensor> converted = ConvertTensor(stored, type.dtype);
+  if (!converted.ok()) {
+    return absl::InvalidArgumentError(StrCat(path.string(), ": ",
+                                             ToStd(converted.status().message()), " (", name,
+                                             " is ", ToString(type), ")"));
+  }
+  return converted;
+}
+
+bool HasInput(const Options& options, const std::string& name, fs::path* path) {
+  if (options.inputs.empty() || name.find('/') != std::string::npos) return false;
+  *path = fs::path(options.inputs) / StrCat(name, ".npy");
+  std::error_code error;
+  return fs::is_regular_file(*path, error);
+}
+
+absl::StatusOr<planner::Plan> CompileFile(const Environment& environment, const Options& options) {
+  const Registries& registries = environment.registries;
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.file, graph::kMaxTextBytes));
+  ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(text, options.file, registries.ops));
+  RETURN_IF_ERROR(graph::VerifyGraph(graph));
+  if (graph.returns().empty()) {
+    return absl::InvalidArgumentError(StrCat(options.file, ": the graph returns nothing"));
+  }
+  SeparateStreams(graph);
+  RETURN_IF_ERROR(CompleteStages(options.file, graph));
+  ASSIGN_OR_RETURN(const planner::Plan plan,
+                   CompileGraph(registries, std::move(graph), "gpipe", "", options.threads));
+  const auto needed = static_cast<int64_t>(plan.devices.size());
+  if (options.devices != 0 && options.devices < needed) {
+    return absl::InvalidArgumentError(StrCat("--devices ", options.devices, ": ", options.file,
+                                             " is laid out over ", needed, " devices"));
+  }
+  // What runs is what a file would hold.
+  ASSIGN_OR_RETURN(const std::string bytes, planner::PlanToBytes(plan));
+  return planner::PlanFromBytes(bytes);
+}
+
+struct Result {
+  std::string name;
+  TensorType type;
+  double sum = 0;
+  double abs_max = 0;
+};
+
+Result Summarize(const std::string& name, const Tensor& tensor) {
+  Result result = {name, tensor.type(), 0, 0};
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    const double value = ElementAsDouble(tensor, i);
+    result.sum += value;
+    // A NaN stays: it is larger than anything.
+    if (!(std::abs(value) <= result.abs_max) && !std::isnan(result.abs_max)) {
+      result.abs_max = std::abs(value);
+    }
+  }
+  return result;
+}
+
+void Print(const Environment& environment, const std::vector<Result>& results, bool is_json) {
+  if (!is_json) {
+    for (const Result& result : results) {
+      environment.out << fmt::format("{} : {}  sum {:.9g}  abs_max {:.9g}\n", result.name,
+                                     ToString(result.type), result.sum, result.abs_max);
+    }
+    return;
+  }
+  std::string text;
+  for (const Result& result : results) {
+    StrAppend(&text, text.empty() ? "" : ", ", "{\"name\": ", JsonString(result.name),
+              ", \"shape\": ", ToString(result.type.shape),
+              ", \"dtype\": ", JsonString(Name(result.type.dtype)),
+              ", \"sum\": ", JsonNumber(result.sum, 17),
+              ", \"abs_max\": ", JsonNumber(result.abs_max, 17), "}");
+  }
+  environment.out << "{\"results\": [" << text << "]}\n";
+}
+
+absl::Status Eval(const Environment& environment, const Options& options) {
+  if (options.processes > 1) {
+    return absl::UnimplementedError(StrCat("--procs ", options.processes,
+                                           ": several processes need the ucx transport, which is "
+                                           "not built yet"));
+  }
+  std::error_code error;
+  if (!options.inputs.empty() && !fs::is_directory(options.inputs, error)) {
+    return absl::NotFoundError(StrCat("--inputs ", options.inputs, ": no such folder"));
+  }
+  ASSIGN_OR_RETURN(planner::Plan plan, CompileFile(environment, options));
+  actors::SessionOptions session_options;
+  session_options.threads_per_device = static_cast<int>(options.threads);
+  session_options.seed = options.seed;
+  session_options.kernels = &environment.registries.kernels;
+  session_options.policies = &environment.registries.policies;
+  ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
+                   actors::Session::Start(std::move(plan), session_options));
+
+  fs::path path;
+  for (const planner::StatePlan& state : session->plan().states) {
+    if (!HasInput(options, state.name, &path)) continue;
+    ASSIGN_OR_RETURN(const Tensor value, LoadInput(path, state.name, state.type));
+    RETURN_IF_ERROR(session->SetState(state.name, value));
+  }
+  actors::Feeds feeds;
+  for (size_t i = 0; i < session->plan().feeds.size(); ++i) {
+    const planner::FeedPlan& feed = session->plan().feeds[i];
+    if (HasInput(options, feed.name, &path)) {
+      ASSIGN_OR_RETURN(feeds[feed.name], LoadInput(path, feed.name, feed.type));
+    } else {
+      const RandomKey key = {options.seed, kInputStream + static_cast<uint32_t>(i), 0};
+      ASSIGN_OR_RETURN(feeds[feed.name], DrawTensor(feed.type, key));
+    }
+  }
+  ASSIGN_OR_RETURN(const actors::StepResult step, session->Run(feeds));
+
+  if (!options.output.empty()) {
+    fs::create_directories(options.output, error);
+    if (error) return absl::InvalidArgumentError(StrCat(options.output, ": ", error.message()));
+  }
+  std::vector<Result> results;
+  for (size_t i = 0; i < step.fetches.size(); ++i) {
+    const auto& [name, tensor] = step.fetches[i];
+    results.push_back(Summarize(name, tensor));
+    if (options.output.empty()) continue;
+    RETURN_IF_ERROR(
+        WriteNpy((fs::path(options.output) / StrCat("return", i, ".npy")).string(), tensor));
+  }
+  Print(environment, results, options.is_json);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddEvalCommand(CLI::App& app, const Environment& environment, Action* action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "eval", "Run a graph in the text format once, as it is sharded in the file");
+  command->add_option("FILE", options->file, "A graph (.pst)")->required();
+  command->add_option("--inputs", options->inputs,
+                      "Folder of inputs, parameters and states as NAME.npy; those without a file "
+                      "are drawn from the seed");
+  command->add_option("-o,--output", options->output,
+                      "Folder for the results, gathered: return0.npy, return1.npy, ...");
+  command
+      ->add_option("--devices", options->devices,
+                   "Devices that may be used (default: as many as the graph is laid out over)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--procs", options->processes, "Processes (1)")->check(CLI::PositiveNumber);
+  command->add_option("--threads", options->threads, "Threads a device (1)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--seed", options->seed, "Of drawn inputs and random operators (1)");
+  command->add_flag("--json", options->is_json,
+                    "Print {\"results\": [{name, shape, dtype, sum, abs_max}]}");
+  command->callback([options, &environment, action] {
+    *action = [options, &environment] { return Eval(environment, *options); };
+  });
+}
+
+}  // namespace penstock::cli

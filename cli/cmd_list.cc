@@ -1,0 +1,77 @@
+// penstock list: the names that jobs and options may use.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "cli/environment.h"
+#include "nlohmann/json.hpp"
+
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+struct Options {
+  std::string what;
+  bool is_json = false;
+};
+
+std::vector<std::string> Items(const Registries& registries, std::string_view what) {
+  const auto copy = [](const auto& names) {
+    return std::vector<std::string>(names.begin(), names.end());
+  };
+  if (what == "ops") return copy(registries.ops.Names());
+  if (what == "policies") return copy(registries.policies.Names());
+  if (what == "transports") return registries.transports;
+  if (what == "devices") return registries.devices;
+  if (what == "models") return copy(registries.models.ModelNames());
+  return copy(registries.models.PresetNames());
+}
+
+// What a listing for people says of a name besides itself.
+std::string Remark(const Registries& registries, std::string_view what, std::string_view name) {
+  if (what == "models") return registries.models.FindModel(name)->summary;
+  if (what == "presets") {
+    const graph::Preset* preset = registries.models.FindPreset(name);
+    const graph::ModelConfig& config = preset->config;
+    return StrCat(preset->model, ", ", config.layers, " layers, width ", config.width, ", ",
+                  config.heads, " heads, context ", config.context, ", vocabulary ",
+                  config.vocabulary);
+  }
+  return "";
+}
+
+absl::Status List(const Environment& environment, const Options& options) {
+  const std::vector<std::string> items = Items(environment.registries, options.what);
+  if (options.is_json) {
+    environment.out << nlohmann::json{{"items", items}}.dump() << "\n";
+    return absl::OkStatus();
+  }
+  for (const std::string& item : items) {
+    const std::string remark = Remark(environment.registries, options.what, item);
+    environment.out << item;
+    if (!remark.empty())
+      environment.out << std::string(item.size() < 14 ? 14 - item.size() : 1, ' ') << remark;
+    environment.out << "\n";
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddListCommand(CLI::App& app, const Environment& environment, Action* action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("list", "List the names that jobs and options may use");
+  command->add_option("WHAT", options->what, "ops, policies, transports, devices, models, presets")
+      ->required()
+      ->check(CLI::IsMember({"ops", "policies", "transports", "devices", "models", "presets"}));
+  command->add_flag("--json", options->is_json, "Print {\"items\": [names]}");
+  command->callback([options, &environment, action] {
+    *action = [options, &environment] { return List(environment, *options); };
+  });
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,65 @@
+// penstock opt: applies passes to a graph in the text format and prints it.
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "cli/environment.h"
+#include "cli/files.h"
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/text.h"
+#include "planner/format.h"
+#include "planner/opt.h"
+
+namespace penstock::cli {
+namespace {
+
+struct Options {
+  std::string file;
+  std::string passes;
+  bool has_timing = false;
+};
+
+absl::Status Opt(const Environment& environment, const Options& options) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.file, graph::kMaxTextBytes));
+  planner::PassOptions pass_options;
+  if (options.has_timing) {
+    pass_options.on_timing = [&environment](const planner::PassTiming& timing) {
+      environment.err << timing.name << ": " << planner::FormatSeconds(1e-9 * timing.wall_ns)
+                      << ", " << timing.num_nodes << " nodes\n";
+    };
+  }
+  ASSIGN_OR_RETURN(const std::string printed,
+                   planner::Optimize(text, options.file, options.passes, environment.registries.ops,
+                                     pass_options));
+  environment.out << printed;
+  return absl::OkStatus();
+}
+
+std::string PassNames(const Environment& environment) {
+  std::string names;
+  for (const planner::Pass& pass : planner::NamedPasses(environment.registries.ops)) {
+    StrAppend(&names, names.empty() ? "" : ", ", pass.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+void AddOptCommand(CLI::App& app, const Environment& environment, Action* action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
+      app.add_subcommand("opt", "Apply planner passes to a graph in the text format and print it");
+  command->footer("Passes: " + PassNames(environment));
+  command->add_option("FILE", options->file, "A graph (.pst)")->required();
+  command->add_option("--pass,--passes", options->passes, "Passes in order, as A,B");
+  command->add_flag("--timing", options->has_timing, "Tell the time of each pass (standard error)");
+  command->callback([options, &environment, action] {
+    *action = [options, &environment] { return Opt(environment, *options); };
+  });
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,107 @@
+// penstock plan: compiles a job to a plan file and says what came out.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "cli/environment.h"
+#include "cli/job.h"
+#include "cli/job_graph.h"
+#include "cli/json.h"
+#include "cli/plan_summary.h"
+#include "nlohmann/json.hpp"
+
+#include "base/device.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/sharding.h"
+#include "planner/format.h"
+#include "planner/plan_io.h"
+#include "planner/show_plan.h"
+
+namespace penstock::cli {
+namespace {
+
+struct Options {
+  std::string job;
+  std::vector<std::string> overrides;
+  std::string output;
+  std::string strategy;
+  bool has_explanation = false;
+  bool is_json = false;
+};
+
+// Which parameters the strategy splits, and how: the rest follows by propagation.
+std::string ExplainShardings(const graph::Graph& graph) {
+  std::string text = "shardings given (all others follow by propagation):\n";
+  for (graph::ValueId id = 0; id < graph.num_values(); ++id) {
+    const graph::Value& value = graph.value(id);
+    if (!value.sharding.has_value()) continue;
+    StrAppend(&text, "  ", value.name, " : ", ToString(value.type), " ",
+              graph::ToString(graph.meshes()[0], *value.sharding), "\n");
+  }
+  return text;
+}
+
+absl::Status Plan(const Environment& environment, const Options& options) {
+  const SteadyClock clock;
+  const int64_t begin_ns = clock.NowNs();
+  ASSIGN_OR_RETURN(Job job, ReadJob(options.job, options.overrides));
+  if (!options.strategy.empty()) {
+    job.parallel.strategy = options.strategy;
+    job.locations["parallel.strategy"] = "--strategy";
+  }
+  ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(environment.registries, job));
+  std::string explanation = SummarizeJob(graph);
+  if (options.has_explanation) StrAppend(&explanation, ExplainShardings(graph.graph));
+  ASSIGN_OR_RETURN(const planner::Plan plan,
+                   CompileGraph(environment.registries, std::move(graph.graph),
+                                job.parallel.schedule, graph.strategy, job.cluster.threads));
+  const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
+  if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));
+
+  if (options.is_json) {
+    const planner::PlanCounts counts = planner::Count(plan);
+    nlohmann::json json = {{"strategy", plan.strategy},
+                           {"stages", plan.stages.size()},
+                           {"microbatches", plan.num_microbatches},
+                           {"devices", plan.devices.size()},
+                           {"actors", counts.actors},
+                           {"channels", counts.channels},
+                           {"collectives", counts.collectives},
+                           {"predicted_step_time_s", plan.predicted_step_s},
+                           {"predicted_peak_memory_bytes", plan.predicted_peak_bytes},
+                           {"search_time_s", search_s}};
+    if (options.has_explanation) json["explanation"] = explanation;
+    environment.out << json.dump() << "\n";
+    return absl::OkStatus();
+  }
+  environment.out << explanation << SummarizePlan(plan) << "      compiled in "
+                  << planner::FormatSeconds(search_s) << "\n";
+  if (options.has_explanation) environment.out << planner::ShowPlan(plan);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPlanCommand(CLI::App& app, const Environment& environment, Action* action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("plan", "Compile a job to a plan");
+  command->add_option("JOB", options->job, "A job (.toml); `penstock run --help` lists its keys")
+      ->required();
+  command->add_option("--set", options->overrides, "KEY=VALUE in TOML syntax, over the job's")
+      ->allow_extra_args(false);
+  command->add_option("-o,--output", options->output, "Write the plan to this file");
+  command->add_option("--strategy", options->strategy,
+                      "auto, or axis sizes such as dp=2,tp=2,pp=1, over the job's");
+  command->add_flag("--explain", options->has_explanation,
+                    "Also tell what was decided: shardings given, phases, memory");
+  command->add_flag("--json", options->is_json, "Print one JSON object");
+  command->callback([options, &environment, action] {
+    *action = [options, &environment] { return Plan(environment, *options); };
+  });
+}
+
+}  // namespace penstock::cli

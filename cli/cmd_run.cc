@@ -1,0 +1,340 @@
+// penstock run: trains the model of a job, or runs a plan, and tells how it went.
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "cli/data.h"
+#include "cli/environment.h"
+#include "cli/feeds.h"
+#include "cli/files.h"
+#include "cli/inference.h"
+#include "cli/job.h"
+#include "cli/job_graph.h"
+#include "cli/json.h"
+#include "cli/npy.h"
+#include "cli/plan_summary.h"
+#include "cli/progress.h"
+#include "cli/run_report.h"
+
+#include "actors/session.h"
+#include "actors/trace.h"
+#include "base/device.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "planner/plan_io.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
+// Steps handed in before the first is waited for: the devices need not wait for this loop.
+constexpr int64_t kStepsAhead = 2;
+
+struct Options {
+  std::string file;
+  std::vector<std::string> overrides;
+  std::optional<int64_t> devices;
+  std::optional<int64_t> processes;
+  std::string trace;
+  std::string svg;
+  std::string report;
+  bool is_json = false;
+};
+
+// What is to be run: the plan as it was read back, and of a job its model.
+struct Program {
+  planner::Plan plan;
+  JobModel model;    // without a model where a plan file or a graph file is run
+  std::string text;  // the summary before the run
+};
+
+absl::StatusOr<Job> ReadOptions(const Options& options) {
+  Job job;
+  if (HasSuffix(options.file, ".plan")) {
+    for (const std::string& assignment : options.overrides) {
+      RETURN_IF_ERROR(ApplyOverride(assignment, job));
+    }
+  } else {
+    ASSIGN_OR_RETURN(job, ReadJob(options.file, options.overrides));
+  }
+  if (options.devices.has_value()) {
+    job.cluster.devices = *options.devices;
+    job.locations["cluster.devices"] = "--devices";
+  }
+  if (options.processes.has_value()) {
+    job.cluster.processes = *options.processes;
+    job.locations["cluster.processes"] = "--procs";
+  }
+  if (job.cluster.processes > 1) {
+    return AtKey(job, {"cluster.processes"},
+                 absl::UnimplementedError(StrCat(job.cluster.processes,
+                                                 " processes need the ucx transport, which is not "
+                                                 "built yet; use 1")));
+  }
+  return job;
+}
+
+absl::StatusOr<Program> LoadPlan(const Options& options, const Job& job) {
+  Program program;
+  ASSIGN_OR_RETURN(program.plan, planner::ReadPlan(options.file));
+  const auto devices = static_cast<int64_t>(program.plan.devices.size());
+  if (job.cluster.devices.has_value() && *job.cluster.devices != devices) {
+    return AtKey(job, {"cluster.devices"},
+                 absl::InvalidArgumentError(StrCat(options.file, " is a plan for ", devices,
+                                                   " devices, not ", *job.cluster.devices)));
+  }
+  return program;
+}
+
+absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job) {
+  Program program;
+  ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(registries, job));
+  program.model = graph.model;
+  program.text = SummarizeJob(graph);
+  ASSIGN_OR_RETURN(const planner::Plan plan,
+                   CompileGraph(registries, std::move(graph.graph), job.parallel.schedule,
+                                graph.strategy, job.cluster.threads));
+  // What runs is what a plan file would hold.
+  ASSIGN_OR_RETURN(const std::string bytes, planner::PlanToBytes(plan));
+  ASSIGN_OR_RETURN(program.plan, planner::PlanFromBytes(bytes));
+  return program;
+}
+
+absl::Status CheckTrains(const planner::Plan& plan) {
+  if (!plan.fetches.empty() && plan.fetches[0].type.shape.empty() &&
+      IsFloat(plan.fetches[0].type.dtype)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      StrCat("plan ", plan.name,
+             ": its first result is not a scalar loss; `penstock eval` runs "
+             "graphs of other kinds"));
+}
+
+// Runs the steps of a job on a session.
+class Trainer {
+ public:
+  Trainer(const Environment& environment, const Options& options, const Job& job,
+          actors::Session& session, const StepFeeds& feeds)
+      : environment_(environment),
+        options_(options),
+        job_(job),
+        session_(session),
+        feeds_(feeds),
+        progress_(environment.err, environment.err_is_terminal) {}
+
+  // Fills the summary's losses and times.
+  absl::Status Run(RunSummary* summary) {
+    summary->steps = job_.train.steps;
+    busy_ns_.assign(session_.plan().devices.size(), 0);
+    wall_ns_ = busy_ns_;
+    begin_ns_ = last_ns_ = clock_.NowNs();
+    std::vector<int64_t> submitted;
+    for (int64_t step = 0; step < job_.train.steps + kStepsAhead; ++step) {
+      if (step < job_.train.steps) {
+        ASSIGN_OR_RETURN(const actors::Feeds feeds, feeds_.Get(step));
+        ASSIGN_OR_RETURN(const int64_t id, session_.Submit(feeds));
+        submitted.push_back(id);
+      }
+      const int64_t done = step - kStepsAhead;
+      if (done < 0 || done >= job_.train.steps) continue;
+      ASSIGN_OR_RETURN(const actors::StepResult result,
+                       session_.Wait(submitted[static_cast<size_t>(done)]));
+      RETURN_IF_ERROR(Report(done, result, summary));
+    }
+    progress_.Clear();
+    for (size_t i = 0; i < wall_ns_.size(); ++i) {
+      summary->busy_share.push_back(wall_ns_[i] > 0 ? static_cast<double>(busy_ns_[i]) /
+                                                          static_cast<double>(wall_ns_[i])
+                                                    : 0);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Report(int64_t step, const actors::StepResult& result, RunSummary* summary) {
+    const int64_t now_ns = clock_.NowNs();
+    const double step_s = 1e-9 * static_cast<double>(now_ns - last_ns_);
+    last_ns_ = now_ns;
+    for (const actors::DeviceStepReport& report : result.devices) {
+      wall_ns_[report.device] += report.wall_ns;
+      busy_ns_[report.device] += report.wall_ns - report.wait_ns;
+    }
+    const double loss = ElementAsDouble(result.fetches[0].second, 0);
+    const double tokens_per_s =
+        step_s > 0 ? static_cast<double>(summary->tokens_per_step) / step_s : 0;
+    summary->final_loss = loss;
+    summary->step_times_s.push_back(step_s);
+    if (options_.is_json) {
+      environment_.out << "{\"step\": " << step + 1 << ", \"loss\": " << JsonNumber(loss)
+                       << ", \"step_time_s\": " << JsonNumber(step_s)
+                       << ", \"tokens_per_s\": " << JsonNumber(tokens_per_s) << "}" << std::endl;
+    }
+    progress_.Update({.step = step + 1,
+                      .steps = job_.train.steps,
+                      .loss = loss,
+                      .tokens_per_s = tokens_per_s,
+                      .elapsed_s = 1e-9 * static_cast<double>(now_ns - begin_ns_)});
+    return absl::OkStatus();
+  }
+
+  const Environment& environment_;
+  const Options& options_;
+  const Job& job_;
+  actors::Session& session_;
+  const StepFeeds& feeds_;
+  Progress progress_;
+  SteadyClock clock_;
+  int64_t begin_ns_ = 0;
+  int64_t last_ns_ = 0;
+  std::vector<int64_t> busy_ns_;  // of each device
+  std::vector<int64_t> wall_ns_;
+};
+
+// The last step that every device has recorded in full.
+int64_t LastTracedStep(size_t num_devices, int64_t steps,
+                       absl::Span<const actors::TraceEvent> events) {
+  std::vector<int64_t> last(num_devices, -1);
+  for (const actors::TraceEvent& event : events) {
+    last[event.device] = std::max(last[event.device], event.step);
+  }
+  const int64_t common = *std::min_element(last.begin(), last.end());
+  // A trace that ran full ends in the middle of a step.
+  return std::max<int64_t>(0, common == steps - 1 ? common : common - 1);
+}
+
+absl::Status WriteTraces(const Options& options, const planner::Plan& plan, int64_t steps,
+                         absl::Span<const actors::TraceEvent> events) {
+  if (!options.trace.empty()) {
+    std::ostringstream text;
+    actors::WriteTraceJson(plan, events, text);
+    RETURN_IF_ERROR(WriteTextFile(options.trace, text.str()));
+  }
+  if (!options.svg.empty()) {
+    std::ostringstream text;
+    actors::WriteTimelineSvg(plan, events, LastTracedStep(plan.devices.size(), steps, events),
+                             text);
+    RETURN_IF_ERROR(WriteTextFile(options.svg, text.str()));
+  }
+  return absl::OkStatus();
+}
+
+// Validation loss and sample of the trained parameters.
+absl::Status UseParameters(const Environment& environment, const Job& job, const JobModel& model,
+                           const Parameters& parameters, const Corpus& corpus, int64_t num_devices,
+                           RunSummary* summary) {
+  if (job.train.validation_sequences > 0) {
+    ASSIGN_OR_RETURN(
+        summary->validation_loss,
+        ValidationLoss(environment.registries, model, parameters, corpus.validation,
+                       job.train.validation_sequences, num_devices, job.cluster.threads));
+  }
+  if (job.sample.bytes > 0) {
+    const std::string prompt(
+        corpus.validation.begin(),
+        corpus.validation.begin() + static_cast<std::ptrdiff_t>(model.config.context));
+    SampleOptions options;
+    options.num_bytes = job.sample.bytes;
+    options.temperature = job.sample.temperature;
+    options.seed = static_cast<uint64_t>(job.train.seed);
+    options.num_threads = job.cluster.threads;
+    ASSIGN_OR_RETURN(summary->sample,
+                     GenerateText(environment.registries, model, parameters, prompt, options));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Environment& environment, const Options& options) {
+  ASSIGN_OR_RETURN(const Job job, ReadOptions(options));
+  absl::StatusOr<Program> program = HasSuffix(options.file, ".plan")
+                                        ? LoadPlan(options, job)
+                                        : CompileJob(environment.registries, job);
+  RETURN_IF_ERROR(program.status());
+  RETURN_IF_ERROR(CheckTrains(program->plan));
+  ASSIGN_OR_RETURN(const StepFeeds::Sizes sizes, StepFeeds::TextSizes(program->plan));
+  Corpus corpus;
+  if (sizes.batch > 0) {
+    absl::StatusOr<Corpus> loaded = LoadCorpus(job.data.text, sizes.context);
+    if (!loaded.ok()) return AtKey(job, {"data.text", "model.context"}, loaded.status());
+    corpus = *std::move(loaded);
+  }
+  const std::string before = StrCat(program->text, SummarizePlan(program->plan));
+  environment.err << before << std::flush;
+
+  RunSummary summary;
+  summary.strategy = program->plan.strategy;
+  summary.tokens_per_step = sizes.batch * sizes.context;
+  summary.validation_loss = kNotMeasured;
+  summary.unigram_entropy = sizes.batch > 0 ? corpus.unigram_entropy : kNotMeasured;
+
+  actors::SessionOptions session_options;
+  session_options.threads_per_device = static_cast<int>(job.cluster.threads);
+  session_options.seed = static_cast<uint64_t>(job.train.seed);
+  session_options.kernels = &environment.registries.kernels;
+  session_options.policies = &environment.registries.policies;
+  session_options.trace = !options.trace.empty() || !options.svg.empty() || !options.report.empty();
+  ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
+                   actors::Session::Start(std::move(program->plan), session_options));
+  const StepFeeds feeds(session->plan(), &corpus, sizes, session_options.seed);
+  RETURN_IF_ERROR(Trainer(environment, options, job, *session, feeds).Run(&summary));
+
+  const std::vector<actors::TraceEvent> events = session->TakeTrace();
+  Parameters parameters;
+  const auto num_devices = static_cast<int64_t>(session->plan().devices.size());
+  if (program->model.model != nullptr && sizes.batch > 0) {
+    ASSIGN_OR_RETURN(parameters, FetchParameters(*session));
+  }
+  session->Stop();
+  if (!parameters.empty()) {
+    RETURN_IF_ERROR(
+        UseParameters(environment, job, program->model, parameters, corpus, num_devices, &summary));
+  }
+  RETURN_IF_ERROR(WriteTraces(options, session->plan(), job.train.steps, events));
+  if (!options.report.empty()) {
+    RETURN_IF_ERROR(WriteTextFile(options.report, RunReport(session->plan(), summary, events)));
+  }
+  environment.out << (options.is_json ? SummaryJson(summary) + "\n" : SummaryText(summary))
+                  << std::flush;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddRunCommand(CLI::App& app, const Environment& environment, Action* action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("run", "Train the model of a job, or run a plan");
+  command->footer(StrCat("A job is a TOML file; its keys, with their defaults:\n",
+                         DescribeJobKeys(),
+                         "A plan (.plan) is run as it was compiled; --set may give train.steps, "
+                         "train.seed, data.text\nand cluster.threads."));
+  command->add_option("FILE", options->file, "A job (.toml) or a plan (.plan)")->required();
+  command
+      ->add_option("--set", options->overrides,
+                   "KEY=VALUE in TOML syntax, over the job's, as train.steps=5; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--devices", options->devices, "Over the job's cluster.devices")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--procs", options->processes, "Over the job's cluster.processes")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--trace", options->trace,
+                      "Write what every device did, as a Chrome trace (JSON)");
+  command->add_option("--svg", options->svg, "Write the phases of the last step as a drawing");
+  command->add_option("--report", options->report,
+                      "Write predicted beside measured times and memory (Markdown)");
+  command->add_flag("--json", options->is_json,
+                    "Print a JSON object a step, then {\"summary\": {...}}");
+  command->callback([options, &environment, action] {
+    *action = [options, &environment] { return Run(environment, *options); };
+  });
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,63 @@
+// penstock show: what a plan holds.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "cli/environment.h"
+#include "nlohmann/json.hpp"
+
+#include "base/status_macros.h"
+#include "planner/plan_io.h"
+#include "planner/show_plan.h"
+
+namespace penstock::cli {
+namespace {
+
+struct Options {
+  std::string file;
+  std::optional<uint32_t> device;
+  bool is_json = false;
+};
+
+absl::Status Show(const Environment& environment, const Options& options) {
+  ASSIGN_OR_RETURN(const planner::Plan plan, planner::ReadPlan(options.file));
+  if (options.is_json) {
+    const planner::PlanCounts counts = planner::Count(plan);
+    environment.out << nlohmann::json{{"actors", counts.actors},
+                                      {"channels", counts.channels},
+                                      {"devices", plan.devices.size()},
+                                      {"collectives", counts.collectives},
+                                      {"stages", plan.stages.size()},
+                                      {"strategy", plan.strategy},
+                                      {"microbatches", plan.num_microbatches}}
+                           .dump()
+                    << "\n";
+    return absl::OkStatus();
+  }
+  if (!options.device.has_value()) {
+    environment.out << planner::ShowPlan(plan);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const std::string text, planner::ShowDevice(plan, *options.device));
+  environment.out << text;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddShowCommand(CLI::App& app, const Environment& environment, Action* action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("show", "Show what a plan holds");
+  command->add_option("FILE", options->file, "A plan (.plan)")->required();
+  command->add_option("--device", options->device,
+                      "One device in full: registers, phases and actors in firing order");
+  command->add_flag("--json", options->is_json, "Print counts as JSON");
+  command->callback([options, &environment, action] {
+    *action = [options, &environment] { return Show(environment, *options); };
+  });
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,356 @@
+// The commands as a script meets them: exit status, what goes to standard output, and where errors
+// point. Everything runs in this process, on jobs that take a moment.
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/environment.h"
+#include "cli/npy.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct Outcome {
+  int status = 0;
+  std::string out;
+  std::string err;
+};
+
+class CommandLineTest : public ::testing::Test {
+ protected:
+  CommandLineTest() : registries_(BuiltinRegistries()) {
+    folder_ =
+        fs::path(::testing::TempDir()) /
+        StrCat("penstock_cli_", ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    Write("text.txt", Text());
+    Write("job.toml", Job());
+  }
+  ~CommandLineTest() override { fs::remove_all(folder_); }
+
+  Outcome Call(std::vector<std::string> arguments) const {
+    std::ostringstream out;
+    std::ostringstream err;
+    const Environment environment = {registries_, out, err};
+    Outcome outcome;
+    outcome.status = RunCommandLine(environment, arguments);
+    outcome.out = out.str();
+    outcome.err = err.str();
+    return outcome;
+  }
+
+  std::string Write(const std::string& name, const std::string& text) const {
+    const fs::path path = folder_ / name;
+    std::ofstream(path, std::ios::binary) << text;
+    return path.string();
+  }
+
+  std::string Path(const std::string& name) const { return (folder_ / name).string(); }
+
+  static std::string Text() {
+    std::string text;
+    for (int i = 0; i < 200; ++i) StrAppend(&text, "the quick brown fox ", i, " jumps; ");
+    return text;
+  }
+
+  static std::string Job() {
+    return "[model]\nname = \"gpt\"\nlayers = 2\nwidth = 16\nheads = 2\ncontext = 8\n"
+           "dropout = 0.1\n"
+           "[data]\ntext = [\"text.txt\"]\n"
+           "[train]\nsteps = 3\nbatch = 8\nlearning_rate = 1e-2\ndtype = \"f64\"\n"
+           "validation_sequences = 8\n"
+           "[sample]\nbytes = 4\n";
+  }
+
+  // The JSON lines of `penstock run` on the job.
+  std::vector<nlohmann::json> RunLines(std::vector<std::string> more) const {
+    std::vector<std::string> arguments = {"run", Path("job.toml"), "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = Call(arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    std::vector<nlohmann::json> lines;
+    std::istringstream stream(outcome.out);
+    for (std::string line; std::getline(stream, line);) {
+      lines.push_back(nlohmann::json::parse(line));
+    }
+    return lines;
+  }
+
+  Registries registries_;
+  fs::path folder_;
+};
+
+TEST_F(CommandLineTest, HelpIsAnswered) {
+  EXPECT_EQ(Call({"--help"}).status, 0);
+  EXPECT_THAT(Call({"--help"}).out, HasSubstr("first session"));
+  const Outcome run = Call({"run", "--help"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(run.out, HasSubstr("train.learning_rate"));
+}
+
+TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string message;
+  };
+  const std::string job = Path("job.toml");
+  const std::string bad_graph = Write("bad.pst", "graph g {\n  %x = inpot : f32[2]\n}\n");
+  const std::vector<Case> cases = {
+      {{}, "subcommand"},
+      {{"ran"}, "ran"},
+      {{"run"}, "FILE"},
+      {{"run", Path("none.toml")}, "no such file"},
+      {{"run", folder_.string()}, "is a folder"},
+      {{"run", job, "--steps", "3"}, "--steps"},
+      {{"run", job, "--devices", "0"}, "--devices"},
+      {{"run", job, "--procs", "2"}, "--procs: 2 processes"},
+      {{"run", job, "--set", "train.stepz=5"}, "did you mean 'train.steps'?"},
+      {{"run", job, "--set", "train.steps=x"}, "--set train.steps=x"},
+      {{"run", job, "--set", "train.steps=-1"}, "out of range"},
+      {{"run", job, "--set", "model.heads=3"}, "--set model.heads=3: heads = 3 does not divide"},
+      {{"run", job, "--set", "model.name=\"gtp\""}, "did you mean 'gpt'?"},
+      {{"run", job, "--set", "parallel.strategy=\"tp=3\""}, "tp = 3 does not divide the 2 heads"},
+      {{"run", job, "--set", "parallel.strategy=\"dp=3\""}, "does not divide batch = 8"},
+      {{"run", job, "--set", "parallel.strategy=\"zp=3\""}, "unknown axis 'zp'"},
+      {{"run", job, "--set", "parallel.strategy=\"dp=2\"", "--devices", "3"}, "needs 2 devices"},
+      {{"run", job, "--set", "parallel.schedule=\"2f2b\""}, "unknown schedule '2f2b'"},
+      {{"run", job, "--set", "data.text=[\"/nowhere\"]"}, "/nowhere: no such file or folder"},
+      {{"run", job, "--set", "model.context=100000"}, "need at least"},
+      {{"run", Write("bad.toml", "[train]\nstepz = 3\n")}, "bad.toml:2:1: "},
+      {{"run", Write("bad.plan", "this is no plan")}, "bad.plan"},
+      {{"plan", job, "--strategy", "dp=7"}, "--strategy: "},
+      {{"show", Path("none.plan")}, "none.plan"},
+      {{"opt", bad_graph, "--pass", "verify"}, "bad.pst:2:8: "},
+      {{"opt", bad_graph}, "bad.pst:2:8: "},
+      {{"eval", bad_graph}, "bad.pst:2:8: "},
+      {{"eval", Path("none.pst")}, "no such file"},
+      {{"list", "wishes"}, "wishes"},
+      {{"bench", "nothing"}, "unknown benchmark 'nothing'"},
+  };
+  for (const Case& test : cases) {
+    const Outcome outcome = Call(test.arguments);
+    const std::string call = StrJoin(test.arguments, " ");
+    EXPECT_EQ(outcome.status, 2) << call << "\n" << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(test.message)) << call;
+    EXPECT_EQ(outcome.out, "") << call;
+  }
+}
+
+TEST_F(CommandLineTest, ListsNames) {
+  for (const std::string what : {"ops", "policies", "transports", "devices", "models", "presets"}) {
+    const Outcome outcome = Call({"list", what, "--json"});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const auto items = nlohmann::json::parse(outcome.out)["items"].get<std::vector<std::string>>();
+    EXPECT_FALSE(items.empty()) << what;
+    EXPECT_TRUE(std::is_sorted(items.begin(), items.end())) << what;
+    const Outcome text = Call({"list", what});
+    EXPECT_THAT(text.out, HasSubstr(items[0]));
+  }
+  EXPECT_THAT(Call({"list", "presets"}).out, HasSubstr("gpt2-124m"));
+}
+
+TEST_F(CommandLineTest, OptPrintsTheGraph) {
+  const std::string file = Write("g.pst",
+                                 "graph g {\n  %x = input : f32[4]\n  %y = neg(%x) : f32[4]\n"
+                                 "  return %y\n}\n");
+  const Outcome outcome = Call({"opt", file, "--pass", "verify"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("neg(%x)"));
+  EXPECT_EQ(Call({"opt", file, "--pass", "verfy"}).status, 2);
+}
+
+TEST_F(CommandLineTest, DoctorChecksThisMachine) {
+  const Outcome outcome = Call({"doctor", "--json"});
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  ASSERT_FALSE(json["checks"].empty());
+  for (const nlohmann::json& check : json["checks"]) {
+    EXPECT_TRUE(check["ok"].get<bool>()) << check.dump();
+    EXPECT_FALSE(check["detail"].get<std::string>().empty());
+  }
+  EXPECT_EQ(outcome.status, 0);
+}
+
+TEST_F(CommandLineTest, BenchNamesItsGroups) {
+  const Outcome outcome = Call({"bench", "--list", "--json"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  EXPECT_THAT(json["items"].get<std::vector<std::string>>(), Contains("kernels"));
+}
+
+TEST_F(CommandLineTest, PlanTellsWhatItCompiled) {
+  const std::string file = Path("job.plan");
+  const Outcome outcome =
+      Call({"plan", Path("job.toml"), "--strategy", "dp=2,tp=2", "-o", file, "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["strategy"], "dp=2,tp=2,pp=1");
+  EXPECT_EQ(json["stages"], 1);
+  EXPECT_GT(json["actors"], 0);
+  EXPECT_GT(json["channels"], 0);
+  EXPECT_GT(json["collectives"], 0);
+  EXPECT_EQ(json["predicted_peak_memory_bytes"].size(), 4);
+  EXPECT_GT(json["predicted_step_time_s"], 0);
+  EXPECT_GE(json["search_time_s"], 0);
+
+  const Outcome show = Call({"show", file, "--json"});
+  ASSERT_EQ(show.status, 0) << show.err;
+  const nlohmann::json shown = nlohmann::json::parse(show.out);
+  EXPECT_EQ(shown["devices"], 4);
+  EXPECT_EQ(shown["actors"], json["actors"]);
+  EXPECT_EQ(shown["channels"], json["channels"]);
+  EXPECT_EQ(shown["collectives"], json["collectives"]);
+  EXPECT_EQ(Call({"show", file}).status, 0);
+  EXPECT_EQ(Call({"show", file, "--device", "3"}).status, 0);
+  EXPECT_EQ(Call({"show", file, "--device", "4"}).status, 2);
+  EXPECT_EQ(Call({"plan", Path("job.toml"), "--explain"}).status, 0);
+}
+
+TEST_F(CommandLineTest, RunPrintsALineAStepAndASummary) {
+  const std::vector<nlohmann::json> lines = RunLines({});
+  ASSERT_EQ(lines.size(), 4);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(lines[i]["step"], i + 1);
+    EXPECT_GT(lines[i]["loss"], 0);
+    EXPECT_GT(lines[i]["step_time_s"], 0);
+    EXPECT_GT(lines[i]["tokens_per_s"], 0);
+  }
+  // An untrained model knows nothing: ln 256.
+  EXPECT_NEAR(lines[0]["loss"].get<double>(), std::log(256.0), 0.05);
+  const nlohmann::json& summary = lines[3]["summary"];
+  EXPECT_EQ(summary["strategy"], "dp=1,tp=1,pp=1");
+  EXPECT_EQ(summary["final_loss"], lines[2]["loss"]);
+  EXPECT_GT(summary["validation_loss"], 0);
+  EXPECT_GT(summary["unigram_entropy"], 1);
+  EXPECT_FALSE(summary["sample"].get<std::string>().empty());
+  EXPECT_GT(summary["step_time_s"], 0);
+}
+
+// What holds for every layout: the same numbers.
+TEST_F(CommandLineTest, LayoutsAgree) {
+  const std::vector<nlohmann::json> one = RunLines({});
+  const std::vector<std::vector<std::string>> layouts = {
+      {"--set", "parallel.strategy=\"dp=2\""},
+      {"--set", "parallel.strategy=\"tp=2\""},
+      {"--set", "parallel.strategy=\"pp=2\"", "--set", "parallel.microbatches=4"},
+      {"--set", "parallel.strategy=\"dp=2,tp=2,pp=2\"", "--set", "parallel.microbatches=2"},
+      {"--set", "parallel.microbatches=4"},
+      {"--devices", "2"},
+  };
+  for (const std::vector<std::string>& layout : layouts) {
+    const std::vector<nlohmann::json> lines = RunLines(layout);
+    ASSERT_EQ(lines.size(), one.size());
+    for (size_t i = 0; i + 1 < lines.size(); ++i) {
+      EXPECT_NEAR(lines[i]["loss"].get<double>(), one[i]["loss"].get<double>(), 1e-8)
+          << StrJoin(layout, " ");
+    }
+    EXPECT_NEAR(lines.back()["summary"]["validation_loss"].get<double>(),
+                one.back()["summary"]["validation_loss"].get<double>(), 1e-8);
+  }
+}
+
+TEST_F(CommandLineTest, APlanFileRunsLikeItsJob) {
+  ASSERT_EQ(Call({"plan", Path("job.toml"), "--strategy", "dp=2", "-o", Path("job.plan")}).status,
+            0);
+  const std::vector<nlohmann::json> lines = RunLines({"--set", "parallel.strategy=\"dp=2\""});
+  const Outcome outcome = Call({"run", Path("job.plan"), "--json", "--set", "train.steps=3",
+                                "--set", StrCat("data.text=[\"", Path("text.txt"), "\"]")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  std::istringstream stream(outcome.out);
+  std::string line;
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(std::getline(stream, line));
+    EXPECT_EQ(nlohmann::json::parse(line)["loss"], lines[i]["loss"]);
+  }
+  EXPECT_EQ(Call({"run", Path("job.plan"), "--devices", "3"}).status, 2);
+}
+
+TEST_F(CommandLineTest, ReportHoldsPredictedBesideMeasured) {
+  RunLines({"--report", Path("report.md")});
+  std::ifstream stream(Path("report.md"));
+  const std::string report{std::istreambuf_iterator<char>(stream),
+                           std::istreambuf_iterator<char>()};
+  EXPECT_THAT(report, HasSubstr("measured / predicted"));
+  EXPECT_THAT(report, HasSubstr("## Devices"));
+  EXPECT_THAT(report, HasSubstr("## Phases"));
+}
+
+TEST_F(CommandLineTest, AGraphFileTrainsOnDrawnInputs) {
+  Write("graph.pst",
+        "graph g {\n  %x = input : f32[8, 4]\n  %w = parameter : f32[4, 3]\n"
+        "  %y = matmul(%x, %w) : f32[8, 3]\n  %z = mul(%y, %y) : f32[8, 3]\n"
+        "  %l = reduce_mean(%z) {axes=[0, 1]} : f32[]\n  return %l\n}\n");
+  const std::string job = Write("file.toml", "[model]\nfile = \"graph.pst\"\n[train]\nsteps = 2\n");
+  const Outcome outcome = Call({"run", job, "--json", "--devices", "2"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("\"validation_loss\": null"));
+}
+
+TEST_F(CommandLineTest, EvalRunsTheGraphAsSharded) {
+  const std::string file = Write("g.pst",
+                                 "mesh m = [d=2]\n"
+                                 "graph g {\n"
+                                 "  %x = input : f32[4, 3] @[d, _]\n"
+                                 "  %w = parameter : f32[3, 2]\n"
+                                 "  %y = matmul(%x, %w) : f32[4, 2]\n"
+                                 "  %s = reduce_sum(%y) {axes=[0, 1]} : f32[]\n"
+                                 "  return %y, %s\n}\n");
+  Tensor x({DType::kF64, {4, 3}});
+  for (int i = 0; i < 12; ++i) x.As<double>()[i] = i;
+  Tensor w({DType::kF32, {3, 2}});
+  for (int i = 0; i < 6; ++i) w.As<float>()[i] = 1;
+  ASSERT_TRUE(WriteNpy(Path("x.npy"), x).ok());
+  ASSERT_TRUE(WriteNpy(Path("w.npy"), w).ok());
+  const Outcome outcome =
+      Call({"eval", file, "--inputs", folder_.string(), "-o", Path("out"), "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json results = nlohmann::json::parse(outcome.out)["results"];
+  ASSERT_EQ(results.size(), 2);
+  EXPECT_EQ(results[0]["name"], "y");
+  EXPECT_EQ(results[0]["shape"], nlohmann::json({4, 2}));
+  EXPECT_EQ(results[0]["sum"], 132);
+  EXPECT_EQ(results[0]["abs_max"], 30);
+  EXPECT_EQ(results[1]["shape"], nlohmann::json::array());
+  EXPECT_EQ(results[1]["sum"], 132);
+  const absl::StatusOr<Tensor> y = ReadNpy(Path("out/return0.npy"));
+  ASSERT_TRUE(y.ok()) << y.status();
+  EXPECT_EQ(y->As<float>()[0], 3);
+
+  EXPECT_THAT(Call({"eval", file, "--devices", "1"}).err, HasSubstr("laid out over 2 devices"));
+  ASSERT_TRUE(WriteNpy(Path("x.npy"), w).ok());
+  EXPECT_THAT(Call({"eval", file, "--inputs", folder_.string()}).err, HasSubstr("f32[3, 2]"));
+}
+
+TEST_F(CommandLineTest, WhatIsDrawnDependsOnTheSeedAlone) {
+  const std::string one =
+      "graph g {\n  %x = input : f32[8]\n  %n = input : i32[8]\n"
+      "  %y = neg(%x) : f32[8]\n  return %y, %n\n}\n";
+  const std::string two =
+      "mesh m = [d=2]\ngraph g {\n  %x = input : f32[8] @[d]\n"
+      "  %n = input : i32[8] @[d]\n  %y = neg(%x) : f32[8]\n  return %y, %n\n}\n";
+  const std::string plain = Write("one.pst", one);
+  const std::string split = Write("two.pst", two);
+  const Outcome a = Call({"eval", plain, "--json", "--seed", "5"});
+  const Outcome b = Call({"eval", split, "--json", "--seed", "5"});
+  const Outcome c = Call({"eval", plain, "--json", "--seed", "6"});
+  ASSERT_EQ(a.status, 0) << a.err;
+  EXPECT_EQ(a.out, b.out) << b.err;
+  EXPECT_NE(a.out, c.out);
+}
+
+}  // namespace
+}  // namespace penstock::cli

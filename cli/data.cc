@@ -1,0 +1,189 @@
+#include "cli/data.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxTextBytes = int64_t{4} << 30;
+
+// Streams of the run's seed that no model uses (models count from 0).
+constexpr uint32_t kShuffleStream = 0xda7a0001;
+constexpr uint32_t kOffsetStream = 0xda7a0002;
+
+constexpr int kFeistelRounds = 6;
+
+// The files that `path` stands for, sorted.
+absl::StatusOr<std::vector<fs::path>> ListFiles(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) return absl::NotFoundError(StrCat(path, ": no such file or folder"));
+  if (fs::is_regular_file(status)) return std::vector<fs::path>{path};
+  if (!fs::is_directory(status)) {
+    return absl::InvalidArgumentError(StrCat(path, ": neither a file nor a folder"));
+  }
+  std::vector<fs::path> files;
+  fs::recursive_directory_iterator it(path, error);
+  for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
+    const fs::file_status entry = it->symlink_status(error);
+    if (error) break;
+    if (fs::is_regular_file(entry)) files.push_back(it->path());
+  }
+  if (error) return absl::InvalidArgumentError(StrCat(path, ": ", error.message()));
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+absl::StatusOr<std::string> ReadFile(const fs::path& path, int64_t limit) {
+  std::error_code error;
+  const auto size = static_cast<int64_t>(fs::file_size(path, error));
+  if (error) return absl::InvalidArgumentError(StrCat(path.string(), ": ", error.message()));
+  if (size > limit) {
+    return absl::InvalidArgumentError(
+        StrCat(path.string(), ": with it the text is longer than ", kMaxTextBytes, " bytes"));
+  }
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) return absl::InvalidArgumentError(StrCat(path.string(), ": cannot be opened"));
+  std::string bytes(static_cast<size_t>(size), '\0');
+  stream.read(bytes.data(), static_cast<std::streamsize>(size));
+  if (stream.bad()) return absl::InvalidArgumentError(StrCat(path.string(), ": cannot be read"));
+  bytes.resize(static_cast<size_t>(stream.gcount()));
+  return bytes;
+}
+
+}  // namespace
+
+double UnigramEntropy(absl::Span<const uint8_t> text) {
+  std::array<int64_t, 256> counts = {};
+  for (const uint8_t byte : text) ++counts[byte];
+  double entropy = 0;
+  for (const int64_t count : counts) {
+    if (count == 0) continue;
+    const double p = static_cast<double>(count) / static_cast<double>(text.size());
+    entropy -= p * std::log(p);
+  }
+  return entropy;
+}
+
+absl::StatusOr<Corpus> MakeCorpus(absl::Span<const std::string> files, int64_t context) {
+  Corpus corpus;
+  std::vector<uint8_t> all;
+  for (const std::string& file : files) {
+    const auto held_out = static_cast<std::ptrdiff_t>(file.size() / 10);
+    corpus.train.insert(corpus.train.end(), file.begin(), file.end() - held_out);
+    corpus.validation.insert(corpus.validation.end(), file.end() - held_out, file.end());
+    all.insert(all.end(), file.begin(), file.end());
+  }
+  if (all.empty()) return absl::InvalidArgumentError("the text is empty");
+  const int64_t window = context + 1;
+  if (static_cast<int64_t>(all.size()) < 2 * window) {
+    return absl::InvalidArgumentError(StrCat("the text has ", all.size(),
+                                             " bytes; sequences of context = ", context,
+                                             " tokens need at least ", 2 * window));
+  }
+  // A text too short for the rule gives up one window from its end.
+  if (static_cast<int64_t>(corpus.validation.size()) < window ||
+      static_cast<int64_t>(corpus.train.size()) < window) {
+    corpus.train.assign(all.begin(), all.end() - window);
+    corpus.validation.assign(all.end() - window, all.end());
+  }
+  corpus.unigram_entropy = UnigramEntropy(all);
+  return corpus;
+}
+
+absl::StatusOr<Corpus> LoadCorpus(absl::Span<const std::string> paths, int64_t context) {
+  std::vector<std::string> files;
+  int64_t left = kMaxTextBytes;
+  for (const std::string& path : paths) {
+    ASSIGN_OR_RETURN(const std::vector<fs::path> listed, ListFiles(path));
+    for (const fs::path& file : listed) {
+      ASSIGN_OR_RETURN(std::string bytes, ReadFile(file, left));
+      left -= static_cast<int64_t>(bytes.size());
+      files.push_back(std::move(bytes));
+    }
+  }
+  absl::StatusOr<Corpus> corpus = MakeCorpus(files, context);
+  if (!corpus.ok()) {
+    return absl::InvalidArgumentError(StrCat(ToStd(corpus.status().message()), " (read from ",
+                                             penstock::StrJoin(paths, ", "), ")"));
+  }
+  return corpus;
+}
+
+int64_t ShuffledIndex(int64_t index, int64_t count, uint64_t seed, uint32_t epoch) {
+  if (count <= 1) return 0;
+  // Two halves of `bits` bits each cover the range; at most four times too many.
+  const int bits = (std::bit_width(static_cast<uint64_t>(count - 1)) + 1) / 2;
+  const uint64_t mask = (uint64_t{1} << bits) - 1;
+  const RandomKey key = {seed, kShuffleStream, epoch};
+  auto value = static_cast<uint64_t>(index);
+  do {
+    uint64_t left = value >> bits;
+    uint64_t right = value & mask;
+    for (int round = 0; round < kFeistelRounds; ++round) {
+      const uint64_t block = (uint64_t{static_cast<uint32_t>(round)} << 56) | right;
+      const uint64_t mixed = left ^ (PhiloxBlock(key, block)[0] & mask);
+      left = right;
+      right = mixed;
+    }
+    value = (left << bits) | right;
+  } while (value >= static_cast<uint64_t>(count));
+  return static_cast<int64_t>(value);
+}
+
+Batches::Batches(absl::Span<const uint8_t> train, int64_t batch, int64_t context, uint64_t seed)
+    : train_(train), batch_(batch), context_(context), seed_(seed) {
+  const auto size = static_cast<int64_t>(train.size());
+  max_offset_ = std::min(context - 1, size - context - 1);
+  windows_ = (size - 1 - max_offset_) / context;
+}
+
+int64_t Batches::Start(int64_t n) const {
+  const int64_t epoch = n / windows_;
+  const auto key_epoch = static_cast<uint32_t>(epoch);
+  const uint32_t word = RandomWord({seed_, kOffsetStream, key_epoch}, 0);
+  const int64_t offset = static_cast<int64_t>(word) % (max_offset_ + 1);
+  return offset + context_ * ShuffledIndex(n % windows_, windows_, seed_, key_epoch);
+}
+
+Batch Batches::Get(int64_t step) const {
+  std::vector<int64_t> starts(static_cast<size_t>(batch_));
+  for (int64_t i = 0; i < batch_; ++i) starts[static_cast<size_t>(i)] = Start(step * batch_ + i);
+  return MakeBatch(train_, starts, context_);
+}
+
+std::vector<int64_t> ValidationStarts(int64_t text_size, int64_t context, int64_t max_sequences) {
+  const int64_t available = std::max<int64_t>(0, (text_size - 1) / context);
+  const int64_t count = std::min(available, max_sequences);
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i < count; ++i) starts.push_back(i * available / count * context);
+  return starts;
+}
+
+Batch MakeBatch(absl::Span<const uint8_t> text, absl::Span<const int64_t> starts, int64_t context) {
+  const TensorType type = {DType::kI32, {static_cast<int64_t>(starts.size()), context}};
+  Batch batch = {Tensor(type), Tensor(type)};
+  int32_t* tokens = batch.tokens.As<int32_t>();
+  int32_t* labels = batch.labels.As<int32_t>();
+  for (const int64_t start : starts) {
+    for (int64_t i = 0; i < context; ++i) {
+      *tokens++ = text[static_cast<size_t>(start + i)];
+      *labels++ = text[static_cast<size_t>(start + i + 1)];
+    }
+  }
+  return batch;
+}
+
+}  // namespace penstock::cli

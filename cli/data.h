@@ -1,0 +1,85 @@
+// Text as training data: bytes of files, split into training and validation, cut into sequences.
+//
+// The batch of a step is a pure function of (seed, step), so every parallel layout, and a run that
+// was resumed, trains on the same sequences in the same order.
+//
+// Thread rule: a Corpus is a value; concurrent reads are safe.
+
+#ifndef PENSTOCK_CLI_DATA_H_
+#define PENSTOCK_CLI_DATA_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "base/tensor.h"
+
+namespace penstock::cli {
+
+// Of each file the last tenth is held out, so that the validation text is of the same kinds as the
+// training text.
+struct Corpus {
+  std::vector<uint8_t> train;
+  std::vector<uint8_t> validation;
+  double unigram_entropy = 0;  // of all bytes, in nats
+};
+
+// Reads files, and the files of folders and theirs; paths are sorted. Symbolic links inside folders
+// are skipped. Errors: a path that is not there or cannot be read, no bytes at all, more than 4
+// GiB, fewer bytes than two sequences of `context` tokens and their next bytes.
+absl::StatusOr<Corpus> LoadCorpus(absl::Span<const std::string> paths, int64_t context);
+
+// The same from memory, one string a file.
+absl::StatusOr<Corpus> MakeCorpus(absl::Span<const std::string> files, int64_t context);
+
+// -sum p ln p over the frequencies of byte values. REQUIRES: not empty.
+double UnigramEntropy(absl::Span<const uint8_t> text);
+
+// tokens and labels, i32[batch, context]; labels are the tokens one further on.
+struct Batch {
+  Tensor tokens;
+  Tensor labels;
+};
+
+// Sequences for training. An epoch visits windows of `context` + 1 bytes, one at every `context`
+// bytes from an offset of its own, each once, in a shuffled order.
+class Batches {
+ public:
+  // REQUIRES: train.size() > context >= 1, batch >= 1; `train` outlives this object.
+  Batches(absl::Span<const uint8_t> train, int64_t batch, int64_t context, uint64_t seed);
+
+  // The batch of step 0, 1, ...
+  Batch Get(int64_t step) const;
+
+  int64_t windows_per_epoch() const { return windows_; }
+
+  // First byte of the n-th sequence of the run.
+  int64_t Start(int64_t n) const;
+
+ private:
+  absl::Span<const uint8_t> train_;
+  int64_t batch_;
+  int64_t context_;
+  uint64_t seed_;
+  int64_t max_offset_;
+  int64_t windows_;
+};
+
+// Position of `index` in the permutation of [0, count) numbered `epoch`: a Feistel network of
+// Philox rounds, walked until it lands in the range (Black & Rogaway 2002).
+int64_t ShuffledIndex(int64_t index, int64_t count, uint64_t seed, uint32_t epoch);
+
+// Starts of up to `max_sequences` windows of `context` + 1 bytes that do not overlap in their
+// tokens, spread evenly over the text. Empty when the text holds none.
+std::vector<int64_t> ValidationStarts(int64_t text_size, int64_t context, int64_t max_sequences);
+
+// The windows that start at `starts`.
+Batch MakeBatch(absl::Span<const uint8_t> text, absl::Span<const int64_t> starts, int64_t context);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_DATA_H_

@@ -1,0 +1,88 @@
+#include "cli/environment.h"
+
+#include <algorithm>
+
+#include "CLI/CLI.hpp"
+
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr char kDescription[] =
+    "Penstock runs tensor programs that are too big for one device: a planner splits a graph over "
+    "devices, micro-batches and pipeline stages and compiles it into a plan of actors; the runtime "
+    "runs the plan.";
+
+constexpr char kFooter[] =
+    "A first session:\n"
+    "  penstock run examples/gpt/demo.toml                    train a small GPT on text\n"
+    "  penstock run JOB.toml --set 'parallel.strategy=\"dp=4\"' the same, laid out otherwise\n"
+    "  penstock plan JOB.toml -o job.plan                     compile only\n"
+    "  penstock show job.plan                                 look at what was compiled\n"
+    "`penstock COMMAND --help` tells the options of a command. Commands with --json print JSON on\n"
+    "standard output and nothing else there. Exit status: 0 done, 2 bad usage or input, 1 failed.";
+
+}  // namespace
+
+Registries BuiltinRegistries() {
+  Registries registries;
+  registries.ops = graph::BuiltinOps();
+  registries.models = graph::BuiltinModels();
+  registries.policies = planner::BuiltinPolicies();
+  registries.kernels = kernels::CpuKernels();
+  registries.transports = {"inproc"};
+  registries.devices = {"cpu"};
+  return registries;
+}
+
+int ExitStatus(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return 0;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kResourceExhausted:  // the devices are too small for the job
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+int RunCommandLine(const Environment& environment, absl::Span<const std::string> arguments) {
+  CLI::App app(kDescription, "penstock");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(36);
+  Action action;
+  AddRunCommand(app, environment, &action);
+  AddPlanCommand(app, environment, &action);
+  AddShowCommand(app, environment, &action);
+  AddOptCommand(app, environment, &action);
+  AddEvalCommand(app, environment, &action);
+  AddListCommand(app, environment, &action);
+  AddBenchCommand(app, environment, &action);
+  AddDoctorCommand(app, environment, &action);
+
+  // CLI11 takes the arguments last first.
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  try {
+    app.parse(std::move(reversed));
+  } catch (const CLI::ParseError& error) {
+    // Prints the help that was asked for, or the message.
+    return app.exit(error, environment.out, environment.err) == 0 ? 0 : 2;
+  }
+  const absl::Status status = action();
+  if (!status.ok()) {
+    environment.err << "penstock: " << ToStd(status.message()) << std::endl;
+  }
+  return ExitStatus(status);
+}
+
+}  // namespace penstock::cli

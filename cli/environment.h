@@ -1,0 +1,69 @@
+// What every command of `penstock` works with: the registries, built by main() and handed on, and
+// where to print.
+//
+// Thread rule: one thread.
+
+#ifndef PENSTOCK_CLI_ENVIRONMENT_H_
+#define PENSTOCK_CLI_ENVIRONMENT_H_
+
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+#include "graph/models/model.h"
+#include "graph/op.h"
+#include "kernels/kernel.h"
+#include "planner/policy.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace penstock::cli {
+
+struct Registries {
+  graph::OpRegistry ops;
+  graph::ModelRegistry models;
+  planner::PolicyRegistry policies;
+  kernels::KernelRegistry kernels;      // of the device kind "cpu"
+  std::vector<std::string> transports;  // sorted
+  std::vector<std::string> devices;     // kinds, sorted
+};
+
+// Everything that this build has.
+Registries BuiltinRegistries();
+
+struct Environment {
+  const Registries& registries;
+  std::ostream& out;  // results
+  std::ostream& err;  // progress and messages
+  bool err_is_terminal = false;
+};
+
+// What a command does once its options are read. An error's code decides the exit status.
+using Action = std::function<absl::Status()>;
+
+// Each adds one command to the app; when it is the one given, it sets *action.
+void AddRunCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddPlanCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddShowCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddOptCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddEvalCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddListCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddBenchCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddDoctorCommand(CLI::App& app, const Environment& environment, Action* action);
+
+// Runs the command line (without the program's name) and returns the exit status: 0 done; 2 usage,
+// configuration or bad input; 1 a failure while running.
+int RunCommandLine(const Environment& environment, absl::Span<const std::string> arguments);
+
+// 2 where the user can put it right, else 1; 0 for OK.
+int ExitStatus(const absl::Status& status);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_ENVIRONMENT_H_

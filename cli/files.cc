@@ -1,0 +1,43 @@
+#include "cli/files.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/strings.h"
+
+namespace penstock::cli {
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) return absl::NotFoundError(StrCat(path, ": no such file"));
+  if (std::filesystem::is_directory(status)) {
+    return absl::InvalidArgumentError(StrCat(path, ": is a folder"));
+  }
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) return absl::InvalidArgumentError(StrCat(path, ": cannot be opened"));
+  std::string text;
+  char chunk[1 << 14];
+  while (stream.read(chunk, sizeof(chunk)) || stream.gcount() > 0) {
+    text.append(chunk, static_cast<size_t>(stream.gcount()));
+    if (text.size() > max_bytes) {
+      return absl::InvalidArgumentError(StrCat(path, ": is longer than ", max_bytes, " bytes"));
+    }
+  }
+  if (stream.bad()) return absl::InvalidArgumentError(StrCat(path, ": cannot be read"));
+  return text;
+}
+
+absl::Status WriteTextFile(const std::string& path, std::string_view text) {
+  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
+  stream.write(text.data(), static_cast<std::streamsize>(text.size()));
+  stream.close();
+  if (!stream) return absl::InvalidArgumentError(StrCat(path, ": cannot be written"));
+  return absl::OkStatus();
+}
+
+bool HasSuffix(std::string_view text, std::string_view suffix) {
+  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,25 @@
+// Small file helpers of the commands.
+//
+// Thread rule: pure functions but for the files.
+
+#ifndef PENSTOCK_CLI_FILES_H_
+#define PENSTOCK_CLI_FILES_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace penstock::cli {
+
+// The whole file as bytes, at most `max_bytes`. Errors begin with the path.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_bytes);
+
+absl::Status WriteTextFile(const std::string& path, std::string_view text);
+
+bool HasSuffix(std::string_view text, std::string_view suffix);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_FILES_H_

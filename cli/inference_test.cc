@@ -1,0 +1,31 @@
+#include "cli/inference.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace penstock::cli {
+namespace {
+
+TEST(PickByteTest, AtTemperatureZeroTheLikeliestWins) {
+  EXPECT_EQ(PickByte({0.0, 3.0, 3.0, 1.0}, 0, 0.99), 1);
+}
+
+TEST(PickByteTest, ADrawFallsIntoItsShare) {
+  // Equal logits: a quarter each.
+  const std::vector<double> logits(4, 7.0);
+  EXPECT_EQ(PickByte(logits, 1, 0.0), 0);
+  EXPECT_EQ(PickByte(logits, 1, 0.26), 1);
+  EXPECT_EQ(PickByte(logits, 1, 0.74), 2);
+  EXPECT_EQ(PickByte(logits, 1, 0.999), 3);
+}
+
+TEST(PickByteTest, TokensBeyondBytesAreNotText) {
+  std::vector<double> logits(300, 0.0);
+  logits[299] = 100;
+  logits[65] = 50;
+  EXPECT_EQ(PickByte(logits, 1, 0.5), 65);
+}
+
+}  // namespace
+}  // namespace penstock::cli

@@ -1,0 +1,485 @@
+#include "cli/job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <sstream>
+#include <type_traits>
+#include <utility>
+
+#include "cli/files.h"
+#include "toml.hpp"
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/op.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr size_t kMaxJobBytes = 1 << 20;
+constexpr int kMaxNesting = 32;
+constexpr int64_t kMaxCount = int64_t{1} << 40;
+
+// One key of a job. `set` gives the value to the job; its error says what was expected, the caller
+// adds the place. `folder` is what relative paths count from.
+struct Key {
+  std::string_view name;
+  std::string_view help;  // default first
+  std::function<absl::Status(const toml::value&, const std::string& folder, Job&)> set;
+};
+
+std::string_view KindOf(const toml::value& value) {
+  switch (value.type()) {
+    case toml::value_t::boolean:
+      return "a boolean";
+    case toml::value_t::integer:
+      return "an integer";
+    case toml::value_t::floating:
+      return "a float";
+    case toml::value_t::string:
+      return "a string";
+    case toml::value_t::array:
+      return "a list";
+    case toml::value_t::table:
+      return "a table";
+    default:
+      return "a date or time";
+  }
+}
+
+absl::Status Expected(std::string_view what, const toml::value& value) {
+  return absl::InvalidArgumentError(StrCat("expected ", what, ", not ", KindOf(value)));
+}
+
+// Keys by the kind of their value. `field` finds the member in the job.
+template <typename Field>
+auto Integer(Field field, int64_t least, int64_t most) {
+  return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
+    if (!value.is_integer()) return Expected("an integer", value);
+    const int64_t number = value.as_integer();
+    if (number < least || number > most) {
+      return absl::InvalidArgumentError(
+          StrCat(number, " is out of range: expected ", least, " to ", most));
+    }
+    field(job) = number;
+    return absl::OkStatus();
+  };
+}
+
+template <typename Field>
+auto Number(Field field, double least, double most, std::string_view range) {
+  return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
+    double number = 0;
+    if (value.is_floating()) {
+      number = value.as_floating();
+    } else if (value.is_integer()) {
+      number = static_cast<double>(value.as_integer());
+    } else {
+      return Expected("a number", value);
+    }
+    if (!(number >= least && number <= most)) {
+      return absl::InvalidArgumentError(StrCat(number, " is out of range: expected ", range));
+    }
+    field(job) = number;
+    return absl::OkStatus();
+  };
+}
+
+template <typename Field>
+auto String(Field field) {
+  return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
+    if (!value.is_string()) return Expected("a string", value);
+    field(job) = value.as_string().str;
+    return absl::OkStatus();
+  };
+}
+
+// One of a few words, each with what it stands for.
+template <typename Field, typename T>
+auto Choice(Field field, std::vector<std::pair<std::string_view, T>> choices) {
+  return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
+    if (!value.is_string()) return Expected("a string", value);
+    const std::string& word = value.as_string().str;
+    std::vector<std::string> known;
+    for (const auto& [name, meaning] : choices) {
+      if (word == name) {
+        field(job) = meaning;
+        return absl::OkStatus();
+      }
+      known.push_back(StrCat("\"", name, "\""));
+    }
+    return absl::InvalidArgumentError(
+        StrCat("unknown value \"", word, "\"; expected ", StrJoin(known, " or ")));
+  };
+}
+
+std::string Resolve(const std::string& folder, const std::string& path) {
+  return (std::filesystem::path(folder) / path).string();
+}
+
+absl::Status SetModelFile(const toml::value& value, const std::string& folder, Job& job) {
+  if (!value.is_string()) return Expected("a path", value);
+  job.model.file = Resolve(folder, value.as_string().str);
+  return absl::OkStatus();
+}
+
+absl::Status SetText(const toml::value& value, const std::string& folder, Job& job) {
+  constexpr std::string_view kWanted = "a list of files and folders";
+  std::vector<std::string> paths;
+  if (value.is_string()) {
+    paths.push_back(Resolve(folder, value.as_string().str));
+  } else if (value.is_array()) {
+    for (const toml::value& element : value.as_array()) {
+      if (!element.is_string()) return Expected("a list of paths only", element);
+      paths.push_back(Resolve(folder, element.as_string().str));
+    }
+  } else {
+    return Expected(kWanted, value);
+  }
+  if (paths.empty()) return absl::InvalidArgumentError("the list is empty: expected a path");
+  job.data.text = std::move(paths);
+  return absl::OkStatus();
+}
+
+absl::Status SetMicrobatches(const toml::value& value, const std::string& folder, Job& job) {
+  if (value.is_string()) {
+    if (value.as_string().str == "auto") {
+      job.parallel.microbatches = 0;
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        StrCat("unknown value \"", value.as_string().str, "\"; expected an integer or \"auto\""));
+  }
+  if (!value.is_integer()) return Expected("an integer or \"auto\"", value);
+  return Integer(
+      [](Job & j) -> auto& { return j.parallel.microbatches; }, 1, 1 << 14)(value, folder, job);
+}
+
+const std::vector<Key>& Keys() {
+  using graph::LearningRateSchedule;
+  using graph::Optimizer;
+  constexpr int64_t kMaxSize = 1 << 24;
+  constexpr double kHuge = 1e30;
+  // A function-local constant: immutable, built on first use, shared by all readers.
+  static const auto* const keys = new std::vector<Key>{
+      {"model.name", "\"gpt\": a model or a preset (penstock list models|presets)",
+       String([](Job & j) -> auto& { return j.model.name; })},
+      {"model.file", "none: a graph in the text format that returns a scalar loss", SetModelFile},
+      {"model.layers", "the model's: blocks",
+       Integer(
+           [](Job & j) -> auto& { return j.model.layers; }, 1, kMaxSize)},
+      {"model.width", "the model's: features of the residual stream",
+       Integer(
+           [](Job & j) -> auto& { return j.model.width; }, 1, kMaxSize)},
+      {"model.heads", "the model's: attention heads",
+       Integer(
+           [](Job & j) -> auto& { return j.model.heads; }, 1, kMaxSize)},
+      {"model.context", "the model's: tokens a sequence",
+       Integer(
+           [](Job & j) -> auto& { return j.model.context; }, 1, kMaxSize)},
+      {"model.vocabulary", "the model's: token ids; at least 256, text is read as bytes",
+       Integer(
+           [](Job & j) -> auto& { return j.model.vocabulary; }, 256, kMaxSize)},
+      {"model.dropout", "the model's: rate in [0, 1)",
+       Number(
+           [](Job & j) -> auto& { return j.model.dropout; }, 0, std::nextafter(1.0, 0.0),
+           "[0, 1)")},
+      {"data.text", "[\"/usr/share/common-licenses\"]: files and folders, read as bytes", SetText},
+      {"train.steps", "50",
+       Integer(
+           [](Job & j) -> auto& { return j.train.steps; }, 1, kMaxCount)},
+      {"train.batch", "16: sequences a step, over all devices",
+       Integer(
+           [](Job & j) -> auto& { return j.train.batch; }, 1, kMaxSize)},
+      {"train.optimizer", "\"adamw\"; or \"sgd\"",
+       Choice(
+           [](Job & j) -> auto& { return j.train.options.optimizer; },
+           std::vector<std::pair<std::string_view, Optimizer>>{{"adamw", Optimizer::kAdamW},
+                                                               {"sgd", Optimizer::kSgd}})},
+      {"train.learning_rate", "3e-4",
+       Number(
+           [](Job & j) -> auto& { return j.train.options.learning_rate; }, 0, kHuge, "at least 0")},
+      {"train.min_learning_rate", "a tenth of learning_rate: where \"cosine\" ends",
+       Number(
+           [](Job & j) -> auto& { return j.train.min_learning_rate; }, 0, kHuge, "at least 0")},
+      {"train.warmup_steps", "0: steps of linear rise",
+       Integer(
+           [](Job & j) -> auto& { return j.train.options.warmup_steps; }, 0, kMaxCount)},
+      {"train.schedule", "\"constant\"; or \"cosine\"",
+       Choice(
+           [](Job & j) -> auto& { return j.train.options.schedule; },
+           std::vector<std::pair<std::string_view, LearningRateSchedule>>{
+               {"constant", LearningRateSchedule::kConstant},
+               {"cosine", LearningRateSchedule::kCosine}})},
+      {"train.beta1", "0.9: adamw",
+       Number(
+           [](Job & j) -> auto& { return j.train.options.beta1; }, 0, std::nextafter(1.0, 0.0),
+           "[0, 1)")},
+      {"train.beta2", "0.95: adamw",
+       Number(
+           [](Job & j) -> auto& { return j.train.options.beta2; }, 0, std::nextafter(1.0, 0.0),
+           "[0, 1)")},
+      {"train.epsilon", "1e-8: adamw",
+       Number(
+           [](Job & j) -> auto& { return j.train.options.epsilon; }, 1e-300, kHuge, "above 0")},
+      {"train.momentum", "0.9: sgd",
+       Number(
+           [](Job & j) -> auto& { return j.train.options.momentum; }, 0, std::nextafter(1.0, 0.0),
+           "[0, 1)")},
+      {"train.weight_decay", "0.1: of weights, not of biases and norms",
+       Number(
+           [](Job & j) -> auto& { return j.train.options.weight_decay; }, 0, kHuge, "at least 0")},
+      {"train.clip_norm", "1.0: largest global norm of the gradients; 0 does not clip",
+       Number(
+           [](Job & j) -> auto& { return j.train.options.clip_norm; }, 0, kHuge, "at least 0")},
+      {"train.seed", "1: of initialisation, dropout, data order and sample",
+       Integer(
+           [](Job & j) -> auto& { return j.train.seed; }, 0, INT64_MAX)},
+      {"train.dtype", "\"f32\"; or \"f64\"",
+       Choice(
+           [](Job & j) -> auto& { return j.train.dtype; },
+           std::vector<std::pair<std::string_view, DType>>{{"f32", DType::kF32},
+                                                           {"f64", DType::kF64}})},
+      {"train.validation_sequences", "64: held-out sequences measured at the end; 0: none",
+       Integer(
+           [](Job & j) -> auto& { return j.train.validation_sequences; }, 0, 1 << 20)},
+      {"sample.bytes", "240: text generated at the end; 0: none",
+       Integer(
+           [](Job & j) -> auto& { return j.sample.bytes; }, 0, 1 << 20)},
+      {"sample.temperature", "0.8; 0 takes the likeliest byte",
+       Number(
+           [](Job & j) -> auto& { return j.sample.temperature; }, 0, 1e6, "0 to 1e6")},
+      {"parallel.strategy", "\"auto\"; or axis sizes such as \"dp=2,tp=2,pp=1\"",
+       String([](Job & j) -> auto& { return j.parallel.strategy; })},
+      {"parallel.microbatches", "\"auto\"; or their number a step", SetMicrobatches},
+      {"parallel.schedule", "\"1f1b\": a policy (penstock list policies)",
+       String([](Job & j) -> auto& { return j.parallel.schedule; })},
+      {"cluster.devices", "what the strategy needs, or 1",
+       Integer(
+           [](Job & j) -> auto& { return j.cluster.devices; }, 1, 1 << 16)},
+      {"cluster.processes", "1",
+       Integer(
+           [](Job & j) -> auto& { return j.cluster.processes; }, 1, 1 << 16)},
+      {"cluster.threads", "1: a device",
+       Integer(
+           [](Job & j) -> auto& { return j.cluster.threads; }, 1, 1 << 10)},
+  };
+  return *keys;
+}
+
+const Key* FindKey(std::string_view name) {
+  for (const Key& key : Keys()) {
+    if (key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+std::string UnknownKey(std::string_view name) {
+  std::string message = StrCat("unknown key '", name, "'");
+  // A key of that name in another section, or else the nearest one.
+  std::string nearest;
+  const std::string_view last = name.substr(name.rfind('.') + 1);
+  for (const Key& key : Keys()) {
+    if (key.name.substr(key.name.find('.') + 1) == last) nearest = std::string(key.name);
+  }
+  if (nearest.empty()) nearest = graph::NearestName(name, JobKeys());
+  if (!nearest.empty()) StrAppend(&message, "; did you mean '", nearest, "'?");
+  return message;
+}
+
+std::string Place(std::string_view file, uint64_t line, uint64_t column) {
+  return StrCat(file, ":", line, ":", column);
+}
+
+// Where the key of a value stands: toml11 tells where the value begins.
+std::string PlaceOfKey(std::string_view file, std::string_view key, const toml::value& value) {
+  const toml::source_location where = value.location();
+  const std::string line = where.line_str();
+  // The key stands before its value; a section is placed at its "[".
+  const size_t limit = std::min<size_t>(where.column() - (value.is_table() ? 0 : 1), line.size());
+  size_t found = std::string::npos;
+  for (size_t at = line.find(key); at != std::string::npos && at <= limit;
+       at = line.find(key, at + 1)) {
+    found = at;
+  }
+  return Place(file, where.line(), found == std::string::npos ? where.column() : found + 1);
+}
+
+std::string PlaceOfValue(std::string_view file, const toml::value& value) {
+  return Place(file, value.location().line(), value.location().column());
+}
+
+absl::Status Prefixed(std::string_view prefix, const absl::Status& status) {
+  return absl::Status(status.code(), StrCat(prefix, ": ", ToStd(status.message())));
+}
+
+absl::Status SetKey(std::string_view name, const toml::value& value, const std::string& folder,
+                    std::string_view place, Job& job) {
+  const Key* key = FindKey(name);
+  if (absl::Status status = key->set(value, folder, job); !status.ok()) {
+    return Prefixed(place,
+                    absl::Status(status.code(), StrCat(name, ": ", ToStd(status.message()))));
+  }
+  job.locations[std::string(name)] = std::string(place);
+  return absl::OkStatus();
+}
+
+// toml11's message without its drawing: the first line, without "[error] " and its function's name.
+std::string FirstLine(std::string_view what) {
+  what = what.substr(0, what.find('\n'));
+  for (const std::string_view prefix : {"[error] ", "toml::"}) {
+    if (what.substr(0, prefix.size()) == prefix) {
+      what.remove_prefix(prefix.size());
+      if (prefix == "toml::" && what.find(": ") != std::string_view::npos) {
+        what.remove_prefix(what.find(": ") + 2);
+      }
+    }
+  }
+  return std::string(what);
+}
+
+// The parser descends once a bracket; a text deeper than any job is refused before it does.
+bool IsTooDeep(std::string_view text) {
+  int depth = 0;
+  for (const char c : text) {
+    if (c == '[' || c == '{') ++depth;
+    if ((c == ']' || c == '}') && depth > 0) --depth;
+    if (depth > kMaxNesting) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<toml::value> ParseToml(std::string_view text, const std::string& file,
+                                      bool has_lines) {
+  if (IsTooDeep(text)) {
+    return absl::InvalidArgumentError(
+        StrCat(file, ": brackets are nested more than ", kMaxNesting, " deep"));
+  }
+  std::istringstream stream{std::string(text)};
+  try {
+    return toml::parse(stream, file);
+  } catch (const toml::exception& error) {
+    const toml::source_location& where = error.location();
+    const std::string place = has_lines ? Place(file, where.line(), where.column()) : file;
+    return absl::InvalidArgumentError(StrCat(place, ": ", FirstLine(error.what())));
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(StrCat(file, ": ", FirstLine(error.what())));
+  }
+}
+
+bool IsSection(std::string_view name) {
+  return std::any_of(Keys().begin(), Keys().end(), [name](const Key& key) {
+    return key.name.substr(0, key.name.find('.')) == name;
+  });
+}
+
+std::vector<std::string_view> Sections() {
+  std::vector<std::string_view> sections;
+  for (const Key& key : Keys()) {
+    const std::string_view section = key.name.substr(0, key.name.find('.'));
+    if (sections.empty() || sections.back() != section) sections.push_back(section);
+  }
+  return sections;
+}
+
+}  // namespace
+
+absl::StatusOr<Job> ParseJob(std::string_view text, std::string_view file, std::string_view folder,
+                             absl::Span<const std::string> overrides) {
+  ASSIGN_OR_RETURN(const toml::value root, ParseToml(text, std::string(file), true));
+  Job job;
+  for (const auto& [section, table] : root.as_table()) {
+    if (!IsSection(section)) {
+      std::string message =
+          StrCat("unknown ", table.is_table() ? "section" : "key", " '", section, "'");
+      const std::string nearest = table.is_table() ? graph::NearestName(section, Sections()) : "";
+      if (!nearest.empty()) {
+        StrAppend(&message, "; did you mean '", nearest, "'?");
+      } else if (!table.is_table()) {
+        message = UnknownKey(section);
+      }
+      return absl::InvalidArgumentError(StrCat(PlaceOfKey(file, section, table), ": ", message));
+    }
+    if (!table.is_table()) {
+      return Prefixed(PlaceOfValue(file, table),
+                      Expected(StrCat("a section [", section, "]"), table));
+    }
+    for (const auto& [key, value] : table.as_table()) {
+      const std::string name = StrCat(section, ".", key);
+      if (FindKey(name) == nullptr) {
+        return absl::InvalidArgumentError(
+            StrCat(PlaceOfKey(file, key, value), ": ", UnknownKey(name)));
+      }
+      RETURN_IF_ERROR(SetKey(name, value, std::string(folder), PlaceOfValue(file, value), job));
+    }
+  }
+  for (const std::string& assignment : overrides) {
+    RETURN_IF_ERROR(ApplyOverride(assignment, job));
+  }
+  return job;
+}
+
+absl::StatusOr<Job> ReadJob(const std::string& path, absl::Span<const std::string> overrides) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJobBytes));
+  return ParseJob(text, path, std::filesystem::path(path).parent_path().string(), overrides);
+}
+
+absl::Status ApplyOverride(std::string_view assignment, Job& job) {
+  const std::string place = StrCat("--set ", assignment);
+  const size_t equals = assignment.find('=');
+  if (equals == std::string_view::npos || equals == 0) {
+    return absl::InvalidArgumentError(StrCat(place, ": expected key=value, as train.steps=5"));
+  }
+  std::string_view name = assignment.substr(0, equals);
+  while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
+  if (FindKey(name) == nullptr) {
+    return absl::InvalidArgumentError(StrCat(place, ": ", UnknownKey(name)));
+  }
+  const absl::StatusOr<toml::value> root =
+      ParseToml(StrCat("value = ", assignment.substr(equals + 1), "\n"), place, false);
+  if (!root.ok()) {
+    return absl::InvalidArgumentError(
+        StrCat(ToStd(root.status().message()),
+               " (the value is in TOML syntax: strings need quotes, as model.name='\"gpt\"')"));
+  }
+  if (root->as_table().size() != 1) {
+    return absl::InvalidArgumentError(StrCat(place, ": expected one value"));
+  }
+  return SetKey(name, root->as_table().at("value"), "", place, job);
+}
+
+absl::Status AtKey(const Job& job, absl::Span<const std::string_view> keys, absl::Status status) {
+  if (status.ok()) return status;
+  for (const std::string_view key : keys) {
+    const auto found = job.locations.find(key);
+    if (found != job.locations.end()) return Prefixed(found->second, status);
+  }
+  return status;
+}
+
+graph::TrainingOptions TrainingOptionsOf(const Job& job) {
+  graph::TrainingOptions options = job.train.options;
+  options.total_steps = job.train.steps;
+  options.min_learning_rate = job.train.min_learning_rate.value_or(options.learning_rate / 10);
+  return options;
+}
+
+std::vector<std::string_view> JobKeys() {
+  std::vector<std::string_view> names;
+  for (const Key& key : Keys()) names.push_back(key.name);
+  return names;
+}
+
+std::string DescribeJobKeys() {
+  std::string text;
+  for (const Key& key : Keys()) {
+    std::string line = StrCat("  ", key.name);
+    line.resize(std::max<size_t>(line.size() + 2, 32), ' ');
+    StrAppend(&text, line, key.help, "\n");
+  }
+  return text;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,95 @@
+// A job: what `penstock run` and `penstock plan` are told, from a TOML file and --set overrides.
+// docs and `penstock run --help` list the keys; cli/job.cc has the one table of them.
+//
+// Errors begin with file:line:column, or with the --set option as given, and name the nearest key
+// where one is unknown.
+//
+// Thread rule: values and pure functions.
+
+#ifndef PENSTOCK_CLI_JOB_H_
+#define PENSTOCK_CLI_JOB_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "base/dtype.h"
+#include "graph/models/model.h"
+#include "graph/training.h"
+
+namespace penstock::cli {
+
+struct Job {
+  struct Model {
+    std::string name = "gpt";  // a model or a preset
+    std::string file;          // a graph in the text format instead; not empty: name is unused
+    // What the job sets itself; the rest is the model's or preset's.
+    std::optional<int64_t> layers, width, heads, context, vocabulary;
+    std::optional<double> dropout;
+  } model;
+
+  struct Data {
+    std::vector<std::string> text = {"/usr/share/common-licenses"};
+  } data;
+
+  struct Train {
+    int64_t steps = 50;
+    int64_t batch = 16;
+    int64_t seed = 1;
+    DType dtype = DType::kF32;
+    int64_t validation_sequences = 64;
+    graph::TrainingOptions options;
+    std::optional<double> min_learning_rate;  // default: a tenth of learning_rate
+  } train;
+
+  struct Sample {
+    int64_t bytes = 240;
+    double temperature = 0.8;  // 0: always the likeliest byte
+  } sample;
+
+  struct Parallel {
+    std::string strategy = "auto";
+    int64_t microbatches = 0;  // 0: auto
+    std::string schedule = "1f1b";
+  } parallel;
+
+  struct Cluster {
+    std::optional<int64_t> devices;  // default: what the strategy needs, or 1
+    int64_t processes = 1;
+    int64_t threads = 1;  // a device
+  } cluster;
+
+  // Where each key that was set was set, "train.steps" -> "demo.toml:12:9".
+  std::map<std::string, std::string, std::less<>> locations;
+};
+
+// `file` names the text in errors; relative paths in the job count from `folder`.
+absl::StatusOr<Job> ParseJob(std::string_view text, std::string_view file, std::string_view folder,
+                             absl::Span<const std::string> overrides);
+absl::StatusOr<Job> ReadJob(const std::string& path, absl::Span<const std::string> overrides);
+
+// Applies "key=value" in TOML syntax; relative paths in it count from the working folder.
+absl::Status ApplyOverride(std::string_view assignment, Job& job);
+
+// Adds the location of the first of `keys` that the job sets to an error message.
+absl::Status AtKey(const Job& job, absl::Span<const std::string_view> keys, absl::Status status);
+
+// The options of the graph, with the defaults that depend on other keys.
+graph::TrainingOptions TrainingOptionsOf(const Job& job);
+
+// Every key with its default and meaning, a line each, for --help.
+std::string DescribeJobKeys();
+
+// "train.steps", ...: in the order of the documentation.
+std::vector<std::string_view> JobKeys();
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_JOB_H_

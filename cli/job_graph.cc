@@ -1,0 +1,189 @@
+#include "cli/job_graph.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "cli/files.h"
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/text.h"
+#include "graph/training.h"
+#include "graph/verify.h"
+#include "kernels/kernel.h"
+#include "planner/stages.h"
+#include "planner/strategy.h"
+
+namespace penstock::cli {
+namespace {
+
+using planner::Strategy;
+
+// The forward graph of a file; shardings in it are kept.
+absl::StatusOr<graph::Graph> ReadForwardGraph(const Registries& registries,
+                                              const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, graph::kMaxTextBytes));
+  ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(text, path, registries.ops));
+  RETURN_IF_ERROR(graph::VerifyGraph(graph));
+  for (const graph::Node& node : graph.nodes()) {
+    if (node.stage > 0) {
+      return absl::InvalidArgumentError(
+          StrCat(path, ":", node.location.line, ":", node.location.column,
+                 ": a graph to train assigns no stages; the job's strategy does (pp)"));
+    }
+  }
+  return graph;
+}
+
+absl::StatusOr<graph::Graph> ForwardGraph(const Registries& registries, const Job& job,
+                                          const JobModel& model) {
+  if (model.model == nullptr) return ReadForwardGraph(registries, job.model.file);
+  absl::StatusOr<graph::Graph> graph = graph::BuildModelGraph(
+      registries.ops, *model.model, model.config, graph::ModelUse::kTrain, job.train.batch);
+  if (!graph.ok()) return AtKey(job, {"model.name"}, graph.status());
+  return graph;
+}
+
+absl::Status CheckDevices(const Job& job, int64_t needed, std::string_view what) {
+  if (!job.cluster.devices.has_value() || *job.cluster.devices == needed) return absl::OkStatus();
+  return AtKey(job, {"parallel.strategy", "cluster.devices"},
+               absl::InvalidArgumentError(StrCat(
+                   what, " needs ", needed, " devices; cluster.devices = ", *job.cluster.devices)));
+}
+
+// "dp=2,tp=2": the axes that have devices.
+std::string MeshText(const graph::Mesh& mesh) {
+  std::string text;
+  for (const graph::MeshAxis& axis : mesh.axes) {
+    if (!axis.is_temporal) StrAppend(&text, text.empty() ? "" : ",", axis.name, "=", axis.size);
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& job) {
+  JobModel resolved;
+  resolved.config.dtype = job.train.dtype;
+  if (!job.model.file.empty()) return resolved;
+  if (const graph::Preset* preset = registries.models.FindPreset(job.model.name)) {
+    resolved.model = registries.models.FindModel(preset->model);
+    resolved.config = preset->config;
+  } else if (const graph::Model* model = registries.models.FindModel(job.model.name)) {
+    resolved.model = model;
+    resolved.config = model->defaults;
+  } else {
+    std::vector<std::string_view> known = registries.models.ModelNames();
+    const std::vector<std::string_view> presets = registries.models.PresetNames();
+    known.insert(known.end(), presets.begin(), presets.end());
+    std::string message = StrCat("unknown model '", job.model.name, "'");
+    const std::string nearest = graph::NearestName(job.model.name, known);
+    if (nearest.empty()) {
+      StrAppend(&message, "; known: ", penstock::StrJoin(known, ", "));
+    } else {
+      StrAppend(&message, "; did you mean '", nearest, "'?");
+    }
+    return AtKey(job, {"model.name"}, absl::InvalidArgumentError(message));
+  }
+  graph::ModelConfig& config = resolved.config;
+  config.dtype = job.train.dtype;
+  config.layers = job.model.layers.value_or(config.layers);
+  config.width = job.model.width.value_or(config.width);
+  config.heads = job.model.heads.value_or(config.heads);
+  config.context = job.model.context.value_or(config.context);
+  config.vocabulary = job.model.vocabulary.value_or(config.vocabulary);
+  config.dropout = job.model.dropout.value_or(config.dropout);
+  RETURN_IF_ERROR(
+      AtKey(job, {"model.heads", "model.width", "model.name"}, resolved.model->check(config)));
+  return resolved;
+}
+
+absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& job) {
+  if (registries.policies.Find(job.parallel.schedule) == nullptr) {
+    const std::vector<std::string_view> names = registries.policies.Names();
+    return AtKey(job, {"parallel.schedule"},
+                 absl::InvalidArgumentError(StrCat("unknown schedule '", job.parallel.schedule,
+                                                   "'; known: ", penstock::StrJoin(names, ", "))));
+  }
+  JobGraph result;
+  absl::StatusOr<std::optional<Strategy>> given = planner::ParseStrategy(job.parallel.strategy);
+  if (!given.ok()) return AtKey(job, {"parallel.strategy"}, given.status());
+  if (given->has_value()) {
+    RETURN_IF_ERROR(CheckDevices(job, (*given)->num_devices(),
+                                 StrCat("strategy \"", job.parallel.strategy, "\"")));
+  }
+
+  ASSIGN_OR_RETURN(result.model, ResolveModel(registries, job));
+  ASSIGN_OR_RETURN(graph::Graph forward, ForwardGraph(registries, job, result.model));
+  result.num_parameters = graph::NumParameters(forward);
+  absl::StatusOr<graph::Graph> training =
+      graph::BuildTrainingGraph(registries.ops, std::move(forward), TrainingOptionsOf(job));
+  if (!training.ok()) return AtKey(job, {"model.file"}, training.status());
+  result.graph = *std::move(training);
+
+  if (!result.graph.meshes().empty()) {
+    // A file that says how it is split is taken at its word.
+    const graph::Mesh& mesh = result.graph.meshes()[0];
+    if (given->has_value()) {
+      return AtKey(job, {"parallel.strategy"},
+                   absl::InvalidArgumentError(StrCat(job.model.file, " has a mesh of its own (",
+                                                     mesh.name, "): leave the strategy \"auto\"")));
+    }
+    RETURN_IF_ERROR(CheckDevices(job, mesh.num_devices(), StrCat("mesh ", mesh.name)));
+    result.strategy = MeshText(mesh);
+    result.microbatches = mesh.num_microbatches();
+    result.note = StrCat("laid out by the mesh ", mesh.name, " of ", job.model.file);
+    RETURN_IF_ERROR(planner::AssignStages(1, result.graph));
+    return result;
+  }
+
+  const std::vector<graph::SplitHint> hints = result.model.model == nullptr
+                                                  ? std::vector<graph::SplitHint>()
+                                                  : result.model.model->tensor_splits;
+  Strategy strategy;
+  if (given->has_value()) {
+    strategy = **given;
+    result.microbatches = job.parallel.microbatches > 0
+                              ? job.parallel.microbatches
+                              : planner::ChooseMicrobatches(strategy, result.graph);
+  } else {
+    absl::StatusOr<planner::StrategyChoice> choice = planner::ChooseStrategy(
+        job.cluster.devices.value_or(1), job.parallel.microbatches, hints, result.graph);
+    if (!choice.ok()) return AtKey(job, {"cluster.devices"}, choice.status());
+    strategy = choice->strategy;
+    result.microbatches = choice->microbatches;
+    result.note = choice->reason;
+  }
+  RETURN_IF_ERROR(
+      AtKey(job, {"parallel.strategy", "parallel.microbatches"},
+            planner::ApplyStrategy(strategy, result.microbatches, hints, result.graph)));
+  RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
+                        planner::AssignStages(static_cast<int>(strategy.pp), result.graph)));
+  result.strategy = planner::ToString(strategy);
+  return result;
+}
+
+absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, const JobModel& model,
+                                               graph::ModelUse use, int64_t batch,
+                                               int64_t num_devices) {
+  ASSIGN_OR_RETURN(graph::Graph graph,
+                   graph::BuildModelGraph(registries.ops, *model.model, model.config, use, batch));
+  RETURN_IF_ERROR(planner::ApplyStrategy({num_devices, 1, 1}, 1, {}, graph));
+  RETURN_IF_ERROR(planner::AssignStages(1, graph));
+  return graph;
+}
+
+absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
+                                           const std::string& policy, const std::string& strategy,
+                                           int64_t num_threads) {
+  planner::CompileOptions options;
+  options.policy = policy;
+  options.policies = &registries.policies;
+  options.kernels = kernels::TraitsOf(registries.kernels, static_cast<int>(num_threads));
+  options.strategy = strategy;
+  return planner::Compile(registries.ops, std::move(graph), options);
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,55 @@
+// From a job to the graph that the planner compiles: model, training step, strategy, stages.
+//
+// Thread rule: pure functions but for the files that a job names.
+
+#ifndef PENSTOCK_CLI_JOB_GRAPH_H_
+#define PENSTOCK_CLI_JOB_GRAPH_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/environment.h"
+#include "cli/job.h"
+
+#include "graph/graph.h"
+#include "graph/models/model.h"
+#include "planner/compile.h"
+#include "planner/plan.h"
+
+namespace penstock::cli {
+
+// A model by name with all its sizes.
+struct JobModel {
+  const graph::Model* model = nullptr;  // null: the job names a file
+  graph::ModelConfig config;
+};
+
+struct JobGraph {
+  JobModel model;
+  graph::Graph graph;    // the training step, sharded and staged
+  std::string strategy;  // "dp=2,tp=2,pp=1"
+  int64_t microbatches = 1;
+  std::string note;  // how the strategy was chosen, where the job left it open
+  int64_t num_parameters = 0;
+};
+
+// The job's model with its defaults filled in. Errors point at the job's key.
+absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& job);
+
+absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& job);
+
+// A graph of a model without its update, to be run on trained parameters: laid out over
+// `num_devices` along its batch, which they divide.
+absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, const JobModel& model,
+                                               graph::ModelUse use, int64_t batch,
+                                               int64_t num_devices);
+
+// Compiles for CPU devices of `num_threads` threads.
+absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
+                                           const std::string& policy, const std::string& strategy,
+                                           int64_t num_threads);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_JOB_GRAPH_H_

@@ -1,0 +1,22 @@
+// JSON as the commands print it.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_CLI_JSON_H_
+#define PENSTOCK_CLI_JSON_H_
+
+#include <string>
+#include <string_view>
+
+namespace penstock::cli {
+
+// A number with `digits` significant digits ("%.9g"); null where it is not finite, which JSON
+// cannot say.
+std::string JsonNumber(double value, int digits = 9);
+
+// A quoted string; bytes that are not UTF-8 become U+FFFD.
+std::string JsonString(std::string_view text);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_JSON_H_

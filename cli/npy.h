@@ -1,0 +1,40 @@
+// Tensors as .npy files (format versions 1 to 3,
+// https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html), little endian, C order.
+//
+// Nothing in a file is trusted: header, shape and length are checked before memory is taken.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_CLI_NPY_H_
+#define PENSTOCK_CLI_NPY_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "base/tensor.h"
+
+namespace penstock::cli {
+
+// Errors begin with `path`.
+absl::StatusOr<Tensor> ReadNpy(const std::string& path);
+
+// bf16 has no type in numpy: it is written as f32. Replaces the file.
+absl::Status WriteNpy(const std::string& path, const Tensor& tensor);
+
+// The contents of a file; `name` names it in errors.
+absl::StatusOr<Tensor> NpyFromBytes(std::string_view bytes, std::string_view name);
+std::string NpyToBytes(const Tensor& tensor);
+
+// The tensor as another dtype of the same kind: floats are rounded, integers must fit (numpy's own
+// defaults are f64 and i64, whatever a graph wants). An error names both types.
+absl::StatusOr<Tensor> ConvertTensor(const Tensor& tensor, DType dtype);
+
+// Element `index` as a double; exact for integers below 2^53.
+double ElementAsDouble(const Tensor& tensor, int64_t index);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_NPY_H_

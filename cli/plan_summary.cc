@@ -1,0 +1,35 @@
+#include "cli/plan_summary.h"
+
+#include <algorithm>
+
+#include "cli/progress.h"
+
+#include "base/strings.h"
+#include "planner/format.h"
+
+namespace penstock::cli {
+
+uint64_t PeakArenaBytes(const planner::Plan& plan) {
+  uint64_t peak = 0;
+  for (const planner::DevicePlan& device : plan.devices) peak = std::max(peak, device.arena_bytes);
+  return peak;
+}
+
+std::string SummarizePlan(const planner::Plan& plan) {
+  const planner::PlanCounts counts = planner::Count(plan);
+  return StrCat("plan: ", plan.strategy, ", ", plan.num_microbatches, " micro-batches, ",
+                plan.stages.size(), " stages, schedule ", plan.policy, "\n      ",
+                plan.devices.size(), " devices, ", counts.actors, " actors, ", counts.channels,
+                " channels, ", counts.collectives, " collectives\n      up to ",
+                planner::FormatBytes(PeakArenaBytes(plan)), " a device, predicted step ",
+                planner::FormatSeconds(plan.predicted_step_s), "\n");
+}
+
+std::string SummarizeJob(const JobGraph& job) {
+  std::string text = StrCat("job:  ", job.graph.name(), ", ",
+                            FormatCount(static_cast<double>(job.num_parameters)), " parameters\n");
+  if (!job.note.empty()) StrAppend(&text, "      ", job.note, "\n");
+  return text;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,28 @@
+// What the commands say of a plan.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_CLI_PLAN_SUMMARY_H_
+#define PENSTOCK_CLI_PLAN_SUMMARY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "cli/job_graph.h"
+
+#include "planner/plan.h"
+
+namespace penstock::cli {
+
+// A few lines: layout, size, memory and predicted time.
+std::string SummarizePlan(const planner::Plan& plan);
+
+// "gpt, 3.2M parameters": one line, with how the strategy was chosen where the job left it open.
+std::string SummarizeJob(const JobGraph& job);
+
+// The largest arena of a device.
+uint64_t PeakArenaBytes(const planner::Plan& plan);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_PLAN_SUMMARY_H_

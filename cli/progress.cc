@@ -1,0 +1,75 @@
+#include "cli/progress.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "fmt/format.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr int kBarWidth = 24;
+constexpr int64_t kPlainLines = 50;  // in a whole run
+constexpr double kRedrawSeconds = 0.1;
+
+std::string Figures(const ProgressState& state) {
+  std::string text = fmt::format("loss {:.4f}", state.loss);
+  if (state.tokens_per_s > 0) text += fmt::format("  {} tokens/s", FormatCount(state.tokens_per_s));
+  return text;
+}
+
+}  // namespace
+
+std::string FormatDuration(double seconds) {
+  const auto total = static_cast<int64_t>(std::llround(std::max(seconds, 0.0)));
+  const int64_t hours = total / 3600;
+  const int64_t minutes = total / 60 % 60;
+  if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60);
+  return fmt::format("{}:{:02}", minutes, total % 60);
+}
+
+std::string FormatCount(double count) {
+  if (count >= 1e9) return fmt::format("{:.3g}G", count / 1e9);
+  if (count >= 1e6) return fmt::format("{:.3g}M", count / 1e6);
+  if (count >= 1e3) return fmt::format("{:.3g}k", count / 1e3);
+  return fmt::format("{:.3g}", count);
+}
+
+std::string ProgressBar(const ProgressState& state, int width) {
+  const double fraction =
+      state.steps > 0 ? static_cast<double>(state.step) / static_cast<double>(state.steps) : 1.0;
+  const int filled = static_cast<int>(fraction * width);
+  const double left_s = state.step > 0 ? state.elapsed_s * (1 / fraction - 1) : 0;
+  return fmt::format("[{}{}] {}/{}  {}  ETA {}", std::string(filled, '#'),
+                     std::string(width - filled, '.'), state.step, state.steps, Figures(state),
+                     FormatDuration(left_s));
+}
+
+std::string ProgressLine(const ProgressState& state) {
+  return fmt::format("step {}/{}  {}", state.step, state.steps, Figures(state));
+}
+
+void Progress::Update(const ProgressState& state) {
+  const bool is_last = state.step == state.steps;
+  if (is_terminal_) {
+    if (!is_last && state.elapsed_s - last_drawn_s_ < kRedrawSeconds) return;
+    last_drawn_s_ = state.elapsed_s;
+    const std::string text = ProgressBar(state, kBarWidth);
+    err_ << '\r' << text << std::string(shown_ > text.size() ? shown_ - text.size() : 0, ' ')
+         << std::flush;
+    shown_ = text.size();
+    return;
+  }
+  const int64_t every = std::max<int64_t>(1, state.steps / kPlainLines);
+  if (state.step == 1 || is_last || state.step % every == 0) {
+    err_ << ProgressLine(state) << std::endl;
+  }
+}
+
+void Progress::Clear() {
+  if (shown_ == 0) return;
+  err_ << '\r' << std::string(shown_, ' ') << '\r' << std::flush;
+  shown_ = 0;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,50 @@
+// How far a run has come, on standard error: one line that is drawn over on a terminal, a plain
+// line now and then elsewhere.
+//
+// Thread rule: one thread.
+
+#ifndef PENSTOCK_CLI_PROGRESS_H_
+#define PENSTOCK_CLI_PROGRESS_H_
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+
+namespace penstock::cli {
+
+struct ProgressState {
+  int64_t step = 0;  // done
+  int64_t steps = 0;
+  double loss = 0;
+  double tokens_per_s = 0;  // 0: not shown
+  double elapsed_s = 0;
+};
+
+// "[#####.....]  50/100  loss 2.345  12.3k tokens/s  ETA 1:05".
+std::string ProgressBar(const ProgressState& state, int width);
+// "step 50/100  loss 2.345  12.3k tokens/s".
+std::string ProgressLine(const ProgressState& state);
+// "1:05", "2:03:04".
+std::string FormatDuration(double seconds);
+// "950", "12.3k", "4.56M".
+std::string FormatCount(double count);
+
+class Progress {
+ public:
+  Progress(std::ostream& err, bool is_terminal) : err_(err), is_terminal_(is_terminal) {}
+  ~Progress() { Clear(); }
+
+  void Update(const ProgressState& state);
+  // Leaves the terminal's line empty, for other output.
+  void Clear();
+
+ private:
+  std::ostream& err_;
+  bool is_terminal_;
+  size_t shown_ = 0;          // columns drawn
+  double last_drawn_s_ = -1;  // of the run
+};
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_PROGRESS_H_

@@ -1,0 +1,55 @@
+#include "cli/progress.h"
+
+#include <sstream>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace penstock::cli {
+namespace {
+
+TEST(ProgressTest, FormatsDurationsAndCounts) {
+  EXPECT_EQ(FormatDuration(5), "0:05");
+  EXPECT_EQ(FormatDuration(65), "1:05");
+  EXPECT_EQ(FormatDuration(7384), "2:03:04");
+  EXPECT_EQ(FormatCount(950), "950");
+  EXPECT_EQ(FormatCount(12345), "12.3k");
+  EXPECT_EQ(FormatCount(4.56e6), "4.56M");
+}
+
+TEST(ProgressTest, TheBarTellsTheRest) {
+  const ProgressState state = {
+      .step = 5, .steps = 10, .loss = 2.5, .tokens_per_s = 1000, .elapsed_s = 60};
+  EXPECT_EQ(ProgressBar(state, 10), "[#####.....] 5/10  loss 2.5000  1k tokens/s  ETA 1:00");
+  EXPECT_EQ(ProgressLine(state), "step 5/10  loss 2.5000  1k tokens/s");
+}
+
+TEST(ProgressTest, APipeGetsFewPlainLines) {
+  std::ostringstream err;
+  {
+    Progress progress(err, false);
+    for (int64_t step = 1; step <= 1000; ++step) {
+      progress.Update({.step = step, .steps = 1000, .loss = 1, .tokens_per_s = 0, .elapsed_s = 0});
+    }
+  }
+  int lines = 0;
+  for (const char c : err.str()) {
+    if (c == '\n') ++lines;
+    EXPECT_NE(c, '\r');
+  }
+  EXPECT_EQ(lines, 51);
+}
+
+TEST(ProgressTest, ATerminalIsLeftClean) {
+  std::ostringstream err;
+  {
+    Progress progress(err, true);
+    progress.Update({.step = 1, .steps = 2, .loss = 1, .tokens_per_s = 0, .elapsed_s = 1});
+  }
+  const std::string text = err.str();
+  EXPECT_EQ(text.front(), '\r');
+  EXPECT_EQ(text.back(), '\r');
+}
+
+}  // namespace
+}  // namespace penstock::cli

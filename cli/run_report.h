@@ -1,0 +1,47 @@
+// What happened in a run, beside what its plan expected.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_CLI_RUN_REPORT_H_
+#define PENSTOCK_CLI_RUN_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+
+#include "actors/executor.h"
+#include "planner/plan.h"
+
+namespace penstock::cli {
+
+struct RunSummary {
+  std::string strategy;
+  int64_t steps = 0;
+  int64_t tokens_per_step = 0;  // 0: no text
+  double final_loss = 0;
+  double validation_loss = 0;  // NaN: not measured
+  double unigram_entropy = 0;  // NaN: no text
+  std::string sample;
+  std::vector<double> step_times_s;  // of every step
+  std::vector<double> busy_share;    // of each device's time, the part it had something to do
+};
+
+// The median of the steps after the first, which warms up; of all where there is only one.
+double TypicalStepTime(absl::Span<const double> step_times_s);
+
+// {"summary": {...}}, one line.
+std::string SummaryJson(const RunSummary& summary);
+
+// A few lines for people.
+std::string SummaryText(const RunSummary& summary);
+
+// Markdown: the run, then predicted against measured, of steps, devices and phases. `events` may be
+// empty: the phases are left out.
+std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
+                      absl::Span<const actors::TraceEvent> events);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_RUN_REPORT_H_

@@ -1,0 +1,67 @@
+# How a folder of sources becomes a library.
+
+# penstock_sources(out): the sources of the current folder, tests left out; the
+# folders cuda/ and nccl/ count only where CUDA is built.
+function(penstock_sources out)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS
+    "${CMAKE_CURRENT_SOURCE_DIR}/*.cc" "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
+  list(FILTER sources EXCLUDE REGEX "_test\\.(cc|cu)$")
+  penstock_filter_backends(sources)
+  set(${out} "${sources}" PARENT_SCOPE)
+endfunction()
+
+# Drops from the list `name` what needs a device kit that this build does not have.
+function(penstock_filter_backends name)
+  set(files "${${name}}")
+  if(NOT PENSTOCK_BUILD_CUDA)
+    list(FILTER files EXCLUDE REGEX "/(cuda|nccl)/[^/]*$|\\.cu$")
+  endif()
+  set(${name} "${files}" PARENT_SCOPE)
+endfunction()
+
+# penstock_folder_library(folder [INSTALL] [PUBLIC libs...] [PRIVATE libs...]
+#                         [EXCLUDE_SOURCES names...])
+#
+# The library penstock_<folder>, alias penstock::<folder>: static, or an interface while the folder
+# has no sources. Includes are written from the repository root. Every *.capnp in the folder is
+# compiled into it. INSTALL puts the library and its headers into the installed package.
+function(penstock_folder_library folder)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" "" "PUBLIC;PRIVATE;EXCLUDE_SOURCES")
+  set(target penstock_${folder})
+  penstock_sources(sources)
+  foreach(name IN LISTS arg_EXCLUDE_SOURCES)
+    list(REMOVE_ITEM sources "${CMAKE_CURRENT_SOURCE_DIR}/${name}")
+  endforeach()
+  file(GLOB_RECURSE schemas CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.capnp")
+
+  if(sources OR schemas)
+    add_library(${target} STATIC ${sources})
+    set(scope PUBLIC)
+    target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+    target_include_directories(${target} SYSTEM PRIVATE "${PENSTOCK_GENERATED_DIR}")
+    foreach(schema IN LISTS schemas)
+      penstock_capnp(${target} "${schema}")
+    endforeach()
+    if(PENSTOCK_BUILD_CUDA)
+      target_compile_definitions(${target} PUBLIC PENSTOCK_HAS_CUDA=1)
+      target_link_libraries(${target} PRIVATE CUDA::cudart)
+    endif()
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+    target_link_libraries(${target} INTERFACE ${arg_PUBLIC})
+  endif()
+  add_library(penstock::${folder} ALIAS ${target})
+  target_compile_features(${target} ${scope} cxx_std_20)
+  target_include_directories(${target} ${scope}
+    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
+    "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/penstock>")
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${folder})
+
+  if(arg_INSTALL)
+    install(TARGETS ${target} EXPORT penstock ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+    install(DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}/"
+      DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/penstock/${folder}"
+      FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE)
+  endif()
+endfunction()

@@ -1,0 +1,61 @@
+// What a kernel is asked to compute, as data: one operator on tiles of fixed shape. Written by the
+// planner into plans, read by kernels/; both speak of it with these types.
+//
+// Thread rule: values.
+
+#ifndef PENSTOCK_GRAPH_KERNEL_SPEC_H_
+#define PENSTOCK_GRAPH_KERNEL_SPEC_H_
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "graph/attributes.h"
+
+namespace penstock::graph {
+
+// One operand or result as a device holds it: contiguous, row-major, of `shape`. It is the tile
+// that starts at `offset` + microbatch * `microbatch_stride` (a dimension each) of the tensor
+// `global`. Unsharded: shape == global and offset 0.
+struct TileDesc {
+  DType dtype = DType::kF32;
+  Shape shape;
+  Shape global;
+  Shape offset;
+  Shape microbatch_stride;
+  bool is_bound = true;  // false: an optional result that nobody reads; its pointer is null
+
+  int64_t num_elements() const { return NumElements(shape); }
+  size_t num_bytes() const { return static_cast<size_t>(num_elements()) * ByteSize(dtype); }
+  friend bool operator==(const TileDesc&, const TileDesc&) = default;
+};
+
+struct KernelSpec {
+  std::string op;
+  Attributes attributes;
+  std::vector<TileDesc> inputs;
+  std::vector<TileDesc> outputs;
+  // Every output holds a running sum: add to it instead of overwriting it, except in micro-batch
+  // 0, which overwrites. Set for outputs that are partial over a temporal axis.
+  bool accumulate = false;
+  friend bool operator==(const KernelSpec&, const KernelSpec&) = default;
+};
+
+// What the planner must know of a device's kernels, without knowing the kernels.
+struct KernelTraits {
+  std::function<bool(std::string_view op)> has_kernel;
+  // Bytes of scratch memory that the kernel of a spec needs.
+  std::function<size_t(const KernelSpec&)> workspace_bytes;
+  // Whether output 0 may be the same memory as input i.
+  std::function<bool(const KernelSpec&, int input)> can_alias;
+  // Whether the kernel honours KernelSpec::accumulate itself.
+  std::function<bool(std::string_view op)> supports_accumulate;
+};
+
+}  // namespace penstock::graph
+
+#endif  // PENSTOCK_GRAPH_KERNEL_SPEC_H_

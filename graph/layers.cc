@@ -1,0 +1,97 @@
+#include "graph/layers.h"
+
+#include <utility>
+
+#include "base/strings.h"
+
+namespace penstock::graph {
+
+NameScope::NameScope(GraphBuilder& builder, std::string_view name)
+    : builder_(builder), outer_(builder.scope()) {
+  builder.set_scope(StrCat(outer_, name, "."));
+}
+
+ValueId LayerBuilder::Normal(std::string_view name, Shape shape, double std) {
+  const int64_t stream = NextStream();
+  return builder_.Declare("parameter", name, {dtype_, std::move(shape)},
+                          {{"init", "normal"}, {"std", std}, {"stream", stream}});
+}
+
+ValueId LayerBuilder::Zeros(std::string_view name, Shape shape) {
+  return builder_.Declare("parameter", name, {dtype_, std::move(shape)}, {{"init", "zeros"}});
+}
+
+ValueId LayerBuilder::Ones(std::string_view name, Shape shape) {
+  return builder_.Declare("parameter", name, {dtype_, std::move(shape)}, {{"init", "ones"}});
+}
+
+ValueId LayerBuilder::Dropout(ValueId x, std::string_view name) {
+  const int64_t stream = NextStream();
+  if (dropout_ == 0) return x;
+  return builder_.Add("dropout", {x}, {{"rate", dropout_}, {"stream", stream}}, name);
+}
+
+ValueId LayerBuilder::Linear(ValueId x, std::string_view name, int64_t width, double std) {
+  if (!builder_.status().ok()) return kNoValue;
+  const NameScope scope(builder_, name);
+  const ValueId w = Normal("w", {builder_.type(x).shape.back(), width}, std);
+  const ValueId b = Zeros("b", {width});
+  return builder_.Add("bias_add", {builder_.Add("matmul", {x, w}, {}, "product"), b}, {}, "out");
+}
+
+ValueId LayerBuilder::LayerNorm(ValueId x, std::string_view name) {
+  if (!builder_.status().ok()) return kNoValue;
+  const NameScope scope(builder_, name);
+  const int64_t width = builder_.type(x).shape.back();
+  const ValueId scale = Ones("scale", {width});
+  const ValueId bias = Zeros("bias", {width});
+  return builder_.Add("layer_norm", {x, scale, bias}, {}, "out");
+}
+
+ValueId LayerBuilder::Embedding(ValueId table, ValueId ids, std::string_view name) {
+  return builder_.Add("embedding", {table, ids}, {}, name);
+}
+
+ValueId LayerBuilder::Mlp(ValueId x, std::string_view name, int64_t hidden, double std,
+                          double output_std) {
+  if (!builder_.status().ok()) return kNoValue;
+  const NameScope scope(builder_, name);
+  const int64_t width = builder_.type(x).shape.back();
+  const ValueId w1 = Normal("w1", {width, hidden}, std);
+  const ValueId b1 = Zeros("b1", {hidden});
+  const ValueId w2 = Normal("w2", {hidden, width}, output_std);
+  const ValueId b2 = Zeros("b2", {width});
+  const ValueId product = builder_.Add("matmul", {x, w1}, {}, "up");
+  const ValueId active = builder_.Add("bias_gelu", {product, b1}, {}, "gelu");
+  const ValueId down = builder_.Add("matmul", {active, w2}, {}, "down");
+  return Dropout(builder_.Add("bias_add", {down, b2}, {}, "out"), "dropout");
+}
+
+ValueId LayerBuilder::CausalSelfAttention(ValueId x, std::string_view name, int64_t heads,
+                                          double std, double output_std) {
+  if (!builder_.status().ok()) return kNoValue;
+  const NameScope scope(builder_, name);
+  const Shape& shape = builder_.type(x).shape;
+  const int64_t batch = shape[0];
+  const int64_t sequence = shape[1];
+  const int64_t width = shape[2];
+  const int64_t head = width / heads;
+  const ValueId qkv_w = Normal("qkv_w", {width, 3, heads, head}, std);
+  const ValueId qkv_b = Zeros("qkv_b", {3, heads, head});
+  const ValueId proj_w = Normal("proj_w", {heads, head, width}, output_std);
+  const ValueId proj_b = Zeros("proj_b", {width});
+
+  const ValueId product =
+      builder_.Add("einsum", {x, qkv_w}, {{"equation", "bsd,dchk->bschk"}}, "qkv_product");
+  const ValueId bias = builder_.Add("broadcast", {qkv_b},
+                                    {{"shape", AttrValue::Ints({batch, sequence, 3, heads, head})},
+                                     {"axes", AttrValue::Ints({2, 3, 4})}},
+                                    "qkv_bias");
+  const ValueId qkv = builder_.Add("add", {product, bias}, {}, "qkv");
+  const ValueId mixed = builder_.Add("qkv_attention", {qkv}, {{"causal", true}}, "mixed");
+  const ValueId projected =
+      builder_.Add("einsum", {mixed, proj_w}, {{"equation", "bshk,hkd->bsd"}}, "projected");
+  return Dropout(builder_.Add("bias_add", {projected, proj_b}, {}, "out"), "dropout");
+}
+
+}  // namespace penstock::graph

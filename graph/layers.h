@@ -1,0 +1,88 @@
+// Layers: the pieces that models are written with. Each appends its parameters and operators to a
+// graph; how they are split over devices is not said here (see SplitHint in models/model.h).
+//
+// Names. A layer called "mlp" in the scope "h3." declares the parameters "h3.mlp.w1", "h3.mlp.b1",
+// ...: traces, checkpoints and split hints refer to them, so they are part of a model's contract.
+//
+// Random streams. Every normal initialisation and every dropout takes the next stream id, whether
+// it is used or not: a model built without dropout initialises its parameters as with it.
+//
+// Thread rule: one thread.
+
+#ifndef PENSTOCK_GRAPH_LAYERS_H_
+#define PENSTOCK_GRAPH_LAYERS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "graph/builder.h"
+
+namespace penstock::graph {
+
+class LayerBuilder {
+ public:
+  // `dtype` is that of every parameter. `dropout` in [0, 1) is the rate of Dropout, 0 for
+  // inference. The builder outlives this object.
+  LayerBuilder(GraphBuilder& builder, DType dtype, double dropout)
+      : builder_(builder), dtype_(dtype), dropout_(dropout) {}
+
+  GraphBuilder& builder() { return builder_; }
+  DType dtype() const { return dtype_; }
+
+  // Parameters.
+  ValueId Normal(std::string_view name, Shape shape, double std);
+  ValueId Zeros(std::string_view name, Shape shape);
+  ValueId Ones(std::string_view name, Shape shape);
+
+  // Zeroes elements at the layer's rate; the identity (no node) at rate 0.
+  ValueId Dropout(ValueId x, std::string_view name);
+
+  // x[..., n] -> x . w[n, width] + b[width], w ~ N(0, std^2). Parameters NAME.w, NAME.b.
+  ValueId Linear(ValueId x, std::string_view name, int64_t width, double std);
+
+  // Normalises the last dimension. Parameters NAME.scale (ones), NAME.bias (zeros).
+  ValueId LayerNorm(ValueId x, std::string_view name);
+
+  // Rows of table[v, d] by ids i[...] -> [..., d].
+  ValueId Embedding(ValueId table, ValueId ids, std::string_view name);
+
+  // x[..., n] -> dropout(gelu(x . w1[n, hidden] + b1) . w2[hidden, n] + b2); w1 ~ N(0, std^2),
+  // w2 ~ N(0, output_std^2).
+  ValueId Mlp(ValueId x, std::string_view name, int64_t hidden, double std, double output_std);
+
+  // Causal self-attention of x[b, s, d] with `heads` heads of d / heads, and its output projection:
+  //   qkv[b, s, 3, h, k] = x . qkv_w[d, 3, h, k] + qkv_b[3, h, k]
+  //   dropout(qkv_attention(qkv)[b, s, h, k] . proj_w[h, k, d] + proj_b[d])
+  // The heads are a dimension of their own in every weight, so that splitting them is a plain
+  // sharding. REQUIRES: heads divides d.
+  ValueId CausalSelfAttention(ValueId x, std::string_view name, int64_t heads, double std,
+                              double output_std);
+
+ private:
+  uint32_t NextStream() { return next_stream_++; }
+
+  GraphBuilder& builder_;
+  DType dtype_;
+  double dropout_;
+  uint32_t next_stream_ = 0;
+};
+
+// Adds "NAME." to the builder's scope while it lives.
+class NameScope {
+ public:
+  NameScope(GraphBuilder& builder, std::string_view name);
+  ~NameScope() { builder_.set_scope(std::move(outer_)); }
+  NameScope(const NameScope&) = delete;
+  NameScope& operator=(const NameScope&) = delete;
+
+ private:
+  GraphBuilder& builder_;
+  std::string outer_;
+};
+
+}  // namespace penstock::graph
+
+#endif  // PENSTOCK_GRAPH_LAYERS_H_

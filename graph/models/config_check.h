@@ -1,0 +1,25 @@
+// Checks on sizes that models share.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_GRAPH_MODELS_CONFIG_CHECK_H_
+#define PENSTOCK_GRAPH_MODELS_CONFIG_CHECK_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+#include "graph/models/model.h"
+
+namespace penstock::graph {
+
+// An error unless 1 <= size <= 2^24; `name` is the job's key.
+absl::Status CheckModelSize(std::string_view name, int64_t size);
+
+// layers, width, context, vocabulary, dropout and dtype.
+absl::Status CheckModelConfig(const ModelConfig& config);
+
+}  // namespace penstock::graph
+
+#endif  // PENSTOCK_GRAPH_MODELS_CONFIG_CHECK_H_

@@ -1,0 +1,109 @@
+#include "graph/models/model.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/models/gpt.h"
+#include "graph/models/mlp.h"
+
+namespace penstock::graph {
+
+absl::Status ModelRegistry::AddModel(Model model) {
+  const std::string name = model.name;
+  if (!models_.emplace(name, std::move(model)).second) {
+    return absl::AlreadyExistsError(StrCat("there is already a model '", name, "'"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRegistry::AddPreset(Preset preset) {
+  const std::string name = preset.name;
+  if (FindModel(preset.model) == nullptr) {
+    return absl::NotFoundError(StrCat("preset '", name, "': unknown model '", preset.model, "'"));
+  }
+  if (!presets_.emplace(name, std::move(preset)).second) {
+    return absl::AlreadyExistsError(StrCat("there is already a preset '", name, "'"));
+  }
+  return absl::OkStatus();
+}
+
+const Model* ModelRegistry::FindModel(std::string_view name) const {
+  const auto it = models_.find(name);
+  return it == models_.end() ? nullptr : &it->second;
+}
+
+const Preset* ModelRegistry::FindPreset(std::string_view name) const {
+  const auto it = presets_.find(name);
+  return it == presets_.end() ? nullptr : &it->second;
+}
+
+std::vector<std::string_view> ModelRegistry::ModelNames() const {
+  std::vector<std::string_view> names;
+  for (const auto& [name, model] : models_) names.push_back(name);
+  return names;
+}
+
+std::vector<std::string_view> ModelRegistry::PresetNames() const {
+  std::vector<std::string_view> names;
+  for (const auto& [name, preset] : presets_) names.push_back(name);
+  return names;
+}
+
+ModelRegistry BuiltinModels() {
+  ModelRegistry registry;
+  // The names below are distinct and the models known, so nothing here can fail.
+  registry.AddModel(GptModel()).IgnoreError();
+  registry.AddModel(MlpModel()).IgnoreError();
+  for (Preset& preset : GptPresets()) registry.AddPreset(std::move(preset)).IgnoreError();
+  return registry;
+}
+
+absl::StatusOr<Graph> BuildModelGraph(const OpRegistry& ops, const Model& model,
+                                      const ModelConfig& config, ModelUse use, int64_t batch) {
+  RETURN_IF_ERROR(model.check(config));
+  if (batch < 1) return absl::InvalidArgumentError("the batch must hold at least one sequence");
+  Graph graph(model.name);
+  GraphBuilder builder(ops, graph);
+  const ModelOutputs outputs = model.build(builder, config, use, batch);
+  RETURN_IF_ERROR(builder.status());
+  const ValueId result = use == ModelUse::kPredict ? outputs.logits : outputs.loss;
+  graph.mutable_returns().push_back({result, std::nullopt});
+  return graph;
+}
+
+bool MatchesPattern(std::string_view pattern, std::string_view name) {
+  // Greedy matching with one point of return: the last "*" seen.
+  size_t p = 0;
+  size_t n = 0;
+  size_t star = std::string_view::npos;
+  size_t star_name = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      star_name = n;
+    } else if (p < pattern.size() && pattern[p] == name[n]) {
+      ++p;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++star_name;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+int64_t NumParameters(const Graph& graph) {
+  int64_t total = 0;
+  for (const Node& node : graph.nodes()) {
+    if (node.op->name() == "parameter") {
+      total += graph.value(node.results[0]).type.num_elements();
+    }
+  }
+  return total;
+}
+
+}  // namespace penstock::graph

@@ -1,0 +1,110 @@
+// Models by name. A model is a function that appends inputs, parameters and a loss to a graph; a
+// preset is a model with its sizes filled in.
+//
+// Thread rule: a ModelRegistry is built by one thread and then read by any.
+
+#ifndef PENSTOCK_GRAPH_MODELS_MODEL_H_
+#define PENSTOCK_GRAPH_MODELS_MODEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "graph/builder.h"
+
+namespace penstock::graph {
+
+// Sizes. A model ignores what it has no use for.
+struct ModelConfig {
+  int64_t layers = 4;
+  int64_t width = 128;
+  int64_t heads = 4;
+  int64_t context = 128;     // tokens a sequence
+  int64_t vocabulary = 256;  // 256: bytes
+  double dropout = 0.1;
+  DType dtype = DType::kF32;  // of the whole model
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+};
+
+// What a graph of the model is for.
+enum class ModelUse : uint8_t {
+  kTrain,     // dropout, labels, loss
+  kEvaluate,  // labels and loss, no dropout
+  kPredict,   // tokens to logits
+};
+
+// Where a model's graph begins and ends. Inputs are named "tokens" and "labels", i32[batch,
+// context]; label [b, s] is the token that follows token [b, s].
+struct ModelOutputs {
+  ValueId tokens = kNoValue;
+  ValueId labels = kNoValue;  // none for kPredict
+  ValueId logits = kNoValue;  // [batch, context, vocabulary], or [batch, vocabulary] where the
+                              // model predicts only what follows the sequence
+  ValueId loss = kNoValue;  // scalar: mean over the batch in nats; none for kPredict
+};
+
+// Tensor parallelism as data: parameters whose name matches `pattern` have their dimension `dim`
+// split over the axis tp. In a pattern "*" stands for any characters.
+struct SplitHint {
+  std::string pattern;
+  int dim = 0;
+  std::string what;          // what the dimension counts, for messages: "heads"
+  bool must_divide = false;  // uneven parts are an error rather than a nuisance
+};
+
+struct Model {
+  std::string name;
+  std::string summary;  // one line
+  ModelConfig defaults;
+  // An error that a user can act on when the sizes make no sense together.
+  std::function<absl::Status(const ModelConfig&)> check;
+  // Appends the model. REQUIRES: check passed and batch > 0. Errors are the builder's.
+  std::function<ModelOutputs(GraphBuilder&, const ModelConfig&, ModelUse, int64_t batch)> build;
+  std::vector<SplitHint> tensor_splits;
+};
+
+struct Preset {
+  std::string name;
+  std::string model;
+  ModelConfig config;
+};
+
+class ModelRegistry {
+ public:
+  // An error if the name is taken, or the preset's model is unknown.
+  absl::Status AddModel(Model model);
+  absl::Status AddPreset(Preset preset);
+
+  const Model* FindModel(std::string_view name) const;    // null when unknown
+  const Preset* FindPreset(std::string_view name) const;  // null when unknown
+  std::vector<std::string_view> ModelNames() const;       // sorted
+  std::vector<std::string_view> PresetNames() const;      // sorted
+
+ private:
+  absl::btree_map<std::string, Model, std::less<>> models_;
+  absl::btree_map<std::string, Preset, std::less<>> presets_;
+};
+
+// gpt and mlp, and the presets of gpt.
+ModelRegistry BuiltinModels();
+
+// The graph of a model for one use: its inputs, and one returned value, the loss or (kPredict) the
+// logits.
+absl::StatusOr<Graph> BuildModelGraph(const OpRegistry& ops, const Model& model,
+                                      const ModelConfig& config, ModelUse use, int64_t batch);
+
+// Whether `name` matches a SplitHint's pattern.
+bool MatchesPattern(std::string_view pattern, std::string_view name);
+
+// Elements of all parameters of the graph.
+int64_t NumParameters(const Graph& graph);
+
+}  // namespace penstock::graph
+
+#endif  // PENSTOCK_GRAPH_MODELS_MODEL_H_

@@ -1,0 +1,188 @@
+#include "graph/models/model.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "base/strings.h"
+#include "graph/verify.h"
+
+namespace penstock::graph {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+class ModelTest : public ::testing::Test {
+ protected:
+  ModelTest() : ops_(BuiltinOps()), models_(BuiltinModels()) {}
+
+  absl::StatusOr<Graph> Build(std::string_view name, const ModelConfig& config, ModelUse use,
+                              int64_t batch) {
+    return BuildModelGraph(ops_, *models_.FindModel(name), config, use, batch);
+  }
+
+  static ModelConfig Small() {
+    ModelConfig config;
+    config.layers = 2;
+    config.width = 32;
+    config.heads = 4;
+    config.context = 8;
+    return config;
+  }
+
+  static std::string TypeOf(const Graph& graph, std::string_view name) {
+    const ValueId id = graph.FindValue(name);
+    return id == kNoValue ? "no such value" : ToString(graph.value(id).type);
+  }
+
+  OpRegistry ops_;
+  ModelRegistry models_;
+};
+
+TEST_F(ModelTest, EveryModelBuildsForEveryUse) {
+  for (const std::string_view name : models_.ModelNames()) {
+    for (const ModelUse use : {ModelUse::kTrain, ModelUse::kEvaluate, ModelUse::kPredict}) {
+      for (const DType dtype : {DType::kF32, DType::kF64}) {
+        ModelConfig config = Small();
+        config.dtype = dtype;
+        const absl::StatusOr<Graph> graph = Build(name, config, use, 3);
+        ASSERT_TRUE(graph.ok()) << name << ": " << graph.status();
+        EXPECT_TRUE(VerifyGraph(*graph).ok()) << VerifyGraph(*graph);
+        ASSERT_EQ(graph->returns().size(), 1);
+        const TensorType& type = graph->value(graph->returns()[0].value).type;
+        EXPECT_EQ(type.dtype, dtype);
+        EXPECT_EQ(type.shape.empty(), use != ModelUse::kPredict);
+      }
+    }
+  }
+}
+
+TEST_F(ModelTest, GptHasTheShapesOfItsHeader) {
+  const absl::StatusOr<Graph> graph = Build("gpt", Small(), ModelUse::kTrain, 3);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(TypeOf(*graph, "tokens"), "i32[3, 8]");
+  EXPECT_EQ(TypeOf(*graph, "labels"), "i32[3, 8]");
+  EXPECT_EQ(TypeOf(*graph, "wte"), "f32[256, 32]");
+  EXPECT_EQ(TypeOf(*graph, "wpe"), "f32[8, 32]");
+  EXPECT_EQ(TypeOf(*graph, "h1.attn.qkv_w"), "f32[32, 3, 4, 8]");
+  EXPECT_EQ(TypeOf(*graph, "h1.attn.qkv_b"), "f32[3, 4, 8]");
+  EXPECT_EQ(TypeOf(*graph, "h1.attn.proj_w"), "f32[4, 8, 32]");
+  EXPECT_EQ(TypeOf(*graph, "h1.mlp.w1"), "f32[32, 128]");
+  EXPECT_EQ(TypeOf(*graph, "logits"), "f32[3, 8, 256]");
+  EXPECT_EQ(TypeOf(*graph, "loss"), "f32[]");
+}
+
+// The published models have these many parameters (tied embeddings counted once).
+TEST_F(ModelTest, PresetsHaveThePublishedSizes) {
+  const std::vector<std::pair<std::string, int64_t>> sizes = {
+      {"gpt2-124m", 124439808},
+      {"gpt2-350m", 354823168},
+      {"gpt2-774m", 774030080},
+      {"gpt2-1558m", 1557611200},
+  };
+  for (const auto& [name, parameters] : sizes) {
+    const Preset* preset = models_.FindPreset(name);
+    ASSERT_NE(preset, nullptr) << name;
+    const absl::StatusOr<Graph> graph = Build(preset->model, preset->config, ModelUse::kPredict, 1);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    EXPECT_EQ(NumParameters(*graph), parameters) << name;
+  }
+}
+
+TEST_F(ModelTest, EveryPresetBuilds) {
+  for (const std::string_view name : models_.PresetNames()) {
+    const Preset* preset = models_.FindPreset(name);
+    const absl::StatusOr<Graph> graph = Build(preset->model, preset->config, ModelUse::kTrain, 1);
+    EXPECT_TRUE(graph.ok()) << name << ": " << graph.status();
+  }
+}
+
+TEST_F(ModelTest, EveryRandomOperatorAndParameterHasAStreamOfItsOwn) {
+  const absl::StatusOr<Graph> graph = Build("gpt", Small(), ModelUse::kTrain, 3);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  std::set<int64_t> streams;
+  for (const Node& node : graph->nodes()) {
+    if (node.attributes.Find("stream") == nullptr) continue;
+    EXPECT_TRUE(streams.insert(node.attributes.GetInt("stream", -1)).second);
+  }
+  // wte, wpe, four weights a layer; dropout after the embedding and twice a layer.
+  EXPECT_EQ(streams.size(), 2 + 2 * 4 + 1 + 2 * 2);
+}
+
+TEST_F(ModelTest, DropoutDoesNotChangeTheInitialisation) {
+  const absl::StatusOr<Graph> train = Build("gpt", Small(), ModelUse::kTrain, 3);
+  const absl::StatusOr<Graph> predict = Build("gpt", Small(), ModelUse::kPredict, 1);
+  ASSERT_TRUE(train.ok() && predict.ok());
+  for (const Node& node : predict->nodes()) {
+    EXPECT_NE(node.op->name(), "dropout");
+    if (node.op->name() != "parameter") continue;
+    const std::string& name = predict->value(node.results[0]).name;
+    const ValueId other = train->FindValue(name);
+    ASSERT_NE(other, kNoValue) << name;
+    EXPECT_EQ(train->node(train->value(other).producer).attributes, node.attributes) << name;
+  }
+}
+
+TEST_F(ModelTest, HintsNameParameters) {
+  for (const std::string_view name : models_.ModelNames()) {
+    const absl::StatusOr<Graph> graph = Build(name, Small(), ModelUse::kTrain, 3);
+    ASSERT_TRUE(graph.ok());
+    for (const SplitHint& hint : models_.FindModel(name)->tensor_splits) {
+      int matches = 0;
+      for (const Node& node : graph->nodes()) {
+        if (node.op->name() != "parameter") continue;
+        const Value& value = graph->value(node.results[0]);
+        if (!MatchesPattern(hint.pattern, value.name)) continue;
+        ++matches;
+        EXPECT_LT(hint.dim, static_cast<int>(value.type.shape.size()));
+      }
+      EXPECT_GT(matches, 0) << name << " " << hint.pattern;
+    }
+  }
+}
+
+TEST_F(ModelTest, SizesThatMakeNoSenseAreRefused) {
+  const auto error = [this](const ModelConfig& config) {
+    return std::string(ToStd(Build("gpt", config, ModelUse::kTrain, 1).status().message()));
+  };
+  ModelConfig config = Small();
+  config.heads = 5;
+  EXPECT_THAT(error(config), HasSubstr("heads = 5 does not divide width = 32"));
+  config = Small();
+  config.layers = 0;
+  EXPECT_THAT(error(config), HasSubstr("layers = 0"));
+  config = Small();
+  config.dropout = 1;
+  EXPECT_THAT(error(config), HasSubstr("dropout = 1"));
+  config = Small();
+  config.dtype = DType::kI32;
+  EXPECT_THAT(error(config), HasSubstr("dtype = i32"));
+  EXPECT_FALSE(Build("gpt", Small(), ModelUse::kTrain, 0).ok());
+}
+
+TEST_F(ModelTest, NamesAreTakenOnce) {
+  EXPECT_THAT(models_.ModelNames(), Contains("gpt"));
+  EXPECT_THAT(models_.PresetNames(), Contains("gpt3-175b"));
+  EXPECT_EQ(models_.FindModel("gpt3-175b"), nullptr);
+  EXPECT_FALSE(models_.AddModel(*models_.FindModel("gpt")).ok());
+  EXPECT_FALSE(models_.AddPreset({"gpt-1m", "gpt", {}}).ok());
+  EXPECT_FALSE(models_.AddPreset({"new", "unheard-of", {}}).ok());
+}
+
+TEST(MatchesPatternTest, AStarStandsForAnyCharacters) {
+  EXPECT_TRUE(MatchesPattern("wte", "wte"));
+  EXPECT_FALSE(MatchesPattern("wte", "wte2"));
+  EXPECT_FALSE(MatchesPattern("wte", "wt"));
+  EXPECT_TRUE(MatchesPattern("h*.mlp.w1", "h12.mlp.w1"));
+  EXPECT_FALSE(MatchesPattern("h*.mlp.w1", "h12.mlp.w2"));
+  EXPECT_TRUE(MatchesPattern("*", ""));
+  EXPECT_TRUE(MatchesPattern("a*b*c", "aXbXbYc"));
+  EXPECT_FALSE(MatchesPattern("a*b*c", "aXbX"));
+}
+
+}  // namespace
+}  // namespace penstock::graph

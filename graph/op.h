@@ -1,0 +1,202 @@
+// What is known of an operator independent of any device: one subclass in one file of graph/ops/.
+//
+// Thread rule: Op objects are immutable and shared.
+
+#ifndef PENSTOCK_GRAPH_OP_H_
+#define PENSTOCK_GRAPH_OP_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "graph/graph.h"
+
+namespace penstock::graph {
+
+class GraphBuilder;
+
+enum class FactorKind : uint8_t {
+  kPassThrough,      // splitting it splits the work; nothing else
+  kReduction,        // splitting it leaves the results partial with `reduction`
+  kNeedReplication,  // may not be split when the kernel runs
+  kPermutation,      // splitting it needs a halo exchange; treated as kNeedReplication until one is
+};
+
+// A factor is an index of the operator's iteration space. matmul f32[8,16] x f32[16,32] has the
+// factors i=8 and j=32 (pass-through) and k=16 (reduction).
+//
+// A split reduction factor leaves partial exactly those results that do not contain it: the query
+// sequence of attention_grad is a dimension of q, o, lse, do and of the result dq; the results dk
+// and dv are sums over it. Where every result contains a factor, it is pass-through.
+struct Factor {
+  int64_t size = 1;
+  FactorKind kind = FactorKind::kPassThrough;
+  Reduction reduction = Reduction::kSum;
+};
+
+// Factors of each dimension, major first. An empty list: the dimension follows no factor (it has
+// size 1, or is not split ever).
+using DimFactors = absl::InlinedVector<int, 2>;
+using TensorFactors = std::vector<DimFactors>;
+
+// The sharding rule: an einsum-like map from every dimension of every operand and result to
+// factors. Reshape f32[8] -> f32[2,4] has the factors a=2, b=4: the operand's dimension maps to
+// [a, b], the result's to [a] and [b].
+//
+// `linear` lists groups of operands through which a sum-partial value passes: if exactly the
+// operands of one group are partial over an axis, so are the results. add has the group {0, 1};
+// mul has {0} and {1}; matmul has {0} and {1}; reshape has {0}.
+struct ShardingRule {
+  std::vector<Factor> factors;
+  std::vector<TensorFactors> operands;
+  std::vector<TensorFactors> results;
+  std::vector<std::vector<int>> linear;
+
+  // An elementwise rule over `shape`: one pass-through factor a dimension; operands that are
+  // scalars where the results are not follow no factor.
+  static ShardingRule Elementwise(absl::Span<const TensorType> operands,
+                                  absl::Span<const TensorType> results);
+  // Appends a factor and returns its index.
+  int AddFactor(int64_t size, FactorKind kind = FactorKind::kPassThrough,
+                Reduction reduction = Reduction::kSum);
+};
+
+// How eagerly propagation applies an operator's rule ("op-priority"): elementwise and
+// shape-preserving operators first.
+enum class PropagationPriority : uint8_t {
+  kFirst,
+  kFirstForward,  // as kFirst from operands to results, as kSecond back (dynamic slices)
+  kSecond,
+  kLast,  // as kSecond from results to operands, last of all forward (broadcast)
+};
+
+// Everything an Op sees of a node when it answers a question about it.
+struct OpContext {
+  const Attributes& attributes;
+  absl::Span<const TensorType> operands;
+  absl::Span<const TensorType> results;  // empty while types are inferred
+};
+
+// Work of one execution, for costs.
+struct OpCost {
+  double flops = 0;
+  double bytes = 0;  // read and written, each operand and result once unless the op says otherwise
+};
+
+// One attribute that an operator takes.
+struct AttrSpec {
+  enum class Kind : uint8_t { kInt, kDouble, kBool, kString, kDType, kInts, kAny };
+  std::string_view name;
+  Kind kind;
+  bool is_required = false;
+};
+
+class Op {
+ public:
+  virtual ~Op() = default;
+
+  virtual std::string_view name() const = 0;
+
+  // Number of operands: fixed unless max > min. max -1: no bound.
+  virtual int min_operands() const = 0;
+  virtual int max_operands() const { return min_operands(); }
+  // Results that a node must bind, and how many more it may bind.
+  virtual int num_results(const OpContext&) const { return 1; }
+  virtual int num_optional_results() const { return 0; }
+
+  virtual std::vector<AttrSpec> attributes() const { return {}; }
+
+  // The types of all results, optional ones last. Errors say what was expected and what came, in
+  // words a user can act on; the caller (InferResultTypes) adds the operator's name. Operand counts
+  // and attribute kinds have been checked.
+  virtual absl::StatusOr<std::vector<TensorType>> InferTypes(const OpContext& context) const = 0;
+
+  // True for operators whose result type is declared (input, parameter, state): InferTypes is not
+  // called; the statement's type is taken.
+  virtual bool has_declared_type() const { return false; }
+
+  // Sets those attributes left out that the result type written in a statement tells: the shape and
+  // dtype of "constant {value=0.0} : f32[4]". The parser calls it before types are inferred.
+  virtual void CompleteAttributes(const TensorType& /*declared*/,
+                                  Attributes& /*attributes*/) const {}
+
+  // REQUIRES: the node verified. `results` holds the bound results only; the rule covers them all.
+  virtual ShardingRule Rule(const OpContext& context) const = 0;
+
+  virtual PropagationPriority propagation_priority() const { return PropagationPriority::kSecond; }
+
+  // Whether Gradient may be called. Operators on integers or without a gradient: false, and
+  // nothing flows back through them.
+  virtual bool is_differentiable() const { return false; }
+
+  // Optional results that the gradient needs bound in the forward node (e.g. the log-sum-exp of
+  // attention): the gradient transformation rebuilds the node with this many optional results.
+  virtual int num_residuals() const { return 0; }
+
+  // Appends nodes that compute the gradient of each operand from those of the results (kNoValue:
+  // that result has none; at least one has). Returns one value an operand, kNoValue where none
+  // flows. `node` is a copy, as the graph grows; its values are those of the builder's graph.
+  // `builder` marks the nodes as backward; gradients that only parameters need are moved to the W
+  // phase by the transformation, so each operand's gradient is computed by nodes of its own where
+  // sharing is not a win.
+  virtual absl::StatusOr<std::vector<ValueId>> Gradient(GraphBuilder& builder, const Node& node,
+                                                        absl::Span<const ValueId> grads) const;
+
+  // Rewrites the node into others when factor `factor` is to be split although the rule says
+  // kNeedReplication or the kernel cannot: appends the replacement and returns its results.
+  // An empty vector: there is no decomposition, the factor is gathered instead.
+  virtual absl::StatusOr<std::vector<ValueId>> Decompose(GraphBuilder& builder, const Node& node,
+                                                         int factor) const;
+  // Factors for which Decompose has an answer.
+  virtual std::vector<int> DecomposableFactors(const OpContext&) const { return {}; }
+
+  // Defaults to zero flops an element and the bytes of every operand and result.
+  virtual OpCost Cost(const OpContext& context) const;
+
+  // Of an optimiser: for each result, the operand whose next version it is and over which its
+  // kernel may write it. Empty: none.
+  virtual std::vector<int> updated_operands() const { return {}; }
+
+  // Draws random numbers (has the attribute `stream`).
+  virtual bool is_random() const { return false; }
+};
+
+// Refuses an attribute that the operator does not take (naming the nearest that it does), one of
+// the wrong kind, and a missing required one. The message begins with the operator's name, as those
+// of InferResultTypes do.
+absl::Status CheckAttributes(const Op& op, const Attributes& attributes);
+
+// Checks operand count and attributes and infers the types of all results, optional ones last.
+// REQUIRES: the operator's type is not declared.
+absl::StatusOr<std::vector<TensorType>> InferResultTypes(const Op& op, const Attributes& attributes,
+                                                         absl::Span<const TensorType> operands);
+
+// The operators of a program by name. Built by main() or an embedding application.
+class OpRegistry {
+ public:
+  // An error if the name is taken.
+  absl::Status Add(std::unique_ptr<const Op> op);
+  const Op* Find(std::string_view name) const;  // null when unknown
+  std::vector<std::string_view> Names() const;  // sorted
+
+ private:
+  absl::flat_hash_map<std::string, std::unique_ptr<const Op>> ops_;
+};
+
+// Every operator of graph/ops/.
+OpRegistry BuiltinOps();
+
+// The known name at the least edit distance (Levenshtein 1966), for "did you mean"; empty when none
+// is near.
+std::string NearestName(std::string_view name, absl::Span<const std::string_view> known);
+
+}  // namespace penstock::graph
+
+#endif  // PENSTOCK_GRAPH_OP_H_

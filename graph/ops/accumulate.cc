@@ -1,0 +1,11 @@
+// accumulate(x) {reduction="sum"}: the running sum over micro-batches, or their "max", "min" or "prod".
+
+#include "graph/ops/identity.h"
+
+namespace penstock::graph::ops {
+
+std::unique_ptr<const Op> MakeAccumulate() {
+  return MakeIdentity({.name = "accumulate", .attributes = {{"reduction", Kind::kString}}});
+}
+
+}  // namespace penstock::graph::ops

@@ -1,0 +1,18 @@
+// add(x, y): x + y.
+
+#include "graph/ops/elementwise.h"
+
+namespace penstock::graph::ops {
+namespace {
+
+std::vector<ValueId> Gradient(GraphBuilder& /*builder*/, const Node& /*node*/, ValueId dz) {
+  return {dz, dz};
+}
+
+}  // namespace
+
+std::unique_ptr<const Op> MakeAdd() {
+  return MakeBinary({.name = "add", .flops = 1, .gradient = Gradient, .linear = {{0, 1}}});
+}
+
+}  // namespace penstock::graph::ops

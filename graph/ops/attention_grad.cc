@@ -1,0 +1,39 @@
+// attention_grad(q, k, v, o, lse, do) {causal=false} -> dq, dk, dv. The query sequence is a
+// dimension of dq, and dk and dv are sums over it: split, it leaves those two partial.
+
+#include "base/status_macros.h"
+#include "graph/ops/attention_common.h"
+
+namespace penstock::graph::ops {
+namespace {
+
+class AttentionGradOp : public Op {
+ public:
+  std::string_view name() const override { return "attention_grad"; }
+  int min_operands() const override { return 6; }
+  std::vector<AttrSpec> attributes() const override { return {{"causal", Kind::kBool}}; }
+  int num_results(const OpContext&) const override { return 3; }
+  InferredTypes InferTypes(const OpContext& context) const override {
+    RETURN_IF_ERROR(CheckAttentionOperands(context));
+    RETURN_IF_ERROR(CheckSameType(context, 3, 0));
+    RETURN_IF_ERROR(CheckLogSumExp(context, 4, LogSumExpOf(context.operands[0])));
+    RETURN_IF_ERROR(CheckSameType(context, 5, 0));
+    return std::vector<TensorType>{context.operands[0], context.operands[1], context.operands[2]};
+  }
+  ShardingRule Rule(const OpContext& context) const override {
+    ShardingRule rule;
+    const AttentionFactors f = AddAttentionFactors(rule, context, FactorKind::kReduction);
+    rule.operands = {f.query, f.key, f.key, f.query, f.lse, f.query};
+    rule.results = {f.query, f.key, f.key};
+    return rule;
+  }
+  OpCost Cost(const OpContext& context) const override {
+    return CostOf(context, AttentionFlops(context, 10), context.operands[0].num_elements());
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<const Op> MakeAttentionGrad() { return std::make_unique<AttentionGradOp>(); }
+
+}  // namespace penstock::graph::ops

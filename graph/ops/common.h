@@ -1,0 +1,124 @@
+// Words that the operator definitions share: checks with messages a user can act on, pieces of
+// sharding rules, and nodes that several gradients need.
+//
+// Thread rule: pure functions, but for those that take a GraphBuilder, which belongs to one thread.
+
+#ifndef PENSTOCK_GRAPH_OPS_COMMON_H_
+#define PENSTOCK_GRAPH_OPS_COMMON_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/strings.h"
+#include "base/tensor.h"
+#include "graph/builder.h"
+#include "graph/op.h"
+
+namespace penstock::graph::ops {
+
+using Kind = AttrSpec::Kind;
+using InferredTypes = absl::StatusOr<std::vector<TensorType>>;
+using Values = absl::StatusOr<std::vector<ValueId>>;
+
+// --- Checks --------------------------------------------------------------------------------------
+
+template <typename... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(StrCat(parts...));
+}
+
+// "operand 1 f32[12, 4]".
+std::string Describe(const OpContext& context, int operand);
+
+// The dtype of the operand is a float; an integer; the same as that of operand `other`.
+absl::Status CheckFloat(const OpContext& context, int operand);
+absl::Status CheckInteger(const OpContext& context, int operand);
+absl::Status CheckSameDType(const OpContext& context, int operand, int other);
+
+absl::Status CheckMinRank(const OpContext& context, int operand, int rank);
+absl::Status CheckRank(const OpContext& context, int operand, int rank);
+
+// The operand has exactly this shape; `what` says where the shape comes from.
+absl::Status CheckOperandShape(const OpContext& context, int operand,
+                               absl::Span<const int64_t> shape, std::string_view what);
+
+// The operand has the type of operand `other`.
+absl::Status CheckSameType(const OpContext& context, int operand, int other);
+
+// The axis counted from the front; negative ones count from the back.
+absl::StatusOr<int> NormalizeAxis(int64_t axis, int rank);
+
+// As NormalizeAxis, for an attribute that was checked when the node was built.
+int AxisOf(const Attributes& attributes, int64_t fallback, int rank);
+
+// The list attribute has one entry a dimension of operand 0.
+absl::Status CheckOneADimension(const OpContext& context, std::string_view attribute);
+
+// "tanh" or "none": how gelu is computed.
+absl::Status CheckApproximate(const Attributes& attributes);
+
+// The dtype of statistics kept for the gradient (mean, rstd, log-sum-exp): never below f32.
+DType StatisticsDType(DType dtype);
+
+// --- Shapes --------------------------------------------------------------------------------------
+
+Shape WithoutLast(const Shape& shape);
+std::vector<int64_t> Iota(int64_t begin, int64_t end);
+
+// --- Sharding rules ------------------------------------------------------------------------------
+
+// One new factor a dimension.
+TensorFactors AddFactors(ShardingRule& rule, absl::Span<const int64_t> shape,
+                         FactorKind kind = FactorKind::kPassThrough);
+
+// One factor a dimension of operand 0, the last one of `last_kind`. A tensor of the same rank
+// follows them all; those operands listed in `feature_vectors`, which have the shape [n], the last
+// one; any other tensor has a rank less and follows the leading ones.
+ShardingRule LastDimensionRule(const OpContext& context, FactorKind last_kind,
+                               absl::Span<const int> feature_vectors = {});
+
+// One new factor a dimension: a permutation where the operator touches the dimension, pass-through
+// elsewhere.
+TensorFactors AddTouched(ShardingRule& rule, absl::Span<const int64_t> shape,
+                         const std::vector<bool>& is_touched);
+
+// --- Costs ---------------------------------------------------------------------------------------
+
+// `flops` for each of `elements` and the bytes of every operand and result.
+OpCost CostOf(const OpContext& context, double flops, int64_t elements);
+
+// --- Gradients and decompositions ----------------------------------------------------------------
+
+// The results of a decomposition that the node binds: `values[0]` and statistics after it.
+std::vector<ValueId> BoundResults(GraphBuilder& builder, const Node& node,
+                                  std::vector<ValueId> values);
+
+// A scalar of the dtype of `like`.
+ValueId ScalarLike(GraphBuilder& builder, ValueId like, double value);
+ValueId ZerosLike(GraphBuilder& builder, ValueId like);
+
+// `gradient` summed to the type of an operand that was a scalar broadcast over it.
+ValueId SumToOperand(GraphBuilder& builder, ValueId gradient, ValueId operand);
+
+// The sum over all dimensions but the last.
+ValueId SumLeading(GraphBuilder& builder, ValueId value);
+
+// `value`, which lacks the dimensions `missing` of `like`, repeated along them.
+ValueId BroadcastLike(GraphBuilder& builder, ValueId value, ValueId like,
+                      absl::Span<const int64_t> missing);
+
+// A vector over the last dimension of `like`, repeated along the others.
+ValueId BroadcastFeatures(GraphBuilder& builder, ValueId vector, ValueId like);
+
+}  // namespace penstock::graph::ops
+
+#endif  // PENSTOCK_GRAPH_OPS_COMMON_H_

@@ -1,0 +1,25 @@
+// The family of operators whose result is their operand, laid out or stored in another way.
+//
+// Thread rule: as Op.
+
+#ifndef PENSTOCK_GRAPH_OPS_IDENTITY_H_
+#define PENSTOCK_GRAPH_OPS_IDENTITY_H_
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "graph/ops/common.h"
+
+namespace penstock::graph::ops {
+
+struct IdentityDef {
+  std::string_view name;
+  bool is_differentiable = false;  // those that a user's graph may hold
+  std::vector<AttrSpec> attributes = {};
+};
+std::unique_ptr<const Op> MakeIdentity(IdentityDef def);
+
+}  // namespace penstock::graph::ops
+
+#endif  // PENSTOCK_GRAPH_OPS_IDENTITY_H_

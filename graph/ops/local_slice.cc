@@ -1,0 +1,9 @@
+// local_slice(x): the part of the operand's tile that the result's tile covers; no communication.
+
+#include "graph/ops/identity.h"
+
+namespace penstock::graph::ops {
+
+std::unique_ptr<const Op> MakeLocalSlice() { return MakeIdentity({.name = "local_slice"}); }
+
+}  // namespace penstock::graph::ops

@@ -1,0 +1,18 @@
+// log(x): y = ln x.
+
+#include "graph/ops/elementwise.h"
+
+namespace penstock::graph::ops {
+namespace {
+
+ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+  return builder.Add("div", {dy, node.operands[0]});
+}
+
+}  // namespace
+
+std::unique_ptr<const Op> MakeLog() {
+  return MakeUnary({.name = "log", .flops = 8, .gradient = Gradient});
+}
+
+}  // namespace penstock::graph::ops

@@ -1,0 +1,45 @@
+// qkv_attention(qkv[b, s, 3, h, d]) {causal=false} -> o[b, s, h, d], [lse[b, h, s]]: attention on
+// the three slices of one tensor, as a linear layer leaves them, without transposes.
+
+#include "base/status_macros.h"
+#include "graph/ops/attention_common.h"
+
+namespace penstock::graph::ops {
+namespace {
+
+class QkvAttentionOp : public Op {
+ public:
+  std::string_view name() const override { return "qkv_attention"; }
+  int min_operands() const override { return 1; }
+  std::vector<AttrSpec> attributes() const override { return {{"causal", Kind::kBool}}; }
+  int num_optional_results() const override { return 1; }
+  InferredTypes InferTypes(const OpContext& context) const override {
+    RETURN_IF_ERROR(CheckQkvOperand(context));
+    return std::vector<TensorType>{QkvOutput(context), QkvLogSumExp(context)};
+  }
+  ShardingRule Rule(const OpContext& context) const override {
+    ShardingRule rule;
+    const QkvFactors f = AddQkvFactors(rule, context);
+    rule.operands = {f.qkv};
+    rule.results = {f.output, f.lse};
+    rule.results.resize(context.results.size());
+    return rule;
+  }
+  int num_residuals() const override { return 1; }
+  bool is_differentiable() const override { return true; }
+  Values Gradient(GraphBuilder& builder, const Node& node,
+                  absl::Span<const ValueId> grads) const override {
+    return std::vector<ValueId>{builder.Add(
+        "qkv_attention_grad", {node.operands[0], node.results[0], node.results[1], grads[0]},
+        node.attributes)};
+  }
+  OpCost Cost(const OpContext& context) const override {
+    return CostOf(context, QkvFlops(context, 4), QkvOutput(context).num_elements());
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<const Op> MakeQkvAttention() { return std::make_unique<QkvAttentionOp>(); }
+
+}  // namespace penstock::graph::ops

@@ -1,0 +1,12 @@
+// reshard(x): asks for a redistribution to the sharding of its result. Passes lower it to the
+// operators below. Its gradient is laid out as propagation finds best.
+
+#include "graph/ops/identity.h"
+
+namespace penstock::graph::ops {
+
+std::unique_ptr<const Op> MakeReshard() {
+  return MakeIdentity({.name = "reshard", .is_differentiable = true});
+}
+
+}  // namespace penstock::graph::ops

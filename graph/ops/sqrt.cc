@@ -1,0 +1,19 @@
+// sqrt(x): y = sqrt x; y' = 1 / (2 y).
+
+#include "graph/ops/elementwise.h"
+
+namespace penstock::graph::ops {
+namespace {
+
+ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+  const ValueId half = builder.Add("mul", {dy, ScalarLike(builder, dy, 0.5)});
+  return builder.Add("div", {half, node.results[0]});
+}
+
+}  // namespace
+
+std::unique_ptr<const Op> MakeSqrt() {
+  return MakeUnary({.name = "sqrt", .flops = 4, .gradient = Gradient});
+}
+
+}  // namespace penstock::graph::ops

@@ -1,0 +1,11 @@
+// state {init="zeros", std, stream}: a value that outlives a step and is not trained.
+
+#include "graph/ops/source.h"
+
+namespace penstock::graph::ops {
+
+std::unique_ptr<const Op> MakeState() {
+  return MakeDeclared({.name = "state", .has_initializer = true});
+}
+
+}  // namespace penstock::graph::ops

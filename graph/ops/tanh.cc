@@ -1,0 +1,20 @@
+// tanh(x): y = tanh x; y' = 1 - y^2.
+
+#include "graph/ops/elementwise.h"
+
+namespace penstock::graph::ops {
+namespace {
+
+ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+  const ValueId y = node.results[0];
+  const ValueId square = builder.Add("mul", {y, y});
+  return builder.Add("mul", {dy, builder.Add("sub", {ScalarLike(builder, dy, 1), square})});
+}
+
+}  // namespace
+
+std::unique_ptr<const Op> MakeTanh() {
+  return MakeUnary({.name = "tanh", .flops = 10, .gradient = Gradient});
+}
+
+}  // namespace penstock::graph::ops

@@ -1,0 +1,244 @@
+#include "graph/training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/gradients.h"
+
+namespace penstock::graph {
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+constexpr double kNormEpsilon = 1e-6;
+
+absl::Status CheckOptions(const TrainingOptions& options) {
+  const auto refuse = [](std::string_view name, double value, std::string_view range) {
+    return absl::InvalidArgumentError(StrCat(name, " = ", value, ": must be ", range));
+  };
+  if (!(options.learning_rate >= 0)) {
+    return refuse("learning_rate", options.learning_rate, "at least 0");
+  }
+  if (!(options.min_learning_rate >= 0)) {
+    return refuse("min_learning_rate", options.min_learning_rate, "at least 0");
+  }
+  if (!(options.beta1 >= 0 && options.beta1 < 1))
+    return refuse("beta1", options.beta1, "in [0, 1)");
+  if (!(options.beta2 >= 0 && options.beta2 < 1))
+    return refuse("beta2", options.beta2, "in [0, 1)");
+  if (!(options.epsilon > 0)) return refuse("epsilon", options.epsilon, "above 0");
+  if (!(options.momentum >= 0 && options.momentum < 1)) {
+    return refuse("momentum", options.momentum, "in [0, 1)");
+  }
+  if (!(options.weight_decay >= 0)) {
+    return refuse("weight_decay", options.weight_decay, "at least 0");
+  }
+  if (!(options.clip_norm >= 0)) return refuse("clip_norm", options.clip_norm, "at least 0");
+  if (options.warmup_steps < 0) {
+    return refuse("warmup_steps", static_cast<double>(options.warmup_steps), "at least 0");
+  }
+  if (options.schedule == LearningRateSchedule::kCosine && options.total_steps < 1) {
+    return refuse("total_steps", static_cast<double>(options.total_steps), "at least 1");
+  }
+  return absl::OkStatus();
+}
+
+// Steps over which the cosine falls.
+int64_t DecaySteps(const TrainingOptions& options) {
+  return std::max<int64_t>(options.total_steps - options.warmup_steps, 1);
+}
+
+// Scalar arithmetic on graph values of one dtype.
+class Scalars {
+ public:
+  Scalars(GraphBuilder& builder, DType dtype) : builder_(builder), type_{dtype, {}} {}
+
+  ValueId Constant(double value) { return builder_.Constant(value, type_); }
+  ValueId Unary(std::string_view op, ValueId x) { return builder_.Add(op, {x}); }
+  ValueId Binary(std::string_view op, ValueId x, ValueId y) { return builder_.Add(op, {x, y}); }
+  ValueId Binary(std::string_view op, ValueId x, double y) { return Binary(op, x, Constant(y)); }
+
+ private:
+  GraphBuilder& builder_;
+  TensorType type_;
+};
+
+// The learning rate as a value; `step` (f[]) counts from 1. As LearningRate.
+ValueId AddLearningRate(Scalars& scalars, ValueId step, const TrainingOptions& options) {
+  ValueId rate = scalars.Constant(options.learning_rate);
+  if (options.schedule == LearningRateSchedule::kCosine) {
+    const double half_range = 0.5 * (options.learning_rate - options.min_learning_rate);
+    const ValueId past = scalars.Binary("sub", step, static_cast<double>(options.warmup_steps));
+    const ValueId fraction = scalars.Binary("div", past, static_cast<double>(DecaySteps(options)));
+    const ValueId progress = scalars.Binary("min", scalars.Binary("max", fraction, 0.0), 1.0);
+    const ValueId wave = scalars.Unary("cos", scalars.Binary("mul", progress, kPi));
+    rate = scalars.Binary("add", scalars.Binary("mul", wave, half_range),
+                          options.min_learning_rate + half_range);
+  }
+  if (options.warmup_steps > 0) {
+    const ValueId ramp = scalars.Binary(
+        "min", scalars.Binary("div", step, static_cast<double>(options.warmup_steps)), 1.0);
+    rate = scalars.Binary("mul", rate, ramp);
+  }
+  return rate;
+}
+
+// The sum as a balanced tree: terms that lie next to each other, and so on one stage, meet first.
+ValueId AddTreeSum(GraphBuilder& builder, std::vector<ValueId> terms) {
+  while (terms.size() > 1) {
+    std::vector<ValueId> sums;
+    for (size_t i = 0; i + 1 < terms.size(); i += 2) {
+      sums.push_back(builder.Add("add", {terms[i], terms[i + 1]}, {}, "squares"));
+    }
+    if (terms.size() % 2 == 1) sums.push_back(terms.back());
+    terms = std::move(sums);
+  }
+  return terms[0];
+}
+
+ValueId CastTo(GraphBuilder& builder, ValueId value, DType dtype) {
+  if (!builder.status().ok() || builder.type(value).dtype == dtype) return value;
+  return builder.Add("cast", {value}, {{"dtype", dtype}});
+}
+
+// A state like the parameter, of the same type and zero at first.
+ValueId StateLike(GraphBuilder& builder, ValueId parameter, std::string_view suffix) {
+  if (!builder.status().ok()) return kNoValue;
+  const Value& value = builder.graph().value(parameter);
+  const std::string name = StrCat(value.name, ".", suffix);
+  return builder.Declare("state", name, value.type, {{"init", "zeros"}});
+}
+
+void Assign(GraphBuilder& builder, ValueId state, ValueId value) {
+  builder.AddMulti("assign", {state, value});
+}
+
+}  // namespace
+
+double LearningRate(const TrainingOptions& options, int64_t step) {
+  double rate = options.learning_rate;
+  const auto t = static_cast<double>(step);
+  if (options.schedule == LearningRateSchedule::kCosine) {
+    const double progress = std::clamp(
+        (t - static_cast<double>(options.warmup_steps)) / static_cast<double>(DecaySteps(options)),
+        0.0, 1.0);
+    rate = options.min_learning_rate + 0.5 * (options.learning_rate - options.min_learning_rate) *
+                                           (1 + std::cos(kPi * progress));
+  }
+  if (options.warmup_steps > 0) {
+    rate *= std::min(1.0, t / static_cast<double>(options.warmup_steps));
+  }
+  return rate;
+}
+
+bool IsDecayed(const Graph& graph, ValueId parameter) {
+  const Value& value = graph.value(parameter);
+  const std::string init = graph.node(value.producer).attributes.GetString("init", "normal");
+  return value.type.shape.size() >= 2 && init == "normal";
+}
+
+absl::Status AddOptimizer(GraphBuilder& builder, absl::Span<const ValueId> parameters,
+                          absl::Span<const ValueId> gradients, const TrainingOptions& options,
+                          DType scalar_dtype, ValueId* norm) {
+  builder.set_phase(Phase::kUpdate);
+  Scalars scalars(builder, scalar_dtype);
+
+  const TensorType counter = {DType::kI64, {}};
+  const ValueId steps_done = builder.Declare("state", "step", counter, {{"init", "zeros"}});
+  const ValueId step =
+      builder.Add("add", {steps_done, builder.Constant(1, counter)}, {}, "step.new");
+  const ValueId step_float = builder.Add("cast", {step}, {{"dtype", scalar_dtype}}, "step.float");
+  const ValueId rate = AddLearningRate(scalars, step_float, options);
+
+  ValueId scale = kNoValue;
+  if ((options.clip_norm > 0 || norm != nullptr)) {
+    std::vector<ValueId> squares;
+    for (const ValueId gradient : gradients) {
+      squares.push_back(
+          CastTo(builder, builder.Add("sum_squares", {gradient}, {}, "squares"), scalar_dtype));
+    }
+    const ValueId total =
+        builder.Add("sqrt", {AddTreeSum(builder, std::move(squares))}, {}, "gradient_norm");
+    if (norm != nullptr) *norm = total;
+    if (options.clip_norm > 0) {
+      const ValueId safe = scalars.Binary("add", total, kNormEpsilon);
+      const ValueId ratio = builder.Add("div", {scalars.Constant(options.clip_norm), safe});
+      scale = builder.Add("min", {ratio, scalars.Constant(1.0)}, {}, "clip");
+    }
+  }
+  if (scale == kNoValue) scale = scalars.Constant(1.0);
+
+  for (size_t i = 0; i < parameters.size() && builder.status().ok(); ++i) {
+    const ValueId w = parameters[i];
+    const ValueId g = gradients[i];
+    const std::string name = builder.graph().value(w).name;
+    const DType dtype = builder.type(w).dtype;
+    const ValueId w_rate = CastTo(builder, rate, dtype);
+    const ValueId w_scale = CastTo(builder, scale, dtype);
+    const double decay = IsDecayed(builder.graph(), w) ? options.weight_decay : 0.0;
+    if (options.optimizer == Optimizer::kAdamW) {
+      const ValueId m = StateLike(builder, w, "m");
+      const ValueId v = StateLike(builder, w, "v");
+      const std::vector<ValueId> updated =
+          builder.AddMulti("adamw", {w, g, m, v, step, w_rate, w_scale},
+                           {{"beta1", options.beta1},
+                            {"beta2", options.beta2},
+                            {"epsilon", options.epsilon},
+                            {"weight_decay", decay}},
+                           StrCat(name, ".new"));
+      if (updated.size() != 3) break;
+      Assign(builder, w, updated[0]);
+      Assign(builder, m, updated[1]);
+      Assign(builder, v, updated[2]);
+    } else if (options.momentum > 0) {
+      const ValueId buffer = StateLike(builder, w, "momentum");
+      const std::vector<ValueId> updated = builder.AddMulti(
+          "sgd", {w, g, w_rate, w_scale, buffer},
+          {{"momentum", options.momentum}, {"weight_decay", decay}}, StrCat(name, ".new"));
+      if (updated.size() != 2) break;
+      Assign(builder, w, updated[0]);
+      Assign(builder, buffer, updated[1]);
+    } else {
+      Assign(builder, w,
+             builder.Add("sgd", {w, g, w_rate, w_scale}, {{"weight_decay", decay}},
+                         StrCat(name, ".new")));
+    }
+  }
+  Assign(builder, steps_done, step);
+  builder.set_phase(Phase::kForward);
+  return builder.status();
+}
+
+absl::StatusOr<Graph> BuildTrainingGraph(const OpRegistry& ops, Graph forward,
+                                         const TrainingOptions& options) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  if (forward.returns().size() != 1) {
+    return absl::InvalidArgumentError(
+        StrCat("training needs a graph that returns one scalar, the loss; graph ", forward.name(),
+               " returns ", forward.returns().size(), " values"));
+  }
+  ASSIGN_OR_RETURN(Differentiated result, Differentiate(ops, forward, forward.returns()[0].value));
+  std::vector<ValueId> parameters;
+  std::vector<ValueId> gradients;
+  for (size_t i = 0; i < result.parameters.size(); ++i) {
+    if (!IsFloat(result.graph.value(result.parameters[i]).type.dtype)) continue;
+    parameters.push_back(result.parameters[i]);
+    gradients.push_back(result.gradients[i]);
+  }
+  if (parameters.empty()) {
+    return absl::InvalidArgumentError(
+        StrCat("graph ", forward.name(), " has no float parameter to train"));
+  }
+  GraphBuilder builder(ops, result.graph);
+  ValueId norm = kNoValue;
+  const DType scalar_dtype = result.graph.value(result.loss).type.dtype;
+  RETURN_IF_ERROR(AddOptimizer(builder, parameters, gradients, options, scalar_dtype,
+                               options.return_gradient_norm ? &norm : nullptr));
+  if (options.return_gradient_norm) result.graph.mutable_returns().push_back({norm, std::nullopt});
+  return std::move(result.graph);
+}
+
+}  // namespace penstock::graph

@@ -1,0 +1,9 @@
+#include "kernels/cpu/elementwise.h"
+
+namespace penstock::kernels {
+
+KernelDef AddKernel() {
+  return BinaryDef<Numbers>([](auto x, auto y) { return Wrapping(x) + Wrapping(y); });
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,287 @@
+#include "kernels/cpu/attention_core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/rows.h"
+
+namespace penstock::kernels {
+namespace {
+
+constexpr int64_t kQueryBlock = 64;
+constexpr int64_t kKeyBlock = 128;
+
+// Multiplications below which a second thread does not pay.
+constexpr int64_t kMinTaskWork = int64_t{1} << 17;
+
+size_t Align(size_t num_bytes) { return (num_bytes + 63) / 64 * 64; }
+
+// One block of scores.
+template <typename T>
+constexpr size_t kScoreBytes = kQueryBlock* kKeyBlock * sizeof(T);
+
+template <typename T>
+size_t BlockGemmBytes(int64_t width) {
+  return std::max({GemmWorkspaceBytes<T>(kQueryBlock, kKeyBlock, width),
+                   GemmWorkspaceBytes<T>(kQueryBlock, width, kKeyBlock),
+                   GemmWorkspaceBytes<T>(kKeyBlock, width, kQueryBlock)});
+}
+
+template <typename T>
+size_t ForwardThreadBytes(const AttentionShape& shape) {
+  return kScoreBytes<T> + 2 * Align(kQueryBlock * sizeof(T)) + BlockGemmBytes<T>(shape.width);
+}
+
+template <typename T>
+size_t BackwardThreadBytes(const AttentionShape& shape) {
+  return 2 * kScoreBytes<T> + Align(shape.queries * sizeof(T)) + BlockGemmBytes<T>(shape.width);
+}
+
+// Keys that the tile's query `query` sees.
+int64_t VisibleKeys(const AttentionShape& shape, int64_t query) {
+  if (!shape.is_causal) return shape.keys;
+  return std::clamp<int64_t>(query + shape.causal_offset + 1, 0, shape.keys);
+}
+
+// Rows of scores are read and written in whole vectors, for which a block has room; what a row does
+// not see is masked by the position in the vector.
+template <typename T>
+Vec<IntOf<T>> Positions() {
+  Vec<IntOf<T>> positions;
+  for (int i = 0; i < kLanes<T>; ++i) positions[i] = i;
+  return positions;
+}
+
+// The largest of the first `visible` elements; -inf for none. The rest of the last vector becomes
+// -inf.
+template <typename T>
+T MaskRow(T* row, int64_t visible) {
+  const Vec<T> lowest = Splat(-std::numeric_limits<T>::infinity());
+  Vec<T> max = lowest;
+  int64_t i = 0;
+  for (; i + kLanes<T> <= visible; i += kLanes<T>) max = Max(max, Load(row + i));
+  if (i < visible) {
+    const auto left = static_cast<IntOf<T>>(visible - i);
+    const Vec<T> last = Positions<T>() < left ? Load(row + i) : lowest;
+    Store<T>(row + i, last);
+    max = Max(max, last);
+  }
+  return MaxLanes(max);
+}
+
+// row[i] = exp(row[i] * scale - shift) in the vectors that hold the first `visible` elements, after
+// MaskRow; 0 from there up to count. Returns the sum.
+template <typename T>
+T ExpRow(T* row, int64_t visible, int64_t count, T scale, T shift) {
+  const auto s = Splat(scale);
+  const auto b = Splat(shift);
+  Vec<T> sum{};
+  int64_t i = 0;
+  for (; i < visible; i += kLanes<T>) {
+    const Vec<T> p = Exp(Load(row + i) * s - b);
+    Store<T>(row + i, p);
+    sum += p;
+  }
+  if (i < count) std::fill(row + i, row + count, T{});
+  return SumLanes(sum);
+}
+
+// p[i] = exp(p[i] * scale - lse) and ds[i] = p[i] (ds[i] - delta) scale for i < visible; both 0
+// from there up to count.
+template <typename T>
+void ProbabilityGrads(T* p, T* ds, int64_t visible, int64_t count, T scale, T lse, T delta) {
+  const auto positions = Positions<T>();
+  const Vec<T> zero{};
+  int64_t i = 0;
+  for (; i < visible; i += kLanes<T>) {
+    const auto left = static_cast<IntOf<T>>(visible - i);
+    const Vec<T> probability = Exp(Load(p + i) * scale - lse);
+    const Vec<T> grad = probability * (Load(ds + i) - delta) * scale;
+    Store<T>(p + i, positions < left ? probability : zero);
+    Store<T>(ds + i, positions < left ? grad : zero);
+  }
+  if (i >= count) return;
+  std::fill(p + i, p + count, T{});
+  std::fill(ds + i, ds + count, T{});
+}
+
+template <typename T>
+void ScaleRow(T* row, int64_t count, T factor) {
+  const auto f = Splat(factor);
+  Map(
+      count, [&](auto x) { return x * f; }, row, row);
+}
+
+// scores[rows, columns] = x y', x and y being `rows` and `columns` rows of `width`.
+template <typename T>
+void Scores(int64_t rows, int64_t columns, int64_t width, const T* x, int64_t x_stride, const T* y,
+            int64_t y_stride, T* scores, void* scratch) {
+  Gemm<T>(rows, columns, width, {x, x_stride, 1}, {y, 1, y_stride}, {scores, kKeyBlock, 1},
+          /*accumulate=*/false, scratch);
+}
+
+// One head's block of queries starting at `first`.
+template <typename T>
+void ForwardBlock(const AttentionShape& shape, int64_t b, int64_t h, int64_t first,
+                  const HeadTensor<const T>& q, const HeadTensor<const T>& k,
+                  const HeadTensor<const T>& v, const HeadTensor<T>& o, T* lse, char* workspace) {
+  const int64_t rows = std::min(kQueryBlock, shape.queries - first);
+  T* scores = reinterpret_cast<T*>(workspace);
+  T* max = reinterpret_cast<T*>(workspace + kScoreBytes<T>);
+  T* sum = reinterpret_cast<T*>(workspace + kScoreBytes<T> + Align(kQueryBlock * sizeof(T)));
+  char* scratch = workspace + kScoreBytes<T> + 2 * Align(kQueryBlock * sizeof(T));
+  const T scale = 1 / std::sqrt(static_cast<T>(shape.width));
+  T* out = o.At(b, h, first);
+  std::fill(max, max + rows, -std::numeric_limits<T>::infinity());
+  std::fill(sum, sum + rows, T{});
+
+  const int64_t last_key = VisibleKeys(shape, first + rows - 1);
+  for (int64_t key = 0; key < last_key; key += kKeyBlock) {
+    const int64_t columns = std::min(kKeyBlock, last_key - key);
+    Scores<T>(rows, columns, shape.width, q.At(b, h, first), q.strides.row, k.At(b, h, key),
+              k.strides.row, scores, scratch);
+    for (int64_t i = 0; i < rows; ++i) {
+      T* row = scores + i * kKeyBlock;
+      const int64_t visible = std::clamp<int64_t>(VisibleKeys(shape, first + i) - key, 0, columns);
+      const T new_max = std::max(max[i], MaskRow(row, visible) * scale);
+      const T row_sum = ExpRow(row, visible, columns, scale, new_max);
+      if (key > 0 && visible > 0) {
+        const T correction = std::exp(max[i] - new_max);
+        sum[i] *= correction;
+        ScaleRow(out + i * o.strides.row, shape.width, correction);
+      }
+      sum[i] += row_sum;
+      max[i] = new_max;
+    }
+    Gemm<T>(rows, shape.width, columns, {scores, kKeyBlock, 1}, {v.At(b, h, key), v.strides.row, 1},
+            {out, o.strides.row, 1}, /*accumulate=*/key > 0, scratch);
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    T* row = out + i * o.strides.row;
+    if (sum[i] > 0 || sum[i] != sum[i]) {
+      ScaleRow(row, shape.width, 1 / sum[i]);
+    } else {
+      std::fill(row, row + shape.width, T{});
+    }
+  }
+  if (lse == nullptr) return;
+  T* to = lse + (b * shape.heads + h) * shape.queries + first;
+  for (int64_t i = 0; i < rows; ++i) to[i] = max[i] + std::log(sum[i]);
+}
+
+// Gradients of one head. Recomputes p = exp(scale q k' - lse) tile by tile; with
+// delta = rowsum(do o) (Dao 2022, section B.4):
+//   dv = p' do,  ds = scale p (do v' - delta),  dq = ds k,  dk = ds' q.
+template <typename T>
+void BackwardHead(const AttentionShape& shape, int64_t b, int64_t h,
+                  const AttentionGradOperands<T>& x, char* workspace) {
+  T* scores = reinterpret_cast<T*>(workspace);
+  T* d_scores = reinterpret_cast<T*>(workspace + kScoreBytes<T>);
+  T* delta = reinterpret_cast<T*>(workspace + 2 * kScoreBytes<T>);
+  char* scratch = workspace + 2 * kScoreBytes<T> + Align(shape.queries * sizeof(T));
+  const T* lse = x.lse + (b * shape.heads + h) * shape.queries;
+  const T scale = 1 / std::sqrt(static_cast<T>(shape.width));
+  for (int64_t i = 0; i < shape.queries; ++i) {
+    delta[i] = SumOf<T>(
+        shape.width, [](auto d, auto y) { return d * y; }, x.d_o.At(b, h, i), x.o.At(b, h, i));
+    std::fill_n(x.dq.At(b, h, i), shape.width, T{});
+  }
+
+  for (int64_t key = 0; key < shape.keys; key += kKeyBlock) {
+    const int64_t block_keys = std::min(kKeyBlock, shape.keys - key);
+    for (int64_t j = 0; j < block_keys; ++j) {
+      std::fill_n(x.dk.At(b, h, key + j), shape.width, T{});
+      std::fill_n(x.dv.At(b, h, key + j), shape.width, T{});
+    }
+    // The first query that sees the block's first key.
+    const int64_t first_query =
+        shape.is_causal ? std::clamp<int64_t>(key - shape.causal_offset, 0, shape.queries) : 0;
+    for (int64_t query = first_query; query < shape.queries; query += kQueryBlock) {
+      const int64_t rows = std::min(kQueryBlock, shape.queries - query);
+      const int64_t columns = std::min(block_keys, VisibleKeys(shape, query + rows - 1) - key);
+      const T* k = x.k.At(b, h, key);
+      const T* d_o = x.d_o.At(b, h, query);
+      Scores<T>(rows, columns, shape.width, x.q.At(b, h, query), x.q.strides.row, k,
+                x.k.strides.row, scores, scratch);
+      Scores<T>(rows, columns, shape.width, d_o, x.d_o.strides.row, x.v.At(b, h, key),
+                x.v.strides.row, d_scores, scratch);
+      for (int64_t i = 0; i < rows; ++i) {
+        T* p = scores + i * kKeyBlock;
+        T* ds = d_scores + i * kKeyBlock;
+        const int64_t visible =
+            std::clamp<int64_t>(VisibleKeys(shape, query + i) - key, 0, columns);
+        ProbabilityGrads(p, ds, visible, columns, scale, lse[query + i], delta[query + i]);
+      }
+      Gemm<T>(columns, shape.width, rows, {scores, 1, kKeyBlock}, {d_o, x.d_o.strides.row, 1},
+              {x.dv.At(b, h, key), x.dv.strides.row, 1}, /*accumulate=*/true, scratch);
+      Gemm<T>(columns, shape.width, rows, {d_scores, 1, kKeyBlock},
+              {x.q.At(b, h, query), x.q.strides.row, 1}, {x.dk.At(b, h, key), x.dk.strides.row, 1},
+              /*accumulate=*/true, scratch);
+      Gemm<T>(rows, shape.width, columns, {d_scores, kKeyBlock, 1}, {k, x.k.strides.row, 1},
+              {x.dq.At(b, h, query), x.dq.strides.row, 1}, /*accumulate=*/true, scratch);
+    }
+  }
+}
+
+}  // namespace
+
+template <typename T>
+size_t AttentionWorkspaceBytes(const AttentionShape& shape, int num_threads) {
+  return num_threads * ForwardThreadBytes<T>(shape);
+}
+
+template <typename T>
+size_t AttentionGradWorkspaceBytes(const AttentionShape& shape, int num_threads) {
+  return num_threads * BackwardThreadBytes<T>(shape);
+}
+
+template <typename T>
+void AttentionForward(ThreadPool& pool, const AttentionShape& shape, HeadTensor<const T> q,
+                      HeadTensor<const T> k, HeadTensor<const T> v, HeadTensor<T> o, T* lse,
+                      void* workspace) {
+  const int64_t blocks = (shape.queries + kQueryBlock - 1) / kQueryBlock;
+  const int64_t work = kQueryBlock * shape.keys * shape.width;
+  pool.ParallelFor(
+      shape.batch * shape.heads * blocks, 1 + kMinTaskWork / std::max<int64_t>(work, 1),
+      [&](int64_t begin, int64_t end, int part) {
+        char* scratch = static_cast<char*>(workspace) + part * ForwardThreadBytes<T>(shape);
+        for (int64_t task = begin; task < end; ++task) {
+          const int64_t head = task / blocks;
+          ForwardBlock<T>(shape, head / shape.heads, head % shape.heads,
+                          task % blocks * kQueryBlock, q, k, v, o, lse, scratch);
+        }
+      });
+}
+
+template <typename T>
+void AttentionBackward(ThreadPool& pool, const AttentionShape& shape,
+                       const AttentionGradOperands<T>& x, void* workspace) {
+  const int64_t work = shape.queries * shape.keys * shape.width;
+  pool.ParallelFor(shape.batch * shape.heads, 1 + kMinTaskWork / std::max<int64_t>(work, 1),
+                   [&](int64_t begin, int64_t end, int part) {
+                     char* scratch =
+                         static_cast<char*>(workspace) + part * BackwardThreadBytes<T>(shape);
+                     for (int64_t head = begin; head < end; ++head) {
+                       BackwardHead<T>(shape, head / shape.heads, head % shape.heads, x, scratch);
+                     }
+                   });
+}
+
+template size_t AttentionWorkspaceBytes<float>(const AttentionShape&, int);
+template size_t AttentionWorkspaceBytes<double>(const AttentionShape&, int);
+template size_t AttentionGradWorkspaceBytes<float>(const AttentionShape&, int);
+template size_t AttentionGradWorkspaceBytes<double>(const AttentionShape&, int);
+template void AttentionForward(ThreadPool&, const AttentionShape&, HeadTensor<const float>,
+                               HeadTensor<const float>, HeadTensor<const float>, HeadTensor<float>,
+                               float*, void*);
+template void AttentionForward(ThreadPool&, const AttentionShape&, HeadTensor<const double>,
+                               HeadTensor<const double>, HeadTensor<const double>,
+                               HeadTensor<double>, double*, void*);
+template void AttentionBackward(ThreadPool&, const AttentionShape&,
+                                const AttentionGradOperands<float>&, void*);
+template void AttentionBackward(ThreadPool&, const AttentionShape&,
+                                const AttentionGradOperands<double>&, void*);
+
+}  // namespace penstock::kernels

@@ -1,0 +1,79 @@
+// Softmax attention in tiles, so that nothing of size queries x keys is ever stored: Dao et al.,
+// "FlashAttention" (2022) with the loop order of Dao, "FlashAttention-2" (2023).
+//
+// Forward: for a block of queries, blocks of keys are visited in order with a running maximum and
+// sum a row (online softmax, Milakov & Gimelshein 2018); the log-sum-exp of each row is what
+// backward needs to recompute the probabilities of a tile. Blocks that the causal mask hides are
+// skipped.
+//
+// Tensors are heads of [rows, width] matrices with any strides but contiguous width, so that
+// [b, h, s, d] and the slices of [b, s, 3, h, d] are the same to this code.
+//
+// Thread rule: one call at a time a workspace. Invariant: each result is computed by one thread in
+// one order, whatever the number of threads.
+
+#ifndef PENSTOCK_KERNELS_CPU_ATTENTION_CORE_H_
+#define PENSTOCK_KERNELS_CPU_ATTENTION_CORE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/thread_pool.h"
+
+namespace penstock::kernels {
+
+// Strides in elements.
+struct HeadStrides {
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t row = 0;
+};
+
+template <typename T>
+struct HeadTensor {
+  T* data = nullptr;
+  HeadStrides strides;
+
+  T* At(int64_t batch, int64_t head, int64_t row) const {
+    return data + batch * strides.batch + head * strides.head + row * strides.row;
+  }
+};
+
+struct AttentionShape {
+  int64_t batch = 0;
+  int64_t heads = 0;
+  int64_t queries = 0;  // of this tile, as keys
+  int64_t keys = 0;
+  int64_t width = 0;
+  bool is_causal = false;
+  // With is_causal, query i of the tile sees the tile's keys j <= i + causal_offset.
+  int64_t causal_offset = 0;
+};
+
+template <typename T>
+size_t AttentionWorkspaceBytes(const AttentionShape& shape, int num_threads);
+
+// o = softmax(q k' / sqrt(width)) v; lse[b, h, s], contiguous, may be null. A query that sees no
+// key gets zeros and an lse of -inf.
+template <typename T>
+void AttentionForward(ThreadPool& pool, const AttentionShape& shape, HeadTensor<const T> q,
+                      HeadTensor<const T> k, HeadTensor<const T> v, HeadTensor<T> o, T* lse,
+                      void* workspace);
+
+template <typename T>
+size_t AttentionGradWorkspaceBytes(const AttentionShape& shape, int num_threads);
+
+template <typename T>
+struct AttentionGradOperands {
+  HeadTensor<const T> q, k, v, o, d_o;
+  const T* lse = nullptr;
+  HeadTensor<T> dq, dk, dv;
+};
+
+template <typename T>
+void AttentionBackward(ThreadPool& pool, const AttentionShape& shape,
+                       const AttentionGradOperands<T>& x, void* workspace);
+
+}  // namespace penstock::kernels
+
+#endif  // PENSTOCK_KERNELS_CPU_ATTENTION_CORE_H_

@@ -1,0 +1,77 @@
+// The shapes and strides of the attention operators' operands: [b, h, s, d] heads, and the packed
+// [b, s, 3, h, d] of qkv_attention with its result [b, s, h, d].
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_KERNELS_CPU_ATTENTION_LAYOUT_H_
+#define PENSTOCK_KERNELS_CPU_ATTENTION_LAYOUT_H_
+
+#include <cstdint>
+
+#include "kernels/cpu/attention_core.h"
+#include "kernels/cpu/cpu_kernel.h"
+
+namespace penstock::kernels {
+
+// Query i (global) sees keys j <= i + (t - s) with the global extents s and t.
+inline int64_t CausalOffset(const TileDesc& queries, int query_dim, const TileDesc& keys,
+                            int key_dim, int64_t microbatch) {
+  return TileBegin(queries, query_dim, microbatch) - TileBegin(keys, key_dim, microbatch) +
+         GlobalExtent(keys, key_dim) - GlobalExtent(queries, query_dim);
+}
+
+// attention, attention_grad: operands 0 and 1 are q[b, h, s, d] and k[b, h, t, d].
+inline AttentionShape SeparateShape(const KernelSpec& spec, int64_t microbatch) {
+  const TileDesc& q = spec.inputs[0];
+  const TileDesc& k = spec.inputs[1];
+  return {.batch = q.shape[0],
+          .heads = q.shape[1],
+          .queries = q.shape[2],
+          .keys = k.shape[2],
+          .width = q.shape[3],
+          .is_causal = spec.attributes.GetBool("causal", false),
+          .causal_offset = CausalOffset(q, 2, k, 2, microbatch)};
+}
+
+inline HeadStrides SeparateStrides(int64_t heads, int64_t rows, int64_t width) {
+  return {.batch = heads * rows * width, .head = rows * width, .row = width};
+}
+
+// qkv_attention, qkv_attention_grad: operand 0 is qkv[b, s, 3, h, d].
+inline AttentionShape PackedShape(const KernelSpec& spec, int64_t microbatch) {
+  const TileDesc& qkv = spec.inputs[0];
+  return {.batch = qkv.shape[0],
+          .heads = qkv.shape[3],
+          .queries = qkv.shape[1],
+          .keys = qkv.shape[1],
+          .width = qkv.shape[4],
+          .is_causal = spec.attributes.GetBool("causal", false),
+          .causal_offset = CausalOffset(qkv, 1, qkv, 1, microbatch)};
+}
+
+// Strides of one of `parts` slices of [b, s, parts, h, d].
+inline HeadStrides PackedStrides(const AttentionShape& shape, int64_t parts) {
+  const int64_t row = parts * shape.heads * shape.width;
+  return {.batch = shape.queries * row, .head = shape.width, .row = row};
+}
+
+// q, k or v (part 0, 1, 2) of a packed tensor.
+template <typename T>
+HeadTensor<T> PackedPart(const AttentionShape& shape, T* qkv, int part) {
+  return {qkv + part * shape.heads * shape.width, PackedStrides(shape, 3)};
+}
+
+// `workspace`(shape) in the spec's dtype; 0 where the operator has no kernel.
+template <typename F>
+size_t AttentionBytes(const KernelSpec& spec, F workspace) {
+  size_t num_bytes = 0;
+  DispatchDType(Floats(), spec.op, MainDType(spec), [&](auto type) {
+    num_bytes = workspace(type);
+    return absl::OkStatus();
+  }).IgnoreError();
+  return num_bytes;
+}
+
+}  // namespace penstock::kernels
+
+#endif  // PENSTOCK_KERNELS_CPU_ATTENTION_LAYOUT_H_

@@ -1,0 +1,11 @@
+#include "kernels/cpu/bias.h"
+
+namespace penstock::kernels {
+
+KernelDef BiasAddKernel() {
+  KernelDef def = BiasDef<Numbers>([](auto x, auto b) { return Wrapping(x) + Wrapping(b); });
+  def.can_alias = CanAliasBias;
+  return def;
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,16 @@
+#include "kernels/cpu/bias.h"
+#include "kernels/cpu/gelu.h"
+
+namespace penstock::kernels {
+
+KernelDef BiasGeluKernel() {
+  return {.create = [](const KernelSpec& spec, Device& device) -> KernelOr {
+            return DispatchGelu(spec, [&]<typename G>(G) {
+              return BiasDef<Floats>([](auto x, auto b) { return G::Value(x + b); })
+                  .create(spec, device);
+            });
+          },
+          .can_alias = CanAliasBias};
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,48 @@
+#include <cmath>
+
+#include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/rows.h"
+
+namespace penstock::kernels {
+namespace {
+
+// loss = lse - logits[label] with lse = log(sum(exp(logits))), taken relative to the maximum.
+template <typename T>
+class CrossEntropy : public CpuKernel {
+ public:
+  CrossEntropy(const KernelSpec& spec, Device& device)
+      : CpuKernel(spec, device), rows_(RowsOf(spec.inputs[0])) {}
+
+  absl::Status Run(const KernelArgs& args) override {
+    const IndexReader labels(args.inputs[1], spec_.inputs[1].dtype);
+    RETURN_IF_ERROR(CheckIndices(spec_.op, labels, rows_.count, rows_.size));
+    T* loss = Output<T>(args, 0);
+    T* lses = args.outputs.size() > 1 ? Output<T>(args, 1) : nullptr;
+    pool_.ParallelFor(rows_.count, GrainRows(rows_.size), [&](int64_t begin, int64_t end, int) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* x = Input<T>(args, 0) + row * rows_.size;
+        const T max = MaxOf(rows_.size, x);
+        const auto m = Splat(max);
+        const T lse = max + std::log(SumOf<T>(
+                                rows_.size, [&](auto v) { return Exp(v - m); }, x));
+        loss[row] = lse - x[labels[row]];
+        if (lses != nullptr) lses[row] = lse;
+      }
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  Rows rows_;
+};
+
+KernelOr Create(const KernelSpec& spec, Device& device) {
+  RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
+  return CreateKernel<CrossEntropy, Floats>(spec, device);
+}
+
+}  // namespace
+
+KernelDef CrossEntropyKernel() { return {.create = Create}; }
+
+}  // namespace penstock::kernels

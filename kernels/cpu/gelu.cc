@@ -1,0 +1,16 @@
+#include "kernels/cpu/gelu.h"
+
+#include "kernels/cpu/elementwise.h"
+
+namespace penstock::kernels {
+
+KernelDef GeluKernel() {
+  return {.create = [](const KernelSpec& spec, Device& device) -> KernelOr {
+            return DispatchGelu(spec, [&]<typename G>(G) {
+              return UnaryDef<Floats>([](auto x) { return G::Value(x); }).create(spec, device);
+            });
+          },
+          .can_alias = CanAliasElementwise};
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,16 @@
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/gelu.h"
+
+namespace penstock::kernels {
+
+KernelDef GeluGradKernel() {
+  return {.create = [](const KernelSpec& spec, Device& device) -> KernelOr {
+            return DispatchGelu(spec, [&]<typename G>(G) {
+              return BinaryDef<Floats>([](auto x, auto dy) { return dy * G::Slope(x); })
+                  .create(spec, device);
+            });
+          },
+          .can_alias = CanAliasElementwise};
+}
+
+}  // namespace penstock::kernels

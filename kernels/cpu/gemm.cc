@@ -1,0 +1,227 @@
+#include "kernels/cpu/gemm.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/simd.h"
+
+namespace penstock::kernels {
+namespace {
+
+// The micro-kernel's tile: kTileRows rows of kTileVecs vectors, to fill the vector registers.
+#if defined(__AVX512F__)
+constexpr int kTileRows = 8;
+constexpr int kTileVecs = 3;
+#else
+constexpr int kTileRows = 4;
+constexpr int kTileVecs = 1;
+#endif
+template <typename T>
+constexpr int kTileColumns = kTileVecs* kLanes<T>;
+
+// A packed block of a stays in the second-level cache while panels of b pass through the first.
+constexpr int64_t kBlockRows = 12 * kTileRows;
+constexpr int64_t kBlockDepth = 256;
+template <typename T>
+constexpr int64_t kBlockColumns = 8 * kTileColumns<T>;
+
+constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Arithmetic type: integers wrap.
+template <typename T>
+struct ArithmeticOf {
+  using Type = std::make_unsigned_t<T>;
+};
+template <>
+struct ArithmeticOf<float> {
+  using Type = float;
+};
+template <>
+struct ArithmeticOf<double> {
+  using Type = double;
+};
+
+// rows x depth of `from` (stride `step` between rows, `depth_step` along the depth) into panels of
+// `width` rows: panel[p][d][r], padded with zeros.
+template <typename T, int width>
+void Pack(const T* from, int64_t rows, int64_t depth, int64_t step, int64_t depth_step, T* to) {
+  for (int64_t first = 0; first < rows; first += width) {
+    const int64_t count = std::min<int64_t>(width, rows - first);
+    const T* panel = from + first * step;
+    if (count < width) std::fill(to, to + width * depth, T{});
+    if (step == 1 && count == width) {
+      for (int64_t d = 0; d < depth; ++d) {
+        std::memcpy(to + d * width, panel + d * depth_step, width * sizeof(T));
+      }
+    } else if (depth_step == 1) {
+      for (int64_t r = 0; r < count; ++r) {
+        const T* row = panel + r * step;
+        for (int64_t d = 0; d < depth; ++d) to[d * width + r] = row[d];
+      }
+    } else {
+      for (int64_t d = 0; d < depth; ++d) {
+        for (int64_t r = 0; r < count; ++r) to[d * width + r] = panel[d * depth_step + r * step];
+      }
+    }
+    to += width * depth;
+  }
+}
+
+// The tile's part [rows, columns] of c = (c +) a b over `depth`, from one panel of each.
+template <typename T>
+void MicroKernel(int64_t depth, const T* a, const T* b, T* c, int64_t row_stride,
+                 int64_t column_stride, int64_t rows, int64_t columns, bool accumulate) {
+  constexpr int kColumns = kTileColumns<T>;
+  Vec<T> sum[kTileRows][kTileVecs] = {};
+  for (int64_t d = 0; d < depth; ++d) {
+    Vec<T> right[kTileVecs];
+    for (int v = 0; v < kTileVecs; ++v) right[v] = Load(b + d * kColumns + v * kLanes<T>);
+    for (int r = 0; r < kTileRows; ++r) {
+      const Vec<T> left = Splat(a[d * kTileRows + r]);
+      for (int v = 0; v < kTileVecs; ++v) sum[r][v] += left * right[v];
+    }
+  }
+  if (rows == kTileRows && columns == kColumns && column_stride == 1) {
+    for (int r = 0; r < kTileRows; ++r) {
+      for (int v = 0; v < kTileVecs; ++v) {
+        T* to = c + r * row_stride + v * kLanes<T>;
+        Store<T>(to, accumulate ? Load(to) + sum[r][v] : sum[r][v]);
+      }
+    }
+    return;
+  }
+  alignas(kVecBytes) T tile[kTileRows][kColumns];
+  for (int r = 0; r < kTileRows; ++r) {
+    for (int v = 0; v < kTileVecs; ++v) Store<T>(&tile[r][v * kLanes<T>], sum[r][v]);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < columns; ++j) {
+      T& to = c[r * row_stride + j * column_stride];
+      to = accumulate ? static_cast<T>(to + tile[r][j]) : tile[r][j];
+    }
+  }
+}
+
+template <typename T>
+void Clear(int64_t m, int64_t n, const StridedMatrix<T>& c) {
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) c.data[i * c.row_stride + j * c.column_stride] = T{};
+  }
+}
+
+// Whether oneDNN can read rows x columns as stored, or, when not, transposed.
+bool IsRowMajor(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
+  return (column_stride == 1 || columns == 1) && (row_stride >= columns || rows == 1);
+}
+
+}  // namespace
+
+template <typename T>
+size_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k) {
+  const int64_t rows = std::min(RoundUp(m, kTileRows), kBlockRows);
+  const int64_t columns = std::min<int64_t>(RoundUp(n, kTileColumns<T>), kBlockColumns<T>);
+  const int64_t depth = std::min(k, kBlockDepth);
+  return RoundUp((rows + columns) * depth * sizeof(T), kVecBytes) + kVecBytes;
+}
+
+template <typename T>
+void PackedGemm(int64_t m, int64_t n, int64_t k, StridedMatrix<const T> a, StridedMatrix<const T> b,
+                StridedMatrix<T> c, bool accumulate, void* workspace) {
+  using U = typename ArithmeticOf<T>::Type;
+  if (k == 0 && !accumulate) Clear(m, n, c);
+  const U* a_data = reinterpret_cast<const U*>(a.data);
+  const U* b_data = reinterpret_cast<const U*>(b.data);
+  U* c_data = reinterpret_cast<U*>(c.data);
+  // Panels of b first: they are read with aligned vector loads.
+  U* packed_b = static_cast<U*>(workspace);
+  U* packed_a = packed_b + std::min<int64_t>(RoundUp(n, kTileColumns<T>), kBlockColumns<T>) *
+                               std::min(k, kBlockDepth);
+  for (int64_t j0 = 0; j0 < n; j0 += kBlockColumns<T>) {
+    const int64_t columns = std::min(kBlockColumns<T>, n - j0);
+    for (int64_t d0 = 0; d0 < k; d0 += kBlockDepth) {
+      const int64_t depth = std::min(kBlockDepth, k - d0);
+      const bool adds = accumulate || d0 > 0;
+      Pack<U, kTileColumns<T>>(b_data + d0 * b.row_stride + j0 * b.column_stride, columns, depth,
+                               b.column_stride, b.row_stride, packed_b);
+      for (int64_t i0 = 0; i0 < m; i0 += kBlockRows) {
+        const int64_t rows = std::min(kBlockRows, m - i0);
+        Pack<U, kTileRows>(a_data + i0 * a.row_stride + d0 * a.column_stride, rows, depth,
+                           a.row_stride, a.column_stride, packed_a);
+        for (int64_t j = 0; j < columns; j += kTileColumns<T>) {
+          for (int64_t i = 0; i < rows; i += kTileRows) {
+            MicroKernel<U>(depth, packed_a + i * depth, packed_b + j * depth,
+                           c_data + (i0 + i) * c.row_stride + (j0 + j) * c.column_stride,
+                           c.row_stride, c.column_stride, std::min<int64_t>(kTileRows, rows - i),
+                           std::min<int64_t>(kTileColumns<T>, columns - j), adds);
+          }
+        }
+      }
+    }
+  }
+}
+
+bool HasUnitStrides(int64_t m, int64_t n, int64_t k, const StridedMatrix<const float>& a,
+                    const StridedMatrix<const float>& b, const StridedMatrix<float>& c) {
+  const bool is_a = IsRowMajor(m, k, a.row_stride, a.column_stride) ||
+                    IsRowMajor(k, m, a.column_stride, a.row_stride);
+  const bool is_b = IsRowMajor(k, n, b.row_stride, b.column_stride) ||
+                    IsRowMajor(n, k, b.column_stride, b.row_stride);
+  const bool is_c = IsRowMajor(m, n, c.row_stride, c.column_stride) ||
+                    IsRowMajor(n, m, c.column_stride, c.row_stride);
+  return is_a && is_b && is_c;
+}
+
+template <typename T>
+void Gemm(int64_t m, int64_t n, int64_t k, StridedMatrix<const T> a, StridedMatrix<const T> b,
+          StridedMatrix<T> c, bool accumulate, void* workspace) {
+  if (m == 0 || n == 0) return;
+  if constexpr (std::is_same_v<T, float>) {
+    if (k > 0 && HasUnitStrides(m, n, k, a, b, c)) {
+      if (!IsRowMajor(m, n, c.row_stride, c.column_stride)) {
+        // c' = b' a'.
+        Gemm<T>(n, m, k, {b.data, b.column_stride, b.row_stride},
+                {a.data, a.column_stride, a.row_stride}, {c.data, c.column_stride, c.row_stride},
+                accumulate, workspace);
+        return;
+      }
+      // A dimension of one element has any stride; oneDNN wants one that holds a row.
+      const bool transpose_a = !IsRowMajor(m, k, a.row_stride, a.column_stride);
+      const bool transpose_b = !IsRowMajor(k, n, b.row_stride, b.column_stride);
+      const int64_t lda = transpose_a ? std::max(a.column_stride, m) : std::max(a.row_stride, k);
+      const int64_t ldb = transpose_b ? std::max(b.column_stride, k) : std::max(b.row_stride, n);
+      OneDnnGemm(transpose_a, transpose_b, m, n, k, a.data, lda, b.data, ldb, c.data,
+                 std::max(c.row_stride, n), accumulate);
+      return;
+    }
+  }
+  PackedGemm<T>(m, n, k, a, b, c, accumulate, workspace);
+}
+
+template size_t GemmWorkspaceBytes<float>(int64_t, int64_t, int64_t);
+template size_t GemmWorkspaceBytes<double>(int64_t, int64_t, int64_t);
+template size_t GemmWorkspaceBytes<int8_t>(int64_t, int64_t, int64_t);
+template size_t GemmWorkspaceBytes<uint8_t>(int64_t, int64_t, int64_t);
+template size_t GemmWorkspaceBytes<int32_t>(int64_t, int64_t, int64_t);
+template size_t GemmWorkspaceBytes<int64_t>(int64_t, int64_t, int64_t);
+template void PackedGemm(int64_t, int64_t, int64_t, StridedMatrix<const float>,
+                         StridedMatrix<const float>, StridedMatrix<float>, bool, void*);
+template void PackedGemm(int64_t, int64_t, int64_t, StridedMatrix<const double>,
+                         StridedMatrix<const double>, StridedMatrix<double>, bool, void*);
+template void Gemm(int64_t, int64_t, int64_t, StridedMatrix<const float>,
+                   StridedMatrix<const float>, StridedMatrix<float>, bool, void*);
+template void Gemm(int64_t, int64_t, int64_t, StridedMatrix<const double>,
+                   StridedMatrix<const double>, StridedMatrix<double>, bool, void*);
+template void Gemm(int64_t, int64_t, int64_t, StridedMatrix<const int8_t>,
+                   StridedMatrix<const int8_t>, StridedMatrix<int8_t>, bool, void*);
+template void Gemm(int64_t, int64_t, int64_t, StridedMatrix<const uint8_t>,
+                   StridedMatrix<const uint8_t>, StridedMatrix<uint8_t>, bool, void*);
+template void Gemm(int64_t, int64_t, int64_t, StridedMatrix<const int32_t>,
+                   StridedMatrix<const int32_t>, StridedMatrix<int32_t>, bool, void*);
+template void Gemm(int64_t, int64_t, int64_t, StridedMatrix<const int64_t>,
+                   StridedMatrix<const int64_t>, StridedMatrix<int64_t>, bool, void*);
+
+}  // namespace penstock::kernels

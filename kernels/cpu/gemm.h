@@ -1,0 +1,48 @@
+// Matrix products on one thread: f32 with unit strides through oneDNN, everything else by a packed
+// product of our own.
+//
+// Ours follows Goto & van de Geijn, "Anatomy of high-performance matrix multiplication" (TOMS 2008)
+// and BLIS (Van Zee & van de Geijn, TOMS 2015): blocks of both operands are packed into panels of
+// the micro-kernel's height and width, so any strides will do; the micro-kernel holds its tile of c
+// in registers.
+//
+// Thread rule: any thread, each with its own workspace. Invariant: the order of summation depends
+// on m, n, k and the strides alone.
+
+#ifndef PENSTOCK_KERNELS_CPU_GEMM_H_
+#define PENSTOCK_KERNELS_CPU_GEMM_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace penstock::kernels {
+
+// A matrix in memory; strides in elements. Its transpose is the same with the strides swapped.
+template <typename T>
+struct StridedMatrix {
+  T* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t column_stride = 1;
+};
+
+// Bytes of workspace that a product of at most these sizes needs; a multiple of 64.
+template <typename T>
+size_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k);
+
+// c[m, n] = a[m, k] b[k, n], plus c when `accumulate`. Integers wrap.
+template <typename T>
+void Gemm(int64_t m, int64_t n, int64_t k, StridedMatrix<const T> a, StridedMatrix<const T> b,
+          StridedMatrix<T> c, bool accumulate, void* workspace);
+
+// The packed product for every T, f32 included.
+template <typename T>
+void PackedGemm(int64_t m, int64_t n, int64_t k, StridedMatrix<const T> a, StridedMatrix<const T> b,
+                StridedMatrix<T> c, bool accumulate, void* workspace);
+
+// Whether Gemm<float> hands such a product to oneDNN.
+bool HasUnitStrides(int64_t m, int64_t n, int64_t k, const StridedMatrix<const float>& a,
+                    const StridedMatrix<const float>& b, const StridedMatrix<float>& c);
+
+}  // namespace penstock::kernels
+
+#endif  // PENSTOCK_KERNELS_CPU_GEMM_H_

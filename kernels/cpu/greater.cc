@@ -1,0 +1,9 @@
+#include "kernels/cpu/elementwise.h"
+
+namespace penstock::kernels {
+
+KernelDef GreaterKernel() {
+  return CompareDef([](auto x, auto y) { return x > y; });
+}
+
+}  // namespace penstock::kernels

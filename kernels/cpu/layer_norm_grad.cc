@@ -1,0 +1,52 @@
+#include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/rows.h"
+
+namespace penstock::kernels {
+namespace {
+
+// With h = (x - mean) rstd and g = dy scale: dx = rstd (g - mean(g) - h mean(g h)).
+template <typename T>
+class LayerNormGrad : public CpuKernel {
+ public:
+  LayerNormGrad(const KernelSpec& spec, Device& device)
+      : CpuKernel(spec, device), rows_(RowsOf(spec.inputs[0])) {}
+
+  absl::Status Run(const KernelArgs& args) override {
+    const int64_t n = rows_.size;
+    const T* scale = Input<T>(args, 2);
+    pool_.ParallelFor(rows_.count, GrainRows(n), [&](int64_t begin, int64_t end, int) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* dy = Input<T>(args, 0) + row * n;
+        const T* x = Input<T>(args, 1) + row * n;
+        const auto m = Splat(Input<T>(args, 3)[row]);
+        const auto r = Splat(Input<T>(args, 4)[row]);
+        const auto mean_g = Splat(SumOf<T>(
+                                      n, [](auto d, auto s) { return d * s; }, dy, scale) /
+                                  static_cast<T>(n));
+        const auto mean_gh = Splat(
+            SumOf<T>(
+                n, [&](auto d, auto s, auto v) { return d * s * ((v - m) * r); }, dy, scale, x) /
+            static_cast<T>(n));
+        Map(
+            n, [&](auto d, auto s, auto v) { return r * (d * s - mean_g - (v - m) * r * mean_gh); },
+            Output<T>(args, 0) + row * n, dy, scale, x);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+ private:
+  Rows rows_;
+};
+
+bool CanAlias(const KernelSpec& spec, int input) {
+  return input <= 1 && CanAliasElementwise(spec, input);
+}
+
+}  // namespace
+
+KernelDef LayerNormGradKernel() {
+  return {.create = CreateKernel<LayerNormGrad, Floats>, .can_alias = CanAlias};
+}
+
+}  // namespace penstock::kernels

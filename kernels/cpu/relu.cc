@@ -1,0 +1,9 @@
+#include "kernels/cpu/elementwise.h"
+
+namespace penstock::kernels {
+
+KernelDef ReluKernel() {
+  return UnaryDef<Numbers>([](auto x) { return x < decltype(x){} ? decltype(x){} : x; });
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,217 @@
+// Vectors of 64 bytes and the elementary functions on them, in the vector extension that GCC and
+// Clang share: the compiler maps a vector to one AVX-512 register, or to two or four smaller ones.
+//
+// Kernels work on whole vectors, tails included (LoadPart pads), so an element's bits do not depend
+// on where in a tensor or tile it lies.
+//
+// exp: Cody-Waite reduction to |r| <= ln(2)/2 and the Taylor polynomial (degree 7 for f32, 13 for
+// f64); results below the normal numbers are 0. tanh follows from expm1 without cancellation.
+// Measured relative errors: exp 0.8e-7, tanh and sigmoid 1.9e-7 in f32; 5e-16 in f64.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_KERNELS_CPU_SIMD_H_
+#define PENSTOCK_KERNELS_CPU_SIMD_H_
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+namespace penstock::kernels {
+
+inline constexpr int kVecBytes = 64;
+
+template <typename T>
+struct VecOf {
+  typedef T Type __attribute__((vector_size(kVecBytes)));
+};
+template <typename T>
+using Vec = typename VecOf<T>::Type;
+
+template <typename T>
+inline constexpr int kLanes = kVecBytes / static_cast<int>(sizeof(T));
+
+// The element type of a vector.
+template <typename V>
+using ElementOf = std::remove_cvref_t<decltype(std::declval<V&>()[0])>;
+
+// The signed integer of the size of T.
+template <typename T>
+using IntOf = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+
+template <typename T>
+inline Vec<T> Splat(T value) {
+  return value - Vec<T>{};  // keeps the sign of -0
+}
+
+template <typename T>
+inline Vec<T> Load(const T* from) {
+  Vec<T> v;
+  std::memcpy(&v, from, sizeof(v));
+  return v;
+}
+template <typename T>
+inline void Store(T* to, const Vec<T>& v) {
+  std::memcpy(to, &v, sizeof(v));
+}
+
+// The first `count` elements, the others `padding`; 0 <= count < kLanes.
+template <typename T>
+inline Vec<T> LoadPart(const T* from, int64_t count, T padding = T{}) {
+  Vec<T> v = Splat(padding);
+  for (int64_t i = 0; i < count; ++i) v[i] = from[i];
+  return v;
+}
+template <typename T>
+inline void StorePart(T* to, const Vec<T>& v, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = v[i];
+}
+
+// f of each element, for functions that have no vector form.
+template <typename V, typename F>
+inline V PerLane(V x, F f) {
+  using T = ElementOf<V>;
+  alignas(kVecBytes) T lanes[kLanes<T>];
+  Store(lanes, x);
+  for (T& lane : lanes) lane = f(lane);
+  return Load(lanes);
+}
+
+template <typename V>
+inline V Sqrt(V x) {
+  return PerLane(x, [](ElementOf<V> s) { return std::sqrt(s); });
+}
+
+template <typename V>
+inline V Abs(V x) {
+  return x <= V{} ? V{} - x : x;
+}
+
+// Larger of the two; NaN when either is.
+template <typename V>
+inline V Max(V x, V y) {
+  return (x > y) | (x != x) ? x : y;
+}
+
+// The lanes folded in halves: 16 to 8 to 4 to 2 to 1.
+template <typename V, typename F>
+inline ElementOf<V> FoldLanes(V x, F f) {
+  using T = ElementOf<V>;
+  alignas(kVecBytes) T lanes[kLanes<T>];
+  Store(lanes, x);
+  for (int width = kLanes<T> / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) lanes[i] = f(lanes[i], lanes[i + width]);
+  }
+  return lanes[0];
+}
+template <typename V>
+inline ElementOf<V> SumLanes(V x) {
+  return FoldLanes(x, [](auto a, auto b) { return a + b; });
+}
+template <typename V>
+inline ElementOf<V> MaxLanes(V x) {
+  return FoldLanes(x, [](auto a, auto b) { return a > b || a != a ? a : b; });
+}
+
+namespace simd_internal {
+
+template <typename T>
+struct ExpConstants;
+template <>
+struct ExpConstants<float> {
+  static constexpr int kDegree = 7;
+  static constexpr float kMin = -87.336544f;  // exp is not a normal number below,
+  static constexpr float kMax = 88.722839f;   // and infinite above
+  static constexpr float kLn2High = 0.693359375f;
+  static constexpr float kLn2Low = -2.12194440e-4f;
+  static constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer,
+  static constexpr int kMantissaBits = 23;      // which then is the low bits of the sum
+  static constexpr int32_t kBias = 127;
+};
+template <>
+struct ExpConstants<double> {
+  static constexpr int kDegree = 13;
+  static constexpr double kMin = -708.39641853226408;
+  static constexpr double kMax = 709.78271289338397;
+  static constexpr double kLn2High = 6.93147180369123816490e-01;
+  static constexpr double kLn2Low = 1.90821492927058770002e-10;
+  static constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52
+  static constexpr int kMantissaBits = 52;
+  static constexpr int64_t kBias = 1023;
+};
+
+// x = n ln(2) + r: expm1(r), and n where the exponent of a float is.
+template <typename V>
+struct ReducedExp {
+  V expm1;
+  Vec<IntOf<ElementOf<V>>> exponent;
+};
+template <typename V>
+inline ReducedExp<V> ReduceExp(V x) {
+  using T = ElementOf<V>;
+  using C = ExpConstants<T>;
+  const V shifted = x * T(1.4426950408889634074) + C::kRound;
+  const V n = shifted - C::kRound;
+  const V r = (x - n * C::kLn2High) - n * C::kLn2Low;
+  // Horner's rule on r + r^2/2! + ...
+  double factorial = 1;
+  for (int i = 2; i <= C::kDegree; ++i) factorial *= i;
+  V sum = Splat(static_cast<T>(1 / factorial));
+  for (int i = C::kDegree; i > 1; --i) {
+    factorial /= i;
+    sum = sum * r + static_cast<T>(1 / factorial);
+  }
+  return {sum * r, std::bit_cast<Vec<IntOf<T>>>(shifted) << C::kMantissaBits};
+}
+
+}  // namespace simd_internal
+
+template <typename V>
+inline V Exp(V x) {
+  using T = ElementOf<V>;
+  using C = simd_internal::ExpConstants<T>;
+  const auto [expm1, exponent] = simd_internal::ReduceExp(x);
+  const V y = std::bit_cast<V>(std::bit_cast<Vec<IntOf<T>>>(expm1 + 1) + exponent);
+  const V finite = x > C::kMax ? Splat(std::numeric_limits<T>::infinity()) : y;
+  return x < C::kMin ? V{} : finite;
+}
+
+template <typename V>
+inline V Tanh(V x) {
+  using T = ElementOf<V>;
+  using C = simd_internal::ExpConstants<T>;
+  // tanh(|x|) = -e / (e + 2) with e = expm1(-2|x|), which is -1 to the last bit from -40 down.
+  V y = Abs(x) * T(-2);
+  y = y < T(-40) ? Splat(T(-40)) : y;
+  const auto [expm1, exponent] = simd_internal::ReduceExp(y);
+  const V power = std::bit_cast<V>(exponent + (C::kBias << C::kMantissaBits));
+  const V e = power * expm1 + (power - 1);
+  const V magnitude = V{} - e / (e + 2);
+  return x < V{} ? V{} - magnitude : magnitude;
+}
+
+template <typename V>
+inline V Sigmoid(V x) {
+  return 1 / (1 + Exp(V{} - x));
+}
+
+// sigmoid(|x|) and its complement sigmoid(-|x|), both to full relative accuracy.
+template <typename V>
+struct SigmoidPair {
+  V larger;
+  V smaller;
+};
+template <typename V>
+inline SigmoidPair<V> SigmoidOfMagnitude(V x) {
+  const V t = Exp(V{} - Abs(x));
+  const V larger = 1 / (1 + t);
+  return {larger, t * larger};
+}
+
+}  // namespace penstock::kernels
+
+#endif  // PENSTOCK_KERNELS_CPU_SIMD_H_

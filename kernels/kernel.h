@@ -1,0 +1,86 @@
+// What a device executes: a kernel is one operator at fixed local shapes on one device, made when a
+// plan is loaded and run many times.
+//
+// Thread rule: Create and Run on the device's executor; Run may use the device's thread pool.
+// Invariants: Run allocates nothing and writes only its outputs and workspace. It must give the
+// same bits for the same inputs every time.
+
+#ifndef PENSTOCK_KERNELS_KERNEL_H_
+#define PENSTOCK_KERNELS_KERNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "base/device.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "graph/kernel_spec.h"
+
+namespace penstock::kernels {
+
+using graph::KernelSpec;
+using graph::TileDesc;
+
+// What changes from one run to the next.
+struct KernelArgs {
+  absl::Span<void* const> inputs;  // one a KernelSpec input
+  absl::Span<void* const> outputs;
+  void* workspace = nullptr;  // at least workspace_bytes(), 64-byte aligned
+  uint64_t seed = 0;          // of the job, for random operators
+  int64_t step = 0;
+  int64_t microbatch = 0;
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual absl::Status Run(const KernelArgs& args) = 0;
+};
+
+// How to make a kernel, and what it needs, before any device exists.
+struct KernelDef {
+  // Bytes of scratch memory for this spec. Null: none.
+  std::function<size_t(const KernelSpec&, int num_threads)> workspace_bytes = nullptr;
+  // An error (kUnimplemented) for dtypes the kernel does not have.
+  std::function<absl::StatusOr<std::unique_ptr<Kernel>>(const KernelSpec&, Device&)> create =
+      nullptr;
+  // Whether output 0 may be the same memory as input i (elementwise kernels): checked by the memory
+  // planner. Null: never.
+  std::function<bool(const KernelSpec&, int input)> can_alias = nullptr;
+  // The kernel honours KernelSpec::accumulate itself; otherwise lowering adds an accumulate node.
+  bool supports_accumulate = false;
+};
+
+// Kernels by operator name for one kind of device.
+class KernelRegistry {
+ public:
+  absl::Status Add(std::string op, KernelDef def);
+  const KernelDef* Find(std::string_view op) const;  // null when unknown
+  std::vector<std::string_view> Names() const;
+
+ private:
+  absl::flat_hash_map<std::string, KernelDef> defs_;
+};
+
+// What a planner asks of these kernels on devices of `num_threads`. `registry` outlives the result.
+graph::KernelTraits TraitsOf(const KernelRegistry& registry, int num_threads);
+
+// Kernels of the CPU (kernels/cpu/).
+KernelRegistry CpuKernels();
+
+// Kernels that do nothing, for any operator named in `ops`: what measures the engine alone and is
+// the template for a new backend (kernels/null/).
+KernelRegistry NullKernels(absl::Span<const std::string_view> ops);
+
+}  // namespace penstock::kernels
+
+#endif  // PENSTOCK_KERNELS_KERNEL_H_

@@ -1,0 +1,57 @@
+#include "planner/compile.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "graph/text.h"
+#include "planner/decompose.h"
+#include "planner/fit.h"
+#include "planner/insert_reshards.h"
+#include "planner/lower_reshards.h"
+#include "planner/lower_to_plan.h"
+#include "planner/propagate.h"
+#include "planner/verify_plan.h"
+#include "xxhash.h"
+
+namespace penstock::planner {
+
+absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
+                             const CompileOptions& options) {
+  const Policy* policy = options.policies->Find(options.policy);
+  if (policy == nullptr) {
+    std::vector<std::string> names;
+    for (std::string_view name : options.policies->Names()) names.emplace_back(name);
+    return absl::InvalidArgumentError(absl::StrCat("no scheduling policy \"", options.policy,
+                                                   "\"; there are ", absl::StrJoin(names, ", ")));
+  }
+  const std::string text = graph::PrintGraph(graph);
+  if (graph.meshes().empty()) graph.mutable_meshes().push_back({"m", {}});
+
+  const std::vector<Pass> passes = {
+      {"propagate",
+       [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
+      {"decompose", [&](graph::Graph& g) { return DecomposeSplitFactors(ops, g); }},
+      {"insert-reshards", [&](graph::Graph& g) { return InsertReshards(ops, g); }},
+      {"lower-reshards", [&](graph::Graph& g) { return LowerReshards(ops, g); }},
+  };
+  RETURN_IF_ERROR(RunPasses(passes, options.passes, &graph));
+
+  LowerOptions lower;
+  lower.policy = policy;
+  lower.kernels = options.kernels;
+  lower.bucket_bytes = options.bucket_bytes;
+  lower.split_weight_gradients = options.split_weight_gradients;
+  ASSIGN_OR_RETURN(Plan plan, LowerToPlan(ops, graph, lower));
+  plan.strategy = options.strategy;
+  plan.graph_fingerprint = XXH64(text.data(), text.size(), 0);
+  if (options.verify) {
+    absl::StatusOr<PlanVerification> verification = VerifyPlan(plan, *options.policies);
+    if (!verification.ok()) return verification.status();
+  }
+  if (!options.memory_bytes.empty()) RETURN_IF_ERROR(CheckFits(plan, options.memory_bytes));
+  return plan;
+}
+
+}  // namespace penstock::planner

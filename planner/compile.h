@@ -1,0 +1,43 @@
+// From a graph to a verified plan: the one list of passes and the driver around it.
+//
+// Thread rule: a pure function.
+
+#ifndef PENSTOCK_PLANNER_COMPILE_H_
+#define PENSTOCK_PLANNER_COMPILE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "graph/graph.h"
+#include "graph/kernel_spec.h"
+#include "graph/op.h"
+#include "planner/pass.h"
+#include "planner/plan.h"
+#include "planner/policy.h"
+
+namespace penstock::planner {
+
+struct CompileOptions {
+  std::string policy = "1f1b";
+  const PolicyRegistry* policies = nullptr;
+  graph::KernelTraits kernels;  // kernels::TraitsOf(registry, threads)
+  std::string strategy;         // recorded in the plan
+  bool split_weight_gradients = false;
+  // Gradients of one dtype and group are reduced together up to this size; 0: each by itself.
+  int64_t bucket_bytes = 4 << 20;
+  // Memory of each device; empty: not checked.
+  std::vector<uint64_t> memory_bytes;
+  bool verify = true;
+  PassOptions passes;
+};
+
+// `graph` carries its mesh, some shardings and, for a pipeline, stages. Errors name the node, pass or
+// device concerned.
+absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
+                             const CompileOptions& options);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_COMPILE_H_

@@ -1,0 +1,47 @@
+// Fires a plan without kernels and without time, to prove that it cannot deadlock.
+//
+// Lanes, gates, in-phase order and communication are as plan.h says; a collective, send or receive
+// completes when all who meet there have started it. Kernels complete at once, so that a phase
+// takes as many steps as it has communication and channels to other phases.
+//
+// Once the policy's order is fixed, firing one phase never takes from another what it needs: a
+// channel has one producer and one consumer, and a lane one order. All firing sequences then lead
+// to the same end, and since channels' rates balance, a step leaves every place with the tokens it
+// found. So one step that completes proves all of them; two are fired, submitted together, so
+// that the peaks are those of steps that overlap. For a policy without a planned order, any phase
+// that is ready on every device of its stage is taken, latest kind first; that proves this order
+// alone.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_FIRE_PLAN_H_
+#define PENSTOCK_PLANNER_FIRE_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "planner/check_memory.h"
+#include "planner/check_plan.h"
+#include "planner/plan.h"
+#include "planner/policy.h"
+
+namespace penstock::planner {
+
+struct FiringResult {
+  std::vector<uint64_t> peak_live_bytes;  // of each device
+  uint64_t firings = 0;                   // of actors, in one step
+};
+
+// kFailedPrecondition names the cycle of phases and actors that wait for each other.
+// kInvalidArgument: the policy's planned order does not run every phase as often as it must.
+// REQUIRES: CheckReferences, CheckStructure and CheckMemory accept the plan, whose meetings and
+// workspaces are given.
+absl::StatusOr<FiringResult> FirePlan(const Plan& plan, const Policy& policy,
+                                      const Meetings& meetings,
+                                      const PhaseWorkspaceBytes& workspace_bytes);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_FIRE_PLAN_H_

@@ -1,0 +1,34 @@
+#include "planner/fit.h"
+
+#include <string>
+
+#include "base/strings.h"
+#include "planner/format.h"
+
+namespace penstock::planner {
+
+absl::Status CheckFits(const Plan& plan, const std::vector<uint64_t>& memory_bytes_per_device) {
+  if (memory_bytes_per_device.size() != plan.devices.size()) {
+    return absl::InvalidArgumentError(StrCat("the plan has ", plan.devices.size(),
+                                             " devices, but the memory of ",
+                                             memory_bytes_per_device.size(), " is given"));
+  }
+  size_t num_too_small = 0;
+  std::string message;
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    const DevicePlan& device = plan.devices[d];
+    const uint64_t available_bytes = memory_bytes_per_device[d];
+    if (device.arena_bytes <= available_bytes) continue;
+    if (++num_too_small > 1) continue;
+    message = StrCat("device ", d, " needs ", FormatBytes(device.arena_bytes), " (",
+                     device.arena_bytes, " bytes): state ", FormatBytes(device.state_bytes),
+                     ", channels ", FormatBytes(device.channel_bytes), ", workspace ",
+                     FormatBytes(device.workspace_bytes), "; it has ", FormatBytes(available_bytes),
+                     " (", available_bytes, " bytes)");
+  }
+  if (num_too_small == 0) return absl::OkStatus();
+  if (num_too_small > 1) StrAppend(&message, "; ", num_too_small - 1, " more devices do not fit");
+  return absl::ResourceExhaustedError(message);
+}
+
+}  // namespace penstock::planner

@@ -1,0 +1,167 @@
+#include "tests/support/collective_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/random.h"
+#include "base/strings.h"
+
+namespace penstock::testing {
+namespace {
+
+template <typename T>
+T Wrap(__int128 exact) {
+  return static_cast<T>(static_cast<uint64_t>(exact));  // modulo 2^bits
+}
+
+template <typename T>
+T Combine(ReduceOp op, T a, T b) {
+  constexpr bool is_integer = std::is_integral_v<T>;
+  switch (op) {
+    case ReduceOp::kSum:
+      if constexpr (is_integer) return Wrap<T>(static_cast<__int128>(a) + b);
+      return a + b;
+    case ReduceOp::kProd:
+      if constexpr (is_integer) return Wrap<T>(static_cast<__int128>(a) * b);
+      return a * b;
+    case ReduceOp::kMax:
+      return std::max(a, b);
+    case ReduceOp::kMin:
+      return std::min(a, b);
+  }
+  return a;
+}
+
+void CombineElement(const CollectiveSpec& spec, std::byte* folded, const std::byte* term) {
+  const auto combine = [&]<typename T>(T) {
+    T a, b;
+    std::memcpy(&a, folded, sizeof(T));
+    std::memcpy(&b, term, sizeof(T));
+    a = Combine(spec.reduce, a, b);
+    std::memcpy(folded, &a, sizeof(T));
+  };
+  switch (spec.dtype) {
+    case DType::kF32:
+      return combine(float{});
+    case DType::kF64:
+      return combine(double{});
+    case DType::kI8:
+      return combine(int8_t{});
+    case DType::kU8:
+    case DType::kBool:
+      return combine(uint8_t{});
+    case DType::kI32:
+      return combine(int32_t{});
+    case DType::kI64:
+      return combine(int64_t{});
+    case DType::kF16:
+    case DType::kBF16:
+      break;  // no reductions
+  }
+}
+
+// Elements [begin, begin + count) of `bytes`, appended to `to`.
+void AppendElements(const CollectiveSpec& spec, const Bytes& bytes, int64_t begin, int64_t count,
+                    Bytes* to) {
+  const auto size = static_cast<int64_t>(ByteSize(spec.dtype));
+  to->insert(to->end(), bytes.begin() + begin * size, bytes.begin() + (begin + count) * size);
+}
+
+// Piece `piece` of the reduction: its terms in the order that the algorithm defines.
+Bytes ReducePiece(const CollectiveSpec& spec, const std::vector<Bytes>& inputs, int piece) {
+  const int n = static_cast<int>(inputs.size());
+  const int64_t begin =
+      std::accumulate(spec.counts.begin(), spec.counts.begin() + piece, int64_t{0});
+  const int first = spec.algorithm == CollectiveAlgorithm::kRing ? piece + 1 : 0;
+  Bytes folded;
+  for (int i = 0; i < n; ++i) {
+    Bytes term;
+    AppendElements(spec, inputs[(first + i) % n], begin, spec.counts[piece], &term);
+    if (i == 0) {
+      folded = std::move(term);
+      continue;
+    }
+    const size_t size = ByteSize(spec.dtype);
+    for (size_t at = 0; at < folded.size(); at += size) {
+      CombineElement(spec, &folded[at], &term[at]);
+    }
+  }
+  return folded;
+}
+
+}  // namespace
+
+std::vector<Bytes> ReferenceCollective(const CollectiveSpec& spec,
+                                       const std::vector<Bytes>& inputs) {
+  const int n = static_cast<int>(inputs.size());
+  std::vector<Bytes> outputs(n);
+  for (int rank = 0; rank < n; ++rank) {
+    Bytes& output = outputs[rank];
+    switch (spec.kind) {
+      case CollectiveKind::kAllReduce:
+        for (int piece = 0; piece < n; ++piece) {
+          const Bytes reduced = ReducePiece(spec, inputs, piece);
+          output.insert(output.end(), reduced.begin(), reduced.end());
+        }
+        break;
+      case CollectiveKind::kReduceScatter:
+        output = ReducePiece(spec, inputs, rank);
+        break;
+      case CollectiveKind::kAllGather:
+        for (const Bytes& input : inputs) output.insert(output.end(), input.begin(), input.end());
+        break;
+      case CollectiveKind::kAllToAll:
+        for (int source = 0; source < n; ++source) {
+          const auto row = spec.counts.begin() + source * n;
+          AppendElements(spec, inputs[source], std::accumulate(row, row + rank, int64_t{0}),
+                         row[rank], &output);
+        }
+        break;
+      case CollectiveKind::kBroadcast:
+        output = inputs[spec.root];
+        break;
+      case CollectiveKind::kPermute:
+        for (int source = 0; source < n; ++source) {
+          if (static_cast<int>(spec.peers[source]) == rank) output = inputs[source];
+        }
+        break;
+    }
+  }
+  return outputs;
+}
+
+Bytes RandomElements(DType dtype, int64_t count, uint64_t seed) {
+  const RandomKey key{seed, 17, 0};
+  const size_t size = ByteSize(dtype);
+  Bytes bytes(count * size);
+  for (int64_t i = 0; i < count; ++i) {
+    std::byte* element = &bytes[i * size];
+    const uint64_t word = uint64_t{RandomWord(key, 2 * i)} << 32 | RandomWord(key, 2 * i + 1);
+    const double real = std::ldexp(static_cast<double>(static_cast<int64_t>(word)) * 0x1p-63,
+                                   static_cast<int>(word % 12));
+    const auto real32 = static_cast<float>(real);
+    const auto truth = static_cast<uint8_t>(word & 1);
+    if (dtype == DType::kF32) {
+      std::memcpy(element, &real32, size);
+    } else if (dtype == DType::kF64) {
+      std::memcpy(element, &real, size);
+    } else if (dtype == DType::kBool) {
+      std::memcpy(element, &truth, size);
+    } else {
+      std::memcpy(element, &word, size);
+    }
+  }
+  return bytes;
+}
+
+std::string Describe(const CollectiveSpec& spec) {
+  static constexpr const char* kReduceNames[] = {"sum", "max", "min", "prod"};
+  return StrCat(Name(spec.algorithm), " ", Name(spec.kind), " of ", Name(spec.dtype), " ",
+                kReduceNames[static_cast<int>(spec.reduce)], ", ", spec.devices.size(),
+                " ranks, counts ", StrJoin(spec.counts, " "), ", chunks of ", spec.chunk_bytes,
+                " bytes");
+}
+
+}  // namespace penstock::testing

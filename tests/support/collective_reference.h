@@ -1,0 +1,33 @@
+// What collectives are to produce, computed the slow way from the definitions in
+// base/collective.h: element by element, with an arithmetic of its own.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_TESTS_SUPPORT_COLLECTIVE_REFERENCE_H_
+#define PENSTOCK_TESTS_SUPPORT_COLLECTIVE_REFERENCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/collective.h"
+
+namespace penstock::testing {
+
+using Bytes = std::vector<std::byte>;
+
+// The outputs of all ranks, given the inputs of all ranks (InputCount elements each).
+std::vector<Bytes> ReferenceCollective(const CollectiveSpec& spec,
+                                       const std::vector<Bytes>& inputs);
+
+// Elements such that another association of a sum or product gives other bits: floats of mixed
+// magnitude and sign, integers over their whole range, bools 0 and 1.
+Bytes RandomElements(DType dtype, int64_t count, uint64_t seed);
+
+// "ring all_reduce of f32 sum, 3 ranks, counts 4 0 7, chunks of 64 bytes".
+std::string Describe(const CollectiveSpec& spec);
+
+}  // namespace penstock::testing
+
+#endif  // PENSTOCK_TESTS_SUPPORT_COLLECTIVE_REFERENCE_H_

@@ -1,0 +1,143 @@
+#include "tests/support/engine_harness.h"
+
+#include <utility>
+
+#include "actors/check_plan.h"
+#include "base/status_macros.h"
+#include "tests/support/late_device.h"
+
+namespace penstock::testing {
+
+using actors::DeviceExecutor;
+using actors::StageController;
+using actors::StageLink;
+
+EngineHarness::EngineHarness(planner::Plan plan, uint64_t seed)
+    : plan_(std::move(plan)), random_(seed) {}
+
+EngineHarness::~EngineHarness() {
+  for (const auto& executor : executors_) executor->Cancel();
+}
+
+absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
+    planner::Plan plan, const HarnessOptions& options, const kernels::KernelRegistry& kernels,
+    const planner::PolicyRegistry& policies) {
+  RETURN_IF_ERROR(actors::CheckPlan(plan));
+  std::unique_ptr<EngineHarness> harness(new EngineHarness(std::move(plan), options.seed));
+  const planner::Plan& checked = harness->plan_;
+  const auto num_devices = static_cast<uint32_t>(checked.devices.size());
+  transport::TransportOptions transport_options;
+  transport_options.num_devices = num_devices;
+  transport_options.num_channels = checked.num_channels;
+  harness->transport_ = transport::CreateInprocTransport(transport_options);
+  for (uint32_t i = 0; i < num_devices; ++i) {
+    if (options.is_late) {
+      harness->devices_.push_back(std::make_unique<LateDevice>(options.seed * 31 + i));
+    } else {
+      harness->devices_.push_back(CreateCpuDevice(1));
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<Memory> arena,
+                     harness->devices_[i]->Allocate(checked.devices[i].arena_bytes,
+                                                    MemoryKind::kDevice));
+    harness->arenas_.push_back(std::move(arena));
+    harness->links_.push_back(std::make_unique<StageLink>());
+  }
+  const planner::Policy* policy = policies.Find(checked.policy);
+  if (policy == nullptr) return absl::NotFoundError("no such policy");
+  for (uint32_t stage = 0; stage < checked.stages.size(); ++stage) {
+    std::vector<StageLink*> links;
+    for (const uint32_t device : checked.stages[stage].devices) {
+      links.push_back(harness->links_[device].get());
+    }
+    ASSIGN_OR_RETURN(std::unique_ptr<StageController> controller,
+                     StageController::Create(checked, stage, *policy, std::move(links)));
+    harness->stages_.push_back(std::move(controller));
+  }
+  for (uint32_t i = 0; i < num_devices; ++i) {
+    ASSIGN_OR_RETURN(transport::Endpoint * endpoint, harness->transport_->OpenEndpoint(i));
+    actors::ExecutorParts parts;
+    parts.plan = &checked;
+    parts.device_index = i;
+    parts.target = {harness->devices_[i].get(), &kernels, harness->arenas_[i]->data(), endpoint};
+    parts.stage = harness->links_[i].get();
+    parts.observer = harness.get();
+    parts.clock = &harness->clock_;
+    actors::ExecutorOptions executor_options;
+    executor_options.acts_per_poll = options.acts_per_poll;
+    executor_options.trace_capacity = options.trace_capacity;
+    ASSIGN_OR_RETURN(std::unique_ptr<DeviceExecutor> executor,
+                     DeviceExecutor::Create(parts, executor_options));
+    harness->executors_.push_back(std::move(executor));
+  }
+  return harness;
+}
+
+int64_t EngineHarness::Submit(std::vector<Tensor> feeds) {
+  auto buffers = std::make_shared<actors::StepBuffers>();
+  buffers->feeds = std::move(feeds);
+  for (const planner::FetchPlan& fetch : plan_.fetches) buffers->fetches.emplace_back(fetch.type);
+  const int64_t step = submitted_++;
+  buffers_[step] = buffers;
+  for (const auto& executor : executors_) executor->SubmitStep(step, buffers);
+  for (const auto& stage : stages_) stage->SetSubmittedSteps(submitted_);
+  return step;
+}
+
+bool EngineHarness::IsDone() const {
+  for (int64_t step = 0; step < submitted_; ++step) {
+    const auto it = done_.find(step);
+    if (it == done_.end() || it->second < executors_.size()) return false;
+  }
+  return true;
+}
+
+bool EngineHarness::PollOne() {
+  const size_t pick = random_() % (executors_.size() + stages_.size());
+  if (pick < executors_.size()) return executors_[pick]->Poll();
+  return stages_[pick - executors_.size()]->Poll();
+}
+
+bool EngineHarness::RunUntilDone() {
+  // Late streams hold work back for a few polls, and one of many pollers may be picked rarely.
+  const int kMaxIdlePolls = 2000;
+  for (int idle = 0; idle < kMaxIdlePolls; ++idle) {
+    if (IsDone()) return true;
+    if (PollOne()) idle = 0;
+  }
+  return IsDone();
+}
+
+absl::Status EngineHarness::StepStatus(int64_t step) const {
+  for (const auto& [failed, message] : errors_) {
+    if (failed == step) return absl::UnknownError(message);
+  }
+  const auto it = poisoned_.find(step);
+  if (it != poisoned_.end() && it->second) return absl::UnknownError("poisoned");
+  return absl::OkStatus();
+}
+
+std::vector<double> EngineHarness::Read(uint32_t device, uint32_t reg, uint32_t slot) const {
+  const planner::RegisterPlan& plan = plan_.devices[device].registers[reg];
+  const auto* data = reinterpret_cast<const double*>(arenas_[device]->data() + plan.offset +
+                                                     slot * plan.slot_bytes);
+  return {data, data + plan.slot_bytes / sizeof(double)};
+}
+
+std::vector<std::string> EngineHarness::Describe() const {
+  std::vector<std::string> lines;
+  for (const auto& executor : executors_) {
+    for (std::string& line : executor->Describe()) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+void EngineHarness::OnStepDone(const actors::DeviceStepReport& report) {
+  ++done_[report.step];
+  if (report.is_poisoned) poisoned_[report.step] = true;
+}
+
+void EngineHarness::OnError(uint32_t, int64_t step, const absl::Status& status) {
+  errors_.emplace_back(step, std::string(status.message()));
+}
+
+}  // namespace penstock::testing

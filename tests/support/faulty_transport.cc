@@ -1,0 +1,188 @@
+#include "tests/support/faulty_transport.h"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace penstock::testing {
+namespace {
+
+using transport::Endpoint;
+using transport::Request;
+using transport::Tag;
+using transport::Transport;
+using transport::TransportStats;
+
+class FaultyEndpoint final : public Endpoint {
+ public:
+  FaultyEndpoint(Endpoint* inner, uint32_t device, const FaultOptions& options)
+      : inner_(inner), device_(device), options_(options), random_(options.seed + device) {}
+
+  uint32_t generation() const override { return inner_->generation(); }
+
+  void Send(uint32_t peer, Tag tag, const void* data, size_t num_bytes, uint32_t flags,
+            Request* request) override {
+    if (Held* held = Hold(peer, tag, true, request)) {
+      held->sent = {static_cast<const char*>(data), num_bytes};
+      held->sent_hash = std::hash<std::string_view>()(held->sent);
+      inner_->Send(peer, tag, data, num_bytes, flags, &held->inner);
+    }
+  }
+
+  void Recv(uint32_t peer, Tag tag, void* data, size_t num_bytes, Request* request) override {
+    if (Held* held = Hold(peer, tag, false, request)) {
+      inner_->Recv(peer, tag, data, num_bytes, &held->inner);
+    }
+  }
+
+  bool can_view() const override { return !options_.hide_views && inner_->can_view(); }
+
+  void View(uint32_t peer, Tag tag, size_t num_bytes, Request* request) override {
+    if (Held* held = Hold(peer, tag, false, request)) {
+      held->is_view = true;
+      inner_->View(peer, tag, num_bytes, &held->inner);
+    }
+  }
+
+  void Release(Request* request) override {
+    auto* held = static_cast<Held*>(std::exchange(request->internal, nullptr));
+    request->view = nullptr;
+    inner_->Release(&held->inner);
+    free_.push_back(held);
+  }
+
+  void Cancel(Request* request) override {
+    if (request->state != Request::State::kPending) return;
+    auto* held = static_cast<Held*>(request->internal);
+    if (held->inner.state != Request::State::kPending) return;  // over, though not told yet
+    inner_->Cancel(&held->inner);
+    if (held->inner.state == Request::State::kPending) return;
+    std::erase(pending_, held);
+    End(held);
+  }
+
+  bool Progress() override {
+    inner_->Progress();
+    std::shuffle(pending_.begin(), pending_.end(), random_);
+    std::vector<Held*> ended;
+    std::erase_if(pending_, [&](Held* held) {
+      const bool is_over = held->inner.is_done() && held->delay-- <= 0;
+      if (is_over) ended.push_back(held);
+      return is_over;
+    });
+    for (Held* held : ended) End(held);
+    const bool is_holding = std::any_of(pending_.begin(), pending_.end(),
+                                        [](Held* held) { return held->inner.is_done(); });
+    if (is_holding && wakeup_) wakeup_();  // the owner must not sleep on what is held back here
+    return !ended.empty();
+  }
+
+  void SetWakeup(std::function<void()> wakeup) override {
+    wakeup_ = wakeup;
+    inner_->SetWakeup(std::move(wakeup));
+  }
+
+ private:
+  struct Held {
+    Request inner;
+    Request* outer = nullptr;
+    int delay = 0;
+    bool is_view = false;
+    std::string_view sent;  // of a send
+    size_t sent_hash = 0;
+  };
+
+  // Null if the request is to fail.
+  Held* Hold(uint32_t peer, Tag tag, bool is_send, Request* request) {
+    if (free_.empty()) {
+      held_.emplace_back();
+      free_.push_back(&held_.back());
+    }
+    Held* held = free_.back();
+    free_.pop_back();
+    held->outer = request;
+    held->is_view = false;
+    held->sent = {};
+    held->sent_hash = std::hash<std::string_view>()(held->sent);
+    held->delay = std::uniform_int_distribution<int>(0, options_.max_delay)(random_);
+    request->state = Request::State::kPending;
+    request->flags = 0;
+    request->view = nullptr;
+    request->status = absl::OkStatus();
+    request->internal = held;
+    pending_.push_back(held);
+    if (wakeup_) wakeup_();  // the inner request may be over already
+    if (!options_.fail) return held;
+    held->inner.status = options_.fail({device_, peer, tag, is_send});
+    if (held->inner.status.ok()) return held;
+    held->inner.state = Request::State::kFailed;
+    return nullptr;
+  }
+
+  void End(Held* held) {
+    Request* request = held->outer;
+    request->flags = held->inner.flags;
+    request->view = held->inner.view;
+    request->status = held->inner.status;
+    request->state = held->inner.state;
+    if (request->state == Request::State::kDone &&
+        std::hash<std::string_view>()(held->sent) != held->sent_hash) {
+      request->state = Request::State::kFailed;
+      request->status = absl::InternalError("the bytes of a send changed before it was done");
+    }
+    if (held->is_view && request->state == Request::State::kDone) return;  // until Release
+    request->internal = nullptr;
+    free_.push_back(held);
+  }
+
+  Endpoint* inner_;
+  const uint32_t device_;
+  const FaultOptions& options_;
+  std::mt19937_64 random_;
+  std::function<void()> wakeup_;
+  std::deque<Held> held_;
+  std::vector<Held*> free_;
+  std::vector<Held*> pending_;
+};
+
+class FaultyTransport final : public Transport {
+ public:
+  FaultyTransport(std::unique_ptr<Transport> inner, FaultOptions options)
+      : options_(std::move(options)), inner_(std::move(inner)) {
+    endpoints_.resize(inner_->num_devices());
+  }
+
+  std::string name() const override { return "faulty " + inner_->name(); }
+  uint32_t num_devices() const override { return inner_->num_devices(); }
+
+  absl::StatusOr<Endpoint*> OpenEndpoint(uint32_t device) override {
+    absl::StatusOr<Endpoint*> inner = inner_->OpenEndpoint(device);
+    if (!inner.ok()) return inner;
+    std::unique_ptr<FaultyEndpoint>& endpoint = endpoints_[device];
+    if (endpoint == nullptr) {
+      endpoint = std::make_unique<FaultyEndpoint>(*inner, device, options_);
+    }
+    return endpoint.get();
+  }
+
+  TransportStats stats() const override { return inner_->stats(); }
+
+ private:
+  const FaultOptions options_;
+  std::unique_ptr<Transport> inner_;
+  std::vector<std::unique_ptr<FaultyEndpoint>> endpoints_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> CreateFaultyTransport(std::unique_ptr<Transport> inner,
+                                                 FaultOptions options) {
+  return std::make_unique<FaultyTransport>(std::move(inner), std::move(options));
+}
+
+}  // namespace penstock::testing

@@ -1,0 +1,44 @@
+// A transport that behaves worse than the one inside it, yet within the contract: completions are
+// held back and come in another order, views can be denied, and requests fail where a test says so.
+// It also holds its users to the contract: a send whose bytes were changed before it was done
+// fails. Reproducible from a seed when the endpoints are driven by one thread.
+//
+// Thread rule: the inner transport's; `fail` is called on the posting endpoint's thread.
+
+#ifndef PENSTOCK_TESTS_SUPPORT_FAULTY_TRANSPORT_H_
+#define PENSTOCK_TESTS_SUPPORT_FAULTY_TRANSPORT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+
+#include "transport/transport.h"
+
+namespace penstock::testing {
+
+struct FaultOptions {
+  uint64_t seed = 1;
+  // A completion is held back for 0 to this many calls of Progress.
+  int max_delay = 8;
+  // can_view() is false, as between hosts.
+  bool hide_views = false;
+
+  struct Post {
+    uint32_t device = 0;
+    uint32_t peer = 0;
+    transport::Tag tag;
+    bool is_send = false;
+  };
+  // Asked about every request that is posted; a status that is not OK becomes the request's, and
+  // the inner transport never sees it.
+  std::function<absl::Status(const Post&)> fail = {};
+};
+
+std::unique_ptr<transport::Transport> CreateFaultyTransport(
+    std::unique_ptr<transport::Transport> inner, FaultOptions options);
+
+}  // namespace penstock::testing
+
+#endif  // PENSTOCK_TESTS_SUPPORT_FAULTY_TRANSPORT_H_

@@ -1,0 +1,107 @@
+// A fixture for tests of planner passes on graphs written as text.
+//
+// Thread rule: one thread.
+
+#ifndef PENSTOCK_TESTS_SUPPORT_PLANNER_FIXTURE_H_
+#define PENSTOCK_TESTS_SUPPORT_PLANNER_FIXTURE_H_
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "graph/gradients.h"
+#include "graph/graph.h"
+#include "graph/op.h"
+#include "graph/text.h"
+#include "graph/verify.h"
+#include "kernels/kernel.h"
+#include "planner/compile.h"
+#include "planner/decompose.h"
+#include "planner/insert_reshards.h"
+#include "planner/lower_reshards.h"
+#include "planner/propagate.h"
+
+namespace penstock::testing {
+
+class PlannerFixture : public ::testing::Test {
+ protected:
+  graph::Graph MustParse(std::string_view text) const {
+    absl::StatusOr<graph::Graph> graph = graph::ParseGraph(text, "test.pst", ops_);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    return graph.ok() ? *std::move(graph) : graph::Graph();
+  }
+
+  // With the gradients of the one returned scalar.
+  graph::Graph Differentiate(const graph::Graph& forward) const {
+    absl::StatusOr<graph::Graph> graph = graph::AddGradients(ops_, forward);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    return graph.ok() ? *std::move(graph) : graph::Graph();
+  }
+
+  graph::Graph InsertReshards(graph::Graph graph) const {
+    const auto check = [&](const absl::Status& status) {
+      EXPECT_TRUE(status.ok()) << status;
+      const absl::Status verified = graph::VerifyGraph(graph);
+      EXPECT_TRUE(verified.ok()) << verified << "\n" << graph::PrintGraph(graph);
+    };
+    check(planner::Propagate(planner::PropagationLevel::kUserPriority, &graph));
+    check(planner::DecomposeSplitFactors(ops_, graph));
+    check(planner::InsertReshards(ops_, graph));
+    return graph;
+  }
+
+  // Through all passes up to lower-reshards.
+  graph::Graph Lower(graph::Graph graph) const {
+    graph = InsertReshards(std::move(graph));
+    const absl::Status status = planner::LowerReshards(ops_, graph);
+    EXPECT_TRUE(status.ok()) << status;
+    const absl::Status verified = graph::VerifyGraph(graph);
+    EXPECT_TRUE(verified.ok()) << verified << "\n" << graph::PrintGraph(graph);
+    return graph;
+  }
+  graph::Graph Lower(std::string_view text) const { return Lower(MustParse(text)); }
+
+  static std::map<std::string, int> CountOps(const graph::Graph& graph) {
+    std::map<std::string, int> counts;
+    for (const graph::Node& node : graph.nodes()) ++counts[std::string(node.op->name())];
+    return counts;
+  }
+
+  // The statements of operators called `op`, as printed.
+  static std::vector<std::string> Statements(const graph::Graph& graph, std::string_view op) {
+    std::vector<std::string> statements;
+    for (const graph::Node& node : graph.nodes()) {
+      if (node.op->name() == op) statements.push_back(graph::PrintNode(graph, node));
+    }
+    return statements;
+  }
+
+  // The sharding of the value called `name`, as printed.
+  static std::string ShardingOf(const graph::Graph& graph, std::string_view name) {
+    const graph::ValueId value = graph.FindValue(name);
+    if (value == graph::kNoValue || !graph.value(value).sharding) return "none";
+    return graph::ToString(graph.meshes()[0], *graph.value(value).sharding);
+  }
+
+  // A verified plan.
+  planner::Plan Compile(graph::Graph graph, std::string policy = "1f1b") const {
+    planner::CompileOptions options;
+    options.policy = std::move(policy);
+    options.policies = &policies_;
+    options.kernels = kernels::TraitsOf(kernels_, 1);
+    absl::StatusOr<planner::Plan> plan = planner::Compile(ops_, std::move(graph), options);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? *std::move(plan) : planner::Plan();
+  }
+
+  const graph::OpRegistry ops_ = graph::BuiltinOps();
+  const kernels::KernelRegistry kernels_ = kernels::CpuKernels();
+  const planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
+};
+
+}  // namespace penstock::testing
+
+#endif  // PENSTOCK_TESTS_SUPPORT_PLANNER_FIXTURE_H_

@@ -1,0 +1,358 @@
+#include "transport/collectives/schedule.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/dtype.h"
+#include "transport/reduce.h"
+
+namespace penstock::transport {
+namespace {
+
+// A ring's reduction runs in this many lanes, each a chunk behind the other, so that one lane's
+// chunk travels while the other's is folded.
+constexpr int64_t kRingLanes = 2;
+
+// Partial results that a lane of a ring reduce_scatter holds between fold and send. With two, a
+// fold waits only for the send of the fold before the last, which waits for nothing later than
+// itself.
+constexpr int64_t kScratchSlots = 2;
+
+int64_t ChunkElements(const CollectiveSpec& spec) {
+  return spec.chunk_bytes / static_cast<int64_t>(ByteSize(spec.dtype));
+}
+
+// An empty piece travels too, as one message of no bytes: flags must reach everyone.
+int64_t NumChunks(const CollectiveSpec& spec, int64_t count) {
+  const int64_t chunk_elements = ChunkElements(spec);
+  return std::max<int64_t>(1, (count - 1) / chunk_elements + 1);
+}
+
+int64_t MaxChunks(const CollectiveSpec& spec) {
+  return NumChunks(spec, *std::max_element(spec.counts.begin(), spec.counts.end()));
+}
+
+class Builder {
+ public:
+  Builder(const CollectiveSpec& spec, int rank, bool can_view)
+      : spec_(spec),
+        n_(static_cast<int>(spec.devices.size())),
+        rank_(rank),
+        can_view_(can_view),
+        element_bytes_(static_cast<int64_t>(ByteSize(spec.dtype))),
+        chunk_elements_(ChunkElements(spec)),
+        max_chunks_(MaxChunks(spec)) {
+    int64_t offset = 0;
+    for (int64_t count : spec.counts) {
+      offsets_.push_back(offset);
+      offset += count;
+    }
+  }
+
+  Schedule Build() {
+    if (n_ == 1) {
+      Keep(0, 0, InputCount(spec_, 0));
+      return std::move(schedule_);
+    }
+    const bool is_ring = spec_.algorithm == CollectiveAlgorithm::kRing;
+    switch (spec_.kind) {
+      case CollectiveKind::kAllReduce:
+      case CollectiveKind::kReduceScatter:
+        is_ring ? RingReduce() : DirectReduce();
+        break;
+      case CollectiveKind::kAllGather:
+        Keep(0, offsets_[rank_], spec_.counts[rank_]);
+        is_ring ? RingGather() : DirectGather();
+        break;
+      case CollectiveKind::kAllToAll:
+        AllToAll();
+        break;
+      case CollectiveKind::kBroadcast:
+        if (rank_ == static_cast<int>(spec_.root)) Keep(0, 0, spec_.counts[0]);
+        is_ring ? ChainBroadcast() : DirectBroadcast();
+        break;
+      case CollectiveKind::kPermute:
+        Permute();
+        break;
+    }
+    return std::move(schedule_);
+  }
+
+ private:
+  bool is_all_reduce() const { return spec_.kind == CollectiveKind::kAllReduce; }
+  int Rank(int rank) const { return ((rank % n_) + n_) % n_; }
+  uint32_t Device(int rank) const { return spec_.devices[Rank(rank)]; }
+
+  template <typename StreamType, typename... Args>
+  StreamType* NewStream(Args&&... args) {
+    auto stream = std::make_unique<StreamType>(std::forward<Args>(args)...);
+    StreamType* result = stream.get();
+    schedule_.streams.push_back(std::move(stream));
+    return result;
+  }
+
+  FoldStream* NewFold(std::vector<uint32_t> terms) {
+    return NewStream<FoldStream>(std::move(terms), FindFold(spec_.reduce, spec_.dtype),
+                                 element_bytes_, can_view_);
+  }
+
+  void Keep(int64_t input_element, int64_t output_element, int64_t count) {
+    schedule_.copies.push_back(
+        {input_element * element_bytes_, output_element * element_bytes_, count * element_bytes_});
+  }
+
+  // Chunk `c` of a piece of `count` elements that starts at `element` of `place`. Pieces that pass
+  // between the same two ranks in one direction have different `numbers`.
+  Chunk ChunkOf(Place place, int64_t element, int64_t count, int64_t c, int64_t number) const {
+    const int64_t begin = c * chunk_elements_;
+    Chunk chunk;
+    chunk.place = place;
+    chunk.offset = (element + begin) * element_bytes_;
+    chunk.num_bytes = std::min(chunk_elements_, count - begin) * element_bytes_;
+    chunk.message = static_cast<uint64_t>(number * max_chunks_ + c);
+    return chunk;
+  }
+
+  // All chunks of a piece. With `after`, chunk c waits until that has finished c + 1.
+  void AddPiece(Stream* stream, Place place, int64_t element, int64_t count, int64_t number,
+                const Stream* after = nullptr) const {
+    for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
+      Chunk chunk = ChunkOf(place, element, count, c, number);
+      chunk.after = after;
+      chunk.after_count = c + 1;
+      stream->Add(chunk);
+    }
+  }
+
+  void DirectReduce() {
+    std::vector<Stream*> sends(n_);
+    for (int step = 1; step < n_; ++step) {
+      const int peer = Rank(rank_ + step);
+      sends[peer] = NewStream<SendStream>(Device(peer));
+      AddPiece(sends[peer], Place::kInput, offsets_[peer], spec_.counts[peer], peer);
+    }
+    std::vector<uint32_t> terms = spec_.devices;
+    terms[rank_] = FoldStream::kOwn;
+    FoldStream* fold = NewFold(std::move(terms));
+    const int64_t count = spec_.counts[rank_];
+    const int64_t result = is_all_reduce() ? offsets_[rank_] : 0;
+    for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
+      Chunk chunk = ChunkOf(Place::kOutput, result, count, c, rank_);
+      chunk.own_offset = (offsets_[rank_] + c * chunk_elements_) * element_bytes_;
+      fold->Add(chunk);
+    }
+    if (!is_all_reduce()) return;
+    for (int step = 1; step < n_; ++step) {
+      const int peer = Rank(rank_ + step);
+      AddPiece(NewStream<SendStream>(Device(peer)), Place::kOutput, result, count, n_ + rank_,
+               fold);
+      AddPiece(NewStream<ReceiveStream>(Device(peer)), Place::kOutput, offsets_[peer],
+               spec_.counts[peer], n_ + peer, sends[peer]);
+    }
+  }
+
+  void DirectGather() {
+    for (int step = 1; step < n_; ++step) {
+      const int to = Rank(rank_ + step);
+      const int from = Rank(rank_ - step);
+      AddPiece(NewStream<SendStream>(Device(to)), Place::kInput, 0, spec_.counts[rank_], rank_);
+      AddPiece(NewStream<ReceiveStream>(Device(from)), Place::kOutput, offsets_[from],
+               spec_.counts[from], from);
+    }
+  }
+
+  // Step s sends piece rank-1-s to the next rank and folds piece rank-2-s from the one before, so
+  // that the last step folds the rank's own. A lane has the chunks c, c + lanes, ..., and takes
+  // each through all steps before the next: then few partial results are held at a time.
+  void RingReduce() {
+    struct Lane {
+      SendStream* send = nullptr;
+      FoldStream* fold = nullptr;
+      int64_t num_partials = 0;
+      std::vector<int64_t> partial_sends;  // by partial: chunks sent once it has been
+    };
+    std::vector<Lane> lanes(std::min(kRingLanes, max_chunks_));
+    for (Lane& lane : lanes) {
+      lane.send = NewStream<SendStream>(Device(rank_ + 1));
+      lane.fold = NewFold({Device(rank_ - 1), FoldStream::kOwn});
+    }
+    const int64_t slot_elements =
+        std::min(chunk_elements_, *std::max_element(spec_.counts.begin(), spec_.counts.end()));
+    const auto num_lanes = static_cast<int64_t>(lanes.size());
+    if (!is_all_reduce()) {
+      schedule_.scratch_bytes = num_lanes * kScratchSlots * slot_elements * element_bytes_;
+    }
+    std::vector<Done> piece_sent(n_ * max_chunks_);
+    std::vector<Done> result_folded(max_chunks_);
+    for (int64_t c = 0; c < max_chunks_; ++c) {
+      const int64_t lane_number = c % num_lanes;
+      Lane& lane = lanes[lane_number];
+      // Where the chunk of partial result `partial` lies, of a piece with such an offset.
+      const auto place_partial = [&](Chunk* chunk, int64_t partial) {
+        if (is_all_reduce()) return;
+        chunk->place = Place::kScratch;
+        chunk->offset = (lane_number * kScratchSlots + partial % kScratchSlots) * slot_elements *
+                        element_bytes_;
+      };
+      for (int step = 0; step < n_ - 1; ++step) {
+        const int sent = Rank(rank_ - 1 - step);
+        if (c < NumChunks(spec_, spec_.counts[sent])) {
+          Chunk chunk = ChunkOf(step == 0 ? Place::kInput : Place::kOutput, offsets_[sent],
+                                spec_.counts[sent], c, sent);
+          if (step > 0) {
+            place_partial(&chunk, lane.num_partials - 1);
+            chunk.after = lane.fold;
+            chunk.after_count = lane.fold->num_chunks();
+          }
+          lane.send->Add(chunk);
+          piece_sent[sent * max_chunks_ + c] = {lane.send, lane.send->num_chunks()};
+          if (step > 0) lane.partial_sends.push_back(lane.send->num_chunks());
+        }
+        const int folded = Rank(rank_ - 2 - step);
+        if (c < NumChunks(spec_, spec_.counts[folded])) {
+          Chunk chunk = ChunkOf(Place::kOutput, offsets_[folded], spec_.counts[folded], c, folded);
+          chunk.own_offset = chunk.offset;
+          if (folded == rank_) {
+            if (!is_all_reduce()) chunk.offset -= offsets_[rank_] * element_bytes_;
+          } else {
+            const int64_t partial = lane.num_partials++;
+            place_partial(&chunk, partial);
+            if (partial >= kScratchSlots) {
+              chunk.after = lane.send;
+              chunk.after_count = lane.partial_sends[partial - kScratchSlots];
+            }
+          }
+          lane.fold->Add(chunk);
+          if (folded == rank_) result_folded[c] = {lane.fold, lane.fold->num_chunks()};
+        }
+      }
+    }
+    if (is_all_reduce()) RingGather(result_folded, piece_sent);
+  }
+
+  // So many chunks of a stream have been finished.
+  struct Done {
+    const Stream* stream = nullptr;
+    int64_t count = 0;
+  };
+
+  // Step s sends piece rank-s and receives piece rank-1-s. After a reduction, chunk c of the own
+  // piece waits for `result_folded`[c], and a chunk is received over the own term of it only when
+  // that `piece_sent`[piece * max_chunks + c].
+  void RingGather(const std::vector<Done>& result_folded = {},
+                  const std::vector<Done>& piece_sent = {}) {
+    auto* send = NewStream<SendStream>(Device(rank_ + 1));
+    auto* receive = NewStream<ReceiveStream>(Device(rank_ - 1));
+    for (int step = 0; step < n_ - 1; ++step) {
+      const int sent = Rank(rank_ - step);
+      const int64_t before = receive->num_chunks() - NumChunks(spec_, spec_.counts[sent]);
+      for (int64_t c = 0; c < NumChunks(spec_, spec_.counts[sent]); ++c) {
+        Chunk chunk = ChunkOf(Place::kOutput, offsets_[sent], spec_.counts[sent], c, n_ + sent);
+        if (step > 0) {
+          chunk.after = receive;
+          chunk.after_count = before + c + 1;
+        } else if (!result_folded.empty()) {
+          chunk.after = result_folded[c].stream;
+          chunk.after_count = result_folded[c].count;
+        } else {
+          chunk.place = Place::kInput;
+          chunk.offset -= offsets_[rank_] * element_bytes_;
+        }
+        send->Add(chunk);
+      }
+      const int received = Rank(rank_ - 1 - step);
+      for (int64_t c = 0; c < NumChunks(spec_, spec_.counts[received]); ++c) {
+        Chunk chunk =
+            ChunkOf(Place::kOutput, offsets_[received], spec_.counts[received], c, n_ + received);
+        if (!piece_sent.empty()) {
+          const Done& own = piece_sent[received * max_chunks_ + c];
+          chunk.after = own.stream;
+          chunk.after_count = own.count;
+        }
+        receive->Add(chunk);
+      }
+    }
+  }
+
+  void AllToAll() {
+    const auto count = [this](int from, int to) { return spec_.counts[from * n_ + to]; };
+    std::vector<int64_t> output_offsets(n_);
+    for (int from = 1; from < n_; ++from) {
+      output_offsets[from] = output_offsets[from - 1] + count(from - 1, rank_);
+    }
+    const auto input_offset = [this](int to) {
+      return offsets_[rank_ * n_ + to] - offsets_[rank_ * n_];
+    };
+    Keep(input_offset(rank_), output_offsets[rank_], count(rank_, rank_));
+    for (int step = 1; step < n_; ++step) {
+      const int to = Rank(rank_ + step);
+      const int from = Rank(rank_ - step);
+      AddPiece(NewStream<SendStream>(Device(to)), Place::kInput, input_offset(to), count(rank_, to),
+               0);
+      AddPiece(NewStream<ReceiveStream>(Device(from)), Place::kOutput, output_offsets[from],
+               count(from, rank_), 0);
+    }
+  }
+
+  void DirectBroadcast() {
+    const int root = static_cast<int>(spec_.root);
+    if (rank_ != root) {
+      AddPiece(NewStream<ReceiveStream>(Device(root)), Place::kOutput, 0, spec_.counts[0], 0);
+      return;
+    }
+    for (int step = 1; step < n_; ++step) {
+      AddPiece(NewStream<SendStream>(Device(root + step)), Place::kInput, 0, spec_.counts[0], 0);
+    }
+  }
+
+  void ChainBroadcast() {
+    const int position = Rank(rank_ - static_cast<int>(spec_.root));
+    Stream* receive = nullptr;
+    if (position > 0) {
+      receive = NewStream<ReceiveStream>(Device(rank_ - 1));
+      AddPiece(receive, Place::kOutput, 0, spec_.counts[0], 0);
+    }
+    if (position < n_ - 1) {
+      AddPiece(NewStream<SendStream>(Device(rank_ + 1)),
+               position == 0 ? Place::kInput : Place::kOutput, 0, spec_.counts[0], 0, receive);
+    }
+  }
+
+  void Permute() {
+    const int to = static_cast<int>(spec_.peers[rank_]);
+    const auto found = std::find(spec_.peers.begin(), spec_.peers.end(), uint32_t(rank_));
+    const int from = static_cast<int>(found - spec_.peers.begin());
+    if (to == rank_) {
+      Keep(0, 0, spec_.counts[rank_]);
+      return;
+    }
+    AddPiece(NewStream<SendStream>(Device(to)), Place::kInput, 0, spec_.counts[rank_], 0);
+    AddPiece(NewStream<ReceiveStream>(Device(from)), Place::kOutput, 0, spec_.counts[from], 0);
+  }
+
+  const CollectiveSpec& spec_;
+  const int n_;
+  const int rank_;
+  const bool can_view_;
+  const int64_t element_bytes_;
+  const int64_t chunk_elements_;
+  const int64_t max_chunks_;
+  std::vector<int64_t> offsets_;  // of counts: elements
+  Schedule schedule_;
+};
+
+}  // namespace
+
+Schedule MakeSchedule(const CollectiveSpec& spec, int rank, bool can_view) {
+  return Builder(spec, rank, can_view).Build();
+}
+
+bool IsReduction(const CollectiveSpec& spec) {
+  return spec.kind == CollectiveKind::kAllReduce || spec.kind == CollectiveKind::kReduceScatter;
+}
+
+bool FitsMessages(const CollectiveSpec& spec) {
+  return static_cast<uint64_t>(MaxChunks(spec)) <= kMaxMessages / (2 * spec.devices.size());
+}
+
+}  // namespace penstock::transport

@@ -1,0 +1,54 @@
+// From a collective's specification to one rank's streams: data in, data out.
+//
+// Algorithms:
+//   direct all_reduce      every rank folds its own piece straight from the peers' inputs in rank
+//                          order, and sends the result to everyone
+//   ring all_reduce        reduce_scatter and all_gather around the ring; each rank sends and
+//                          receives 2 (n - 1) / n of the data (Patarasuk and Yuan, "Bandwidth
+//                          optimal all-reduce algorithms for clusters of workstations", 2009)
+//   ring broadcast         a chain from the root, chunk behind chunk
+//   all_to_all, permute    every message straight to its receiver, in both algorithms
+//
+// In place (input and output the same memory) an all_reduce overwrites only what has been read:
+// a rank receives the result of a piece only when its own send of that piece is done, and the owner
+// of a piece writes an element of the result when it has read all terms of it.
+//
+// Thread rule: a pure function.
+
+#ifndef PENSTOCK_TRANSPORT_COLLECTIVES_SCHEDULE_H_
+#define PENSTOCK_TRANSPORT_COLLECTIVES_SCHEDULE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/collective.h"
+#include "transport/collectives/stream.h"
+
+namespace penstock::transport {
+
+// What a rank brings and keeps, copied at the start.
+struct LocalCopy {
+  int64_t input_offset = 0;  // bytes
+  int64_t output_offset = 0;
+  int64_t num_bytes = 0;
+};
+
+struct Schedule {
+  std::vector<std::unique_ptr<Stream>> streams;
+  std::vector<LocalCopy> copies;
+  int64_t scratch_bytes = 0;
+};
+
+// REQUIRES: CheckCollective(spec) is OK and rank is in the group.
+Schedule MakeSchedule(const CollectiveSpec& spec, int rank, bool can_view);
+
+bool IsReduction(const CollectiveSpec& spec);
+
+// Whether a run's messages, a number for each chunk of a piece and phase, number kMaxMessages at
+// most. REQUIRES: counts of the right number, none negative, and chunks that hold an element.
+bool FitsMessages(const CollectiveSpec& spec);
+
+}  // namespace penstock::transport
+
+#endif  // PENSTOCK_TRANSPORT_COLLECTIVES_SCHEDULE_H_

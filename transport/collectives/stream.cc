@@ -1,0 +1,155 @@
+#include "transport/collectives/stream.h"
+
+#include <algorithm>
+
+namespace penstock::transport {
+
+void Stream::Prepare() {
+  num_slots_ = static_cast<int>(std::min<int64_t>(window_, num_chunks()));
+  requests_ = std::vector<Request>(num_slots_ * requests_per_chunk_);
+}
+
+int64_t Stream::max_chunk_bytes() const {
+  int64_t most = 0;
+  for (const Chunk& chunk : chunks_) most = std::max(most, chunk.num_bytes);
+  return most;
+}
+
+bool Stream::CanPost() const {
+  if (num_posted_ == num_chunks() || num_posted_ - num_finished_ == num_slots_) return false;
+  const Chunk& chunk = chunks_[num_posted_];
+  return chunk.after == nullptr || chunk.after->num_finished() >= chunk.after_count;
+}
+
+bool Stream::HasArrived(Run* run) {
+  const Request* requests = RequestsOf(static_cast<int>(num_finished_ % num_slots_));
+  uint32_t flags = 0;
+  bool is_complete = true;
+  for (int i = 0; i < requests_per_chunk_; ++i) {
+    if (requests[i].state == Request::State::kFailed) {
+      run->status = requests[i].status;
+      return false;
+    }
+    is_complete &= requests[i].state == Request::State::kDone;
+    flags |= requests[i].flags;
+  }
+  if (is_complete) run->flags |= flags;
+  return is_complete;
+}
+
+bool Stream::Advance(Run* run) {
+  bool advanced = false;
+  for (;;) {
+    bool moved = false;
+    while (num_finished_ < num_posted_ && HasArrived(run)) {
+      Finish(*run, chunks_[num_finished_], static_cast<int>(num_finished_ % num_slots_));
+      ++num_finished_;
+      moved = true;
+    }
+    if (!run->status.ok()) return advanced;
+    while (CanPost()) {
+      Post(*run, chunks_[num_posted_], static_cast<int>(num_posted_ % num_slots_));
+      ++num_posted_;
+      moved = true;
+    }
+    if (!moved) return advanced;
+    advanced = true;
+  }
+}
+
+void Stream::Cancel(Endpoint* endpoint) {
+  for (Request& request : requests_) endpoint->Cancel(&request);
+}
+
+bool Stream::Settle(Endpoint* endpoint) {
+  bool is_settled = true;
+  for (Request& request : requests_) {
+    if (request.state == Request::State::kPending) {
+      is_settled = false;
+    } else {
+      Discard(endpoint, &request);
+    }
+  }
+  return is_settled;
+}
+
+void SendStream::Post(const Run& run, const Chunk& chunk, int slot) {
+  run.endpoint->Send(peer_, run.TagOf(chunk.message), run.At(chunk.place, chunk.offset),
+                     static_cast<size_t>(chunk.num_bytes), run.flags, RequestsOf(slot));
+}
+
+void ReceiveStream::Post(const Run& run, const Chunk& chunk, int slot) {
+  run.endpoint->Recv(peer_, run.TagOf(chunk.message), run.At(chunk.place, chunk.offset),
+                     static_cast<size_t>(chunk.num_bytes), RequestsOf(slot));
+}
+
+FoldStream::FoldStream(std::vector<uint32_t> terms, FoldFunction fold, int64_t element_bytes,
+                       bool can_view)
+    : Stream(static_cast<int>(terms.size()) - 1, can_view ? kWindow : kStagingWindow),
+      terms_(std::move(terms)),
+      num_peers_(static_cast<int>(terms_.size()) - 1),
+      fold_(fold),
+      element_bytes_(element_bytes),
+      can_view_(can_view),
+      term_bytes_(terms_.size()) {}
+
+void FoldStream::Prepare() {
+  Stream::Prepare();
+  if (can_view_) return;
+  constexpr int64_t kAlignment = 64;
+  staging_bytes_ = (max_chunk_bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  staging_.resize(static_cast<size_t>(num_slots()) * num_peers_ * staging_bytes_);
+}
+
+void FoldStream::Post(const Run& run, const Chunk& chunk, int slot) {
+  const auto num_bytes = static_cast<size_t>(chunk.num_bytes);
+  int i = 0;
+  for (uint32_t term : terms_) {
+    if (term == kOwn) continue;
+    Request* request = &RequestsOf(slot)[i];
+    if (can_view_) {
+      run.endpoint->View(term, run.TagOf(chunk.message), num_bytes, request);
+    } else {
+      run.endpoint->Recv(term, run.TagOf(chunk.message), StagingOf(slot, i), num_bytes, request);
+    }
+    ++i;
+  }
+}
+
+void FoldStream::Finish(const Run& run, const Chunk& chunk, int slot) {
+  Request* requests = RequestsOf(slot);
+  int i = 0;
+  for (size_t t = 0; t < terms_.size(); ++t) {
+    if (terms_[t] == kOwn) {
+      term_bytes_[t] = run.At(Place::kInput, chunk.own_offset);
+    } else {
+      term_bytes_[t] =
+          can_view_ ? static_cast<const std::byte*>(requests[i].view) : StagingOf(slot, i);
+      ++i;
+    }
+  }
+  // Block by block, so that what is folded so far stays in the nearest cache and the place is
+  // written last, when the own term that may lie there has been read.
+  constexpr int64_t kBlockBytes = 8192;
+  alignas(64) std::byte block[kBlockBytes];
+  std::byte* result = run.At(chunk.place, chunk.offset);
+  const size_t last = terms_.size() - 1;
+  for (int64_t at = 0; at < chunk.num_bytes; at += kBlockBytes) {
+    const int64_t count = std::min(kBlockBytes, chunk.num_bytes - at) / element_bytes_;
+    const std::byte* folded = term_bytes_[0] + at;
+    for (size_t t = 1; t <= last; ++t) {
+      std::byte* target = t == last ? result + at : block;
+      fold_(folded, term_bytes_[t] + at, target, count);
+      folded = target;
+    }
+  }
+  for (int j = 0; j < num_peers_; ++j) Discard(run.endpoint, &requests[j]);
+}
+
+void FoldStream::Discard(Endpoint* endpoint, Request* request) {
+  if (!can_view_ || request->state != Request::State::kDone) return;
+  endpoint->Release(request);
+  request->state = Request::State::kIdle;
+}
+
+}  // namespace penstock::transport

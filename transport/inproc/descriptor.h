@@ -1,0 +1,150 @@
+// What travels between the endpoints of one process: descriptors of sends, handed over in rings.
+//
+// A Descriptor stands for one posted operation. It belongs to the endpoint that made it, which
+// keeps it in a pool, and is lent by passing its address through a DescriptorRing; whoever was
+// handed it last may write its plain fields and its link. A send's descriptor makes a round trip:
+//
+//   sender                                  receiver
+//   Send: publishes it ----- ring -----> arrives; waits in the list of its channel
+//                                        a Recv or View with its tag takes it; bytes are read
+//   request done <---------- ring ------ returned with its outcome
+//
+// Thread rule: DescriptorRing has one producing and one consuming thread. The rest belongs to the
+// endpoint that holds it.
+
+#ifndef PENSTOCK_TRANSPORT_INPROC_DESCRIPTOR_H_
+#define PENSTOCK_TRANSPORT_INPROC_DESCRIPTOR_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/transport.h"
+
+namespace penstock::transport {
+
+struct alignas(64) Descriptor {
+  enum class Kind : uint8_t { kSend, kRecv, kView };
+  enum class Outcome : uint8_t { kDelivered, kWithdrawn, kSizeMismatch };
+
+  // Who decides the fate of a send: the receiver by taking it, the sender by withdrawing it; the
+  // first to leave kOffered wins. kQueued: not published yet, the sender's alone.
+  enum class Phase : uint8_t { kQueued, kOffered, kTaken, kWithdrawn };
+
+  Request* request = nullptr;  // null: the request has been ended already
+  Descriptor* next = nullptr;
+  void* data = nullptr;  // a send's bytes are only read
+  size_t num_bytes = 0;
+  uint64_t sequence = 0;
+  uint32_t channel = 0;
+  uint32_t peer = 0;
+  uint32_t flags = 0;
+  Kind kind = Kind::kSend;
+  std::atomic<Phase> phase{Phase::kQueued};
+  bool is_returned = false;
+  Outcome outcome = Outcome::kDelivered;
+  size_t expected_bytes = 0;  // by the receiver, where outcome is kSizeMismatch
+
+  // Leaves kOffered for `to`; false if the other side was first.
+  bool Decide(Phase to) {
+    Phase expected = Phase::kOffered;
+    return phase.compare_exchange_strong(expected, to, std::memory_order_acq_rel);
+  }
+};
+static_assert(sizeof(Descriptor) == 64, "a descriptor is one cache line");
+
+// A first-in first-out list through Descriptor::next.
+class DescriptorQueue {
+ public:
+  bool empty() const { return head_ == nullptr; }
+  Descriptor* front() const { return head_; }
+
+  void PushBack(Descriptor* descriptor) {
+    descriptor->next = nullptr;
+    (tail_ == nullptr ? head_ : tail_->next) = descriptor;
+    tail_ = descriptor;
+  }
+
+  void PushFront(Descriptor* descriptor) {
+    descriptor->next = head_;
+    head_ = descriptor;
+    if (tail_ == nullptr) tail_ = descriptor;
+  }
+
+  // REQUIRES: not empty.
+  Descriptor* PopFront() { return RemoveAfter(nullptr); }
+
+  // Removes the first element for which `is_it` holds; null if there is none.
+  template <typename Predicate>
+  Descriptor* RemoveFirst(Predicate is_it) {
+    Descriptor* previous = nullptr;
+    for (Descriptor* at = head_; at != nullptr; previous = at, at = at->next) {
+      if (is_it(*at)) return RemoveAfter(previous);
+    }
+    return nullptr;
+  }
+
+ private:
+  // Removes the element behind `previous`, or the first one if that is null.
+  Descriptor* RemoveAfter(Descriptor* previous) {
+    Descriptor*& link = previous == nullptr ? head_ : previous->next;
+    Descriptor* removed = link;
+    link = removed->next;
+    if (removed == tail_) tail_ = previous;
+    return removed;
+  }
+
+  Descriptor* head_ = nullptr;
+  Descriptor* tail_ = nullptr;
+};
+
+// A bounded lock-free queue between two threads (Lamport 1983, with each side caching the other's
+// index). A producer that finds it full is owed a notice: the consumer's TookSome returns true once
+// there is room. No notice is lost, because each side writes its own word before it reads the
+// other's, in the one order of sequentially consistent operations.
+class DescriptorRing {
+ public:
+  static constexpr uint32_t kCapacity = 64;
+
+  // Producer.
+  bool TryPush(Descriptor* descriptor) {
+    if (tail_local_ - head_seen_ == kCapacity) {
+      head_seen_ = head_.load(std::memory_order_acquire);
+      if (tail_local_ - head_seen_ == kCapacity) {
+        is_producer_waiting_.store(true, std::memory_order_seq_cst);
+        head_seen_ = head_.load(std::memory_order_seq_cst);
+        if (tail_local_ - head_seen_ == kCapacity) return false;
+      }
+    }
+    slots_[tail_local_ % kCapacity] = descriptor;
+    tail_.store(++tail_local_, std::memory_order_release);
+    return true;
+  }
+
+  // Consumer: what can be popped now.
+  uint32_t size() const { return tail_.load(std::memory_order_acquire) - head_local_; }
+
+  // Consumer. REQUIRES: size() > 0.
+  Descriptor* Pop() { return slots_[head_local_++ % kCapacity]; }
+
+  // Consumer: gives the popped slots back; true if the producer is to be told of the room.
+  bool TookSome() {
+    head_.store(head_local_, std::memory_order_seq_cst);
+    return is_producer_waiting_.load(std::memory_order_seq_cst) &&
+           is_producer_waiting_.exchange(false, std::memory_order_seq_cst);
+  }
+
+ private:
+  alignas(64) std::atomic<uint32_t> tail_{0};
+  uint32_t tail_local_ = 0;  // the producer's
+  uint32_t head_seen_ = 0;
+  alignas(64) std::atomic<uint32_t> head_{0};
+  uint32_t head_local_ = 0;  // the consumer's
+  alignas(64) std::atomic<bool> is_producer_waiting_{false};
+  alignas(64) std::array<Descriptor*, kCapacity> slots_{};
+};
+
+}  // namespace penstock::transport
+
+#endif  // PENSTOCK_TRANSPORT_INPROC_DESCRIPTOR_H_

@@ -1,0 +1,136 @@
+// Moving bytes between logical devices: tagged messages into memory that the receiver has posted.
+//
+// A Transport joins `num_devices` logical devices; each device has one Endpoint. A message is
+// matched by (source, tag). Nothing is buffered beyond what the sender holds: a Send completes when
+// its bytes have reached the posted Recv (or View has been released), so the sender's register is
+// its credit and a receiver that posts nothing is never flooded.
+//
+// Thread rule: an Endpoint belongs to one thread at a time (the device's executor); endpoints of
+// one transport may be driven by different threads concurrently. A request belongs to its endpoint
+// until it is done; only calls of that endpoint change it, and the call that posts it may end it at
+// once. When an endpoint is not driven any more its requests may go, done or not, and the transport
+// after them.
+// Invariants: messages of one (source, tag) match in order; every request ends: done, failed or
+// cancelled. A transport never blocks in any call.
+//
+// Example: device 0 sends 8 bytes to device 1.
+//   endpoint 1: Recv(0, {generation, channel, 7}, buffer, 8, &recv)     recv kPending
+//   endpoint 0: Send(1, {generation, channel, 7}, data, 8, 0, &send)    send kPending
+//   endpoint 1: Progress() is true                                      recv kDone, buffer filled
+//   endpoint 0: Progress() is true                                      send kDone, data free
+
+#ifndef PENSTOCK_TRANSPORT_TRANSPORT_H_
+#define PENSTOCK_TRANSPORT_TRANSPORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace penstock::transport {
+
+// What a message is for. Messages of another generation than the endpoint's are dropped and
+// counted. `channel` is dense: plans number their transfers and collectives from 0.
+struct Tag {
+  uint32_t generation = 0;
+  uint32_t channel = 0;
+  uint64_t sequence = 0;  // (step and micro-batch) and, in collectives, the message within it
+  friend bool operator==(const Tag&, const Tag&) = default;
+};
+
+// Flags of a token that travels with a message.
+enum MessageFlags : uint32_t {
+  kNoFlags = 0,
+  kErrorFlag = 1,  // the sender's step has failed: the bytes mean nothing
+};
+
+// One send or receive in flight. Owned by the caller, who may reuse it once it is done; embedded in
+// preallocated structures, so that messages allocate nothing.
+struct Request {
+  enum class State : uint8_t { kIdle, kPending, kDone, kFailed };
+
+  State state = State::kIdle;
+  uint32_t flags = 0;          // of a receive that is done: the sender's flags
+  const void* view = nullptr;  // of a View that is done: the sender's bytes
+  absl::Status status;         // why it failed
+
+  bool is_done() const { return state == State::kDone || state == State::kFailed; }
+
+  // For the transport alone.
+  void* internal = nullptr;
+  uint64_t internal_word = 0;
+};
+
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+
+  // The generation that the tags of its messages carry.
+  virtual uint32_t generation() const = 0;
+
+  // Sends `num_bytes` at `data`, which stay unchanged until the request is done. A tag of another
+  // generation or of no channel fails the request and counts as dropped.
+  // REQUIRES: request->state is not kPending; `peer` is a device of the transport.
+  virtual void Send(uint32_t peer, Tag tag, const void* data, size_t num_bytes, uint32_t flags,
+                    Request* request) = 0;
+
+  // Receives exactly `num_bytes` into `data`; a message of another size fails both requests.
+  virtual void Recv(uint32_t peer, Tag tag, void* data, size_t num_bytes, Request* request) = 0;
+
+  // True if View may be called: the peer's memory can be read where it lies.
+  virtual bool can_view() const = 0;
+
+  // Receives without copying: when done, request->view points at the sender's bytes, which stay
+  // until Release. REQUIRES: can_view().
+  virtual void View(uint32_t peer, Tag tag, size_t num_bytes, Request* request) = 0;
+  // REQUIRES: `request` is a View that is kDone, and was not released.
+  virtual void Release(Request* request) = 0;
+
+  // Ends a pending request as kFailed with kCancelled, unless it completes first. A Send that its
+  // receiver has matched stays pending until the receiver is done with the bytes, and then
+  // completes; of one that is cancelled the bytes are free at once. Nothing happens to a request
+  // that is not pending.
+  virtual void Cancel(Request* request) = 0;
+
+  // Moves requests along; returns whether any changed state. Never blocks.
+  virtual bool Progress() = 0;
+
+  // Called from other threads' sends, receives and releases when this endpoint has something new to
+  // progress, so that a sleeping owner wakes: at least once after anything that Progress has not
+  // seen. Set before the first message; must be thread-safe and cheap.
+  virtual void SetWakeup(std::function<void()> wakeup) = 0;
+};
+
+// What the transport has seen, for reports.
+struct TransportStats {
+  uint64_t messages = 0;
+  uint64_t bytes = 0;
+  uint64_t dropped = 0;  // wrong generation or unknown channel
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string name() const = 0;
+  virtual uint32_t num_devices() const = 0;
+  // The endpoint of a device hosted by this process; made once. Owned by the transport.
+  virtual absl::StatusOr<Endpoint*> OpenEndpoint(uint32_t device) = 0;
+  virtual TransportStats stats() const = 0;
+};
+
+struct TransportOptions {
+  uint32_t num_devices = 1;
+  uint32_t generation = 0;
+  uint32_t num_channels = 0;  // channels 0 .. num_channels-1 exist
+};
+
+// All devices in this process; receives copy once, register to register, and views do not copy.
+std::unique_ptr<Transport> CreateInprocTransport(const TransportOptions& options);
+
+}  // namespace penstock::transport
+
+#endif  // PENSTOCK_TRANSPORT_TRANSPORT_H_
