@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+
 #include "actors/tile_copy.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -175,7 +176,8 @@ class DeviceCheck {
   // A feed's or fetch's tile of the global tensor `type`.
   absl::Status CheckHostTile(const ActorPlan& actor, const PhasePlan& phase, bool is_feed,
                              const TensorType& type) const {
-    if (actor.kernel >= plan_.kernels.size()) return Bad("kernel ", actor.kernel, " does not exist");
+    if (actor.kernel >= plan_.kernels.size())
+      return Bad("kernel ", actor.kernel, " does not exist");
     RETURN_IF_ERROR(CheckArity(actor, is_feed ? 0 : 1, is_feed ? 1 : 0));
     const graph::KernelSpec& kernel = plan_.kernels[actor.kernel];
     const auto& tiles = is_feed ? kernel.outputs : kernel.inputs;

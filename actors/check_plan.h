@@ -8,6 +8,7 @@
 #define PENSTOCK_ACTORS_CHECK_PLAN_H_
 
 #include "absl/status/status.h"
+
 #include "planner/plan.h"
 
 namespace penstock::actors {

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
 #include "tests/support/engine_harness.h"
 #include "tests/support/engine_plan.h"
 
@@ -20,16 +21,15 @@ using testing::EngineHarness;
 using testing::EnginePlanBuilder;
 using testing::EngineTestKernels;
 using testing::HarnessOptions;
-using testing::kWidth;
 using ::testing::HasSubstr;
+using testing::kWidth;
 
 // Two devices with one of everything: feed, fetch, send, recv, collective, state, all lanes.
 Plan FullPlan() {
   EnginePlanBuilder b(2);
   b.AddDevice(0);
   b.AddDevice(1);
-  const uint32_t reduce =
-      b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1}, {2, 2}, false);
+  const uint32_t reduce = b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1}, {2, 2}, false);
   const uint32_t w0 = b.AddState(0, "w", "normal");
   const uint32_t x0 = b.AddRegister(0, 2);
   const uint32_t y0 = b.AddRegister(0, 2);
@@ -107,12 +107,17 @@ TEST(CheckPlanTest, NamesWhatDoesNotHold) {
       {[](Plan& p) { p.kernels[0].outputs[0].microbatch_stride[0] = 2; }, "does not lie in [2, 4]"},
       {[](Plan& p) { p.fetches[0].num_actors = 3; }, "fetch 'z': 2 firings bring 8 elements; 3"},
       {[](Plan& p) { p.devices[0].channels[0].consumer = 99; }, "an actor that does not exist"},
-      {[](Plan& p) { std::swap(p.devices[0].channels[0].producer, p.devices[0].channels[0].consumer); },
+      {[](Plan& p) {
+         std::swap(p.devices[0].channels[0].producer, p.devices[0].channels[0].consumer);
+       },
        "channel 0: runs against the order of its phase, from 'f0' to 'x'"},
       {[](Plan& p) { p.devices[0].channels[1].capacity = 0; }, "channel 1: produces 1"},
       {[](Plan& p) { p.devices[0].channels[4].initial = 9; }, "that begins with 9"},
       {[](Plan& p) { p.collectives[0].counts[0] = INT64_MAX; }, "collective 0"},
-      {[](Plan& p) { p.collectives[0].devices = {1, 0, 5}; }, "collective 0"},
+      {[](Plan& p) {
+         p.collectives[0].devices = {1, 0, 5};
+       },
+       "collective 0"},
       {[](Plan& p) { p.collective_per_microbatch[0] = true; }, "rate of phase and collective"},
       {[](Plan& p) { p.states[0].placements[0].reg = 99; }, "register 99 of device 0"},
       {[](Plan& p) { p.states[0].init = "lucky"; }, "unknown initial value 'lucky'"},

@@ -24,8 +24,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
     const ExecutorParts& parts, const ExecutorOptions& options) {
   absl::StatusOr<LinkedDevice> linked = Link(*parts.plan, parts.device_index, parts.target);
   if (!linked.ok()) return linked.status();
-  return std::unique_ptr<DeviceExecutor>(
-      new DeviceExecutor(parts, options, *std::move(linked)));
+  return std::unique_ptr<DeviceExecutor>(new DeviceExecutor(parts, options, *std::move(linked)));
 }
 
 DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions& options,
@@ -130,11 +129,10 @@ void DeviceExecutor::Fail(uint32_t actor, uint32_t phase, const absl::Status& st
   StepRecord& record = RecordOf(step);
   if (!record.has_error) {
     record.has_error = true;
-    observer_->OnError(
-        device_index_, step,
-        absl::Status(status.code(), StrCat("actor ", NameOf(actor), " on device ", device_index_,
-                                           ", ", InstanceName(phase), ": ",
-                                           ToStd(status.message()))));
+    observer_->OnError(device_index_, step,
+                       absl::Status(status.code(), StrCat("actor ", NameOf(actor), " on device ",
+                                                          device_index_, ", ", InstanceName(phase),
+                                                          ": ", ToStd(status.message()))));
   }
   Poison(step);
 }
@@ -540,7 +538,7 @@ void DeviceExecutor::FinishComm(Comm& comm) {
   const bool is_collective = comm.collective != nullptr;
   const Actor& actor = actors_[comm.actor];
   Progress& progress = progress_[comm.phase];
-  const uint32_t flags = is_collective                            ? comm.collective->flags()
+  const uint32_t flags = is_collective                    ? comm.collective->flags()
                          : actor.kind == ActorKind::kRecv ? comm.request.flags
                                                           : transport::kNoFlags;
   if (is_collective && !comm.collective->status().ok()) {
@@ -635,8 +633,8 @@ std::string DeviceExecutor::DescribePlaces(uint32_t index) const {
 
 std::string DeviceExecutor::DescribeComm(const Comm& comm) const {
   const Actor& actor = actors_[comm.actor];
-  std::string text = StrCat(planner::Name(actor.kind), " '", NameOf(comm.actor), "', ",
-                            InstanceName(comm.phase));
+  std::string text =
+      StrCat(planner::Name(actor.kind), " '", NameOf(comm.actor), "', ", InstanceName(comm.phase));
   if (comm.collective == nullptr) {
     StrAppend(&text, actor.kind == ActorKind::kSend ? ", to" : ", from", " device ", comm.peer);
   } else {
@@ -658,17 +656,15 @@ std::vector<std::string> DeviceExecutor::Describe() const {
     const Phase& phase = phases_[p];
     const Progress& progress = progress_[p];
     if (!is_waited_for(p)) continue;
-    const std::string name =
-        StrCat("device ", device_index_, ": phase '", device_plan_.phases[p].name, "', ",
-               InstanceName(p));
+    const std::string name = StrCat("device ", device_index_, ": phase '",
+                                    device_plan_.phases[p].name, "', ", InstanceName(p));
     if (progress.is_running) {
       if (progress.cursor == phase.end_actor) continue;  // what it waits for follows below
-      std::string line = StrCat(name, ", is at actor '", NameOf(progress.cursor), "', which misses ",
-                                pending_[progress.cursor], " tokens");
+      std::string line = StrCat(name, ", is at actor '", NameOf(progress.cursor),
+                                "', which misses ", pending_[progress.cursor], " tokens");
       for (const planner::ChannelPlan& channel : device_plan_.channels) {
         if (channel.consumer != progress.cursor || channel.producer < phase.first_actor ||
-            channel.producer >= phase.end_actor ||
-            RunsOnStream(actors_[channel.producer].kind)) {
+            channel.producer >= phase.end_actor || RunsOnStream(actors_[channel.producer].kind)) {
           continue;
         }
         const uint32_t part = actors_[channel.producer].part;

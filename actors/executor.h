@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+
 #include "actors/link.h"
 #include "actors/stage.h"
 #include "base/device.h"
@@ -204,8 +205,7 @@ class DeviceExecutor {
   void Fail(uint32_t actor, uint32_t phase, const absl::Status& status);
   LaneStream& StreamOf(const Phase& phase) { return streams_[static_cast<int>(phase.lane)]; }
   int64_t InstanceOf(const Progress& progress, bool per_microbatch) const {
-    return per_microbatch ? progress.step * num_microbatches_ + progress.microbatch
-                          : progress.step;
+    return per_microbatch ? progress.step * num_microbatches_ + progress.microbatch : progress.step;
   }
   void Trace(uint32_t actor, uint32_t phase, int64_t begin_ns, int64_t end_ns);
   std::string NameOf(uint32_t actor) const;
@@ -241,14 +241,14 @@ class DeviceExecutor {
 
   bool is_synchronous_ = true;
   bool is_tracing_ = false;
-  std::array<LaneStream, 3> streams_;  // by Lane
-  std::vector<std::unique_ptr<Event>> events_;             // an actor that needs one, else null
-  std::vector<LaunchContext> launches_;                    // an actor each, if asynchronous
-  std::unique_ptr<AsyncFailure[]> failures_;               // a phase each, if asynchronous
+  std::array<LaneStream, 3> streams_;           // by Lane
+  std::vector<std::unique_ptr<Event>> events_;  // an actor that needs one, else null
+  std::vector<LaunchContext> launches_;         // an actor each, if asynchronous
+  std::unique_ptr<AsyncFailure[]> failures_;    // a phase each, if asynchronous
   uint32_t num_pending_events_ = 0;
 
-  std::vector<uint32_t> active_comms_;      // started, not done
-  std::vector<uint32_t> open_floating_;     // ring of floating phases that may start
+  std::vector<uint32_t> active_comms_;   // started, not done
+  std::vector<uint32_t> open_floating_;  // ring of floating phases that may start
   uint32_t open_head_ = 0;
   uint32_t open_count_ = 0;
   std::vector<uint32_t> stalled_floating_;  // running, before their last actor
@@ -265,7 +265,7 @@ class DeviceExecutor {
 
   bool is_idle_ = false;
   int64_t idle_since_ns_ = 0;
-  int64_t wait_ns_ = 0;        // since the last step that completed
+  int64_t wait_ns_ = 0;  // since the last step that completed
   int64_t last_done_ns_ = 0;
   std::vector<TraceEvent> trace_;
 

@@ -7,9 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "base/strings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "base/strings.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/engine_plan.h"
 
@@ -22,10 +23,15 @@ using testing::EngineHarness;
 using testing::EnginePlanBuilder;
 using testing::EngineTestKernels;
 using testing::HarnessOptions;
-using testing::kWidth;
 using ::testing::HasSubstr;
+using testing::kWidth;
 
+// ThreadSanitizer has nothing to find on one thread, and takes its time.
+#if defined(__SANITIZE_THREAD__)
+constexpr int kSeeds = 50;
+#else
 constexpr int kSeeds = 1000;
+#endif
 
 class ExecutorTest : public ::testing::Test {
  protected:
@@ -174,13 +180,14 @@ TEST_F(ExecutorTest, TooFewCreditsForThePolicyStopAndAreNamed) {
   harness->Submit({FeedOf(3, 0)});
   EXPECT_FALSE(harness->RunUntilDone());
   const std::string report = StrJoin(harness->Describe(), "\n");
-  EXPECT_THAT(report, HasSubstr("phase 'F', step 0, micro-batch 2, misses credits from 'b' 0 of 1"));
+  EXPECT_THAT(report,
+              HasSubstr("phase 'F', step 0, micro-batch 2, misses credits from 'b' 0 of 1"));
   EXPECT_THAT(report, HasSubstr("phase 'B', step 0, micro-batch 0, could run; its stage chose F2"));
   EXPECT_THAT(report, HasSubstr("phase 'update', step 0, misses tokens from 'b' 0 of 3"));
 }
 
-// A pipeline of `stages` devices: x + 1 at each stage forwards, doubled at each backwards, sends and
-// receives in floating phases with two credits.
+// A pipeline of `stages` devices: x + 1 at each stage forwards, doubled at each backwards, sends
+// and receives in floating phases with two credits.
 planner::Plan PipelinePlan(uint32_t stages, uint32_t microbatches, const std::string& policy) {
   EnginePlanBuilder b(microbatches, policy);
   for (uint32_t s = 0; s < stages; ++s) b.AddDevice(s);
@@ -198,8 +205,8 @@ planner::Plan PipelinePlan(uint32_t stages, uint32_t microbatches, const std::st
     b.BeginPhase(s, "F", PhaseKind::kForward);
     uint32_t feed = 0;
     if (s == 0) feed = b.AddFeed(s, "x", in);
-    forward_actor[s] = b.AddKernel(s, StrCat("f", s), "t.affine", {in}, {stash[s]},
-                                   {{"shift", 1.0}});
+    forward_actor[s] =
+        b.AddKernel(s, StrCat("f", s), "t.affine", {in}, {stash[s]}, {{"shift", 1.0}});
     if (s == 0) {
       b.AddChannel(s, feed, forward_actor[s]);
     } else {
@@ -394,7 +401,7 @@ TEST_F(ExecutorTest, CreditsBoundWhatIsInFlight) {
           EXPECT_LE(gauge.peak, credits);
           highest = std::max(highest, gauge.peak);
         },
-        100);
+        50);
     EXPECT_EQ(highest, credits);
   }
 }
@@ -487,7 +494,7 @@ TEST_F(ExecutorTest, FailingKernelPoisonsItsStepAndDrains) {
           EXPECT_TRUE(harness.StepStatus(3).ok());
           ASSERT_EQ(At(harness.fetched(3, 0), 3, 2), PipelineReference(3, 332));
         },
-        200);
+        kSeeds / 5);
   }
 }
 
@@ -521,13 +528,14 @@ TEST_F(ExecutorTest, PoisonTravelsThroughCollectivesAndStopsUpdates) {
           harness.Submit({});
           ASSERT_TRUE(harness.RunUntilDone());
         }
-        EXPECT_THAT(std::string(harness.StepStatus(1).message()),
-                    HasSubstr("actor risk on device 2, step 1, micro-batch 0: the disk is on fire"));
+        EXPECT_THAT(
+            std::string(harness.StepStatus(1).message()),
+            HasSubstr("actor risk on device 2, step 1, micro-batch 0: the disk is on fire"));
         for (uint32_t d = 0; d < devices; ++d) {
           ASSERT_EQ(harness.Read(d, states[d])[0], 3 * 0.0 + 3 * 200.0);
         }
       },
-      300);
+      kSeeds / 3);
 }
 
 TEST_F(ExecutorTest, MissingPeerIsNamed) {

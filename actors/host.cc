@@ -11,8 +11,9 @@
 #include <thread>
 #include <utility>
 
-#include "base/strings.h"
 #include "caf/all.hpp"
+
+#include "base/strings.h"
 
 namespace penstock::actors {
 namespace {
@@ -370,8 +371,8 @@ class Host::Impl {
       if (answered[i].has_value()) {
         lines.insert(lines.end(), answered[i]->begin(), answered[i]->end());
       } else if (i < num_devices) {
-        lines.push_back(StrCat("device ", i, ": does not answer; ",
-                               executors_[i]->DescribeRunningActor()));
+        lines.push_back(
+            StrCat("device ", i, ": does not answer; ", executors_[i]->DescribeRunningActor()));
       } else {
         lines.push_back(StrCat("stage ", i - num_devices, ": does not answer"));
       }

@@ -4,9 +4,9 @@
 // An executor's thread polls; when there has been nothing to do for about as long as a wake-up
 // costs it sleeps, and is woken by choices of its stage, by its transport and by commands.
 //
-// Thread rule: Submit is thread-safe with the others; Describe, TakeTrace and Stop are called by one
-// thread at a time. Nothing is submitted after Stop.
-// Invariants: no thread of the host outlives Stop; nothing is shared between hosts.
+// Thread rule: Submit is thread-safe with the others; Describe, TakeTrace and Stop are called by
+// one thread at a time. Nothing is submitted after Stop. Invariants: no thread of the host outlives
+// Stop; nothing is shared between hosts.
 
 #ifndef PENSTOCK_ACTORS_HOST_H_
 #define PENSTOCK_ACTORS_HOST_H_
@@ -19,6 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+
 #include "actors/executor.h"
 #include "actors/stage.h"
 #include "actors/waker.h"

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -77,8 +78,7 @@ class Linker {
         const graph::KernelSpec& spec = plan_.kernels[plan.kernel];
         const bool is_feed = plan.kind == ActorKind::kFeed;
         actor.part = static_cast<uint32_t>(out_.copies.size());
-        out_.copies.push_back(
-            {TileCopy(is_feed ? spec.outputs[0] : spec.inputs[0]), plan.target});
+        out_.copies.push_back({TileCopy(is_feed ? spec.outputs[0] : spec.inputs[0]), plan.target});
         return absl::OkStatus();
       }
       case ActorKind::kCollective:
@@ -91,8 +91,8 @@ class Linker {
 
   // Kernels hold no state between runs, so actors of one lane share those of equal specs.
   absl::Status LinkKernel(const ActorPlan& plan, planner::Lane lane, Actor* actor) {
-    const auto [it, is_new] = kernels_.try_emplace(
-        std::make_pair(plan.kernel, static_cast<int>(lane)), SharedKernel{});
+    const auto [it, is_new] =
+        kernels_.try_emplace(std::make_pair(plan.kernel, static_cast<int>(lane)), SharedKernel{});
     SharedKernel& shared = it->second;
     if (is_new) {
       const graph::KernelSpec& spec = plan_.kernels[plan.kernel];

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+
 #include "actors/tile_copy.h"
 #include "base/device.h"
 #include "kernels/kernel.h"
@@ -40,7 +41,7 @@ struct Actor {
   uint16_t num_early = 0;  // in-phase tokens for the same stream: put at submission
   uint16_t num_late = 0;   // other in-phase tokens: put at completion
   uint16_t num_puts = 0;
-  uint16_t need = 0;       // in-phase tokens it waits for
+  uint16_t need = 0;  // in-phase tokens it waits for
   planner::ActorKind kind = planner::ActorKind::kKernel;
   bool needs_event = false;  // its completion matters to somebody beyond its stream
 };

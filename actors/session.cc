@@ -60,8 +60,8 @@ class Session::Impl : private ExecutorObserver {
         options.policies == nullptr ? builtin_policies_ : *options.policies;
     const planner::Policy* policy = policies.Find(plan_.policy);
     if (policy == nullptr) {
-      return absl::NotFoundError(StrCat("there is no policy '", plan_.policy, "'; known: ",
-                                        StrJoin(policies.Names(), ", ")));
+      return absl::NotFoundError(StrCat("there is no policy '", plan_.policy,
+                                        "'; known: ", StrJoin(policies.Names(), ", ")));
     }
     const auto num_devices = static_cast<uint32_t>(plan_.devices.size());
     transport::TransportOptions transport_options;
@@ -80,9 +80,8 @@ class Session::Impl : private ExecutorObserver {
       parts.wakers.push_back(wakers_[i].get());
       ASSIGN_OR_RETURN(transport::Endpoint * endpoint, transport_->OpenEndpoint(i));
       endpoint->SetWakeup([waker = wakers_[i].get()] { waker->Notify(); });
-      parts.executors.push_back([this, i, endpoint, options] {
-        return Load(i, endpoint, options);
-      });
+      parts.executors.push_back(
+          [this, i, endpoint, options] { return Load(i, endpoint, options); });
     }
     for (uint32_t stage = 0; stage < plan_.stages.size(); ++stage) {
       std::vector<StageLink*> links;
@@ -242,8 +241,8 @@ class Session::Impl : private ExecutorObserver {
       devices_[index] = CreateCpuDevice(std::max(options.threads_per_device, 1));
     }
     Device& device = *devices_[index];
-    ASSIGN_OR_RETURN(arenas_[index], device.Allocate(plan_.devices[index].arena_bytes,
-                                                     MemoryKind::kDevice));
+    ASSIGN_OR_RETURN(arenas_[index],
+                     device.Allocate(plan_.devices[index].arena_bytes, MemoryKind::kDevice));
     for (const planner::StatePlan& state : plan_.states) {
       for (const planner::StatePlacement& placement : state.placements) {
         if (placement.device != index) continue;

@@ -1,4 +1,5 @@
-// Runs a plan in this process: every device of the plan gets an executor, all of them one transport.
+// Runs a plan in this process: every device of the plan gets an executor, all of them one
+// transport.
 //
 //   ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Start(plan, options));
 //   ASSIGN_OR_RETURN(StepResult result, session->Run({{"tokens", tokens}}));
@@ -7,11 +8,11 @@
 // Two or more steps can be under way: Submit hands one in, Wait takes its result.
 //
 // Errors. The first failure of a step is what its Wait returns: "actor h3.attn on device 2, step 7,
-// micro-batch 1: ...". The step drains and the session goes on, but its states may have been updated
-// on some devices and not on others: set them again (SetState) before trusting further steps. Steps
-// that were under way behind it fail with it. A step that does not complete in time returns
-// kDeadlineExceeded with what every device waits for; it and a policy's illegal choice end the
-// session: further calls return the same status.
+// micro-batch 1: ...". The step drains and the session goes on, but its states may have been
+// updated on some devices and not on others: set them again (SetState) before trusting further
+// steps. Steps that were under way behind it fail with it. A step that does not complete in time
+// returns kDeadlineExceeded with what every device waits for; it and a policy's illegal choice end
+// the session: further calls return the same status.
 //
 // Thread rule: thread-safe; Fetch, SetState and TakeTrace want no step under way.
 // Invariants: every wait is bounded by the timeout, save that Stop waits for a kernel that runs.
@@ -31,6 +32,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+
 #include "actors/executor.h"
 #include "base/device.h"
 #include "base/tensor.h"
@@ -60,9 +62,9 @@ using Feeds = absl::flat_hash_map<std::string, Tensor>;
 
 struct StepResult {
   int64_t step = 0;
-  int64_t wall_ns = 0;                                     // from Submit to completion
-  std::vector<std::pair<std::string, Tensor>> fetches;     // in the plan's order
-  std::vector<DeviceStepReport> devices;                   // busy and waiting time of each
+  int64_t wall_ns = 0;                                  // from Submit to completion
+  std::vector<std::pair<std::string, Tensor>> fetches;  // in the plan's order
+  std::vector<DeviceStepReport> devices;                // busy and waiting time of each
 
   const Tensor* Find(std::string_view name) const;  // null when there is none
 };

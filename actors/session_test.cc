@@ -7,10 +7,11 @@
 #include <thread>
 #include <vector>
 
-#include "base/random.h"
-#include "base/strings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "base/random.h"
+#include "base/strings.h"
 #include "tests/support/engine_plan.h"
 #include "tests/support/late_device.h"
 
@@ -21,8 +22,8 @@ using planner::Lane;
 using planner::PhaseKind;
 using testing::EnginePlanBuilder;
 using testing::EngineTestKernels;
-using testing::kWidth;
 using ::testing::HasSubstr;
+using testing::kWidth;
 
 Tensor FeedOf(int64_t microbatches, double base) {
   Tensor feed({DType::kF64, {microbatches, kWidth}});
@@ -36,16 +37,15 @@ Feeds FeedX(int64_t microbatches, double base) {
   return feeds;
 }
 
-// Data-parallel training on `replicas` devices, all of one stage: each feeds the same x, reduces its
-// gradient over all, and adds it to its replica of w.
+// Data-parallel training on `replicas` devices, all of one stage: each feeds the same x, reduces
+// its gradient over all, and adds it to its replica of w.
 planner::Plan DataParallelPlan(uint32_t replicas, uint32_t microbatches) {
   EnginePlanBuilder b(microbatches);
   std::vector<uint32_t> members;
   for (uint32_t d = 0; d < replicas; ++d) members.push_back(b.AddDevice());
   std::vector<int64_t> counts(replicas, 0);
   for (int64_t i = 0; i < kWidth; ++i) ++counts[i % replicas];
-  const uint32_t reduce =
-      b.AddCollectiveSpec(CollectiveKind::kAllReduce, members, counts, false);
+  const uint32_t reduce = b.AddCollectiveSpec(CollectiveKind::kAllReduce, members, counts, false);
   const uint32_t m = microbatches;
   for (uint32_t d = 0; d < replicas; ++d) {
     const uint32_t w = b.AddState(d, d == 0 ? "w" : StrCat("w", d), "ones");
@@ -378,8 +378,7 @@ TEST_F(SessionTest, StopEndsAWait) {
   (*session)->Stop();
   waiter.join();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ((*session)->Submit(FeedX(2, 0)).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ((*session)->Submit(FeedX(2, 0)).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(SessionTest, OneHundredInARow) {

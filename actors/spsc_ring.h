@@ -1,7 +1,8 @@
 // A bounded queue between one producing and one consuming thread, allocated once.
 //
 // Thread rule: TryPush on the producer alone, Front and Pop on the consumer alone, size from both.
-// Invariants: elements leave in the order they came; nothing allocates or blocks after construction.
+// Invariants: elements leave in the order they came; nothing allocates or blocks after
+// construction.
 
 #ifndef PENSTOCK_ACTORS_SPSC_RING_H_
 #define PENSTOCK_ACTORS_SPSC_RING_H_
@@ -17,8 +18,7 @@ template <typename T>
 class SpscRing {
  public:
   // Holds at least `capacity` elements.
-  explicit SpscRing(size_t capacity)
-      : slots_(std::bit_ceil(capacity)), mask_(slots_.size() - 1) {}
+  explicit SpscRing(size_t capacity) : slots_(std::bit_ceil(capacity)), mask_(slots_.size() - 1) {}
   SpscRing(const SpscRing&) = delete;
   SpscRing& operator=(const SpscRing&) = delete;
 

@@ -67,8 +67,7 @@ planner::StageView StageController::View() const {
     for (const StageLink* link : links_) {
       const int64_t device_completed = link->counts.completed[kind].load(std::memory_order_acquire);
       completed = std::min(completed, device_completed);
-      available =
-          std::min(available, link->counts.available[kind].load(std::memory_order_acquire));
+      available = std::min(available, link->counts.available[kind].load(std::memory_order_acquire));
       total += device_completed;
       duration_ns += link->counts.duration_ns[kind].load(std::memory_order_relaxed);
     }
@@ -82,8 +81,8 @@ planner::StageView StageController::View() const {
 }
 
 bool StageController::Poll() {
-  const bool has_compute = std::any_of(context_.has_kind.begin(), context_.has_kind.end(),
-                                       [](bool has) { return has; });
+  const bool has_compute =
+      std::any_of(context_.has_kind.begin(), context_.has_kind.end(), [](bool has) { return has; });
   if (!has_compute || !status_.ok()) return false;
   size_t room = StageLink::kWindow;
   for (const StageLink* link : links_) {
@@ -108,13 +107,12 @@ bool StageController::Poll() {
     if (!choice.has_value()) break;
     const int kind = static_cast<int>(choice->kind);
     if (kind >= kNumPolicyKinds || !context_.has_kind[kind] ||
-        choice->microbatch != issued_[kind] ||
-        choice->microbatch >= context_.num_microbatches) {
-      status_ = absl::InternalError(StrCat(
-          "policy '", policy_name_, "' chose ", planner::Name(choice->kind), choice->microbatch,
-          " on stage ", stage_, " in step ", step_, ", which is not the next of a kind it has (issued ",
-          "F ", issued_[0], ", B ", issued_[1], ", W ", issued_[2], " of ",
-          context_.num_microbatches, ")"));
+        choice->microbatch != issued_[kind] || choice->microbatch >= context_.num_microbatches) {
+      status_ = absl::InternalError(
+          StrCat("policy '", policy_name_, "' chose ", planner::Name(choice->kind),
+                 choice->microbatch, " on stage ", stage_, " in step ", step_,
+                 ", which is not the next of a kind it has (issued ", "F ", issued_[0], ", B ",
+                 issued_[1], ", W ", issued_[2], " of ", context_.num_microbatches, ")"));
       break;
     }
     ++issued_[kind];

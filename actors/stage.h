@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+
 #include "actors/spsc_ring.h"
 #include "planner/plan.h"
 #include "planner/policy.h"

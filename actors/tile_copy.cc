@@ -26,9 +26,9 @@ absl::Status CheckTile(const graph::TileDesc& tile, int64_t num_microbatches) {
     const int64_t room = tile.global[dim] - tile.shape[dim];
     if (offset < 0 || stride < 0 || room < 0 || offset > room ||
         (num_microbatches > 1 && stride > (room - offset) / (num_microbatches - 1))) {
-      return absl::InvalidArgumentError(
-          StrCat("a tile ", ToString(tile.shape), " at ", ToString(tile.offset), " + micro-batch * ",
-                 ToString(tile.microbatch_stride), " does not lie in ", ToString(tile.global)));
+      return absl::InvalidArgumentError(StrCat(
+          "a tile ", ToString(tile.shape), " at ", ToString(tile.offset), " + micro-batch * ",
+          ToString(tile.microbatch_stride), " does not lie in ", ToString(tile.global)));
     }
   }
   return absl::OkStatus();

@@ -12,6 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+
 #include "graph/kernel_spec.h"
 
 namespace penstock::actors {
@@ -26,9 +27,9 @@ class TileCopy {
   explicit TileCopy(const graph::TileDesc& tile);
 
   // Calls `run` for every maximal run of elements that is contiguous on both sides.
-  void ForEachRun(int64_t microbatch,
-                  absl::FunctionRef<void(int64_t global_index, int64_t tile_index, int64_t count)>
-                      run) const;
+  void ForEachRun(
+      int64_t microbatch,
+      absl::FunctionRef<void(int64_t global_index, int64_t tile_index, int64_t count)> run) const;
 
   // REQUIRES: micro-batch below the number checked; memory of the tile's and its tensor's size.
   void FromGlobal(const void* global, void* tile, int64_t microbatch) const;

@@ -6,9 +6,10 @@
 #include <cstdint>
 #include <string>
 
-#include "base/strings.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
+
+#include "base/strings.h"
 
 namespace penstock::actors {
 namespace {
@@ -70,8 +71,8 @@ nlohmann::json Metadata(const char* what, uint32_t device, int track, const std:
 constexpr double kLeft = 90;
 constexpr double kWidth = 1100;
 constexpr double kTop = 46;
-constexpr double kRow = 26;       // of a device's lanes
-constexpr double kCommRow = 8;    // of its communication
+constexpr double kRow = 26;     // of a device's lanes
+constexpr double kCommRow = 8;  // of its communication
 constexpr double kGap = 10;
 constexpr double kCharWidth = 7;  // of a micro-batch number
 
@@ -87,7 +88,9 @@ constexpr std::array<Style, 6> kStyles = {{{"#4c78a8", "F forward"},
                                            {"#54a24b", "update"},
                                            {"#b279a2", "communication"}}};
 
-const Style& StyleOf(PhaseKind kind) { return kStyles[std::min<size_t>(static_cast<size_t>(kind), 5)]; }
+const Style& StyleOf(PhaseKind kind) {
+  return kStyles[std::min<size_t>(static_cast<size_t>(kind), 5)];
+}
 
 std::string Escaped(const std::string& text) {
   std::string out;
@@ -202,8 +205,9 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
   for (size_t device = 0; device < plan.devices.size(); ++device) {
     const double y = kTop + device_height * static_cast<double>(device);
     out << fmt::format("<text x=\"6\" y=\"{:.0f}\">device {}</text>\n", y + kRow * 0.65, device);
-    out << fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"#f4f4f4\"/>\n",
-                       kLeft, y, kWidth, kRow);
+    out << fmt::format(
+        "<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"#f4f4f4\"/>\n", kLeft, y,
+        kWidth, kRow);
   }
   for (const TraceEvent& event : drawn) {
     const planner::DevicePlan& device = plan.devices[event.device];

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+
 #include "actors/executor.h"
 #include "planner/plan.h"
 

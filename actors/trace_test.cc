@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+
 #include "tests/support/engine_harness.h"
 #include "tests/support/engine_plan.h"
 

@@ -146,7 +146,8 @@ absl::StatusOr<ActorsBenchResult> MeasureActs(const ActorsBenchOptions& options)
 
 WakeLatency MeasureWakeLatency(int rounds) {
   WakeLatency latency;
-  if (std::thread::hardware_concurrency() > 1) latency.polling_ns = MeasureRoundTrips(rounds, false);
+  if (std::thread::hardware_concurrency() > 1)
+    latency.polling_ns = MeasureRoundTrips(rounds, false);
   latency.sleeping_ns = MeasureRoundTrips(rounds, true);
   return latency;
 }

@@ -149,7 +149,7 @@ class Trainer {
       if (done < 0 || done >= job_.train.steps) continue;
       ASSIGN_OR_RETURN(const actors::StepResult result,
                        session_.Wait(submitted[static_cast<size_t>(done)]));
-      RETURN_IF_ERROR(Report(done, result, summary));
+      Report(done, result, summary);
     }
     progress_.Clear();
     for (size_t i = 0; i < wall_ns_.size(); ++i) {
@@ -161,7 +161,7 @@ class Trainer {
   }
 
  private:
-  absl::Status Report(int64_t step, const actors::StepResult& result, RunSummary* summary) {
+  void Report(int64_t step, const actors::StepResult& result, RunSummary* summary) {
     const int64_t now_ns = clock_.NowNs();
     const double step_s = 1e-9 * static_cast<double>(now_ns - last_ns_);
     last_ns_ = now_ns;
@@ -179,12 +179,13 @@ class Trainer {
                        << ", \"step_time_s\": " << JsonNumber(step_s)
                        << ", \"tokens_per_s\": " << JsonNumber(tokens_per_s) << "}" << std::endl;
     }
+    // Into a file the JSON lines say it all.
+    if (options_.is_json && !environment_.err_is_terminal) return;
     progress_.Update({.step = step + 1,
                       .steps = job_.train.steps,
                       .loss = loss,
                       .tokens_per_s = tokens_per_s,
                       .elapsed_s = 1e-9 * static_cast<double>(now_ns - begin_ns_)});
-    return absl::OkStatus();
   }
 
   const Environment& environment_;

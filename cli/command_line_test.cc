@@ -112,7 +112,7 @@ TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
   const std::string bad_graph = Write("bad.pst", "graph g {\n  %x = inpot : f32[2]\n}\n");
   const std::vector<Case> cases = {
       {{}, "subcommand"},
-      {{"ran"}, "ran"},
+      {{"ran"}, "did you mean 'run'?"},
       {{"run"}, "FILE"},
       {{"run", Path("none.toml")}, "no such file"},
       {{"run", folder_.string()}, "is a folder"},
@@ -123,7 +123,7 @@ TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
       {{"run", job, "--set", "train.steps=x"}, "--set train.steps=x"},
       {{"run", job, "--set", "train.steps=-1"}, "out of range"},
       {{"run", job, "--set", "model.heads=3"}, "--set model.heads=3: heads = 3 does not divide"},
-      {{"run", job, "--set", "model.name=\"gtp\""}, "did you mean 'gpt'?"},
+      {{"run", job, "--set", "model.name=\"gptt\""}, "did you mean 'gpt'?"},
       {{"run", job, "--set", "parallel.strategy=\"tp=3\""}, "tp = 3 does not divide the 2 heads"},
       {{"run", job, "--set", "parallel.strategy=\"dp=3\""}, "does not divide batch = 8"},
       {{"run", job, "--set", "parallel.strategy=\"zp=3\""}, "unknown axis 'zp'"},

@@ -23,6 +23,19 @@ constexpr char kFooter[] =
     "`penstock COMMAND --help` tells the options of a command. Commands with --json print JSON on\n"
     "standard output and nothing else there. Exit status: 0 done, 2 bad usage or input, 1 failed.";
 
+// CLI11 would say only that a command is missing.
+absl::Status CheckCommand(const CLI::App& app, std::string_view name) {
+  std::vector<std::string_view> known;
+  const std::vector<const CLI::App*> commands = app.get_subcommands({});
+  for (const CLI::App* command : commands) known.push_back(command->get_name());
+  if (std::find(known.begin(), known.end(), name) != known.end()) return absl::OkStatus();
+  const std::string nearest = graph::NearestName(name, known);
+  return absl::InvalidArgumentError(StrCat("unknown command '", name, "'; ",
+                                           nearest.empty()
+                                               ? StrCat("known: ", penstock::StrJoin(known, ", "))
+                                               : StrCat("did you mean '", nearest, "'?")));
+}
+
 }  // namespace
 
 Registries BuiltinRegistries() {
@@ -70,6 +83,12 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   AddBenchCommand(app, environment, &action);
   AddDoctorCommand(app, environment, &action);
 
+  if (!arguments.empty() && arguments[0].substr(0, 1) != "-") {
+    if (absl::Status status = CheckCommand(app, arguments[0]); !status.ok()) {
+      environment.err << "penstock: " << ToStd(status.message()) << std::endl;
+      return ExitStatus(status);
+    }
+  }
   // CLI11 takes the arguments last first.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {

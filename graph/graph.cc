@@ -74,13 +74,20 @@ NodeId Graph::AddTyped(Node node, absl::Span<const TensorType> types,
 }
 
 std::string Graph::UniqueName(std::string_view base) const {
+  const auto is_taken = [&](const std::string& name) {
+    return by_name_.contains(name) || reserved_names_.contains(name);
+  };
   std::string name(base);
-  if (!by_name_.contains(name)) return name;
+  if (!is_taken(name)) return name;
   int& suffix = next_suffix_[name];
   do {
     name = StrCat(base, "_", ++suffix);
-  } while (by_name_.contains(name));
+  } while (is_taken(name));
   return name;
+}
+
+void Graph::ReserveNames(const Graph& other) {
+  for (const Value& value : other.values_) reserved_names_.insert(value.name);
 }
 
 ValueId Graph::FindValue(std::string_view name) const {

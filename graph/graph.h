@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -110,6 +111,9 @@ class Graph {
 
   // A name not used yet, derived from `base`.
   std::string UniqueName(std::string_view base) const;
+  // Keeps UniqueName from giving out the names of `other`: for passes that copy it node by node,
+  // with its names, and add nodes in between.
+  void ReserveNames(const Graph& other);
   ValueId FindValue(std::string_view name) const;  // kNoValue when absent
 
   // Types of the node's operands, in order.
@@ -126,6 +130,7 @@ class Graph {
   std::vector<Value> values_;
   std::vector<Return> returns_;
   absl::flat_hash_map<std::string, ValueId> by_name_;
+  absl::flat_hash_set<std::string> reserved_names_;
   mutable absl::flat_hash_map<std::string, int> next_suffix_;
 };
 

@@ -63,6 +63,11 @@ absl::Status CheckAxis(const Mesh& mesh, const AxisUse& use) {
   const MeshAxis& whole = mesh.axes[axis.axis];
   const bool is_whole = axis.pre == 1 && axis.size == whole.size;
   if (is_whole) return absl::OkStatus();
+  if (whole.is_temporal) {
+    return absl::InvalidArgumentError(StrCat(use.where, ": the temporal axis ", whole.name,
+                                             " is used whole or not at all, not as ",
+                                             ToString(mesh, axis)));
+  }
   // The sizes are compared by division first, so that no product overflows.
   if (axis.pre < 1 || axis.size < 2 || axis.pre > whole.size || axis.size > whole.size ||
       whole.size % (axis.pre * axis.size) != 0) {

@@ -102,8 +102,9 @@ struct Sharding {
   friend bool operator==(const Sharding&, const Sharding&) = default;
 };
 
-// Refuses unknown axes, sub-axes that do not divide, an axis used twice, rank mismatch, temporal
-// axes that do not divide their dimension. The message names the dimension and the axis.
+// Refuses unknown axes, sub-axes that do not divide, pieces of temporal axes, an axis used twice,
+// rank mismatch, temporal axes that do not divide their dimension. The message names the dimension
+// and the axis.
 absl::Status CheckSharding(const Mesh& mesh, const Sharding& sharding, const Shape& shape);
 
 // Joins adjacent sub-axes of one axis ("a:(1)2 . a:(2)2" of a=4 is "a"): the canonical form. The

@@ -27,6 +27,10 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
                                                    "\"; there are ", absl::StrJoin(names, ", ")));
   }
   const std::string text = graph::PrintGraph(graph);
+  std::vector<std::string> return_names;
+  for (const graph::Return& ret : graph.returns()) {
+    return_names.push_back(graph.value(ret.value).name);
+  }
   if (graph.meshes().empty()) graph.mutable_meshes().push_back({"m", {}});
 
   const std::vector<Pass> passes = {
@@ -45,6 +49,8 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
   lower.split_weight_gradients = options.split_weight_gradients;
   ASSIGN_OR_RETURN(Plan plan, LowerToPlan(ops, graph, lower));
   plan.strategy = options.strategy;
+  // Whatever redistribution came last, a result is called as the program calls it.
+  for (size_t i = 0; i < return_names.size(); ++i) plan.fetches[i].name = return_names[i];
   plan.graph_fingerprint = XXH64(text.data(), text.size(), 0);
   if (options.verify) {
     absl::StatusOr<PlanVerification> verification = VerifyPlan(plan, *options.policies);

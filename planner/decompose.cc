@@ -63,17 +63,21 @@ absl::Status DecomposeSplitFactors(const graph::OpRegistry& ops, Graph& graph) {
 
   Graph out(graph.name());
   out.mutable_meshes() = graph.meshes();
+  out.ReserveNames(graph);
   graph::GraphBuilder builder(ops, out);
   std::vector<ValueId> now(graph.num_values(), graph::kNoValue);
+  std::vector<NodeId> now_node;
   for (NodeId id = 0; id < graph.num_nodes(); ++id) {
     const Node& node = graph.node(id);
     Node copy = node;
     for (ValueId& operand : copy.operands) operand = now[operand];
+    if (copy.forward != graph::kNoNode) copy.forward = now_node[copy.forward];
     if (!factors[id].has_value()) {
       copy.results.clear();
       std::vector<std::string> names;
       for (ValueId result : node.results) names.push_back(graph.value(result).name);
       const NodeId made = out.AddTyped(std::move(copy), graph.ResultTypes(node), names);
+      now_node.push_back(made);
       for (size_t r = 0; r < node.results.size(); ++r) {
         now[node.results[r]] = out.node(made).results[r];
         out.mutable_value(now[node.results[r]]).sharding = graph.value(node.results[r]).sharding;
@@ -81,7 +85,7 @@ absl::Status DecomposeSplitFactors(const graph::OpRegistry& ops, Graph& graph) {
       continue;
     }
     builder.set_phase(node.phase);
-    builder.set_forward(node.forward);
+    builder.set_forward(copy.forward);
     builder.set_stage(node.stage);
     builder.set_scope(absl::StrCat(graph.value(node.results[0]).name, "."));
     absl::StatusOr<std::vector<ValueId>> results = node.op->Decompose(builder, copy, *factors[id]);
@@ -91,6 +95,7 @@ absl::Status DecomposeSplitFactors(const graph::OpRegistry& ops, Graph& graph) {
       now[node.results[r]] = (*results)[r];
       out.mutable_value((*results)[r]).sharding = graph.value(node.results[r]).sharding;
     }
+    now_node.push_back(out.value((*results)[0]).producer);
   }
   for (const graph::Return& ret : graph.returns()) {
     out.mutable_returns().push_back({now[ret.value], ret.sharding});

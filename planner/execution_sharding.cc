@@ -42,9 +42,12 @@ std::optional<std::vector<AxisRef>> AxesOn(int factor, const Sharding& sharding,
   return std::nullopt;
 }
 
-void Assign(const std::vector<AxisRef>& wanted, int factor, FactorAxes* chosen) {
+void Assign(const Mesh& mesh, const std::vector<AxisRef>& wanted, int factor,
+            FactorAxes* chosen) {
   for (const AxisRef& axis : wanted) {
-    if (!CanUse(axis, *chosen)) return;
+    // Micro-batches follow one dimension: no factor takes a piece of their axis.
+    const bool is_cut = graph::IsTemporal(mesh, axis) && axis != graph::WholeAxis(mesh, axis.axis);
+    if (is_cut || !CanUse(axis, *chosen)) return;
     (*chosen)[factor].push_back(axis);
   }
 }
@@ -145,7 +148,7 @@ ExecutionSharding ChooseExecution(const Mesh& mesh, const ShardingRule& rule,
     for (size_t o = 0; o < operands.size() && !wanted; ++o) {
       wanted = AxesOn(factor, operands[o], rule.operands[o], rule);
     }
-    if (wanted) Assign(*wanted, factor, &chosen);
+    if (wanted) Assign(mesh, *wanted, factor, &chosen);
   }
   for (int factor = 0; factor < num_factors; ++factor) {
     if (rule.factors[factor].kind != FactorKind::kReduction) continue;
@@ -161,7 +164,7 @@ ExecutionSharding ChooseExecution(const Mesh& mesh, const ShardingRule& rule,
       consider(AxesOn(factor, operands[o], rule.operands[o], rule),
                operand_types[o].num_elements());
     }
-    Assign(wanted, factor, &chosen);
+    Assign(mesh, wanted, factor, &chosen);
   }
 
   bool changed = true;

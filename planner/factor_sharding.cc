@@ -88,18 +88,17 @@ std::vector<AxisRef> UnprojectDim(const DimFactors& mapping, absl::Span<const Fa
   return {axes.begin(), axes.end()};
 }
 
-// Cuts the list where a temporal axis would not divide the dimension, keeping the piece that does.
+// Cuts the list where a temporal axis would not divide the dimension or is not whole.
 void DropIndivisible(const graph::Mesh& mesh, int64_t extent, std::vector<AxisRef>* axes) {
   int64_t parts = 1;
   for (size_t i = 0; i < axes->size(); ++i) {
-    AxisRef& axis = (*axes)[i];
-    if (graph::IsTemporal(mesh, axis) && extent % (parts * axis.size) != 0) {
-      const int64_t common = extent % parts == 0 ? std::gcd(extent / parts, axis.size) : 1;
-      axis.size = common;
-      axes->resize(common > 1 ? i + 1 : i);
+    const AxisRef& axis = (*axes)[i];
+    parts *= axis.size;
+    const bool fits = axis.size == mesh.axes[axis.axis].size && extent % parts == 0;
+    if (graph::IsTemporal(mesh, axis) && !fits) {
+      axes->resize(i);
       return;
     }
-    parts *= axis.size;
   }
 }
 

@@ -69,7 +69,7 @@ TensorProjection ProjectTensor(const graph::TensorFactors& mapping,
 
 // The sharding that the factors give: `old` with the axes of each dimension rewritten. Axes of
 // factors that would need a strided view are left out, and so are temporal axes (with what is minor
-// to them) that would not divide the dimension.
+// to them) that would not divide the dimension or would be cut.
 graph::Sharding UnprojectTensor(const graph::Mesh& mesh, const graph::TensorFactors& mapping,
                                 absl::Span<const graph::Factor> factors,
                                 const TensorProjection& projection, const Shape& shape,

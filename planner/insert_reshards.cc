@@ -65,6 +65,7 @@ class Inserter {
   Inserter(const graph::OpRegistry& ops, const Graph& in)
       : reshard_(ops.Find("reshard")), in_(in), out_(in.name()), versions_(in.num_values()) {
     out_.mutable_meshes() = in.meshes();
+    out_.ReserveNames(in);
   }
 
   absl::Status Run();
@@ -75,7 +76,6 @@ class Inserter {
   const Sharding& ShardingOf(ValueId value) const { return *out_.value(value).sharding; }
 
   absl::Status AddNode(const Node& node);
-  void AddLeaf(const Node& node);
   ValueId AddReshard(ValueId value, const Sharding& to, const Node& context,
                      const std::string& name);
   ValueId Desired(ValueId old);
@@ -91,6 +91,7 @@ class Inserter {
   Graph out_;
   std::vector<Versions> versions_;
   std::vector<int> num_uses_;  // operand occurrences and returns
+  std::vector<NodeId> now_;    // of a node of the old graph
 };
 
 absl::Status Inserter::Run() {
@@ -132,12 +133,16 @@ void Inserter::AddTyped(const Node& node, absl::InlinedVector<ValueId, 4> operan
     const graph::Value& value = in_.value(node.results[r]);
     Versions& versions = versions_[node.results[r]];
     types.push_back(value.type);
-    names.push_back(results[r] == versions.desired_sharding
-                        ? value.name
-                        : out_.UniqueName(absl::StrCat(value.name, ".local")));
+    // Feeds and states are called as the user called them.
+    const bool keeps_name =
+        node.op->has_declared_type() || results[r] == versions.desired_sharding;
+    names.push_back(keeps_name ? value.name
+                               : out_.UniqueName(absl::StrCat(value.name, ".local")));
   }
   copy.results.clear();
+  if (copy.forward != graph::kNoNode) copy.forward = now_[copy.forward];
   const NodeId id = out_.AddTyped(std::move(copy), types, names);
+  now_.push_back(id);
   for (size_t r = 0; r < node.results.size(); ++r) {
     const ValueId made = out_.node(id).results[r];
     out_.mutable_value(made).sharding = results[r];
@@ -250,7 +255,8 @@ bool Inserter::PassPartials(const ShardingRule& rule, const Node& node,
       operands->push_back(accumulated == ShardingOf(raw)
                               ? raw
                               : AddReshard(raw, accumulated,
-                                           in_.node(in_.value(old).producer), in_.value(old).name));
+                                           in_.node(in_.value(old).producer),
+                                           out_.UniqueName(in_.value(old).name)));
     }
     result.partials = partials;
     return true;
@@ -266,10 +272,9 @@ ValueId Inserter::AddReshard(ValueId value, const Sharding& to, const Node& cont
   node.mesh = context.mesh;
   node.stage = context.stage;
   node.phase = context.phase;
-  node.forward = context.forward;
+  if (context.forward != graph::kNoNode) node.forward = now_[context.forward];
   node.location = context.location;
-  const std::string unique = out_.UniqueName(name);
-  const NodeId id = out_.AddTyped(std::move(node), {out_.value(value).type}, {unique});
+  const NodeId id = out_.AddTyped(std::move(node), {out_.value(value).type}, {name});
   const ValueId made = out_.node(id).results[0];
   out_.mutable_value(made).sharding = to;
   return made;
@@ -278,8 +283,11 @@ ValueId Inserter::AddReshard(ValueId value, const Sharding& to, const Node& cont
 ValueId Inserter::Desired(ValueId old) {
   Versions& versions = versions_[old];
   if (versions.desired == kNoValue) {
-    versions.desired = AddReshard(versions.raw, versions.desired_sharding,
-                                  in_.node(in_.value(old).producer), in_.value(old).name);
+    const std::string& name = in_.value(old).name;
+    const bool is_free = out_.FindValue(name) == kNoValue;
+    versions.desired =
+        AddReshard(versions.raw, versions.desired_sharding, in_.node(in_.value(old).producer),
+                   is_free ? name : out_.UniqueName(name));
   }
   return versions.desired;
 }
@@ -295,7 +303,7 @@ ValueId Inserter::As(ValueId old, const Sharding& needed, const Node& context) {
   }
   // A sum that one reader wants split goes there in one step; otherwise it is reduced once.
   const ValueId source = MayStayPartial(old) ? versions.raw : Desired(old);
-  const ValueId made = AddReshard(source, needed, context, in_.value(old).name);
+  const ValueId made = AddReshard(source, needed, context, out_.UniqueName(in_.value(old).name));
   versions.others.emplace_back(needed, made);
   return made;
 }

@@ -302,15 +302,19 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
   const Mesh& mesh = graph.meshes()[0];
   Graph out(graph.name());
   out.mutable_meshes() = graph.meshes();
+  out.ReserveNames(graph);
   std::vector<ValueId> now(graph.num_values(), graph::kNoValue);
+  std::vector<NodeId> now_node;
   for (const Node& node : graph.nodes()) {
     Node copy = node;
     for (ValueId& operand : copy.operands) operand = now[operand];
+    if (copy.forward != graph::kNoNode) copy.forward = now_node[copy.forward];
     copy.results.clear();
     if (node.op->name() != "reshard") {
       std::vector<std::string> names;
       for (ValueId result : node.results) names.push_back(graph.value(result).name);
       const NodeId id = out.AddTyped(std::move(copy), graph.ResultTypes(node), names);
+      now_node.push_back(id);
       for (size_t r = 0; r < node.results.size(); ++r) {
         now[node.results[r]] = out.node(id).results[r];
         out.mutable_value(now[node.results[r]]).sharding = graph.value(node.results[r]).sharding;
@@ -343,6 +347,7 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
       out.mutable_value(value).sharding = steps[i].sharding;
     }
     now[node.results[0]] = value;
+    now_node.push_back(out.value(value).producer);
   }
   for (const graph::Return& ret : graph.returns()) {
     out.mutable_returns().push_back({now[ret.value], ret.sharding});

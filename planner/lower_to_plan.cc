@@ -54,11 +54,14 @@ absl::StatusOr<Graph> AddRateCopies(const graph::OpRegistry& ops, const Graph& i
   }
   Graph out(in.name());
   out.mutable_meshes() = in.meshes();
+  out.ReserveNames(in);
   std::vector<ValueId> now(in.num_values(), kNoValue);
+  std::vector<NodeId> now_node;
   for (NodeId id = 0; id < in.num_nodes(); ++id) {
     const Node& node = in.node(id);
     Node copy = node;
     for (ValueId& operand : copy.operands) operand = now[operand];
+    if (copy.forward != graph::kNoNode) copy.forward = now_node[copy.forward];
     copy.results.clear();
     std::vector<std::string> names;
     for (ValueId result : node.results) {
@@ -66,6 +69,7 @@ absl::StatusOr<Graph> AddRateCopies(const graph::OpRegistry& ops, const Graph& i
                                      : in.value(result).name);
     }
     const NodeId made = out.AddTyped(copy, in.ResultTypes(node), names);
+    now_node.push_back(made);
     for (size_t r = 0; r < node.results.size(); ++r) {
       now[node.results[r]] = out.node(made).results[r];
       out.mutable_value(now[node.results[r]]).sharding = in.value(node.results[r]).sharding;
@@ -73,6 +77,7 @@ absl::StatusOr<Graph> AddRateCopies(const graph::OpRegistry& ops, const Graph& i
     if (!needs_copy[id]) continue;
     copy.op = ops.Find("copy");
     if (copy.op == nullptr) return absl::InternalError("no operator copy");
+    copy.attributes = {};
     copy.operands = {now[node.results[0]]};
     const NodeId whole =
         out.AddTyped(copy, in.ResultTypes(node), {in.value(node.results[0]).name});

@@ -349,7 +349,8 @@ TEST(ReshardPropertyTest, EveryPairOfShardingsIsReached) {
       type.shape.push_back(kDims[random.Below(10)]);
     }
     Sharding from = RandomSharding(random, mesh, type.shape);
-    Sharding to = RandomSharding(random, mesh, type.shape);
+    Sharding to = random.Chance(0.25) ? RearrangedSharding(random, mesh, type.shape, from)
+                                      : RandomSharding(random, mesh, type.shape);
     const auto reduction = static_cast<Reduction>(random.Below(4));
     if (random.Chance(0.4)) {
       AddRandomPartial(random, mesh, reduction, /*allow_temporal=*/true, &from);

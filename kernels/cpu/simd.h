@@ -39,9 +39,11 @@ inline constexpr int kLanes = kVecBytes / static_cast<int>(sizeof(T));
 template <typename V>
 using ElementOf = std::remove_cvref_t<decltype(std::declval<V&>()[0])>;
 
-// The signed integer of the size of T.
+// The integers of the size of T: signed to compare with, unsigned for arithmetic on bits.
 template <typename T>
 using IntOf = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
+template <typename T>
+using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
 template <typename T>
 inline Vec<T> Splat(T value) {
@@ -130,7 +132,7 @@ struct ExpConstants<float> {
   static constexpr float kLn2Low = -2.12194440e-4f;
   static constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer,
   static constexpr int kMantissaBits = 23;      // which then is the low bits of the sum
-  static constexpr int32_t kBias = 127;
+  static constexpr uint32_t kBias = 127;
 };
 template <>
 struct ExpConstants<double> {
@@ -141,14 +143,14 @@ struct ExpConstants<double> {
   static constexpr double kLn2Low = 1.90821492927058770002e-10;
   static constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52
   static constexpr int kMantissaBits = 52;
-  static constexpr int64_t kBias = 1023;
+  static constexpr uint64_t kBias = 1023;
 };
 
 // x = n ln(2) + r: expm1(r), and n where the exponent of a float is.
 template <typename V>
 struct ReducedExp {
   V expm1;
-  Vec<IntOf<ElementOf<V>>> exponent;
+  Vec<BitsOf<ElementOf<V>>> exponent;
 };
 template <typename V>
 inline ReducedExp<V> ReduceExp(V x) {
@@ -165,7 +167,7 @@ inline ReducedExp<V> ReduceExp(V x) {
     factorial /= i;
     sum = sum * r + static_cast<T>(1 / factorial);
   }
-  return {sum * r, std::bit_cast<Vec<IntOf<T>>>(shifted) << C::kMantissaBits};
+  return {sum * r, std::bit_cast<Vec<BitsOf<T>>>(shifted) << C::kMantissaBits};
 }
 
 }  // namespace simd_internal
@@ -175,7 +177,7 @@ inline V Exp(V x) {
   using T = ElementOf<V>;
   using C = simd_internal::ExpConstants<T>;
   const auto [expm1, exponent] = simd_internal::ReduceExp(x);
-  const V y = std::bit_cast<V>(std::bit_cast<Vec<IntOf<T>>>(expm1 + 1) + exponent);
+  const V y = std::bit_cast<V>(std::bit_cast<Vec<BitsOf<T>>>(expm1 + 1) + exponent);
   const V finite = x > C::kMax ? Splat(std::numeric_limits<T>::infinity()) : y;
   return x < C::kMin ? V{} : finite;
 }

@@ -36,9 +36,9 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     } else {
       harness->devices_.push_back(CreateCpuDevice(1));
     }
-    ASSIGN_OR_RETURN(std::unique_ptr<Memory> arena,
-                     harness->devices_[i]->Allocate(checked.devices[i].arena_bytes,
-                                                    MemoryKind::kDevice));
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<Memory> arena,
+        harness->devices_[i]->Allocate(checked.devices[i].arena_bytes, MemoryKind::kDevice));
     harness->arenas_.push_back(std::move(arena));
     harness->links_.push_back(std::make_unique<StageLink>());
   }

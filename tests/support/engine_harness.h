@@ -46,8 +46,11 @@ class EngineHarness : private actors::ExecutorObserver {
   bool PollOne();
 
   // Of a step that is done.
-  const Tensor& fetched(int64_t step, size_t fetch) const { return buffers_.at(step)->fetches[fetch]; }
-  // First error of a step; OK if it has none. Poisoned steps without an error of their own: unknown.
+  const Tensor& fetched(int64_t step, size_t fetch) const {
+    return buffers_.at(step)->fetches[fetch];
+  }
+  // First error of a step; OK if it has none. Poisoned steps without an error of their own:
+  // unknown.
   absl::Status StepStatus(int64_t step) const;
   const std::vector<std::pair<int64_t, std::string>>& errors() const { return errors_; }
 

@@ -136,8 +136,8 @@ uint32_t EnginePlanBuilder::AddFetch(uint32_t device, std::string name, uint32_t
 
 uint32_t EnginePlanBuilder::AddSend(uint32_t device, std::string name, uint32_t reg,
                                     uint32_t destination) {
-  plan_.transfers.push_back({plan_.num_channels++, device, destination, SlotBytes(device, reg),
-                             IsPerMicrobatch(device)});
+  plan_.transfers.push_back(
+      {plan_.num_channels++, device, destination, SlotBytes(device, reg), IsPerMicrobatch(device)});
   ActorPlan actor;
   actor.name = std::move(name);
   actor.kind = ActorKind::kSend;
@@ -277,7 +277,7 @@ absl::Status ThrowSometimes(const KernelSpec& spec, const KernelArgs& args) {
 kernels::KernelRegistry EngineTestKernels() {
   kernels::KernelRegistry registry;
   const std::pair<const char*, RunFunction> functions[] = {
-      {"t.sum", Sum},   {"t.affine", Affine},       {"t.iota", Iota},
+      {"t.sum", Sum},   {"t.affine", Affine},      {"t.iota", Iota},
       {"t.bump", Bump}, {"t.fail", FailSometimes}, {"t.throw", ThrowSometimes}};
   for (const auto& [op, run] : functions) registry.Add(op, Function(run)).IgnoreError();
   KernelDef refuse;

@@ -76,7 +76,9 @@ absl::StatusOr<std::unique_ptr<Memory>> LateDevice::Allocate(size_t num_bytes, M
       }));
 }
 
-std::unique_ptr<Stream> LateDevice::CreateStream() { return std::make_unique<LateStream>(&random_); }
+std::unique_ptr<Stream> LateDevice::CreateStream() {
+  return std::make_unique<LateStream>(&random_);
+}
 std::unique_ptr<Event> LateDevice::CreateEvent() { return std::make_unique<LateEvent>(); }
 
 }  // namespace penstock::testing

@@ -55,9 +55,9 @@ class Grower {
   Random& random() { return random_; }
   DType dtype() const { return dtype_; }
   const absl::Status& status() const { return builder_.status(); }
-  const TensorType& Type(ValueId value) const { return builder_.type(value); }
-  const Shape& ShapeOf(ValueId value) const { return builder_.type(value).shape; }
-  int Rank(ValueId value) const { return static_cast<int>(ShapeOf(value).size()); }
+  TensorType Type(ValueId value) const { return builder_.type(value); }
+  Shape ShapeOf(ValueId value) const { return builder_.type(value).shape; }
+  int Rank(ValueId value) const { return static_cast<int>(builder_.type(value).shape.size()); }
   double Bound(ValueId value) const { return bounds_.at(value); }
   bool IsBlocked(ValueId value) const { return blocked_.contains(value); }
   const Values& floats() const { return floats_; }
@@ -692,7 +692,7 @@ void MakeState(Grower& g, std::string_view) {
 
 void MakeAdamw(Grower& g, std::string_view op) {
   const ValueId w = g.Float(0, 3);
-  const Shape& shape = g.ShapeOf(w);
+  const Shape shape = g.ShapeOf(w);
   const ValueId grad = g.Float(shape);
   const ValueId m = g.Float(shape);
   const ValueId v = g.Positive(g.Float(shape));
@@ -854,10 +854,15 @@ absl::Status AddTraining(const graph::OpRegistry& ops, Random& random, ValueId l
 
 // ------------------------------------------------------------------------------------- annotation
 
+// All axes and sub-axes that a sharding may name.
 std::vector<AxisRef> Pieces(const Mesh& mesh) {
   std::vector<AxisRef> pieces;
   for (int axis = 0; axis < static_cast<int>(mesh.axes.size()); ++axis) {
     const int64_t size = mesh.axes[axis].size;
+    if (mesh.axes[axis].is_temporal) {
+      pieces.push_back(graph::WholeAxis(mesh, axis));
+      continue;
+    }
     for (int64_t pre = 1; pre < size; ++pre) {
       for (int64_t piece = 2; pre * piece <= size; ++piece) {
         if (size % (pre * piece) == 0) pieces.push_back({axis, pre, piece});
@@ -897,27 +902,6 @@ std::optional<AxisRef> UnusedAxis(Random& random, const Mesh& mesh, const Shardi
   return random.Pick(unused);
 }
 
-// The axes of `sharding` moved about: what permutes and all-to-alls are made of.
-Sharding Rearranged(Random& random, const Mesh& mesh, const Shape& shape, Sharding sharding) {
-  sharding.partials.clear();
-  std::vector<graph::DimSharding>& dims = sharding.dims;
-  if (dims.size() > 1 && random.Chance(0.6)) {
-    const int64_t a = random.Below(dims.size());
-    const int64_t b = random.Below(dims.size());
-    if (random.Chance(0.5) || dims[a].axes.empty() || a == b) {
-      std::swap(dims[a].axes, dims[b].axes);
-    } else {
-      dims[b].axes.push_back(dims[a].axes.back());
-      dims[a].axes.pop_back();
-    }
-  } else if (!dims.empty()) {
-    random.Shuffle(dims[random.Below(dims.size())].axes);
-  }
-  graph::Canonicalize(mesh, &sharding);
-  return graph::CheckSharding(mesh, sharding, shape).ok() ? sharding
-                                                          : RandomSharding(random, mesh, shape);
-}
-
 // Leaves some dimensions open, gives priorities and keeps axes free.
 void Loosen(Random& random, const Mesh& mesh, Sharding* sharding) {
   const bool has_priorities = random.Chance(0.15);
@@ -943,7 +927,7 @@ void Annotate(Random& random, RandomCase& result) {
       if (is_reshard) {
         const std::optional<Sharding>& from = graph.value(node.operands[0]).sharding;
         if (from && random.Chance(0.6)) {
-          sharding = Rearranged(random, mesh, value.type.shape, *from);
+          sharding = RearrangedSharding(random, mesh, value.type.shape, *from);
           sharding.replicated.clear();
         }
       } else {
@@ -1060,6 +1044,27 @@ Sharding RandomSharding(Random& random, const Mesh& mesh, const Shape& shape) {
   }
   graph::Canonicalize(mesh, &sharding);
   return sharding;
+}
+
+Sharding RearrangedSharding(Random& random, const Mesh& mesh, const Shape& shape,
+                            Sharding sharding) {
+  sharding.partials.clear();
+  std::vector<graph::DimSharding>& dims = sharding.dims;
+  if (dims.size() > 1 && random.Chance(0.6)) {
+    const int64_t a = random.Below(dims.size());
+    const int64_t b = random.Below(dims.size());
+    if (random.Chance(0.5) || dims[a].axes.empty() || a == b) {
+      std::swap(dims[a].axes, dims[b].axes);
+    } else {
+      dims[b].axes.push_back(dims[a].axes.back());
+      dims[a].axes.pop_back();
+    }
+  } else if (!dims.empty()) {
+    random.Shuffle(dims[random.Below(dims.size())].axes);
+  }
+  graph::Canonicalize(mesh, &sharding);
+  return graph::CheckSharding(mesh, sharding, shape).ok() ? sharding
+                                                          : RandomSharding(random, mesh, shape);
 }
 
 void AddRandomPartial(Random& random, const Mesh& mesh, graph::Reduction reduction,

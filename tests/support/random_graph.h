@@ -78,6 +78,11 @@ graph::Mesh RandomMesh(Random& random, int64_t max_devices, int64_t num_microbat
 // Uneven and empty parts occur; a temporal axis only where it divides.
 graph::Sharding RandomSharding(Random& random, const graph::Mesh& mesh, const Shape& shape);
 
+// The axes of `sharding` moved about between and inside dimensions, without partials: what permutes
+// and all-to-alls are made of. A random sharding where that cannot be.
+graph::Sharding RearrangedSharding(Random& random, const graph::Mesh& mesh, const Shape& shape,
+                                   graph::Sharding sharding);
+
 // Adds a partial over an unused spatial axis or sub-axis, if there is one; over a temporal one too
 // where `allow_temporal`.
 void AddRandomPartial(Random& random, const graph::Mesh& mesh, graph::Reduction reduction,
