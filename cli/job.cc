@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cli/files.h"
-#include "toml.hpp"
+#include <toml.hpp>
 
 #include "base/status_macros.h"
 #include "base/strings.h"

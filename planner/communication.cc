@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+
 #include "base/shape.h"
 #include "base/status_macros.h"
 
@@ -17,8 +18,8 @@ using graph::Mesh;
 using graph::Sharding;
 using graph::TileDesc;
 
-// Pieces of axes that `a` has and `b` lacks, in the order of `a`. Both may cut axes differently: the
-// answer is in pieces of the common refinement.
+// Pieces of axes that `a` has and `b` lacks, in the order of `a`. Both may cut axes differently:
+// the answer is in pieces of the common refinement.
 std::vector<AxisRef> Difference(absl::Span<const AxisRef> a, absl::Span<const AxisRef> b) {
   std::vector<AxisRef> difference;
   for (const AxisRef& axis : a) {
@@ -31,9 +32,8 @@ std::vector<AxisRef> Difference(absl::Span<const AxisRef> a, absl::Span<const Ax
     }
     for (auto it = cuts.begin(); std::next(it) != cuts.end(); ++it) {
       const AxisRef piece = {axis.axis, *it, *std::next(it) / *it};
-      const bool in_b = std::any_of(b.begin(), b.end(), [&](const AxisRef& other) {
-        return graph::Overlap(piece, other);
-      });
+      const bool in_b = std::any_of(
+          b.begin(), b.end(), [&](const AxisRef& other) { return graph::Overlap(piece, other); });
       if (!in_b) difference.push_back(piece);
     }
   }
@@ -144,10 +144,9 @@ absl::StatusOr<TileDesc> TileOf(const Mesh& mesh, const Sharding& sharding, cons
       const Range range = graph::LocalRange(mesh, sharding.dims[d], extent, device, microbatch);
       if (microbatch == 1) stride = range.begin - first.begin;
       if (range.size() != first.size() || range.begin != first.begin + microbatch * stride) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("dimension ", d, " of ", ToString(type), " with ",
-                         graph::ToString(mesh, sharding), ": the ", microbatches,
-                         " micro-batches do not divide it evenly"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "dimension ", d, " of ", ToString(type), " with ", graph::ToString(mesh, sharding),
+            ": the ", microbatches, " micro-batches do not divide it evenly"));
       }
     }
     tile.microbatch_stride.push_back(stride);
@@ -287,9 +286,8 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
 
   // Parts along the outermost dimension that matters lie one after another already.
   auto is_outermost = [&](const std::vector<TileDesc>& tiles, int dim) {
-    return std::all_of(tiles.begin(), tiles.end(), [&](const TileDesc& tile) {
-      return LeadingElements(tile.shape, dim) <= 1;
-    });
+    return std::all_of(tiles.begin(), tiles.end(),
+                       [&](const TileDesc& tile) { return LeadingElements(tile.shape, dim) <= 1; });
   };
   if (communication.pack_dim && is_outermost(in, *communication.pack_dim)) {
     communication.pack_dim.reset();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+
 #include "base/collective.h"
 #include "graph/kernel_spec.h"
 #include "graph/sharding.h"
@@ -26,8 +27,8 @@ absl::StatusOr<graph::TileDesc> TileOf(const graph::Mesh& mesh, const graph::Sha
 std::optional<CollectiveKind> CollectiveOf(std::string_view op);
 
 // The collective of one redistribution step. Devices are those of the mesh; a plan adds the first
-// device of the stage. The copies are kernels `pack` and `unpack` along one dimension: a rank's data
-// lie one part after another for the others.
+// device of the stage. The copies are kernels `pack` and `unpack` along one dimension: a rank's
+// data lie one part after another for the others.
 struct Communication {
   std::vector<CollectiveSpec> groups;  // every device is in one; channels not yet numbered
   std::optional<int> pack_dim;         // input tile -> parts
@@ -39,8 +40,7 @@ struct Communication {
 
 // REQUIRES: CollectiveOf(op); the step is one that PlanReshard makes.
 absl::StatusOr<Communication> PlanCommunication(const graph::Mesh& mesh, CollectiveKind kind,
-                                                const TensorType& type,
-                                                const graph::Sharding& from,
+                                                const TensorType& type, const graph::Sharding& from,
                                                 const graph::Sharding& to);
 
 }  // namespace penstock::planner

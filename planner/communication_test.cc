@@ -11,17 +11,17 @@
 namespace penstock::planner {
 namespace {
 
-using ::testing::ElementsAre;
 using graph::Mesh;
 using graph::TileDesc;
+using ::testing::ElementsAre;
 
 class CommunicationTest : public testing::PlannerFixture {
  protected:
   Communication Plan(std::string_view mesh, std::string_view type, std::string_view from,
                      CollectiveKind kind, std::string_view to) const {
-    const graph::Graph graph = MustParse(
-        StrCat("mesh m = ", mesh, "\ngraph g {\n  %x = input : ", type, " ", from,
-               "\n  %y = reshard(%x) : ", type, " ", to, "\n  return %y\n}\n"));
+    const graph::Graph graph =
+        MustParse(StrCat("mesh m = ", mesh, "\ngraph g {\n  %x = input : ", type, " ", from,
+                         "\n  %y = reshard(%x) : ", type, " ", to, "\n  return %y\n}\n"));
     const Mesh& m = graph.meshes()[0];
     absl::StatusOr<Communication> communication =
         PlanCommunication(m, kind, graph.value(0).type, ClosedSharding(m, graph.value(0)),
@@ -59,13 +59,12 @@ TEST_F(CommunicationTest, GroupsDifferOnlyInTheAxesThatMove) {
   EXPECT_THAT(Groups(communication), ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4, 5)));
   const Communication other =
       Plan("[x=2, y=3]", "f32[6, 6]", "@[x, y]", CollectiveKind::kAllGather, "@[_, y]");
-  EXPECT_THAT(Groups(other),
-              ElementsAre(ElementsAre(0, 3), ElementsAre(1, 4), ElementsAre(2, 5)));
+  EXPECT_THAT(Groups(other), ElementsAre(ElementsAre(0, 3), ElementsAre(1, 4), ElementsAre(2, 5)));
 }
 
 TEST_F(CommunicationTest, AnAllReduceIsDividedEvenly) {
-  const Communication communication = Plan("[x=4]", "f32[2, 3]", "@[_, _] partial(max, x)",
-                                           CollectiveKind::kAllReduce, "@[_, _]");
+  const Communication communication =
+      Plan("[x=4]", "f32[2, 3]", "@[_, _] partial(max, x)", CollectiveKind::kAllReduce, "@[_, _]");
   ASSERT_EQ(communication.groups.size(), 1u);
   EXPECT_EQ(communication.groups[0].reduce, ReduceOp::kMax);
   EXPECT_THAT(communication.groups[0].counts, ElementsAre(2, 1, 2, 1));

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include <xxhash.h>
+
 #include "base/status_macros.h"
 #include "graph/text.h"
 #include "planner/decompose.h"
@@ -13,7 +15,6 @@
 #include "planner/lower_to_plan.h"
 #include "planner/propagate.h"
 #include "planner/verify_plan.h"
-#include "xxhash.h"
 
 namespace penstock::planner {
 
@@ -34,8 +35,7 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
   if (graph.meshes().empty()) graph.mutable_meshes().push_back({"m", {}});
 
   const std::vector<Pass> passes = {
-      {"propagate",
-       [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
+      {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
       {"decompose", [&](graph::Graph& g) { return DecomposeSplitFactors(ops, g); }},
       {"insert-reshards", [&](graph::Graph& g) { return InsertReshards(ops, g); }},
       {"lower-reshards", [&](graph::Graph& g) { return LowerReshards(ops, g); }},

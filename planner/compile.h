@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+
 #include "graph/graph.h"
 #include "graph/kernel_spec.h"
 #include "graph/op.h"
@@ -33,8 +34,8 @@ struct CompileOptions {
   PassOptions passes;
 };
 
-// `graph` carries its mesh, some shardings and, for a pipeline, stages. Errors name the node, pass or
-// device concerned.
+// `graph` carries its mesh, some shardings and, for a pipeline, stages. Errors name the node, pass
+// or device concerned.
 absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
                              const CompileOptions& options);
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+
 #include "base/status_macros.h"
 #include "graph/builder.h"
 #include "planner/execution_sharding.h"

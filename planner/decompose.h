@@ -10,6 +10,7 @@
 #define PENSTOCK_PLANNER_DECOMPOSE_H_
 
 #include "absl/status/status.h"
+
 #include "graph/graph.h"
 #include "graph/op.h"
 

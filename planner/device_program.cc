@@ -47,7 +47,8 @@ class Finisher {
                      });
     LayOut();
     for (size_t s = 0; s < storages_.size(); ++s) {
-      if (storages_[s].state >= 0) (*state_registers)[storages_[s].state] = static_cast<uint32_t>(s);
+      if (storages_[s].state >= 0)
+        (*state_registers)[storages_[s].state] = static_cast<uint32_t>(s);
     }
     return std::move(device_);
   }
@@ -117,7 +118,8 @@ class Finisher {
     for (const Access& access : accesses) {
       std::vector<Access>& list = last[access.phase];
       if (!list.empty() && list.back().actor == access.actor) continue;
-      if (!access.is_async) std::erase_if(list, [](const Access& other) { return !other.is_async; });
+      if (!access.is_async)
+        std::erase_if(list, [](const Access& other) { return !other.is_async; });
       list.push_back(access);
     }
     return last;
@@ -204,8 +206,7 @@ class Finisher {
     for (size_t p = 0; p < phases_.size(); ++p) {
       const PhasePlan& phase = device_.phases[p];
       for (uint32_t i = 0; i < phase.num_actors; ++i) {
-        completion[phase.first_actor + i] =
-            phases_[p].actors[i].is_async() ? phase.num_actors : i;
+        completion[phase.first_actor + i] = phases_[p].actors[i].is_async() ? phase.num_actors : i;
       }
     }
     for (const ChannelPlan& channel : device_.channels) {
@@ -234,9 +235,9 @@ class Finisher {
   }
 
   size_t PhaseIndex(uint32_t actor) const {
-    const auto it = std::upper_bound(
-        device_.phases.begin(), device_.phases.end(), actor,
-        [](uint32_t a, const PhasePlan& phase) { return a < phase.first_actor; });
+    const auto it =
+        std::upper_bound(device_.phases.begin(), device_.phases.end(), actor,
+                         [](uint32_t a, const PhasePlan& phase) { return a < phase.first_actor; });
     // Phases without actors share their first actor with the next one.
     size_t p = static_cast<size_t>(it - device_.phases.begin()) - 1;
     while (device_.phases[p].num_actors == 0) --p;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+
 #include "planner/plan.h"
 
 namespace penstock::planner {
@@ -30,8 +31,8 @@ struct Storage {
 };
 
 struct DraftActor {
-  ActorPlan plan;  // inputs and outputs empty; Finish fills them in
-  std::vector<int> inputs;   // storages; -1: unbound
+  ActorPlan plan;           // inputs and outputs empty; Finish fills them in
+  std::vector<int> inputs;  // storages; -1: unbound
   std::vector<int> outputs;
   uint64_t scratch_bytes = 0;
   double predicted_s = 0;
@@ -63,9 +64,9 @@ class DeviceProgram {
 
   // How many instances of a channel may be in flight at once.
   struct Credits {
-    int microbatches = 1;        // M
-    int stage_activations = 1;   // from F to B or W of this stage
-    int cross_activations = 1;   // the same where F is another stage's
+    int microbatches = 1;       // M
+    int stage_activations = 1;  // from F to B or W of this stage
+    int cross_activations = 1;  // the same where F is another stage's
   };
 
   // Lays out memory and derives the channels. `state_registers[i]` gets the register of the storage

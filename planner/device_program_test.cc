@@ -40,8 +40,7 @@ class DeviceProgramTest : public ::testing::Test {
 
   DevicePlan Finish(int microbatches, int stage_activations, int num_states = 0) {
     state_registers_.assign(num_states, kNone);
-    return program_.Finish({microbatches, stage_activations, stage_activations},
-                           &state_registers_);
+    return program_.Finish({microbatches, stage_activations, stage_activations}, &state_registers_);
   }
 
   static ChannelPlan Channel(uint32_t producer, uint32_t consumer, uint32_t reg, uint32_t produce,

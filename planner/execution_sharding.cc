@@ -42,8 +42,7 @@ std::optional<std::vector<AxisRef>> AxesOn(int factor, const Sharding& sharding,
   return std::nullopt;
 }
 
-void Assign(const Mesh& mesh, const std::vector<AxisRef>& wanted, int factor,
-            FactorAxes* chosen) {
+void Assign(const Mesh& mesh, const std::vector<AxisRef>& wanted, int factor, FactorAxes* chosen) {
   for (const AxisRef& axis : wanted) {
     // Micro-batches follow one dimension: no factor takes a piece of their axis.
     const bool is_cut = graph::IsTemporal(mesh, axis) && axis != graph::WholeAxis(mesh, axis.axis);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+
 #include "graph/op.h"
 #include "graph/sharding.h"
 

@@ -110,7 +110,7 @@ TEST(FactorShardingTest, TemporalAxesMustDivideTheDimension) {
                     UnprojectTensor(mesh, mapping, factors, projection, {extent}, Open({{}})));
   };
   EXPECT_EQ(unproject(4), "@[mb.dp?]");
-  EXPECT_EQ(unproject(6), "@[mb:(1)2?]");
+  EXPECT_EQ(unproject(6), "@[?]");
   EXPECT_EQ(unproject(7), "@[?]");
 }
 

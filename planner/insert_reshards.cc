@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+
 #include "base/status_macros.h"
 #include "planner/execution_sharding.h"
 
@@ -45,8 +46,7 @@ void DropTemporal(const Mesh& mesh, Sharding* sharding) {
 
 Sharding WithoutTemporalPartials(const Mesh& mesh, Sharding sharding) {
   for (PartialSpec& partial : sharding.partials) {
-    std::erase_if(partial.axes,
-                  [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); });
+    std::erase_if(partial.axes, [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); });
   }
   std::erase_if(sharding.partials, [](const PartialSpec& p) { return p.axes.empty(); });
   return sharding;
@@ -96,8 +96,8 @@ class Inserter {
 
 absl::Status Inserter::Run() {
   if (in_.meshes().size() > 1) {
-    return absl::UnimplementedError(absl::StrCat(
-        "graph ", in_.name(), " lies on ", in_.meshes().size(), " meshes; one is supported"));
+    return absl::UnimplementedError(absl::StrCat("graph ", in_.name(), " lies on ",
+                                                 in_.meshes().size(), " meshes; one is supported"));
   }
   num_uses_.assign(in_.num_values(), 0);
   for (const Node& node : in_.nodes()) {
@@ -134,10 +134,8 @@ void Inserter::AddTyped(const Node& node, absl::InlinedVector<ValueId, 4> operan
     Versions& versions = versions_[node.results[r]];
     types.push_back(value.type);
     // Feeds and states are called as the user called them.
-    const bool keeps_name =
-        node.op->has_declared_type() || results[r] == versions.desired_sharding;
-    names.push_back(keeps_name ? value.name
-                               : out_.UniqueName(absl::StrCat(value.name, ".local")));
+    const bool keeps_name = node.op->has_declared_type() || results[r] == versions.desired_sharding;
+    names.push_back(keeps_name ? value.name : out_.UniqueName(absl::StrCat(value.name, ".local")));
   }
   copy.results.clear();
   if (copy.forward != graph::kNoNode) copy.forward = now_[copy.forward];
@@ -186,8 +184,7 @@ absl::Status Inserter::AddNode(const Node& node) {
     AddTyped(node, {versions_[node.operands[0]].raw, As(node.operands[1], operands[1], node)}, {});
     return absl::OkStatus();
   }
-  ExecutionSharding execution =
-      ChooseExecution(mesh(), rule, operand_types, operands, results);
+  ExecutionSharding execution = ChooseExecution(mesh(), rule, operand_types, operands, results);
   absl::InlinedVector<ValueId, 4> inputs;
   if (!PassPartials(rule, node, &execution, &inputs)) {
     for (size_t o = 0; o < node.operands.size(); ++o) {
@@ -224,8 +221,7 @@ bool Inserter::PassPartials(const ShardingRule& rule, const Node& node,
       }
       const Sharding raw = WithoutTemporalPartials(mesh(), ShardingOf(versions_[old].raw));
       fits = raw.partials.size() == 1 && raw.partials[0].reduction == graph::Reduction::kSum &&
-             raw.dims == execution->operands[group[i]].dims &&
-             (i == 0 || raw.partials == partials);
+             raw.dims == execution->operands[group[i]].dims && (i == 0 || raw.partials == partials);
       partials = raw.partials;
       most_elements = std::max(most_elements, in_.value(old).type.num_elements());
     }
@@ -233,14 +229,13 @@ bool Inserter::PassPartials(const ShardingRule& rule, const Node& node,
     if (in_.value(node.results[0]).type.num_elements() > most_elements) continue;
     Sharding& result = execution->results[0];
     if (result.is_partial()) continue;
-    const bool clashes = std::any_of(
-        result.dims.begin(), result.dims.end(), [&](const graph::DimSharding& dim) {
+    const bool clashes =
+        std::any_of(result.dims.begin(), result.dims.end(), [&](const graph::DimSharding& dim) {
           return std::any_of(dim.axes.begin(), dim.axes.end(), [&](const AxisRef& axis) {
-            return std::any_of(partials[0].axes.begin(), partials[0].axes.end(),
-                               [&](const AxisRef& other) {
-                                 return graph::Overlap(axis, other) ||
-                                        !graph::CanCoexist(axis, other);
-                               });
+            return std::any_of(
+                partials[0].axes.begin(), partials[0].axes.end(), [&](const AxisRef& other) {
+                  return graph::Overlap(axis, other) || !graph::CanCoexist(axis, other);
+                });
           });
         });
     if (clashes) continue;
@@ -254,8 +249,7 @@ bool Inserter::PassPartials(const ShardingRule& rule, const Node& node,
       const Sharding accumulated = WithoutTemporalPartials(mesh(), ShardingOf(raw));
       operands->push_back(accumulated == ShardingOf(raw)
                               ? raw
-                              : AddReshard(raw, accumulated,
-                                           in_.node(in_.value(old).producer),
+                              : AddReshard(raw, accumulated, in_.node(in_.value(old).producer),
                                            out_.UniqueName(in_.value(old).name)));
     }
     result.partials = partials;

@@ -14,6 +14,7 @@
 #define PENSTOCK_PLANNER_INSERT_RESHARDS_H_
 
 #include "absl/status/status.h"
+
 #include "graph/graph.h"
 #include "graph/op.h"
 

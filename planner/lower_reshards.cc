@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+
 #include "planner/execution_sharding.h"
 
 namespace penstock::planner {
@@ -267,11 +268,11 @@ class ReshardPlanner {
 // Of an accumulate step: the reduction that ends with it.
 graph::Reduction ReductionOverTime(const Mesh& mesh, const Sharding& from, const Sharding& to) {
   for (const graph::PartialSpec& partial : from.partials) {
-    const bool is_over_time = std::any_of(
-        partial.axes.begin(), partial.axes.end(),
-        [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); });
-    const bool is_kept = std::find(to.partials.begin(), to.partials.end(), partial) !=
-                         to.partials.end();
+    const bool is_over_time =
+        std::any_of(partial.axes.begin(), partial.axes.end(),
+                    [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); });
+    const bool is_kept =
+        std::find(to.partials.begin(), to.partials.end(), partial) != to.partials.end();
     if (is_over_time && !is_kept) return partial.reduction;
   }
   return graph::Reduction::kSum;
@@ -323,8 +324,8 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
     }
     const graph::Value& result = graph.value(node.results[0]);
     ValueId value = copy.operands[0];
-    const std::vector<ReshardStep> steps = PlanReshard(
-        mesh, ClosedSharding(mesh, out.value(value)), ClosedSharding(mesh, result));
+    const std::vector<ReshardStep> steps =
+        PlanReshard(mesh, ClosedSharding(mesh, out.value(value)), ClosedSharding(mesh, result));
     for (size_t i = 0; i < steps.size(); ++i) {
       Node step = copy;
       step.op = ops.Find(steps[i].op);
@@ -333,8 +334,8 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
       }
       step.operands = {value};
       if (steps[i].op == "accumulate") {
-        const graph::Reduction reduction = ReductionOverTime(
-            mesh, ClosedSharding(mesh, out.value(value)), steps[i].sharding);
+        const graph::Reduction reduction =
+            ReductionOverTime(mesh, ClosedSharding(mesh, out.value(value)), steps[i].sharding);
         if (reduction != graph::Reduction::kSum) {
           step.attributes.Set("reduction", std::string(graph::Name(reduction)));
         }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+
 #include "graph/graph.h"
 #include "graph/op.h"
 #include "graph/sharding.h"

@@ -26,8 +26,8 @@ class LowerReshardsTest : public testing::PlannerFixture {
                          "\n  %y = reshard(%x) : ", type, " ", to, "\n  return %y\n}\n"));
     const graph::Mesh& m = graph.meshes()[0];
     std::vector<std::string> chain;
-    for (const ReshardStep& step : PlanReshard(m, ClosedSharding(m, graph.value(0)),
-                                               ClosedSharding(m, graph.value(1)))) {
+    for (const ReshardStep& step :
+         PlanReshard(m, ClosedSharding(m, graph.value(0)), ClosedSharding(m, graph.value(1)))) {
       chain.push_back(StrCat(step.op, " ", ToString(m, step.sharding)));
     }
     return chain;
@@ -49,8 +49,7 @@ TEST_F(LowerReshardsTest, APartialThatIsNotSplitIsOneAllReduce) {
 }
 
 TEST_F(LowerReshardsTest, AnAxisMovesByOneAllToAll) {
-  EXPECT_THAT(Chain("[x=2]", "f32[8, 8]", "@[x, _]", "@[_, x]"),
-              ElementsAre("all_to_all @[_, x]"));
+  EXPECT_THAT(Chain("[x=2]", "f32[8, 8]", "@[x, _]", "@[_, x]"), ElementsAre("all_to_all @[_, x]"));
 }
 
 TEST_F(LowerReshardsTest, OrderAloneIsOnePermute) {

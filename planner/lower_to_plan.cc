@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -10,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+
 #include "base/status_macros.h"
 #include "planner/communication.h"
 #include "planner/device_program.h"
@@ -39,11 +41,10 @@ bool FormsWhole(std::string_view op) { return op == "accumulate" || op == "gathe
 absl::StatusOr<Graph> AddRateCopies(const graph::OpRegistry& ops, const Graph& in) {
   std::vector<bool> needs_copy(in.num_nodes(), false);
   for (const Node& node : in.nodes()) {
-    const bool reads_often =
-        std::any_of(node.operands.begin(), node.operands.end(),
-                    [&](ValueId v) { return IsPerMicrobatch(in, v); }) ||
-        std::any_of(node.results.begin(), node.results.end(),
-                    [&](ValueId v) { return IsPerMicrobatch(in, v); });
+    const bool reads_often = std::any_of(node.operands.begin(), node.operands.end(),
+                                         [&](ValueId v) { return IsPerMicrobatch(in, v); }) ||
+                             std::any_of(node.results.begin(), node.results.end(),
+                                         [&](ValueId v) { return IsPerMicrobatch(in, v); });
     if (!reads_often) continue;
     for (ValueId operand : node.operands) {
       const NodeId producer = in.value(operand).producer;
@@ -79,8 +80,7 @@ absl::StatusOr<Graph> AddRateCopies(const graph::OpRegistry& ops, const Graph& i
     if (copy.op == nullptr) return absl::InternalError("no operator copy");
     copy.attributes = {};
     copy.operands = {now[node.results[0]]};
-    const NodeId whole =
-        out.AddTyped(copy, in.ResultTypes(node), {in.value(node.results[0]).name});
+    const NodeId whole = out.AddTyped(copy, in.ResultTypes(node), {in.value(node.results[0]).name});
     now[node.results[0]] = out.node(whole).results[0];
     out.mutable_value(now[node.results[0]]).sharding = in.value(node.results[0]).sharding;
   }
@@ -97,8 +97,8 @@ struct Assignment {
   ValueId value = kNoValue;
 };
 
-// Gradient sums of one stage that are reduced by one collective, beside the phases: their storage is
-// contiguous, so nothing is copied.
+// Gradient sums of one stage that are reduced by one collective, beside the phases: their storage
+// is contiguous, so nothing is copied.
 struct Bucket {
   std::vector<NodeId> nodes;  // all_reduce nodes, in the order in which their terms are made
   int stage = 0;
@@ -207,6 +207,7 @@ class DeviceLowering {
   const uint32_t device_;
   DeviceProgram program_;
   std::map<PhaseKey, int> phase_index_;
+  PhaseKey assign_key_;
   std::map<ValueId, int> storage_;                       // by root value
   std::map<std::pair<ValueId, int>, int> leaf_storage_;  // leaf value, phase
   std::map<ValueId, int> value_phase_;                   // phase in which a value is made here
@@ -319,9 +320,8 @@ absl::Status Lowering::FormBuckets() {
       const Bucket& other = buckets_[b];
       const bool same_groups = std::equal(
           other.groups.begin(), other.groups.end(), communication.groups.begin(),
-          communication.groups.end(), [](const CollectiveSpec& x, const CollectiveSpec& y) {
-            return x.devices == y.devices;
-          });
+          communication.groups.end(),
+          [](const CollectiveSpec& x, const CollectiveSpec& y) { return x.devices == y.devices; });
       if (!same_groups || other.stage != phases_[id].stage || other.dtype != term.type.dtype ||
           other.key != phases_[id].key) {
         continue;
@@ -331,7 +331,11 @@ absl::Status Lowering::FormBuckets() {
     }
     if (bucket < 0) {
       bucket = static_cast<int>(buckets_.size());
-      buckets_.push_back({{}, phases_[id].stage, phases_[id].key, 0, term.type.dtype,
+      buckets_.push_back({{},
+                          phases_[id].stage,
+                          phases_[id].key,
+                          0,
+                          term.type.dtype,
                           std::move(communication.groups)});
     }
     buckets_[bucket].nodes.push_back(id);
@@ -345,8 +349,8 @@ absl::Status Lowering::FormBuckets() {
       int64_t elements = 0;
       for (NodeId id : bucket.nodes) {
         const graph::Value& term = graph_.value(graph_.node(id).operands[0]);
-        ASSIGN_OR_RETURN(const TilePlan tile, TileOf(mesh_, ClosedSharding(mesh_, term), term.type,
-                                                     group.devices[0]));
+        ASSIGN_OR_RETURN(const TilePlan tile,
+                         TileOf(mesh_, ClosedSharding(mesh_, term), term.type, group.devices[0]));
         elements += static_cast<int64_t>(AlignUp(tile.num_bytes()) / ByteSize(bucket.dtype));
       }
       const int n = static_cast<int>(spec.devices.size());
@@ -364,8 +368,13 @@ absl::Status Lowering::FormBuckets() {
   return absl::OkStatus();
 }
 
+// In the order in which the lanes of every device come to them.
 absl::Status Lowering::NumberCollectives() {
-  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+  std::vector<NodeId> by_phase(graph_.num_nodes());
+  std::iota(by_phase.begin(), by_phase.end(), 0);
+  std::stable_sort(by_phase.begin(), by_phase.end(),
+                   [&](NodeId a, NodeId b) { return phases_[a].key < phases_[b].key; });
+  for (NodeId id : by_phase) {
     const Node& node = graph_.node(id);
     if (!phases_[id].is_live || bucket_of_.contains(id)) continue;
     const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
@@ -581,8 +590,8 @@ absl::Status DeviceLowering::AddBuckets() {
     }
     const std::string name = absl::StrCat("reduce gradients ", b);
     const uint32_t target = shared_.bucket_collectives_.at({static_cast<int>(b), device_});
-    AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, target,
-             {whole}, {whole});
+    AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, target, {whole},
+             {whole});
   }
   return absl::OkStatus();
 }
@@ -609,8 +618,7 @@ absl::Status DeviceLowering::AddSends(ValueId value) {
     const uint32_t transfer = shared_.transfers_.at({value, stage, mesh_device_});
     shared_.plan_.transfers[transfer].num_bytes = tile.num_bytes();
     const int phase = FloatingPhase(name, per_microbatch);
-    AddActor(phase, ActorKind::kSend, name, {}, transfer,
-             {storage_.at(shared_.RootOf(value))}, {});
+    AddActor(phase, ActorKind::kSend, name, {}, transfer, {storage_.at(shared_.RootOf(value))}, {});
   }
   return absl::OkStatus();
 }
@@ -630,12 +638,12 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
 
   // A sum is reduced in place when nobody else reads its terms.
   const bool in_place = spec.kind == CollectiveKind::kAllReduce &&
-                        shared_.users_[operand].size() == 1 &&
-                        shared_.RootOf(operand) == operand && !shared_.PhaseOf(operand).is_leaf &&
-                        !shared_.IsState(operand) && shared_.PhaseOf(operand).stage == stage_ &&
+                        shared_.users_[operand].size() == 1 && shared_.RootOf(operand) == operand &&
+                        !shared_.PhaseOf(operand).is_leaf && !shared_.IsState(operand) &&
+                        shared_.PhaseOf(operand).stage == stage_ &&
                         program_.storage(source).per_microbatch == per_microbatch;
-  const int rank = static_cast<int>(
-      std::find(spec.devices.begin(), spec.devices.end(), device_) - spec.devices.begin());
+  const int rank = static_cast<int>(std::find(spec.devices.begin(), spec.devices.end(), device_) -
+                                    spec.devices.begin());
   auto flat = [&](const TilePlan& like, int64_t elements) {
     TilePlan tile;
     tile.dtype = like.dtype;
@@ -657,11 +665,11 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
   int input = source;
   if (communication.pack_dim) {
     const TilePlan parts = flat(in, InputCount(spec, rank));
-    KernelPlan pack = {"pack",
-                       part_attributes(*communication.pack_dim,
-                                       communication.pack_sizes[mesh_device_]),
-                       {in},
-                       {parts}};
+    KernelPlan pack = {
+        "pack",
+        part_attributes(*communication.pack_dim, communication.pack_sizes[mesh_device_]),
+        {in},
+        {parts}};
     input = new_flat(parts);
     AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".pack"), pack, kNone, {source},
              {input});
@@ -678,11 +686,11 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
   const TilePlan parts = flat(out, OutputCount(spec, rank));
   const int gathered = new_flat(parts);
   AddActor(phase, ActorKind::kCollective, name, {}, target, {input}, {gathered});
-  KernelPlan unpack = {"unpack",
-                       part_attributes(*communication.unpack_dim,
-                                       communication.unpack_sizes[mesh_device_]),
-                       {parts},
-                       {out}};
+  KernelPlan unpack = {
+      "unpack",
+      part_attributes(*communication.unpack_dim, communication.unpack_sizes[mesh_device_]),
+      {parts},
+      {out}};
   AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".unpack"), unpack, kNone, {gathered},
            {output});
   return absl::OkStatus();
@@ -776,8 +784,8 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
     }
     if (storage < 0) {
       const bool is_whole = FormsWhole(spec.op);
-      ASSIGN_OR_RETURN(storage, NewStorage(result, shared_.phases_[id].key.per_microbatch &&
-                                                       !is_whole));
+      ASSIGN_OR_RETURN(storage,
+                       NewStorage(result, shared_.phases_[id].key.per_microbatch && !is_whole));
     }
     outputs.push_back(storage);
     storage_[result] = storage;
@@ -788,8 +796,8 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
   return absl::OkStatus();
 }
 
-// Whether the node that makes the new value may write it where the state is: its kernel can, it runs
-// after the step, and nothing reads the old state later.
+// Whether the node that makes the new value may write it where the state is: its kernel can, it
+// runs after the step, and nothing reads the old state later.
 bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
   const NodeId producer_id = graph_.value(assignment.value).producer;
   const Node& producer = graph_.node(producer_id);
@@ -806,7 +814,10 @@ bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
     if (shared_.RootOf(value) != assignment.state) continue;
     for (NodeId user : shared_.users_[value]) {
       const NodePhase& reading = shared_.phases_[user];
-      if (!reading.is_live || user == producer_id || graph_.node(user).op->name() == "assign") {
+      if (!reading.is_live || user == producer_id) continue;
+      if (graph_.node(user).op->name() == "assign") {
+        // Copied to another state, after everything else; or this very assign.
+        if (shared_.RootOf(graph_.node(user).operands[1]) == assignment.state) return false;
         continue;
       }
       if (reading.stage != stage_) continue;  // a send: it holds the writer's phase back
@@ -902,12 +913,7 @@ absl::Status DeviceLowering::AddAssignments() {
   std::vector<Copy> copies;
   for (const Assignment& assignment : shared_.assignments_) {
     if (shared_.phases_[assignment.assign].stage != stage_ || WritesInPlace(assignment)) continue;
-    // After everything that reads the old value at its place in the order.
-    PhaseKey key = std::max(kFirstUpdateKey, shared_.phases_[assignment.assign].key);
-    for (const auto& [other, index] : phase_index_) {
-      if (other.lane() == Lane::kOnce && !other.per_microbatch) key = std::max(key, other);
-    }
-    const int phase = PhaseIndex(key);
+    const int phase = PhaseIndex(assign_key_);
     ASSIGN_OR_RETURN(int source, StorageForReading(assignment.value, phase));
     ASSIGN_OR_RETURN(TilePlan tile, Tile(assignment.state));
     const KernelPlan copy = {"copy", {}, {tile}, {tile}};
@@ -923,9 +929,8 @@ absl::Status DeviceLowering::AddAssignments() {
   }
   for (const Copy& copy : copies) {
     ASSIGN_OR_RETURN(TilePlan tile, Tile(copy.state));
-    AddActor(copy.phase, ActorKind::kKernel,
-             absl::StrCat("assign ", graph_.value(copy.state).name), {"copy", {}, {tile}, {tile}},
-             kNone, {copy.source}, {storage_.at(copy.state)});
+    AddActor(copy.phase, ActorKind::kKernel, absl::StrCat("assign ", graph_.value(copy.state).name),
+             {"copy", {}, {tile}, {tile}}, kNone, {copy.source}, {storage_.at(copy.state)});
   }
   return absl::OkStatus();
 }
@@ -936,10 +941,20 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
   for (const graph::Return& ret : graph_.returns()) {
     if (shared_.PhaseOf(ret.value).stage == stage_) keys.insert(FetchKey(ret.value));
   }
+  // Copies into states come after everything that reads the old value at its place in the order.
+  bool has_copies = false;
+  assign_key_ = kFirstUpdateKey;
   for (const Assignment& assignment : shared_.assignments_) {
     if (shared_.phases_[assignment.assign].stage != stage_) continue;
-    keys.insert(std::max(kFirstUpdateKey, shared_.phases_[assignment.assign].key));
+    has_copies = has_copies || !WritesInPlace(assignment);
+    assign_key_ = std::max(assign_key_, shared_.phases_[assignment.assign].key);
   }
+  for (const PhaseKey& key : keys) {
+    if (key.lane() != Lane::kOnce) continue;
+    assign_key_ =
+        std::max(assign_key_, key.per_microbatch ? PhaseKey{key.level + 1, false, 0} : key);
+  }
+  if (has_copies) keys.insert(assign_key_);
   for (const PhaseKey& key : keys) {
     PhasePlan plan;
     plan.kind = key.kind();
@@ -981,8 +996,8 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const NodePhase& phase = shared_.phases_[id];
     const Node& node = graph_.node(id);
-    if (!phase.is_live || phase.is_leaf || phase.stage != stage_ ||
-        node.op->has_declared_type() || node.op->name() == "assign") {
+    if (!phase.is_live || phase.is_leaf || phase.stage != stage_ || node.op->has_declared_type() ||
+        node.op->name() == "assign") {
       continue;
     }
     RETURN_IF_ERROR(AddNode(id));

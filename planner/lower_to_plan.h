@@ -1,5 +1,5 @@
-// The last pass: from a graph with explicit redistributions to the actors, channels and registers of
-// every device.
+// The last pass: from a graph with explicit redistributions to the actors, channels and registers
+// of every device.
 //
 // Devices are numbered stage by stage: device s * D + d is device d of the mesh in stage s.
 //
@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+
 #include "graph/graph.h"
 #include "graph/kernel_spec.h"
 #include "graph/op.h"

@@ -50,15 +50,16 @@ TEST(MemoryTest, RandomBuffersStayApartAndPackWell) {
     std::vector<Lifetime> lifetimes;
     for (int64_t i = random.Between(1, 60); i > 0; --i) {
       const int64_t first = random.Below(40);
-      lifetimes.push_back({static_cast<uint64_t>(random.Between(1, 5000)), first,
-                           first + random.Below(12), 0});
+      lifetimes.push_back(
+          {static_cast<uint64_t>(random.Between(1, 5000)), first, first + random.Below(12), 0});
     }
     const uint64_t total = PackLifetimes(&lifetimes);
     uint64_t peak = 0;
     for (int64_t position = 0; position < 60; ++position) {
       uint64_t live = 0;
       for (const Lifetime& lifetime : lifetimes) {
-        if (lifetime.first <= position && position <= lifetime.last) live += AlignUp(lifetime.bytes);
+        if (lifetime.first <= position && position <= lifetime.last)
+          live += AlignUp(lifetime.bytes);
       }
       peak = std::max(peak, live);
     }

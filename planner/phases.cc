@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+
 #include "graph/op.h"
 
 namespace penstock::planner {
@@ -25,10 +26,11 @@ bool AnyTemporal(const Mesh& mesh, absl::Span<const AxisRef> axes) {
                      [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); });
 }
 
-// With one micro-batch nothing is split over time: then all but the update counts as its forwards and
-// backwards.
+// With one micro-batch nothing is split over time: then all but the update counts as its forwards
+// and backwards.
 bool RunsPerMicrobatch(const Graph& graph, const Node& node) {
   if (node.op->has_declared_type() && node.op->name() != "input") return false;
+  if (node.op->name() == "assign") return false;
   if (graph.meshes()[0].num_microbatches() == 1) return node.phase != graph::Phase::kUpdate;
   auto is_per_microbatch = [&](ValueId value) { return IsPerMicrobatch(graph, value); };
   return std::any_of(node.operands.begin(), node.operands.end(), is_per_microbatch) ||

@@ -62,15 +62,15 @@ graph g {
   EXPECT_EQ(phases.at("t").key.kind(), PhaseKind::kAfterStep);
 }
 
-TEST_F(PhasesTest, WithoutMicrobatchesAllRunsOnceAStep) {
+TEST_F(PhasesTest, WithoutATemporalAxisForwardsAreStillAPhase) {
   const graph::Graph graph = Lower(R"(mesh m = [dp=2]
 graph g {
   %x = input : f32[8] @[dp]
   %y = tanh(%x) : f32[8]
   return %y
 })");
-  EXPECT_EQ(Phases(graph).at("y").key, (PhaseKey{0, false, 0}));
-  EXPECT_EQ(Phases(graph).at("y").key.kind(), PhaseKind::kBeforeStep);
+  EXPECT_EQ(Phases(graph).at("y").key, (PhaseKey{0, true, 0}));
+  EXPECT_EQ(Phases(graph).at("y").key.kind(), PhaseKind::kForward);
 }
 
 TEST_F(PhasesTest, DeadNodesAreNotLive) {

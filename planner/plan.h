@@ -8,11 +8,13 @@
 //   - A phase instance starts when its step has been submitted, every *gate* is open (below), and
 //     its lane is free and its turn has come:
 //       lane kCompute   one phase at a time, in the order that the stage's policy decides
-//       lane kOnce      one at a time, in the order of the device's phase list, for step after step;
+//       lane kOnce      one at a time, in the order of the device's phase list, for step after
+//       step;
 //                       a phase that runs once a micro-batch runs its M instances in a row there
 //       lane kFloating  any number at once, as soon as the gates are open; every phase has its own
 //                       turn (instance n starts after instance n - 1 has completed)
-//   - Within a phase, actors start in order, each when its in-phase tokens have come. A kernel, feed
+//   - Within a phase, actors start in order, each when its in-phase tokens have come. A kernel,
+//   feed
 //     or fetch is submitted to the device's stream and has completed when its event is done;
 //     collectives, sends and receives start and complete later, and the lane goes on to the next
 //     actor meanwhile. The instance has completed when all its actors have.
@@ -20,13 +22,13 @@
 //
 // Channels. A channel joins a producer actor to a reader. Within one phase it is an in-phase token:
 // the consumer waits for the producer, nothing else is needed (the phase runs to its end before it
-// starts again). Between phases it has a capacity: the producer's *phase* starts only with `produce`
-// credits, the consumer's *phase* only with `consume` tokens; the producer's completion puts
-// `produce` tokens, the consumer's gives `consume` credits back. At the start there are `initial`
-// tokens and `capacity - initial` credits.
-// Several actors of a consuming phase may read the value: then `consumer` is the last of those that
-// run on the device's stream, and every collective or send that reads it has a channel of its own.
-// Within one phase every reader has its in-phase channel.
+// starts again). Between phases it has a capacity: the producer's *phase* starts only with
+// `produce` credits, the consumer's *phase* only with `consume` tokens; the producer's completion
+// puts `produce` tokens, the consumer's gives `consume` credits back. At the start there are
+// `initial` tokens and `capacity - initial` credits. Several actors of a consuming phase may read
+// the value: then `consumer` is the last of those that run on the device's stream, and every
+// collective or send that reads it has a channel of its own. Within one phase every reader has its
+// in-phase channel.
 //
 //   F (once a micro-batch) -> B (once a micro-batch): produce 1, consume 1, capacity k: k registers
 //   B -> update (once a step), an accumulated gradient: produce 1, consume M, capacity M
@@ -107,7 +109,7 @@ struct ActorPlan {
 struct ChannelPlan {
   uint32_t producer = 0;  // actor of the same device
   uint32_t consumer = 0;
-  uint32_t reg = kNone;   // what the token stands for; kNone: order alone
+  uint32_t reg = kNone;  // what the token stands for; kNone: order alone
   uint32_t produce = 1;
   uint32_t consume = 1;
   uint32_t capacity = 1;
@@ -131,11 +133,11 @@ struct PhasePlan {
 struct DevicePlan {
   uint32_t stage = 0;
   uint64_t arena_bytes = 0;
-  uint64_t state_bytes = 0;      // of arena_bytes
+  uint64_t state_bytes = 0;  // of arena_bytes
   uint64_t channel_bytes = 0;
   uint64_t workspace_bytes = 0;
   std::vector<RegisterPlan> registers;
-  std::vector<ActorPlan> actors;      // phases are contiguous ranges; index = firing order
+  std::vector<ActorPlan> actors;  // phases are contiguous ranges; index = firing order
   std::vector<ChannelPlan> channels;
   std::vector<PhasePlan> phases;
   friend bool operator==(const DevicePlan&, const DevicePlan&) = default;
@@ -192,15 +194,15 @@ struct StatePlan {
 
 struct Plan {
   std::string name;
-  std::string strategy;            // "dp=2,tp=2,pp=1" as planned
+  std::string strategy;  // "dp=2,tp=2,pp=1" as planned
   std::string policy = "1f1b";
   uint64_t graph_fingerprint = 0;  // xxhash of the printed logical graph
   uint32_t num_microbatches = 1;   // M
   uint32_t num_channels = 0;       // of transfers and collectives
   std::vector<DevicePlan> devices;
   std::vector<StagePlan> stages;
-  std::vector<KernelPlan> kernels;            // shared by actors
-  std::vector<CollectiveSpec> collectives;    // in their global order
+  std::vector<KernelPlan> kernels;              // shared by actors
+  std::vector<CollectiveSpec> collectives;      // in their global order
   std::vector<bool> collective_per_microbatch;  // sequence rate of each
   std::vector<TransferPlan> transfers;
   std::vector<FeedPlan> feeds;
@@ -220,7 +222,7 @@ inline uint32_t DeviceOfActor(uint64_t id) { return static_cast<uint32_t>(id >> 
 
 struct PlanCounts {
   uint64_t actors = 0;
-  uint64_t channels = 0;     // within devices, plus transfers
+  uint64_t channels = 0;  // within devices, plus transfers
   uint64_t collectives = 0;
 };
 PlanCounts Count(const Plan& plan);

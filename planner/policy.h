@@ -25,12 +25,12 @@
 namespace penstock::planner {
 
 enum class PhaseKind : uint8_t {
-  kForward,      // F
-  kBackward,     // B (with W where they are not told apart)
-  kWeight,       // W
-  kBeforeStep,   // once a step, before its forwards
-  kAfterStep,    // once a step, after its backwards: the update
-  kTransfer,     // communication that floats
+  kForward,     // F
+  kBackward,    // B (with W where they are not told apart)
+  kWeight,      // W
+  kBeforeStep,  // once a step, before its forwards
+  kAfterStep,   // once a step, after its backwards: the update
+  kTransfer,    // communication that floats
 };
 inline constexpr int kNumPolicyKinds = 3;  // F, B, W
 
@@ -53,7 +53,7 @@ struct PhaseChoice {
 struct StageView {
   std::array<int, kNumPolicyKinds> issued = {};     // chosen so far
   std::array<int, kNumPolicyKinds> completed = {};  // finished on every device of the group
-  std::array<int, kNumPolicyKinds> ready = {};      // whose tokens and credits are there, beyond issued
+  std::array<int, kNumPolicyKinds> ready = {};  // whose tokens and credits are there, beyond issued
   std::array<int64_t, kNumPolicyKinds> mean_ns = {};  // measured duration; 0: not yet known
 };
 

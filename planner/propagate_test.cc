@@ -441,8 +441,8 @@ graph g {
 })"),
             R"(
 x @[mb]
-s @[mb:(1)2?]
-return @[mb:(1)2?]
+s @[?]
+return @[?]
 )");
 }
 

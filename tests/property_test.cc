@@ -138,8 +138,9 @@ actors::Feeds MakeFeeds(const RandomCase& test, int step) {
     if (node.op->name() != "input") continue;
     const graph::Value& value = test.graph.value(node.results[0]);
     const auto range = test.inputs.find(value.name);
-    feeds[value.name] = MakeInput(value.type, range == test.inputs.end() ? InputRange{} : range->second,
-                                  test.seed, value.name, step);
+    feeds[value.name] =
+        MakeInput(value.type, range == test.inputs.end() ? InputRange{} : range->second, test.seed,
+                  value.name, step);
   }
   return feeds;
 }
@@ -175,16 +176,16 @@ absl::Status CheckCase(const Registries& registries, const RandomCase& test) {
                                    {.seed = test.seed, .step = step}));
     ASSIGN_OR_RETURN(const actors::StepResult got, session->Run(feeds));
     if (got.fetches.size() != want.returns.size()) {
-      return absl::InternalError(StrCat(got.fetches.size(), " values returned instead of ",
-                                        want.returns.size()));
+      return absl::InternalError(
+          StrCat(got.fetches.size(), " values returned instead of ", want.returns.size()));
     }
     for (size_t i = 0; i < want.returns.size(); ++i) {
       const std::optional<std::string> difference =
           Difference(got.fetches[i].second, want.returns[i], tolerance);
       if (!difference) continue;
-      return absl::InternalError(
-          StrCat("step ", step, ", return ", i, " %",
-                 test.graph.value(test.graph.returns()[i].value).name, ": ", *difference));
+      return absl::InternalError(StrCat("step ", step, ", return ", i, " %",
+                                        test.graph.value(test.graph.returns()[i].value).name, ": ",
+                                        *difference));
     }
     for (auto& [name, value] : want.assigned) states[name] = std::move(value);
     for (const planner::StatePlan& state : session->plan().states) {
@@ -192,8 +193,7 @@ absl::Status CheckCase(const Registries& registries, const RandomCase& test) {
       const std::optional<std::string> difference =
           Difference(held, states.at(state.name), tolerance);
       if (!difference) continue;
-      return absl::InternalError(
-          StrCat("step ", step, ", state %", state.name, ": ", *difference));
+      return absl::InternalError(StrCat("step ", step, ", state %", state.name, ": ", *difference));
     }
   }
   return absl::OkStatus();
@@ -215,8 +215,8 @@ std::string ShrunkReport(const Registries& registries, const RandomCase& test,
         return !status.ok() && KindOf(status) == kind;
       },
       /*max_attempts=*/400);
-  return StrCat("seed ", test.seed, ": ", failure.message(), "\nshrunk: ",
-                CheckCase(registries, shrunk).message(), "\n", Describe(shrunk));
+  return StrCat("seed ", test.seed, ": ", failure.message(),
+                "\nshrunk: ", CheckCase(registries, shrunk).message(), "\n", Describe(shrunk));
 }
 
 class PropertyTest : public ::testing::TestWithParam<int> {};

@@ -1,6 +1,6 @@
-// Redistribution between random pairs of shardings, carried out on data: the chain of steps that the
-// planner chooses, each step's collective by the reference, and the result right on every device in
-// every micro-batch.
+// Redistribution between random pairs of shardings, carried out on data: the chain of steps that
+// the planner chooses, each step's collective by the reference, and the result right on every
+// device in every micro-batch.
 
 #include <algorithm>
 #include <cstring>
@@ -120,7 +120,7 @@ class DistributedTensor {
     } else {
       ForEachPlace([&](int64_t device, int64_t microbatch) {
         next[{device, microbatch}] =
-            step.op == "accumulate"           ? Accumulate(step.sharding, device, microbatch)
+            step.op == "accumulate"            ? Accumulate(step.sharding, device, microbatch)
             : step.op == "gather_microbatches" ? Gather(step.sharding, device, microbatch)
                                                : Slice(step.sharding, device, microbatch);
       });
@@ -274,8 +274,7 @@ class DistributedTensor {
             data = Pack(Tile(sharding_, device).shape, *plan->pack_dim, plan->pack_sizes[device],
                         data, /*is_unpack=*/false);
           }
-          EXPECT_EQ(static_cast<int64_t>(data.size()),
-                    InputCount(spec, static_cast<int>(rank)));
+          EXPECT_EQ(static_cast<int64_t>(data.size()), InputCount(spec, static_cast<int>(rank)));
           Bytes bytes(data.size() * sizeof(double));
           std::memcpy(bytes.data(), data.data(), bytes.size());
           inputs.push_back(std::move(bytes));
@@ -359,9 +358,9 @@ TEST(ReshardPropertyTest, EveryPairOfShardingsIsReached) {
       AddRandomPartial(random, mesh, reduction, /*allow_temporal=*/false, &to);
     }
     const std::vector<ReshardStep> steps = planner::PlanReshard(mesh, from, to);
-    std::string chain = StrCat("pair ", pair, ", mesh ", ToString(mesh), ", ",
-                               penstock::ToString(type), ", ", graph::ToString(mesh, from), " to ",
-                               graph::ToString(mesh, to), ":");
+    std::string chain =
+        StrCat("pair ", pair, ", mesh ", ToString(mesh), ", ", penstock::ToString(type), ", ",
+               graph::ToString(mesh, from), " to ", graph::ToString(mesh, to), ":");
     for (const ReshardStep& step : steps) {
       StrAppend(&chain, "\n  ", step.op, " to ", graph::ToString(mesh, step.sharding));
       ++kinds[step.op];

@@ -46,7 +46,7 @@ struct ModelOutputs {
   ValueId labels = kNoValue;  // none for kPredict
   ValueId logits = kNoValue;  // [batch, context, vocabulary], or [batch, vocabulary] where the
                               // model predicts only what follows the sequence
-  ValueId loss = kNoValue;  // scalar: mean over the batch in nats; none for kPredict
+  ValueId loss = kNoValue;    // scalar: mean over the batch in nats; none for kPredict
 };
 
 // Tensor parallelism as data: parameters whose name matches `pattern` have their dimension `dim`

@@ -1,4 +1,5 @@
-// accumulate(x) {reduction="sum"}: the running sum over micro-batches, or their "max", "min" or "prod".
+// accumulate(x) {reduction="sum"}: the running sum over micro-batches, or their "max", "min" or
+// "prod".
 
 #include "graph/ops/identity.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "xxhash.h"
+#include <xxhash.h>
 
 #include "base/random.h"
 #include "base/status_macros.h"
@@ -46,11 +46,7 @@ class Grower {
  public:
   Grower(const graph::OpRegistry& ops, Random& random, RandomCase& result, int64_t batch,
          DType dtype)
-      : random_(random),
-        case_(result),
-        builder_(ops, result.graph),
-        batch_(batch),
-        dtype_(dtype) {}
+      : random_(random), case_(result), builder_(ops, result.graph), batch_(batch), dtype_(dtype) {}
 
   Random& random() { return random_; }
   DType dtype() const { return dtype_; }
@@ -364,8 +360,8 @@ Shape Reshaped(Random& random, const Shape& shape) {
 
 void MakeReshape(Grower& g, std::string_view op) {
   const ValueId x = g.Float();
-  g.Emit(g.Op(op, {x}, {{"shape", AttrValue::Ints(Reshaped(g.random(), g.ShapeOf(x)))}},
-              g.Bound(x)));
+  g.Emit(
+      g.Op(op, {x}, {{"shape", AttrValue::Ints(Reshaped(g.random(), g.ShapeOf(x)))}}, g.Bound(x)));
 }
 
 void MakeTranspose(Grower& g, std::string_view op) {
@@ -433,8 +429,8 @@ void MakePad(Grower& g, std::string_view op) {
     low.push_back(is_kept ? 0 : g.random().Below(3));
     high.push_back(is_kept ? 0 : g.random().Below(3));
   }
-  g.Emit(g.Op(op, {x}, {{"low", AttrValue::Ints(low)}, {"high", AttrValue::Ints(high)}},
-              g.Bound(x)));
+  g.Emit(
+      g.Op(op, {x}, {{"low", AttrValue::Ints(low)}, {"high", AttrValue::Ints(high)}}, g.Bound(x)));
 }
 
 void MakeSplit(Grower& g, std::string_view op) {
@@ -478,15 +474,14 @@ void MakeMatmul(Grower& g, std::string_view op) {
   Attributes attributes;
   if (ta) attributes.Set("transpose_a", true);
   if (tb) attributes.Set("transpose_b", true);
-  g.Emit(g.Op(op, {a, b}, std::move(attributes),
-              static_cast<double>(k) * g.Bound(a) * g.Bound(b)));
+  g.Emit(g.Op(op, {a, b}, std::move(attributes), static_cast<double>(k) * g.Bound(a) * g.Bound(b)));
 }
 
 void MakeEinsum(Grower& g, std::string_view op) {
   static constexpr std::string_view kEquations[] = {
-      "ij->ji",           "ij->i",          "ijk->",       "i,j->ij",    "ab,ab->b",
-      "abc,cd->abd",      "bmk,bkn->bmn",   "ab,bc->ca",   "abc,ac->ab", "bshd,bthd->bhst",
-      "bsm,bsn->mn",      "abcd,cde->abe",  "ij,j->",      "abc->cb",    "ab,ca->bc",
+      "ij->ji",      "ij->i",         "ijk->",     "i,j->ij",    "ab,ab->b",
+      "abc,cd->abd", "bmk,bkn->bmn",  "ab,bc->ca", "abc,ac->ab", "bshd,bthd->bhst",
+      "bsm,bsn->mn", "abcd,cde->abe", "ij,j->",    "abc->cb",    "ab,ca->bc",
   };
   const std::string equation(kEquations[g.random().Below(std::size(kEquations))]);
   std::map<char, int64_t> extents;
@@ -529,8 +524,8 @@ void MakeReduce(Grower& g, std::string_view op) {
 
 void MakeSumSquares(Grower& g, std::string_view op) {
   const ValueId x = g.Float();
-  g.Emit(g.Op(op, {x}, {},
-              static_cast<double>(g.Type(x).num_elements()) * g.Bound(x) * g.Bound(x)));
+  g.Emit(
+      g.Op(op, {x}, {}, static_cast<double>(g.Type(x).num_elements()) * g.Bound(x) * g.Bound(x)));
 }
 
 void MakeSumExp(Grower& g, std::string_view op) {
@@ -587,8 +582,8 @@ void MakeNorm(Grower& g, std::string_view op) {
 void MakeEmbedding(Grower& g, std::string_view op) {
   if (op == "embedding") {
     const ValueId table = g.Float(2, 2);
-    g.Emit(g.Op(op, {table, g.Indices(g.RandomShape(0, 2), g.ShapeOf(table)[0])}, {},
-                g.Bound(table)));
+    g.Emit(
+        g.Op(op, {table, g.Indices(g.RandomShape(0, 2), g.ShapeOf(table)[0])}, {}, g.Bound(table)));
     return;
   }
   const ValueId dy = g.Float(1, 3);
@@ -635,9 +630,8 @@ void MakeCrossEntropy(Grower& g, std::string_view op) {
   const ValueId logits = g.Float(1, 4);
   const ValueId labels = g.Indices(Leading(g.ShapeOf(logits)), g.ShapeOf(logits).back());
   const bool is_gradient = op == "cross_entropy_grad";
-  const Values results =
-      g.Ops("cross_entropy", {logits, labels}, {}, 2 * g.Bound(logits) + 3,
-            is_gradient || g.random().Chance(0.3) ? 2 : 1);
+  const Values results = g.Ops("cross_entropy", {logits, labels}, {}, 2 * g.Bound(logits) + 3,
+                               is_gradient || g.random().Chance(0.3) ? 2 : 1);
   g.Emit(results[0]);
   if (!is_gradient) return;
   const ValueId dloss = g.Float(g.ShapeOf(results[0]));
@@ -675,7 +669,9 @@ void MakeConstant(Grower& g, std::string_view op) {
               1));
 }
 
-void MakeInput(Grower& g, std::string_view) { g.Emit(g.Input({g.dtype(), g.RandomShape(0, 4)}, {})); }
+void MakeInput(Grower& g, std::string_view) {
+  g.Emit(g.Input({g.dtype(), g.RandomShape(0, 4)}, {}));
+}
 
 void MakeParameter(Grower& g, std::string_view) {
   g.Emit(g.Parameter({g.dtype(), g.RandomShape(0, 3)}));
@@ -835,8 +831,7 @@ absl::Status AddTraining(const graph::OpRegistry& ops, Random& random, ValueId l
 
   if (made.parameters.empty() || random.Chance(0.6)) return absl::OkStatus();
   graph::TrainingOptions options;
-  options.optimizer =
-      random.Chance(0.5) ? graph::Optimizer::kAdamW : graph::Optimizer::kSgd;
+  options.optimizer = random.Chance(0.5) ? graph::Optimizer::kAdamW : graph::Optimizer::kSgd;
   options.momentum = random.Chance(0.5) ? 0.9 : 0.0;
   options.epsilon = 1e-2;  // gradients that are zero but for rounding stay without effect
   options.clip_norm = random.Chance(0.5) ? 1.0 : 0.0;
@@ -966,7 +961,9 @@ void AssignRandomStages(Random& random, int num_stages, Graph& graph) {
     const auto stage = std::upper_bound(cuts.begin(), cuts.end(), static_cast<int64_t>(i));
     graph.mutable_node(forward[i]).stage = static_cast<int>(stage - cuts.begin());
   }
-  const auto stage_of = [&](ValueId value) { return graph.node(graph.value(value).producer).stage; };
+  const auto stage_of = [&](ValueId value) {
+    return graph.node(graph.value(value).producer).stage;
+  };
   const auto settle_leaf = [&](NodeId id) {
     int first = num_stages;
     for (NodeId user : users[graph.node(id).results[0]]) {
@@ -1111,9 +1108,8 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   RETURN_IF_ERROR(grower.status());
   if (loss != kNoValue) RETURN_IF_ERROR(AddTraining(ops, random, loss, result));
 
-  const bool has_state =
-      std::any_of(result.graph.nodes().begin(), result.graph.nodes().end(),
-                  [](const Node& node) { return node.op->name() == "assign"; });
+  const bool has_state = std::any_of(result.graph.nodes().begin(), result.graph.nodes().end(),
+                                     [](const Node& node) { return node.op->name() == "assign"; });
   if (has_state) result.num_steps = std::max(result.num_steps, 2);
   result.graph.mutable_meshes().push_back(RandomMesh(random, 8 / num_stages, num_microbatches));
   Annotate(random, result);
@@ -1128,9 +1124,8 @@ Tensor MakeInput(const TensorType& type, const InputRange& range, uint64_t seed,
   Tensor tensor(type);
   const RandomKey key = {XXH64(name.data(), name.size(), seed), 0, static_cast<uint32_t>(step)};
   for (int64_t i = 0; i < type.num_elements(); ++i) {
-    const double real =
-        range.low + (range.high - range.low) * (RandomWord(key, static_cast<uint64_t>(i)) + 0.5) *
-                        0x1p-32;
+    const double real = range.low + (range.high - range.low) *
+                                        (RandomWord(key, static_cast<uint64_t>(i)) + 0.5) * 0x1p-32;
     switch (type.dtype) {
       case DType::kF32:
         tensor.As<float>()[i] = static_cast<float>(real);

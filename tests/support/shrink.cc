@@ -154,9 +154,8 @@ class Shrinker {
     for (NodeId id = 0; id < candidate.graph.num_nodes(); ++id) {
       candidate.graph.mutable_node(id).stage = -1;
     }
-    const bool is_staged =
-        std::any_of(best_.graph.nodes().begin(), best_.graph.nodes().end(),
-                    [](const Node& node) { return node.stage > 0; });
+    const bool is_staged = std::any_of(best_.graph.nodes().begin(), best_.graph.nodes().end(),
+                                       [](const Node& node) { return node.stage > 0; });
     if (is_staged) shrunk = Try(candidate) || shrunk;
     for (int axis = static_cast<int>(best_.graph.meshes()[0].axes.size()) - 1; axis >= 0; --axis) {
       candidate = best_;
@@ -286,8 +285,8 @@ RandomCase Shrink(const RandomCase& failing, const std::function<bool(const Rand
 
 std::string Describe(const RandomCase& test) {
   return StrCat("# seed ", test.seed, ", policy ", test.policy,
-                test.split_weight_gradients ? ", weight gradients split" : "", ", ",
-                test.num_steps, " steps\n", graph::PrintGraph(test.graph));
+                test.split_weight_gradients ? ", weight gradients split" : "", ", ", test.num_steps,
+                " steps\n", graph::PrintGraph(test.graph));
 }
 
 }  // namespace penstock::testing

@@ -847,4 +847,8 @@ TEST_P(TransportErrors, PendingRequestsMayGoWithTheirEndpoints) {
   fabric_.reset();
 }
 
+// Programs that link the suite without a transport of their own to run it on.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportConformance);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TransportErrors);
+
 }  // namespace penstock::testing
