@@ -36,22 +36,30 @@ constexpr PhaseKey kFirstUpdateKey = {1, false, 0};
 
 bool FormsWhole(std::string_view op) { return op == "accumulate" || op == "gather_microbatches"; }
 
+// Of each value: whether a node that runs once a micro-batch reads it, as it is or reshaped.
+std::vector<bool> FindReadOften(const Graph& graph) {
+  const auto is_often = [&](ValueId value) { return IsPerMicrobatch(graph, value); };
+  std::vector<bool> is_read_often(graph.num_values(), false);
+  for (NodeId id = graph.num_nodes() - 1; id >= 0; --id) {
+    const Node& node = graph.node(id);
+    const bool reads_often = std::any_of(node.operands.begin(), node.operands.end(), is_often) ||
+                             std::any_of(node.results.begin(), node.results.end(), is_often) ||
+                             (node.op->name() == "reshape" && is_read_often[node.results[0]]);
+    if (!reads_often) continue;
+    for (ValueId operand : node.operands) is_read_often[operand] = true;
+  }
+  return is_read_often;
+}
+
 // A value that all micro-batches form together and each of them then reads passes through a phase
 // that runs once a step: its tokens come once, whole. Adds the `copy` that does so.
 absl::StatusOr<Graph> AddRateCopies(const graph::OpRegistry& ops, const Graph& in) {
+  const std::vector<bool> is_read_often = FindReadOften(in);
   std::vector<bool> needs_copy(in.num_nodes(), false);
-  for (const Node& node : in.nodes()) {
-    const bool reads_often = std::any_of(node.operands.begin(), node.operands.end(),
-                                         [&](ValueId v) { return IsPerMicrobatch(in, v); }) ||
-                             std::any_of(node.results.begin(), node.results.end(),
-                                         [&](ValueId v) { return IsPerMicrobatch(in, v); });
-    if (!reads_often) continue;
-    for (ValueId operand : node.operands) {
-      const NodeId producer = in.value(operand).producer;
-      if (FormsWhole(in.node(producer).op->name()) && !IsPerMicrobatch(in, operand)) {
-        needs_copy[producer] = true;
-      }
-    }
+  for (NodeId id = 0; id < in.num_nodes(); ++id) {
+    const Node& node = in.node(id);
+    needs_copy[id] = FormsWhole(node.op->name()) && is_read_often[node.results[0]] &&
+                     !IsPerMicrobatch(in, node.results[0]);
   }
   Graph out(in.name());
   out.mutable_meshes() = in.meshes();
@@ -147,6 +155,7 @@ class Lowering {
   std::vector<NodePhase> phases_;
   std::vector<std::vector<NodeId>> users_;
   std::vector<ValueId> root_;
+  std::vector<bool> is_read_often_;
   int num_stages_ = 1;
   uint32_t devices_per_stage_ = 1;
   // Stages other than the producer's that read a value.
@@ -198,6 +207,7 @@ class DeviceLowering {
   absl::Status AddAssignments();
   bool WritesInPlace(const Assignment& assignment) const;
   bool MayOverwrite(const Node& node, int input, const KernelPlan& spec, int phase) const;
+  bool MayStayIn(int storage, ValueId result) const;
 
   Lowering& shared_;
   const Graph& graph_;
@@ -211,6 +221,7 @@ class DeviceLowering {
   std::map<ValueId, int> storage_;                       // by root value
   std::map<std::pair<ValueId, int>, int> leaf_storage_;  // leaf value, phase
   std::map<ValueId, int> value_phase_;                   // phase in which a value is made here
+  std::set<int> formed_;    // storages that all micro-batches of a step form together
   std::set<NodeId> fused_;  // accumulates that their producer does itself
   std::map<ValueId, ValueId> accumulates_into_;
   std::map<ValueId, int> bucket_part_;  // storage of a gradient's terms in its bucket
@@ -222,6 +233,7 @@ absl::Status Lowering::Analyse() {
   ASSIGN_OR_RETURN(phases_, AssignPhases(graph_, options_.split_weight_gradients));
   devices_per_stage_ = static_cast<uint32_t>(mesh_.num_devices());
   users_ = graph_.Users();
+  is_read_often_ = FindReadOften(graph_);
   root_.resize(graph_.num_values());
   for (ValueId value = 0; value < graph_.num_values(); ++value) {
     root_[value] = value;
@@ -623,6 +635,12 @@ absl::Status DeviceLowering::AddSends(ValueId value) {
   return absl::OkStatus();
 }
 
+// Whether the value may lie in a storage of values before it. What micro-batches read may not lie
+// where micro-batches form it: the next step's would write there while this step's read.
+bool DeviceLowering::MayStayIn(int storage, ValueId result) const {
+  return !formed_.contains(storage) || !shared_.is_read_often_[result];
+}
+
 absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
   const Node& node = graph_.node(id);
   const ValueId operand = node.operands[0];
@@ -637,11 +655,11 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
   ASSIGN_OR_RETURN(int source, StorageForReading(operand, phase));
 
   // A sum is reduced in place when nobody else reads its terms.
-  const bool in_place = spec.kind == CollectiveKind::kAllReduce &&
-                        shared_.users_[operand].size() == 1 && shared_.RootOf(operand) == operand &&
-                        !shared_.PhaseOf(operand).is_leaf && !shared_.IsState(operand) &&
-                        shared_.PhaseOf(operand).stage == stage_ &&
-                        program_.storage(source).per_microbatch == per_microbatch;
+  const bool in_place =
+      spec.kind == CollectiveKind::kAllReduce && shared_.users_[operand].size() == 1 &&
+      shared_.RootOf(operand) == operand && !shared_.PhaseOf(operand).is_leaf &&
+      !shared_.IsState(operand) && shared_.PhaseOf(operand).stage == stage_ &&
+      program_.storage(source).per_microbatch == per_microbatch && MayStayIn(source, result);
   const int rank = static_cast<int>(std::find(spec.devices.begin(), spec.devices.end(), device_) -
                                     spec.devices.begin());
   auto flat = [&](const TilePlan& like, int64_t elements) {
@@ -766,6 +784,7 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
       // (The whole may lie in a bucket.)
       ASSIGN_OR_RETURN(int storage, NewStorage(whole->second, false));
       spec.accumulate = true;
+      formed_.insert(storage);
       outputs.push_back(storage);
       storage_[result] = storage;
       storage_[whole->second] = storage;
@@ -779,13 +798,16 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
     if (storage < 0 && r == 0) {
       for (size_t i = 0; i < node.operands.size() && storage < 0; ++i) {
         if (spec.op == "constant" || spec.accumulate || bucket_part_.contains(result)) break;
-        if (MayOverwrite(node, static_cast<int>(i), spec, phase)) storage = inputs[i];
+        if (MayOverwrite(node, static_cast<int>(i), spec, phase) && MayStayIn(inputs[i], result)) {
+          storage = inputs[i];
+        }
       }
     }
     if (storage < 0) {
       const bool is_whole = FormsWhole(spec.op);
       ASSIGN_OR_RETURN(storage,
                        NewStorage(result, shared_.phases_[id].key.per_microbatch && !is_whole));
+      if (is_whole) formed_.insert(storage);
     }
     outputs.push_back(storage);
     storage_[result] = storage;

@@ -20,6 +20,7 @@ using graph::ValueId;
 constexpr int kForwardOrder = 0;
 constexpr int kBackwardOrder = 1;
 constexpr int kWeightOrder = 2;
+constexpr int kUpdateOrder = 3;  // and more: by hops
 
 bool AnyTemporal(const Mesh& mesh, absl::Span<const AxisRef> axes) {
   return std::any_of(axes.begin(), axes.end(),
@@ -43,9 +44,12 @@ int MicrobatchOrder(const Node& node, bool split_weight_gradients) {
       return kForwardOrder;
     case graph::Phase::kWeightBackward:
       return split_weight_gradients ? kWeightOrder : kBackwardOrder;
-    default:
+    case graph::Phase::kBackward:
       return kBackwardOrder;
+    case graph::Phase::kUpdate:
+      return kUpdateOrder;
   }
+  return kBackwardOrder;
 }
 
 std::string Describe(const Graph& graph, const Node& node) {
@@ -61,7 +65,7 @@ absl::Status CheckStageOrder(const Graph& graph, const std::vector<NodePhase>& p
     for (ValueId operand : graph.node(id).operands) {
       const NodeId producer = graph.value(operand).producer;
       const NodePhase& source = phases[producer];
-      if (source.is_leaf || source.key != user.key) continue;
+      if (source.is_leaf || source.key != user.key || user.key.order >= kUpdateOrder) continue;
       const bool is_forward = user.key.order == kForwardOrder;
       if (is_forward ? source.stage > user.stage : source.stage < user.stage) {
         return absl::InvalidArgumentError(absl::StrFormat(
@@ -134,14 +138,15 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
     }
     if (phase.key.per_microbatch) {
       phase.key.order = MicrobatchOrder(node, split_weight_gradients);
+      if (phase.key.order == kUpdateOrder) phase.key.level = std::max(phase.key.level, 1);
       // A backward node may be needed by a forward one (a returned gradient penalty, say): what
       // follows a backward is backward.
       for (ValueId operand : node.operands) {
         const NodePhase& source = phases[graph.value(operand).producer];
         if (source.is_leaf || !source.key.per_microbatch) continue;
-        if (source.key.level == phase.key.level) {
-          phase.key.order = std::max(phase.key.order, source.key.order);
-        }
+        if (source.key.level != phase.key.level) continue;
+        const bool hops = source.key.order >= kUpdateOrder && source.stage != phase.stage;
+        phase.key.order = std::max(phase.key.order, source.key.order + (hops ? 1 : 0));
       }
       continue;
     }

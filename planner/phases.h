@@ -29,7 +29,8 @@ namespace penstock::planner {
 struct PhaseKey {
   int level = 0;
   bool per_microbatch = false;
-  int order = 0;  // once a step: the hop; once a micro-batch: 0 forward, 1 backward, 2 weight
+  int order = 0;  // once a step: the hop; once a micro-batch: 0 forward, 1 backward,
+                  // 2 weight, 3 and more: update, by hop
   friend auto operator<=>(const PhaseKey&, const PhaseKey&) = default;
 
   // The policy schedules forwards and backwards of level 0; all else keeps its fixed order.
