@@ -13,6 +13,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "graph/models/config_check.h"
 #include "graph/op.h"
 
 namespace penstock::cli {
@@ -63,7 +64,7 @@ auto Integer(Field field, int64_t least, int64_t most) {
       return absl::InvalidArgumentError(
           StrCat(number, " is out of range: expected ", least, " to ", most));
     }
-    field(job) = number;
+    *field(job) = number;
     return absl::OkStatus();
   };
 }
@@ -82,7 +83,7 @@ auto Number(Field field, double least, double most, std::string_view range) {
     if (!(number >= least && number <= most)) {
       return absl::InvalidArgumentError(StrCat(number, " is out of range: expected ", range));
     }
-    field(job) = number;
+    *field(job) = number;
     return absl::OkStatus();
   };
 }
@@ -91,7 +92,7 @@ template <typename Field>
 auto String(Field field) {
   return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
     if (!value.is_string()) return Expected("a string", value);
-    field(job) = value.as_string().str;
+    *field(job) = value.as_string().str;
     return absl::OkStatus();
   };
 }
@@ -105,7 +106,7 @@ auto Choice(Field field, std::vector<std::pair<std::string_view, T>> choices) {
     std::vector<std::string> known;
     for (const auto& [name, meaning] : choices) {
       if (word == name) {
-        field(job) = meaning;
+        *field(job) = meaning;
         return absl::OkStatus();
       }
       known.push_back(StrCat("\"", name, "\""));
@@ -153,118 +154,87 @@ absl::Status SetMicrobatches(const toml::value& value, const std::string& folder
         StrCat("unknown value \"", value.as_string().str, "\"; expected an integer or \"auto\""));
   }
   if (!value.is_integer()) return Expected("an integer or \"auto\"", value);
-  return Integer(
-      [](Job & j) -> auto& { return j.parallel.microbatches; }, 1, 1 << 14)(value, folder, job);
+  return Integer([](Job& j) { return &j.parallel.microbatches; }, 1, 1 << 14)(value, folder, job);
 }
 
 const std::vector<Key>& Keys() {
   using graph::LearningRateSchedule;
   using graph::Optimizer;
-  constexpr int64_t kMaxSize = 1 << 24;
+  constexpr int64_t kMaxSize = graph::kMaxModelSize;
   constexpr double kHuge = 1e30;
   // A function-local constant: immutable, built on first use, shared by all readers.
   static const auto* const keys = new std::vector<Key>{
       {"model.name", "\"gpt\": a model or a preset (penstock list models|presets)",
-       String([](Job & j) -> auto& { return j.model.name; })},
+       String([](Job& j) { return &j.model.name; })},
       {"model.file", "none: a graph in the text format that returns a scalar loss", SetModelFile},
       {"model.layers", "the model's: blocks",
-       Integer(
-           [](Job & j) -> auto& { return j.model.layers; }, 1, kMaxSize)},
+       Integer([](Job& j) { return &j.model.layers; }, 1, graph::kMaxLayers)},
       {"model.width", "the model's: features of the residual stream",
-       Integer(
-           [](Job & j) -> auto& { return j.model.width; }, 1, kMaxSize)},
+       Integer([](Job& j) { return &j.model.width; }, 1, kMaxSize)},
       {"model.heads", "the model's: attention heads",
-       Integer(
-           [](Job & j) -> auto& { return j.model.heads; }, 1, kMaxSize)},
+       Integer([](Job& j) { return &j.model.heads; }, 1, kMaxSize)},
       {"model.context", "the model's: tokens a sequence",
-       Integer(
-           [](Job & j) -> auto& { return j.model.context; }, 1, kMaxSize)},
+       Integer([](Job& j) { return &j.model.context; }, 1, kMaxSize)},
       {"model.vocabulary", "the model's: token ids; at least 256, text is read as bytes",
-       Integer(
-           [](Job & j) -> auto& { return j.model.vocabulary; }, 256, kMaxSize)},
+       Integer([](Job& j) { return &j.model.vocabulary; }, 256, kMaxSize)},
       {"model.dropout", "the model's: rate in [0, 1)",
-       Number(
-           [](Job & j) -> auto& { return j.model.dropout; }, 0, std::nextafter(1.0, 0.0),
-           "[0, 1)")},
+       Number([](Job& j) { return &j.model.dropout; }, 0, std::nextafter(1.0, 0.0), "[0, 1)")},
       {"data.text", "[\"/usr/share/common-licenses\"]: files and folders, read as bytes", SetText},
-      {"train.steps", "50",
-       Integer(
-           [](Job & j) -> auto& { return j.train.steps; }, 1, kMaxCount)},
+      {"train.steps", "50", Integer([](Job& j) { return &j.train.steps; }, 1, kMaxCount)},
       {"train.batch", "16: sequences a step, over all devices",
-       Integer(
-           [](Job & j) -> auto& { return j.train.batch; }, 1, kMaxSize)},
+       Integer([](Job& j) { return &j.train.batch; }, 1, kMaxSize)},
       {"train.optimizer", "\"adamw\"; or \"sgd\"",
-       Choice(
-           [](Job & j) -> auto& { return j.train.options.optimizer; },
-           std::vector<std::pair<std::string_view, Optimizer>>{{"adamw", Optimizer::kAdamW},
-                                                               {"sgd", Optimizer::kSgd}})},
+       Choice([](Job& j) { return &j.train.options.optimizer; },
+              std::vector<std::pair<std::string_view, Optimizer>>{{"adamw", Optimizer::kAdamW},
+                                                                  {"sgd", Optimizer::kSgd}})},
       {"train.learning_rate", "3e-4",
-       Number(
-           [](Job & j) -> auto& { return j.train.options.learning_rate; }, 0, kHuge, "at least 0")},
+       Number([](Job& j) { return &j.train.options.learning_rate; }, 0, kHuge, "at least 0")},
       {"train.min_learning_rate", "a tenth of learning_rate: where \"cosine\" ends",
-       Number(
-           [](Job & j) -> auto& { return j.train.min_learning_rate; }, 0, kHuge, "at least 0")},
+       Number([](Job& j) { return &j.train.min_learning_rate; }, 0, kHuge, "at least 0")},
       {"train.warmup_steps", "0: steps of linear rise",
-       Integer(
-           [](Job & j) -> auto& { return j.train.options.warmup_steps; }, 0, kMaxCount)},
+       Integer([](Job& j) { return &j.train.options.warmup_steps; }, 0, kMaxCount)},
       {"train.schedule", "\"constant\"; or \"cosine\"",
-       Choice(
-           [](Job & j) -> auto& { return j.train.options.schedule; },
-           std::vector<std::pair<std::string_view, LearningRateSchedule>>{
-               {"constant", LearningRateSchedule::kConstant},
-               {"cosine", LearningRateSchedule::kCosine}})},
+       Choice([](Job& j) { return &j.train.options.schedule; },
+              std::vector<std::pair<std::string_view, LearningRateSchedule>>{
+                  {"constant", LearningRateSchedule::kConstant},
+                  {"cosine", LearningRateSchedule::kCosine}})},
       {"train.beta1", "0.9: adamw",
-       Number(
-           [](Job & j) -> auto& { return j.train.options.beta1; }, 0, std::nextafter(1.0, 0.0),
-           "[0, 1)")},
+       Number([](Job& j) { return &j.train.options.beta1; }, 0, std::nextafter(1.0, 0.0),
+              "[0, 1)")},
       {"train.beta2", "0.95: adamw",
-       Number(
-           [](Job & j) -> auto& { return j.train.options.beta2; }, 0, std::nextafter(1.0, 0.0),
-           "[0, 1)")},
+       Number([](Job& j) { return &j.train.options.beta2; }, 0, std::nextafter(1.0, 0.0),
+              "[0, 1)")},
       {"train.epsilon", "1e-8: adamw",
-       Number(
-           [](Job & j) -> auto& { return j.train.options.epsilon; }, 1e-300, kHuge, "above 0")},
+       Number([](Job& j) { return &j.train.options.epsilon; }, 1e-300, kHuge, "above 0")},
       {"train.momentum", "0.9: sgd",
-       Number(
-           [](Job & j) -> auto& { return j.train.options.momentum; }, 0, std::nextafter(1.0, 0.0),
-           "[0, 1)")},
+       Number([](Job& j) { return &j.train.options.momentum; }, 0, std::nextafter(1.0, 0.0),
+              "[0, 1)")},
       {"train.weight_decay", "0.1: of weights, not of biases and norms",
-       Number(
-           [](Job & j) -> auto& { return j.train.options.weight_decay; }, 0, kHuge, "at least 0")},
+       Number([](Job& j) { return &j.train.options.weight_decay; }, 0, kHuge, "at least 0")},
       {"train.clip_norm", "1.0: largest global norm of the gradients; 0 does not clip",
-       Number(
-           [](Job & j) -> auto& { return j.train.options.clip_norm; }, 0, kHuge, "at least 0")},
+       Number([](Job& j) { return &j.train.options.clip_norm; }, 0, kHuge, "at least 0")},
       {"train.seed", "1: of initialisation, dropout, data order and sample",
-       Integer(
-           [](Job & j) -> auto& { return j.train.seed; }, 0, INT64_MAX)},
+       Integer([](Job& j) { return &j.train.seed; }, 0, INT64_MAX)},
       {"train.dtype", "\"f32\"; or \"f64\"",
-       Choice(
-           [](Job & j) -> auto& { return j.train.dtype; },
-           std::vector<std::pair<std::string_view, DType>>{{"f32", DType::kF32},
-                                                           {"f64", DType::kF64}})},
+       Choice([](Job& j) { return &j.train.dtype; },
+              std::vector<std::pair<std::string_view, DType>>{{"f32", DType::kF32},
+                                                              {"f64", DType::kF64}})},
       {"train.validation_sequences", "64: held-out sequences measured at the end; 0: none",
-       Integer(
-           [](Job & j) -> auto& { return j.train.validation_sequences; }, 0, 1 << 20)},
+       Integer([](Job& j) { return &j.train.validation_sequences; }, 0, 1 << 20)},
       {"sample.bytes", "240: text generated at the end; 0: none",
-       Integer(
-           [](Job & j) -> auto& { return j.sample.bytes; }, 0, 1 << 20)},
+       Integer([](Job& j) { return &j.sample.bytes; }, 0, 1 << 20)},
       {"sample.temperature", "0.8; 0 takes the likeliest byte",
-       Number(
-           [](Job & j) -> auto& { return j.sample.temperature; }, 0, 1e6, "0 to 1e6")},
+       Number([](Job& j) { return &j.sample.temperature; }, 0, 1e6, "0 to 1e6")},
       {"parallel.strategy", "\"auto\"; or axis sizes such as \"dp=2,tp=2,pp=1\"",
-       String([](Job & j) -> auto& { return j.parallel.strategy; })},
+       String([](Job& j) { return &j.parallel.strategy; })},
       {"parallel.microbatches", "\"auto\"; or their number a step", SetMicrobatches},
       {"parallel.schedule", "\"1f1b\": a policy (penstock list policies)",
-       String([](Job & j) -> auto& { return j.parallel.schedule; })},
+       String([](Job& j) { return &j.parallel.schedule; })},
       {"cluster.devices", "what the strategy needs, or 1",
-       Integer(
-           [](Job & j) -> auto& { return j.cluster.devices; }, 1, 1 << 16)},
-      {"cluster.processes", "1",
-       Integer(
-           [](Job & j) -> auto& { return j.cluster.processes; }, 1, 1 << 16)},
+       Integer([](Job& j) { return &j.cluster.devices; }, 1, 1 << 16)},
+      {"cluster.processes", "1", Integer([](Job& j) { return &j.cluster.processes; }, 1, 1 << 16)},
       {"cluster.threads", "1: a device",
-       Integer(
-           [](Job & j) -> auto& { return j.cluster.threads; }, 1, 1 << 10)},
+       Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
   };
   return *keys;
 }

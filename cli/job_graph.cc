@@ -154,7 +154,8 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     if (!choice.ok()) return AtKey(job, {"cluster.devices"}, choice.status());
     strategy = choice->strategy;
     result.microbatches = choice->microbatches;
-    result.note = choice->reason;
+    // One device leaves nothing to choose.
+    if (job.cluster.devices.value_or(1) > 1) result.note = choice->reason;
   }
   RETURN_IF_ERROR(
       AtKey(job, {"parallel.strategy", "parallel.microbatches"},

@@ -23,12 +23,13 @@ absl::Status Invalid(const Parts&... parts) {
 }
 
 // Bytes [begin, end) of the arena in use from actor `first` to actor `last`, both included: a
-// workspace register, or the scratch of actor `first` when reg is kNone.
+// workspace register, first written by `writer`, or the scratch of `writer` when reg is kNone.
 struct Block {
   uint64_t begin = 0;
   uint64_t end = 0;
   uint32_t first = 0;
   uint32_t last = 0;
+  uint32_t writer = 0;
   uint32_t reg = kNone;
 };
 
@@ -66,6 +67,7 @@ class DeviceMemoryCheck {
     uint32_t writer = kNone;        // the last one so far
     uint32_t async_reader = kNone;  // the one beside the stream that completes last, so far
     uint32_t home = kNone;          // of a workspace: its phase
+    uint32_t first_writer = 0;      // of a workspace
     uint32_t first = 0;             // of a workspace: first and last actor while it lives
     uint32_t last = 0;
     uint32_t last_use = kNone;  // of others: index of the last entry of uses_
@@ -110,6 +112,17 @@ class DeviceMemoryCheck {
         token = channel.producer;
       }
     }
+    // Actors start in order: what one has waited for, those after it need not.
+    start_.resize(device_.actors.size());
+    for (const PhasePlan& phase : device_.phases) {
+      uint32_t drained = phase.first_actor;
+      for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
+        start_[a] = a;
+        if (!IsAsync(a)) continue;
+        if (stream_token_[a] != kNone) drained = std::max(drained, stream_token_[a] + 1);
+        start_[a] = drained;
+      }
+    }
   }
 
   absl::Status WalkPhase(uint32_t p) {
@@ -123,8 +136,8 @@ class DeviceMemoryCheck {
         if (operand.reg != kNone) RETURN_IF_ERROR(Write(p, a, operand.reg));
       }
       if (actor.workspace_bytes > 0) {
-        blocks_[p].push_back(
-            {actor.workspace_offset, actor.workspace_offset + actor.workspace_bytes, a, a, kNone});
+        blocks_[p].push_back({actor.workspace_offset,
+                              actor.workspace_offset + actor.workspace_bytes, a, a, a, kNone});
       }
     }
     return absl::OkStatus();
@@ -173,9 +186,11 @@ class DeviceMemoryCheck {
     if (IsWorkspace(r)) {
       if (reg.home == kNone) {
         reg.home = p;
+        reg.first_writer = a;
         reg.first = a;
         reg.last = a;
       }
+      reg.first = std::min(reg.first, start_[a]);
       RETURN_IF_ERROR(CheckHome(p, a, r));
       reg.last = std::max(reg.last, LastOf(a));
     } else {
@@ -230,13 +245,13 @@ class DeviceMemoryCheck {
   std::string DescribeBlock(const Block& block) const {
     return StrCat(
         block.reg == kNone ? std::string("the scratch") : StrCat("workspace register ", block.reg),
-        " of ", Describe(block.first), " at bytes ", block.begin, " to ", block.end);
+        " of ", Describe(block.writer), " at bytes ", block.begin, " to ", block.end);
   }
 
-  // Whether actor `after.first` writes its output 0 where `before`, which it reads last, begins.
+  // Whether actor `after.writer` writes its output 0 where `before`, which it reads last, begins.
   bool WorksInPlace(const Block& before, const Block& after) const {
-    const ActorPlan& actor = device_.actors[after.first];
-    if (before.reg == kNone || after.reg == kNone || before.last != after.first ||
+    const ActorPlan& actor = device_.actors[after.writer];
+    if (before.reg == kNone || after.reg == kNone || before.last != after.writer ||
         before.begin != after.begin || before.end < after.end || actor.kind != ActorKind::kKernel ||
         actor.outputs[0].reg != after.reg || actor.outputs[0].offset != 0) {
       return false;
@@ -257,7 +272,7 @@ class DeviceMemoryCheck {
         const uint64_t num_bytes = reg.slots * reg.slot_bytes;
         if (state.home == kNone || num_bytes == 0) continue;
         blocks_[state.home].push_back(
-            {reg.offset, reg.offset + num_bytes, state.first, state.last, r});
+            {reg.offset, reg.offset + num_bytes, state.first, state.last, state.first_writer, r});
       }
     }
     std::vector<Block>& blocks = blocks_[p];
@@ -350,6 +365,7 @@ class DeviceMemoryCheck {
   const uint32_t d_;
   const DevicePlan& device_;
   std::vector<uint32_t> completion_;    // of an actor beside the stream: see CompletionOf
+  std::vector<uint32_t> start_;         // of an actor: from which one on it may write
   std::vector<uint32_t> stream_token_;  // the last actor on the stream that an actor waits for
   absl::flat_hash_set<std::pair<uint32_t, uint32_t>> phase_pairs_;  // joined by a channel
   std::vector<RegisterState> registers_;

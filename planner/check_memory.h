@@ -3,7 +3,9 @@
 //   - State and channel registers overlap nothing.
 //   - A workspace register belongs to one phase. Within the phase, registers and kernel scratch
 //     that live at the same time do not overlap. Time is the position in firing order: a kernel's
-//     operands live while it runs; what a collective or send reads, and what a collective or
+//     operands live while it runs. A collective or receive may start while kernels before it still
+//     run, so what it writes lives from the position after the last kernel that it, or one like it
+//     earlier in the phase, waits for. What a collective or send reads, and what a collective or
 //     receive writes, lives until it is known to have completed, which is when the first of its
 //     in-phase consumers starts, or else the end of the phase. The one exception is a kernel that
 //     works in place: output 0 may begin where an input that dies with it begins.

@@ -16,6 +16,12 @@ struct Access {
   bool is_async = false;
 };
 
+// Positions in a phase, both included.
+struct Span {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
 struct Accesses {
   std::vector<Access> writers;  // in firing order
   std::vector<Access> readers;
@@ -201,32 +207,13 @@ class Finisher {
     }
     device_.channel_bytes = end - device_.state_bytes;
 
-    // When an actor beside the stream has surely completed: at its first in-phase consumer.
-    std::vector<int64_t> completion(device_.actors.size());
-    for (size_t p = 0; p < phases_.size(); ++p) {
-      const PhasePlan& phase = device_.phases[p];
-      for (uint32_t i = 0; i < phase.num_actors; ++i) {
-        completion[phase.first_actor + i] = phases_[p].actors[i].is_async() ? phase.num_actors : i;
-      }
-    }
-    for (const ChannelPlan& channel : device_.channels) {
-      const size_t p = PhaseIndex(channel.producer);
-      const PhasePlan& phase = device_.phases[p];
-      if (channel.consumer < phase.first_actor ||
-          channel.consumer >= phase.first_actor + phase.num_actors) {
-        continue;
-      }
-      if (!phases_[p].actors[channel.producer - phase.first_actor].is_async()) continue;
-      completion[channel.producer] = std::min(
-          completion[channel.producer], static_cast<int64_t>(channel.consumer - phase.first_actor));
-    }
-
+    const std::vector<Span> spans = FindSpans();
     const uint64_t workspace_begin = end;
     for (Lane lane : {Lane::kCompute, Lane::kOnce}) {
       uint64_t lane_bytes = 0;
       for (size_t p = 0; p < phases_.size(); ++p) {
         if (phases_[p].plan.lane != lane) continue;
-        lane_bytes = std::max(lane_bytes, PackPhase(static_cast<int>(p), home, completion, end));
+        lane_bytes = std::max(lane_bytes, PackPhase(static_cast<int>(p), home, spans, end));
       }
       end += lane_bytes;
     }
@@ -244,7 +231,48 @@ class Finisher {
     return p;
   }
 
-  uint64_t PackPhase(int p, const std::vector<int>& home, const std::vector<int64_t>& completion,
+  // Of each actor: the positions in its phase during which it may touch its operands. On the stream
+  // that is its own. An actor beside the stream may write while kernels that were launched after
+  // the last one known to have completed still run; it has surely completed where its first
+  // in-phase consumer starts.
+  std::vector<Span> FindSpans() const {
+    std::vector<Span> spans(device_.actors.size());
+    std::vector<int64_t> awaited(device_.actors.size(), 0);  // position after the last kernel
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      const PhasePlan& phase = device_.phases[p];
+      for (uint32_t i = 0; i < phase.num_actors; ++i) {
+        spans[phase.first_actor + i] = {i, phases_[p].actors[i].is_async() ? phase.num_actors : i};
+      }
+    }
+    for (const ChannelPlan& channel : device_.channels) {
+      const size_t p = PhaseIndex(channel.producer);
+      const PhasePlan& phase = device_.phases[p];
+      if (channel.consumer < phase.first_actor ||
+          channel.consumer >= phase.first_actor + phase.num_actors) {
+        continue;
+      }
+      const int64_t producer = channel.producer - phase.first_actor;
+      const int64_t consumer = channel.consumer - phase.first_actor;
+      if (phases_[p].actors[producer].is_async()) {
+        spans[channel.producer].last = std::min(spans[channel.producer].last, consumer);
+      } else {
+        awaited[channel.consumer] = std::max(awaited[channel.consumer], producer + 1);
+      }
+    }
+    // Actors start in order: what one has waited for, those after it need not.
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      const PhasePlan& phase = device_.phases[p];
+      int64_t drained = 0;
+      for (uint32_t i = 0; i < phase.num_actors; ++i) {
+        if (!phases_[p].actors[i].is_async()) continue;
+        drained = std::max(drained, awaited[phase.first_actor + i]);
+        spans[phase.first_actor + i].first = drained;
+      }
+    }
+    return spans;
+  }
+
+  uint64_t PackPhase(int p, const std::vector<int>& home, const std::vector<Span>& spans,
                      uint64_t base) {
     const PhasePlan& phase = device_.phases[p];
     std::vector<Lifetime> lifetimes;
@@ -252,11 +280,12 @@ class Finisher {
     for (size_t s = 0; s < storages_.size(); ++s) {
       if (home[s] != p) continue;
       Lifetime lifetime = {storages_[s].bytes, INT64_MAX, 0, 0};
+      for (const Access& writer : accesses_[s].writers) {
+        lifetime.first = std::min(lifetime.first, spans[writer.actor].first);
+      }
       for (const std::vector<Access>* list : {&accesses_[s].writers, &accesses_[s].readers}) {
         for (const Access& access : *list) {
-          lifetime.first =
-              std::min(lifetime.first, static_cast<int64_t>(access.actor - phase.first_actor));
-          lifetime.last = std::max(lifetime.last, completion[access.actor]);
+          lifetime.last = std::max(lifetime.last, spans[access.actor].last);
         }
       }
       lifetimes.push_back(lifetime);

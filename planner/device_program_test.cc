@@ -147,6 +147,22 @@ TEST_F(DeviceProgramTest, WhatACollectiveReadsLivesUntilItIsKnownToBeDone) {
   EXPECT_EQ(plan.workspace_bytes, 192u);
 }
 
+TEST_F(DeviceProgramTest, WhatACollectiveWritesIsFreeBeforeItMayStart) {
+  // The collective starts when actor 0 has completed; actor 2 may still read then.
+  const int f = Forward();
+  const int a = Storage(64);
+  const int other = Storage(64);
+  const int gathered = Storage(64);
+  Actor(f, {}, {a});
+  Actor(f, {}, {other});
+  Actor(f, {other}, {});
+  Actor(f, {a}, {gathered}, ActorKind::kCollective);
+  Actor(f, {gathered}, {});
+  const DevicePlan plan = Finish(1, 1);
+  EXPECT_NE(plan.registers[gathered].offset, plan.registers[other].offset);
+  EXPECT_EQ(plan.workspace_bytes, 192u);
+}
+
 TEST_F(DeviceProgramTest, FloatingPhasesShareNothing) {
   const int send = Phase(PhaseKind::kTransfer, Lane::kFloating, true);
   const int a = Storage(64);

@@ -115,6 +115,35 @@ TEST(VerifyPlan, AcceptsValuesMadeOnceAStepAndMicrobatchesInTheOnceLane) {
   EXPECT_EQ(result->firings, 7u);
 }
 
+// A collective starts when its own operand is there: what it writes must be free by then, and not
+// only once the kernels before it have been launched.
+TEST(VerifyPlan, CollectivesKeepOutOfTheWayOfKernelsThatStillRun) {
+  for (const bool waits : {false, true}) {
+    Plan plan = EmptyPlan(1, 2, 1);
+    const uint32_t all_reduce = AddAllReduce(&plan, {0, 1}, kBytes / 4, /*per_microbatch=*/true);
+    for (uint32_t d : {0u, 1u}) {
+      DeviceBuilder device(&plan, d);
+      const uint32_t terms = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+      const uint32_t other = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+      const uint32_t sum = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+      device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+      const uint32_t make = device.AddKernel("make", {}, {terms});
+      device.AddKernel("make other", {}, {other});
+      const uint32_t read = device.AddKernel("read other", {other}, {});
+      const uint32_t reduce = device.AddCollective("reduce", all_reduce, terms, sum);
+      const uint32_t use = device.AddKernel("use", {sum}, {});
+      device.Join(waits ? read : make, reduce, terms);
+      device.Join(reduce, use, sum);
+      plan.devices[d].registers[sum].offset = plan.devices[d].registers[other].offset;
+    }
+    if (waits) {
+      EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
+    } else {
+      EXPECT_THAT(ErrorOf(plan), HasSubstr("overlap while both live"));
+    }
+  }
+}
+
 TEST(VerifyPlan, AcceptsKernelsThatWorkInPlace) {
   Plan plan = EmptyPlan(1, 1, 1);
   DeviceBuilder device(&plan, 0);

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,12 +25,8 @@
 #include "graph/verify.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
-#include "planner/decompose.h"
-#include "planner/insert_reshards.h"
-#include "planner/lower_reshards.h"
-#include "planner/lower_to_plan.h"
-#include "planner/propagate.h"
 #include "tests/support/interpreter.h"
+#include "tests/support/late_device.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/shrink.h"
 
@@ -41,7 +38,7 @@ using graph::Node;
 using graph::NodeId;
 
 constexpr int kShards = 12;
-constexpr int kDefaultCases = 600;
+constexpr int kDefaultCases = 2400;
 constexpr int kMinOccurrences = 20;
 
 int64_t FromEnvironment(const char* name, int64_t fallback) {
@@ -79,6 +76,13 @@ double Element(const Tensor& tensor, int64_t i) {
   }
 }
 
+bool IsFinite(const Tensor& tensor) {
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    if (!std::isfinite(Element(tensor, i))) return false;
+  }
+  return true;
+}
+
 // What differs, in words; floats may differ by `tolerance` times the largest magnitude.
 std::optional<std::string> Difference(const Tensor& got, const Tensor& want, double tolerance) {
   if (got.type() != want.type()) {
@@ -92,7 +96,6 @@ std::optional<std::string> Difference(const Tensor& got, const Tensor& want, dou
   int64_t worst = -1;
   double worst_by = allowed;
   for (int64_t i = 0; i < want.num_elements(); ++i) {
-    if (!std::isfinite(Element(want, i))) return StrCat("element ", i, " is not finite");
     const double by = std::abs(Element(got, i) - Element(want, i));
     if (by <= worst_by) continue;
     worst = i;
@@ -145,58 +148,130 @@ actors::Feeds MakeFeeds(const RandomCase& test, int step) {
   return feeds;
 }
 
-absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const RandomCase& test) {
+planner::CompileOptions CompileOptionsOf(const Registries& registries, const RandomCase& test) {
   planner::CompileOptions options;
   options.policy = test.policy;
   options.policies = &registries.policies;
   options.kernels = kernels::TraitsOf(registries.kernels, 1);
   options.split_weight_gradients = test.split_weight_gradients;
-  return planner::Compile(registries.ops, test.graph, options);
+  return options;
 }
 
-// Runs the case both ways; an error says what differs.
-absl::Status CheckCase(const Registries& registries, const RandomCase& test) {
-  ASSIGN_OR_RETURN(planner::Plan plan, CompileCase(registries, test));
+// A device whose streams complete late, with the threads that CPU kernels want.
+class LateCpuDevice : public LateDevice {
+ public:
+  explicit LateCpuDevice(uint64_t seed) : LateDevice(seed), pool_(1) {}
+  ThreadPool* thread_pool() override { return &pool_; }
+
+ private:
+  ThreadPool pool_;
+};
+
+// A quarter of the cases run on late devices.
+actors::SessionOptions SessionOptionsOf(const Registries& registries, const RandomCase& test) {
   actors::SessionOptions options;
   options.seed = test.seed;
-  options.timeout = absl::Seconds(20);
+  options.timeout = absl::Seconds(60);
   options.kernels = &registries.kernels;
   options.policies = &registries.policies;
-  ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
-                   actors::Session::Start(std::move(plan), options));
+  if (test.seed % 4 == 3) {
+    options.create_device = [seed = test.seed](uint32_t index) {
+      return std::make_unique<LateCpuDevice>(seed * 8 + index);
+    };
+  }
+  return options;
+}
 
-  const double tolerance = ToleranceOf(test.graph);
-  std::map<std::string, Tensor> states = InitialStates(test.graph, test.seed);
-  for (int step = 0; step < test.num_steps; ++step) {
-    const actors::Feeds feeds = MakeFeeds(test, step);
-    std::map<std::string, Tensor> reference_feeds = states;
+// Both ways to run a case, step by step, and what comes out of them compared.
+class Comparison {
+ public:
+  Comparison(const Registries& registries, const RandomCase& test)
+      : registries_(registries),
+        test_(test),
+        tolerance_(ToleranceOf(test.graph)),
+        states_(InitialStates(test.graph, test.seed)) {}
+
+  // An error says what differs.
+  absl::Status Run() {
+    ASSIGN_OR_RETURN(planner::Plan plan, planner::Compile(registries_.ops, test_.graph,
+                                                          CompileOptionsOf(registries_, test_)));
+    ASSIGN_OR_RETURN(session_,
+                     actors::Session::Start(std::move(plan), SessionOptionsOf(registries_, test_)));
+    // Half of the cases have all their steps under way at once.
+    const bool is_overlapped = test_.seed % 2 == 1;
+    for (int step = 0; step < test_.num_steps; ++step) {
+      if (is_overlapped) {
+        RETURN_IF_ERROR(session_->Submit(MakeFeeds(test_, step)).status());
+        continue;
+      }
+      ASSIGN_OR_RETURN(const actors::StepResult got, session_->Run(MakeFeeds(test_, step)));
+      RETURN_IF_ERROR(CheckStep(step, got));
+      RETURN_IF_ERROR(CheckStates(step));
+    }
+    for (int step = 0; is_overlapped && step < test_.num_steps; ++step) {
+      ASSIGN_OR_RETURN(const actors::StepResult got, session_->Wait(step));
+      RETURN_IF_ERROR(CheckStep(step, got));
+    }
+    return CheckStates(test_.num_steps - 1);
+  }
+
+ private:
+  // Runs the reference's step and compares the values returned.
+  absl::Status CheckStep(int step, const actors::StepResult& got) {
+    const actors::Feeds feeds = MakeFeeds(test_, step);
+    std::map<std::string, Tensor> reference_feeds = states_;
     reference_feeds.insert(feeds.begin(), feeds.end());
     ASSIGN_OR_RETURN(Interpretation want,
-                     InterpretStep(test.graph, registries.kernels, reference_feeds,
-                                   {.seed = test.seed, .step = step}));
-    ASSIGN_OR_RETURN(const actors::StepResult got, session->Run(feeds));
+                     InterpretStep(test_.graph, registries_.kernels, reference_feeds,
+                                   {.seed = test_.seed, .step = step}));
     if (got.fetches.size() != want.returns.size()) {
       return absl::InternalError(
           StrCat(got.fetches.size(), " values returned instead of ", want.returns.size()));
     }
+    for (const Tensor& value : want.returns) {
+      if (!IsFinite(value)) return absl::OutOfRangeError("the reference is not finite");
+    }
     for (size_t i = 0; i < want.returns.size(); ++i) {
+      const std::string& name = test_.graph.value(test_.graph.returns()[i].value).name;
+      if (got.fetches[i].first != name) {
+        return absl::InternalError(
+            StrCat("return ", i, " is called ", got.fetches[i].first, " instead of ", name));
+      }
       const std::optional<std::string> difference =
-          Difference(got.fetches[i].second, want.returns[i], tolerance);
+          Difference(got.fetches[i].second, want.returns[i], tolerance_);
       if (!difference) continue;
-      return absl::InternalError(StrCat("step ", step, ", return ", i, " %",
-                                        test.graph.value(test.graph.returns()[i].value).name, ": ",
-                                        *difference));
+      return absl::InternalError(
+          StrCat("step ", step, ", return ", i, " %", name, ": ", *difference));
     }
-    for (auto& [name, value] : want.assigned) states[name] = std::move(value);
-    for (const planner::StatePlan& state : session->plan().states) {
-      ASSIGN_OR_RETURN(const Tensor held, session->Fetch(state.name));
-      const std::optional<std::string> difference =
-          Difference(held, states.at(state.name), tolerance);
-      if (!difference) continue;
-      return absl::InternalError(StrCat("step ", step, ", state %", state.name, ": ", *difference));
+    for (auto& [name, value] : want.assigned) {
+      if (!IsFinite(value)) return absl::OutOfRangeError("the reference is not finite");
+      states_[name] = std::move(value);
     }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+
+  // REQUIRES: the session has run as many steps as the reference.
+  absl::Status CheckStates(int step) const {
+    for (const planner::StatePlan& state : session_->plan().states) {
+      ASSIGN_OR_RETURN(const Tensor held, session_->Fetch(state.name));
+      const std::optional<std::string> difference =
+          Difference(held, states_.at(state.name), tolerance_);
+      if (!difference) continue;
+      return absl::InternalError(
+          StrCat("after step ", step, ", state %", state.name, ": ", *difference));
+    }
+    return absl::OkStatus();
+  }
+
+  const Registries& registries_;
+  const RandomCase& test_;
+  const double tolerance_;
+  std::map<std::string, Tensor> states_;  // of the reference
+  std::unique_ptr<actors::Session> session_;
+};
+
+absl::Status CheckCase(const Registries& registries, const RandomCase& test) {
+  return Comparison(registries, test).Run();
 }
 
 // What kind of failure it is: a shrunk case must fail in the same way.
@@ -219,6 +294,14 @@ std::string ShrunkReport(const Registries& registries, const RandomCase& test,
                 "\nshrunk: ", CheckCase(registries, shrunk).message(), "\n", Describe(shrunk));
 }
 
+// What lower-reshards makes.
+bool IsRedistribution(std::string_view op) {
+  static constexpr std::string_view kNames[] = {
+      "local_slice", "all_gather",     "all_to_all", "permute",
+      "all_reduce",  "reduce_scatter", "accumulate", "gather_microbatches"};
+  return std::find(std::begin(kNames), std::end(kNames), op) != std::end(kNames);
+}
+
 class PropertyTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(PropertyTest, RandomProgramsGiveTheValuesOfOneDevice) {
@@ -234,6 +317,51 @@ TEST_P(PropertyTest, RandomProgramsGiveTheValuesOfOneDevice) {
     ++failures;
     ADD_FAILURE() << ShrunkReport(registries, *test, status);
   }
+}
+
+// Counts by operator. Of a program as written and, for what the planner makes, of its lowered graph
+// and of the plan.
+std::map<std::string, int> CountCase(const Registries& registries, const RandomCase& test) {
+  std::map<std::string, int> counts;
+  const auto count_live = [&](const Graph& graph, bool is_lowered) {
+    const std::vector<bool> is_live = LiveNodes(graph);
+    for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+      const std::string op(graph.node(id).op->name());
+      if (is_live[id] && (!is_lowered || IsRedistribution(op))) ++counts[op];
+    }
+  };
+  count_live(test.graph, /*is_lowered=*/false);
+  planner::CompileOptions options = CompileOptionsOf(registries, test);
+  options.verify = false;
+  options.passes.dump_after = {"lower-reshards"};
+  options.passes.on_dump = [&](std::string_view, std::string_view text) {
+    const absl::StatusOr<Graph> lowered = graph::ParseGraph(text, "lowered", registries.ops);
+    EXPECT_TRUE(lowered.ok()) << lowered.status();
+    if (lowered.ok()) count_live(*lowered, /*is_lowered=*/true);
+  };
+  const absl::StatusOr<planner::Plan> plan = planner::Compile(registries.ops, test.graph, options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  if (!plan.ok()) return counts;
+  for (const planner::ActorPlan& actor : plan->devices[0].actors) {
+    if (actor.kernel == planner::kNone) continue;
+    const std::string& op = plan->kernels[actor.kernel].op;
+    if (op == "copy" || op == "pack" || op == "unpack") ++counts[op];
+  }
+  return counts;
+}
+
+TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
+  if (NumCases() < kDefaultCases) GTEST_SKIP() << "for " << kDefaultCases << " cases or more";
+  const Registries registries;
+  std::map<std::string, int> counts;
+  for (int64_t i = 0; i < NumCases(); ++i) {
+    const absl::StatusOr<RandomCase> test = MakeRandomCase(registries.ops, FirstSeed() + i);
+    ASSERT_TRUE(test.ok()) << "seed " << FirstSeed() + i << ": " << test.status();
+    for (const auto& [op, count] : CountCase(registries, *test)) counts[op] += count;
+  }
+  std::vector<std::string> names = {"pack", "unpack"};  // kernels alone
+  for (std::string_view op : registries.ops.Names()) names.emplace_back(op);
+  for (const std::string& op : names) EXPECT_GE(counts[op], kMinOccurrences) << op;
 }
 
 INSTANTIATE_TEST_SUITE_P(Shards, PropertyTest, ::testing::Range(0, kShards));

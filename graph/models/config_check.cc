@@ -5,17 +5,15 @@
 
 namespace penstock::graph {
 
-absl::Status CheckModelSize(std::string_view name, int64_t size) {
-  constexpr int64_t kMaxSize = int64_t{1} << 24;
-  if (size < 1 || size > kMaxSize) {
-    return absl::InvalidArgumentError(
-        StrCat(name, " = ", size, ": must lie between 1 and ", kMaxSize));
+absl::Status CheckModelSize(std::string_view name, int64_t size, int64_t most) {
+  if (size < 1 || size > most) {
+    return absl::InvalidArgumentError(StrCat(name, " = ", size, ": must lie between 1 and ", most));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckModelConfig(const ModelConfig& config) {
-  RETURN_IF_ERROR(CheckModelSize("layers", config.layers));
+  RETURN_IF_ERROR(CheckModelSize("layers", config.layers, kMaxLayers));
   RETURN_IF_ERROR(CheckModelSize("width", config.width));
   RETURN_IF_ERROR(CheckModelSize("context", config.context));
   RETURN_IF_ERROR(CheckModelSize("vocabulary", config.vocabulary));

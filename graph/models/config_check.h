@@ -14,8 +14,12 @@
 
 namespace penstock::graph {
 
-// An error unless 1 <= size <= 2^24; `name` is the job's key.
-absl::Status CheckModelSize(std::string_view name, int64_t size);
+// Blocks that a model may have: a graph has some dozen nodes a block.
+inline constexpr int64_t kMaxLayers = 1 << 12;
+inline constexpr int64_t kMaxModelSize = 1 << 24;
+
+// An error unless 1 <= size <= most; `name` is the job's key.
+absl::Status CheckModelSize(std::string_view name, int64_t size, int64_t most = kMaxModelSize);
 
 // layers, width, context, vocabulary, dropout and dtype.
 absl::Status CheckModelConfig(const ModelConfig& config);

@@ -843,7 +843,6 @@ absl::Status AddTraining(const graph::OpRegistry& ops, Random& random, ValueId l
   RETURN_IF_ERROR(graph::AddOptimizer(builder, made.parameters, made.gradients, options, dtype,
                                       random.Chance(0.5) ? &norm : nullptr));
   if (norm != kNoValue) returns.push_back({norm, {}});
-  result.num_steps = static_cast<int>(random.Between(2, 3));
   return absl::OkStatus();
 }
 
@@ -921,7 +920,7 @@ void Annotate(Random& random, RandomCase& result) {
       Sharding sharding = RandomSharding(random, mesh, value.type.shape);
       if (is_reshard) {
         const std::optional<Sharding>& from = graph.value(node.operands[0]).sharding;
-        if (from && random.Chance(0.6)) {
+        if (from && random.Chance(0.75)) {
           sharding = RearrangedSharding(random, mesh, value.type.shape, *from);
           sharding.replicated.clear();
         }
@@ -939,7 +938,7 @@ void Annotate(Random& random, RandomCase& result) {
     }
   }
   for (graph::Return& ret : graph.mutable_returns()) {
-    if (random.Chance(0.2)) {
+    if (random.Chance(0.35)) {
       ret.sharding = RandomSharding(random, mesh, graph.value(ret.value).type.shape);
     }
   }
@@ -1089,6 +1088,7 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   for (int64_t more = random.Between(3, 10); more > 0 && grower.ok(); --more) {
     const Maker& maker = kMakers[random.Below(std::size(kMakers))];
     maker.make(grower, maker.op);
+    if (grower.ok() && random.Chance(0.12)) MakeReshard(grower, "reshard");
   }
   if (grower.ok()) favourite.make(grower, favourite.op);
   RETURN_IF_ERROR(grower.status());
@@ -1096,7 +1096,7 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   Values candidates = grower.floats();
   candidates.insert(candidates.end(), grower.others().begin(), grower.others().end());
   random.Shuffle(candidates);
-  candidates.resize(std::min<size_t>(candidates.size(), random.Between(1, 4)));
+  candidates.resize(std::min<size_t>(candidates.size(), random.Between(1, 5)));
   // The last value made depends on most of the others.
   if (!grower.floats().empty()) candidates.push_back(grower.floats().back());
   if (!grower.others().empty()) candidates.push_back(grower.others().back());
@@ -1110,7 +1110,7 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
 
   const bool has_state = std::any_of(result.graph.nodes().begin(), result.graph.nodes().end(),
                                      [](const Node& node) { return node.op->name() == "assign"; });
-  if (has_state) result.num_steps = std::max(result.num_steps, 2);
+  result.num_steps = static_cast<int>(has_state ? random.Between(2, 4) : random.Between(1, 2));
   result.graph.mutable_meshes().push_back(RandomMesh(random, 8 / num_stages, num_microbatches));
   Annotate(random, result);
   if (num_stages > 1) AssignRandomStages(random, static_cast<int>(num_stages), result.graph);
