@@ -194,10 +194,7 @@ absl::Status Eval(const Environment& environment, const Options& options) {
   }
   ASSIGN_OR_RETURN(const actors::StepResult step, session->Run(feeds));
 
-  if (!options.output.empty()) {
-    fs::create_directories(options.output, error);
-    if (error) return absl::InvalidArgumentError(StrCat(options.output, ": ", error.message()));
-  }
+  if (!options.output.empty()) RETURN_IF_ERROR(CreateFolder(options.output));
   std::vector<Result> results;
   for (size_t i = 0; i < step.fetches.size(); ++i) {
     const auto& [name, tensor] = step.fetches[i];

@@ -47,6 +47,7 @@ struct Options {
   std::string trace;
   std::string svg;
   std::string report;
+  std::string dump;
   bool is_json = false;
 };
 
@@ -120,6 +121,26 @@ absl::Status CheckTrains(const planner::Plan& plan) {
              "graphs of other kinds"));
 }
 
+// Writes NAME.npy of every state as it is before the first step.
+absl::Status DumpStates(const std::string& folder, const actors::Session& session) {
+  if (folder.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(CreateFolder(folder));
+  for (const planner::StatePlan& state : session.plan().states) {
+    ASSIGN_OR_RETURN(const Tensor tensor, session.Fetch(state.name));
+    RETURN_IF_ERROR(WriteNpy(StrCat(folder, "/", state.name, ".npy"), tensor));
+  }
+  return absl::OkStatus();
+}
+
+// Writes step_S.NAME.npy of every feed of step S, counted from 1 as everywhere in the output.
+absl::Status DumpFeeds(const std::string& folder, int64_t step, const actors::Feeds& feeds) {
+  if (folder.empty()) return absl::OkStatus();
+  for (const auto& [name, tensor] : feeds) {
+    RETURN_IF_ERROR(WriteNpy(StrCat(folder, "/step_", step + 1, ".", name, ".npy"), tensor));
+  }
+  return absl::OkStatus();
+}
+
 // Runs the steps of a job on a session.
 class Trainer {
  public:
@@ -142,6 +163,7 @@ class Trainer {
     for (int64_t step = 0; step < job_.train.steps + kStepsAhead; ++step) {
       if (step < job_.train.steps) {
         ASSIGN_OR_RETURN(const actors::Feeds feeds, feeds_.Get(step));
+        RETURN_IF_ERROR(DumpFeeds(options_.dump, step, feeds));
         ASSIGN_OR_RETURN(const int64_t id, session_.Submit(feeds));
         submitted.push_back(id);
       }
@@ -285,6 +307,7 @@ absl::Status Run(const Environment& environment, const Options& options) {
   session_options.trace = !options.trace.empty() || !options.svg.empty() || !options.report.empty();
   ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
                    actors::Session::Start(std::move(program->plan), session_options));
+  RETURN_IF_ERROR(DumpStates(options.dump, *session));
   const StepFeeds feeds(session->plan(), &corpus, sizes, session_options.seed);
   RETURN_IF_ERROR(Trainer(environment, options, job, *session, feeds).Run(&summary));
 
@@ -331,6 +354,9 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
   command->add_option("--svg", options->svg, "Write the phases of the last step as a drawing");
   command->add_option("--report", options->report,
                       "Write predicted beside measured times and memory (Markdown)");
+  command->add_option("--dump", options->dump,
+                      "Write the states before the first step and the feeds of every step into a "
+                      "folder, as .npy: to compare with the same model elsewhere");
   command->add_flag("--json", options->is_json,
                     "Print a JSON object a step, then {\"summary\": {...}}");
   command->callback([options, &environment, action] {

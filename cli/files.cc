@@ -36,6 +36,13 @@ absl::Status WriteTextFile(const std::string& path, std::string_view text) {
   return absl::OkStatus();
 }
 
+absl::Status CreateFolder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return absl::InvalidArgumentError(StrCat(path, ": ", error.message()));
+  return absl::OkStatus();
+}
+
 bool HasSuffix(std::string_view text, std::string_view suffix) {
   return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
 }

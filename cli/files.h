@@ -18,6 +18,9 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_byt
 
 absl::Status WriteTextFile(const std::string& path, std::string_view text);
 
+// With its parents; fine if it is there.
+absl::Status CreateFolder(const std::string& path);
+
 bool HasSuffix(std::string_view text, std::string_view suffix);
 
 }  // namespace penstock::cli

@@ -71,10 +71,7 @@ ValueId LayerBuilder::CausalSelfAttention(ValueId x, std::string_view name, int6
                                           double std, double output_std) {
   if (!builder_.status().ok()) return kNoValue;
   const NameScope scope(builder_, name);
-  const Shape& shape = builder_.type(x).shape;
-  const int64_t batch = shape[0];
-  const int64_t sequence = shape[1];
-  const int64_t width = shape[2];
+  const int64_t width = builder_.type(x).shape.back();
   const int64_t head = width / heads;
   const ValueId qkv_w = Normal("qkv_w", {width, 3, heads, head}, std);
   const ValueId qkv_b = Zeros("qkv_b", {3, heads, head});
@@ -83,11 +80,7 @@ ValueId LayerBuilder::CausalSelfAttention(ValueId x, std::string_view name, int6
 
   const ValueId product =
       builder_.Add("einsum", {x, qkv_w}, {{"equation", "bsd,dchk->bschk"}}, "qkv_product");
-  const ValueId bias = builder_.Add("broadcast", {qkv_b},
-                                    {{"shape", AttrValue::Ints({batch, sequence, 3, heads, head})},
-                                     {"axes", AttrValue::Ints({2, 3, 4})}},
-                                    "qkv_bias");
-  const ValueId qkv = builder_.Add("add", {product, bias}, {}, "qkv");
+  const ValueId qkv = builder_.Add("bias_add", {product, qkv_b}, {}, "qkv");
   const ValueId mixed = builder_.Add("qkv_attention", {qkv}, {{"causal", true}}, "mixed");
   const ValueId projected =
       builder_.Add("einsum", {mixed, proj_w}, {{"equation", "bshk,hkd->bsd"}}, "projected");

@@ -1,4 +1,6 @@
-// bias_add(x[..., n], b[n]): x + b.
+// bias_add(x[..., b...], b): x + b, whose shape is the end of x's.
+
+#include <algorithm>
 
 #include "base/status_macros.h"
 #include "graph/ops/common.h"
@@ -14,21 +16,26 @@ class BiasAddOp : public Op {
     RETURN_IF_ERROR(CheckFloat(context, 0));
     RETURN_IF_ERROR(CheckMinRank(context, 0, 1));
     RETURN_IF_ERROR(CheckSameDType(context, 1, 0));
-    RETURN_IF_ERROR(
-        CheckOperandShape(context, 1, {context.operands[0].shape.back()}, "the last dimension"));
+    const Shape& x = context.operands[0].shape;
+    const size_t rank = std::clamp<size_t>(context.operands[1].shape.size(), 1, x.size());
+    RETURN_IF_ERROR(CheckOperandShape(context, 1, Shape(x.end() - rank, x.end()),
+                                      rank == 1 ? "the last dimension" : "the last dimensions"));
     return std::vector<TensorType>{context.operands[0]};
   }
   ShardingRule Rule(const OpContext& context) const override {
-    ShardingRule rule =
-        LastDimensionRule(context, FactorKind::kPassThrough, /*feature_vectors=*/{1});
+    ShardingRule rule;
+    const TensorFactors all = AddFactors(rule, context.operands[0].shape);
+    rule.operands = {all, {all.end() - context.operands[1].shape.size(), all.end()}};
+    rule.results = {all};
     rule.linear = {{0, 1}};
     return rule;
   }
   PropagationPriority propagation_priority() const override { return PropagationPriority::kFirst; }
   bool is_differentiable() const override { return true; }
-  Values Gradient(GraphBuilder& builder, const Node& /*node*/,
+  Values Gradient(GraphBuilder& builder, const Node& node,
                   absl::Span<const ValueId> grads) const override {
-    return std::vector<ValueId>{grads[0], SumLeading(builder, grads[0])};
+    const size_t rank = builder.type(node.operands[1]).shape.size();
+    return std::vector<ValueId>{grads[0], SumLeading(builder, grads[0], rank)};
   }
   OpCost Cost(const OpContext& context) const override {
     return CostOf(context, 1, context.operands[0].num_elements());

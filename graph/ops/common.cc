@@ -154,11 +154,12 @@ ValueId SumToOperand(GraphBuilder& builder, ValueId gradient, ValueId operand) {
   return builder.Add("reduce_sum", {gradient}, {{"axes", AttrValue::Ints(Iota(0, rank))}});
 }
 
-ValueId SumLeading(GraphBuilder& builder, ValueId value) {
+ValueId SumLeading(GraphBuilder& builder, ValueId value, size_t num_kept) {
   if (!builder.status().ok()) return kNoValue;
   const int64_t rank = static_cast<int64_t>(builder.type(value).shape.size());
-  if (rank == 1) return value;
-  return builder.Add("reduce_sum", {value}, {{"axes", AttrValue::Ints(Iota(0, rank - 1))}});
+  const int64_t num_summed = rank - static_cast<int64_t>(num_kept);
+  if (num_summed == 0) return value;
+  return builder.Add("reduce_sum", {value}, {{"axes", AttrValue::Ints(Iota(0, num_summed))}});
 }
 
 ValueId BroadcastLike(GraphBuilder& builder, ValueId value, ValueId like,

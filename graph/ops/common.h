@@ -109,8 +109,8 @@ ValueId ZerosLike(GraphBuilder& builder, ValueId like);
 // `gradient` summed to the type of an operand that was a scalar broadcast over it.
 ValueId SumToOperand(GraphBuilder& builder, ValueId gradient, ValueId operand);
 
-// The sum over all dimensions but the last.
-ValueId SumLeading(GraphBuilder& builder, ValueId value);
+// The sum over all dimensions but the last `num_kept`.
+ValueId SumLeading(GraphBuilder& builder, ValueId value, size_t num_kept = 1);
 
 // `value`, which lacks the dimensions `missing` of `like`, repeated along them.
 ValueId BroadcastLike(GraphBuilder& builder, ValueId value, ValueId like,

@@ -1,4 +1,4 @@
-// Kernels of the shape "each row of x[..., n] with the vector b[n]".
+// Kernels of the shape "x[..., b...] with b for every leading index".
 //
 // Thread rule: as kernel.h. Invariant: x (and dy) may be the same memory as the result.
 
@@ -17,7 +17,7 @@ template <typename T, typename F>
 class BiasKernel : public CpuKernel {
  public:
   BiasKernel(const KernelSpec& spec, Device& device, F f)
-      : CpuKernel(spec, device), f_(f), rows_(RowsOf(spec.outputs[0])) {}
+      : CpuKernel(spec, device), f_(f), rows_(RowsLike(spec)) {}
 
   absl::Status Run(const KernelArgs& args) override {
     const T* x = Input<T>(args, 0);
@@ -37,6 +37,11 @@ class BiasKernel : public CpuKernel {
   }
 
  private:
+  static Rows RowsLike(const KernelSpec& spec) {
+    const int64_t size = spec.inputs[1].num_elements();
+    return {size > 0 ? spec.outputs[0].num_elements() / size : 0, size};
+  }
+
   F f_;
   Rows rows_;
 };
@@ -46,7 +51,7 @@ KernelDef BiasDef(F f) {
   return ElementwiseDef<BiasKernel, Types>(f);
 }
 
-// The vector of the bias is read for every row: never the result's memory.
+// The bias is read for every row: never the result's memory.
 inline bool CanAliasBias(const KernelSpec& spec, int input) {
   return input != 1 && CanAliasElementwise(spec, input);
 }

@@ -161,13 +161,15 @@ void AddElementwise(std::vector<KernelCase>* cases) {
          kFloats,
          1e-6});
   }
-  cases->push_back({"bias_add",
-                    {},
-                    {{"abc", 0, 5}, {"c", 0, 5}},
-                    {{"abc"}},
-                    {{'a', 2}, {'b', 3}, {'c', 21}},
-                    [](Reference& r) { r.Loop("abc", [&] { r.Out(0) = r.In(0) + r.In(1); }); },
-                    kNumbers});
+  for (const char* bias : {"c", "bc"}) {
+    cases->push_back({"bias_add",
+                      {},
+                      {{"abc", 0, 5}, {bias, 0, 5}},
+                      {{"abc"}},
+                      {{'a', 2}, {'b', 3}, {'c', 21}},
+                      [](Reference& r) { r.Loop("abc", [&] { r.Out(0) = r.In(0) + r.In(1); }); },
+                      kNumbers});
+  }
   for (const char* condition : {"ab", ""}) {
     for (const char* x : {"ab", ""}) {
       for (const char* y : {"ab", ""}) {

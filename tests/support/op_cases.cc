@@ -64,6 +64,7 @@ std::vector<OpCase> OpCases() {
       {"cast", {{"dtype", DType::kF64}}, {F({2, 3})}},
       {"bias_add", {}, {F({2, 3, 4}), F({4})}},
       {"bias_add", {}, {F({4}), F({4})}},
+      {"bias_add", {}, {F({2, 3, 2, 4}), F({2, 4})}},
       {"bias_gelu", {}, {F({2, 3, 4}), F({4})}},
       {"bias_gelu", {{"approximate", "none"}}, {F({3, 4}), F({4})}},
       {"bias_gelu_grad", {}, {F({4, 5}), F({5}), F({4, 5})}},

@@ -316,7 +316,9 @@ void MakeCast(Grower& g, std::string_view op) {
 
 void MakeBias(Grower& g, std::string_view op) {
   const ValueId x = g.Float(1);
-  const ValueId b = g.Float(Shape{g.ShapeOf(x).back()});
+  const Shape shape = g.ShapeOf(x);
+  const size_t rank = op == "bias_add" ? g.random().Between(1, shape.size()) : 1;
+  const ValueId b = g.Float(Shape(shape.end() - rank, shape.end()));
   const double bound = g.Bound(x) + g.Bound(b);
   const Attributes attributes = {{"approximate", g.random().Chance(0.5) ? "tanh" : "none"}};
   if (op == "bias_add") {
