@@ -1,9 +1,11 @@
 // penstock bench: runs a group of measurements and prints their numbers.
 
 #include <memory>
+#include <optional>
 #include <regex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -15,6 +17,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "bench/actors_bench.h"
+#include "bench/count_allocations.h"
 #include "bench/kernels_bench.h"
 
 namespace penstock::cli {
@@ -88,16 +91,27 @@ absl::StatusOr<std::vector<Metric>> RunKernels(const std::string& filter) {
 
 absl::StatusOr<std::vector<Metric>> RunActors(const std::string& filter) {
   constexpr int kWakeRounds = 1000;
-  ASSIGN_OR_RETURN(const bench::ActorsBenchResult acts, bench::MeasureActs({}));
-  const bench::WakeLatency wake = bench::MeasureWakeLatency(kWakeRounds);
-  std::vector<Metric> metrics = {{"actors/act", acts.ns_per_act, "ns"},
-                                 {"actors/step", acts.step_us, "us"},
-                                 {"actors/wake_polling", wake.polling_ns, "ns"},
-                                 {"actors/wake_sleeping", wake.sleeping_ns, "ns"}};
   const std::regex pattern(filter);
-  std::erase_if(metrics, [&pattern](const Metric& metric) {
-    return !std::regex_search(metric.name, pattern);
-  });
+  std::vector<Metric> metrics;
+  const auto add = [&](Metric metric) {
+    if (std::regex_search(metric.name, pattern)) metrics.push_back(std::move(metric));
+  };
+  std::optional<double> allocations_of_smallest;
+  double allocations_an_act = 0;
+  for (uint32_t num_actors : {100u, 1000u, 10000u, 100000u, 1000000u}) {
+    bench::ActorsBenchOptions options;
+    options.num_actors = num_actors;
+    if (bench::CountsAllocations()) options.count_allocations = bench::NumAllocations;
+    ASSIGN_OR_RETURN(const bench::ActorsBenchResult acts, bench::MeasureActs(options));
+    add({StrCat("actors/act/", num_actors), acts.ns_per_act, "ns"});
+    add({StrCat("actors/step/", num_actors), acts.step_us, "us"});
+    if (!allocations_of_smallest) allocations_of_smallest = acts.allocations_per_step;
+    allocations_an_act = (acts.allocations_per_step - *allocations_of_smallest) / num_actors;
+  }
+  if (bench::CountsAllocations()) add({"actors/allocations_an_act", allocations_an_act, "1"});
+  const bench::WakeLatency wake = bench::MeasureWakeLatency(kWakeRounds);
+  add({"actors/wake_polling", wake.polling_ns, "ns"});
+  add({"actors/wake_sleeping", wake.sleeping_ns, "ns"});
   return metrics;
 }
 
