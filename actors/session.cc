@@ -49,12 +49,7 @@ class Session::Impl : private ExecutorObserver {
     timeout_ = options.timeout;
     const uint64_t limit =
         options.max_memory_bytes > 0 ? options.max_memory_bytes : MachineMemoryBytes();
-    uint64_t total = 0;
-    for (const planner::DevicePlan& device : plan_.devices) total += device.arena_bytes;
-    if (total > limit) {
-      return absl::ResourceExhaustedError(
-          StrCat("the plan's devices want ", total, " bytes of memory; the limit is ", limit));
-    }
+    RETURN_IF_ERROR(CheckFits(limit));
     if (options.policies == nullptr) builtin_policies_ = planner::BuiltinPolicies();
     const planner::PolicyRegistry& policies =
         options.policies == nullptr ? builtin_policies_ : *options.policies;
@@ -220,6 +215,22 @@ class Session::Impl : private ExecutorObserver {
   }
 
  private:
+  // The devices of a process share its memory. An error names the first one without room.
+  absl::Status CheckFits(uint64_t limit) const {
+    uint64_t available = limit;
+    for (size_t d = 0; d < plan_.devices.size(); ++d) {
+      const uint64_t needed = plan_.devices[d].arena_bytes;
+      if (needed > available) {
+        return absl::ResourceExhaustedError(StrCat("the plan does not fit: device ", d, " needs ",
+                                                   needed, " bytes, available are ", available,
+                                                   " of the ", limit, " bytes that ",
+                                                   plan_.devices.size(), " device(s) share"));
+      }
+      available -= needed;
+    }
+    return absl::OkStatus();
+  }
+
   struct StepState {
     std::shared_ptr<StepBuffers> buffers;
     int64_t begin_ns = 0;

@@ -262,22 +262,27 @@ TEST_F(SessionTest, TimeoutHoldsTheWaitForGraph) {
 // A kernel that waits until it is let go.
 class GateKernel : public kernels::Kernel {
  public:
-  explicit GateKernel(std::atomic<bool>* is_open) : is_open_(is_open) {}
+  GateKernel(std::atomic<bool>* is_entered, std::atomic<bool>* is_open)
+      : is_entered_(is_entered), is_open_(is_open) {}
   absl::Status Run(const kernels::KernelArgs&) override {
+    *is_entered_ = true;
+    is_entered_->notify_all();
     is_open_->wait(false);
     return absl::OkStatus();
   }
 
  private:
+  std::atomic<bool>* is_entered_;
   std::atomic<bool>* is_open_;
 };
 
 TEST_F(SessionTest, DeviceInsideAKernelIsNamed) {
+  std::atomic<bool> is_entered = false;
   std::atomic<bool> is_open = false;
   kernels::KernelDef def;
   def.create = [&](const kernels::KernelSpec&,
                    Device&) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
-    return std::make_unique<GateKernel>(&is_open);
+    return std::make_unique<GateKernel>(&is_entered, &is_open);
   };
   ASSERT_TRUE(kernels_.Add("gate", def).ok());
   EnginePlanBuilder b;
@@ -288,7 +293,10 @@ TEST_F(SessionTest, DeviceInsideAKernelIsNamed) {
   options_.timeout = absl::Milliseconds(50);
   auto session = Start(b.Build());
   ASSERT_TRUE(session.ok()) << session.status();
-  const absl::Status status = (*session)->Run({}).status();
+  const absl::StatusOr<int64_t> step = (*session)->Submit({});
+  ASSERT_TRUE(step.ok()) << step.status();
+  is_entered.wait(false);
+  const absl::Status status = (*session)->Wait(*step).status();
   is_open = true;
   is_open.notify_all();
   EXPECT_THAT(std::string(status.message()),

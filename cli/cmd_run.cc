@@ -58,11 +58,26 @@ struct Program {
   std::string text;  // the summary before the run
 };
 
+// What a plan leaves open.
+constexpr std::string_view kKeysOfPlans[] = {"train.steps", "train.seed", "data.text",
+                                             "cluster.threads"};
+
+absl::Status CheckKeyOfPlan(std::string_view assignment) {
+  const std::string_view key = assignment.substr(0, assignment.find('='));
+  if (std::find(std::begin(kKeysOfPlans), std::end(kKeysOfPlans), key) != std::end(kKeysOfPlans)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(StrCat("--set ", assignment,
+                                           ": a plan runs as it was compiled; only ",
+                                           StrJoin(kKeysOfPlans, ", "), " can be set"));
+}
+
 absl::StatusOr<Job> ReadOptions(const Options& options) {
   Job job;
   if (HasSuffix(options.file, ".plan")) {
     for (const std::string& assignment : options.overrides) {
       RETURN_IF_ERROR(ApplyOverride(assignment, job));
+      RETURN_IF_ERROR(CheckKeyOfPlan(assignment));
     }
   } else {
     ASSIGN_OR_RETURN(job, ReadJob(options.file, options.overrides));
@@ -338,8 +353,8 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
   CLI::App* command = app.add_subcommand("run", "Train the model of a job, or run a plan");
   command->footer(StrCat("A job is a TOML file; its keys, with their defaults:\n",
                          DescribeJobKeys(),
-                         "A plan (.plan) is run as it was compiled; --set may give train.steps, "
-                         "train.seed, data.text\nand cluster.threads."));
+                         "A plan (.plan) is run as it was compiled; --set may give ",
+                         StrJoin(kKeysOfPlans, ", "), ".\n"));
   command->add_option("FILE", options->file, "A job (.toml) or a plan (.plan)")->required();
   command
       ->add_option("--set", options->overrides,

@@ -151,6 +151,71 @@ TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
   }
 }
 
+TEST_F(CommandLineTest, BadGraphsAndTextsAreStatusTwo) {
+  const std::string mismatch = Write("mismatch.pst",
+                                     "graph g {\n  %x = input : f32[2, 3]\n"
+                                     "  %y = input : f32[4, 5]\n"
+                                     "  %z = matmul(%x, %y) : f32[2, 5]\n  return %z\n}\n");
+  const std::string wide = Write("wide.pst",
+                                 "mesh m = [a=4]\ngraph g {\n  %x = input : f32[8] @[a]\n"
+                                 "  return %x\n}\n");
+  Write("empty.txt", "");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"eval", mismatch}, "mismatch.pst:4:3: matmul: the inner dimensions differ"},
+      {{"eval", wide, "--devices", "2"}, "--devices 2: "},
+      {{"run", Path("job.toml"), "--set", "data.text=[\"" + Path("empty.txt") + "\"]"},
+       "the text is empty"},
+      {{"run", Path("job.toml"), "--set", "model.layers=1048576"}, "out of range"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Outcome outcome = Call(arguments);
+    EXPECT_EQ(outcome.status, 2) << message << "\n" << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+}
+
+TEST_F(CommandLineTest, DamagedPlansAreStatusTwo) {
+  const std::string path = Path("job.plan");
+  ASSERT_EQ(Call({"plan", Path("job.toml"), "-o", path}).status, 0);
+  std::ifstream stream(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(stream), {}};
+  ASSERT_GT(bytes.size(), 1000u);
+  for (size_t length : {size_t{0}, size_t{7}, bytes.size() / 2, bytes.size() - 1}) {
+    const std::string damaged = Write("short.plan", bytes.substr(0, length));
+    const Outcome outcome = Call({"run", damaged});
+    EXPECT_EQ(outcome.status, 2) << length;
+    EXPECT_THAT(outcome.err, HasSubstr("short.plan: ")) << length;
+  }
+  for (size_t i = 0; i < 64; ++i) {
+    std::string flipped = bytes;
+    const size_t at = i * (bytes.size() - 1) / 63;
+    flipped[at] = static_cast<char>(flipped[at] ^ (1 << (i % 8)));
+    const Outcome outcome = Call({"show", Write("flipped.plan", flipped)});
+    EXPECT_EQ(outcome.status, 2) << "byte " << at;
+    EXPECT_THAT(outcome.err, HasSubstr("flipped.plan: ")) << "byte " << at;
+  }
+}
+
+TEST_F(CommandLineTest, APlanForAnotherGraphIsStatusTwo) {
+  const std::string path = Path("job.plan");
+  ASSERT_EQ(Call({"plan", Path("job.toml"), "-o", path}).status, 0);
+  // What the plan was not compiled for.
+  const Outcome devices = Call({"run", path, "--devices", "3"});
+  EXPECT_EQ(devices.status, 2);
+  EXPECT_THAT(devices.err, HasSubstr("is a plan for 1 devices, not 3"));
+  const Outcome model = Call({"run", path, "--set", "model.layers=3"});
+  EXPECT_EQ(model.status, 2) << model.err;
+  EXPECT_THAT(model.err, HasSubstr("model.layers"));
+}
+
+TEST_F(CommandLineTest, APlanThatDoesNotFitNamesDeviceNeedAndRoom) {
+  const Outcome outcome =
+      Call({"run", Path("job.toml"), "--set", "model.width=65536", "--set", "model.layers=8"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err,
+              ::testing::ContainsRegex("device 0 needs [0-9]+ bytes, available are [0-9]+ of the"));
+}
+
 TEST_F(CommandLineTest, ListsNames) {
   for (const std::string what : {"ops", "policies", "transports", "devices", "models", "presets"}) {
     const Outcome outcome = Call({"list", what, "--json"});
