@@ -16,6 +16,7 @@
 #include "graph/builder.h"
 #include "graph/gradients.h"
 #include "graph/training.h"
+#include "tests/support/op_cases.h"
 
 namespace penstock::testing {
 namespace {
@@ -797,6 +798,35 @@ constexpr Maker kMakers[] = {
     {"reshard", MakeReshard},
 };
 
+// An operator that has no maker of its own, on the shapes of one of its test cases.
+void MakeOfTestCase(Grower& g, std::string_view op) {
+  std::vector<OpCase> cases = OpCases();
+  std::erase_if(cases, [op](const OpCase& test) { return test.op != op; });
+  const OpCase& test = cases[g.random().Below(cases.size())];
+  Values operands;
+  for (const OperandCase& operand : test.operands) {
+    operands.push_back(g.Op("tanh", {g.Float(operand.type.shape)}, {}, 1.0));
+  }
+  g.Emit(g.Op(op, operands, test.attributes, kMaxBound));
+}
+
+// kMakers, and one for every other operator whose test cases read floats of either sign.
+std::vector<Maker> Makers(const graph::OpRegistry& ops) {
+  std::set<std::string> others;
+  for (const OpCase& test : OpCases()) others.insert(test.op);
+  for (const OpCase& test : OpCases()) {
+    for (const OperandCase& operand : test.operands) {
+      if (operand.type.dtype != DType::kF64 || operand.low >= 0) others.erase(test.op);
+    }
+  }
+  std::vector<Maker> makers(std::begin(kMakers), std::end(kMakers));
+  for (const Maker& maker : kMakers) others.erase(std::string(maker.op));
+  for (std::string_view name : ops.Names()) {
+    if (others.contains(std::string(name))) makers.push_back({name, MakeOfTestCase});
+  }
+  return makers;
+}
+
 // ------------------------------------------------------------------------- loss, gradients, update
 
 // A scalar that depends on up to three values; kNoValue where none can be differentiated.
@@ -1085,10 +1115,11 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   const DType dtype = random.Chance(0.85) ? DType::kF64 : DType::kF32;
 
   Grower grower(ops, random, result, batch, dtype);
-  const Maker& favourite = kMakers[seed % std::size(kMakers)];
+  const std::vector<Maker> makers = Makers(ops);
+  const Maker& favourite = makers[seed % makers.size()];
   favourite.make(grower, favourite.op);
   for (int64_t more = random.Between(3, 10); more > 0 && grower.ok(); --more) {
-    const Maker& maker = kMakers[random.Below(std::size(kMakers))];
+    const Maker& maker = makers[random.Below(makers.size())];
     maker.make(grower, maker.op);
     if (grower.ok() && random.Chance(0.12)) MakeReshard(grower, "reshard");
   }
