@@ -33,6 +33,7 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeLog(); add(MakeLog());
   extern OpPtr MakeTanh(); add(MakeTanh());
   extern OpPtr MakeSqrt(); add(MakeSqrt());
+  extern OpPtr MakeSquare(); add(MakeSquare());
   extern OpPtr MakeRsqrt(); add(MakeRsqrt());
   extern OpPtr MakeSin(); add(MakeSin());
   extern OpPtr MakeCos(); add(MakeCos());

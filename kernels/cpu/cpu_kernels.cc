@@ -84,6 +84,7 @@ KernelRegistry CpuKernels() {
   extern Def SoftmaxGradKernel(); add("softmax_grad", SoftmaxGradKernel());
   extern Def SplitKernel(); add("split", SplitKernel());
   extern Def SqrtKernel(); add("sqrt", SqrtKernel());
+  extern Def SquareKernel(); add("square", SquareKernel());
   extern Def SubKernel(); add("sub", SubKernel());
   extern Def SumExpKernel(); add("sum_exp", SumExpKernel());
   extern Def SumSquaresKernel(); add("sum_squares", SumSquaresKernel());

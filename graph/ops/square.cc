@@ -1,0 +1,19 @@
+// square(x): y = x x; y' = 2 x.
+
+#include "graph/ops/elementwise.h"
+
+namespace penstock::graph::ops {
+namespace {
+
+ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+  const ValueId x = node.operands[0];
+  return builder.Add("mul", {dy, builder.Add("add", {x, x})});
+}
+
+}  // namespace
+
+std::unique_ptr<const Op> MakeSquare() {
+  return MakeUnary({.name = "square", .flops = 1, .gradient = Gradient});
+}
+
+}  // namespace penstock::graph::ops
