@@ -96,7 +96,8 @@ class Endpoint {
   // that is not pending.
   virtual void Cancel(Request* request) = 0;
 
-  // Moves requests along; returns whether any changed state. Never blocks.
+  // Moves requests along; returns whether any changed state. Never blocks. A peer's sends may need
+  // it after this side's own requests are done, so an owner goes on until no peer needs it.
   virtual bool Progress() = 0;
 
   // Called from other threads' sends, receives and releases when this endpoint has something new to

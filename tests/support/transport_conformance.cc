@@ -381,7 +381,7 @@ TEST_P(TransportConformance, SleepersMissNothing) {
   for (uint32_t device : {0, 1}) {
     endpoint(device).SetWakeup([&sleepers, device] { sleepers[device].Wake(); });
   }
-  std::atomic<int> num_late{0};
+  std::atomic<int> num_late{0}, num_finished{0};
   const auto run = [&](uint32_t device) {
     std::vector<int> sent(kBurst), received(kBurst);
     std::vector<Request> sends(kBurst), recvs(kBurst);
@@ -422,6 +422,12 @@ TEST_P(TransportConformance, SleepersMissNothing) {
       }
       await(sends);
       EXPECT_EQ(received, sent);
+    }
+    // The other's last sends end only while this side still makes progress.
+    ++num_finished;
+    sleepers[1 - device].Wake();
+    while (num_finished < 2 && num_late == 0) {
+      if (!endpoint(device).Progress() && !sleepers[device].Sleep()) ++num_late;
     }
   };
   std::thread other(run, 1);
