@@ -29,6 +29,7 @@
 #include "base/device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/compile.h"
 #include "planner/plan_io.h"
 
 namespace penstock::cli {
@@ -44,6 +45,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::optional<int64_t> devices;
   std::optional<int64_t> processes;
+  std::string plan;  // that the job runs by
   std::string trace;
   std::string svg;
   std::string report;
@@ -75,6 +77,9 @@ absl::Status CheckKeyOfPlan(std::string_view assignment) {
 absl::StatusOr<Job> ReadOptions(const Options& options) {
   Job job;
   if (HasSuffix(options.file, ".plan")) {
+    if (!options.plan.empty()) {
+      return absl::InvalidArgumentError("--plan goes with a job, not with another plan");
+    }
     for (const std::string& assignment : options.overrides) {
       RETURN_IF_ERROR(ApplyOverride(assignment, job));
       RETURN_IF_ERROR(CheckKeyOfPlan(assignment));
@@ -99,13 +104,13 @@ absl::StatusOr<Job> ReadOptions(const Options& options) {
   return job;
 }
 
-absl::StatusOr<Program> LoadPlan(const Options& options, const Job& job) {
+absl::StatusOr<Program> LoadPlan(const std::string& file, const Job& job) {
   Program program;
-  ASSIGN_OR_RETURN(program.plan, planner::ReadPlan(options.file));
+  ASSIGN_OR_RETURN(program.plan, planner::ReadPlan(file));
   const auto devices = static_cast<int64_t>(program.plan.devices.size());
   if (job.cluster.devices.has_value() && *job.cluster.devices != devices) {
     return AtKey(job, {"cluster.devices"},
-                 absl::InvalidArgumentError(StrCat(options.file, " is a plan for ", devices,
+                 absl::InvalidArgumentError(StrCat(file, " is a plan for ", devices,
                                                    " devices, not ", *job.cluster.devices)));
   }
   return program;
@@ -123,6 +128,49 @@ absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job)
   ASSIGN_OR_RETURN(const std::string bytes, planner::PlanToBytes(plan));
   ASSIGN_OR_RETURN(program.plan, planner::PlanFromBytes(bytes));
   return program;
+}
+
+// What the job says of the layout has to be what the plan was compiled with.
+absl::Status CheckIsPlanOf(const Job& job, const JobGraph& graph, const planner::Plan& plan,
+                           const std::string& file) {
+  if (plan.graph_fingerprint != planner::Fingerprint(graph.graph)) {
+    return absl::InvalidArgumentError(
+        StrCat(file, " is a plan for another graph: it was compiled from ", plan.name,
+               " with other operators, sizes or constants than this job's"));
+  }
+  const auto differs = [&](std::string_view key, const auto& ours, const auto& theirs) {
+    return AtKey(job, {std::string(key)},
+                 absl::InvalidArgumentError(
+                     StrCat(file, " was compiled with ", key, " = ", theirs, ", not ", ours)));
+  };
+  if (job.parallel.strategy != "auto" && graph.strategy != plan.strategy) {
+    return differs("parallel.strategy", graph.strategy, plan.strategy);
+  }
+  if (job.parallel.microbatches > 0 && job.parallel.microbatches != plan.num_microbatches) {
+    return differs("parallel.microbatches", job.parallel.microbatches, plan.num_microbatches);
+  }
+  if (job.locations.contains("parallel.schedule") && job.parallel.schedule != plan.policy) {
+    return differs("parallel.schedule", job.parallel.schedule, plan.policy);
+  }
+  return absl::OkStatus();
+}
+
+// The job by a plan that was compiled before.
+absl::StatusOr<Program> LoadJobPlan(const Registries& registries, const Options& options,
+                                    const Job& job) {
+  ASSIGN_OR_RETURN(const JobGraph graph, BuildJobGraph(registries, job));
+  ASSIGN_OR_RETURN(Program program, LoadPlan(options.plan, job));
+  RETURN_IF_ERROR(CheckIsPlanOf(job, graph, program.plan, options.plan));
+  program.model = graph.model;
+  program.text = SummarizeJob(graph);
+  return program;
+}
+
+absl::StatusOr<Program> GetProgram(const Registries& registries, const Options& options,
+                                   const Job& job) {
+  if (HasSuffix(options.file, ".plan")) return LoadPlan(options.file, job);
+  if (!options.plan.empty()) return LoadJobPlan(registries, options, job);
+  return CompileJob(registries, job);
 }
 
 absl::Status CheckTrains(const planner::Plan& plan) {
@@ -154,6 +202,14 @@ absl::Status DumpFeeds(const std::string& folder, int64_t step, const actors::Fe
     RETURN_IF_ERROR(WriteNpy(StrCat(folder, "/step_", step + 1, ".", name, ".npy"), tensor));
   }
   return absl::OkStatus();
+}
+
+// Writes losses.npy, a double a step.
+absl::Status DumpLosses(const std::string& folder, const std::vector<double>& losses) {
+  if (folder.empty()) return absl::OkStatus();
+  Tensor tensor({DType::kF64, {static_cast<int64_t>(losses.size())}});
+  std::copy(losses.begin(), losses.end(), tensor.As<double>());
+  return WriteNpy(StrCat(folder, "/losses.npy"), tensor);
 }
 
 // Runs the steps of a job on a session.
@@ -189,6 +245,7 @@ class Trainer {
       Report(done, result, summary);
     }
     progress_.Clear();
+    RETURN_IF_ERROR(DumpLosses(options_.dump, losses_));
     for (size_t i = 0; i < wall_ns_.size(); ++i) {
       summary->busy_share.push_back(wall_ns_[i] > 0 ? static_cast<double>(busy_ns_[i]) /
                                                           static_cast<double>(wall_ns_[i])
@@ -210,6 +267,7 @@ class Trainer {
     const double tokens_per_s =
         step_s > 0 ? static_cast<double>(summary->tokens_per_step) / step_s : 0;
     summary->final_loss = loss;
+    losses_.push_back(loss);
     summary->step_times_s.push_back(step_s);
     if (options_.is_json) {
       environment_.out << "{\"step\": " << step + 1 << ", \"loss\": " << JsonNumber(loss)
@@ -234,6 +292,7 @@ class Trainer {
   SteadyClock clock_;
   int64_t begin_ns_ = 0;
   int64_t last_ns_ = 0;
+  std::vector<double> losses_;
   std::vector<int64_t> busy_ns_;  // of each device
   std::vector<int64_t> wall_ns_;
 };
@@ -293,23 +352,20 @@ absl::Status UseParameters(const Environment& environment, const Job& job, const
 
 absl::Status Run(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const Job job, ReadOptions(options));
-  absl::StatusOr<Program> program = HasSuffix(options.file, ".plan")
-                                        ? LoadPlan(options, job)
-                                        : CompileJob(environment.registries, job);
-  RETURN_IF_ERROR(program.status());
-  RETURN_IF_ERROR(CheckTrains(program->plan));
-  ASSIGN_OR_RETURN(const StepFeeds::Sizes sizes, StepFeeds::TextSizes(program->plan));
+  ASSIGN_OR_RETURN(Program program, GetProgram(environment.registries, options, job));
+  RETURN_IF_ERROR(CheckTrains(program.plan));
+  ASSIGN_OR_RETURN(const StepFeeds::Sizes sizes, StepFeeds::TextSizes(program.plan));
   Corpus corpus;
   if (sizes.batch > 0) {
     absl::StatusOr<Corpus> loaded = LoadCorpus(job.data.text, sizes.context);
     if (!loaded.ok()) return AtKey(job, {"data.text", "model.context"}, loaded.status());
     corpus = *std::move(loaded);
   }
-  const std::string before = StrCat(program->text, SummarizePlan(program->plan));
+  const std::string before = StrCat(program.text, SummarizePlan(program.plan));
   environment.err << before << std::flush;
 
   RunSummary summary;
-  summary.strategy = program->plan.strategy;
+  summary.strategy = program.plan.strategy;
   summary.tokens_per_step = sizes.batch * sizes.context;
   summary.validation_loss = kNotMeasured;
   summary.unigram_entropy = sizes.batch > 0 ? corpus.unigram_entropy : kNotMeasured;
@@ -321,7 +377,7 @@ absl::Status Run(const Environment& environment, const Options& options) {
   session_options.policies = &environment.registries.policies;
   session_options.trace = !options.trace.empty() || !options.svg.empty() || !options.report.empty();
   ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
-                   actors::Session::Start(std::move(program->plan), session_options));
+                   actors::Session::Start(std::move(program.plan), session_options));
   RETURN_IF_ERROR(DumpStates(options.dump, *session));
   const StepFeeds feeds(session->plan(), &corpus, sizes, session_options.seed);
   RETURN_IF_ERROR(Trainer(environment, options, job, *session, feeds).Run(&summary));
@@ -329,13 +385,13 @@ absl::Status Run(const Environment& environment, const Options& options) {
   const std::vector<actors::TraceEvent> events = session->TakeTrace();
   Parameters parameters;
   const auto num_devices = static_cast<int64_t>(session->plan().devices.size());
-  if (program->model.model != nullptr && sizes.batch > 0) {
+  if (program.model.model != nullptr && sizes.batch > 0) {
     ASSIGN_OR_RETURN(parameters, FetchParameters(*session));
   }
   session->Stop();
   if (!parameters.empty()) {
     RETURN_IF_ERROR(
-        UseParameters(environment, job, program->model, parameters, corpus, num_devices, &summary));
+        UseParameters(environment, job, program.model, parameters, corpus, num_devices, &summary));
   }
   RETURN_IF_ERROR(WriteTraces(options, session->plan(), job.train.steps, events));
   if (!options.report.empty()) {
@@ -364,14 +420,16 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
       ->check(CLI::PositiveNumber);
   command->add_option("--procs", options->processes, "Over the job's cluster.processes")
       ->check(CLI::PositiveNumber);
+  command->add_option("--plan", options->plan,
+                      "Run the job by this plan, compiled from the same graph before");
   command->add_option("--trace", options->trace,
                       "Write what every device did, as a Chrome trace (JSON)");
   command->add_option("--svg", options->svg, "Write the phases of the last step as a drawing");
   command->add_option("--report", options->report,
                       "Write predicted beside measured times and memory (Markdown)");
   command->add_option("--dump", options->dump,
-                      "Write the states before the first step and the feeds of every step into a "
-                      "folder, as .npy: to compare with the same model elsewhere");
+                      "Write the states before the first step, the feeds of every step and the "
+                      "losses into a folder, as .npy: to compare with the same model elsewhere");
   command->add_flag("--json", options->is_json,
                     "Print a JSON object a step, then {\"summary\": {...}}");
   command->callback([options, &environment, action] {

@@ -206,6 +206,23 @@ TEST_F(CommandLineTest, APlanForAnotherGraphIsStatusTwo) {
   const Outcome model = Call({"run", path, "--set", "model.layers=3"});
   EXPECT_EQ(model.status, 2) << model.err;
   EXPECT_THAT(model.err, HasSubstr("model.layers"));
+  // A job that is given the plan of another.
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--set", "model.layers=3"}, "job.plan is a plan for another graph"},
+      {{"--set", "train.learning_rate=0.125"}, "job.plan is a plan for another graph"},
+      {{"--devices", "2"}, "is a plan for 1 devices, not 2"},
+      {{"--set", "parallel.strategy=\"dp=2\""}, "with parallel.strategy = dp=1,tp=1,pp=1, not dp"},
+      {{"--set", "parallel.microbatches=2"}, "compiled with parallel.microbatches = 1, not 2"},
+      {{"--set", "parallel.schedule=\"gpipe\""}, "with parallel.schedule = 1f1b, not gpipe"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    std::vector<std::string> call = {"run", Path("job.toml"), "--plan", path};
+    call.insert(call.end(), arguments.begin(), arguments.end());
+    const Outcome outcome = Call(call);
+    EXPECT_EQ(outcome.status, 2) << message << "\n" << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
+  EXPECT_EQ(Call({"run", path, "--plan", path}).status, 2);
 }
 
 TEST_F(CommandLineTest, APlanThatDoesNotFitNamesDeviceNeedAndRoom) {
@@ -342,6 +359,12 @@ TEST_F(CommandLineTest, APlanFileRunsLikeItsJob) {
     EXPECT_EQ(nlohmann::json::parse(line)["loss"], lines[i]["loss"]);
   }
   EXPECT_EQ(Call({"run", Path("job.plan"), "--devices", "3"}).status, 2);
+
+  // And the job by its plan, whatever layout the plan has.
+  const std::vector<nlohmann::json> by_plan = RunLines({"--plan", Path("job.plan")});
+  ASSERT_EQ(by_plan.size(), lines.size());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(by_plan[i]["loss"], lines[i]["loss"]);
+  EXPECT_EQ(by_plan.back()["summary"]["strategy"], "dp=2,tp=1,pp=1");
 }
 
 TEST_F(CommandLineTest, ReportHoldsPredictedBesideMeasured) {

@@ -18,6 +18,20 @@
 
 namespace penstock::planner {
 
+uint64_t Fingerprint(graph::Graph graph) {
+  graph.mutable_meshes().clear();
+  for (graph::ValueId value = 0; value < graph.num_values(); ++value) {
+    graph.mutable_value(value).sharding.reset();
+  }
+  for (graph::NodeId node = 0; node < graph.num_nodes(); ++node) {
+    graph.mutable_node(node).mesh = 0;
+    graph.mutable_node(node).stage = -1;
+  }
+  for (graph::Return& ret : graph.mutable_returns()) ret.sharding.reset();
+  const std::string text = graph::PrintGraph(graph);
+  return XXH64(text.data(), text.size(), 0);
+}
+
 absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
                              const CompileOptions& options) {
   const Policy* policy = options.policies->Find(options.policy);
@@ -27,7 +41,7 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
     return absl::InvalidArgumentError(absl::StrCat("no scheduling policy \"", options.policy,
                                                    "\"; there are ", absl::StrJoin(names, ", ")));
   }
-  const std::string text = graph::PrintGraph(graph);
+  const uint64_t fingerprint = Fingerprint(graph);
   std::vector<std::string> return_names;
   for (const graph::Return& ret : graph.returns()) {
     return_names.push_back(graph.value(ret.value).name);
@@ -51,7 +65,7 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
   plan.strategy = options.strategy;
   // Whatever redistribution came last, a result is called as the program calls it.
   for (size_t i = 0; i < return_names.size(); ++i) plan.fetches[i].name = return_names[i];
-  plan.graph_fingerprint = XXH64(text.data(), text.size(), 0);
+  plan.graph_fingerprint = fingerprint;
   if (options.verify) {
     absl::StatusOr<PlanVerification> verification = VerifyPlan(plan, *options.policies);
     if (!verification.ok()) return verification.status();

@@ -39,6 +39,10 @@ struct CompileOptions {
 absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
                              const CompileOptions& options);
 
+// Names what a graph computes, whatever its layout (meshes, shardings and stages): plans of one
+// program have the same, Plan::graph_fingerprint.
+uint64_t Fingerprint(graph::Graph graph);
+
 }  // namespace penstock::planner
 
 #endif  // PENSTOCK_PLANNER_COMPILE_H_

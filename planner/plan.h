@@ -196,7 +196,7 @@ struct Plan {
   std::string name;
   std::string strategy;  // "dp=2,tp=2,pp=1" as planned
   std::string policy = "1f1b";
-  uint64_t graph_fingerprint = 0;  // xxhash of the printed logical graph
+  uint64_t graph_fingerprint = 0;  // of the program, see planner/compile.h
   uint32_t num_microbatches = 1;   // M
   uint32_t num_channels = 0;       // of transfers and collectives
   std::vector<DevicePlan> devices;

@@ -1,17 +1,30 @@
 // Any plan, same numbers: the demo's model trained under every kind of parallelism gives the losses
 // of one device at every step, and twice the same plan gives the same bits.
 
+#include <unistd.h>
+
 #include <cmath>
-#include <cstdio>
-#include <memory>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "nlohmann/json.hpp"
-#include <gtest/gtest.h>
+#include "absl/status/statusor.h"
+#include "cli/npy.h"
+#include "gtest/gtest.h"
+
+#include "base/collective.h"
+#include "base/tensor.h"
+#include "planner/plan.h"
+#include "planner/plan_io.h"
 
 namespace penstock::testing {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Layout {
   std::string strategy;
@@ -20,69 +33,137 @@ struct Layout {
   std::string policy;
 };
 
-// The losses of a run of the demo's job, a step each.
-std::vector<double> Losses(const Layout& layout, const std::string& dtype, int steps) {
-  const std::string command =
-      std::string(PENSTOCK_COMMAND) + " run " PENSTOCK_SOURCE_DIR "/examples/gpt/demo.toml --json" +
-      " --set train.steps=" + std::to_string(steps) + " --set train.learning_rate=3e-4" +
-      " --set 'train.schedule=\"constant\"' --set 'train.dtype=\"" + dtype + "\"'" +
-      " --set cluster.devices=" + std::to_string(layout.devices) + " --set 'parallel.strategy=\"" +
-      layout.strategy + "\"'" + " --set 'parallel.schedule=\"" + layout.policy + "\"'" +
-      " --set parallel.microbatches=" + std::to_string(layout.microbatches) + " 2>/dev/null";
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  std::string text;
-  char buffer[4096];
-  for (size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe.get())) > 0;)
-    text.append(buffer, n);
-  std::vector<double> losses;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = text.find('\n', begin);
-    const nlohmann::json line =
-        nlohmann::json::parse(text.substr(begin, end - begin), nullptr, false);
-    if (line.is_object() && line.contains("loss")) losses.push_back(line["loss"].get<double>());
-    begin = end == std::string::npos ? text.size() : end + 1;
-  }
-  return losses;
+std::string Name(const Layout& layout) {
+  std::string name =
+      layout.strategy + "_mb" + std::to_string(layout.microbatches) + "_" + layout.policy;
+  std::erase(name, '=');
+  for (char& c : name) c = c == ',' ? '_' : c;
+  return name;
 }
 
-void ExpectSameLosses(const Layout& layout, const std::string& dtype, int steps, double tolerance) {
-  const std::vector<double> one = Losses({"dp=1", 1, 1, "1f1b"}, dtype, steps);
-  const std::vector<double> many = Losses(layout, dtype, steps);
-  ASSERT_EQ(one.size(), static_cast<size_t>(steps));
+// A call of the command on the demo's job with this layout.
+std::string Command(const std::string& subcommand, const Layout& layout) {
+  return std::string(PENSTOCK_COMMAND) + " " + subcommand +
+         " " PENSTOCK_SOURCE_DIR "/examples/gpt/demo.toml --set cluster.devices=" +
+         std::to_string(layout.devices) + " --set 'parallel.strategy=\"" + layout.strategy +
+         "\"' --set 'parallel.schedule=\"" + layout.policy +
+         "\"' --set parallel.microbatches=" + std::to_string(layout.microbatches);
+}
+
+// The losses of a run of the demo's job, a step each, in full precision.
+std::vector<double> Losses(const Layout& layout, const std::string& settings, int steps) {
+  const fs::path folder = fs::path(::testing::TempDir()) /
+                          ("any_plan_" + std::to_string(getpid()) + "_" + Name(layout));
+  const std::string command = Command("run", layout) + " " + settings +
+                              " --set train.steps=" + std::to_string(steps) +
+                              " --set train.validation_sequences=0 --set sample.bytes=0 --dump " +
+                              folder.string() + " >/dev/null 2>&1";
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  const absl::StatusOr<Tensor> losses = cli::ReadNpy((folder / "losses.npy").string());
+  EXPECT_TRUE(losses.ok()) << losses.status();
+  fs::remove_all(folder);
+  if (!losses.ok()) return {};
+  const double* begin = losses->As<double>();
+  return {begin, begin + losses->num_elements()};
+}
+
+void ExpectSameLosses(const std::vector<double>& one, const std::vector<double>& many,
+                      double tolerance) {
   ASSERT_EQ(many.size(), one.size());
+  ASSERT_FALSE(one.empty());
   EXPECT_LT(one.back(), one.front());
   for (size_t step = 0; step < one.size(); ++step) {
     EXPECT_LE(std::abs(many[step] - one[step]), tolerance * std::abs(one[step])) << "step " << step;
   }
 }
 
+const Layout kOneDevice = {"dp=1", 1, 1, "1f1b"};
+const std::string kConstantRate =
+    "--set train.learning_rate=3e-4 --set 'train.schedule=\"constant\"' --set "
+    "train.warmup_steps=0 --set model.dropout=0.1";
+
 class AnyPlanTest : public ::testing::TestWithParam<Layout> {};
 
-TEST_P(AnyPlanTest, GivesTheLossesOfOneDevice) { ExpectSameLosses(GetParam(), "f32", 50, 1e-4); }
-
-INSTANTIATE_TEST_SUITE_P(
-    Layouts, AnyPlanTest,
-    ::testing::Values(Layout{"dp=2", 2, 1, "1f1b"}, Layout{"tp=2", 2, 1, "1f1b"},
-                      Layout{"pp=2", 2, 1, "1f1b"}, Layout{"pp=2", 2, 1, "gpipe"},
-                      Layout{"dp=2,tp=2", 4, 1, "1f1b"}, Layout{"dp=2,tp=2,pp=2", 8, 1, "1f1b"},
-                      Layout{"dp=2", 2, 4, "1f1b"}, Layout{"tp=2", 2, 4, "1f1b"},
-                      Layout{"pp=2", 2, 4, "1f1b"}, Layout{"pp=2", 2, 4, "gpipe"},
-                      Layout{"dp=2,tp=2", 4, 4, "1f1b"}, Layout{"dp=2,tp=2,pp=2", 8, 4, "1f1b"}),
-    [](const ::testing::TestParamInfo<Layout>& info) {
-      std::string name = info.param.strategy + "_mb" + std::to_string(info.param.microbatches) +
-                         "_" + info.param.policy;
-      std::erase(name, '=');
-      for (char& c : name) c = c == ',' ? '_' : c;
-      return name;
-    });
-
-TEST(AnyPlanDoubleTest, AgreesToNineDigits) {
-  ExpectSameLosses({"dp=2,tp=2,pp=2", 8, 4, "1f1b"}, "f64", 8, 2e-9);
+TEST_P(AnyPlanTest, GivesTheLossesOfOneDevice) {
+  ExpectSameLosses(Losses(kOneDevice, kConstantRate, 50), Losses(GetParam(), kConstantRate, 50),
+                   1e-4);
 }
+
+const Layout kLayouts[] = {
+    {"dp=2", 2, 1, "1f1b"},      {"dp=2", 2, 4, "1f1b"},           {"tp=2", 2, 1, "1f1b"},
+    {"tp=2", 2, 4, "1f1b"},      {"pp=2", 2, 1, "1f1b"},           {"pp=2", 2, 4, "1f1b"},
+    {"pp=2", 2, 1, "gpipe"},     {"pp=2", 2, 4, "gpipe"},          {"dp=2,tp=2", 4, 1, "1f1b"},
+    {"dp=2,tp=2", 4, 4, "1f1b"}, {"dp=2,tp=2,pp=2", 8, 1, "1f1b"}, {"dp=2,tp=2,pp=2", 8, 4, "1f1b"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),
+                         [](const auto& info) { return Name(info.param); });
+
+// In f64 at the demo's own settings; in groups that share the run on one device.
+class AnyPlanDoubleTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(AnyPlanDoubleTest, AgreesToNineDigits) {
+  const std::string settings = "--set 'train.dtype=\"f64\"'";
+  const std::vector<double> one = Losses(kOneDevice, settings, 50);
+  for (int i = 0; i < 4; ++i) {
+    const Layout& layout = kLayouts[4 * GetParam() + i];
+    SCOPED_TRACE(Name(layout));
+    ExpectSameLosses(one, Losses(layout, settings, 50), 1e-9);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, AnyPlanDoubleTest, ::testing::Range(0, 3));
 
 TEST(AnyPlanTwiceTest, GivesTheSameBits) {
   const Layout layout = {"dp=2,tp=2,pp=2", 8, 4, "1f1b"};
-  EXPECT_EQ(Losses(layout, "f32", 10), Losses(layout, "f32", 10));
+  const std::vector<double> losses = Losses(layout, "", 10);
+  EXPECT_EQ(losses.size(), 10u);
+  EXPECT_EQ(losses, Losses(layout, "", 10));
+}
+
+// --- The plan of the demo's model ----------------------------------------------------------------
+
+planner::Plan DemoPlan(const Layout& layout, int context) {
+  const fs::path file =
+      fs::path(::testing::TempDir()) / ("any_plan_" + std::to_string(getpid()) + ".plan");
+  const std::string command = Command("plan", layout) +
+                              " --set model.context=" + std::to_string(context) + " -o " +
+                              file.string() + " >/dev/null 2>&1";
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file.string());
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  fs::remove(file);
+  return plan.ok() ? *std::move(plan) : planner::Plan();
+}
+
+// Of 16 x 128 x 256 logits, split over the vocabulary, none come together.
+TEST(DemoPlanTest, TensorParallelGathersNoLogits) {
+  const planner::Plan plan = DemoPlan({"tp=2", 2, 1, "1f1b"}, 128);
+  ASSERT_EQ(plan.devices.size(), 2u);
+  constexpr int64_t kLogits = 16 * 128 * 256;
+  bool reduces = false;
+  for (const CollectiveSpec& collective : plan.collectives) {
+    const int64_t count =
+        std::accumulate(collective.counts.begin(), collective.counts.end(), int64_t{0});
+    reduces |= collective.kind == CollectiveKind::kAllReduce;
+    if (collective.kind == CollectiveKind::kAllGather) {
+      EXPECT_LT(count, kLogits);
+    }
+  }
+  EXPECT_TRUE(reduces);
+}
+
+// Attention never makes the square of the sequence, forward or backward.
+TEST(DemoPlanTest, ArenasGrowLinearlyWithTheContext) {
+  for (const Layout& layout : {kOneDevice, Layout{"tp=2", 2, 1, "1f1b"}}) {
+    std::vector<double> bytes;
+    for (int context : {256, 512, 1024}) {
+      const planner::Plan plan = DemoPlan(layout, context);
+      ASSERT_FALSE(plan.devices.empty());
+      bytes.push_back(static_cast<double>(plan.devices[0].arena_bytes));
+    }
+    EXPECT_NEAR((bytes[2] - bytes[1]) / (bytes[1] - bytes[0]), 2.0, 0.02) << layout.strategy;
+  }
 }
 
 }  // namespace
