@@ -317,6 +317,7 @@ class Host::Impl {
   absl::Status Start(HostParts parts, absl::Duration timeout) {
     const size_t num_devices = parts.executors.size();
     links_ = parts.links;
+    first_device_ = parts.first_device;
     executors_.resize(num_devices);
     coordinator_ = system_.spawn<CoordinatorActor>(std::move(parts.on_failure), handoff_);
     for (size_t stage = 0; stage < parts.stages.size(); ++stage) {
@@ -344,7 +345,8 @@ class Host::Impl {
     const std::vector<std::optional<absl::Status>> statuses = loaded->Wait(timeout);
     for (size_t i = 0; i < num_devices; ++i) {
       if (!statuses[i].has_value()) {
-        return absl::DeadlineExceededError(StrCat("device ", i, " did not load in time"));
+        return absl::DeadlineExceededError(
+            StrCat("device ", first_device_ + i, " did not load in time"));
       }
       if (!statuses[i]->ok()) return *statuses[i];
     }
@@ -371,8 +373,8 @@ class Host::Impl {
       if (answered[i].has_value()) {
         lines.insert(lines.end(), answered[i]->begin(), answered[i]->end());
       } else if (i < num_devices) {
-        lines.push_back(
-            StrCat("device ", i, ": does not answer; ", executors_[i]->DescribeRunningActor()));
+        lines.push_back(StrCat("device ", first_device_ + i, ": does not answer; ",
+                               executors_[i]->DescribeRunningActor()));
       } else {
         lines.push_back(StrCat("stage ", i - num_devices, ": does not answer"));
       }
@@ -413,6 +415,7 @@ class Host::Impl {
   caf::actor_system_config config_;
   caf::actor_system system_;
   std::vector<StageLink*> links_;
+  uint32_t first_device_ = 0;
   std::vector<std::unique_ptr<DeviceExecutor>> executors_;
   std::vector<caf::actor> executor_actors_;
   std::vector<caf::actor> stage_actors_;

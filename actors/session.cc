@@ -1,7 +1,5 @@
 #include "actors/session.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -10,9 +8,6 @@
 #include <utility>
 
 #include "actors/check_plan.h"
-#include "actors/host.h"
-#include "actors/state_init.h"
-#include "actors/tile_copy.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "transport/transport.h"
@@ -23,12 +18,6 @@ namespace {
 // For the answers of a report: they come at once or, from a device inside a kernel, late.
 constexpr absl::Duration kDescribeTimeout = absl::Seconds(1);
 
-uint64_t MachineMemoryBytes() {
-  const int64_t pages = sysconf(_SC_PHYS_PAGES);
-  const int64_t page_bytes = sysconf(_SC_PAGESIZE);
-  return pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(pages) * page_bytes : UINT64_MAX;
-}
-
 }  // namespace
 
 const Tensor* StepResult::Find(std::string_view name) const {
@@ -38,7 +27,7 @@ const Tensor* StepResult::Find(std::string_view name) const {
   return nullptr;
 }
 
-class Session::Impl : private ExecutorObserver {
+class Session::Impl : private EngineObserver {
  public:
   explicit Impl(planner::Plan plan) : plan_(std::move(plan)) {}
   ~Impl() override { Stop(); }
@@ -47,48 +36,11 @@ class Session::Impl : private ExecutorObserver {
     if (options.kernels == nullptr) return absl::InvalidArgumentError("a session needs kernels");
     RETURN_IF_ERROR(CheckPlan(plan_));
     timeout_ = options.timeout;
-    const uint64_t limit =
-        options.max_memory_bytes > 0 ? options.max_memory_bytes : MachineMemoryBytes();
-    RETURN_IF_ERROR(CheckFits(limit));
-    if (options.policies == nullptr) builtin_policies_ = planner::BuiltinPolicies();
-    const planner::PolicyRegistry& policies =
-        options.policies == nullptr ? builtin_policies_ : *options.policies;
-    const planner::Policy* policy = policies.Find(plan_.policy);
-    if (policy == nullptr) {
-      return absl::NotFoundError(StrCat("there is no policy '", plan_.policy,
-                                        "'; known: ", StrJoin(policies.Names(), ", ")));
+    if (options.start_engine != nullptr) {
+      ASSIGN_OR_RETURN(engine_, options.start_engine(plan_, this, options));
+    } else {
+      ASSIGN_OR_RETURN(engine_, StartLocalEngine(options));
     }
-    const auto num_devices = static_cast<uint32_t>(plan_.devices.size());
-    transport::TransportOptions transport_options;
-    transport_options.num_devices = num_devices;
-    transport_options.num_channels = plan_.num_channels;
-    transport_ = transport::CreateInprocTransport(transport_options);
-    devices_.resize(num_devices);
-    arenas_.resize(num_devices);
-    HostParts parts;
-    parts.threads_per_device = options.threads_per_device;
-    parts.on_failure = [this](const absl::Status& status) { SetFailure(status); };
-    for (uint32_t i = 0; i < num_devices; ++i) {
-      links_.push_back(std::make_unique<StageLink>());
-      wakers_.push_back(std::make_unique<Waker>());
-      parts.links.push_back(links_[i].get());
-      parts.wakers.push_back(wakers_[i].get());
-      ASSIGN_OR_RETURN(transport::Endpoint * endpoint, transport_->OpenEndpoint(i));
-      endpoint->SetWakeup([waker = wakers_[i].get()] { waker->Notify(); });
-      parts.executors.push_back(
-          [this, i, endpoint, options] { return Load(i, endpoint, options); });
-    }
-    for (uint32_t stage = 0; stage < plan_.stages.size(); ++stage) {
-      std::vector<StageLink*> links;
-      for (const uint32_t device : plan_.stages[stage].devices) {
-        links.push_back(links_[device].get());
-      }
-      ASSIGN_OR_RETURN(std::unique_ptr<StageController> controller,
-                       StageController::Create(plan_, stage, *policy, std::move(links)));
-      parts.stages.push_back(std::move(controller));
-      parts.stage_devices.push_back(plan_.stages[stage].devices);
-    }
-    ASSIGN_OR_RETURN(host_, Host::Start(std::move(parts), timeout_));
     return absl::OkStatus();
   }
 
@@ -117,6 +69,7 @@ class Session::Impl : private ExecutorObserver {
     }
     for (const planner::FetchPlan& fetch : plan_.fetches) buffers->fetches.emplace_back(fetch.type);
 
+    const std::lock_guard engine_lock(engine_mutex_);  // steps reach the engine in their order
     const std::lock_guard lock(mutex_);
     RETURN_IF_ERROR(CheckRunning());
     if (static_cast<int64_t>(steps_.size()) >= kMaxStepsInFlight) {
@@ -128,7 +81,7 @@ class Session::Impl : private ExecutorObserver {
     state.buffers = buffers;
     state.begin_ns = clock_.NowNs();
     state.missing_devices = plan_.devices.size();
-    host_->Submit(step, buffers);
+    engine_->Submit(step, buffers);
     return step;
   }
 
@@ -170,37 +123,31 @@ class Session::Impl : private ExecutorObserver {
   }
 
   absl::StatusOr<Tensor> Fetch(std::string_view name) const {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard engine_lock(engine_mutex_);
     ASSIGN_OR_RETURN(const planner::StatePlan* state, FindIdleState(name));
     Tensor value(state->type);
-    for (const planner::StatePlacement& placement : state->placements) {
-      TileCopy(placement.tile).ToGlobal(PlaceOf(placement), value.data(), 0);
-    }
+    RETURN_IF_ERROR(engine_->ReadState(*state, &value));
     return value;
   }
 
   absl::Status SetState(std::string_view name, const Tensor& value) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard engine_lock(engine_mutex_);
     ASSIGN_OR_RETURN(const planner::StatePlan* state, FindIdleState(name));
     if (value.type() != state->type) {
       return absl::InvalidArgumentError(StrCat("the state '", name, "' is ", ToString(state->type),
                                                ", not ", ToString(value.type())));
     }
-    for (const planner::StatePlacement& placement : state->placements) {
-      TileCopy(placement.tile).FromGlobal(value.data(), PlaceOf(placement), 0);
-    }
-    return absl::OkStatus();
+    return engine_->WriteState(*state, value);
   }
 
   std::vector<TraceEvent> TakeTrace() {
-    const std::lock_guard lock(mutex_);
-    std::vector<TraceEvent> events;
-    if (!CheckIdle().ok()) return events;
-    for (uint32_t i = 0; i < plan_.devices.size(); ++i) {
-      const std::vector<TraceEvent> more = host_->TakeTrace(i);
-      events.insert(events.end(), more.begin(), more.end());
+    const std::lock_guard engine_lock(engine_mutex_);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!CheckIdle().ok()) return {};
     }
-    return events;
+    absl::StatusOr<std::vector<TraceEvent>> events = engine_->TakeTrace();
+    return events.ok() ? *std::move(events) : std::vector<TraceEvent>();
   }
 
   void Stop() {
@@ -210,25 +157,28 @@ class Session::Impl : private ExecutorObserver {
       is_stopped_ = true;
       changed_.notify_all();
     }
-    const std::lock_guard lock(host_mutex_);
-    if (host_ != nullptr) host_->Stop();
+    const std::lock_guard engine_lock(engine_mutex_);
+    if (engine_ != nullptr) engine_->Stop();
   }
 
  private:
-  // The devices of a process share its memory. An error names the first one without room.
-  absl::Status CheckFits(uint64_t limit) const {
-    uint64_t available = limit;
-    for (size_t d = 0; d < plan_.devices.size(); ++d) {
-      const uint64_t needed = plan_.devices[d].arena_bytes;
-      if (needed > available) {
-        return absl::ResourceExhaustedError(StrCat("the plan does not fit: device ", d, " needs ",
-                                                   needed, " bytes, available are ", available,
-                                                   " of the ", limit, " bytes that ",
-                                                   plan_.devices.size(), " device(s) share"));
-      }
-      available -= needed;
-    }
-    return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<Engine>> StartLocalEngine(const SessionOptions& options) {
+    LocalEngineOptions local;
+    local.num_devices = static_cast<uint32_t>(plan_.devices.size());
+    local.threads_per_device = options.threads_per_device;
+    local.seed = options.seed;
+    local.timeout = options.timeout;
+    local.kernels = options.kernels;
+    const planner::PolicyRegistry builtin_policies = planner::BuiltinPolicies();
+    local.policies = options.policies == nullptr ? &builtin_policies : options.policies;
+    local.create_device = options.create_device;
+    local.max_memory_bytes = options.max_memory_bytes;
+    local.trace_capacity = options.trace ? options.trace_capacity : 0;
+    transport::TransportOptions transport_options;
+    transport_options.num_devices = local.num_devices;
+    transport_options.num_channels = plan_.num_channels;
+    return LocalEngine::Start(plan_, transport::CreateInprocTransport(transport_options), this,
+                              local);
   }
 
   struct StepState {
@@ -241,42 +191,6 @@ class Session::Impl : private ExecutorObserver {
     absl::Status error;  // the first
     std::vector<DeviceStepReport> reports;
   };
-
-  // On the device's own thread: memory is touched and kernels are made where they are used.
-  absl::StatusOr<std::unique_ptr<DeviceExecutor>> Load(uint32_t index,
-                                                       transport::Endpoint* endpoint,
-                                                       const SessionOptions& options) {
-    if (options.create_device != nullptr) {
-      ASSIGN_OR_RETURN(devices_[index], options.create_device(index));
-    } else {
-      devices_[index] = CreateCpuDevice(std::max(options.threads_per_device, 1));
-    }
-    Device& device = *devices_[index];
-    ASSIGN_OR_RETURN(arenas_[index],
-                     device.Allocate(plan_.devices[index].arena_bytes, MemoryKind::kDevice));
-    for (const planner::StatePlan& state : plan_.states) {
-      for (const planner::StatePlacement& placement : state.placements) {
-        if (placement.device != index) continue;
-        InitState(state, placement, options.seed, PlaceOf(placement));
-      }
-    }
-    ExecutorParts parts;
-    parts.plan = &plan_;
-    parts.device_index = index;
-    parts.target = {&device, options.kernels, arenas_[index]->data(), endpoint};
-    parts.stage = links_[index].get();
-    parts.observer = this;
-    parts.clock = &clock_;
-    ExecutorOptions executor_options;
-    executor_options.seed = options.seed;
-    executor_options.trace_capacity = options.trace ? options.trace_capacity : 0;
-    return DeviceExecutor::Create(parts, executor_options);
-  }
-
-  std::byte* PlaceOf(const planner::StatePlacement& placement) const {
-    return arenas_[placement.device]->data() +
-           plan_.devices[placement.device].registers[placement.reg].offset;
-  }
 
   absl::Status CheckRunning() const {
     if (is_stopped_) return absl::FailedPreconditionError("the session was stopped");
@@ -294,7 +208,10 @@ class Session::Impl : private ExecutorObserver {
   }
 
   absl::StatusOr<const planner::StatePlan*> FindIdleState(std::string_view name) const {
-    RETURN_IF_ERROR(CheckIdle());
+    {
+      const std::lock_guard lock(mutex_);
+      RETURN_IF_ERROR(CheckIdle());
+    }
     for (const planner::StatePlan& state : plan_.states) {
       if (state.name == name) return &state;
     }
@@ -302,13 +219,13 @@ class Session::Impl : private ExecutorObserver {
   }
 
   absl::Status DescribeTimeout(int64_t step) {
-    const std::lock_guard lock(host_mutex_);
+    const std::lock_guard lock(engine_mutex_);
     return absl::DeadlineExceededError(
         StrCat("step ", step, " did not complete in ", absl::FormatDuration(timeout_),
-               "; what it waits for:\n  ", StrJoin(host_->Describe(kDescribeTimeout), "\n  ")));
+               "; what it waits for:\n  ", StrJoin(engine_->Describe(kDescribeTimeout), "\n  ")));
   }
 
-  void SetFailure(const absl::Status& status) {
+  void OnFailure(const absl::Status& status) override {
     const std::lock_guard lock(mutex_);
     if (failure_.ok()) failure_ = status;
     changed_.notify_all();
@@ -336,13 +253,6 @@ class Session::Impl : private ExecutorObserver {
   const planner::Plan plan_;
   const SteadyClock clock_;
   absl::Duration timeout_;
-  planner::PolicyRegistry builtin_policies_;
-  // An entry a device in each; made on the device's thread while it loads.
-  std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<std::unique_ptr<Memory>> arenas_;
-  std::vector<std::unique_ptr<StageLink>> links_;
-  std::vector<std::unique_ptr<Waker>> wakers_;
-  std::unique_ptr<transport::Transport> transport_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -352,8 +262,9 @@ class Session::Impl : private ExecutorObserver {
   absl::Status last_error_;             // of a step; guarded by mutex_
   bool is_stopped_ = false;             // guarded by mutex_
 
-  std::mutex host_mutex_;       // of questions to the host and its end; taken before mutex_
-  std::unique_ptr<Host> host_;  // last: its threads use all of the above
+  // Of calls of the engine; taken before mutex_, which the engine's own threads want.
+  mutable std::mutex engine_mutex_;
+  std::unique_ptr<Engine> engine_;  // last: its threads use all of the above
 };
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -1,5 +1,5 @@
-// Runs a plan in this process: every device of the plan gets an executor, all of them one
-// transport.
+// Runs a plan: all of its devices in this process, or wherever an engine of another kind has them
+// (SessionOptions::start_engine).
 //
 //   ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Start(plan, options));
 //   ASSIGN_OR_RETURN(StepResult result, session->Run({{"tokens", tokens}}));
@@ -33,7 +33,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "actors/executor.h"
+#include "actors/engine.h"
+#include "actors/local_engine.h"
 #include "base/device.h"
 #include "base/tensor.h"
 #include "kernels/kernel.h"
@@ -42,7 +43,11 @@
 
 namespace penstock::actors {
 
-using DeviceFactory = std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)>;
+struct SessionOptions;
+
+// Loads `plan` and connects its devices to `observer`, both of which outlive the engine.
+using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<Engine>>(
+    const planner::Plan& plan, EngineObserver* observer, const SessionOptions& options)>;
 
 struct SessionOptions {
   int threads_per_device = 1;
@@ -55,6 +60,7 @@ struct SessionOptions {
   uint64_t max_memory_bytes = 0;                      // of all arenas; 0: the machine's memory
   bool trace = false;
   size_t trace_capacity = size_t{1} << 18;  // events a device
+  EngineFactory start_engine = nullptr;     // null: all devices in this process
 };
 
 // Feeds by name.

@@ -80,6 +80,9 @@ class StageController {
 
   const absl::Status& status() const { return status_; }
 
+  // The policy's order is fixed: controllers with other devices of the stage choose alike.
+  bool is_planned() const { return is_planned_; }
+
   // "stage 0 of policy '1f1b' is in step 3: issued F 2 B 0, ..."; for reports.
   std::string Describe() const;
 

@@ -1,0 +1,181 @@
+#include "actors/local_engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/state_init.h"
+#include "actors/tile_copy.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+namespace {
+
+uint64_t MachineMemoryBytes() {
+  const int64_t pages = sysconf(_SC_PHYS_PAGES);
+  const int64_t page_bytes = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(pages) * page_bytes : UINT64_MAX;
+}
+
+}  // namespace
+
+absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
+                       uint64_t limit) {
+  uint64_t available = limit;
+  for (uint32_t d = first_device; d < first_device + count; ++d) {
+    const uint64_t needed = plan.devices[d].arena_bytes;
+    if (needed > available) {
+      return absl::ResourceExhaustedError(
+          StrCat("the plan does not fit: device ", d, " needs ", needed, " bytes, available are ",
+                 available, " of the ", limit, " bytes that ", count, " device(s) share"));
+    }
+    available -= needed;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(
+    const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
+    EngineObserver* observer, const LocalEngineOptions& options) {
+  std::unique_ptr<LocalEngine> engine(
+      new LocalEngine(plan, std::move(transport), observer, options));
+  RETURN_IF_ERROR(engine->Open());
+  return engine;
+}
+
+LocalEngine::LocalEngine(const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
+                         EngineObserver* observer, const LocalEngineOptions& options)
+    : plan_(plan), observer_(observer), options_(options), transport_(std::move(transport)) {}
+
+LocalEngine::~LocalEngine() { Stop(); }
+
+absl::Status LocalEngine::Open() {
+  if (options_.kernels == nullptr) return absl::InvalidArgumentError("an engine needs kernels");
+  RETURN_IF_ERROR(
+      CheckFits(plan_, options_.first_device, options_.num_devices,
+                options_.max_memory_bytes > 0 ? options_.max_memory_bytes : MachineMemoryBytes()));
+  const planner::Policy* policy = options_.policies->Find(plan_.policy);
+  if (policy == nullptr) {
+    return absl::NotFoundError(StrCat("there is no policy '", plan_.policy,
+                                      "'; known: ", StrJoin(options_.policies->Names(), ", ")));
+  }
+  devices_.resize(options_.num_devices);
+  arenas_.resize(options_.num_devices);
+  HostParts parts;
+  parts.threads_per_device = options_.threads_per_device;
+  parts.first_device = options_.first_device;
+  parts.on_failure = [observer = observer_](const absl::Status& status) {
+    observer->OnFailure(status);
+  };
+  for (uint32_t i = 0; i < options_.num_devices; ++i) {
+    links_.push_back(std::make_unique<StageLink>());
+    wakers_.push_back(std::make_unique<Waker>());
+    parts.links.push_back(links_[i].get());
+    parts.wakers.push_back(wakers_[i].get());
+    ASSIGN_OR_RETURN(transport::Endpoint * endpoint,
+                     transport_->OpenEndpoint(options_.first_device + i));
+    endpoint->SetWakeup([waker = wakers_[i].get()] { waker->Notify(); });
+    parts.executors.push_back([this, i, endpoint] { return Load(i, endpoint); });
+  }
+  for (uint32_t stage = 0; stage < plan_.stages.size(); ++stage) {
+    std::vector<StageLink*> links;
+    std::vector<uint32_t> local;
+    for (const uint32_t device : plan_.stages[stage].devices) {
+      if (device - options_.first_device >= options_.num_devices) continue;
+      local.push_back(device - options_.first_device);
+      links.push_back(links_[local.back()].get());
+    }
+    if (links.empty()) continue;
+    const bool is_whole = links.size() == plan_.stages[stage].devices.size();
+    ASSIGN_OR_RETURN(std::unique_ptr<StageController> controller,
+                     StageController::Create(plan_, stage, *policy, std::move(links)));
+    if (!is_whole && !controller->is_planned()) {
+      return absl::UnimplementedError(
+          StrCat("policy '", plan_.policy, "' decides as it goes, so the devices of stage ", stage,
+                 " have to be in one process; a policy with a planned order may span them"));
+    }
+    parts.stages.push_back(std::move(controller));
+    parts.stage_devices.push_back(std::move(local));
+  }
+  ASSIGN_OR_RETURN(host_, Host::Start(std::move(parts), options_.timeout));
+  return absl::OkStatus();
+}
+
+// On the device's own thread: memory is touched and kernels are made where they are used.
+absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index,
+                                                                  transport::Endpoint* endpoint) {
+  const uint32_t device_index = options_.first_device + index;
+  if (options_.create_device != nullptr) {
+    ASSIGN_OR_RETURN(devices_[index], options_.create_device(device_index));
+  } else {
+    devices_[index] = CreateCpuDevice(std::max(options_.threads_per_device, 1));
+  }
+  Device& device = *devices_[index];
+  ASSIGN_OR_RETURN(arenas_[index],
+                   device.Allocate(plan_.devices[device_index].arena_bytes, MemoryKind::kDevice));
+  for (const planner::StatePlan& state : plan_.states) {
+    for (const planner::StatePlacement& placement : state.placements) {
+      if (placement.device != device_index) continue;
+      InitState(state, placement, options_.seed, PlaceOf(placement));
+    }
+  }
+  ExecutorParts parts;
+  parts.plan = &plan_;
+  parts.device_index = device_index;
+  parts.target = {&device, options_.kernels, arenas_[index]->data(), endpoint};
+  parts.stage = links_[index].get();
+  parts.observer = observer_;
+  parts.clock = &clock_;
+  ExecutorOptions executor_options;
+  executor_options.seed = options_.seed;
+  executor_options.generation = options_.generation;
+  executor_options.trace_capacity = options_.trace_capacity;
+  return DeviceExecutor::Create(parts, executor_options);
+}
+
+std::byte* LocalEngine::PlaceOf(const planner::StatePlacement& placement) const {
+  const uint32_t index = placement.device - options_.first_device;
+  if (index >= options_.num_devices) return nullptr;
+  return arenas_[index]->data() + plan_.devices[placement.device].registers[placement.reg].offset;
+}
+
+void LocalEngine::Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {
+  host_->Submit(step, buffers);
+}
+
+std::vector<std::string> LocalEngine::Describe(absl::Duration timeout) {
+  return host_->Describe(timeout);
+}
+
+absl::Status LocalEngine::ReadState(const planner::StatePlan& state, Tensor* value) {
+  for (const planner::StatePlacement& placement : state.placements) {
+    const std::byte* place = PlaceOf(placement);
+    if (place != nullptr) TileCopy(placement.tile).ToGlobal(place, value->data(), 0);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalEngine::WriteState(const planner::StatePlan& state, const Tensor& value) {
+  for (const planner::StatePlacement& placement : state.placements) {
+    std::byte* place = PlaceOf(placement);
+    if (place != nullptr) TileCopy(placement.tile).FromGlobal(value.data(), place, 0);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TraceEvent>> LocalEngine::TakeTrace() {
+  std::vector<TraceEvent> events;
+  for (uint32_t i = 0; i < options_.num_devices; ++i) {
+    const std::vector<TraceEvent> more = host_->TakeTrace(i);
+    events.insert(events.end(), more.begin(), more.end());
+  }
+  return events;
+}
+
+void LocalEngine::Stop() {
+  if (host_ != nullptr) host_->Stop();
+}
+
+}  // namespace penstock::actors

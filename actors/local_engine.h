@@ -1,0 +1,94 @@
+// The devices of a plan that live in this process, all of them or a contiguous range: each gets an
+// executor, a transport endpoint and an arena; each stage that has devices here gets a controller.
+//
+// A stage's devices may lie in several processes. Each process then has a controller of its own,
+// and all come to the same choices because the policy's order is planned; a policy that chooses as
+// it goes is refused there.
+//
+// Thread rule and invariants: those of engine.h.
+
+#ifndef PENSTOCK_ACTORS_LOCAL_ENGINE_H_
+#define PENSTOCK_ACTORS_LOCAL_ENGINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "actors/engine.h"
+#include "actors/host.h"
+#include "base/device.h"
+#include "kernels/kernel.h"
+#include "planner/plan.h"
+#include "planner/policy.h"
+#include "transport/transport.h"
+
+namespace penstock::actors {
+
+using DeviceFactory = std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)>;
+
+struct LocalEngineOptions {
+  uint32_t first_device = 0;
+  uint32_t num_devices = 0;
+  int threads_per_device = 1;
+  uint64_t seed = 0;
+  uint32_t generation = 0;                            // of the transport's tags
+  absl::Duration timeout = absl::Minutes(10);         // of loading
+  const kernels::KernelRegistry* kernels = nullptr;   // outlives the engine
+  const planner::PolicyRegistry* policies = nullptr;  // used by Start only
+  DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
+  uint64_t max_memory_bytes = 0;                      // of all arenas; 0: the machine's memory
+  size_t trace_capacity = 0;                          // events a device; 0: no trace
+};
+
+// An error unless the arenas of `count` devices fit into the `limit` bytes that they share; it
+// names the first one without room.
+absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
+                       uint64_t limit);
+
+class LocalEngine final : public Engine {
+ public:
+  // `plan` and `observer` outlive the result. REQUIRES: CheckPlan(plan) is OK.
+  static absl::StatusOr<std::unique_ptr<LocalEngine>> Start(
+      const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
+      EngineObserver* observer, const LocalEngineOptions& options);
+  ~LocalEngine() override;
+
+  void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) override;
+  std::vector<std::string> Describe(absl::Duration timeout) override;
+  absl::Status ReadState(const planner::StatePlan& state, Tensor* value) override;
+  absl::Status WriteState(const planner::StatePlan& state, const Tensor& value) override;
+  absl::StatusOr<std::vector<TraceEvent>> TakeTrace() override;
+  void Stop() override;
+
+  // The tile of a state where it lies; null if its device is not of this process.
+  std::byte* PlaceOf(const planner::StatePlacement& placement) const;
+
+ private:
+  LocalEngine(const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
+              EngineObserver* observer, const LocalEngineOptions& options);
+  absl::Status Open();
+  absl::StatusOr<std::unique_ptr<DeviceExecutor>> Load(uint32_t index,
+                                                       transport::Endpoint* endpoint);
+
+  const planner::Plan& plan_;
+  EngineObserver* const observer_;
+  const LocalEngineOptions options_;
+  const SteadyClock clock_;
+  // An entry a device of this process in each; made on the device's thread while it loads.
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<Memory>> arenas_;
+  std::vector<std::unique_ptr<StageLink>> links_;
+  std::vector<std::unique_ptr<Waker>> wakers_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<Host> host_;  // last: its threads use all of the above
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_LOCAL_ENGINE_H_
