@@ -21,9 +21,6 @@ constexpr uint64_t kRemote = ~uint64_t{0};
 constexpr int kProgressRounds = 4;
 constexpr int kTendRounds = 64;
 
-// Seconds that a peer has to give a send back, and UCX to let go of what went to a dead peer.
-constexpr uint32_t kAnswerSeconds = 5;
-
 // Messages of one peer that nobody has asked for; more is an attack or a broken plan.
 constexpr uint32_t kMaxArrived = 1 << 16;
 
@@ -90,6 +87,7 @@ absl::Status UcxEndpoint::Open(ucp_context_h context) {
   RETURN_IF_ERROR(handle(kMessageId, &OnMessage));
   RETURN_IF_ERROR(handle(kOutcomesId, &OnOutcomes));
   RETURN_IF_ERROR(handle(kWithdrawalId, &OnWithdrawal));
+  RETURN_IF_ERROR(handle(kProbeId, &OnProbe));
 
   ucp_address_t* bytes = nullptr;
   size_t num_bytes = 0;
@@ -510,6 +508,16 @@ void UcxEndpoint::Greet(Peer& peer) {
   SendControl(peer, kOutcomesId, message, &message->outcomes, sizeof(Origin));
 }
 
+// A process that dies while it writes into our shared receive queue blocks what comes behind, from
+// whomever. So the others are asked for a sign of life when a peer has failed.
+void UcxEndpoint::Probe(Peer& peer) {
+  peer.is_probed = true;
+  peer.seconds_since_probe = 0;
+  ControlMessage* message = AcquireControl();
+  message->outcomes.origin = OriginFor(peer);
+  SendControl(peer, kProbeId, message, &message->outcomes, sizeof(Origin));
+}
+
 void UcxEndpoint::Answer(Peer& peer, OperationId operation, Outcome::Kind kind,
                          uint64_t expected_bytes) {
   if (peer.is_failed || peer.ep == nullptr || is_closing_) return;
@@ -540,10 +548,17 @@ void UcxEndpoint::FlushOutcomes() {
 
 // --- Receiving -----------------------------------------------------------------------------------
 
-bool UcxEndpoint::IsExpected(const Origin& origin) const {
-  return origin.key == address_.key && origin.generation == generation() &&
-         origin.source < peers_.size() && peers_[origin.source] != nullptr &&
-         !peers_[origin.source]->is_failed && !is_closing_;
+UcxEndpoint::Peer* UcxEndpoint::Admit(const Origin& origin) {
+  if (origin.key == address_.key && origin.generation == generation() &&
+      origin.source < peers_.size() && !is_closing_) {
+    Peer* peer = peers_[origin.source].get();
+    if (peer != nullptr && !peer->is_failed) {
+      peer->is_probed = false;
+      return peer;
+    }
+  }
+  Count(&dropped_, 1);
+  return nullptr;
 }
 
 ucs_status_t UcxEndpoint::OnMessage(void* self, const void* header, size_t header_length,
@@ -558,14 +573,15 @@ ucs_status_t UcxEndpoint::OnMessage(void* self, const void* header, size_t heade
   }
   std::memcpy(&incoming.header, header, sizeof(incoming.header));
   const MessageHeader& message = incoming.header;
-  if (!endpoint.IsExpected(message.origin) ||
-      message.channel >= endpoint.options_.transport.num_channels || message.num_bytes != length ||
-      message.serial < endpoint.peers_[message.origin.source]->expected_serial ||
+  Peer* peer = endpoint.Admit(message.origin);
+  if (peer == nullptr) return UCS_OK;
+  if (message.channel >= endpoint.options_.transport.num_channels || message.num_bytes != length ||
+      message.serial < peer->expected_serial ||
       (!incoming.is_rendezvous && length > kMaxEagerBytes)) {
     Count(&endpoint.dropped_, 1);
     return UCS_OK;
   }
-  endpoint.peers_[message.origin.source]->expected_serial = message.serial + 1;
+  peer->expected_serial = message.serial + 1;
   return endpoint.Arrive(incoming) ? UCS_INPROGRESS : UCS_OK;
 }
 
@@ -728,10 +744,7 @@ ucs_status_t UcxEndpoint::OnOutcomes(void* self, const void* header, size_t head
     return UCS_OK;
   }
   std::memcpy(&origin, header, sizeof(origin));
-  if (!endpoint.IsExpected(origin)) {
-    Count(&endpoint.dropped_, 1);
-    return UCS_OK;
-  }
+  if (endpoint.Admit(origin) == nullptr) return UCS_OK;
   const auto* bytes = static_cast<const std::byte*>(header);
   for (size_t at = sizeof(origin); at < header_length; at += sizeof(Outcome)) {
     Outcome outcome;
@@ -758,19 +771,34 @@ ucs_status_t UcxEndpoint::OnWithdrawal(void* self, const void* header, size_t he
     return UCS_OK;
   }
   std::memcpy(&withdrawal, header, sizeof(withdrawal));
-  if (!endpoint.IsExpected(withdrawal.origin) ||
-      withdrawal.channel >= endpoint.options_.transport.num_channels) {
+  Peer* peer = endpoint.Admit(withdrawal.origin);
+  if (peer == nullptr) return UCS_OK;
+  if (withdrawal.channel >= endpoint.options_.transport.num_channels) {
     Count(&endpoint.dropped_, 1);
     return UCS_OK;
   }
-  Peer& peer = *endpoint.peers_[withdrawal.origin.source];
-  Match& match = endpoint.MatchOf(peer, withdrawal.channel);
+  Match& match = endpoint.MatchOf(*peer, withdrawal.channel);
   Operation* arrival = match.arrived.RemoveFirst([&withdrawal](const Operation& operation) {
     return operation.header.operation == withdrawal.operation;
   });
   if (arrival == nullptr) return UCS_OK;  // taken: the outcome says so
-  endpoint.Answer(peer, withdrawal.operation, Outcome::kWithdrawn, 0);
+  endpoint.Answer(*peer, withdrawal.operation, Outcome::kWithdrawn, 0);
   endpoint.ReleaseArrival(arrival);
+  return UCS_OK;
+}
+
+ucs_status_t UcxEndpoint::OnProbe(void* self, const void* header, size_t header_length,
+                                  void* /*data*/, size_t length,
+                                  const ucp_am_recv_param_t* /*param*/) {
+  auto& endpoint = *static_cast<UcxEndpoint*>(self);
+  Origin origin;
+  if (length != 0 || header_length != sizeof(origin)) {
+    Count(&endpoint.dropped_, 1);
+    return UCS_OK;
+  }
+  std::memcpy(&origin, header, sizeof(origin));
+  Peer* peer = endpoint.Admit(origin);
+  if (peer != nullptr && peer->ep != nullptr) endpoint.Greet(*peer);
   return UCS_OK;
 }
 
@@ -808,6 +836,9 @@ void UcxEndpoint::FailPeers() {
   for (const std::unique_ptr<Peer>& peer : peers_) {
     if (peer != nullptr && peer->is_failed && !peer->is_closed) FailOperations(*peer);
   }
+  for (const std::unique_ptr<Peer>& peer : peers_) {
+    if (peer != nullptr && peer->ep != nullptr && !peer->is_failed) Probe(*peer);
+  }
 }
 
 // Ends all operations of a failed peer but those that UCX holds: closing makes it let go of them.
@@ -838,18 +869,24 @@ void UcxEndpoint::FailOperations(Peer& peer) {
 
 void UcxEndpoint::Age() {
   const Turn turn(this);
-  const auto limit =
-      static_cast<uint32_t>(std::clamp<int64_t>(options_.request_timeout.count(), 1, 0xffff));
-  for (const std::unique_ptr<Peer>& peer : peers_) {
-    if (peer != nullptr && peer->is_failed) ++peer->seconds_since_failure;
-  }
+  const int64_t answer = options_.answer_timeout.count();
   bool has_expired = false;
+  for (const std::unique_ptr<Peer>& peer : peers_) {
+    if (peer == nullptr) continue;
+    if (peer->is_failed) {
+      ++peer->seconds_since_failure;
+    } else if (peer->is_probed && ++peer->seconds_since_probe > answer) {
+      NoteFailure(*peer, absl::DeadlineExceededError("it is silent since another peer has failed"));
+      has_expired = true;
+    }
+  }
   for (const auto& block : blocks_) {
     for (Operation& operation : *block) {
       if (operation.request == nullptr || operation.is_over) continue;
-      if (operation.seconds < 0xffff) ++operation.seconds;
-      has_expired |= operation.seconds > (operation.is_withdrawing ? kAnswerSeconds : limit) ||
-                     peers_[operation.peer]->seconds_since_failure > kAnswerSeconds;
+      ++operation.seconds;
+      has_expired |= operation.seconds >
+                         (operation.is_withdrawing ? answer : options_.request_timeout.count()) ||
+                     peers_[operation.peer]->seconds_since_failure > answer;
     }
   }
   if (!has_expired) return;
@@ -859,6 +896,7 @@ void UcxEndpoint::Age() {
 
 void UcxEndpoint::Expire() {
   has_expired_ = false;
+  const int64_t answer = options_.answer_timeout.count();
   for (const auto& block : blocks_) {
     for (Operation& operation : *block) {
       if (operation.request == nullptr || operation.is_over) continue;
@@ -868,9 +906,9 @@ void UcxEndpoint::Expire() {
                  " device ", peer.device, " on channel ", operation.header.channel, " for ",
                  operation.seconds, " s"));
       if (peer.is_failed) {
-        if (peer.seconds_since_failure > kAnswerSeconds) End(&operation, peer.failure);
+        if (peer.seconds_since_failure > answer) End(&operation, peer.failure);
       } else if (operation.is_withdrawing) {
-        if (operation.seconds > kAnswerSeconds) NoteFailure(peer, late);
+        if (operation.seconds > answer) NoteFailure(peer, late);
       } else if (operation.seconds > options_.request_timeout.count()) {
         if (operation.kind == Kind::kSend) {
           Withdraw(&operation, late);

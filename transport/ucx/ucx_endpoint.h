@@ -100,7 +100,7 @@ class UcxEndpoint final : public Endpoint {
     bool is_withdrawing = false;   // of a send: the receiver has been asked to give it back
     bool has_outcome = false;      // of a send
     bool is_rendezvous = false;    // of an arrival: `data` is UCX's descriptor, else from a pool
-    uint16_t seconds = 0;          // age, since the withdrawal if there was one
+    uint32_t seconds = 0;          // age, since the withdrawal if there was one
     uint32_t peer = 0;
     OperationId id;
     void* data = nullptr;
@@ -138,6 +138,8 @@ class UcxEndpoint final : public Endpoint {
     bool is_closed = false;        // the failure has been dealt with
     absl::Status failure;
     uint32_t seconds_since_failure = 0;
+    bool is_probed = false;  // and nothing has come from it since
+    uint32_t seconds_since_probe = 0;
     uint32_t num_arrived = 0;           // messages that wait for a receive
     ControlMessage* pending = nullptr;  // outcomes that were not sent yet
     int num_pending = 0;
@@ -201,6 +203,7 @@ class UcxEndpoint final : public Endpoint {
                    size_t num_bytes);
   ControlMessage* AcquireControl();
   void Greet(Peer& peer);
+  void Probe(Peer& peer);
   void End(Operation* operation, absl::Status status);
   void EndIfOver(Operation* send);
   void NoteFailure(Peer& peer, const absl::Status& cause);
@@ -218,7 +221,8 @@ class UcxEndpoint final : public Endpoint {
   void FailOperations(Peer& peer);
   void Expire();
 
-  bool IsExpected(const Origin& origin) const;
+  // The peer that a message with this origin comes from; null, and counted, if it is not for us.
+  Peer* Admit(const Origin& origin);
   absl::Status SizeMismatch(uint32_t source, uint32_t destination, uint64_t channel,
                             uint64_t num_bytes, uint64_t expected_bytes) const;
 
@@ -228,6 +232,8 @@ class UcxEndpoint final : public Endpoint {
                                  size_t length, const ucp_am_recv_param_t* param);
   static ucs_status_t OnWithdrawal(void* self, const void* header, size_t header_length, void* data,
                                    size_t length, const ucp_am_recv_param_t* param);
+  static ucs_status_t OnProbe(void* self, const void* header, size_t header_length, void* data,
+                              size_t length, const ucp_am_recv_param_t* param);
   static void OnSent(void* request, ucs_status_t status, void* operation);
   static void OnControlSent(void* request, ucs_status_t status, void* message);
   static void OnReceived(void* request, ucs_status_t status, size_t length, void* operation);

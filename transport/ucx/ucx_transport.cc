@@ -23,19 +23,27 @@ using ucx::ProcessAddress;
 using ucx::ProgressThread;
 using ucx::UcxEndpoint;
 
-// What is set where UCX's environment says nothing. Without error handling of its own, shared
-// memory is not used between endpoints that handle errors, and tcp slips in.
-absl::Status SetDefaults(const UcxOptions& options, ucp_config_t* config) {
-  const std::pair<const char*, std::string> defaults[] = {
-      {"NET_DEVICES", options.interfaces},
-      {"MM_ERROR_HANDLING", "y"},
-      {"KEEPALIVE_INTERVAL", "100ms"},
-  };
-  for (const auto& [name, value] : defaults) {
-    if (std::getenv(StrCat("UCX_", name).c_str()) != nullptr) continue;
-    RETURN_IF_ERROR(
-        FromUcs(ucp_config_modify(config, name, value.c_str()), StrCat(name, "=", value)));
+// Whether UCX_TLS lets UCX use shared memory; a setting for what it does not use makes it complain.
+bool MayShareMemory() {
+  const char* transports = std::getenv("UCX_TLS");
+  if (transports == nullptr) return true;
+  for (const std::string_view name : {"posix", "sysv", "sm", "shm", "mm", "all", "^"}) {
+    if (std::string_view(transports).find(name) != std::string_view::npos) return true;
   }
+  return false;
+}
+
+// What is set where UCX's environment says nothing.
+absl::Status SetDefaults(const UcxOptions& options, ucp_config_t* config) {
+  const auto set = [config](const std::string& name, const std::string& value) {
+    if (std::getenv(StrCat("UCX_", name).c_str()) != nullptr) return absl::OkStatus();
+    return FromUcs(ucp_config_modify(config, name.c_str(), value.c_str()),
+                   StrCat(name, "=", value));
+  };
+  RETURN_IF_ERROR(set("NET_DEVICES", options.interfaces));
+  RETURN_IF_ERROR(set("KEEPALIVE_INTERVAL", "100ms"));
+  // Without, endpoints that handle errors do not use shared memory, and tcp slips in.
+  if (MayShareMemory()) RETURN_IF_ERROR(set("MM_ERROR_HANDLING", "y"));
   return absl::OkStatus();
 }
 

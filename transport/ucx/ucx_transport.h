@@ -17,10 +17,15 @@
 //
 // Bounds: no request waits for ever. The death of a peer that has been talked to is found by UCX
 // (at once over the network; over shared memory within a few 100 ms of the dead process being
-// reaped), or reported by FailPeer, and ends the requests of its devices with kUnavailable; so does
-// a peer that does not answer a cancellation within 5 s. All others end with kDeadlineExceeded
-// after `request_timeout`. A message under way between a register and a peer that has just died
-// ends when UCX lets go of the register, after 5 s at the latest.
+// reaped), or reported by FailPeer, and ends the requests of its devices with kUnavailable. So does
+// a peer that does not answer a cancellation within `answer_timeout`. All others end with
+// kDeadlineExceeded after `request_timeout`. A register that a message to or from a dead peer is
+// moving through is free when UCX has let go of it, after `answer_timeout` at the latest.
+//
+// A process that is killed while it writes into the shared memory of another leaves that queue
+// blocked for all (UCX's queues have many writers). So when a peer fails, the others have
+// `answer_timeout` to give a sign of life, or fail too. After a death the job goes on in a new
+// generation, with new transports.
 //
 // UCX's environment variables hold; where one is not set, the values that suit us are taken
 // (ucx_transport.cc lists them). UCX_TLS=tcp, for example, keeps off shared memory.
@@ -54,7 +59,9 @@ struct UcxOptions {
   uint32_t num_local_devices = 1;
   // Network interfaces to listen on, by name and separated by commas.
   std::string interfaces = "lo";
+  // Bounds, see above. Counted in whole seconds: they may take one more.
   std::chrono::seconds request_timeout{600};
+  std::chrono::seconds answer_timeout{5};
 };
 
 class UcxTransport : public Transport {

@@ -10,6 +10,8 @@
 //   Cancel -- Withdrawal --------------------------> given back, if nothing has taken it
 //   request ends <--------------------- Outcome ---- delivered, withdrawn, or of another size
 //
+// No outcomes at all are a greeting; a probe, an Origin alone, asks for one.
+//
 // Structs are in the byte order of the machine: all processes of a job run on one architecture.
 // Nothing that comes in is trusted: lengths, ids and keys are checked before use. What does not fit
 // is dropped and counted. Who reads the traffic can forge it: see ucx_transport.h.
@@ -28,7 +30,7 @@
 namespace penstock::transport::ucx {
 
 // Ids of active messages.
-enum MessageId : unsigned { kMessageId = 1, kOutcomesId = 2, kWithdrawalId = 3 };
+enum MessageId : unsigned { kMessageId = 1, kOutcomesId = 2, kWithdrawalId = 3, kProbeId = 4 };
 
 // Longest message whose bytes travel with the header: one segment of the common transports.
 inline constexpr size_t kMaxEagerBytes = 8000;
