@@ -822,13 +822,22 @@ void UcxEndpoint::NoteFailure(Peer& peer, const absl::Status& cause) {
   peer.failure =
       absl::UnavailableError(StrCat("device ", peer.device, " is gone: ", ToStd(cause.message())));
   has_failures_ = true;
-  has_news_ = true;
+  // An orderly end looks like a failure too; an owner that waits for nothing need not know.
+  has_news_ |= HasRequests();
+}
+
+bool UcxEndpoint::HasRequests() const {
+  return std::any_of(blocks_.begin(), blocks_.end(), [](const auto& block) {
+    return std::any_of(block->begin(), block->end(), [](const Operation& operation) {
+      return operation.request != nullptr && !operation.is_over;
+    });
+  });
 }
 
 void UcxEndpoint::FailPeer(uint32_t device, const absl::Status& cause) {
   const Turn turn(this);
   NoteFailure(*peers_[device], cause);
-  if (wakeup_) wakeup_();
+  if (has_news_ && wakeup_) wakeup_();
 }
 
 void UcxEndpoint::FailPeers() {

@@ -207,6 +207,7 @@ class UcxEndpoint final : public Endpoint {
   void End(Operation* operation, absl::Status status);
   void EndIfOver(Operation* send);
   void NoteFailure(Peer& peer, const absl::Status& cause);
+  bool HasRequests() const;
   void ReleaseArrival(Operation* arrival);
   std::byte* AcquireHeld();
   bool Arm();
