@@ -28,8 +28,11 @@
 #include "gtest/gtest.h"
 #include <ucp/api/ucp.h>
 
+#include "base/collective.h"
 #include "base/strings.h"
+#include "tests/support/collective_reference.h"
 #include "tests/support/transport_conformance.h"
+#include "transport/collective.h"
 #include "transport/transport.h"
 #include "transport/ucx/wire.h"
 
@@ -544,6 +547,60 @@ TEST(UcxTransportTest, ViewsOnlyWhatIsInTheProcess) {
   EXPECT_FALSE(fabric.endpoint(0).can_view());
   EXPECT_TRUE(fabric.endpoint(0).CanView(1));
   EXPECT_FALSE(fabric.endpoint(0).CanView(2));
+}
+
+// --- Collectives ---------------------------------------------------------------------------------
+
+// Every kind, over devices of which some share a process: pieces long and short, several runs.
+TEST(UcxTransportTest, CollectivesGiveWhatTheyAreDefinedToGive) {
+  constexpr int kRanks = 4;
+  UcxFabric fabric({.num_devices = kRanks, .generation = kGeneration, .num_channels = 12}, 2);
+  uint32_t channel = 0;
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
+        CollectiveKind::kAllToAll, CollectiveKind::kBroadcast, CollectiveKind::kPermute}) {
+    for (const CollectiveAlgorithm algorithm :
+         {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing}) {
+      CollectiveSpec spec;
+      spec.kind = kind;
+      spec.algorithm = algorithm;
+      spec.channel = channel++;
+      spec.devices = {2, 0, 3, 1};
+      const size_t num_counts = kind == CollectiveKind::kAllToAll    ? kRanks * kRanks
+                                : kind == CollectiveKind::kBroadcast ? 1
+                                                                     : kRanks;
+      for (size_t i = 0; i < num_counts; ++i) {
+        spec.counts.push_back(i % 3 == 2 ? 5 : 20000 + 7 * static_cast<int64_t>(i));
+      }
+      if (kind == CollectiveKind::kPermute) spec.peers = {1, 2, 3, 0};
+      spec.chunk_bytes = 64 << 10;
+      SCOPED_TRACE(Describe(spec));
+      ASSERT_EQ(transport::CheckCollective(spec, kRanks), absl::OkStatus());
+      std::vector<std::unique_ptr<transport::Collective>> ranks;
+      for (int rank = 0; rank < kRanks; ++rank) {
+        ranks.push_back(
+            *transport::CreateCollective(spec, rank, fabric.endpoint(spec.devices[rank])));
+      }
+      for (uint64_t run = 0; run < 3; ++run) {
+        std::vector<Bytes> inputs, outputs;
+        for (int rank = 0; rank < kRanks; ++rank) {
+          inputs.push_back(RandomElements(spec.dtype, InputCount(spec, rank), 10 * run + rank));
+          outputs.emplace_back(OutputCount(spec, rank) * ByteSize(spec.dtype));
+        }
+        for (int rank = 0; rank < kRanks; ++rank) {
+          ranks[rank]->Start(inputs[rank].data(), outputs[rank].data(), run, kNoFlags);
+        }
+        ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] {
+          bool are_over = true;
+          for (uint32_t device = 1; device < kRanks; ++device) fabric.endpoint(device).Progress();
+          for (const auto& rank : ranks) are_over &= rank->Poll();
+          return are_over;
+        }));
+        for (const auto& rank : ranks) ASSERT_EQ(rank->status(), absl::OkStatus());
+        EXPECT_EQ(outputs, ReferenceCollective(spec, inputs));
+      }
+    }
+  }
 }
 
 // --- Addresses -----------------------------------------------------------------------------------
