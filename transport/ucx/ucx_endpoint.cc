@@ -14,6 +14,8 @@
 namespace penstock::transport::ucx {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // In Request::internal_word: `internal` is an Operation here, not the inproc transport's.
 constexpr uint64_t kRemote = ~uint64_t{0};
 
@@ -28,6 +30,7 @@ constexpr uint32_t kMaxArrived = 1 << 16;
 // from it; or for UCX to let go of registers.
 constexpr std::chrono::milliseconds kFlushPatience{200};
 constexpr std::chrono::milliseconds kForcePatience{5000};
+constexpr std::chrono::milliseconds kUnknownPatience{20};
 
 void Fail(Request* request, absl::Status status) {
   request->state = Request::State::kFailed;
@@ -98,19 +101,32 @@ absl::Status UcxEndpoint::Open(ucp_context_h context) {
   return FromUcs(ucp_worker_get_efd(worker_, &event_fd_), "the worker's descriptor");
 }
 
-UcxEndpoint::~UcxEndpoint() {
-  if (worker_ != nullptr) Close();
-}
+UcxEndpoint::~UcxEndpoint() { Close(); }
 
-// What was answered last is still on its way where nothing is under transfer: it is waited for.
-void UcxEndpoint::Close() {
+// What was answered last is still on its way where nothing is under transfer: it is waited for. So
+// are connections in the making: to close or lose one of those is an assertion in UCX, here or in
+// the peer, so one that does not come about in time is left behind with its worker.
+bool UcxEndpoint::Close() {
+  if (worker_ == nullptr) return true;
   is_closing_ = true;
   wakeup_ = nullptr;
+  const auto progress_until = [this](Clock::duration patience, const auto& is_reached) {
+    const auto deadline = Clock::now() + patience;
+    while (!is_reached() && Clock::now() < deadline) {
+      if (ucp_worker_progress(worker_) == 0) std::this_thread::yield();
+    }
+  };
+  const auto is_connecting = [this] {
+    return std::any_of(peers_.begin(), peers_.end(),
+                       [](const auto& peer) { return peer != nullptr && peer->is_connecting; });
+  };
+  progress_until(options_.answer_timeout, [&] { return !is_connecting(); });
   const bool is_transferring = std::any_of(blocks_.begin(), blocks_.end(), [](const auto& block) {
     return std::any_of(block->begin(), block->end(),
                        [](const Operation& operation) { return operation.is_transferring; });
   });
   std::vector<ucs_status_ptr_t> closing;
+  bool has_unknown_peers = false;
   for (const std::unique_ptr<Peer>& peer : peers_) {
     if (peer == nullptr) continue;
     for (const std::unique_ptr<Page>& page : peer->pages) {
@@ -119,7 +135,8 @@ void UcxEndpoint::Close() {
         while (!match.arrived.empty()) ReleaseArrival(match.arrived.PopFront());
       }
     }
-    if (peer->ep == nullptr) continue;
+    has_unknown_peers |= peer->ep == nullptr && !peer->is_failed;
+    if (peer->ep == nullptr || peer->is_connecting) continue;
     ucp_request_param_t param = {};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = is_transferring || peer->is_failed ? UCP_EP_CLOSE_FLAG_FORCE : 0;
@@ -127,16 +144,18 @@ void UcxEndpoint::Close() {
     peer->ep = nullptr;
     if (UCS_PTR_IS_PTR(request)) closing.push_back(request);
   }
-  const auto deadline =
-      std::chrono::steady_clock::now() + (is_transferring ? kForcePatience : kFlushPatience);
-  for (ucs_status_ptr_t request : closing) {
-    while (ucp_request_check_status(request) == UCS_INPROGRESS &&
-           std::chrono::steady_clock::now() < deadline) {
-      if (ucp_worker_progress(worker_) == 0) std::this_thread::yield();
-    }
-    ucp_request_free(request);
-  }
-  ucp_worker_destroy(worker_);
+  progress_until(is_transferring ? kForcePatience : kFlushPatience, [&closing] {
+    return std::none_of(closing.begin(), closing.end(), [](ucs_status_ptr_t request) {
+      return ucp_request_check_status(request) == UCS_INPROGRESS;
+    });
+  });
+  for (ucs_status_ptr_t request : closing) ucp_request_free(request);
+  // A device that was not connected may have begun to connect to us, which nothing shows.
+  if (has_unknown_peers) progress_until(kUnknownPatience, [] { return false; });
+  const bool is_closed = !is_connecting();
+  if (is_closed) ucp_worker_destroy(worker_);
+  worker_ = nullptr;
+  return is_closed;
 }
 
 absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device& address) {
@@ -157,8 +176,21 @@ absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device&
       FromUcs(ucp_ep_create(worker_, &params, &ep), StrCat("connecting to device ", device)));
   peer.ep = ep;
   peer.key = address.key;
+  // Flushed is what has a connection to go through.
+  peer.is_connecting = true;
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = &OnConnected;
+  param.user_data = &peer;
+  ucs_status_ptr_t request = ucp_ep_flush_nbx(ep, &param);
+  if (!UCS_PTR_IS_PTR(request)) peer.is_connecting = false;
   is_armed_.store(false, std::memory_order_relaxed);
   return absl::OkStatus();
+}
+
+void UcxEndpoint::OnConnected(void* request, ucs_status_t /*status*/, void* peer) {
+  ucp_request_free(request);
+  static_cast<Peer*>(peer)->is_connecting = false;
 }
 
 void UcxEndpoint::AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle) {

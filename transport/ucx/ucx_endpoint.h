@@ -51,6 +51,10 @@ class UcxEndpoint final : public Endpoint {
                                                              Endpoint* local);
   ~UcxEndpoint() override;
 
+  // Without a progress thread. Returns false if UCX is left behind with a connection that was never
+  // made; what the worker uses then stays as well.
+  bool Close();
+
   uint32_t generation() const override { return options_.transport.generation; }
   void Send(uint32_t peer, Tag tag, const void* data, size_t num_bytes, uint32_t flags,
             Request* request) override;
@@ -133,6 +137,7 @@ class UcxEndpoint final : public Endpoint {
     uint64_t key = 0;
     uint64_t next_serial = 0;      // of the next message to it
     uint64_t expected_serial = 0;  // of the next message from it, or more
+    bool is_connecting = false;    // UCX has not said yet that it is connected, or that it failed
     bool is_greeted = false;       // something was sent, so that UCX watches over it
     bool is_failed = false;        // found to be, why says `failure`
     bool is_closed = false;        // the failure has been dealt with
@@ -176,7 +181,6 @@ class UcxEndpoint final : public Endpoint {
 
   UcxEndpoint(const UcxOptions& options, uint32_t device, Endpoint* local);
   absl::Status Open(ucp_context_h context);
-  void Close();
   void WaitForTurn();
 
   bool IsLocal(uint32_t device) const {
@@ -238,6 +242,7 @@ class UcxEndpoint final : public Endpoint {
   static void OnSent(void* request, ucs_status_t status, void* operation);
   static void OnControlSent(void* request, ucs_status_t status, void* message);
   static void OnReceived(void* request, ucs_status_t status, size_t length, void* operation);
+  static void OnConnected(void* request, ucs_status_t status, void* peer);
   static void OnPeerError(void* peer, ucp_ep_h ep, ucs_status_t status);
 
   static void Count(std::atomic<uint64_t>* counter, uint64_t amount) {

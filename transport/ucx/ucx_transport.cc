@@ -54,7 +54,10 @@ class UcxTransportImpl final : public UcxTransport {
 
   ~UcxTransportImpl() override {
     thread_.reset();
+    bool are_closed = true;
+    for (const auto& endpoint : endpoints_) are_closed &= endpoint->Close();
     endpoints_.clear();
+    if (!are_closed) return;
     for (ucp_mem_h handle : memory_) ucp_mem_unmap(context_, handle);
     if (context_ != nullptr) ucp_cleanup(context_);
   }

@@ -191,7 +191,9 @@ int RunPeer(uint32_t device, const std::string& role) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   auto transport = MakeTransport(OptionsOf(device));
   std::string address;
-  if (!WriteFrame(kPeerFd, transport->LocalAddress()) || !ReadFrame(kPeerFd, &address)) return 10;
+  if (!WriteFrame(kPeerFd, transport->LocalAddress())) return 9;
+  if (role == "stop-unconnected") raise(SIGSTOP);
+  if (!ReadFrame(kPeerFd, &address)) return 10;
   if (!transport->Connect(kSurvivor, address).ok()) return 11;
   Endpoint& endpoint = **transport->OpenEndpoint(device);
   std::vector<uint8_t> large(kLargeBytes, role == "send-large" ? 1 : 0);
@@ -256,6 +258,8 @@ class PeerProcess {
     ASSERT_EQ(transport.Connect(device, address), absl::OkStatus());
     ASSERT_TRUE(WriteFrame(fd_, transport.LocalAddress()));
   }
+
+  bool Read(std::string* bytes) { return ReadFrame(fd_, bytes); }
 
   // Whether it has stopped itself, or ended.
   bool HasStopped() {
@@ -464,6 +468,34 @@ TEST(UcxTransportTest, NothingWaitsLongerThanItsBound) {
   }));
   EXPECT_EQ(send.status.code(), absl::StatusCode::kDeadlineExceeded) << send.status;
   EXPECT_EQ(recv.status.code(), absl::StatusCode::kDeadlineExceeded) << recv.status;
+}
+
+// Closed at any moment of a connection's making, known or not: UCX itself would abort.
+TEST(UcxTransportTest, ClosesAmidConnecting) {
+  const TransportsGuard guard("tcp");
+  for (int round = 0; round < 20; ++round) {
+    auto mine = MakeTransport(OptionsOf(0));
+    auto other = MakeTransport(OptionsOf(1));
+    ASSERT_EQ(mine->Connect(1, other->LocalAddress()), absl::OkStatus());
+    if (round % 4 == 0) {
+      ASSERT_EQ(other->Connect(0, mine->LocalAddress()), absl::OkStatus());
+    }
+    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(200) * round;
+    while (std::chrono::steady_clock::now() < end) (*mine->OpenEndpoint(0))->Progress();
+    (round % 2 == 0 ? mine : other).reset();
+  }
+}
+
+// A peer that stands still does not connect: its worker is left alone after the bound.
+TEST(UcxTransportTest, ClosesWithoutAConnection) {
+  const TransportsGuard guard("tcp");
+  PeerProcess peer(1, "stop-unconnected");
+  auto mine = MakeTransport(OptionsOf(0));
+  std::string address;
+  ASSERT_TRUE(peer.Read(&address));
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!peer.HasStopped()) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+  ASSERT_EQ(mine->Connect(1, address), absl::OkStatus());
 }
 
 TEST(UcxTransportTest, FailedPeersAreNamedWithTheirCause) {
