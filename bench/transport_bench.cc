@@ -46,9 +46,10 @@ enum Channel : uint32_t { kPing, kPong, kStream, kEnd, kNumChannels };
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // Runs of a few tenths of a second.
-int RoundsOf(size_t num_bytes, bool is_latency) {
+int RoundsOf(size_t num_bytes, bool is_latency, int max_rounds) {
   const size_t total = size_t{is_latency ? 1u : 2u} << 30;
-  return static_cast<int>(std::clamp<size_t>(total / (num_bytes + 1), 16, 100000));
+  return std::min(static_cast<int>(std::clamp<size_t>(total / (num_bytes + 1), 16, 100000)),
+                  max_rounds);
 }
 
 void PinTo(int core) {
@@ -79,8 +80,8 @@ bool ReadAll(int fd, void* bytes, size_t size) {
 // One of the two processes. Fails by its exit status, which the parent only reports.
 class Side {
  public:
-  Side(uint32_t device, int peer_fd, int result_fd)
-      : device_(device), peer_fd_(peer_fd), result_fd_(result_fd) {}
+  Side(uint32_t device, int peer_fd, int result_fd, int max_rounds)
+      : device_(device), peer_fd_(peer_fd), result_fd_(result_fd), max_rounds_(max_rounds) {}
 
   bool Join() {
     UcxOptions options;
@@ -164,7 +165,7 @@ class Side {
   }
 
   double Latency(size_t num_bytes) {
-    const int rounds = RoundsOf(num_bytes, true);
+    const int rounds = RoundsOf(num_bytes, true, max_rounds_);
     const int warm_ups = rounds / 8 + 1;
     Request send, recv;
     if (device_ == 1) {
@@ -190,7 +191,7 @@ class Side {
   }
 
   double Bandwidth(size_t num_bytes) {
-    const int rounds = RoundsOf(num_bytes, false);
+    const int rounds = RoundsOf(num_bytes, false, max_rounds_);
     const int warm_ups = rounds / 8 + kInFlight;
     const int total = rounds + warm_ups;
     Request requests[kInFlight];
@@ -219,6 +220,7 @@ class Side {
   const uint32_t device_;
   const int peer_fd_;
   const int result_fd_;
+  const int max_rounds_;
   std::unique_ptr<UcxTransport> transport_;
   Endpoint* endpoint_ = nullptr;
   std::byte* arena_ = nullptr;
@@ -229,8 +231,9 @@ class Side {
 
 // Runs `work` in two processes, and reads what device 0 has to say.
 template <typename Work>
-absl::Status RunPair(const std::string& transports, std::vector<double>* results,
+absl::Status RunPair(const TransportBenchOptions& options, std::vector<double>* results,
                      const Work& work) {
+  const std::string& transports = options.transports;
   int peers[2];
   int result[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, peers) != 0) {
@@ -250,7 +253,7 @@ absl::Status RunPair(const std::string& transports, std::vector<double>* results
     if (!transports.empty()) setenv("UCX_TLS", transports.c_str(), 1);
     bool is_ok = false;
     {
-      Side side(device, peers[device], result[1]);
+      Side side(device, peers[device], result[1], options.max_rounds);
       is_ok = side.Join() && work(side);
       char mark = 0;  // neither goes before the other is through
       is_ok = is_ok && WriteAll(peers[device], &mark, 1) && ReadAll(peers[device], &mark, 1);
@@ -371,27 +374,38 @@ std::vector<double> RunPerftest(const std::string& test, size_t num_bytes, int r
 
 }  // namespace
 
+bool HasPerftest() {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (access(StrCat(folder, "/ucx_perftest").c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
 absl::StatusOr<std::vector<TransportBenchRow>> MeasureTransport(
     const TransportBenchOptions& options) {
   std::vector<size_t> sizes = options.sizes;
+  const bool runs_perftest = options.runs_perftest && HasPerftest();
   for (size_t size = 8; options.sizes.empty() && size <= 64 << 20; size *= 8) {
     sizes.push_back(size);
   }
   if (options.sizes.empty()) sizes.push_back(64 << 20);
   std::vector<double> values(2 * sizes.size());
-  RETURN_IF_ERROR(
-      RunPair(options.transports, &values, [&sizes](Side& side) { return side.Measure(sizes); }));
+  RETURN_IF_ERROR(RunPair(options, &values, [&sizes](Side& side) { return side.Measure(sizes); }));
   std::vector<TransportBenchRow> rows;
   for (size_t i = 0; i < sizes.size(); ++i) {
     TransportBenchRow& row = rows.emplace_back();
     row.num_bytes = sizes[i];
     row.one_way_us = values[2 * i];
     row.bytes_per_s = values[2 * i + 1];
-    if (!options.runs_perftest) continue;
-    const std::vector<double> latency =
-        RunPerftest("tag_lat", sizes[i], RoundsOf(sizes[i], true), options.transports);
-    const std::vector<double> bandwidth =
-        RunPerftest("tag_bw", sizes[i], RoundsOf(sizes[i], false), options.transports);
+    if (!runs_perftest) continue;
+    const auto perftest = [&](const std::string& test, bool is_latency) {
+      return RunPerftest(test, sizes[i], RoundsOf(sizes[i], is_latency, options.max_rounds),
+                         options.transports);
+    };
+    const std::vector<double> latency = perftest("tag_lat", true);
+    const std::vector<double> bandwidth = perftest("tag_bw", false);
     if (!latency.empty()) row.perftest_us = latency[3];
     if (!bandwidth.empty()) row.perftest_bytes_per_s = bandwidth[5] * (1 << 20);
   }
@@ -400,8 +414,7 @@ absl::StatusOr<std::vector<TransportBenchRow>> MeasureTransport(
 
 absl::StatusOr<double> MeasureIdleTransport(const TransportBenchOptions& options) {
   std::vector<double> share(1);
-  RETURN_IF_ERROR(
-      RunPair(options.transports, &share, [](Side& side) { return side.MeasureIdle(); }));
+  RETURN_IF_ERROR(RunPair(options, &share, [](Side& side) { return side.MeasureIdle(); }));
   return share[0];
 }
 

@@ -18,6 +18,7 @@ struct TransportBenchOptions {
   std::string transports;          // as in UCX_TLS; empty: what UCX chooses
   std::vector<size_t> sizes = {};  // bytes a message; empty: 8 B to 64 MiB in steps of eight
   bool runs_perftest = true;       // with error handling on (-e), where it is installed
+  int max_rounds = 100000;         // messages of one measurement
 };
 
 struct TransportBenchRow {
@@ -27,6 +28,9 @@ struct TransportBenchRow {
   double perftest_us = 0;  // the same of ucx_perftest's tag_lat and tag_bw; 0: not measured
   double perftest_bytes_per_s = 0;
 };
+
+// Whether ucx_perftest is installed (Debian: ucx-utils).
+bool HasPerftest();
 
 // Each process polls on a core of its own where there are two.
 absl::StatusOr<std::vector<TransportBenchRow>> MeasureTransport(
