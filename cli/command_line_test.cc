@@ -259,7 +259,8 @@ TEST_F(CommandLineTest, BenchNamesItsGroups) {
 
 TEST_F(CommandLineTest, BenchMeasuresTheTransport) {
   const std::string size = "transport/shared_memory/2097152/";
-  const Outcome outcome = Call({"bench", "transport", "--filter", size + ".*(one_way|bandwidth)$", "--json"});
+  const Outcome outcome =
+      Call({"bench", "transport", "--filter", size + ".*(one_way|bandwidth)$", "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   const nlohmann::json json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json["name"], "transport");
