@@ -1,5 +1,7 @@
 // penstock bench: runs a group of measurements and prints their numbers.
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <regex>
@@ -19,6 +21,7 @@
 #include "bench/actors_bench.h"
 #include "bench/count_allocations.h"
 #include "bench/kernels_bench.h"
+#include "bench/transport_bench.h"
 
 namespace penstock::cli {
 namespace {
@@ -36,11 +39,16 @@ struct Metric {
   std::string unit;
 };
 
+struct Report {
+  std::vector<Metric> metrics;
+  std::string table;  // for people; empty: a line a metric
+};
+
 // A group measures what matches `filter`, a regular expression over the names of its metrics.
 struct Group {
   std::string_view name;
   std::string_view summary;
-  absl::StatusOr<std::vector<Metric>> (*run)(const std::string& filter);
+  absl::StatusOr<Report> (*run)(const std::string& filter);
 };
 
 // Collects the time and the counters of every run.
@@ -72,8 +80,7 @@ class Collector : public benchmark::BenchmarkReporter {
 };
 
 // Benchmarks that were registered with names under "GROUP/".
-absl::StatusOr<std::vector<Metric>> RunRegistered(std::string_view group,
-                                                  const std::string& filter) {
+absl::StatusOr<Report> RunRegistered(std::string_view group, const std::string& filter) {
   Collector collector;
   const size_t matched =
       benchmark::RunSpecifiedBenchmarks(&collector, StrCat("^", group, "/.*", filter));
@@ -81,15 +88,15 @@ absl::StatusOr<std::vector<Metric>> RunRegistered(std::string_view group,
   if (matched == 0) {
     return absl::InvalidArgumentError(StrCat("--filter ", filter, ": nothing matches"));
   }
-  return collector.metrics();
+  return Report{collector.metrics(), ""};
 }
 
-absl::StatusOr<std::vector<Metric>> RunKernels(const std::string& filter) {
+absl::StatusOr<Report> RunKernels(const std::string& filter) {
   bench::RegisterKernelBenchmarks();
   return RunRegistered("kernels", filter);
 }
 
-absl::StatusOr<std::vector<Metric>> RunActors(const std::string& filter) {
+absl::StatusOr<Report> RunActors(const std::string& filter) {
   constexpr int kWakeRounds = 1000;
   const std::regex pattern(filter);
   std::vector<Metric> metrics;
@@ -112,12 +119,85 @@ absl::StatusOr<std::vector<Metric>> RunActors(const std::string& filter) {
   const bench::WakeLatency wake = bench::MeasureWakeLatency(kWakeRounds);
   add({"actors/wake_polling", wake.polling_ns, "ns"});
   add({"actors/wake_sleeping", wake.sleeping_ns, "ns"});
-  return metrics;
+  return Report{std::move(metrics), ""};
+}
+
+std::string Size(size_t num_bytes) {
+  if (num_bytes >= 1 << 20) return StrCat(num_bytes >> 20, " MiB");
+  if (num_bytes >= 1 << 10) return StrCat(num_bytes >> 10, " KiB");
+  return StrCat(num_bytes, " B");
+}
+
+// Between two processes of this host, and beside it what ucx_perftest reaches; the ratios say how
+// many times its time is taken, and what part of its bandwidth is reached.
+absl::StatusOr<Report> RunTransport(const std::string& filter) {
+  struct Kind {
+    const char* name;
+    const char* transports;
+  };
+  constexpr Kind kKinds[] = {{"shared_memory", "posix"}, {"tcp", "tcp"}};
+  constexpr size_t kMaxBytes = 64 << 20;
+  const std::regex pattern(filter);
+  const bool has_perftest = bench::HasPerftest();
+  Report report;
+  report.table =
+      fmt::format("{:14} {:>8} {:>12} {:>14} {:>7} {:>12} {:>14} {:>7}\n", "transport", "message",
+                  "one way us", "ucx_perftest", "ratio", "GB/s", "ucx_perftest", "ratio");
+  for (const Kind& kind : kKinds) {
+    const auto metrics_of = [&](const bench::TransportBenchRow& row) {
+      const std::string prefix = StrCat("transport/", kind.name, "/", row.num_bytes, "/");
+      std::vector<Metric> metrics = {{prefix + "one_way", row.one_way_us, "us"},
+                                     {prefix + "bandwidth", row.bytes_per_s / 1e9, "GB/s"}};
+      if (!has_perftest) return metrics;
+      metrics.push_back({prefix + "perftest_one_way", row.perftest_us, "us"});
+      metrics.push_back({prefix + "perftest_bandwidth", row.perftest_bytes_per_s / 1e9, "GB/s"});
+      metrics.push_back({prefix + "one_way_ratio", row.one_way_us / row.perftest_us, "1"});
+      metrics.push_back(
+          {prefix + "bandwidth_ratio", row.bytes_per_s / row.perftest_bytes_per_s, "1"});
+      return metrics;
+    };
+    const auto is_wanted = [&](const Metric& metric) {
+      return std::regex_search(metric.name, pattern);
+    };
+    bench::TransportBenchOptions options;
+    options.transports = kind.transports;
+    const auto add_size = [&](size_t num_bytes) {
+      const std::vector<Metric> names = metrics_of({.num_bytes = num_bytes});
+      if (std::any_of(names.begin(), names.end(), is_wanted)) options.sizes.push_back(num_bytes);
+    };
+    for (size_t num_bytes = 8; num_bytes < kMaxBytes; num_bytes *= 8) add_size(num_bytes);
+    add_size(kMaxBytes);
+    if (options.sizes.empty()) continue;
+    ASSIGN_OR_RETURN(const std::vector<bench::TransportBenchRow> rows,
+                     bench::MeasureTransport(options));
+    for (const bench::TransportBenchRow& row : rows) {
+      if (has_perftest && (row.perftest_us <= 0 || row.perftest_bytes_per_s <= 0)) {
+        return absl::UnavailableError(StrCat("ucx_perftest has failed over ", kind.transports,
+                                             " with ", row.num_bytes, " B"));
+      }
+      std::vector<Metric> metrics = metrics_of(row);
+      const auto column = [&](size_t i) {
+        return i < metrics.size() ? fmt::format("{:.2f}", metrics[i].value) : std::string("-");
+      };
+      report.table += fmt::format("{:14} {:>8} {:>12} {:>14} {:>7} {:>12} {:>14} {:>7}\n",
+                                  kind.name, Size(row.num_bytes), column(0), column(2), column(4),
+                                  column(1), column(3), column(5));
+      std::copy_if(metrics.begin(), metrics.end(), std::back_inserter(report.metrics), is_wanted);
+    }
+  }
+  if (report.metrics.empty()) {
+    return absl::InvalidArgumentError(StrCat("--filter ", filter, ": nothing matches"));
+  }
+  if (!has_perftest) {
+    report.table += "ucx_perftest is not installed; it comes with the package ucx-utils.\n";
+  }
+  return report;
 }
 
 constexpr Group kGroups[] = {
     {"actors", "what the engine costs: a firing, a step, a wake", RunActors},
     {"kernels", "CPU kernels at the sizes of a small GPT", RunKernels},
+    {"transport", "messages between two processes, beside ucx_perftest", RunTransport},
 };
 
 void List(const Environment& environment, bool is_json) {
@@ -154,7 +234,12 @@ absl::Status Bench(const Environment& environment, const Options& options) {
     return absl::InvalidArgumentError(
         StrCat("--filter ", options.filter, ": not a regular expression"));
   }
-  ASSIGN_OR_RETURN(const std::vector<Metric> metrics, chosen->run(options.filter));
+  ASSIGN_OR_RETURN(const Report report, chosen->run(options.filter));
+  const std::vector<Metric>& metrics = report.metrics;
+  if (!options.is_json && !report.table.empty()) {
+    environment.out << report.table;
+    return absl::OkStatus();
+  }
   if (!options.is_json) {
     for (const Metric& metric : metrics) {
       environment.out << fmt::format("{:60} {:12.6g} {}\n", metric.name, metric.value, metric.unit);
@@ -178,7 +263,9 @@ absl::Status Bench(const Environment& environment, const Options& options) {
 void AddBenchCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("bench", "Measure parts of Penstock on this machine");
-  command->add_option("NAME", options->name, "A group of measurements");
+  std::string names;
+  for (const Group& group : kGroups) names += StrCat(names.empty() ? "" : ", ", group.name);
+  command->add_option("NAME", options->name, StrCat("A group of measurements: ", names));
   command->add_option("--filter", options->filter,
                       "Only those whose name matches this regular expression");
   command->add_flag("--list", options->is_list, "Name the groups");

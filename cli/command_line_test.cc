@@ -274,6 +274,21 @@ TEST_F(CommandLineTest, BenchNamesItsGroups) {
   EXPECT_THAT(json["items"].get<std::vector<std::string>>(), Contains("kernels"));
 }
 
+TEST_F(CommandLineTest, BenchMeasuresTheTransport) {
+  const std::string size = "transport/shared_memory/2097152/";
+  const Outcome outcome =
+      Call({"bench", "transport", "--filter", size + ".*(one_way|bandwidth)$", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["name"], "transport");
+  const nlohmann::json& metrics = json["metrics"];
+  EXPECT_GT(metrics[size + "one_way"], 0);
+  EXPECT_GT(metrics[size + "bandwidth"], 0);
+  EXPECT_EQ(json["unit"][size + "one_way"], "us");
+  EXPECT_EQ(json["unit"][size + "bandwidth"], "GB/s");
+  EXPECT_FALSE(metrics.contains(size + "one_way_ratio"));
+}
+
 TEST_F(CommandLineTest, PlanTellsWhatItCompiled) {
   const std::string file = Path("job.plan");
   const Outcome outcome =

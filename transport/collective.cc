@@ -53,12 +53,17 @@ absl::Status CheckCounts(const CollectiveSpec& spec) {
   return absl::OkStatus();
 }
 
+bool CanViewAll(const CollectiveSpec& spec, const Endpoint& endpoint) {
+  return std::all_of(spec.devices.begin(), spec.devices.end(),
+                     [&endpoint](uint32_t device) { return endpoint.CanView(device); });
+}
+
 class StreamCollective final : public Collective {
  public:
   StreamCollective(const CollectiveSpec& spec, int rank, Endpoint& endpoint)
       : name_(StrCat(Name(spec.kind), " on channel ", spec.channel, ", rank ", rank, " of ",
                      spec.devices.size())),
-        schedule_(MakeSchedule(spec, rank, endpoint.can_view())),
+        schedule_(MakeSchedule(spec, rank, CanViewAll(spec, endpoint))),
         scratch_(schedule_.scratch_bytes) {
     for (const auto& stream : schedule_.streams) stream->Prepare();
     run_.endpoint = &endpoint;

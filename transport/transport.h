@@ -81,11 +81,13 @@ class Endpoint {
   // Receives exactly `num_bytes` into `data`; a message of another size fails both requests.
   virtual void Recv(uint32_t peer, Tag tag, void* data, size_t num_bytes, Request* request) = 0;
 
-  // True if View may be called: the peer's memory can be read where it lies.
+  // True if View may be called: every peer's memory can be read where it lies.
   virtual bool can_view() const = 0;
+  // The same of one peer.
+  virtual bool CanView(uint32_t /*peer*/) const { return can_view(); }
 
   // Receives without copying: when done, request->view points at the sender's bytes, which stay
-  // until Release. REQUIRES: can_view().
+  // until Release. REQUIRES: CanView(peer).
   virtual void View(uint32_t peer, Tag tag, size_t num_bytes, Request* request) = 0;
   // REQUIRES: `request` is a View that is kDone, and was not released.
   virtual void Release(Request* request) = 0;
@@ -99,6 +101,10 @@ class Endpoint {
   // Moves requests along; returns whether any changed state. Never blocks. A peer's sends may need
   // it after this side's own requests are done, so an owner goes on until no peer needs it.
   virtual bool Progress() = 0;
+
+  // The owner is about to sleep, unless one more Progress finds something: wake-ups come without
+  // delay from here on. An owner that just sleeps is woken too, but it may take a millisecond.
+  virtual void PrepareSleep() {}
 
   // Called from other threads' sends, receives and releases when this endpoint has something new to
   // progress, so that a sleeping owner wakes: at least once after anything that Progress has not
@@ -120,6 +126,11 @@ class Transport {
   virtual uint32_t num_devices() const = 0;
   // The endpoint of a device hosted by this process; made once. Owned by the transport.
   virtual absl::StatusOr<Endpoint*> OpenEndpoint(uint32_t device) = 0;
+  // Memory in which messages lie, such as a device's arena; it stays until the transport is gone.
+  // Known memory is moved faster, and receives in it may be filled at any time, by any thread.
+  virtual absl::Status RegisterMemory(void* /*data*/, size_t /*num_bytes*/) {
+    return absl::OkStatus();
+  }
   virtual TransportStats stats() const = 0;
 };
 

@@ -41,6 +41,9 @@ class FaultyEndpoint final : public Endpoint {
   }
 
   bool can_view() const override { return !options_.hide_views && inner_->can_view(); }
+  bool CanView(uint32_t peer) const override {
+    return !options_.hide_views && inner_->CanView(peer);
+  }
 
   void View(uint32_t peer, Tag tag, size_t num_bytes, Request* request) override {
     if (Held* held = Hold(peer, tag, false, request)) {
@@ -81,6 +84,8 @@ class FaultyEndpoint final : public Endpoint {
     if (is_holding && wakeup_) wakeup_();  // the owner must not sleep on what is held back here
     return !ended.empty();
   }
+
+  void PrepareSleep() override { inner_->PrepareSleep(); }
 
   void SetWakeup(std::function<void()> wakeup) override {
     wakeup_ = wakeup;
@@ -170,6 +175,9 @@ class FaultyTransport final : public Transport {
     return endpoint.get();
   }
 
+  absl::Status RegisterMemory(void* data, size_t num_bytes) override {
+    return inner_->RegisterMemory(data, num_bytes);
+  }
   TransportStats stats() const override { return inner_->stats(); }
 
  private:

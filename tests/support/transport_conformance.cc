@@ -457,6 +457,7 @@ TEST_P(TransportConformance, ThreadsExchangeRandomMessages) {
     return Tag{kGeneration, RandomWord({.seed = 78}, seed) % kNumChannels, i};
   };
   std::atomic<int> num_wrong{0};
+  std::atomic<uint32_t> num_finished{0};
   std::atomic<bool> is_late{false};
   const auto run = [&](uint32_t device) {
     struct Post {
@@ -529,6 +530,11 @@ TEST_P(TransportConformance, ThreadsExchangeRandomMessages) {
         if (operation->is_view) mine.Release(&request);
         return true;
       });
+    }
+    ++num_finished;
+    // What the others have sent comes back only while this side still makes progress.
+    while (num_finished < kDevices && !is_late) {
+      if (!mine.Progress()) std::this_thread::yield();
     }
   };
   std::vector<std::thread> threads;
@@ -730,7 +736,7 @@ TEST_P(TransportErrors, CancelRacesWithTheReceiver) {
   constexpr uint64_t kCount = 1500;
   constexpr size_t kSize = 512;
   std::atomic<uint64_t> num_cancelled{0}, num_wrong{0};
-  std::atomic<bool> is_late{false};
+  std::atomic<bool> is_late{false}, is_all_sent{false};
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   const auto await = [&](Endpoint& mine, Request& request) {
     while (!request.is_done() && !is_late) {
@@ -758,6 +764,7 @@ TEST_P(TransportErrors, CancelRacesWithTheReceiver) {
         std::fill(bytes.begin(), bytes.end(), uint8_t{255});
       }
     }
+    is_all_sent = true;
   });
   std::thread receiver([&] {
     Endpoint& mine = endpoint(1);
@@ -777,7 +784,9 @@ TEST_P(TransportErrors, CancelRacesWithTheReceiver) {
       if (bytes != Buffer(kSize, static_cast<uint8_t>(i % 250))) ++num_wrong;
     }
     // The last releases and returns still need the receiver's side.
-    for (int round = 0; round < kRestRounds; ++round) mine.Progress();
+    while (!is_all_sent) {
+      if (!mine.Progress()) std::this_thread::yield();
+    }
   });
   sender.join();
   receiver.join();
@@ -799,13 +808,14 @@ TEST_P(TransportErrors, CancelledReceivesRaceWithTheSender) {
       if (std::chrono::steady_clock::now() > deadline) is_late = true;
     }
   };
-  std::atomic<bool> is_received{false};
+  std::atomic<bool> is_received{false}, is_all_sent{false};
   std::thread sender([&] {
     Request send;
     for (uint64_t i = 0; i < kCount && !is_late; ++i) {
       endpoint(0).Send(1, {kGeneration, 0, 0}, &i, sizeof(i), kNoFlags, &send);
       await(endpoint(0), send);
     }
+    is_all_sent = true;
   });
   std::thread receiver([&] {
     std::mt19937_64 random(9);
@@ -825,6 +835,9 @@ TEST_P(TransportErrors, CancelledReceivesRaceWithTheSender) {
       ++i;
     }
     is_received = true;
+    while (!is_all_sent) {
+      if (!mine.Progress()) std::this_thread::yield();
+    }
   });
   receiver.join();
   sender.join();

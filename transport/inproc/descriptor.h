@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "transport/intrusive_queue.h"
 #include "transport/transport.h"
 
 namespace penstock::transport {
@@ -54,50 +55,7 @@ struct alignas(64) Descriptor {
 };
 static_assert(sizeof(Descriptor) == 64, "a descriptor is one cache line");
 
-// A first-in first-out list through Descriptor::next.
-class DescriptorQueue {
- public:
-  bool empty() const { return head_ == nullptr; }
-  Descriptor* front() const { return head_; }
-
-  void PushBack(Descriptor* descriptor) {
-    descriptor->next = nullptr;
-    (tail_ == nullptr ? head_ : tail_->next) = descriptor;
-    tail_ = descriptor;
-  }
-
-  void PushFront(Descriptor* descriptor) {
-    descriptor->next = head_;
-    head_ = descriptor;
-    if (tail_ == nullptr) tail_ = descriptor;
-  }
-
-  // REQUIRES: not empty.
-  Descriptor* PopFront() { return RemoveAfter(nullptr); }
-
-  // Removes the first element for which `is_it` holds; null if there is none.
-  template <typename Predicate>
-  Descriptor* RemoveFirst(Predicate is_it) {
-    Descriptor* previous = nullptr;
-    for (Descriptor* at = head_; at != nullptr; previous = at, at = at->next) {
-      if (is_it(*at)) return RemoveAfter(previous);
-    }
-    return nullptr;
-  }
-
- private:
-  // Removes the element behind `previous`, or the first one if that is null.
-  Descriptor* RemoveAfter(Descriptor* previous) {
-    Descriptor*& link = previous == nullptr ? head_ : previous->next;
-    Descriptor* removed = link;
-    link = removed->next;
-    if (removed == tail_) tail_ = previous;
-    return removed;
-  }
-
-  Descriptor* head_ = nullptr;
-  Descriptor* tail_ = nullptr;
-};
+using DescriptorQueue = IntrusiveQueue<Descriptor>;
 
 // A bounded lock-free queue between two threads (Lamport 1983, with each side caching the other's
 // index). A producer that finds it full is owed a notice: the consumer's TookSome returns true once

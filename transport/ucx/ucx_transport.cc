@@ -1,0 +1,214 @@
+#include "transport/ucx/ucx_transport.h"
+
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ucp/api/ucp.h>
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "transport/ucx/progress_thread.h"
+#include "transport/ucx/ucx_endpoint.h"
+#include "transport/ucx/wire.h"
+
+namespace penstock::transport {
+namespace {
+
+using ucx::FromUcs;
+using ucx::ProcessAddress;
+using ucx::ProgressThread;
+using ucx::UcxEndpoint;
+
+// Whether UCX_TLS lets UCX use shared memory; a setting for what it does not use makes it complain.
+bool MayShareMemory() {
+  const char* transports = std::getenv("UCX_TLS");
+  if (transports == nullptr) return true;
+  for (const std::string_view name : {"posix", "sysv", "sm", "shm", "mm", "all", "^"}) {
+    if (std::string_view(transports).find(name) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+// What is set where UCX's environment says nothing.
+absl::Status SetDefaults(const UcxOptions& options, ucp_config_t* config) {
+  const auto set = [config](const std::string& name, const std::string& value) {
+    if (std::getenv(StrCat("UCX_", name).c_str()) != nullptr) return absl::OkStatus();
+    return FromUcs(ucp_config_modify(config, name.c_str(), value.c_str()),
+                   StrCat(name, "=", value));
+  };
+  RETURN_IF_ERROR(set("NET_DEVICES", options.interfaces));
+  RETURN_IF_ERROR(set("KEEPALIVE_INTERVAL", "100ms"));
+  // Without, endpoints that handle errors do not use shared memory, and tcp slips in.
+  if (MayShareMemory()) RETURN_IF_ERROR(set("MM_ERROR_HANDLING", "y"));
+  return absl::OkStatus();
+}
+
+class UcxTransportImpl final : public UcxTransport {
+ public:
+  explicit UcxTransportImpl(const UcxOptions& options)
+      : options_(options), local_(CreateInprocTransport(options.transport)) {}
+
+  ~UcxTransportImpl() override {
+    thread_.reset();
+    bool are_closed = true;
+    for (const auto& endpoint : endpoints_) are_closed &= endpoint->Close();
+    endpoints_.clear();
+    if (!are_closed) return;
+    for (ucp_mem_h handle : memory_) ucp_mem_unmap(context_, handle);
+    if (context_ != nullptr) ucp_cleanup(context_);
+  }
+
+  absl::Status Open() {
+    const uint32_t num_devices = options_.transport.num_devices;
+    if (options_.num_local_devices == 0 || options_.first_device >= num_devices ||
+        options_.num_local_devices > num_devices - options_.first_device) {
+      return absl::InvalidArgumentError(StrCat(options_.num_local_devices, " local devices from ",
+                                               options_.first_device, " are not among the ",
+                                               num_devices, " of the transport"));
+    }
+    RETURN_IF_ERROR(OpenContext());
+    std::vector<UcxEndpoint*> endpoints;
+    for (uint32_t i = 0; i < options_.num_local_devices; ++i) {
+      const uint32_t device = options_.first_device + i;
+      ASSIGN_OR_RETURN(Endpoint * local, local_->OpenEndpoint(device));
+      ASSIGN_OR_RETURN(std::unique_ptr<UcxEndpoint> endpoint,
+                       UcxEndpoint::Create(options_, context_, device, local));
+      endpoints.push_back(endpoint.get());
+      endpoints_.push_back(std::move(endpoint));
+    }
+    ASSIGN_OR_RETURN(thread_, ProgressThread::Start(std::move(endpoints)));
+    return absl::OkStatus();
+  }
+
+  std::string name() const override { return "ucx"; }
+  uint32_t num_devices() const override { return options_.transport.num_devices; }
+
+  absl::StatusOr<Endpoint*> OpenEndpoint(uint32_t device) override {
+    if (!IsLocal(device)) {
+      return absl::InvalidArgumentError(StrCat("device ", device, " is not among the ",
+                                               options_.num_local_devices, " of this process from ",
+                                               options_.first_device));
+    }
+    return endpoints_[device - options_.first_device].get();
+  }
+
+  absl::Status RegisterMemory(void* data, size_t num_bytes) override {
+    if (num_bytes == 0) return absl::OkStatus();
+    ucp_mem_map_params_t params = {};
+    params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+    params.address = data;
+    params.length = num_bytes;
+    ucp_mem_h handle = nullptr;
+    RETURN_IF_ERROR(FromUcs(ucp_mem_map(context_, &params, &handle), "registering memory"));
+    {
+      const std::lock_guard lock(mutex_);
+      memory_.push_back(handle);
+    }
+    for (const auto& endpoint : endpoints_) endpoint->AddMemory(data, num_bytes, handle);
+    return absl::OkStatus();
+  }
+
+  TransportStats stats() const override {
+    TransportStats stats = local_->stats();
+    for (const auto& endpoint : endpoints_) endpoint->AddStats(&stats);
+    return stats;
+  }
+
+  std::string LocalAddress() const override {
+    ProcessAddress address;
+    address.generation = options_.transport.generation;
+    address.first_device = options_.first_device;
+    for (const auto& endpoint : endpoints_) address.devices.push_back(endpoint->address());
+    return ucx::EncodeAddress(address);
+  }
+
+  absl::Status Connect(uint32_t first_device, std::string_view bytes) override {
+    ASSIGN_OR_RETURN(const ProcessAddress address, ucx::DecodeAddress(bytes));
+    const uint32_t num_devices = options_.transport.num_devices;
+    if (address.generation != options_.transport.generation) {
+      return absl::FailedPreconditionError(StrCat("the address is of generation ",
+                                                  address.generation, ", the transport of ",
+                                                  options_.transport.generation));
+    }
+    if (address.first_device != first_device || first_device >= num_devices ||
+        address.devices.size() > num_devices - first_device) {
+      return absl::InvalidArgumentError(
+          StrCat("the address of ", address.devices.size(), " devices from ", address.first_device,
+                 " is not that of the process of device ", first_device));
+    }
+    for (uint32_t i = 0; i < address.devices.size(); ++i) {
+      const uint32_t device = first_device + i;
+      if (IsLocal(device)) {
+        return absl::InvalidArgumentError(StrCat("device ", device, " is of this process"));
+      }
+      for (const auto& endpoint : endpoints_) {
+        RETURN_IF_ERROR(endpoint->Connect(device, address.devices[i]));
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    processes_.emplace_back(first_device, static_cast<uint32_t>(address.devices.size()));
+    return absl::OkStatus();
+  }
+
+  void FailPeer(uint32_t device, const absl::Status& cause) override {
+    uint32_t first = device;
+    uint32_t count = 1;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [begin, size] : processes_) {
+        if (device - begin >= size) continue;
+        first = begin;
+        count = size;
+      }
+    }
+    if (IsLocal(first) || first >= num_devices()) return;
+    for (const auto& endpoint : endpoints_) {
+      for (uint32_t i = 0; i < count; ++i) endpoint->FailPeer(first + i, cause);
+    }
+  }
+
+ private:
+  bool IsLocal(uint32_t device) const {
+    return device - options_.first_device < options_.num_local_devices;
+  }
+
+  absl::Status OpenContext() {
+    ucp_config_t* config = nullptr;
+    RETURN_IF_ERROR(FromUcs(ucp_config_read(nullptr, nullptr, &config), "reading its settings"));
+    const absl::Status set = SetDefaults(options_, config);
+    ucp_params_t params = {};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED |
+                        UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
+    params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+    params.mt_workers_shared = 1;
+    params.estimated_num_eps = options_.transport.num_devices;
+    const ucs_status_t status = set.ok() ? ucp_init(&params, config, &context_) : UCS_OK;
+    ucp_config_release(config);
+    RETURN_IF_ERROR(set);
+    return FromUcs(status, "starting");
+  }
+
+  const UcxOptions options_;
+  const std::unique_ptr<Transport> local_;
+  ucp_context_h context_ = nullptr;
+  std::vector<std::unique_ptr<UcxEndpoint>> endpoints_;
+  std::unique_ptr<ProgressThread> thread_;
+
+  std::mutex mutex_;
+  std::vector<ucp_mem_h> memory_;                         // guarded by mutex_
+  std::vector<std::pair<uint32_t, uint32_t>> processes_;  // first device and number; by mutex_
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxTransport>> CreateUcxTransport(const UcxOptions& options) {
+  auto transport = std::make_unique<UcxTransportImpl>(options);
+  RETURN_IF_ERROR(transport->Open());
+  return transport;
+}
+
+}  // namespace penstock::transport

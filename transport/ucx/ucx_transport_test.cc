@@ -1,0 +1,812 @@
+// The conformance suite over UCX, and what happens when a peer dies or misbehaves. The peers that
+// die are this program, started again with a role: `ucx_transport_test --peer DEVICE ROLE`.
+#include "transport/ucx/ucx_transport.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <ucp/api/ucp.h>
+
+#include "base/collective.h"
+#include "base/strings.h"
+#include "tests/support/collective_reference.h"
+#include "tests/support/transport_conformance.h"
+#include "transport/collective.h"
+#include "transport/transport.h"
+#include "transport/ucx/wire.h"
+
+extern char** environ;
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using transport::CreateUcxTransport;
+using transport::Endpoint;
+using transport::kNoFlags;
+using transport::Request;
+using transport::Tag;
+using transport::TransportOptions;
+using transport::TransportStats;
+using transport::UcxOptions;
+using transport::UcxTransport;
+
+constexpr std::chrono::seconds kPatience{30};
+constexpr uint32_t kGeneration = 7;
+
+// Holds the environment variable UCX_TLS; empty: what UCX chooses.
+class TransportsGuard {
+ public:
+  explicit TransportsGuard(const std::string& transports) {
+    if (!transports.empty()) setenv("UCX_TLS", transports.c_str(), 1);
+  }
+  ~TransportsGuard() { unsetenv("UCX_TLS"); }
+};
+
+std::unique_ptr<UcxTransport> MakeTransport(const UcxOptions& options) {
+  auto transport = CreateUcxTransport(options);
+  if (!transport.ok()) {
+    ADD_FAILURE() << transport.status();
+    std::abort();
+  }
+  return *std::move(transport);
+}
+
+// A transport for every `devices_per_process` devices, joined as those of separate processes are.
+class UcxFabric final : public TestFabric {
+ public:
+  UcxFabric(const TransportOptions& options, uint32_t devices_per_process) {
+    for (uint32_t first = 0; first < options.num_devices; first += devices_per_process) {
+      UcxOptions ucx;
+      ucx.transport = options;
+      ucx.first_device = first;
+      ucx.num_local_devices = std::min(devices_per_process, options.num_devices - first);
+      transports_.push_back(MakeTransport(ucx));
+      for (uint32_t i = 0; i < ucx.num_local_devices; ++i) {
+        endpoints_.push_back(*transports_.back()->OpenEndpoint(first + i));
+      }
+    }
+    for (uint32_t i = 0; i < transports_.size(); ++i) {
+      for (uint32_t j = 0; j < transports_.size(); ++j) {
+        if (i == j) continue;
+        EXPECT_EQ(transports_[i]->Connect(j * devices_per_process, transports_[j]->LocalAddress()),
+                  absl::OkStatus());
+      }
+    }
+  }
+
+  Endpoint& endpoint(uint32_t device) override { return *endpoints_[device]; }
+  UcxTransport& transport(uint32_t process) { return *transports_[process]; }
+
+  TransportStats stats() const override {
+    TransportStats sum;
+    for (const auto& transport : transports_) {
+      const TransportStats stats = transport->stats();
+      sum.messages += stats.messages;
+      sum.bytes += stats.bytes;
+      sum.dropped += stats.dropped;
+    }
+    return sum;
+  }
+
+ private:
+  std::vector<std::unique_ptr<UcxTransport>> transports_;
+  std::vector<Endpoint*> endpoints_;
+};
+
+FabricParam MakeParam(const std::string& name, const std::string& transports,
+                      uint32_t devices_per_process) {
+  return {name, [=](const TransportOptions& options) -> std::unique_ptr<TestFabric> {
+            const TransportsGuard guard(transports);
+            return std::make_unique<UcxFabric>(options, devices_per_process);
+          }};
+}
+
+const auto kFabrics =
+    ::testing::Values(MakeParam("SharedMemory", "posix", 1), MakeParam("Tcp", "tcp", 1),
+                      MakeParam("Chosen", "", 1), MakeParam("TwoDevicesAProcess", "", 2));
+
+INSTANTIATE_TEST_SUITE_P(Ucx, TransportConformance, kFabrics, FabricParamName);
+INSTANTIATE_TEST_SUITE_P(Ucx, TransportErrors, kFabrics, FabricParamName);
+
+// --- Peers in processes of their own -------------------------------------------------------------
+
+constexpr int kPeerFd = 3;
+constexpr uint32_t kSurvivor = 0;
+constexpr uint32_t kVictim = 1;
+constexpr uint32_t kBystander = 2;
+constexpr size_t kLargeBytes = 64 << 20;
+
+UcxOptions OptionsOf(uint32_t device) {
+  UcxOptions options;
+  options.transport = {.num_devices = 3, .generation = kGeneration, .num_channels = 4};
+  options.first_device = device;
+  options.answer_timeout = std::chrono::seconds(1);
+  return options;
+}
+
+bool Await(int fd, short events) {
+  pollfd entry = {fd, events, 0};
+  return poll(&entry, 1, std::chrono::milliseconds(kPatience).count()) == 1;
+}
+
+bool WriteFrame(int fd, const std::string& bytes) {
+  const auto size = static_cast<uint32_t>(bytes.size());
+  std::string frame(reinterpret_cast<const char*>(&size), sizeof(size));
+  frame += bytes;
+  return send(fd, frame.data(), frame.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(frame.size());
+}
+
+bool ReadFrame(int fd, std::string* bytes) {
+  const auto read_all = [fd](void* to, size_t size) {
+    auto* at = static_cast<char*>(to);
+    while (size > 0) {
+      if (!Await(fd, POLLIN)) return false;
+      const ssize_t got = read(fd, at, size);
+      if (got <= 0) return false;
+      at += got;
+      size -= static_cast<size_t>(got);
+    }
+    return true;
+  };
+  uint32_t size = 0;
+  if (!read_all(&size, sizeof(size)) || size > 1 << 20) return false;
+  bytes->resize(size);
+  return read_all(bytes->data(), size);
+}
+
+// Returns whether it came about in time.
+bool DriveUntil(Endpoint& endpoint, const std::function<bool()>& is_reached) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!is_reached()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    if (!endpoint.Progress()) std::this_thread::yield();
+  }
+  return true;
+}
+
+// What a peer does; it ends by being killed, or with an exit status that says what went wrong.
+int RunPeer(uint32_t device, const std::string& role) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  auto transport = MakeTransport(OptionsOf(device));
+  std::string address;
+  if (!WriteFrame(kPeerFd, transport->LocalAddress())) return 9;
+  if (role == "stop-unconnected") raise(SIGSTOP);
+  if (!ReadFrame(kPeerFd, &address)) return 10;
+  if (!transport->Connect(kSurvivor, address).ok()) return 11;
+  Endpoint& endpoint = **transport->OpenEndpoint(device);
+  std::vector<uint8_t> large(kLargeBytes, role == "send-large" ? 1 : 0);
+  uint64_t value = 0;
+  Request request;
+  const auto is_done = [&request] { return request.is_done(); };
+  if (role == "echo") {
+    for (uint64_t i = 0;; ++i) {
+      endpoint.Recv(kSurvivor, {kGeneration, 0, i}, &value, sizeof(value), &request);
+      if (!DriveUntil(endpoint, is_done)) return 12;
+      endpoint.Send(kSurvivor, {kGeneration, 1, i}, &value, sizeof(value), kNoFlags, &request);
+      if (!DriveUntil(endpoint, is_done)) return 13;
+    }
+  }
+  if (role == "receive-first") {
+    endpoint.Recv(kSurvivor, {kGeneration, 0, 0}, &value, sizeof(value), &request);
+    if (!DriveUntil(endpoint, is_done)) return 14;
+  }
+  if (role == "receive-large") {
+    const volatile uint8_t* front = large.data();
+    endpoint.Recv(kSurvivor, {kGeneration, 1, 0}, large.data(), large.size(), &request);
+    if (!DriveUntil(endpoint, [&] { return *front != 0; })) return 15;
+    if (request.is_done()) return 16;
+  }
+  if (role == "send-large") {
+    endpoint.Send(kSurvivor, {kGeneration, 1, 0}, large.data(), large.size(), kNoFlags, &request);
+    DriveUntil(endpoint, is_done);
+    return 17;
+  }
+  // What happens next happens to a process that does not move any more.
+  raise(SIGSTOP);
+  return 18;
+}
+
+class PeerProcess {
+ public:
+  PeerProcess(uint32_t device, const std::string& role) {
+    int fds[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    // dup2 of a descriptor onto itself would keep it closed on exec.
+    const int duplicate = fcntl(fds[1], F_DUPFD_CLOEXEC, kPeerFd + 1);
+    posix_spawn_file_actions_adddup2(&actions, duplicate, kPeerFd);
+    std::string program = "/proc/self/exe", flag = "--peer", number = StrCat(device), name = role;
+    char* arguments[] = {program.data(), flag.data(), number.data(), name.data(), nullptr};
+    EXPECT_EQ(posix_spawn(&pid_, program.c_str(), &actions, nullptr, arguments, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(fds[1]);
+    close(duplicate);
+    fd_ = fds[0];
+  }
+
+  ~PeerProcess() {
+    Kill();
+    close(fd_);
+  }
+
+  void Join(UcxTransport& transport, uint32_t device) {
+    std::string address;
+    ASSERT_TRUE(ReadFrame(fd_, &address));
+    ASSERT_EQ(transport.Connect(device, address), absl::OkStatus());
+    ASSERT_TRUE(WriteFrame(fd_, transport.LocalAddress()));
+  }
+
+  bool Read(std::string* bytes) { return ReadFrame(fd_, bytes); }
+
+  // Whether it has stopped itself, or ended.
+  bool HasStopped() {
+    int status = 0;
+    if (waitpid(pid_, &status, WNOHANG | WUNTRACED) != pid_) return false;
+    EXPECT_TRUE(WIFSTOPPED(status)) << "the peer has ended with " << WEXITSTATUS(status);
+    return true;
+  }
+
+  // Kills and reaps it: to shared memory a zombie is alive.
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(std::exchange(pid_, -1), nullptr, 0);
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int fd_ = -1;
+};
+
+// A peer is killed in every phase of a transfer; whatever we wanted of it fails in time, and
+// another peer goes on answering.
+class PeerDeathTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void Start(const std::string& role) {
+    const TransportsGuard guard(GetParam());
+    transport_ = MakeTransport(OptionsOf(kSurvivor));
+    endpoint_ = *transport_->OpenEndpoint(kSurvivor);
+    victim_ = std::make_unique<PeerProcess>(kVictim, role);
+    bystander_ = std::make_unique<PeerProcess>(kBystander, "echo");
+    ASSERT_NO_FATAL_FAILURE(victim_->Join(*transport_, kVictim));
+    ASSERT_NO_FATAL_FAILURE(bystander_->Join(*transport_, kBystander));
+    ExpectEcho();
+  }
+
+  void TearDown() override {
+    if (transport_ != nullptr && !HasFatalFailure()) ExpectEcho();
+    if (victim_ != nullptr) victim_->Kill();
+    victim_.reset();
+    bystander_.reset();
+    transport_.reset();
+  }
+
+  void ExpectEcho() {
+    uint64_t sent = 100 + round_, received = 0;
+    Request send, recv;
+    endpoint_->Recv(kBystander, {kGeneration, 1, round_}, &received, 8, &recv);
+    endpoint_->Send(kBystander, {kGeneration, 0, round_}, &sent, 8, kNoFlags, &send);
+    ++round_;
+    ASSERT_TRUE(DriveUntil(*endpoint_, [&] { return send.is_done() && recv.is_done(); }));
+    if (may_block_others_ && !recv.status.ok()) {
+      EXPECT_EQ(recv.status.code(), absl::StatusCode::kUnavailable) << recv.status;
+      return;
+    }
+    EXPECT_EQ(recv.status, absl::OkStatus());
+    EXPECT_EQ(received, sent);
+  }
+
+  void AwaitStop() {
+    ASSERT_TRUE(DriveUntil(*endpoint_, [&] { return victim_->HasStopped(); }));
+  }
+
+  void ExpectGone(Request& request) {
+    ASSERT_TRUE(DriveUntil(*endpoint_, [&] { return request.is_done(); }));
+    EXPECT_EQ(request.status.code(), absl::StatusCode::kUnavailable) << request.status;
+    EXPECT_THAT(std::string(request.status.message()), HasSubstr("device 1"));
+  }
+
+  // Nothing more can be wanted of the dead.
+  void ExpectRefusal() {
+    Request send, recv;
+    endpoint_->Send(kVictim, {kGeneration, 3, 99}, &value_, 8, kNoFlags, &send);
+    endpoint_->Recv(kVictim, {kGeneration, 3, 99}, &value_, 8, &recv);
+    ExpectGone(send);
+    ExpectGone(recv);
+  }
+
+  std::unique_ptr<UcxTransport> transport_;
+  Endpoint* endpoint_ = nullptr;
+  std::unique_ptr<PeerProcess> victim_, bystander_;
+  uint64_t value_ = 5;
+  uint64_t round_ = 0;
+  // The victim may have died while it wrote into our queue, see ucx_transport.h.
+  bool may_block_others_ = false;
+  std::vector<uint8_t> large_ = std::vector<uint8_t>(kLargeBytes);
+};
+
+TEST_P(PeerDeathTest, BeforeItHasSentAnything) {
+  ASSERT_NO_FATAL_FAILURE(Start("receive-first"));
+  Request recv, first;
+  endpoint_->Recv(kVictim, {kGeneration, 2, 0}, large_.data(), large_.size(), &recv);
+  endpoint_->Send(kVictim, {kGeneration, 0, 0}, &value_, 8, kNoFlags, &first);
+  ASSERT_NO_FATAL_FAILURE(AwaitStop());
+  EXPECT_EQ(recv.state, Request::State::kPending);
+  victim_->Kill();
+  ExpectGone(recv);
+  ExpectRefusal();
+}
+
+TEST_P(PeerDeathTest, BeforeAnythingWasExchanged) {
+  ASSERT_NO_FATAL_FAILURE(Start("stop"));
+  ASSERT_NO_FATAL_FAILURE(AwaitStop());
+  victim_->Kill();
+  Request recv, send;
+  endpoint_->Recv(kVictim, {kGeneration, 2, 0}, &value_, 8, &recv);
+  endpoint_->Send(kVictim, {kGeneration, 2, 0}, &value_, 8, kNoFlags, &send);
+  transport_->FailPeer(kVictim, absl::AbortedError("killed"));
+  ExpectGone(recv);
+  ExpectGone(send);
+  ExpectRefusal();
+}
+
+// The announcement or the bytes have come, but nothing has asked for them.
+TEST_P(PeerDeathTest, WhileSendsWaitForItsReceives) {
+  ASSERT_NO_FATAL_FAILURE(Start("receive-first"));
+  Request small, large, first;
+  endpoint_->Send(kVictim, {kGeneration, 2, 0}, &value_, 8, kNoFlags, &small);
+  endpoint_->Send(kVictim, {kGeneration, 2, 1}, large_.data(), large_.size(), kNoFlags, &large);
+  endpoint_->Send(kVictim, {kGeneration, 0, 0}, &value_, 8, kNoFlags, &first);
+  ASSERT_NO_FATAL_FAILURE(AwaitStop());
+  EXPECT_EQ(small.state, Request::State::kPending);
+  EXPECT_EQ(large.state, Request::State::kPending);
+  victim_->Kill();
+  ExpectGone(small);
+  ExpectGone(large);
+  ExpectRefusal();
+}
+
+TEST_P(PeerDeathTest, AmidItsReceive) {
+  ASSERT_NO_FATAL_FAILURE(Start("receive-large"));
+  std::fill(large_.begin(), large_.end(), 1);
+  Request send;
+  endpoint_->Send(kVictim, {kGeneration, 1, 0}, large_.data(), large_.size(), kNoFlags, &send);
+  ASSERT_NO_FATAL_FAILURE(AwaitStop());
+  EXPECT_EQ(send.state, Request::State::kPending);
+  victim_->Kill();
+  ExpectGone(send);
+  ExpectRefusal();
+}
+
+TEST_P(PeerDeathTest, AmidItsSend) {
+  ASSERT_NO_FATAL_FAILURE(Start("send-large"));
+  const volatile uint8_t* front = large_.data();
+  Request recv;
+  endpoint_->Recv(kVictim, {kGeneration, 1, 0}, large_.data(), large_.size(), &recv);
+  ASSERT_TRUE(DriveUntil(*endpoint_, [&] { return *front != 0; }));
+  victim_->Kill();
+  may_block_others_ = GetParam() != "tcp";
+  ASSERT_EQ(recv.state, Request::State::kPending) << "nothing was left to interrupt";
+  ExpectGone(recv);
+  ExpectRefusal();
+}
+
+// What it has taken or refused it may have said or not: the send ends either way.
+TEST_P(PeerDeathTest, AfterItsReceive) {
+  ASSERT_NO_FATAL_FAILURE(Start("receive-first"));
+  Request send;
+  endpoint_->Send(kVictim, {kGeneration, 0, 0}, &value_, 8, kNoFlags, &send);
+  ASSERT_NO_FATAL_FAILURE(AwaitStop());
+  victim_->Kill();
+  ASSERT_TRUE(DriveUntil(*endpoint_, [&] { return send.is_done(); }));
+  Request recv;
+  endpoint_->Recv(kVictim, {kGeneration, 2, 0}, &value_, 8, &recv);
+  ExpectGone(recv);
+  ExpectRefusal();
+}
+
+// A peer that stands still is not dead, but it does not answer.
+TEST_P(PeerDeathTest, CancelDoesNotWaitForOneThatStandsStill) {
+  ASSERT_NO_FATAL_FAILURE(Start("receive-first"));
+  Request small, large, recv, first;
+  endpoint_->Send(kVictim, {kGeneration, 2, 0}, &value_, 8, kNoFlags, &small);
+  endpoint_->Send(kVictim, {kGeneration, 2, 1}, large_.data(), large_.size(), kNoFlags, &large);
+  endpoint_->Recv(kVictim, {kGeneration, 2, 0}, &value_, 8, &recv);
+  endpoint_->Send(kVictim, {kGeneration, 0, 0}, &value_, 8, kNoFlags, &first);
+  ASSERT_NO_FATAL_FAILURE(AwaitStop());
+  for (Request* request : {&small, &large, &recv}) endpoint_->Cancel(request);
+  EXPECT_EQ(recv.status.code(), absl::StatusCode::kCancelled);
+  ExpectGone(small);
+  ExpectGone(large);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ucx, PeerDeathTest, ::testing::Values("posix", "tcp", ""),
+                         [](const ::testing::TestParamInfo<std::string>& info) {
+                           return info.param.empty() ? std::string("chosen") : info.param;
+                         });
+
+// --- Bounds, owners, memory ----------------------------------------------------------------------
+
+TEST(UcxTransportTest, NothingWaitsLongerThanItsBound) {
+  UcxOptions options = OptionsOf(0);
+  options.request_timeout = std::chrono::seconds(1);
+  auto mine = MakeTransport(options);
+  auto other = MakeTransport(OptionsOf(1));
+  ASSERT_EQ(mine->Connect(1, other->LocalAddress()), absl::OkStatus());
+  ASSERT_EQ(other->Connect(0, mine->LocalAddress()), absl::OkStatus());
+  Endpoint& endpoint = **mine->OpenEndpoint(0);
+  Request send, recv;
+  uint64_t sent = 1, received = 0;
+  endpoint.Send(1, {kGeneration, 0, 0}, &sent, 8, kNoFlags, &send);
+  endpoint.Recv(1, {kGeneration, 0, 0}, &received, 8, &recv);
+  ASSERT_TRUE(DriveUntil(endpoint, [&] {
+    (*other->OpenEndpoint(1))->Progress();
+    return send.is_done() && recv.is_done();
+  }));
+  EXPECT_EQ(send.status.code(), absl::StatusCode::kDeadlineExceeded) << send.status;
+  EXPECT_EQ(recv.status.code(), absl::StatusCode::kDeadlineExceeded) << recv.status;
+}
+
+// Closed at any moment of a connection's making, known or not: UCX itself would abort.
+TEST(UcxTransportTest, ClosesAmidConnecting) {
+  const TransportsGuard guard("tcp");
+  for (int round = 0; round < 20; ++round) {
+    auto mine = MakeTransport(OptionsOf(0));
+    auto other = MakeTransport(OptionsOf(1));
+    ASSERT_EQ(mine->Connect(1, other->LocalAddress()), absl::OkStatus());
+    if (round % 4 == 0) {
+      ASSERT_EQ(other->Connect(0, mine->LocalAddress()), absl::OkStatus());
+    }
+    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(200) * round;
+    while (std::chrono::steady_clock::now() < end) (*mine->OpenEndpoint(0))->Progress();
+    (round % 2 == 0 ? mine : other).reset();
+  }
+}
+
+void CloseWithoutAConnection() {
+  const TransportsGuard guard("tcp");
+  PeerProcess peer(1, "stop-unconnected");
+  auto mine = MakeTransport(OptionsOf(0));
+  std::string address;
+  bool is_ok = peer.Read(&address);
+  while (is_ok && !peer.HasStopped()) std::this_thread::yield();
+  is_ok = is_ok && mine->Connect(1, address).ok();
+  mine.reset();
+  peer.Kill();
+  std::_Exit(is_ok ? 0 : 1);
+}
+
+// A peer that stands still does not connect: after the bound the worker is left behind. That is in
+// a process of its own, since what is left behind is a leak.
+TEST(UcxTransportTest, ClosesWithoutAConnection) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(CloseWithoutAConnection(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST(UcxTransportTest, FailedPeersAreNamedWithTheirCause) {
+  UcxFabric fabric({.num_devices = 6, .generation = kGeneration, .num_channels = 1}, 2);
+  Request recv, other;
+  uint64_t received = 0;
+  fabric.endpoint(0).Recv(3, {kGeneration, 0, 0}, &received, 8, &recv);
+  fabric.endpoint(0).Recv(4, {kGeneration, 0, 0}, &received, 8, &other);
+  fabric.transport(0).FailPeer(2, absl::AbortedError("killed"));  // of the process of device 3
+  ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] { return recv.is_done(); }));
+  EXPECT_EQ(recv.status, absl::UnavailableError("device 3 is gone: killed"));
+  EXPECT_EQ(other.state, Request::State::kPending);
+}
+
+// Its owner computes: the progress thread fills a register, and only the owner ends the request.
+TEST(UcxTransportTest, RegisteredMemoryIsFilledWhileTheOwnerIsAway) {
+  UcxFabric fabric({.num_devices = 2, .generation = kGeneration, .num_channels = 1}, 1);
+  std::vector<uint8_t> sent(5 << 20, 3), received(sent.size() + 64);
+  ASSERT_EQ(fabric.transport(1).RegisterMemory(received.data(), received.size()), absl::OkStatus());
+  std::atomic<int> wakes = 0;
+  fabric.endpoint(1).SetWakeup([&wakes] { ++wakes; });
+  Request send, recv;
+  fabric.endpoint(1).Recv(0, {kGeneration, 0, 0}, &received[64], sent.size(), &recv);
+  fabric.endpoint(0).Send(1, {kGeneration, 0, 0}, sent.data(), sent.size(), kNoFlags, &send);
+  ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] { return send.is_done(); }));
+  EXPECT_EQ(send.status, absl::OkStatus());
+  EXPECT_GT(wakes, 0);
+  EXPECT_EQ(recv.state, Request::State::kPending);
+  EXPECT_TRUE(fabric.endpoint(1).Progress());
+  EXPECT_EQ(recv.state, Request::State::kDone);
+  EXPECT_TRUE(std::equal(sent.begin(), sent.end(), received.begin() + 64));
+}
+
+// Both sides say that they are about to sleep, as executors do.
+TEST(UcxTransportTest, PreparedSleepersAreWoken) {
+  UcxFabric fabric({.num_devices = 2, .generation = kGeneration, .num_channels = 1}, 1);
+  constexpr uint64_t kRounds = 200;
+  std::atomic<int> num_late = 0;
+  const auto run = [&](uint32_t device) {
+    Endpoint& mine = fabric.endpoint(device);
+    int fds[2];
+    ASSERT_EQ(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
+    mine.SetWakeup([fd = fds[1]] { EXPECT_EQ(write(fd, "w", 1), 1); });
+    const auto await = [&](const Request& request) {
+      while (!request.is_done() && num_late == 0) {
+        if (mine.Progress()) continue;
+        mine.PrepareSleep();
+        if (mine.Progress() || request.is_done()) continue;
+        if (!Await(fds[0], POLLIN)) ++num_late;
+        char drained[64];
+        while (read(fds[0], drained, sizeof(drained)) > 0) {
+        }
+      }
+    };
+    for (uint64_t i = 0; i < kRounds && num_late == 0; ++i) {
+      uint64_t value = i;
+      Request request;
+      for (bool is_send : {device == 0, device == 1}) {
+        if (is_send) {
+          mine.Send(1 - device, {kGeneration, 0, i}, &value, 8, kNoFlags, &request);
+        } else {
+          mine.Recv(1 - device, {kGeneration, 0, i}, &value, 8, &request);
+        }
+        await(request);
+        EXPECT_EQ(request.status, absl::OkStatus());
+        EXPECT_EQ(value, i);
+      }
+    }
+    mine.SetWakeup(nullptr);
+    close(fds[0]);
+    close(fds[1]);
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
+  EXPECT_EQ(num_late, 0) << "a thread was not woken";
+}
+
+TEST(UcxTransportTest, ViewsOnlyWhatIsInTheProcess) {
+  UcxFabric fabric({.num_devices = 4, .generation = kGeneration, .num_channels = 1}, 2);
+  EXPECT_FALSE(fabric.endpoint(0).can_view());
+  EXPECT_TRUE(fabric.endpoint(0).CanView(1));
+  EXPECT_FALSE(fabric.endpoint(0).CanView(2));
+}
+
+// --- Collectives ---------------------------------------------------------------------------------
+
+// Every kind, over devices of which some share a process: pieces long and short, several runs.
+TEST(UcxTransportTest, CollectivesGiveWhatTheyAreDefinedToGive) {
+  constexpr int kRanks = 4;
+  UcxFabric fabric({.num_devices = kRanks, .generation = kGeneration, .num_channels = 12}, 2);
+  uint32_t channel = 0;
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
+        CollectiveKind::kAllToAll, CollectiveKind::kBroadcast, CollectiveKind::kPermute}) {
+    for (const CollectiveAlgorithm algorithm :
+         {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing}) {
+      CollectiveSpec spec;
+      spec.kind = kind;
+      spec.algorithm = algorithm;
+      spec.channel = channel++;
+      spec.devices = {2, 0, 3, 1};
+      const size_t num_counts = kind == CollectiveKind::kAllToAll    ? kRanks * kRanks
+                                : kind == CollectiveKind::kBroadcast ? 1
+                                                                     : kRanks;
+      for (size_t i = 0; i < num_counts; ++i) {
+        spec.counts.push_back(i % 3 == 2 ? 5 : 20000 + 7 * static_cast<int64_t>(i));
+      }
+      if (kind == CollectiveKind::kPermute) spec.peers = {1, 2, 3, 0};
+      spec.chunk_bytes = 64 << 10;
+      SCOPED_TRACE(Describe(spec));
+      ASSERT_EQ(transport::CheckCollective(spec, kRanks), absl::OkStatus());
+      std::vector<std::unique_ptr<transport::Collective>> ranks;
+      for (int rank = 0; rank < kRanks; ++rank) {
+        ranks.push_back(
+            *transport::CreateCollective(spec, rank, fabric.endpoint(spec.devices[rank])));
+      }
+      for (uint64_t run = 0; run < 3; ++run) {
+        std::vector<Bytes> inputs, outputs;
+        for (int rank = 0; rank < kRanks; ++rank) {
+          inputs.push_back(RandomElements(spec.dtype, InputCount(spec, rank), 10 * run + rank));
+          outputs.emplace_back(OutputCount(spec, rank) * ByteSize(spec.dtype));
+        }
+        for (int rank = 0; rank < kRanks; ++rank) {
+          ranks[rank]->Start(inputs[rank].data(), outputs[rank].data(), run, kNoFlags);
+        }
+        ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] {
+          bool are_over = true;
+          for (uint32_t device = 1; device < kRanks; ++device) fabric.endpoint(device).Progress();
+          for (const auto& rank : ranks) are_over &= rank->Poll();
+          return are_over;
+        }));
+        for (const auto& rank : ranks) ASSERT_EQ(rank->status(), absl::OkStatus());
+        EXPECT_EQ(outputs, ReferenceCollective(spec, inputs));
+      }
+    }
+  }
+}
+
+// --- Addresses -----------------------------------------------------------------------------------
+
+TEST(UcxTransportTest, RefusesAddresses) {
+  auto mine = MakeTransport(OptionsOf(0));
+  const auto code = [&mine](uint32_t first_device, const std::string& address) {
+    return mine->Connect(first_device, address).code();
+  };
+  UcxOptions options = OptionsOf(1);
+  const std::string good = MakeTransport(options)->LocalAddress();
+  EXPECT_EQ(code(2, good), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(1, ""), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(0, mine->LocalAddress()), absl::StatusCode::kInvalidArgument);
+  options.transport.generation = kGeneration - 1;
+  EXPECT_EQ(code(1, MakeTransport(options)->LocalAddress()), absl::StatusCode::kFailedPrecondition);
+  options.transport = {.num_devices = 9, .generation = kGeneration, .num_channels = 4};
+  options.num_local_devices = 8;
+  EXPECT_EQ(code(1, MakeTransport(options)->LocalAddress()), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(UcxTransportTest, ChecksItsOptions) {
+  UcxOptions options = OptionsOf(3);
+  EXPECT_EQ(CreateUcxTransport(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options = OptionsOf(1);
+  options.num_local_devices = 3;
+  EXPECT_EQ(CreateUcxTransport(options).status().code(), absl::StatusCode::kInvalidArgument);
+  auto transport = MakeTransport(OptionsOf(1));
+  EXPECT_EQ(transport->name(), "ucx");
+  EXPECT_EQ(transport->OpenEndpoint(0).status().code(), absl::StatusCode::kInvalidArgument);
+  Request send;
+  (*transport->OpenEndpoint(1))->Send(0, {kGeneration, 0, 0}, nullptr, 0, kNoFlags, &send);
+  EXPECT_EQ(send.status.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// --- Messages from strangers ---------------------------------------------------------------------
+
+// A UCX worker that sends what it likes to a device.
+class Stranger {
+ public:
+  explicit Stranger(const std::string& worker_address) {
+    ucp_config_t* config = nullptr;
+    EXPECT_EQ(ucp_config_read(nullptr, nullptr, &config), UCS_OK);
+    EXPECT_EQ(ucp_config_modify(config, "TLS", "tcp"), UCS_OK);
+    ucp_params_t params = {};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES;
+    params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+    EXPECT_EQ(ucp_init(&params, config, &context_), UCS_OK);
+    ucp_config_release(config);
+    ucp_worker_params_t worker = {};
+    EXPECT_EQ(ucp_worker_create(context_, &worker, &worker_), UCS_OK);
+    ucp_ep_params_t ep = {};
+    ep.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+    ep.address = reinterpret_cast<const ucp_address_t*>(worker_address.data());
+    ep.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    EXPECT_EQ(ucp_ep_create(worker_, &ep, &ep_), UCS_OK);
+  }
+
+  ~Stranger() {
+    ucp_request_param_t param = {};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    ucs_status_ptr_t request = ucp_ep_close_nbx(ep_, &param);
+    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
+    ucp_worker_destroy(worker_);
+    ucp_cleanup(context_);
+  }
+
+  // `header` and `data` stay until the stranger goes.
+  void Send(unsigned id, const void* header, size_t header_bytes, const void* data,
+            size_t num_bytes) {
+    ucp_request_param_t param = {};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags =
+        num_bytes > transport::ucx::kMaxEagerBytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+    ucs_status_ptr_t request =
+        ucp_am_send_nbx(ep_, id, header, header_bytes, data, num_bytes, &param);
+    EXPECT_FALSE(UCS_PTR_IS_ERR(request));
+    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
+  }
+
+  void Progress() { ucp_worker_progress(worker_); }
+
+ private:
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  ucp_ep_h ep_ = nullptr;
+};
+
+TEST(UcxTransportTest, WhatDoesNotFitIsDroppedAndCounted) {
+  using namespace transport::ucx;
+  const TransportsGuard guard("tcp");
+  auto mine = MakeTransport(OptionsOf(0));
+  auto other = MakeTransport(OptionsOf(1));
+  ASSERT_EQ(mine->Connect(1, other->LocalAddress()), absl::OkStatus());
+  Endpoint& endpoint = **mine->OpenEndpoint(0);
+  const ProcessAddress address = *DecodeAddress(mine->LocalAddress());
+  Stranger stranger(address.devices[0].worker);
+
+  uint64_t received = 0;
+  Request recv;
+  endpoint.Recv(1, {kGeneration, 2, 4}, &received, 8, &recv);
+  std::vector<uint8_t> bytes(1 << 16, 6);
+  MessageHeader good;
+  good.origin = {address.devices[0].key, kGeneration, 1};
+  good.serial = 10;
+  good.channel = 2;
+  good.sequence = 4;
+  good.num_bytes = 8;
+  std::vector<MessageHeader> headers(12, good);
+  headers[0].origin.key ^= 1;
+  headers[1].origin.generation -= 1;
+  headers[2].origin.source = 0;  // itself
+  headers[3].origin.source = 3;  // no such device
+  headers[4].origin.source = 0xffffffff;
+  headers[5].channel = 4;
+  headers[6].num_bytes = 9;  // truncated
+  headers[7].num_bytes = ~uint64_t{0};
+  headers[8].num_bytes = bytes.size() + 1;
+  uint64_t num_dropped = 0;
+  for (int i = 0; i < 8; ++i, ++num_dropped) {
+    stranger.Send(kMessageId, &headers[i], sizeof(good), bytes.data(), 8);
+  }
+  stranger.Send(kMessageId, &headers[8], sizeof(good), bytes.data(), bytes.size());
+  stranger.Send(kMessageId, &headers[9], sizeof(good) - 1, bytes.data(), 8);
+  stranger.Send(kMessageId, nullptr, 0, bytes.data(), 8);
+  Outcomes outcomes;  // of sends that nobody made
+  outcomes.origin = good.origin;
+  outcomes.outcomes[1].operation = {0xffffffff, 0};
+  stranger.Send(kOutcomesId, &outcomes, sizeof(Origin) + 2 * sizeof(Outcome), nullptr, 0);
+  stranger.Send(kOutcomesId, &outcomes, sizeof(Origin) + 1, nullptr, 0);
+  stranger.Send(kOutcomesId, &outcomes, 3, nullptr, 0);
+  Withdrawal withdrawal = {good.origin, {0, 0}, 4};
+  stranger.Send(kWithdrawalId, &withdrawal, sizeof(withdrawal), nullptr, 0);
+  stranger.Send(kWithdrawalId, &withdrawal, sizeof(withdrawal) - 8, nullptr, 0);
+  num_dropped += 9;
+  ASSERT_TRUE(DriveUntil(endpoint, [&] {
+    stranger.Progress();
+    return mine->stats().dropped >= num_dropped;
+  }));
+  EXPECT_EQ(recv.state, Request::State::kPending);
+
+  // The right one still comes through, and its replay does not.
+  stranger.Send(kMessageId, &good, sizeof(good), bytes.data(), 8);
+  ASSERT_TRUE(DriveUntil(endpoint, [&] {
+    stranger.Progress();
+    return recv.is_done();
+  }));
+  EXPECT_EQ(recv.status, absl::OkStatus());
+  EXPECT_EQ(received, 0x0606060606060606u);
+  EXPECT_EQ(mine->stats().dropped, num_dropped);
+  stranger.Send(kMessageId, &good, sizeof(good), bytes.data(), 8);
+  ASSERT_TRUE(DriveUntil(endpoint, [&] {
+    stranger.Progress();
+    return mine->stats().dropped == num_dropped + 1;
+  }));
+  EXPECT_EQ(mine->stats().messages, 1u);
+}
+
+}  // namespace
+}  // namespace penstock::testing
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[1]) == "--peer") {
+    return penstock::testing::RunPeer(static_cast<uint32_t>(std::atoi(argv[2])), argv[3]);
+  }
+  ::testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,52 @@
+#include "transport/ucx/wire.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace penstock::transport::ucx {
+namespace {
+
+ProcessAddress Example() {
+  ProcessAddress address;
+  address.generation = 3;
+  address.first_device = 8;
+  address.devices = {{11, "first"}, {22, std::string(1000, 'x')}};
+  return address;
+}
+
+TEST(WireTest, AddressesComeBack) {
+  const auto address = DecodeAddress(EncodeAddress(Example()));
+  ASSERT_TRUE(address.ok());
+  EXPECT_EQ(address->generation, 3u);
+  EXPECT_EQ(address->first_device, 8u);
+  ASSERT_EQ(address->devices.size(), 2u);
+  EXPECT_EQ(address->devices[0].key, 11u);
+  EXPECT_EQ(address->devices[0].worker, "first");
+  EXPECT_EQ(address->devices[1].worker, std::string(1000, 'x'));
+}
+
+TEST(WireTest, DamagedAddressesAreRefused) {
+  const std::string good = EncodeAddress(Example());
+  for (size_t i = 0; i < good.size(); ++i) {
+    EXPECT_FALSE(DecodeAddress(good.substr(0, i)).ok()) << i;
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ 0x10);
+    EXPECT_FALSE(DecodeAddress(bad).ok()) << i;
+  }
+  EXPECT_FALSE(DecodeAddress(good + "x").ok());
+}
+
+// Whoever computes the check sum gets no further.
+TEST(WireTest, LengthsAreChecked) {
+  ProcessAddress address = Example();
+  address.devices.clear();
+  EXPECT_FALSE(DecodeAddress(EncodeAddress(address)).ok());
+  address.devices = {{1, ""}};
+  EXPECT_FALSE(DecodeAddress(EncodeAddress(address)).ok());
+  address.devices = {{1, std::string((64 << 10) + 1, 'x')}};
+  EXPECT_FALSE(DecodeAddress(EncodeAddress(address)).ok());
+}
+
+}  // namespace
+}  // namespace penstock::transport::ucx
