@@ -106,6 +106,9 @@ class DeviceExecutor {
   // One round: streams, transport, and what is ready fires. Returns whether anything happened.
   bool Poll();
 
+  // The owner is about to sleep unless one more Poll finds something.
+  void PrepareSleep() { endpoint_->PrepareSleep(); }
+
   // True while work on asynchronous streams is under way: it completes without calling anybody.
   bool has_pending_events() const { return num_pending_events_ > 0; }
 

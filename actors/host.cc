@@ -151,6 +151,7 @@ class ExecutorActor : public caf::blocking_actor {
     while (!is_stopping_) {
       if (Work(commands) || Spin(commands) || is_stopping_) continue;
       setup_.waker->PrepareSleep();
+      executor_->PrepareSleep();
       if (Work(commands) || is_stopping_) {
         setup_.waker->CancelSleep();
       } else {

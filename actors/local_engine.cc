@@ -1,26 +1,15 @@
 #include "actors/local_engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "actors/state_init.h"
 #include "actors/tile_copy.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
-namespace {
-
-uint64_t MachineMemoryBytes() {
-  const int64_t pages = sysconf(_SC_PHYS_PAGES);
-  const int64_t page_bytes = sysconf(_SC_PAGESIZE);
-  return pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(pages) * page_bytes : UINT64_MAX;
-}
-
-}  // namespace
-
 absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
                        uint64_t limit) {
   uint64_t available = limit;
@@ -115,6 +104,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   Device& device = *devices_[index];
   ASSIGN_OR_RETURN(arenas_[index],
                    device.Allocate(plan_.devices[device_index].arena_bytes, MemoryKind::kDevice));
+  RETURN_IF_ERROR(transport_->RegisterMemory(arenas_[index]->data(), arenas_[index]->num_bytes()));
   for (const planner::StatePlan& state : plan_.states) {
     for (const planner::StatePlacement& placement : state.placements) {
       if (placement.device != device_index) continue;

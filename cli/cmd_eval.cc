@@ -15,9 +15,11 @@
 #include "cli/job_graph.h"
 #include "cli/json.h"
 #include "cli/npy.h"
+#include "cli/processes.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
+#include "actors/cluster/cluster.h"
 #include "actors/session.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -158,11 +160,6 @@ void Print(const Environment& environment, const std::vector<Result>& results, b
 }
 
 absl::Status Eval(const Environment& environment, const Options& options) {
-  if (options.processes > 1) {
-    return absl::UnimplementedError(StrCat("--procs ", options.processes,
-                                           ": several processes need the ucx transport, which is "
-                                           "not built yet"));
-  }
   std::error_code error;
   if (!options.inputs.empty() && !fs::is_directory(options.inputs, error)) {
     return absl::NotFoundError(StrCat("--inputs ", options.inputs, ": no such folder"));
@@ -173,6 +170,16 @@ absl::Status Eval(const Environment& environment, const Options& options) {
   session_options.seed = options.seed;
   session_options.kernels = &environment.registries.kernels;
   session_options.policies = &environment.registries.policies;
+  std::unique_ptr<actors::Cluster> cluster;
+  if (options.processes > static_cast<int64_t>(plan.devices.size())) {
+    return absl::InvalidArgumentError(StrCat("--procs ", options.processes, ": the graph has ",
+                                             plan.devices.size(),
+                                             " devices, and each process needs one at least"));
+  }
+  if (options.processes > 1) {
+    ASSIGN_OR_RETURN(cluster, StartProcesses(environment, options.processes, ""));
+    session_options.start_engine = cluster->engine_factory();
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
                    actors::Session::Start(std::move(plan), session_options));
 

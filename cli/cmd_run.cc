@@ -11,19 +11,23 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/cleanup/cleanup.h"
 #include "cli/data.h"
 #include "cli/environment.h"
 #include "cli/feeds.h"
 #include "cli/files.h"
 #include "cli/inference.h"
+#include "cli/interrupts.h"
 #include "cli/job.h"
 #include "cli/job_graph.h"
 #include "cli/json.h"
 #include "cli/npy.h"
 #include "cli/plan_summary.h"
+#include "cli/processes.h"
 #include "cli/progress.h"
 #include "cli/run_report.h"
 
+#include "actors/cluster/cluster.h"
 #include "actors/session.h"
 #include "actors/trace.h"
 #include "base/device.h"
@@ -50,6 +54,7 @@ struct Options {
   std::string svg;
   std::string report;
   std::string dump;
+  std::string listen;
   bool is_json = false;
 };
 
@@ -95,12 +100,6 @@ absl::StatusOr<Job> ReadOptions(const Options& options) {
     job.cluster.processes = *options.processes;
     job.locations["cluster.processes"] = "--procs";
   }
-  if (job.cluster.processes > 1) {
-    return AtKey(job, {"cluster.processes"},
-                 absl::UnimplementedError(StrCat(job.cluster.processes,
-                                                 " processes need the ucx transport, which is not "
-                                                 "built yet; use 1")));
-  }
   return job;
 }
 
@@ -128,6 +127,20 @@ absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job)
   ASSIGN_OR_RETURN(const std::string bytes, planner::PlanToBytes(plan));
   ASSIGN_OR_RETURN(program.plan, planner::PlanFromBytes(bytes));
   return program;
+}
+
+// The nodes that the job asks for; null where this process runs all.
+absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment& environment,
+                                                              const Options& options,
+                                                              const Job& job, int64_t num_devices) {
+  const int64_t count = job.cluster.processes;
+  if (count > num_devices) {
+    return AtKey(job, {"cluster.processes"},
+                 absl::InvalidArgumentError(StrCat(count, " processes for ", num_devices,
+                                                   " devices: each needs one at least")));
+  }
+  if (count == 1 && options.listen.empty()) return nullptr;
+  return StartProcesses(environment, count, options.listen);
 }
 
 // What the job says of the layout has to be what the plan was compiled with.
@@ -216,12 +229,13 @@ absl::Status DumpLosses(const std::string& folder, const std::vector<double>& lo
 class Trainer {
  public:
   Trainer(const Environment& environment, const Options& options, const Job& job,
-          actors::Session& session, const StepFeeds& feeds)
+          actors::Session& session, const StepFeeds& feeds, const Interrupts& interrupts)
       : environment_(environment),
         options_(options),
         job_(job),
         session_(session),
         feeds_(feeds),
+        interrupts_(interrupts),
         progress_(environment.err, environment.err_is_terminal) {}
 
   // Fills the summary's losses and times.
@@ -240,9 +254,14 @@ class Trainer {
       }
       const int64_t done = step - kStepsAhead;
       if (done < 0 || done >= job_.train.steps) continue;
-      ASSIGN_OR_RETURN(const actors::StepResult result,
-                       session_.Wait(submitted[static_cast<size_t>(done)]));
-      Report(done, result, summary);
+      const absl::StatusOr<actors::StepResult> result =
+          session_.Wait(submitted[static_cast<size_t>(done)]);
+      if (interrupts_.count() > 0 && (result.ok() || absl::IsCancelled(result.status()))) {
+        progress_.Clear();
+        return interrupts_.ToStatus(StrCat("after step ", result.ok() ? done + 1 : done));
+      }
+      RETURN_IF_ERROR(result.status());
+      Report(done, *result, summary);
     }
     progress_.Clear();
     RETURN_IF_ERROR(DumpLosses(options_.dump, losses_));
@@ -288,6 +307,7 @@ class Trainer {
   const Job& job_;
   actors::Session& session_;
   const StepFeeds& feeds_;
+  const Interrupts& interrupts_;
   Progress progress_;
   SteadyClock clock_;
   int64_t begin_ns_ = 0;
@@ -376,15 +396,21 @@ absl::Status Run(const Environment& environment, const Options& options) {
   session_options.kernels = &environment.registries.kernels;
   session_options.policies = &environment.registries.policies;
   session_options.trace = !options.trace.empty() || !options.svg.empty() || !options.report.empty();
+  Interrupts interrupts(environment.err);
+  const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
+  ASSIGN_OR_RETURN(const std::unique_ptr<actors::Cluster> cluster,
+                   StartCluster(environment, options, job, num_devices));
+  if (cluster != nullptr) session_options.start_engine = cluster->engine_factory();
   ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
                    actors::Session::Start(std::move(program.plan), session_options));
+  const auto end_abort = absl::MakeCleanup([&interrupts] { interrupts.SetAbort(nullptr); });
+  interrupts.SetAbort([&session] { session->Stop(); });
   RETURN_IF_ERROR(DumpStates(options.dump, *session));
   const StepFeeds feeds(session->plan(), &corpus, sizes, session_options.seed);
-  RETURN_IF_ERROR(Trainer(environment, options, job, *session, feeds).Run(&summary));
+  RETURN_IF_ERROR(Trainer(environment, options, job, *session, feeds, interrupts).Run(&summary));
 
   const std::vector<actors::TraceEvent> events = session->TakeTrace();
   Parameters parameters;
-  const auto num_devices = static_cast<int64_t>(session->plan().devices.size());
   if (program.model.model != nullptr && sizes.batch > 0) {
     ASSIGN_OR_RETURN(parameters, FetchParameters(*session));
   }
@@ -420,6 +446,9 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
       ->check(CLI::PositiveNumber);
   command->add_option("--procs", options->processes, "Over the job's cluster.processes")
       ->check(CLI::PositiveNumber);
+  command->add_option("--listen", options->listen,
+                      "Wait at HOST:PORT or unix:PATH for nodes of other hosts to join, instead of "
+                      "starting them here");
   command->add_option("--plan", options->plan,
                       "Run the job by this plan, compiled from the same graph before");
   command->add_option("--trace", options->trace,

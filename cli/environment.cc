@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 
+#include "actors/cluster/cluster.h"
 #include "base/strings.h"
 
 namespace penstock::cli {
@@ -50,6 +52,11 @@ Registries BuiltinRegistries() {
 }
 
 int ExitStatus(const absl::Status& status) {
+  int shell_status = 0;
+  if (const auto payload = status.GetPayload(actors::kShellStatusPayload);
+      payload.has_value() && absl::SimpleAtoi(std::string(*payload), &shell_status)) {
+    return shell_status;
+  }
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return 0;
@@ -81,6 +88,7 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   AddEvalCommand(app, environment, &action);
   AddListCommand(app, environment, &action);
   AddBenchCommand(app, environment, &action);
+  AddNodeCommand(app, environment, &action);
   AddDoctorCommand(app, environment, &action);
 
   if (!arguments.empty() && arguments[0].substr(0, 1) != "-") {

@@ -42,6 +42,7 @@ struct Environment {
   std::ostream& out;  // results
   std::ostream& err;  // progress and messages
   bool err_is_terminal = false;
+  std::string program = "/proc/self/exe";  // what --procs starts, with `node` and its options
 };
 
 // What a command does once its options are read. An error's code decides the exit status.
@@ -55,10 +56,12 @@ void AddOptCommand(CLI::App& app, const Environment& environment, Action* action
 void AddEvalCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddListCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddBenchCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddNodeCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddDoctorCommand(CLI::App& app, const Environment& environment, Action* action);
 
 // Runs the command line (without the program's name) and returns the exit status: 0 done; 2 usage,
-// configuration or bad input; 1 a failure while running.
+// configuration or bad input; what a shell would say of a process of the job that was lost; 1 any
+// other failure while running.
 int RunCommandLine(const Environment& environment, absl::Span<const std::string> arguments);
 
 // 2 where the user can put it right, else 1; 0 for OK.

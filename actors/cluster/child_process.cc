@@ -1,0 +1,171 @@
+#include "actors/cluster/child_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/strings.h"
+
+extern char** environ;
+
+namespace penstock::actors {
+namespace {
+
+absl::Status FromErrno(std::string_view what) {
+  return absl::UnavailableError(StrCat(what, ": ", strerror(errno)));
+}
+
+// Between fork and exec: only calls that are safe there. Ends the process with errno in `error_fd`.
+[[noreturn]] void BecomeCommand(char* const* arguments, char* const* environment,
+                                const cpu_set_t* cores, int output_fd, int error_fd) {
+  // A group of its own: Ctrl-C on the terminal is the coordinator's to tell.
+  setpgid(0, 0);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (const int signal_number : {SIGINT, SIGTERM, SIGPIPE}) signal(signal_number, SIG_DFL);
+  if (cores != nullptr) sched_setaffinity(0, sizeof(*cores), cores);
+  const int null_fd = open("/dev/null", O_RDONLY);
+  if (null_fd >= 0 && dup2(null_fd, STDIN_FILENO) >= 0 && dup2(output_fd, STDOUT_FILENO) >= 0 &&
+      dup2(output_fd, STDERR_FILENO) >= 0) {
+    execve(arguments[0], arguments, environment);
+  }
+  const int error = errno;
+  (void)!write(error_fd, &error, sizeof(error));
+  _exit(127);
+}
+
+}  // namespace
+
+absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildCommand& command) {
+  if (command.arguments.empty()) return absl::InvalidArgumentError("there is no command");
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    const std::string_view name = text.substr(0, text.find('='));
+    if (std::none_of(command.environment.begin(), command.environment.end(),
+                     [name](const auto& added) { return added.first == name; })) {
+      variables.emplace_back(text);
+    }
+  }
+  for (const auto& [name, value] : command.environment) {
+    variables.push_back(StrCat(name, "=", value));
+  }
+  const auto pointers = [](const std::vector<std::string>& texts) {
+    std::vector<char*> result;
+    for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+    result.push_back(nullptr);
+    return result;
+  };
+  const std::vector<char*> arguments = pointers(command.arguments);
+  const std::vector<char*> environment = pointers(variables);
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (const int core : command.cores) CPU_SET(core, &cores);
+
+  std::array<int, 2> output = {-1, -1};
+  std::array<int, 2> error = {-1, -1};
+  if (pipe2(output.data(), O_CLOEXEC) != 0) return FromErrno("pipe");
+  if (pipe2(error.data(), O_CLOEXEC) != 0) {
+    const absl::Status status = FromErrno("pipe");
+    close(output[0]);
+    close(output[1]);
+    return status;
+  }
+  ChildProcess child;
+  child.output_fd_ = output[0];
+  child.pid_ = fork();
+  if (child.pid_ == 0) {
+    BecomeCommand(arguments.data(), environment.data(), command.cores.empty() ? nullptr : &cores,
+                  output[1], error[1]);
+  }
+  const absl::Status forked = child.pid_ < 0 ? FromErrno("fork") : absl::OkStatus();
+  close(output[1]);
+  close(error[1]);
+  int code = 0;
+  const bool has_failed = forked.ok() && read(error[0], &code, sizeof(code)) == sizeof(code);
+  close(error[0]);
+  if (!forked.ok()) return forked;
+  if (has_failed) {
+    return absl::NotFoundError(StrCat("starting ", command.arguments[0], ": ", strerror(code)));
+  }
+  child.exit_fd_ = static_cast<int>(syscall(SYS_pidfd_open, child.pid_, 0));
+  if (child.exit_fd_ < 0) return FromErrno("pidfd_open");
+  fcntl(child.exit_fd_, F_SETFD, FD_CLOEXEC);
+  return child;
+}
+
+ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
+  std::swap(pid_, other.pid_);
+  std::swap(exit_fd_, other.exit_fd_);
+  std::swap(output_fd_, other.output_fd_);
+  std::swap(wait_status_, other.wait_status_);
+  return *this;
+}
+
+ChildProcess::~ChildProcess() {
+  if (pid_ > 0 && !Reap().has_value()) {
+    Kill();
+    int status = 0;
+    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+  }
+  if (exit_fd_ >= 0) close(exit_fd_);
+  if (output_fd_ >= 0) close(output_fd_);
+}
+
+std::optional<int> ChildProcess::Reap() {
+  if (wait_status_.has_value() || pid_ <= 0) return wait_status_;
+  int status = 0;
+  if (waitpid(pid_, &status, WNOHANG) == pid_) wait_status_ = status;
+  return wait_status_;
+}
+
+void ChildProcess::Kill() {
+  if (pid_ > 0 && !wait_status_.has_value()) kill(pid_, SIGKILL);
+}
+
+std::string DescribeWaitStatus(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    return StrCat("was killed by signal ", WTERMSIG(wait_status), " (",
+                  strsignal(WTERMSIG(wait_status)), ")");
+  }
+  return StrCat("exited with status ", WEXITSTATUS(wait_status));
+}
+
+int ShellStatus(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+std::vector<std::vector<int>> DealCores(int count) {
+  std::vector<int> usable;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (CPU_ISSET(core, &set)) usable.push_back(core);
+    }
+  }
+  std::vector<std::vector<int>> dealt(static_cast<size_t>(count));
+  const int num_cores = static_cast<int>(usable.size());
+  for (int i = 0; i < count && num_cores > 0; ++i) {
+    if (num_cores < count) {
+      dealt[i] = {usable[i * num_cores / count]};
+    } else {
+      dealt[i].assign(usable.begin() + i * num_cores / count,
+                      usable.begin() + (i + 1) * num_cores / count);
+    }
+  }
+  return dealt;
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,65 @@
+// A process that this one starts: pinned to cores, its output in a pipe, its end seen through a
+// descriptor, so that no signal handler of the application is touched.
+//
+// Thread rule: a ChildProcess belongs to one thread.
+// Invariants: a child is reaped once; one that still runs when its ChildProcess goes is killed.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_CHILD_PROCESS_H_
+#define PENSTOCK_ACTORS_CLUSTER_CHILD_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace penstock::actors {
+
+struct ChildCommand {
+  std::vector<std::string> arguments;                            // the program is the first
+  std::vector<std::pair<std::string, std::string>> environment;  // added to this process's
+  std::vector<int> cores;                                        // to run on; empty: any
+};
+
+class ChildProcess {
+ public:
+  static absl::StatusOr<ChildProcess> Start(const ChildCommand& command);
+  ~ChildProcess();
+  ChildProcess(ChildProcess&& other) noexcept { *this = std::move(other); }
+  ChildProcess& operator=(ChildProcess&& other) noexcept;
+
+  pid_t pid() const { return pid_; }
+  // Readable once the child has ended.
+  int exit_fd() const { return exit_fd_; }
+  // Its standard output and error; the caller's from now on.
+  int TakeOutputFd() { return std::exchange(output_fd_, -1); }
+
+  // The status of waitpid, once the child has ended. Does not block.
+  std::optional<int> Reap();
+  void Kill();
+
+ private:
+  ChildProcess() = default;
+
+  pid_t pid_ = -1;
+  int exit_fd_ = -1;
+  int output_fd_ = -1;
+  std::optional<int> wait_status_;
+};
+
+// "was killed by signal 9 (Killed)", "exited with status 3".
+std::string DescribeWaitStatus(int wait_status);
+
+// As a shell tells it: 128 + the signal, or the status it exited with.
+int ShellStatus(int wait_status);
+
+// The cores that this process may use, dealt out to `count` processes in contiguous blocks; where
+// there are fewer cores, processes share them.
+std::vector<std::vector<int>> DealCores(int count);
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_CHILD_PROCESS_H_

@@ -1,0 +1,95 @@
+// A job's processes, seen from the one that drives: the coordinator. It waits for nodes (node.h) to
+// join, runs sessions over them, and notices when one dies.
+//
+//   ASSIGN_OR_RETURN(std::unique_ptr<Cluster> cluster, Cluster::Start({.num_processes = 2}));
+//   options.start_engine = cluster->engine_factory();
+//   ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Start(plan, options));
+//
+// Devices lie in contiguous blocks over the processes: process p of P has those from p*D/P on.
+//
+// Death. A node is lost when its process ends (seen at once where the coordinator started it), its
+// connection closes, or it does not answer for `heartbeat_timeout`. The first loss ends the job:
+// the session's calls return kUnavailable with who, where and why, all other nodes are told to
+// exit, and those that have not within `stop_timeout` are killed if the coordinator started them.
+// Errors that nodes report about their peers wait a moment, so that the death behind them is what
+// is told.
+//
+// Thread rule: thread-safe. Sessions end before their cluster, one at a time.
+// Invariants: what was started is reaped; no wait is unbounded; nothing outlives Stop.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_CLUSTER_H_
+#define PENSTOCK_ACTORS_CLUSTER_CLUSTER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "actors/session.h"
+
+namespace penstock::actors {
+
+// A process that has joined.
+struct NodeDescription {
+  uint32_t rank = 0;
+  int pid = 0;
+  std::string host;
+  uint32_t num_cores = 0;
+  uint64_t memory_bytes = 0;
+};
+
+struct ClusterOptions {
+  uint32_t num_processes = 1;
+  // Where nodes join: "HOST:PORT" (port 0: any), "unix:PATH" or "unix-abstract:NAME". Empty: a name
+  // of its own on this host, which no file stands for.
+  std::string listen;
+  std::string key;  // 64 hexadecimal digits; empty: drawn
+  // What starts a node on this host; "--join ADDRESS --rank N" is added, and the key is in its
+  // environment as PENSTOCK_KEY. Empty: nodes are started by others.
+  std::vector<std::string> node_command;
+  bool pin = true;  // started nodes to cores
+  absl::Duration join_timeout = absl::Seconds(30);
+  absl::Duration heartbeat_interval = absl::Milliseconds(500);
+  absl::Duration heartbeat_timeout = absl::Seconds(3);
+  absl::Duration stop_timeout = absl::Seconds(3);
+  // A line that a started node has printed. Called from a thread of the cluster.
+  std::function<void(uint32_t rank, std::string_view host, std::string_view line)> on_output;
+  // Told where to join once the cluster listens.
+  std::function<void(const std::string& address, const std::string& key)> on_listening;
+};
+
+// A payload of the status that tells of a loss, where it is known: what a shell would say of the
+// process, 128 + its signal or its status, as decimal digits.
+inline constexpr char kShellStatusPayload[] = "penstock/shell-status";
+
+class Cluster {
+ public:
+  // Returns when all nodes have joined.
+  static absl::StatusOr<std::unique_ptr<Cluster>> Start(const ClusterOptions& options);
+  ~Cluster();  // stops
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  const std::vector<NodeDescription>& nodes() const;
+
+  // For SessionOptions::start_engine. The cluster outlives the sessions.
+  EngineFactory engine_factory();
+
+  // Ends all nodes. Again: nothing.
+  void Stop();
+
+ private:
+  class Impl;
+  explicit Cluster(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_CLUSTER_H_

@@ -1,0 +1,106 @@
+# The control plane: one coordinator, one node agent a process. The coordinator owns the session and
+# drives; a node hosts a contiguous range of a plan's devices.
+#
+#   node                               coordinator
+#   hello (hello.h), then RPC   ---->  both sides have proven that they know the job's key
+#   join(info)                  ---->  its rank
+#                              <----  ping() every so often, from here to the end
+#                              <----  open(session): transport made; its address
+#                              <----  connect(addresses of all): executors loaded
+#                              <----  submit(step, feeds)
+#   Observer.stepDone           ---->  reports and fetched tiles
+#                              <----  close(), then another open, or exit(reason)
+#
+# A session has a generation, counted from 1 by the coordinator, in every message; what comes from
+# an older one has no effect. Data are host bytes in the machine's order: a job's processes run on
+# one architecture.
+
+@0xc0a8f7d2b1e43596;
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("penstock::actors::control");
+
+interface Coordinator {
+  join @0 (info :NodeInfo, node :Node) -> (rank :UInt32);
+}
+
+struct NodeInfo {
+  rank @0 :Int32;  # the one it was started for, or -1: any
+  pid @1 :Int32;
+  host @2 :Text;
+  numCores @3 :UInt32;
+  memoryBytes @4 :UInt64;
+}
+
+interface Node {
+  ping @0 () -> ();
+  open @1 (session :SessionSpec, observer :Observer) -> (address :Data);
+  connect @2 (generation :UInt32, processes :List(ProcessAddress)) -> ();
+  submit @3 (generation :UInt32, step :Int64, feeds :List(Data)) -> ();
+  describe @4 (generation :UInt32, timeoutMs :UInt32) -> (lines :List(Text));
+  readState @5 (generation :UInt32, state :UInt32) -> (tiles :List(Tile));
+  writeState @6 (generation :UInt32, state :UInt32, value :Data) -> ();
+  takeTrace @7 (generation :UInt32) -> (events :List(TraceEvent));
+  close @8 (generation :UInt32) -> ();
+  exit @9 (reason :Text) -> ();
+}
+
+interface Observer {
+  stepDone @0 (generation :UInt32, step :Int64, reports :List(DeviceReport),
+               fetches :List(FetchTile)) -> ();
+  error @1 (generation :UInt32, device :UInt32, step :Int64, status :Status) -> ();
+  failure @2 (generation :UInt32, status :Status) -> ();
+}
+
+struct SessionSpec {
+  generation @0 :UInt32;
+  plan @1 :Data;  # as in a plan file
+  firstDevice @2 :UInt32;
+  numDevices @3 :UInt32;
+  threadsPerDevice @4 :UInt32;
+  seed @5 :UInt64;
+  timeoutMs @6 :UInt64;
+  traceCapacity @7 :UInt64;
+  maxMemoryBytes @8 :UInt64;  # of its devices together; 0: the machine's
+}
+
+struct ProcessAddress {
+  firstDevice @0 :UInt32;
+  address @1 :Data;
+}
+
+# A piece of a state: its placement in the plan, and the bytes.
+struct Tile {
+  placement @0 :UInt32;
+  bytes @1 :Data;
+}
+
+# What one firing of a fetch actor has written.
+struct FetchTile {
+  device @0 :UInt32;
+  actor @1 :UInt32;
+  microbatch @2 :UInt32;
+  bytes @3 :Data;
+}
+
+struct DeviceReport {
+  device @0 :UInt32;
+  isPoisoned @1 :Bool;
+  wallNs @2 :Int64;
+  waitNs @3 :Int64;
+}
+
+struct TraceEvent {
+  device @0 :UInt32;
+  actor @1 :UInt32;
+  phase @2 :UInt32;
+  microbatch @3 :UInt32;
+  step @4 :Int64;
+  beginNs @5 :Int64;
+  endNs @6 :Int64;
+}
+
+struct Status {
+  code @0 :UInt32;  # of absl::StatusCode
+  message @1 :Text;
+}

@@ -1,0 +1,45 @@
+// A node: the agent of one process in a job over several. It joins a coordinator (cluster.h), loads
+// the part of a plan that it is given, and runs it until told to exit.
+//
+//   int main() {                                     // an application's own node
+//     ...build the kernels and policies...
+//     return RunNode(options).ok() ? 0 : 1;
+//   }
+//
+// Thread rule: RunNode blocks its caller, and makes threads of its own that end with it.
+// Invariants: the agent ends when the coordinator says so or is gone. If the work of a session does
+// not end within `exit_timeout` of that, the process does (with _exit, status 1): whatever hangs, a
+// node leaves nothing behind. No wait is unbounded.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_NODE_H_
+#define PENSTOCK_ACTORS_CLUSTER_NODE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+#include "kernels/kernel.h"
+#include "planner/policy.h"
+
+namespace penstock::actors {
+
+struct NodeOptions {
+  std::string coordinator;        // address: "HOST:PORT", "unix:PATH" or "unix-abstract:NAME"
+  std::string key;                // the job's, 64 hexadecimal digits
+  int rank = -1;                  // the one to have, or -1: any that is free
+  std::string interfaces = "lo";  // that carry the data between hosts, separated by commas
+  absl::Duration join_timeout = absl::Seconds(30);
+  absl::Duration exit_timeout = absl::Seconds(2);
+  // REQUIRES: outlive the call.
+  const kernels::KernelRegistry* kernels = nullptr;
+  const planner::PolicyRegistry* policies = nullptr;
+};
+
+// OK when the coordinator has ended it in order. kUnavailable where it is gone.
+absl::Status RunNode(const NodeOptions& options);
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_NODE_H_

@@ -1,0 +1,57 @@
+// Ctrl-C while a job runs: the first one lets the step under way end, for a moment; the second, or
+// SIGTERM, ends the job at once.
+//
+// Thread rule: made and destroyed by one thread, before it starts others: signals are taken from
+// all threads made since. count() from any thread; the abort function is called on a thread of its
+// own. Invariant: a few seconds after an abort began the process ends, whatever hangs.
+
+#ifndef PENSTOCK_CLI_INTERRUPTS_H_
+#define PENSTOCK_CLI_INTERRUPTS_H_
+
+#include <signal.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <ostream>
+#include <thread>
+
+#include "absl/status/status.h"
+
+namespace penstock::cli {
+
+class Interrupts {
+ public:
+  explicit Interrupts(std::ostream& err);
+  ~Interrupts();
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+  // Signals so far.
+  int count() const { return count_; }
+
+  // What ends the job at once; null once there is nothing to end. Returns when a call of the one
+  // before is over.
+  void SetAbort(std::function<void()> abort);
+
+  // kCancelled, which makes the command end with 128 + the signal: "interrupted (Interrupt) WHERE".
+  absl::Status ToStatus(std::string_view where) const;
+
+ private:
+  void Main();
+  void Abort();
+
+  std::ostream& err_;
+  sigset_t before_;
+  int signal_fd_ = -1;
+  int stop_fd_ = -1;
+  std::atomic<int> count_{0};
+  std::atomic<int> signal_{0};
+  std::mutex mutex_;
+  std::function<void()> abort_;  // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_INTERRUPTS_H_

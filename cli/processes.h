@@ -1,0 +1,27 @@
+// The processes of a job on this host, for the commands that take --procs.
+//
+// Thread rule: one thread.
+
+#ifndef PENSTOCK_CLI_PROCESSES_H_
+#define PENSTOCK_CLI_PROCESSES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cli/environment.h"
+
+#include "actors/cluster/cluster.h"
+
+namespace penstock::cli {
+
+// Starts `count` nodes of this program, pinned to cores, or where `listen` is an address waits for
+// as many to join there. What nodes print comes out with "[rank host] " before each line.
+absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
+                                                                int64_t count,
+                                                                const std::string& listen);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_PROCESSES_H_
