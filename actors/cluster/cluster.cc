@@ -16,7 +16,7 @@
 
 #include "actors/cluster/child_process.h"
 #include "actors/cluster/control.capnp.h"
-#include "actors/cluster/control_loop.h"
+#include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/fetch_tiles.h"
 #include "actors/cluster/job_key.h"
 #include "actors/tile_copy.h"

@@ -1,5 +1,3 @@
-#include "actors/cluster/control_loop.h"
-
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -14,6 +12,7 @@
 #include <capnp/message.h>
 #include <kj/debug.h>
 
+#include "actors/cluster/control_loop_internal.h"
 #include "base/strings.h"
 
 namespace penstock::actors::control {

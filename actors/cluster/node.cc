@@ -19,7 +19,7 @@
 
 #include "actors/check_plan.h"
 #include "actors/cluster/control.capnp.h"
-#include "actors/cluster/control_loop.h"
+#include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/fetch_tiles.h"
 #include "actors/cluster/job_key.h"
 #include "actors/local_engine.h"

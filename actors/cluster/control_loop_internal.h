@@ -5,8 +5,8 @@
 // Invariants: what is posted runs in order; what is posted after the end is dropped; Await ends
 // within its timeout plus a few seconds.
 
-#ifndef PENSTOCK_ACTORS_CLUSTER_CONTROL_LOOP_H_
-#define PENSTOCK_ACTORS_CLUSTER_CONTROL_LOOP_H_
+#ifndef PENSTOCK_ACTORS_CLUSTER_CONTROL_LOOP_INTERNAL_H_
+#define PENSTOCK_ACTORS_CLUSTER_CONTROL_LOOP_INTERNAL_H_
 
 #include <functional>
 #include <memory>
@@ -94,4 +94,4 @@ class RpcConnection {
 
 }  // namespace penstock::actors::control
 
-#endif  // PENSTOCK_ACTORS_CLUSTER_CONTROL_LOOP_H_
+#endif  // PENSTOCK_ACTORS_CLUSTER_CONTROL_LOOP_INTERNAL_H_
