@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -15,9 +14,10 @@
 #include <kj/debug.h>
 
 #include "actors/cluster/child_process.h"
+#include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
-#include "actors/cluster/fetch_tiles.h"
+#include "actors/cluster/control_port_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/tile_copy.h"
 #include "base/machine.h"
@@ -30,7 +30,7 @@ namespace {
 
 using control::ControlLoop;
 
-// How long a loss waits for the process's status, and an error about a peer for the peer's loss.
+// How long a loss waits for the process's status, and a failed call for the loss behind it.
 constexpr kj::Duration kExitGrace = 500 * kj::MILLISECONDS;
 constexpr kj::Duration kPeerGrace = 1500 * kj::MILLISECONDS;
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
@@ -38,6 +38,11 @@ constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 constexpr kj::Duration kSecondLook = 200 * kj::MILLISECONDS;
 // The longest line that is passed on in one piece.
 constexpr size_t kMaxLineBytes = 16 << 10;
+// What is taken over of a node's word: the name of its host, its transport's address, and lines of
+// its description.
+constexpr size_t kMaxHostBytes = 255;
+constexpr size_t kMaxAddressBytes = size_t{16} << 20;
+constexpr size_t kMaxDescribeLines = 16384;
 
 kj::Duration ToKj(absl::Duration duration) {
   return std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 0, int64_t{1} << 40) *
@@ -48,43 +53,12 @@ capnp::Data::Reader AsData(const void* data, size_t num_bytes) {
   return {static_cast<const kj::byte*>(data), num_bytes};
 }
 
-absl::Status GetStatus(control::Status::Reader reader) {
-  const uint32_t code = reader.getCode();
-  return absl::Status(code > 0 && code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)
-                          ? static_cast<absl::StatusCode>(code)
-                          : absl::StatusCode::kUnknown,
-                      reader.getMessage().cStr());
-}
-
-uint32_t FirstDevice(uint32_t process, uint32_t num_processes, size_t num_devices) {
-  return static_cast<uint32_t>(uint64_t{process} * num_devices / num_processes);
-}
-
-// One session over the cluster. On the loop's thread but for `plan`.
-struct ClusterSession {
-  ClusterSession(const planner::Plan& session_plan, EngineObserver* session_observer)
-      : plan(session_plan), observer(session_observer), fetch_tiles(session_plan) {}
-
-  const planner::Plan& plan;
-  EngineObserver* observer;  // null once the session is over
-  const FetchTiles fetch_tiles;
-  uint32_t generation = 0;
-  int64_t last_step = -1;  // submitted
-  struct Step {
-    std::shared_ptr<StepBuffers> buffers;
-    std::vector<bool> has_reported;  // a process each
-  };
-  std::map<int64_t, Step> steps;            // under way
-  std::vector<std::function<void()>> held;  // what came since a node's error about a peer
-  bool is_holding = false;
-};
-
 }  // namespace
 
-class Cluster::Impl : public kj::TaskSet::ErrorHandler {
+class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::ControlPort::Host {
  public:
   explicit Impl(const ClusterOptions& options) : options_(options) {}
-  ~Impl() { Stop(); }
+  ~Impl() noexcept override { Stop(); }
 
   absl::Status Start() {
     if (options_.num_processes < 1 || options_.num_processes > 65536) {
@@ -144,10 +118,8 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
         options_.stop_timeout + absl::Seconds(5), "the end of the nodes");
     (void)loop_->Await(
         [this]() -> kj::Promise<void> {
-          accepting_ = nullptr;
-          receiver_ = nullptr;
+          port_ = nullptr;
           tasks_ = nullptr;
-          guests_.clear();
           peers_.clear();  // kills what is left of those that were started
           all_joined_ = nullptr;
           joined_fulfiller_ = nullptr;
@@ -168,8 +140,6 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
  private:
   friend class Cluster;
   class ClusterEngine;
-  class CoordinatorServer;
-  class ObserverServer;
 
   struct Peer {
     NodeDescription description;
@@ -187,13 +157,6 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
     bool has_output_ended = true;
     std::string line;
     kj::Array<char> buffer;
-  };
-
-  // A connection that has said hello.
-  struct Guest {
-    kj::Own<control::RpcConnection> rpc;
-    kj::Promise<void> watch = nullptr;
-    int rank = -1;
   };
 
   void taskFailed(kj::Exception&& exception) override { KJ_LOG(ERROR, "control plane", exception); }
@@ -215,6 +178,12 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
     joined_fulfiller_ = kj::mv(paf.fulfiller);
     all_joined_ = kj::heap(paf.promise.fork());
     tasks_ = kj::heap<kj::TaskSet>(*this);
+    const absl::Duration silence = options_.heartbeat_timeout + absl::Seconds(1);
+    port_ = kj::heap<control::ControlPort>(
+        loop_->timer(), key_,
+        static_cast<uint32_t>(
+            std::clamp<int64_t>(absl::ToInt64Milliseconds(silence), 1, 3'600'000)),
+        *this);
     for (uint32_t rank = 0; rank < options_.num_processes; ++rank) {
       peers_.push_back(std::make_unique<Peer>());
       peers_.back()->description.rank = rank;
@@ -223,45 +192,20 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
         .provider->getNetwork()
         .parseAddress(options_.listen.c_str())
         .then([this](kj::Own<kj::NetworkAddress> address) {
-          receiver_ = address->listen();
+          kj::Own<kj::ConnectionReceiver> receiver = address->listen();
           address_ = options_.listen;
           // Port 0 has become another.
           const size_t colon = address_.rfind(":0");
           if (address_.substr(0, 4) != "unix" && colon != std::string::npos &&
               colon + 2 == address_.size()) {
-            address_ = StrCat(address_.substr(0, colon), ":", receiver_->getPort());
+            address_ = StrCat(address_.substr(0, colon), ":", receiver->getPort());
           }
-          accepting_ = Accept().eagerlyEvaluate(
-              [](const kj::Exception& exception) { KJ_LOG(ERROR, "accepting", exception); });
+          port_->Listen(kj::mv(receiver));
         });
   }
 
-  kj::Promise<void> Accept() {
-    return receiver_->accept().then([this](kj::Own<kj::AsyncIoStream> stream) {
-      if (num_strangers_ < control::kMaxStrangers) Welcome(kj::mv(stream));
-      return Accept();
-    });
-  }
-
-  void Welcome(kj::Own<kj::AsyncIoStream> stream) {
-    ++num_strangers_;
-    auto& peer_stream = *stream;
-    tasks_->add(
-        control::ReceiveHello(peer_stream, key_)
-            .exclusiveJoin(loop_->timer().afterDelay(control::kHelloSeconds * kj::SECONDS).then([] {
-              return false;
-            }))
-            .then([this, stream = kj::mv(stream)](bool may_enter) mutable {
-              if (may_enter) Serve(kj::mv(stream));
-            })
-            .catch_([](const kj::Exception&) {})  // it hung up
-            .attach(kj::defer([this] { --num_strangers_; })));
-  }
-
-  void Serve(kj::Own<kj::AsyncIoStream> stream);
-
   absl::StatusOr<uint32_t> Admit(uint64_t guest, control::NodeInfo::Reader info,
-                                 control::Node::Client node) {
+                                 control::Node::Client node) override {
     const int wanted = info.getRank();
     if (is_ending_) return absl::UnavailableError("the job is over");
     const auto free = std::find_if(peers_.begin(), peers_.end(), [wanted](const auto& peer) {
@@ -275,16 +219,21 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
                      : StrCat("the job has no free node ", wanted));
     }
     Peer& peer = **free;
-    if (guests_[guest]->rank >= 0) return absl::FailedPreconditionError("joined before");
-    guests_[guest]->rank = static_cast<int>(peer.description.rank);
     peer.guest = guest;
     peer.is_joined = true;
     peer.description.pid = info.getPid();
-    peer.description.host = info.getHost().cStr();
+    const auto host = info.getHost();
+    peer.description.host.assign(host.begin(), std::min(host.size(), kMaxHostBytes));
     peer.description.num_cores = info.getNumCores();
     peer.description.memory_bytes = info.getMemoryBytes();
     peer.node = kj::mv(node);
-    peer.heartbeat = Heartbeat(peer).eagerlyEvaluate([](const kj::Exception&) {});
+    peer.heartbeat = Heartbeat(peer).eagerlyEvaluate([this, &peer](const kj::Exception& exception) {
+      if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
+        LoseConnection(peer);
+      } else {
+        Lose(peer, "answers with errors", 0);
+      }
+    });
     if (std::all_of(peers_.begin(), peers_.end(), [](const auto& p) { return p->is_joined; })) {
       joined_fulfiller_->fulfill();
     }
@@ -382,6 +331,8 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
         });
   }
 
+  void OnMemberGone(uint32_t rank) override { LoseConnection(*peers_[rank]); }
+
   // Its connection has ended; of a process that was started here the status says more.
   void LoseConnection(Peer& peer) {
     if (peer.is_lost || is_ending_) return;
@@ -401,10 +352,10 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
     if (is_ending_) return;
     is_ending_ = true;
     std::string text = StrCat(NameOf(peer), " ", cause);
-    if (session_ != nullptr && session_->last_step >= 0) {
-      const int64_t step =
-          session_->steps.empty() ? session_->last_step : session_->steps.begin()->first;
-      StrAppend(&text, session_->steps.empty() ? " after step " : " in step ", step);
+    if (session_ != nullptr && session_->last_step() >= 0) {
+      const int64_t oldest = session_->oldest_step();
+      StrAppend(&text, oldest < 0 ? " after step " : " in step ",
+                oldest < 0 ? session_->last_step() : oldest);
     } else {
       StrAppend(&text, peer.is_joined ? " while the job was loading" : " before it joined");
     }
@@ -413,10 +364,7 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
     if (!peer.is_joined || joined_fulfiller_->isWaiting()) {
       joined_fulfiller_->reject(control::ToException(loss_));
     }
-    if (session_ != nullptr) {
-      session_->held.clear();
-      if (session_->observer != nullptr) session_->observer->OnFailure(loss_);
-    }
+    if (session_ != nullptr) session_->Fail(loss_);
     if (peer.child.has_value()) peer.child->Kill();
     TellToExit(text);
     tasks_->add(WaitForExits(loop_->timer().now() + ToKj(options_.stop_timeout)));
@@ -440,58 +388,20 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
     bool are_gone = true;
     for (const auto& peer : peers_) {
       const bool is_running = peer->child.has_value() && !peer->child->Reap().has_value();
-      const bool is_connected = guests_.contains(peer->guest);
+      const bool is_connected = port_->IsConnected(peer->guest);
       are_gone &= !is_running && !is_connected && (is_running || peer->has_output_ended);
     }
     if (are_gone) return kj::READY_NOW;
     if (loop_->timer().now() >= deadline) {
       for (const auto& peer : peers_) {
         if (peer->child.has_value()) peer->child->Kill();
-        guests_.erase(peer->guest);
+        port_->Close(peer->guest);
       }
       return kj::READY_NOW;
     }
     return loop_->timer().afterDelay(kPollInterval).then([this, deadline] {
       return WaitForExits(deadline);
     });
-  }
-
-  // --- Sessions ----------------------------------------------------------------------------------
-
-  // On the loop: passes `report` on, now or after the errors that are held.
-  void Report(const std::shared_ptr<ClusterSession>& session, std::function<void()> report) {
-    if (session->observer == nullptr || !loss_.ok()) return;
-    if (session->is_holding) {
-      session->held.push_back(std::move(report));
-    } else {
-      report();
-    }
-  }
-
-  // An error about a peer: the loss of that peer, if it is one, comes first.
-  void Hold(const std::shared_ptr<ClusterSession>& session) {
-    if (session->is_holding) return;
-    session->is_holding = true;
-    tasks_->add(loop_->timer().afterDelay(kPeerGrace).then([this, session] {
-      session->is_holding = false;
-      if (session->observer == nullptr || !loss_.ok()) return;
-      for (const std::function<void()>& report : std::exchange(session->held, {})) report();
-    }));
-  }
-
-  void OnError(const std::shared_ptr<ClusterSession>& session, uint32_t device, int64_t step,
-               const absl::Status& status) {
-    if (absl::IsUnavailable(status)) Hold(session);
-    Report(session,
-           [session, device, step, status] { session->observer->OnError(device, step, status); });
-  }
-
-  void OnFailure(const std::shared_ptr<ClusterSession>& session, uint32_t rank,
-                 const absl::Status& status) {
-    if (absl::IsUnavailable(status)) Hold(session);
-    const absl::Status named(status.code(),
-                             StrCat(NameOf(*peers_[rank]), ": ", ToStd(status.message())));
-    Report(session, [session, named] { session->observer->OnFailure(named); });
   }
 
   ClusterOptions options_;
@@ -501,142 +411,17 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
 
   // On the loop's thread.
   std::string address_;
-  kj::Own<kj::ConnectionReceiver> receiver_;
-  kj::Promise<void> accepting_ = nullptr;
   kj::Own<kj::TaskSet> tasks_;
+  kj::Own<control::ControlPort> port_;
   kj::Own<kj::PromiseFulfiller<void>> joined_fulfiller_;
   kj::Own<kj::ForkedPromise<void>> all_joined_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank
-  std::map<uint64_t, std::unique_ptr<Guest>> guests_;
-  uint64_t next_guest_ = 1;
-  int num_strangers_ = 0;
   bool is_ending_ = false;
   absl::Status loss_;  // the first
   std::shared_ptr<ClusterSession> session_;
   uint32_t generation_ = 0;
 
   std::unique_ptr<ControlLoop> loop_;  // last: its thread uses all of the above
-};
-
-class Cluster::Impl::CoordinatorServer final : public control::Coordinator::Server {
- public:
-  CoordinatorServer(Impl& cluster, uint64_t guest) : cluster_(cluster), guest_(guest) {}
-
-  kj::Promise<void> join(JoinContext context) override {
-    const auto params = context.getParams();
-    const absl::StatusOr<uint32_t> rank =
-        cluster_.Admit(guest_, params.getInfo(), params.getNode());
-    if (!rank.ok()) return control::ToException(rank.status());
-    context.getResults().setRank(*rank);
-    return kj::READY_NOW;
-  }
-
- private:
-  Impl& cluster_;
-  const uint64_t guest_;
-};
-
-void Cluster::Impl::Serve(kj::Own<kj::AsyncIoStream> stream) {
-  const uint64_t id = next_guest_++;
-  auto guest = std::make_unique<Guest>();
-  guest->rpc = kj::heap<control::RpcConnection>(kj::mv(stream), capnp::rpc::twoparty::Side::SERVER,
-                                                kj::heap<CoordinatorServer>(*this, id));
-  const auto leave = [this, id] {
-    const auto it = guests_.find(id);
-    if (it == guests_.end()) return;
-    const int rank = it->second->rank;
-    // Not from inside of what it destroys.
-    tasks_->add(kj::evalLater([this, id] { guests_.erase(id); }));
-    if (rank >= 0) LoseConnection(*peers_[rank]);
-  };
-  guest->watch =
-      guest->rpc->OnDisconnect().then(kj::cp(leave)).eagerlyEvaluate([leave](const kj::Exception&) {
-        leave();
-      });
-  guests_[id] = std::move(guest);
-}
-
-// What a node tells of its session.
-class Cluster::Impl::ObserverServer final : public control::Observer::Server {
- public:
-  ObserverServer(Impl& cluster, std::shared_ptr<ClusterSession> session, uint32_t rank)
-      : cluster_(cluster), session_(std::move(session)), rank_(rank) {}
-
-  kj::Promise<void> stepDone(StepDoneContext context) override {
-    const auto params = context.getParams();
-    if (!IsCurrent(params.getGeneration())) return kj::READY_NOW;
-    const int64_t step = params.getStep();
-    const auto it = session_->steps.find(step);
-    if (it == session_->steps.end() || it->second.has_reported[rank_]) {
-      return Refuse(StrCat("a report of step ", step));
-    }
-    std::vector<DeviceStepReport> reports;
-    for (const auto report : params.getReports()) {
-      if (!IsOurs(report.getDevice())) {
-        return Refuse(StrCat("a report of device ", report.getDevice()));
-      }
-      reports.push_back({report.getDevice(), step, report.getIsPoisoned(), report.getWallNs(),
-                         report.getWaitNs()});
-    }
-    for (const auto tile : params.getFetches()) {
-      const absl::Status status =
-          IsOurs(tile.getDevice())
-              ? session_->fetch_tiles.Write(tile.getDevice(), tile.getActor(), tile.getMicrobatch(),
-                                            {reinterpret_cast<const char*>(tile.getBytes().begin()),
-                                             tile.getBytes().size()},
-                                            it->second.buffers->fetches)
-              : absl::InvalidArgumentError("a result of another's device");
-      if (!status.ok()) return Refuse(ToStd(status.message()));
-    }
-    cluster_.Report(session_, [session = session_, step, reports] {
-      for (const DeviceStepReport& report : reports) session->observer->OnStepDone(report);
-    });
-    it->second.has_reported[rank_] = true;
-    const std::vector<bool>& has_reported = it->second.has_reported;
-    if (std::find(has_reported.begin(), has_reported.end(), false) == has_reported.end()) {
-      session_->steps.erase(it);
-    }
-    return kj::READY_NOW;
-  }
-
-  kj::Promise<void> error(ErrorContext context) override {
-    const auto params = context.getParams();
-    if (!IsCurrent(params.getGeneration())) return kj::READY_NOW;
-    if (!IsOurs(params.getDevice()) || !session_->steps.contains(params.getStep())) {
-      return Refuse(StrCat("an error of device ", params.getDevice(), ", step ", params.getStep()));
-    }
-    cluster_.OnError(session_, params.getDevice(), params.getStep(), GetStatus(params.getStatus()));
-    return kj::READY_NOW;
-  }
-
-  kj::Promise<void> failure(FailureContext context) override {
-    const auto params = context.getParams();
-    if (!IsCurrent(params.getGeneration())) return kj::READY_NOW;
-    cluster_.OnFailure(session_, rank_, GetStatus(params.getStatus()));
-    return kj::READY_NOW;
-  }
-
- private:
-  bool IsCurrent(uint32_t generation) const {
-    return session_->observer != nullptr && generation == session_->generation;
-  }
-
-  bool IsOurs(uint32_t device) const {
-    const auto num_processes = static_cast<uint32_t>(cluster_.peers_.size());
-    const size_t num_devices = session_->plan.devices.size();
-    return device >= FirstDevice(rank_, num_processes, num_devices) &&
-           device < FirstDevice(rank_ + 1, num_processes, num_devices);
-  }
-
-  kj::Promise<void> Refuse(std::string_view what) {
-    cluster_.OnFailure(session_, rank_,
-                       absl::InternalError(StrCat("sent what nobody asked for: ", what)));
-    return kj::READY_NOW;
-  }
-
-  Impl& cluster_;
-  const std::shared_ptr<ClusterSession> session_;
-  const uint32_t rank_;
 };
 
 class Cluster::Impl::ClusterEngine final : public Engine {
@@ -649,7 +434,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
   ~ClusterEngine() override { Stop(); }
 
   absl::Status Open(const SessionOptions& options) {
-    const planner::Plan& plan = session_->plan;
+    const planner::Plan& plan = session_->plan();
     const auto num_processes = static_cast<uint32_t>(cluster_.peers_.size());
     if (plan.devices.size() < num_processes) {
       return absl::InvalidArgumentError(StrCat("a plan for ", plan.devices.size(),
@@ -662,12 +447,13 @@ class Cluster::Impl::ClusterEngine final : public Engine {
                                                  " bytes; processes are sent at most ",
                                                  control::kMaxDataBytes));
     }
+    trace_capacity_ = options.trace ? options.trace_capacity : 0;
     const auto addresses = std::make_shared<std::vector<std::string>>(num_processes);
     const auto open = [&](Peer& peer, control::Node::Client& node) {
       const uint32_t rank = peer.description.rank;
       auto call = node.openRequest();
       auto spec = call.initSession();
-      spec.setGeneration(session_->generation);
+      spec.setGeneration(session_->generation());
       spec.setPlan(AsData(bytes.data(), bytes.size()));
       const uint32_t first = FirstDevice(rank, num_processes, plan.devices.size());
       spec.setFirstDevice(first);
@@ -675,11 +461,15 @@ class Cluster::Impl::ClusterEngine final : public Engine {
       spec.setThreadsPerDevice(static_cast<uint32_t>(std::max(options.threads_per_device, 1)));
       spec.setSeed(options.seed);
       spec.setTimeoutMs(static_cast<uint64_t>(absl::ToInt64Milliseconds(options.timeout)));
-      spec.setTraceCapacity(options.trace ? options.trace_capacity : 0);
+      spec.setTraceCapacity(trace_capacity_);
       spec.setMaxMemoryBytes(options.max_memory_bytes);
-      call.setObserver(kj::heap<ObserverServer>(cluster_, session_, rank));
+      call.setObserver(session_->MakeObserver(rank));
       return call.send().then([addresses, rank](auto&& response) {
         const auto address = response.getAddress();
+        if (address.size() > kMaxAddressBytes) {
+          kj::throwFatalException(control::ToException(absl::InternalError(
+              StrCat("node ", rank, " has sent an address of ", address.size(), " bytes"))));
+        }
         (*addresses)[rank].assign(reinterpret_cast<const char*>(address.begin()), address.size());
       });
     };
@@ -691,7 +481,11 @@ class Cluster::Impl::ClusterEngine final : public Engine {
                 absl::FailedPreconditionError("another session runs on the cluster"));
           }
           cluster_.session_ = session_;
-          session_->generation = ++cluster_.generation_;
+          session_->Begin({cluster_.loop_->timer(), *cluster_.tasks_, num_processes,
+                           [&cluster = cluster_](uint32_t rank) {
+                             return cluster.NameOf(*cluster.peers_[rank]);
+                           }},
+                          ++cluster_.generation_);
           return kj::READY_NOW;
         },
         "the start of the session"));
@@ -699,7 +493,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     return CallAll(
         [&](Peer&, control::Node::Client& node) {
           auto call = node.connectRequest();
-          call.setGeneration(session_->generation);
+          call.setGeneration(session_->generation());
           auto processes = call.initProcesses(num_processes);
           for (uint32_t rank = 0; rank < num_processes; ++rank) {
             processes[rank].setFirstDevice(FirstDevice(rank, num_processes, plan.devices.size()));
@@ -714,22 +508,29 @@ class Cluster::Impl::ClusterEngine final : public Engine {
   void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) override {
     cluster_.loop_->Post([this_cluster = &cluster_, session = session_, step, buffers] {
       Impl& cluster = *this_cluster;
-      if (session->observer == nullptr || !cluster.loss_.ok()) return;
-      session->last_step = step;
-      session->steps[step] = {buffers, std::vector<bool>(cluster.peers_.size(), false)};
+      if (session->is_over() || !cluster.loss_.ok()) return;
+      size_t num_bytes = 0;
+      for (const Tensor& feed : buffers->feeds) num_bytes += feed.num_bytes();
+      if (num_bytes > control::kMaxDataBytes) {
+        session->Fail(absl::ResourceExhaustedError(
+            StrCat("the feeds of step ", step, " have ", num_bytes,
+                   " bytes; processes are sent at most ", control::kMaxDataBytes)));
+        return;
+      }
+      session->Submit(step, buffers);
       for (const auto& peer : cluster.peers_) {
         KJ_IF_MAYBE (node, peer->node) {
           auto call = node->submitRequest();
-          call.setGeneration(session->generation);
+          call.setGeneration(session->generation());
           call.setStep(step);
           auto feeds = call.initFeeds(static_cast<unsigned>(buffers->feeds.size()));
           for (unsigned i = 0; i < feeds.size(); ++i) {
             feeds.set(i, AsData(buffers->feeds[i].data(), buffers->feeds[i].num_bytes()));
           }
           const uint32_t rank = peer->description.rank;
-          cluster.tasks_->add(call.send().ignoreResult().catch_(
-              [&cluster, session, rank](const kj::Exception& exception) {
-                cluster.OnFailure(session, rank, control::FromException(exception));
+          cluster.tasks_->add(
+              call.send().ignoreResult().catch_([session, rank](const kj::Exception& exception) {
+                session->OnFailure(rank, control::FromException(exception));
               }));
         }
       }
@@ -741,12 +542,15 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     const absl::Status status = CallAll(
         [&](Peer& peer, control::Node::Client& node) {
           auto call = node.describeRequest();
-          call.setGeneration(session_->generation);
+          call.setGeneration(session_->generation());
           call.setTimeoutMs(static_cast<uint32_t>(absl::ToInt64Milliseconds(timeout)));
           const std::string late = StrCat(cluster_.NameOf(peer), ": does not answer");
           return call.send()
               .then([lines](auto&& response) {
-                for (const auto line : response.getLines()) lines->emplace_back(line.cStr());
+                for (const auto line : response.getLines()) {
+                  if (lines->size() >= kMaxDescribeLines) break;
+                  lines->emplace_back(line.begin(), std::min(line.size(), kMaxLineBytes));
+                }
               })
               .exclusiveJoin(cluster_.loop_->timer()
                                  .afterDelay(ToKj(timeout + absl::Seconds(1)))
@@ -762,17 +566,23 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     return CallAll(
         [&](Peer&, control::Node::Client& node) {
           auto call = node.readStateRequest();
-          call.setGeneration(session_->generation);
+          call.setGeneration(session_->generation());
           call.setState(IndexOf(state));
           return call.send().then([&placements, value](auto&& response) {
-            for (const auto tile : response.getTiles()) {
-              if (tile.getPlacement() >= placements.size() ||
-                  tile.getBytes().size() != placements[tile.getPlacement()].tile.num_bytes()) {
-                kj::throwFatalException(control::ToException(
-                    absl::InternalError("a node sent a tile that is not of the state")));
+            const auto tiles = response.getTiles();
+            bool are_right = tiles.size() <= placements.size();
+            for (size_t i = 0; are_right && i < tiles.size(); ++i) {
+              const uint32_t placement = tiles[i].getPlacement();
+              const auto bytes = tiles[i].getBytes();
+              are_right = placement < placements.size() &&
+                          bytes.size() == placements[placement].tile.num_bytes();
+              if (are_right) {
+                TileCopy(placements[placement].tile).ToGlobal(bytes.begin(), value->data(), 0);
               }
-              TileCopy(placements[tile.getPlacement()].tile)
-                  .ToGlobal(tile.getBytes().begin(), value->data(), 0);
+            }
+            if (!are_right) {
+              kj::throwFatalException(control::ToException(
+                  absl::InternalError("a node sent a tile that is not of the state")));
             }
           });
         },
@@ -787,7 +597,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     return CallAll(
         [&](Peer&, control::Node::Client& node) {
           auto call = node.writeStateRequest();
-          call.setGeneration(session_->generation);
+          call.setGeneration(session_->generation());
           call.setState(IndexOf(state));
           call.setValue(AsData(value.data(), value.num_bytes()));
           return call.send().ignoreResult();
@@ -796,15 +606,24 @@ class Cluster::Impl::ClusterEngine final : public Engine {
   }
 
   absl::StatusOr<std::vector<TraceEvent>> TakeTrace() override {
+    const planner::Plan& plan = session_->plan();
+    const auto num_processes = static_cast<uint32_t>(cluster_.peers_.size());
     const auto events = std::make_shared<std::vector<TraceEvent>>();
     RETURN_IF_ERROR(CallAll(
-        [&](Peer&, control::Node::Client& node) {
+        [&](Peer& peer, control::Node::Client& node) {
+          const uint32_t rank = peer.description.rank;
+          const uint32_t first = FirstDevice(rank, num_processes, plan.devices.size());
+          const uint64_t max_events =
+              uint64_t{FirstDevice(rank + 1, num_processes, plan.devices.size()) - first} *
+              trace_capacity_;
           auto call = node.takeTraceRequest();
-          call.setGeneration(session_->generation);
-          return call.send().then([this, events](auto&& response) {
-            for (const auto event : response.getEvents()) {
-              if (event.getDevice() >= session_->plan.devices.size()) continue;
-              const planner::DevicePlan& device = session_->plan.devices[event.getDevice()];
+          call.setGeneration(session_->generation());
+          return call.send().then([&plan, events, max_events](auto&& response) {
+            const auto received = response.getEvents();
+            for (uint64_t i = 0; i < std::min<uint64_t>(received.size(), max_events); ++i) {
+              const auto event = received[static_cast<unsigned>(i)];
+              if (event.getDevice() >= plan.devices.size()) continue;
+              const planner::DevicePlan& device = plan.devices[event.getDevice()];
               const bool is_phase = event.getActor() == planner::kNone;
               if (event.getPhase() >= device.phases.size()) continue;
               if (!is_phase && event.getActor() >= device.actors.size()) continue;
@@ -823,9 +642,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     is_stopped_ = true;
     (void)Await(
         [&]() -> kj::Promise<void> {
-          session_->observer = nullptr;
-          session_->held.clear();
-          session_->steps.clear();
+          session_->End();
           return kj::READY_NOW;
         },
         "the end of the session");
@@ -835,7 +652,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
           if (!cluster_.loss_.ok()) return kj::Promise<void>(kj::READY_NOW);
           return ForAll([&](Peer&, control::Node::Client& node) {
             auto call = node.closeRequest();
-            call.setGeneration(session_->generation);
+            call.setGeneration(session_->generation());
             return call.send().ignoreResult();
           });
         },
@@ -852,7 +669,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
   using CallNode = std::function<kj::Promise<void>(Peer&, control::Node::Client&)>;
 
   uint32_t IndexOf(const planner::StatePlan& state) const {
-    return static_cast<uint32_t>(&state - session_->plan.states.data());
+    return static_cast<uint32_t>(&state - session_->plan().states.data());
   }
 
   kj::Promise<void> ForAll(const CallNode& call) {
@@ -896,6 +713,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
   Impl& cluster_;
   const absl::Duration timeout_;
   const std::shared_ptr<ClusterSession> session_;
+  uint64_t trace_capacity_ = 0;  // events a device
   bool is_stopped_ = false;
 };
 

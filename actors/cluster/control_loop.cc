@@ -2,6 +2,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -9,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include <capnp/message.h>
 #include <kj/debug.h>
 
 #include "actors/cluster/control_loop_internal.h"
@@ -18,27 +18,12 @@
 namespace penstock::actors::control {
 namespace {
 
-constexpr std::string_view kMagic = "PENSTCK1";
 constexpr std::string_view kStatusMark = "penstock status ";
+constexpr kj::uint kEventsPerPoll = 256;
+// Longest text of an error that is taken over from a peer.
+constexpr size_t kMaxErrorBytes = size_t{16} << 10;
 // Beyond its own timeout, for a loop that is busy.
 constexpr absl::Duration kSlack = absl::Seconds(5);
-
-capnp::ReaderOptions Limits() {
-  capnp::ReaderOptions options;
-  options.traversalLimitInWords = kMaxMessageWords;
-  options.nestingLimit = 16;
-  return options;
-}
-
-// In a time that does not tell how much of it was right.
-bool IsSame(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  unsigned difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
-  }
-  return difference == 0;
-}
 
 }  // namespace
 
@@ -136,6 +121,8 @@ void ControlLoop::Main() {
   sigaddset(&broken_pipe, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
   kj::AsyncIoContext io = kj::setupAsyncIo();
+  // A peer that always has something to say does not keep the others from being heard.
+  io.waitScope.setBusyPollInterval(kEventsPerPoll);
   io_ = &io;
   kj::UnixEventPort::FdObserver observer(io.unixEventPort, event_fd_,
                                          kj::UnixEventPort::FdObserver::OBSERVE_READ);
@@ -161,7 +148,7 @@ kj::Exception ToException(const absl::Status& status) {
 
 absl::Status FromException(const kj::Exception& exception) {
   const std::string_view text(exception.getDescription().begin(),
-                              exception.getDescription().size());
+                              std::min(exception.getDescription().size(), kMaxErrorBytes));
   const size_t mark = text.find(kStatusMark);
   if (mark != std::string_view::npos) {
     const std::string_view rest = text.substr(mark + kStatusMark.size());
@@ -175,53 +162,6 @@ absl::Status FromException(const kj::Exception& exception) {
   return exception.getType() == kj::Exception::Type::DISCONNECTED
              ? absl::UnavailableError(ToAbsl(text))
              : absl::InternalError(ToAbsl(text));
-}
-
-kj::Promise<void> SayHello(kj::AsyncIoStream& stream, std::string_view key) {
-  KJ_REQUIRE(key.size() == kKeyBytes);
-  auto hello = kj::heapArray<char>(kMagic.size() + kKeyBytes);
-  memcpy(hello.begin(), kMagic.data(), kMagic.size());
-  memcpy(hello.begin() + kMagic.size(), key.data(), kKeyBytes);
-  auto answer = kj::heapArray<char>(kMagic.size());
-  return stream.write(hello.begin(), hello.size())
-      .attach(kj::mv(hello))
-      .then([&stream, answer = answer.begin()] { return stream.read(answer, kMagic.size()); })
-      .then([answer = kj::mv(answer)] {
-        if (std::string_view(answer.begin(), answer.size()) != kMagic) {
-          kj::throwFatalException(ToException(
-              absl::PermissionDeniedError("the other side is no coordinator of this version")));
-        }
-      });
-}
-
-kj::Promise<bool> ReceiveHello(kj::AsyncIoStream& stream, std::string_view key) {
-  auto hello = kj::heapArray<char>(kMagic.size() + kKeyBytes);
-  char* bytes = hello.begin();
-  return stream.read(bytes, hello.size())
-      .then([&stream, key = std::string(key), hello = kj::mv(hello)]() -> kj::Promise<bool> {
-        const std::string_view text(hello.begin(), hello.size());
-        if (text.substr(0, kMagic.size()) != kMagic || !IsSame(text.substr(kMagic.size()), key)) {
-          return false;
-        }
-        return stream.write(kMagic.data(), kMagic.size()).then([] { return true; });
-      });
-}
-
-RpcConnection::RpcConnection(kj::Own<kj::AsyncIoStream> stream, capnp::rpc::twoparty::Side side,
-                             capnp::Capability::Client bootstrap)
-    : stream_(kj::mv(stream)),
-      network_(*stream_, side, Limits()),
-      system_(capnp::makeRpcServer(network_, kj::mv(bootstrap))),
-      peer_side_(side == capnp::rpc::twoparty::Side::SERVER ? capnp::rpc::twoparty::Side::CLIENT
-                                                            : capnp::rpc::twoparty::Side::SERVER) {
-  system_.setFlowLimit(kFlowLimitWords);
-}
-
-capnp::Capability::Client RpcConnection::Bootstrap() {
-  capnp::MallocMessageBuilder message(8);
-  auto id = message.initRoot<capnp::rpc::twoparty::VatId>();
-  id.setSide(peer_side_);
-  return system_.bootstrap(id);
 }
 
 }  // namespace penstock::actors::control

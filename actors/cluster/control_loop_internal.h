@@ -1,5 +1,5 @@
 // The thread that the control plane runs on: an event loop of Cap'n Proto's, entered from other
-// threads through a queue; and what both sides of a connection need.
+// threads through a queue; and how a status travels through it.
 //
 // Thread rule: Post and Await from any thread but the loop's; all kj objects belong to the loop.
 // Invariants: what is posted runs in order; what is posted after the end is dropped; Await ends
@@ -19,21 +19,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include <capnp/rpc-twoparty.h>
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
 
 namespace penstock::actors::control {
-
-// Longest message that is read, in words of 8 bytes; and how much may be unanswered at a time.
-inline constexpr uint64_t kMaxMessageWords = uint64_t{64} << 20;
-inline constexpr size_t kFlowLimitWords = size_t{128} << 20;
-// Longest single Data that is sent: a plan, a feed, a tile.
-inline constexpr size_t kMaxDataBytes = size_t{256} << 20;
-// Seconds that a connection has to say hello.
-inline constexpr int kHelloSeconds = 5;
-// Connections that have not said hello yet; more are closed at once.
-inline constexpr int kMaxStrangers = 64;
 
 class ControlLoop {
  public:
@@ -69,28 +58,6 @@ class ControlLoop {
 // Errors of calls: a status travels as the text of an exception.
 kj::Exception ToException(const absl::Status& status);
 absl::Status FromException(const kj::Exception& exception);
-
-// The hello that begins a connection, before anything is parsed: a fixed number of bytes, which
-// hold the job's key. The server answers with its magic only if the key is right.
-inline constexpr size_t kKeyBytes = 32;
-kj::Promise<void> SayHello(kj::AsyncIoStream& stream, std::string_view key);
-// Resolves to whether the peer may go on.
-kj::Promise<bool> ReceiveHello(kj::AsyncIoStream& stream, std::string_view key);
-
-// RPC over one stream, with every bound set.
-class RpcConnection {
- public:
-  RpcConnection(kj::Own<kj::AsyncIoStream> stream, capnp::rpc::twoparty::Side side,
-                capnp::Capability::Client bootstrap);
-  capnp::Capability::Client Bootstrap();
-  kj::Promise<void> OnDisconnect() { return network_.onDisconnect(); }
-
- private:
-  kj::Own<kj::AsyncIoStream> stream_;
-  capnp::TwoPartyVatNetwork network_;
-  capnp::RpcSystem<capnp::rpc::twoparty::VatId> system_;
-  capnp::rpc::twoparty::Side peer_side_;
-};
 
 }  // namespace penstock::actors::control
 

@@ -35,6 +35,14 @@ std::vector<FetchTiles::Bytes> FetchTiles::Read(uint32_t first_device, uint32_t 
   return read;
 }
 
+size_t FetchTiles::NumTiles(uint32_t first_device, uint32_t num_devices) const {
+  size_t num_tiles = 0;
+  for (const Tile& tile : tiles_) {
+    if (tile.device - first_device < num_devices) num_tiles += tile.num_microbatches;
+  }
+  return num_tiles;
+}
+
 absl::Status FetchTiles::Write(uint32_t device, uint32_t actor, uint32_t microbatch,
                                std::string_view bytes, std::vector<Tensor>& fetches) const {
   const auto it = tile_of_actor_.find(planner::ActorId(device, actor));

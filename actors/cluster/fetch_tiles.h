@@ -37,6 +37,9 @@ class FetchTiles {
   std::vector<Bytes> Read(uint32_t first_device, uint32_t num_devices,
                           const std::vector<Tensor>& fetches) const;
 
+  // How many those are.
+  size_t NumTiles(uint32_t first_device, uint32_t num_devices) const;
+
   // Puts one of them into `fetches`. Refuses what no fetch actor writes.
   absl::Status Write(uint32_t device, uint32_t actor, uint32_t microbatch, std::string_view bytes,
                      std::vector<Tensor>& fetches) const;

@@ -1,0 +1,103 @@
+// One session over a cluster's nodes, as the coordinator sees it: what was submitted, and what the
+// nodes tell about it, which is checked before anybody hears it.
+//
+// Errors that nodes report about their peers wait a moment, so that the death behind them is what
+// is told. What has come since then waits with them, to keep its order.
+//
+// Thread rule: the loop's thread, but for the constructor, the destructor and plan().
+// Invariants: after End nothing is told. What a node makes this side keep is bounded by the steps
+// under way and kMaxHeldErrors.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_CLUSTER_SESSION_INTERNAL_H_
+#define PENSTOCK_ACTORS_CLUSTER_CLUSTER_SESSION_INTERNAL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include <kj/async.h>
+#include <kj/timer.h>
+
+#include "actors/cluster/control.capnp.h"
+#include "actors/cluster/fetch_tiles.h"
+#include "actors/engine.h"
+#include "planner/plan.h"
+
+namespace penstock::actors {
+
+// Devices lie in contiguous blocks over the processes.
+uint32_t FirstDevice(uint32_t process, uint32_t num_processes, size_t num_devices);
+
+class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
+ public:
+  // Errors that are held at a time; more are dropped, as the first of a step is what counts.
+  static constexpr size_t kMaxHeldErrors = 1024;
+
+  // What a session needs of its cluster, which outlives its use.
+  struct Context {
+    kj::Timer& timer;
+    kj::TaskSet& tasks;
+    uint32_t num_processes = 0;
+    std::function<std::string(uint32_t rank)> name_of;
+  };
+
+  // `plan` outlives it, `observer` End. REQUIRES: CheckPlan(plan) is OK.
+  ClusterSession(const planner::Plan& plan, EngineObserver* observer)
+      : plan_(plan), observer_(observer), fetch_tiles_(plan) {}
+
+  const planner::Plan& plan() const { return plan_; }
+
+  void Begin(const Context& context, uint32_t generation);
+  // What is reported from now on has no effect.
+  void End();
+
+  void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers);
+
+  // Receives what the node of `rank` tells.
+  control::Observer::Client MakeObserver(uint32_t rank);
+
+  void OnFailure(uint32_t rank, const absl::Status& status);
+  // The session cannot go on: this is told at once, and nothing more.
+  void Fail(const absl::Status& cause);
+
+  uint32_t generation() const { return generation_; }
+  bool is_over() const { return observer_ == nullptr; }
+  int64_t last_step() const { return last_step_; }
+  // The oldest step under way; -1 if there is none.
+  int64_t oldest_step() const { return steps_.empty() ? -1 : steps_.begin()->first; }
+
+ private:
+  class ObserverServer;
+
+  struct Step {
+    std::shared_ptr<StepBuffers> buffers;
+    std::vector<bool> has_reported;  // a process each
+  };
+
+  bool IsOf(uint32_t rank, uint32_t device) const;
+  absl::Status StepDone(uint32_t rank, control::Observer::StepDoneParams::Reader params);
+  absl::Status Error(uint32_t rank, control::Observer::ErrorParams::Reader params);
+  void Report(std::function<void()> report);
+  void ReportError(const absl::Status& status, std::function<void()> report);
+
+  const planner::Plan& plan_;
+  EngineObserver* observer_;  // null once the session is over
+  const FetchTiles fetch_tiles_;
+  std::unique_ptr<Context> context_;
+  uint32_t generation_ = 0;
+  int64_t last_step_ = -1;                   // submitted
+  std::map<int64_t, Step> steps_;            // under way
+  std::vector<std::function<void()>> held_;  // what came since a node's error about a peer
+  size_t num_held_errors_ = 0;
+  bool is_holding_ = false;
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_CLUSTER_SESSION_INTERNAL_H_

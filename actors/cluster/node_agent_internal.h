@@ -1,0 +1,127 @@
+// A node's side of the control plane: what the coordinator may call, and the part of a session that
+// is run for it. The calls come in on the event loop's thread and are done by another, which may
+// block.
+//
+// Thread rule: as said at each function.
+// Invariants: what a coordinator that lies can queue is bounded by the limits of the connection and
+// kMaxWork calls; a call of another generation has no effect.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_NODE_AGENT_INTERNAL_H_
+#define PENSTOCK_ACTORS_CLUSTER_NODE_AGENT_INTERNAL_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include <kj/async-io.h>
+
+#include "actors/cluster/connection_internal.h"
+#include "actors/cluster/control.capnp.h"
+#include "actors/cluster/control_loop_internal.h"
+#include "actors/cluster/node.h"
+
+namespace penstock::actors {
+
+// Work for a thread that may block; the event loop never does.
+//
+// Thread rule: thread-safe; Run is called by one thread.
+class WorkQueue {
+ public:
+  // Far more than a coordinator has under way.
+  static constexpr size_t kMaxWork = 4096;
+
+  // Whether there was room.
+  bool Push(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    if (work_.size() >= kMaxWork) return false;
+    work_.push_back(std::move(work));
+    changed_.notify_all();
+    return true;
+  }
+
+  // No more work is taken. The first status counts.
+  void End(const absl::Status& status) {
+    const std::lock_guard lock(mutex_);
+    if (!end_.has_value()) end_ = status;
+    changed_.notify_all();
+  }
+
+  void Clear() {
+    const std::lock_guard lock(mutex_);
+    work_.clear();
+  }
+
+  // Runs what is pushed, until End.
+  absl::Status Run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return end_.has_value() || !work_.empty(); });
+      if (end_.has_value()) return *end_;
+      std::function<void()> work = std::move(work_.front());
+      work_.pop_front();
+      lock.unlock();
+      work();
+      work = nullptr;
+      lock.lock();
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> work_;
+  std::optional<absl::Status> end_;
+};
+
+class NodeSession;
+
+class NodeAgent {
+ public:
+  // `options` and `loop` outlive it; `on_end` is called by End.
+  NodeAgent(const NodeOptions& options, control::ControlLoop& loop, std::function<void()> on_end);
+  ~NodeAgent();
+
+  // The loop's thread. Says hello and joins; from then on the coordinator may call, and if it goes,
+  // the agent ends. The agent outlives the promise.
+  kj::Promise<void> Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key);
+  // The loop's thread, after Run: lets go of all that is the loop's.
+  void Disconnect();
+  // Does what is called, until End; the first End's status. The thread that closes the session.
+  absl::Status Run() { return work_.Run(); }
+  void CloseSession();
+
+  // Any thread. The agent is to leave.
+  void End(const absl::Status& status);
+  WorkQueue& work() { return work_; }
+
+ private:
+  class NodeServer;
+
+  kj::Promise<void> JoinOver(kj::Own<kj::AsyncIoStream> stream);
+  kj::Promise<void> ListenForPings(kj::Duration bound);
+
+  const NodeOptions& options_;
+  control::ControlLoop& loop_;
+  const std::function<void()> on_end_;
+  WorkQueue work_;
+  // Of the loop's thread.
+  kj::Own<control::RpcConnection> connection_;
+  kj::Promise<void> watch_ = nullptr;
+  kj::Promise<void> listen_ = nullptr;
+  uint64_t num_pings_ = 0;
+  // Of the thread that runs.
+  std::unique_ptr<NodeSession> session_;
+  uint32_t generation_ = 0;  // of the session, or of the last one
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_NODE_AGENT_INTERNAL_H_
