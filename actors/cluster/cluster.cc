@@ -752,7 +752,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
                                  .afterDelay(ToKj(timeout + absl::Seconds(1)))
                                  .then([lines, late] { lines->push_back(late); }));
         },
-        "the description of the devices");
+        "the description of the devices", timeout + absl::Seconds(2));
     if (!status.ok()) lines->emplace_back(ToStd(status.message()));
     return *lines;
   }
@@ -874,7 +874,10 @@ class Cluster::Impl::ClusterEngine final : public Engine {
 
   // Calls all nodes at once and waits. The loss of a node goes before the errors that it causes.
   absl::Status CallAll(const CallNode& call, std::string_view what) {
-    absl::Status status = Await([&] { return ForAll(call); }, what);
+    return CallAll(call, what, timeout_);
+  }
+  absl::Status CallAll(const CallNode& call, std::string_view what, absl::Duration timeout) {
+    absl::Status status = cluster_.loop_->Await([&] { return ForAll(call); }, timeout, what);
     if (!absl::IsUnavailable(status)) return status;
     (void)cluster_.loop_->Await(
         [&] { return AwaitLoss(cluster_.loop_->timer().now() + kPeerGrace, &status); },
