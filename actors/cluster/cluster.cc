@@ -36,6 +36,8 @@ constexpr kj::Duration kPeerGrace = 1500 * kj::MILLISECONDS;
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 // After a heartbeat is overdue: a coordinator that was stopped itself first looks at what has come.
 constexpr kj::Duration kSecondLook = 200 * kj::MILLISECONDS;
+// For the orderly end of a session in its nodes; the end of the job does not wait for more.
+constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // The longest line that is passed on in one piece.
 constexpr size_t kMaxLineBytes = 16 << 10;
 
@@ -159,6 +161,26 @@ class Cluster::Impl : public kj::TaskSet::ErrorHandler {
     if (options_.listen.substr(0, kUnix.size()) == kUnix) {
       unlink(options_.listen.substr(kUnix.size()).c_str());
     }
+  }
+
+  void Kill() {
+    const std::lock_guard lock(stop_mutex_);
+    if (loop_ == nullptr) return;
+    (void)loop_->Await(
+        [this]() -> kj::Promise<void> {
+          is_ending_ = true;
+          for (const auto& peer : peers_) {
+            if (peer->child.has_value()) peer->child->Kill();
+            peer->node = nullptr;
+          }
+          guests_.clear();
+          if (loss_.ok()) loss_ = absl::CancelledError("the job was ended");
+          if (session_ != nullptr && session_->observer != nullptr) {
+            session_->observer->OnFailure(loss_);
+          }
+          return kj::READY_NOW;
+        },
+        options_.stop_timeout, "the end of the nodes");
   }
 
   absl::StatusOr<std::unique_ptr<Engine>> StartEngine(const planner::Plan& plan,
@@ -528,6 +550,9 @@ class Cluster::Impl::CoordinatorServer final : public control::Coordinator::Serv
         cluster_.Admit(guest_, params.getInfo(), params.getNode());
     if (!rank.ok()) return control::ToException(rank.status());
     context.getResults().setRank(*rank);
+    const absl::Duration silence = cluster_.options_.heartbeat_timeout + absl::Seconds(1);
+    context.getResults().setSilenceMs(static_cast<uint32_t>(
+        std::clamp<int64_t>(absl::ToInt64Milliseconds(silence), 1, 3'600'000)));
     return kj::READY_NOW;
   }
 
@@ -829,7 +854,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
           return kj::READY_NOW;
         },
         "the end of the session");
-    const absl::Duration bound = cluster_.options_.stop_timeout;
+    const absl::Duration bound = std::min(cluster_.options_.stop_timeout, kCloseTimeout);
     (void)cluster_.loop_->Await(
         [&] {
           if (!cluster_.loss_.ok()) return kj::Promise<void>(kj::READY_NOW);
@@ -929,5 +954,6 @@ EngineFactory Cluster::engine_factory() {
 }
 
 void Cluster::Stop() { impl_->Stop(); }
+void Cluster::Kill() { impl_->Kill(); }
 
 }  // namespace penstock::actors

@@ -331,6 +331,7 @@ struct Agent {
   Watchdog& watchdog;
   std::unique_ptr<NodeSession> session;
   uint32_t generation = 0;  // of the session, or of the last one
+  uint64_t num_pings = 0;   // the loop thread's
 
   void End(const absl::Status& status) {
     watchdog.Start();
@@ -343,7 +344,10 @@ class NodeServer final : public control::Node::Server {
  public:
   explicit NodeServer(Agent& agent) : agent_(agent) {}
 
-  kj::Promise<void> ping(PingContext) override { return kj::READY_NOW; }
+  kj::Promise<void> ping(PingContext) override {
+    ++agent_.num_pings;
+    return kj::READY_NOW;
+  }
 
   kj::Promise<void> open(OpenContext context) override {
     const auto params = context.getParams();
@@ -561,40 +565,67 @@ class NodeServer final : public control::Node::Server {
 struct Connection {
   kj::Own<control::RpcConnection> rpc;
   kj::Promise<void> watch = nullptr;
+  kj::Promise<void> listen = nullptr;
 };
 
+// Ends the node when no ping has come for `bound`. Whoever was stopped itself first looks at what
+// has come meanwhile.
+kj::Promise<void> ListenForPings(Agent& agent, kj::Duration bound) {
+  constexpr kj::Duration kSecondLook = 200 * kj::MILLISECONDS;
+  return agent.loop.timer()
+      .afterDelay(bound)
+      .then([&agent, kSecondLook] { return agent.loop.timer().afterDelay(kSecondLook); })
+      .then([&agent, bound, before = agent.num_pings]() -> kj::Promise<void> {
+        if (agent.num_pings > before) return ListenForPings(agent, bound);
+        agent.End(absl::UnavailableError("the coordinator has gone silent"));
+        return kj::READY_NOW;
+      });
+}
+
+// From the first byte to the rank; the coordinator has nothing to wait for.
+constexpr kj::Duration kGreetingTimeout = 4 * kj::SECONDS;
+
+kj::Promise<void> Greet(Agent& agent, const std::string& key, Connection& connection,
+                        kj::Own<kj::AsyncIoStream> stream) {
+  auto hello = control::SayHello(*stream, key);
+  return hello.then([&agent, &connection, stream = kj::mv(stream)]() mutable {
+    connection.rpc = kj::heap<control::RpcConnection>(
+        kj::mv(stream), capnp::rpc::twoparty::Side::CLIENT, capnp::Capability::Client(nullptr));
+    connection.watch =
+        connection.rpc->OnDisconnect()
+            .then([&agent] { agent.End(absl::UnavailableError("the coordinator is gone")); })
+            .eagerlyEvaluate([&agent](const kj::Exception& exception) {
+              agent.End(control::FromException(exception));
+            });
+    auto call = connection.rpc->Bootstrap().castAs<control::Coordinator>().joinRequest();
+    auto info = call.initInfo();
+    info.setRank(agent.options.rank);
+    info.setPid(getpid());
+    info.setHost(HostName().c_str());
+    info.setNumCores(std::thread::hardware_concurrency());
+    info.setMemoryBytes(MachineMemoryBytes());
+    call.setNode(kj::heap<NodeServer>(agent));
+    return call.send().then([&agent, &connection](auto&& response) {
+      connection.listen = ListenForPings(agent, response.getSilenceMs() * kj::MILLISECONDS)
+                              .eagerlyEvaluate([](const kj::Exception&) {});
+    });
+  });
+}
+
 kj::Promise<void> Join(Agent& agent, const std::string& key, Connection& connection) {
-  ControlLoop& loop = agent.loop;
-  const NodeOptions& options = agent.options;
-  return loop.io()
+  return agent.loop.io()
       .provider->getNetwork()
-      .parseAddress(options.coordinator.c_str())
+      .parseAddress(agent.options.coordinator.c_str())
       .then([](kj::Own<kj::NetworkAddress> address) {
         auto connected = address->connect();
         return connected.attach(kj::mv(address));
       })
-      .then([&agent, key](kj::Own<kj::AsyncIoStream> stream) {
-        auto hello = control::SayHello(*stream, key);
-        return hello.then([stream = kj::mv(stream)]() mutable { return kj::mv(stream); });
-      })
-      .then([&agent, &connection](kj::Own<kj::AsyncIoStream> stream) {
-        connection.rpc = kj::heap<control::RpcConnection>(
-            kj::mv(stream), capnp::rpc::twoparty::Side::CLIENT, capnp::Capability::Client(nullptr));
-        connection.watch =
-            connection.rpc->OnDisconnect()
-                .then([&agent] { agent.End(absl::UnavailableError("the coordinator is gone")); })
-                .eagerlyEvaluate([&agent](const kj::Exception& exception) {
-                  agent.End(control::FromException(exception));
-                });
-        auto call = connection.rpc->Bootstrap().castAs<control::Coordinator>().joinRequest();
-        auto info = call.initInfo();
-        info.setRank(agent.options.rank);
-        info.setPid(getpid());
-        info.setHost(HostName().c_str());
-        info.setNumCores(std::thread::hardware_concurrency());
-        info.setMemoryBytes(MachineMemoryBytes());
-        call.setNode(kj::heap<NodeServer>(agent));
-        return call.send().ignoreResult();
+      .then([&agent, &connection, key](kj::Own<kj::AsyncIoStream> stream) {
+        return Greet(agent, key, connection, kj::mv(stream))
+            .exclusiveJoin(agent.loop.timer().afterDelay(kGreetingTimeout).then([] {
+              kj::throwFatalException(control::ToException(
+                  absl::DeadlineExceededError("the coordinator does not answer")));
+            }));
       });
 }
 
@@ -624,6 +655,7 @@ absl::Status RunNode(const NodeOptions& options) {
       [&connection, &work] {
         work.Clear();
         connection.watch = nullptr;
+        connection.listen = nullptr;
         connection.rpc = nullptr;
         return kj::Promise<void>(kj::READY_NOW);
       },
