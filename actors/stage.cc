@@ -29,7 +29,10 @@ absl::StatusOr<std::unique_ptr<StageController>> StageController::Create(
   std::unique_ptr<StageController> controller(
       new StageController(stage, policy, context, std::move(links)));
   try {
-    controller->is_planned_ = !policy.PlannedOrder(context).empty();
+    // Where there is nothing to choose, nothing depends on the view.
+    controller->is_planned_ = !policy.PlannedOrder(context).empty() ||
+                              std::none_of(context.has_kind.begin(), context.has_kind.end(),
+                                           [](bool has) { return has; });
     controller->scheduler_ = policy.CreateScheduler(context);
   } catch (const std::exception& error) {
     return absl::InternalError(

@@ -404,7 +404,10 @@ absl::Status Run(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
                    actors::Session::Start(std::move(program.plan), session_options));
   const auto end_abort = absl::MakeCleanup([&interrupts] { interrupts.SetAbort(nullptr); });
-  interrupts.SetAbort([&session] { session->Stop(); });
+  interrupts.SetAbort([&session, &cluster] {
+    if (cluster != nullptr) cluster->Kill();
+    session->Stop();
+  });
   RETURN_IF_ERROR(DumpStates(options.dump, *session));
   const StepFeeds feeds(session->plan(), &corpus, sizes, session_options.seed);
   RETURN_IF_ERROR(Trainer(environment, options, job, *session, feeds, interrupts).Run(&summary));

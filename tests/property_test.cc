@@ -3,6 +3,7 @@
 //
 // PENSTOCK_PROPERTY_CASES and PENSTOCK_PROPERTY_SEED choose the number of cases and the first seed;
 // a failure names its seed, and PENSTOCK_PROPERTY_SEED=it PENSTOCK_PROPERTY_CASES=1 runs it alone.
+// A share of the cases runs over several processes too.
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "gtest/gtest.h"
 
+#include "actors/cluster/cluster.h"
 #include "actors/session.h"
 #include "actors/state_init.h"
 #include "base/status_macros.h"
@@ -40,6 +42,9 @@ using graph::NodeId;
 constexpr int kShards = 12;
 constexpr int kDefaultCases = 2400;
 constexpr int kMinOccurrences = 20;
+constexpr int kProcessShards = 3;
+constexpr int kEveryForProcesses = 6;  // of the cases
+constexpr uint32_t kMaxProcesses = 4;
 
 int64_t FromEnvironment(const char* name, int64_t fallback) {
   const char* text = std::getenv(name);
@@ -182,11 +187,35 @@ actors::SessionOptions SessionOptionsOf(const Registries& registries, const Rand
   return options;
 }
 
-// Both ways to run a case, step by step, and what comes out of them compared.
+// Node processes, as many as a case can use, one job of each number for all cases.
+class Processes {
+ public:
+  // For a plan of so many devices; null: an error was reported.
+  absl::StatusOr<actors::Cluster*> For(size_t num_devices) {
+    const auto count = std::min(static_cast<uint32_t>(num_devices), kMaxProcesses);
+    std::unique_ptr<actors::Cluster>& cluster = clusters_[count];
+    if (cluster == nullptr) {
+      actors::ClusterOptions options;
+      options.num_processes = count;
+      options.node_command = {PENSTOCK_COMMAND, "node"};
+      ASSIGN_OR_RETURN(cluster, actors::Cluster::Start(options));
+    }
+    return cluster.get();
+  }
+  // After a failure: the nodes may be gone.
+  void Restart() { clusters_.clear(); }
+
+ private:
+  std::map<uint32_t, std::unique_ptr<actors::Cluster>> clusters_;
+};
+
+// Both ways to run a case, step by step, and what comes out of them compared. In this process, or
+// over several.
 class Comparison {
  public:
-  Comparison(const Registries& registries, const RandomCase& test)
+  Comparison(const Registries& registries, Processes* processes, const RandomCase& test)
       : registries_(registries),
+        processes_(processes),
         test_(test),
         tolerance_(ToleranceOf(test.graph)),
         states_(InitialStates(test.graph, test.seed)) {}
@@ -195,8 +224,12 @@ class Comparison {
   absl::Status Run() {
     ASSIGN_OR_RETURN(planner::Plan plan, planner::Compile(registries_.ops, test_.graph,
                                                           CompileOptionsOf(registries_, test_)));
-    ASSIGN_OR_RETURN(session_,
-                     actors::Session::Start(std::move(plan), SessionOptionsOf(registries_, test_)));
+    actors::SessionOptions options = SessionOptionsOf(registries_, test_);
+    if (processes_ != nullptr) {
+      ASSIGN_OR_RETURN(actors::Cluster * cluster, processes_->For(plan.devices.size()));
+      options.start_engine = cluster->engine_factory();
+    }
+    ASSIGN_OR_RETURN(session_, actors::Session::Start(std::move(plan), options));
     // Half of the cases have all their steps under way at once.
     const bool is_overlapped = test_.seed % 2 == 1;
     for (int step = 0; step < test_.num_steps; ++step) {
@@ -264,14 +297,17 @@ class Comparison {
   }
 
   const Registries& registries_;
+  Processes* const processes_;
   const RandomCase& test_;
   const double tolerance_;
   std::map<std::string, Tensor> states_;  // of the reference
   std::unique_ptr<actors::Session> session_;
 };
 
-absl::Status CheckCase(const Registries& registries, const RandomCase& test) {
-  return Comparison(registries, test).Run();
+absl::Status CheckCase(const Registries& registries, Processes* processes, const RandomCase& test) {
+  const absl::Status status = Comparison(registries, processes, test).Run();
+  if (processes != nullptr && !status.ok()) processes->Restart();
+  return status;
 }
 
 // What kind of failure it is: a shrunk case must fail in the same way.
@@ -280,18 +316,19 @@ std::string KindOf(const absl::Status& status) {
   return StrCat(static_cast<int>(status.code()), message.substr(0, message.find(' ')));
 }
 
-std::string ShrunkReport(const Registries& registries, const RandomCase& test,
+std::string ShrunkReport(const Registries& registries, Processes* processes, const RandomCase& test,
                          const absl::Status& failure) {
   const std::string kind = KindOf(failure);
   const RandomCase shrunk = Shrink(
       test,
       [&](const RandomCase& candidate) {
-        const absl::Status status = CheckCase(registries, candidate);
+        const absl::Status status = CheckCase(registries, processes, candidate);
         return !status.ok() && KindOf(status) == kind;
       },
-      /*max_attempts=*/400);
+      /*max_attempts=*/processes == nullptr ? 400 : 40);
   return StrCat("seed ", test.seed, ": ", failure.message(),
-                "\nshrunk: ", CheckCase(registries, shrunk).message(), "\n", Describe(shrunk));
+                "\nshrunk: ", CheckCase(registries, processes, shrunk).message(), "\n",
+                Describe(shrunk));
 }
 
 // What lower-reshards makes.
@@ -302,21 +339,33 @@ bool IsRedistribution(std::string_view op) {
   return std::find(std::begin(kNames), std::end(kNames), op) != std::end(kNames);
 }
 
-class PropertyTest : public ::testing::TestWithParam<int> {};
-
-TEST_P(PropertyTest, RandomProgramsGiveTheValuesOfOneDevice) {
+// Checks the cases from `first` on, `every` apart.
+void CheckCases(int64_t first, int64_t every, Processes* processes) {
   const Registries registries;
   int failures = 0;
-  for (int64_t i = GetParam(); i < NumCases() && failures < 3; i += kShards) {
+  for (int64_t i = first; i < NumCases() && failures < 3; i += every) {
     const absl::StatusOr<RandomCase> test = MakeRandomCase(registries.ops, FirstSeed() + i);
     ASSERT_TRUE(test.ok()) << "seed " << FirstSeed() + i << ": " << test.status();
     const absl::Status verified = graph::VerifyGraph(test->graph);
     ASSERT_TRUE(verified.ok()) << verified << "\n" << Describe(*test);
-    const absl::Status status = CheckCase(registries, *test);
+    const absl::Status status = CheckCase(registries, processes, *test);
     if (status.ok()) continue;
     ++failures;
-    ADD_FAILURE() << ShrunkReport(registries, *test, status);
+    ADD_FAILURE() << ShrunkReport(registries, processes, *test, status);
   }
+}
+
+class PropertyTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(PropertyTest, RandomProgramsGiveTheValuesOfOneDevice) {
+  CheckCases(GetParam(), kShards, nullptr);
+}
+
+class ProcessesPropertyTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(ProcessesPropertyTest, RandomProgramsGiveTheValuesOfOneDevice) {
+  Processes processes;
+  CheckCases(GetParam() * kEveryForProcesses, kProcessShards * kEveryForProcesses, &processes);
 }
 
 // Counts by operator. Of a program as written and, for what the planner makes, of its lowered graph
@@ -365,6 +414,7 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shards, PropertyTest, ::testing::Range(0, kShards));
+INSTANTIATE_TEST_SUITE_P(Shards, ProcessesPropertyTest, ::testing::Range(0, kProcessShards));
 
 }  // namespace
 }  // namespace penstock::testing

@@ -36,6 +36,8 @@ constexpr kj::Duration kPeerGrace = 1500 * kj::MILLISECONDS;
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 // After a heartbeat is overdue: a coordinator that was stopped itself first looks at what has come.
 constexpr kj::Duration kSecondLook = 200 * kj::MILLISECONDS;
+// For the orderly end of a session in its nodes; the end of the job does not wait for more.
+constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // The longest line that is passed on in one piece.
 constexpr size_t kMaxLineBytes = 16 << 10;
 // What is taken over of a node's word: the name of its host, its transport's address, and lines of
@@ -133,6 +135,24 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     }
   }
 
+  void Kill() {
+    const std::lock_guard lock(stop_mutex_);
+    if (loop_ == nullptr) return;
+    (void)loop_->Await(
+        [this]() -> kj::Promise<void> {
+          is_ending_ = true;
+          for (const auto& peer : peers_) {
+            if (peer->child.has_value()) peer->child->Kill();
+            peer->node = nullptr;
+          }
+          port_->CloseAll();
+          if (loss_.ok()) loss_ = absl::CancelledError("the job was ended");
+          if (session_ != nullptr) session_->Fail(loss_);
+          return kj::READY_NOW;
+        },
+        options_.stop_timeout, "the end of the nodes");
+  }
+
   absl::StatusOr<std::unique_ptr<Engine>> StartEngine(const planner::Plan& plan,
                                                       EngineObserver* observer,
                                                       const SessionOptions& options);
@@ -179,11 +199,10 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     all_joined_ = kj::heap(paf.promise.fork());
     tasks_ = kj::heap<kj::TaskSet>(*this);
     const absl::Duration silence = options_.heartbeat_timeout + absl::Seconds(1);
-    port_ = kj::heap<control::ControlPort>(
-        loop_->timer(), key_,
-        static_cast<uint32_t>(
-            std::clamp<int64_t>(absl::ToInt64Milliseconds(silence), 1, 3'600'000)),
-        *this);
+    port_ = kj::heap<control::ControlPort>(loop_->timer(), key_,
+                                           static_cast<uint32_t>(std::clamp<int64_t>(
+                                               absl::ToInt64Milliseconds(silence), 1, 3'600'000)),
+                                           *this);
     for (uint32_t rank = 0; rank < options_.num_processes; ++rank) {
       peers_.push_back(std::make_unique<Peer>());
       peers_.back()->description.rank = rank;
@@ -556,7 +575,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
                                  .afterDelay(ToKj(timeout + absl::Seconds(1)))
                                  .then([lines, late] { lines->push_back(late); }));
         },
-        "the description of the devices");
+        "the description of the devices", timeout + absl::Seconds(2));
     if (!status.ok()) lines->emplace_back(ToStd(status.message()));
     return *lines;
   }
@@ -646,7 +665,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
           return kj::READY_NOW;
         },
         "the end of the session");
-    const absl::Duration bound = cluster_.options_.stop_timeout;
+    const absl::Duration bound = std::min(cluster_.options_.stop_timeout, kCloseTimeout);
     (void)cluster_.loop_->Await(
         [&] {
           if (!cluster_.loss_.ok()) return kj::Promise<void>(kj::READY_NOW);
@@ -691,7 +710,10 @@ class Cluster::Impl::ClusterEngine final : public Engine {
 
   // Calls all nodes at once and waits. The loss of a node goes before the errors that it causes.
   absl::Status CallAll(const CallNode& call, std::string_view what) {
-    absl::Status status = Await([&] { return ForAll(call); }, what);
+    return CallAll(call, what, timeout_);
+  }
+  absl::Status CallAll(const CallNode& call, std::string_view what, absl::Duration timeout) {
+    absl::Status status = cluster_.loop_->Await([&] { return ForAll(call); }, timeout, what);
     if (!absl::IsUnavailable(status)) return status;
     (void)cluster_.loop_->Await(
         [&] { return AwaitLoss(cluster_.loop_->timer().now() + kPeerGrace, &status); },
@@ -744,5 +766,6 @@ EngineFactory Cluster::engine_factory() {
 }
 
 void Cluster::Stop() { impl_->Stop(); }
+void Cluster::Kill() { impl_->Kill(); }
 
 }  // namespace penstock::actors

@@ -56,6 +56,8 @@ struct ClusterOptions {
   bool pin = true;  // started nodes to cores
   absl::Duration join_timeout = absl::Seconds(30);
   absl::Duration heartbeat_interval = absl::Milliseconds(500);
+  // A node that does not answer for so long is lost; one that is not asked for a second longer
+  // ends.
   absl::Duration heartbeat_timeout = absl::Seconds(3);
   absl::Duration stop_timeout = absl::Seconds(3);
   // A line that a started node has printed. Called from a thread of the cluster.
@@ -83,6 +85,10 @@ class Cluster {
 
   // Ends all nodes. Again: nothing.
   void Stop();
+
+  // The same at once: nodes that were started here are killed, the others left alone. Calls of the
+  // session return kCancelled.
+  void Kill();
 
  private:
   class Impl;

@@ -21,7 +21,8 @@ using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("penstock::actors::control");
 
 interface Coordinator {
-  join @0 (info :NodeInfo, node :Node) -> (rank :UInt32);
+  # A node that hears nothing for `silenceMs` ends.
+  join @0 (info :NodeInfo, node :Node) -> (rank :UInt32, silenceMs :UInt32);
 }
 
 struct NodeInfo {

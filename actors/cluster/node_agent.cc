@@ -500,11 +500,10 @@ NodeAgent::~NodeAgent() = default;
 
 kj::Promise<void> NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key) {
   auto hello = control::SayHello(*stream, key);
-  return hello
-      .then([this, stream = kj::mv(stream)]() mutable { return JoinOver(kj::mv(stream)); })
+  return hello.then([this, stream = kj::mv(stream)]() mutable { return JoinOver(kj::mv(stream)); })
       .exclusiveJoin(loop_.timer().afterDelay(kGreetingTimeout).then([] {
-        kj::throwFatalException(control::ToException(
-            absl::DeadlineExceededError("the coordinator does not answer")));
+        kj::throwFatalException(
+            control::ToException(absl::DeadlineExceededError("the coordinator does not answer")));
       }));
 }
 
@@ -539,8 +538,8 @@ kj::Promise<void> NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
   call.setNode(kj::heap<NodeServer>(*this));
   return call.send().then([this](auto&& response) {
     const auto silence_ms = std::min(response.getSilenceMs(), kMaxSilenceMs);
-    listen_ = ListenForPings(silence_ms * kj::MILLISECONDS)
-                  .eagerlyEvaluate([](const kj::Exception&) {});
+    listen_ =
+        ListenForPings(silence_ms * kj::MILLISECONDS).eagerlyEvaluate([](const kj::Exception&) {});
   });
 }
 

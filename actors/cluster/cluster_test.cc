@@ -1,0 +1,383 @@
+// Jobs over real processes on this host: what they compute, and what is told and left when one of
+// them dies in any phase.
+
+#include "actors/cluster/cluster.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "actors/session.h"
+#include "base/strings.h"
+#include "graph/text.h"
+#include "kernels/kernel.h"
+#include "planner/compile.h"
+#include "planner/policy.h"
+#include "tests/programs/faulty_node.h"
+
+namespace penstock::actors {
+namespace {
+
+using testing::Fault;
+using ::testing::HasSubstr;
+
+// From a death to the end of the last process.
+constexpr std::chrono::seconds kBound{5};
+
+// Programs built with a sanitizer start and end slowly.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kSlowdown = 5;
+#else
+constexpr int kSlowdown = 1;
+#endif
+
+std::set<std::string> SharedMemory() {
+  std::set<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", error)) {
+    names.insert(entry.path().filename().string());
+  }
+  return names;
+}
+
+int NumOpenFiles() {
+  int count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    count += entry.exists() || true;
+  }
+  return count;
+}
+
+bool IsAlive(int pid) { return kill(pid, 0) == 0 || errno != ESRCH; }
+
+class ClusterTest : public ::testing::Test {
+ protected:
+  ClusterTest() : shared_memory_(SharedMemory()) {}
+
+  ~ClusterTest() override {
+    unsetenv("FAULTY_NODE_START");
+    unsetenv("FAULTY_NODE_STOP");
+    unsetenv("UCX_TLS");
+    EXPECT_EQ(NewSharedMemory(), "");
+  }
+
+  // What has come since the test began and stays: other programs make and remove theirs too.
+  std::string NewSharedMemory() const {
+    std::set<std::string> added;
+    const auto begin = std::chrono::steady_clock::now();
+    do {
+      const std::set<std::string> now = SharedMemory();
+      std::set<std::string> still;
+      for (const std::string& name : now) {
+        if (!shared_memory_.contains(name) && (added.empty() || added.contains(name))) {
+          still.insert(name);
+        }
+      }
+      added = std::move(still);
+      if (added.empty()) return "";
+      std::this_thread::yield();
+    } while (std::chrono::steady_clock::now() - begin < kBound);
+    return *added.begin();
+  }
+
+  static ClusterOptions Options(uint32_t num_processes) {
+    ClusterOptions options;
+    options.num_processes = num_processes;
+    options.node_command = {PENSTOCK_FAULTY_NODE};
+    options.join_timeout = absl::Seconds(10 * kSlowdown);
+    options.heartbeat_timeout = absl::Milliseconds(1500 * kSlowdown);
+    options.stop_timeout = absl::Seconds(3);
+    return options;
+  }
+
+  // y = -x over devices of an axis, its sum, and a state that adds it up.
+  planner::Plan MakePlan(int num_devices) {
+    const std::string text = StrCat("mesh m = [d=", num_devices,
+                                    "]\n"
+                                    "graph g {\n"
+                                    "  %x = input : f32[8] @[d]\n"
+                                    "  %c = state : f32[8] @[d]\n"
+                                    "  %y = neg(%x) : f32[8]\n"
+                                    "  %n = add(%c, %y) : f32[8]\n"
+                                    "  assign(%c, %n)\n"
+                                    "  %s = reduce_sum(%y) {axes=[0]} : f32[]\n"
+                                    "  return %s, %y\n"
+                                    "}\n");
+    absl::StatusOr<graph::Graph> graph = graph::ParseGraph(text, "test.pst", ops_);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    for (graph::NodeId id = 0; id < graph->num_nodes(); ++id) graph->mutable_node(id).stage = 0;
+    planner::CompileOptions options;
+    options.policies = &policies_;
+    options.kernels = kernels::TraitsOf(kernels_, 1);
+    absl::StatusOr<planner::Plan> plan = planner::Compile(ops_, *std::move(graph), options);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return *std::move(plan);
+  }
+
+  absl::StatusOr<std::unique_ptr<Session>> StartSession(
+      Cluster& cluster, int num_devices, absl::Duration timeout = absl::Seconds(20 * kSlowdown)) {
+    SessionOptions options;
+    options.kernels = &kernels_;
+    options.timeout = timeout;
+    options.start_engine = cluster.engine_factory();
+    return Session::Start(MakePlan(num_devices), options);
+  }
+
+  // Ones; where `fault` is given, the first element of the device's part asks for it.
+  static Feeds MakeFeeds(int num_devices, int device = 0, Fault fault = Fault::kNone) {
+    Tensor x({DType::kF32, {8}});
+    for (int i = 0; i < 8; ++i) x.As<float>()[i] = 1;
+    if (fault != Fault::kNone) x.As<float>()[device * 8 / num_devices] = testing::ToFeed(fault);
+    return {{"x", x}};
+  }
+
+  static std::vector<int> Pids(const Cluster& cluster) {
+    std::vector<int> pids;
+    for (const NodeDescription& node : cluster.nodes()) pids.push_back(node.pid);
+    return pids;
+  }
+
+  graph::OpRegistry ops_ = graph::BuiltinOps();
+  kernels::KernelRegistry kernels_ = kernels::CpuKernels();
+  planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
+  const std::set<std::string> shared_memory_;
+};
+
+TEST_F(ClusterTest, StepsStatesAndTracesAreThoseOfOneProcess) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  ASSERT_EQ((*cluster)->nodes().size(), 2u);
+  EXPECT_EQ((*cluster)->nodes()[1].rank, 1u);
+  EXPECT_GT((*cluster)->nodes()[1].memory_bytes, 0u);
+  SessionOptions options;
+  options.kernels = &kernels_;
+  options.trace = true;
+  options.start_engine = (*cluster)->engine_factory();
+  absl::StatusOr<std::unique_ptr<Session>> session = Session::Start(MakePlan(4), options);
+  ASSERT_TRUE(session.ok()) << session.status();
+  for (int step = 1; step <= 3; ++step) {
+    const absl::StatusOr<StepResult> result = (*session)->Run(MakeFeeds(4));
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->Find("s")->As<float>()[0], -8);
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(result->Find("y")->As<float>()[i], -1);
+    EXPECT_EQ(result->devices.size(), 4u);
+    const absl::StatusOr<Tensor> state = (*session)->Fetch("c");
+    ASSERT_TRUE(state.ok()) << state.status();
+    EXPECT_EQ(state->As<float>()[7], -step);
+  }
+  Tensor value({DType::kF32, {8}});
+  for (int i = 0; i < 8; ++i) value.As<float>()[i] = static_cast<float>(i);
+  ASSERT_TRUE((*session)->SetState("c", value).ok());
+  const absl::StatusOr<Tensor> state = (*session)->Fetch("c");
+  ASSERT_TRUE(state.ok()) << state.status();
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(state->As<float>()[i], i);
+  std::set<uint32_t> traced;
+  for (const TraceEvent& event : (*session)->TakeTrace()) traced.insert(event.device);
+  EXPECT_EQ(traced.size(), 4u);
+}
+
+TEST_F(ClusterTest, SessionsFollowOneAnother) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  for (int i = 0; i < 10; ++i) {
+    absl::StatusOr<std::unique_ptr<Session>> session = StartSession(**cluster, 2 + i % 3);
+    ASSERT_TRUE(session.ok()) << session.status();
+    const absl::StatusOr<StepResult> result = (*session)->Run(MakeFeeds(2 + i % 3));
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->Find("s")->As<float>()[0], -8);
+    if (i == 5) {
+      EXPECT_THAT(StartSession(**cluster, 2).status().ToString(), HasSubstr("another session"));
+    }
+  }
+  EXPECT_THAT(StartSession(**cluster, 1).status().ToString(), HasSubstr("2 processes"));
+}
+
+// A kernel's error is the step's, with the actor's name, and the job goes on.
+TEST_F(ClusterTest, ErrorsOfKernelsComeWithTheirNames) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  absl::StatusOr<std::unique_ptr<Session>> session = StartSession(**cluster, 2);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const absl::StatusOr<StepResult> failed = (*session)->Run(MakeFeeds(2, 1, Fault::kError));
+  EXPECT_EQ(failed.status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(failed.status().ToString(), HasSubstr("told to fail"));
+  EXPECT_THAT(failed.status().ToString(), HasSubstr("device 1"));
+  const absl::StatusOr<StepResult> next = (*session)->Run(MakeFeeds(2));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->Find("s")->As<float>()[0], -8);
+}
+
+TEST_F(ClusterTest, AHundredJobsLeaveNothing) {
+  int num_files = 0;
+  for (int i = 0; i < 100 / kSlowdown; ++i) {
+    std::vector<int> pids;
+    {
+      absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+      ASSERT_TRUE(cluster.ok()) << cluster.status();
+      pids = Pids(**cluster);
+      absl::StatusOr<std::unique_ptr<Session>> session = StartSession(**cluster, 2);
+      ASSERT_TRUE(session.ok()) << session.status();
+      ASSERT_TRUE((*session)->Run(MakeFeeds(2)).ok());
+    }
+    for (const int pid : pids) EXPECT_FALSE(IsAlive(pid));
+    if (i == 0) num_files = NumOpenFiles();
+  }
+  EXPECT_EQ(NumOpenFiles(), num_files);
+}
+
+// A stop shorter than the bound of the heartbeat is survived.
+TEST_F(ClusterTest, AShortStopIsSurvived) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  absl::StatusOr<std::unique_ptr<Session>> session = StartSession(**cluster, 2);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const int pid = (*cluster)->nodes()[0].pid;
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  const absl::StatusOr<int64_t> step = (*session)->Submit(MakeFeeds(2));
+  ASSERT_TRUE(step.ok()) << step.status();
+  std::this_thread::sleep_for(std::chrono::milliseconds(900));
+  ASSERT_EQ(kill(pid, SIGCONT), 0);
+  const absl::StatusOr<StepResult> result = (*session)->Wait(*step);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->Find("s")->As<float>()[0], -8);
+}
+
+// A kernel that does not end is named, and does not keep its process when the job ends.
+TEST_F(ClusterTest, AHungKernelEndsWithItsJob) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  absl::StatusOr<std::unique_ptr<Session>> session =
+      StartSession(**cluster, 2, absl::Seconds(kSlowdown));
+  ASSERT_TRUE(session.ok()) << session.status();
+  const absl::StatusOr<StepResult> result = (*session)->Run(MakeFeeds(2, 0, Fault::kHang));
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(result.status().ToString(), HasSubstr("device 0: does not answer; is in actor"));
+  EXPECT_THAT(result.status().ToString(), HasSubstr("device 1"));
+  const std::vector<int> pids = Pids(**cluster);
+  const auto begin = std::chrono::steady_clock::now();
+  session->reset();
+  cluster->reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2 * kBound);
+  for (const int pid : pids) EXPECT_FALSE(IsAlive(pid));
+}
+
+TEST_F(ClusterTest, NodesThatDoNotJoinAreNamed) {
+  ClusterOptions options = Options(3);
+  options.join_timeout = absl::Seconds(2 * kSlowdown);
+  setenv("FAULTY_NODE_START", StrCat("2:", static_cast<int>(Fault::kHang)).c_str(), 1);
+  const absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  EXPECT_EQ(cluster.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(cluster.status().ToString(), HasSubstr("missing ranks 2"));
+}
+
+TEST_F(ClusterTest, ACommandThatDoesNotExistIsNamed) {
+  ClusterOptions options = Options(1);
+  options.node_command = {"/nowhere/penstock"};
+  const absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  EXPECT_THAT(cluster.status().ToString(), HasSubstr("/nowhere/penstock: No such file"));
+}
+
+// --- Death ---------------------------------------------------------------------------------------
+
+enum class When { kStart, kStep, kStop };
+
+using DeathParam = std::tuple<int /*rank*/, Fault, When, std::string /*UCX_TLS*/>;
+
+class ClusterDeathTest : public ClusterTest, public ::testing::WithParamInterface<DeathParam> {
+ protected:
+  void ExpectCause(const absl::Status& status, int rank, Fault fault) {
+    EXPECT_THAT(status.ToString(), HasSubstr(StrCat("node ", rank, " (pid ")));
+    switch (fault) {
+      case Fault::kExit:
+        EXPECT_THAT(status.ToString(), HasSubstr("exited with status 3"));
+        break;
+      case Fault::kCrash:
+        EXPECT_THAT(status.ToString(), HasSubstr("killed by signal 11"));
+        break;
+      case Fault::kKill:
+        EXPECT_THAT(status.ToString(), HasSubstr("killed by signal 9"));
+        break;
+      default:
+        EXPECT_THAT(status.ToString(), HasSubstr("has not answered for"));
+    }
+  }
+};
+
+TEST_P(ClusterDeathTest, IsToldWithWhoWhereAndWhyAndLeavesNothing) {
+  const auto& [rank, fault, when, tls] = GetParam();
+  if (!tls.empty()) setenv("UCX_TLS", tls.c_str(), 1);
+  const std::string spec = StrCat(rank, ":", static_cast<int>(fault));
+  ClusterOptions options = Options(2);
+  if (when == When::kStart) {
+    setenv("FAULTY_NODE_START", spec.c_str(), 1);
+    if (fault == Fault::kStop) options.join_timeout = absl::Seconds(2 * kSlowdown);
+  }
+  if (when == When::kStop) setenv("FAULTY_NODE_STOP", spec.c_str(), 1);
+
+  auto begin = std::chrono::steady_clock::now();
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  if (when == When::kStart) {
+    ASSERT_FALSE(cluster.ok());
+    if (fault == Fault::kStop) {
+      EXPECT_THAT(cluster.status().ToString(), HasSubstr(StrCat("missing ranks ", rank)));
+    } else {
+      ExpectCause(cluster.status(), rank, fault);
+      EXPECT_THAT(cluster.status().ToString(), HasSubstr("before it joined"));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, kSlowdown * kBound);
+    return;  // what was started was this process's, and is reaped: see ~ClusterTest
+  }
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  const std::vector<int> pids = Pids(**cluster);
+  {
+    absl::StatusOr<std::unique_ptr<Session>> session = StartSession(**cluster, 4);
+    ASSERT_TRUE(session.ok()) << session.status();
+    ASSERT_TRUE((*session)->Run(MakeFeeds(4)).ok());
+    begin = std::chrono::steady_clock::now();
+    if (when == When::kStep) {
+      const absl::StatusOr<StepResult> result = (*session)->Run(MakeFeeds(4, 2 * rank, fault));
+      ASSERT_FALSE(result.ok());
+      EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable);
+      ExpectCause(result.status(), rank, fault);
+      EXPECT_THAT(result.status().ToString(), HasSubstr("in step 1"));
+    }
+  }
+  cluster->reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kSlowdown * kBound);
+  for (const int pid : pids) EXPECT_FALSE(IsAlive(pid)) << pid;
+}
+
+std::string NameOf(const ::testing::TestParamInfo<DeathParam>& info) {
+  static const char* const kFaults[] = {"None", "Exit", "Crash", "Kill", "Stop"};
+  static const char* const kWhen[] = {"Start", "Step", "Stop"};
+  const auto& [rank, fault, when, tls] = info.param;
+  return StrCat("Rank", rank, kFaults[static_cast<int>(fault)], "During",
+                kWhen[static_cast<int>(when)], tls.empty() ? "SharedMemory" : "Tcp");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Matrix, ClusterDeathTest,
+    ::testing::Combine(::testing::Values(0, 1),
+                       ::testing::Values(Fault::kExit, Fault::kCrash, Fault::kKill, Fault::kStop),
+                       ::testing::Values(When::kStart, When::kStep, When::kStop),
+                       ::testing::Values("", "tcp")),
+    NameOf);
+
+}  // namespace
+}  // namespace penstock::actors

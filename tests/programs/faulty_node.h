@@ -1,0 +1,23 @@
+// What the node of tests/programs/faulty_node.cc can be told to do.
+
+#ifndef PENSTOCK_TESTS_PROGRAMS_FAULTY_NODE_H_
+#define PENSTOCK_TESTS_PROGRAMS_FAULTY_NODE_H_
+
+namespace penstock::testing {
+
+enum class Fault {
+  kNone = 0,
+  kExit = 1,   // with status 3
+  kCrash = 2,  // SIGSEGV
+  kKill = 3,   // SIGKILL
+  kStop = 4,   // SIGSTOP, for good
+  kHang = 5,   // a kernel that does not end
+  kError = 6,  // a kernel that returns an error
+};
+
+// The operand that makes `neg` do it.
+inline float ToFeed(Fault fault) { return 1000.0f + static_cast<float>(fault); }
+
+}  // namespace penstock::testing
+
+#endif  // PENSTOCK_TESTS_PROGRAMS_FAULTY_NODE_H_
