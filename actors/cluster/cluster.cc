@@ -145,7 +145,7 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
             if (peer->child.has_value()) peer->child->Kill();
             peer->node = nullptr;
           }
-          port_->CloseAll();
+          if (port_.get() != nullptr) port_->CloseAll();
           if (loss_.ok()) loss_ = absl::CancelledError("the job was ended");
           if (session_ != nullptr) session_->Fail(loss_);
           return kj::READY_NOW;

@@ -59,12 +59,19 @@ void CheckTarget(capnp::rpc::MessageTarget::Reader target) {
   }
 }
 
+capnp::RpcSystem<capnp::rpc::twoparty::VatId> MakeSystem(
+    capnp::TwoPartyVatNetwork& network, kj::Maybe<capnp::Capability::Client> bootstrap) {
+  KJ_IF_MAYBE (client, bootstrap) return capnp::makeRpcServer(network, kj::mv(*client));
+  return capnp::makeRpcClient(network);
+}
+
 }  // namespace
 
 // The messages of a stream, checked as they come in.
 class BoundedMessages final : public capnp::MessageStream {
  public:
-  explicit BoundedMessages(kj::AsyncIoStream& stream) : messages_(stream) {
+  BoundedMessages(kj::AsyncIoStream& stream, bool has_bootstrap)
+      : messages_(stream), has_bootstrap_(has_bootstrap) {
     auto pair = kj::newPromiseAndFulfiller<void>();
     ended_ = pair.promise.fork();
     end_ = kj::mv(pair.fulfiller);
@@ -126,6 +133,8 @@ class BoundedMessages final : public capnp::MessageStream {
         break;
       }
       case capnp::rpc::Message::BOOTSTRAP:
+        // Cap'n Proto 0.9 crashes where there is nothing to give.
+        if (!has_bootstrap_) Refuse("a question for an interface to a side that has none");
         ++num_open_;
         break;
       case capnp::rpc::Message::FINISH:
@@ -160,6 +169,7 @@ class BoundedMessages final : public capnp::MessageStream {
   }
 
   capnp::AsyncIoMessageStream messages_;
+  const bool has_bootstrap_;
   capnp::TwoPartyVatNetwork* network_ = nullptr;
   bool is_trusted_ = false;
   size_t num_open_ = 0;  // asked by the peer and not finished
@@ -210,11 +220,11 @@ kj::Promise<bool> ReceiveHello(kj::AsyncIoStream& stream, std::string_view key) 
 }
 
 RpcConnection::RpcConnection(kj::Own<kj::AsyncIoStream> stream, capnp::rpc::twoparty::Side side,
-                             capnp::Capability::Client bootstrap, kj::Timer& timer)
+                             kj::Maybe<capnp::Capability::Client> bootstrap, kj::Timer& timer)
     : stream_(kj::mv(stream)),
-      messages_(kj::heap<BoundedMessages>(*stream_)),
+      messages_(kj::heap<BoundedMessages>(*stream_, bootstrap != nullptr)),
       network_(*messages_, side, Limits(kMaxMessageWords)),
-      system_(capnp::makeRpcServer(network_, kj::mv(bootstrap))),
+      system_(MakeSystem(network_, kj::mv(bootstrap))),
       peer_side_(side == capnp::rpc::twoparty::Side::SERVER ? capnp::rpc::twoparty::Side::CLIENT
                                                             : capnp::rpc::twoparty::Side::SERVER),
       timer_(timer) {

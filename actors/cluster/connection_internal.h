@@ -50,8 +50,9 @@ class BoundedMessages;
 // RPC over one stream, with every bound set.
 class RpcConnection {
  public:
+  // `bootstrap` is what the peer can ask for, if anything. `timer` outlives the connection.
   RpcConnection(kj::Own<kj::AsyncIoStream> stream, capnp::rpc::twoparty::Side side,
-                capnp::Capability::Client bootstrap, kj::Timer& timer);
+                kj::Maybe<capnp::Capability::Client> bootstrap, kj::Timer& timer);
   ~RpcConnection();
 
   // The peer has become one that may send long messages; the side that connects knows that at once.

@@ -87,8 +87,9 @@ void ControlPort::Serve(kj::Own<kj::AsyncIoStream> stream) {
   }
   const uint64_t id = next_id_++;
   auto guest = std::make_unique<Guest>();
-  guest->rpc = kj::heap<RpcConnection>(kj::mv(stream), capnp::rpc::twoparty::Side::SERVER,
-                                       kj::heap<CoordinatorServer>(*this, id), timer_);
+  guest->rpc = kj::heap<RpcConnection>(
+      kj::mv(stream), capnp::rpc::twoparty::Side::SERVER,
+      capnp::Capability::Client(kj::heap<CoordinatorServer>(*this, id)), timer_);
   guest->watch = guest->rpc->OnDisconnect()
                      .then([this, id] { Leave(id); })
                      .eagerlyEvaluate([this, id](const kj::Exception&) { Leave(id); });

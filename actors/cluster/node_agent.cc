@@ -522,7 +522,7 @@ kj::Promise<void> NodeAgent::ListenForPings(kj::Duration bound) {
 
 kj::Promise<void> NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
   connection_ = kj::heap<control::RpcConnection>(kj::mv(stream), capnp::rpc::twoparty::Side::CLIENT,
-                                                 capnp::Capability::Client(nullptr), loop_.timer());
+                                                 nullptr, loop_.timer());
   watch_ = connection_->OnDisconnect()
                .then([this] { End(absl::UnavailableError("the coordinator is gone")); })
                .eagerlyEvaluate([this](const kj::Exception& exception) {
