@@ -13,8 +13,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include <capnp/message.h>
+#include <capnp/rpc.capnp.h>
+#include <capnp/serialize.h>
 
+#include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/control_port_internal.h"
+#include "actors/cluster/node_agent_internal.h"
 #include "tests/support/control_harness.h"
 
 namespace penstock::actors {
@@ -257,6 +262,174 @@ TEST(HostileBytesTest, ANodeBearsAnyCoordinator) {
   const ControlOutcome after = node.Feed(right);
   EXPECT_TRUE(after.has_joined);
   EXPECT_TRUE(after.has_ended);
+}
+
+// --- What a connection costs
+// ----------------------------------------------------------------------
+
+std::string ToFrame(capnp::MallocMessageBuilder& message) {
+  const auto words = capnp::messageToFlatArray(message);
+  const auto bytes = words.asBytes();
+  return {reinterpret_cast<const char*>(bytes.begin()), bytes.size()};
+}
+
+std::string BootstrapFrame(uint32_t question) {
+  capnp::MallocMessageBuilder message;
+  message.initRoot<capnp::rpc::Message>().initBootstrap().setQuestionId(question);
+  return ToFrame(message);
+}
+
+std::string FinishFrame(uint32_t question) {
+  capnp::MallocMessageBuilder message;
+  message.initRoot<capnp::rpc::Message>().initFinish().setQuestionId(question);
+  return ToFrame(message);
+}
+
+// A join whose message comes with many capabilities.
+std::string CapabilitiesFrame(unsigned count) {
+  capnp::MallocMessageBuilder message;
+  auto call = message.initRoot<capnp::rpc::Message>().initCall();
+  call.initTarget().setImportedCap(0);
+  call.setInterfaceId(capnp::typeId<control::Coordinator>());
+  auto capabilities = call.initParams().initCapTable(count);
+  for (unsigned i = 0; i < count; ++i) capabilities[i].setSenderPromise(i);
+  return ToFrame(message);
+}
+
+// The header of a message of one segment.
+std::string Header(uint32_t num_words) {
+  std::string header(8, '\0');
+  memcpy(header.data() + 4, &num_words, 4);
+  return header;
+}
+
+class ControlPortTest : public ::testing::Test {
+ protected:
+  void ExpectServes() {
+    const ControlOutcome outcome = coordinator_.Feed(right_);
+    EXPECT_TRUE(outcome.has_joined);
+  }
+
+  CoordinatorHarness coordinator_;
+  const std::string right_ = coordinator_.Record();
+  const std::string hello_ = testing::NodeHello();
+};
+
+TEST_F(ControlPortTest, StrangersHaveTheirTimeAndNoMore) {
+  coordinator_.Linger("");
+  coordinator_.Linger("PEN");
+  coordinator_.Linger(hello_.substr(0, hello_.size() - 1));
+  EXPECT_EQ(coordinator_.num_strangers(), 3u);
+  coordinator_.Advance(control::kHelloSeconds * 1000 - 1);
+  EXPECT_EQ(coordinator_.num_strangers(), 3u);
+  coordinator_.Advance(1);
+  EXPECT_EQ(coordinator_.num_strangers(), 0u);
+}
+
+TEST_F(ControlPortTest, AWrongHelloEndsAtOnce) {
+  std::string wrong_key = hello_;
+  wrong_key.back() ^= 1;
+  std::string wrong_magic = hello_;
+  wrong_magic[0] ^= 1;
+  // The half of the key that is the coordinator's to say.
+  const std::string other_half = testing::CoordinatorHello();
+  for (const std::string& wrong : {wrong_key, wrong_magic, other_half}) {
+    coordinator_.Linger(wrong);
+    EXPECT_EQ(coordinator_.num_strangers(), 0u);
+    EXPECT_EQ(coordinator_.num_guests(), 0u);
+  }
+}
+
+// Many silent connections keep nobody out, before the hello and after it.
+TEST_F(ControlPortTest, PlacesAreNotHeldBySilence) {
+  for (const std::string& said : {std::string(), hello_}) {
+    for (int i = 0; i < 1000; ++i) coordinator_.Linger(said);
+    EXPECT_EQ(said.empty() ? coordinator_.num_strangers() : coordinator_.num_guests(),
+              control::kMaxStrangers);
+    ExpectServes();
+    coordinator_.Advance(control::kHelloSeconds * 1000);
+    EXPECT_EQ(coordinator_.num_strangers(), 0u);
+    EXPECT_EQ(coordinator_.num_guests(), 0u);
+  }
+}
+
+TEST_F(ControlPortTest, AGuestsMessagesAreShort) {
+  coordinator_.Linger(hello_ + Header(control::kMaxStrangerWords) + "a few bytes");
+  EXPECT_EQ(coordinator_.num_guests(), 1u);
+  coordinator_.HangUp();
+  coordinator_.Linger(hello_ + Header(control::kMaxStrangerWords + 1) + "a few bytes");
+  EXPECT_EQ(coordinator_.num_guests(), 0u);
+}
+
+// A member may announce the longest message there is; its memory is used as it comes.
+TEST_F(ControlPortTest, AHeaderTakesNoMemory) {
+  if (kHasSanitizer) GTEST_SKIP() << "allocates in its own way";
+  const size_t before = PeakBytes();
+  for (int i = 0; i < 100; ++i) {
+    coordinator_.Feed(right_ + Header(uint32_t{control::kMaxMessageWords} - 1) + "a few bytes");
+  }
+  EXPECT_LT(PeakBytes() - before, size_t{16} << 20);
+}
+
+TEST_F(ControlPortTest, QuestionsAreCounted) {
+  std::string few = hello_;
+  for (uint32_t i = 0; i < control::kMaxStrangerOpenMessages; ++i) few += BootstrapFrame(i);
+  coordinator_.Linger(few);
+  EXPECT_EQ(coordinator_.num_guests(), 1u);
+  coordinator_.HangUp();
+  coordinator_.Linger(few + BootstrapFrame(99));
+  coordinator_.Advance(1000);
+  EXPECT_EQ(coordinator_.num_guests(), 0u);
+  // Those that are finished do not count.
+  std::string many = hello_;
+  for (uint32_t i = 0; i < 1000; ++i) many += BootstrapFrame(i) + FinishFrame(i);
+  coordinator_.Linger(many);
+  coordinator_.Advance(1000);
+  EXPECT_EQ(coordinator_.num_guests(), 1u);
+}
+
+TEST_F(ControlPortTest, WhoReadsNoAnswersIsLetGo) {
+  std::string many = hello_;
+  for (uint32_t i = 0; i < 1000; ++i) many += BootstrapFrame(i) + FinishFrame(i);
+  coordinator_.Linger(many, /*reads=*/false);
+  coordinator_.Advance(1000);
+  EXPECT_EQ(coordinator_.num_guests(), 0u);
+  ExpectServes();
+}
+
+TEST_F(ControlPortTest, CapabilitiesAreCounted) {
+  coordinator_.Linger(hello_ + BootstrapFrame(0) + CapabilitiesFrame(100));
+  coordinator_.Advance(1000);
+  EXPECT_EQ(coordinator_.num_guests(), 0u);
+}
+
+TEST(NodeAgentTest, ACoordinatorHasToKnowTheKey) {
+  NodeHarness node;
+  std::string right = node.Record();
+  EXPECT_TRUE(node.Feed(right).has_joined);
+  right[testing::kControlHelloBytes - 1] ^= 1;
+  EXPECT_FALSE(node.Feed(right).has_joined);
+}
+
+// A node has nothing to ask for: a crash in Cap'n Proto 0.9.
+TEST(NodeAgentTest, ANodeIsAskedForNoInterface) {
+  NodeHarness node;
+  const ControlOutcome outcome =
+      node.Feed(node.Record().substr(0, testing::kControlHelloBytes) + BootstrapFrame(0));
+  EXPECT_TRUE(outcome.has_ended);
+  EXPECT_TRUE(node.Feed(node.Record()).has_joined);
+}
+
+TEST(NodeAgentTest, CallsThatWaitAreCounted) {
+  WorkQueue queue;
+  for (size_t i = 0; i < WorkQueue::kMaxWork; ++i) EXPECT_TRUE(queue.Push([] {}));
+  EXPECT_FALSE(queue.Push([] {}));
+}
+
+TEST(ControlLoopTest, TheTextOfAnErrorIsBounded) {
+  const std::string text(1 << 20, 'x');
+  const kj::Exception exception(kj::Exception::Type::FAILED, "", 0, kj::heapString(text.c_str()));
+  EXPECT_LE(control::FromException(exception).message().size(), control::kMaxTextBytes);
 }
 
 }  // namespace

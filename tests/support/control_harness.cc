@@ -85,7 +85,8 @@ kj::Promise<void> Drain(kj::AsyncIoStream& stream, kj::byte* buffer) {
 
 // The end of a connection that plays the peer.
 struct Puppet {
-  explicit Puppet(kj::Own<kj::AsyncIoStream> end) : stream(kj::mv(end)) {
+  Puppet(kj::Own<kj::AsyncIoStream> end, bool reads) : stream(kj::mv(end)) {
+    if (!reads) return;
     drain = Drain(*stream, buffer).eagerlyEvaluate([](const kj::Exception&) {});
   }
 
@@ -293,10 +294,10 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
     Poll();
   }
 
-  kj::Own<Puppet> Connect() {
+  kj::Own<Puppet> Connect(bool reads = true) {
     auto pipe = kj::newTwoWayPipe();
     port_->Welcome(kj::mv(pipe.ends[0]));
-    return kj::heap<Puppet>(kj::mv(pipe.ends[1]));
+    return kj::heap<Puppet>(kj::mv(pipe.ends[1]), reads);
   }
 
   void Say(Puppet& puppet, std::string_view bytes) {
@@ -366,8 +367,8 @@ CoordinatorHarness::~CoordinatorHarness() = default;
 ControlOutcome CoordinatorHarness::Feed(std::string_view bytes) { return impl_->Feed(bytes); }
 std::string CoordinatorHarness::Record() { return impl_->Record(); }
 
-void CoordinatorHarness::Linger(std::string_view bytes) {
-  impl_->lingering_.push_back(impl_->Connect());
+void CoordinatorHarness::Linger(std::string_view bytes, bool reads) {
+  impl_->lingering_.push_back(impl_->Connect(reads));
   impl_->Say(*impl_->lingering_.back(), bytes);
 }
 size_t CoordinatorHarness::num_strangers() const { return impl_->port_->num_strangers(); }
@@ -490,7 +491,7 @@ class NodeHarness::Impl {
     Objects objects;
     loop_->Post([&] {
       auto pipe = kj::newTwoWayPipe();
-      objects.puppet = kj::heap<Puppet>(kj::mv(pipe.ends[1]));
+      objects.puppet = kj::heap<Puppet>(kj::mv(pipe.ends[1]), true);
       objects.join = agent.Join(kj::mv(pipe.ends[0]), ControlKey())
                          .then([&has_joined] { has_joined = true; })
                          .eagerlyEvaluate([&agent](const kj::Exception& exception) {

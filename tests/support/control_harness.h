@@ -46,8 +46,9 @@ class CoordinatorHarness {
   // Serves one connection and lets it hang up.
   ControlOutcome Feed(std::string_view bytes);
 
-  // Connections that say nothing more after `bytes` and stay; how many of them are still there.
-  void Linger(std::string_view bytes);
+  // Connections that say nothing more after `bytes` and stay, whose peer may not read either; how
+  // many of them are still there.
+  void Linger(std::string_view bytes, bool reads = true);
   size_t num_strangers() const;
   size_t num_guests() const;
   void Advance(int milliseconds);
