@@ -133,11 +133,17 @@ absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job)
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment& environment,
                                                               const Options& options,
                                                               const Job& job, int64_t num_devices) {
-  const int64_t count = job.cluster.processes;
-  if (count > num_devices) {
+  int64_t count = job.cluster.processes;
+  if (count > num_devices && options.processes.has_value()) {
     return AtKey(job, {"cluster.processes"},
                  absl::InvalidArgumentError(StrCat(count, " processes for ", num_devices,
                                                    " devices: each needs one at least")));
+  }
+  if (count > num_devices) {
+    // The job was written for more devices than it is run on.
+    environment.err << "note: " << num_devices << " of cluster.processes = " << count
+                    << " processes have a device" << std::endl;
+    count = num_devices;
   }
   if (count == 1 && options.listen.empty()) return nullptr;
   return StartProcesses(environment, count, options.listen);
