@@ -424,9 +424,8 @@ absl::Status CheckStates(const Plan& plan) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status CheckPlan(const Plan& plan) {
+// All but whether every fetch is complete.
+absl::Status CheckParts(const Plan& plan) {
   if (plan.devices.empty() || plan.devices.size() > kMaxDevices) {
     return Bad(plan.devices.size(), " devices");
   }
@@ -454,8 +453,22 @@ absl::Status CheckPlan(const Plan& plan) {
   for (uint32_t i = 0; i < plan.devices.size(); ++i) {
     RETURN_IF_ERROR(Prefixed(StrCat("device ", i), DeviceCheck(plan, i).Run()));
   }
-  RETURN_IF_ERROR(CheckFetches(plan));
   return CheckStates(plan);
+}
+
+}  // namespace
+
+absl::Status CheckPlan(const Plan& plan) {
+  RETURN_IF_ERROR(CheckParts(plan));
+  return CheckFetches(plan);
+}
+
+absl::Status CheckPlanSlice(const Plan& plan, uint32_t first_device, uint32_t num_devices) {
+  if (num_devices == 0 || uint64_t{first_device} + num_devices > plan.devices.size()) {
+    return Bad("there are no ", num_devices, " devices from ", first_device, " on in a plan of ",
+               plan.devices.size());
+  }
+  return CheckParts(plan);
 }
 
 }  // namespace penstock::actors

@@ -16,6 +16,9 @@ namespace penstock::actors {
 // kInvalidArgument names the place: "device 2, actor 'h3.attn': ...".
 absl::Status CheckPlan(const planner::Plan& plan);
 
+// The same of a plan in which only these devices have actors (cluster/plan_slice.h).
+absl::Status CheckPlanSlice(const planner::Plan& plan, uint32_t first_device, uint32_t num_devices);
+
 }  // namespace penstock::actors
 
 #endif  // PENSTOCK_ACTORS_CHECK_PLAN_H_

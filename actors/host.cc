@@ -13,6 +13,7 @@
 
 #include "caf/all.hpp"
 
+#include "actors/handoff.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -61,17 +62,6 @@ class Answers {
   std::condition_variable all_here_;
   std::vector<std::optional<Answer>> answers_;
   size_t missing_;
-};
-
-// Orders what one thread did before its Sync before what another does after a later one. CAF orders
-// the same things where it hands over messages and actors, but inside a library that
-// ThreadSanitizer does not see into; this it sees.
-class Handoff {
- public:
-  void Sync() { count_.fetch_add(1, std::memory_order_acq_rel); }
-
- private:
-  std::atomic<uint64_t> count_{0};
 };
 
 using Lines = std::vector<std::string>;

@@ -21,7 +21,9 @@
 #include "bench/actors_bench.h"
 #include "bench/count_allocations.h"
 #include "bench/kernels_bench.h"
+#include "bench/messages_bench.h"
 #include "bench/transport_bench.h"
+#include "kernels/kernel.h"
 
 namespace penstock::cli {
 namespace {
@@ -192,9 +194,42 @@ absl::StatusOr<Report> RunTransport(const std::string& filter) {
   return report;
 }
 
+// From a kernel to a kernel on another device.
+absl::StatusOr<Report> RunMessages(const std::string& filter) {
+  struct Kind {
+    const char* name;
+    bench::Placement placement;
+    int64_t round_trips;
+  };
+  constexpr Kind kKinds[] = {{"threads", bench::Placement::kThreads, 10000},
+                             {"processes", bench::Placement::kProcesses, 10000},
+                             {"processes_one_core", bench::Placement::kProcessesOneCore, 500}};
+  const std::regex pattern(filter);
+  const kernels::KernelRegistry kernels = kernels::CpuKernels();
+  Report report;
+  for (const Kind& kind : kKinds) {
+    for (const uint64_t num_bytes : {uint64_t{8}, uint64_t{64} << 10, uint64_t{1} << 20}) {
+      const std::string name = StrCat("messages/", kind.name, "/", num_bytes);
+      if (!std::regex_search(name, pattern)) continue;
+      bench::MessagesBenchOptions options;
+      options.placement = kind.placement;
+      options.num_bytes = num_bytes;
+      options.round_trips = num_bytes > 8 ? kind.round_trips / 20 : kind.round_trips;
+      options.kernels = &kernels;
+      ASSIGN_OR_RETURN(const double us, bench::MeasureMessages(options));
+      report.metrics.push_back({name, us, "us"});
+    }
+  }
+  if (report.metrics.empty()) {
+    return absl::InvalidArgumentError(StrCat("--filter ", filter, ": nothing matches"));
+  }
+  return report;
+}
+
 constexpr Group kGroups[] = {
     {"actors", "what the engine costs: a firing, a step, a wake", RunActors},
     {"kernels", "CPU kernels at the sizes of a small GPT", RunKernels},
+    {"messages", "from an actor to an actor on another device, one way", RunMessages},
     {"transport", "messages between two processes, beside ucx_perftest", RunTransport},
 };
 

@@ -28,6 +28,7 @@
 #include "cli/run_report.h"
 
 #include "actors/cluster/cluster.h"
+#include "actors/run_steps.h"
 #include "actors/session.h"
 #include "actors/trace.h"
 #include "base/device.h"
@@ -41,8 +42,8 @@ namespace {
 
 constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-// Steps handed in before the first is waited for: the devices need not wait for this loop.
-constexpr int64_t kStepsAhead = 2;
+// Steps handed in and not yet reported: the devices need not wait for the text or the terminal.
+constexpr int64_t kStepsAhead = 3;
 
 struct Options {
   std::string file;
@@ -133,11 +134,17 @@ absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job)
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment& environment,
                                                               const Options& options,
                                                               const Job& job, int64_t num_devices) {
-  const int64_t count = job.cluster.processes;
-  if (count > num_devices) {
+  int64_t count = job.cluster.processes;
+  if (count > num_devices && options.processes.has_value()) {
     return AtKey(job, {"cluster.processes"},
                  absl::InvalidArgumentError(StrCat(count, " processes for ", num_devices,
                                                    " devices: each needs one at least")));
+  }
+  if (count > num_devices) {
+    // The job was written for more devices than it is run on.
+    environment.err << "note: " << num_devices << " of cluster.processes = " << count
+                    << " processes have a device" << std::endl;
+    count = num_devices;
   }
   if (count == 1 && options.listen.empty()) return nullptr;
   return StartProcesses(environment, count, options.listen);
@@ -225,8 +232,8 @@ absl::Status DumpLosses(const std::string& folder, const std::vector<double>& lo
   return WriteNpy(StrCat(folder, "/losses.npy"), tensor);
 }
 
-// Runs the steps of a job on a session.
-class Trainer {
+// Runs the steps of a job on a session: its source and its sink.
+class Trainer : private actors::Source, private actors::Sink {
  public:
   Trainer(const Environment& environment, const Options& options, const Job& job,
           actors::Session& session, const StepFeeds& feeds, const Interrupts& interrupts)
@@ -244,26 +251,14 @@ class Trainer {
     busy_ns_.assign(session_.plan().devices.size(), 0);
     wall_ns_ = busy_ns_;
     begin_ns_ = last_ns_ = clock_.NowNs();
-    std::vector<int64_t> submitted;
-    for (int64_t step = 0; step < job_.train.steps + kStepsAhead; ++step) {
-      if (step < job_.train.steps) {
-        ASSIGN_OR_RETURN(const actors::Feeds feeds, feeds_.Get(step));
-        RETURN_IF_ERROR(DumpFeeds(options_.dump, step, feeds));
-        ASSIGN_OR_RETURN(const int64_t id, session_.Submit(feeds));
-        submitted.push_back(id);
-      }
-      const int64_t done = step - kStepsAhead;
-      if (done < 0 || done >= job_.train.steps) continue;
-      const absl::StatusOr<actors::StepResult> result =
-          session_.Wait(submitted[static_cast<size_t>(done)]);
-      if (interrupts_.count() > 0 && (result.ok() || absl::IsCancelled(result.status()))) {
-        progress_.Clear();
-        return interrupts_.ToStatus(StrCat("after step ", result.ok() ? done + 1 : done));
-      }
-      RETURN_IF_ERROR(result.status());
-      Report(done, *result, summary);
-    }
+    summary_ = summary;
+    const absl::Status status =
+        actors::RunSteps(session_, job_.train.steps, kStepsAhead, *this, *this);
     progress_.Clear();
+    if (absl::IsCancelled(status) && interrupts_.count() > 0) {
+      return interrupts_.ToStatus(StrCat("after step ", losses_.size()));
+    }
+    RETURN_IF_ERROR(status);
     RETURN_IF_ERROR(DumpLosses(options_.dump, losses_));
     for (size_t i = 0; i < wall_ns_.size(); ++i) {
       summary->busy_share.push_back(wall_ns_[i] > 0 ? static_cast<double>(busy_ns_[i]) /
@@ -274,7 +269,18 @@ class Trainer {
   }
 
  private:
-  void Report(int64_t step, const actors::StepResult& result, RunSummary* summary) {
+  absl::StatusOr<actors::Feeds> Get(int64_t step) override {
+    ASSIGN_OR_RETURN(actors::Feeds feeds, feeds_.Get(step));
+    RETURN_IF_ERROR(DumpFeeds(options_.dump, step, feeds));
+    return feeds;
+  }
+
+  absl::Status Take(int64_t step, const actors::StepResult& result) override {
+    Report(step, result);
+    return interrupts_.count() > 0 ? absl::CancelledError("interrupted") : absl::OkStatus();
+  }
+
+  void Report(int64_t step, const actors::StepResult& result) {
     const int64_t now_ns = clock_.NowNs();
     const double step_s = 1e-9 * static_cast<double>(now_ns - last_ns_);
     last_ns_ = now_ns;
@@ -284,10 +290,10 @@ class Trainer {
     }
     const double loss = ElementAsDouble(result.fetches[0].second, 0);
     const double tokens_per_s =
-        step_s > 0 ? static_cast<double>(summary->tokens_per_step) / step_s : 0;
-    summary->final_loss = loss;
+        step_s > 0 ? static_cast<double>(summary_->tokens_per_step) / step_s : 0;
+    summary_->final_loss = loss;
     losses_.push_back(loss);
-    summary->step_times_s.push_back(step_s);
+    summary_->step_times_s.push_back(step_s);
     if (options_.is_json) {
       environment_.out << "{\"step\": " << step + 1 << ", \"loss\": " << JsonNumber(loss)
                        << ", \"step_time_s\": " << JsonNumber(step_s)
@@ -312,6 +318,7 @@ class Trainer {
   SteadyClock clock_;
   int64_t begin_ns_ = 0;
   int64_t last_ns_ = 0;
+  RunSummary* summary_ = nullptr;
   std::vector<double> losses_;
   std::vector<int64_t> busy_ns_;  // of each device
   std::vector<int64_t> wall_ns_;

@@ -46,7 +46,7 @@ class CommandLineTest : public ::testing::Test {
   Outcome Call(std::vector<std::string> arguments) const {
     std::ostringstream out;
     std::ostringstream err;
-    const Environment environment = {registries_, out, err};
+    const Environment environment = {registries_, out, err, false, PENSTOCK_COMMAND};
     Outcome outcome;
     outcome.status = RunCommandLine(environment, arguments);
     outcome.out = out.str();
@@ -436,6 +436,28 @@ TEST_F(CommandLineTest, EvalRunsTheGraphAsSharded) {
   EXPECT_THAT(Call({"eval", file, "--devices", "1"}).err, HasSubstr("laid out over 2 devices"));
   ASSERT_TRUE(WriteNpy(Path("x.npy"), w).ok());
   EXPECT_THAT(Call({"eval", file, "--inputs", folder_.string()}).err, HasSubstr("f32[3, 2]"));
+}
+
+TEST_F(CommandLineTest, EvalOverProcessesGivesTheSameBits) {
+  const std::string file = Write("g.pst",
+                                 "mesh m = [d=4]\n"
+                                 "graph g {\n"
+                                 "  %x = input : f32[8, 300] @[d, _]\n"
+                                 "  %w = parameter : f32[300, 5]\n"
+                                 "  %y = matmul(%x, %w) : f32[8, 5]\n"
+                                 "  %s = reduce_sum(%y) {axes=[0]} : f32[5]\n"
+                                 "  return %y, %s\n}\n");
+  const Outcome one = Call({"eval", file, "--json"});
+  EXPECT_EQ(one.status, 0) << one.err;
+  for (const std::string processes : {"2", "4"}) {
+    const Outcome many = Call({"eval", file, "--json", "--procs", processes});
+    EXPECT_EQ(many.status, 0) << many.err;
+    EXPECT_EQ(many.out, one.out);
+  }
+  const Outcome five = Call({"eval", file, "--procs", "5"});
+  EXPECT_EQ(five.status, 2);
+  EXPECT_THAT(five.err, HasSubstr("--procs 5: the graph has 4 devices"));
+  EXPECT_EQ(Call({"run", Path("job.toml"), "--procs", "2"}).status, 2);
 }
 
 TEST_F(CommandLineTest, WhatIsDrawnDependsOnTheSeedAlone) {

@@ -48,6 +48,12 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
   }
   if (graph.meshes().empty()) graph.mutable_meshes().push_back({"m", {}});
 
+  bool has_stages = false;
+  for (const graph::Node& node : graph.nodes()) has_stages |= node.stage >= 0;
+  for (graph::NodeId node = 0; !has_stages && node < graph.num_nodes(); ++node) {
+    graph.mutable_node(node).stage = 0;
+  }
+
   const std::vector<Pass> passes = {
       {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
       {"decompose", [&](graph::Graph& g) { return DecomposeSplitFactors(ops, g); }},

@@ -34,8 +34,8 @@ struct CompileOptions {
   PassOptions passes;
 };
 
-// `graph` carries its mesh, some shardings and, for a pipeline, stages. Errors name the node, pass
-// or device concerned.
+// `graph` carries its mesh, some shardings and, for a pipeline, the stage of every node; without
+// any it is one stage. Errors name the node, pass or device concerned.
 absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
                              const CompileOptions& options);
 

@@ -146,7 +146,7 @@ int ShellStatus(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
-std::vector<std::vector<int>> DealCores(int count) {
+std::vector<std::vector<int>> DealCores(int count, int max_cores) {
   std::vector<int> usable;
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -154,6 +154,9 @@ std::vector<std::vector<int>> DealCores(int count) {
     for (int core = 0; core < CPU_SETSIZE; ++core) {
       if (CPU_ISSET(core, &set)) usable.push_back(core);
     }
+  }
+  if (max_cores > 0 && usable.size() > static_cast<size_t>(max_cores)) {
+    usable.resize(static_cast<size_t>(max_cores));
   }
   std::vector<std::vector<int>> dealt(static_cast<size_t>(count));
   const int num_cores = static_cast<int>(usable.size());

@@ -57,8 +57,8 @@ std::string DescribeWaitStatus(int wait_status);
 int ShellStatus(int wait_status);
 
 // The cores that this process may use, dealt out to `count` processes in contiguous blocks; where
-// there are fewer cores, processes share them.
-std::vector<std::vector<int>> DealCores(int count);
+// there are fewer cores, processes share them. No more than `max_cores` of them, unless that is 0.
+std::vector<std::vector<int>> DealCores(int count, int max_cores = 0);
 
 }  // namespace penstock::actors
 

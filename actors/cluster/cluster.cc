@@ -261,7 +261,8 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
 
   absl::Status StartNodes() {
     if (options_.node_command.empty()) return absl::OkStatus();
-    const std::vector<std::vector<int>> cores = DealCores(static_cast<int>(options_.num_processes));
+    const std::vector<std::vector<int>> cores =
+        DealCores(static_cast<int>(options_.num_processes), options_.max_cores);
     for (uint32_t rank = 0; rank < options_.num_processes; ++rank) {
       ChildCommand command;
       command.arguments = options_.node_command;

@@ -53,7 +53,8 @@ struct ClusterOptions {
   // What starts a node on this host; "--join ADDRESS --rank N" is added, and the key is in its
   // environment as PENSTOCK_KEY. Empty: nodes are started by others.
   std::vector<std::string> node_command;
-  bool pin = true;  // started nodes to cores
+  bool pin = true;    // started nodes to cores
+  int max_cores = 0;  // of this machine to be dealt out; 0: all
   absl::Duration join_timeout = absl::Seconds(30);
   absl::Duration heartbeat_interval = absl::Milliseconds(500);
   // A node that does not answer for so long is lost; one that is not asked for a second longer

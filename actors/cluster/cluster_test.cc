@@ -11,8 +11,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iostream>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -121,7 +124,6 @@ class ClusterTest : public ::testing::Test {
                                     "}\n");
     absl::StatusOr<graph::Graph> graph = graph::ParseGraph(text, "test.pst", ops_);
     EXPECT_TRUE(graph.ok()) << graph.status();
-    for (graph::NodeId id = 0; id < graph->num_nodes(); ++id) graph->mutable_node(id).stage = 0;
     planner::CompileOptions options;
     options.policies = &policies_;
     options.kernels = kernels::TraitsOf(kernels_, 1);
@@ -256,6 +258,42 @@ TEST_F(ClusterTest, AShortStopIsSurvived) {
   const absl::StatusOr<StepResult> result = (*session)->Wait(*step);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->Find("s")->As<float>()[0], -8);
+}
+
+// CPU time that a process has taken, in clock ticks.
+int64_t CpuTicks(int pid) {
+  std::ifstream stream(StrCat("/proc/", pid, "/stat"));
+  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  std::istringstream fields(text.substr(std::min(text.rfind(')') + 2, text.size())));
+  std::string skipped;
+  for (int i = 0; i < 11; ++i) fields >> skipped;
+  int64_t user = 0;
+  int64_t system = 0;
+  fields >> user >> system;
+  return user + system;
+}
+
+// Between steps nobody spins: less than a hundredth of a core a process.
+TEST_F(ClusterTest, AnIdleJobCostsNothing) {
+  if (kSlowdown > 1) GTEST_SKIP() << "sanitizers work while idle";
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  absl::StatusOr<std::unique_ptr<Session>> session = StartSession(**cluster, 4);
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_TRUE((*session)->Run(MakeFeeds(4)).ok());
+  std::vector<int> pids = Pids(**cluster);
+  pids.push_back(getpid());
+  std::vector<int64_t> before;
+  for (const int pid : pids) before.push_back(CpuTicks(pid));
+  constexpr int kSeconds = 4;
+  std::this_thread::sleep_for(std::chrono::seconds(kSeconds));
+  for (size_t i = 0; i < pids.size(); ++i) {
+    const int64_t ticks = CpuTicks(pids[i]) - before[i];
+    EXPECT_LE(ticks, kSeconds * sysconf(_SC_CLK_TCK) / 100) << "process " << i;
+    RecordProperty(StrCat("ticks_", i), static_cast<int>(ticks));
+    std::cout << "process " << i << ": " << ticks << " of " << kSeconds * sysconf(_SC_CLK_TCK)
+              << " ticks\n";
+  }
 }
 
 // A kernel that does not end is named, and does not keep its process when the job ends.

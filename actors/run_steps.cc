@@ -1,0 +1,160 @@
+#include "actors/run_steps.h"
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "caf/all.hpp"
+
+#include "actors/handoff.h"
+
+namespace penstock::actors {
+namespace {
+
+// What both actors and the caller share.
+struct Run {
+  Session& session;
+  const int64_t num_steps;
+  Source& source;
+  Sink& sink;
+  Handoff handoff;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<absl::Status> end;  // guarded by mutex
+
+  void End(absl::Status status) {
+    const std::lock_guard lock(mutex);
+    if (!end.has_value()) end = std::move(status);
+    changed.notify_all();
+  }
+  bool IsOver() {
+    const std::lock_guard lock(mutex);
+    return end.has_value();
+  }
+};
+
+// Room for one more step.
+struct CreditMessage {};
+
+// Step `step` is under way under the session's number.
+struct SubmittedMessage {
+  int64_t step = 0;
+  int64_t id = 0;
+};
+
+}  // namespace
+}  // namespace penstock::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::CreditMessage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::SubmittedMessage)
+
+namespace penstock::actors {
+namespace {
+
+class SourceActor : public caf::event_based_actor {
+ public:
+  SourceActor(caf::actor_config& config, std::shared_ptr<Run> run)
+      : caf::event_based_actor(config), run_(std::move(run)) {}
+  ~SourceActor() override { run_->handoff.Sync(); }
+
+  const char* name() const override { return "source"; }
+
+  caf::behavior make_behavior() override {
+    return {
+        [this](const caf::actor& sink) { sink_ = sink; },
+        [this](const CreditMessage&) { HandIn(); },
+    };
+  }
+
+  void on_exit() override { sink_ = nullptr; }
+
+ private:
+  void HandIn() {
+    run_->handoff.Sync();
+    if (next_ == run_->num_steps || run_->IsOver()) return;
+    const absl::StatusOr<Feeds> feeds = run_->source.Get(next_);
+    const absl::StatusOr<int64_t> id =
+        feeds.ok() ? run_->session.Submit(*feeds) : absl::StatusOr<int64_t>(feeds.status());
+    run_->handoff.Sync();
+    if (!id.ok()) {
+      run_->End(id.status());
+      return;
+    }
+    send(sink_, SubmittedMessage{next_++, *id});
+  }
+
+  const std::shared_ptr<Run> run_;
+  caf::actor sink_;
+  int64_t next_ = 0;
+};
+
+class SinkActor : public caf::event_based_actor {
+ public:
+  SinkActor(caf::actor_config& config, std::shared_ptr<Run> run, caf::actor source)
+      : caf::event_based_actor(config), run_(std::move(run)), source_(std::move(source)) {}
+  ~SinkActor() override { run_->handoff.Sync(); }
+
+  const char* name() const override { return "sink"; }
+
+  caf::behavior make_behavior() override {
+    return {[this](const SubmittedMessage& message) { Take(message); }};
+  }
+
+  void on_exit() override { source_ = nullptr; }
+
+ private:
+  void Take(const SubmittedMessage& message) {
+    run_->handoff.Sync();
+    if (run_->IsOver()) return;
+    const absl::StatusOr<StepResult> result = run_->session.Wait(message.id);
+    const absl::Status status =
+        result.ok() ? run_->sink.Take(message.step, *result) : result.status();
+    run_->handoff.Sync();
+    if (!status.ok() || message.step + 1 == run_->num_steps) {
+      run_->End(status);
+      return;
+    }
+    send(source_, CreditMessage{});
+  }
+
+  const std::shared_ptr<Run> run_;
+  caf::actor source_;
+};
+
+}  // namespace
+
+absl::Status RunSteps(Session& session, int64_t num_steps, int64_t steps_ahead, Source& source,
+                      Sink& sink) {
+  if (num_steps <= 0) return absl::OkStatus();
+  const std::shared_ptr<Run> run(new Run{session, num_steps, source, sink, {}, {}, {}, {}});
+  caf::actor_system_config config;
+  config.set("scheduler.policy", caf::atom("sharing"));
+  config.set("scheduler.max-threads", size_t{1});
+  caf::actor_system system(config);
+  std::vector<caf::actor> actors;
+  actors.push_back(system.spawn<SourceActor, caf::detached>(run));
+  actors.push_back(system.spawn<SinkActor, caf::detached>(run, actors[0]));
+  run->handoff.Sync();
+  caf::anon_send(actors[0], actors[1]);
+  for (int64_t i = 0; i < steps_ahead; ++i) caf::anon_send(actors[0], CreditMessage{});
+
+  absl::Status status;
+  {
+    std::unique_lock lock(run->mutex);
+    run->changed.wait(lock, [&run] { return run->end.has_value(); });
+    status = *run->end;
+  }
+  caf::scoped_actor self(system, true);
+  for (const caf::actor& actor : actors) {
+    caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+  }
+  self->wait_for(actors);
+  run->handoff.Sync();
+  return status;
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,39 @@
+// What a message from an actor to an actor costs, from the end of one kernel to the start of the
+// next on another device, through Session on a plan of its own.
+//
+// Thread rule: one thread.
+
+#ifndef PENSTOCK_BENCH_MESSAGES_BENCH_H_
+#define PENSTOCK_BENCH_MESSAGES_BENCH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "kernels/kernel.h"
+
+namespace penstock::bench {
+
+enum class Placement {
+  kThreads,          // both devices in one process
+  kProcesses,        // a process and a core each
+  kProcessesOneCore  // two processes that share a core
+};
+
+struct MessagesBenchOptions {
+  Placement placement = Placement::kThreads;
+  uint64_t num_bytes = 8;  // a multiple of 4
+  int64_t round_trips = 2000;
+  int rounds = 5;
+  std::vector<std::string> node_command = {"/proc/self/exe", "node"};
+  const kernels::KernelRegistry* kernels = nullptr;
+};
+
+// Microseconds of one hop: kernel, send, receive. The fastest round.
+absl::StatusOr<double> MeasureMessages(const MessagesBenchOptions& options);
+
+}  // namespace penstock::bench
+
+#endif  // PENSTOCK_BENCH_MESSAGES_BENCH_H_
