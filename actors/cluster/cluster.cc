@@ -19,6 +19,7 @@
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/control_port_internal.h"
 #include "actors/cluster/job_key.h"
+#include "actors/cluster/plan_slice.h"
 #include "actors/tile_copy.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
@@ -461,11 +462,19 @@ class Cluster::Impl::ClusterEngine final : public Engine {
                                                " devices cannot run in ", num_processes,
                                                " processes"));
     }
-    ASSIGN_OR_RETURN(const std::string bytes, planner::PlanToBytes(plan));
-    if (bytes.size() > control::kMaxDataBytes) {
-      return absl::ResourceExhaustedError(StrCat("the plan has ", bytes.size(),
-                                                 " bytes; processes are sent at most ",
-                                                 control::kMaxDataBytes));
+    const auto first_of = [&](uint32_t rank) {
+      return FirstDevice(rank, num_processes, plan.devices.size());
+    };
+    std::vector<std::string> slices;
+    for (uint32_t rank = 0; rank < num_processes; ++rank) {
+      ASSIGN_OR_RETURN(slices.emplace_back(),
+                       planner::PlanToBytes(
+                           SlicePlan(plan, first_of(rank), first_of(rank + 1) - first_of(rank))));
+      if (slices.back().size() > control::kMaxDataBytes) {
+        return absl::ResourceExhaustedError(
+            StrCat("node ", rank, "'s part of the plan has ", slices.back().size(),
+                   " bytes; processes are sent at most ", control::kMaxDataBytes));
+      }
     }
     trace_capacity_ = options.trace ? options.trace_capacity : 0;
     const auto addresses = std::make_shared<std::vector<std::string>>(num_processes);
@@ -474,10 +483,9 @@ class Cluster::Impl::ClusterEngine final : public Engine {
       auto call = node.openRequest();
       auto spec = call.initSession();
       spec.setGeneration(session_->generation());
-      spec.setPlan(AsData(bytes.data(), bytes.size()));
-      const uint32_t first = FirstDevice(rank, num_processes, plan.devices.size());
-      spec.setFirstDevice(first);
-      spec.setNumDevices(FirstDevice(rank + 1, num_processes, plan.devices.size()) - first);
+      spec.setPlan(AsData(slices[rank].data(), slices[rank].size()));
+      spec.setFirstDevice(first_of(rank));
+      spec.setNumDevices(first_of(rank + 1) - first_of(rank));
       spec.setThreadsPerDevice(static_cast<uint32_t>(std::max(options.threads_per_device, 1)));
       spec.setSeed(options.seed);
       spec.setTimeoutMs(static_cast<uint64_t>(absl::ToInt64Milliseconds(options.timeout)));
@@ -516,7 +524,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
           call.setGeneration(session_->generation());
           auto processes = call.initProcesses(num_processes);
           for (uint32_t rank = 0; rank < num_processes; ++rank) {
-            processes[rank].setFirstDevice(FirstDevice(rank, num_processes, plan.devices.size()));
+            processes[rank].setFirstDevice(first_of(rank));
             processes[rank].setAddress(
                 AsData((*addresses)[rank].data(), (*addresses)[rank].size()));
           }

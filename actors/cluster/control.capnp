@@ -55,7 +55,7 @@ interface Observer {
 
 struct SessionSpec {
   generation @0 :UInt32;
-  plan @1 :Data;  # as in a plan file
+  plan @1 :Data;  # as in a plan file, with the actors of these devices alone
   firstDevice @2 :UInt32;
   numDevices @3 :UInt32;
   threadsPerDevice @4 :UInt32;

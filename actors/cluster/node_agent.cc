@@ -93,13 +93,7 @@ class NodeSession : public EngineObserver {
     request_ = request;
     ASSIGN_OR_RETURN(plan_, planner::PlanFromBytes(request.plan));
     request_.plan.clear();
-    RETURN_IF_ERROR(CheckPlan(plan_));
-    const uint64_t end = uint64_t{request.first_device} + request.num_devices;
-    if (request.num_devices == 0 || end > plan_.devices.size()) {
-      return absl::InvalidArgumentError(StrCat("there are no devices ", request.first_device,
-                                               " to ", end, " in a plan of ",
-                                               plan_.devices.size()));
-    }
+    RETURN_IF_ERROR(CheckPlanSlice(plan_, request.first_device, request.num_devices));
     fetch_tiles_.emplace(plan_);
     transport::UcxOptions ucx;
     ucx.transport.num_devices = static_cast<uint32_t>(plan_.devices.size());
