@@ -19,9 +19,11 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "bench/actors_bench.h"
+#include "bench/collectives_bench.h"
 #include "bench/count_allocations.h"
 #include "bench/kernels_bench.h"
 #include "bench/transport_bench.h"
+#include "planner/collective_choice.h"
 
 namespace penstock::cli {
 namespace {
@@ -192,8 +194,123 @@ absl::StatusOr<Report> RunTransport(const std::string& filter) {
   return report;
 }
 
+// A thing to measure among processes of this host, by the metric's name.
+struct CollectiveMetric {
+  std::string name;
+  bench::CollectiveCase measured;
+};
+
+// The planner's choice first, then every algorithm in every size of chunks that differs.
+std::vector<CollectiveMetric> CollectiveMetricsOf(const std::string& prefix, CollectiveKind kind,
+                                                  int num_processes, size_t num_bytes) {
+  std::vector<CollectiveMetric> metrics;
+  const planner::CollectiveChoice choice =
+      planner::ChooseCollective(kind, num_processes, static_cast<int64_t>(num_bytes));
+  metrics.push_back({prefix + "planned", {kind, num_bytes, choice.algorithm, choice.chunk_bytes}});
+  const size_t piece = kind == CollectiveKind::kAllGather ? num_bytes : num_bytes / num_processes;
+  for (const auto algorithm : {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing}) {
+    if (kind == CollectiveKind::kAllToAll && algorithm == CollectiveAlgorithm::kRing) continue;
+    for (int64_t chunk = 64 << 10; chunk <= 4 << 20; chunk *= 4) {
+      metrics.push_back(
+          {StrCat(prefix, Name(algorithm), "/", chunk), {kind, num_bytes, algorithm, chunk}});
+      if (chunk >= static_cast<int64_t>(piece)) break;
+    }
+  }
+  return metrics;
+}
+
+// Between processes of this host, beside the time that the memory needs for what every process
+// has to read and write at least, at the speed of copies that all make at once.
+absl::StatusOr<Report> RunCollectives(const std::string& filter) {
+  constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                                       CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll};
+  constexpr const char* kRow = "{:15} {:>5} {:>8} {:>11} {:>20} {:>11} {:>20} {:>11} {:>6}\n";
+  const std::regex pattern(filter);
+  Report report;
+  report.table = fmt::format(fmt::runtime(kRow), "collective", "procs", "size", "planned us", "by",
+                             "best us", "by", "bound us", "ratio");
+  for (const int num_processes : {2, 4}) {
+    bench::CollectivesBenchOptions options;
+    options.num_processes = num_processes;
+    std::vector<Metric> metrics;
+    struct Row {
+      CollectiveKind kind;
+      size_t num_bytes;
+      size_t begin, end;  // metrics
+      int copy = -1;      // metric of the bound, copy of that number
+    };
+    std::vector<Row> rows;
+    for (const CollectiveKind kind : kKinds) {
+      for (size_t num_bytes = 1 << 10; num_bytes <= 64 << 20; num_bytes *= 4) {
+        const std::string prefix =
+            StrCat("collectives/", Name(kind), "/", num_processes, "/", num_bytes, "/");
+        Row row = {kind, num_bytes, metrics.size(), 0};
+        for (CollectiveMetric& metric :
+             CollectiveMetricsOf(prefix, kind, num_processes, num_bytes)) {
+          if (!std::regex_search(metric.name, pattern)) continue;
+          options.cases.push_back(metric.measured);
+          metrics.push_back({std::move(metric.name), 0, "us"});
+        }
+        row.end = metrics.size();
+        if (std::regex_search(prefix + "bound", pattern)) {
+          row.copy = static_cast<int>(options.copies.size());
+          options.copies.push_back(num_bytes);
+        }
+        if (row.end > row.begin || row.copy >= 0) rows.push_back(row);
+      }
+    }
+    if (rows.empty()) continue;
+    ASSIGN_OR_RETURN(const bench::CollectivesBenchResult result,
+                     bench::MeasureCollectives(options));
+    for (size_t i = 0; i < metrics.size(); ++i) metrics[i].value = result.case_us[i];
+    const auto describe = [&](size_t i) {
+      const bench::CollectiveCase& measured = options.cases[i];
+      return StrCat(Name(measured.algorithm), ", ",
+                    Size(static_cast<size_t>(measured.chunk_bytes)));
+    };
+    for (const Row& row : rows) {
+      const double bound = row.copy < 0 ? 0
+                                        : result.copy_us[row.copy] / 2 *
+                                              bench::LeastTraffic(row.kind, num_processes);
+      const auto cell = [](double value) {
+        return value > 0 ? fmt::format("{:.4g}", value) : std::string("-");
+      };
+      std::optional<size_t> planned;
+      std::optional<size_t> best;
+      for (size_t i = row.begin; i < row.end; ++i) {
+        if (metrics[i].name.ends_with("/planned")) {
+          planned = i;
+        } else if (!best || metrics[i].value < metrics[*best].value) {
+          best = i;
+        }
+      }
+      const double time = planned ? metrics[*planned].value : best ? metrics[*best].value : 0;
+      report.table += fmt::format(
+          fmt::runtime(kRow), Name(row.kind), num_processes, Size(row.num_bytes),
+          cell(planned ? metrics[*planned].value : 0), planned ? describe(*planned) : "-",
+          cell(best ? metrics[*best].value : 0), best ? describe(*best) : "-", cell(bound),
+          cell(bound > 0 ? time / bound : 0));
+      if (bound > 0) {
+        metrics.push_back({StrCat("collectives/", Name(row.kind), "/", num_processes, "/",
+                                  row.num_bytes, "/bound"),
+                           bound, "us"});
+      }
+    }
+    report.metrics.insert(report.metrics.end(), metrics.begin(), metrics.end());
+  }
+  if (report.metrics.empty()) {
+    return absl::InvalidArgumentError(StrCat("--filter ", filter, ": nothing matches"));
+  }
+  report.table +=
+      "size: bytes that one rank brings; bound: the least that a process has to read and write, "
+      "at\n"
+      "the speed of copies that all processes make at once; ratio: of planned, else best, to it\n";
+  return report;
+}
+
 constexpr Group kGroups[] = {
     {"actors", "what the engine costs: a firing, a step, a wake", RunActors},
+    {"collectives", "all_reduce and others between 2 and 4 processes", RunCollectives},
     {"kernels", "CPU kernels at the sizes of a small GPT", RunKernels},
     {"transport", "messages between two processes, beside ucx_perftest", RunTransport},
 };
