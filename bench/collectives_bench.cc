@@ -116,10 +116,10 @@ class Member {
   // Rank 0 tells the parent each result as it comes.
   bool Measure() {
     for (size_t i = 0; i < options_.cases.size(); ++i) {
-      if (!Report(MeasureCase(options_.cases[i], static_cast<uint32_t>(i)))) return false;
-    }
-    for (const size_t num_bytes : options_.copies) {
-      if (!Report(MeasureCopy(num_bytes))) return false;
+      const CollectiveCase& measured = options_.cases[i];
+      const double us = measured.is_copy ? MeasureCopy(measured.num_bytes)
+                                         : MeasureCase(measured, static_cast<uint32_t>(i));
+      if (!Report(us)) return false;
     }
     return true;
   }
@@ -127,7 +127,6 @@ class Member {
  private:
   bool MakeArena() {
     size_t most = kHugePage;
-    for (const size_t num_bytes : options_.copies) most = std::max(most, num_bytes);
     size_t most_output = most;
     for (const CollectiveCase& measured : options_.cases) {
       const bool is_gather = measured.kind == CollectiveKind::kAllGather;
@@ -285,7 +284,7 @@ class Member {
 }
 
 // The parent's side: hands round the addresses, and reads what rank 0 has measured.
-bool Conduct(const std::vector<int>& fds, CollectivesBenchResult* result) {
+bool Conduct(const std::vector<int>& fds, std::vector<double>* result) {
   std::string addresses;
   for (const int fd : fds) {
     uint32_t size = 0;
@@ -297,10 +296,7 @@ bool Conduct(const std::vector<int>& fds, CollectivesBenchResult* result) {
   for (const int fd : fds) {
     if (!WriteAll(fd, addresses.data(), addresses.size())) return false;
   }
-  for (double& us : result->case_us) {
-    if (!ReadAll(fds[0], &us, sizeof(us))) return false;
-  }
-  for (double& us : result->copy_us) {
+  for (double& us : *result) {
     if (!ReadAll(fds[0], &us, sizeof(us))) return false;
   }
   char mark = 0;
@@ -315,7 +311,7 @@ bool Conduct(const std::vector<int>& fds, CollectivesBenchResult* result) {
 
 }  // namespace
 
-absl::StatusOr<CollectivesBenchResult> MeasureCollectives(const CollectivesBenchOptions& options) {
+absl::StatusOr<std::vector<double>> MeasureCollectives(const CollectivesBenchOptions& options) {
   std::vector<int> fds;
   std::vector<pid_t> pids;
   absl::Status status;
@@ -335,9 +331,7 @@ absl::StatusOr<CollectivesBenchResult> MeasureCollectives(const CollectivesBench
     if (pid < 0) status = absl::ErrnoToStatus(errno, "fork");
     if (pid > 0) pids.push_back(pid);
   }
-  CollectivesBenchResult result;
-  result.case_us.resize(options.cases.size());
-  result.copy_us.resize(options.copies.size());
+  std::vector<double> result(options.cases.size());
   if (status.ok() && !Conduct(fds, &result)) {
     status = absl::UnavailableError(
         StrCat(options.num_processes, " processes could not be measured over ",

@@ -25,25 +25,20 @@ struct CollectiveCase {
   size_t num_bytes = 0;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kDirect;
   int64_t chunk_bytes = 256 << 10;
+  // Instead: every process copies its input to its output, until the last is ready.
+  bool is_copy = false;
 };
 
 struct CollectivesBenchOptions {
   int num_processes = 2;
   std::string transports;  // as in UCX_TLS; empty: what UCX chooses
   std::vector<CollectiveCase> cases;
-  std::vector<size_t> copies;  // bytes, see copy_us
-  int max_rounds = 1000;       // runs of one measurement
+  int max_rounds = 1000;  // runs of one measurement
 };
 
-struct CollectivesBenchResult {
-  std::vector<double> case_us;  // by case: the median of rank 0
-  // By entry of `copies`: so many bytes copied by every process at once, from its input to its
-  // output, until the last is ready; the median.
-  std::vector<double> copy_us;
-};
-
-// Each collective is run once with known data and its result checked, then run back to back.
-absl::StatusOr<CollectivesBenchResult> MeasureCollectives(const CollectivesBenchOptions& options);
+// Microseconds by case: the median on rank 0. Each collective is run once with known data and its
+// result checked, then run back to back.
+absl::StatusOr<std::vector<double>> MeasureCollectives(const CollectivesBenchOptions& options);
 
 // The least that a process has to read and write for a collective of size 1: its input, or what of
 // the others' inputs makes its output, and its output. A copy reads and writes 2.

@@ -194,29 +194,69 @@ absl::StatusOr<Report> RunTransport(const std::string& filter) {
   return report;
 }
 
-// A thing to measure among processes of this host, by the metric's name.
 struct CollectiveMetric {
   std::string name;
   bench::CollectiveCase measured;
 };
 
-// The planner's choice first, then every algorithm in every size of chunks that differs.
-std::vector<CollectiveMetric> CollectiveMetricsOf(const std::string& prefix, CollectiveKind kind,
-                                                  int num_processes, size_t num_bytes) {
+// The planner's choice, the memory's bound, and every algorithm in every size of chunks that
+// differs.
+std::vector<CollectiveMetric> CollectiveMetricsOf(CollectiveKind kind, int num_processes,
+                                                  size_t num_bytes) {
+  const std::string prefix =
+      StrCat("collectives/", Name(kind), "/", num_processes, "/", num_bytes, "/");
   std::vector<CollectiveMetric> metrics;
+  const auto add = [&](const std::string& name, CollectiveAlgorithm algorithm, int64_t chunk_bytes,
+                       bool is_copy) {
+    metrics.push_back({prefix + name, {kind, num_bytes, algorithm, chunk_bytes, is_copy}});
+  };
   const planner::CollectiveChoice choice =
       planner::ChooseCollective(kind, num_processes, static_cast<int64_t>(num_bytes));
-  metrics.push_back({prefix + "planned", {kind, num_bytes, choice.algorithm, choice.chunk_bytes}});
-  const size_t piece = kind == CollectiveKind::kAllGather ? num_bytes : num_bytes / num_processes;
+  add("planned", choice.algorithm, choice.chunk_bytes, false);
+  add("bound", CollectiveAlgorithm::kDirect, 0, true);
+  const bool is_split = kind != CollectiveKind::kAllGather;
+  const auto piece_bytes = static_cast<int64_t>(is_split ? num_bytes / num_processes : num_bytes);
   for (const auto algorithm : {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing}) {
     if (kind == CollectiveKind::kAllToAll && algorithm == CollectiveAlgorithm::kRing) continue;
-    for (int64_t chunk = 64 << 10; chunk <= 4 << 20; chunk *= 4) {
-      metrics.push_back(
-          {StrCat(prefix, Name(algorithm), "/", chunk), {kind, num_bytes, algorithm, chunk}});
-      if (chunk >= static_cast<int64_t>(piece)) break;
+    for (int64_t chunk_bytes = 64 << 10; chunk_bytes <= 4 << 20; chunk_bytes *= 4) {
+      add(StrCat(Name(algorithm), "/", chunk_bytes), algorithm, chunk_bytes, false);
+      if (chunk_bytes >= piece_bytes) break;
     }
   }
   return metrics;
+}
+
+constexpr const char* kCollectiveRow =
+    "{:15} {:>5} {:>8} {:>11} {:>16} {:>11} {:>16} {:>11} {:>6}\n";
+
+// A line of the table: what was measured of one kind, size and number of processes.
+std::string CollectiveLine(const std::vector<CollectiveMetric>& measured,
+                           const std::vector<double>& times, size_t begin, size_t end,
+                           int num_processes) {
+  std::optional<size_t> planned, best, bound;
+  for (size_t i = begin; i < end; ++i) {
+    if (measured[i].measured.is_copy) {
+      bound = i;
+    } else if (measured[i].name.ends_with("/planned")) {
+      planned = i;
+    } else if (!best || times[i] < times[*best]) {
+      best = i;
+    }
+  }
+  const auto time = [&](std::optional<size_t> i) {
+    return i ? fmt::format("{:.4g}", times[*i]) : std::string("-");
+  };
+  const auto describe = [&](std::optional<size_t> i) {
+    if (!i) return std::string("-");
+    const bench::CollectiveCase& found = measured[*i].measured;
+    return StrCat(Name(found.algorithm), " ", Size(static_cast<size_t>(found.chunk_bytes)));
+  };
+  const std::optional<size_t> ours = planned ? planned : best;
+  const bench::CollectiveCase& first = measured[begin].measured;
+  return fmt::format(
+      fmt::runtime(kCollectiveRow), Name(first.kind), num_processes, Size(first.num_bytes),
+      time(planned), describe(planned), time(best), describe(best), time(bound),
+      ours && bound ? fmt::format("{:.3g}", times[*ours] / times[*bound]) : std::string("-"));
 }
 
 // Between processes of this host, beside the time that the memory needs for what every process
@@ -224,79 +264,38 @@ std::vector<CollectiveMetric> CollectiveMetricsOf(const std::string& prefix, Col
 absl::StatusOr<Report> RunCollectives(const std::string& filter) {
   constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
                                        CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll};
-  constexpr const char* kRow = "{:15} {:>5} {:>8} {:>11} {:>20} {:>11} {:>20} {:>11} {:>6}\n";
   const std::regex pattern(filter);
   Report report;
-  report.table = fmt::format(fmt::runtime(kRow), "collective", "procs", "size", "planned us", "by",
-                             "best us", "by", "bound us", "ratio");
+  report.table = fmt::format(fmt::runtime(kCollectiveRow), "collective", "procs", "size",
+                             "planned us", "by", "best us", "by", "bound us", "ratio");
   for (const int num_processes : {2, 4}) {
-    bench::CollectivesBenchOptions options;
-    options.num_processes = num_processes;
-    std::vector<Metric> metrics;
-    struct Row {
-      CollectiveKind kind;
-      size_t num_bytes;
-      size_t begin, end;  // metrics
-      int copy = -1;      // metric of the bound, copy of that number
-    };
-    std::vector<Row> rows;
+    std::vector<CollectiveMetric> wanted;
+    std::vector<size_t> line_ends;
     for (const CollectiveKind kind : kKinds) {
       for (size_t num_bytes = 1 << 10; num_bytes <= 64 << 20; num_bytes *= 4) {
-        const std::string prefix =
-            StrCat("collectives/", Name(kind), "/", num_processes, "/", num_bytes, "/");
-        Row row = {kind, num_bytes, metrics.size(), 0};
-        for (CollectiveMetric& metric :
-             CollectiveMetricsOf(prefix, kind, num_processes, num_bytes)) {
-          if (!std::regex_search(metric.name, pattern)) continue;
-          options.cases.push_back(metric.measured);
-          metrics.push_back({std::move(metric.name), 0, "us"});
+        for (CollectiveMetric& metric : CollectiveMetricsOf(kind, num_processes, num_bytes)) {
+          if (std::regex_search(metric.name, pattern)) wanted.push_back(std::move(metric));
         }
-        row.end = metrics.size();
-        if (std::regex_search(prefix + "bound", pattern)) {
-          row.copy = static_cast<int>(options.copies.size());
-          options.copies.push_back(num_bytes);
+        if (wanted.size() > (line_ends.empty() ? 0 : line_ends.back())) {
+          line_ends.push_back(wanted.size());
         }
-        if (row.end > row.begin || row.copy >= 0) rows.push_back(row);
       }
     }
-    if (rows.empty()) continue;
-    ASSIGN_OR_RETURN(const bench::CollectivesBenchResult result,
-                     bench::MeasureCollectives(options));
-    for (size_t i = 0; i < metrics.size(); ++i) metrics[i].value = result.case_us[i];
-    const auto describe = [&](size_t i) {
-      const bench::CollectiveCase& measured = options.cases[i];
-      return StrCat(Name(measured.algorithm), ", ",
-                    Size(static_cast<size_t>(measured.chunk_bytes)));
-    };
-    for (const Row& row : rows) {
-      const double bound = row.copy < 0 ? 0
-                                        : result.copy_us[row.copy] / 2 *
-                                              bench::LeastTraffic(row.kind, num_processes);
-      const auto cell = [](double value) {
-        return value > 0 ? fmt::format("{:.4g}", value) : std::string("-");
-      };
-      std::optional<size_t> planned;
-      std::optional<size_t> best;
-      for (size_t i = row.begin; i < row.end; ++i) {
-        if (metrics[i].name.ends_with("/planned")) {
-          planned = i;
-        } else if (!best || metrics[i].value < metrics[*best].value) {
-          best = i;
-        }
-      }
-      const double time = planned ? metrics[*planned].value : best ? metrics[*best].value : 0;
-      report.table += fmt::format(
-          fmt::runtime(kRow), Name(row.kind), num_processes, Size(row.num_bytes),
-          cell(planned ? metrics[*planned].value : 0), planned ? describe(*planned) : "-",
-          cell(best ? metrics[*best].value : 0), best ? describe(*best) : "-", cell(bound),
-          cell(bound > 0 ? time / bound : 0));
-      if (bound > 0) {
-        metrics.push_back({StrCat("collectives/", Name(row.kind), "/", num_processes, "/",
-                                  row.num_bytes, "/bound"),
-                           bound, "us"});
-      }
+    if (wanted.empty()) continue;
+    bench::CollectivesBenchOptions options;
+    options.num_processes = num_processes;
+    for (const CollectiveMetric& metric : wanted) options.cases.push_back(metric.measured);
+    ASSIGN_OR_RETURN(std::vector<double> times, bench::MeasureCollectives(options));
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const bench::CollectiveCase& measured = wanted[i].measured;
+      if (measured.is_copy) times[i] *= bench::LeastTraffic(measured.kind, num_processes) / 2;
+      report.metrics.push_back({wanted[i].name, times[i], "us"});
     }
-    report.metrics.insert(report.metrics.end(), metrics.begin(), metrics.end());
+    size_t begin = 0;
+    for (const size_t end : line_ends) {
+      report.table += CollectiveLine(wanted, times, begin, end, num_processes);
+      begin = end;
+    }
   }
   if (report.metrics.empty()) {
     return absl::InvalidArgumentError(StrCat("--filter ", filter, ": nothing matches"));

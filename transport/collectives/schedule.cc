@@ -18,6 +18,10 @@ constexpr int64_t kRingLanes = 2;
 // itself.
 constexpr int64_t kScratchSlots = 2;
 
+// The most data that the ranks of a direct all_reduce, all together, fold as a whole: so little
+// that a message's latency is longer than its travel.
+constexpr int64_t kWholeBytes = 64 << 10;
+
 int64_t ChunkElements(const CollectiveSpec& spec) {
   return spec.chunk_bytes / static_cast<int64_t>(ByteSize(spec.dtype));
 }
@@ -124,7 +128,28 @@ class Builder {
     }
   }
 
+  // Every rank sends all it has to every other.
+  void WholeReduce() {
+    const int64_t count = InputCount(spec_, rank_);
+    for (int step = 1; step < n_; ++step) {
+      AddPiece(NewStream<SendStream>(Device(rank_ + step)), Place::kInput, 0, count, 0);
+    }
+    std::vector<uint32_t> terms = spec_.devices;
+    terms[rank_] = FoldStream::kOwn;
+    FoldStream* fold = NewFold(std::move(terms));
+    for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
+      Chunk chunk = ChunkOf(Place::kScratch, 0, count, c, 0);
+      chunk.own_offset = chunk.offset;
+      fold->Add(chunk);
+    }
+    schedule_.scratch_bytes = schedule_.result_bytes = count * element_bytes_;
+  }
+
   void DirectReduce() {
+    if (is_all_reduce() && n_ * InputCount(spec_, rank_) * element_bytes_ <= kWholeBytes) {
+      WholeReduce();
+      return;
+    }
     std::vector<Stream*> sends(n_);
     for (int step = 1; step < n_; ++step) {
       const int peer = Rank(rank_ + step);
