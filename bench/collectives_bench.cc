@@ -50,6 +50,16 @@ int RoundsOf(size_t num_bytes, int max_rounds) {
                   max_rounds);
 }
 
+// Two that poll on one core would see each other only when the system switches.
+void PinTo(int rank) {
+  const unsigned num_cores = std::thread::hardware_concurrency();
+  if (num_cores < 2) return;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(static_cast<unsigned>(rank) % num_cores, &cores);
+  sched_setaffinity(0, sizeof(cores), &cores);
+}
+
 double Median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -272,6 +282,7 @@ class Member {
 
 [[noreturn]] void RunMember(const CollectivesBenchOptions& options, int rank, int fd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  PinTo(rank);
   if (!options.transports.empty()) setenv("UCX_TLS", options.transports.c_str(), 1);
   bool is_ok = false;
   {

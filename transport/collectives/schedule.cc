@@ -18,8 +18,8 @@ constexpr int64_t kRingLanes = 2;
 // itself.
 constexpr int64_t kScratchSlots = 2;
 
-// The most data that the ranks of a direct all_reduce, all together, fold as a whole: so little
-// that a message's latency is longer than its travel.
+// The most data that the ranks of a direct all_reduce, all together, fold as a whole, if a chunk
+// holds what a rank has: so little that a message's latency is longer than its travel.
 constexpr int64_t kWholeBytes = 64 << 10;
 
 int64_t ChunkElements(const CollectiveSpec& spec) {
@@ -128,25 +128,28 @@ class Builder {
     }
   }
 
-  // Every rank sends all it has to every other.
+  bool IsFoldedWhole() const {
+    const int64_t num_bytes = InputCount(spec_, rank_) * element_bytes_;
+    return is_all_reduce() && num_bytes <= spec_.chunk_bytes && n_ * num_bytes <= kWholeBytes;
+  }
+
+  // Every rank sends all it has to every other, in one chunk.
   void WholeReduce() {
     const int64_t count = InputCount(spec_, rank_);
+    Chunk chunk;
+    chunk.num_bytes = count * element_bytes_;
     for (int step = 1; step < n_; ++step) {
-      AddPiece(NewStream<SendStream>(Device(rank_ + step)), Place::kInput, 0, count, 0);
+      NewStream<SendStream>(Device(rank_ + step))->Add(chunk);
     }
     std::vector<uint32_t> terms = spec_.devices;
     terms[rank_] = FoldStream::kOwn;
-    FoldStream* fold = NewFold(std::move(terms));
-    for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
-      Chunk chunk = ChunkOf(Place::kScratch, 0, count, c, 0);
-      chunk.own_offset = chunk.offset;
-      fold->Add(chunk);
-    }
-    schedule_.scratch_bytes = schedule_.result_bytes = count * element_bytes_;
+    chunk.place = Place::kScratch;
+    NewFold(std::move(terms))->Add(chunk);
+    schedule_.scratch_bytes = schedule_.result_bytes = chunk.num_bytes;
   }
 
   void DirectReduce() {
-    if (is_all_reduce() && n_ * InputCount(spec_, rank_) * element_bytes_ <= kWholeBytes) {
+    if (IsFoldedWhole()) {
       WholeReduce();
       return;
     }

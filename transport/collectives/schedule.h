@@ -2,8 +2,8 @@
 //
 // Algorithms:
 //   direct all_reduce      every rank folds its own piece straight from the peers' inputs in rank
-//                          order, and sends the result to everyone; of little data every rank
-//                          folds all itself, which is the same association in one step less
+//                          order, and sends the result to everyone; data of one small chunk every
+//                          rank folds all itself, which is the same association in one step less
 //   ring all_reduce        reduce_scatter and all_gather around the ring; each rank sends and
 //                          receives 2 (n - 1) / n of the data (Patarasuk and Yuan, "Bandwidth
 //                          optimal all-reduce algorithms for clusters of workstations", 2009)
