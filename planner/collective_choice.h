@@ -1,5 +1,9 @@
-// Which algorithm and chunks a collective gets: read off a table of measurements, so that a plan
-// carries a choice that depends on nothing but the plan.
+// Which algorithm and chunks a collective gets: read off a table of measurements, so that a choice,
+// and with it the association of a reduction, depends on nothing but the plan. A plan knows logical
+// devices only, so there is one table wherever its processes will be; it was measured between
+// processes of one host.
+//
+// Example: of 20 MiB the row of 16 MiB counts; in it, the first way that is as good as the best.
 //
 // Thread rule: a pure function.
 
@@ -19,11 +23,11 @@ struct CollectiveChoice {
   friend bool operator==(const CollectiveChoice&, const CollectiveChoice&) = default;
 };
 
-// `num_bytes`: what one rank brings, the largest where ranks differ. REQUIRES: group_size >= 1.
+// `num_bytes`: what one rank brings. REQUIRES: group_size >= 1, num_bytes >= 0.
 CollectiveChoice ChooseCollective(CollectiveKind kind, int group_size, int64_t num_bytes);
 
-// Sets algorithm and chunk_bytes of a spec that is otherwise complete. Chunks are never so small
-// that a run has too many.
+// Sets algorithm and chunk_bytes of a spec that is otherwise complete, by the rank that brings
+// most.
 void ChooseCollective(CollectiveSpec* spec);
 
 }  // namespace penstock::planner
