@@ -13,7 +13,7 @@
 //
 // The association of a reduction is part of the algorithm, so that a plan gives the same bits on
 // every transport:
-//   kDirect  the owner of a piece folds the terms in rank order: ((t0 + t1) + t2) + ...
+//   kDirect  the terms are folded in rank order, whoever folds them: ((t0 + t1) + t2) + ...
 //   kRing    piece p is folded along the ring: t(p+1) + t(p+2), ... and last t(p) (ranks mod n)
 //
 // Thread rule: a value.

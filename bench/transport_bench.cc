@@ -25,6 +25,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "bench/pipe_io.h"
 #include "transport/ucx/ucx_transport.h"
 
 namespace penstock::bench {
@@ -58,23 +59,6 @@ void PinTo(int core) {
   CPU_ZERO(&cores);
   CPU_SET(core, &cores);
   sched_setaffinity(0, sizeof(cores), &cores);  // without it the numbers are noisier
-}
-
-bool WriteAll(int fd, const void* bytes, size_t size) {
-  return write(fd, bytes, size) == static_cast<ssize_t>(size);
-}
-
-bool ReadAll(int fd, void* bytes, size_t size) {
-  auto* at = static_cast<char*>(bytes);
-  while (size > 0) {
-    pollfd entry = {fd, POLLIN, 0};
-    if (poll(&entry, 1, std::chrono::milliseconds(kPatience).count()) != 1) return false;
-    const ssize_t got = read(fd, at, size);
-    if (got <= 0) return false;
-    at += got;
-    size -= static_cast<size_t>(got);
-  }
-  return true;
 }
 
 // One of the two processes. Fails by its exit status, which the parent only reports.

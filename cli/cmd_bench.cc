@@ -19,11 +19,13 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "bench/actors_bench.h"
+#include "bench/collectives_bench.h"
 #include "bench/count_allocations.h"
 #include "bench/kernels_bench.h"
 #include "bench/messages_bench.h"
 #include "bench/transport_bench.h"
 #include "kernels/kernel.h"
+#include "planner/collective_choice.h"
 
 namespace penstock::cli {
 namespace {
@@ -194,6 +196,119 @@ absl::StatusOr<Report> RunTransport(const std::string& filter) {
   return report;
 }
 
+struct CollectiveMetric {
+  std::string name;
+  bench::CollectiveCase measured;
+};
+
+// The planner's choice, the memory's bound, and every algorithm in every size of chunks that
+// differs.
+std::vector<CollectiveMetric> CollectiveMetricsOf(CollectiveKind kind, int num_processes,
+                                                  size_t num_bytes) {
+  const std::string prefix =
+      StrCat("collectives/", Name(kind), "/", num_processes, "/", num_bytes, "/");
+  std::vector<CollectiveMetric> metrics;
+  const auto add = [&](const std::string& name, CollectiveAlgorithm algorithm, int64_t chunk_bytes,
+                       bool is_copy) {
+    metrics.push_back({prefix + name, {kind, num_bytes, algorithm, chunk_bytes, is_copy}});
+  };
+  const planner::CollectiveChoice choice =
+      planner::ChooseCollective(kind, num_processes, static_cast<int64_t>(num_bytes));
+  add("planned", choice.algorithm, choice.chunk_bytes, false);
+  add("bound", CollectiveAlgorithm::kDirect, 0, true);
+  const bool is_split = kind != CollectiveKind::kAllGather;
+  const auto piece_bytes = static_cast<int64_t>(is_split ? num_bytes / num_processes : num_bytes);
+  for (const auto algorithm : {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing}) {
+    if (kind == CollectiveKind::kAllToAll && algorithm == CollectiveAlgorithm::kRing) continue;
+    for (int64_t chunk_bytes = 64 << 10; chunk_bytes <= 4 << 20; chunk_bytes *= 4) {
+      add(StrCat(Name(algorithm), "/", chunk_bytes), algorithm, chunk_bytes, false);
+      if (chunk_bytes >= piece_bytes) break;
+    }
+  }
+  return metrics;
+}
+
+constexpr const char* kCollectiveRow =
+    "{:15} {:>5} {:>8} {:>11} {:>16} {:>11} {:>16} {:>11} {:>6}\n";
+
+// A line of the table: what was measured of one kind, size and number of processes.
+std::string CollectiveLine(const std::vector<CollectiveMetric>& measured,
+                           const std::vector<double>& times, size_t begin, size_t end,
+                           int num_processes) {
+  std::optional<size_t> planned, best, bound;
+  for (size_t i = begin; i < end; ++i) {
+    if (measured[i].measured.is_copy) {
+      bound = i;
+    } else if (measured[i].name.ends_with("/planned")) {
+      planned = i;
+    } else if (!best || times[i] < times[*best]) {
+      best = i;
+    }
+  }
+  const auto time = [&](std::optional<size_t> i) {
+    return i ? fmt::format("{:.4g}", times[*i]) : std::string("-");
+  };
+  const auto describe = [&](std::optional<size_t> i) {
+    if (!i) return std::string("-");
+    const bench::CollectiveCase& found = measured[*i].measured;
+    return StrCat(Name(found.algorithm), " ", Size(static_cast<size_t>(found.chunk_bytes)));
+  };
+  const std::optional<size_t> ours = planned ? planned : best;
+  const bench::CollectiveCase& first = measured[begin].measured;
+  return fmt::format(
+      fmt::runtime(kCollectiveRow), Name(first.kind), num_processes, Size(first.num_bytes),
+      time(planned), describe(planned), time(best), describe(best), time(bound),
+      ours && bound ? fmt::format("{:.3g}", times[*ours] / times[*bound]) : std::string("-"));
+}
+
+// Between processes of this host, beside the time that the memory needs for what every process
+// has to read and write at least, at the speed of copies that all make at once.
+absl::StatusOr<Report> RunCollectives(const std::string& filter) {
+  constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
+                                       CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll};
+  const std::regex pattern(filter);
+  Report report;
+  report.table = fmt::format(fmt::runtime(kCollectiveRow), "collective", "procs", "size",
+                             "planned us", "by", "best us", "by", "bound us", "ratio");
+  for (const int num_processes : {2, 4}) {
+    std::vector<CollectiveMetric> wanted;
+    std::vector<size_t> line_ends;
+    for (const CollectiveKind kind : kKinds) {
+      for (size_t num_bytes = 1 << 10; num_bytes <= 64 << 20; num_bytes *= 4) {
+        for (CollectiveMetric& metric : CollectiveMetricsOf(kind, num_processes, num_bytes)) {
+          if (std::regex_search(metric.name, pattern)) wanted.push_back(std::move(metric));
+        }
+        if (wanted.size() > (line_ends.empty() ? 0 : line_ends.back())) {
+          line_ends.push_back(wanted.size());
+        }
+      }
+    }
+    if (wanted.empty()) continue;
+    bench::CollectivesBenchOptions options;
+    options.num_processes = num_processes;
+    for (const CollectiveMetric& metric : wanted) options.cases.push_back(metric.measured);
+    ASSIGN_OR_RETURN(std::vector<double> times, bench::MeasureCollectives(options));
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const bench::CollectiveCase& measured = wanted[i].measured;
+      if (measured.is_copy) times[i] *= bench::LeastTraffic(measured.kind, num_processes) / 2;
+      report.metrics.push_back({wanted[i].name, times[i], "us"});
+    }
+    size_t begin = 0;
+    for (const size_t end : line_ends) {
+      report.table += CollectiveLine(wanted, times, begin, end, num_processes);
+      begin = end;
+    }
+  }
+  if (report.metrics.empty()) {
+    return absl::InvalidArgumentError(StrCat("--filter ", filter, ": nothing matches"));
+  }
+  report.table +=
+      "size: bytes that one rank brings; bound: the least that a process has to read and write, "
+      "at\n"
+      "the speed of copies that all processes make at once; ratio: of planned, else best, to it\n";
+  return report;
+}
+
 // From a kernel to a kernel on another device.
 absl::StatusOr<Report> RunMessages(const std::string& filter) {
   struct Kind {
@@ -228,6 +343,7 @@ absl::StatusOr<Report> RunMessages(const std::string& filter) {
 
 constexpr Group kGroups[] = {
     {"actors", "what the engine costs: a firing, a step, a wake", RunActors},
+    {"collectives", "all_reduce and others between 2 and 4 processes", RunCollectives},
     {"kernels", "CPU kernels at the sizes of a small GPT", RunKernels},
     {"messages", "from an actor to an actor on another device, one way", RunMessages},
     {"transport", "messages between two processes, beside ucx_perftest", RunTransport},

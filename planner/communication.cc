@@ -8,6 +8,7 @@
 
 #include "base/shape.h"
 #include "base/status_macros.h"
+#include "planner/collective_choice.h"
 
 namespace penstock::planner {
 namespace {
@@ -281,6 +282,7 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
         break;
     }
     spec.devices = std::move(devices);
+    ChooseCollective(&spec);
     communication.groups.push_back(std::move(spec));
   }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "planner/collective_choice.h"
 #include "planner/communication.h"
 #include "planner/device_program.h"
 #include "planner/execution_sharding.h"
@@ -367,6 +368,7 @@ absl::Status Lowering::FormBuckets() {
       }
       const int n = static_cast<int>(spec.devices.size());
       for (int r = 0; r < n; ++r) spec.counts[r] = PartOf(elements, r, n).size();
+      ChooseCollective(&spec);
       spec.channel = plan_.num_channels++;
       for (uint32_t& device : spec.devices) {
         device += bucket.stage * devices_per_stage_;

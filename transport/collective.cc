@@ -141,6 +141,10 @@ class StreamCollective final : public Collective {
     for (const auto& stream : schedule_.streams) {
       if (!stream->is_over()) return;
     }
+    if (schedule_.result_bytes > 0) {
+      std::memcpy(run_.At(Place::kOutput, 0), scratch_.data(),
+                  static_cast<size_t>(schedule_.result_bytes));
+    }
     phase_ = Phase::kSettled;
   }
 

@@ -127,7 +127,8 @@ class Transport {
   // The endpoint of a device hosted by this process; made once. Owned by the transport.
   virtual absl::StatusOr<Endpoint*> OpenEndpoint(uint32_t device) = 0;
   // Memory in which messages lie, such as a device's arena; it stays until the transport is gone.
-  // Known memory is moved faster, and receives in it may be filled at any time, by any thread.
+  // Known memory is moved faster, and receives in it may be filled at any time, by any thread. Its
+  // pages may be replaced by others with the same bytes: nobody uses it during the call.
   virtual absl::Status RegisterMemory(void* /*data*/, size_t /*num_bytes*/) {
     return absl::OkStatus();
   }

@@ -18,6 +18,10 @@ constexpr int64_t kRingLanes = 2;
 // itself.
 constexpr int64_t kScratchSlots = 2;
 
+// The most data that the ranks of a direct all_reduce, all together, fold as a whole, if a chunk
+// holds what a rank has: so little that a message's latency is longer than its travel.
+constexpr int64_t kWholeBytes = 64 << 10;
+
 int64_t ChunkElements(const CollectiveSpec& spec) {
   return spec.chunk_bytes / static_cast<int64_t>(ByteSize(spec.dtype));
 }
@@ -124,7 +128,31 @@ class Builder {
     }
   }
 
+  bool IsFoldedWhole() const {
+    const int64_t num_bytes = InputCount(spec_, rank_) * element_bytes_;
+    return is_all_reduce() && num_bytes <= spec_.chunk_bytes && n_ * num_bytes <= kWholeBytes;
+  }
+
+  // Every rank sends all it has to every other, in one chunk.
+  void WholeReduce() {
+    const int64_t count = InputCount(spec_, rank_);
+    Chunk chunk;
+    chunk.num_bytes = count * element_bytes_;
+    for (int step = 1; step < n_; ++step) {
+      NewStream<SendStream>(Device(rank_ + step))->Add(chunk);
+    }
+    std::vector<uint32_t> terms = spec_.devices;
+    terms[rank_] = FoldStream::kOwn;
+    chunk.place = Place::kScratch;
+    NewFold(std::move(terms))->Add(chunk);
+    schedule_.scratch_bytes = schedule_.result_bytes = chunk.num_bytes;
+  }
+
   void DirectReduce() {
+    if (IsFoldedWhole()) {
+      WholeReduce();
+      return;
+    }
     std::vector<Stream*> sends(n_);
     for (int step = 1; step < n_; ++step) {
       const int peer = Rank(rank_ + step);

@@ -2,7 +2,8 @@
 //
 // Algorithms:
 //   direct all_reduce      every rank folds its own piece straight from the peers' inputs in rank
-//                          order, and sends the result to everyone
+//                          order, and sends the result to everyone; data of one small chunk every
+//                          rank folds all itself, which is the same association in one step less
 //   ring all_reduce        reduce_scatter and all_gather around the ring; each rank sends and
 //                          receives 2 (n - 1) / n of the data (Patarasuk and Yuan, "Bandwidth
 //                          optimal all-reduce algorithms for clusters of workstations", 2009)
@@ -11,7 +12,8 @@
 //
 // In place (input and output the same memory) an all_reduce overwrites only what has been read:
 // a rank receives the result of a piece only when its own send of that piece is done, and the owner
-// of a piece writes an element of the result when it has read all terms of it.
+// of a piece writes an element of the result when it has read all terms of it. What every rank
+// folds itself waits in scratch memory until nobody reads the input any more.
 //
 // Thread rule: a pure function.
 
@@ -27,7 +29,7 @@
 
 namespace penstock::transport {
 
-// What a rank brings and keeps, copied at the start.
+// A copy within a rank.
 struct LocalCopy {
   int64_t input_offset = 0;  // bytes
   int64_t output_offset = 0;
@@ -36,8 +38,9 @@ struct LocalCopy {
 
 struct Schedule {
   std::vector<std::unique_ptr<Stream>> streams;
-  std::vector<LocalCopy> copies;
+  std::vector<LocalCopy> copies;  // from input to output, at the start
   int64_t scratch_bytes = 0;
+  int64_t result_bytes = 0;  // of scratch, copied to the beginning of the output at the end
 };
 
 // REQUIRES: CheckCollective(spec) is OK and rank is in the group.

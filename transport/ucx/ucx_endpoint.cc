@@ -158,7 +158,8 @@ bool UcxEndpoint::Close() {
   return is_closed;
 }
 
-absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device& address) {
+absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device& address,
+                                  PeerMemory* memory) {
   const Turn turn(this);
   Peer& peer = *peers_[device];
   if (peer.ep != nullptr || peer.is_closed) {
@@ -176,6 +177,7 @@ absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device&
       FromUcs(ucp_ep_create(worker_, &params, &ep), StrCat("connecting to device ", device)));
   peer.ep = ep;
   peer.key = address.key;
+  peer.memory = memory;
   // Flushed is what has a connection to go through.
   peer.is_connecting = true;
   ucp_request_param_t param = {};
@@ -193,9 +195,15 @@ void UcxEndpoint::OnConnected(void* request, ucs_status_t /*status*/, void* peer
   static_cast<Peer*>(peer)->is_connecting = false;
 }
 
-void UcxEndpoint::AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle) {
+void UcxEndpoint::AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle, uint64_t place) {
   const Turn turn(this);
-  memory_.push_back({static_cast<const std::byte*>(data), num_bytes, handle});
+  const size_t shared_bytes = place == kNoPlace ? 0 : SharedMemory::WholePages(num_bytes);
+  memory_.push_back({static_cast<const std::byte*>(data), num_bytes, handle, shared_bytes, place});
+}
+
+bool UcxEndpoint::can_view() const {
+  return std::all_of(peers_.begin(), peers_.end(),
+                     [](const auto& peer) { return peer == nullptr || peer->memory != nullptr; });
 }
 
 void UcxEndpoint::SetWakeup(std::function<void()> wakeup) {
@@ -231,7 +239,16 @@ void UcxEndpoint::Send(uint32_t peer, Tag tag, const void* data, size_t num_byte
   send->header.channel = tag.channel;
   send->header.flags = flags;
   send->header.operation = send->id;
-  send->memory = num_bytes > kMaxEagerBytes ? FindMemory(data, num_bytes) : nullptr;
+  send->header.place = kNoPlace;
+  send->memory = nullptr;
+  const Region* region = num_bytes > kMaxEagerBytes ? FindRegion(data, num_bytes) : nullptr;
+  if (region != nullptr) {
+    send->memory = region->handle;
+    const auto offset = static_cast<size_t>(static_cast<const std::byte*>(data) - region->begin);
+    if (offset <= region->shared_bytes && num_bytes <= region->shared_bytes - offset) {
+      send->header.place = region->place + offset;
+    }
+  }
   Start(send);
 }
 
@@ -241,6 +258,11 @@ void UcxEndpoint::Recv(uint32_t peer, Tag tag, void* data, size_t num_bytes, Req
     local_->Recv(peer, tag, data, num_bytes, request);
     return;
   }
+  Post(peer, tag, data, num_bytes, false, request);
+}
+
+void UcxEndpoint::Post(uint32_t peer, Tag tag, void* data, size_t num_bytes, bool is_view,
+                       Request* request) {
   const Turn turn(this);
   if (!Begin(Kind::kReceive, peer, tag, request)) return;
   if (!late_.empty()) MatchLate();
@@ -248,10 +270,12 @@ void UcxEndpoint::Recv(uint32_t peer, Tag tag, void* data, size_t num_bytes, Req
   receive->request = request;
   request->internal = receive;
   receive->data = data;
+  receive->is_view = is_view;
   receive->header.sequence = tag.sequence;
   receive->header.num_bytes = num_bytes;
   receive->header.channel = tag.channel;
-  receive->memory = FindMemory(data, num_bytes);
+  const Region* region = is_view ? nullptr : FindRegion(data, num_bytes);
+  receive->memory = region == nullptr ? nullptr : region->handle;
   Peer& source = *peers_[peer];
   Match& match = MatchOf(source, tag.channel);
   Operation* arrival = match.arrived.RemoveFirst(
@@ -262,15 +286,32 @@ void UcxEndpoint::Recv(uint32_t peer, Tag tag, void* data, size_t num_bytes, Req
     return;
   }
   --source.num_arrived;
-  Deliver({arrival->header, arrival->data, arrival->is_rendezvous, true}, receive);
+  Deliver({arrival->header, arrival->data, arrival->source, true}, receive);
   Recycle(arrival);
   FlushOutcomes();
   EndRequests();
 }
 
 void UcxEndpoint::View(uint32_t peer, Tag tag, size_t num_bytes, Request* request) {
-  request->internal_word = 0;
-  local_->View(peer, tag, num_bytes, request);
+  if (IsLocal(peer)) {
+    request->internal_word = 0;
+    local_->View(peer, tag, num_bytes, request);
+    return;
+  }
+  Post(peer, tag, nullptr, num_bytes, true, request);
+}
+
+void UcxEndpoint::Release(Request* request) {
+  if (request->internal_word != kRemote) {
+    local_->Release(request);
+    return;
+  }
+  const Turn turn(this);
+  auto* view = static_cast<Operation*>(std::exchange(request->internal, nullptr));
+  request->view = nullptr;
+  Answer(*peers_[view->peer], view->header.operation, Outcome::kDelivered, 0);
+  Recycle(view);
+  FlushOutcomes();
 }
 
 void UcxEndpoint::Cancel(Request* request) {
@@ -360,6 +401,13 @@ bool UcxEndpoint::EndRequests() {
     changed = true;
     if (operation->status.ok()) {
       request->internal = nullptr;
+      if (operation->is_view) {  // kept until it is released
+        request->internal = operation;
+        request->view = operation->data;
+        request->flags = operation->header.flags;
+        request->state = Request::State::kDone;
+        continue;
+      }
       if (operation->kind == Kind::kReceive) request->flags = operation->header.flags;
       request->state = Request::State::kDone;
     } else {
@@ -391,10 +439,12 @@ UcxEndpoint::Operation* UcxEndpoint::Acquire(Kind kind, uint32_t peer) {
 
 void UcxEndpoint::Recycle(Operation* operation) {
   ++operation->id.use;
+  if (operation->is_view) FreeView(operation);
   operation->kind = Kind::kFree;
   operation->request = nullptr;
   operation->is_transferring = operation->is_over = operation->is_withdrawing = false;
-  operation->has_outcome = operation->is_rendezvous = false;
+  operation->has_outcome = false;
+  operation->source = Source::kEager;
   operation->seconds = 0;
   if (!operation->status.ok()) operation->status = absl::OkStatus();
   if (!operation->reason.ok()) operation->reason = absl::OkStatus();
@@ -416,11 +466,11 @@ UcxEndpoint::Match& UcxEndpoint::MatchOf(Peer& peer, uint64_t channel) {
   return (*page)[channel % kPageChannels];
 }
 
-ucp_mem_h UcxEndpoint::FindMemory(const void* data, size_t num_bytes) const {
+const UcxEndpoint::Region* UcxEndpoint::FindRegion(const void* data, size_t num_bytes) const {
   const auto begin = reinterpret_cast<uintptr_t>(data);
   for (const Region& region : memory_) {
     const uintptr_t offset = begin - reinterpret_cast<uintptr_t>(region.begin);
-    if (offset <= region.num_bytes && num_bytes <= region.num_bytes - offset) return region.handle;
+    if (offset <= region.num_bytes && num_bytes <= region.num_bytes - offset) return &region;
   }
   return nullptr;
 }
@@ -598,7 +648,8 @@ ucs_status_t UcxEndpoint::OnMessage(void* self, const void* header, size_t heade
   auto& endpoint = *static_cast<UcxEndpoint*>(self);
   Incoming incoming;
   incoming.data = data;
-  incoming.is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  const bool is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  incoming.source = is_rendezvous ? Source::kRendezvous : Source::kEager;
   if (header_length != sizeof(incoming.header)) {
     Count(&endpoint.dropped_, 1);
     return UCS_OK;
@@ -608,12 +659,17 @@ ucs_status_t UcxEndpoint::OnMessage(void* self, const void* header, size_t heade
   Peer* peer = endpoint.Admit(message.origin);
   if (peer == nullptr) return UCS_OK;
   if (message.channel >= endpoint.options_.transport.num_channels || message.num_bytes != length ||
-      message.serial < peer->expected_serial ||
-      (!incoming.is_rendezvous && length > kMaxEagerBytes)) {
+      message.serial < peer->expected_serial || (!is_rendezvous && length > kMaxEagerBytes)) {
     Count(&endpoint.dropped_, 1);
     return UCS_OK;
   }
   peer->expected_serial = message.serial + 1;
+  if (is_rendezvous && message.place != kNoPlace && peer->memory != nullptr) {
+    if (const std::byte* bytes = peer->memory->Find(message.place, message.num_bytes)) {
+      incoming.source = Source::kShared;
+      incoming.data = const_cast<std::byte*>(bytes);  // only read
+    }
+  }
   return endpoint.Arrive(incoming) ? UCS_INPROGRESS : UCS_OK;
 }
 
@@ -632,10 +688,7 @@ bool UcxEndpoint::Arrive(const Incoming& incoming) {
               (first->memory == nullptr || match.arrived.FindFirst(has_tag) != nullptr);
   }
   Operation* receive = is_late ? nullptr : match.posted.RemoveFirst(has_tag);
-  if (receive != nullptr) {
-    Deliver(incoming, receive);
-    return incoming.is_rendezvous;
-  }
+  if (receive != nullptr) return Deliver(incoming, receive);
   if (peer.num_arrived == kMaxArrived) {
     NoteFailure(peer, absl::ResourceExhaustedError(
                           StrCat(kMaxArrived, " of its messages wait for receives")));
@@ -643,16 +696,16 @@ bool UcxEndpoint::Arrive(const Incoming& incoming) {
   }
   Operation* arrival = Acquire(Kind::kArrival, peer.device);
   arrival->header = message;
-  arrival->is_rendezvous = incoming.is_rendezvous;
+  arrival->source = incoming.source;
   arrival->data = incoming.data;
-  if (!incoming.is_rendezvous) {
+  if (incoming.source == Source::kEager) {
     arrival->data = AcquireHeld();
     if (message.num_bytes > 0) std::memcpy(arrival->data, incoming.data, message.num_bytes);
   }
   ++peer.num_arrived;
   match.arrived.PushBack(arrival);
   if (is_late) late_.emplace_back(&peer, message.channel);
-  return incoming.is_rendezvous;
+  return incoming.source == Source::kRendezvous;
 }
 
 // Gives what came while the progress thread had the worker to receives that only the owner fills.
@@ -672,7 +725,7 @@ void UcxEndpoint::MatchLate() {
         continue;
       }
       --peer->num_arrived;
-      Deliver({arrival->header, arrival->data, arrival->is_rendezvous, true}, receive);
+      Deliver({arrival->header, arrival->data, arrival->source, true}, receive);
       Recycle(arrival);
     }
     match.posted = unmatched;
@@ -690,7 +743,32 @@ std::byte* UcxEndpoint::AcquireHeld() {
   return held;
 }
 
-void UcxEndpoint::Deliver(const Incoming& incoming, Operation* receive) {
+UcxEndpoint::Staging UcxEndpoint::AcquireStaging(size_t num_bytes) {
+  const auto found =
+      std::find_if(free_staging_.begin(), free_staging_.end(),
+                   [num_bytes](const Staging& staging) { return staging.num_bytes >= num_bytes; });
+  if (found == free_staging_.end()) {
+    return {std::make_unique_for_overwrite<std::byte[]>(num_bytes), num_bytes};
+  }
+  std::swap(*found, free_staging_.back());
+  Staging staging = std::move(free_staging_.back());
+  free_staging_.pop_back();
+  return staging;
+}
+
+// Of a view that is recycled: its bytes, if they were held here.
+void UcxEndpoint::FreeView(Operation* view) {
+  view->is_view = false;
+  if (view->staging.bytes != nullptr) {
+    free_staging_.push_back(std::move(view->staging));
+    view->staging = {};
+  } else if (view->source == Source::kEager && view->data != nullptr) {
+    free_held_.push_back(static_cast<std::byte*>(view->data));
+  }
+  view->data = nullptr;
+}
+
+bool UcxEndpoint::Deliver(const Incoming& incoming, Operation* receive) {
   const MessageHeader& message = incoming.header;
   Peer& peer = *peers_[receive->peer];
   const uint64_t expected_bytes = receive->header.num_bytes;
@@ -699,15 +777,29 @@ void UcxEndpoint::Deliver(const Incoming& incoming, Operation* receive) {
     Refuse(incoming);
     End(receive,
         SizeMismatch(peer.device, device_, message.channel, message.num_bytes, expected_bytes));
-    return;
+    return incoming.source == Source::kRendezvous && incoming.is_held;
   }
   receive->header.flags = message.flags;
   receive->header.operation = message.operation;
-  if (!incoming.is_rendezvous) {
-    if (message.num_bytes > 0) std::memcpy(receive->data, incoming.data, message.num_bytes);
-    if (incoming.is_held) free_held_.push_back(static_cast<std::byte*>(incoming.data));
+  if (incoming.source != Source::kRendezvous) {
+    const bool is_eager = incoming.source == Source::kEager;
+    if (receive->is_view && (incoming.is_held || !is_eager)) {
+      receive->source = incoming.source;
+      receive->data = incoming.data;
+    } else {
+      if (receive->is_view) receive->data = AcquireHeld();
+      if (message.num_bytes > 0) std::memcpy(receive->data, incoming.data, message.num_bytes);
+      if (incoming.is_held && is_eager) {
+        free_held_.push_back(static_cast<std::byte*>(incoming.data));
+      }
+    }
     OnReceived(nullptr, UCS_OK, message.num_bytes, receive);
-    return;
+    return false;
+  }
+  if (receive->is_view) {
+    receive->source = Source::kRendezvous;
+    receive->staging = AcquireStaging(expected_bytes);
+    receive->data = receive->staging.bytes.get();
   }
   receive->is_transferring = true;
   ucp_request_param_t param = {};
@@ -723,6 +815,7 @@ void UcxEndpoint::Deliver(const Incoming& incoming, Operation* receive) {
   if (!UCS_PTR_IS_PTR(request)) {
     OnReceived(nullptr, UCS_PTR_STATUS(request), expected_bytes, receive);
   }
+  return true;
 }
 
 void UcxEndpoint::OnReceived(void* request, ucs_status_t status, size_t length, void* operation) {
@@ -738,7 +831,9 @@ void UcxEndpoint::OnReceived(void* request, ucs_status_t status, size_t length, 
   if (status == UCS_OK && length == receive->header.num_bytes) {
     Count(&self.messages_, 1);
     Count(&self.bytes_, length);
-    self.Answer(peer, receive->header.operation, Outcome::kDelivered, 0);
+    if (!receive->is_view) {
+      self.Answer(peer, receive->header.operation, Outcome::kDelivered, 0);
+    }
     self.End(receive, absl::OkStatus());
     return;
   }
@@ -752,16 +847,16 @@ void UcxEndpoint::OnReceived(void* request, ucs_status_t status, size_t length, 
 // The bytes of a message are not wanted. Inside UCX's callback nothing needs to be done.
 void UcxEndpoint::Refuse(const Incoming& incoming) {
   if (!incoming.is_held) return;
-  if (incoming.is_rendezvous) {
+  if (incoming.source == Source::kRendezvous) {
     ucp_am_data_release(worker_, incoming.data);
-  } else {
+  } else if (incoming.source == Source::kEager) {
     free_held_.push_back(static_cast<std::byte*>(incoming.data));
   }
 }
 
 void UcxEndpoint::ReleaseArrival(Operation* arrival) {
   --peers_[arrival->peer]->num_arrived;
-  Refuse({arrival->header, arrival->data, arrival->is_rendezvous, true});
+  Refuse({arrival->header, arrival->data, arrival->source, true});
   Recycle(arrival);
 }
 

@@ -3,14 +3,16 @@
 // UCX's tags have 64 bits, ours with the source have 160, so messages are matched here, by lists a
 // (source, channel) as in the inproc transport: receives that wait for a message, and messages that
 // wait for a receive. A long message that finds its receive goes straight into the register
-// (rendezvous); a short one is copied out of the segment it came in. wire.h shows what travels.
+// (rendezvous), or is copied from where it lies if the peer shares that memory; a short one is
+// copied out of the segment it came in. A view that can have neither is of a copy that is held
+// here. wire.h shows what travels.
 //
 // An Operation stands for one request, or for a message that nobody has asked for yet. Callbacks of
 // UCX only change operations; requests are ended by calls of the owner, from the queue `ended_`.
 //
 // Thread rule: the Endpoint's functions belong to the owner. Event, Tick and Age belong to the
 // progress thread, the functions named so to any. All that touch the worker take a Turn, which
-// waits for a few calls of UCX at most.
+// waits for a few calls of UCX, or the copy of a message, at most.
 // Invariants: a message that came while the progress thread had the worker is given to a receive
 // only if the receive's memory is registered; else the owner's next Progress does it. Nothing is
 // allocated once every peer, channel page and number of operations in flight has been seen.
@@ -35,6 +37,7 @@
 
 #include "transport/intrusive_queue.h"
 #include "transport/transport.h"
+#include "transport/ucx/shared_memory.h"
 #include "transport/ucx/ucx_transport.h"
 #include "transport/ucx/wire.h"
 
@@ -59,12 +62,12 @@ class UcxEndpoint final : public Endpoint {
   void Send(uint32_t peer, Tag tag, const void* data, size_t num_bytes, uint32_t flags,
             Request* request) override;
   void Recv(uint32_t peer, Tag tag, void* data, size_t num_bytes, Request* request) override;
-  bool can_view() const override {
-    return options_.num_local_devices == options_.transport.num_devices;
+  bool can_view() const override;
+  bool CanView(uint32_t peer) const override {
+    return IsLocal(peer) || peers_[peer]->memory != nullptr;
   }
-  bool CanView(uint32_t peer) const override { return IsLocal(peer); }
   void View(uint32_t peer, Tag tag, size_t num_bytes, Request* request) override;
-  void Release(Request* request) override { local_->Release(request); }
+  void Release(Request* request) override;
   void Cancel(Request* request) override;
   bool Progress() override;
   void PrepareSleep() override;
@@ -72,9 +75,10 @@ class UcxEndpoint final : public Endpoint {
 
   // Any thread.
   const ProcessAddress::Device& address() const { return address_; }
-  absl::Status Connect(uint32_t device, const ProcessAddress::Device& address);
+  // `memory`, of the device's process, outlives this; null: nothing of it can be seen.
+  absl::Status Connect(uint32_t device, const ProcessAddress::Device& address, PeerMemory* memory);
   void FailPeer(uint32_t device, const absl::Status& cause);
-  void AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle);
+  void AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle, uint64_t place);
   void AddStats(TransportStats* stats) const;
 
   // The progress thread. Watch comes first: `watch_fd` is its epoll set, in which this endpoint is
@@ -94,17 +98,31 @@ class UcxEndpoint final : public Endpoint {
  private:
   enum class Kind : uint8_t { kFree, kSend, kReceive, kArrival };
 
+  // Where the bytes of a message are.
+  enum class Source : uint8_t {
+    kEager,       // in UCX's segment or, outside of its callback, in a held buffer
+    kRendezvous,  // with the sender; `data` is UCX's descriptor
+    kShared,      // with the sender, who shares them
+  };
+
+  // Bytes that are kept for a view.
+  struct Staging {
+    std::unique_ptr<std::byte[]> bytes;
+    size_t num_bytes = 0;
+  };
+
   struct Operation {
     Operation* next = nullptr;
     UcxEndpoint* endpoint = nullptr;
     Request* request = nullptr;  // null: an arrival
     Kind kind = Kind::kFree;
-    bool is_transferring = false;  // UCX will call back
-    bool is_over = false;          // in `ended_`
-    bool is_withdrawing = false;   // of a send: the receiver has been asked to give it back
-    bool has_outcome = false;      // of a send
-    bool is_rendezvous = false;    // of an arrival: `data` is UCX's descriptor, else from a pool
-    uint32_t seconds = 0;          // age, since the withdrawal if there was one
+    bool is_transferring = false;    // UCX will call back
+    bool is_over = false;            // in `ended_`
+    bool is_withdrawing = false;     // of a send: the receiver has been asked to give it back
+    bool has_outcome = false;        // of a send
+    bool is_view = false;            // of a receive
+    Source source = Source::kEager;  // of an arrival and a view
+    uint32_t seconds = 0;            // age, since the withdrawal if there was one
     uint32_t peer = 0;
     OperationId id;
     void* data = nullptr;
@@ -113,6 +131,7 @@ class UcxEndpoint final : public Endpoint {
     Outcome outcome;             // of a send
     absl::Status reason;         // of a send: why it is withdrawn
     absl::Status status;         // how it ended
+    Staging staging;             // of a view by rendezvous
   };
   using OperationQueue = IntrusiveQueue<Operation>;
 
@@ -134,6 +153,7 @@ class UcxEndpoint final : public Endpoint {
     UcxEndpoint* endpoint = nullptr;
     uint32_t device = 0;
     ucp_ep_h ep = nullptr;
+    PeerMemory* memory = nullptr;
     uint64_t key = 0;
     uint64_t next_serial = 0;      // of the next message to it
     uint64_t expected_serial = 0;  // of the next message from it, or more
@@ -155,7 +175,7 @@ class UcxEndpoint final : public Endpoint {
   struct Incoming {
     MessageHeader header;
     void* data = nullptr;
-    bool is_rendezvous = false;
+    Source source = Source::kEager;
     bool is_held = false;  // outside of UCX's callback
   };
 
@@ -163,6 +183,8 @@ class UcxEndpoint final : public Endpoint {
     const std::byte* begin = nullptr;
     size_t num_bytes = 0;
     ucp_mem_h handle = nullptr;
+    size_t shared_bytes = 0;
+    uint64_t place = kNoPlace;
   };
 
   // Exclusive use of the worker.
@@ -187,19 +209,20 @@ class UcxEndpoint final : public Endpoint {
     return device - options_.first_device < options_.num_local_devices;
   }
   bool Begin(Kind kind, uint32_t peer, Tag tag, Request* request);
+  void Post(uint32_t peer, Tag tag, void* data, size_t num_bytes, bool is_view, Request* request);
   Operation* Acquire(Kind kind, uint32_t peer);
   void Recycle(Operation* operation);
   Operation* Find(OperationId id, uint32_t peer);
   Match& MatchOf(Peer& peer, uint64_t channel);
-  ucp_mem_h FindMemory(const void* data, size_t num_bytes) const;
+  const Region* FindRegion(const void* data, size_t num_bytes) const;
   Origin OriginFor(const Peer& peer) const { return {peer.key, generation(), device_}; }
 
   // Owner or progress thread, with the turn.
   void Start(Operation* send);
   void Withdraw(Operation* send, const absl::Status& reason);
-  // Returns whether UCX's descriptor is in use.
+  // Both return whether UCX's descriptor is in use.
   bool Arrive(const Incoming& incoming);
-  void Deliver(const Incoming& incoming, Operation* receive);
+  bool Deliver(const Incoming& incoming, Operation* receive);
   void Refuse(const Incoming& incoming);
   void Answer(Peer& peer, OperationId operation, Outcome::Kind kind, uint64_t expected_bytes);
   void FlushOutcomes();
@@ -214,6 +237,8 @@ class UcxEndpoint final : public Endpoint {
   bool HasRequests() const;
   void ReleaseArrival(Operation* arrival);
   std::byte* AcquireHeld();
+  Staging AcquireStaging(size_t num_bytes);
+  void FreeView(Operation* view);
   bool Arm();
   // The progress thread's turn: progresses until nothing moves, then arms if `may_arm`. Returns
   // whether to come back at once.
@@ -267,6 +292,7 @@ class UcxEndpoint final : public Endpoint {
   IntrusiveQueue<ControlMessage> free_controls_;
   std::vector<std::unique_ptr<std::byte[]>> held_;  // buffers of kMaxEagerBytes
   std::vector<std::byte*> free_held_;
+  std::vector<Staging> free_staging_;
   std::vector<Peer*> answered_;                   // with pending outcomes
   std::vector<std::pair<Peer*, uint32_t>> late_;  // channels with messages that the owner matches
   std::vector<Region> memory_;

@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "transport/ucx/progress_thread.h"
+#include "transport/ucx/shared_memory.h"
 #include "transport/ucx/ucx_endpoint.h"
 #include "transport/ucx/wire.h"
 
@@ -71,6 +72,7 @@ class UcxTransportImpl final : public UcxTransport {
                                                num_devices, " of the transport"));
     }
     RETURN_IF_ERROR(OpenContext());
+    if (MayShareMemory()) shared_ = ucx::SharedMemory::Create();
     std::vector<UcxEndpoint*> endpoints;
     for (uint32_t i = 0; i < options_.num_local_devices; ++i) {
       const uint32_t device = options_.first_device + i;
@@ -98,6 +100,10 @@ class UcxTransportImpl final : public UcxTransport {
 
   absl::Status RegisterMemory(void* data, size_t num_bytes) override {
     if (num_bytes == 0) return absl::OkStatus();
+    uint64_t place = ucx::kNoPlace;
+    if (shared_ != nullptr && ucx::SharedMemory::BeginsHugePage(data)) {
+      place = shared_->Share(data, num_bytes);
+    }
     ucp_mem_map_params_t params = {};
     params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
     params.address = data;
@@ -108,7 +114,7 @@ class UcxTransportImpl final : public UcxTransport {
       const std::lock_guard lock(mutex_);
       memory_.push_back(handle);
     }
-    for (const auto& endpoint : endpoints_) endpoint->AddMemory(data, num_bytes, handle);
+    for (const auto& endpoint : endpoints_) endpoint->AddMemory(data, num_bytes, handle, place);
     return absl::OkStatus();
   }
 
@@ -122,6 +128,7 @@ class UcxTransportImpl final : public UcxTransport {
     ProcessAddress address;
     address.generation = options_.transport.generation;
     address.first_device = options_.first_device;
+    if (shared_ != nullptr) address.shared = shared_->address();
     for (const auto& endpoint : endpoints_) address.devices.push_back(endpoint->address());
     return ucx::EncodeAddress(address);
   }
@@ -140,13 +147,20 @@ class UcxTransportImpl final : public UcxTransport {
           StrCat("the address of ", address.devices.size(), " devices from ", address.first_device,
                  " is not that of the process of device ", first_device));
     }
+    ucx::PeerMemory* memory = nullptr;
+    if (shared_ != nullptr) {
+      std::unique_ptr<ucx::PeerMemory> opened = ucx::PeerMemory::Open(address.shared);
+      const std::lock_guard lock(mutex_);
+      memory = opened.get();
+      if (memory != nullptr) peer_memory_.push_back(std::move(opened));
+    }
     for (uint32_t i = 0; i < address.devices.size(); ++i) {
       const uint32_t device = first_device + i;
       if (IsLocal(device)) {
         return absl::InvalidArgumentError(StrCat("device ", device, " is of this process"));
       }
       for (const auto& endpoint : endpoints_) {
-        RETURN_IF_ERROR(endpoint->Connect(device, address.devices[i]));
+        RETURN_IF_ERROR(endpoint->Connect(device, address.devices[i], memory));
       }
     }
     const std::lock_guard lock(mutex_);
@@ -194,13 +208,15 @@ class UcxTransportImpl final : public UcxTransport {
 
   const UcxOptions options_;
   const std::unique_ptr<Transport> local_;
+  std::unique_ptr<ucx::SharedMemory> shared_;  // null: this process shares nothing
   ucp_context_h context_ = nullptr;
   std::vector<std::unique_ptr<UcxEndpoint>> endpoints_;
   std::unique_ptr<ProgressThread> thread_;
 
   std::mutex mutex_;
-  std::vector<ucp_mem_h> memory_;                         // guarded by mutex_
-  std::vector<std::pair<uint32_t, uint32_t>> processes_;  // first device and number; by mutex_
+  std::vector<ucp_mem_h> memory_;                              // guarded by mutex_
+  std::vector<std::unique_ptr<ucx::PeerMemory>> peer_memory_;  // guarded by mutex_
+  std::vector<std::pair<uint32_t, uint32_t>> processes_;       // first device and number; by mutex_
 };
 
 }  // namespace

@@ -9,6 +9,11 @@
 // sleeps until something arrives. The progress thread never ends a Request; it fills receives in
 // registered memory and moves along what the owner has started.
 //
+// Registered memory that begins with a huge page, as the arenas of CPU devices do, is moved into
+// shared memory (shared_memory.h): peers of the same host read long messages where they lie, and
+// can view them. It must be private memory that nobody uses meanwhile; a process forked afterwards
+// has it in common with this one.
+//
 // Trust: a transport listens only on the interfaces asked for, and a message must name its
 // generation and the secret key in the receiver's address; one that does not, or is truncated or
 // replayed, is dropped and counted. UCX authenticates and encrypts nothing, and some junk on its

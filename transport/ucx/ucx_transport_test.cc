@@ -29,6 +29,7 @@
 #include <ucp/api/ucp.h>
 
 #include "base/collective.h"
+#include "base/device.h"
 #include "base/strings.h"
 #include "tests/support/collective_reference.h"
 #include "tests/support/transport_conformance.h"
@@ -585,19 +586,78 @@ TEST(UcxTransportTest, PreparedSleepersAreWoken) {
   EXPECT_EQ(num_late, 0) << "a thread was not woken";
 }
 
-TEST(UcxTransportTest, ViewsOnlyWhatIsInTheProcess) {
+TEST(UcxTransportTest, ViewsWhatIsOnTheHost) {
   UcxFabric fabric({.num_devices = 4, .generation = kGeneration, .num_channels = 1}, 2);
-  EXPECT_FALSE(fabric.endpoint(0).can_view());
   EXPECT_TRUE(fabric.endpoint(0).CanView(1));
-  EXPECT_FALSE(fabric.endpoint(0).CanView(2));
+  EXPECT_TRUE(fabric.endpoint(0).CanView(2));
+  EXPECT_TRUE(fabric.endpoint(0).can_view());
+  const TransportsGuard guard("tcp");
+  UcxFabric apart({.num_devices = 4, .generation = kGeneration, .num_channels = 1}, 2);
+  EXPECT_TRUE(apart.endpoint(0).CanView(1));
+  EXPECT_FALSE(apart.endpoint(0).CanView(2));
+  EXPECT_FALSE(apart.endpoint(0).can_view());
+}
+
+// A view of shared memory is of the sender's own bytes; all other views are of copies.
+TEST(UcxTransportTest, ViewsBytesWhereTheyLieIfTheyAreShared) {
+  UcxFabric fabric({.num_devices = 2, .generation = kGeneration, .num_channels = 1}, 1);
+  constexpr size_t kBytes = 3 << 20;
+  constexpr size_t kLong = 100000;
+  const auto arena = *CreateCpuDevice(1)->Allocate(kBytes, MemoryKind::kDevice);
+  ASSERT_EQ(fabric.transport(0).RegisterMemory(arena->data(), kBytes), absl::OkStatus());
+  std::vector<std::byte> other(kLong, std::byte{7});
+  std::fill_n(arena->data(), kBytes, std::byte{7});
+  const std::byte* sources[] = {arena->data() + 4000, arena->data() + kBytes - kLong, other.data(),
+                                arena->data() + 8};
+  const size_t sizes[] = {kLong, kLong, kLong, 100};
+  for (uint64_t i = 0; i < 4; ++i) {
+    for (const bool is_view_first : {false, true}) {
+      const Tag tag = {kGeneration, 0, 2 * i + is_view_first};
+      Request send, view;
+      if (is_view_first) fabric.endpoint(1).View(0, tag, sizes[i], &view);
+      fabric.endpoint(0).Send(1, tag, sources[i], sizes[i], transport::kErrorFlag, &send);
+      if (!is_view_first) fabric.endpoint(1).View(0, tag, sizes[i], &view);
+      ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] {
+        fabric.endpoint(1).Progress();
+        return view.is_done();
+      }));
+      ASSERT_EQ(view.status, absl::OkStatus());
+      EXPECT_EQ(view.flags, transport::kErrorFlag);
+      const auto* viewed = static_cast<const std::byte*>(view.view);
+      EXPECT_TRUE(
+          std::all_of(viewed, viewed + sizes[i], [](std::byte b) { return b == std::byte{7}; }));
+      const auto* seen = static_cast<const volatile std::byte*>(viewed);
+      auto* source = const_cast<std::byte*>(sources[i]);
+      source[50] = std::byte{8};
+      EXPECT_EQ(std::byte(seen[50]), i < 2 ? std::byte{8} : std::byte{7});
+      source[50] = std::byte{7};
+      for (int polls = 0; polls < 1000; ++polls) fabric.endpoint(0).Progress();
+      EXPECT_EQ(send.state, Request::State::kPending);
+      fabric.endpoint(1).Release(&view);
+      ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] { return send.is_done(); }));
+      EXPECT_EQ(send.status, absl::OkStatus());
+    }
+  }
 }
 
 // --- Collectives ---------------------------------------------------------------------------------
 
 // Every kind, over devices of which some share a process: pieces long and short, several runs.
-TEST(UcxTransportTest, CollectivesGiveWhatTheyAreDefinedToGive) {
+class UcxCollectivesTest : public ::testing::TestWithParam<bool> {};  // in arenas
+INSTANTIATE_TEST_SUITE_P(Memory, UcxCollectivesTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Shared" : "Private"; });
+
+TEST_P(UcxCollectivesTest, CollectivesGiveWhatTheyAreDefinedToGive) {
   constexpr int kRanks = 4;
   UcxFabric fabric({.num_devices = kRanks, .generation = kGeneration, .num_channels = 12}, 2);
+  constexpr size_t kHalf = 4 << 20;  // for inputs; as much for outputs
+  std::vector<std::unique_ptr<Memory>> arenas;
+  for (uint32_t device = 0; device < kRanks; ++device) {
+    arenas.push_back(*CreateCpuDevice(1)->Allocate(2 * kHalf, MemoryKind::kDevice));
+    if (!GetParam()) continue;
+    ASSERT_EQ(fabric.transport(device / 2).RegisterMemory(arenas[device]->data(), 2 * kHalf),
+              absl::OkStatus());
+  }
   uint32_t channel = 0;
   for (const CollectiveKind kind :
        {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
@@ -631,7 +691,11 @@ TEST(UcxTransportTest, CollectivesGiveWhatTheyAreDefinedToGive) {
           outputs.emplace_back(OutputCount(spec, rank) * ByteSize(spec.dtype));
         }
         for (int rank = 0; rank < kRanks; ++rank) {
-          ranks[rank]->Start(inputs[rank].data(), outputs[rank].data(), run, kNoFlags);
+          std::byte* input = arenas[spec.devices[rank]]->data();
+          ASSERT_LE(std::max(inputs[rank].size(), outputs[rank].size()), kHalf);
+          std::copy(inputs[rank].begin(), inputs[rank].end(), input);
+          const bool is_in_place = kind == CollectiveKind::kAllReduce && run > 0;
+          ranks[rank]->Start(input, is_in_place ? input : input + kHalf, run, kNoFlags);
         }
         ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] {
           bool are_over = true;
@@ -639,7 +703,12 @@ TEST(UcxTransportTest, CollectivesGiveWhatTheyAreDefinedToGive) {
           for (const auto& rank : ranks) are_over &= rank->Poll();
           return are_over;
         }));
-        for (const auto& rank : ranks) ASSERT_EQ(rank->status(), absl::OkStatus());
+        for (int rank = 0; rank < kRanks; ++rank) {
+          ASSERT_EQ(ranks[rank]->status(), absl::OkStatus());
+          const bool is_in_place = kind == CollectiveKind::kAllReduce && run > 0;
+          const std::byte* output = arenas[spec.devices[rank]]->data() + (is_in_place ? 0 : kHalf);
+          std::copy_n(output, outputs[rank].size(), outputs[rank].begin());
+        }
         EXPECT_EQ(outputs, ReferenceCollective(spec, inputs));
       }
     }

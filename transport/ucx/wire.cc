@@ -8,7 +8,7 @@
 namespace penstock::transport::ucx {
 namespace {
 
-constexpr uint64_t kMagic = 0x31584355'6b6e6570;  // "penkUCX1"
+constexpr uint64_t kMagic = 0x32584355'6b6e6570;  // "penkUCX2"
 constexpr uint32_t kMaxDevices = 4096;
 constexpr uint64_t kMaxWorkerBytes = 64 << 10;  // of one address; real ones have a few hundred
 
@@ -42,6 +42,7 @@ std::string EncodeAddress(const ProcessAddress& address) {
   Put(&bytes, kMagic);
   Put(&bytes, address.generation);
   Put(&bytes, address.first_device);
+  Put(&bytes, address.shared);
   Put(&bytes, static_cast<uint32_t>(address.devices.size()));
   for (const ProcessAddress::Device& device : address.devices) {
     Put(&bytes, device.key);
@@ -65,8 +66,8 @@ absl::StatusOr<ProcessAddress> DecodeAddress(std::string_view bytes) {
   uint64_t magic = 0;
   uint32_t num_devices = 0;
   if (!Get(&rest, &magic) || magic != kMagic || !Get(&rest, &address.generation) ||
-      !Get(&rest, &address.first_device) || !Get(&rest, &num_devices) || num_devices == 0 ||
-      num_devices > kMaxDevices) {
+      !Get(&rest, &address.first_device) || !Get(&rest, &address.shared) ||
+      !Get(&rest, &num_devices) || num_devices == 0 || num_devices > kMaxDevices) {
     return malformed;
   }
   for (uint32_t i = 0; i < num_devices; ++i) {

@@ -10,6 +10,9 @@
 //   Cancel -- Withdrawal --------------------------> given back, if nothing has taken it
 //   request ends <--------------------- Outcome ---- delivered, withdrawn, or of another size
 //
+// A long message from memory that its sender shares names the place as well (shared_memory.h): a
+// receiver of the same host reads it there, and has nothing fetched.
+//
 // No outcomes at all are a greeting; a probe, an Origin alone, asks for one.
 //
 // Structs are in the byte order of the machine: all processes of a job run on one architecture.
@@ -26,6 +29,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+
+#include "transport/ucx/shared_memory.h"
 
 namespace penstock::transport::ucx {
 
@@ -57,8 +62,9 @@ struct MessageHeader {
   uint32_t channel = 0;
   uint32_t flags = 0;
   OperationId operation;
+  uint64_t place = kNoPlace;  // of the bytes, if they may be read there
 };
-static_assert(sizeof(MessageHeader) == 56);
+static_assert(sizeof(MessageHeader) == 64);
 
 struct Withdrawal {
   Origin origin;
@@ -95,6 +101,7 @@ struct ProcessAddress {
 
   uint32_t generation = 0;
   uint32_t first_device = 0;
+  SharedAddress shared;
   std::vector<Device> devices;
 };
 

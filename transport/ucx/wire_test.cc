@@ -11,6 +11,7 @@ ProcessAddress Example() {
   ProcessAddress address;
   address.generation = 3;
   address.first_device = 8;
+  address.shared = {33, 44, 55};
   address.devices = {{11, "first"}, {22, std::string(1000, 'x')}};
   return address;
 }
@@ -20,6 +21,9 @@ TEST(WireTest, AddressesComeBack) {
   ASSERT_TRUE(address.ok());
   EXPECT_EQ(address->generation, 3u);
   EXPECT_EQ(address->first_device, 8u);
+  EXPECT_EQ(address->shared.process, 33u);
+  EXPECT_EQ(address->shared.descriptor, 44u);
+  EXPECT_EQ(address->shared.token, 55u);
   ASSERT_EQ(address->devices.size(), 2u);
   EXPECT_EQ(address->devices[0].key, 11u);
   EXPECT_EQ(address->devices[0].worker, "first");

@@ -1,0 +1,106 @@
+// Registered memory that the other processes of this host read where it lies.
+//
+// A process keeps such memory in sealed memory files, and a directory of them in one more. Its
+// address names the directory; a process of the same host that may look at its descriptors (the
+// same user and process namespace) maps directory and regions, to read. So whoever could read the
+// memory with a debugger can, and nobody else; a file lives as long as it is mapped, so what a dead
+// peer has left can still be read.
+//
+// A place, which travels in messages, names the region and the offset in it.
+
+#ifndef PENSTOCK_TRANSPORT_UCX_SHARED_MEMORY_H_
+#define PENSTOCK_TRANSPORT_UCX_SHARED_MEMORY_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace penstock::transport::ucx {
+
+// Where a process's directory is found. All zero: it has none.
+struct SharedAddress {
+  uint64_t process = 0;
+  uint64_t descriptor = 0;
+  uint64_t token = 0;  // what the directory begins with
+};
+
+// No place.
+inline constexpr uint64_t kNoPlace = 0;
+
+inline constexpr int kMaxSharedRegions = 256;
+
+struct SharedDirectory;
+
+// The memory of this process.
+//
+// Thread rule: any thread.
+class SharedMemory {
+ public:
+  // Null where the system has no memory files.
+  static std::unique_ptr<SharedMemory> Create();
+  // The memory itself stays.
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  SharedAddress address() const;
+
+  // Replaces the whole pages of [data, data + num_bytes) by a memory file with the same bytes at
+  // the same addresses. Returns the place of `data`; kNoPlace, and nothing has changed, if that
+  // cannot be had. From then on a process forked from this one has the memory in common with it.
+  // REQUIRES: private, anonymous, writable memory that begins with a huge page and that nobody uses
+  // during the call.
+  uint64_t Share(void* data, size_t num_bytes);
+
+  static bool BeginsHugePage(const void* data);
+  // Of so many bytes, those that are shared.
+  static size_t WholePages(size_t num_bytes);
+
+ private:
+  SharedMemory(SharedDirectory* directory, int descriptor);
+
+  SharedDirectory* const directory_;
+  const int descriptor_;
+  std::mutex mutex_;
+  std::vector<int> files_;  // guarded by mutex_
+};
+
+// The memory of another process.
+//
+// Thread rule: any thread.
+class PeerMemory {
+ public:
+  // Null if the directory cannot be seen from here.
+  static std::unique_ptr<PeerMemory> Open(const SharedAddress& address);
+  ~PeerMemory();
+  PeerMemory(const PeerMemory&) = delete;
+  PeerMemory& operator=(const PeerMemory&) = delete;
+
+  // The bytes at a place, until this is gone; null if there are not so many, or they cannot be
+  // mapped. Nothing in `place` is trusted.
+  const std::byte* Find(uint64_t place, uint64_t num_bytes);
+
+ private:
+  struct Region {
+    std::atomic<const std::byte*> begin{nullptr};
+    uint64_t num_bytes = 0;   // written before `begin`
+    bool is_refused = false;  // guarded by mutex_
+  };
+
+  PeerMemory(uint64_t process, const SharedDirectory* directory)
+      : process_(process), directory_(directory) {}
+  const std::byte* Map(uint64_t index);
+
+  const uint64_t process_;
+  const SharedDirectory* const directory_;
+  std::array<Region, kMaxSharedRegions> regions_;
+  std::mutex mutex_;
+};
+
+}  // namespace penstock::transport::ucx
+
+#endif  // PENSTOCK_TRANSPORT_UCX_SHARED_MEMORY_H_
