@@ -29,7 +29,6 @@ using planner::Plan;
 using planner::RegisterPlan;
 
 constexpr uint32_t kMaxDevices = 4096;
-constexpr uint32_t kMaxMicrobatches = 1 << 20;
 constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 44;
 constexpr int64_t kMaxElements = int64_t{1} << 48;
 constexpr uint64_t kAlignment = 64;
@@ -429,7 +428,7 @@ absl::Status CheckParts(const Plan& plan) {
   if (plan.devices.empty() || plan.devices.size() > kMaxDevices) {
     return Bad(plan.devices.size(), " devices");
   }
-  if (plan.num_microbatches == 0 || plan.num_microbatches > kMaxMicrobatches) {
+  if (plan.num_microbatches == 0 || plan.num_microbatches > planner::kMaxMicrobatches) {
     return Bad(plan.num_microbatches, " micro-batches a step");
   }
   RETURN_IF_ERROR(CheckStages(plan));

@@ -1,6 +1,7 @@
 #include "actors/run_steps.h"
 
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "caf/all.hpp"
 
 #include "actors/handoff.h"
+#include "base/strings.h"
 
 namespace penstock::actors {
 namespace {
@@ -70,13 +72,21 @@ class SourceActor : public caf::event_based_actor {
     };
   }
 
-  void on_exit() override { sink_ = nullptr; }
+  void on_exit() override {
+    sink_ = nullptr;
+    run_->End(absl::InternalError("the source has ended"));
+  }
 
  private:
   void HandIn() {
     run_->handoff.Sync();
     if (next_ == run_->num_steps || run_->IsOver()) return;
-    const absl::StatusOr<Feeds> feeds = run_->source.Get(next_);
+    absl::StatusOr<Feeds> feeds = absl::InternalError("the source has no feeds");
+    try {
+      feeds = run_->source.Get(next_);
+    } catch (const std::exception& error) {
+      feeds = absl::InternalError(StrCat("the source of step ", next_, " threw: ", error.what()));
+    }
     const absl::StatusOr<int64_t> id =
         feeds.ok() ? run_->session.Submit(*feeds) : absl::StatusOr<int64_t>(feeds.status());
     run_->handoff.Sync();
@@ -104,15 +114,23 @@ class SinkActor : public caf::event_based_actor {
     return {[this](const SubmittedMessage& message) { Take(message); }};
   }
 
-  void on_exit() override { source_ = nullptr; }
+  void on_exit() override {
+    source_ = nullptr;
+    run_->End(absl::InternalError("the sink has ended"));
+  }
 
  private:
   void Take(const SubmittedMessage& message) {
     run_->handoff.Sync();
     if (run_->IsOver()) return;
     const absl::StatusOr<StepResult> result = run_->session.Wait(message.id);
-    const absl::Status status =
-        result.ok() ? run_->sink.Take(message.step, *result) : result.status();
+    absl::Status status = result.status();
+    try {
+      if (result.ok()) status = run_->sink.Take(message.step, *result);
+    } catch (const std::exception& error) {
+      status =
+          absl::InternalError(StrCat("the sink of step ", message.step, " threw: ", error.what()));
+    }
     run_->handoff.Sync();
     if (!status.ok() || message.step + 1 == run_->num_steps) {
       run_->End(status);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,6 +115,17 @@ TEST_F(RunStepsTest, TheSinkMayEndIt) {
   CheckingSink sink(source, /*fail_at=*/6);
   EXPECT_TRUE(absl::IsCancelled(RunSteps(*session_, 100, 2, source, sink)));
   EXPECT_EQ(source.num_taken_, 6);
+}
+
+TEST_F(RunStepsTest, WhatIsThrownEndsIt) {
+  class ThrowingSource : public Source {
+    absl::StatusOr<Feeds> Get(int64_t) override { throw std::runtime_error("no such disk"); }
+  };
+  ThrowingSource source;
+  CountingSource counting;
+  CheckingSink sink(counting);
+  EXPECT_THAT(RunSteps(*session_, 100, 2, source, sink).ToString(),
+              HasSubstr("the source of step 0 threw: no such disk"));
 }
 
 TEST_F(RunStepsTest, AStoppedSessionEndsIt) {

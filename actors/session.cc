@@ -115,6 +115,7 @@ class Session::Impl : private EngineObserver {
     StepResult result;
     result.step = step;
     result.wall_ns = done.end_ns - done.begin_ns;
+    result.end_ns = done.end_ns;
     result.devices = std::move(done.reports);
     for (size_t i = 0; i < plan_.fetches.size(); ++i) {
       result.fetches.emplace_back(plan_.fetches[i].name, std::move(done.buffers->fetches[i]));

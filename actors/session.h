@@ -69,6 +69,7 @@ using Feeds = absl::flat_hash_map<std::string, Tensor>;
 struct StepResult {
   int64_t step = 0;
   int64_t wall_ns = 0;                                  // from Submit to completion
+  int64_t end_ns = 0;                                   // when it was complete, on SteadyClock
   std::vector<std::pair<std::string, Tensor>> fetches;  // in the plan's order
   std::vector<DeviceStepReport> devices;                // busy and waiting time of each
 

@@ -12,9 +12,11 @@
 #include "cli/data.h"
 #include "cli/environment.h"
 #include "cli/job.h"
+#include "cli/processes.h"
 #include "nlohmann/json.hpp"
 
 #include "base/device.h"
+#include "base/machine.h"
 #include "base/strings.h"
 #include "planner/format.h"
 
@@ -45,8 +47,7 @@ Check CheckCores() {
 
 Check CheckMemory() {
   constexpr uint64_t kLeast = uint64_t{1} << 30;
-  const auto bytes =
-      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t bytes = MachineMemoryBytes();
   return {"memory", bytes >= kLeast, StrCat(planner::FormatBytes(bytes), " of main memory")};
 }
 
@@ -87,10 +88,26 @@ Check CheckTemporaryFolder() {
           is_ok ? StrCat(folder.string(), " is writable") : std::string("none is writable")};
 }
 
+// Whether this program can be a job's node: a process that joins and leaves.
+Check CheckProcesses(const Environment& environment) {
+  const SteadyClock clock;
+  const int64_t begin_ns = clock.NowNs();
+  const auto cluster = StartProcesses(environment, 2, "");
+  if (!cluster.ok()) return {"processes", false, std::string(ToStd(cluster.status().message()))};
+  (*cluster)->Stop();
+  return {"processes", true,
+          StrCat("two nodes joined and left in ",
+                 planner::FormatSeconds(1e-9 * static_cast<double>(clock.NowNs() - begin_ns)))};
+}
+
 absl::Status Doctor(const Environment& environment, bool is_json) {
-  const std::vector<Check> checks = {CheckCores(),  CheckMemory(),
-                                     CheckDevice(), CheckKernels(environment.registries),
-                                     CheckText(),   CheckTemporaryFolder()};
+  const std::vector<Check> checks = {CheckCores(),
+                                     CheckMemory(),
+                                     CheckDevice(),
+                                     CheckKernels(environment.registries),
+                                     CheckText(),
+                                     CheckTemporaryFolder(),
+                                     CheckProcesses(environment)};
   bool are_ok = true;
   nlohmann::json list = nlohmann::json::array();
   for (const Check& check : checks) {

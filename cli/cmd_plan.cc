@@ -1,12 +1,16 @@
 // penstock plan: compiles a job to a plan file and says what came out.
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "cli/environment.h"
+#include "cli/files.h"
 #include "cli/job.h"
 #include "cli/job_graph.h"
 #include "cli/json.h"
@@ -17,6 +21,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/sharding.h"
+#include "graph/text.h"
 #include "planner/format.h"
 #include "planner/plan_io.h"
 #include "planner/show_plan.h"
@@ -24,11 +29,15 @@
 namespace penstock::cli {
 namespace {
 
+// Those of planner::Compile that leave a graph.
+constexpr std::string_view kPasses = "propagate, decompose, insert-reshards, lower-reshards";
+
 struct Options {
   std::string job;
   std::vector<std::string> overrides;
   std::string output;
   std::string strategy;
+  std::vector<std::string> dumps;  // PASS=FILE
   bool has_explanation = false;
   bool is_json = false;
 };
@@ -56,9 +65,36 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(environment.registries, job));
   std::string explanation = SummarizeJob(graph);
   if (options.has_explanation) StrAppend(&explanation, ExplainShardings(graph.graph));
-  ASSIGN_OR_RETURN(const planner::Plan plan,
-                   CompileGraph(environment.registries, std::move(graph.graph),
-                                job.parallel.schedule, graph.strategy, job.cluster.threads));
+  planner::PassOptions passes;
+  absl::Status dumped;
+  std::map<std::string, std::string, std::less<>> files;
+  for (const std::string& dump : options.dumps) {
+    const size_t equals = dump.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == dump.size()) {
+      return absl::InvalidArgumentError(StrCat("--dump ", dump, ": expected PASS=FILE"));
+    }
+    files[dump.substr(0, equals)] = dump.substr(equals + 1);
+  }
+  if (const auto input = files.find("input"); input != files.end()) {
+    RETURN_IF_ERROR(WriteTextFile(input->second, graph::PrintGraph(graph.graph)));
+    files.erase(input);
+  }
+  for (const auto& [pass, file] : files) passes.dump_after.push_back(pass);
+  passes.on_dump = [&](std::string_view pass, std::string_view text) {
+    const auto file = files.find(pass);
+    if (file == files.end()) return;
+    if (dumped.ok()) dumped = WriteTextFile(file->second, std::string(text));
+    files.erase(file);
+  };
+  ASSIGN_OR_RETURN(
+      const planner::Plan plan,
+      CompileGraph(environment.registries, std::move(graph.graph), job.parallel.schedule,
+                   graph.strategy, job.cluster.threads, passes));
+  RETURN_IF_ERROR(dumped);
+  if (!files.empty()) {
+    return absl::InvalidArgumentError(
+        StrCat("--dump ", files.begin()->first, ": no such pass; there are input, ", kPasses));
+  }
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));
 
@@ -96,6 +132,12 @@ void AddPlanCommand(CLI::App& app, const Environment& environment, Action* actio
   command->add_option("-o,--output", options->output, "Write the plan to this file");
   command->add_option("--strategy", options->strategy,
                       "auto, or axis sizes such as dp=2,tp=2,pp=1, over the job's");
+  command
+      ->add_option("--dump", options->dumps,
+                   StrCat("PASS=FILE: write the graph as it is after a pass, in the text format; "
+                          "may be repeated. Passes: input, ",
+                          kPasses))
+      ->allow_extra_args(false);
   command->add_flag("--explain", options->has_explanation,
                     "Also tell what was decided: shardings given, phases, memory");
   command->add_flag("--json", options->is_json, "Print one JSON object");

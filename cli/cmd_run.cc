@@ -1,6 +1,7 @@
 // penstock run: trains the model of a job, or runs a plan, and tells how it went.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -188,7 +189,19 @@ absl::StatusOr<Program> LoadJobPlan(const Registries& registries, const Options&
 
 absl::StatusOr<Program> GetProgram(const Registries& registries, const Options& options,
                                    const Job& job) {
-  if (HasSuffix(options.file, ".plan")) return LoadPlan(options.file, job);
+  if (HasSuffix(options.file, ".plan")) {
+    ASSIGN_OR_RETURN(Program program, LoadPlan(options.file, job));
+    std::vector<std::string_view> left_open;
+    for (const std::string_view key : kKeysOfPlans) {
+      if (!job.locations.contains(key)) left_open.push_back(key);
+    }
+    if (!left_open.empty()) {
+      program.text = StrCat("note: a plan does not hold ", StrJoin(left_open, ", "),
+                            ": their defaults are taken (--set, or run the job with --plan ",
+                            options.file, ")\n");
+    }
+    return program;
+  }
   if (!options.plan.empty()) return LoadJobPlan(registries, options, job);
   return CompileJob(registries, job);
 }
@@ -281,14 +294,19 @@ class Trainer : private actors::Source, private actors::Sink {
   }
 
   void Report(int64_t step, const actors::StepResult& result) {
-    const int64_t now_ns = clock_.NowNs();
-    const double step_s = 1e-9 * static_cast<double>(now_ns - last_ns_);
-    last_ns_ = now_ns;
+    // From the end of the step before: when this is told depends on who else wants the processor.
+    const double step_s = 1e-9 * static_cast<double>(result.end_ns - last_ns_);
+    last_ns_ = result.end_ns;
     for (const actors::DeviceStepReport& report : result.devices) {
       wall_ns_[report.device] += report.wall_ns;
       busy_ns_[report.device] += report.wall_ns - report.wait_ns;
     }
     const double loss = ElementAsDouble(result.fetches[0].second, 0);
+    if (!std::isfinite(loss) && std::isfinite(summary_->final_loss)) {
+      progress_.Clear();
+      environment_.err << "warning: the loss is not finite at step " << step + 1
+                       << "; a smaller train.learning_rate may help" << std::endl;
+    }
     const double tokens_per_s =
         step_s > 0 ? static_cast<double>(summary_->tokens_per_step) / step_s : 0;
     summary_->final_loss = loss;
@@ -305,7 +323,7 @@ class Trainer : private actors::Source, private actors::Sink {
                       .steps = job_.train.steps,
                       .loss = loss,
                       .tokens_per_s = tokens_per_s,
-                      .elapsed_s = 1e-9 * static_cast<double>(now_ns - begin_ns_)});
+                      .elapsed_s = 1e-9 * static_cast<double>(result.end_ns - begin_ns_)});
   }
 
   const Environment& environment_;
@@ -425,7 +443,7 @@ absl::Status Run(const Environment& environment, const Options& options) {
     ASSIGN_OR_RETURN(parameters, FetchParameters(*session));
   }
   session->Stop();
-  if (!parameters.empty()) {
+  if (!parameters.empty() && std::isfinite(summary.final_loss)) {
     RETURN_IF_ERROR(
         UseParameters(environment, job, program.model, parameters, corpus, num_devices, &summary));
   }
@@ -445,7 +463,8 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
   CLI::App* command = app.add_subcommand("run", "Train the model of a job, or run a plan");
   command->footer(StrCat("A job is a TOML file; its keys, with their defaults:\n",
                          DescribeJobKeys(),
-                         "A plan (.plan) is run as it was compiled; --set may give ",
+                         "A plan (.plan) is run as it was compiled, without sample and validation; "
+                         "--set may give ",
                          StrJoin(kKeysOfPlans, ", "), ".\n"));
   command->add_option("FILE", options->file, "A job (.toml) or a plan (.plan)")->required();
   command

@@ -317,6 +317,25 @@ TEST_F(CommandLineTest, PlanTellsWhatItCompiled) {
   EXPECT_EQ(Call({"plan", Path("job.toml"), "--explain"}).status, 0);
 }
 
+TEST_F(CommandLineTest, PlanDumpsTheGraphAfterAPass) {
+  const Outcome outcome =
+      Call({"plan", Path("job.toml"), "--strategy", "tp=2", "--dump",
+            StrCat("input=", Path("a.pst")), "--dump", StrCat("lower-reshards=", Path("b.pst"))});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(Call({"opt", Path("a.pst"), "--pass", "propagate,decompose"}).status, 0);
+  EXPECT_THAT(Call({"opt", Path("b.pst"), "--pass", "verify"}).out, HasSubstr("all_reduce"));
+  for (const std::string bad : {"nothing", "nothing=x", "=x", "input="}) {
+    EXPECT_EQ(Call({"plan", Path("job.toml"), "--dump", bad}).status, 2) << bad;
+  }
+}
+
+TEST_F(CommandLineTest, ALossThatIsNotFiniteIsSaid) {
+  const Outcome outcome = Call({"run", Path("job.toml"), "--set", "train.learning_rate=1e200",
+                                "--set", "train.clip_norm=0"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("warning: the loss is not finite at step 2"));
+}
+
 TEST_F(CommandLineTest, RunPrintsALineAStepAndASummary) {
   const std::vector<nlohmann::json> lines = RunLines({});
   ASSERT_EQ(lines.size(), 4);

@@ -46,7 +46,7 @@ Registries BuiltinRegistries() {
   registries.models = graph::BuiltinModels();
   registries.policies = planner::BuiltinPolicies();
   registries.kernels = kernels::CpuKernels();
-  registries.transports = {"inproc"};
+  registries.transports = {"inproc", "ucx"};
   registries.devices = {"cpu"};
   return registries;
 }

@@ -178,12 +178,14 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
 
 absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
                                            const std::string& policy, const std::string& strategy,
-                                           int64_t num_threads) {
+                                           int64_t num_threads,
+                                           const planner::PassOptions& passes) {
   planner::CompileOptions options;
   options.policy = policy;
   options.policies = &registries.policies;
   options.kernels = kernels::TraitsOf(registries.kernels, static_cast<int>(num_threads));
   options.strategy = strategy;
+  options.passes = passes;
   return planner::Compile(registries.ops, std::move(graph), options);
 }
 

@@ -45,10 +45,11 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
                                                graph::ModelUse use, int64_t batch,
                                                int64_t num_devices);
 
-// Compiles for CPU devices of `num_threads` threads.
+// Compiles for CPU devices of `num_threads` threads; `passes` looks in.
 absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
                                            const std::string& policy, const std::string& strategy,
-                                           int64_t num_threads);
+                                           int64_t num_threads,
+                                           const planner::PassOptions& passes = {});
 
 }  // namespace penstock::cli
 

@@ -64,6 +64,20 @@ std::string SummaryJson(const RunSummary& summary) {
   return text + "}}";
 }
 
+// What a model makes can hold any byte; a terminal is shown text alone.
+std::string Printable(std::string_view text) {
+  std::string printable;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n' || c == '\t' || (byte >= 0x20 && byte < 0x7f)) {
+      printable.push_back(c);
+    } else {
+      printable += fmt::format("\\x{:02x}", byte);
+    }
+  }
+  return printable;
+}
+
 std::string SummaryText(const RunSummary& summary) {
   const double step_time_s = TypicalStepTime(summary.step_times_s);
   std::string text = fmt::format("run:  {} steps, loss {:.4f}, {} a step", summary.steps,
@@ -79,7 +93,7 @@ std::string SummaryText(const RunSummary& summary) {
         summary.validation_loss, summary.validation_loss / summary.unigram_entropy,
         summary.unigram_entropy);
   }
-  if (!summary.sample.empty()) StrAppend(&text, "\n", summary.sample, "\n");
+  if (!summary.sample.empty()) StrAppend(&text, "\n", Printable(summary.sample), "\n");
   return text;
 }
 

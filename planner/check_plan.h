@@ -19,8 +19,6 @@
 
 namespace penstock::planner {
 
-inline constexpr uint32_t kMaxMicrobatches = 1 << 14;
-
 struct ActorRef {
   uint32_t device = 0;
   uint32_t actor = 0;

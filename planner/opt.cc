@@ -11,6 +11,7 @@
 #include "graph/gradients.h"
 #include "graph/text.h"
 #include "graph/verify.h"
+#include "planner/decompose.h"
 #include "planner/insert_reshards.h"
 #include "planner/lower_reshards.h"
 #include "planner/propagate.h"
@@ -37,6 +38,7 @@ std::vector<Pass> NamedPasses(const graph::OpRegistry& ops) {
       PropagatePass("propagate:op-priority", PropagationLevel::kOpPriority),
       PropagatePass("propagate:aggressive", PropagationLevel::kAggressive),
       PropagatePass("propagate:basic", PropagationLevel::kBasic),
+      {"decompose", [&ops](graph::Graph& graph) { return DecomposeSplitFactors(ops, graph); }},
       {"insert-reshards", [&ops](graph::Graph& graph) { return InsertReshards(ops, graph); }},
       {"lower-reshards", [&ops](graph::Graph& graph) { return LowerReshards(ops, graph); }},
   };

@@ -57,6 +57,7 @@
 namespace penstock::planner {
 
 inline constexpr uint32_t kNone = 0xffffffff;
+inline constexpr uint32_t kMaxMicrobatches = 1 << 14;  // a step
 
 using KernelPlan = graph::KernelSpec;
 using TilePlan = graph::TileDesc;

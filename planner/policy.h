@@ -1,5 +1,5 @@
 // Scheduling policies: which phase a stage group runs next. One decision a group, followed by all
-// its devices in the same order. The same object drives planning, simulation and real runs.
+// its devices in the same order. The same object serves planning and runs.
 //
 // A phase is the forward (F), input-gradient (B) or weight-gradient (W) part of one stage for one
 // micro-batch; micro-batches of one kind run in increasing order. Phases that run once a step

@@ -1,9 +1,29 @@
 // constant {value=0, shape=[], dtype=f32}: a tensor of equal elements.
 
+#include <cstdint>
+#include <limits>
+#include <utility>
+
 #include "graph/ops/source.h"
 
 namespace penstock::graph::ops {
 namespace {
+
+// What an integer or truth value can be; of floats any integer is taken.
+std::pair<int64_t, int64_t> IntegerRange(DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+      return {0, 1};
+    case DType::kI8:
+      return {-128, 127};
+    case DType::kU8:
+      return {0, 255};
+    case DType::kI32:
+      return {std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
+    default:
+      return {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
+  }
+}
 
 class ConstantOp : public Op {
  public:
@@ -22,6 +42,13 @@ class ConstantOp : public Op {
     }
     if (IsInteger(type.dtype) && value != nullptr && value->AsInt() == nullptr) {
       return Invalid("the value of ", ToString(type), " must be an integer");
+    }
+    if (value != nullptr && value->AsInt() != nullptr) {
+      const auto [least, most] = IntegerRange(type.dtype);
+      if (*value->AsInt() < least || *value->AsInt() > most) {
+        return Invalid("the value ", *value->AsInt(), " does not fit ", Name(type.dtype), ", ",
+                       least, " to ", most);
+      }
     }
     return std::vector<TensorType>{type};
   }
