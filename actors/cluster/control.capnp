@@ -2,7 +2,7 @@
 # drives; a node hosts a contiguous range of a plan's devices.
 #
 #   node                               coordinator
-#   hello, then RPC      ---->  both sides have shown that they know the job's key
+#   hello, then RPC             ---->  both sides have shown that they know the job's key
 #   join(info)                  ---->  its rank
 #                              <----  ping() every so often, from here to the end
 #                              <----  open(session): transport made; its address
