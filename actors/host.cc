@@ -388,7 +388,6 @@ class Host::Impl {
     if (coordinator_) last.push_back(std::move(coordinator_));
     coordinator_ = nullptr;
     Join(&last);
-    executors_.clear();
   }
 
  private:

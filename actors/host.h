@@ -60,7 +60,8 @@ class Host {
   // What executor `device` has recorded. REQUIRES: no step is under way.
   std::vector<TraceEvent> TakeTrace(uint32_t device);
 
-  // Ends all communication and joins all threads. A kernel that runs is waited for.
+  // Ends all communication and joins all threads. A kernel that runs is waited for. The executors
+  // stay until the host goes: the transport may still write where they receive, and goes first.
   void Stop();
 
  private:

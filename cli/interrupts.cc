@@ -52,9 +52,21 @@ absl::Status Interrupts::ToStatus(std::string_view where) const {
   return status;
 }
 
+bool Interrupts::HasAbort() {
+  const std::lock_guard lock(mutex_);
+  return abort_ != nullptr;
+}
+
 void Interrupts::Abort() {
   const std::lock_guard lock(mutex_);
-  if (abort_) abort_();
+  if (abort_) {
+    abort_();
+    return;
+  }
+  // Nothing runs yet, or no more: nodes end when this process does.
+  const char message[] = "penstock: interrupted outside of the training steps\n";
+  (void)!write(STDERR_FILENO, message, sizeof(message) - 1);
+  _exit(128 + signal_);
 }
 
 void Interrupts::Main() {
@@ -76,7 +88,7 @@ void Interrupts::Main() {
       signal_ = static_cast<int>(info.ssi_signo);
       ++count_;
     }
-    if (has_signal && count_ == 1 && info.ssi_signo == SIGINT) {
+    if (has_signal && count_ == 1 && info.ssi_signo == SIGINT && HasAbort()) {
       err_ << "\npenstock: interrupted; ending after this step (again: at once)" << std::endl;
       timeout_ms = kStepGraceMs;
     } else if (!aborting.joinable()) {

@@ -30,8 +30,8 @@ class Interrupts {
   // Signals so far.
   int count() const { return count_; }
 
-  // What ends the job at once; null once there is nothing to end. Returns when a call of the one
-  // before is over.
+  // What ends the job at once; null where there is nothing to end: then the process ends with the
+  // first signal. Returns when a call of the one before is over.
   void SetAbort(std::function<void()> abort);
 
   // kCancelled, which makes the command end with 128 + the signal: "interrupted (Interrupt) WHERE".
@@ -39,6 +39,7 @@ class Interrupts {
 
  private:
   void Main();
+  bool HasAbort();
   void Abort();
 
   std::ostream& err_;

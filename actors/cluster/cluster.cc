@@ -1,5 +1,6 @@
 #include "actors/cluster/cluster.h"
 
+#include <signal.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -131,7 +132,7 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
         options_.stop_timeout + absl::Seconds(5), "the end of the cluster");
     loop_ = nullptr;
     constexpr std::string_view kUnix = "unix:";
-    if (options_.listen.substr(0, kUnix.size()) == kUnix) {
+    if (has_listened_ && options_.listen.substr(0, kUnix.size()) == kUnix) {
       unlink(options_.listen.substr(kUnix.size()).c_str());
     }
   }
@@ -171,6 +172,7 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     std::optional<ChildProcess> child;
     kj::Own<kj::UnixEventPort::FdObserver> exit_observer;
     kj::Promise<void> exit_watch = nullptr;
+    std::string silence;  // why it was killed; empty: it was not
     kj::Promise<void> heartbeat = nullptr;
     // What it prints.
     kj::Own<kj::AsyncInputStream> output;
@@ -213,6 +215,7 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
         .parseAddress(options_.listen.c_str())
         .then([this](kj::Own<kj::NetworkAddress> address) {
           kj::Own<kj::ConnectionReceiver> receiver = address->listen();
+          has_listened_ = true;
           address_ = options_.listen;
           // Port 0 has become another.
           const size_t colon = address_.rfind(":0");
@@ -289,7 +292,11 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
                                                 kj::UnixEventPort::FdObserver::OBSERVE_READ);
     peer.exit_watch = peer.exit_observer->whenBecomesReadable()
                           .then([this, &peer] {
-                            if (const std::optional<int> status = peer.child->Reap()) {
+                            const std::optional<int> status = peer.child->Reap();
+                            if (!status.has_value()) return;
+                            if (!peer.silence.empty() && ShellStatus(*status) == 128 + SIGKILL) {
+                              Lose(peer, peer.silence, 0);
+                            } else {
                               Lose(peer, DescribeWaitStatus(*status), ShellStatus(*status));
                             }
                           })
@@ -340,16 +347,39 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
                                    .then([this] { return loop_->timer().afterDelay(kSecondLook); })
                                    .then([] { return false; }))
                 .then([this, &peer](bool has_answered) -> kj::Promise<void> {
-                  if (has_answered) return Heartbeat(peer);
-                  Lose(peer,
-                       StrCat("has not answered for ",
-                              absl::FormatDuration(options_.heartbeat_timeout)),
-                       0);
+                  // Its answers come behind what it sends, the questions behind what it is sent.
+                  if (has_answered || loop_->timer().now() < patience_until_) {
+                    return Heartbeat(peer);
+                  }
+                  LoseSilent(peer);
                   return kj::READY_NOW;
                 });
           }
           return kj::READY_NOW;
         });
+  }
+
+  // It does not answer. One that was started here may be dead already and about to say so (a large
+  // core is being written): its status goes before its silence.
+  void LoseSilent(Peer& peer) {
+    const std::string cause =
+        StrCat("has not answered for ", absl::FormatDuration(options_.heartbeat_timeout));
+    if (!peer.child.has_value()) {
+      Lose(peer, cause, 0);
+      return;
+    }
+    peer.silence = cause;
+    peer.child->Kill();
+    tasks_->add(loop_->timer().afterDelay(kExitGrace).then([this, &peer, cause] {
+      if (!peer.is_lost) Lose(peer, cause, 0);
+    }));
+  }
+
+  // Bytes that are about to pass between this process and all nodes: heartbeats wait behind them.
+  void ExpectTransfer(uint64_t num_bytes) {
+    constexpr uint64_t kBytesPerMs = 50'000;
+    const auto start = std::max(patience_until_, loop_->timer().now());
+    patience_until_ = start + (num_bytes / kBytesPerMs) * kj::MILLISECONDS;
   }
 
   void OnMemberGone(uint32_t rank) override { LoseConnection(*peers_[rank]); }
@@ -438,7 +468,9 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
   kj::Own<kj::ForkedPromise<void>> all_joined_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank
   bool is_ending_ = false;
-  absl::Status loss_;  // the first
+  bool has_listened_ = false;
+  kj::TimePoint patience_until_ = kj::origin<kj::TimePoint>();  // no silence is a loss before
+  absl::Status loss_;                                           // the first
   std::shared_ptr<ClusterSession> session_;
   uint32_t generation_ = 0;
 
@@ -465,6 +497,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     const auto first_of = [&](uint32_t rank) {
       return FirstDevice(rank, num_processes, plan.devices.size());
     };
+    RETURN_IF_ERROR(CheckFitsNodes(options.max_memory_bytes));
     std::vector<std::string> slices;
     for (uint32_t rank = 0; rank < num_processes; ++rank) {
       ASSIGN_OR_RETURN(slices.emplace_back(),
@@ -545,6 +578,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
                    " bytes; processes are sent at most ", control::kMaxDataBytes)));
         return;
       }
+      cluster.ExpectTransfer(num_bytes * cluster.peers_.size());
       session->Submit(step, buffers);
       for (const auto& peer : cluster.peers_) {
         KJ_IF_MAYBE (node, peer->node) {
@@ -593,6 +627,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     const auto& placements = state.placements;
     return CallAll(
         [&](Peer&, control::Node::Client& node) {
+          cluster_.ExpectTransfer(value->num_bytes());
           auto call = node.readStateRequest();
           call.setGeneration(session_->generation());
           call.setState(IndexOf(state));
@@ -624,6 +659,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     }
     return CallAll(
         [&](Peer&, control::Node::Client& node) {
+          cluster_.ExpectTransfer(value.num_bytes());
           auto call = node.writeStateRequest();
           call.setGeneration(session_->generation());
           call.setState(IndexOf(state));
@@ -694,6 +730,30 @@ class Cluster::Impl::ClusterEngine final : public Engine {
   }
 
  private:
+  // The processes of a host share its memory; a limit that was given is for all of them.
+  absl::Status CheckFitsNodes(uint64_t given_limit) const {
+    const planner::Plan& plan = session_->plan();
+    const auto num_processes = static_cast<uint32_t>(cluster_.nodes_.size());
+    std::map<std::string, uint64_t> used;
+    for (uint32_t rank = 0; rank < num_processes; ++rank) {
+      const NodeDescription& node = cluster_.nodes_[rank];
+      const uint64_t limit = given_limit > 0 ? given_limit : node.memory_bytes;
+      uint64_t& bytes = used[given_limit > 0 ? "" : node.host];
+      const uint32_t end = FirstDevice(rank + 1, num_processes, plan.devices.size());
+      for (uint32_t d = FirstDevice(rank, num_processes, plan.devices.size()); d < end; ++d) {
+        const uint64_t needed = plan.devices[d].arena_bytes;
+        if (needed > limit - std::min(bytes, limit)) {
+          return absl::ResourceExhaustedError(
+              StrCat("the plan does not fit: device ", d, " needs ", needed,
+                     " bytes, available are ", limit - std::min(bytes, limit), " of the ", limit,
+                     " bytes that the devices on ", node.host, " share"));
+        }
+        bytes += needed;
+      }
+    }
+    return absl::OkStatus();
+  }
+
   using CallNode = std::function<kj::Promise<void>(Peer&, control::Node::Client&)>;
 
   uint32_t IndexOf(const planner::StatePlan& state) const {

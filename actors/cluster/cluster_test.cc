@@ -324,6 +324,42 @@ TEST_F(ClusterTest, NodesThatDoNotJoinAreNamed) {
   EXPECT_THAT(cluster.status().ToString(), HasSubstr("missing ranks 2"));
 }
 
+// The processes of a host share its memory.
+TEST_F(ClusterTest, APlanThatDoesNotFitNamesTheDevice) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  SessionOptions options;
+  options.kernels = &kernels_;
+  options.start_engine = (*cluster)->engine_factory();
+  const planner::Plan plan = MakePlan(4);
+  options.max_memory_bytes = 3 * plan.devices[0].arena_bytes;
+  const absl::StatusOr<std::unique_ptr<Session>> session = Session::Start(plan, options);
+  EXPECT_EQ(session.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(session.status().ToString(), HasSubstr("device 3 needs"));
+  // Clocks cannot count as far as this, and need not.
+  options.max_memory_bytes = 0;
+  options.timeout = absl::InfiniteDuration();
+  absl::StatusOr<std::unique_ptr<Session>> patient = Session::Start(plan, options);
+  ASSERT_TRUE(patient.ok()) << patient.status();
+  EXPECT_TRUE((*patient)->Run(MakeFeeds(4)).ok());
+}
+
+TEST_F(ClusterTest, AFileThatIsNoSocketOfOursStays) {
+  const std::string path = ::testing::TempDir() + StrCat("cluster_test_", getpid());
+  std::ofstream(path) << "precious";
+  ClusterOptions options = Options(1);
+  options.listen = StrCat("unix:", path);
+  EXPECT_FALSE(Cluster::Start(options).ok());
+  EXPECT_TRUE(std::filesystem::exists(path));
+  std::filesystem::remove(path);
+  // One of ours goes with its cluster.
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_TRUE(std::filesystem::exists(path));
+  cluster->reset();
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
 TEST_F(ClusterTest, ACommandThatDoesNotExistIsNamed) {
   ClusterOptions options = Options(1);
   options.node_command = {"/nowhere/penstock"};

@@ -61,6 +61,7 @@ void ControlLoop::Post(std::function<void()> work) {
 
 absl::Status ControlLoop::Await(std::function<kj::Promise<void>()> begin, absl::Duration timeout,
                                 std::string_view what) {
+  timeout = std::min(timeout, absl::Hours(24 * 365));  // what clocks can count
   struct Shared {
     std::mutex mutex;
     std::condition_variable changed;

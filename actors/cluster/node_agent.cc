@@ -375,6 +375,11 @@ class NodeAgent::NodeServer final : public control::Node::Server {
                        for (uint32_t i = 0; i < placements.size(); ++i) {
                          const std::byte* place = session.engine().PlaceOf(placements[i]);
                          if (place == nullptr) continue;
+                         // Replicas are equal: one of each tile is enough.
+                         const auto is_same = [&](const auto& sent) {
+                           return placements[sent.first].tile == placements[i].tile;
+                         };
+                         if (std::any_of(tiles->begin(), tiles->end(), is_same)) continue;
                          const size_t num_bytes = placements[i].tile.num_bytes();
                          total_bytes += num_bytes;
                          if (total_bytes > control::kMaxDataBytes) {
