@@ -75,6 +75,7 @@ class SourceActor : public caf::event_based_actor {
   void on_exit() override {
     sink_ = nullptr;
     run_->End(absl::InternalError("the source has ended"));
+    run_->handoff.Sync();
   }
 
  private:
@@ -117,6 +118,7 @@ class SinkActor : public caf::event_based_actor {
   void on_exit() override {
     source_ = nullptr;
     run_->End(absl::InternalError("the sink has ended"));
+    run_->handoff.Sync();
   }
 
  private:
