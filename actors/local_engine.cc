@@ -11,16 +11,16 @@
 
 namespace penstock::actors {
 absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
-                       uint64_t limit) {
-  uint64_t available = limit;
+                       uint64_t limit, uint64_t* used) {
   for (uint32_t d = first_device; d < first_device + count; ++d) {
     const uint64_t needed = plan.devices[d].arena_bytes;
+    const uint64_t available = limit - std::min(*used, limit);
     if (needed > available) {
       return absl::ResourceExhaustedError(
           StrCat("the plan does not fit: device ", d, " needs ", needed, " bytes, available are ",
-                 available, " of the ", limit, " bytes that ", count, " device(s) share"));
+                 available, " of the ", limit, " bytes that it shares with the devices before it"));
     }
-    available -= needed;
+    *used += needed;
   }
   return absl::OkStatus();
 }
@@ -42,9 +42,10 @@ LocalEngine::~LocalEngine() { Stop(); }
 
 absl::Status LocalEngine::Open() {
   if (options_.kernels == nullptr) return absl::InvalidArgumentError("an engine needs kernels");
-  RETURN_IF_ERROR(
-      CheckFits(plan_, options_.first_device, options_.num_devices,
-                options_.max_memory_bytes > 0 ? options_.max_memory_bytes : MachineMemoryBytes()));
+  uint64_t used = 0;
+  RETURN_IF_ERROR(CheckFits(
+      plan_, options_.first_device, options_.num_devices,
+      options_.max_memory_bytes > 0 ? options_.max_memory_bytes : MachineMemoryBytes(), &used));
   const planner::Policy* policy = options_.policies->Find(plan_.policy);
   if (policy == nullptr) {
     return absl::NotFoundError(StrCat("there is no policy '", plan_.policy,

@@ -46,10 +46,10 @@ struct LocalEngineOptions {
   size_t trace_capacity = 0;                          // events a device; 0: no trace
 };
 
-// An error unless the arenas of `count` devices fit into the `limit` bytes that they share; it
-// names the first one without room.
+// An error unless the arenas of `count` devices fit into what is left of `limit` bytes, of which
+// *used are taken; adds what they take. It names the first device without room.
 absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
-                       uint64_t limit);
+                       uint64_t limit, uint64_t* used);
 
 class LocalEngine final : public Engine {
  public:

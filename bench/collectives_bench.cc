@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -19,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "bench/pipe_io.h"
@@ -145,14 +145,10 @@ class Member {
     }
     input_bytes_ = (most + kHugePage - 1) / kHugePage * kHugePage;
     const size_t num_bytes = input_bytes_ + most_output + kHugePage;
-    // Aligned by hand, so that huge pages can be had.
-    void* memory = mmap(nullptr, num_bytes + kHugePage, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return false;
-    const auto address = reinterpret_cast<uintptr_t>(memory);
-    arena_ = reinterpret_cast<std::byte*>((address + kHugePage - 1) / kHugePage * kHugePage);
-    madvise(arena_, num_bytes, MADV_HUGEPAGE);
-    std::memset(arena_, 0, num_bytes);
+    auto memory = CreateCpuDevice(1)->Allocate(num_bytes, MemoryKind::kDevice);
+    if (!memory.ok()) return false;
+    memory_ = *std::move(memory);
+    arena_ = memory_->data();
     return transport_->RegisterMemory(arena_, num_bytes).ok();
   }
 
@@ -271,11 +267,12 @@ class Member {
   const int rank_;
   const int n_;
   const int fd_;
+  std::unique_ptr<Memory> memory_;  // outlives the transport
   std::unique_ptr<UcxTransport> transport_;
   Endpoint* endpoint_ = nullptr;
   std::unique_ptr<Collective> barrier_;
   uint64_t num_barriers_ = 0;
-  std::byte* arena_ = nullptr;
+  std::byte* arena_ = nullptr;  // in memory_
   size_t input_bytes_ = 0;
   bool has_failed_ = false;
 };

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -23,6 +22,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "bench/pipe_io.h"
@@ -113,14 +113,10 @@ class Side {
 
  private:
   bool MakeArena(size_t num_bytes) {
-    // Aligned by hand, so that huge pages can be had.
-    void* memory = mmap(nullptr, num_bytes + kHugePage, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return false;
-    const auto address = reinterpret_cast<uintptr_t>(memory);
-    arena_ = reinterpret_cast<std::byte*>((address + kHugePage - 1) / kHugePage * kHugePage);
-    madvise(arena_, num_bytes, MADV_HUGEPAGE);
-    std::memset(arena_, 1, num_bytes);
+    auto memory = CreateCpuDevice(1)->Allocate(num_bytes, MemoryKind::kDevice);
+    if (!memory.ok()) return false;
+    memory_ = *std::move(memory);
+    arena_ = memory_->data();
     return transport_->RegisterMemory(arena_, num_bytes).ok();
   }
 
@@ -205,9 +201,10 @@ class Side {
   const int peer_fd_;
   const int result_fd_;
   const int max_rounds_;
+  std::unique_ptr<Memory> memory_;  // outlives the transport
   std::unique_ptr<UcxTransport> transport_;
   Endpoint* endpoint_ = nullptr;
-  std::byte* arena_ = nullptr;
+  std::byte* arena_ = nullptr;  // in memory_
   uint64_t sent_[kNumChannels] = {};
   uint64_t received_[kNumChannels] = {};
   bool has_failed_ = false;

@@ -1,5 +1,6 @@
 // penstock plan: compiles a job to a plan file and says what came out.
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,6 +23,7 @@
 #include "base/strings.h"
 #include "graph/sharding.h"
 #include "graph/text.h"
+#include "planner/compile.h"
 #include "planner/format.h"
 #include "planner/plan_io.h"
 #include "planner/show_plan.h"
@@ -29,8 +31,38 @@
 namespace penstock::cli {
 namespace {
 
-// Those of planner::Compile that leave a graph.
-constexpr std::string_view kPasses = "propagate, decompose, insert-reshards, lower-reshards";
+// Before any pass.
+constexpr std::string_view kInput = "input";
+
+// Of --dump.
+std::string DumpNames(const graph::OpRegistry& ops) {
+  std::string names(kInput);
+  for (const planner::Pass& pass : planner::CompilePasses(ops)) StrAppend(&names, ", ", pass.name);
+  return names;
+}
+
+// PASS=FILE, by pass.
+absl::StatusOr<std::map<std::string, std::string, std::less<>>> ParseDumps(
+    const graph::OpRegistry& ops, const std::vector<std::string>& dumps) {
+  std::map<std::string, std::string, std::less<>> files;
+  for (const std::string& dump : dumps) {
+    const size_t equals = dump.find('=');
+    if (equals == std::string::npos || equals + 1 == dump.size()) {
+      return absl::InvalidArgumentError(StrCat("--dump ", dump, ": expected PASS=FILE"));
+    }
+    const std::string name = dump.substr(0, equals);
+    const std::vector<planner::Pass> passes = planner::CompilePasses(ops);
+    const bool is_known =
+        name == kInput || std::any_of(passes.begin(), passes.end(),
+                                      [&](const planner::Pass& pass) { return pass.name == name; });
+    if (!is_known) {
+      return absl::InvalidArgumentError(
+          StrCat("--dump ", dump, ": no such pass; there are ", DumpNames(ops)));
+    }
+    files[name] = dump.substr(equals + 1);
+  }
+  return files;
+}
 
 struct Options {
   std::string job;
@@ -57,6 +89,7 @@ std::string ExplainShardings(const graph::Graph& graph) {
 absl::Status Plan(const Environment& environment, const Options& options) {
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
+  ASSIGN_OR_RETURN(const auto dumps, ParseDumps(environment.registries.ops, options.dumps));
   ASSIGN_OR_RETURN(Job job, ReadJob(options.job, options.overrides));
   if (!options.strategy.empty()) {
     job.parallel.strategy = options.strategy;
@@ -65,36 +98,20 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(environment.registries, job));
   std::string explanation = SummarizeJob(graph);
   if (options.has_explanation) StrAppend(&explanation, ExplainShardings(graph.graph));
+  if (const auto input = dumps.find(kInput); input != dumps.end()) {
+    RETURN_IF_ERROR(WriteTextFile(input->second, graph::PrintGraph(graph.graph)));
+  }
   planner::PassOptions passes;
   absl::Status dumped;
-  std::map<std::string, std::string, std::less<>> files;
-  for (const std::string& dump : options.dumps) {
-    const size_t equals = dump.find('=');
-    if (equals == 0 || equals == std::string::npos || equals + 1 == dump.size()) {
-      return absl::InvalidArgumentError(StrCat("--dump ", dump, ": expected PASS=FILE"));
-    }
-    files[dump.substr(0, equals)] = dump.substr(equals + 1);
-  }
-  if (const auto input = files.find("input"); input != files.end()) {
-    RETURN_IF_ERROR(WriteTextFile(input->second, graph::PrintGraph(graph.graph)));
-    files.erase(input);
-  }
-  for (const auto& [pass, file] : files) passes.dump_after.push_back(pass);
+  for (const auto& [pass, file] : dumps) passes.dump_after.push_back(pass);
   passes.on_dump = [&](std::string_view pass, std::string_view text) {
-    const auto file = files.find(pass);
-    if (file == files.end()) return;
-    if (dumped.ok()) dumped = WriteTextFile(file->second, std::string(text));
-    files.erase(file);
+    if (dumped.ok()) dumped = WriteTextFile(dumps.find(pass)->second, std::string(text));
   };
   ASSIGN_OR_RETURN(
       const planner::Plan plan,
       CompileGraph(environment.registries, std::move(graph.graph), job.parallel.schedule,
                    graph.strategy, job.cluster.threads, passes));
   RETURN_IF_ERROR(dumped);
-  if (!files.empty()) {
-    return absl::InvalidArgumentError(
-        StrCat("--dump ", files.begin()->first, ": no such pass; there are input, ", kPasses));
-  }
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));
 
@@ -135,8 +152,8 @@ void AddPlanCommand(CLI::App& app, const Environment& environment, Action* actio
   command
       ->add_option("--dump", options->dumps,
                    StrCat("PASS=FILE: write the graph as it is after a pass, in the text format; "
-                          "may be repeated. Passes: input, ",
-                          kPasses))
+                          "may be repeated. Passes: ",
+                          DumpNames(environment.registries.ops)))
       ->allow_extra_args(false);
   command->add_flag("--explain", options->has_explanation,
                     "Also tell what was decided: shardings given, phases, memory");

@@ -473,6 +473,13 @@ TEST_F(CommandLineTest, EvalOverProcessesGivesTheSameBits) {
     EXPECT_EQ(many.status, 0) << many.err;
     EXPECT_EQ(many.out, one.out);
   }
+  // They are processes indeed: a program that is not there cannot be started.
+  std::ostringstream out;
+  std::ostringstream err;
+  EXPECT_NE(RunCommandLine({registries_, out, err, false, "/nowhere/penstock"},
+                           std::vector<std::string>{"eval", file, "--procs", "2"}),
+            0);
+  EXPECT_THAT(err.str(), HasSubstr("/nowhere/penstock"));
   const Outcome five = Call({"eval", file, "--procs", "5"});
   EXPECT_EQ(five.status, 2);
   EXPECT_THAT(five.err, HasSubstr("--procs 5: the graph has 4 devices"));

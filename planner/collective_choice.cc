@@ -27,7 +27,8 @@ struct Row {
   std::array<double, kNumWays> us;  // 0: the same as in shorter chunks, a piece being no longer
 };
 
-// The least of four runs, between processes of one host with two cores, of
+// The least of two runs (of four, where two processes have 4 MiB or more), between processes of one
+// host with two cores, of
 //   penstock bench collectives --filter '/(direct|ring)/'
 constexpr Row kRows[] = {
     {CollectiveKind::kAllReduce, 2, 64 << 10, {19, 0, 19, 0}},

@@ -18,6 +18,15 @@
 
 namespace penstock::planner {
 
+std::vector<Pass> CompilePasses(const graph::OpRegistry& ops) {
+  return {
+      {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
+      {"decompose", [&ops](graph::Graph& g) { return DecomposeSplitFactors(ops, g); }},
+      {"insert-reshards", [&ops](graph::Graph& g) { return InsertReshards(ops, g); }},
+      {"lower-reshards", [&ops](graph::Graph& g) { return LowerReshards(ops, g); }},
+  };
+}
+
 uint64_t Fingerprint(graph::Graph graph) {
   graph.mutable_meshes().clear();
   for (graph::ValueId value = 0; value < graph.num_values(); ++value) {
@@ -54,13 +63,7 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
     graph.mutable_node(node).stage = 0;
   }
 
-  const std::vector<Pass> passes = {
-      {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
-      {"decompose", [&](graph::Graph& g) { return DecomposeSplitFactors(ops, g); }},
-      {"insert-reshards", [&](graph::Graph& g) { return InsertReshards(ops, g); }},
-      {"lower-reshards", [&](graph::Graph& g) { return LowerReshards(ops, g); }},
-  };
-  RETURN_IF_ERROR(RunPasses(passes, options.passes, &graph));
+  RETURN_IF_ERROR(RunPasses(CompilePasses(ops), options.passes, &graph));
 
   LowerOptions lower;
   lower.policy = policy;

@@ -39,6 +39,10 @@ struct CompileOptions {
 absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
                              const CompileOptions& options);
 
+// The passes of Compile that leave a graph, in their order; what comes after makes the plan of it.
+// `ops` outlives the result.
+std::vector<Pass> CompilePasses(const graph::OpRegistry& ops);
+
 // Names what a graph computes, whatever its layout (meshes, shardings and stages): plans of one
 // program have the same, Plan::graph_fingerprint.
 uint64_t Fingerprint(graph::Graph graph);

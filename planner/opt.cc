@@ -11,9 +11,7 @@
 #include "graph/gradients.h"
 #include "graph/text.h"
 #include "graph/verify.h"
-#include "planner/decompose.h"
-#include "planner/insert_reshards.h"
-#include "planner/lower_reshards.h"
+#include "planner/compile.h"
 #include "planner/propagate.h"
 
 namespace penstock::planner {
@@ -31,17 +29,15 @@ absl::Status DifferentiateInPlace(const graph::OpRegistry& ops, graph::Graph& gr
 }  // namespace
 
 std::vector<Pass> NamedPasses(const graph::OpRegistry& ops) {
-  return {
+  std::vector<Pass> passes = {
       {"verify", [](graph::Graph& graph) { return graph::VerifyGraph(graph); }},
       {"gradients", [&ops](graph::Graph& graph) { return DifferentiateInPlace(ops, graph); }},
-      PropagatePass("propagate", PropagationLevel::kUserPriority),
       PropagatePass("propagate:op-priority", PropagationLevel::kOpPriority),
       PropagatePass("propagate:aggressive", PropagationLevel::kAggressive),
       PropagatePass("propagate:basic", PropagationLevel::kBasic),
-      {"decompose", [&ops](graph::Graph& graph) { return DecomposeSplitFactors(ops, graph); }},
-      {"insert-reshards", [&ops](graph::Graph& graph) { return InsertReshards(ops, graph); }},
-      {"lower-reshards", [&ops](graph::Graph& graph) { return LowerReshards(ops, graph); }},
   };
+  for (Pass& pass : CompilePasses(ops)) passes.push_back(std::move(pass));
+  return passes;
 }
 
 absl::StatusOr<std::vector<Pass>> FindPasses(std::string_view names, const graph::OpRegistry& ops) {

@@ -30,14 +30,13 @@
 namespace penstock::actors {
 namespace {
 
+using control::AsData;
+using control::AsText;
 using control::ControlLoop;
 
-// How long a loss waits for the process's status, and a failed call for the loss behind it.
+// How long a loss waits for the process's status.
 constexpr kj::Duration kExitGrace = 500 * kj::MILLISECONDS;
-constexpr kj::Duration kPeerGrace = 1500 * kj::MILLISECONDS;
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
-// After a heartbeat is overdue: a coordinator that was stopped itself first looks at what has come.
-constexpr kj::Duration kSecondLook = 200 * kj::MILLISECONDS;
 // For the orderly end of a session in its nodes; the end of the job does not wait for more.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // The longest line that is passed on in one piece.
@@ -51,10 +50,6 @@ constexpr size_t kMaxDescribeLines = 16384;
 kj::Duration ToKj(absl::Duration duration) {
   return std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 0, int64_t{1} << 40) *
          kj::MILLISECONDS;
-}
-
-capnp::Data::Reader AsData(const void* data, size_t num_bytes) {
-  return {static_cast<const kj::byte*>(data), num_bytes};
 }
 
 }  // namespace
@@ -342,10 +337,11 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
                 .send()
                 .ignoreResult()
                 .then([] { return true; })
-                .exclusiveJoin(loop_->timer()
-                                   .afterDelay(ToKj(options_.heartbeat_timeout))
-                                   .then([this] { return loop_->timer().afterDelay(kSecondLook); })
-                                   .then([] { return false; }))
+                .exclusiveJoin(
+                    loop_->timer()
+                        .afterDelay(ToKj(options_.heartbeat_timeout))
+                        .then([this] { return loop_->timer().afterDelay(control::kSecondLook); })
+                        .then([] { return false; }))
                 .then([this, &peer](bool has_answered) -> kj::Promise<void> {
                   // Its answers come behind what it sends, the questions behind what it is sent.
                   if (has_answered || loop_->timer().now() < patience_until_) {
@@ -483,7 +479,8 @@ class Cluster::Impl::ClusterEngine final : public Engine {
                 absl::Duration timeout)
       : cluster_(cluster),
         timeout_(timeout),
-        session_(std::make_shared<ClusterSession>(plan, observer)) {}
+        session_(std::make_shared<ClusterSession>(
+            plan, static_cast<uint32_t>(cluster.peers_.size()), observer)) {}
   ~ClusterEngine() override { Stop(); }
 
   absl::Status Open(const SessionOptions& options) {
@@ -494,15 +491,12 @@ class Cluster::Impl::ClusterEngine final : public Engine {
                                                " devices cannot run in ", num_processes,
                                                " processes"));
     }
-    const auto first_of = [&](uint32_t rank) {
-      return FirstDevice(rank, num_processes, plan.devices.size());
-    };
     RETURN_IF_ERROR(CheckFitsNodes(options.max_memory_bytes));
     std::vector<std::string> slices;
     for (uint32_t rank = 0; rank < num_processes; ++rank) {
+      const DeviceRange devices = session_->DevicesOf(rank);
       ASSIGN_OR_RETURN(slices.emplace_back(),
-                       planner::PlanToBytes(
-                           SlicePlan(plan, first_of(rank), first_of(rank + 1) - first_of(rank))));
+                       planner::PlanToBytes(SlicePlan(plan, devices.first, devices.count)));
       if (slices.back().size() > control::kMaxDataBytes) {
         return absl::ResourceExhaustedError(
             StrCat("node ", rank, "'s part of the plan has ", slices.back().size(),
@@ -517,8 +511,8 @@ class Cluster::Impl::ClusterEngine final : public Engine {
       auto spec = call.initSession();
       spec.setGeneration(session_->generation());
       spec.setPlan(AsData(slices[rank].data(), slices[rank].size()));
-      spec.setFirstDevice(first_of(rank));
-      spec.setNumDevices(first_of(rank + 1) - first_of(rank));
+      spec.setFirstDevice(session_->DevicesOf(rank).first);
+      spec.setNumDevices(session_->DevicesOf(rank).count);
       spec.setThreadsPerDevice(static_cast<uint32_t>(std::max(options.threads_per_device, 1)));
       spec.setSeed(options.seed);
       spec.setTimeoutMs(static_cast<uint64_t>(absl::ToInt64Milliseconds(options.timeout)));
@@ -531,7 +525,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
           kj::throwFatalException(control::ToException(absl::InternalError(
               StrCat("node ", rank, " has sent an address of ", address.size(), " bytes"))));
         }
-        (*addresses)[rank].assign(reinterpret_cast<const char*>(address.begin()), address.size());
+        (*addresses)[rank] = AsText(address);
       });
     };
     RETURN_IF_ERROR(Await(
@@ -542,7 +536,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
                 absl::FailedPreconditionError("another session runs on the cluster"));
           }
           cluster_.session_ = session_;
-          session_->Begin({cluster_.loop_->timer(), *cluster_.tasks_, num_processes,
+          session_->Begin({cluster_.loop_->timer(), *cluster_.tasks_,
                            [&cluster = cluster_](uint32_t rank) {
                              return cluster.NameOf(*cluster.peers_[rank]);
                            }},
@@ -557,7 +551,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
           call.setGeneration(session_->generation());
           auto processes = call.initProcesses(num_processes);
           for (uint32_t rank = 0; rank < num_processes; ++rank) {
-            processes[rank].setFirstDevice(first_of(rank));
+            processes[rank].setFirstDevice(session_->DevicesOf(rank).first);
             processes[rank].setAddress(
                 AsData((*addresses)[rank].data(), (*addresses)[rank].size()));
           }
@@ -671,15 +665,11 @@ class Cluster::Impl::ClusterEngine final : public Engine {
 
   absl::StatusOr<std::vector<TraceEvent>> TakeTrace() override {
     const planner::Plan& plan = session_->plan();
-    const auto num_processes = static_cast<uint32_t>(cluster_.peers_.size());
     const auto events = std::make_shared<std::vector<TraceEvent>>();
     RETURN_IF_ERROR(CallAll(
         [&](Peer& peer, control::Node::Client& node) {
-          const uint32_t rank = peer.description.rank;
-          const uint32_t first = FirstDevice(rank, num_processes, plan.devices.size());
           const uint64_t max_events =
-              uint64_t{FirstDevice(rank + 1, num_processes, plan.devices.size()) - first} *
-              trace_capacity_;
+              session_->DevicesOf(peer.description.rank).count * trace_capacity_;
           auto call = node.takeTraceRequest();
           call.setGeneration(session_->generation());
           return call.send().then([&plan, events, max_events](auto&& response) {
@@ -704,52 +694,31 @@ class Cluster::Impl::ClusterEngine final : public Engine {
   void Stop() override {
     if (is_stopped_) return;
     is_stopped_ = true;
-    (void)Await(
+    // Whether or not the nodes answer, the session is over for this side.
+    (void)cluster_.loop_->Await(
         [&]() -> kj::Promise<void> {
           session_->End();
-          return kj::READY_NOW;
-        },
-        "the end of the session");
-    const absl::Duration bound = std::min(cluster_.options_.stop_timeout, kCloseTimeout);
-    (void)cluster_.loop_->Await(
-        [&] {
-          if (!cluster_.loss_.ok()) return kj::Promise<void>(kj::READY_NOW);
+          if (cluster_.session_ == session_) cluster_.session_ = nullptr;
+          if (!cluster_.loss_.ok()) return kj::READY_NOW;
           return ForAll([&](Peer&, control::Node::Client& node) {
             auto call = node.closeRequest();
             call.setGeneration(session_->generation());
             return call.send().ignoreResult();
           });
         },
-        bound, "the end of the session in the nodes");
-    (void)Await(
-        [&]() -> kj::Promise<void> {
-          if (cluster_.session_ == session_) cluster_.session_ = nullptr;
-          return kj::READY_NOW;
-        },
-        "the end of the session");
+        std::min(cluster_.options_.stop_timeout, kCloseTimeout), "the end of the session");
   }
 
  private:
   // The processes of a host share its memory; a limit that was given is for all of them.
   absl::Status CheckFitsNodes(uint64_t given_limit) const {
     const planner::Plan& plan = session_->plan();
-    const auto num_processes = static_cast<uint32_t>(cluster_.nodes_.size());
     std::map<std::string, uint64_t> used;
-    for (uint32_t rank = 0; rank < num_processes; ++rank) {
-      const NodeDescription& node = cluster_.nodes_[rank];
-      const uint64_t limit = given_limit > 0 ? given_limit : node.memory_bytes;
-      uint64_t& bytes = used[given_limit > 0 ? "" : node.host];
-      const uint32_t end = FirstDevice(rank + 1, num_processes, plan.devices.size());
-      for (uint32_t d = FirstDevice(rank, num_processes, plan.devices.size()); d < end; ++d) {
-        const uint64_t needed = plan.devices[d].arena_bytes;
-        if (needed > limit - std::min(bytes, limit)) {
-          return absl::ResourceExhaustedError(
-              StrCat("the plan does not fit: device ", d, " needs ", needed,
-                     " bytes, available are ", limit - std::min(bytes, limit), " of the ", limit,
-                     " bytes that the devices on ", node.host, " share"));
-        }
-        bytes += needed;
-      }
+    for (const NodeDescription& node : cluster_.nodes_) {
+      const DeviceRange devices = session_->DevicesOf(node.rank);
+      RETURN_IF_ERROR(CheckFits(plan, devices.first, devices.count,
+                                given_limit > 0 ? given_limit : node.memory_bytes,
+                                &used[given_limit > 0 ? "" : node.host]));
     }
     return absl::OkStatus();
   }
@@ -785,7 +754,9 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     absl::Status status = cluster_.loop_->Await([&] { return ForAll(call); }, timeout, what);
     if (!absl::IsUnavailable(status)) return status;
     (void)cluster_.loop_->Await(
-        [&] { return AwaitLoss(cluster_.loop_->timer().now() + kPeerGrace, &status); },
+        [&] {
+          return AwaitLoss(cluster_.loop_->timer().now() + ClusterSession::kPeerGrace, &status);
+        },
         absl::Seconds(5), "the cause");
     return status;
   }

@@ -9,9 +9,6 @@
 namespace penstock::actors {
 namespace {
 
-// How long an error about a peer waits for the peer's loss.
-constexpr kj::Duration kPeerGrace = 1500 * kj::MILLISECONDS;
-
 absl::Status GetStatus(control::Status::Reader reader) {
   const uint32_t code = reader.getCode();
   const auto message = reader.getMessage();
@@ -24,8 +21,11 @@ absl::Status GetStatus(control::Status::Reader reader) {
 
 }  // namespace
 
-uint32_t FirstDevice(uint32_t process, uint32_t num_processes, size_t num_devices) {
-  return static_cast<uint32_t>(uint64_t{process} * num_devices / num_processes);
+DeviceRange ClusterSession::DevicesOf(uint32_t rank) const {
+  const uint64_t num_devices = plan_.devices.size();
+  const auto first = static_cast<uint32_t>(rank * num_devices / num_processes_);
+  const auto end = static_cast<uint32_t>((uint64_t{rank} + 1) * num_devices / num_processes_);
+  return {first, end - first};
 }
 
 // What a node tells. A lie is the failure of the node that tells it.
@@ -82,17 +82,11 @@ void ClusterSession::End() {
 
 void ClusterSession::Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {
   last_step_ = step;
-  steps_[step] = {buffers, std::vector<bool>(context_->num_processes, false)};
+  steps_[step] = {buffers, std::vector<bool>(num_processes_, false)};
 }
 
 control::Observer::Client ClusterSession::MakeObserver(uint32_t rank) {
   return kj::heap<ObserverServer>(shared_from_this(), rank);
-}
-
-bool ClusterSession::IsOf(uint32_t rank, uint32_t device) const {
-  const size_t num_devices = plan_.devices.size();
-  return device >= FirstDevice(rank, context_->num_processes, num_devices) &&
-         device < FirstDevice(rank + 1, context_->num_processes, num_devices);
 }
 
 absl::Status ClusterSession::StepDone(uint32_t rank,
@@ -103,36 +97,33 @@ absl::Status ClusterSession::StepDone(uint32_t rank,
     return absl::InvalidArgumentError(StrCat("a report of step ", step));
   }
   // The sizes first: a list's elements may take no bytes in the message that names them.
-  const uint32_t first = FirstDevice(rank, context_->num_processes, plan_.devices.size());
-  const uint32_t num_devices =
-      FirstDevice(rank + 1, context_->num_processes, plan_.devices.size()) - first;
+  const DeviceRange devices = DevicesOf(rank);
   const auto reported = params.getReports();
   const auto fetches = params.getFetches();
-  if (reported.size() != num_devices) {
+  if (reported.size() != devices.count) {
     return absl::InvalidArgumentError(
-        StrCat("reports of ", reported.size(), " devices where it has ", num_devices));
+        StrCat("reports of ", reported.size(), " devices where it has ", devices.count));
   }
-  if (fetches.size() != fetch_tiles_.NumTiles(first, num_devices)) {
+  if (fetches.size() != fetch_tiles_.NumTiles(devices.first, devices.count)) {
     return absl::InvalidArgumentError(StrCat(fetches.size(), " pieces of results"));
   }
   std::vector<DeviceStepReport> reports;
-  std::vector<bool> has_device(num_devices, false);
+  std::vector<bool> has_device(devices.count, false);
   for (const auto report : reported) {
     const uint32_t device = report.getDevice();
-    if (!IsOf(rank, device) || has_device[device - first]) {
+    if (!devices.Has(device) || has_device[device - devices.first]) {
       return absl::InvalidArgumentError(StrCat("a report of device ", device));
     }
-    has_device[device - first] = true;
+    has_device[device - devices.first] = true;
     reports.push_back(
         {device, step, report.getIsPoisoned(), report.getWallNs(), report.getWaitNs()});
   }
   for (const auto tile : fetches) {
-    if (!IsOf(rank, tile.getDevice())) {
+    if (!devices.Has(tile.getDevice())) {
       return absl::InvalidArgumentError("a result of another's device");
     }
-    const auto bytes = tile.getBytes();
     RETURN_IF_ERROR(fetch_tiles_.Write(tile.getDevice(), tile.getActor(), tile.getMicrobatch(),
-                                       {reinterpret_cast<const char*>(bytes.begin()), bytes.size()},
+                                       control::AsText(tile.getBytes()),
                                        it->second.buffers->fetches));
   }
   it->second.has_reported[rank] = true;
@@ -149,7 +140,7 @@ absl::Status ClusterSession::StepDone(uint32_t rank,
 absl::Status ClusterSession::Error(uint32_t rank, control::Observer::ErrorParams::Reader params) {
   const uint32_t device = params.getDevice();
   const int64_t step = params.getStep();
-  if (!IsOf(rank, device) || !steps_.contains(step)) {
+  if (!DevicesOf(rank).Has(device) || !steps_.contains(step)) {
     return absl::InvalidArgumentError(StrCat("an error of device ", device, ", step ", step));
   }
   const absl::Status status = GetStatus(params.getStatus());

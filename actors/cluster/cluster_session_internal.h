@@ -4,7 +4,7 @@
 // Errors that nodes report about their peers wait a moment, so that the death behind them is what
 // is told. What has come since then waits with them, to keep its order.
 //
-// Thread rule: the loop's thread, but for the constructor, the destructor and plan().
+// Thread rule: the loop's thread, but for the constructor, the destructor and what says so.
 // Invariants: after End nothing is told. What a node makes this side keep is bounded by the steps
 // under way and kMaxHeldErrors.
 
@@ -31,11 +31,16 @@
 
 namespace penstock::actors {
 
-// Devices lie in contiguous blocks over the processes.
-uint32_t FirstDevice(uint32_t process, uint32_t num_processes, size_t num_devices);
+struct DeviceRange {
+  uint32_t first = 0;
+  uint32_t count = 0;
+  bool Has(uint32_t device) const { return device - first < count; }
+};
 
 class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
  public:
+  // How long an error about a peer, or a call that failed with one, waits for the peer's loss.
+  static constexpr kj::Duration kPeerGrace = 1500 * kj::MILLISECONDS;
   // Errors that are held at a time; more are dropped, as the first of a step is what counts.
   static constexpr size_t kMaxHeldErrors = 1024;
 
@@ -43,15 +48,17 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   struct Context {
     kj::Timer& timer;
     kj::TaskSet& tasks;
-    uint32_t num_processes = 0;
     std::function<std::string(uint32_t rank)> name_of;
   };
 
   // `plan` outlives it, `observer` End. REQUIRES: CheckPlan(plan) is OK.
-  ClusterSession(const planner::Plan& plan, EngineObserver* observer)
-      : plan_(plan), observer_(observer), fetch_tiles_(plan) {}
+  ClusterSession(const planner::Plan& plan, uint32_t num_processes, EngineObserver* observer)
+      : plan_(plan), num_processes_(num_processes), observer_(observer), fetch_tiles_(plan) {}
 
+  // Any thread.
   const planner::Plan& plan() const { return plan_; }
+  // The devices of a process: contiguous blocks in the order of the ranks.
+  DeviceRange DevicesOf(uint32_t rank) const;
 
   void Begin(const Context& context, uint32_t generation);
   // What is reported from now on has no effect.
@@ -80,13 +87,13 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
     std::vector<bool> has_reported;  // a process each
   };
 
-  bool IsOf(uint32_t rank, uint32_t device) const;
   absl::Status StepDone(uint32_t rank, control::Observer::StepDoneParams::Reader params);
   absl::Status Error(uint32_t rank, control::Observer::ErrorParams::Reader params);
   void Report(std::function<void()> report);
   void ReportError(const absl::Status& status, std::function<void()> report);
 
   const planner::Plan& plan_;
+  const uint32_t num_processes_;
   EngineObserver* observer_;  // null once the session is over
   const FetchTiles fetch_tiles_;
   std::unique_ptr<Context> context_;

@@ -56,7 +56,7 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
       capnp::Request<control::Observer::StepDoneParams, control::Observer::StepDoneResults>;
 
   ClusterSessionTest() {
-    session_->Begin({timer_, tasks_, 2, [](uint32_t rank) { return StrCat("node ", rank); }}, 5);
+    session_->Begin({timer_, tasks_, [](uint32_t rank) { return StrCat("node ", rank); }}, 5);
     auto buffers = std::make_shared<StepBuffers>();
     for (const planner::FetchPlan& fetch : plan_.fetches) {
       buffers->fetches.emplace_back(fetch.type);
@@ -106,7 +106,7 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
   kj::WaitScope scope_{loop_};
   kj::TimerImpl timer_{kj::origin<kj::TimePoint>()};
   kj::TaskSet tasks_{*this};
-  std::shared_ptr<ClusterSession> session_ = std::make_shared<ClusterSession>(plan_, &listener_);
+  std::shared_ptr<ClusterSession> session_ = std::make_shared<ClusterSession>(plan_, 2, &listener_);
   control::Observer::Client observer_ = session_->MakeObserver(1);
 };
 

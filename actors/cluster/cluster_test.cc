@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -59,12 +61,8 @@ std::set<std::string> SharedMemory() {
 }
 
 int NumOpenFiles() {
-  int count = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
-    count += entry.exists() || true;
-  }
-  return count;
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(files), end(files)));
 }
 
 bool IsAlive(int pid) { return kill(pid, 0) == 0 || errno != ESRCH; }
@@ -76,6 +74,7 @@ class ClusterTest : public ::testing::Test {
   ~ClusterTest() override {
     unsetenv("FAULTY_NODE_START");
     unsetenv("FAULTY_NODE_STOP");
+    unsetenv("FAULTY_NODE_MARK");
     unsetenv("UCX_TLS");
     EXPECT_EQ(NewSharedMemory(), "");
   }
@@ -397,6 +396,11 @@ TEST_P(ClusterDeathTest, IsToldWithWhoWhereAndWhyAndLeavesNothing) {
   const auto& [rank, fault, when, tls] = GetParam();
   if (!tls.empty()) setenv("UCX_TLS", tls.c_str(), 1);
   const std::string spec = StrCat(rank, ":", static_cast<int>(fault));
+  const std::string mark = ::testing::TempDir() + StrCat("cluster_test_mark_", getpid());
+  setenv("FAULTY_NODE_MARK", mark.c_str(), 1);
+  // At whatever point the test ends: the node has done what it was told.
+  const auto check_mark = absl::MakeCleanup(
+      [mark] { EXPECT_TRUE(std::filesystem::remove(mark)) << "the fault did not happen"; });
   ClusterOptions options = Options(2);
   if (when == When::kStart) {
     setenv("FAULTY_NODE_START", spec.c_str(), 1);

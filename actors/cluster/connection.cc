@@ -8,13 +8,14 @@
 
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control_loop_internal.h"
+#include "actors/cluster/job_key.h"
 #include "base/strings.h"
 
 namespace penstock::actors::control {
 namespace {
 
 constexpr std::string_view kMagic = "PENSTCK2";
-constexpr size_t kHalfKeyBytes = kKeyBytes / 2;
+constexpr size_t kHalfKeyBytes = kJobKeyBytes / 2;
 // Capabilities in a message, and steps of the path to one in an answer: ours have at most one.
 constexpr unsigned kMaxCapabilities = 8;
 // For what is unsent to a peer that sends nothing more.
@@ -178,7 +179,7 @@ class BoundedMessages final : public capnp::MessageStream {
 };
 
 kj::Promise<void> SayHello(kj::AsyncIoStream& stream, std::string_view key) {
-  KJ_REQUIRE(key.size() == kKeyBytes);
+  KJ_REQUIRE(key.size() == kJobKeyBytes);
   auto hello = kj::heapArray<char>(kMagic.size() + kHalfKeyBytes);
   memcpy(hello.begin(), kMagic.data(), kMagic.size());
   memcpy(hello.begin() + kMagic.size(), key.data(), kHalfKeyBytes);
@@ -200,7 +201,7 @@ kj::Promise<void> SayHello(kj::AsyncIoStream& stream, std::string_view key) {
 }
 
 kj::Promise<bool> ReceiveHello(kj::AsyncIoStream& stream, std::string_view key) {
-  KJ_REQUIRE(key.size() == kKeyBytes);
+  KJ_REQUIRE(key.size() == kJobKeyBytes);
   auto hello = kj::heapArray<char>(kMagic.size() + kHalfKeyBytes);
   char* const bytes = hello.begin();
   return stream.read(bytes, hello.size())

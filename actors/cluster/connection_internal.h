@@ -40,10 +40,20 @@ inline constexpr size_t kMaxTextBytes = size_t{16} << 10;
 
 // The hello: the peer that connects sends one half of the job's key, and the other answers with the
 // second half only if that was right. So both have shown that they know the key.
-inline constexpr size_t kKeyBytes = 32;
 kj::Promise<void> SayHello(kj::AsyncIoStream& stream, std::string_view key);
 // Resolves to whether the peer may go on.
 kj::Promise<bool> ReceiveHello(kj::AsyncIoStream& stream, std::string_view key);
+
+// Of a side that was stopped itself: what has come meanwhile is looked at before the other side's
+// silence counts.
+inline constexpr kj::Duration kSecondLook = 200 * kj::MILLISECONDS;
+
+inline capnp::Data::Reader AsData(const void* data, size_t num_bytes) {
+  return {static_cast<const kj::byte*>(data), num_bytes};
+}
+inline std::string_view AsText(capnp::Data::Reader data) {
+  return {reinterpret_cast<const char*>(data.begin()), data.size()};
+}
 
 class BoundedMessages;
 

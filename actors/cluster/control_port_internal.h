@@ -44,8 +44,8 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
     virtual void OnMemberGone(uint32_t rank) = 0;
   };
 
-  // `timer` and `host` outlive the port; `key` is kKeyBytes long. Members are told to end when they
-  // hear nothing for `silence_ms`.
+  // `timer` and `host` outlive the port; `key` is kJobKeyBytes long. Members are told to end when
+  // they hear nothing for `silence_ms`.
   ControlPort(kj::Timer& timer, std::string key, uint32_t silence_ms, Host& host);
   ~ControlPort();
   ControlPort(const ControlPort&) = delete;

@@ -11,10 +11,8 @@
 
 namespace penstock::actors {
 
-constexpr size_t kKeyBytes = 32;
-
 absl::StatusOr<std::string> NewJobKey() {
-  char bytes[kKeyBytes];
+  char bytes[kJobKeyBytes];
   if (getrandom(bytes, sizeof(bytes), 0) != static_cast<ssize_t>(sizeof(bytes))) {
     return absl::UnavailableError("the system has no random numbers for the job's key");
   }
@@ -22,7 +20,7 @@ absl::StatusOr<std::string> NewJobKey() {
 }
 
 absl::StatusOr<std::string> ParseJobKey(std::string_view digits) {
-  if (digits.size() != 2 * kKeyBytes ||
+  if (digits.size() != 2 * kJobKeyBytes ||
       !std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return isxdigit(c); })) {
     return absl::InvalidArgumentError("the job's key has to be 64 hexadecimal digits");
   }

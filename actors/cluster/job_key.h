@@ -6,6 +6,7 @@
 #ifndef PENSTOCK_ACTORS_CLUSTER_JOB_KEY_H_
 #define PENSTOCK_ACTORS_CLUSTER_JOB_KEY_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -13,10 +14,12 @@
 
 namespace penstock::actors {
 
+inline constexpr size_t kJobKeyBytes = 32;
+
 // 64 hexadecimal digits from the system's random source.
 absl::StatusOr<std::string> NewJobKey();
 
-// The 32 bytes that 64 hexadecimal digits stand for.
+// The kJobKeyBytes that 64 hexadecimal digits stand for.
 absl::StatusOr<std::string> ParseJobKey(std::string_view digits);
 
 }  // namespace penstock::actors

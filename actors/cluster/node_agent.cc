@@ -24,12 +24,12 @@
 namespace penstock::actors {
 namespace {
 
+using control::AsData;
+using control::AsText;
 using control::ControlLoop;
 
 // From the first byte to the rank; the coordinator has nothing to wait for.
 constexpr kj::Duration kGreetingTimeout = 4 * kj::SECONDS;
-// After a ping is overdue.
-constexpr kj::Duration kSecondLook = 200 * kj::MILLISECONDS;
 constexpr uint32_t kMaxSilenceMs = 3'600'000;
 // Far more than any plan has.
 constexpr unsigned kMaxProcesses = 65536;
@@ -38,15 +38,7 @@ constexpr size_t kTraceEventBytes = 48;  // of a message
 
 void SetStatus(const absl::Status& status, control::Status::Builder builder) {
   builder.setCode(static_cast<uint32_t>(status.code()));
-  builder.setMessage(ToStd(status.message()).data());
-}
-
-capnp::Data::Reader AsData(const void* data, size_t num_bytes) {
-  return {static_cast<const kj::byte*>(data), num_bytes};
-}
-
-std::string_view AsText(capnp::Data::Reader data) {
-  return {reinterpret_cast<const char*>(data.begin()), data.size()};
+  builder.setMessage(std::string(ToStd(status.message())).c_str());
 }
 
 // Lets go of a capability on the loop's thread, whose it is.
@@ -511,7 +503,7 @@ kj::Promise<void> NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const std::
 kj::Promise<void> NodeAgent::ListenForPings(kj::Duration bound) {
   return loop_.timer()
       .afterDelay(bound)
-      .then([this] { return loop_.timer().afterDelay(kSecondLook); })
+      .then([this] { return loop_.timer().afterDelay(control::kSecondLook); })
       .then([this, bound, before = num_pings_]() -> kj::Promise<void> {
         if (num_pings_ > before) return ListenForPings(bound);
         End(absl::UnavailableError("the coordinator has gone silent"));

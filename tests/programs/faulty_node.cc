@@ -5,6 +5,7 @@
 //   faulty_node --join ADDRESS --rank N
 //   FAULTY_NODE_START=N:FAULT   rank N does FAULT instead of joining
 //   FAULTY_NODE_STOP=N:FAULT    rank N does FAULT where the session is closed
+//   FAULTY_NODE_MARK=PATH       a file that is made just before
 
 #include "tests/programs/faulty_node.h"
 
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,6 +29,9 @@ namespace penstock::testing {
 namespace {
 
 void Do(Fault fault) {
+  if (fault == Fault::kNone) return;
+  // So that a test knows that it came to this.
+  if (const char* path = std::getenv("FAULTY_NODE_MARK")) std::ofstream(path) << "done";
   switch (fault) {
     case Fault::kExit:
       _exit(3);

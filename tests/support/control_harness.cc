@@ -13,6 +13,7 @@
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/control_port_internal.h"
+#include "actors/cluster/job_key.h"
 #include "actors/cluster/node_agent_internal.h"
 #include "planner/plan_io.h"
 #include "tests/support/engine_plan.h"
@@ -180,7 +181,7 @@ class TestNode final : public control::Node::Server {
 }  // namespace
 
 std::string ControlKey() {
-  std::string key(control::kKeyBytes, '\0');
+  std::string key(actors::kJobKeyBytes, '\0');
   for (size_t i = 0; i < key.size(); ++i) key[i] = static_cast<char>('A' + i);
   return key;
 }
@@ -240,8 +241,8 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
     (void)info.getHost().size();
     if (has_joined_) return absl::ResourceExhaustedError("the job has no free node");
     has_joined_ = true;
-    session_ = std::make_shared<actors::ClusterSession>(plan_, &observer_);
-    session_->Begin({timer_, *tasks_, 2, [](uint32_t) { return std::string("node"); }}, 1);
+    session_ = std::make_shared<actors::ClusterSession>(plan_, 2, &observer_);
+    session_->Begin({timer_, *tasks_, [](uint32_t) { return std::string("node"); }}, 1);
     Drive(kj::mv(node));
     return 0;
   }
