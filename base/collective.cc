@@ -30,7 +30,15 @@ std::string_view Name(CollectiveKind kind) {
 }
 
 std::string_view Name(CollectiveAlgorithm algorithm) {
-  return algorithm == CollectiveAlgorithm::kDirect ? "direct" : "ring";
+  switch (algorithm) {
+    case CollectiveAlgorithm::kDirect:
+      return "direct";
+    case CollectiveAlgorithm::kRing:
+      return "ring";
+    case CollectiveAlgorithm::kHierarchical:
+      return "hierarchical";
+  }
+  return "unknown";
 }
 
 int64_t InputCount(const CollectiveSpec& spec, int rank) {

@@ -15,6 +15,11 @@
 // every transport:
 //   kDirect  the terms are folded in rank order, whoever folds them: ((t0 + t1) + t2) + ...
 //   kRing    piece p is folded along the ring: t(p+1) + t(p+2), ... and last t(p) (ranks mod n)
+//   kHierarchical  the terms of each host are folded in rank order, then those results in the order
+//            of the hosts, a host coming where its first rank does: (t0 + t1) + (t2 + t3) + ...
+//
+// What a plan takes for a host need not be one: then a hierarchical collective is slower, and its
+// bits are the same.
 //
 // Thread rule: a value.
 
@@ -38,7 +43,7 @@ enum class CollectiveKind : uint8_t {
   kPermute,
 };
 
-enum class CollectiveAlgorithm : uint8_t { kDirect, kRing };
+enum class CollectiveAlgorithm : uint8_t { kDirect, kRing, kHierarchical };
 
 // How terms are combined; the same list as a sharding's partial values.
 enum class ReduceOp : uint8_t { kSum, kMax, kMin, kProd };
@@ -57,6 +62,7 @@ struct CollectiveSpec {
   std::vector<uint32_t> peers;      // permute only
   uint32_t root = 0;                // broadcast only
   int64_t chunk_bytes = 256 << 10;  // a piece travels in chunks of at most this size
+  std::vector<uint32_t> hosts;      // kHierarchical only: the host of each rank, any numbers
 
   friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };

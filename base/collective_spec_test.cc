@@ -71,6 +71,7 @@ TEST(CollectiveNamesTest, Names) {
   EXPECT_EQ(Name(CollectiveKind::kPermute), "permute");
   EXPECT_EQ(Name(CollectiveAlgorithm::kDirect), "direct");
   EXPECT_EQ(Name(CollectiveAlgorithm::kRing), "ring");
+  EXPECT_EQ(Name(CollectiveAlgorithm::kHierarchical), "hierarchical");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -66,15 +67,26 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-CollectiveSpec SpecOf(const CollectiveCase& measured, int num_processes, uint32_t channel) {
+uint32_t HostOf(const CollectivesBenchOptions& options, int rank) {
+  const auto num_hosts = std::max<int>(1, static_cast<int>(options.hosts.size()));
+  return static_cast<uint32_t>(rank * num_hosts / options.num_processes);
+}
+
+CollectiveSpec SpecOf(const CollectivesBenchOptions& options, const CollectiveCase& measured,
+                      uint32_t channel) {
   CollectiveSpec spec;
   spec.kind = measured.kind;
   spec.algorithm = measured.algorithm;
   spec.chunk_bytes = measured.chunk_bytes;
   spec.channel = channel;
   const auto elements = static_cast<int64_t>(measured.num_bytes / ByteSize(spec.dtype));
-  const int n = num_processes;
-  for (int rank = 0; rank < n; ++rank) spec.devices.push_back(static_cast<uint32_t>(rank));
+  const int n = options.num_processes;
+  for (int rank = 0; rank < n; ++rank) {
+    spec.devices.push_back(static_cast<uint32_t>(rank));
+    if (spec.algorithm == CollectiveAlgorithm::kHierarchical) {
+      spec.hosts.push_back(HostOf(options, rank));
+    }
+  }
   const bool is_split = spec.kind != CollectiveKind::kAllGather;
   const int num_rows = spec.kind == CollectiveKind::kAllToAll ? n : 1;
   for (int row = 0; row < num_rows; ++row) {
@@ -88,7 +100,7 @@ CollectiveSpec SpecOf(const CollectiveCase& measured, int num_processes, uint32_
 // Whole numbers, so that sums are exact in any order.
 float ElementOf(int rank, int64_t i) { return static_cast<float>(rank * 17 + i % 251); }
 
-// One of the processes. Fails by its exit status, which the parent only reports.
+// One of the processes. Says why it fails, and fails by its exit status.
 class Member {
  public:
   Member(const CollectivesBenchOptions& options, int rank, int fd)
@@ -101,8 +113,12 @@ class Member {
     options.transport = {
         .num_devices = static_cast<uint32_t>(n_), .generation = 0, .num_channels = num_channels};
     options.first_device = static_cast<uint32_t>(rank_);
+    if (!options_.hosts.empty()) options.interfaces = "eth0";
     auto transport = transport::CreateUcxTransport(options);
-    if (!transport.ok()) return false;
+    if (!transport.ok()) {
+      Fail(transport.status());
+      return false;
+    }
     transport_ = *std::move(transport);
     endpoint_ = *transport_->OpenEndpoint(options.first_device);
     const std::string mine = transport_->LocalAddress();
@@ -115,11 +131,15 @@ class Member {
       std::string theirs(size, '\0');
       if (!ReadAll(fd_, theirs.data(), size)) return false;
       if (peer == rank_) continue;
-      if (!transport_->Connect(static_cast<uint32_t>(peer), theirs).ok()) return false;
+      const absl::Status connected = transport_->Connect(static_cast<uint32_t>(peer), theirs);
+      if (!connected.ok()) {
+        Fail(connected);
+        return false;
+      }
     }
     CollectiveCase barrier;
     barrier.num_bytes = sizeof(float) * static_cast<size_t>(n_);
-    barrier_ = MakeCollective(SpecOf(barrier, n_, num_channels - 1));
+    barrier_ = MakeCollective(SpecOf(options_, barrier, num_channels - 1));
     return MakeArena();
   }
 
@@ -174,12 +194,14 @@ class Member {
     for (uint64_t looks = 1; !collective.Poll(); ++looks) {
       endpoint_->Progress();
       if (looks % patient_looks == 0) sched_yield();
-      if (looks % (1 << 20) == 0 && Clock::now() > deadline) {
-        has_failed_ = true;
-        collective.Cancel();
-      }
+      if (looks % (1 << 20) == 0 && Clock::now() > deadline) collective.Cancel();
     }
-    has_failed_ |= !collective.status().ok();
+    if (!collective.status().ok()) Fail(collective.status());
+  }
+
+  void Fail(const absl::Status& cause) {
+    if (!has_failed_) std::cerr << "process " << rank_ << ": " << cause << std::endl;
+    has_failed_ = true;
   }
 
   // What a run has made of the inputs that ElementOf gives.
@@ -212,14 +234,14 @@ class Member {
   }
 
   double MeasureCase(const CollectiveCase& measured, uint32_t channel) {
-    const CollectiveSpec spec = SpecOf(measured, n_, channel);
+    const CollectiveSpec spec = SpecOf(options_, measured, channel);
     const std::unique_ptr<Collective> collective = MakeCollective(spec);
     if (collective == nullptr) return 0;
     auto* elements = reinterpret_cast<float*>(input());
     const int64_t count = InputCount(spec, rank_);
     for (int64_t i = 0; i < count; ++i) elements[i] = ElementOf(rank_, i);
     Run(*collective, input(), output(), 0);
-    has_failed_ |= !IsRight(spec);
+    if (!has_failed_ && !IsRight(spec)) Fail(absl::DataLossError("a result is wrong"));
     // Sums of zeros stay zeros in place.
     std::memset(input(), 0, measured.num_bytes);
     Synchronize();
@@ -277,6 +299,39 @@ class Member {
   bool has_failed_ = false;
 };
 
+// From here on this process makes others that share the network of a namespace, and memory with
+// each other alone.
+absl::Status EnterHost(const std::string& name) {
+  const int fd = open(StrCat("/run/netns/", name).c_str(), O_RDONLY | O_CLOEXEC);
+  absl::Status status;
+  if (fd < 0 || setns(fd, CLONE_NEWNET) != 0 || unshare(CLONE_NEWIPC) != 0) {
+    status = absl::ErrnoToStatus(errno, StrCat("entering the network namespace ", name));
+  }
+  if (fd >= 0) close(fd);
+  return status;
+}
+
+// Brings this process back to where it was.
+class Home {
+ public:
+  Home()
+      : network_(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)),
+        ipc_(open("/proc/self/ns/ipc", O_RDONLY | O_CLOEXEC)) {}
+  ~Home() {
+    for (const int fd : {network_, ipc_}) {
+      if (fd < 0) continue;
+      setns(fd, 0);  // nothing happens to who never left
+      close(fd);
+    }
+  }
+  Home(const Home&) = delete;
+  Home& operator=(const Home&) = delete;
+
+ private:
+  const int network_;
+  const int ipc_;
+};
+
 [[noreturn]] void RunMember(const CollectivesBenchOptions& options, int rank, int fd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   PinTo(rank);
@@ -320,6 +375,7 @@ bool Conduct(const std::vector<int>& fds, std::vector<double>* result) {
 }  // namespace
 
 absl::StatusOr<std::vector<double>> MeasureCollectives(const CollectivesBenchOptions& options) {
+  const Home home;
   std::vector<int> fds;
   std::vector<pid_t> pids;
   absl::Status status;
@@ -330,13 +386,17 @@ absl::StatusOr<std::vector<double>> MeasureCollectives(const CollectivesBenchOpt
       break;
     }
     fds.push_back(pair[0]);
-    const pid_t pid = fork();
+    if (!options.hosts.empty() &&
+        (rank == 0 || HostOf(options, rank) != HostOf(options, rank - 1))) {
+      status = EnterHost(options.hosts[HostOf(options, rank)]);
+    }
+    const pid_t pid = status.ok() ? fork() : -1;
     if (pid == 0) {
       for (const int fd : fds) close(fd);
       RunMember(options, rank, pair[1]);
     }
     close(pair[1]);
-    if (pid < 0) status = absl::ErrnoToStatus(errno, "fork");
+    if (pid < 0 && status.ok()) status = absl::ErrnoToStatus(errno, "fork");
     if (pid > 0) pids.push_back(pid);
   }
   std::vector<double> result(options.cases.size());

@@ -31,6 +31,9 @@ struct CollectiveCase {
 
 struct CollectivesBenchOptions {
   int num_processes = 2;
+  // Network namespaces that hold the processes, in blocks, each a host of its own that is reached
+  // by its eth0; empty: this one. To enter others takes a privileged user.
+  std::vector<std::string> hosts;
   std::string transports;  // as in UCX_TLS; empty: what UCX chooses
   std::vector<CollectiveCase> cases;
   int max_rounds = 1000;  // runs of one measurement

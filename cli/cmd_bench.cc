@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_split.h"
 #include "benchmark/benchmark.h"
 #include "cli/environment.h"
 #include "fmt/format.h"
@@ -33,6 +34,7 @@ namespace {
 struct Options {
   std::string name;
   std::string filter;
+  std::string hosts;
   bool is_list = false;
   bool is_json = false;
 };
@@ -52,7 +54,7 @@ struct Report {
 struct Group {
   std::string_view name;
   std::string_view summary;
-  absl::StatusOr<Report> (*run)(const std::string& filter);
+  absl::StatusOr<Report> (*run)(const Options& options);
 };
 
 // Collects the time and the counters of every run.
@@ -95,12 +97,13 @@ absl::StatusOr<Report> RunRegistered(std::string_view group, const std::string& 
   return Report{collector.metrics(), ""};
 }
 
-absl::StatusOr<Report> RunKernels(const std::string& filter) {
+absl::StatusOr<Report> RunKernels(const Options& options) {
   bench::RegisterKernelBenchmarks();
-  return RunRegistered("kernels", filter);
+  return RunRegistered("kernels", options.filter);
 }
 
-absl::StatusOr<Report> RunActors(const std::string& filter) {
+absl::StatusOr<Report> RunActors(const Options& asked) {
+  const std::string& filter = asked.filter;
   constexpr int kWakeRounds = 1000;
   const std::regex pattern(filter);
   std::vector<Metric> metrics;
@@ -134,7 +137,8 @@ std::string Size(size_t num_bytes) {
 
 // Between two processes of this host, and beside it what ucx_perftest reaches; the ratios say how
 // many times its time is taken, and what part of its bandwidth is reached.
-absl::StatusOr<Report> RunTransport(const std::string& filter) {
+absl::StatusOr<Report> RunTransport(const Options& asked) {
+  const std::string& filter = asked.filter;
   struct Kind {
     const char* name;
     const char* transports;
@@ -204,7 +208,7 @@ struct CollectiveMetric {
 // The planner's choice, the memory's bound, and every algorithm in every size of chunks that
 // differs.
 std::vector<CollectiveMetric> CollectiveMetricsOf(CollectiveKind kind, int num_processes,
-                                                  size_t num_bytes) {
+                                                  int num_hosts, size_t num_bytes) {
   const std::string prefix =
       StrCat("collectives/", Name(kind), "/", num_processes, "/", num_bytes, "/");
   std::vector<CollectiveMetric> metrics;
@@ -213,13 +217,17 @@ std::vector<CollectiveMetric> CollectiveMetricsOf(CollectiveKind kind, int num_p
     metrics.push_back({prefix + name, {kind, num_bytes, algorithm, chunk_bytes, is_copy}});
   };
   const planner::CollectiveChoice choice =
-      planner::ChooseCollective(kind, num_processes, static_cast<int64_t>(num_bytes));
+      planner::ChooseCollective(kind, num_processes, num_hosts, static_cast<int64_t>(num_bytes));
   add("planned", choice.algorithm, choice.chunk_bytes, false);
   add("bound", CollectiveAlgorithm::kDirect, 0, true);
   const bool is_split = kind != CollectiveKind::kAllGather;
   const auto piece_bytes = static_cast<int64_t>(is_split ? num_bytes / num_processes : num_bytes);
-  for (const auto algorithm : {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing}) {
-    if (kind == CollectiveKind::kAllToAll && algorithm == CollectiveAlgorithm::kRing) continue;
+  std::vector<CollectiveAlgorithm> algorithms = {CollectiveAlgorithm::kDirect};
+  if (kind != CollectiveKind::kAllToAll) {
+    algorithms.push_back(CollectiveAlgorithm::kRing);
+    if (num_hosts > 1) algorithms.push_back(CollectiveAlgorithm::kHierarchical);
+  }
+  for (const auto algorithm : algorithms) {
     for (int64_t chunk_bytes = 64 << 10; chunk_bytes <= 4 << 20; chunk_bytes *= 4) {
       add(StrCat(Name(algorithm), "/", chunk_bytes), algorithm, chunk_bytes, false);
       if (chunk_bytes >= piece_bytes) break;
@@ -261,21 +269,28 @@ std::string CollectiveLine(const std::vector<CollectiveMetric>& measured,
       ours && bound ? fmt::format("{:.3g}", times[*ours] / times[*bound]) : std::string("-"));
 }
 
-// Between processes of this host, beside the time that the memory needs for what every process
-// has to read and write at least, at the speed of copies that all make at once.
-absl::StatusOr<Report> RunCollectives(const std::string& filter) {
+// Between processes of this host, or of the network namespaces `hosts`, beside the time that the
+// memory needs for what every process has to read and write at least, at the speed of copies that
+// all make at once.
+absl::StatusOr<Report> RunCollectives(const Options& asked) {
+  const std::string& filter = asked.filter;
   constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind::kAllGather,
                                        CollectiveKind::kReduceScatter, CollectiveKind::kAllToAll};
   const std::regex pattern(filter);
   Report report;
   report.table = fmt::format(fmt::runtime(kCollectiveRow), "collective", "procs", "size",
                              "planned us", "by", "best us", "by", "bound us", "ratio");
+  std::vector<std::string> hosts;
+  if (!asked.hosts.empty()) hosts = absl::StrSplit(ToAbsl(asked.hosts), ',');
   for (const int num_processes : {2, 4}) {
+    const int num_hosts = std::max<int>(1, static_cast<int>(hosts.size()));
+    if (num_processes % num_hosts != 0) continue;
     std::vector<CollectiveMetric> wanted;
     std::vector<size_t> line_ends;
     for (const CollectiveKind kind : kKinds) {
       for (size_t num_bytes = 1 << 10; num_bytes <= 64 << 20; num_bytes *= 4) {
-        for (CollectiveMetric& metric : CollectiveMetricsOf(kind, num_processes, num_bytes)) {
+        for (CollectiveMetric& metric :
+             CollectiveMetricsOf(kind, num_processes, num_hosts, num_bytes)) {
           if (std::regex_search(metric.name, pattern)) wanted.push_back(std::move(metric));
         }
         if (wanted.size() > (line_ends.empty() ? 0 : line_ends.back())) {
@@ -286,6 +301,7 @@ absl::StatusOr<Report> RunCollectives(const std::string& filter) {
     if (wanted.empty()) continue;
     bench::CollectivesBenchOptions options;
     options.num_processes = num_processes;
+    options.hosts = hosts;
     for (const CollectiveMetric& metric : wanted) options.cases.push_back(metric.measured);
     ASSIGN_OR_RETURN(std::vector<double> times, bench::MeasureCollectives(options));
     for (size_t i = 0; i < wanted.size(); ++i) {
@@ -310,7 +326,8 @@ absl::StatusOr<Report> RunCollectives(const std::string& filter) {
 }
 
 // From a kernel to a kernel on another device.
-absl::StatusOr<Report> RunMessages(const std::string& filter) {
+absl::StatusOr<Report> RunMessages(const Options& asked) {
+  const std::string& filter = asked.filter;
   struct Kind {
     const char* name;
     bench::Placement placement;
@@ -383,7 +400,10 @@ absl::Status Bench(const Environment& environment, const Options& options) {
     return absl::InvalidArgumentError(
         StrCat("--filter ", options.filter, ": not a regular expression"));
   }
-  ASSIGN_OR_RETURN(const Report report, chosen->run(options.filter));
+  if (!options.hosts.empty() && chosen->name != "collectives") {
+    return absl::InvalidArgumentError(StrCat("--hosts goes with collectives, not ", chosen->name));
+  }
+  ASSIGN_OR_RETURN(const Report report, chosen->run(options));
   const std::vector<Metric>& metrics = report.metrics;
   if (!options.is_json && !report.table.empty()) {
     environment.out << report.table;
@@ -417,6 +437,9 @@ void AddBenchCommand(CLI::App& app, const Environment& environment, Action* acti
   command->add_option("NAME", options->name, StrCat("A group of measurements: ", names));
   command->add_option("--filter", options->filter,
                       "Only those whose name matches this regular expression");
+  command->add_option("--hosts", options->hosts,
+                      "Of collectives: network namespaces, separated by commas, that hold the "
+                      "processes (bench/hosts makes some)");
   command->add_flag("--list", options->is_list, "Name the groups");
   command->add_flag("--json", options->is_json, "Print {name, metrics, unit}");
   command->callback([options, &environment, action] {

@@ -109,7 +109,8 @@ absl::StatusOr<planner::Plan> CompileFile(const Environment& environment, const 
   SeparateStreams(graph);
   RETURN_IF_ERROR(CompleteStages(options.file, graph));
   ASSIGN_OR_RETURN(const planner::Plan plan,
-                   CompileGraph(registries, std::move(graph), "gpipe", "", options.threads));
+                   CompileGraph(registries, std::move(graph),
+                                {.policy = "gpipe", .num_threads = options.threads}));
   const auto needed = static_cast<int64_t>(plan.devices.size());
   if (options.devices != 0 && options.devices < needed) {
     return absl::InvalidArgumentError(StrCat("--devices ", options.devices, ": ", options.file,

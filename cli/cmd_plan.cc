@@ -107,10 +107,10 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   passes.on_dump = [&](std::string_view pass, std::string_view text) {
     if (dumped.ok()) dumped = WriteTextFile(dumps.find(pass)->second, std::string(text));
   };
-  ASSIGN_OR_RETURN(
-      const planner::Plan plan,
-      CompileGraph(environment.registries, std::move(graph.graph), job.parallel.schedule,
-                   graph.strategy, job.cluster.threads, passes));
+  CompileSettings settings = SettingsOf(job, graph);
+  settings.passes = passes;
+  ASSIGN_OR_RETURN(const planner::Plan plan,
+                   CompileGraph(environment.registries, std::move(graph.graph), settings));
   RETURN_IF_ERROR(dumped);
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));

@@ -123,8 +123,7 @@ absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job)
   program.model = graph.model;
   program.text = SummarizeJob(graph);
   ASSIGN_OR_RETURN(const planner::Plan plan,
-                   CompileGraph(registries, std::move(graph.graph), job.parallel.schedule,
-                                graph.strategy, job.cluster.threads));
+                   CompileGraph(registries, std::move(graph.graph), SettingsOf(job, graph)));
   // What runs is what a plan file would hold.
   ASSIGN_OR_RETURN(const std::string bytes, planner::PlanToBytes(plan));
   ASSIGN_OR_RETURN(program.plan, planner::PlanFromBytes(bytes));

@@ -128,6 +128,8 @@ TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
       {{"run", job, "--set", "parallel.strategy=\"dp=3\""}, "does not divide batch = 8"},
       {{"run", job, "--set", "parallel.strategy=\"zp=3\""}, "unknown axis 'zp'"},
       {{"run", job, "--set", "parallel.strategy=\"dp=2\"", "--devices", "3"}, "needs 2 devices"},
+      {{"run", job, "--set", "parallel.strategy=\"dp=2\"", "--set", "cluster.hosts=3"},
+       "cluster.hosts = 3 for 2 devices"},
       {{"run", job, "--set", "parallel.schedule=\"2f2b\""}, "unknown schedule '2f2b'"},
       {{"run", job, "--set", "data.text=[\"/nowhere\"]"}, "/nowhere: no such file or folder"},
       {{"run", job, "--set", "model.context=100000"}, "need at least"},

@@ -27,8 +27,10 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartForward(
     graph::ModelUse use, int64_t batch, int64_t num_devices, int64_t num_threads) {
   ASSIGN_OR_RETURN(graph::Graph graph,
                    BuildForwardGraph(registries, model, use, batch, num_devices));
-  ASSIGN_OR_RETURN(planner::Plan plan, CompileGraph(registries, std::move(graph), "gpipe",
-                                                    StrCat("dp=", num_devices), num_threads));
+  ASSIGN_OR_RETURN(planner::Plan plan, CompileGraph(registries, std::move(graph),
+                                                    {.policy = "gpipe",
+                                                     .strategy = StrCat("dp=", num_devices),
+                                                     .num_threads = num_threads}));
   actors::SessionOptions options;
   options.threads_per_device = static_cast<int>(num_threads);
   options.kernels = &registries.kernels;

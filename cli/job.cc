@@ -233,6 +233,8 @@ const std::vector<Key>& Keys() {
       {"cluster.devices", "what the strategy needs, or 1",
        Integer([](Job& j) { return &j.cluster.devices; }, 1, 1 << 16)},
       {"cluster.processes", "1", Integer([](Job& j) { return &j.cluster.processes; }, 1, 1 << 16)},
+      {"cluster.hosts", "1: which collectives are planned for, the devices on them in blocks",
+       Integer([](Job& j) { return &j.cluster.hosts; }, 1, 1 << 16)},
       {"cluster.threads", "1: a device",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
   };

@@ -63,6 +63,7 @@ struct Job {
   struct Cluster {
     std::optional<int64_t> devices;  // default: what the strategy needs, or 1
     int64_t processes = 1;
+    int64_t hosts = 1;    // that collectives are chosen for
     int64_t threads = 1;  // a device
   } cluster;
 

@@ -53,6 +53,14 @@ absl::Status CheckDevices(const Job& job, int64_t needed, std::string_view what)
                    what, " needs ", needed, " devices; cluster.devices = ", *job.cluster.devices)));
 }
 
+absl::Status CheckHosts(const Job& job, int64_t num_devices) {
+  if (job.cluster.hosts <= num_devices) return absl::OkStatus();
+  return AtKey(
+      job, {"cluster.hosts"},
+      absl::InvalidArgumentError(StrCat("cluster.hosts = ", job.cluster.hosts, " for ", num_devices,
+                                        " devices: each host needs one at least")));
+}
+
 // "dp=2,tp=2": the axes that have devices.
 std::string MeshText(const graph::Mesh& mesh) {
   std::string text;
@@ -132,6 +140,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
                                                      mesh.name, "): leave the strategy \"auto\"")));
     }
     RETURN_IF_ERROR(CheckDevices(job, mesh.num_devices(), StrCat("mesh ", mesh.name)));
+    RETURN_IF_ERROR(CheckHosts(job, mesh.num_devices()));
     result.strategy = MeshText(mesh);
     result.microbatches = mesh.num_microbatches();
     result.note = StrCat("laid out by the mesh ", mesh.name, " of ", job.model.file);
@@ -157,6 +166,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     // One device leaves nothing to choose.
     if (job.cluster.devices.value_or(1) > 1) result.note = choice->reason;
   }
+  RETURN_IF_ERROR(CheckHosts(job, strategy.num_devices()));
   RETURN_IF_ERROR(
       AtKey(job, {"parallel.strategy", "parallel.microbatches"},
             planner::ApplyStrategy(strategy, result.microbatches, hints, result.graph)));
@@ -176,16 +186,19 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
   return graph;
 }
 
+CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
+  return {job.parallel.schedule, graph.strategy, job.cluster.threads, job.cluster.hosts};
+}
+
 absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
-                                           const std::string& policy, const std::string& strategy,
-                                           int64_t num_threads,
-                                           const planner::PassOptions& passes) {
+                                           const CompileSettings& settings) {
   planner::CompileOptions options;
-  options.policy = policy;
+  options.policy = settings.policy;
   options.policies = &registries.policies;
-  options.kernels = kernels::TraitsOf(registries.kernels, static_cast<int>(num_threads));
-  options.strategy = strategy;
-  options.passes = passes;
+  options.kernels = kernels::TraitsOf(registries.kernels, static_cast<int>(settings.num_threads));
+  options.strategy = settings.strategy;
+  options.num_hosts = settings.num_hosts;
+  options.passes = settings.passes;
   return planner::Compile(registries.ops, std::move(graph), options);
 }
 

@@ -45,11 +45,18 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
                                                graph::ModelUse use, int64_t batch,
                                                int64_t num_devices);
 
-// Compiles for CPU devices of `num_threads` threads; `passes` looks in.
+struct CompileSettings {
+  std::string policy;
+  std::string strategy = {};
+  int64_t num_threads = 1;  // of each device, a CPU
+  int64_t num_hosts = 1;
+  planner::PassOptions passes = {};  // looks in
+};
+
+CompileSettings SettingsOf(const Job& job, const JobGraph& graph);
+
 absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
-                                           const std::string& policy, const std::string& strategy,
-                                           int64_t num_threads,
-                                           const planner::PassOptions& passes = {});
+                                           const CompileSettings& settings);
 
 }  // namespace penstock::cli
 

@@ -201,6 +201,11 @@ absl::Status CheckCollectiveReferences(const Plan& plan, uint32_t c) {
   } else if (!spec.peers.empty()) {
     return Invalid("collective ", c, " (", Name(spec.kind), ") has peers");
   }
+  const size_t num_hosts = spec.algorithm == CollectiveAlgorithm::kHierarchical ? n : 0;
+  if (spec.hosts.size() != num_hosts) {
+    return Invalid("collective ", c, " (", Name(spec.algorithm), ") has the hosts of ",
+                   spec.hosts.size(), " ranks, expected ", num_hosts);
+  }
   RETURN_IF_ERROR(CheckIndex(spec.root, n, "root rank", "collective ", c));
   if (spec.chunk_bytes <= 0) {
     return Invalid("collective ", c, " travels in chunks of ", spec.chunk_bytes, " bytes");

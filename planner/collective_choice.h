@@ -1,7 +1,6 @@
 // Which algorithm and chunks a collective gets: read off a table of measurements, so that a choice,
-// and with it the association of a reduction, depends on nothing but the plan. A plan knows logical
-// devices only, so there is one table wherever its processes will be; it was measured between
-// processes of one host.
+// and with it the association of a reduction, depends on nothing but the plan. Where its processes
+// will be, a plan does not know; it is told for how many hosts to choose.
 //
 // Example: of 20 MiB the row of 16 MiB counts; in it, the first way that is as good as the best.
 //
@@ -11,6 +10,7 @@
 #define PENSTOCK_PLANNER_COLLECTIVE_CHOICE_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "base/collective.h"
 
@@ -23,12 +23,13 @@ struct CollectiveChoice {
   friend bool operator==(const CollectiveChoice&, const CollectiveChoice&) = default;
 };
 
-// `num_bytes`: what one rank brings. REQUIRES: group_size >= 1, num_bytes >= 0.
-CollectiveChoice ChooseCollective(CollectiveKind kind, int group_size, int64_t num_bytes);
+// `num_bytes`: what one rank brings. REQUIRES: 1 <= num_hosts <= group_size, num_bytes >= 0.
+CollectiveChoice ChooseCollective(CollectiveKind kind, int group_size, int num_hosts,
+                                  int64_t num_bytes);
 
-// Sets algorithm and chunk_bytes of a spec that is otherwise complete, by the rank that brings
-// most.
-void ChooseCollective(CollectiveSpec* spec);
+// Sets algorithm, chunk_bytes and hosts of a spec that is otherwise complete, by the rank that
+// brings most. `hosts`: of each rank.
+void ChooseCollective(const std::vector<uint32_t>& hosts, CollectiveSpec* spec);
 
 }  // namespace penstock::planner
 

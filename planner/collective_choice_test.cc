@@ -12,11 +12,18 @@ constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind:
 TEST(CollectiveChoiceTest, EveryCollectiveHasAChoiceThatHolds) {
   for (const CollectiveKind kind : kKinds) {
     for (const int group_size : {1, 2, 3, 4, 8, 1000}) {
-      for (int64_t num_bytes = 0; num_bytes < int64_t{1} << 40; num_bytes = num_bytes * 3 + 1) {
-        const CollectiveChoice choice = ChooseCollective(kind, group_size, num_bytes);
-        EXPECT_GE(choice.chunk_bytes, 64 << 10);
-        EXPECT_LE(choice.chunk_bytes, 4 << 20);
-        EXPECT_EQ(choice, ChooseCollective(kind, group_size, num_bytes));
+      for (const int num_hosts : {1, group_size / 2, group_size}) {
+        if (num_hosts == 0) continue;
+        for (int64_t num_bytes = 0; num_bytes < int64_t{1} << 40; num_bytes = num_bytes * 3 + 1) {
+          const CollectiveChoice choice = ChooseCollective(kind, group_size, num_hosts, num_bytes);
+          EXPECT_GE(choice.chunk_bytes, 64 << 10);
+          EXPECT_LE(choice.chunk_bytes, 4 << 20);
+          EXPECT_EQ(choice, ChooseCollective(kind, group_size, num_hosts, num_bytes));
+          if (choice.algorithm == CollectiveAlgorithm::kHierarchical) {
+            EXPECT_GT(num_hosts, 1);
+            EXPECT_LT(num_hosts, group_size);
+          }
+        }
       }
     }
   }
@@ -25,7 +32,7 @@ TEST(CollectiveChoiceTest, EveryCollectiveHasAChoiceThatHolds) {
 TEST(CollectiveChoiceTest, LittleGoesDirectlyInOneChunk) {
   for (const CollectiveKind kind : kKinds) {
     for (const int group_size : {2, 4}) {
-      const CollectiveChoice choice = ChooseCollective(kind, group_size, 32 << 10);
+      const CollectiveChoice choice = ChooseCollective(kind, group_size, 1, 32 << 10);
       EXPECT_EQ(choice.algorithm, CollectiveAlgorithm::kDirect);
       EXPECT_GE(choice.chunk_bytes, 32 << 10);
     }
@@ -33,8 +40,8 @@ TEST(CollectiveChoiceTest, LittleGoesDirectlyInOneChunk) {
 }
 
 TEST(CollectiveChoiceTest, MuchGoesInLongerChunks) {
-  EXPECT_GT(ChooseCollective(CollectiveKind::kAllReduce, 2, 16 << 20).chunk_bytes,
-            ChooseCollective(CollectiveKind::kAllReduce, 2, 64 << 10).chunk_bytes);
+  EXPECT_GT(ChooseCollective(CollectiveKind::kAllReduce, 2, 1, 16 << 20).chunk_bytes,
+            ChooseCollective(CollectiveKind::kAllReduce, 2, 1, 64 << 10).chunk_bytes);
 }
 
 TEST(CollectiveChoiceTest, SpecsAreChosenForByTheLargestRank) {
@@ -42,13 +49,26 @@ TEST(CollectiveChoiceTest, SpecsAreChosenForByTheLargestRank) {
   spec.kind = CollectiveKind::kAllGather;
   spec.devices = {3, 5};
   spec.counts = {7, 4 << 20};
-  const CollectiveChoice choice = ChooseCollective(spec.kind, 2, 16 << 20);
-  ChooseCollective(&spec);
+  const CollectiveChoice choice = ChooseCollective(spec.kind, 2, 1, 16 << 20);
+  ChooseCollective({0, 0}, &spec);
   EXPECT_EQ(spec.algorithm, choice.algorithm);
   EXPECT_EQ(spec.chunk_bytes, choice.chunk_bytes);
   spec.counts = {0, 0};
-  ChooseCollective(&spec);
-  EXPECT_EQ(spec.chunk_bytes, ChooseCollective(spec.kind, 2, 0).chunk_bytes);
+  ChooseCollective({0, 0}, &spec);
+  EXPECT_EQ(spec.chunk_bytes, ChooseCollective(spec.kind, 2, 1, 0).chunk_bytes);
+}
+
+TEST(CollectiveChoiceTest, SumsOverSharedHostsAreHierarchical) {
+  CollectiveSpec spec;
+  spec.kind = CollectiveKind::kAllReduce;
+  spec.devices = {0, 1, 2, 3};
+  spec.counts.assign(4, 1 << 20);
+  ChooseCollective({3, 3, 4, 4}, &spec);
+  EXPECT_EQ(spec.algorithm, CollectiveAlgorithm::kHierarchical);
+  EXPECT_EQ(spec.hosts, (std::vector<uint32_t>{3, 3, 4, 4}));
+  ChooseCollective({3, 3, 3, 3}, &spec);
+  EXPECT_NE(spec.algorithm, CollectiveAlgorithm::kHierarchical);
+  EXPECT_TRUE(spec.hosts.empty());
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 
 #include "base/shape.h"
 #include "base/status_macros.h"
-#include "planner/collective_choice.h"
 
 namespace penstock::planner {
 namespace {
@@ -282,7 +281,6 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
         break;
     }
     spec.devices = std::move(devices);
-    ChooseCollective(&spec);
     communication.groups.push_back(std::move(spec));
   }
 

@@ -27,10 +27,10 @@ absl::StatusOr<graph::TileDesc> TileOf(const graph::Mesh& mesh, const graph::Sha
 std::optional<CollectiveKind> CollectiveOf(std::string_view op);
 
 // The collective of one redistribution step. Devices are those of the mesh; a plan adds the first
-// device of the stage. The copies are kernels `pack` and `unpack` along one dimension: a rank's
-// data lie one part after another for the others.
+// device of the stage, numbers the channels and chooses the algorithms. The copies are kernels
+// `pack` and `unpack` along one dimension: a rank's data lie one part after another for the others.
 struct Communication {
-  std::vector<CollectiveSpec> groups;  // every device is in one; channels not yet numbered
+  std::vector<CollectiveSpec> groups;  // every device is in one
   std::optional<int> pack_dim;         // input tile -> parts
   std::optional<int> unpack_dim;       // parts -> output tile
   // Sizes of the parts along pack_dim and unpack_dim, by device of the mesh.

@@ -69,6 +69,7 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
   lower.policy = policy;
   lower.kernels = options.kernels;
   lower.bucket_bytes = options.bucket_bytes;
+  lower.num_hosts = options.num_hosts;
   lower.split_weight_gradients = options.split_weight_gradients;
   ASSIGN_OR_RETURN(Plan plan, LowerToPlan(ops, graph, lower));
   plan.strategy = options.strategy;

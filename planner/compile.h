@@ -28,6 +28,9 @@ struct CompileOptions {
   bool split_weight_gradients = false;
   // Gradients of one dtype and group are reduced together up to this size; 0: each by itself.
   int64_t bucket_bytes = 4 << 20;
+  // Hosts for which collectives are chosen; the devices lie on them in blocks, as equal as can be.
+  // The plan runs on any others too.
+  int64_t num_hosts = 1;
   // Memory of each device; empty: not checked.
   std::vector<uint64_t> memory_bytes;
   bool verify = true;

@@ -133,6 +133,8 @@ class Lowering {
   bool CanBucket(NodeId id) const;
   absl::Status FormBuckets();
   absl::Status NumberCollectives();
+  // The host on which each device is taken to be.
+  std::vector<uint32_t> HostsOf(const std::vector<uint32_t>& devices) const;
   uint32_t KernelIndex(const KernelPlan& spec);
 
   const Node& ProducerOf(ValueId value) const { return graph_.node(graph_.value(value).producer); }
@@ -368,13 +370,13 @@ absl::Status Lowering::FormBuckets() {
       }
       const int n = static_cast<int>(spec.devices.size());
       for (int r = 0; r < n; ++r) spec.counts[r] = PartOf(elements, r, n).size();
-      ChooseCollective(&spec);
       spec.channel = plan_.num_channels++;
       for (uint32_t& device : spec.devices) {
         device += bucket.stage * devices_per_stage_;
         bucket_collectives_[{static_cast<int>(b), device}] =
             static_cast<uint32_t>(plan_.collectives.size());
       }
+      ChooseCollective(HostsOf(spec.devices), &spec);
       plan_.collectives.push_back(std::move(spec));
       plan_.collective_per_microbatch.push_back(mesh_.num_microbatches() == 1);
     }
@@ -404,12 +406,22 @@ absl::Status Lowering::NumberCollectives() {
         device += phases_[id].stage * devices_per_stage_;
         collectives_[{id, device}] = static_cast<uint32_t>(plan_.collectives.size());
       }
+      ChooseCollective(HostsOf(spec.devices), &spec);
       plan_.collectives.push_back(spec);
       plan_.collective_per_microbatch.push_back(phases_[id].key.per_microbatch);
     }
     communications_.emplace(id, std::move(communication));
   }
   return absl::OkStatus();
+}
+
+std::vector<uint32_t> Lowering::HostsOf(const std::vector<uint32_t>& devices) const {
+  const int64_t num_devices = num_stages_ * devices_per_stage_;
+  std::vector<uint32_t> hosts;
+  for (const int64_t device : devices) {
+    hosts.push_back(static_cast<uint32_t>(device * options_.num_hosts / num_devices));
+  }
+  return hosts;
 }
 
 uint32_t Lowering::KernelIndex(const KernelPlan& spec) {

@@ -26,6 +26,8 @@ struct LowerOptions {
   bool split_weight_gradients = false;
   // Gradients are reduced together up to this size; 0: each by itself.
   int64_t bucket_bytes = 0;
+  // The devices are taken to lie in blocks, as equal as can be, on so many hosts.
+  int64_t num_hosts = 1;
   // Rates for the plan's predictions.
   double flops_per_s = 1e11;
   double bytes_per_s = 1e10;

@@ -113,6 +113,8 @@ struct Collectives {
   devices @11 :List(UInt32);  # runs by numDevices
   counts @12 :List(Int64);    # runs by numCounts
   peers @13 :List(UInt32);    # runs by numPeers
+  numHosts @14 :List(UInt32);
+  hosts @15 :List(UInt32);    # runs by numHosts
 }
 
 struct Transfers {

@@ -324,7 +324,8 @@ void WriteCollectives(const Plan& plan, schema::Collectives::Builder out) {
   auto num_devices = out.initNumDevices(size);
   auto num_counts = out.initNumCounts(size);
   auto num_peers = out.initNumPeers(size);
-  std::vector<uint32_t> devices, peers;
+  auto num_hosts = out.initNumHosts(size);
+  std::vector<uint32_t> devices, peers, hosts;
   std::vector<int64_t> counts;
   for (uint32_t i = 0; i < size; ++i) {
     const CollectiveSpec& spec = plan.collectives[i];
@@ -339,13 +340,16 @@ void WriteCollectives(const Plan& plan, schema::Collectives::Builder out) {
     num_devices.set(i, Count(spec.devices.size()));
     num_counts.set(i, Count(spec.counts.size()));
     num_peers.set(i, Count(spec.peers.size()));
+    num_hosts.set(i, Count(spec.hosts.size()));
     devices.insert(devices.end(), spec.devices.begin(), spec.devices.end());
     counts.insert(counts.end(), spec.counts.begin(), spec.counts.end());
     peers.insert(peers.end(), spec.peers.begin(), spec.peers.end());
+    hosts.insert(hosts.end(), spec.hosts.begin(), spec.hosts.end());
   }
   out.setDevices(Pointer(devices));
   out.setCounts(Pointer(counts));
   out.setPeers(Pointer(peers));
+  out.setHosts(Pointer(hosts));
 }
 
 void WriteTransfers(const std::vector<TransferPlan>& transfers, schema::Transfers::Builder out) {
@@ -830,15 +834,17 @@ absl::Status ReadCollectives(schema::Collectives::Reader in, Plan* plan) {
   const auto num_devices = in.getNumDevices();
   const auto num_counts = in.getNumCounts();
   const auto num_peers = in.getNumPeers();
+  const auto num_hosts = in.getNumHosts();
   Run<uint32_t> devices(in.getDevices());
   Run<int64_t> counts(in.getCounts());
   Run<uint32_t> peers(in.getPeers());
+  Run<uint32_t> hosts(in.getHosts());
   ASSIGN_OR_RETURN(
       const uint32_t size,
       NumRows("collectives",
               {kinds.size(), algorithms.size(), reduces.size(), dtypes.size(), channels.size(),
                roots.size(), chunk_bytes.size(), per_microbatch.size(), num_devices.size(),
-               num_counts.size(), num_peers.size()}));
+               num_counts.size(), num_peers.size(), num_hosts.size()}));
   const auto read_run = [](uint32_t count, auto* run, auto* values) {
     if (!run->Has(count)) return Malformed("collectives", "a run ends too soon");
     values->resize(count);
@@ -850,8 +856,8 @@ absl::Status ReadCollectives(schema::Collectives::Reader in, Plan* plan) {
   for (uint32_t i = 0; i < size; ++i) {
     CollectiveSpec& spec = plan->collectives[i];
     RETURN_IF_ERROR(ReadEnum("collectives", kinds[i], CollectiveKind::kPermute, &spec.kind));
-    RETURN_IF_ERROR(
-        ReadEnum("collectives", algorithms[i], CollectiveAlgorithm::kRing, &spec.algorithm));
+    RETURN_IF_ERROR(ReadEnum("collectives", algorithms[i], CollectiveAlgorithm::kHierarchical,
+                             &spec.algorithm));
     RETURN_IF_ERROR(ReadEnum("collectives", reduces[i], ReduceOp::kProd, &spec.reduce));
     RETURN_IF_ERROR(ReadEnum("collectives", dtypes[i], kLastDType, &spec.dtype));
     bool is_per_microbatch = false;
@@ -863,8 +869,11 @@ absl::Status ReadCollectives(schema::Collectives::Reader in, Plan* plan) {
     RETURN_IF_ERROR(read_run(num_devices[i], &devices, &spec.devices));
     RETURN_IF_ERROR(read_run(num_counts[i], &counts, &spec.counts));
     RETURN_IF_ERROR(read_run(num_peers[i], &peers, &spec.peers));
+    RETURN_IF_ERROR(read_run(num_hosts[i], &hosts, &spec.hosts));
   }
-  if (devices.is_done() && counts.is_done() && peers.is_done()) return absl::OkStatus();
+  if (devices.is_done() && counts.is_done() && peers.is_done() && hosts.is_done()) {
+    return absl::OkStatus();
+  }
   return Malformed("collectives", "a run is longer than its counts say");
 }
 

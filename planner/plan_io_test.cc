@@ -73,6 +73,8 @@ TEST(PlanIo, RoundTripsEveryKindOfCollective) {
     plan.collective_per_microbatch.push_back(plan.num_channels % 2 == 0);
   };
   add(CollectiveKind::kAllReduce, {1, 2, 3});
+  plan.collectives.back().algorithm = CollectiveAlgorithm::kHierarchical;
+  plan.collectives.back().hosts = {0, 7, 0};
   add(CollectiveKind::kReduceScatter, {1, 0, 3});
   add(CollectiveKind::kAllGather, {1, 2, 3});
   add(CollectiveKind::kAllToAll, {1, 2, 3, 4, 5, 6, 7, 8, 9});

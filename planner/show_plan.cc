@@ -103,7 +103,7 @@ std::string ShowCollectives(const Plan& plan) {
   if (!sums.empty()) text += "\ncollectives\n";
   for (const auto& [key, sum] : sums) {
     const auto& [kind, algorithm, num_devices] = key;
-    text += fmt::format("  {:<14} {:<7} over {:>4} devices {:>8}  {} a step\n", Name(kind),
+    text += fmt::format("  {:<14} {:<12} over {:>4} devices {:>8}  {} a step\n", Name(kind),
                         Name(algorithm), num_devices, sum.count, FormatBytes(sum.bytes));
   }
   return text;

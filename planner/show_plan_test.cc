@@ -25,7 +25,7 @@ TEST(ShowPlan, Summarises) {
               HasSubstr("\nstage 1\n  devices 2-3\n    arena 768 B = state 64 B + channels 448 "
                         "B + workspace 256 B; predicted peak 768 B\n"
                         "    F                        F        compute   once a micro-batch"));
-  EXPECT_THAT(text, HasSubstr("all_reduce     direct  over    2 devices        4"));
+  EXPECT_THAT(text, HasSubstr("all_reduce     direct       over    2 devices        4"));
   EXPECT_THAT(text, HasSubstr("device 0 -> device 2        1  256 B a step"));
 }
 

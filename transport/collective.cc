@@ -53,9 +53,10 @@ absl::Status CheckCounts(const CollectiveSpec& spec) {
   return absl::OkStatus();
 }
 
-bool CanViewAll(const CollectiveSpec& spec, const Endpoint& endpoint) {
-  return std::all_of(spec.devices.begin(), spec.devices.end(),
-                     [&endpoint](uint32_t device) { return endpoint.CanView(device); });
+std::vector<bool> CanView(const CollectiveSpec& spec, const Endpoint& endpoint) {
+  std::vector<bool> can_view;
+  for (uint32_t device : spec.devices) can_view.push_back(endpoint.CanView(device));
+  return can_view;
 }
 
 class StreamCollective final : public Collective {
@@ -63,7 +64,7 @@ class StreamCollective final : public Collective {
   StreamCollective(const CollectiveSpec& spec, int rank, Endpoint& endpoint)
       : name_(StrCat(Name(spec.kind), " on channel ", spec.channel, ", rank ", rank, " of ",
                      spec.devices.size())),
-        schedule_(MakeSchedule(spec, rank, CanViewAll(spec, endpoint))),
+        schedule_(MakeSchedule(spec, rank, CanView(spec, endpoint))),
         scratch_(schedule_.scratch_bytes) {
     for (const auto& stream : schedule_.streams) stream->Prepare();
     run_.endpoint = &endpoint;
@@ -165,7 +166,7 @@ class StreamCollective final : public Collective {
 }  // namespace
 
 absl::Status CheckCollective(const CollectiveSpec& spec, uint32_t num_devices) {
-  if (spec.kind > CollectiveKind::kPermute || spec.algorithm > CollectiveAlgorithm::kRing ||
+  if (spec.kind > CollectiveKind::kPermute || spec.algorithm > CollectiveAlgorithm::kHierarchical ||
       spec.reduce > ReduceOp::kProd || static_cast<int>(spec.dtype) >= kNumDTypes) {
     return absl::InvalidArgumentError(
         StrCat("the collective on channel ", spec.channel,
@@ -186,6 +187,11 @@ absl::Status CheckCollective(const CollectiveSpec& spec, uint32_t num_devices) {
     }
   }
   RETURN_IF_ERROR(CheckCounts(spec));
+  const size_t num_hosts = spec.algorithm == CollectiveAlgorithm::kHierarchical ? n : 0;
+  if (spec.hosts.size() != num_hosts) {
+    return Invalid(spec, StrCat("a ", Name(spec.algorithm), " group of ", n, " needs the hosts of ",
+                                num_hosts, " ranks, not of ", spec.hosts.size()));
+  }
   if (spec.kind == CollectiveKind::kBroadcast && spec.root >= n) {
     return Invalid(spec, StrCat("root ", spec.root, " of a group of ", n));
   }

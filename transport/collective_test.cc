@@ -26,6 +26,7 @@ using ::penstock::testing::Describe;
 using ::penstock::testing::FaultOptions;
 using ::penstock::testing::RandomElements;
 using ::penstock::testing::ReferenceCollective;
+using ::penstock::testing::Views;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kGeneration = 3;
@@ -36,10 +37,10 @@ constexpr CollectiveKind kKinds[] = {
     CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
     CollectiveKind::kAllToAll,  CollectiveKind::kBroadcast,     CollectiveKind::kPermute,
 };
-constexpr CollectiveAlgorithm kAlgorithms[] = {CollectiveAlgorithm::kDirect,
-                                               CollectiveAlgorithm::kRing};
+constexpr CollectiveAlgorithm kAlgorithms[] = {
+    CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing, CollectiveAlgorithm::kHierarchical};
 
-// A group of `n` of the 2 * n devices of a transport, in no particular order.
+// A group of `n` of the 2 * n devices of a transport, in no particular order and on any hosts.
 CollectiveSpec MakeSpec(CollectiveKind kind, CollectiveAlgorithm algorithm, int n,
                         std::mt19937_64& random) {
   CollectiveSpec spec;
@@ -60,6 +61,12 @@ CollectiveSpec MakeSpec(CollectiveKind kind, CollectiveAlgorithm algorithm, int 
     std::shuffle(spec.peers.begin(), spec.peers.end(), random);
   }
   spec.root = static_cast<uint32_t>(random() % n);
+  if (algorithm == CollectiveAlgorithm::kHierarchical) {
+    const uint64_t num_hosts = 1 + random() % n;
+    for (int rank = 0; rank < n; ++rank) {
+      spec.hosts.push_back(7 + static_cast<uint32_t>(random() % num_hosts));
+    }
+  }
   return spec;
 }
 
@@ -188,13 +195,14 @@ class Group {
 };
 
 // How the messages of a test travel.
-enum class Route { kViews, kCopies, kLateViews, kLateCopies };
+enum class Route { kViews, kCopies, kLateViews, kLateCopies, kLateSomeViews };
 
 FaultOptions FaultsOf(Route route, uint64_t seed) {
   FaultOptions faults;
   faults.seed = seed;
-  faults.max_delay = route == Route::kLateViews || route == Route::kLateCopies ? 6 : 0;
-  faults.hide_views = route == Route::kCopies || route == Route::kLateCopies;
+  faults.max_delay = route == Route::kViews || route == Route::kCopies ? 0 : 6;
+  if (route == Route::kCopies || route == Route::kLateCopies) faults.views = Views::kNone;
+  if (route == Route::kLateSomeViews) faults.views = Views::kOfLikeParity;
   return faults;
 }
 
@@ -288,13 +296,14 @@ TEST_P(CollectiveSteppedTest, NothingToDoStillCompletes) {
 }
 
 std::string RouteName(const ::testing::TestParamInfo<Route>& info) {
-  static constexpr const char* kNames[] = {"Views", "Copies", "LateViews", "LateCopies"};
+  static constexpr const char* kNames[] = {"Views", "Copies", "LateViews", "LateCopies",
+                                           "LateSomeViews"};
   return kNames[static_cast<int>(info.param)];
 }
 
 INSTANTIATE_TEST_SUITE_P(Routes, CollectiveSteppedTest,
                          ::testing::Values(Route::kViews, Route::kCopies, Route::kLateViews,
-                                           Route::kLateCopies),
+                                           Route::kLateCopies, Route::kLateSomeViews),
                          RouteName);
 
 TEST(CollectiveTest, ThreadsGetTheSameBits) {
@@ -326,6 +335,7 @@ TEST(CollectiveTest, AssociationIsTheDefinedOne) {
   for (CollectiveAlgorithm algorithm : kAlgorithms) {
     CollectiveSpec spec = MakeSpec(CollectiveKind::kAllReduce, algorithm, 3, random);
     spec.counts = {1, 1, 1};
+    if (!spec.hosts.empty()) spec.hosts = {4, 9, 4};
     Group group(spec, nullptr);
     std::vector<std::vector<float>> data;
     for (int rank = 0; rank < 3; ++rank) {
@@ -336,14 +346,44 @@ TEST(CollectiveTest, AssociationIsTheDefinedOne) {
       for (int rank = 0; rank < 3; ++rank) group.Step(rank);
     }
     // Direct: (1e8 + 1) - 1e8 = 0 everywhere. Ring: piece 0 is (1 - 1e8) + 1e8 = 0,
-    // piece 1 is (-1e8 + 1e8) + 1 = 1, piece 2 is (1e8 + 1) - 1e8 = 0.
-    const std::vector<float> expected = algorithm == CollectiveAlgorithm::kDirect
-                                            ? std::vector<float>{0, 0, 0}
-                                            : std::vector<float>{0, 1, 0};
+    // piece 1 is (-1e8 + 1e8) + 1 = 1, piece 2 is (1e8 + 1) - 1e8 = 0. Hierarchical:
+    // (1e8 - 1e8) + 1 = 1 everywhere.
+    std::vector<float> expected = {0, 0, 0};
+    if (algorithm == CollectiveAlgorithm::kRing) expected = {0, 1, 0};
+    if (algorithm == CollectiveAlgorithm::kHierarchical) expected = {1, 1, 1};
     for (int rank = 0; rank < 3; ++rank) {
       EXPECT_TRUE(group.collective(rank).Poll());
       EXPECT_EQ(data[rank], expected);
     }
+  }
+}
+
+// What hierarchy is for, counted between hosts: the terms of a piece leave a host as one, and what
+// is handed out comes to a host once.
+TEST(CollectiveTest, HierarchicalCrossesBetweenHostsOnce) {
+  std::mt19937_64 random(24);
+  for (CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+                              CollectiveKind::kAllGather, CollectiveKind::kBroadcast}) {
+    CollectiveSpec spec = MakeSpec(kind, CollectiveAlgorithm::kHierarchical, 6, random);
+    spec.hosts = {0, 0, 0, 1, 1, 1};
+    spec.counts.assign(spec.counts.size(), 5);
+    SCOPED_TRACE(Describe(spec));
+    const auto host_of = [&spec](uint32_t device) {
+      const auto rank = std::find(spec.devices.begin(), spec.devices.end(), device);
+      return spec.hosts[rank - spec.devices.begin()];
+    };
+    int crossings = 0;
+    FaultOptions faults;
+    faults.fail = [&](const FaultOptions::Post& post) {
+      crossings += post.is_send && host_of(post.device) != host_of(post.peer) ? 1 : 0;
+      return absl::OkStatus();
+    };
+    Group group(spec, &faults);
+    group.SetInputs(1, false);
+    group.RunStepped(0, random);
+    group.ExpectRight();
+    const int pieces = kind == CollectiveKind::kBroadcast ? 1 : 6;
+    EXPECT_EQ(crossings, kind == CollectiveKind::kAllReduce ? 2 * pieces : pieces);
   }
 }
 
@@ -369,6 +409,17 @@ TEST(CollectiveTest, GatherInPlaceKeepsTheOwnPiece) {
 // --- Flags
 // ----------------------------------------------------------------------------------------
 
+// The rank of a host that gets from `owner` what is for the ranks there.
+int DelegateOf(const CollectiveSpec& spec, int owner, uint32_t host) {
+  std::vector<int> ranks;
+  int place = 0;
+  for (int rank = 0; rank < static_cast<int>(spec.hosts.size()); ++rank) {
+    if (spec.hosts[rank] == host) ranks.push_back(rank);
+    if (rank < owner && spec.hosts[rank] == spec.hosts[owner]) ++place;
+  }
+  return ranks[place % ranks.size()];
+}
+
 TEST(CollectiveFlagsTest, ErrorOfOneRankReachesAllThatDependOnIt) {
   std::mt19937_64 random(31);
   for (CollectiveKind kind : kKinds) {
@@ -391,10 +442,13 @@ TEST(CollectiveFlagsTest, ErrorOfOneRankReachesAllThatDependOnIt) {
             } else if (kind == CollectiveKind::kPermute) {
               depends = rank == failed || rank == static_cast<int>(spec.peers[failed]);
             }
-            // A chain hands on what it carries.
+            // A chain hands on what it carries, and so does the rank by which a host gets it.
+            const int root = static_cast<int>(spec.root);
             if (kind == CollectiveKind::kBroadcast && algorithm == CollectiveAlgorithm::kRing) {
-              const int root = static_cast<int>(spec.root);
               depends = (rank - root + n) % n >= (failed - root + n) % n;
+            }
+            if (kind == CollectiveKind::kBroadcast && !spec.hosts.empty()) {
+              depends |= failed == DelegateOf(spec, root, spec.hosts[rank]);
             }
             EXPECT_EQ(group.collective(rank).flags(), depends ? kErrorFlag : kNoFlags)
                 << "rank " << rank << " when " << failed << " has failed";
@@ -424,7 +478,7 @@ TEST(CollectiveErrorTest, FailedRequestEndsTheRunWithItsStatusAndPlace) {
         SCOPED_TRACE(Describe(spec));
         int posted = 0;
         FaultOptions faults;
-        faults.hide_views = hide_views;
+        faults.views = hide_views ? Views::kNone : Views::kAll;
         faults.fail = [&](const FaultOptions::Post& post) -> absl::Status {
           if (post.device != spec.devices[1] || ++posted != 6) return absl::OkStatus();
           return absl::UnavailableError("the cable is out");
@@ -454,11 +508,11 @@ TEST(CollectiveErrorTest, CancelledAtAnyMomentTheNextRunIsRight) {
   std::mt19937_64 random(42);
   for (int i = 0; i < 400; ++i) {
     CollectiveSpec spec =
-        MakeSpec(kKinds[random() % 6], kAlgorithms[random() % 2], 1 + random() % 5, random);
+        MakeSpec(kKinds[random() % 6], kAlgorithms[random() % 3], 1 + random() % 5, random);
     SetUnevenCounts(&spec, 100, random);
     spec.chunk_bytes = 32;
     SCOPED_TRACE(Describe(spec));
-    const FaultOptions faults = FaultsOf(static_cast<Route>(random() % 4), random());
+    const FaultOptions faults = FaultsOf(static_cast<Route>(random() % 5), random());
     Group group(spec, &faults);
     const int n = group.size();
     group.SetInputs(1, spec.kind == CollectiveKind::kAllReduce && random() % 2 == 0);
@@ -537,7 +591,11 @@ CollectiveSpec ValidSpec(CollectiveKind kind) {
 
 TEST(CheckCollectiveTest, AcceptsWhatHoldsTogether) {
   for (CollectiveKind kind : kKinds) {
-    EXPECT_EQ(CheckCollective(ValidSpec(kind), 3), absl::OkStatus()) << Name(kind);
+    CollectiveSpec spec = ValidSpec(kind);
+    EXPECT_EQ(CheckCollective(spec, 3), absl::OkStatus()) << Name(kind);
+    spec.algorithm = CollectiveAlgorithm::kHierarchical;
+    spec.hosts = {0, 1, 0xffffffff};
+    EXPECT_EQ(CheckCollective(spec, 3), absl::OkStatus()) << Name(kind);
   }
 }
 
@@ -577,6 +635,15 @@ TEST(CheckCollectiveTest, RefusesWhatDoesNot) {
   expect_refused(all_reduce, "no such reduction of f16", [](auto* s) { s->dtype = DType::kF16; });
   expect_refused(all_reduce, "no such reduction of bool", [](auto* s) { s->dtype = DType::kBool; });
   expect_refused(all_reduce, "an unknown kind", [](auto* s) { s->dtype = static_cast<DType>(99); });
+  expect_refused(all_reduce, "an unknown kind",
+                 [](auto* s) { s->algorithm = static_cast<CollectiveAlgorithm>(3); });
+  expect_refused(all_reduce, "needs the hosts of 3 ranks, not of 2", [](auto* s) {
+    s->algorithm = CollectiveAlgorithm::kHierarchical;
+    s->hosts = {0, 0};
+  });
+  expect_refused(all_reduce, "needs the hosts of 0 ranks, not of 3", [](auto* s) {
+    s->hosts = {0, 0, 1};
+  });
 }
 
 TEST(CheckCollectiveTest, CreateRefusesARankOutsideTheGroup) {

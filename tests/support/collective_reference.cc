@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "base/random.h"
 #include "base/strings.h"
@@ -69,26 +70,51 @@ void AppendElements(const CollectiveSpec& spec, const Bytes& bytes, int64_t begi
   to->insert(to->end(), bytes.begin() + begin * size, bytes.begin() + (begin + count) * size);
 }
 
+// Of a hierarchical reduction, the ranks of each host; else all ranks together, in the order in
+// which the algorithm folds the terms of a piece.
+std::vector<std::vector<int>> FoldOrder(const CollectiveSpec& spec, int piece) {
+  const int n = static_cast<int>(spec.devices.size());
+  std::vector<std::vector<int>> order(1);
+  if (spec.algorithm == CollectiveAlgorithm::kHierarchical) {
+    std::vector<uint32_t> hosts;
+    order.clear();
+    for (int rank = 0; rank < n; ++rank) {
+      const auto found = std::find(hosts.begin(), hosts.end(), spec.hosts[rank]);
+      const auto host = static_cast<size_t>(found - hosts.begin());
+      if (host == hosts.size()) {
+        hosts.push_back(spec.hosts[rank]);
+        order.emplace_back();
+      }
+      order[host].push_back(rank);
+    }
+    return order;
+  }
+  const int first = spec.algorithm == CollectiveAlgorithm::kRing ? piece + 1 : 0;
+  for (int i = 0; i < n; ++i) order[0].push_back((first + i) % n);
+  return order;
+}
+
 // Piece `piece` of the reduction: its terms in the order that the algorithm defines.
 Bytes ReducePiece(const CollectiveSpec& spec, const std::vector<Bytes>& inputs, int piece) {
-  const int n = static_cast<int>(inputs.size());
   const int64_t begin =
       std::accumulate(spec.counts.begin(), spec.counts.begin() + piece, int64_t{0});
-  const int first = spec.algorithm == CollectiveAlgorithm::kRing ? piece + 1 : 0;
-  Bytes folded;
-  for (int i = 0; i < n; ++i) {
-    Bytes term;
-    AppendElements(spec, inputs[(first + i) % n], begin, spec.counts[piece], &term);
-    if (i == 0) {
-      folded = std::move(term);
-      continue;
-    }
+  const auto fold = [&spec](Bytes* folded, const Bytes& term) {
     const size_t size = ByteSize(spec.dtype);
-    for (size_t at = 0; at < folded.size(); at += size) {
-      CombineElement(spec, &folded[at], &term[at]);
+    for (size_t at = 0; at < folded->size(); at += size) {
+      CombineElement(spec, &(*folded)[at], &term[at]);
     }
+  };
+  std::optional<Bytes> whole;
+  for (const std::vector<int>& ranks : FoldOrder(spec, piece)) {
+    std::optional<Bytes> folded;
+    for (int rank : ranks) {
+      Bytes term;
+      AppendElements(spec, inputs[rank], begin, spec.counts[piece], &term);
+      folded ? fold(&*folded, term) : void(folded = std::move(term));
+    }
+    whole ? fold(&*whole, *folded) : void(whole = std::move(folded));
   }
-  return folded;
+  return *whole;
 }
 
 }  // namespace
@@ -161,7 +187,7 @@ std::string Describe(const CollectiveSpec& spec) {
   return StrCat(Name(spec.algorithm), " ", Name(spec.kind), " of ", Name(spec.dtype), " ",
                 kReduceNames[static_cast<int>(spec.reduce)], ", ", spec.devices.size(),
                 " ranks, counts ", StrJoin(spec.counts, " "), ", chunks of ", spec.chunk_bytes,
-                " bytes");
+                " bytes, hosts ", StrJoin(spec.hosts, " "));
 }
 
 }  // namespace penstock::testing

@@ -40,9 +40,11 @@ class FaultyEndpoint final : public Endpoint {
     }
   }
 
-  bool can_view() const override { return !options_.hide_views && inner_->can_view(); }
+  bool can_view() const override { return options_.views == Views::kAll && inner_->can_view(); }
   bool CanView(uint32_t peer) const override {
-    return !options_.hide_views && inner_->CanView(peer);
+    const bool is_shown = options_.views == Views::kAll ||
+                          (options_.views == Views::kOfLikeParity && (device_ ^ peer) % 2 == 0);
+    return is_shown && inner_->CanView(peer);
   }
 
   void View(uint32_t peer, Tag tag, size_t num_bytes, Request* request) override {

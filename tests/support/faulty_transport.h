@@ -18,12 +18,15 @@
 
 namespace penstock::testing {
 
+// Whose memory can be seen: everybody's; nobody's, as between hosts; or that of devices whose
+// numbers are even or odd as the own one is.
+enum class Views { kAll, kNone, kOfLikeParity };
+
 struct FaultOptions {
   uint64_t seed = 1;
   // A completion is held back for 0 to this many calls of Progress.
   int max_delay = 8;
-  // can_view() is false, as between hosts.
-  bool hide_views = false;
+  Views views = Views::kAll;
 
   struct Post {
     uint32_t device = 0;

@@ -1,6 +1,7 @@
 #include "transport/collectives/schedule.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/dtype.h"
@@ -38,7 +39,7 @@ int64_t MaxChunks(const CollectiveSpec& spec) {
 
 class Builder {
  public:
-  Builder(const CollectiveSpec& spec, int rank, bool can_view)
+  Builder(const CollectiveSpec& spec, int rank, const std::vector<bool>& can_view)
       : spec_(spec),
         n_(static_cast<int>(spec.devices.size())),
         rank_(rank),
@@ -58,22 +59,24 @@ class Builder {
       Keep(0, 0, InputCount(spec_, 0));
       return std::move(schedule_);
     }
+    const bool is_hierarchical = spec_.algorithm == CollectiveAlgorithm::kHierarchical;
     const bool is_ring = spec_.algorithm == CollectiveAlgorithm::kRing;
+    if (is_hierarchical) FindHosts();
     switch (spec_.kind) {
       case CollectiveKind::kAllReduce:
       case CollectiveKind::kReduceScatter:
-        is_ring ? RingReduce() : DirectReduce();
+        is_hierarchical ? HierarchicalReduce() : is_ring ? RingReduce() : DirectReduce();
         break;
       case CollectiveKind::kAllGather:
         Keep(0, offsets_[rank_], spec_.counts[rank_]);
-        is_ring ? RingGather() : DirectGather();
+        is_hierarchical ? HierarchicalGather() : is_ring ? RingGather() : DirectGather();
         break;
       case CollectiveKind::kAllToAll:
         AllToAll();
         break;
       case CollectiveKind::kBroadcast:
         if (rank_ == static_cast<int>(spec_.root)) Keep(0, 0, spec_.counts[0]);
-        is_ring ? ChainBroadcast() : DirectBroadcast();
+        is_hierarchical ? HierarchicalBroadcast() : is_ring ? ChainBroadcast() : DirectBroadcast();
         break;
       case CollectiveKind::kPermute:
         Permute();
@@ -95,9 +98,22 @@ class Builder {
     return result;
   }
 
-  FoldStream* NewFold(std::vector<uint32_t> terms) {
+  // Folds terms of these ranks, in this order; this rank among them.
+  FoldStream* NewFold(const std::vector<int>& ranks) {
+    std::vector<uint32_t> terms;
+    bool can_view = true;
+    for (int rank : ranks) {
+      terms.push_back(rank == rank_ ? FoldStream::kOwn : Device(rank));
+      can_view &= rank == rank_ || can_view_[rank];
+    }
     return NewStream<FoldStream>(std::move(terms), FindFold(spec_.reduce, spec_.dtype),
-                                 element_bytes_, can_view_);
+                                 element_bytes_, can_view);
+  }
+
+  std::vector<int> AllRanks() const {
+    std::vector<int> ranks(n_);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
   }
 
   void Keep(int64_t input_element, int64_t output_element, int64_t count) {
@@ -141,10 +157,8 @@ class Builder {
     for (int step = 1; step < n_; ++step) {
       NewStream<SendStream>(Device(rank_ + step))->Add(chunk);
     }
-    std::vector<uint32_t> terms = spec_.devices;
-    terms[rank_] = FoldStream::kOwn;
     chunk.place = Place::kScratch;
-    NewFold(std::move(terms))->Add(chunk);
+    NewFold(AllRanks())->Add(chunk);
     schedule_.scratch_bytes = schedule_.result_bytes = chunk.num_bytes;
   }
 
@@ -159,9 +173,7 @@ class Builder {
       sends[peer] = NewStream<SendStream>(Device(peer));
       AddPiece(sends[peer], Place::kInput, offsets_[peer], spec_.counts[peer], peer);
     }
-    std::vector<uint32_t> terms = spec_.devices;
-    terms[rank_] = FoldStream::kOwn;
-    FoldStream* fold = NewFold(std::move(terms));
+    FoldStream* fold = NewFold(AllRanks());
     const int64_t count = spec_.counts[rank_];
     const int64_t result = is_all_reduce() ? offsets_[rank_] : 0;
     for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
@@ -202,7 +214,7 @@ class Builder {
     std::vector<Lane> lanes(std::min(kRingLanes, max_chunks_));
     for (Lane& lane : lanes) {
       lane.send = NewStream<SendStream>(Device(rank_ + 1));
-      lane.fold = NewFold({Device(rank_ - 1), FoldStream::kOwn});
+      lane.fold = NewFold({Rank(rank_ - 1), rank_});
     }
     const int64_t slot_elements =
         std::min(chunk_elements_, *std::max_element(spec_.counts.begin(), spec_.counts.end()));
@@ -302,6 +314,142 @@ class Builder {
     }
   }
 
+  void FindHosts() {
+    host_of_.resize(n_);
+    for (int rank = 0; rank < n_; ++rank) {
+      const auto first = std::find(spec_.hosts.begin(), spec_.hosts.end(), spec_.hosts[rank]) -
+                         spec_.hosts.begin();
+      host_of_[rank] = first == rank ? static_cast<int>(hosts_.size()) : host_of_[first];
+      if (first == rank) hosts_.emplace_back();
+      hosts_[host_of_[rank]].push_back(rank);
+    }
+  }
+
+  // The rank of a host that takes part in what `owner` folds or hands out, for the others there.
+  int DelegateOf(int owner, int host) const {
+    const std::vector<int>& peers = hosts_[host_of_[owner]];
+    const auto place = std::find(peers.begin(), peers.end(), owner) - peers.begin();
+    return hosts_[host][static_cast<size_t>(place) % hosts_[host].size()];
+  }
+
+  // A piece that the owner has at `element` of `from` goes to that element of everybody's output:
+  // from the owner to the delegates, and on within the hosts. It is there once `is_there` has
+  // finished as many chunks; a receive over this rank's own term waits until that `was_read`.
+  void HandOut(int owner, int64_t element, int64_t count, int64_t number, Place from,
+               const Stream* is_there, const Stream* was_read) {
+    const int host = host_of_[rank_];
+    const int delegate = DelegateOf(owner, host);
+    if (rank_ != owner) {
+      const int source = rank_ == delegate ? owner : delegate;
+      auto* receive = NewStream<ReceiveStream>(Device(source));
+      AddPiece(receive, Place::kOutput, element, count, number, was_read);
+      if (rank_ != delegate) return;
+      from = Place::kOutput;
+      is_there = receive;
+    }
+    const int64_t begin = from == Place::kInput ? 0 : element;
+    const auto send = [&](int peer) {
+      AddPiece(NewStream<SendStream>(Device(peer)), from, begin, count, number, is_there);
+    };
+    if (rank_ == owner) {
+      for (size_t i = 1; i < hosts_.size(); ++i) {
+        send(DelegateOf(owner, static_cast<int>((host + i) % hosts_.size())));
+      }
+    }
+    for (int peer : hosts_[host]) {
+      if (peer != rank_) send(peer);
+    }
+  }
+
+  // This rank's part in the reduction of `owner`'s piece; returns the stream that reads its own
+  // term last, and in *result the one that folds the whole.
+  const Stream* FoldPiece(int owner, const Stream** result) {
+    const int host = host_of_[rank_];
+    const int delegate = DelegateOf(owner, host);
+    const int64_t count = spec_.counts[owner];
+    if (rank_ != delegate) {
+      auto* send = NewStream<SendStream>(Device(delegate));
+      AddPiece(send, Place::kInput, offsets_[owner], count, owner);
+      return send;
+    }
+    const bool is_partial = hosts_[host].size() > 1;
+    const bool is_owner = rank_ == owner;
+    // The results of this host lie in the output, where that has a place for them, else a few
+    // chunks at a time in scratch memory.
+    const bool is_staged = !is_owner && !is_all_reduce();
+    const int64_t slot_bytes = std::min(chunk_elements_, count) * element_bytes_;
+    const int64_t scratch = schedule_.scratch_bytes;
+    if (is_partial && is_staged) schedule_.scratch_bytes += kScratchSlots * slot_bytes;
+    FoldStream* fold = is_partial ? NewFold(hosts_[host]) : nullptr;
+    Stream* last = nullptr;
+    if (is_owner) {
+      std::vector<int> delegates;
+      for (int h = 0; h < static_cast<int>(hosts_.size()); ++h) {
+        delegates.push_back(DelegateOf(owner, h));
+      }
+      last = hosts_.size() > 1 ? NewFold(delegates) : fold;
+      *result = last;
+    } else {
+      last = NewStream<SendStream>(Device(owner));
+    }
+    const int64_t at = is_all_reduce() ? offsets_[owner] : 0;
+    for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
+      const Chunk own = ChunkOf(Place::kInput, offsets_[owner], count, c, owner);
+      Chunk partial = own;
+      if (is_partial) {
+        partial = ChunkOf(Place::kOutput, at, count, c, owner);
+        partial.own_offset = own.offset;
+        if (is_staged) {
+          partial.place = Place::kScratch;
+          partial.offset = scratch + c % kScratchSlots * slot_bytes;
+          if (c >= kScratchSlots) {
+            partial.after = last;
+            partial.after_count = c - kScratchSlots + 1;
+          }
+        }
+        fold->Add(partial);
+        if (last == fold) continue;
+        partial.after = fold;
+        partial.after_count = c + 1;
+      }
+      if (is_owner) {
+        partial.own_place = partial.place;
+        partial.own_offset = partial.offset;
+        const Chunk whole = ChunkOf(Place::kOutput, at, count, c, owner);
+        partial.place = whole.place;
+        partial.offset = whole.offset;
+      }
+      last->Add(partial);
+    }
+    return last;
+  }
+
+  void HierarchicalReduce() {
+    std::vector<const Stream*> was_read(n_);
+    const Stream* result = nullptr;
+    for (int step = 0; step < n_; ++step) {
+      const int owner = Rank(rank_ + 1 + step);
+      was_read[owner] = FoldPiece(owner, &result);
+    }
+    if (!is_all_reduce()) return;
+    for (int step = 0; step < n_; ++step) {
+      const int owner = Rank(rank_ + step);
+      HandOut(owner, offsets_[owner], spec_.counts[owner], n_ + owner, Place::kOutput, result,
+              was_read[owner]);
+    }
+  }
+
+  void HierarchicalGather() {
+    for (int step = 0; step < n_; ++step) {
+      const int owner = Rank(rank_ + step);
+      HandOut(owner, offsets_[owner], spec_.counts[owner], owner, Place::kInput, nullptr, nullptr);
+    }
+  }
+
+  void HierarchicalBroadcast() {
+    HandOut(static_cast<int>(spec_.root), 0, spec_.counts[0], 0, Place::kInput, nullptr, nullptr);
+  }
+
   void AllToAll() {
     const auto count = [this](int from, int to) { return spec_.counts[from * n_ + to]; };
     std::vector<int64_t> output_offsets(n_);
@@ -361,17 +509,20 @@ class Builder {
   const CollectiveSpec& spec_;
   const int n_;
   const int rank_;
-  const bool can_view_;
+  const std::vector<bool>& can_view_;
   const int64_t element_bytes_;
   const int64_t chunk_elements_;
   const int64_t max_chunks_;
   std::vector<int64_t> offsets_;  // of counts: elements
+  // Of a hierarchical collective.
+  std::vector<std::vector<int>> hosts_;  // the ranks of each, in rank order; by their first rank
+  std::vector<int> host_of_;             // by rank: index into hosts_
   Schedule schedule_;
 };
 
 }  // namespace
 
-Schedule MakeSchedule(const CollectiveSpec& spec, int rank, bool can_view) {
+Schedule MakeSchedule(const CollectiveSpec& spec, int rank, const std::vector<bool>& can_view) {
   return Builder(spec, rank, can_view).Build();
 }
 

@@ -8,7 +8,12 @@
 //                          receives 2 (n - 1) / n of the data (Patarasuk and Yuan, "Bandwidth
 //                          optimal all-reduce algorithms for clusters of workstations", 2009)
 //   ring broadcast         a chain from the root, chunk behind chunk
-//   all_to_all, permute    every message straight to its receiver, in both algorithms
+//   hierarchical           a piece has a delegate on each host but its owner's, all pieces of an
+//                          owner's place among its host's ranks the same. Terms are folded by the
+//                          delegates, whose results the owner folds; what an owner has to hand out
+//                          goes to the delegates, who hand it on. So a piece crosses from a host to
+//                          another once, and all ranks of a host share that work
+//   all_to_all, permute    every message straight to its receiver, in all algorithms
 //
 // In place (input and output the same memory) an all_reduce overwrites only what has been read:
 // a rank receives the result of a piece only when its own send of that piece is done, and the owner
@@ -44,7 +49,8 @@ struct Schedule {
 };
 
 // REQUIRES: CheckCollective(spec) is OK and rank is in the group.
-Schedule MakeSchedule(const CollectiveSpec& spec, int rank, bool can_view);
+// `can_view`: of each rank, whether its memory can be read where it lies.
+Schedule MakeSchedule(const CollectiveSpec& spec, int rank, const std::vector<bool>& can_view);
 
 bool IsReduction(const CollectiveSpec& spec);
 

@@ -121,7 +121,7 @@ void FoldStream::Finish(const Run& run, const Chunk& chunk, int slot) {
   int i = 0;
   for (size_t t = 0; t < terms_.size(); ++t) {
     if (terms_[t] == kOwn) {
-      term_bytes_[t] = run.At(Place::kInput, chunk.own_offset);
+      term_bytes_[t] = run.At(chunk.own_place, chunk.own_offset);
     } else {
       term_bytes_[t] =
           can_view_ ? static_cast<const std::byte*>(requests[i].view) : StagingOf(slot, i);

@@ -69,7 +69,9 @@ struct Chunk {
   uint64_t message = 0;
   const Stream* after = nullptr;  // if set, posted once `after` has finished `after_count` chunks
   int64_t after_count = 0;
-  int64_t own_offset = 0;  // of a fold: bytes into the input, this rank's own term
+  // Of a fold: where this rank's own term lies.
+  Place own_place = Place::kInput;
+  int64_t own_offset = 0;  // bytes
 };
 
 class Stream {

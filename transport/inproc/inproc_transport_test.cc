@@ -22,8 +22,8 @@ std::unique_ptr<TestFabric> MakeDelayed(const TransportOptions& options) {
 }
 
 std::unique_ptr<TestFabric> MakeWithoutViews(const TransportOptions& options) {
-  return MakeSingleFabric(CreateFaultyTransport(CreateInprocTransport(options),
-                                                {.seed = 4, .max_delay = 0, .hide_views = true}));
+  return MakeSingleFabric(CreateFaultyTransport(
+      CreateInprocTransport(options), {.seed = 4, .max_delay = 0, .views = Views::kNone}));
 }
 
 const auto kFabrics =

@@ -36,6 +36,12 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 // A place is the number of the region, from 1, above and the offset below.
 constexpr int kOffsetBits = 48;
 
+// The number of this process's IPC namespace; 0 where the system has none.
+uint64_t IpcNamespace() {
+  struct stat state = {};
+  return stat("/proc/self/ns/ipc", &state) == 0 ? state.st_ino : 0;
+}
+
 // A file that keeps its size, so that who maps it can read all of it for ever.
 int MakeFile(size_t num_bytes) {
   const int file = memfd_create(kFileName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -113,7 +119,8 @@ SharedMemory::~SharedMemory() {
 }
 
 SharedAddress SharedMemory::address() const {
-  return {static_cast<uint64_t>(getpid()), static_cast<uint64_t>(descriptor_), directory_->token};
+  return {static_cast<uint64_t>(getpid()), static_cast<uint64_t>(descriptor_), directory_->token,
+          IpcNamespace()};
 }
 
 bool SharedMemory::BeginsHugePage(const void* data) {
@@ -167,7 +174,7 @@ uint64_t SharedMemory::Share(void* data, size_t num_bytes) {
 // --- Another process -----------------------------------------------------------------------------
 
 std::unique_ptr<PeerMemory> PeerMemory::Open(const SharedAddress& address) {
-  if (address.process == 0) return nullptr;
+  if (address.process == 0 || address.ipc_namespace != IpcNamespace()) return nullptr;
   const void* memory = MapFile(address.process, address.descriptor, sizeof(SharedDirectory));
   if (memory == nullptr) return nullptr;
   const auto* directory = static_cast<const SharedDirectory*>(memory);

@@ -2,9 +2,9 @@
 //
 // A process keeps such memory in sealed memory files, and a directory of them in one more. Its
 // address names the directory; a process of the same host that may look at its descriptors (the
-// same user and process namespace) maps directory and regions, to read. So whoever could read the
-// memory with a debugger can, and nobody else; a file lives as long as it is mapped, so what a dead
-// peer has left can still be read.
+// same user, process and IPC namespace) maps directory and regions, to read. So whoever could read
+// the memory with a debugger can, and nobody else; a file lives as long as it is mapped, so what a
+// dead peer has left can still be read.
 //
 // A place, which travels in messages, names the region and the offset in it.
 
@@ -25,7 +25,8 @@ namespace penstock::transport::ucx {
 struct SharedAddress {
   uint64_t process = 0;
   uint64_t descriptor = 0;
-  uint64_t token = 0;  // what the directory begins with
+  uint64_t token = 0;          // what the directory begins with
+  uint64_t ipc_namespace = 0;  // memory is not shared with another
 };
 
 // No place.

@@ -649,7 +649,7 @@ INSTANTIATE_TEST_SUITE_P(Memory, UcxCollectivesTest, ::testing::Bool(),
 
 TEST_P(UcxCollectivesTest, CollectivesGiveWhatTheyAreDefinedToGive) {
   constexpr int kRanks = 4;
-  UcxFabric fabric({.num_devices = kRanks, .generation = kGeneration, .num_channels = 12}, 2);
+  UcxFabric fabric({.num_devices = kRanks, .generation = kGeneration, .num_channels = 18}, 2);
   constexpr size_t kHalf = 4 << 20;  // for inputs; as much for outputs
   std::vector<std::unique_ptr<Memory>> arenas;
   for (uint32_t device = 0; device < kRanks; ++device) {
@@ -663,7 +663,8 @@ TEST_P(UcxCollectivesTest, CollectivesGiveWhatTheyAreDefinedToGive) {
        {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
         CollectiveKind::kAllToAll, CollectiveKind::kBroadcast, CollectiveKind::kPermute}) {
     for (const CollectiveAlgorithm algorithm :
-         {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing}) {
+         {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing,
+          CollectiveAlgorithm::kHierarchical}) {
       CollectiveSpec spec;
       spec.kind = kind;
       spec.algorithm = algorithm;
@@ -676,6 +677,7 @@ TEST_P(UcxCollectivesTest, CollectivesGiveWhatTheyAreDefinedToGive) {
         spec.counts.push_back(i % 3 == 2 ? 5 : 20000 + 7 * static_cast<int64_t>(i));
       }
       if (kind == CollectiveKind::kPermute) spec.peers = {1, 2, 3, 0};
+      if (algorithm == CollectiveAlgorithm::kHierarchical) spec.hosts = {1, 0, 1, 0};
       spec.chunk_bytes = 64 << 10;
       SCOPED_TRACE(Describe(spec));
       ASSERT_EQ(transport::CheckCollective(spec, kRanks), absl::OkStatus());

@@ -1,0 +1,52 @@
+"""Hosts on one machine: network namespaces that a bridge joins, each behind a link of limited rate.
+
+Needs root and the package iproute2.
+"""
+
+import contextlib
+import os
+import subprocess
+
+
+def _run(*command):
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+
+
+class Network:
+    """Host I of `hosts` has the address 10.77.0.(I+1) on eth0; what it sends passes at `rate`."""
+
+    def __init__(self, hosts, rate):
+        self.prefix = f"penstock{os.getpid()}"
+        self.names = [f"{self.prefix}h{index}" for index in range(hosts)]
+        self.rate = rate
+
+    def inside(self, index, command):
+        return ["ip", "netns", "exec", self.names[index], *command]
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.close)
+            switch = f"{self.prefix}s"
+            _run("ip", "netns", "add", switch)
+            _run("ip", "-n", switch, "link", "add", "bridge0", "type", "bridge")
+            _run("ip", "-n", switch, "link", "set", "bridge0", "up")
+            for index, host in enumerate(self.names):
+                _run("ip", "netns", "add", host)
+                _run("ip", "-n", host, "link", "add", "eth0", "type", "veth", "peer", "name",
+                     f"port{index}", "netns", switch)
+                _run("ip", "-n", switch, "link", "set", f"port{index}", "master", "bridge0", "up")
+                _run("ip", "-n", host, "address", "add", f"10.77.0.{index + 1}/24", "dev", "eth0")
+                _run("ip", "-n", host, "link", "set", "eth0", "up")
+                _run("ip", "-n", host, "link", "set", "lo", "up")
+                _run("tc", "-n", host, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate",
+                     self.rate, "burst", "256kb", "latency", "50ms")
+            stack.pop_all()
+        return self
+
+    def close(self):
+        for name in [*self.names, f"{self.prefix}s"]:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=30,
+                           check=False)
+
+    def __exit__(self, *_):
+        self.close()
