@@ -66,6 +66,10 @@ TEST(CollectiveChoiceTest, SumsOverSharedHostsAreHierarchical) {
   ChooseCollective({3, 3, 4, 4}, &spec);
   EXPECT_EQ(spec.algorithm, CollectiveAlgorithm::kHierarchical);
   EXPECT_EQ(spec.hosts, (std::vector<uint32_t>{3, 3, 4, 4}));
+  spec.counts.assign(4, 1);
+  ChooseCollective({3, 3, 4, 4}, &spec);
+  EXPECT_EQ(spec.algorithm, CollectiveAlgorithm::kDirect) << "a number has no bytes to save";
+  spec.counts.assign(4, 1 << 20);
   ChooseCollective({3, 3, 3, 3}, &spec);
   EXPECT_NE(spec.algorithm, CollectiveAlgorithm::kHierarchical);
   EXPECT_TRUE(spec.hosts.empty());
