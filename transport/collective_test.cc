@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/stream_copy.h"
 #include "tests/support/collective_reference.h"
 #include "tests/support/faulty_transport.h"
 #include "transport/transport.h"
@@ -325,6 +326,22 @@ TEST(CollectiveTest, ThreadsGetTheSameBits) {
         }
       }
     }
+  }
+}
+
+// What is more than caches hold is written otherwise.
+TEST(CollectiveTest, MuchDataGivesTheSameBits) {
+  std::mt19937_64 random(25);
+  for (CollectiveKind kind : {CollectiveKind::kReduceScatter, CollectiveKind::kAllGather}) {
+    CollectiveSpec spec = MakeSpec(kind, CollectiveAlgorithm::kDirect, 2, random);
+    spec.dtype = DType::kI64;
+    spec.counts = {1234, static_cast<int64_t>(kStreamBytes / ByteSize(spec.dtype))};
+    spec.chunk_bytes = 1 << 20;
+    SCOPED_TRACE(Describe(spec));
+    Group group(spec, nullptr);
+    group.SetInputs(random(), false);
+    group.RunStepped(0, random);
+    group.ExpectRight();
   }
 }
 

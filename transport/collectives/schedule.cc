@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/dtype.h"
+#include "base/stream_copy.h"
 #include "transport/reduce.h"
 
 namespace penstock::transport {
@@ -99,7 +100,7 @@ class Builder {
   }
 
   // Folds terms of these ranks, in this order; this rank among them.
-  FoldStream* NewFold(const std::vector<int>& ranks) {
+  FoldStream* NewFold(const std::vector<int>& ranks, bool is_streamed = false) {
     std::vector<uint32_t> terms;
     bool can_view = true;
     for (int rank : ranks) {
@@ -107,7 +108,20 @@ class Builder {
       can_view &= rank == rank_ || can_view_[rank];
     }
     return NewStream<FoldStream>(std::move(terms), FindFold(spec_.reduce, spec_.dtype),
-                                 element_bytes_, can_view);
+                                 element_bytes_, can_view, is_streamed);
+  }
+
+  // Whether elements are more than caches hold.
+  bool IsMuch(int64_t count) const {
+    return count * element_bytes_ >= static_cast<int64_t>(kStreamBytes);
+  }
+
+  // Receives from a rank into the output: much of it past the caches.
+  Stream* NewReceive(int from) {
+    if (!IsMuch(OutputCount(spec_, rank_)) || !can_view_[Rank(from)]) {
+      return NewStream<ReceiveStream>(Device(from));
+    }
+    return NewFold({Rank(from)});
   }
 
   std::vector<int> AllRanks() const {
@@ -173,7 +187,9 @@ class Builder {
       sends[peer] = NewStream<SendStream>(Device(peer));
       AddPiece(sends[peer], Place::kInput, offsets_[peer], spec_.counts[peer], peer);
     }
-    FoldStream* fold = NewFold(AllRanks());
+    // What is not handed on is not wanted in the caches.
+    const bool is_streamed = !is_all_reduce() && IsMuch(InputCount(spec_, rank_));
+    FoldStream* fold = NewFold(AllRanks(), is_streamed);
     const int64_t count = spec_.counts[rank_];
     const int64_t result = is_all_reduce() ? offsets_[rank_] : 0;
     for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
@@ -186,8 +202,8 @@ class Builder {
       const int peer = Rank(rank_ + step);
       AddPiece(NewStream<SendStream>(Device(peer)), Place::kOutput, result, count, n_ + rank_,
                fold);
-      AddPiece(NewStream<ReceiveStream>(Device(peer)), Place::kOutput, offsets_[peer],
-               spec_.counts[peer], n_ + peer, sends[peer]);
+      AddPiece(NewReceive(peer), Place::kOutput, offsets_[peer], spec_.counts[peer], n_ + peer,
+               sends[peer]);
     }
   }
 
@@ -196,8 +212,7 @@ class Builder {
       const int to = Rank(rank_ + step);
       const int from = Rank(rank_ - step);
       AddPiece(NewStream<SendStream>(Device(to)), Place::kInput, 0, spec_.counts[rank_], rank_);
-      AddPiece(NewStream<ReceiveStream>(Device(from)), Place::kOutput, offsets_[from],
-               spec_.counts[from], from);
+      AddPiece(NewReceive(from), Place::kOutput, offsets_[from], spec_.counts[from], from);
     }
   }
 
@@ -282,7 +297,7 @@ class Builder {
   void RingGather(const std::vector<Done>& result_folded = {},
                   const std::vector<Done>& piece_sent = {}) {
     auto* send = NewStream<SendStream>(Device(rank_ + 1));
-    auto* receive = NewStream<ReceiveStream>(Device(rank_ - 1));
+    auto* receive = NewReceive(rank_ - 1);
     for (int step = 0; step < n_ - 1; ++step) {
       const int sent = Rank(rank_ - step);
       const int64_t before = receive->num_chunks() - NumChunks(spec_, spec_.counts[sent]);
@@ -341,7 +356,7 @@ class Builder {
     const int delegate = DelegateOf(owner, host);
     if (rank_ != owner) {
       const int source = rank_ == delegate ? owner : delegate;
-      auto* receive = NewStream<ReceiveStream>(Device(source));
+      auto* receive = NewReceive(source);
       AddPiece(receive, Place::kOutput, element, count, number, was_read);
       if (rank_ != delegate) return;
       from = Place::kOutput;
@@ -465,15 +480,14 @@ class Builder {
       const int from = Rank(rank_ - step);
       AddPiece(NewStream<SendStream>(Device(to)), Place::kInput, input_offset(to), count(rank_, to),
                0);
-      AddPiece(NewStream<ReceiveStream>(Device(from)), Place::kOutput, output_offsets[from],
-               count(from, rank_), 0);
+      AddPiece(NewReceive(from), Place::kOutput, output_offsets[from], count(from, rank_), 0);
     }
   }
 
   void DirectBroadcast() {
     const int root = static_cast<int>(spec_.root);
     if (rank_ != root) {
-      AddPiece(NewStream<ReceiveStream>(Device(root)), Place::kOutput, 0, spec_.counts[0], 0);
+      AddPiece(NewReceive(root), Place::kOutput, 0, spec_.counts[0], 0);
       return;
     }
     for (int step = 1; step < n_; ++step) {
@@ -485,7 +499,7 @@ class Builder {
     const int position = Rank(rank_ - static_cast<int>(spec_.root));
     Stream* receive = nullptr;
     if (position > 0) {
-      receive = NewStream<ReceiveStream>(Device(rank_ - 1));
+      receive = NewReceive(rank_ - 1);
       AddPiece(receive, Place::kOutput, 0, spec_.counts[0], 0);
     }
     if (position < n_ - 1) {
@@ -503,7 +517,7 @@ class Builder {
       return;
     }
     AddPiece(NewStream<SendStream>(Device(to)), Place::kInput, 0, spec_.counts[rank_], 0);
-    AddPiece(NewStream<ReceiveStream>(Device(from)), Place::kOutput, 0, spec_.counts[from], 0);
+    AddPiece(NewReceive(from), Place::kOutput, 0, spec_.counts[from], 0);
   }
 
   const CollectiveSpec& spec_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/stream_copy.h"
+
 namespace penstock::transport {
 
 void Stream::Prepare() {
@@ -83,14 +85,23 @@ void ReceiveStream::Post(const Run& run, const Chunk& chunk, int slot) {
                      static_cast<size_t>(chunk.num_bytes), RequestsOf(slot));
 }
 
+namespace {
+
+int NumPeers(const std::vector<uint32_t>& terms) {
+  return static_cast<int>(terms.size() - std::count(terms.begin(), terms.end(), FoldStream::kOwn));
+}
+
+}  // namespace
+
 FoldStream::FoldStream(std::vector<uint32_t> terms, FoldFunction fold, int64_t element_bytes,
-                       bool can_view)
-    : Stream(static_cast<int>(terms.size()) - 1, can_view ? kWindow : kStagingWindow),
+                       bool can_view, bool is_streamed)
+    : Stream(NumPeers(terms), can_view ? kWindow : kStagingWindow),
       terms_(std::move(terms)),
-      num_peers_(static_cast<int>(terms_.size()) - 1),
+      num_peers_(NumPeers(terms_)),
       fold_(fold),
       element_bytes_(element_bytes),
       can_view_(can_view),
+      is_streamed_(is_streamed),
       term_bytes_(terms_.size()) {}
 
 void FoldStream::Prepare() {
@@ -134,14 +145,16 @@ void FoldStream::Finish(const Run& run, const Chunk& chunk, int slot) {
   alignas(64) std::byte block[kBlockBytes];
   std::byte* result = run.At(chunk.place, chunk.offset);
   const size_t last = terms_.size() - 1;
-  for (int64_t at = 0; at < chunk.num_bytes; at += kBlockBytes) {
+  if (last == 0) StreamCopy(result, term_bytes_[0], static_cast<size_t>(chunk.num_bytes));
+  for (int64_t at = 0; last > 0 && at < chunk.num_bytes; at += kBlockBytes) {
     const int64_t count = std::min(kBlockBytes, chunk.num_bytes - at) / element_bytes_;
     const std::byte* folded = term_bytes_[0] + at;
     for (size_t t = 1; t <= last; ++t) {
-      std::byte* target = t == last ? result + at : block;
+      std::byte* target = t == last && !is_streamed_ ? result + at : block;
       fold_(folded, term_bytes_[t] + at, target, count);
       folded = target;
     }
+    if (is_streamed_) StreamCopy(result + at, block, static_cast<size_t>(count * element_bytes_));
   }
   for (int j = 0; j < num_peers_; ++j) Discard(run.endpoint, &requests[j]);
 }

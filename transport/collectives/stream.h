@@ -147,13 +147,15 @@ class ReceiveStream : public Stream {
 
 // Folds a term of each of several peers and this rank's own, in the order of `terms`, into the
 // chunk's place. The own term may lie in that very place: the result is written element by element
-// when all terms of the element have been read.
+// when all terms of the element have been read. A term of a peer alone is copied. A copy, and a
+// result that is streamed, goes past the caches.
 class FoldStream : public Stream {
  public:
   static constexpr uint32_t kOwn = 0xffffffff;
 
-  // `terms`: peers, and kOwn once. REQUIRES: at least two terms.
-  FoldStream(std::vector<uint32_t> terms, FoldFunction fold, int64_t element_bytes, bool can_view);
+  // `terms`: peers, and kOwn once; or one peer.
+  FoldStream(std::vector<uint32_t> terms, FoldFunction fold, int64_t element_bytes, bool can_view,
+             bool is_streamed);
 
   void Prepare() override;
 
@@ -170,6 +172,7 @@ class FoldStream : public Stream {
   const FoldFunction fold_;
   const int64_t element_bytes_;
   const bool can_view_;
+  const bool is_streamed_;
   std::vector<const std::byte*> term_bytes_;
   std::vector<std::byte> staging_;  // without views: a buffer for each request
   int64_t staging_bytes_ = 0;       // of one buffer, a multiple of 64

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/status_macros.h"
+#include "base/stream_copy.h"
 #include "base/strings.h"
 
 namespace penstock::transport::ucx {
@@ -788,7 +789,11 @@ bool UcxEndpoint::Deliver(const Incoming& incoming, Operation* receive) {
       receive->data = incoming.data;
     } else {
       if (receive->is_view) receive->data = AcquireHeld();
-      if (message.num_bytes > 0) std::memcpy(receive->data, incoming.data, message.num_bytes);
+      if (message.num_bytes >= kStreamBytes) {
+        StreamCopy(receive->data, incoming.data, message.num_bytes);
+      } else if (message.num_bytes > 0) {
+        std::memcpy(receive->data, incoming.data, message.num_bytes);
+      }
       if (incoming.is_held && is_eager) {
         free_held_.push_back(static_cast<std::byte*>(incoming.data));
       }
