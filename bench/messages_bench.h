@@ -24,6 +24,8 @@ enum class Placement {
 
 struct MessagesBenchOptions {
   Placement placement = Placement::kThreads;
+  // Before each message its sender computes for milliseconds, and the receiver falls asleep.
+  bool is_asleep = false;
   uint64_t num_bytes = 8;  // a multiple of 4
   int64_t round_trips = 2000;
   int rounds = 5;
@@ -31,7 +33,8 @@ struct MessagesBenchOptions {
   const kernels::KernelRegistry* kernels = nullptr;
 };
 
-// Microseconds of one hop: kernel, send, receive. The fastest round.
+// Microseconds of one hop: kernel, send, receive. The fastest round; with is_asleep the median hop,
+// from the end of the kernel before to the beginning of the kernel after.
 absl::StatusOr<double> MeasureMessages(const MessagesBenchOptions& options);
 
 }  // namespace penstock::bench

@@ -7,10 +7,16 @@ namespace {
 
 TEST(MessagesBenchTest, MeasuresEachPlacement) {
   const kernels::KernelRegistry kernels = kernels::CpuKernels();
-  for (const Placement placement :
-       {Placement::kThreads, Placement::kProcesses, Placement::kProcessesOneCore}) {
+  struct Kind {
+    Placement placement;
+    bool is_asleep;
+  };
+  for (const Kind& kind : {Kind{Placement::kThreads, false}, Kind{Placement::kProcesses, false},
+                           Kind{Placement::kProcessesOneCore, false},
+                           Kind{Placement::kThreads, true}, Kind{Placement::kProcesses, true}}) {
     MessagesBenchOptions options;
-    options.placement = placement;
+    options.placement = kind.placement;
+    options.is_asleep = kind.is_asleep;
     options.round_trips = 10;
     options.rounds = 2;
     options.kernels = &kernels;

@@ -332,10 +332,13 @@ absl::StatusOr<Report> RunMessages(const Options& asked) {
     const char* name;
     bench::Placement placement;
     int64_t round_trips;
+    bool is_asleep = false;
   };
   constexpr Kind kKinds[] = {{"threads", bench::Placement::kThreads, 10000},
                              {"processes", bench::Placement::kProcesses, 10000},
-                             {"processes_one_core", bench::Placement::kProcessesOneCore, 500}};
+                             {"processes_one_core", bench::Placement::kProcessesOneCore, 500},
+                             {"threads_asleep", bench::Placement::kThreads, 50, true},
+                             {"processes_asleep", bench::Placement::kProcesses, 50, true}};
   const std::regex pattern(filter);
   const kernels::KernelRegistry kernels = kernels::CpuKernels();
   Report report;
@@ -345,8 +348,10 @@ absl::StatusOr<Report> RunMessages(const Options& asked) {
       if (!std::regex_search(name, pattern)) continue;
       bench::MessagesBenchOptions options;
       options.placement = kind.placement;
+      options.is_asleep = kind.is_asleep;
       options.num_bytes = num_bytes;
-      options.round_trips = num_bytes > 8 ? kind.round_trips / 20 : kind.round_trips;
+      const bool is_fewer = num_bytes > 8 && !kind.is_asleep;
+      options.round_trips = is_fewer ? kind.round_trips / 20 : kind.round_trips;
       options.kernels = &kernels;
       ASSIGN_OR_RETURN(const double us, bench::MeasureMessages(options));
       report.metrics.push_back({name, us, "us"});
