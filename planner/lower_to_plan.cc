@@ -133,6 +133,7 @@ class Lowering {
   bool CanBucket(NodeId id) const;
   absl::Status FormBuckets();
   absl::Status NumberCollectives();
+  graph::OpCost CostOf(const KernelPlan& spec) const;
   uint32_t KernelIndex(const KernelPlan& spec);
 
   const Node& ProducerOf(ValueId value) const { return graph_.node(graph_.value(value).producer); }
@@ -412,6 +413,29 @@ absl::Status Lowering::NumberCollectives() {
   return absl::OkStatus();
 }
 
+// The work of a kernel, feed or fetch on its tiles.
+graph::OpCost Lowering::CostOf(const KernelPlan& spec) const {
+  std::vector<TensorType> operands;
+  std::vector<TensorType> results;
+  for (const TilePlan& tile : spec.inputs) operands.push_back({tile.dtype, tile.shape});
+  for (const TilePlan& tile : spec.outputs) results.push_back({tile.dtype, tile.shape});
+  const graph::Op* op = ops_.Find(spec.op);
+  if (op != nullptr) {
+    graph::OpCost cost = op->Cost({spec.attributes, operands, results});
+    // A sum that the kernel keeps itself is read, too.
+    for (size_t i = 0; spec.accumulate && spec.op != "accumulate" && i < results.size(); ++i) {
+      cost.bytes += static_cast<double>(results[i].num_bytes());
+    }
+    return cost;
+  }
+  // Copies between a tile and what has no tile: a fed or fetched tensor, the parts of a packed one.
+  graph::OpCost copy;
+  for (const TensorType& type : operands) copy.bytes += static_cast<double>(type.num_bytes());
+  for (const TensorType& type : results) copy.bytes += static_cast<double>(type.num_bytes());
+  if (operands.empty() || results.empty()) copy.bytes *= 2;
+  return copy;
+}
+
 uint32_t Lowering::KernelIndex(const KernelPlan& spec) {
   std::string key = spec.op;
   for (const TilePlan& tile : spec.inputs) absl::StrAppend(&key, ToString(tile.shape));
@@ -525,21 +549,10 @@ void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, Kerne
   actor.outputs = std::move(outputs);
   const LowerOptions& options = shared_.options_;
   if (!spec.op.empty()) {
-    double bytes = 0;
-    for (const TilePlan& tile : spec.inputs) bytes += static_cast<double>(tile.num_bytes());
-    for (const TilePlan& tile : spec.outputs) bytes += static_cast<double>(tile.num_bytes());
-    actor.predicted_s = bytes / options.bytes_per_s;
-    if (kind == ActorKind::kKernel) {
-      actor.scratch_bytes = options.kernels.workspace_bytes(spec);
-      if (const graph::Op* op = shared_.ops_.Find(spec.op)) {
-        std::vector<TensorType> operands;
-        std::vector<TensorType> results;
-        for (const TilePlan& tile : spec.inputs) operands.push_back({tile.dtype, tile.shape});
-        for (const TilePlan& tile : spec.outputs) results.push_back({tile.dtype, tile.shape});
-        const double flops = op->Cost({spec.attributes, operands, results}).flops;
-        actor.predicted_s = std::max(actor.predicted_s, flops / options.flops_per_s);
-      }
-    }
+    if (kind == ActorKind::kKernel) actor.scratch_bytes = options.kernels.workspace_bytes(spec);
+    const graph::OpCost cost = shared_.CostOf(spec);
+    actor.predicted_s =
+        std::max(cost.bytes / options.bytes_per_s, cost.flops / options.flops_per_s);
     actor.plan.kernel = shared_.KernelIndex(spec);
   }
   program_.phase(phase).actors.push_back(std::move(actor));

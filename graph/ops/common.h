@@ -93,6 +93,13 @@ TensorFactors AddTouched(ShardingRule& rule, absl::Span<const int64_t> shape,
 
 // --- Costs ---------------------------------------------------------------------------------------
 
+// Flops are additions, multiplications, comparisons and conversions; a division or a square root
+// counts 4, an exponential or a logarithm 8, sine, cosine and tanh 10. What a kernel computes again
+// in a second pass over its operands counts again.
+
+// Of one random word: its share of a Philox block, ten rounds of 8 operations for 4 words.
+inline constexpr double kFlopsPerDraw = 20;
+
 // `flops` for each of `elements` and the bytes of every operand and result.
 OpCost CostOf(const OpContext& context, double flops, int64_t elements);
 

@@ -350,14 +350,5 @@ TEST(OpsTest, StatementTypesCompleteAttributes) {
   EXPECT_EQ(attributes.GetDType("dtype", DType::kF32), DType::kF64);
 }
 
-TEST(OpsTest, CountWork) {
-  const OpRegistry ops = BuiltinOps();
-  const std::vector<TensorType> operands = {F({8, 16}), F({16, 32})};
-  const std::vector<TensorType> results = {F({8, 32})};
-  const OpCost cost = ops.Find("matmul")->Cost({{}, operands, results});
-  EXPECT_EQ(cost.flops, 2.0 * 8 * 16 * 32);
-  EXPECT_EQ(cost.bytes, 4.0 * (8 * 16 + 16 * 32 + 8 * 32));
-}
-
 }  // namespace
 }  // namespace penstock::graph
