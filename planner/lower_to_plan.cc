@@ -135,6 +135,7 @@ class Lowering {
   absl::Status NumberCollectives();
   graph::OpCost CostOf(const KernelPlan& spec) const;
   uint32_t KernelIndex(const KernelPlan& spec);
+  absl::Status CheckKernels() const;
 
   const Node& ProducerOf(ValueId value) const { return graph_.node(graph_.value(value).producer); }
   const NodePhase& PhaseOf(ValueId value) const { return phases_[graph_.value(value).producer]; }
@@ -451,6 +452,30 @@ uint32_t Lowering::KernelIndex(const KernelPlan& spec) {
   return candidates.back();
 }
 
+// That every operator runs on these element types; an error names the first node that does not.
+absl::Status Lowering::CheckKernels() const {
+  for (uint32_t k = 0; k < plan_.kernels.size(); ++k) {
+    const KernelPlan& kernel = plan_.kernels[k];
+    if (kernel.op == "feed" || kernel.op == "fetch") continue;
+    const absl::Status status = options_.kernels.check_kernel(kernel);
+    if (status.ok()) continue;
+    for (const DevicePlan& device : plan_.devices) {
+      for (const ActorPlan& actor : device.actors) {
+        if (actor.kernel != k) continue;
+        const ValueId value = graph_.FindValue(actor.name);
+        std::string where;
+        if (value != kNoValue && ProducerOf(value).location.line > 0) {
+          const graph::SourceLocation& place = ProducerOf(value).location;
+          where = absl::StrCat(place.file, ":", place.line, ":", place.column, ": ");
+        }
+        return absl::Status(status.code(),
+                            absl::StrCat(where, "%", actor.name, ": ", status.message()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Plan> Lowering::Run() {
   RETURN_IF_ERROR(Analyse());
   plan_.name = graph_.name();
@@ -491,12 +516,7 @@ absl::StatusOr<Plan> Lowering::Run() {
       plan_.devices.push_back(std::move(device));
     }
   }
-  for (const KernelPlan& kernel : plan_.kernels) {
-    if (kernel.op == "feed" || kernel.op == "fetch") continue;
-    if (options_.kernels.has_kernel(kernel.op)) continue;
-    return absl::UnimplementedError(
-        absl::StrCat("the device has no kernel for the operator ", kernel.op));
-  }
+  RETURN_IF_ERROR(CheckKernels());
   for (const DevicePlan& device : plan_.devices) {
     double seconds = 0;
     for (const PhasePlan& phase : device.phases) {

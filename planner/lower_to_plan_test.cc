@@ -224,5 +224,21 @@ TEST_F(LowerToPlanTest, APolicyIsNeeded) {
   EXPECT_THAT(std::string(plan.status().message()), HasSubstr("policy"));
 }
 
+TEST_F(LowerToPlanTest, ATypeWithoutAKernelIsNamedWithItsPlace) {
+  planner::CompileOptions options;
+  options.policies = &policies_;
+  options.kernels = kernels::TraitsOf(kernels_, 1);
+  const absl::Status status = planner::Compile(ops_, MustParse(R"(graph g {
+  %x = input : bf16[4]
+  %y = reshape(%x) {shape=[2, 2]} : bf16[2, 2]
+  %z = add(%y, %y) : bf16[2, 2]
+  return %z
+})"),
+                                               options)
+                                  .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(status.message(), "test.pst:4:3: %z: the cpu has no kernel for add on bf16");
+}
+
 }  // namespace
 }  // namespace penstock::planner

@@ -39,8 +39,10 @@ absl::Status Invalid(const Parts&... parts) {
 // "operand 1 f32[12, 4]".
 std::string Describe(const OpContext& context, int operand);
 
-// The dtype of the operand is a float; an integer; the same as that of operand `other`.
+// The dtype of the operand is a float; an integer; one of those; the same as that of operand
+// `other`.
 absl::Status CheckFloat(const OpContext& context, int operand);
+absl::Status CheckNumber(const OpContext& context, int operand);
 absl::Status CheckInteger(const OpContext& context, int operand);
 absl::Status CheckSameDType(const OpContext& context, int operand, int other);
 

@@ -82,7 +82,7 @@ class EinsumOp : public Op {
                      context.operands.size());
     }
     for (int i = 0; i < static_cast<int>(context.operands.size()); ++i) {
-      RETURN_IF_ERROR(CheckFloat(context, i));
+      RETURN_IF_ERROR(CheckNumber(context, i));
       RETURN_IF_ERROR(CheckSameDType(context, i, 0));
       RETURN_IF_ERROR(CheckRank(context, i, static_cast<int>(equation.operands[i].size())));
     }
