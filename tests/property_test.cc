@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -70,6 +72,10 @@ double Element(const Tensor& tensor, int64_t i) {
       return tensor.As<float>()[i];
     case DType::kF64:
       return tensor.As<double>()[i];
+    case DType::kI8:
+      return tensor.As<int8_t>()[i];
+    case DType::kU8:
+      return tensor.As<uint8_t>()[i];
     case DType::kI32:
       return tensor.As<int32_t>()[i];
     case DType::kI64:
@@ -88,16 +94,30 @@ bool IsFinite(const Tensor& tensor) {
   return true;
 }
 
+// The first integer or bool that is not the same, to the bit.
+std::optional<std::string> ExactDifference(const Tensor& got, const Tensor& want) {
+  const auto* got_bytes = static_cast<const std::byte*>(got.data());
+  const auto* want_bytes = static_cast<const std::byte*>(want.data());
+  const size_t size = ByteSize(want.dtype());
+  for (int64_t i = 0; i < want.num_elements(); ++i) {
+    if (std::memcmp(got_bytes + i * size, want_bytes + i * size, size) == 0) continue;
+    return StrCat("element ", i, " of ", ToString(want.type()), " is ", Element(got, i),
+                  " instead of ", Element(want, i), ", which is to be exact");
+  }
+  return std::nullopt;
+}
+
 // What differs, in words; floats may differ by `tolerance` times the largest magnitude.
 std::optional<std::string> Difference(const Tensor& got, const Tensor& want, double tolerance) {
   if (got.type() != want.type()) {
     return StrCat("is ", ToString(got.type()), " instead of ", ToString(want.type()));
   }
+  if (!IsFloat(want.dtype())) return ExactDifference(got, want);
   double scale = 1;
   for (int64_t i = 0; i < want.num_elements(); ++i) {
     scale = std::max(scale, std::abs(Element(want, i)));
   }
-  const double allowed = IsFloat(want.dtype()) ? tolerance * scale : 0;
+  const double allowed = tolerance * scale;
   int64_t worst = -1;
   double worst_by = allowed;
   for (int64_t i = 0; i < want.num_elements(); ++i) {
@@ -368,15 +388,22 @@ TEST_P(ProcessesPropertyTest, RandomProgramsGiveTheValuesOfOneDevice) {
   CheckCases(GetParam() * kEveryForProcesses, kProcessShards * kEveryForProcesses, &processes);
 }
 
-// Counts by operator. Of a program as written and, for what the planner makes, of its lowered graph
-// and of the plan.
+// Counts by operator and by element type. Of a program as written and, for what the planner makes,
+// of its lowered graph and of the plan.
 std::map<std::string, int> CountCase(const Registries& registries, const RandomCase& test) {
   std::map<std::string, int> counts;
   const auto count_live = [&](const Graph& graph, bool is_lowered) {
     const std::vector<bool> is_live = LiveNodes(graph);
     for (NodeId id = 0; id < graph.num_nodes(); ++id) {
       const std::string op(graph.node(id).op->name());
-      if (is_live[id] && (!is_lowered || IsRedistribution(op))) ++counts[op];
+      if (!is_live[id] || (is_lowered && !IsRedistribution(op))) continue;
+      ++counts[op];
+      for (graph::ValueId result : graph.node(id).results) {
+        const DType dtype = graph.value(result).type.dtype;
+        ++counts[std::string(Name(dtype))];
+        if (op == "matmul" && IsInteger(dtype)) ++counts["integer matmul"];
+        if (op == "all_reduce" && IsInteger(dtype)) ++counts["integer all_reduce"];
+      }
     }
   };
   count_live(test.graph, /*is_lowered=*/false);
@@ -409,6 +436,11 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
     for (const auto& [op, count] : CountCase(registries, *test)) counts[op] += count;
   }
   std::vector<std::string> names = {"pack", "unpack"};  // kernels alone
+  for (const char* name : {"integer matmul", "integer all_reduce"}) names.emplace_back(name);
+  for (DType dtype :
+       {DType::kF32, DType::kF64, DType::kI8, DType::kU8, DType::kI32, DType::kI64, DType::kBool}) {
+    names.emplace_back(Name(dtype));
+  }
   for (std::string_view op : registries.ops.Names()) names.emplace_back(op);
   for (const std::string& op : names) EXPECT_GE(counts[op], kMinOccurrences) << op;
 }

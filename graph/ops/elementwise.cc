@@ -53,7 +53,7 @@ class BinaryOp : public Op {
   }
   ShardingRule Rule(const OpContext& context) const override {
     ShardingRule rule = ShardingRule::Elementwise(context.operands, context.results);
-    rule.linear = def_.linear;
+    if (!def_.rounds_integers || IsFloat(context.operands[0].dtype)) rule.linear = def_.linear;
     return rule;
   }
   PropagationPriority propagation_priority() const override { return PropagationPriority::kFirst; }
