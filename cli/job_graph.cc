@@ -13,6 +13,7 @@
 #include "graph/training.h"
 #include "graph/verify.h"
 #include "kernels/kernel.h"
+#include "planner/select_mesh.h"
 #include "planner/stages.h"
 #include "planner/strategy.h"
 
@@ -27,6 +28,7 @@ absl::StatusOr<graph::Graph> ReadForwardGraph(const Registries& registries,
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, graph::kMaxTextBytes));
   ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(text, path, registries.ops));
   RETURN_IF_ERROR(graph::VerifyGraph(graph));
+  RETURN_IF_ERROR(planner::SelectMesh(graph));
   for (const graph::Node& node : graph.nodes()) {
     if (node.stage > 0) {
       return absl::InvalidArgumentError(

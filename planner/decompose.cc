@@ -10,6 +10,7 @@
 #include "graph/builder.h"
 #include "planner/execution_sharding.h"
 #include "planner/propagate.h"
+#include "planner/select_mesh.h"
 
 namespace penstock::planner {
 namespace {
@@ -53,6 +54,7 @@ std::optional<int> SplitFactor(const Graph& graph, const Node& node) {
 }  // namespace
 
 absl::Status DecomposeSplitFactors(const graph::OpRegistry& ops, Graph& graph) {
+  RETURN_IF_ERROR(SelectMesh(graph));
   if (graph.meshes().empty()) return absl::OkStatus();
   std::vector<std::optional<int>> factors(graph.num_nodes());
   bool any = false;
