@@ -15,10 +15,12 @@
 #include "base/status_macros.h"
 #include "planner/collective_choice.h"
 #include "planner/communication.h"
+#include "planner/communication_cost.h"
 #include "planner/device_program.h"
 #include "planner/execution_sharding.h"
 #include "planner/memory.h"
 #include "planner/phases.h"
+#include "planner/predict_step.h"
 
 namespace penstock::planner {
 namespace {
@@ -129,7 +131,7 @@ class Lowering {
   friend class DeviceLowering;
 
   absl::Status Analyse();
-  void NumberTransfers();
+  absl::Status NumberTransfers();
   bool CanBucket(NodeId id) const;
   absl::Status FormBuckets();
   absl::Status NumberCollectives();
@@ -272,12 +274,16 @@ absl::Status Lowering::Analyse() {
   return absl::OkStatus();
 }
 
-void Lowering::NumberTransfers() {
+absl::Status Lowering::NumberTransfers() {
   for (const auto& [value, stages] : remote_readers_) {
     const int source = PhaseOf(value).stage;
+    const graph::Value& v = graph_.value(value);
+    const Sharding sharding = ClosedSharding(mesh_, v);
     for (int stage : stages) {
       for (uint32_t d = 0; d < devices_per_stage_; ++d) {
+        ASSIGN_OR_RETURN(const TilePlan tile, TileOf(mesh_, sharding, v.type, d));
         TransferPlan transfer;
+        transfer.num_bytes = tile.num_bytes();
         transfer.channel = plan_.num_channels++;
         transfer.source = source * devices_per_stage_ + d;
         transfer.destination = stage * devices_per_stage_ + d;
@@ -287,6 +293,7 @@ void Lowering::NumberTransfers() {
       }
     }
   }
+  return absl::OkStatus();
 }
 
 // A sum over devices of a gradient that is complete when its term is made, that only the update
@@ -504,7 +511,7 @@ absl::StatusOr<Plan> Lowering::Run() {
     const graph::Value& value = graph_.value(ret.value);
     plan_.fetches.push_back({value.name, value.type, 0});
   }
-  NumberTransfers();
+  RETURN_IF_ERROR(NumberTransfers());
   RETURN_IF_ERROR(FormBuckets());
   RETURN_IF_ERROR(NumberCollectives());
   for (int stage = 0; stage < num_stages_; ++stage) {
@@ -517,13 +524,7 @@ absl::StatusOr<Plan> Lowering::Run() {
     }
   }
   RETURN_IF_ERROR(CheckKernels());
-  for (const DevicePlan& device : plan_.devices) {
-    double seconds = 0;
-    for (const PhasePlan& phase : device.phases) {
-      seconds += phase.predicted_s * (phase.per_microbatch ? plan_.num_microbatches : 1);
-    }
-    plan_.predicted_step_s = std::max(plan_.predicted_step_s, seconds);
-  }
+  plan_.predicted_step_s = PredictStepSeconds(plan_);
   return std::move(plan_);
 }
 
@@ -574,6 +575,10 @@ void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, Kerne
     actor.predicted_s =
         std::max(cost.bytes / options.bytes_per_s, cost.flops / options.flops_per_s);
     actor.plan.kernel = shared_.KernelIndex(spec);
+  } else if (kind == ActorKind::kCollective) {
+    actor.predicted_s = CollectiveSeconds(shared_.plan_.collectives[target], options.link);
+  } else {
+    actor.predicted_s = TransferSeconds(shared_.plan_.transfers[target].num_bytes, options.link);
   }
   program_.phase(phase).actors.push_back(std::move(actor));
 }
@@ -659,11 +664,9 @@ absl::Status DeviceLowering::AddSends(ValueId value) {
   const auto readers = shared_.remote_readers_.find(value);
   if (readers == shared_.remote_readers_.end()) return absl::OkStatus();
   const bool per_microbatch = shared_.IsMadeOften(value);
-  ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
   for (int stage : readers->second) {
     const std::string name = absl::StrCat("send ", graph_.value(value).name);
     const uint32_t transfer = shared_.transfers_.at({value, stage, mesh_device_});
-    shared_.plan_.transfers[transfer].num_bytes = tile.num_bytes();
     const int phase = FloatingPhase(name, per_microbatch);
     AddActor(phase, ActorKind::kSend, name, {}, transfer, {storage_.at(shared_.RootOf(value))}, {});
   }
