@@ -21,6 +21,7 @@
 
 #include "actors/cluster/cluster.h"
 #include "actors/session.h"
+#include "base/counted.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/text.h"
@@ -114,7 +115,7 @@ absl::StatusOr<planner::Plan> CompileFile(const Environment& environment, const 
   const auto needed = static_cast<int64_t>(plan.devices.size());
   if (options.devices != 0 && options.devices < needed) {
     return absl::InvalidArgumentError(StrCat("--devices ", options.devices, ": ", options.file,
-                                             " is laid out over ", needed, " devices"));
+                                             " is laid out over ", Counted(needed, "device")));
   }
   // What runs is what a file would hold.
   ASSIGN_OR_RETURN(const std::string bytes, planner::PlanToBytes(plan));
@@ -174,8 +175,8 @@ absl::Status Eval(const Environment& environment, const Options& options) {
   std::unique_ptr<actors::Cluster> cluster;
   if (options.processes > static_cast<int64_t>(plan.devices.size())) {
     return absl::InvalidArgumentError(StrCat("--procs ", options.processes, ": the graph has ",
-                                             plan.devices.size(),
-                                             " devices, and each process needs one at least"));
+                                             Counted(plan.devices.size(), "device"),
+                                             ", and each process needs one at least"));
   }
   if (options.processes > 1) {
     ASSIGN_OR_RETURN(cluster, StartProcesses(environment, options.processes, ""));

@@ -90,10 +90,11 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
   ASSIGN_OR_RETURN(const auto dumps, ParseDumps(environment.registries.ops, options.dumps));
+  RETURN_IF_ERROR(CheckWritable(options.output));
   ASSIGN_OR_RETURN(Job job, ReadJob(options.job, options.overrides));
   if (!options.strategy.empty()) {
     job.parallel.strategy = options.strategy;
-    job.locations["parallel.strategy"] = "--strategy";
+    job.locations["parallel.strategy"] = StrCat("--strategy ", options.strategy);
   }
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(environment.registries, job));
   std::string explanation = SummarizeJob(graph);

@@ -32,6 +32,7 @@
 #include "actors/run_steps.h"
 #include "actors/session.h"
 #include "actors/trace.h"
+#include "base/counted.h"
 #include "base/device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -96,11 +97,11 @@ absl::StatusOr<Job> ReadOptions(const Options& options) {
   }
   if (options.devices.has_value()) {
     job.cluster.devices = *options.devices;
-    job.locations["cluster.devices"] = "--devices";
+    job.locations["cluster.devices"] = StrCat("--devices ", *options.devices);
   }
   if (options.processes.has_value()) {
     job.cluster.processes = *options.processes;
-    job.locations["cluster.processes"] = "--procs";
+    job.locations["cluster.processes"] = StrCat("--procs ", *options.processes);
   }
   return job;
 }
@@ -110,9 +111,10 @@ absl::StatusOr<Program> LoadPlan(const std::string& file, const Job& job) {
   ASSIGN_OR_RETURN(program.plan, planner::ReadPlan(file));
   const auto devices = static_cast<int64_t>(program.plan.devices.size());
   if (job.cluster.devices.has_value() && *job.cluster.devices != devices) {
-    return AtKey(job, {"cluster.devices"},
-                 absl::InvalidArgumentError(StrCat(file, " is a plan for ", devices,
-                                                   " devices, not ", *job.cluster.devices)));
+    return AtKey(
+        job, {"cluster.devices"},
+        absl::InvalidArgumentError(StrCat(file, " is a plan for ", Counted(devices, "device"),
+                                          ", not ", *job.cluster.devices)));
   }
   return program;
 }
@@ -137,13 +139,15 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
   int64_t count = job.cluster.processes;
   if (count > num_devices && options.processes.has_value()) {
     return AtKey(job, {"cluster.processes"},
-                 absl::InvalidArgumentError(StrCat(count, " processes for ", num_devices,
-                                                   " devices: each needs one at least")));
+                 absl::InvalidArgumentError(StrCat(Counted(count, "process", "es"), " for ",
+                                                   Counted(num_devices, "device"),
+                                                   ": each process needs one at least")));
   }
   if (count > num_devices) {
     // The job was written for more devices than it is run on.
-    environment.err << "note: " << num_devices << " of cluster.processes = " << count
-                    << " processes have a device" << std::endl;
+    environment.err << "note: of cluster.processes = " << count << ", "
+                    << Counted(num_devices, "process", "es") << " with a device each are started"
+                    << std::endl;
     count = num_devices;
   }
   if (count == 1 && options.listen.empty()) return nullptr;
@@ -219,7 +223,6 @@ absl::Status CheckTrains(const planner::Plan& plan) {
 // Writes NAME.npy of every state as it is before the first step.
 absl::Status DumpStates(const std::string& folder, const actors::Session& session) {
   if (folder.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(CreateFolder(folder));
   for (const planner::StatePlan& state : session.plan().states) {
     ASSIGN_OR_RETURN(const Tensor tensor, session.Fetch(state.name));
     RETURN_IF_ERROR(WriteNpy(StrCat(folder, "/", state.name, ".npy"), tensor));
@@ -394,8 +397,23 @@ absl::Status UseParameters(const Environment& environment, const Job& job, const
   return absl::OkStatus();
 }
 
+// A run does not end in the loss of what it was for.
+absl::Status CheckOutputs(const Options& options) {
+  for (const auto& [name, path] :
+       {std::pair("--trace", &options.trace), std::pair("--svg", &options.svg),
+        std::pair("--report", &options.report)}) {
+    const absl::Status status = CheckWritable(*path);
+    if (!status.ok()) {
+      return absl::Status(status.code(), StrCat(name, " ", ToStd(status.message())));
+    }
+  }
+  if (options.dump.empty()) return absl::OkStatus();
+  return CreateFolder(options.dump);
+}
+
 absl::Status Run(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const Job job, ReadOptions(options));
+  RETURN_IF_ERROR(CheckOutputs(options));
   ASSIGN_OR_RETURN(Program program, GetProgram(environment.registries, options, job));
   RETURN_IF_ERROR(CheckTrains(program.plan));
   ASSIGN_OR_RETURN(const StepFeeds::Sizes sizes, StepFeeds::TextSizes(program.plan));

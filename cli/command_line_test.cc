@@ -15,6 +15,7 @@
 #include "nlohmann/json.hpp"
 
 #include "base/strings.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock::cli {
 namespace {
@@ -33,15 +34,9 @@ struct Outcome {
 class CommandLineTest : public ::testing::Test {
  protected:
   CommandLineTest() : registries_(BuiltinRegistries()) {
-    folder_ =
-        fs::path(::testing::TempDir()) /
-        StrCat("penstock_cli_", ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
     Write("text.txt", Text());
     Write("job.toml", Job());
   }
-  ~CommandLineTest() override { fs::remove_all(folder_); }
 
   Outcome Call(std::vector<std::string> arguments) const {
     std::ostringstream out;
@@ -92,7 +87,8 @@ class CommandLineTest : public ::testing::Test {
   }
 
   Registries registries_;
-  fs::path folder_;
+  const testing::TempFolder temp_;
+  const fs::path folder_ = temp_.path();
 };
 
 TEST_F(CommandLineTest, HelpIsAnswered) {
@@ -118,7 +114,7 @@ TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
       {{"run", folder_.string()}, "is a folder"},
       {{"run", job, "--steps", "3"}, "--steps"},
       {{"run", job, "--devices", "0"}, "--devices"},
-      {{"run", job, "--procs", "2"}, "--procs: 2 processes"},
+      {{"run", job, "--procs", "2"}, "penstock: --procs 2: 2 processes for 1 device: "},
       {{"run", job, "--set", "train.stepz=5"}, "did you mean 'train.steps'?"},
       {{"run", job, "--set", "train.steps=x"}, "--set train.steps=x"},
       {{"run", job, "--set", "train.steps=-1"}, "out of range"},
@@ -135,7 +131,7 @@ TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
       {{"run", job, "--set", "model.context=100000"}, "need at least"},
       {{"run", Write("bad.toml", "[train]\nstepz = 3\n")}, "bad.toml:2:1: "},
       {{"run", Write("bad.plan", "this is no plan")}, "bad.plan"},
-      {{"plan", job, "--strategy", "dp=7"}, "--strategy: "},
+      {{"plan", job, "--strategy", "dp=7"}, "penstock: --strategy dp=7: dp = 7 does not divide"},
       {{"show", Path("none.plan")}, "none.plan"},
       {{"opt", bad_graph, "--pass", "verify"}, "bad.pst:2:8: "},
       {{"opt", bad_graph}, "bad.pst:2:8: "},
@@ -148,6 +144,7 @@ TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
     const Outcome outcome = Call(test.arguments);
     const std::string call = StrJoin(test.arguments, " ");
     EXPECT_EQ(outcome.status, 2) << call << "\n" << outcome.err;
+    EXPECT_THAT(outcome.err, ::testing::ContainsRegex("(^|\n)penstock: ")) << call;
     EXPECT_THAT(outcome.err, HasSubstr(test.message)) << call;
     EXPECT_EQ(outcome.out, "") << call;
   }
@@ -204,7 +201,7 @@ TEST_F(CommandLineTest, APlanForAnotherGraphIsStatusTwo) {
   // What the plan was not compiled for.
   const Outcome devices = Call({"run", path, "--devices", "3"});
   EXPECT_EQ(devices.status, 2);
-  EXPECT_THAT(devices.err, HasSubstr("is a plan for 1 devices, not 3"));
+  EXPECT_THAT(devices.err, HasSubstr("penstock: --devices 3: "));
   const Outcome model = Call({"run", path, "--set", "model.layers=3"});
   EXPECT_EQ(model.status, 2) << model.err;
   EXPECT_THAT(model.err, HasSubstr("model.layers"));
@@ -212,7 +209,7 @@ TEST_F(CommandLineTest, APlanForAnotherGraphIsStatusTwo) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--set", "model.layers=3"}, "job.plan is a plan for another graph"},
       {{"--set", "train.learning_rate=0.125"}, "job.plan is a plan for another graph"},
-      {{"--devices", "2"}, "is a plan for 1 devices, not 2"},
+      {{"--devices", "2"}, "is a plan for 1 device, not 2"},
       {{"--set", "parallel.strategy=\"dp=2\""}, "with parallel.strategy = dp=1,tp=1,pp=1, not dp"},
       {{"--set", "parallel.microbatches=2"}, "compiled with parallel.microbatches = 1, not 2"},
       {{"--set", "parallel.schedule=\"gpipe\""}, "with parallel.schedule = 1f1b, not gpipe"},
@@ -233,6 +230,62 @@ TEST_F(CommandLineTest, APlanThatDoesNotFitNamesDeviceNeedAndRoom) {
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err,
               ::testing::ContainsRegex("device 0 needs [0-9]+ bytes, available are [0-9]+ of the"));
+}
+
+TEST_F(CommandLineTest, WhatCannotBeWrittenIsSaidBeforeTraining) {
+  const std::string job = Path("job.toml");
+  const std::string nowhere = Path("nowhere/file");
+  for (const std::string option : {"--trace", "--svg", "--report"}) {
+    const Outcome missing = Call({"run", job, option, nowhere, "--json"});
+    EXPECT_EQ(missing.status, 2) << option;
+    EXPECT_THAT(missing.err, StartsWith(StrCat("penstock: ", option, " ", nowhere,
+                                               ": there is no folder ", Path("nowhere"))));
+    EXPECT_EQ(missing.out, "") << "a step was run";
+    const Outcome folder = Call({"run", job, option, folder_.string(), "--json"});
+    EXPECT_EQ(folder.status, 2) << option;
+    EXPECT_THAT(folder.err, HasSubstr(": is a folder"));
+    EXPECT_EQ(folder.out, "");
+  }
+  const Outcome dump = Call({"run", job, "--dump", Path("text.txt"), "--json"});
+  EXPECT_EQ(dump.status, 2);
+  EXPECT_EQ(dump.out, "");
+  EXPECT_EQ(Call({"plan", job, "-o", nowhere}).status, 2);
+}
+
+TEST_F(CommandLineTest, MicrobatchesThatDoNotFitAreToBlame) {
+  const std::string job =
+      Write("mb.toml", Job() + "[parallel]\nstrategy = \"dp=2\"\nmicrobatches = 3\n");
+  const Outcome outcome = Call({"plan", job});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err,
+              HasSubstr("mb.toml:20:16: dp = 2 times microbatches = 3 does not divide batch = 8"));
+  const Outcome automatic = Call({"plan", job, "--strategy", "auto"});
+  EXPECT_EQ(automatic.status, 2);
+  EXPECT_THAT(automatic.err, HasSubstr("mb.toml:20:16: "));
+  // The strategy is to blame where no number of micro-batches helps.
+  EXPECT_THAT(Call({"plan", job, "--strategy", "dp=3"}).err,
+              HasSubstr("--strategy dp=3: dp = 3 does not divide batch = 8"));
+}
+
+TEST_F(CommandLineTest, ATypeWithoutAKernelIsNamedWithItsPlace) {
+  const std::string file = Write("bf16.pst",
+                                 "graph g {\n  %x = input : bf16[4]\n"
+                                 "  %y = add(%x, %x) : bf16[4]\n  return %y\n}\n");
+  const Outcome outcome = Call({"eval", file});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("bf16.pst:3:3: %y: the cpu has no kernel for add on bf16"));
+}
+
+TEST_F(CommandLineTest, OneIsNotSeveral) {
+  const Outcome plan = Call({"plan", Path("job.toml"), "-o", Path("job.plan")});
+  EXPECT_THAT(plan.out, HasSubstr("1 micro-batch, 1 stage"));
+  EXPECT_THAT(plan.out, HasSubstr("1 device, "));
+  const Outcome show = Call({"show", Path("job.plan")});
+  EXPECT_THAT(show.out, HasSubstr("1 micro-batch a step"));
+  EXPECT_THAT(show.out, HasSubstr("1 device in 1 stage, "));
+  const Outcome devices =
+      Call({"run", Path("job.toml"), "--set", "parallel.strategy=\"dp=1\"", "--devices", "2"});
+  EXPECT_THAT(devices.err, HasSubstr("needs 1 device;"));
 }
 
 TEST_F(CommandLineTest, ListsNames) {

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "base/strings.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock::cli {
 namespace {
@@ -136,20 +137,14 @@ TEST(DataTest, ValidationWindowsAreFixedAndInside) {
 
 class FolderTest : public ::testing::Test {
  protected:
-  FolderTest() {
-    folder_ =
-        fs::path(::testing::TempDir()) /
-        StrCat("penstock_data_", ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_ / "sub");
-  }
-  ~FolderTest() override { fs::remove_all(folder_); }
+  FolderTest() { fs::create_directories(folder_ / "sub"); }
 
   void Write(const std::string& name, const std::string& text) {
     std::ofstream(folder_ / name, std::ios::binary) << text;
   }
 
-  fs::path folder_;
+  const testing::TempFolder temp_;
+  const fs::path folder_ = temp_.path();
 };
 
 TEST_F(FolderTest, FilesAreSortedAndSymbolicLinksSkipped) {

@@ -79,6 +79,10 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   CLI::App app(kDescription, "penstock");
   app.footer(kFooter);
   app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return StrCat("penstock: ", std::string(error.what()),
+                  "\nRun with --help for more information.\n");
+  });
   app.get_formatter()->column_width(36);
   Action action;
   AddRunCommand(app, environment, &action);

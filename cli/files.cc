@@ -1,5 +1,7 @@
 #include "cli/files.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -26,6 +28,24 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_byt
   }
   if (stream.bad()) return absl::InvalidArgumentError(StrCat(path, ": cannot be read"));
   return text;
+}
+
+absl::Status CheckWritable(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(StrCat(path, ": is a folder"));
+  }
+  const bool exists = std::filesystem::exists(path, error);
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  if (!exists && !std::filesystem::is_directory(folder, error)) {
+    return absl::InvalidArgumentError(StrCat(path, ": there is no folder ", folder));
+  }
+  if (access(exists ? path.c_str() : folder.c_str(), exists ? W_OK : W_OK | X_OK) != 0) {
+    return absl::InvalidArgumentError(StrCat(path, ": cannot be written"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WriteTextFile(const std::string& path, std::string_view text) {

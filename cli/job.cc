@@ -166,7 +166,10 @@ const std::vector<Key>& Keys() {
   static const auto* const keys = new std::vector<Key>{
       {"model.name", "\"gpt\": a model or a preset (penstock list models|presets)",
        String([](Job& j) { return &j.model.name; })},
-      {"model.file", "none: a graph in the text format that returns a scalar loss", SetModelFile},
+      {"model.file",
+       "none: a graph in the text format that returns a scalar loss; instead of all other model "
+       "keys",
+       SetModelFile},
       {"model.layers", "the model's: blocks",
        Integer([](Job& j) { return &j.model.layers; }, 1, graph::kMaxLayers)},
       {"model.width", "the model's: features of the residual stream",
@@ -356,6 +359,19 @@ std::vector<std::string_view> Sections() {
   return sections;
 }
 
+// A graph in a file is a model of its own: the keys of a built-in one would be without effect.
+absl::Status CheckModelKeys(const Job& job) {
+  const auto file = job.locations.find("model.file");
+  if (file == job.locations.end()) return absl::OkStatus();
+  for (const auto& [key, place] : job.locations) {
+    if (key == "model.file" || key.substr(0, 6) != "model.") continue;
+    return absl::InvalidArgumentError(
+        StrCat(place, ": ", key, " does not go with model.file (", file->second,
+               "), a graph that is as it is written: expected one of the two"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Job> ParseJob(std::string_view text, std::string_view file, std::string_view folder,
@@ -390,6 +406,7 @@ absl::StatusOr<Job> ParseJob(std::string_view text, std::string_view file, std::
   for (const std::string& assignment : overrides) {
     RETURN_IF_ERROR(ApplyOverride(assignment, job));
   }
+  RETURN_IF_ERROR(CheckModelKeys(job));
   return job;
 }
 

@@ -29,7 +29,7 @@ namespace penstock::cli {
 struct Job {
   struct Model {
     std::string name = "gpt";  // a model or a preset
-    std::string file;          // a graph in the text format instead; not empty: name is unused
+    std::string file;          // a graph in the text format instead; no other key goes with it
     // What the job sets itself; the rest is the model's or preset's.
     std::optional<int64_t> layers, width, heads, context, vocabulary;
     std::optional<double> dropout;

@@ -7,12 +7,14 @@
 
 #include "cli/files.h"
 
+#include "base/counted.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/text.h"
 #include "graph/training.h"
 #include "graph/verify.h"
 #include "kernels/kernel.h"
+#include "planner/select_mesh.h"
 #include "planner/stages.h"
 #include "planner/strategy.h"
 
@@ -27,6 +29,7 @@ absl::StatusOr<graph::Graph> ReadForwardGraph(const Registries& registries,
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, graph::kMaxTextBytes));
   ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(text, path, registries.ops));
   RETURN_IF_ERROR(graph::VerifyGraph(graph));
+  RETURN_IF_ERROR(planner::SelectMesh(graph));
   for (const graph::Node& node : graph.nodes()) {
     if (node.stage > 0) {
       return absl::InvalidArgumentError(
@@ -49,8 +52,8 @@ absl::StatusOr<graph::Graph> ForwardGraph(const Registries& registries, const Jo
 absl::Status CheckDevices(const Job& job, int64_t needed, std::string_view what) {
   if (!job.cluster.devices.has_value() || *job.cluster.devices == needed) return absl::OkStatus();
   return AtKey(job, {"parallel.strategy", "cluster.devices"},
-               absl::InvalidArgumentError(StrCat(
-                   what, " needs ", needed, " devices; cluster.devices = ", *job.cluster.devices)));
+               absl::InvalidArgumentError(StrCat(what, " needs ", Counted(needed, "device"),
+                                                 "; cluster.devices = ", *job.cluster.devices)));
 }
 
 absl::Status CheckHosts(const Job& job, int64_t num_devices) {
@@ -158,9 +161,16 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
                               ? job.parallel.microbatches
                               : planner::ChooseMicrobatches(strategy, result.graph);
   } else {
-    absl::StatusOr<planner::StrategyChoice> choice = planner::ChooseStrategy(
-        job.cluster.devices.value_or(1), job.parallel.microbatches, hints, result.graph);
-    if (!choice.ok()) return AtKey(job, {"cluster.devices"}, choice.status());
+    const int64_t devices = job.cluster.devices.value_or(1);
+    absl::StatusOr<planner::StrategyChoice> choice =
+        planner::ChooseStrategy(devices, job.parallel.microbatches, hints, result.graph);
+    if (!choice.ok()) {
+      // Whose fault it is: with micro-batches left open there is a strategy, or there is none.
+      const bool has_strategy = job.parallel.microbatches > 0 &&
+                                planner::ChooseStrategy(devices, 0, hints, result.graph).ok();
+      return AtKey(job, {has_strategy ? "parallel.microbatches" : "cluster.devices"},
+                   choice.status());
+    }
     strategy = choice->strategy;
     result.microbatches = choice->microbatches;
     // One device leaves nothing to choose.
@@ -168,7 +178,9 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   }
   RETURN_IF_ERROR(CheckHosts(job, strategy.num_devices()));
   RETURN_IF_ERROR(
-      AtKey(job, {"parallel.strategy", "parallel.microbatches"},
+      AtKey(job, {"parallel.strategy"}, planner::CheckStrategy(strategy, 1, hints, result.graph)));
+  RETURN_IF_ERROR(
+      AtKey(job, {"parallel.microbatches"},
             planner::ApplyStrategy(strategy, result.microbatches, hints, result.graph)));
   RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
                         planner::AssignStages(static_cast<int>(strategy.pp), result.graph)));

@@ -153,6 +153,16 @@ TEST(JobTest, ErrorsOfOverridesBeginWithTheOption) {
   EXPECT_THAT(ErrorOf("", {"train.steps=5\ntrain.batch=1"}), StartsWith("--set "));
 }
 
+TEST(JobTest, AModelIsNamedOrInAFile) {
+  EXPECT_EQ(
+      ErrorOf("[model]\nfile = \"g.pst\"\nname = \"gpt\"\n"),
+      "j.toml:3:8: model.name does not go with model.file (j.toml:2:8), a graph that is as it "
+      "is written: expected one of the two");
+  EXPECT_THAT(ErrorOf("[model]\nfile = \"g.pst\"\n", {"model.layers=2"}),
+              StartsWith("--set model.layers=2: model.layers does not go with model.file"));
+  EXPECT_TRUE(Parse("[model]\nfile = \"g.pst\"\n").ok());
+}
+
 TEST(JobTest, AtKeyPointsAtTheFirstKeyThatIsSet) {
   const absl::StatusOr<Job> job = Parse("[train]\nbatch = 5\n");
   ASSERT_TRUE(job.ok());

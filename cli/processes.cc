@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/strings.h"
 
 namespace penstock::cli {
@@ -85,7 +86,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     options.join_timeout = absl::Minutes(10);
     options.on_listening = [&err = environment.err, count](const std::string& address,
                                                            const std::string& key) {
-      err << "Waiting for " << count << " nodes. On each host:\n  PENSTOCK_KEY=" << key
+      err << "Waiting for " << Counted(count, "node") << ". On each host:\n  PENSTOCK_KEY=" << key
           << " penstock node --join " << address << std::endl;
     };
   }

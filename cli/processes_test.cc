@@ -25,6 +25,7 @@
 
 #include "actors/cluster/child_process.h"
 #include "base/strings.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock::cli {
 namespace {
@@ -63,8 +64,7 @@ bool IsAlive(int pid) { return kill(pid, 0) == 0 || errno != ESRCH; }
 class ProcessesTest : public ::testing::Test {
  protected:
   void Start(std::vector<std::string> more = {}) {
-    const fs::path folder = fs::path(::testing::TempDir());
-    const std::string text = (folder / StrCat("processes_", getpid(), ".txt")).string();
+    const std::string text = folder_.Path("text.txt");
     std::ofstream stream(text);
     for (int i = 0; i < 4000; ++i) stream << "the quick brown fox " << i * i << "\n";
     stream.close();
@@ -136,6 +136,7 @@ class ProcessesTest : public ::testing::Test {
     return true;
   }
 
+  const testing::TempFolder folder_;
   std::optional<actors::ChildProcess> run_;
   int output_fd_ = -1;
   std::string output_;

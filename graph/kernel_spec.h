@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
+
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "graph/attributes.h"
@@ -47,7 +49,8 @@ struct KernelSpec {
 
 // What the planner must know of a device's kernels, without knowing the kernels.
 struct KernelTraits {
-  std::function<bool(std::string_view op)> has_kernel;
+  // OK, or why no kernel runs the spec.
+  std::function<absl::Status(const KernelSpec&)> check_kernel;
   // Bytes of scratch memory that the kernel of a spec needs.
   std::function<size_t(const KernelSpec&)> workspace_bytes;
   // Whether output 0 may be the same memory as input i.

@@ -32,7 +32,15 @@ std::vector<std::string_view> KernelRegistry::Names() const {
 graph::KernelTraits TraitsOf(const KernelRegistry& registry, int num_threads) {
   const KernelRegistry* kernels = &registry;
   graph::KernelTraits traits;
-  traits.has_kernel = [kernels](std::string_view op) { return kernels->Find(op) != nullptr; };
+  // On trial: which element types a kernel takes is known by making it.
+  const std::shared_ptr<Device> device = CreateCpuDevice(1);
+  traits.check_kernel = [kernels, device](const KernelSpec& spec) -> absl::Status {
+    const KernelDef* def = kernels->Find(spec.op);
+    if (def == nullptr || def->create == nullptr) {
+      return absl::UnimplementedError(fmt::format("there is no kernel for {}", spec.op));
+    }
+    return def->create(spec, *device).status();
+  };
   traits.workspace_bytes = [kernels, num_threads](const KernelSpec& spec) -> size_t {
     const KernelDef* def = kernels->Find(spec.op);
     return def != nullptr && def->workspace_bytes ? def->workspace_bytes(spec, num_threads) : 0;

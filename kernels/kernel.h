@@ -71,7 +71,8 @@ class KernelRegistry {
   absl::flat_hash_map<std::string, KernelDef> defs_;
 };
 
-// What a planner asks of these kernels on devices of `num_threads`. `registry` outlives the result.
+// What a planner asks of these kernels on devices of `num_threads`. `registry` outlives the result,
+// which belongs to one thread and makes kernels on a CPU device of its own to see what they take.
 graph::KernelTraits TraitsOf(const KernelRegistry& registry, int num_threads);
 
 // Kernels of the CPU (kernels/cpu/).

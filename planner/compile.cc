@@ -14,6 +14,7 @@
 #include "planner/lower_reshards.h"
 #include "planner/lower_to_plan.h"
 #include "planner/propagate.h"
+#include "planner/select_mesh.h"
 #include "planner/verify_plan.h"
 
 namespace penstock::planner {
@@ -55,6 +56,7 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
   for (const graph::Return& ret : graph.returns()) {
     return_names.push_back(graph.value(ret.value).name);
   }
+  RETURN_IF_ERROR(SelectMesh(graph));
   if (graph.meshes().empty()) graph.mutable_meshes().push_back({"m", {}});
 
   bool has_stages = false;

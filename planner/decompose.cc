@@ -10,6 +10,7 @@
 #include "graph/builder.h"
 #include "planner/execution_sharding.h"
 #include "planner/propagate.h"
+#include "planner/select_mesh.h"
 
 namespace penstock::planner {
 namespace {
@@ -53,6 +54,7 @@ std::optional<int> SplitFactor(const Graph& graph, const Node& node) {
 }  // namespace
 
 absl::Status DecomposeSplitFactors(const graph::OpRegistry& ops, Graph& graph) {
+  RETURN_IF_ERROR(SelectMesh(graph));
   if (graph.meshes().empty()) return absl::OkStatus();
   std::vector<std::optional<int>> factors(graph.num_nodes());
   bool any = false;
@@ -89,9 +91,13 @@ absl::Status DecomposeSplitFactors(const graph::OpRegistry& ops, Graph& graph) {
     builder.set_forward(copy.forward);
     builder.set_stage(node.stage);
     builder.set_scope(absl::StrCat(graph.value(node.results[0]).name, "."));
+    const NodeId first = out.num_nodes();
     absl::StatusOr<std::vector<ValueId>> results = node.op->Decompose(builder, copy, *factors[id]);
     if (!results.ok()) return results.status();
     RETURN_IF_ERROR(builder.status());
+    for (NodeId made = first; made < out.num_nodes(); ++made) {
+      out.mutable_node(made).location = node.location;
+    }
     for (size_t r = 0; r < node.results.size(); ++r) {
       now[node.results[r]] = (*results)[r];
       out.mutable_value((*results)[r]).sharding = graph.value(node.results[r]).sharding;

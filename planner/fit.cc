@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/counted.h"
 #include "base/strings.h"
 #include "planner/format.h"
 
@@ -9,9 +10,9 @@ namespace penstock::planner {
 
 absl::Status CheckFits(const Plan& plan, const std::vector<uint64_t>& memory_bytes_per_device) {
   if (memory_bytes_per_device.size() != plan.devices.size()) {
-    return absl::InvalidArgumentError(StrCat("the plan has ", plan.devices.size(),
-                                             " devices, but the memory of ",
-                                             memory_bytes_per_device.size(), " is given"));
+    return absl::InvalidArgumentError(
+        StrCat("the plan has ", Counted(plan.devices.size(), "device"), ", but the memory of ",
+               memory_bytes_per_device.size(), " is given"));
   }
   size_t num_too_small = 0;
   std::string message;

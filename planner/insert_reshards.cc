@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "planner/execution_sharding.h"
+#include "planner/select_mesh.h"
 
 namespace penstock::planner {
 namespace {
@@ -95,10 +96,6 @@ class Inserter {
 };
 
 absl::Status Inserter::Run() {
-  if (in_.meshes().size() > 1) {
-    return absl::UnimplementedError(absl::StrCat("graph ", in_.name(), " lies on ",
-                                                 in_.meshes().size(), " meshes; one is supported"));
-  }
   num_uses_.assign(in_.num_values(), 0);
   for (const Node& node : in_.nodes()) {
     for (ValueId operand : node.operands) ++num_uses_[operand];
@@ -305,6 +302,7 @@ ValueId Inserter::As(ValueId old, const Sharding& needed, const Node& context) {
 }  // namespace
 
 absl::Status InsertReshards(const graph::OpRegistry& ops, Graph& graph) {
+  RETURN_IF_ERROR(SelectMesh(graph));
   if (graph.meshes().empty()) graph.mutable_meshes().push_back({"m", {}});
   Inserter inserter(ops, graph);
   RETURN_IF_ERROR(inserter.Run());

@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "planner/execution_sharding.h"
+#include "planner/select_mesh.h"
 
 namespace penstock::planner {
 namespace {
@@ -299,6 +301,7 @@ std::vector<ReshardStep> PlanReshard(const Mesh& mesh, const Sharding& from, con
 }
 
 absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
+  RETURN_IF_ERROR(SelectMesh(graph));
   if (graph.meshes().empty()) return absl::OkStatus();
   const Mesh& mesh = graph.meshes()[0];
   Graph out(graph.name());

@@ -15,10 +15,12 @@
 #include "base/status_macros.h"
 #include "planner/collective_choice.h"
 #include "planner/communication.h"
+#include "planner/communication_cost.h"
 #include "planner/device_program.h"
 #include "planner/execution_sharding.h"
 #include "planner/memory.h"
 #include "planner/phases.h"
+#include "planner/predict_step.h"
 
 namespace penstock::planner {
 namespace {
@@ -129,13 +131,15 @@ class Lowering {
   friend class DeviceLowering;
 
   absl::Status Analyse();
-  void NumberTransfers();
+  absl::Status NumberTransfers();
   bool CanBucket(NodeId id) const;
   absl::Status FormBuckets();
   absl::Status NumberCollectives();
   // The host on which each device is taken to be.
   std::vector<uint32_t> HostsOf(const std::vector<uint32_t>& devices) const;
+  graph::OpCost CostOf(const KernelPlan& spec) const;
   uint32_t KernelIndex(const KernelPlan& spec);
+  absl::Status CheckKernels() const;
 
   const Node& ProducerOf(ValueId value) const { return graph_.node(graph_.value(value).producer); }
   const NodePhase& PhaseOf(ValueId value) const { return phases_[graph_.value(value).producer]; }
@@ -272,12 +276,16 @@ absl::Status Lowering::Analyse() {
   return absl::OkStatus();
 }
 
-void Lowering::NumberTransfers() {
+absl::Status Lowering::NumberTransfers() {
   for (const auto& [value, stages] : remote_readers_) {
     const int source = PhaseOf(value).stage;
+    const graph::Value& v = graph_.value(value);
+    const Sharding sharding = ClosedSharding(mesh_, v);
     for (int stage : stages) {
       for (uint32_t d = 0; d < devices_per_stage_; ++d) {
+        ASSIGN_OR_RETURN(const TilePlan tile, TileOf(mesh_, sharding, v.type, d));
         TransferPlan transfer;
+        transfer.num_bytes = tile.num_bytes();
         transfer.channel = plan_.num_channels++;
         transfer.source = source * devices_per_stage_ + d;
         transfer.destination = stage * devices_per_stage_ + d;
@@ -287,6 +295,7 @@ void Lowering::NumberTransfers() {
       }
     }
   }
+  return absl::OkStatus();
 }
 
 // A sum over devices of a gradient that is complete when its term is made, that only the update
@@ -424,6 +433,29 @@ std::vector<uint32_t> Lowering::HostsOf(const std::vector<uint32_t>& devices) co
   return hosts;
 }
 
+// The work of a kernel, feed or fetch on its tiles.
+graph::OpCost Lowering::CostOf(const KernelPlan& spec) const {
+  std::vector<TensorType> operands;
+  std::vector<TensorType> results;
+  for (const TilePlan& tile : spec.inputs) operands.push_back({tile.dtype, tile.shape});
+  for (const TilePlan& tile : spec.outputs) results.push_back({tile.dtype, tile.shape});
+  const graph::Op* op = ops_.Find(spec.op);
+  if (op != nullptr) {
+    graph::OpCost cost = op->Cost({spec.attributes, operands, results});
+    // A sum that the kernel keeps itself is read, too.
+    for (size_t i = 0; spec.accumulate && spec.op != "accumulate" && i < results.size(); ++i) {
+      cost.bytes += static_cast<double>(results[i].num_bytes());
+    }
+    return cost;
+  }
+  // Copies between a tile and what has no tile: a fed or fetched tensor, the parts of a packed one.
+  graph::OpCost copy;
+  for (const TensorType& type : operands) copy.bytes += static_cast<double>(type.num_bytes());
+  for (const TensorType& type : results) copy.bytes += static_cast<double>(type.num_bytes());
+  if (operands.empty() || results.empty()) copy.bytes *= 2;
+  return copy;
+}
+
 uint32_t Lowering::KernelIndex(const KernelPlan& spec) {
   std::string key = spec.op;
   for (const TilePlan& tile : spec.inputs) absl::StrAppend(&key, ToString(tile.shape));
@@ -437,6 +469,30 @@ uint32_t Lowering::KernelIndex(const KernelPlan& spec) {
   candidates.push_back(static_cast<uint32_t>(plan_.kernels.size()));
   plan_.kernels.push_back(spec);
   return candidates.back();
+}
+
+// That every operator runs on these element types; an error names the first node that does not.
+absl::Status Lowering::CheckKernels() const {
+  for (uint32_t k = 0; k < plan_.kernels.size(); ++k) {
+    const KernelPlan& kernel = plan_.kernels[k];
+    if (kernel.op == "feed" || kernel.op == "fetch") continue;
+    const absl::Status status = options_.kernels.check_kernel(kernel);
+    if (status.ok()) continue;
+    for (const DevicePlan& device : plan_.devices) {
+      for (const ActorPlan& actor : device.actors) {
+        if (actor.kernel != k) continue;
+        const ValueId value = graph_.FindValue(actor.name);
+        std::string where;
+        if (value != kNoValue && ProducerOf(value).location.line > 0) {
+          const graph::SourceLocation& place = ProducerOf(value).location;
+          where = absl::StrCat(place.file, ":", place.line, ":", place.column, ": ");
+        }
+        return absl::Status(status.code(),
+                            absl::StrCat(where, "%", actor.name, ": ", status.message()));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Plan> Lowering::Run() {
@@ -467,7 +523,7 @@ absl::StatusOr<Plan> Lowering::Run() {
     const graph::Value& value = graph_.value(ret.value);
     plan_.fetches.push_back({value.name, value.type, 0});
   }
-  NumberTransfers();
+  RETURN_IF_ERROR(NumberTransfers());
   RETURN_IF_ERROR(FormBuckets());
   RETURN_IF_ERROR(NumberCollectives());
   for (int stage = 0; stage < num_stages_; ++stage) {
@@ -479,19 +535,8 @@ absl::StatusOr<Plan> Lowering::Run() {
       plan_.devices.push_back(std::move(device));
     }
   }
-  for (const KernelPlan& kernel : plan_.kernels) {
-    if (kernel.op == "feed" || kernel.op == "fetch") continue;
-    if (options_.kernels.has_kernel(kernel.op)) continue;
-    return absl::UnimplementedError(
-        absl::StrCat("the device has no kernel for the operator ", kernel.op));
-  }
-  for (const DevicePlan& device : plan_.devices) {
-    double seconds = 0;
-    for (const PhasePlan& phase : device.phases) {
-      seconds += phase.predicted_s * (phase.per_microbatch ? plan_.num_microbatches : 1);
-    }
-    plan_.predicted_step_s = std::max(plan_.predicted_step_s, seconds);
-  }
+  RETURN_IF_ERROR(CheckKernels());
+  plan_.predicted_step_s = PredictStepSeconds(plan_);
   return std::move(plan_);
 }
 
@@ -537,22 +582,15 @@ void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, Kerne
   actor.outputs = std::move(outputs);
   const LowerOptions& options = shared_.options_;
   if (!spec.op.empty()) {
-    double bytes = 0;
-    for (const TilePlan& tile : spec.inputs) bytes += static_cast<double>(tile.num_bytes());
-    for (const TilePlan& tile : spec.outputs) bytes += static_cast<double>(tile.num_bytes());
-    actor.predicted_s = bytes / options.bytes_per_s;
-    if (kind == ActorKind::kKernel) {
-      actor.scratch_bytes = options.kernels.workspace_bytes(spec);
-      if (const graph::Op* op = shared_.ops_.Find(spec.op)) {
-        std::vector<TensorType> operands;
-        std::vector<TensorType> results;
-        for (const TilePlan& tile : spec.inputs) operands.push_back({tile.dtype, tile.shape});
-        for (const TilePlan& tile : spec.outputs) results.push_back({tile.dtype, tile.shape});
-        const double flops = op->Cost({spec.attributes, operands, results}).flops;
-        actor.predicted_s = std::max(actor.predicted_s, flops / options.flops_per_s);
-      }
-    }
+    if (kind == ActorKind::kKernel) actor.scratch_bytes = options.kernels.workspace_bytes(spec);
+    const graph::OpCost cost = shared_.CostOf(spec);
+    actor.predicted_s =
+        std::max(cost.bytes / options.bytes_per_s, cost.flops / options.flops_per_s);
     actor.plan.kernel = shared_.KernelIndex(spec);
+  } else if (kind == ActorKind::kCollective) {
+    actor.predicted_s = CollectiveSeconds(shared_.plan_.collectives[target], options.link);
+  } else {
+    actor.predicted_s = TransferSeconds(shared_.plan_.transfers[target].num_bytes, options.link);
   }
   program_.phase(phase).actors.push_back(std::move(actor));
 }
@@ -638,11 +676,9 @@ absl::Status DeviceLowering::AddSends(ValueId value) {
   const auto readers = shared_.remote_readers_.find(value);
   if (readers == shared_.remote_readers_.end()) return absl::OkStatus();
   const bool per_microbatch = shared_.IsMadeOften(value);
-  ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
   for (int stage : readers->second) {
     const std::string name = absl::StrCat("send ", graph_.value(value).name);
     const uint32_t transfer = shared_.transfers_.at({value, stage, mesh_device_});
-    shared_.plan_.transfers[transfer].num_bytes = tile.num_bytes();
     const int phase = FloatingPhase(name, per_microbatch);
     AddActor(phase, ActorKind::kSend, name, {}, transfer, {storage_.at(shared_.RootOf(value))}, {});
   }

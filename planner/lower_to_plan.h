@@ -15,6 +15,7 @@
 #include "graph/graph.h"
 #include "graph/kernel_spec.h"
 #include "graph/op.h"
+#include "planner/communication_cost.h"
 #include "planner/plan.h"
 #include "planner/policy.h"
 
@@ -31,6 +32,7 @@ struct LowerOptions {
   // Rates for the plan's predictions.
   double flops_per_s = 1e11;
   double bytes_per_s = 1e10;
+  LinkRates link;
 };
 
 absl::StatusOr<Plan> LowerToPlan(const graph::OpRegistry& ops, const graph::Graph& graph,

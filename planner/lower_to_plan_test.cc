@@ -6,7 +6,9 @@
 
 #include "gmock/gmock.h"
 
+#include "base/strings.h"
 #include "graph/training.h"
+#include "planner/communication_cost.h"
 #include "planner/stages.h"
 #include "tests/support/planner_fixture.h"
 
@@ -222,6 +224,72 @@ TEST_F(LowerToPlanTest, APolicyIsNeeded) {
   const absl::StatusOr<Plan> plan = LowerToPlan(ops_, graph::Graph(), {});
   ASSERT_FALSE(plan.ok());
   EXPECT_THAT(std::string(plan.status().message()), HasSubstr("policy"));
+}
+
+// The same network as kMlp with its hidden features split.
+std::string TensorParallel(int64_t width, int64_t parts) {
+  return StrCat("mesh m = [tp=", parts, "]\ngraph g {\n  %x = input : f32[8, ", width,
+                "]\n  %w0 = parameter : f32[", width, ", 16] @[_, tp]\n",
+                "  %h = matmul(%x, %w0) : f32[8, 16]\n  %a = tanh(%h) : f32[8, 16]\n",
+                "  %w1 = parameter : f32[16, ", width, "] @[tp, _]\n",
+                "  %y = matmul(%a, %w1) : f32[8, ", width, "]\n",
+                "  %loss = sum_squares(%y) : f32[]\n  return %loss\n}");
+}
+
+TEST_F(LowerToPlanTest, CollectivesArePartOfThePrediction) {
+  const graph::Graph graph = Train(TensorParallel(512, 2), {});
+  const Plan plan = Compile(graph);
+  double kernels_s = 0;
+  double collectives_s = 0;
+  for (const CollectiveSpec& spec : plan.collectives) {
+    collectives_s += CollectiveSeconds(spec, {});
+  }
+  for (const PhasePlan& phase : plan.devices[0].phases) kernels_s += phase.predicted_s;
+  kernels_s -= collectives_s;
+  EXPECT_GT(collectives_s, 0);
+  EXPECT_GT(kernels_s, 0);
+  EXPECT_GT(plan.predicted_step_s, kernels_s);
+  EXPECT_NEAR(plan.predicted_step_s, kernels_s + collectives_s, 1e-9);
+  // More bytes, and larger groups.
+  EXPECT_GT(Compile(Train(TensorParallel(1024, 2), {})).predicted_step_s, plan.predicted_step_s);
+  const auto reduced_s = [](const Plan& compiled) {
+    double seconds = 0;
+    for (const CollectiveSpec& spec : compiled.collectives) seconds += CollectiveSeconds(spec, {});
+    return seconds;
+  };
+  EXPECT_GT(reduced_s(Compile(Train(TensorParallel(512, 4), {}))), reduced_s(plan));
+}
+
+TEST_F(LowerToPlanTest, TransfersArePartOfThePrediction) {
+  const Plan plan = Compile(Train(kMlp, {}, 2));
+  ASSERT_FALSE(plan.transfers.empty());
+  for (const TransferPlan& transfer : plan.transfers) EXPECT_GT(transfer.num_bytes, 0u);
+  int num_transfers = 0;
+  for (const DevicePlan& device : plan.devices) {
+    for (const PhasePlan& phase : device.phases) {
+      const ActorPlan& actor = device.actors[phase.first_actor];
+      if (actor.kind != ActorKind::kSend && actor.kind != ActorKind::kRecv) continue;
+      ++num_transfers;
+      EXPECT_EQ(phase.predicted_s, TransferSeconds(plan.transfers[actor.target].num_bytes, {}));
+    }
+  }
+  EXPECT_EQ(num_transfers, 2 * static_cast<int>(plan.transfers.size()));
+}
+
+TEST_F(LowerToPlanTest, ATypeWithoutAKernelIsNamedWithItsPlace) {
+  planner::CompileOptions options;
+  options.policies = &policies_;
+  options.kernels = kernels::TraitsOf(kernels_, 1);
+  const absl::Status status = planner::Compile(ops_, MustParse(R"(graph g {
+  %x = input : bf16[4]
+  %y = reshape(%x) {shape=[2, 2]} : bf16[2, 2]
+  %z = add(%y, %y) : bf16[2, 2]
+  return %z
+})"),
+                                               options)
+                                  .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(status.message(), "test.pst:4:3: %z: the cpu has no kernel for add on bf16");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "planner/verify_plan.h"
 #include "tests/support/plans.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock::planner {
 namespace {
@@ -32,23 +33,16 @@ void FixHash(std::string* bytes) {
 
 class PlanFile : public ::testing::Test {
  protected:
-  PlanFile() {
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::create_directories(folder_);
-  }
-  ~PlanFile() override { std::filesystem::remove_all(folder_); }
-
-  std::string Path(const std::string& name) const { return folder_ / name; }
+  std::string Path(const std::string& name) const { return folder_.Path(name); }
   void Store(const std::string& path, const std::string& bytes) const {
     std::ofstream(path, std::ios::binary) << bytes;
   }
   size_t CountFiles() const {
-    return std::distance(std::filesystem::directory_iterator(folder_), {});
+    return std::distance(std::filesystem::directory_iterator(folder_.path()), {});
   }
 
  private:
-  std::filesystem::path folder_;
+  const testing::TempFolder folder_;
 };
 
 TEST(PlanIo, RoundTripsARichPlan) {

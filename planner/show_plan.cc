@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "fmt/format.h"
 
+#include "base/counted.h"
 #include "base/strings.h"
 #include "planner/format.h"
 
@@ -206,12 +207,15 @@ uint32_t PhaseOfActor(const DevicePlan& device, uint32_t actor) {
 std::string ShowPlan(const Plan& plan) {
   const PlanCounts counts = Count(plan);
   return fmt::format(
-             "plan {}: strategy {}, policy {}, {} micro-batches a step, graph {:016x}\n"
-             "{} devices in {} stages, {} actors, {} channels, {} collectives, {} kernels\n"
+             "plan {}: strategy {}, policy {}, {} a step, graph {:016x}\n"
+             "{} in {}, {}, {}, {}, {}\n"
              "predicted step {}\n",
-             plan.name, plan.strategy, plan.policy, plan.num_microbatches, plan.graph_fingerprint,
-             plan.devices.size(), plan.stages.size(), counts.actors, counts.channels,
-             counts.collectives, plan.kernels.size(), FormatSeconds(plan.predicted_step_s)) +
+             plan.name, plan.strategy, plan.policy,
+             Counted(plan.num_microbatches, "micro-batch", "es"), plan.graph_fingerprint,
+             Counted(plan.devices.size(), "device"), Counted(plan.stages.size(), "stage"),
+             Counted(counts.actors, "actor"), Counted(counts.channels, "channel"),
+             Counted(counts.collectives, "collective"), Counted(plan.kernels.size(), "kernel"),
+             FormatSeconds(plan.predicted_step_s)) +
          ShowStages(plan) + ShowCollectives(plan) + ShowTransfers(plan);
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
+#include "base/counted.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/op.h"
@@ -134,13 +135,17 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
     const graph::Value* input = FindBatchInput(graph);
     if (input == nullptr) {
       return absl::InvalidArgumentError(
-          StrCat("dp = ", strategy.dp, " with ", microbatches,
-                 " micro-batches needs an input with a batch dimension; the graph has none"));
+          StrCat("dp = ", strategy.dp, " with ", Counted(microbatches, "micro-batch", "es"),
+                 " needs an input with a batch dimension; the graph has none"));
     }
     const int64_t batch = input->type.shape[0];
     if (batch % parts != 0) {
-      return absl::InvalidArgumentError(StrCat("dp = ", strategy.dp, " times microbatches = ",
-                                               microbatches, " does not divide batch = ", batch));
+      const std::string dp = StrCat("dp = ", strategy.dp);
+      const std::string count = StrCat("microbatches = ", microbatches);
+      return absl::InvalidArgumentError(StrCat(microbatches == 1  ? dp
+                                               : strategy.dp == 1 ? count
+                                                                  : dp + " times " + count,
+                                               " does not divide batch = ", batch));
     }
   }
   RETURN_IF_ERROR(CheckTensorParallel(strategy.tp, hints, graph));
@@ -176,14 +181,14 @@ absl::StatusOr<StrategyChoice> ChooseStrategy(int64_t num_devices, int64_t micro
           microbatches > 0 ? microbatches : ChooseMicrobatches(choice.strategy, graph);
       last = CheckStrategy(choice.strategy, choice.microbatches, hints, graph);
       if (!last.ok()) continue;
-      choice.reason = StrCat(ToString(choice.strategy), " for ", num_devices,
-                             " devices, by rule (data parallel first, then tensor parallel, then "
+      choice.reason = StrCat(ToString(choice.strategy), " for ", Counted(num_devices, "device"),
+                             ", by rule (data parallel first, then tensor parallel, then "
                              "pipeline), not by search");
       return choice;
     }
   }
-  return absl::InvalidArgumentError(StrCat(
-      "no strategy fits ", num_devices, " devices; the last one tried: ", ToStd(last.message())));
+  return absl::InvalidArgumentError(StrCat("no strategy fits ", Counted(num_devices, "device"),
+                                           "; the last one tried: ", ToStd(last.message())));
 }
 
 absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,

@@ -107,9 +107,10 @@ TEST_F(StrategyTest, RefusesWhatDoesNotDivide) {
   };
   EXPECT_EQ(check({2, 2, 2}, 2), "");
   EXPECT_THAT(check({1, 3, 1}, 1), HasSubstr("tp = 3 does not divide the 4 heads of h0.attn"));
-  EXPECT_THAT(check({3, 1, 1}, 1),
-              HasSubstr("dp = 3 times microbatches = 1 does not divide batch = 16"));
-  EXPECT_THAT(check({2, 1, 1}, 16), HasSubstr("does not divide batch = 16"));
+  EXPECT_THAT(check({3, 1, 1}, 1), HasSubstr("dp = 3 does not divide batch = 16"));
+  EXPECT_THAT(check({2, 1, 1}, 16),
+              HasSubstr("dp = 2 times microbatches = 16 does not divide batch = 16"));
+  EXPECT_THAT(check({1, 1, 1}, 3), HasSubstr("microbatches = 3 does not divide batch = 16"));
   EXPECT_THAT(check({1, 1, 1000}, 1), HasSubstr("pp = 1000 is more than the"));
   EXPECT_THAT(check({1, 1, 1}, 0), HasSubstr("microbatches = 0"));
   EXPECT_THAT(MessageOf(CheckStrategy({1, 2, 1}, 1, {}, graph_)), HasSubstr("how to split it"));

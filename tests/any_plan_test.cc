@@ -1,12 +1,9 @@
 // Any plan, same numbers: the demo's model trained under every kind of parallelism gives the losses
 // of one device at every step, and twice the same plan gives the same bits.
 
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <iterator>
 #include <numeric>
 #include <string>
@@ -21,11 +18,10 @@
 #include "base/tensor.h"
 #include "planner/plan.h"
 #include "planner/plan_io.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock::testing {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Layout {
   std::string strategy;
@@ -54,16 +50,14 @@ std::string Command(const std::string& subcommand, const Layout& layout) {
 
 // The losses of a run of the demo's job, a step each, in full precision.
 std::vector<double> Losses(const Layout& layout, const std::string& settings, int steps) {
-  const fs::path folder = fs::path(::testing::TempDir()) /
-                          ("any_plan_" + std::to_string(getpid()) + "_" + Name(layout));
+  const TempFolder folder;
   const std::string command = Command("run", layout) + " " + settings +
                               " --set train.steps=" + std::to_string(steps) +
                               " --set train.validation_sequences=0 --set sample.bytes=0 --dump " +
-                              folder.string() + " >/dev/null 2>&1";
+                              folder.path().string() + " >/dev/null 2>&1";
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
-  const absl::StatusOr<Tensor> losses = cli::ReadNpy((folder / "losses.npy").string());
+  const absl::StatusOr<Tensor> losses = cli::ReadNpy(folder.Path("losses.npy"));
   EXPECT_TRUE(losses.ok()) << losses.status();
-  fs::remove_all(folder);
   if (!losses.ok()) return {};
   const double* begin = losses->As<double>();
   return {begin, begin + losses->num_elements()};
@@ -135,15 +129,14 @@ TEST(AnyPlanTwiceTest, GivesTheSameBits) {
 // --- The plan of the demo's model ----------------------------------------------------------------
 
 planner::Plan DemoPlan(const Layout& layout, int context) {
-  const fs::path file =
-      fs::path(::testing::TempDir()) / ("any_plan_" + std::to_string(getpid()) + ".plan");
+  const TempFolder folder;
+  const std::string file = folder.Path("demo.plan");
   const std::string command = Command("plan", layout) +
-                              " --set model.context=" + std::to_string(context) + " -o " +
-                              file.string() + " >/dev/null 2>&1";
+                              " --set model.context=" + std::to_string(context) + " -o " + file +
+                              " >/dev/null 2>&1";
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
-  absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file.string());
+  absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file);
   EXPECT_TRUE(plan.ok()) << plan.status();
-  fs::remove(file);
   return plan.ok() ? *std::move(plan) : planner::Plan();
 }
 

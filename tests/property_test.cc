@@ -7,10 +7,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,7 +47,7 @@ constexpr int kShards = 12;
 constexpr int kDefaultCases = 2400;
 constexpr int kMinOccurrences = 20;
 constexpr int kProcessShards = 3;
-constexpr int kEveryForProcesses = 6;  // of the cases
+constexpr int kEveryForProcesses = 5;  // of the cases; odd, so that there are cases of any kind
 constexpr uint32_t kMaxProcesses = 4;
 
 int64_t FromEnvironment(const char* name, int64_t fallback) {
@@ -70,6 +74,10 @@ double Element(const Tensor& tensor, int64_t i) {
       return tensor.As<float>()[i];
     case DType::kF64:
       return tensor.As<double>()[i];
+    case DType::kI8:
+      return tensor.As<int8_t>()[i];
+    case DType::kU8:
+      return tensor.As<uint8_t>()[i];
     case DType::kI32:
       return tensor.As<int32_t>()[i];
     case DType::kI64:
@@ -88,16 +96,30 @@ bool IsFinite(const Tensor& tensor) {
   return true;
 }
 
+// The first integer or bool that is not the same, to the bit.
+std::optional<std::string> ExactDifference(const Tensor& got, const Tensor& want) {
+  const auto* got_bytes = static_cast<const std::byte*>(got.data());
+  const auto* want_bytes = static_cast<const std::byte*>(want.data());
+  const size_t size = ByteSize(want.dtype());
+  for (int64_t i = 0; i < want.num_elements(); ++i) {
+    if (std::memcmp(got_bytes + i * size, want_bytes + i * size, size) == 0) continue;
+    return StrCat("element ", i, " of ", ToString(want.type()), " is ", Element(got, i),
+                  " instead of ", Element(want, i), ", which is to be exact");
+  }
+  return std::nullopt;
+}
+
 // What differs, in words; floats may differ by `tolerance` times the largest magnitude.
 std::optional<std::string> Difference(const Tensor& got, const Tensor& want, double tolerance) {
   if (got.type() != want.type()) {
     return StrCat("is ", ToString(got.type()), " instead of ", ToString(want.type()));
   }
+  if (!IsFloat(want.dtype())) return ExactDifference(got, want);
   double scale = 1;
   for (int64_t i = 0; i < want.num_elements(); ++i) {
     scale = std::max(scale, std::abs(Element(want, i)));
   }
-  const double allowed = IsFloat(want.dtype()) ? tolerance * scale : 0;
+  const double allowed = tolerance * scale;
   int64_t worst = -1;
   double worst_by = allowed;
   for (int64_t i = 0; i < want.num_elements(); ++i) {
@@ -162,6 +184,27 @@ planner::CompileOptions CompileOptionsOf(const Registries& registries, const Ran
   return options;
 }
 
+// The case's plan. Half of the cases have their collectives made in other ways than the planner's,
+// over hosts of any kind: they have to give the same values.
+absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const RandomCase& test,
+                                          const planner::CompileOptions& options) {
+  constexpr CollectiveAlgorithm kAlgorithms[] = {
+      CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing, CollectiveAlgorithm::kHierarchical};
+  ASSIGN_OR_RETURN(planner::Plan plan, planner::Compile(registries.ops, test.graph, options));
+  std::mt19937_64 random(test.seed);
+  if (random() % 2 == 0) return plan;
+  for (CollectiveSpec& spec : plan.collectives) {
+    spec.algorithm = kAlgorithms[random() % std::size(kAlgorithms)];
+    spec.chunk_bytes = int64_t{64} << random() % 12;
+    spec.hosts.clear();
+    if (spec.algorithm != CollectiveAlgorithm::kHierarchical) continue;
+    for (size_t i = 0; i < spec.devices.size(); ++i) {
+      spec.hosts.push_back(static_cast<uint32_t>(random() % spec.devices.size()));
+    }
+  }
+  return plan;
+}
+
 // A device whose streams complete late, with the threads that CPU kernels want.
 class LateCpuDevice : public LateDevice {
  public:
@@ -222,8 +265,8 @@ class Comparison {
 
   // An error says what differs.
   absl::Status Run() {
-    ASSIGN_OR_RETURN(planner::Plan plan, planner::Compile(registries_.ops, test_.graph,
-                                                          CompileOptionsOf(registries_, test_)));
+    ASSIGN_OR_RETURN(planner::Plan plan,
+                     CompileCase(registries_, test_, CompileOptionsOf(registries_, test_)));
     actors::SessionOptions options = SessionOptionsOf(registries_, test_);
     if (processes_ != nullptr) {
       ASSIGN_OR_RETURN(actors::Cluster * cluster, processes_->For(plan.devices.size()));
@@ -368,15 +411,22 @@ TEST_P(ProcessesPropertyTest, RandomProgramsGiveTheValuesOfOneDevice) {
   CheckCases(GetParam() * kEveryForProcesses, kProcessShards * kEveryForProcesses, &processes);
 }
 
-// Counts by operator. Of a program as written and, for what the planner makes, of its lowered graph
-// and of the plan.
+// Counts by operator and by element type. Of a program as written and, for what the planner makes,
+// of its lowered graph and of the plan.
 std::map<std::string, int> CountCase(const Registries& registries, const RandomCase& test) {
   std::map<std::string, int> counts;
   const auto count_live = [&](const Graph& graph, bool is_lowered) {
     const std::vector<bool> is_live = LiveNodes(graph);
     for (NodeId id = 0; id < graph.num_nodes(); ++id) {
       const std::string op(graph.node(id).op->name());
-      if (is_live[id] && (!is_lowered || IsRedistribution(op))) ++counts[op];
+      if (!is_live[id] || (is_lowered && !IsRedistribution(op))) continue;
+      ++counts[op];
+      for (graph::ValueId result : graph.node(id).results) {
+        const DType dtype = graph.value(result).type.dtype;
+        ++counts[std::string(Name(dtype))];
+        if (op == "matmul" && IsInteger(dtype)) ++counts["integer matmul"];
+        if (op == "all_reduce" && IsInteger(dtype)) ++counts["integer all_reduce"];
+      }
     }
   };
   count_live(test.graph, /*is_lowered=*/false);
@@ -388,9 +438,15 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
     EXPECT_TRUE(lowered.ok()) << lowered.status();
     if (lowered.ok()) count_live(*lowered, /*is_lowered=*/true);
   };
-  const absl::StatusOr<planner::Plan> plan = planner::Compile(registries.ops, test.graph, options);
+  const absl::StatusOr<planner::Plan> plan = CompileCase(registries, test, options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   if (!plan.ok()) return counts;
+  for (const CollectiveSpec& spec : plan->collectives) {
+    const std::set<uint32_t> hosts(spec.hosts.begin(), spec.hosts.end());
+    // Over hosts of which one has several ranks.
+    const bool is_shared = hosts.size() > 1 && hosts.size() < spec.devices.size();
+    ++counts[is_shared ? "shared hosts" : std::string(Name(spec.algorithm))];
+  }
   for (const planner::ActorPlan& actor : plan->devices[0].actors) {
     if (actor.kernel == planner::kNone) continue;
     const std::string& op = plan->kernels[actor.kernel].op;
@@ -408,7 +464,14 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
     ASSERT_TRUE(test.ok()) << "seed " << FirstSeed() + i << ": " << test.status();
     for (const auto& [op, count] : CountCase(registries, *test)) counts[op] += count;
   }
-  std::vector<std::string> names = {"pack", "unpack"};  // kernels alone
+  std::vector<std::string> names = {"pack",         "unpack",  // kernels alone
+                                    "direct",       "ring",    // collectives
+                                    "hierarchical", "shared hosts"};
+  for (const char* name : {"integer matmul", "integer all_reduce"}) names.emplace_back(name);
+  for (DType dtype :
+       {DType::kF32, DType::kF64, DType::kI8, DType::kU8, DType::kI32, DType::kI64, DType::kBool}) {
+    names.emplace_back(Name(dtype));
+  }
   for (std::string_view op : registries.ops.Names()) names.emplace_back(op);
   for (const std::string& op : names) EXPECT_GE(counts[op], kMinOccurrences) << op;
 }

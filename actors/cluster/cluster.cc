@@ -22,6 +22,7 @@
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/plan_slice.h"
 #include "actors/tile_copy.h"
+#include "base/counted.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -487,9 +488,9 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     const planner::Plan& plan = session_->plan();
     const auto num_processes = static_cast<uint32_t>(cluster_.peers_.size());
     if (plan.devices.size() < num_processes) {
-      return absl::InvalidArgumentError(StrCat("a plan for ", plan.devices.size(),
-                                               " devices cannot run in ", num_processes,
-                                               " processes"));
+      return absl::InvalidArgumentError(
+          StrCat("a plan for ", Counted(plan.devices.size(), "device"), " cannot run in ",
+                 Counted(num_processes, "process", "es")));
     }
     RETURN_IF_ERROR(CheckFitsNodes(options.max_memory_bytes));
     std::vector<std::string> slices;

@@ -34,6 +34,7 @@
 #include "planner/compile.h"
 #include "planner/policy.h"
 #include "tests/programs/faulty_node.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock::actors {
 namespace {
@@ -344,7 +345,8 @@ TEST_F(ClusterTest, APlanThatDoesNotFitNamesTheDevice) {
 }
 
 TEST_F(ClusterTest, AFileThatIsNoSocketOfOursStays) {
-  const std::string path = ::testing::TempDir() + StrCat("cluster_test_", getpid());
+  const testing::TempFolder folder;
+  const std::string path = folder.Path("socket");
   std::ofstream(path) << "precious";
   ClusterOptions options = Options(1);
   options.listen = StrCat("unix:", path);
@@ -396,7 +398,8 @@ TEST_P(ClusterDeathTest, IsToldWithWhoWhereAndWhyAndLeavesNothing) {
   const auto& [rank, fault, when, tls] = GetParam();
   if (!tls.empty()) setenv("UCX_TLS", tls.c_str(), 1);
   const std::string spec = StrCat(rank, ":", static_cast<int>(fault));
-  const std::string mark = ::testing::TempDir() + StrCat("cluster_test_mark_", getpid());
+  const testing::TempFolder folder;
+  const std::string mark = folder.Path("mark");
   setenv("FAULTY_NODE_MARK", mark.c_str(), 1);
   // At whatever point the test ends: the node has done what it was told.
   const auto check_mark = absl::MakeCleanup(

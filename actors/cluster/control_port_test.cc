@@ -204,11 +204,6 @@ void FeedMany(Harness& harness, Mutator& mutator, size_t num_frames) {
     const std::string bytes = mutator.Next();
     const size_t hello = std::min(bytes.size(), testing::kControlHelloBytes);
     fed += 1 + testing::SplitFrames(std::string_view(bytes).substr(hello)).size();
-    {
-      FILE* f = fopen("/tmp/last.bin", "wb");
-      fwrite(bytes.data(), 1, bytes.size(), f);
-      fclose(f);
-    }  // DBG
     const ControlOutcome outcome = harness.Feed(bytes);
     ASSERT_TRUE(outcome.has_ended) << "connection " << num_connections;
     num_joined += outcome.has_joined ? 1 : 0;

@@ -6,7 +6,9 @@
 namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeAccumulate() {
-  return MakeIdentity({.name = "accumulate", .attributes = {{"reduction", Kind::kString}}});
+  return MakeIdentity({.name = "accumulate",
+                       .work = IdentityWork::kFold,
+                       .attributes = {{"reduction", Kind::kString}}});
 }
 
 }  // namespace penstock::graph::ops

@@ -43,7 +43,7 @@ class AdamwOp : public Op {
   PropagationPriority propagation_priority() const override { return PropagationPriority::kFirst; }
   std::vector<int> updated_operands() const override { return {0, 2, 3}; }
   OpCost Cost(const OpContext& context) const override {
-    return CostOf(context, 16, context.operands[0].num_elements());
+    return CostOf(context, 20, context.operands[0].num_elements());
   }
 };
 

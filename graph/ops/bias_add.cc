@@ -13,7 +13,7 @@ class BiasAddOp : public Op {
   std::string_view name() const override { return "bias_add"; }
   int min_operands() const override { return 2; }
   InferredTypes InferTypes(const OpContext& context) const override {
-    RETURN_IF_ERROR(CheckFloat(context, 0));
+    RETURN_IF_ERROR(CheckNumber(context, 0));
     RETURN_IF_ERROR(CheckMinRank(context, 0, 1));
     RETURN_IF_ERROR(CheckSameDType(context, 1, 0));
     const Shape& x = context.operands[0].shape;

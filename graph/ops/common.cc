@@ -19,6 +19,11 @@ absl::Status CheckInteger(const OpContext& context, int operand) {
   return Invalid("needs an integer type, ", Describe(context, operand), " is none");
 }
 
+absl::Status CheckNumber(const OpContext& context, int operand) {
+  if (context.operands[operand].dtype != DType::kBool) return absl::OkStatus();
+  return Invalid("needs a float or integer type, ", Describe(context, operand), " is none");
+}
+
 absl::Status CheckSameDType(const OpContext& context, int operand, int other) {
   if (context.operands[operand].dtype == context.operands[other].dtype) return absl::OkStatus();
   return Invalid("the element types differ: ", Describe(context, other), ", ",

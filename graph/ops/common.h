@@ -39,8 +39,10 @@ absl::Status Invalid(const Parts&... parts) {
 // "operand 1 f32[12, 4]".
 std::string Describe(const OpContext& context, int operand);
 
-// The dtype of the operand is a float; an integer; the same as that of operand `other`.
+// The dtype of the operand is a float; an integer; one of those; the same as that of operand
+// `other`.
 absl::Status CheckFloat(const OpContext& context, int operand);
+absl::Status CheckNumber(const OpContext& context, int operand);
 absl::Status CheckInteger(const OpContext& context, int operand);
 absl::Status CheckSameDType(const OpContext& context, int operand, int other);
 
@@ -92,6 +94,13 @@ TensorFactors AddTouched(ShardingRule& rule, absl::Span<const int64_t> shape,
                          const std::vector<bool>& is_touched);
 
 // --- Costs ---------------------------------------------------------------------------------------
+
+// Flops are additions, multiplications, comparisons and conversions; a division or a square root
+// counts 4, an exponential or a logarithm 8, sine, cosine and tanh 10. What a kernel computes again
+// in a second pass over its operands counts again.
+
+// Of one random word: its share of a Philox block, ten rounds of 8 operations for 4 words.
+inline constexpr double kFlopsPerDraw = 20;
 
 // `flops` for each of `elements` and the bytes of every operand and result.
 OpCost CostOf(const OpContext& context, double flops, int64_t elements);

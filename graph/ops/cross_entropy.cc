@@ -46,7 +46,7 @@ class CrossEntropyOp : public Op {
     return BoundResults(builder, node, {builder.Add("sub", {lse, picked}), lse});
   }
   OpCost Cost(const OpContext& context) const override {
-    return CostOf(context, 10, context.operands[0].num_elements());
+    return CostOf(context, 11, context.operands[0].num_elements());
   }
 };
 

@@ -13,7 +13,8 @@ std::vector<ValueId> Gradient(GraphBuilder& builder, const Node& node, ValueId d
 }  // namespace
 
 std::unique_ptr<const Op> MakeDiv() {
-  return MakeBinary({.name = "div", .flops = 4, .gradient = Gradient, .linear = {{0}}});
+  return MakeBinary(
+      {.name = "div", .flops = 4, .gradient = Gradient, .linear = {{0}}, .rounds_integers = true});
 }
 
 }  // namespace penstock::graph::ops

@@ -35,7 +35,7 @@ class DropoutOp : public Op {
     return std::vector<ValueId>{builder.Add("dropout", {grads[0]}, node.attributes)};
   }
   OpCost Cost(const OpContext& context) const override {
-    return CostOf(context, 20, context.operands[0].num_elements());
+    return CostOf(context, kFlopsPerDraw + 3, context.operands[0].num_elements());
   }
   bool is_random() const override { return true; }
 };

@@ -55,7 +55,8 @@ class DynamicSliceOp : public Op {
         builder.Add("dynamic_update_slice", {zeros, grads[0], node.operands[1]}), kNoValue};
   }
   OpCost Cost(const OpContext& context) const override {
-    return {.flops = 0, .bytes = 2.0 * context.results[0].num_bytes()};
+    return {.flops = 0,
+            .bytes = 2.0 * context.results[0].num_bytes() + context.operands[1].num_bytes()};
   }
 };
 

@@ -82,7 +82,7 @@ class EinsumOp : public Op {
                      context.operands.size());
     }
     for (int i = 0; i < static_cast<int>(context.operands.size()); ++i) {
-      RETURN_IF_ERROR(CheckFloat(context, i));
+      RETURN_IF_ERROR(CheckNumber(context, i));
       RETURN_IF_ERROR(CheckSameDType(context, i, 0));
       RETURN_IF_ERROR(CheckRank(context, i, static_cast<int>(equation.operands[i].size())));
     }
@@ -153,12 +153,16 @@ class EinsumOp : public Op {
     return gradients;
   }
   OpCost Cost(const OpContext& context) const override {
-    int64_t elements = 1;
-    const auto extents = *ExtentsOf(context, EquationOf(context.attributes));
+    // A product at every point of the index space, a sum where an index is summed over.
+    const Equation equation = EquationOf(context.attributes);
+    int64_t points = 1;
+    bool has_sum = false;
+    const auto extents = *ExtentsOf(context, equation);
     for (const auto& [index, extent] : extents) {
-      elements *= extent;
+      points *= extent;
+      has_sum = has_sum || equation.result.find(index) == std::string::npos;
     }
-    return CostOf(context, static_cast<double>(context.operands.size()), elements);
+    return CostOf(context, (context.operands.size() == 2 ? 1 : 0) + (has_sum ? 1 : 0), points);
   }
 };
 

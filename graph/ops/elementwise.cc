@@ -17,9 +17,7 @@ class UnaryOp : public Op {
     return {};
   }
   InferredTypes InferTypes(const OpContext& context) const override {
-    if (!def_.takes_integers || context.operands[0].dtype == DType::kBool) {
-      RETURN_IF_ERROR(CheckFloat(context, 0));
-    }
+    RETURN_IF_ERROR(def_.takes_integers ? CheckNumber(context, 0) : CheckFloat(context, 0));
     if (def_.has_approximate) RETURN_IF_ERROR(CheckApproximate(context.attributes));
     return std::vector<TensorType>{context.operands[0]};
   }
@@ -49,15 +47,13 @@ class BinaryOp : public Op {
   int min_operands() const override { return 2; }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckSameDType(context, 1, 0));
-    if (context.operands[0].dtype == DType::kBool) {
-      return Invalid("needs a float or integer type, ", Describe(context, 0), " is none");
-    }
+    RETURN_IF_ERROR(CheckNumber(context, 0));
     ASSIGN_OR_RETURN(Shape shape, CommonShape(context));
     return std::vector<TensorType>{{context.operands[0].dtype, std::move(shape)}};
   }
   ShardingRule Rule(const OpContext& context) const override {
     ShardingRule rule = ShardingRule::Elementwise(context.operands, context.results);
-    rule.linear = def_.linear;
+    if (!def_.rounds_integers || IsFloat(context.operands[0].dtype)) rule.linear = def_.linear;
     return rule;
   }
   PropagationPriority propagation_priority() const override { return PropagationPriority::kFirst; }

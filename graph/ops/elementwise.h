@@ -33,6 +33,7 @@ struct BinaryDef {
   // to a scalar operand.
   std::vector<ValueId> (*gradient)(GraphBuilder& builder, const Node& node, ValueId dz) = nullptr;
   std::vector<std::vector<int>> linear = {};
+  bool rounds_integers = false;  // `linear` holds for floats only
 };
 std::unique_ptr<const Op> MakeBinary(BinaryDef def);
 

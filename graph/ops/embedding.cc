@@ -13,7 +13,7 @@ class EmbeddingOp : public Op {
   std::string_view name() const override { return "embedding"; }
   int min_operands() const override { return 2; }
   InferredTypes InferTypes(const OpContext& context) const override {
-    RETURN_IF_ERROR(CheckFloat(context, 0));
+    RETURN_IF_ERROR(CheckNumber(context, 0));
     RETURN_IF_ERROR(CheckRank(context, 0, 2));
     RETURN_IF_ERROR(CheckInteger(context, 1));
     TensorType type{context.operands[0].dtype, context.operands[1].shape};

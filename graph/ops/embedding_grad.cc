@@ -36,7 +36,12 @@ class EmbeddingGradOp : public Op {
     return rule;
   }
   OpCost Cost(const OpContext& context) const override {
-    return CostOf(context, 1, context.operands[0].num_elements());
+    // A tile of rows adds only what belongs to them: its share, if ids are spread evenly.
+    const auto rows = static_cast<double>(context.attributes.GetInt("rows", 1));
+    const double share = static_cast<double>(context.results[0].shape[0]) / rows;
+    OpCost cost = CostOf(context, share, context.operands[0].num_elements());
+    cost.bytes -= (1 - share) * static_cast<double>(context.operands[0].num_bytes());
+    return cost;
   }
 };
 

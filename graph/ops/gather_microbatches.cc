@@ -6,7 +6,7 @@
 namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeGatherMicrobatches() {
-  return MakeIdentity({.name = "gather_microbatches"});
+  return MakeIdentity({.name = "gather_microbatches", .work = IdentityWork::kPlacePart});
 }
 
 }  // namespace penstock::graph::ops

@@ -25,6 +25,22 @@ class IdentityOp : public Op {
                   absl::Span<const ValueId> grads) const override {
     return std::vector<ValueId>{grads[0]};
   }
+  OpCost Cost(const OpContext& context) const override {
+    const auto operand = static_cast<double>(context.operands[0].num_bytes());
+    const auto result = static_cast<double>(context.results[0].num_bytes());
+    switch (def_.work) {
+      case IdentityWork::kMove:
+        return {.bytes = operand + result};
+      case IdentityWork::kTakePart:
+        return {.bytes = 2 * result};
+      case IdentityWork::kPlacePart:
+        return {.bytes = 2 * operand};
+      case IdentityWork::kFold:
+        return {.flops = static_cast<double>(context.results[0].num_elements()),
+                .bytes = operand + 2 * result};
+    }
+    return {};
+  }
 
  private:
   const IdentityDef def_;

@@ -5,6 +5,7 @@
 #ifndef PENSTOCK_GRAPH_OPS_IDENTITY_H_
 #define PENSTOCK_GRAPH_OPS_IDENTITY_H_
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -13,8 +14,17 @@
 
 namespace penstock::graph::ops {
 
+// What an execution reads and writes.
+enum class IdentityWork : uint8_t {
+  kMove,       // the operand, into the result
+  kTakePart,   // the part of the operand that the result holds
+  kPlacePart,  // the operand, into its place in a larger result
+  kFold,       // the operand, folded into the result that is there
+};
+
 struct IdentityDef {
   std::string_view name;
+  IdentityWork work = IdentityWork::kMove;
   bool is_differentiable = false;  // those that a user's graph may hold
   std::vector<AttrSpec> attributes = {};
 };

@@ -43,7 +43,7 @@ class LayerNormGradOp : public Op {
     return std::vector<ValueId>{builder.Add("mul", {rstd, builder.Add("sub", {centred, along_z})})};
   }
   OpCost Cost(const OpContext& context) const override {
-    return CostOf(context, 12, context.operands[0].num_elements());
+    return CostOf(context, 14, context.operands[0].num_elements());
   }
 };
 

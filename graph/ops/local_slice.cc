@@ -4,6 +4,8 @@
 
 namespace penstock::graph::ops {
 
-std::unique_ptr<const Op> MakeLocalSlice() { return MakeIdentity({.name = "local_slice"}); }
+std::unique_ptr<const Op> MakeLocalSlice() {
+  return MakeIdentity({.name = "local_slice", .work = IdentityWork::kTakePart});
+}
 
 }  // namespace penstock::graph::ops

@@ -1,6 +1,6 @@
 // matmul(a[..., m, k], b[..., k, n]) {transpose_a, transpose_b}: the product of matrices, for equal
 // leading dimensions, or one b[k, n] for all of them. A transposed operand is stored [..., k, m] or
-// [..., n, k].
+// [..., n, k]. Integers wrap.
 
 #include <algorithm>
 #include <utility>
@@ -45,7 +45,7 @@ class MatmulOp : public Op {
   }
   InferredTypes InferTypes(const OpContext& context) const override {
     for (int i : {0, 1}) {
-      RETURN_IF_ERROR(CheckFloat(context, i));
+      RETURN_IF_ERROR(CheckNumber(context, i));
       RETURN_IF_ERROR(CheckMinRank(context, i, 2));
     }
     RETURN_IF_ERROR(CheckSameDType(context, 1, 0));

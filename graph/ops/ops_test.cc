@@ -123,6 +123,17 @@ TEST(OpsTest, InferTypes) {
        {},
        {F({16}), F({16, 2})},
        "matmul: needs at least 2 dimensions, operand 0 f32[16] has 1"},
+      {"matmul", {}, {I({2, 3}), I({3, 4})}, "i64[2, 4]"},
+      {"matmul", {}, {{DType::kU8, {2, 3}}, {DType::kU8, {3, 4}}}, "u8[2, 4]"},
+      {"matmul",
+       {},
+       {{DType::kBool, {2, 3}}, {DType::kBool, {3, 4}}},
+       "matmul: needs a float or integer type, operand 0 bool[2, 3] is none"},
+      {"einsum", {{"equation", "ij->i"}}, {{DType::kI32, {2, 3}}}, "i32[2]"},
+      {"square", {}, {I({2})}, "i64[2]"},
+      {"bias_add", {}, {I({2, 3}), I({3})}, "i64[2, 3]"},
+      {"pick", {}, {I({2, 3}), {DType::kU8, {2}}}, "i64[2]"},
+      {"embedding", {}, {{DType::kI8, {6, 3}}, I({4})}, "i8[4, 3]"},
       {"einsum", {{"equation", "bmk, bkn -> bmn"}}, {F({2, 3, 4}), F({2, 4, 5})}, "f32[2, 3, 5]"},
       {"einsum",
        {{"equation", "mk,kn->mn"}},
@@ -348,15 +359,6 @@ TEST(OpsTest, StatementTypesCompleteAttributes) {
   ops.Find("random_normal")->CompleteAttributes({DType::kF64, {2}}, attributes);
   EXPECT_EQ(attributes.GetInts("shape"), Shape({4}));
   EXPECT_EQ(attributes.GetDType("dtype", DType::kF32), DType::kF64);
-}
-
-TEST(OpsTest, CountWork) {
-  const OpRegistry ops = BuiltinOps();
-  const std::vector<TensorType> operands = {F({8, 16}), F({16, 32})};
-  const std::vector<TensorType> results = {F({8, 32})};
-  const OpCost cost = ops.Find("matmul")->Cost({{}, operands, results});
-  EXPECT_EQ(cost.flops, 2.0 * 8 * 16 * 32);
-  EXPECT_EQ(cost.bytes, 4.0 * (8 * 16 + 16 * 32 + 8 * 32));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ class PickOp : public Op {
   std::string_view name() const override { return "pick"; }
   int min_operands() const override { return 2; }
   InferredTypes InferTypes(const OpContext& context) const override {
-    RETURN_IF_ERROR(CheckFloat(context, 0));
+    RETURN_IF_ERROR(CheckNumber(context, 0));
     RETURN_IF_ERROR(CheckMinRank(context, 0, 1));
     RETURN_IF_ERROR(CheckInteger(context, 1));
     const Shape shape = WithoutLast(context.operands[0].shape);
@@ -29,12 +29,17 @@ class PickOp : public Op {
   Values Gradient(GraphBuilder& builder, const Node& node,
                   absl::Span<const ValueId> grads) const override {
     const ValueId x = node.operands[0];
-    const ValueId index = node.operands[1];
+    ValueId index = node.operands[1];
     const Shape shape = builder.type(x).shape;
     const int64_t last = static_cast<int64_t>(shape.size()) - 1;
+    // Places may be more than a short index type tells apart.
+    DType dtype = builder.type(index).dtype;
+    if (ByteSize(dtype) == 1) {
+      dtype = DType::kI32;
+      index = builder.Add("cast", {index}, {{"dtype", dtype}});
+    }
     const ValueId place = builder.Add(
-        "iota", {},
-        {{"axis", last}, {"shape", AttrValue::Ints(shape)}, {"dtype", builder.type(index).dtype}});
+        "iota", {}, {{"axis", last}, {"shape", AttrValue::Ints(shape)}, {"dtype", dtype}});
     const ValueId is_picked =
         builder.Add("equal", {place, BroadcastLike(builder, index, x, {last})});
     const ValueId dy = BroadcastLike(builder, grads[0], x, {last});

@@ -4,6 +4,10 @@
 
 namespace penstock::graph::ops {
 
-std::unique_ptr<const Op> MakeRandomNormal() { return MakeRandom("random_normal"); }
+// Box-Muller takes a pair of words for a pair of elements: a logarithm, a square root, a sine and a
+// cosine, and 8 more.
+std::unique_ptr<const Op> MakeRandomNormal() {
+  return MakeRandom("random_normal", kFlopsPerDraw + (8 + 4 + 10 + 10 + 8) / 2.0);
+}
 
 }  // namespace penstock::graph::ops

@@ -5,6 +5,8 @@
 
 namespace penstock::graph::ops {
 
-std::unique_ptr<const Op> MakeRandomUniform() { return MakeRandom("random_uniform"); }
+std::unique_ptr<const Op> MakeRandomUniform() {
+  return MakeRandom("random_uniform", kFlopsPerDraw + 2);
+}
 
 }  // namespace penstock::graph::ops

@@ -17,7 +17,7 @@ class ReductionOp : public Op {
   }
   InferredTypes InferTypes(const OpContext& context) const override {
     const TensorType& x = context.operands[0];
-    if (!def_.takes_integers || x.dtype == DType::kBool) RETURN_IF_ERROR(CheckFloat(context, 0));
+    RETURN_IF_ERROR(def_.takes_integers ? CheckNumber(context, 0) : CheckFloat(context, 0));
     const int rank = static_cast<int>(x.shape.size());
     std::vector<bool> is_reduced(rank);
     for (int64_t given : context.attributes.GetInts("axes")) {

@@ -43,7 +43,7 @@ class RmsNormOp : public Op {
     return BoundResults(builder, node, {y, rstd});
   }
   OpCost Cost(const OpContext& context) const override {
-    return CostOf(context, 5, context.operands[0].num_elements());
+    return CostOf(context, 4, context.operands[0].num_elements());
   }
 };
 

@@ -49,7 +49,9 @@ class SgdOp : public Op {
   PropagationPriority propagation_priority() const override { return PropagationPriority::kFirst; }
   std::vector<int> updated_operands() const override { return {0, 4}; }
   OpCost Cost(const OpContext& context) const override {
-    return CostOf(context, 6, context.operands[0].num_elements());
+    const bool is_nesterov = context.attributes.GetBool("nesterov", false);
+    const double flops = context.operands.size() == 4 ? 5 : is_nesterov ? 12 : 7;
+    return CostOf(context, flops, context.operands[0].num_elements());
   }
 };
 

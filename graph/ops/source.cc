@@ -31,7 +31,7 @@ class DeclaredOp : public Op {
 
 class RandomOp : public Op {
  public:
-  explicit RandomOp(std::string_view name) : name_(name) {}
+  RandomOp(std::string_view name, double flops) : name_(name), flops_(flops) {}
   std::string_view name() const override { return name_; }
   int min_operands() const override { return 0; }
   std::vector<AttrSpec> attributes() const override {
@@ -53,12 +53,13 @@ class RandomOp : public Op {
   }
   PropagationPriority propagation_priority() const override { return PropagationPriority::kLast; }
   OpCost Cost(const OpContext& context) const override {
-    return CostOf(context, 20, context.results[0].num_elements());
+    return CostOf(context, flops_, context.results[0].num_elements());
   }
   bool is_random() const override { return true; }
 
  private:
   const std::string_view name_;
+  const double flops_;
 };
 
 }  // namespace
@@ -67,8 +68,8 @@ std::unique_ptr<const Op> MakeDeclared(DeclaredDef def) {
   return std::make_unique<DeclaredOp>(def);
 }
 
-std::unique_ptr<const Op> MakeRandom(std::string_view name) {
-  return std::make_unique<RandomOp>(name);
+std::unique_ptr<const Op> MakeRandom(std::string_view name, double flops) {
+  return std::make_unique<RandomOp>(name, flops);
 }
 
 TensorType AttributeType(const Attributes& attributes, DType default_dtype) {

@@ -19,8 +19,8 @@ struct DeclaredDef {
 };
 std::unique_ptr<const Op> MakeDeclared(DeclaredDef def);
 
-// A tensor of draws.
-std::unique_ptr<const Op> MakeRandom(std::string_view name);
+// A tensor of draws, at `flops` an element.
+std::unique_ptr<const Op> MakeRandom(std::string_view name, double flops);
 
 // The type that the attributes `shape` (default: a scalar) and `dtype` say.
 TensorType AttributeType(const Attributes& attributes, DType default_dtype);

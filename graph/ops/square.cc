@@ -13,7 +13,7 @@ ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
 }  // namespace
 
 std::unique_ptr<const Op> MakeSquare() {
-  return MakeUnary({.name = "square", .flops = 1, .gradient = Gradient});
+  return MakeUnary({.name = "square", .flops = 1, .gradient = Gradient, .takes_integers = true});
 }
 
 }  // namespace penstock::graph::ops

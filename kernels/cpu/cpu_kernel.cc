@@ -39,9 +39,9 @@ int64_t TileIndex::GlobalIndex(int64_t position, int64_t microbatch) const {
 }
 
 absl::Status CheckIndexDType(std::string_view op, DType dtype) {
-  if (dtype == DType::kI32 || dtype == DType::kI64) return absl::OkStatus();
+  if (IsInteger(dtype)) return absl::OkStatus();
   return absl::UnimplementedError(
-      fmt::format("the cpu kernel for {} takes indices of i32 or i64, not {}", op, Name(dtype)));
+      fmt::format("the cpu kernel for {} takes integers as indices, not {}", op, Name(dtype)));
 }
 
 absl::Status CheckIndices(std::string_view op, const IndexReader& indices, int64_t count,

@@ -183,17 +183,26 @@ class TileIndex {
   int64_t run_length_ = 1;
 };
 
-// Integer operands such as indices: i32 or i64 memory read as int64.
+// Integer operands such as indices: memory of any integer dtype read as int64.
 class IndexReader {
  public:
-  IndexReader(const void* data, DType dtype) : data_(data), is_wide_(dtype == DType::kI64) {}
+  IndexReader(const void* data, DType dtype) : data_(data), dtype_(dtype) {}
   int64_t operator[](int64_t i) const {
-    return is_wide_ ? static_cast<const int64_t*>(data_)[i] : static_cast<const int32_t*>(data_)[i];
+    switch (dtype_) {
+      case DType::kI8:
+        return static_cast<const int8_t*>(data_)[i];
+      case DType::kU8:
+        return static_cast<const uint8_t*>(data_)[i];
+      case DType::kI32:
+        return static_cast<const int32_t*>(data_)[i];
+      default:
+        return static_cast<const int64_t*>(data_)[i];
+    }
   }
 
  private:
   const void* data_;
-  bool is_wide_;
+  DType dtype_;
 };
 
 // kUnimplemented unless `dtype` is one that IndexReader reads.

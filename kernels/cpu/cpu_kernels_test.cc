@@ -10,7 +10,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "graph/op.h"
 #include "kernels/kernel.h"
+#include "tests/support/interpreter.h"
 #include "tests/support/kernel_case.h"
 #include "tests/support/op_cases.h"
 
@@ -83,6 +85,8 @@ void AddElementwise(std::vector<KernelCase>* cases) {
       "abs", [](double x) { return std::abs(x); }, -5, 5, kNumbers));
   cases->push_back(Unary(
       "relu", [](double x) { return std::max(x, 0.0); }, -5, 5, kNumbers));
+  cases->push_back(Unary(
+      "square", [](double x) { return x * x; }, -5, 5, kNumbers));
   cases->push_back(Unary(
       "exp", [](double x) { return std::exp(x); }, -20, 20));
   cases->push_back(Unary(
@@ -627,7 +631,7 @@ void AddNorms(std::vector<KernelCase>* cases) {
 }
 
 void AddLanguage(std::vector<KernelCase>* cases) {
-  for (DType ids : {DType::kI32, DType::kI64}) {
+  for (DType ids : {DType::kI8, DType::kU8, DType::kI32, DType::kI64}) {
     cases->push_back({"embedding",
                       {},
                       {{"vd"}, {"bs", 0, 10, ids}},
@@ -638,7 +642,8 @@ void AddLanguage(std::vector<KernelCase>* cases) {
                           r.At('v') = static_cast<int64_t>(r.In(1));
                           r.Out(0) = r.In(0);
                         });
-                      }});
+                      },
+                      kNumbers});
     cases->push_back({"embedding_grad",
                       {{"rows", 10}},
                       {{"bsd"}, {"bs", 0, 10, ids}},
@@ -917,6 +922,39 @@ TEST(CpuKernelsTest, EveryKernelHasACase) {
   const KernelRegistry registry = CpuKernels();
   for (std::string_view name : registry.Names()) known.emplace(name);
   for (const std::string& name : known) EXPECT_TRUE(names.contains(name)) << name;
+}
+
+TEST(CpuKernelsTest, EveryTypeThatAnOperatorTakesHasAKernel) {
+  const graph::OpRegistry ops = graph::BuiltinOps();
+  const KernelRegistry registry = CpuKernels();
+  const graph::KernelTraits traits = TraitsOf(registry, 1);
+  int num_integer = 0;
+  for (const testing::OpCase& test : testing::OpCases()) {
+    if (registry.Find(test.op) == nullptr) continue;  // made by the planner
+    for (DType values : kNatives) {
+      for (DType indices : {DType::kI8, DType::kU8, DType::kI32, DType::kI64}) {
+        KernelSpec spec;
+        spec.op = test.op;
+        spec.attributes = test.attributes;
+        if (spec.attributes.Find("dtype") != nullptr) spec.attributes.Set("dtype", values);
+        std::vector<TensorType> types;
+        for (const testing::OperandCase& operand : test.operands) {
+          types.push_back(operand.type);
+          DType& dtype = types.back().dtype;
+          dtype = dtype == DType::kF64 ? values : dtype == DType::kI64 ? indices : dtype;
+          spec.inputs.push_back(testing::WholeTile(types.back()));
+        }
+        const auto results = graph::InferResultTypes(*ops.Find(test.op), spec.attributes, types);
+        if (!results.ok()) continue;
+        for (const TensorType& type : *results) spec.outputs.push_back(testing::WholeTile(type));
+        const absl::Status status = traits.check_kernel(spec);
+        EXPECT_TRUE(status.ok()) << testing::ToString(test) << " on " << Name(values) << ", "
+                                 << Name(indices) << ": " << status;
+        num_integer += IsInteger(values) ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(num_integer, 500);
 }
 
 TEST(CpuKernelsTest, UnsupportedDTypesNameOperatorAndDType) {

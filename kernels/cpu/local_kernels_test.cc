@@ -3,12 +3,16 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/random.h"
 #include "kernels/cpu/contraction.h"
 #include "kernels/kernel.h"
 #include "tests/support/kernel_case.h"
@@ -397,6 +401,63 @@ TEST(ContractionTest, ProductsOfATransformerAreOneMatrixProduct) {
     EXPECT_EQ(product.WorkspaceBytes<float>(1), 0) << "not a product for oneDNN";
   }
   EXPECT_EQ(contraction("bhsk", "bhvk", "bhsv").num_products(), 4);
+}
+
+// Products and sums of whole ranges, modulo 2^bits.
+template <typename T>
+void CheckProductWraps(int64_t m, int64_t k, int64_t n, bool transpose_a, bool transpose_b) {
+  using U = std::make_unsigned_t<T>;
+  const DType dtype = DTypeOf<T>();
+  KernelSpec spec =
+      Spec("matmul",
+           {Whole(transpose_a ? Shape{k, m} : Shape{m, k}, dtype),
+            Whole(transpose_b ? Shape{n, k} : Shape{k, n}, dtype)},
+           {Whole({m, n}, dtype)}, {{"transpose_a", transpose_a}, {"transpose_b", transpose_b}});
+  spec.accumulate = true;
+  std::vector<Tensor> inputs;
+  for (uint32_t i = 0; i < 2; ++i) {
+    Tensor& tensor = inputs.emplace_back(TensorType{dtype, spec.inputs[i].shape});
+    for (int64_t e = 0; e < tensor.num_elements(); ++e) {
+      const RandomKey key{.seed = 5, .stream = i};
+      const uint64_t word = uint64_t{RandomWord(key, 2 * e)} << 32 | RandomWord(key, 2 * e + 1);
+      tensor.As<T>()[e] = static_cast<T>(word);
+    }
+  }
+  inputs[0].As<T>()[0] = std::numeric_limits<T>::lowest();
+  inputs[1].As<T>()[0] = std::numeric_limits<T>::lowest();
+  KernelRunner runner(2);
+  auto kernel = runner.Create(spec);
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  const std::vector<Tensor> outputs = {KernelRunner::Garbage(dtype, {m, n})};
+  for (int64_t microbatch : {0, 1}) {
+    ASSERT_TRUE(runner.Run(**kernel, inputs, outputs, microbatch).ok());
+  }
+  const T* a = inputs[0].As<T>();
+  const T* b = inputs[1].As<T>();
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      uint64_t sum = 0;
+      for (int64_t l = 0; l < k; ++l) {
+        sum += uint64_t{static_cast<U>(a[transpose_a ? l * m + i : i * k + l])} *
+               static_cast<U>(b[transpose_b ? j * k + l : l * n + j]);
+      }
+      ASSERT_EQ(outputs[0].As<T>()[i * n + j], static_cast<T>(2 * sum))
+          << Name(dtype) << " " << i << ", " << j;
+    }
+  }
+}
+
+TEST(IntegerMatmulTest, ProductsWrap) {
+  for (const bool is_transposed : {false, true}) {
+    // Small, and larger than every block.
+    for (const auto& [m, k, n] :
+         {std::tuple{1, 1, 1}, std::tuple{5, 7, 3}, std::tuple{101, 300, 130}}) {
+      CheckProductWraps<int8_t>(m, k, n, is_transposed, !is_transposed);
+      CheckProductWraps<uint8_t>(m, k, n, is_transposed, is_transposed);
+      CheckProductWraps<int32_t>(m, k, n, is_transposed, is_transposed);
+      CheckProductWraps<int64_t>(m, k, n, is_transposed, !is_transposed);
+    }
+  }
 }
 
 TEST(ErrorsTest, IndicesOutsideTheTableAreNamed) {

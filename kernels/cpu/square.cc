@@ -3,7 +3,7 @@
 namespace penstock::kernels {
 
 KernelDef SquareKernel() {
-  return UnaryDef<Floats>([](auto x) { return x * x; });
+  return UnaryDef<Numbers>([](auto x) { return Wrapping(x) * Wrapping(x); });
 }
 
 }  // namespace penstock::kernels

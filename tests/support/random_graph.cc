@@ -39,6 +39,28 @@ using Values = std::vector<ValueId>;
 constexpr int64_t kMaxElements = 1500;
 constexpr double kMaxBound = 24;  // of values that other operators read
 
+constexpr DType kIntegers[] = {DType::kI8, DType::kU8, DType::kI32, DType::kI64};
+
+// Elements of an integer input: all that an 8-bit type has, so that sums wrap; of wider ones small
+// numbers or, where `is_wide`, nearly all.
+InputRange IntegerRange(DType dtype, bool is_wide) {
+  switch (dtype) {
+    case DType::kI8:
+      return {-128, 128};
+    case DType::kU8:
+      return {0, 256};
+    case DType::kI32:
+      return is_wide ? InputRange{-0x1p31, 0x1p31} : InputRange{-9, 9};
+    default:
+      return is_wide ? InputRange{-0x1p62, 0x1p62} : InputRange{-9, 9};
+  }
+}
+
+// The largest magnitude that a type has.
+double LargestOf(DType dtype) {
+  return ByteSize(dtype) == 1 ? 0x1p8 : ByteSize(dtype) == 4 ? 0x1p31 : 0x1p63;
+}
+
 // ------------------------------------------------------------------------------------ operators
 
 // Grows a graph node by node. A value has a bound on its magnitude, so that what is made stays
@@ -137,16 +159,40 @@ class Grower {
 
   // Indices in [0, limit).
   ValueId Indices(const Shape& shape, int64_t limit) {
-    return Input({random_.Chance(0.5) ? DType::kI64 : DType::kI32, shape},
-                 {0, static_cast<double>(limit)});
+    const DType dtype = limit <= 127 ? IntegerType() : DType::kI32;
+    return Input({dtype, shape}, {0, static_cast<double>(limit)});
   }
+
+  DType IntegerType() { return kIntegers[random_.Below(std::size(kIntegers))]; }
 
   // An integer of the shape and dtype.
   ValueId Integer(const TensorType& type) {
     for (ValueId value : others_) {
       if (Type(value) == type && random_.Chance(0.6)) return value;
     }
-    return Input(type, {-9, 9});
+    return Input(type, IntegerRange(type.dtype, random_.Chance(0.25)));
+  }
+
+  // Whether an operator that takes integers is given some.
+  bool TakesIntegers() { return random_.Chance(0.15); }
+
+  // For operators that only move elements: any type.
+  ValueId Any(int min_rank = 0, int max_rank = 5) {
+    if (random_.Chance(0.8)) return Float(min_rank, max_rank);
+    Values fitting;
+    for (ValueId value : others_) {
+      if (Rank(value) >= min_rank && Rank(value) <= max_rank) fitting.push_back(value);
+    }
+    if (!fitting.empty() && random_.Chance(0.6)) return random_.Pick(fitting);
+    const Shape shape = RandomShape(min_rank, std::min(max_rank, 4));
+    return random_.Chance(0.25) ? Bool(shape) : Integer({IntegerType(), shape});
+  }
+
+  // Of the shape, and the dtype of `like`.
+  ValueId AnyLike(ValueId like, const Shape& shape) {
+    const DType dtype = Type(like).dtype;
+    if (dtype == dtype_) return Float(shape);
+    return dtype == DType::kBool ? Bool(shape) : Integer({dtype, shape});
   }
 
   ValueId Bool(const Shape& shape) {
@@ -179,7 +225,11 @@ class Grower {
     bool blocked = found != nullptr && !found->is_differentiable() && !operands.empty();
     for (ValueId operand : operands) blocked = blocked || IsBlocked(operand);
     for (ValueId result : results) {
-      bounds_[result] = bound;
+      const DType dtype = Type(result).dtype;
+      // What leaves the range of an integer type may come back anywhere in it.
+      const bool may_wrap =
+          dtype == DType::kU8 || (IsInteger(dtype) && bound >= LargestOf(dtype) / 2);
+      bounds_[result] = may_wrap ? LargestOf(dtype) : bound;
       if (blocked) blocked_.insert(result);
     }
     // What the builder refused is reported by ok(); makers that go on need some value.
@@ -232,7 +282,10 @@ Attributes Axes(absl::Span<const int64_t> axes) { return {{"axes", AttrValue::In
 Shape Leading(const Shape& shape) { return Shape(shape.begin(), shape.end() - 1); }
 
 void MakeUnary(Grower& g, std::string_view op) {
-  const ValueId x = g.Float();
+  const bool has_integers = op == "neg" || op == "abs" || op == "relu";
+  const ValueId x = has_integers && g.TakesIntegers()
+                        ? g.Integer({g.IntegerType(), g.RandomShape(0, 3)})
+                        : g.Float();
   g.Emit(g.Op(op, {x}, {}, std::max(g.Bound(x), 1.0)));
 }
 
@@ -259,10 +312,12 @@ void MakeOfPositive(Grower& g, std::string_view op) {
 }
 
 void MakeBinary(Grower& g, std::string_view op) {
-  if (op != "div" && g.random().Chance(0.15)) {
-    const TensorType type = {g.random().Chance(0.5) ? DType::kI64 : DType::kI32,
-                             g.RandomShape(0, 3)};
-    g.Emit(g.Op(op, {g.Integer(type), g.Integer(type)}, {}, 1));
+  if (g.TakesIntegers()) {
+    const TensorType type = {g.IntegerType(), g.RandomShape(0, 3)};
+    const ValueId x = g.Integer(type);
+    const ValueId y = g.Integer(type);
+    const double bound = op == "mul" ? g.Bound(x) * g.Bound(y) : g.Bound(x) + g.Bound(y);
+    g.Emit(g.Op(op, {x, y}, {}, bound));
     return;
   }
   ValueId x = g.Float();
@@ -277,8 +332,12 @@ void MakeBinary(Grower& g, std::string_view op) {
 
 void MakeComparison(Grower& g, std::string_view op) {
   if (g.random().Chance(0.3)) {
-    const TensorType type = {DType::kI64, g.RandomShape(0, 3)};
-    g.Emit(g.Op(op, {g.Integer(type), g.Integer(type)}, {}, 1));
+    const Shape shape = g.RandomShape(0, 3);
+    const DType dtype = g.IntegerType();
+    const bool is_bool = g.random().Chance(0.2);
+    const ValueId x = is_bool ? g.Bool(shape) : g.Integer({dtype, shape});
+    const ValueId y = is_bool ? g.Bool(shape) : g.Integer({dtype, shape});
+    g.Emit(g.Op(op, {x, y}, {}, 1));
     return;
   }
   // Against draws that nothing else knows: no ties that rounding could turn.
@@ -287,8 +346,8 @@ void MakeComparison(Grower& g, std::string_view op) {
 }
 
 void MakeWhere(Grower& g, std::string_view op) {
-  const ValueId x = g.Float();
-  const ValueId y = g.random().Chance(0.3) ? g.FreshFloat({}) : g.Float(g.ShapeOf(x));
+  const ValueId x = g.Any();
+  const ValueId y = g.AnyLike(x, g.random().Chance(0.3) ? Shape{} : g.ShapeOf(x));
   const ValueId condition = g.Bool(g.random().Chance(0.15) ? Shape{} : g.ShapeOf(x));
   const bool is_first = g.random().Chance(0.5);
   g.Emit(g.Op(op, is_first ? Values{condition, x, y} : Values{condition, y, x}, {},
@@ -296,16 +355,26 @@ void MakeWhere(Grower& g, std::string_view op) {
 }
 
 void MakeCast(Grower& g, std::string_view op) {
-  switch (g.random().Below(4)) {
+  switch (g.random().Below(5)) {
     case 0:
       g.Emit(g.Op(op, {g.Bool(g.RandomShape(0, 3))}, {{"dtype", g.dtype()}}, 1));
       return;
-    case 1:
-      g.Emit(g.Op(op, {g.Integer({DType::kI32, g.RandomShape(0, 3)})}, {{"dtype", g.dtype()}}, 9));
+    case 1: {
+      const ValueId x = g.Integer({g.IntegerType(), g.RandomShape(0, 3)});
+      g.Emit(g.Op(op, {x}, {{"dtype", g.dtype()}}, g.Bound(x)));
       return;
-    case 2:
-      g.Emit(g.Op(op, {g.Input({g.dtype(), g.RandomShape(0, 3)}, {-9, 9})},
-                  {{"dtype", DType::kI64}}, 9));
+    }
+    case 2: {
+      const ValueId x = g.Integer({g.IntegerType(), g.RandomShape(0, 3)});
+      const DType to = g.random().Chance(0.2) ? DType::kBool : g.IntegerType();
+      g.Emit(g.Op(op, {x}, {{"dtype", to}}, g.Bound(x)));
+      return;
+    }
+    case 3:
+      // Of draws that nothing else knows: no rounding decides which integer it is. Of those that an
+      // integer cannot hold, the nearest.
+      g.Emit(g.Op(op, {g.Input({g.dtype(), g.RandomShape(0, 3)}, {-300, 300})},
+                  {{"dtype", g.IntegerType()}}, 300));
       return;
     default: {
       const ValueId x = g.Float();
@@ -316,10 +385,11 @@ void MakeCast(Grower& g, std::string_view op) {
 }
 
 void MakeBias(Grower& g, std::string_view op) {
-  const ValueId x = g.Float(1);
+  const bool is_integer = op == "bias_add" && g.TakesIntegers();
+  const ValueId x = is_integer ? g.Integer({g.IntegerType(), g.RandomShape(1, 3)}) : g.Float(1);
   const Shape shape = g.ShapeOf(x);
   const size_t rank = op == "bias_add" ? g.random().Between(1, shape.size()) : 1;
-  const ValueId b = g.Float(Shape(shape.end() - rank, shape.end()));
+  const ValueId b = g.AnyLike(x, Shape(shape.end() - rank, shape.end()));
   const double bound = g.Bound(x) + g.Bound(b);
   const Attributes attributes = {{"approximate", g.random().Chance(0.5) ? "tanh" : "none"}};
   if (op == "bias_add") {
@@ -362,13 +432,13 @@ Shape Reshaped(Random& random, const Shape& shape) {
 }
 
 void MakeReshape(Grower& g, std::string_view op) {
-  const ValueId x = g.Float();
+  const ValueId x = g.Any();
   g.Emit(
       g.Op(op, {x}, {{"shape", AttrValue::Ints(Reshaped(g.random(), g.ShapeOf(x)))}}, g.Bound(x)));
 }
 
 void MakeTranspose(Grower& g, std::string_view op) {
-  const ValueId x = g.Float(g.random().Chance(0.9) ? 2 : 0);
+  const ValueId x = g.Any(g.random().Chance(0.9) ? 2 : 0);
   std::vector<int64_t> permutation;
   for (int i = 0; i < g.Rank(x); ++i) permutation.push_back(i);
   g.random().Shuffle(permutation);
@@ -376,7 +446,7 @@ void MakeTranspose(Grower& g, std::string_view op) {
 }
 
 void MakeBroadcast(Grower& g, std::string_view op) {
-  const ValueId x = g.Float(0, 3);
+  const ValueId x = g.Any(0, 3);
   Shape shape = g.ShapeOf(x);
   std::vector<int64_t> axes;
   for (int i = 0; i < g.Rank(x); ++i) axes.push_back(i);
@@ -392,7 +462,7 @@ void MakeBroadcast(Grower& g, std::string_view op) {
 }
 
 void MakeSlice(Grower& g, std::string_view op) {
-  const ValueId x = g.Float(1);
+  const ValueId x = g.Any(1);
   Shape start;
   Shape limit;
   Shape stride;
@@ -410,21 +480,21 @@ void MakeSlice(Grower& g, std::string_view op) {
 }
 
 void MakeConcat(Grower& g, std::string_view op) {
-  const ValueId x = g.Float(1, 4);
+  const ValueId x = g.Any(1, 4);
   const int64_t axis = g.random().Below(g.Rank(x));
   Values operands = {x};
   double bound = g.Bound(x);
   for (int64_t more = g.random().Between(1, 2); more > 0; --more) {
     Shape shape = g.ShapeOf(x);
     if (g.random().Chance(0.4)) shape[axis] = g.Dim();
-    operands.push_back(g.Float(shape));
+    operands.push_back(g.AnyLike(x, shape));
     bound = std::max(bound, g.Bound(operands.back()));
   }
   g.Emit(g.Op(op, operands, {{"axis", axis}}, bound));
 }
 
 void MakePad(Grower& g, std::string_view op) {
-  const ValueId x = g.Float();
+  const ValueId x = g.Any();
   Shape low;
   Shape high;
   for (int i = 0; i < g.Rank(x); ++i) {
@@ -437,7 +507,7 @@ void MakePad(Grower& g, std::string_view op) {
 }
 
 void MakeSplit(Grower& g, std::string_view op) {
-  const ValueId x = g.Float(1);
+  const ValueId x = g.Any(1);
   const int64_t axis = g.random().Below(g.Rank(x));
   const int64_t dim = g.ShapeOf(x)[axis];
   int64_t parts = g.random().Between(1, 4);
@@ -448,7 +518,7 @@ void MakeSplit(Grower& g, std::string_view op) {
 }
 
 void MakeDynamicSlice(Grower& g, std::string_view op) {
-  const ValueId x = g.Float(1);
+  const ValueId x = g.Any(1);
   Shape sizes;
   for (int64_t dim : g.ShapeOf(x)) {
     sizes.push_back(g.random().Chance(0.5) ? dim : g.random().Between(1, dim));
@@ -457,13 +527,14 @@ void MakeDynamicSlice(Grower& g, std::string_view op) {
   if (op == "dynamic_slice") {
     g.Emit(g.Op(op, {x, start}, {{"sizes", AttrValue::Ints(sizes)}}, g.Bound(x)));
   } else {
-    const ValueId update = g.Float(sizes);
+    const ValueId update = g.AnyLike(x, sizes);
     g.Emit(g.Op(op, {x, update, start}, {}, std::max(g.Bound(x), g.Bound(update))));
   }
 }
 
 void MakeMatmul(Grower& g, std::string_view op) {
-  const ValueId a = g.Float(2, 4);
+  const ValueId a =
+      g.TakesIntegers() ? g.Integer({g.IntegerType(), g.RandomShape(2, 4)}) : g.Float(2, 4);
   const bool ta = g.random().Chance(0.3);
   const bool tb = g.random().Chance(0.3);
   Shape shape = g.ShapeOf(a);
@@ -473,7 +544,7 @@ void MakeMatmul(Grower& g, std::string_view op) {
   if (rank > 2 && g.random().Chance(0.5)) shape = {0, 0};
   shape[shape.size() - 2] = tb ? n : k;
   shape[shape.size() - 1] = tb ? k : n;
-  const ValueId b = g.Float(shape);
+  const ValueId b = g.AnyLike(a, shape);
   Attributes attributes;
   if (ta) attributes.Set("transpose_a", true);
   if (tb) attributes.Set("transpose_b", true);
@@ -487,6 +558,7 @@ void MakeEinsum(Grower& g, std::string_view op) {
       "bsm,bsn->mn", "abcd,cde->abe", "ij,j->",    "abc->cb",    "ab,ca->bc",
   };
   const std::string equation(kEquations[g.random().Below(std::size(kEquations))]);
+  const DType dtype = g.TakesIntegers() ? g.IntegerType() : g.dtype();
   std::map<char, int64_t> extents;
   Values operands;
   double bound = 1;
@@ -499,7 +571,7 @@ void MakeEinsum(Grower& g, std::string_view op) {
       if (!extents.contains(index)) extents[index] = g.Dim() > 6 ? 4 : g.Dim();
       shape.push_back(extents[index]);
     }
-    operands.push_back(g.Float(shape));
+    operands.push_back(dtype == g.dtype() ? g.Float(shape) : g.Integer({dtype, shape}));
     bound *= g.Bound(operands.back());
     begin = end + 1;
   }
@@ -517,8 +589,8 @@ std::vector<int64_t> RandomAxes(Random& random, int rank) {
 }
 
 void MakeReduce(Grower& g, std::string_view op) {
-  const bool is_integer = op != "reduce_mean" && g.random().Chance(0.15);
-  const ValueId x = is_integer ? g.Integer({DType::kI64, g.RandomShape(1, 3)}) : g.Float(1);
+  const bool is_integer = op != "reduce_mean" && g.TakesIntegers();
+  const ValueId x = is_integer ? g.Integer({g.IntegerType(), g.RandomShape(1, 3)}) : g.Float(1);
   Attributes attributes = Axes(RandomAxes(g.random(), g.Rank(x)));
   if (g.random().Chance(0.3)) attributes.Set("keepdims", true);
   const double count = op == "reduce_sum" ? static_cast<double>(g.Type(x).num_elements()) : 1;
@@ -538,7 +610,8 @@ void MakeSumExp(Grower& g, std::string_view op) {
 }
 
 void MakePick(Grower& g, std::string_view op) {
-  const ValueId x = g.Float(1);
+  const ValueId x =
+      g.TakesIntegers() ? g.Integer({g.IntegerType(), g.RandomShape(1, 3)}) : g.Float(1);
   g.Emit(g.Op(op, {x, g.Indices(Leading(g.ShapeOf(x)), g.ShapeOf(x).back())}, {}, g.Bound(x)));
 }
 
@@ -584,7 +657,8 @@ void MakeNorm(Grower& g, std::string_view op) {
 
 void MakeEmbedding(Grower& g, std::string_view op) {
   if (op == "embedding") {
-    const ValueId table = g.Float(2, 2);
+    const ValueId table =
+        g.TakesIntegers() ? g.Integer({g.IntegerType(), g.RandomShape(2, 2)}) : g.Float(2, 2);
     g.Emit(
         g.Op(op, {table, g.Indices(g.RandomShape(0, 2), g.ShapeOf(table)[0])}, {}, g.Bound(table)));
     return;
@@ -660,11 +734,19 @@ void MakeIota(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, {},
               {{"axis", g.random().Below(shape.size())},
                {"shape", AttrValue::Ints(shape)},
-               {"dtype", is_float ? g.dtype() : DType::kI64}},
+               {"dtype", is_float ? g.dtype() : g.IntegerType()}},
               12));
 }
 
 void MakeConstant(Grower& g, std::string_view op) {
+  if (g.TakesIntegers()) {
+    g.Emit(g.Op(op, {},
+                {{"value", g.random().Below(100)},
+                 {"shape", AttrValue::Ints(g.RandomShape(0, 3))},
+                 {"dtype", g.IntegerType()}},
+                100));
+    return;
+  }
   g.Emit(g.Op(op, {},
               {{"value", 2 * g.random().Unit() - 1},
                {"shape", AttrValue::Ints(g.RandomShape(0, 3))},
@@ -682,11 +764,13 @@ void MakeParameter(Grower& g, std::string_view) {
 
 // A state that is read, and takes a value of this step for the next one.
 void MakeState(Grower& g, std::string_view) {
-  const ValueId value = g.Float(0, 4);
+  const ValueId value =
+      g.TakesIntegers() ? g.Integer({g.IntegerType(), g.RandomShape(0, 3)}) : g.Float(0, 4);
   const ValueId state = g.State(g.Type(value));
   if (!g.ok()) return;
   g.Assign(state, value);
-  g.Emit(g.Op("add", {state, g.Float(g.ShapeOf(state))}, {}, 2 * kMaxBound));
+  const double bound = g.Bound(value) + g.Bound(state) + kMaxBound;
+  g.Emit(g.Op("add", {state, g.AnyLike(state, g.ShapeOf(state))}, {}, bound));
 }
 
 void MakeAdamw(Grower& g, std::string_view op) {
@@ -1165,6 +1249,12 @@ Tensor MakeInput(const TensorType& type, const InputRange& range, uint64_t seed,
         break;
       case DType::kF64:
         tensor.As<double>()[i] = real;
+        break;
+      case DType::kI8:
+        tensor.As<int8_t>()[i] = static_cast<int8_t>(std::floor(real));
+        break;
+      case DType::kU8:
+        tensor.As<uint8_t>()[i] = static_cast<uint8_t>(std::floor(real));
         break;
       case DType::kI32:
         tensor.As<int32_t>()[i] = static_cast<int32_t>(std::floor(real));
