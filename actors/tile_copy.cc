@@ -1,5 +1,6 @@
 #include "actors/tile_copy.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/status_macros.h"
@@ -65,13 +66,58 @@ void TileCopy::ForEachRun(
   for (int64_t i = 0;; ++i) {
     run(global, i * run_, run_);
     if (i + 1 == runs) return;
-    for (int dim = static_cast<int>(counts_.size()) - 1;; --dim) {
-      global += strides_[dim];
-      if (++index[dim] < counts_[dim]) break;
-      global -= counts_[dim] * strides_[dim];
-      index[dim] = 0;
-    }
+    Advance(&index, &global);
   }
+}
+
+void TileCopy::Advance(Shape* index, int64_t* global) const {
+  for (int dim = static_cast<int>(counts_.size()) - 1;; --dim) {
+    *global += strides_[dim];
+    if (++(*index)[dim] < counts_[dim]) return;
+    *global -= counts_[dim] * strides_[dim];
+    (*index)[dim] = 0;
+  }
+}
+
+void TileCopy::ForEachRunOf(
+    int64_t microbatch, int64_t offset, int64_t size,
+    absl::FunctionRef<void(int64_t global_offset, int64_t offset, int64_t count)> run) const {
+  if (size == 0) return;
+  const int64_t run_bytes = run_ * element_bytes_;
+  // Where the run lies that `offset` is in.
+  Shape index(counts_.size(), 0);
+  int64_t global = first_ + microbatch * microbatch_stride_;
+  int64_t number = offset / run_bytes;
+  for (int dim = static_cast<int>(counts_.size()) - 1; dim >= 0; --dim) {
+    index[dim] = number % counts_[dim];
+    number /= counts_[dim];
+    global += index[dim] * strides_[dim];
+  }
+  int64_t skipped = offset % run_bytes;
+  for (int64_t done = 0;;) {
+    const int64_t count = std::min(run_bytes - skipped, size - done);
+    run(global * element_bytes_ + skipped, done, count);
+    done += count;
+    if (done == size) return;
+    skipped = 0;
+    Advance(&index, &global);
+  }
+}
+
+void TileCopy::RangeFromGlobal(const void* global, int64_t microbatch, int64_t offset, int64_t size,
+                               void* bytes) const {
+  ForEachRunOf(microbatch, offset, size, [&](int64_t from, int64_t to, int64_t count) {
+    std::memcpy(static_cast<std::byte*>(bytes) + to, static_cast<const std::byte*>(global) + from,
+                static_cast<size_t>(count));
+  });
+}
+
+void TileCopy::RangeToGlobal(const void* bytes, int64_t microbatch, int64_t offset, int64_t size,
+                             void* global) const {
+  ForEachRunOf(microbatch, offset, size, [&](int64_t to, int64_t from, int64_t count) {
+    std::memcpy(static_cast<std::byte*>(global) + to, static_cast<const std::byte*>(bytes) + from,
+                static_cast<size_t>(count));
+  });
 }
 
 void TileCopy::FromGlobal(const void* global, void* tile, int64_t microbatch) const {

@@ -35,7 +35,21 @@ class TileCopy {
   void FromGlobal(const void* global, void* tile, int64_t microbatch) const;
   void ToGlobal(const void* tile, void* global, int64_t microbatch) const;
 
+  // The same of `size` bytes of the tile from `offset` on alone, which lie in `bytes`.
+  // REQUIRES: offset + size is at most the tile's size.
+  void RangeFromGlobal(const void* global, int64_t microbatch, int64_t offset, int64_t size,
+                       void* bytes) const;
+  void RangeToGlobal(const void* bytes, int64_t microbatch, int64_t offset, int64_t size,
+                     void* global) const;
+
  private:
+  // Calls `run` for every run of a range, counted in bytes of the tensor and of the range.
+  void ForEachRunOf(
+      int64_t microbatch, int64_t offset, int64_t size,
+      absl::FunctionRef<void(int64_t global_offset, int64_t offset, int64_t count)> run) const;
+  // From the run at `index` and `global` to the next. REQUIRES: there is one.
+  void Advance(Shape* index, int64_t* global) const;
+
   Shape counts_;   // extents of the dimensions outside a run
   Shape strides_;  // of those in the tensor, in elements
   int64_t run_ = 1;

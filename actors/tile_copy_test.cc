@@ -1,5 +1,7 @@
 #include "actors/tile_copy.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <numeric>
 #include <vector>
 
@@ -44,6 +46,34 @@ TEST(TileCopyTest, TakesWholeDimensionsInOneRun) {
   EXPECT_EQ(runs, 1);
 }
 
+// Whatever pieces a tile is cut into, bytes that are no whole elements too.
+TEST(TileCopyTest, RangesMakeUpTheTile) {
+  for (const graph::TileDesc& tile :
+       {graph::TileDesc{DType::kI32, {2, 3}, {4, 6}, {0, 3}, {2, 0}},
+        graph::TileDesc{DType::kI32, {2, 4, 5}, {6, 4, 5}, {1, 0, 0}, {2, 0, 0}},
+        graph::TileDesc{DType::kI32, {2, 1, 3}, {3, 2, 4}, {0, 1, 1}, {1, 0, 0}},
+        graph::TileDesc{DType::kI32, {}, {}, {}, {}}}) {
+    const TileCopy copy(tile);
+    const auto num_bytes = static_cast<int64_t>(tile.num_bytes());
+    const std::vector<int32_t> global = Numbered(120);
+    std::vector<std::byte> whole(tile.num_bytes());
+    copy.FromGlobal(global.data(), whole.data(), 1);
+    std::vector<int32_t> expected(120, -1);
+    copy.ToGlobal(whole.data(), expected.data(), 1);
+    for (int64_t size = 1; size <= num_bytes; ++size) {
+      std::vector<std::byte> pieces(tile.num_bytes());
+      std::vector<int32_t> put(120, -1);
+      for (int64_t offset = 0; offset < num_bytes; offset += size) {
+        const int64_t count = std::min(size, num_bytes - offset);
+        copy.RangeFromGlobal(global.data(), 1, offset, count, pieces.data() + offset);
+        copy.RangeToGlobal(pieces.data() + offset, 1, offset, count, put.data());
+      }
+      EXPECT_EQ(pieces, whole) << size;
+      EXPECT_EQ(put, expected) << size;
+    }
+  }
+}
+
 TEST(TileCopyTest, ScalarsAndEmptyTiles) {
   const TileCopy scalar({DType::kF64, {}, {}, {}, {}});
   const double value = 4;
@@ -53,6 +83,8 @@ TEST(TileCopyTest, ScalarsAndEmptyTiles) {
   for (const Shape& shape : {Shape{0, 2}, Shape{2, 0}}) {
     const TileCopy empty({DType::kI32, shape, {2, 2}, {0, 0}, {0, 0}});
     empty.ForEachRun(0, [](int64_t, int64_t, int64_t) { FAIL(); });
+    empty.RangeFromGlobal(&value, 0, 0, 0, &copy);
+    EXPECT_EQ(copy, 4);
   }
 }
 

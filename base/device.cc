@@ -57,6 +57,7 @@ class CpuDevice : public Device {
     const uintptr_t address = reinterpret_cast<uintptr_t>(base);
     const uintptr_t aligned = (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
     auto* data = reinterpret_cast<std::byte*>(aligned);
+    madvise(base, mapped, MADV_DONTDUMP);  // a crash would write all of it to the disk
     if (num_bytes >= kHugePageBytes) madvise(data, num_bytes, MADV_HUGEPAGE);
     std::memset(data, 0, num_bytes);
     return std::make_unique<MappedMemory>(base, mapped, data, num_bytes);

@@ -14,13 +14,16 @@
 #include <kj/async-unix.h>
 #include <kj/debug.h>
 
+#include "actors/cluster/bulk_transfer_internal.h"
 #include "actors/cluster/child_process.h"
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/control_port_internal.h"
 #include "actors/cluster/job_key.h"
+#include "actors/cluster/line_splitter.h"
 #include "actors/cluster/plan_slice.h"
+#include "actors/cluster/state_tiles.h"
 #include "actors/tile_copy.h"
 #include "base/counted.h"
 #include "base/machine.h"
@@ -40,12 +43,10 @@ constexpr kj::Duration kExitGrace = 500 * kj::MILLISECONDS;
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 // For the orderly end of a session in its nodes; the end of the job does not wait for more.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
-// The longest line that is passed on in one piece.
-constexpr size_t kMaxLineBytes = 16 << 10;
 // What is taken over of a node's word: the name of its host, its transport's address, and lines of
 // its description.
 constexpr size_t kMaxHostBytes = 255;
-constexpr size_t kMaxAddressBytes = size_t{16} << 20;
+constexpr size_t kMaxAddressBytes = size_t{1} << 20;
 constexpr size_t kMaxDescribeLines = 16384;
 
 kj::Duration ToKj(absl::Duration duration) {
@@ -174,7 +175,7 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     kj::Own<kj::AsyncInputStream> output;
     kj::Promise<void> output_pump = nullptr;
     bool has_output_ended = true;
-    std::string line;
+    std::optional<LineSplitter> lines;
     kj::Array<char> buffer;
   };
 
@@ -300,6 +301,11 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     peer.output = loop_->io().lowLevelProvider->wrapInputFd(
         peer.child->TakeOutputFd(), kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP);
     peer.buffer = kj::heapArray<char>(4096);
+    peer.lines.emplace([this, &peer](std::string_view line) {
+      if (options_.on_output) {
+        options_.on_output(peer.description.rank, peer.description.host, line);
+      }
+    });
     peer.has_output_ended = false;
     peer.output_pump = PumpOutput(peer).eagerlyEvaluate(
         [&peer](const kj::Exception&) { peer.has_output_ended = true; });
@@ -308,23 +314,12 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
   kj::Promise<void> PumpOutput(Peer& peer) {
     return peer.output->tryRead(peer.buffer.begin(), 1, peer.buffer.size())
         .then([this, &peer](size_t num_bytes) -> kj::Promise<void> {
-          for (size_t i = 0; i < num_bytes; ++i) {
-            const char c = peer.buffer[i];
-            if (c != '\n') peer.line.push_back(c);
-            if (c == '\n' || peer.line.size() >= kMaxLineBytes) PrintLine(peer);
-          }
+          peer.lines->Add({peer.buffer.begin(), num_bytes});
           if (num_bytes > 0) return PumpOutput(peer);
-          if (!peer.line.empty()) PrintLine(peer);
+          peer.lines->End();
           peer.has_output_ended = true;
           return kj::READY_NOW;
         });
-  }
-
-  void PrintLine(Peer& peer) {
-    if (options_.on_output) {
-      options_.on_output(peer.description.rank, peer.description.host, peer.line);
-    }
-    peer.line.clear();
   }
 
   // --- Loss --------------------------------------------------------------------------------------
@@ -344,10 +339,7 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
                         .then([this] { return loop_->timer().afterDelay(control::kSecondLook); })
                         .then([] { return false; }))
                 .then([this, &peer](bool has_answered) -> kj::Promise<void> {
-                  // Its answers come behind what it sends, the questions behind what it is sent.
-                  if (has_answered || loop_->timer().now() < patience_until_) {
-                    return Heartbeat(peer);
-                  }
+                  if (has_answered) return Heartbeat(peer);
                   LoseSilent(peer);
                   return kj::READY_NOW;
                 });
@@ -370,13 +362,6 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     tasks_->add(loop_->timer().afterDelay(kExitGrace).then([this, &peer, cause] {
       if (!peer.is_lost) Lose(peer, cause, 0);
     }));
-  }
-
-  // Bytes that are about to pass between this process and all nodes: heartbeats wait behind them.
-  void ExpectTransfer(uint64_t num_bytes) {
-    constexpr uint64_t kBytesPerMs = 50'000;
-    const auto start = std::max(patience_until_, loop_->timer().now());
-    patience_until_ = start + (num_bytes / kBytesPerMs) * kj::MILLISECONDS;
   }
 
   void OnMemberGone(uint32_t rank) override { LoseConnection(*peers_[rank]); }
@@ -466,8 +451,7 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank
   bool is_ending_ = false;
   bool has_listened_ = false;
-  kj::TimePoint patience_until_ = kj::origin<kj::TimePoint>();  // no silence is a loss before
-  absl::Status loss_;                                           // the first
+  absl::Status loss_;  // the first
   std::shared_ptr<ClusterSession> session_;
   uint32_t generation_ = 0;
 
@@ -493,16 +477,12 @@ class Cluster::Impl::ClusterEngine final : public Engine {
                  Counted(num_processes, "process", "es")));
     }
     RETURN_IF_ERROR(CheckFitsNodes(options.max_memory_bytes));
-    std::vector<std::string> slices;
+    std::vector<std::shared_ptr<const std::string>> slices;
     for (uint32_t rank = 0; rank < num_processes; ++rank) {
       const DeviceRange devices = session_->DevicesOf(rank);
-      ASSIGN_OR_RETURN(slices.emplace_back(),
+      ASSIGN_OR_RETURN(std::string slice,
                        planner::PlanToBytes(SlicePlan(plan, devices.first, devices.count)));
-      if (slices.back().size() > control::kMaxDataBytes) {
-        return absl::ResourceExhaustedError(
-            StrCat("node ", rank, "'s part of the plan has ", slices.back().size(),
-                   " bytes; processes are sent at most ", control::kMaxDataBytes));
-      }
+      slices.push_back(std::make_shared<const std::string>(std::move(slice)));
     }
     trace_capacity_ = options.trace ? options.trace_capacity : 0;
     const auto addresses = std::make_shared<std::vector<std::string>>(num_processes);
@@ -511,7 +491,13 @@ class Cluster::Impl::ClusterEngine final : public Engine {
       auto call = node.openRequest();
       auto spec = call.initSession();
       spec.setGeneration(session_->generation());
-      spec.setPlan(AsData(slices[rank].data(), slices[rank].size()));
+      BulkSource slice;
+      slice.Add(slices[rank]->size(),
+                [bytes = slices[rank]](uint64_t offset, size_t size, std::byte* to) {
+                  memcpy(to, bytes->data() + offset, size);
+                });
+      spec.setPlanBytes(slice.num_bytes());
+      auto offered = control::Offer(std::move(slice), spec.initPlan());
       spec.setFirstDevice(session_->DevicesOf(rank).first);
       spec.setNumDevices(session_->DevicesOf(rank).count);
       spec.setThreadsPerDevice(static_cast<uint32_t>(std::max(options.threads_per_device, 1)));
@@ -520,7 +506,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
       spec.setTraceCapacity(trace_capacity_);
       spec.setMaxMemoryBytes(options.max_memory_bytes);
       call.setObserver(session_->MakeObserver(rank));
-      return call.send().then([addresses, rank](auto&& response) {
+      return call.send().attach(std::move(offered)).then([addresses, rank](auto&& response) {
         const auto address = response.getAddress();
         if (address.size() > kMaxAddressBytes) {
           kj::throwFatalException(control::ToException(absl::InternalError(
@@ -565,30 +551,26 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     cluster_.loop_->Post([this_cluster = &cluster_, session = session_, step, buffers] {
       Impl& cluster = *this_cluster;
       if (session->is_over() || !cluster.loss_.ok()) return;
-      size_t num_bytes = 0;
-      for (const Tensor& feed : buffers->feeds) num_bytes += feed.num_bytes();
-      if (num_bytes > control::kMaxDataBytes) {
-        session->Fail(absl::ResourceExhaustedError(
-            StrCat("the feeds of step ", step, " have ", num_bytes,
-                   " bytes; processes are sent at most ", control::kMaxDataBytes)));
-        return;
-      }
-      cluster.ExpectTransfer(num_bytes * cluster.peers_.size());
       session->Submit(step, buffers);
       for (const auto& peer : cluster.peers_) {
         KJ_IF_MAYBE (node, peer->node) {
           auto call = node->submitRequest();
           call.setGeneration(session->generation());
           call.setStep(step);
-          auto feeds = call.initFeeds(static_cast<unsigned>(buffers->feeds.size()));
-          for (unsigned i = 0; i < feeds.size(); ++i) {
-            feeds.set(i, AsData(buffers->feeds[i].data(), buffers->feeds[i].num_bytes()));
+          BulkSource feeds;
+          for (const Tensor& feed : buffers->feeds) {
+            feeds.Add(feed.num_bytes(), [feed](uint64_t offset, size_t size, std::byte* bytes) {
+              memcpy(bytes, static_cast<const std::byte*>(feed.data()) + offset, size);
+            });
           }
+          auto offered = control::Offer(std::move(feeds), call.initFeeds());
           const uint32_t rank = peer->description.rank;
-          cluster.tasks_->add(
-              call.send().ignoreResult().catch_([session, rank](const kj::Exception& exception) {
-                session->OnFailure(rank, control::FromException(exception));
-              }));
+          cluster.tasks_->add(call.send()
+                                  .ignoreResult()
+                                  .attach(std::move(offered))
+                                  .catch_([session, rank](const kj::Exception& exception) {
+                                    session->OnFailure(rank, control::FromException(exception));
+                                  }));
         }
       }
     });
@@ -606,7 +588,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
               .then([lines](auto&& response) {
                 for (const auto line : response.getLines()) {
                   if (lines->size() >= kMaxDescribeLines) break;
-                  lines->emplace_back(line.begin(), std::min(line.size(), kMaxLineBytes));
+                  lines->emplace_back(line.begin(), std::min(line.size(), control::kMaxTextBytes));
                 }
               })
               .exclusiveJoin(cluster_.loop_->timer()
@@ -618,75 +600,54 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     return *lines;
   }
 
+  // Each tile once, from the first process that has it.
   absl::Status ReadState(const planner::StatePlan& state, Tensor* value) override {
-    const auto& placements = state.placements;
+    const auto num_devices = static_cast<uint32_t>(session_->plan().devices.size());
+    const auto num_processes = static_cast<uint32_t>(cluster_.peers_.size());
+    std::vector<std::vector<uint32_t>> placements(num_processes);  // of each process
+    for (const StateTile& tile : StateTiles(state, 0, num_devices)) {
+      uint32_t rank = 0;
+      while (!session_->DevicesOf(rank).Has(state.placements[tile[0]].device)) ++rank;
+      placements[rank].push_back(tile[0]);
+    }
     return CallAll(
-        [&](Peer&, control::Node::Client& node) {
-          cluster_.ExpectTransfer(value->num_bytes());
-          auto call = node.readStateRequest();
-          call.setGeneration(session_->generation());
-          call.setState(IndexOf(state));
-          return call.send().then([&placements, value](auto&& response) {
-            const auto tiles = response.getTiles();
-            bool are_right = tiles.size() <= placements.size();
-            for (size_t i = 0; are_right && i < tiles.size(); ++i) {
-              const uint32_t placement = tiles[i].getPlacement();
-              const auto bytes = tiles[i].getBytes();
-              are_right = placement < placements.size() &&
-                          bytes.size() == placements[placement].tile.num_bytes();
-              if (are_right) {
-                TileCopy(placements[placement].tile).ToGlobal(bytes.begin(), value->data(), 0);
-              }
-            }
-            if (!are_right) {
-              kj::throwFatalException(control::ToException(
-                  absl::InternalError("a node sent a tile that is not of the state")));
-            }
-          });
+        [&](Peer& peer, control::Node::Client& node) {
+          const auto reading = std::make_shared<StateReading>(
+              StateReading{node, state, *value, std::move(placements[peer.description.rank])});
+          return ReadTiles(reading, 0);
         },
         StrCat("reading the state '", state.name, "'"));
   }
 
   absl::Status WriteState(const planner::StatePlan& state, const Tensor& value) override {
-    if (value.num_bytes() > control::kMaxDataBytes) {
-      return absl::ResourceExhaustedError(
-          StrCat("the state '", state.name, "' is too large to be sent in one piece"));
-    }
     return CallAll(
-        [&](Peer&, control::Node::Client& node) {
-          cluster_.ExpectTransfer(value.num_bytes());
+        [&](Peer& peer, control::Node::Client& node) {
+          const DeviceRange devices = session_->DevicesOf(peer.description.rank);
+          BulkSource source;
+          for (const StateTile& placements : StateTiles(state, devices.first, devices.count)) {
+            const graph::TileDesc& tile = state.placements[placements[0]].tile;
+            source.Add(tile.num_bytes(), [copy = TileCopy(tile), value](
+                                             uint64_t offset, size_t size, std::byte* bytes) {
+              copy.RangeFromGlobal(value.data(), 0, static_cast<int64_t>(offset),
+                                   static_cast<int64_t>(size), bytes);
+            });
+          }
           auto call = node.writeStateRequest();
           call.setGeneration(session_->generation());
           call.setState(IndexOf(state));
-          call.setValue(AsData(value.data(), value.num_bytes()));
-          return call.send().ignoreResult();
+          auto offered = control::Offer(std::move(source), call.initTiles());
+          return call.send().ignoreResult().attach(std::move(offered));
         },
         StrCat("writing the state '", state.name, "'"));
   }
 
   absl::StatusOr<std::vector<TraceEvent>> TakeTrace() override {
-    const planner::Plan& plan = session_->plan();
     const auto events = std::make_shared<std::vector<TraceEvent>>();
     RETURN_IF_ERROR(CallAll(
         [&](Peer& peer, control::Node::Client& node) {
           const uint64_t max_events =
               session_->DevicesOf(peer.description.rank).count * trace_capacity_;
-          auto call = node.takeTraceRequest();
-          call.setGeneration(session_->generation());
-          return call.send().then([&plan, events, max_events](auto&& response) {
-            const auto received = response.getEvents();
-            for (uint64_t i = 0; i < std::min<uint64_t>(received.size(), max_events); ++i) {
-              const auto event = received[static_cast<unsigned>(i)];
-              if (event.getDevice() >= plan.devices.size()) continue;
-              const planner::DevicePlan& device = plan.devices[event.getDevice()];
-              const bool is_phase = event.getActor() == planner::kNone;
-              if (event.getPhase() >= device.phases.size()) continue;
-              if (!is_phase && event.getActor() >= device.actors.size()) continue;
-              events->push_back({event.getDevice(), event.getActor(), event.getPhase(),
-                                 event.getMicrobatch(), event.getStep(), event.getBeginNs(),
-                                 event.getEndNs()});
-            }
-          });
+          return TakeEvents(node, max_events, events);
         },
         "reading the trace"));
     return *std::move(events);
@@ -730,11 +691,74 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     return static_cast<uint32_t>(&state - session_->plan().states.data());
   }
 
+  struct StateReading {
+    control::Node::Client node;
+    const planner::StatePlan& state;
+    Tensor value;
+    const std::vector<uint32_t> placements;
+  };
+
+  // From the one at `next` on, one after the other.
+  kj::Promise<void> ReadTiles(const std::shared_ptr<StateReading>& reading, size_t next) {
+    if (next == reading->placements.size()) return kj::READY_NOW;
+    const uint32_t placement = reading->placements[next];
+    const graph::TileDesc& tile = reading->state.placements[placement].tile;
+    BulkTarget target;
+    target.Add(tile.num_bytes(), [copy = TileCopy(tile), reading](uint64_t offset, size_t size,
+                                                                  const std::byte* bytes) {
+      copy.RangeToGlobal(bytes, 0, static_cast<int64_t>(offset), static_cast<int64_t>(size),
+                         reading->value.data());
+    });
+    return control::ReadPieces(
+               [this, reading, placement](uint64_t offset, uint32_t size) {
+                 auto call = reading->node.readStateRequest();
+                 call.setGeneration(session_->generation());
+                 call.setState(IndexOf(reading->state));
+                 call.setPlacement(placement);
+                 call.setOffset(offset);
+                 call.setSize(size);
+                 return call.send();
+               },
+               std::move(target))
+        .then([this, reading, next] { return ReadTiles(reading, next + 1); });
+  }
+
+  // At most `max_events` events, until there are no more.
+  kj::Promise<void> TakeEvents(control::Node::Client node, uint64_t max_events,
+                               const std::shared_ptr<std::vector<TraceEvent>>& events) {
+    auto call = node.takeTraceRequest();
+    call.setGeneration(session_->generation());
+    return call.send().then([this, node = kj::mv(node), max_events,
+                             events](auto&& response) mutable -> kj::Promise<void> {
+      const planner::Plan& plan = session_->plan();
+      const auto received = response.getEvents();
+      const uint64_t count = std::min<uint64_t>(received.size(), max_events);
+      for (uint64_t i = 0; i < count; ++i) {
+        const auto event = received[static_cast<unsigned>(i)];
+        if (event.getDevice() >= plan.devices.size()) continue;
+        const planner::DevicePlan& device = plan.devices[event.getDevice()];
+        const bool is_phase = event.getActor() == planner::kNone;
+        if (event.getPhase() >= device.phases.size()) continue;
+        if (!is_phase && event.getActor() >= device.actors.size()) continue;
+        events->push_back({event.getDevice(), event.getActor(), event.getPhase(),
+                           event.getMicrobatch(), event.getStep(), event.getBeginNs(),
+                           event.getEndNs()});
+      }
+      if (!response.getHasMore() || count == 0) return kj::READY_NOW;
+      return TakeEvents(kj::mv(node), max_events - count, events);
+    });
+  }
+
+  // Errors name the node.
   kj::Promise<void> ForAll(const CallNode& call) {
     auto calls = kj::heapArrayBuilder<kj::Promise<void>>(cluster_.peers_.size());
     for (const auto& peer : cluster_.peers_) {
       KJ_IF_MAYBE (node, peer->node) {
-        calls.add(call(*peer, *node));
+        calls.add(call(*peer, *node).catch_([this, &peer = *peer](const kj::Exception& exception) {
+          const absl::Status status = control::FromException(exception);
+          kj::throwFatalException(control::ToException(absl::Status(
+              status.code(), StrCat(cluster_.NameOf(peer), ": ", ToStd(status.message())))));
+        }));
       } else {
         calls.add(control::ToException(
             absl::UnavailableError(StrCat(cluster_.NameOf(*peer), " is gone"))));

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/cluster/bulk_transfer_internal.h"
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/connection_internal.h"
+#include "actors/cluster/control_loop_internal.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -36,8 +38,10 @@ class ClusterSession::ObserverServer final : public control::Observer::Server {
 
   kj::Promise<void> stepDone(StepDoneContext context) override {
     const auto params = context.getParams();
-    if (IsCurrent(params.getGeneration())) Check(session_->StepDone(rank_, params));
-    return kj::READY_NOW;
+    if (!IsCurrent(params.getGeneration())) return kj::READY_NOW;
+    absl::StatusOr<kj::Promise<void>> told = session_->StepDone(rank_, params);
+    Check(told.status());
+    return told.ok() ? *std::move(told) : kj::READY_NOW;
   }
 
   kj::Promise<void> error(ErrorContext context) override {
@@ -72,25 +76,29 @@ class ClusterSession::ObserverServer final : public control::Observer::Server {
 void ClusterSession::Begin(const Context& context, uint32_t generation) {
   context_ = std::make_unique<Context>(context);
   generation_ = generation;
+  for (uint32_t rank = 0; rank < num_processes_; ++rank) {
+    told_.push_back(kj::Promise<void>(kj::READY_NOW).fork());
+  }
 }
 
 void ClusterSession::End() {
   observer_ = nullptr;
+  told_.clear();
   held_.clear();
   steps_.clear();
 }
 
 void ClusterSession::Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {
   last_step_ = step;
-  steps_[step] = {buffers, std::vector<bool>(num_processes_, false)};
+  steps_[step] = {buffers, std::vector<bool>(num_processes_, false), 0};
 }
 
 control::Observer::Client ClusterSession::MakeObserver(uint32_t rank) {
   return kj::heap<ObserverServer>(shared_from_this(), rank);
 }
 
-absl::Status ClusterSession::StepDone(uint32_t rank,
-                                      control::Observer::StepDoneParams::Reader params) {
+absl::StatusOr<kj::Promise<void>> ClusterSession::StepDone(
+    uint32_t rank, control::Observer::StepDoneParams::Reader params) {
   const int64_t step = params.getStep();
   const auto it = steps_.find(step);
   if (it == steps_.end() || it->second.has_reported[rank]) {
@@ -99,13 +107,9 @@ absl::Status ClusterSession::StepDone(uint32_t rank,
   // The sizes first: a list's elements may take no bytes in the message that names them.
   const DeviceRange devices = DevicesOf(rank);
   const auto reported = params.getReports();
-  const auto fetches = params.getFetches();
   if (reported.size() != devices.count) {
     return absl::InvalidArgumentError(
         StrCat("reports of ", reported.size(), " devices where it has ", devices.count));
-  }
-  if (fetches.size() != fetch_tiles_.NumTiles(devices.first, devices.count)) {
-    return absl::InvalidArgumentError(StrCat(fetches.size(), " pieces of results"));
   }
   std::vector<DeviceStepReport> reports;
   std::vector<bool> has_device(devices.count, false);
@@ -118,23 +122,51 @@ absl::Status ClusterSession::StepDone(uint32_t rank,
     reports.push_back(
         {device, step, report.getIsPoisoned(), report.getWallNs(), report.getWaitNs()});
   }
-  for (const auto tile : fetches) {
-    if (!devices.Has(tile.getDevice())) {
-      return absl::InvalidArgumentError("a result of another's device");
-    }
-    RETURN_IF_ERROR(fetch_tiles_.Write(tile.getDevice(), tile.getActor(), tile.getMicrobatch(),
-                                       control::AsText(tile.getBytes()),
-                                       it->second.buffers->fetches));
+  BulkTarget target = fetch_tiles_.To(devices.first, devices.count, it->second.buffers);
+  const auto fetches = params.getFetches();
+  control::AskPiece ask;
+  if (fetches.isThere()) {
+    ask = [session = shared_from_this(),
+           ask_node =
+               control::AskSource(std::make_shared<control::Source::Client>(fetches.getThere()))](
+              uint64_t offset, uint32_t size) {
+      if (session->is_over()) {
+        kj::throwFatalException(control::ToException(absl::CancelledError("the session is over")));
+      }
+      return ask_node(offset, size);
+    };
+  } else {
+    RETURN_IF_ERROR(control::TakeHere(control::AsText(fetches.getHere()), target));
   }
   it->second.has_reported[rank] = true;
-  const std::vector<bool>& has_reported = it->second.has_reported;
-  if (std::find(has_reported.begin(), has_reported.end(), false) == has_reported.end()) {
-    steps_.erase(it);
-  }
-  Report([this, reports = std::move(reports)] {
+  auto told =
+      told_[rank]
+          .addBranch()
+          .then([ask = std::move(ask), target = std::move(target)]() mutable -> kj::Promise<void> {
+            if (ask == nullptr) return kj::READY_NOW;
+            return control::ReadPieces(std::move(ask), std::move(target));
+          })
+          .then([session = shared_from_this(),
+                 reports = std::move(reports)] { session->TellStepDone(reports); },
+                [session = shared_from_this(), rank, step](const kj::Exception& exception) {
+                  const absl::Status status = control::FromException(exception);
+                  session->OnFailure(
+                      rank, absl::Status(status.code(), StrCat("reading the results of step ", step,
+                                                               ": ", ToStd(status.message()))));
+                })
+          .fork();
+  auto result = told.addBranch();
+  told_[rank] = kj::mv(told);
+  return result;
+}
+
+void ClusterSession::TellStepDone(const std::vector<DeviceStepReport>& reports) {
+  if (is_over()) return;
+  const auto step = steps_.find(reports.front().step);
+  if (++step->second.num_told == num_processes_) steps_.erase(step);
+  Report([this, reports] {
     for (const DeviceStepReport& report : reports) observer_->OnStepDone(report);
   });
-  return absl::OkStatus();
 }
 
 absl::Status ClusterSession::Error(uint32_t rank, control::Observer::ErrorParams::Reader params) {

@@ -4,6 +4,9 @@
 // Errors that nodes report about their peers wait a moment, so that the death behind them is what
 // is told. What has come since then waits with them, to keep its order.
 //
+// Results that are too long for a report are read from the node, those of one step at a time; the
+// report is told after that, and behind those of the steps before.
+//
 // Thread rule: the loop's thread, but for the constructor, the destructor and what says so.
 // Invariants: after End nothing is told. What a node makes this side keep is bounded by the steps
 // under way and kMaxHeldErrors.
@@ -21,6 +24,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include <kj/async.h>
 #include <kj/timer.h>
 
@@ -85,9 +89,13 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   struct Step {
     std::shared_ptr<StepBuffers> buffers;
     std::vector<bool> has_reported;  // a process each
+    uint32_t num_told = 0;           // of them
   };
 
-  absl::Status StepDone(uint32_t rank, control::Observer::StepDoneParams::Reader params);
+  // Resolves when the results are read and the report was told; does not fail.
+  absl::StatusOr<kj::Promise<void>> StepDone(uint32_t rank,
+                                             control::Observer::StepDoneParams::Reader params);
+  void TellStepDone(const std::vector<DeviceStepReport>& reports);
   absl::Status Error(uint32_t rank, control::Observer::ErrorParams::Reader params);
   void Report(std::function<void()> report);
   void ReportError(const absl::Status& status, std::function<void()> report);
@@ -98,9 +106,10 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   const FetchTiles fetch_tiles_;
   std::unique_ptr<Context> context_;
   uint32_t generation_ = 0;
-  int64_t last_step_ = -1;                   // submitted
-  std::map<int64_t, Step> steps_;            // under way
-  std::vector<std::function<void()>> held_;  // what came since a node's error about a peer
+  int64_t last_step_ = -1;                     // submitted
+  std::map<int64_t, Step> steps_;              // under way
+  std::vector<kj::ForkedPromise<void>> told_;  // the last report of each process
+  std::vector<std::function<void()>> held_;    // what came since a node's error about a peer
   size_t num_held_errors_ = 0;
   bool is_holding_ = false;
 };

@@ -1,5 +1,8 @@
 // What a node that lies can do to a session: nothing but end it in its own name.
 
+#include <cstring>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +19,8 @@
 namespace penstock::actors {
 namespace {
 
+using ::testing::_;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using testing::EnginePlanBuilder;
 using ::testing::HasSubstr;
@@ -50,6 +55,31 @@ class Listener final : public EngineObserver {
   std::vector<std::string> failures;
 };
 
+// Does not answer as it should.
+class NoSource final : public control::Source::Server {};
+
+// Answers when it is told to.
+struct Question {
+  uint32_t size;
+  kj::Own<kj::PromiseFulfiller<std::string>> answer;
+};
+
+class HeldSource final : public control::Source::Server {
+ public:
+  explicit HeldSource(std::vector<Question>* questions) : questions_(questions) {}
+
+  kj::Promise<void> read(ReadContext context) override {
+    auto answer = kj::newPromiseAndFulfiller<std::string>();
+    questions_->push_back({context.getParams().getSize(), kj::mv(answer.fulfiller)});
+    return answer.promise.then([context](std::string&& bytes) mutable {
+      context.getResults().setBytes(control::AsData(bytes.data(), bytes.size()));
+    });
+  }
+
+ private:
+  std::vector<Question>* const questions_;
+};
+
 class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHandler {
  protected:
   using Report =
@@ -57,11 +87,13 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
 
   ClusterSessionTest() {
     session_->Begin({timer_, tasks_, [](uint32_t rank) { return StrCat("node ", rank); }}, 5);
-    auto buffers = std::make_shared<StepBuffers>();
-    for (const planner::FetchPlan& fetch : plan_.fetches) {
-      buffers->fetches.emplace_back(fetch.type);
+    for (int64_t step = 0; step < 2; ++step) {
+      buffers_.push_back(std::make_shared<StepBuffers>());
+      for (const planner::FetchPlan& fetch : plan_.fetches) {
+        buffers_.back()->fetches.emplace_back(fetch.type);
+      }
+      session_->Submit(step, buffers_.back());
     }
-    session_->Submit(0, buffers);
   }
   ~ClusterSessionTest() noexcept override { session_->End(); }
 
@@ -72,15 +104,23 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
     Report report = observer_.stepDoneRequest();
     report.setGeneration(5);
     auto reports = report.initReports(2);
-    auto fetches = report.initFetches(4);
-    for (uint32_t i = 0; i < 4; ++i) {
-      if (i < 2) reports[i].setDevice(2 + i);
-      fetches[i].setDevice(2 + i / 2);
-      fetches[i].setActor(1);
-      fetches[i].setMicrobatch(i % 2);
-      fetches[i].initBytes(kWidth * sizeof(double));
-    }
+    for (uint32_t i = 0; i < 2; ++i) reports[i].setDevice(2 + i);
+    SetFetches(report, kNumFetches);
     return report;
+  }
+  // Of two devices and two micro-batches each: 0, 1, 2, ...
+  static constexpr size_t kNumFetches = 2 * 2 * kWidth;
+  static std::string Doubles(int64_t first, size_t count) {
+    std::string bytes(count * sizeof(double), '\0');
+    for (size_t i = 0; i < count; ++i) {
+      const auto value = static_cast<double>(first + static_cast<int64_t>(i));
+      memcpy(bytes.data() + i * sizeof(double), &value, sizeof(double));
+    }
+    return bytes;
+  }
+  static void SetFetches(Report& report, size_t count) {
+    const std::string bytes = Doubles(0, count);
+    report.initFetches().setHere(control::AsData(bytes.data(), bytes.size()));
   }
   void Send(Report report) { report.send().ignoreResult().wait(scope_); }
 
@@ -101,6 +141,7 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
   }
 
   const planner::Plan plan_ = MakePlan();
+  std::vector<std::shared_ptr<StepBuffers>> buffers_;
   Listener listener_;
   kj::EventLoop loop_;
   kj::WaitScope scope_{loop_};
@@ -114,6 +155,13 @@ TEST_F(ClusterSessionTest, ARightReportIsToldOnce) {
   Send(RightReport());
   EXPECT_THAT(listener_.done, ElementsAre(2, 3));
   EXPECT_THAT(listener_.failures, IsEmpty());
+  // What the other process has to tell is not there.
+  EXPECT_EQ(buffers_[0]->fetches[1].As<double>()[2 * kWidth - 1], 0);
+  EXPECT_EQ(buffers_[0]->fetches[2].As<double>()[0], 0);
+  for (int64_t i = 0; i < 2 * kWidth; ++i) {
+    EXPECT_EQ(buffers_[0]->fetches[2].As<double>()[i], static_cast<double>(i));
+    EXPECT_EQ(buffers_[0]->fetches[3].As<double>()[i], static_cast<double>(2 * kWidth + i));
+  }
   Send(RightReport());  // again
   EXPECT_THAT(listener_.done, SizeIs(2));
   EXPECT_THAT(listener_.failures, ElementsAre(HasSubstr("node 1: sent what nobody asked for")));
@@ -131,7 +179,7 @@ TEST_F(ClusterSessionTest, OtherGenerationsHaveNoEffect) {
 
 TEST_F(ClusterSessionTest, WrongReportsAreFailures) {
   const std::function<void(Report&)> lies[] = {
-      [](Report& r) { r.setStep(1); },
+      [](Report& r) { r.setStep(2); },
       [](Report& r) { r.setStep(-1); },
       [](Report& r) { r.getReports()[0].setDevice(1); },  // the other process's
       [](Report& r) { r.getReports()[0].setDevice(4); },
@@ -140,13 +188,11 @@ TEST_F(ClusterSessionTest, WrongReportsAreFailures) {
       [](Report& r) { r.initReports(0); },
       [](Report& r) { r.initReports(1)[0].setDevice(2); },
       [](Report& r) { r.initReports(3)[0].setDevice(2); },
-      [](Report& r) { r.initFetches(0); },
-      [](Report& r) { r.getFetches()[0].setDevice(0); },
-      [](Report& r) { r.getFetches()[0].setActor(0); },
-      [](Report& r) { r.getFetches()[0].setActor(77); },
-      [](Report& r) { r.getFetches()[0].setMicrobatch(2); },
-      [](Report& r) { r.getFetches()[0].initBytes(kWidth * sizeof(double) - 1); },
-      [](Report& r) { r.getFetches()[0].initBytes(kWidth * sizeof(double) + 1); },
+      [](Report& r) { r.initFetches(); },
+      [](Report& r) { SetFetches(r, kNumFetches - 1); },
+      [](Report& r) { SetFetches(r, kNumFetches + 1); },
+      [](Report& r) { r.initFetches().initHere(1); },
+      [](Report& r) { r.initFetches().setThere(kj::heap<NoSource>()); },
   };
   size_t count = 0;
   for (const auto& lie : lies) {
@@ -160,21 +206,81 @@ TEST_F(ClusterSessionTest, WrongReportsAreFailures) {
 
 // A list of structs without fields takes no bytes, however long it says it is.
 TEST_F(ClusterSessionTest, ListsOfNothingTakeNoMemory) {
-  for (const int list : {0, 1}) {
-    auto call = observer_.typelessRequest(capnp::typeId<control::Observer>(), 0, nullptr);
-    auto params = call.initAsAnyStruct(2, 2);
-    params.getDataSection()[0] = 5;  // the generation
-    params.getPointerSection()[list].initAs<capnp::List<control::Node::PingParams>>(200'000'000);
-    call.send().ignoreResult().wait(scope_);
+  auto call = observer_.typelessRequest(capnp::typeId<control::Observer>(), 0, nullptr);
+  auto params = call.initAsAnyStruct(2, 2);
+  params.getDataSection()[0] = 5;  // the generation
+  params.getPointerSection()[0].initAs<capnp::List<control::Node::PingParams>>(200'000'000);
+  call.send().ignoreResult().wait(scope_);
+  EXPECT_THAT(listener_.failures, ElementsAre(HasSubstr("reports of 200000000 devices")));
+}
+
+// --- Results that are read -----------------------------------------------------------------------
+
+// Reports come when they are read, in the order of their steps.
+TEST_F(ClusterSessionTest, LongResultsAreReadInTheOrderOfTheSteps) {
+  std::vector<Question> questions[2];
+  std::vector<kj::Promise<void>> sent;
+  for (int64_t step = 0; step < 2; ++step) {
+    Report report = RightReport();
+    report.setStep(step);
+    report.initFetches().setThere(kj::heap<HeldSource>(&questions[step]));
+    sent.push_back(report.send().ignoreResult().eagerlyEvaluate(nullptr));
+    scope_.poll();
   }
-  EXPECT_THAT(listener_.failures, ElementsAre(HasSubstr("reports of 200000000 devices"),
-                                              HasSubstr("reports of 0 devices")));
+  EXPECT_THAT(listener_.done, IsEmpty());
+  EXPECT_THAT(questions[1], IsEmpty());
+  for (int64_t step = 0; step < 2; ++step) {
+    scope_.poll();
+    ASSERT_THAT(questions[step], SizeIs(1));
+    EXPECT_EQ(questions[step][0].size, kNumFetches * sizeof(double));
+    questions[step][0].answer->fulfill(Doubles(10 * (step + 1) - 2 * kWidth, kNumFetches));
+    sent[step].wait(scope_);
+    EXPECT_THAT(listener_.done, SizeIs(2 * (step + 1)));
+    EXPECT_EQ(buffers_[step]->fetches[3].As<double>()[0], 10 * (step + 1));
+  }
+  EXPECT_THAT(listener_.failures, IsEmpty());
+}
+
+TEST_F(ClusterSessionTest, AnOwnerThatLiesIsAFailure) {
+  std::vector<Question> questions;
+  Report report = RightReport();
+  report.initFetches().setThere(kj::heap<HeldSource>(&questions));
+  auto sent = report.send().ignoreResult().eagerlyEvaluate(nullptr);
+  scope_.poll();
+  ASSERT_THAT(questions, SizeIs(1));
+  // A second report of a step whose results are being read.
+  Send(RightReport());
+  EXPECT_THAT(listener_.failures, SizeIs(1));
+  questions[0].answer->fulfill(Doubles(1, kNumFetches + 1));
+  sent.wait(scope_);
+  EXPECT_THAT(listener_.failures,
+              ElementsAre(_, AllOf(HasSubstr("node 1: reading the results of step 0"),
+                                   HasSubstr("a piece of 136 bytes where 128"))));
+  EXPECT_THAT(listener_.done, IsEmpty());
+}
+
+TEST_F(ClusterSessionTest, NothingIsReadForASessionThatIsOver) {
+  std::vector<Question> questions[2];
+  std::vector<kj::Promise<void>> sent;
+  for (int64_t step = 0; step < 2; ++step) {
+    Report report = RightReport();
+    report.setStep(step);
+    report.initFetches().setThere(kj::heap<HeldSource>(&questions[step]));
+    sent.push_back(report.send().ignoreResult().eagerlyEvaluate(nullptr));
+    scope_.poll();
+  }
+  session_->End();
+  questions[0][0].answer->fulfill(Doubles(1, kNumFetches));
+  for (kj::Promise<void>& report : sent) report.wait(scope_);
+  EXPECT_THAT(questions[1], IsEmpty());
+  EXPECT_THAT(listener_.done, IsEmpty());
+  EXPECT_THAT(listener_.failures, IsEmpty());
 }
 
 TEST_F(ClusterSessionTest, WrongErrorsAreFailures) {
   SendError(0, 2, 13, "a kernel's");
   EXPECT_THAT(listener_.errors, SizeIs(1));
-  SendError(1, 2, 13);
+  SendError(2, 2, 13);
   SendError(0, 1, 13);
   SendError(0, 0xffffffff, 13);
   EXPECT_THAT(listener_.errors, SizeIs(1));

@@ -110,14 +110,23 @@ class ClusterTest : public ::testing::Test {
   }
 
   // y = -x over devices of an axis, its sum, and a state that adds it up.
-  planner::Plan MakePlan(int num_devices) {
+  planner::Plan MakePlan(int num_devices, int size = 8) {
+    const std::string type = StrCat("f32[", size, "]");
     const std::string text = StrCat("mesh m = [d=", num_devices,
                                     "]\n"
                                     "graph g {\n"
-                                    "  %x = input : f32[8] @[d]\n"
-                                    "  %c = state : f32[8] @[d]\n"
-                                    "  %y = neg(%x) : f32[8]\n"
-                                    "  %n = add(%c, %y) : f32[8]\n"
+                                    "  %x = input : ",
+                                    type,
+                                    " @[d]\n"
+                                    "  %c = state : ",
+                                    type,
+                                    " @[d]\n"
+                                    "  %y = neg(%x) : ",
+                                    type,
+                                    "\n"
+                                    "  %n = add(%c, %y) : ",
+                                    type,
+                                    "\n"
                                     "  assign(%c, %n)\n"
                                     "  %s = reduce_sum(%y) {axes=[0]} : f32[]\n"
                                     "  return %s, %y\n"
@@ -192,6 +201,42 @@ TEST_F(ClusterTest, StepsStatesAndTracesAreThoseOfOneProcess) {
   std::set<uint32_t> traced;
   for (const TraceEvent& event : (*session)->TakeTrace()) traced.insert(event.device);
   EXPECT_EQ(traced.size(), 4u);
+}
+
+// Feeds, fetches and states of many pieces, and steps that follow each other closely.
+TEST_F(ClusterTest, LongDataAreThoseOfOneProcess) {
+  constexpr int kSize = 3'000'001;  // 12 MB
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  SessionOptions options;
+  options.kernels = &kernels_;
+  options.start_engine = (*cluster)->engine_factory();
+  absl::StatusOr<std::unique_ptr<Session>> session = Session::Start(MakePlan(4, kSize), options);
+  ASSERT_TRUE(session.ok()) << session.status();
+  Tensor x({DType::kF32, {kSize}});
+  Tensor state({DType::kF32, {kSize}});
+  for (int i = 0; i < kSize; ++i) {
+    x.As<float>()[i] = static_cast<float>(i % 1000);
+    state.As<float>()[i] = static_cast<float>(i);
+  }
+  ASSERT_TRUE((*session)->SetState("c", state).ok());
+  std::vector<int64_t> steps;
+  for (int i = 0; i < 3; ++i) {
+    const absl::StatusOr<int64_t> step = (*session)->Submit({{"x", x}});
+    ASSERT_TRUE(step.ok()) << step.status();
+    steps.push_back(*step);
+  }
+  for (const int64_t step : steps) {
+    const absl::StatusOr<StepResult> result = (*session)->Wait(step);
+    ASSERT_TRUE(result.ok()) << result.status();
+    const float* y = result->Find("y")->As<float>();
+    for (int i = 0; i < kSize; ++i) ASSERT_EQ(y[i], -static_cast<float>(i % 1000)) << i;
+  }
+  const absl::StatusOr<Tensor> sums = (*session)->Fetch("c");
+  ASSERT_TRUE(sums.ok()) << sums.status();
+  for (int i = 0; i < kSize; ++i) {
+    ASSERT_EQ(sums->As<float>()[i], static_cast<float>(i) - 3 * static_cast<float>(i % 1000)) << i;
+  }
 }
 
 TEST_F(ClusterTest, SessionsFollowOneAnother) {

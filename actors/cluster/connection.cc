@@ -14,7 +14,7 @@
 namespace penstock::actors::control {
 namespace {
 
-constexpr std::string_view kMagic = "PENSTCK2";
+constexpr std::string_view kMagic = "PENSTCK3";
 constexpr size_t kHalfKeyBytes = kJobKeyBytes / 2;
 // Capabilities in a message, and steps of the path to one in an answer: ours have at most one.
 constexpr unsigned kMaxCapabilities = 8;
@@ -123,7 +123,10 @@ class BoundedMessages final : public capnp::MessageStream {
  private:
   void Check(capnp::rpc::Message::Reader message) {
     const size_t max_open = is_trusted_ ? kMaxOpenMessages : kMaxStrangerOpenMessages;
-    if (network_->getCurrentQueueCount() > max_open) Refuse("questions and read no answers");
+    if (network_->getCurrentQueueCount() > max_open ||
+        network_->getCurrentQueueSize() > kMaxUnreadBytes) {
+      Refuse("questions and read no answers");
+    }
     switch (message.which()) {
       case capnp::rpc::Message::CALL: {
         const auto call = message.getCall();

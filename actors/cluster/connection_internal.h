@@ -5,7 +5,7 @@
 //   - a message is no longer than kMaxMessageWords, of a stranger kMaxStrangerWords. Its memory is
 //     asked for when its header is there, and used as its bytes arrive;
 //   - the questions that the peer has asked and not finished, and the answers that it does not
-//     read, are counted; so are the capabilities of a message;
+//     read, are counted, with their bytes; so are the capabilities of a message;
 //   - messages that this control plane does not use end the connection, as all that is malformed.
 //
 // Thread rule: the loop's thread.
@@ -25,16 +25,16 @@
 
 namespace penstock::actors::control {
 
-// Longest message that is read, in words of 8 bytes; and how much may be unanswered at a time.
-inline constexpr uint64_t kMaxMessageWords = uint64_t{64} << 20;
-inline constexpr size_t kFlowLimitWords = size_t{128} << 20;
+// Longest message that is read, in words of 8 bytes; and how much may be unanswered at a time. Long
+// data travel in pieces (bulk_transfer_internal.h): the longest messages are lists of addresses and
+// of lines.
+inline constexpr uint64_t kMaxMessageWords = uint64_t{8} << 20;
+inline constexpr size_t kFlowLimitWords = size_t{16} << 20;
 inline constexpr uint64_t kMaxStrangerWords = 4096;
-// Longest Data that is sent in one message: a plan, a step's feeds, a state's tiles. A reader may
-// look at every byte twice before its own limit, kMaxMessageWords, is reached.
-inline constexpr size_t kMaxDataBytes = size_t{256} << 20;
 // Questions that a peer has not finished, and messages that it has not read.
 inline constexpr size_t kMaxOpenMessages = size_t{1} << 16;
 inline constexpr size_t kMaxStrangerOpenMessages = 16;
+inline constexpr size_t kMaxUnreadBytes = size_t{128} << 20;
 // Longest text that is taken over from a peer: an error, a line, a name.
 inline constexpr size_t kMaxTextBytes = size_t{16} << 10;
 

@@ -14,6 +14,10 @@
 # A session has a generation, counted from 1 by the coordinator, in every message; what comes from
 # an older one has no effect. Data are host bytes in the machine's order: a job's processes run on
 # one architecture.
+#
+# Whatever may be long (a plan, a step's feeds and fetches, a state) is read by whoever wants it,
+# from whoever has it, piece by piece and a few pieces at a time. So no message is long, heartbeats
+# pass between the pieces, and nothing comes that was not asked for.
 
 @0xc0a8f7d2b1e43596;
 
@@ -37,25 +41,48 @@ interface Node {
   ping @0 () -> ();
   open @1 (session :SessionSpec, observer :Observer) -> (address :Data);
   connect @2 (generation :UInt32, processes :List(ProcessAddress)) -> ();
-  submit @3 (generation :UInt32, step :Int64, feeds :List(Data)) -> ();
+  submit @3 (generation :UInt32, step :Int64, feeds :Bulk) -> ();
   describe @4 (generation :UInt32, timeoutMs :UInt32) -> (lines :List(Text));
-  readState @5 (generation :UInt32, state :UInt32) -> (tiles :List(Tile));
-  writeState @6 (generation :UInt32, state :UInt32, value :Data) -> ();
-  takeTrace @7 (generation :UInt32) -> (events :List(TraceEvent));
+  # Bytes of the tile that one of the state's placements in the plan has.
+  readState @5 (generation :UInt32, state :UInt32, placement :UInt32, offset :UInt64,
+                size :UInt32) -> Piece;
+  # The tiles that the node's devices hold, each once, in the order of their first placements.
+  writeState @6 (generation :UInt32, state :UInt32, tiles :Bulk) -> ();
+  # Part of what there is to take, until no more is left.
+  takeTrace @7 (generation :UInt32) -> (events :List(TraceEvent), hasMore :Bool);
   close @8 (generation :UInt32) -> ();
   exit @9 (reason :Text) -> ();
 }
 
 interface Observer {
-  stepDone @0 (generation :UInt32, step :Int64, reports :List(DeviceReport),
-               fetches :List(FetchTile)) -> ();
+  # The fetches are the tiles that the node's fetch actors have written, in the order of devices,
+  # actors and micro-batches.
+  stepDone @0 (generation :UInt32, step :Int64, reports :List(DeviceReport), fetches :Bulk) -> ();
   error @1 (generation :UInt32, device :UInt32, step :Int64, status :Status) -> ();
   failure @2 (generation :UInt32, status :Status) -> ();
 }
 
+# Bytes whose number both sides know: all of them here if they are few, otherwise to be read.
+struct Bulk {
+  union {
+    here @0 :Data;
+    there @1 :Source;
+  }
+}
+
+# Good for as long as the call is under way that it came with.
+interface Source {
+  read @0 (offset :UInt64, size :UInt32) -> Piece;
+}
+
+# As many bytes as were asked for.
+struct Piece {
+  bytes @0 :Data;
+}
+
 struct SessionSpec {
   generation @0 :UInt32;
-  plan @1 :Data;  # as in a plan file, with the actors of these devices alone
+  plan @1 :Bulk;  # as in a plan file, with the actors of these devices alone
   firstDevice @2 :UInt32;
   numDevices @3 :UInt32;
   threadsPerDevice @4 :UInt32;
@@ -63,25 +90,12 @@ struct SessionSpec {
   timeoutMs @6 :UInt64;
   traceCapacity @7 :UInt64;
   maxMemoryBytes @8 :UInt64;  # of its devices together; 0: the machine's
+  planBytes @9 :UInt64;
 }
 
 struct ProcessAddress {
   firstDevice @0 :UInt32;
   address @1 :Data;
-}
-
-# A piece of a state: its placement in the plan, and the bytes.
-struct Tile {
-  placement @0 :UInt32;
-  bytes @1 :Data;
-}
-
-# What one firing of a fetch actor has written.
-struct FetchTile {
-  device @0 :UInt32;
-  actor @1 :UInt32;
-  microbatch @2 :UInt32;
-  bytes @3 :Data;
 }
 
 struct DeviceReport {

@@ -37,6 +37,7 @@ constexpr bool kHasSanitizer = false;
 // Frames that each side is fed with; a node has threads, which take their time.
 constexpr size_t kNumNodeFrames = kHasSanitizer ? 50'000 : 900'000;
 constexpr size_t kNumCoordinatorFrames = kHasSanitizer ? 10'000 : 200'000;
+constexpr size_t kNumSessionFrames = kHasSanitizer ? 20'000 : 300'000;
 // What the process may grow by meanwhile. A sanitizer keeps what was freed.
 constexpr size_t kMaxGrowthBytes = size_t{kHasSanitizer ? 1024 : 128} << 20;
 
@@ -88,7 +89,8 @@ class Mutator {
     }
     const size_t num_changes = 1 + Below(4);
     for (size_t i = 0; i < num_changes; ++i) Change(&frames[Below(frames.size())]);
-    return hello + testing::JoinFrames(frames);
+    std::string bytes = hello + testing::JoinFrames(frames);
+    return Below(4) == 0 ? bytes : testing::RehashPlans(std::move(bytes));
   }
 
  private:
@@ -222,13 +224,13 @@ void FeedMany(Harness& harness, Mutator& mutator, size_t num_frames) {
 TEST(HostileBytesTest, ARightSessionIsServedToItsEnd) {
   CoordinatorHarness coordinator;
   const std::string node_bytes = coordinator.Record();
-  EXPECT_EQ(coordinator.num_reports(), 1u);
+  EXPECT_EQ(coordinator.num_reports(), 2u);
   EXPECT_EQ(coordinator.num_errors(), 1u);
   EXPECT_EQ(coordinator.num_failures(), 1u);
   const ControlOutcome joined = coordinator.Feed(node_bytes);
   EXPECT_TRUE(joined.has_joined);
   EXPECT_TRUE(joined.has_ended);
-  EXPECT_EQ(coordinator.num_reports(), 2u);
+  EXPECT_EQ(coordinator.num_reports(), 4u);
   EXPECT_GE(testing::SplitFrames(std::string_view(node_bytes).substr(24)).size(), 10u);
 
   NodeHarness node;
@@ -237,14 +239,18 @@ TEST(HostileBytesTest, ARightSessionIsServedToItsEnd) {
   EXPECT_TRUE(served.has_joined);
   EXPECT_TRUE(served.has_ended);
   EXPECT_GE(testing::SplitFrames(std::string_view(coordinator_bytes).substr(24)).size(), 12u);
+  const std::string whole_bytes = node.RecordWhole();
+  EXPECT_EQ(node.num_errors(), 0u);
+  EXPECT_TRUE(node.Feed(whole_bytes).has_ended);
+  EXPECT_GE(testing::SplitFrames(std::string_view(whole_bytes).substr(24)).size(), 40u);
 }
 
 // After all of that a right session is served as before.
 template <typename Harness>
-void BearsAnyPeer(uint64_t seed, size_t num_frames) {
-  Harness harness;
-  const std::string right = harness.Record();
-  Mutator mutator(seed, {right});
+void BearsAnyPeer(Harness& harness, uint64_t seed, std::vector<std::string> sessions,
+                  size_t num_frames) {
+  const std::string right = sessions[0];
+  Mutator mutator(seed, std::move(sessions));
   FeedMany(harness, mutator, num_frames);
   const ControlOutcome after = harness.Feed(right);
   EXPECT_TRUE(after.has_joined);
@@ -252,15 +258,25 @@ void BearsAnyPeer(uint64_t seed, size_t num_frames) {
 }
 
 TEST(HostileBytesTest, ACoordinatorBearsAnyNode) {
-  BearsAnyPeer<CoordinatorHarness>(1, kNumNodeFrames);
+  CoordinatorHarness harness;
+  BearsAnyPeer(harness, 1, {harness.Record()}, kNumNodeFrames);
 }
 
 TEST(HostileBytesTest, ANodeBearsAnyCoordinator) {
-  BearsAnyPeer<NodeHarness>(2, kNumCoordinatorFrames);
+  NodeHarness harness;
+  BearsAnyPeer(harness, 2, {harness.Record()}, kNumCoordinatorFrames);
 }
 
-// --- What a connection costs
-// ----------------------------------------------------------------------
+// Sessions that are opened, with plans that are not what was planned: they have threads of their
+// own, and some of them work until the bound of a step.
+TEST(HostileBytesTest, ANodeBearsAnySession) {
+  NodeHarness harness;
+  BearsAnyPeer(harness, 3, {harness.RecordWhole()}, kNumSessionFrames);
+  printf("%zu sessions were opened\n", harness.num_opened());
+  EXPECT_GT(harness.num_opened(), kNumSessionFrames / 1000);
+}
+
+// --- What a connection costs ---------------------------------------------------------------------
 
 std::string ToFrame(capnp::MallocMessageBuilder& message) {
   const auto words = capnp::messageToFlatArray(message);

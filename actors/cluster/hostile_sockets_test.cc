@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -20,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "actors/cluster/bulk_transfer_internal.h"
 #include "actors/cluster/cluster.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control.capnp.h"
@@ -27,12 +29,19 @@
 #include "actors/cluster/control_port_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/node.h"
+#include "actors/session.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
+#include "graph/text.h"
+#include "kernels/kernel.h"
+#include "planner/compile.h"
+#include "planner/policy.h"
 #include "tests/support/control_harness.h"
 
 namespace penstock::actors {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr std::string_view kAbstract = "unix-abstract:";
@@ -163,46 +172,296 @@ INSTANTIATE_TEST_SUITE_P(Sockets, HostileSocketsTest, ::testing::Values("127.0.0
                            return std::string(info.param.empty() ? "Abstract" : "Tcp");
                          });
 
-// A member without the interface that it joined with does not count as one that lives.
-TEST(LyingNodeTest, OneThatAnswersNoPingIsLost) {
-  const std::unique_ptr<control::ControlLoop> loop = control::ControlLoop::Start().value();
-  kj::Own<control::RpcConnection> rpc;
-  ClusterOptions options;
-  options.num_processes = 2;
-  options.heartbeat_interval = absl::Milliseconds(50);
-  options.on_listening = [&](const std::string& address, const std::string& key) {
-    const absl::Status joined = loop->Await(
-        [&] {
-          return loop->io()
-              .provider->getNetwork()
-              .parseAddress(address.c_str())
-              .then([](kj::Own<kj::NetworkAddress> where) {
-                auto connected = where->connect();
-                return connected.attach(kj::mv(where));
-              })
-              .then([&](kj::Own<kj::AsyncIoStream> stream) {
-                auto hello = control::SayHello(*stream, ParseJobKey(key).value());
-                return hello.then([&, stream = kj::mv(stream)]() mutable {
-                  rpc = kj::heap<control::RpcConnection>(
-                      kj::mv(stream), capnp::rpc::twoparty::Side::CLIENT, nullptr, loop->timer());
-                  auto call = rpc->Bootstrap().castAs<control::Coordinator>().joinRequest();
-                  call.initInfo().setHost(std::string(1 << 10, 'h').c_str());
-                  return call.send().ignoreResult();  // without a node
-                });
-              });
-        },
-        absl::Seconds(10), "the join");
-    EXPECT_TRUE(joined.ok()) << joined;
+// --- Nodes that lie ------------------------------------------------------------------------------
+
+constexpr int kPieces = 4;  // of a feed, a fetch, a state
+constexpr int64_t kNumElements = kPieces * int64_t{control::kPieceBytes} / sizeof(float);
+
+// y = -x, and a state.
+planner::Plan MakePlan() {
+  const graph::OpRegistry ops = graph::BuiltinOps();
+  const kernels::KernelRegistry kernels = kernels::CpuKernels();
+  const planner::PolicyRegistry policies = planner::BuiltinPolicies();
+  const std::string type = StrCat("f32[", kNumElements, "]");
+  absl::StatusOr<graph::Graph> graph = graph::ParseGraph(
+      StrCat("mesh m = [d=1]\ngraph g {\n  %x = input : ", type, "\n  %c = state : ", type,
+             "\n  %y = neg(%x) : ", type, "\n  %n = add(%c, %y) : ", type,
+             "\n  assign(%c, %n)\n  return %y\n}\n"),
+      "test.pst", ops);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  planner::CompileOptions options;
+  options.policies = &policies;
+  options.kernels = kernels::TraitsOf(kernels, 1);
+  absl::StatusOr<planner::Plan> plan = planner::Compile(ops, *std::move(graph), options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+class LyingNodeTest : public ::testing::Test {
+ protected:
+  // A member that computes nothing, and does with long data what a test says.
+  class Member final : public control::Node::Server {
+   public:
+    explicit Member(LyingNodeTest& test) : test_(test) {}
+
+    kj::Promise<void> ping(PingContext) override { return kj::READY_NOW; }
+    kj::Promise<void> open(OpenContext context) override {
+      test_.observer_ = context.getParams().getObserver();
+      return kj::READY_NOW;
+    }
+    kj::Promise<void> connect(ConnectContext) override { return kj::READY_NOW; }
+    kj::Promise<void> submit(SubmitContext context) override {
+      return test_.on_submit_(context.getParams());
+    }
+    kj::Promise<void> readState(ReadStateContext context) override {
+      const uint32_t size = test_.on_read_(context.getParams());
+      if (size == 0) return kj::NEVER_DONE;
+      context.getResults().initBytes(size);
+      return kj::READY_NOW;
+    }
+    kj::Promise<void> writeState(WriteStateContext context) override {
+      return test_.on_write_(context.getParams());
+    }
+    kj::Promise<void> close(CloseContext) override { return kj::READY_NOW; }
+    kj::Promise<void> exit(ExitContext) override { return kj::READY_NOW; }
+
+   private:
+    LyingNodeTest& test_;
   };
-  const absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
-  EXPECT_THAT(cluster.status().ToString(), HasSubstr("answers with errors"));
-  EXPECT_LT(cluster.status().message().size(), 1000u);
-  (void)loop->Await(
-      [&]() -> kj::Promise<void> {
-        rpc = nullptr;
-        return kj::READY_NOW;
+
+  ~LyingNodeTest() noexcept override {
+    session_ = nullptr;
+    cluster_ = nullptr;
+    (void)loop_->Await(
+        [&]() -> kj::Promise<void> {
+          reading_ = nullptr;
+          source_ = nullptr;
+          observer_ = nullptr;
+          rpc_ = nullptr;
+          return kj::READY_NOW;
+        },
+        absl::Seconds(10), "the end of the connection");
+  }
+
+  // A cluster whose first node is the member, with its interface or without.
+  absl::Status Start(uint32_t num_processes, bool has_node) {
+    ClusterOptions options;
+    options.num_processes = num_processes;
+    options.heartbeat_interval = absl::Milliseconds(50);
+    options.stop_timeout = absl::Milliseconds(100);  // the member does not go by itself
+    options.on_listening = [&](const std::string& address, const std::string& key) {
+      const absl::Status joined =
+          loop_->Await([&] { return Join(address, key, has_node); }, absl::Seconds(10), "the join");
+      EXPECT_TRUE(joined.ok()) << joined;
+    };
+    ASSIGN_OR_RETURN(cluster_, Cluster::Start(options));
+    SessionOptions session;
+    session.kernels = &kernels_;
+    session.timeout = absl::Seconds(30);
+    session.start_engine = cluster_->engine_factory();
+    ASSIGN_OR_RETURN(session_, Session::Start(MakePlan(), session));
+    return absl::OkStatus();
+  }
+
+  kj::Promise<void> Join(const std::string& address, const std::string& key, bool has_node) {
+    return loop_->io()
+        .provider->getNetwork()
+        .parseAddress(address.c_str())
+        .then([](kj::Own<kj::NetworkAddress> where) {
+          auto connected = where->connect();
+          return connected.attach(kj::mv(where));
+        })
+        .then([this, key, has_node](kj::Own<kj::AsyncIoStream> stream) {
+          auto hello = control::SayHello(*stream, ParseJobKey(key).value());
+          return hello.then([this, has_node, stream = kj::mv(stream)]() mutable {
+            rpc_ = kj::heap<control::RpcConnection>(
+                kj::mv(stream), capnp::rpc::twoparty::Side::CLIENT, nullptr, loop_->timer());
+            auto call = rpc_->Bootstrap().castAs<control::Coordinator>().joinRequest();
+            auto info = call.initInfo();
+            info.setPid(77);
+            info.setMemoryBytes(uint64_t{1} << 40);
+            info.setHost(std::string(1 << 10, 'h').c_str());
+            if (has_node) call.setNode(kj::heap<Member>(*this));
+            return call.send().ignoreResult();
+          });
+        });
+  }
+
+  // On the loop, but not from inside of what it ends.
+  void HangUp() {
+    loop_->Post([this] { rpc_ = nullptr; });
+  }
+
+  // Reads a piece of what the coordinator has offered, and is gone; the call has no answer.
+  kj::Promise<void> ReadOnePieceAndHangUp(control::Bulk::Reader bulk) {
+    EXPECT_TRUE(bulk.isThere());
+    auto call = bulk.getThere().readRequest();
+    call.setOffset(control::kPieceBytes);
+    call.setSize(control::kPieceBytes);
+    reading_ = call.send()
+                   .then([this](auto&& piece) {
+                     EXPECT_EQ(piece.getBytes().size(), control::kPieceBytes);
+                     HangUp();
+                   })
+                   .eagerlyEvaluate(nullptr);
+    return kj::NEVER_DONE;
+  }
+
+  static void ExpectLoss(const absl::Status& status, std::string_view when) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(status.ToString(), HasSubstr("node 0 (pid 77 on hhh"));
+    EXPECT_THAT(status.ToString(), HasSubstr("has closed its connection"));
+    EXPECT_THAT(status.ToString(), HasSubstr(when));
+  }
+
+  static Feeds MakeFeeds() { return {{"x", Tensor({DType::kF32, {kNumElements}})}}; }
+
+  const kernels::KernelRegistry kernels_ = kernels::CpuKernels();
+  const std::unique_ptr<control::ControlLoop> loop_ = control::ControlLoop::Start().value();
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<Session> session_;
+  // What the member does; the size of a piece of the state, 0: it does not answer.
+  std::function<kj::Promise<void>(control::Node::SubmitParams::Reader)> on_submit_;
+  std::function<uint32_t(control::Node::ReadStateParams::Reader)> on_read_;
+  std::function<kj::Promise<void>(control::Node::WriteStateParams::Reader)> on_write_;
+  // Of the loop's thread.
+  kj::Own<control::RpcConnection> rpc_;
+  kj::Maybe<control::Observer::Client> observer_;
+  kj::Maybe<control::Source::Client> source_;
+  kj::Promise<void> reading_ = nullptr;
+};
+
+// A member without the interface that it joined with does not count as one that lives.
+TEST_F(LyingNodeTest, OneThatAnswersNoPingIsLost) {
+  const absl::Status status = Start(2, false);
+  EXPECT_THAT(status.ToString(), HasSubstr("answers with errors"));
+  EXPECT_LT(status.message().size(), 1000u);
+}
+
+TEST_F(LyingNodeTest, OneThatIsGoneWhileItsStateIsReadIsNamed) {
+  ASSERT_TRUE(Start(1, true).ok());
+  int num_asked = 0;
+  on_read_ = [&](const auto& params) -> uint32_t {
+    if (++num_asked < kPieces) return params.getSize();
+    HangUp();
+    return 0;
+  };
+  ExpectLoss(session_->Fetch("c").status(), "while the job was loading");
+  EXPECT_EQ(num_asked, kPieces);
+}
+
+TEST_F(LyingNodeTest, OneThatIsGoneWhileItsStateIsWrittenIsNamed) {
+  ASSERT_TRUE(Start(1, true).ok());
+  on_write_ = [&](const auto& params) { return ReadOnePieceAndHangUp(params.getTiles()); };
+  ExpectLoss(session_->SetState("c", Tensor({DType::kF32, {kNumElements}})),
+             "while the job was loading");
+}
+
+TEST_F(LyingNodeTest, OneThatIsGoneWhileItIsFedIsNamed) {
+  ASSERT_TRUE(Start(1, true).ok());
+  on_submit_ = [&](const auto& params) { return ReadOnePieceAndHangUp(params.getFeeds()); };
+  ExpectLoss(session_->Run(MakeFeeds()).status(), "in step 0");
+}
+
+// What it has to tell of a step, with results that go as a test says.
+class LongResultsTest : public LyingNodeTest {
+ protected:
+  ~LongResultsTest() noexcept override = default;
+
+  class Results final : public control::Source::Server {
+   public:
+    explicit Results(std::function<uint32_t(uint32_t size)> on_read)
+        : on_read_(std::move(on_read)) {}
+
+    kj::Promise<void> read(ReadContext context) override {
+      const uint32_t size = on_read_(context.getParams().getSize());
+      if (size == 0) return kj::NEVER_DONE;
+      context.getResults().initBytes(size);
+      return kj::READY_NOW;
+    }
+
+   private:
+    const std::function<uint32_t(uint32_t size)> on_read_;
+  };
+
+  // `on_read` says how many bytes of a piece it sends, 0: none, for good.
+  void TellSteps(std::function<uint32_t(uint32_t size)> on_read) {
+    on_submit_ = [this, on_read](const auto& params) -> kj::Promise<void> {
+      KJ_IF_MAYBE (observer, observer_) {
+        auto done = observer->stepDoneRequest();
+        done.setGeneration(params.getGeneration());
+        done.setStep(params.getStep());
+        done.initReports(1);
+        done.initFetches().setThere(kj::heap<Results>(on_read));
+        reading_ = done.send().ignoreResult().eagerlyEvaluate([](const kj::Exception&) {});
+      }
+      return kj::READY_NOW;
+    };
+  }
+};
+
+TEST_F(LongResultsTest, AreRead) {
+  ASSERT_TRUE(Start(1, true).ok());
+  TellSteps([](uint32_t size) { return size; });
+  const absl::StatusOr<StepResult> result = session_->Run(MakeFeeds());
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->fetches.size(), 1u);
+}
+
+TEST_F(LongResultsTest, OneThatIsGoneWhileTheyAreReadIsNamed) {
+  ASSERT_TRUE(Start(1, true).ok());
+  int num_asked = 0;
+  TellSteps([&](uint32_t size) -> uint32_t {
+    if (++num_asked < kPieces) return size;
+    HangUp();
+    return 0;
+  });
+  ExpectLoss(session_->Run(MakeFeeds()).status(), "in step 0");
+}
+
+TEST_F(LongResultsTest, APieceOfAnotherLengthIsRefused) {
+  ASSERT_TRUE(Start(1, true).ok());
+  TellSteps([](uint32_t size) { return size - 1; });
+  EXPECT_THAT(session_->Run(MakeFeeds()).status().ToString(),
+              AllOf(HasSubstr("node 0 (pid 77"), HasSubstr("reading the results of step 0"),
+                    HasSubstr(StrCat("a piece of ", control::kPieceBytes - 1, " bytes"))));
+}
+
+TEST_F(LyingNodeTest, APieceOfAStateOfAnotherLengthIsRefused) {
+  ASSERT_TRUE(Start(1, true).ok());
+  for (const uint32_t wrong : {1u, uint32_t{control::kPieceBytes} + 1}) {
+    on_read_ = [&](const auto&) { return wrong; };
+    const absl::Status status = session_->Fetch("c").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.ToString(), AllOf(HasSubstr("node 0 (pid 77"),
+                                         HasSubstr(StrCat("a piece of ", wrong, " bytes"))));
+  }
+}
+
+// What was offered with a call cannot be read after it, nor what was never offered.
+TEST_F(LyingNodeTest, OneThatReadsTooMuchOrTooLateIsRefused) {
+  ASSERT_TRUE(Start(1, true).ok());
+  std::string errors;
+  on_write_ = [&](const auto& params) -> kj::Promise<void> {
+    source_ = params.getTiles().getThere();
+    auto call = params.getTiles().getThere().readRequest();
+    call.setOffset(kPieces * control::kPieceBytes - 1);
+    call.setSize(2);
+    return call.send().ignoreResult().catch_([&](const kj::Exception& exception) {
+      errors = control::FromException(exception).ToString();
+    });
+  };
+  EXPECT_TRUE(session_->SetState("c", Tensor({DType::kF32, {kNumElements}})).ok());
+  EXPECT_THAT(errors, HasSubstr("there is no piece of 2 bytes at 4194303 of 4194304"));
+  const absl::Status late = loop_->Await(
+      [&] {
+        auto call = KJ_ASSERT_NONNULL(source_).readRequest();
+        call.setSize(1);
+        return call.send().ignoreResult();
       },
-      absl::Seconds(10), "the end of the connection");
+      absl::Seconds(10), "the piece");
+  EXPECT_EQ(late.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(late.ToString(), HasSubstr("too late"));
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ struct NodeOptions {
   std::string key;                // the job's, 64 hexadecimal digits
   int rank = -1;                  // the one to have, or -1: any that is free
   std::string interfaces = "lo";  // that carry the data between hosts, separated by commas
+  uint64_t max_memory_bytes = 0;  // that a session may have of this process; 0: the machine's
   absl::Duration join_timeout = absl::Seconds(30);
   absl::Duration exit_timeout = absl::Seconds(2);
   // REQUIRES: outlive the call.

@@ -1,20 +1,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "actors/check_plan.h"
+#include "actors/cluster/bulk_transfer_internal.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/fetch_tiles.h"
 #include "actors/cluster/node_agent_internal.h"
+#include "actors/cluster/state_tiles.h"
 #include "actors/local_engine.h"
-#include "actors/tile_copy.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -33,7 +36,6 @@ constexpr kj::Duration kGreetingTimeout = 4 * kj::SECONDS;
 constexpr uint32_t kMaxSilenceMs = 3'600'000;
 // Far more than any plan has.
 constexpr unsigned kMaxProcesses = 65536;
-constexpr unsigned kMaxFeeds = 65536;
 constexpr size_t kTraceEventBytes = 48;  // of a message
 
 void SetStatus(const absl::Status& status, control::Status::Builder builder) {
@@ -41,24 +43,42 @@ void SetStatus(const absl::Status& status, control::Status::Builder builder) {
   builder.setMessage(std::string(ToStd(status.message())).c_str());
 }
 
+uint64_t MemoryLimit(const NodeOptions& options) {
+  return options.max_memory_bytes > 0 ? options.max_memory_bytes : MachineMemoryBytes();
+}
+
 // Lets go of a capability on the loop's thread, whose it is.
-struct ObserverHolder {
-  ObserverHolder(ControlLoop& control_loop, control::Observer::Client observer)
-      : loop(control_loop), client(std::make_shared<control::Observer::Client>(kj::mv(observer))) {}
-  ~ObserverHolder() {
+template <typename Client>
+struct Holder {
+  Holder(ControlLoop& control_loop, Client capability)
+      : loop(control_loop), client(std::make_shared<Client>(kj::mv(capability))) {}
+  ~Holder() {
     loop.Post([last = std::move(client)] {});
   }
 
   ControlLoop& loop;
-  std::shared_ptr<control::Observer::Client> client;
+  std::shared_ptr<Client> client;
 };
 
 }  // namespace
 
+// What has come with a call, or is still to be read.
+struct NodeAgent::Received {
+  Received(ControlLoop& loop, control::Bulk::Reader bulk) {
+    if (bulk.isThere()) {
+      there = std::make_shared<Holder<control::Source::Client>>(loop, bulk.getThere());
+    } else {
+      here = AsText(bulk.getHere());
+    }
+  }
+
+  std::string here;
+  std::shared_ptr<Holder<control::Source::Client>> there;
+};
+
 // What a session asks for.
 struct SessionRequest {
   uint32_t generation = 0;
-  std::string plan;
   uint32_t first_device = 0;
   uint32_t num_devices = 0;
   int threads_per_device = 1;
@@ -81,11 +101,12 @@ class NodeSession : public EngineObserver {
   }
 
   // Makes the transport; its address.
-  absl::StatusOr<std::string> Open(const SessionRequest& request) {
+  absl::StatusOr<std::string> Open(const SessionRequest& request, std::string_view plan,
+                                   const NodeAgent::TransportFactory& create_transport) {
     request_ = request;
-    ASSIGN_OR_RETURN(plan_, planner::PlanFromBytes(request.plan));
-    request_.plan.clear();
+    ASSIGN_OR_RETURN(plan_, planner::PlanFromBytes(plan));
     RETURN_IF_ERROR(CheckPlanSlice(plan_, request.first_device, request.num_devices));
+    RETURN_IF_ERROR(CheckStepFits());
     fetch_tiles_.emplace(plan_);
     transport::UcxOptions ucx;
     ucx.transport.num_devices = static_cast<uint32_t>(plan_.devices.size());
@@ -96,7 +117,7 @@ class NodeSession : public EngineObserver {
     ucx.interfaces = options_.interfaces;
     ucx.request_timeout = std::chrono::seconds(
         std::clamp<int64_t>(absl::ToInt64Seconds(request.timeout), 1, 1'000'000));
-    ASSIGN_OR_RETURN(transport_, transport::CreateUcxTransport(ucx));
+    ASSIGN_OR_RETURN(transport_, create_transport(ucx));
     return transport_->LocalAddress();
   }
 
@@ -116,20 +137,35 @@ class NodeSession : public EngineObserver {
     local.timeout = request_.timeout;
     local.kernels = options_.kernels;
     local.policies = options_.policies;
-    local.max_memory_bytes = request_.max_memory_bytes;
+    const uint64_t limit = MemoryLimit(options_);
+    local.max_memory_bytes =
+        request_.max_memory_bytes > 0 ? std::min(request_.max_memory_bytes, limit) : limit;
     local.trace_capacity = request_.trace_capacity;
     ASSIGN_OR_RETURN(engine_, LocalEngine::Start(plan_, std::move(transport_), this, local));
     return absl::OkStatus();
   }
 
-  absl::Status Submit(int64_t step, std::vector<Tensor> feeds) {
+  // Makes place for the next step, where `fill_feeds` puts its feeds, and submits it.
+  absl::Status Submit(int64_t step, const std::function<absl::Status(BulkTarget)>& fill_feeds) {
     RETURN_IF_ERROR(CheckLoaded());
     if (step != num_submitted_) {
       return absl::InvalidArgumentError(
           StrCat("step ", step, " was submitted where ", num_submitted_, " is next"));
     }
+    if (*num_untold_ >= 2 * kMaxStepsInFlight) {
+      return absl::ResourceExhaustedError("the reports of too many steps have not been read");
+    }
     auto buffers = std::make_shared<StepBuffers>();
-    buffers->feeds = std::move(feeds);
+    BulkTarget feeds;
+    for (const planner::FeedPlan& feed : plan_.feeds) {
+      buffers->feeds.emplace_back(feed.type);
+      feeds.Add(buffers->feeds.back().num_bytes(),
+                [to = buffers->feeds.back()](uint64_t offset, size_t size,
+                                             const std::byte* bytes) mutable {
+                  memcpy(static_cast<std::byte*>(to.data()) + offset, bytes, size);
+                });
+    }
+    RETURN_IF_ERROR(fill_feeds(std::move(feeds)));
     for (const planner::FetchPlan& fetch : plan_.fetches) buffers->fetches.emplace_back(fetch.type);
     {
       const std::lock_guard lock(mutex_);
@@ -143,20 +179,63 @@ class NodeSession : public EngineObserver {
     return absl::OkStatus();
   }
 
+  // Bytes of a state's tile.
+  absl::StatusOr<std::string> ReadState(uint32_t state, uint32_t placement, uint64_t offset,
+                                        uint32_t size) const {
+    RETURN_IF_ERROR(CheckState(state));
+    const auto& placements = plan_.states[state].placements;
+    const std::byte* place =
+        placement < placements.size() ? engine_->PlaceOf(placements[placement]) : nullptr;
+    if (place == nullptr) {
+      return absl::InvalidArgumentError(StrCat("the state '", plan_.states[state].name,
+                                               "' has no placement ", placement, " here"));
+    }
+    RETURN_IF_ERROR(control::CheckPiece(offset, size, placements[placement].tile.num_bytes()));
+    return std::string(reinterpret_cast<const char*>(place) + offset, size);
+  }
+
+  // Where the tiles of a state are to go: to all places that hold them.
+  absl::StatusOr<BulkTarget> StateTarget(uint32_t state) {
+    RETURN_IF_ERROR(CheckState(state));
+    const auto& placements = plan_.states[state].placements;
+    BulkTarget target;
+    for (const StateTile& tile :
+         StateTiles(plan_.states[state], request_.first_device, request_.num_devices)) {
+      std::vector<std::byte*> places;
+      for (const uint32_t placement : tile) {
+        places.push_back(engine_->PlaceOf(placements[placement]));
+      }
+      target.Add(
+          placements[tile[0]].tile.num_bytes(),
+          [places = std::move(places)](uint64_t offset, size_t size, const std::byte* bytes) {
+            for (std::byte* const place : places) memcpy(place + offset, bytes, size);
+          });
+    }
+    return target;
+  }
+
+  // Events that were not taken yet, a message's worth of them, and whether there are more.
+  absl::StatusOr<std::vector<TraceEvent>> TakeTrace(bool* has_more) {
+    RETURN_IF_ERROR(CheckLoaded());
+    if (num_taken_ == trace_.size()) {
+      ASSIGN_OR_RETURN(trace_, engine_->TakeTrace());
+      num_taken_ = 0;
+    }
+    const size_t count =
+        std::min(trace_.size() - num_taken_, control::kPieceBytes / kTraceEventBytes);
+    const auto first = trace_.begin() + static_cast<std::ptrdiff_t>(num_taken_);
+    num_taken_ += count;
+    *has_more = num_taken_ < trace_.size();
+    return std::vector<TraceEvent>(first, first + static_cast<std::ptrdiff_t>(count));
+  }
+
+  const SessionRequest& request() const { return request_; }
+  LocalEngine& engine() { return *engine_; }
+
   absl::Status CheckLoaded() const {
     if (engine_ == nullptr) return absl::FailedPreconditionError("the session is not loaded");
     return absl::OkStatus();
   }
-  absl::Status CheckState(uint32_t state) const {
-    RETURN_IF_ERROR(CheckLoaded());
-    if (state >= plan_.states.size()) {
-      return absl::InvalidArgumentError(StrCat("there is no state ", state));
-    }
-    return absl::OkStatus();
-  }
-
-  const planner::Plan& plan() const { return plan_; }
-  LocalEngine& engine() { return *engine_; }
 
   void OnStepDone(const DeviceStepReport& report) override {
     StepState done;
@@ -168,20 +247,12 @@ class NodeSession : public EngineObserver {
       done = std::move(state);
       steps_.erase(report.step);
     }
-    const auto tiles = std::make_shared<std::vector<FetchTiles::Bytes>>(
-        fetch_tiles_->Read(request_.first_device, request_.num_devices, done.buffers->fetches));
-    size_t num_bytes = 0;
-    for (const FetchTiles::Bytes& tile : *tiles) num_bytes += tile.bytes.size();
-    if (num_bytes > control::kMaxDataBytes) {
-      OnFailure(absl::ResourceExhaustedError(StrCat("the results of step ", report.step, " have ",
-                                                    num_bytes, " bytes; a process sends at most ",
-                                                    control::kMaxDataBytes)));
-      return;
-    }
-    tell_([generation = request_.generation, reports = std::move(done.reports),
-           tiles](control::Observer::Client& observer) {
+    ++*num_untold_;
+    tell_([request = request_, reports = std::move(done.reports), tiles = *fetch_tiles_,
+           buffers = std::move(done.buffers),
+           num_untold = num_untold_](control::Observer::Client& observer) {
       auto call = observer.stepDoneRequest();
-      call.setGeneration(generation);
+      call.setGeneration(request.generation);
       call.setStep(reports[0].step);
       auto out = call.initReports(static_cast<unsigned>(reports.size()));
       for (unsigned i = 0; i < reports.size(); ++i) {
@@ -190,15 +261,12 @@ class NodeSession : public EngineObserver {
         out[i].setWallNs(reports[i].wall_ns);
         out[i].setWaitNs(reports[i].wait_ns);
       }
-      auto fetches = call.initFetches(static_cast<unsigned>(tiles->size()));
-      for (unsigned i = 0; i < tiles->size(); ++i) {
-        const FetchTiles::Bytes& tile = (*tiles)[i];
-        fetches[i].setDevice(tile.device);
-        fetches[i].setActor(tile.actor);
-        fetches[i].setMicrobatch(tile.microbatch);
-        fetches[i].setBytes(AsData(tile.bytes.data(), tile.bytes.size()));
-      }
-      call.send().ignoreResult().detach([](const kj::Exception&) {});  // the end is seen elsewhere
+      auto offered = control::Offer(tiles.From(request.first_device, request.num_devices, buffers),
+                                    call.initFetches());
+      call.send()
+          .ignoreResult()
+          .attach(std::move(offered), kj::defer([num_untold] { --*num_untold; }))
+          .detach([](const kj::Exception&) {});  // the end is seen elsewhere
     });
   }
 
@@ -224,6 +292,31 @@ class NodeSession : public EngineObserver {
   }
 
  private:
+  // What a step is fed with and brings has to fit into the memory.
+  absl::Status CheckStepFits() const {
+    uint64_t available = MemoryLimit(options_);
+    const auto take = [&available](const TensorType& type) {
+      const uint64_t needed = type.num_bytes();
+      const bool fits = needed <= available;
+      if (fits) available -= needed;
+      return fits;
+    };
+    const bool fits = std::all_of(plan_.feeds.begin(), plan_.feeds.end(),
+                                  [&](const auto& feed) { return take(feed.type); }) &&
+                      std::all_of(plan_.fetches.begin(), plan_.fetches.end(),
+                                  [&](const auto& fetch) { return take(fetch.type); });
+    if (fits) return absl::OkStatus();
+    return absl::ResourceExhaustedError("the feeds and fetches of a step do not fit the memory");
+  }
+
+  absl::Status CheckState(uint32_t state) const {
+    RETURN_IF_ERROR(CheckLoaded());
+    if (state >= plan_.states.size()) {
+      return absl::InvalidArgumentError(StrCat("there is no state ", state));
+    }
+    return absl::OkStatus();
+  }
+
   struct StepState {
     std::shared_ptr<StepBuffers> buffers;
     std::vector<DeviceStepReport> reports;
@@ -236,6 +329,11 @@ class NodeSession : public EngineObserver {
   std::optional<FetchTiles> fetch_tiles_;
   std::unique_ptr<transport::UcxTransport> transport_;  // until it is the engine's
   int64_t num_submitted_ = 0;
+  // Steps that are done here and that the coordinator has not taken note of.
+  const std::shared_ptr<std::atomic<int64_t>> num_untold_ =
+      std::make_shared<std::atomic<int64_t>>(0);
+  std::vector<TraceEvent> trace_;  // of which num_taken_ were told
+  size_t num_taken_ = 0;
 
   std::mutex mutex_;
   std::map<int64_t, StepState> steps_;  // guarded by mutex_
@@ -258,7 +356,6 @@ class NodeAgent::NodeServer final : public control::Node::Server {
     const auto spec = params.getSession();
     SessionRequest request;
     request.generation = spec.getGeneration();
-    request.plan = AsText(spec.getPlan());
     request.first_device = spec.getFirstDevice();
     request.num_devices = spec.getNumDevices();
     request.threads_per_device =
@@ -268,20 +365,36 @@ class NodeAgent::NodeServer final : public control::Node::Server {
         static_cast<int64_t>(std::min<uint64_t>(spec.getTimeoutMs(), uint64_t{1} << 40)));
     request.trace_capacity = std::min<uint64_t>(spec.getTraceCapacity(), uint64_t{1} << 24);
     request.max_memory_bytes = spec.getMaxMemoryBytes();
-    const auto observer = std::make_shared<ObserverHolder>(agent_.loop_, params.getObserver());
+    const auto observer =
+        std::make_shared<Holder<control::Observer::Client>>(agent_.loop_, params.getObserver());
     const auto tell = [&loop = agent_.loop_,
                        observer](std::function<void(control::Observer::Client&)> send) {
       loop.Post([client = observer->client, send = std::move(send)] { send(*client); });
     };
     const auto address = std::make_shared<std::string>();
-    return Do([&agent = agent_, request = std::move(request), tell, address]() -> absl::Status {
+    return Do([&agent = agent_, request, slice = Received(agent_.loop_, spec.getPlan()),
+               num_bytes = spec.getPlanBytes(), tell, address]() -> absl::Status {
              if (request.generation <= agent.generation_) {
                return absl::FailedPreconditionError(
                    StrCat("generation ", request.generation, " is over"));
              }
+             agent.session_ = nullptr;
              agent.generation_ = request.generation;
+             if (num_bytes > MemoryLimit(agent.options_)) {
+               return absl::ResourceExhaustedError(
+                   StrCat("a plan of ", num_bytes, " bytes is larger than the memory"));
+             }
+             // Grows as its bytes arrive.
+             const auto plan = std::make_shared<std::string>();
+             BulkTarget target;
+             target.Add(num_bytes, [plan](uint64_t offset, size_t size, const std::byte* bytes) {
+               if (plan->size() < offset + size) plan->resize(offset + size);
+               memcpy(plan->data() + offset, bytes, size);
+             });
+             RETURN_IF_ERROR(agent.Take(slice, std::move(target), request.timeout, "the plan"));
              agent.session_ = std::make_unique<NodeSession>(agent.options_, tell);
-             absl::StatusOr<std::string> opened = agent.session_->Open(request);
+             absl::StatusOr<std::string> opened =
+                 agent.session_->Open(request, *plan, agent.create_transport_);
              if (!opened.ok()) {
                agent.session_ = nullptr;
                return opened.status();
@@ -311,32 +424,14 @@ class NodeAgent::NodeServer final : public control::Node::Server {
 
   kj::Promise<void> submit(SubmitContext context) override {
     const auto params = context.getParams();
-    std::vector<std::string> feeds;
-    if (params.getFeeds().size() > kMaxFeeds) {
-      return control::ToException(absl::InvalidArgumentError("too many feeds"));
-    }
-    for (const auto feed : params.getFeeds()) feeds.emplace_back(AsText(feed));
-    return InSession(
-        params.getGeneration(),
-        [step = params.getStep(), feeds = std::move(feeds)](NodeSession& session) -> absl::Status {
-          const std::vector<planner::FeedPlan>& plans = session.plan().feeds;
-          if (feeds.size() != plans.size()) {
-            return absl::InvalidArgumentError(
-                StrCat(feeds.size(), " feeds where the plan has ", plans.size()));
-          }
-          std::vector<Tensor> tensors;
-          for (size_t i = 0; i < feeds.size(); ++i) {
-            Tensor tensor(plans[i].type);
-            if (tensor.num_bytes() != feeds[i].size()) {
-              return absl::InvalidArgumentError(StrCat("the feed '", plans[i].name, "' came with ",
-                                                       feeds[i].size(), " of ", tensor.num_bytes(),
-                                                       " bytes"));
-            }
-            memcpy(tensor.data(), feeds[i].data(), feeds[i].size());
-            tensors.push_back(std::move(tensor));
-          }
-          return session.Submit(step, std::move(tensors));
-        });
+    return InSession(params.getGeneration(),
+                     [&agent = agent_, step = params.getStep(),
+                      feeds = Received(agent_.loop_, params.getFeeds())](NodeSession& session) {
+                       return session.Submit(step, [&](BulkTarget target) {
+                         return agent.Take(feeds, std::move(target), session.request().timeout,
+                                           StrCat("the feeds of step ", step));
+                       });
+                     });
   }
 
   kj::Promise<void> describe(DescribeContext context) override {
@@ -358,70 +453,41 @@ class NodeAgent::NodeServer final : public control::Node::Server {
 
   kj::Promise<void> readState(ReadStateContext context) override {
     const auto params = context.getParams();
-    const auto tiles = std::make_shared<std::vector<std::pair<uint32_t, std::string>>>();
+    const auto bytes = std::make_shared<std::string>();
     return InSession(params.getGeneration(),
-                     [state = params.getState(), tiles](NodeSession& session) -> absl::Status {
-                       RETURN_IF_ERROR(session.CheckState(state));
-                       const auto& placements = session.plan().states[state].placements;
-                       size_t total_bytes = 0;
-                       for (uint32_t i = 0; i < placements.size(); ++i) {
-                         const std::byte* place = session.engine().PlaceOf(placements[i]);
-                         if (place == nullptr) continue;
-                         // Replicas are equal: one of each tile is enough.
-                         const auto is_same = [&](const auto& sent) {
-                           return placements[sent.first].tile == placements[i].tile;
-                         };
-                         if (std::any_of(tiles->begin(), tiles->end(), is_same)) continue;
-                         const size_t num_bytes = placements[i].tile.num_bytes();
-                         total_bytes += num_bytes;
-                         if (total_bytes > control::kMaxDataBytes) {
-                           return absl::ResourceExhaustedError(
-                               StrCat("tiles of ", total_bytes, " bytes are too much to be read"));
-                         }
-                         tiles->emplace_back(
-                             i, std::string(reinterpret_cast<const char*>(place), num_bytes));
-                       }
+                     [state = params.getState(), placement = params.getPlacement(),
+                      offset = params.getOffset(), size = params.getSize(),
+                      bytes](NodeSession& session) -> absl::Status {
+                       ASSIGN_OR_RETURN(*bytes, session.ReadState(state, placement, offset, size));
                        return absl::OkStatus();
                      })
-        .then([context, tiles]() mutable {
-          auto out = context.getResults().initTiles(static_cast<unsigned>(tiles->size()));
-          for (unsigned i = 0; i < tiles->size(); ++i) {
-            const auto& [placement, bytes] = (*tiles)[i];
-            out[i].setPlacement(placement);
-            out[i].setBytes(AsData(bytes.data(), bytes.size()));
-          }
+        .then([context, bytes]() mutable {
+          context.getResults().setBytes(AsData(bytes->data(), bytes->size()));
         });
   }
 
   kj::Promise<void> writeState(WriteStateContext context) override {
     const auto params = context.getParams();
-    return InSession(params.getGeneration(),
-                     [state = params.getState(), bytes = std::string(AsText(params.getValue()))](
-                         NodeSession& session) -> absl::Status {
-                       RETURN_IF_ERROR(session.CheckState(state));
-                       const planner::StatePlan& plan = session.plan().states[state];
-                       Tensor value(plan.type);
-                       if (bytes.size() != value.num_bytes()) {
-                         return absl::InvalidArgumentError(
-                             StrCat("the state '", plan.name, "' came with ", bytes.size(), " of ",
-                                    value.num_bytes(), " bytes"));
-                       }
-                       memcpy(value.data(), bytes.data(), bytes.size());
-                       return session.engine().WriteState(plan, value);
-                     });
+    return InSession(
+        params.getGeneration(),
+        [&agent = agent_, state = params.getState(),
+         tiles = Received(agent_.loop_, params.getTiles())](NodeSession& session) -> absl::Status {
+          ASSIGN_OR_RETURN(BulkTarget target, session.StateTarget(state));
+          return agent.Take(tiles, std::move(target), session.request().timeout,
+                            StrCat("state ", state));
+        });
   }
 
   kj::Promise<void> takeTrace(TakeTraceContext context) override {
     const auto events = std::make_shared<std::vector<TraceEvent>>();
+    const auto has_more = std::make_shared<bool>(false);
     return InSession(context.getParams().getGeneration(),
-                     [events](NodeSession& session) -> absl::Status {
-                       RETURN_IF_ERROR(session.CheckLoaded());
-                       ASSIGN_OR_RETURN(*events, session.engine().TakeTrace());
-                       events->resize(
-                           std::min(events->size(), control::kMaxDataBytes / kTraceEventBytes));
+                     [events, has_more](NodeSession& session) -> absl::Status {
+                       ASSIGN_OR_RETURN(*events, session.TakeTrace(has_more.get()));
                        return absl::OkStatus();
                      })
-        .then([context, events]() mutable {
+        .then([context, events, has_more]() mutable {
+          context.getResults().setHasMore(*has_more);
           auto out = context.getResults().initEvents(static_cast<unsigned>(events->size()));
           for (unsigned i = 0; i < events->size(); ++i) {
             const TraceEvent& event = (*events)[i];
@@ -484,8 +550,12 @@ class NodeAgent::NodeServer final : public control::Node::Server {
   NodeAgent& agent_;
 };
 
-NodeAgent::NodeAgent(const NodeOptions& options, ControlLoop& loop, std::function<void()> on_end)
-    : options_(options), loop_(loop), on_end_(std::move(on_end)) {}
+NodeAgent::NodeAgent(const NodeOptions& options, ControlLoop& loop, std::function<void()> on_end,
+                     TransportFactory create_transport)
+    : options_(options),
+      loop_(loop),
+      on_end_(std::move(on_end)),
+      create_transport_(std::move(create_transport)) {}
 
 NodeAgent::~NodeAgent() = default;
 
@@ -509,6 +579,23 @@ kj::Promise<void> NodeAgent::ListenForPings(kj::Duration bound) {
         End(absl::UnavailableError("the coordinator has gone silent"));
         return kj::READY_NOW;
       });
+}
+
+absl::Status NodeAgent::Take(const Received& received, BulkTarget target, absl::Duration timeout,
+                             std::string_view what) {
+  absl::Status status;
+  if (received.there == nullptr) {
+    status = control::TakeHere(received.here, target);
+  } else {
+    status = loop_.Await(
+        [this, client = received.there->client, target = std::move(target)]() -> kj::Promise<void> {
+          if (has_ended_) return control::ToException(absl::CancelledError("the node has ended"));
+          return transfers_.wrap(control::ReadPieces(control::AskSource(client), target));
+        },
+        timeout, "reading");
+  }
+  if (status.ok()) return status;
+  return absl::Status(status.code(), StrCat(what, ": ", ToStd(status.message())));
 }
 
 kj::Promise<void> NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
@@ -545,6 +632,8 @@ void NodeAgent::CloseSession() { session_ = nullptr; }
 
 void NodeAgent::End(const absl::Status& status) {
   if (on_end_) on_end_();
+  has_ended_ = true;
+  transfers_.cancel("the node has ended");
   work_.End(status);
 }
 

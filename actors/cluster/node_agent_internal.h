@@ -18,15 +18,20 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include <kj/async-io.h>
 
+#include "actors/cluster/bulk.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/node.h"
+#include "transport/ucx/ucx_transport.h"
 
 namespace penstock::actors {
 
@@ -35,8 +40,8 @@ namespace penstock::actors {
 // Thread rule: thread-safe; Run is called by one thread.
 class WorkQueue {
  public:
-  // Far more than a coordinator has under way.
-  static constexpr size_t kMaxWork = 4096;
+  // More than a coordinator has under way; each may become a piece in memory.
+  static constexpr size_t kMaxWork = 64;
 
   // Whether there was room.
   bool Push(std::function<void()> work) {
@@ -85,8 +90,12 @@ class NodeSession;
 
 class NodeAgent {
  public:
+  using TransportFactory = std::function<absl::StatusOr<std::unique_ptr<transport::UcxTransport>>(
+      const transport::UcxOptions& options)>;
+
   // `options` and `loop` outlive it; `on_end` is called by End.
-  NodeAgent(const NodeOptions& options, control::ControlLoop& loop, std::function<void()> on_end);
+  NodeAgent(const NodeOptions& options, control::ControlLoop& loop, std::function<void()> on_end,
+            TransportFactory create_transport = transport::CreateUcxTransport);
   ~NodeAgent();
 
   // The loop's thread. Says hello and joins; from then on the coordinator may call, and if it goes,
@@ -98,25 +107,33 @@ class NodeAgent {
   absl::Status Run() { return work_.Run(); }
   void CloseSession();
 
-  // Any thread. The agent is to leave.
+  // The loop's thread. The agent is to leave; what it is reading is broken off.
   void End(const absl::Status& status);
   WorkQueue& work() { return work_; }
 
  private:
   class NodeServer;
+  struct Received;
 
+  // The thread that runs. Puts what has come with a call where it belongs, and reads it first where
+  // it was too long for the call. Errors name `what`.
+  absl::Status Take(const Received& received, BulkTarget target, absl::Duration timeout,
+                    std::string_view what);
   kj::Promise<void> JoinOver(kj::Own<kj::AsyncIoStream> stream);
   kj::Promise<void> ListenForPings(kj::Duration bound);
 
   const NodeOptions& options_;
   control::ControlLoop& loop_;
   const std::function<void()> on_end_;
+  const TransportFactory create_transport_;
   WorkQueue work_;
   // Of the loop's thread.
   kj::Own<control::RpcConnection> connection_;
   kj::Promise<void> watch_ = nullptr;
   kj::Promise<void> listen_ = nullptr;
   uint64_t num_pings_ = 0;
+  kj::Canceler transfers_;
+  bool has_ended_ = false;
   // Of the thread that runs.
   std::unique_ptr<NodeSession> session_;
   uint32_t generation_ = 0;  // of the session, or of the last one

@@ -2,6 +2,7 @@
 // rest is sent to, and whether a right hello goes before it:
 //
 //   bit 0: 0 the coordinator, 1 a node      bit 1: a right hello first
+//   bit 2: plans get the hash that they claim to have
 //
 // With --write-seeds=DIR it writes recorded sessions and their frames there, and ends.
 
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tests/support/control_harness.h"
@@ -21,6 +23,7 @@ namespace testing = penstock::testing;
 
 constexpr unsigned kToNode = 1;
 constexpr unsigned kAfterHello = 2;
+constexpr unsigned kRehash = 4;
 
 void WriteSeeds(const std::string& folder) {
   int count = 0;
@@ -31,18 +34,19 @@ void WriteSeeds(const std::string& folder) {
     file.put(static_cast<char>(mode));
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   };
-  const std::string sessions[] = {testing::CoordinatorHarness().Record(),
-                                  testing::NodeHarness().Record()};
-  for (unsigned side : {0u, kToNode}) {
-    const std::string_view session = sessions[side];
-    write(side, session.substr(0, testing::kControlHelloBytes));
-    write(side, session);
+  testing::NodeHarness node;
+  const std::pair<unsigned, std::string> sessions[] = {{0, testing::CoordinatorHarness().Record()},
+                                                       {kToNode, node.Record()},
+                                                       {kToNode | kRehash, node.RecordWhole()}};
+  for (const auto& [mode, session] : sessions) {
+    write(mode, session.substr(0, testing::kControlHelloBytes));
+    write(mode, session);
     // The session broken off after each of its frames.
     std::string begin;
     for (const std::string& frame :
-         testing::SplitFrames(session.substr(testing::kControlHelloBytes))) {
+         testing::SplitFrames(std::string_view(session).substr(testing::kControlHelloBytes))) {
       begin += frame;
-      write(side | kAfterHello, begin);
+      write(mode | kAfterHello, begin);
     }
   }
 }
@@ -70,6 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     bytes = mode & kToNode ? testing::CoordinatorHello() : testing::NodeHello();
   }
   bytes.append(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (mode & kRehash) bytes = testing::RehashPlans(std::move(bytes));
   const testing::ControlOutcome outcome =
       mode & kToNode ? node.Feed(bytes) : coordinator.Feed(bytes);
   if (!outcome.has_ended) {

@@ -1,13 +1,21 @@
 #include "tests/support/control_harness.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <set>
 #include <utility>
 
+#include <capnp/message.h>
+#include <capnp/rpc.capnp.h>
+#include <capnp/serialize.h>
 #include <kj/async-io.h>
 #include <kj/async.h>
 #include <kj/timer.h>
+#include <xxhash.h>
 
+#include "actors/cluster/bulk_transfer_internal.h"
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control.capnp.h"
@@ -15,18 +23,25 @@
 #include "actors/cluster/control_port_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/node_agent_internal.h"
+#include "actors/cluster/plan_slice.h"
 #include "planner/plan_io.h"
 #include "tests/support/engine_plan.h"
+#include "transport/transport.h"
+#include "transport/ucx/ucx_transport.h"
 
 namespace penstock::testing {
 namespace {
 
 namespace control = actors::control;
 
-constexpr std::string_view kMagic = "PENSTCK2";
+constexpr std::string_view kMagic = "PENSTCK3";
 constexpr size_t kPipeBytes = 4096;
 // More than any bound of the port's.
 constexpr int kLongMilliseconds = 60'000;
+
+// Of one device: kWidth in each of two micro-batches. A state has half as many.
+constexpr size_t kFetchBytes = 2 * kWidth * sizeof(double);
+constexpr size_t kStateBytes = kWidth * sizeof(double);
 
 // Two devices that double x.
 planner::Plan MakePlan() {
@@ -75,37 +90,91 @@ class RecordingStream final : public kj::AsyncIoStream {
   std::string* const written_;
 };
 
-// Reads whatever comes until the end.
-kj::Promise<void> Drain(kj::AsyncIoStream& stream, kj::byte* buffer) {
-  return stream.tryRead(buffer, 1, kPipeBytes)
-      .then([&stream, buffer](size_t num_bytes) -> kj::Promise<void> {
-        if (num_bytes == 0) return kj::READY_NOW;
-        return Drain(stream, buffer);
-      });
-}
-
 // The end of a connection that plays the peer.
-struct Puppet {
-  Puppet(kj::Own<kj::AsyncIoStream> end, bool reads) : stream(kj::mv(end)) {
+class Puppet {
+ public:
+  Puppet(kj::Own<kj::AsyncIoStream> end, bool reads) : stream_(kj::mv(end)) {
     if (!reads) return;
-    drain = Drain(*stream, buffer).eagerlyEvaluate([](const kj::Exception&) {});
+    drain_ = Drain().eagerlyEvaluate([](const kj::Exception&) {});
   }
 
   kj::Promise<void> Say(std::string_view bytes) {
-    return stream->write(bytes.data(), bytes.size()).catch_([this](const kj::Exception&) {
+    return stream_->write(bytes.data(), bytes.size()).catch_([this](const kj::Exception&) {
       is_refused = true;
     });
   }
   void HangUp() {
-    if (kj::runCatchingExceptions([this] { stream->shutdownWrite(); }) != nullptr) {
+    if (kj::runCatchingExceptions([this] { stream_->shutdownWrite(); }) != nullptr) {
       is_refused = true;
     }
   }
 
-  kj::Own<kj::AsyncIoStream> stream;
-  kj::byte buffer[kPipeBytes];
-  kj::Promise<void> drain = nullptr;
+  // Resolves when the other side has asked so, or asks nothing for a while; from then on at once.
+  kj::Promise<void> AwaitQuestion(uint32_t question, kj::Timer& timer) {
+    awaited_ = question;
+    if (is_impatient_ || IsAsked()) return kj::READY_NOW;
+    auto asked = kj::newPromiseAndFulfiller<void>();
+    asked_ = kj::mv(asked.fulfiller);
+    return asked.promise.exclusiveJoin(
+        timer.afterDelay(kPatience).then([this] { is_impatient_ = true; }));
+  }
+
   bool is_refused = false;
+
+ private:
+  static constexpr kj::Duration kPatience = 20 * kj::MILLISECONDS;
+
+  // Reads whatever comes until the end.
+  kj::Promise<void> Drain() {
+    return stream_->tryRead(buffer_, 1, kPipeBytes)
+        .then([this](size_t num_bytes) -> kj::Promise<void> {
+          if (num_bytes == 0) return kj::READY_NOW;
+          Hear({reinterpret_cast<const char*>(buffer_), num_bytes});
+          return Drain();
+        });
+  }
+
+  // The questions among what the other side says, which is a hello and right messages.
+  void Hear(std::string_view bytes) {
+    heard_ += bytes;
+    if (!has_hello_ && heard_.size() < kControlHelloBytes) return;
+    size_t at = has_hello_ ? 0 : kControlHelloBytes;
+    has_hello_ = true;
+    while (at < heard_.size()) {
+      const std::vector<std::string> frames = SplitFrames(std::string_view(heard_).substr(at));
+      if (!IsWhole(frames[0])) break;
+      at += frames[0].size();
+      kj::runCatchingExceptions([&] {
+        auto words = kj::heapArray<capnp::word>(frames[0].size() / sizeof(capnp::word));
+        memcpy(words.begin(), frames[0].data(), words.asBytes().size());
+        capnp::FlatArrayMessageReader reader(words);
+        const auto message = reader.getRoot<capnp::rpc::Message>();
+        if (message.isCall()) questions_.insert(message.getCall().getQuestionId());
+        if (message.isBootstrap()) questions_.insert(message.getBootstrap().getQuestionId());
+      });
+    }
+    heard_.erase(0, at);
+    if (asked_.get() != nullptr && IsAsked()) asked_->fulfill();
+  }
+
+  static bool IsWhole(std::string_view frame) {
+    uint32_t words = 0;
+    if (frame.size() < 8) return false;
+    memcpy(&words, frame.data() + 4, sizeof(words));
+    return frame[0] != 0 || frame.size() == 8 + 8 * uint64_t{words};
+  }
+
+  bool IsAsked() { return questions_.erase(awaited_) > 0; }
+
+  kj::Own<kj::AsyncIoStream> stream_;
+  kj::byte buffer_[kPipeBytes];
+  std::string heard_;
+  bool has_hello_ = false;
+  std::set<uint32_t> questions_;  // that were asked and not awaited
+  uint32_t awaited_ = 0;
+  bool is_impatient_ = false;
+  kj::Own<kj::PromiseFulfiller<void>> asked_;
+  kj::Promise<void> drain_ = nullptr;
 };
 
 // The hello, then frames.
@@ -126,6 +195,23 @@ class CountingObserver final : public actors::EngineObserver {
   size_t num_reports = 0;
   size_t num_errors = 0;
   size_t num_failures = 0;
+};
+
+// Bytes that can be read, however short they are.
+class TestSource final : public control::Source::Server {
+ public:
+  explicit TestSource(std::string bytes) : bytes_(std::move(bytes)) {}
+
+  kj::Promise<void> read(ReadContext context) override {
+    const auto params = context.getParams();
+    KJ_REQUIRE(control::CheckPiece(params.getOffset(), params.getSize(), bytes_.size()).ok());
+    context.getResults().setBytes(
+        control::AsData(bytes_.data() + params.getOffset(), params.getSize()));
+    return kj::READY_NOW;
+  }
+
+ private:
+  const std::string bytes_;
 };
 
 // A node that behaves and computes nothing.
@@ -154,23 +240,24 @@ class TestNode final : public control::Node::Server {
       done.setStep(params.getStep());
       auto reports = done.initReports(1);
       reports[0].setWallNs(5);
-      auto fetches = done.initFetches(2);
-      const std::string bytes(kWidth * sizeof(double), '\0');
-      for (uint32_t m = 0; m < 2; ++m) {
-        fetches[m].setActor(2);
-        fetches[m].setMicrobatch(m);
-        fetches[m].setBytes(kj::StringPtr(bytes.data(), bytes.size()).asBytes());
+      const std::string bytes(kFetchBytes, '\0');
+      if (params.getStep() == 0) {
+        done.initFetches().setHere(control::AsData(bytes.data(), bytes.size()));
+        return error.send().ignoreResult().then(
+            [done = kj::mv(done)]() mutable { return done.send().ignoreResult(); });
       }
-      return error.send().ignoreResult().then(
-          [done = kj::mv(done), failure = kj::mv(failure)]() mutable {
-            return done.send().ignoreResult().then(
-                [failure = kj::mv(failure)]() mutable { return failure.send().ignoreResult(); });
-          });
+      done.initFetches().setThere(kj::heap<TestSource>(bytes));
+      return done.send().ignoreResult().then(
+          [failure = kj::mv(failure)]() mutable { return failure.send().ignoreResult(); });
     }
     return kj::READY_NOW;
   }
   kj::Promise<void> describe(DescribeContext context) override {
     context.getResults().initLines(1).set(0, "device 0: idle");
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> readState(ReadStateContext context) override {
+    context.getResults().initBytes(context.getParams().getSize());
     return kj::READY_NOW;
   }
 
@@ -218,6 +305,24 @@ std::string JoinFrames(const std::vector<std::string>& frames) {
   return bytes;
 }
 
+std::string RehashPlans(std::string bytes) {
+  constexpr std::string_view kPlanMagic = "PSTKPLAN";
+  constexpr size_t kLengthAt = 16;
+  constexpr size_t kHashAt = 24;
+  constexpr size_t kHeaderBytes = 32;
+  for (size_t at = bytes.find(kPlanMagic); at != std::string::npos;
+       at = bytes.find(kPlanMagic, at + 1)) {
+    if (bytes.size() - at < kHeaderBytes) break;
+    uint64_t length = 0;
+    memcpy(&length, bytes.data() + at + kLengthAt, sizeof(length));
+    if (length > bytes.size() - at - kHeaderBytes) continue;
+    const uint64_t seed = XXH64(bytes.data() + at, kHashAt, 0);
+    const uint64_t hash = XXH64(bytes.data() + at + kHeaderBytes, length, seed);
+    memcpy(bytes.data() + at + kHashAt, &hash, sizeof(hash));
+  }
+  return bytes;
+}
+
 // --- The coordinator -----------------------------------------------------------------------------
 
 class CoordinatorHarness::Impl final : public control::ControlPort::Host,
@@ -255,17 +360,11 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
     auto open = node.openRequest();
     auto spec = open.initSession();
     spec.setGeneration(1);
-    spec.setPlan(kj::StringPtr("a plan").asBytes());
+    spec.initPlan().setHere(kj::StringPtr("a plan").asBytes());
     spec.setNumDevices(1);
     open.setObserver(session_->MakeObserver(0));
     auto connect = node.connectRequest();
     connect.setGeneration(1);
-    auto buffers = std::make_shared<actors::StepBuffers>();
-    for (const planner::FetchPlan& fetch : plan_.fetches) {
-      buffers->fetches.emplace_back(fetch.type);
-    }
-    auto submit = node.submitRequest();
-    submit.setGeneration(1);
     auto describe = node.describeRequest();
     auto close = node.closeRequest();
     tasks_->add(
@@ -273,13 +372,37 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
             .ignoreResult()
             .then([open = kj::mv(open)]() mutable { return open.send().ignoreResult(); })
             .then([connect = kj::mv(connect)]() mutable { return connect.send().ignoreResult(); })
-            .then([this, buffers, submit = kj::mv(submit)]() mutable {
-              session_->Submit(0, buffers);
-              return submit.send().ignoreResult();
-            })
+            .then([this, node]() mutable { return Submit(node, 0); })
+            .then([this, node]() mutable { return Submit(node, 1); })
             .then(
                 [describe = kj::mv(describe)]() mutable { return describe.send().ignoreResult(); })
+            .then([node]() mutable {
+              actors::BulkTarget state;
+              state.Add(kStateBytes, [](uint64_t, size_t, const std::byte*) {});
+              return control::ReadPieces(
+                  [client = std::make_shared<control::Node::Client>(node)](uint64_t offset,
+                                                                           uint32_t size) {
+                    auto call = client->readStateRequest();
+                    call.setGeneration(1);
+                    call.setOffset(offset);
+                    call.setSize(size);
+                    return call.send();
+                  },
+                  std::move(state));
+            })
             .then([close = kj::mv(close)]() mutable { return close.send().ignoreResult(); }));
+  }
+
+  kj::Promise<void> Submit(control::Node::Client& node, int64_t step) {
+    auto buffers = std::make_shared<actors::StepBuffers>();
+    for (const planner::FetchPlan& fetch : plan_.fetches) {
+      buffers->fetches.emplace_back(fetch.type);
+    }
+    session_->Submit(step, buffers);
+    auto submit = node.submitRequest();
+    submit.setGeneration(1);
+    submit.setStep(step);
+    return submit.send().ignoreResult();
   }
 
   void Forget() {
@@ -404,66 +527,115 @@ class TestCoordinator final : public control::Coordinator::Server {
   kj::Maybe<control::Node::Client>* const node_;
 };
 
-class TestObserver final : public control::Observer::Server {};
+class TestObserver final : public control::Observer::Server {
+ public:
+  kj::Promise<void> stepDone(StepDoneContext) override { return kj::READY_NOW; }
+};
 
-// All that a coordinator can ask for, each when the one before was answered, in whatever way.
-kj::Promise<void> CallAll(control::Node::Client node, const std::string& plan) {
-  auto open = node.openRequest();
-  auto spec = open.initSession();
-  spec.setGeneration(1);
-  spec.setPlan({reinterpret_cast<const kj::byte*>(plan.data()), plan.size()});
-  spec.setFirstDevice(7);  // there are not as many: no transport is made
-  spec.setNumDevices(1);
-  open.setObserver(kj::heap<TestObserver>());
-  auto connect = node.connectRequest();
-  connect.setGeneration(1);
-  connect.initProcesses(1)[0].setAddress(kj::StringPtr("somewhere").asBytes());
-  auto submit = node.submitRequest();
-  submit.setGeneration(1);
-  submit.initFeeds(1).set(0, kj::StringPtr("feed").asBytes());
-  auto describe = node.describeRequest();
-  describe.setGeneration(1);
-  auto read = node.readStateRequest();
-  read.setGeneration(1);
-  auto write = node.writeStateRequest();
-  write.setGeneration(1);
-  write.setValue(kj::StringPtr("value").asBytes());
-  auto trace = node.takeTraceRequest();
-  trace.setGeneration(1);
-  auto close = node.closeRequest();
-  close.setGeneration(1);
-  auto exit = node.exitRequest();
-  exit.setReason("the job is over");
-  const auto any = [](const kj::Exception&) {};
-  return node.pingRequest()
-      .send()
-      .ignoreResult()
-      .then([open = kj::mv(open), any]() mutable {
-        return open.send().ignoreResult().catch_(kj::cp(any));
-      })
-      .then([connect = kj::mv(connect), any]() mutable {
-        return connect.send().ignoreResult().catch_(kj::cp(any));
-      })
-      .then([submit = kj::mv(submit), any]() mutable {
-        return submit.send().ignoreResult().catch_(kj::cp(any));
-      })
-      .then([describe = kj::mv(describe), any]() mutable {
-        return describe.send().ignoreResult().catch_(kj::cp(any));
-      })
-      .then([read = kj::mv(read), any]() mutable {
-        return read.send().ignoreResult().catch_(kj::cp(any));
-      })
-      .then([write = kj::mv(write), any]() mutable {
-        return write.send().ignoreResult().catch_(kj::cp(any));
-      })
-      .then([trace = kj::mv(trace), any]() mutable {
-        return trace.send().ignoreResult().catch_(kj::cp(any));
-      })
-      .then([close = kj::mv(close), any]() mutable {
-        return close.send().ignoreResult().catch_(kj::cp(any));
-      })
-      .then([exit = kj::mv(exit), any]() mutable {
-        return exit.send().ignoreResult().catch_(kj::cp(any));
+// A transport whose devices are all in this process, as nothing is sent to others.
+class LocalTransport final : public transport::UcxTransport {
+ public:
+  explicit LocalTransport(const transport::UcxOptions& options)
+      : inner_(transport::CreateInprocTransport(options.transport)) {}
+
+  std::string name() const override { return inner_->name(); }
+  uint32_t num_devices() const override { return inner_->num_devices(); }
+  absl::StatusOr<transport::Endpoint*> OpenEndpoint(uint32_t device) override {
+    return inner_->OpenEndpoint(device);
+  }
+  transport::TransportStats stats() const override { return inner_->stats(); }
+  std::string LocalAddress() const override { return "somewhere"; }
+  absl::Status Connect(uint32_t, std::string_view) override { return absl::OkStatus(); }
+  void FailPeer(uint32_t, const absl::Status&) override {}
+
+ private:
+  const std::unique_ptr<transport::Transport> inner_;
+};
+
+void SetBulk(control::Bulk::Builder bulk, const std::string& bytes, bool is_here) {
+  if (is_here) {
+    bulk.setHere(control::AsData(bytes.data(), bytes.size()));
+  } else {
+    bulk.setThere(kj::heap<TestSource>(bytes));
+  }
+}
+
+using Calls = std::vector<std::function<kj::Promise<void>(control::Node::Client&)>>;
+
+// A session of two steps, with what is long in the calls, or to be read.
+void AddSession(uint32_t generation, const std::string& plan, uint32_t first_device, bool is_here,
+                Calls* calls) {
+  calls->push_back([=](control::Node::Client& node) {
+    auto open = node.openRequest();
+    auto spec = open.initSession();
+    spec.setGeneration(generation);
+    SetBulk(spec.initPlan(), plan, is_here);
+    spec.setPlanBytes(plan.size());
+    spec.setFirstDevice(first_device);
+    spec.setNumDevices(1);
+    spec.setTimeoutMs(10'000);
+    spec.setTraceCapacity(64);
+    open.setObserver(kj::heap<TestObserver>());
+    return open.send().ignoreResult();
+  });
+  calls->push_back([=](control::Node::Client& node) {
+    auto connect = node.connectRequest();
+    connect.setGeneration(generation);
+    auto processes = connect.initProcesses(2);
+    for (uint32_t i = 0; i < 2; ++i) {
+      processes[i].setFirstDevice(i);
+      processes[i].setAddress(kj::StringPtr("somewhere").asBytes());
+    }
+    return connect.send().ignoreResult();
+  });
+  for (int64_t step = 0; step < 2; ++step) {
+    calls->push_back([=](control::Node::Client& node) {
+      auto submit = node.submitRequest();
+      submit.setGeneration(generation);
+      submit.setStep(step);
+      SetBulk(submit.initFeeds(), std::string(kFetchBytes, '\0'), is_here);
+      return submit.send().ignoreResult();
+    });
+  }
+  calls->push_back([=](control::Node::Client& node) {
+    auto describe = node.describeRequest();
+    describe.setGeneration(generation);
+    describe.setTimeoutMs(100);
+    return describe.send().ignoreResult();
+  });
+  calls->push_back([=](control::Node::Client& node) {
+    auto read = node.readStateRequest();
+    read.setGeneration(generation);
+    read.setOffset(kStateBytes / 2);
+    read.setSize(kStateBytes / 2);
+    return read.send().ignoreResult();
+  });
+  calls->push_back([=](control::Node::Client& node) {
+    auto write = node.writeStateRequest();
+    write.setGeneration(generation);
+    SetBulk(write.initTiles(), std::string(kStateBytes, '\1'), is_here);
+    return write.send().ignoreResult();
+  });
+  calls->push_back([=](control::Node::Client& node) {
+    auto trace = node.takeTraceRequest();
+    trace.setGeneration(generation);
+    return trace.send().ignoreResult();
+  });
+  calls->push_back([=](control::Node::Client& node) {
+    auto close = node.closeRequest();
+    close.setGeneration(generation);
+    return close.send().ignoreResult();
+  });
+}
+
+// Each when the one before was answered, in whatever way, which is counted.
+kj::Promise<void> CallAll(control::Node::Client node, std::shared_ptr<const Calls> calls,
+                          size_t next, size_t* num_errors) {
+  if (next == calls->size()) return kj::READY_NOW;
+  return (*calls)[next](node)
+      .catch_([num_errors](const kj::Exception&) { ++*num_errors; })
+      .then([node, calls, next, num_errors]() mutable {
+        return CallAll(kj::mv(node), std::move(calls), next + 1, num_errors);
       });
 }
 
@@ -475,6 +647,7 @@ class NodeHarness::Impl {
     options_.kernels = &kernels_;
     options_.policies = &policies_;
     options_.interfaces = "none";
+    options_.max_memory_bytes = size_t{16} << 20;
   }
 
   ControlOutcome Feed(std::string_view bytes) {
@@ -482,7 +655,7 @@ class NodeHarness::Impl {
     // Set on the loop's thread before the agent ends, read after.
     bool has_joined = false;
     bool is_in_time = true;
-    actors::NodeAgent agent(options_, *loop_, nullptr);
+    actors::NodeAgent agent(options_, *loop_, nullptr, MakeTransport());
     struct Objects {
       kj::Own<Puppet> puppet;
       kj::Promise<void> join = nullptr;
@@ -525,10 +698,25 @@ class NodeHarness::Impl {
     return outcome;
   }
 
-  std::string Record() {
+  std::string Record(bool is_whole) {
     std::string bytes;
-    actors::NodeAgent agent(options_, *loop_, nullptr);
-    const std::string plan = PlanBytes(MakePlan());
+    actors::NodeAgent agent(options_, *loop_, nullptr, MakeTransport());
+    const std::string plan = PlanBytes(actors::SlicePlan(MakePlan(), 0, 1));
+    const auto calls = std::make_shared<Calls>();
+    calls->push_back(
+        [](control::Node::Client& to) { return to.pingRequest().send().ignoreResult(); });
+    if (is_whole) {
+      AddSession(1, plan, 0, false, calls.get());
+      AddSession(2, plan, 0, true, calls.get());
+    } else {
+      AddSession(1, plan, 7, true, calls.get());  // there are not as many: nothing is made
+    }
+    calls->push_back([](control::Node::Client& to) {
+      auto exit = to.exitRequest();
+      exit.setReason("the job is over");
+      return exit.send().ignoreResult();
+    });
+    num_errors_ = 0;
     kj::Maybe<control::Node::Client> node;
     kj::Own<control::RpcConnection> rpc;
     kj::Promise<void> join = nullptr;
@@ -546,12 +734,15 @@ class NodeHarness::Impl {
       });
       join = agent.Join(kj::mv(pipe.ends[0]), ControlKey());
       talk = served.then([&join] { return kj::mv(join); })
-                 .then([&node, &plan] { return CallAll(KJ_ASSERT_NONNULL(node), plan); })
+                 .then([this, &node, calls] {
+                   return CallAll(KJ_ASSERT_NONNULL(node), calls, 0, &num_errors_);
+                 })
                  .eagerlyEvaluate([&agent](const kj::Exception& exception) {
                    agent.End(control::FromException(exception));
                  });
     });
     (void)agent.Run();
+    agent.CloseSession();
     (void)loop_->Await(
         [&]() -> kj::Promise<void> {
           talk = nullptr;
@@ -565,29 +756,71 @@ class NodeHarness::Impl {
     return bytes;
   }
 
+  // Calls of the last recorded session that failed.
+  size_t num_errors() const { return num_errors_; }
+  size_t num_opened() const { return num_opened_; }
+
  private:
-  // Each piece when the one before has had its effects on the loop; then hangs up.
-  static kj::Promise<void> Talk(Puppet& puppet, std::vector<std::string> pieces, size_t next) {
+  // Called by the thread that feeds.
+  actors::NodeAgent::TransportFactory MakeTransport() {
+    return [this](const transport::UcxOptions& options) {
+      ++num_opened_;
+      return std::make_unique<LocalTransport>(options);
+    };
+  }
+
+  // Each piece when the one before has had its effects on the loop, an answer when it was asked
+  // for; then hangs up.
+  kj::Promise<void> Talk(Puppet& puppet, std::vector<std::string> pieces, size_t next) {
     if (puppet.is_refused || next == pieces.size()) {
       puppet.HangUp();
       return kj::READY_NOW;
     }
-    auto said = puppet.Say(pieces[next]);
-    return said.then([] { return kj::evalLast([] {}); })
-        .then([&puppet, pieces = std::move(pieces), next]() mutable {
+    auto asked = kj::evalNow([&] { return AwaitQuestion(puppet, pieces[next]); });
+    return asked
+        .then([&puppet, piece = pieces[next]]() mutable {
+          auto said = puppet.Say(piece);
+          return said.attach(kj::mv(piece));
+        })
+        .then([] { return kj::evalLast([] {}); })
+        .then([this, &puppet, pieces = std::move(pieces), next]() mutable {
           return Talk(puppet, std::move(pieces), next + 1);
         });
+  }
+
+  // The work of a node takes its time, and what it asks for comes of that. Where nothing is asked
+  // any more, for the frames were changed, the rest is said without waiting.
+  kj::Promise<void> AwaitQuestion(Puppet& puppet, std::string_view piece) {
+    constexpr size_t kMessage = 16;  // a frame of one segment, behind the pointer to its root
+    constexpr uint16_t kReturn = 3;
+    uint16_t which = 0;
+    uint32_t question = 0;
+    if (piece.size() < kMessage + 32) return kj::READY_NOW;
+    memcpy(&which, piece.data() + kMessage, sizeof(which));
+    if (which != kReturn) return kj::READY_NOW;
+    // The pointer behind one word of data tells where the answer begins.
+    uint32_t pointer = 0;
+    memcpy(&pointer, piece.data() + kMessage + 8, sizeof(pointer));
+    const uint64_t at = kMessage + 16 + uint64_t{pointer >> 2} * 8;
+    if (at + sizeof(question) > piece.size()) return kj::READY_NOW;
+    memcpy(&question, piece.data() + at, sizeof(question));
+    return puppet.AwaitQuestion(question, loop_->timer());
   }
 
   kernels::KernelRegistry kernels_ = EngineTestKernels();
   planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
   actors::NodeOptions options_;
+  size_t num_errors_ = 0;
+  size_t num_opened_ = 0;
   std::unique_ptr<control::ControlLoop> loop_;
 };
 
 NodeHarness::NodeHarness() : impl_(std::make_unique<Impl>()) {}
 NodeHarness::~NodeHarness() = default;
 ControlOutcome NodeHarness::Feed(std::string_view bytes) { return impl_->Feed(bytes); }
-std::string NodeHarness::Record() { return impl_->Record(); }
+std::string NodeHarness::Record() { return impl_->Record(false); }
+std::string NodeHarness::RecordWhole() { return impl_->Record(true); }
+size_t NodeHarness::num_errors() const { return impl_->num_errors(); }
+size_t NodeHarness::num_opened() const { return impl_->num_opened(); }
 
 }  // namespace penstock::testing

@@ -30,14 +30,19 @@ std::string CoordinatorHello();
 std::vector<std::string> SplitFrames(std::string_view bytes);
 std::string JoinFrames(const std::vector<std::string>& frames);
 
+// Gives the plans among the bytes the hash that they claim to have, so that what was changed in
+// them is looked at.
+std::string RehashPlans(std::string bytes);
+
 // What became of a connection.
 struct ControlOutcome {
   bool has_ended = false;   // within the bound after its peer hung up
   bool has_joined = false;  // the peer was taken for a node, or for a coordinator
 };
 
-// The coordinator: the port that nodes join at, and a session of two devices and one step in two
-// processes, which is opened and submitted to whoever has joined. In virtual time.
+// The coordinator: the port that nodes join at, and a session of two devices and two steps in two
+// processes, which is opened and submitted to whoever has joined; the results of the second step
+// are read. In virtual time.
 class CoordinatorHarness {
  public:
   CoordinatorHarness();
@@ -75,8 +80,14 @@ class NodeHarness {
 
   ControlOutcome Feed(std::string_view bytes);
 
-  // The bytes of a coordinator that behaves, hello included.
+  // The bytes of a coordinator that behaves, hello included: of one whose session cannot be opened,
+  // or of a whole one that opens and runs two sessions.
   std::string Record();
+  std::string RecordWhole();
+  // Calls of the last recorded session that had an error for an answer.
+  size_t num_errors() const;
+  // Sessions whose plan was taken so far.
+  size_t num_opened() const;
 
  private:
   class Impl;

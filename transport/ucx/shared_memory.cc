@@ -74,7 +74,9 @@ const void* MapFile(uint64_t process, uint64_t descriptor, uint64_t num_bytes) {
     memory = mmap(nullptr, num_bytes, PROT_READ, MAP_SHARED, file, 0);
   }
   close(file);
-  return memory == MAP_FAILED ? nullptr : memory;
+  if (memory == MAP_FAILED) return nullptr;
+  madvise(memory, num_bytes, MADV_DONTDUMP);  // a crash would write the peer's arena to the disk
+  return memory;
 }
 
 // Address space of so many bytes that begins with a huge page, nothing in it.
@@ -163,6 +165,7 @@ uint64_t SharedMemory::Share(void* data, size_t num_bytes) {
     return kNoPlace;
   }
   munmap(copy, shared);
+  madvise(data, shared, MADV_DONTDUMP);  // as of the arena that was there before
   if (shared >= kHugePageBytes) madvise(data, shared, MADV_HUGEPAGE);
   madvise(data, shared, MADV_POPULATE_WRITE);  // where there is such a thing
   files_.push_back(file);
