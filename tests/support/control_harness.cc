@@ -663,6 +663,7 @@ class NodeHarness::Impl {
       kj::Promise<void> bound = nullptr;
     };
     Objects objects;
+    const auto pieces = std::make_shared<const std::vector<std::string>>(Pieces(bytes));
     loop_->Post([&] {
       auto pipe = kj::newTwoWayPipe();
       objects.puppet = kj::heap<Puppet>(kj::mv(pipe.ends[1]), true);
@@ -671,7 +672,7 @@ class NodeHarness::Impl {
                          .eagerlyEvaluate([&agent](const kj::Exception& exception) {
                            agent.End(control::FromException(exception));
                          });
-      objects.talk = Talk(*objects.puppet, Pieces(bytes), 0).eagerlyEvaluate(nullptr);
+      objects.talk = Talk(*objects.puppet, pieces, 0).eagerlyEvaluate(nullptr);
       objects.bound = loop_->timer()
                           .afterDelay(20 * kj::SECONDS)
                           .then([&agent, &is_in_time] {
@@ -771,21 +772,16 @@ class NodeHarness::Impl {
 
   // Each piece when the one before has had its effects on the loop, an answer when it was asked
   // for; then hangs up.
-  kj::Promise<void> Talk(Puppet& puppet, std::vector<std::string> pieces, size_t next) {
-    if (puppet.is_refused || next == pieces.size()) {
+  kj::Promise<void> Talk(Puppet& puppet, std::shared_ptr<const std::vector<std::string>> pieces,
+                         size_t next) {
+    if (puppet.is_refused || next == pieces->size()) {
       puppet.HangUp();
       return kj::READY_NOW;
     }
-    auto asked = kj::evalNow([&] { return AwaitQuestion(puppet, pieces[next]); });
-    return asked
-        .then([&puppet, piece = pieces[next]]() mutable {
-          auto said = puppet.Say(piece);
-          return said.attach(kj::mv(piece));
-        })
+    return AwaitQuestion(puppet, (*pieces)[next])
+        .then([&puppet, pieces, next] { return puppet.Say((*pieces)[next]); })
         .then([] { return kj::evalLast([] {}); })
-        .then([this, &puppet, pieces = std::move(pieces), next]() mutable {
-          return Talk(puppet, std::move(pieces), next + 1);
-        });
+        .then([this, &puppet, pieces, next] { return Talk(puppet, pieces, next + 1); });
   }
 
   // The work of a node takes its time, and what it asks for comes of that. Where nothing is asked
