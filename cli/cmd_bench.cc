@@ -282,8 +282,12 @@ absl::StatusOr<Report> RunCollectives(const Options& asked) {
                              "planned us", "by", "best us", "by", "bound us", "ratio");
   std::vector<std::string> hosts;
   if (!asked.hosts.empty()) hosts = absl::StrSplit(ToAbsl(asked.hosts), ',');
+  const int num_hosts = std::max<int>(1, static_cast<int>(hosts.size()));
+  if (num_hosts != 1 && num_hosts != 2 && num_hosts != 4) {
+    return absl::InvalidArgumentError(
+        StrCat("--hosts ", asked.hosts, ": expected 1, 2 or 4 names"));
+  }
   for (const int num_processes : {2, 4}) {
-    const int num_hosts = std::max<int>(1, static_cast<int>(hosts.size()));
     if (num_processes % num_hosts != 0) continue;
     std::vector<CollectiveMetric> wanted;
     std::vector<size_t> line_ends;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -151,7 +152,30 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
     count = num_devices;
   }
   if (count == 1 && options.listen.empty()) return nullptr;
-  return StartProcesses(environment, count, options.listen);
+  ASSIGN_OR_RETURN(std::unique_ptr<actors::Cluster> cluster,
+                   StartProcesses(environment, count, options.listen));
+  // By rank, so that those of a host are one after another if all is well.
+  std::set<std::string> hosts;
+  int64_t num_blocks = 0;
+  std::string last;
+  for (const actors::NodeDescription& node : cluster->nodes()) {
+    hosts.insert(node.host);
+    if (num_blocks == 0 || node.host != last) ++num_blocks;
+    last = node.host;
+  }
+  const auto num_hosts = static_cast<int64_t>(hosts.size());
+  const bool is_compiled = options.plan.empty() && !HasSuffix(options.file, ".plan");
+  if (is_compiled && num_hosts > 1 && num_hosts != job.cluster.hosts) {
+    environment.err << "note: the nodes are on " << num_hosts
+                    << " hosts; cluster.hosts = " << num_hosts << " makes collectives that fit them"
+                    << std::endl;
+  }
+  if (num_blocks > num_hosts) {
+    environment.err << "note: the ranks of a host are not one after another, so neither are its "
+                       "devices; penstock node --rank puts them in order"
+                    << std::endl;
+  }
+  return cluster;
 }
 
 // What the job says of the layout has to be what the plan was compiled with.

@@ -23,8 +23,10 @@ class GroupCost {
       case CollectiveKind::kAllToAll:
         return Exchange();
       case CollectiveKind::kBroadcast:
-        // The root sends it to everybody.
-        return (n_ - 1) * Piece(spec_.counts[0]);
+        // The root sends it to everybody; along a chain all are busy at once.
+        return spec_.algorithm == CollectiveAlgorithm::kRing
+                   ? Piece(spec_.counts[0]) + (n_ - 2) * Piece(ChunkCount())
+                   : (n_ - 1) * Piece(spec_.counts[0]);
       case CollectiveKind::kPermute:
         return Permute();
     }
@@ -40,6 +42,12 @@ class GroupCost {
     const int64_t chunk = std::max<int64_t>(spec_.chunk_bytes, 1);
     const int64_t num_chunks = (num_bytes + chunk - 1) / chunk;
     return static_cast<double>(num_chunks) * rates_.latency_s + bytes / rates_.bytes_per_s;
+  }
+
+  // The elements of a broadcast's chunk.
+  int64_t ChunkCount() const {
+    return std::min(spec_.counts[0],
+                    spec_.chunk_bytes / static_cast<int64_t>(ByteSize(spec_.dtype)));
   }
 
   double LargestPiece() const {

@@ -2,7 +2,8 @@
 // (the alpha-beta model; Thakur, Rabenseifner & Gropp, "Optimization of collective communication
 // operations in MPICH", 2005).
 //
-// Every pair of devices has the same link. Sums that a reduction forms are part of the rate.
+// Every pair of devices has the same link, on whatever hosts they are; so a hierarchical collective
+// takes what a direct one does. Sums that a reduction forms are part of the rate.
 //
 // Example: a direct all_reduce of 4 MiB between 4 devices. Each is sent 3 pieces of 1 MiB, folds
 // them into its own and is sent 3 results: 6 times (a latency for each chunk of a piece + 1 MiB at

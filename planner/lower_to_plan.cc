@@ -428,7 +428,7 @@ std::vector<uint32_t> Lowering::HostsOf(const std::vector<uint32_t>& devices) co
   const int64_t num_devices = num_stages_ * devices_per_stage_;
   std::vector<uint32_t> hosts;
   for (const int64_t device : devices) {
-    hosts.push_back(static_cast<uint32_t>(device * options_.num_hosts / num_devices));
+    hosts.push_back(static_cast<uint32_t>(((device + 1) * options_.num_hosts - 1) / num_devices));
   }
   return hosts;
 }

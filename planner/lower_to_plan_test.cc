@@ -72,6 +72,25 @@ TEST_F(LowerToPlanTest, EveryDeviceHasTheSamePhases) {
   }
 }
 
+// Five devices on two hosts lie as on two processes: two on the first, three on the second.
+TEST_F(LowerToPlanTest, CollectivesAreChosenForTheHostsOfTheirDevices) {
+  CompileOptions options;
+  options.policies = &policies_;
+  options.kernels = kernels::TraitsOf(kernels_, 1);
+  options.num_hosts = 2;
+  const absl::StatusOr<Plan> plan = planner::Compile(ops_, MustParse(R"(mesh m = [dp=5]
+graph sum {
+  %x = input : f32[5, 65536] @[dp, _]
+  %y = reduce_sum(%x) {axes=[0]} : f32[65536] @[_]
+  return %y
+})"),
+                                                     options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_THAT(plan->collectives, SizeIs(1));
+  EXPECT_EQ(plan->collectives[0].algorithm, CollectiveAlgorithm::kHierarchical);
+  EXPECT_EQ(plan->collectives[0].hosts, (std::vector<uint32_t>{0, 0, 1, 1, 1}));
+}
+
 TEST_F(LowerToPlanTest, GradientsAreKeptByTheKernelThatMakesThem) {
   const Plan plan = Compile(Train(kMlp, {}));
   EXPECT_THAT(Kernels(plan, 0, "accumulate"), IsEmpty());

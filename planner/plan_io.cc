@@ -29,7 +29,7 @@
 namespace penstock::planner {
 namespace {
 
-constexpr uint32_t kFormatVersion = 1;
+constexpr uint32_t kFormatVersion = 2;
 constexpr size_t kMaxStringBytes = 4096;  // a file cannot make a reader repeat long strings
 constexpr int kMaxAttributeDepth = 8;
 

@@ -68,9 +68,10 @@ class NetworkHostsTest(unittest.TestCase):
         self.assertIsNotNone(address, "the coordinator did not say where to join")
         self.assertRegex(address, r"^10\.77\.0\.1:\d+$")
         nodes = []
-        for host in places:
+        for rank, host in enumerate(places):
             nodes.append(subprocess.Popen(
-                network.inside(host, [PENSTOCK, "node", "--join", address, "--interface", "eth0"]),
+                network.inside(host, [PENSTOCK, "node", "--join", address, "--interface", "eth0",
+                                      "--rank", str(rank)]),
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                 env={**environment, "PENSTOCK_KEY": key}))
             self.addCleanup(nodes[-1].kill)

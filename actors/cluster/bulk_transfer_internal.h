@@ -25,6 +25,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include <capnp/capability.h>
 #include <kj/async.h>
 
@@ -36,6 +37,12 @@ namespace penstock::actors::control {
 inline constexpr size_t kPieceBytes = size_t{1} << 20;
 // Two keep a link busy; a heartbeat waits behind no more than they are.
 inline constexpr size_t kMaxPiecesInFlight = 2;
+
+// How long a transfer may take that has `timeout` to begin: a link slower than 1 MiB/s is taken for
+// broken.
+inline absl::Duration BoundOf(absl::Duration timeout, uint64_t num_bytes) {
+  return timeout + absl::Seconds(static_cast<int64_t>(num_bytes >> 20));
+}
 
 // An error unless there is such a piece of `num_bytes` bytes.
 absl::Status CheckPiece(uint64_t offset, uint64_t size, uint64_t num_bytes);

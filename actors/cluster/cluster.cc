@@ -478,10 +478,12 @@ class Cluster::Impl::ClusterEngine final : public Engine {
     }
     RETURN_IF_ERROR(CheckFitsNodes(options.max_memory_bytes));
     std::vector<std::shared_ptr<const std::string>> slices;
+    uint64_t plan_bytes = 0;
     for (uint32_t rank = 0; rank < num_processes; ++rank) {
       const DeviceRange devices = session_->DevicesOf(rank);
       ASSIGN_OR_RETURN(std::string slice,
                        planner::PlanToBytes(SlicePlan(plan, devices.first, devices.count)));
+      plan_bytes += slice.size();
       slices.push_back(std::make_shared<const std::string>(std::move(slice)));
     }
     trace_capacity_ = options.trace ? options.trace_capacity : 0;
@@ -531,7 +533,8 @@ class Cluster::Impl::ClusterEngine final : public Engine {
           return kj::READY_NOW;
         },
         "the start of the session"));
-    RETURN_IF_ERROR(CallAll(open, "the loading of the plan"));
+    RETURN_IF_ERROR(
+        CallAll(open, "the loading of the plan", control::BoundOf(timeout_, plan_bytes)));
     return CallAll(
         [&](Peer&, control::Node::Client& node) {
           auto call = node.connectRequest();
@@ -565,12 +568,11 @@ class Cluster::Impl::ClusterEngine final : public Engine {
           }
           auto offered = control::Offer(std::move(feeds), call.initFeeds());
           const uint32_t rank = peer->description.rank;
-          cluster.tasks_->add(call.send()
-                                  .ignoreResult()
-                                  .attach(std::move(offered))
-                                  .catch_([session, rank](const kj::Exception& exception) {
-                                    session->OnFailure(rank, control::FromException(exception));
-                                  }));
+          cluster.tasks_->add(
+              session->UntilEnd(call.send().ignoreResult().attach(std::move(offered)))
+                  .catch_([session, rank](const kj::Exception& exception) {
+                    session->OnFailure(rank, control::FromException(exception));
+                  }));
         }
       }
     });
@@ -602,6 +604,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
 
   // Each tile once, from the first process that has it.
   absl::Status ReadState(const planner::StatePlan& state, Tensor* value) override {
+    uint64_t num_bytes = 0;
     const auto num_devices = static_cast<uint32_t>(session_->plan().devices.size());
     const auto num_processes = static_cast<uint32_t>(cluster_.peers_.size());
     std::vector<std::vector<uint32_t>> placements(num_processes);  // of each process
@@ -609,6 +612,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
       uint32_t rank = 0;
       while (!session_->DevicesOf(rank).Has(state.placements[tile[0]].device)) ++rank;
       placements[rank].push_back(tile[0]);
+      num_bytes += state.placements[tile[0]].tile.num_bytes();
     }
     return CallAll(
         [&](Peer& peer, control::Node::Client& node) {
@@ -616,10 +620,11 @@ class Cluster::Impl::ClusterEngine final : public Engine {
               StateReading{node, state, *value, std::move(placements[peer.description.rank])});
           return ReadTiles(reading, 0);
         },
-        StrCat("reading the state '", state.name, "'"));
+        StrCat("reading the state '", state.name, "'"), control::BoundOf(timeout_, num_bytes));
   }
 
   absl::Status WriteState(const planner::StatePlan& state, const Tensor& value) override {
+    const uint64_t most_bytes = cluster_.peers_.size() * value.num_bytes();
     return CallAll(
         [&](Peer& peer, control::Node::Client& node) {
           const DeviceRange devices = session_->DevicesOf(peer.description.rank);
@@ -638,7 +643,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
           auto offered = control::Offer(std::move(source), call.initTiles());
           return call.send().ignoreResult().attach(std::move(offered));
         },
-        StrCat("writing the state '", state.name, "'"));
+        StrCat("writing the state '", state.name, "'"), control::BoundOf(timeout_, most_bytes));
   }
 
   absl::StatusOr<std::vector<TraceEvent>> TakeTrace() override {

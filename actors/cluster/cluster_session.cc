@@ -86,6 +86,7 @@ void ClusterSession::End() {
   told_.clear();
   held_.clear();
   steps_.clear();
+  calls_.cancel("the session is over");
 }
 
 void ClusterSession::Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {

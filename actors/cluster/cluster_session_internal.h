@@ -69,6 +69,8 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   void End();
 
   void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers);
+  // The same promise, broken off by End: what it offers to a node can be read no more.
+  kj::Promise<void> UntilEnd(kj::Promise<void> call) { return calls_.wrap(kj::mv(call)); }
 
   // Receives what the node of `rank` tells.
   control::Observer::Client MakeObserver(uint32_t rank);
@@ -112,6 +114,7 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   std::vector<std::function<void()>> held_;    // what came since a node's error about a peer
   size_t num_held_errors_ = 0;
   bool is_holding_ = false;
+  kj::Canceler calls_;  // under way
 };
 
 }  // namespace penstock::actors

@@ -307,6 +307,16 @@ TEST_F(ClusterSessionTest, WhatIsHeldIsBounded) {
   EXPECT_THAT(listener_.errors, SizeIs(ClusterSession::kMaxHeldErrors + 1));
 }
 
+TEST_F(ClusterSessionTest, TheEndBreaksOffCallsAndWhatTheyOffer) {
+  const auto offered = std::make_shared<int>();
+  auto call = session_->UntilEnd(kj::Promise<void>(kj::NEVER_DONE).attach(kj::cp(offered)));
+  scope_.poll();
+  EXPECT_EQ(offered.use_count(), 2);
+  session_->End();
+  EXPECT_EQ(offered.use_count(), 1);
+  EXPECT_THROW(call.wait(scope_), kj::Exception);
+}
+
 TEST_F(ClusterSessionTest, AfterTheEndNothingIsTold) {
   SendError(0, 2, 14);
   session_->Fail(absl::UnavailableError("node 0 was killed"));

@@ -88,18 +88,22 @@ absl::Status ControlLoop::Await(std::function<kj::Promise<void>()> begin, absl::
     if (shared->IsDone()) return;  // nobody waits any more, what it refers to may be gone
     kj::Promise<void> work = kj::evalNow([&begin] { return begin(); });
     const kj::Duration bound = absl::ToInt64Milliseconds(timeout) * kj::MILLISECONDS;
-    work.then([shared] { shared->Set(absl::OkStatus()); })
-        .exclusiveJoin(timer().afterDelay(bound).then([shared, late] { shared->Set(late); }))
+    // Whoever waits is told when the work has gone: what it refers to may go then.
+    work.exclusiveJoin(
+            timer().afterDelay(bound).then([late] { kj::throwFatalException(ToException(late)); }))
+        .then([shared] { shared->Set(absl::OkStatus()); })
         .detach(
             [shared](const kj::Exception& exception) { shared->Set(FromException(exception)); });
   });
   std::unique_lock lock(shared->mutex);
-  if (!shared->changed.wait_for(lock, absl::ToChronoNanoseconds(timeout + kSlack),
-                                [&shared] { return shared->is_done; })) {
-    shared->is_done = true;
-    return too_late();
-  }
-  return shared->status;
+  const auto wait_for = [&](absl::Duration bound) {
+    return shared->changed.wait_for(lock, absl::ToChronoNanoseconds(bound),
+                                    [&shared] { return shared->is_done; });
+  };
+  // Twice: a process that was stopped meanwhile gives its loop a chance.
+  if (wait_for(timeout + kSlack) || wait_for(kSlack)) return shared->status;
+  shared->is_done = true;
+  return too_late();
 }
 
 void ControlLoop::RunPosted() {

@@ -95,7 +95,11 @@ class NodeSession : public EngineObserver {
   // Sends to the coordinator's observer: called with it on the loop's thread.
   using Tell = std::function<void(std::function<void(control::Observer::Client&)>)>;
 
-  NodeSession(const NodeOptions& options, Tell tell) : options_(options), tell_(std::move(tell)) {}
+  // `num_untold` counts, over all sessions, the steps that are done here and that the coordinator
+  // has not taken note of.
+  NodeSession(const NodeOptions& options, Tell tell,
+              std::shared_ptr<std::atomic<int64_t>> num_untold)
+      : options_(options), tell_(std::move(tell)), num_untold_(std::move(num_untold)) {}
   ~NodeSession() override {
     if (engine_ != nullptr) engine_->Stop();
   }
@@ -329,9 +333,7 @@ class NodeSession : public EngineObserver {
   std::optional<FetchTiles> fetch_tiles_;
   std::unique_ptr<transport::UcxTransport> transport_;  // until it is the engine's
   int64_t num_submitted_ = 0;
-  // Steps that are done here and that the coordinator has not taken note of.
-  const std::shared_ptr<std::atomic<int64_t>> num_untold_ =
-      std::make_shared<std::atomic<int64_t>>(0);
+  const std::shared_ptr<std::atomic<int64_t>> num_untold_;
   std::vector<TraceEvent> trace_;  // of which num_taken_ were told
   size_t num_taken_ = 0;
 
@@ -392,7 +394,8 @@ class NodeAgent::NodeServer final : public control::Node::Server {
                memcpy(plan->data() + offset, bytes, size);
              });
              RETURN_IF_ERROR(agent.Take(slice, std::move(target), request.timeout, "the plan"));
-             agent.session_ = std::make_unique<NodeSession>(agent.options_, tell);
+             agent.session_ =
+                 std::make_unique<NodeSession>(agent.options_, tell, agent.num_untold_);
              absl::StatusOr<std::string> opened =
                  agent.session_->Open(request, *plan, agent.create_transport_);
              if (!opened.ok()) {
@@ -436,6 +439,11 @@ class NodeAgent::NodeServer final : public control::Node::Server {
 
   kj::Promise<void> describe(DescribeContext context) override {
     const auto params = context.getParams();
+    if (!agent_.reading_.empty()) {  // which keeps the work thread from answering
+      const std::string line = StrCat("a node is being sent ", agent_.reading_);
+      context.getResults().initLines(1).set(0, line.c_str());
+      return kj::READY_NOW;
+    }
     const auto lines = std::make_shared<std::vector<std::string>>();
     const absl::Duration timeout =
         absl::Milliseconds(std::min<uint32_t>(params.getTimeoutMs(), 60'000));
@@ -587,12 +595,16 @@ absl::Status NodeAgent::Take(const Received& received, BulkTarget target, absl::
   if (received.there == nullptr) {
     status = control::TakeHere(received.here, target);
   } else {
+    const absl::Duration bound = control::BoundOf(timeout, target.num_bytes());
     status = loop_.Await(
-        [this, client = received.there->client, target = std::move(target)]() -> kj::Promise<void> {
+        [this, client = received.there->client, target = std::move(target),
+         what = std::string(what)]() -> kj::Promise<void> {
           if (has_ended_) return control::ToException(absl::CancelledError("the node has ended"));
-          return transfers_.wrap(control::ReadPieces(control::AskSource(client), target));
+          reading_ = what;
+          return transfers_.wrap(control::ReadPieces(control::AskSource(client), target))
+              .attach(kj::defer([this] { reading_.clear(); }));
         },
-        timeout, "reading");
+        bound, "reading");
   }
   if (status.ok()) return status;
   return absl::Status(status.code(), StrCat(what, ": ", ToStd(status.message())));

@@ -9,6 +9,7 @@
 #ifndef PENSTOCK_ACTORS_CLUSTER_NODE_AGENT_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_NODE_AGENT_INTERNAL_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -133,10 +134,14 @@ class NodeAgent {
   kj::Promise<void> listen_ = nullptr;
   uint64_t num_pings_ = 0;
   kj::Canceler transfers_;
+  std::string reading_;  // what is being read; empty: nothing
   bool has_ended_ = false;
   // Of the thread that runs.
   std::unique_ptr<NodeSession> session_;
   uint32_t generation_ = 0;  // of the session, or of the last one
+  // Steps, of all sessions, that are done here and that the coordinator has not taken note of.
+  const std::shared_ptr<std::atomic<int64_t>> num_untold_ =
+      std::make_shared<std::atomic<int64_t>>(0);
 };
 
 }  // namespace penstock::actors
