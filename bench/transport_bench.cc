@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <sstream>
 #include <thread>
@@ -320,7 +321,7 @@ std::string ReadToEnd(int fd) {
 // The numbers of the last line: iterations, three times in microseconds, MiB/s twice, messages/s
 // twice. Empty where ucx_perftest is not installed or fails.
 std::vector<double> TryPerftest(const std::string& test, size_t num_bytes, int rounds,
-                                const std::string& transports) {
+                                bool handles_errors, const std::string& transports) {
   const std::string port = StrCat(FindPort());
   int server_output = -1;
   const pid_t server =
@@ -328,13 +329,16 @@ std::vector<double> TryPerftest(const std::string& test, size_t num_bytes, int r
   if (server < 0) return {};
   std::vector<double> numbers;
   constexpr int kAttempts = 20;  // until the server listens
+  std::vector<std::string> arguments = {
+      "ucx_perftest", "-f",           "-p", port,
+      "-t",           test,           "-s", StrCat(num_bytes),
+      "-n",           StrCat(rounds), "-w", StrCat(rounds / 8 + 1)};
+  if (handles_errors) arguments.emplace_back("-e");
+  arguments.emplace_back("127.0.0.1");
   for (int attempt = 0; attempt < kAttempts && numbers.size() < 8; ++attempt) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     int output = -1;
-    const pid_t client =
-        StartPerftest({"ucx_perftest", "-f", "-e", "-p", port, "-t", test, "-s", StrCat(num_bytes),
-                       "-n", StrCat(rounds), "-w", StrCat(rounds / 8 + 1), "127.0.0.1"},
-                      transports, 1, &output);
+    const pid_t client = StartPerftest(arguments, transports, 1, &output);
     if (client < 0) break;
     std::istringstream text(ReadToEnd(output));
     close(output);
@@ -357,11 +361,11 @@ std::vector<double> TryPerftest(const std::string& test, size_t num_bytes, int r
 
 // A run of it fails now and then, and its server goes with it: once more from the beginning.
 std::vector<double> RunPerftest(const std::string& test, size_t num_bytes, int rounds,
-                                const std::string& transports) {
+                                bool handles_errors, const std::string& transports) {
   constexpr int kTries = 3;
   std::vector<double> numbers;
   for (int i = 0; i < kTries && numbers.empty(); ++i) {
-    numbers = TryPerftest(test, num_bytes, rounds, transports);
+    numbers = TryPerftest(test, num_bytes, rounds, handles_errors, transports);
   }
   return numbers;
 }
@@ -381,27 +385,29 @@ absl::StatusOr<std::vector<TransportBenchRow>> MeasureTransport(
     const TransportBenchOptions& options) {
   std::vector<size_t> sizes = options.sizes;
   const bool runs_perftest = options.runs_perftest && HasPerftest();
-  for (size_t size = 8; options.sizes.empty() && size <= 64 << 20; size *= 8) {
-    sizes.push_back(size);
-  }
-  if (options.sizes.empty()) sizes.push_back(64 << 20);
+  if (sizes.empty()) sizes.assign(std::begin(kMessageSizes), std::end(kMessageSizes));
   std::vector<double> values(2 * sizes.size());
   RETURN_IF_ERROR(RunPair(options, &values, [&sizes](Side& side) { return side.Measure(sizes); }));
   std::vector<TransportBenchRow> rows;
   for (size_t i = 0; i < sizes.size(); ++i) {
     TransportBenchRow& row = rows.emplace_back();
     row.num_bytes = sizes[i];
-    row.one_way_us = values[2 * i];
-    row.bytes_per_s = values[2 * i + 1];
+    row.ours = {values[2 * i], values[2 * i + 1]};
     if (!runs_perftest) continue;
-    const auto perftest = [&](const std::string& test, bool is_latency) {
-      return RunPerftest(test, sizes[i], RoundsOf(sizes[i], is_latency, options.max_rounds),
-                         options.transports);
+    const auto perftest = [&](bool handles_errors) {
+      const auto run = [&](const std::string& test, bool is_latency) {
+        return RunPerftest(test, sizes[i], RoundsOf(sizes[i], is_latency, options.max_rounds),
+                           handles_errors, options.transports);
+      };
+      const std::vector<double> latency = run("tag_lat", true);
+      const std::vector<double> bandwidth = run("tag_bw", false);
+      MessageSpeed speed;
+      if (!latency.empty()) speed.one_way_us = latency[3];
+      if (!bandwidth.empty()) speed.bytes_per_s = bandwidth[5] * (1 << 20);
+      return speed;
     };
-    const std::vector<double> latency = perftest("tag_lat", true);
-    const std::vector<double> bandwidth = perftest("tag_bw", false);
-    if (!latency.empty()) row.perftest_us = latency[3];
-    if (!bandwidth.empty()) row.perftest_bytes_per_s = bandwidth[5] * (1 << 20);
+    row.perftest = perftest(true);
+    row.plain_perftest = perftest(false);
   }
   return rows;
 }

@@ -14,19 +14,27 @@
 
 namespace penstock::bench {
 
+inline constexpr size_t kMessageSizes[] = {8,         64,      512,     4 << 10,  32 << 10,
+                                           256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
+
 struct TransportBenchOptions {
   std::string transports;          // as in UCX_TLS; empty: what UCX chooses
-  std::vector<size_t> sizes = {};  // bytes a message; empty: 8 B to 64 MiB in steps of eight
-  bool runs_perftest = true;       // with error handling on (-e), where it is installed
+  std::vector<size_t> sizes = {};  // bytes a message; empty: kMessageSizes
+  bool runs_perftest = true;       // where it is installed
   int max_rounds = 100000;         // messages of one measurement
+};
+
+struct MessageSpeed {
+  double one_way_us = 0;   // mean, half of a round trip, both sides polling; 0: not measured
+  double bytes_per_s = 0;  // one direction, several messages in flight; 0: not measured
 };
 
 struct TransportBenchRow {
   size_t num_bytes = 0;
-  double one_way_us = 0;   // mean, half of a round trip, both sides polling
-  double bytes_per_s = 0;  // one direction, two messages in flight
-  double perftest_us = 0;  // the same of ucx_perftest's tag_lat and tag_bw; 0: not measured
-  double perftest_bytes_per_s = 0;
+  MessageSpeed ours;
+  // ucx_perftest's tag_lat and tag_bw, with error handling on (-e), as ours has it, and off.
+  MessageSpeed perftest;
+  MessageSpeed plain_perftest;
 };
 
 // Whether ucx_perftest is installed (Debian: ucx-utils).

@@ -19,10 +19,12 @@ TEST(TransportBench, MeasuresEverySize) {
     for (size_t i = 0; i < 2; ++i) {
       const TransportBenchRow& row = (*rows)[i];
       EXPECT_EQ(row.num_bytes, options.sizes[i]);
-      EXPECT_GT(row.one_way_us, 0);
-      EXPECT_GT(row.bytes_per_s, 0);
-      EXPECT_EQ(row.perftest_us > 0, HasPerftest());
-      EXPECT_EQ(row.perftest_bytes_per_s > 0, HasPerftest());
+      EXPECT_GT(row.ours.one_way_us, 0);
+      EXPECT_GT(row.ours.bytes_per_s, 0);
+      EXPECT_EQ(row.perftest.one_way_us > 0, HasPerftest());
+      EXPECT_EQ(row.perftest.bytes_per_s > 0, HasPerftest());
+      EXPECT_EQ(row.plain_perftest.one_way_us > 0, HasPerftest());
+      EXPECT_EQ(row.plain_perftest.bytes_per_s > 0, HasPerftest());
     }
   }
 }

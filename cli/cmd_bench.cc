@@ -144,24 +144,30 @@ absl::StatusOr<Report> RunTransport(const Options& asked) {
     const char* transports;
   };
   constexpr Kind kKinds[] = {{"shared_memory", "posix"}, {"tcp", "tcp"}};
-  constexpr size_t kMaxBytes = 64 << 20;
+  constexpr const char* kRow = "{:14} {:>8} {:>10} {:>8} {:>6} {:>8} {:>10} {:>8} {:>6} {:>8}\n";
   const std::regex pattern(filter);
   const bool has_perftest = bench::HasPerftest();
   Report report;
-  report.table =
-      fmt::format("{:14} {:>8} {:>12} {:>14} {:>7} {:>12} {:>14} {:>7}\n", "transport", "message",
-                  "one way us", "ucx_perftest", "ratio", "GB/s", "ucx_perftest", "ratio");
+  report.table = fmt::format(fmt::runtime(kRow), "transport", "message", "one way us", "ucx -e",
+                             "ratio", "ucx", "GB/s", "ucx -e", "ratio", "ucx");
   for (const Kind& kind : kKinds) {
     const auto metrics_of = [&](const bench::TransportBenchRow& row) {
       const std::string prefix = StrCat("transport/", kind.name, "/", row.num_bytes, "/");
-      std::vector<Metric> metrics = {{prefix + "one_way", row.one_way_us, "us"},
-                                     {prefix + "bandwidth", row.bytes_per_s / 1e9, "GB/s"}};
-      if (row.perftest_us <= 0 || row.perftest_bytes_per_s <= 0) return metrics;
-      metrics.push_back({prefix + "perftest_one_way", row.perftest_us, "us"});
-      metrics.push_back({prefix + "perftest_bandwidth", row.perftest_bytes_per_s / 1e9, "GB/s"});
-      metrics.push_back({prefix + "one_way_ratio", row.one_way_us / row.perftest_us, "1"});
+      std::vector<Metric> metrics = {{prefix + "one_way", row.ours.one_way_us, "us"},
+                                     {prefix + "bandwidth", row.ours.bytes_per_s / 1e9, "GB/s"}};
+      const auto add = [&](const std::string& name, const bench::MessageSpeed& speed) {
+        metrics.push_back({prefix + name + "_one_way", speed.one_way_us, "us"});
+        metrics.push_back({prefix + name + "_bandwidth", speed.bytes_per_s / 1e9, "GB/s"});
+      };
+      if (row.perftest.one_way_us <= 0 || row.perftest.bytes_per_s <= 0) return metrics;
+      add("perftest", row.perftest);
       metrics.push_back(
-          {prefix + "bandwidth_ratio", row.bytes_per_s / row.perftest_bytes_per_s, "1"});
+          {prefix + "one_way_ratio", row.ours.one_way_us / row.perftest.one_way_us, "1"});
+      metrics.push_back(
+          {prefix + "bandwidth_ratio", row.ours.bytes_per_s / row.perftest.bytes_per_s, "1"});
+      if (row.plain_perftest.one_way_us > 0 && row.plain_perftest.bytes_per_s > 0) {
+        add("plain_perftest", row.plain_perftest);
+      }
       return metrics;
     };
     const auto is_wanted = [&](const Metric& metric) {
@@ -171,12 +177,12 @@ absl::StatusOr<Report> RunTransport(const Options& asked) {
     options.transports = kind.transports;
     const auto add_size = [&](size_t num_bytes) {
       const double perftest = has_perftest ? 1 : 0;  // any number: the names count
-      const bench::TransportBenchRow all = {num_bytes, 1, 1, perftest, perftest};
+      const bench::TransportBenchRow all = {
+          num_bytes, {1, 1}, {perftest, perftest}, {perftest, perftest}};
       const std::vector<Metric> names = metrics_of(all);
       if (std::any_of(names.begin(), names.end(), is_wanted)) options.sizes.push_back(num_bytes);
     };
-    for (size_t num_bytes = 8; num_bytes < kMaxBytes; num_bytes *= 8) add_size(num_bytes);
-    add_size(kMaxBytes);
+    for (const size_t num_bytes : bench::kMessageSizes) add_size(num_bytes);
     if (options.sizes.empty()) continue;
     ASSIGN_OR_RETURN(const std::vector<bench::TransportBenchRow> rows,
                      bench::MeasureTransport(options));
@@ -185,16 +191,18 @@ absl::StatusOr<Report> RunTransport(const Options& asked) {
       const auto column = [&](size_t i) {
         return i < metrics.size() ? fmt::format("{:.3g}", metrics[i].value) : std::string("-");
       };
-      report.table += fmt::format("{:14} {:>8} {:>12} {:>14} {:>7} {:>12} {:>14} {:>7}\n",
-                                  kind.name, Size(row.num_bytes), column(0), column(2), column(4),
-                                  column(1), column(3), column(5));
+      report.table +=
+          fmt::format(fmt::runtime(kRow), kind.name, Size(row.num_bytes), column(0), column(2),
+                      column(4), column(6), column(1), column(3), column(5), column(7));
       std::copy_if(metrics.begin(), metrics.end(), std::back_inserter(report.metrics), is_wanted);
     }
   }
   if (report.metrics.empty()) {
     return absl::InvalidArgumentError(StrCat("--filter ", filter, ": nothing matches"));
   }
-  if (!has_perftest) {
+  if (has_perftest) {
+    report.table += "ucx: ucx_perftest; -e: with error handling on, as ours has it\n";
+  } else {
     report.table += "ucx_perftest is not installed; it comes with the package ucx-utils.\n";
   }
   return report;
