@@ -330,7 +330,7 @@ TEST_F(CommandLineTest, BenchNamesItsGroups) {
 }
 
 TEST_F(CommandLineTest, BenchMeasuresTheTransport) {
-  const std::string size = "transport/shared_memory/2097152/";
+  const std::string size = "transport/shared_memory/1048576/";
   const Outcome outcome =
       Call({"bench", "transport", "--filter", size + ".*(one_way|bandwidth)$", "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
@@ -342,6 +342,8 @@ TEST_F(CommandLineTest, BenchMeasuresTheTransport) {
   EXPECT_EQ(json["unit"][size + "one_way"], "us");
   EXPECT_EQ(json["unit"][size + "bandwidth"], "GB/s");
   EXPECT_FALSE(metrics.contains(size + "one_way_ratio"));
+  EXPECT_EQ(metrics.contains(size + "plain_perftest_bandwidth"),
+            metrics.contains(size + "perftest_bandwidth"));
 }
 
 TEST_F(CommandLineTest, PlanTellsWhatItCompiled) {
