@@ -19,6 +19,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/blocks.h"
 #include "base/device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -69,7 +70,7 @@ double Median(std::vector<double> values) {
 
 uint32_t HostOf(const CollectivesBenchOptions& options, int rank) {
   const auto num_hosts = std::max<int>(1, static_cast<int>(options.hosts.size()));
-  return static_cast<uint32_t>(rank * num_hosts / options.num_processes);
+  return static_cast<uint32_t>(BlockOf(rank, num_hosts, options.num_processes));
 }
 
 CollectiveSpec SpecOf(const CollectivesBenchOptions& options, const CollectiveCase& measured,

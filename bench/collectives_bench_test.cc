@@ -14,7 +14,8 @@ TEST(CollectivesBench, MeasuresAndChecksEveryCase) {
     options.transports = "posix";
     for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
                                       CollectiveKind::kAllGather, CollectiveKind::kAllToAll}) {
-      for (const auto algorithm : {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing}) {
+      for (const auto algorithm : {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing,
+                                   CollectiveAlgorithm::kHierarchical}) {
         for (const size_t num_bytes : {1200, 240000}) {
           options.cases.push_back({kind, num_bytes, algorithm, 64 << 10, false});
         }
@@ -35,6 +36,15 @@ TEST(CollectivesBench, NamesTransportsThatAreNone) {
   const auto result = MeasureCollectives(options);
   ASSERT_FALSE(result.ok());
   EXPECT_NE(result.status().message().find("over nothing"), std::string::npos) << result.status();
+}
+
+TEST(CollectivesBench, NamesHostsThatAreNone) {
+  CollectivesBenchOptions options;
+  options.hosts = {"no-such-namespace", "nor-this"};
+  const auto result = MeasureCollectives(options);
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.status().message().find("no-such-namespace"), std::string::npos)
+      << result.status();
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -154,27 +153,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
   if (count == 1 && options.listen.empty()) return nullptr;
   ASSIGN_OR_RETURN(std::unique_ptr<actors::Cluster> cluster,
                    StartProcesses(environment, count, options.listen));
-  // By rank, so that those of a host are one after another if all is well.
-  std::set<std::string> hosts;
-  int64_t num_blocks = 0;
-  std::string last;
-  for (const actors::NodeDescription& node : cluster->nodes()) {
-    hosts.insert(node.host);
-    if (num_blocks == 0 || node.host != last) ++num_blocks;
-    last = node.host;
-  }
-  const auto num_hosts = static_cast<int64_t>(hosts.size());
   const bool is_compiled = options.plan.empty() && !HasSuffix(options.file, ".plan");
-  if (is_compiled && num_hosts > 1 && num_hosts != job.cluster.hosts) {
-    environment.err << "note: the nodes are on " << num_hosts
-                    << " hosts; cluster.hosts = " << num_hosts << " makes collectives that fit them"
-                    << std::endl;
-  }
-  if (num_blocks > num_hosts) {
-    environment.err << "note: the ranks of a host are not one after another, so neither are its "
-                       "devices; penstock node --rank puts them in order"
-                    << std::endl;
-  }
+  environment.err << PlacementNotes(cluster->nodes(), is_compiled ? job.cluster.hosts : 0)
+                  << std::flush;
   return cluster;
 }
 

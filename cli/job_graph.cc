@@ -58,10 +58,10 @@ absl::Status CheckDevices(const Job& job, int64_t needed, std::string_view what)
 
 absl::Status CheckHosts(const Job& job, int64_t num_devices) {
   if (job.cluster.hosts <= num_devices) return absl::OkStatus();
-  return AtKey(
-      job, {"cluster.hosts"},
-      absl::InvalidArgumentError(StrCat("cluster.hosts = ", job.cluster.hosts, " for ", num_devices,
-                                        " devices: each host needs one at least")));
+  return AtKey(job, {"cluster.hosts"},
+               absl::InvalidArgumentError(StrCat("cluster.hosts = ", job.cluster.hosts, " for ",
+                                                 Counted(num_devices, "device"),
+                                                 ": each host needs one at least")));
 }
 
 // "dp=2,tp=2": the axes that have devices.

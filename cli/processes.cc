@@ -1,6 +1,7 @@
 #include "cli/processes.h"
 
 #include <memory>
+#include <set>
 #include <string_view>
 
 #include "cli/line_printer.h"
@@ -30,6 +31,25 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     };
   }
   return actors::Cluster::Start(options);
+}
+
+std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes, int64_t num_hosts) {
+  std::set<std::string_view> hosts;
+  size_t num_blocks = 0;
+  for (size_t rank = 0; rank < nodes.size(); ++rank) {
+    hosts.insert(nodes[rank].host);
+    if (rank == 0 || nodes[rank].host != nodes[rank - 1].host) ++num_blocks;
+  }
+  std::string notes;
+  if (num_hosts > 0 && hosts.size() > 1 && static_cast<int64_t>(hosts.size()) != num_hosts) {
+    StrAppend(&notes, "note: the nodes are on ", hosts.size(),
+              " hosts; cluster.hosts = ", hosts.size(), " makes collectives that fit them\n");
+  }
+  if (num_blocks > hosts.size()) {
+    StrAppend(&notes, "note: the ranks of a host are not one after another, so neither are its ",
+              "devices; penstock node --rank puts them in order\n");
+  }
+  return notes;
 }
 
 }  // namespace penstock::cli

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "cli/environment.h"
@@ -21,6 +22,10 @@ namespace penstock::cli {
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
                                                                 int64_t count,
                                                                 const std::string& listen);
+
+// What a user should know of how `nodes`, by rank, lie on their hosts, a line each; `num_hosts` is
+// what the collectives were chosen for, 0: not known.
+std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes, int64_t num_hosts);
 
 }  // namespace penstock::cli
 

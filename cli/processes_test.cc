@@ -239,5 +239,21 @@ INSTANTIATE_TEST_SUITE_P(Signals, CoordinatorDeathTest,
                                                           : "Stopped";
                          });
 
+TEST(PlacementNotesTest, TellWhatDoesNotFit) {
+  const auto notes = [](const std::vector<std::string>& hosts, int64_t num_hosts) {
+    std::vector<actors::NodeDescription> nodes;
+    for (const std::string& host : hosts) {
+      nodes.emplace_back().host = host;
+      nodes.back().rank = static_cast<uint32_t>(nodes.size() - 1);
+    }
+    return PlacementNotes(nodes, num_hosts);
+  };
+  EXPECT_EQ(notes({"a", "a", "b", "b"}, 2), "");
+  EXPECT_EQ(notes({"a", "a", "a"}, 2), "") << "a plan for several hosts may be tried on one";
+  EXPECT_EQ(notes({"a", "b"}, 0), "");
+  EXPECT_THAT(notes({"a", "b", "c"}, 1), HasSubstr("cluster.hosts = 3 makes"));
+  EXPECT_THAT(notes({"a", "b", "a"}, 2), HasSubstr("penstock node --rank"));
+}
+
 }  // namespace
 }  // namespace penstock::cli

@@ -83,6 +83,15 @@ TEST(CommunicationCostTest, CollectivesAreTheMessagesOfTheirSlowestRank) {
   }
 }
 
+// Chunk behind chunk, all ranks of a chain are busy at once.
+TEST(CommunicationCostTest, AChainTakesAMessageAndAChunkForEachRankBetween) {
+  CollectiveSpec spec = Spec(CollectiveKind::kBroadcast, CollectiveAlgorithm::kRing, 4, 1000);
+  spec.chunk_bytes = 400;
+  EXPECT_DOUBLE_EQ(Microseconds(spec), (10 * 2 + 4000) + 2 * (2 + 400));
+  spec.chunk_bytes = 1 << 20;
+  EXPECT_DOUBLE_EQ(Microseconds(spec), 3 * (2 + 4000));
+}
+
 TEST(CommunicationCostTest, EveryChunkIsAMessage) {
   CollectiveSpec spec = Spec(CollectiveKind::kAllGather, CollectiveAlgorithm::kDirect, 2, 2 * 250);
   spec.chunk_bytes = 400;

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/blocks.h"
 #include "base/status_macros.h"
 #include "planner/collective_choice.h"
 #include "planner/communication.h"
@@ -428,7 +429,7 @@ std::vector<uint32_t> Lowering::HostsOf(const std::vector<uint32_t>& devices) co
   const int64_t num_devices = num_stages_ * devices_per_stage_;
   std::vector<uint32_t> hosts;
   for (const int64_t device : devices) {
-    hosts.push_back(static_cast<uint32_t>(((device + 1) * options_.num_hosts - 1) / num_devices));
+    hosts.push_back(static_cast<uint32_t>(BlockOf(device, options_.num_hosts, num_devices)));
   }
   return hosts;
 }

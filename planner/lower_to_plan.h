@@ -27,8 +27,7 @@ struct LowerOptions {
   bool split_weight_gradients = false;
   // Gradients are reduced together up to this size; 0: each by itself.
   int64_t bucket_bytes = 0;
-  // The devices are taken to lie in blocks on so many hosts: host h of H has those from h*D/H on,
-  // as processes have them (actors/cluster/cluster.h).
+  // The devices are taken to lie on so many hosts in blocks (base/blocks.h).
   int64_t num_hosts = 1;
   // Rates for the plan's predictions.
   double flops_per_s = 1e11;

@@ -5,7 +5,7 @@
 //   options.start_engine = cluster->engine_factory();
 //   ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Start(plan, options));
 //
-// Devices lie in contiguous blocks over the processes: process p of P has those from p*D/P on.
+// Devices lie in contiguous blocks over the processes (base/blocks.h).
 //
 // Death. A node is lost when its process ends (seen at once where the coordinator started it), its
 // connection closes, or it does not answer for `heartbeat_timeout`. The first loss ends the job:

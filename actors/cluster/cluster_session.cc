@@ -5,6 +5,7 @@
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control_loop_internal.h"
+#include "base/blocks.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -24,9 +25,10 @@ absl::Status GetStatus(control::Status::Reader reader) {
 }  // namespace
 
 DeviceRange ClusterSession::DevicesOf(uint32_t rank) const {
-  const uint64_t num_devices = plan_.devices.size();
-  const auto first = static_cast<uint32_t>(rank * num_devices / num_processes_);
-  const auto end = static_cast<uint32_t>((uint64_t{rank} + 1) * num_devices / num_processes_);
+  const auto num_devices = static_cast<int64_t>(plan_.devices.size());
+  const auto first = static_cast<uint32_t>(BlockBegin(rank, num_processes_, num_devices));
+  const auto end =
+      static_cast<uint32_t>(BlockBegin(int64_t{rank} + 1, num_processes_, num_devices));
   return {first, end - first};
 }
 

@@ -99,6 +99,19 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
 
   void taskFailed(kj::Exception&&) override {}
 
+  // Reports of both steps, whose results come when they are asked for and answered.
+  std::vector<kj::Promise<void>> SendHeld(std::vector<Question>* questions) {
+    std::vector<kj::Promise<void>> sent;
+    for (int64_t step = 0; step < 2; ++step) {
+      Report report = RightReport();
+      report.setStep(step);
+      report.initFetches().setThere(kj::heap<HeldSource>(&questions[step]));
+      sent.push_back(report.send().ignoreResult().eagerlyEvaluate(nullptr));
+      scope_.poll();
+    }
+    return sent;
+  }
+
   // The right report of process 1.
   Report RightReport() {
     Report report = observer_.stepDoneRequest();
@@ -219,14 +232,7 @@ TEST_F(ClusterSessionTest, ListsOfNothingTakeNoMemory) {
 // Reports come when they are read, in the order of their steps.
 TEST_F(ClusterSessionTest, LongResultsAreReadInTheOrderOfTheSteps) {
   std::vector<Question> questions[2];
-  std::vector<kj::Promise<void>> sent;
-  for (int64_t step = 0; step < 2; ++step) {
-    Report report = RightReport();
-    report.setStep(step);
-    report.initFetches().setThere(kj::heap<HeldSource>(&questions[step]));
-    sent.push_back(report.send().ignoreResult().eagerlyEvaluate(nullptr));
-    scope_.poll();
-  }
+  std::vector<kj::Promise<void>> sent = SendHeld(questions);
   EXPECT_THAT(listener_.done, IsEmpty());
   EXPECT_THAT(questions[1], IsEmpty());
   for (int64_t step = 0; step < 2; ++step) {
@@ -261,14 +267,7 @@ TEST_F(ClusterSessionTest, AnOwnerThatLiesIsAFailure) {
 
 TEST_F(ClusterSessionTest, NothingIsReadForASessionThatIsOver) {
   std::vector<Question> questions[2];
-  std::vector<kj::Promise<void>> sent;
-  for (int64_t step = 0; step < 2; ++step) {
-    Report report = RightReport();
-    report.setStep(step);
-    report.initFetches().setThere(kj::heap<HeldSource>(&questions[step]));
-    sent.push_back(report.send().ignoreResult().eagerlyEvaluate(nullptr));
-    scope_.poll();
-  }
+  std::vector<kj::Promise<void>> sent = SendHeld(questions);
   session_->End();
   questions[0][0].answer->fulfill(Doubles(1, kNumFetches));
   for (kj::Promise<void>& report : sent) report.wait(scope_);

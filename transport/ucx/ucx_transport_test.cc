@@ -30,6 +30,7 @@
 
 #include "base/collective.h"
 #include "base/device.h"
+#include "base/stream_copy.h"
 #include "base/strings.h"
 #include "tests/support/collective_reference.h"
 #include "tests/support/transport_conformance.h"
@@ -584,6 +585,29 @@ TEST(UcxTransportTest, PreparedSleepersAreWoken) {
   run(0);
   other.join();
   EXPECT_EQ(num_late, 0) << "a thread was not woken";
+}
+
+// What is more than caches hold is written otherwise.
+TEST(UcxTransportTest, ReadsLongMessagesWhereTheyLie) {
+  constexpr size_t kNumBytes = kStreamBytes + 12345;
+  UcxFabric fabric({.num_devices = 2, .generation = kGeneration, .num_channels = 1}, 1);
+  std::vector<std::unique_ptr<Memory>> arenas;
+  for (uint32_t device = 0; device < 2; ++device) {
+    arenas.push_back(*CreateCpuDevice(1)->Allocate(kNumBytes, MemoryKind::kDevice));
+    ASSERT_EQ(fabric.transport(device).RegisterMemory(arenas[device]->data(), kNumBytes),
+              absl::OkStatus());
+  }
+  const Bytes sent = RandomElements(DType::kU8, kNumBytes, 7);
+  std::copy(sent.begin(), sent.end(), arenas[0]->data());
+  Request send, recv;
+  fabric.endpoint(1).Recv(0, {kGeneration, 0, 0}, arenas[1]->data(), kNumBytes, &recv);
+  fabric.endpoint(0).Send(1, {kGeneration, 0, 0}, arenas[0]->data(), kNumBytes, kNoFlags, &send);
+  ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] {
+    fabric.endpoint(1).Progress();
+    return send.is_done() && recv.is_done();
+  }));
+  EXPECT_EQ(recv.status, absl::OkStatus());
+  EXPECT_TRUE(std::equal(sent.begin(), sent.end(), arenas[1]->data()));
 }
 
 TEST(UcxTransportTest, ViewsWhatIsOnTheHost) {

@@ -1,0 +1,48 @@
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <kj/common.h>
+
+#include "actors/cluster/control_loop_internal.h"
+
+namespace penstock::actors::control {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ControlLoopTest : public ::testing::Test {
+ protected:
+  ControlLoopTest() {
+    auto loop = ControlLoop::Start();
+    EXPECT_TRUE(loop.ok()) << loop.status();
+    loop_ = *std::move(loop);
+  }
+
+  std::unique_ptr<ControlLoop> loop_;
+};
+
+TEST_F(ControlLoopTest, AwaitReturnsWhatTheWorkEndsWith) {
+  EXPECT_EQ(loop_->Await([]() -> kj::Promise<void> { return kj::READY_NOW; }, absl::Seconds(10),
+                         "nothing"),
+            absl::OkStatus());
+  const absl::Status failed = loop_->Await(
+      []() -> kj::Promise<void> { return ToException(absl::NotFoundError("no such thing")); },
+      absl::Seconds(10), "a search");
+  EXPECT_EQ(failed, absl::NotFoundError("no such thing"));
+}
+
+// Whoever waits may take away what the work refers to once Await has returned.
+TEST_F(ControlLoopTest, WorkThatIsTooLateHasGoneWhenAwaitReturns) {
+  const auto used = std::make_shared<int>();
+  const absl::Status status = loop_->Await(
+      [&]() -> kj::Promise<void> { return kj::Promise<void>(kj::NEVER_DONE).attach(kj::cp(used)); },
+      absl::Milliseconds(20), "the work");
+  EXPECT_EQ(used.use_count(), 1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the work did not come to an end in 20ms"));
+}
+
+}  // namespace
+}  // namespace penstock::actors::control
