@@ -88,10 +88,10 @@ absl::Status ControlLoop::Await(std::function<kj::Promise<void>()> begin, absl::
     if (shared->IsDone()) return;  // nobody waits any more, what it refers to may be gone
     kj::Promise<void> work = kj::evalNow([&begin] { return begin(); });
     const kj::Duration bound = absl::ToInt64Milliseconds(timeout) * kj::MILLISECONDS;
-    // Whoever waits is told when the work has gone: what it refers to may go then.
-    work.exclusiveJoin(
-            timer().afterDelay(bound).then([late] { kj::throwFatalException(ToException(late)); }))
-        .then([shared] { shared->Set(absl::OkStatus()); })
+    // The loser of a join goes before what follows the winner is done: work that is too late has
+    // gone when whoever waits is told, and so may what it refers to.
+    work.then([shared] { shared->Set(absl::OkStatus()); })
+        .exclusiveJoin(timer().afterDelay(bound).then([shared, late] { shared->Set(late); }))
         .detach(
             [shared](const kj::Exception& exception) { shared->Set(FromException(exception)); });
   });

@@ -1,3 +1,5 @@
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 
@@ -35,11 +37,21 @@ TEST_F(ControlLoopTest, AwaitReturnsWhatTheWorkEndsWith) {
 
 // Whoever waits may take away what the work refers to once Await has returned.
 TEST_F(ControlLoopTest, WorkThatIsTooLateHasGoneWhenAwaitReturns) {
-  const auto used = std::make_shared<int>();
+  std::promise<void> returned;
+  std::future<void> has_returned = returned.get_future();
+  bool was_there = false;
   const absl::Status status = loop_->Await(
-      [&]() -> kj::Promise<void> { return kj::Promise<void>(kj::NEVER_DONE).attach(kj::cp(used)); },
+      [&]() -> kj::Promise<void> {
+        // As the work goes, it gives Await every chance to return before it.
+        return kj::Promise<void>(kj::NEVER_DONE).attach(kj::defer([&] {
+          was_there =
+              has_returned.wait_for(std::chrono::milliseconds(200)) == std::future_status::ready;
+        }));
+      },
       absl::Milliseconds(20), "the work");
-  EXPECT_EQ(used.use_count(), 1);
+  returned.set_value();
+  loop_ = nullptr;
+  EXPECT_FALSE(was_there);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("the work did not come to an end in 20ms"));
 }
