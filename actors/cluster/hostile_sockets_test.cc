@@ -232,15 +232,24 @@ class LyingNodeTest : public ::testing::Test {
   ~LyingNodeTest() noexcept override {
     session_ = nullptr;
     cluster_ = nullptr;
-    (void)loop_->Await(
+    OnLoop([&] {
+      reading_ = nullptr;
+      source_ = nullptr;
+      observer_ = nullptr;
+      rpc_ = nullptr;
+    });
+  }
+
+  // Does something between two turns of the loop: what a test sets for the member, or reads of it,
+  // goes through here, as no lock is shared with the member on the way through the sockets.
+  void OnLoop(const std::function<void()>& work) {
+    const absl::Status done = loop_->Await(
         [&]() -> kj::Promise<void> {
-          reading_ = nullptr;
-          source_ = nullptr;
-          observer_ = nullptr;
-          rpc_ = nullptr;
+          work();
           return kj::READY_NOW;
         },
-        absl::Seconds(10), "the end of the connection");
+        absl::Seconds(10), "the loop of the member");
+    EXPECT_TRUE(done.ok()) << done;
   }
 
   // A cluster whose first node is the member, with its interface or without.
@@ -320,11 +329,13 @@ class LyingNodeTest : public ::testing::Test {
   const std::unique_ptr<control::ControlLoop> loop_ = control::ControlLoop::Start().value();
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<Session> session_;
-  // What the member does; the size of a piece of the state, 0: it does not answer.
+  // What the member does; the size of a piece of the state, 0: it does not answer. They and what
+  // they count and note belong to the loop's thread.
   std::function<kj::Promise<void>(control::Node::SubmitParams::Reader)> on_submit_;
   std::function<uint32_t(control::Node::ReadStateParams::Reader)> on_read_;
   std::function<kj::Promise<void>(control::Node::WriteStateParams::Reader)> on_write_;
-  // Of the loop's thread.
+  int num_asked_ = 0;
+  std::string errors_;
   kj::Own<control::RpcConnection> rpc_;
   kj::Maybe<control::Observer::Client> observer_;
   kj::Maybe<control::Source::Client> source_;
@@ -340,26 +351,31 @@ TEST_F(LyingNodeTest, OneThatAnswersNoPingIsLost) {
 
 TEST_F(LyingNodeTest, OneThatIsGoneWhileItsStateIsReadIsNamed) {
   ASSERT_TRUE(Start(1, true).ok());
-  int num_asked = 0;
-  on_read_ = [&](const auto& params) -> uint32_t {
-    if (++num_asked < kPieces) return params.getSize();
-    HangUp();
-    return 0;
-  };
+  OnLoop([&] {
+    on_read_ = [this](const auto& params) -> uint32_t {
+      if (++num_asked_ < kPieces) return params.getSize();
+      HangUp();
+      return 0;
+    };
+  });
   ExpectLoss(session_->Fetch("c").status(), "while the job was loading");
-  EXPECT_EQ(num_asked, kPieces);
+  OnLoop([&] { EXPECT_EQ(num_asked_, kPieces); });
 }
 
 TEST_F(LyingNodeTest, OneThatIsGoneWhileItsStateIsWrittenIsNamed) {
   ASSERT_TRUE(Start(1, true).ok());
-  on_write_ = [&](const auto& params) { return ReadOnePieceAndHangUp(params.getTiles()); };
+  OnLoop([&] {
+    on_write_ = [this](const auto& params) { return ReadOnePieceAndHangUp(params.getTiles()); };
+  });
   ExpectLoss(session_->SetState("c", Tensor({DType::kF32, {kNumElements}})),
              "while the job was loading");
 }
 
 TEST_F(LyingNodeTest, OneThatIsGoneWhileItIsFedIsNamed) {
   ASSERT_TRUE(Start(1, true).ok());
-  on_submit_ = [&](const auto& params) { return ReadOnePieceAndHangUp(params.getFeeds()); };
+  OnLoop([&] {
+    on_submit_ = [this](const auto& params) { return ReadOnePieceAndHangUp(params.getFeeds()); };
+  });
   ExpectLoss(session_->Run(MakeFeeds()).status(), "in step 0");
 }
 
@@ -386,17 +402,19 @@ class LongResultsTest : public LyingNodeTest {
 
   // `on_read` says how many bytes of a piece it sends, 0: none, for good.
   void TellSteps(std::function<uint32_t(uint32_t size)> on_read) {
-    on_submit_ = [this, on_read](const auto& params) -> kj::Promise<void> {
-      KJ_IF_MAYBE (observer, observer_) {
-        auto done = observer->stepDoneRequest();
-        done.setGeneration(params.getGeneration());
-        done.setStep(params.getStep());
-        done.initReports(1);
-        done.initFetches().setThere(kj::heap<Results>(on_read));
-        reading_ = done.send().ignoreResult().eagerlyEvaluate([](const kj::Exception&) {});
-      }
-      return kj::READY_NOW;
-    };
+    OnLoop([&] {
+      on_submit_ = [this, on_read](const auto& params) -> kj::Promise<void> {
+        KJ_IF_MAYBE (observer, observer_) {
+          auto done = observer->stepDoneRequest();
+          done.setGeneration(params.getGeneration());
+          done.setStep(params.getStep());
+          done.initReports(1);
+          done.initFetches().setThere(kj::heap<Results>(on_read));
+          reading_ = done.send().ignoreResult().eagerlyEvaluate([](const kj::Exception&) {});
+        }
+        return kj::READY_NOW;
+      };
+    });
   }
 };
 
@@ -410,9 +428,8 @@ TEST_F(LongResultsTest, AreRead) {
 
 TEST_F(LongResultsTest, OneThatIsGoneWhileTheyAreReadIsNamed) {
   ASSERT_TRUE(Start(1, true).ok());
-  int num_asked = 0;
-  TellSteps([&](uint32_t size) -> uint32_t {
-    if (++num_asked < kPieces) return size;
+  TellSteps([this](uint32_t size) -> uint32_t {
+    if (++num_asked_ < kPieces) return size;
     HangUp();
     return 0;
   });
@@ -430,7 +447,7 @@ TEST_F(LongResultsTest, APieceOfAnotherLengthIsRefused) {
 TEST_F(LyingNodeTest, APieceOfAStateOfAnotherLengthIsRefused) {
   ASSERT_TRUE(Start(1, true).ok());
   for (const uint32_t wrong : {1u, uint32_t{control::kPieceBytes} + 1}) {
-    on_read_ = [&](const auto&) { return wrong; };
+    OnLoop([&] { on_read_ = [wrong](const auto&) { return wrong; }; });
     const absl::Status status = session_->Fetch("c").status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(status.ToString(), AllOf(HasSubstr("node 0 (pid 77"),
@@ -441,18 +458,21 @@ TEST_F(LyingNodeTest, APieceOfAStateOfAnotherLengthIsRefused) {
 // What was offered with a call cannot be read after it, nor what was never offered.
 TEST_F(LyingNodeTest, OneThatReadsTooMuchOrTooLateIsRefused) {
   ASSERT_TRUE(Start(1, true).ok());
-  std::string errors;
-  on_write_ = [&](const auto& params) -> kj::Promise<void> {
-    source_ = params.getTiles().getThere();
-    auto call = params.getTiles().getThere().readRequest();
-    call.setOffset(kPieces * control::kPieceBytes - 1);
-    call.setSize(2);
-    return call.send().ignoreResult().catch_([&](const kj::Exception& exception) {
-      errors = control::FromException(exception).ToString();
-    });
-  };
+  OnLoop([&] {
+    on_write_ = [this](const auto& params) -> kj::Promise<void> {
+      source_ = params.getTiles().getThere();
+      auto call = params.getTiles().getThere().readRequest();
+      call.setOffset(kPieces * control::kPieceBytes - 1);
+      call.setSize(2);
+      return call.send().ignoreResult().catch_([this](const kj::Exception& exception) {
+        errors_ = control::FromException(exception).ToString();
+      });
+    };
+  });
   EXPECT_TRUE(session_->SetState("c", Tensor({DType::kF32, {kNumElements}})).ok());
-  EXPECT_THAT(errors, HasSubstr("there is no piece of 2 bytes at 4194303 of 4194304"));
+  OnLoop([&] {
+    EXPECT_THAT(errors_, HasSubstr("there is no piece of 2 bytes at 4194303 of 4194304"));
+  });
   const absl::Status late = loop_->Await(
       [&] {
         auto call = KJ_ASSERT_NONNULL(source_).readRequest();
