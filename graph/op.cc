@@ -103,8 +103,8 @@ absl::StatusOr<std::vector<ValueId>> Op::Gradient(GraphBuilder& /*builder*/, con
 }
 
 absl::StatusOr<std::vector<ValueId>> Op::Decompose(GraphBuilder& /*builder*/, const Node& /*node*/,
-                                                   int /*factor*/) const {
-  return std::vector<ValueId>();
+                                                   const FactorSplit& /*split*/) const {
+  return absl::UnimplementedError(StrCat(name(), ": has no decomposition"));
 }
 
 OpCost Op::Cost(const OpContext& context) const {

@@ -84,6 +84,13 @@ struct OpContext {
   absl::Span<const TensorType> results;  // empty while types are inferred
 };
 
+// A factor and the number of equal parts that the mesh splits it into: part p of k of n covers
+// [ceil(p n / k), ceil((p + 1) n / k)).
+struct FactorSplit {
+  int factor = 0;
+  int64_t num_parts = 1;
+};
+
 // Work of one execution, for costs.
 struct OpCost {
   double flops = 0;
@@ -149,12 +156,11 @@ class Op {
   virtual absl::StatusOr<std::vector<ValueId>> Gradient(GraphBuilder& builder, const Node& node,
                                                         absl::Span<const ValueId> grads) const;
 
-  // Rewrites the node into others when factor `factor` is to be split although the rule says
-  // kNeedReplication or the kernel cannot: appends the replacement and returns its results.
-  // An empty vector: there is no decomposition, the factor is gathered instead.
+  // Rewrites the node into others when a factor is to be split although the rule says
+  // kNeedReplication: appends the replacement and returns its results.
   virtual absl::StatusOr<std::vector<ValueId>> Decompose(GraphBuilder& builder, const Node& node,
-                                                         int factor) const;
-  // Factors for which Decompose has an answer.
+                                                         const FactorSplit& split) const;
+  // Factors for which Decompose has an answer; any other is gathered.
   virtual std::vector<int> DecomposableFactors(const OpContext&) const { return {}; }
 
   // The work of one device: of types that are tiles where the node is split. Collectives count what

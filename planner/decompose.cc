@@ -1,7 +1,7 @@
 #include "planner/decompose.h"
 
-#include <algorithm>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,30 +22,36 @@ using graph::NodeId;
 using graph::Sharding;
 using graph::ValueId;
 
-// The first factor that some operand splits in space, that the kernel needs whole and that the
-// operator can do without.
-std::optional<int> SplitFactor(const Graph& graph, const Node& node) {
+// The first factor that the kernel needs whole, that the operator can do without, and that would be
+// split in space if it were a reduction; and its parts. An axis that serves another factor, as that
+// of a sequence does which splits queries and keys alike, is none of its.
+std::optional<graph::FactorSplit> SplitFactor(const Graph& graph, const Node& node) {
   const Mesh& mesh = graph.meshes()[0];
-  const std::vector<TensorType> operands = graph.OperandTypes(node);
-  const std::vector<TensorType> results = graph.ResultTypes(node);
-  const graph::OpContext context = {node.attributes, operands, results};
+  const std::vector<TensorType> operand_types = graph.OperandTypes(node);
+  const std::vector<TensorType> result_types = graph.ResultTypes(node);
+  const graph::OpContext context = {node.attributes, operand_types, result_types};
   const std::vector<int> factors = node.op->DecomposableFactors(context);
   if (factors.empty()) return std::nullopt;
-  const graph::ShardingRule rule = node.op->Rule(context);
-  for (size_t o = 0; o < node.operands.size(); ++o) {
-    const Sharding sharding = ClosedSharding(mesh, graph.value(node.operands[o]));
-    for (size_t d = 0; d < sharding.dims.size(); ++d) {
-      const auto& dim = rule.operands[o][d];
-      const auto split = SplitOverFactors(sharding.dims[d].axes, dim, rule);
-      for (size_t i = 0; i < dim.size(); ++i) {
-        const bool in_space =
-            std::any_of(split[i].begin(), split[i].end(), [&](const graph::AxisRef& axis) {
-              return !graph::IsTemporal(mesh, axis) && axis.size > 1;
-            });
-        if (in_space && std::find(factors.begin(), factors.end(), dim[i]) != factors.end()) {
-          return dim[i];
-        }
+  graph::ShardingRule rule = node.op->Rule(context);
+  for (int factor : factors) rule.factors[factor].kind = graph::FactorKind::kReduction;
+  const auto shardings = [&](const auto& values) {
+    std::vector<Sharding> closed;
+    for (ValueId value : values) closed.push_back(ClosedSharding(mesh, graph.value(value)));
+    return closed;
+  };
+  const std::vector<Sharding> operands = shardings(node.operands);
+  const std::vector<Sharding> results = shardings(node.results);
+  const ExecutionSharding execution = ChooseExecution(mesh, rule, operand_types, operands, results);
+  for (int factor : factors) {
+    for (size_t o = 0; o < operands.size(); ++o) {
+      const auto axes = AxesOn(factor, execution.operands[o], rule.operands[o], rule);
+      if (!axes.has_value()) continue;
+      int64_t parts = 1;
+      for (const graph::AxisRef& axis : *axes) {
+        if (graph::IsTemporal(mesh, axis)) break;
+        parts *= axis.size;
       }
+      if (parts > 1) return graph::FactorSplit{factor, parts};
     }
   }
   return std::nullopt;
@@ -56,11 +62,11 @@ std::optional<int> SplitFactor(const Graph& graph, const Node& node) {
 absl::Status DecomposeSplitFactors(const graph::OpRegistry& ops, Graph& graph) {
   RETURN_IF_ERROR(SelectMesh(graph));
   if (graph.meshes().empty()) return absl::OkStatus();
-  std::vector<std::optional<int>> factors(graph.num_nodes());
+  std::vector<std::optional<graph::FactorSplit>> splits(graph.num_nodes());
   bool any = false;
   for (NodeId id = 0; id < graph.num_nodes(); ++id) {
-    factors[id] = SplitFactor(graph, graph.node(id));
-    any = any || factors[id].has_value();
+    splits[id] = SplitFactor(graph, graph.node(id));
+    any = any || splits[id].has_value();
   }
   if (!any) return absl::OkStatus();
 
@@ -75,7 +81,7 @@ absl::Status DecomposeSplitFactors(const graph::OpRegistry& ops, Graph& graph) {
     Node copy = node;
     for (ValueId& operand : copy.operands) operand = now[operand];
     if (copy.forward != graph::kNoNode) copy.forward = now_node[copy.forward];
-    if (!factors[id].has_value()) {
+    if (!splits[id].has_value()) {
       copy.results.clear();
       std::vector<std::string> names;
       for (ValueId result : node.results) names.push_back(graph.value(result).name);
@@ -92,7 +98,7 @@ absl::Status DecomposeSplitFactors(const graph::OpRegistry& ops, Graph& graph) {
     builder.set_stage(node.stage);
     builder.set_scope(absl::StrCat(graph.value(node.results[0]).name, "."));
     const NodeId first = out.num_nodes();
-    absl::StatusOr<std::vector<ValueId>> results = node.op->Decompose(builder, copy, *factors[id]);
+    absl::StatusOr<std::vector<ValueId>> results = node.op->Decompose(builder, copy, *splits[id]);
     if (!results.ok()) return results.status();
     RETURN_IF_ERROR(builder.status());
     for (NodeId made = first; made < out.num_nodes(); ++made) {

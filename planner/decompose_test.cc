@@ -7,6 +7,8 @@
 namespace penstock::planner {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -76,6 +78,76 @@ graph g {
 })");
   EXPECT_THAT(Statements(graph, "softmax"), SizeIs(1));
   EXPECT_THAT(Statements(graph, "gather_microbatches"), SizeIs(1));
+}
+
+constexpr std::string_view kSplitKeys = R"(mesh m = [dp=2, cp=3]
+graph g {
+  %q = parameter : f32[2, 2, 5, 8] @[dp, _, _, _]
+  %k = parameter : f32[2, 2, 7, 8] @[dp, _, cp, _]
+  %v = parameter : f32[2, 2, 7, 8] @[dp, _, cp, _]
+  %o = attention(%q, %k, %v) {causal=true} : f32[2, 2, 5, 8]
+  %loss = reduce_sum(%o) {axes=[0, 1, 2, 3]} : f32[]
+  return %loss
+})";
+
+TEST_F(DecomposeTest, AttentionOverSplitKeysGathersNothing) {
+  const graph::Graph forward = Lower(kSplitKeys);
+  EXPECT_THAT(Statements(forward, "attention"), IsEmpty());
+  EXPECT_THAT(Statements(forward, "attention_parts"), ElementsAre(HasSubstr("parts=3")));
+  EXPECT_THAT(Statements(forward, "all_gather"), IsEmpty());
+  // The maxima, the sums of exponentials and the weighted results; and the loss over dp.
+  EXPECT_THAT(Statements(forward, "all_reduce"), SizeIs(4));
+
+  // Backward only the gradient of the queries is a sum over keys.
+  const graph::Graph both = Lower(Differentiate(MustParse(kSplitKeys)));
+  EXPECT_THAT(Statements(both, "all_gather"), IsEmpty());
+  EXPECT_THAT(Statements(both, "all_reduce"), SizeIs(5));
+  EXPECT_THAT(Statements(both, "attention_grad"),
+              ElementsAre(HasSubstr("f32[2, 2, 7, 8] @[dp, _, cp, _], f32[2, 2, 7, 8] @[dp, _, "
+                                    "cp, _]")));
+}
+
+// An axis serves one factor: queries stay split, and the keys come together.
+TEST_F(DecomposeTest, QueriesAndKeysOnOneAxisKeepTheQueriesSplit) {
+  const graph::Graph graph = Lower(R"(mesh m = [cp=2]
+graph g {
+  %q = input : f32[1, 2, 4, 8] @[_, _, cp, _]
+  %k = input : f32[1, 2, 4, 8] @[_, _, cp, _]
+  %o = attention(%q, %k, %k) {causal=true} : f32[1, 2, 4, 8] @[_, _, cp, _]
+  return %o
+})");
+  EXPECT_THAT(Statements(graph, "attention"), ElementsAre(HasSubstr("@[_, _, cp, _]")));
+  EXPECT_THAT(Statements(graph, "all_gather"), SizeIs(1));
+}
+
+TEST_F(DecomposeTest, QueriesAndKeysOnTwoAxesAreBothSplit) {
+  const graph::Graph graph = Lower(R"(mesh m = [a=2, b=2]
+graph g {
+  %q = input : f32[1, 2, 4, 8] @[_, _, a, _]
+  %k = input : f32[1, 2, 4, 8] @[_, _, b, _]
+  %o = attention(%q, %k, %k) {causal=true} : f32[1, 2, 4, 8] @[_, _, a, _]
+  return %o
+})");
+  EXPECT_THAT(Statements(graph, "attention_parts"), ElementsAre(HasSubstr("@[b, _, _, a, _]")));
+  EXPECT_THAT(Statements(graph, "all_gather"), IsEmpty());
+}
+
+TEST_F(DecomposeTest, PackedAttentionOverASplitSequenceGathersKeysAndValuesOnly) {
+  constexpr std::string_view kSplitSequence = R"(mesh m = [cp=2]
+graph g {
+  %qkv = parameter : f32[2, 6, 3, 2, 4] @[_, cp, _, _, _]
+  %o = qkv_attention(%qkv) {causal=true} : f32[2, 6, 2, 4]
+  %loss = reduce_sum(%o) {axes=[0, 1, 2, 3]} : f32[]
+  return %loss
+})";
+  const graph::Graph both = Lower(Differentiate(MustParse(kSplitSequence)));
+  EXPECT_THAT(Statements(both, "qkv_attention"), IsEmpty());
+  EXPECT_THAT(Statements(both, "qkv_attention_grad"), IsEmpty());
+  EXPECT_THAT(Statements(both, "attention"), ElementsAre(HasSubstr("@[_, _, cp, _]")));
+  // k and v, forward and again backward; their gradients are summed to whom they belong.
+  EXPECT_THAT(Statements(both, "all_gather"), SizeIs(4));
+  EXPECT_THAT(Statements(both, "reduce_scatter"), SizeIs(2));
+  EXPECT_THAT(Statements(both, "all_reduce"), SizeIs(1));
 }
 
 TEST_F(DecomposeTest, WithoutADecompositionTheOperandIsGathered) {

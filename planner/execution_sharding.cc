@@ -31,17 +31,6 @@ bool CanUse(const AxisRef& axis, const FactorAxes& factors) {
   return true;
 }
 
-// The axes that `sharding` puts on `factor`; nullopt when the tensor does not have the factor.
-std::optional<std::vector<AxisRef>> AxesOn(int factor, const Sharding& sharding,
-                                           const TensorFactors& dims, const ShardingRule& rule) {
-  for (size_t d = 0; d < dims.size(); ++d) {
-    const auto it = std::find(dims[d].begin(), dims[d].end(), factor);
-    if (it == dims[d].end()) continue;
-    return SplitOverFactors(sharding.dims[d].axes, dims[d], rule)[it - dims[d].begin()];
-  }
-  return std::nullopt;
-}
-
 void Assign(const Mesh& mesh, const std::vector<AxisRef>& wanted, int factor, FactorAxes* chosen) {
   for (const AxisRef& axis : wanted) {
     // Micro-batches follow one dimension: no factor takes a piece of their axis.
@@ -51,16 +40,30 @@ void Assign(const Mesh& mesh, const std::vector<AxisRef>& wanted, int factor, Fa
   }
 }
 
-// Drops axes until every dimension of the tensor can express the split of its factors.
-bool TrimToLayout(const TensorFactors& dims, const ShardingRule& rule, FactorAxes* chosen) {
+// Micro-batches are of equal size.
+bool DividesInTime(const Mesh& mesh, absl::Span<const AxisRef> axes, int64_t extent) {
+  return std::all_of(axes.begin(), axes.end(), [&](const AxisRef& axis) {
+    return !graph::IsTemporal(mesh, axis) || extent % axis.size == 0;
+  });
+}
+
+// Drops axes until every dimension of the tensor can express the split of its factors. `shape` is
+// null where micro-batches are known to divide it.
+bool TrimToLayout(const Mesh& mesh, const TensorFactors& dims, const Shape* shape,
+                  const ShardingRule& rule, FactorAxes* chosen) {
   bool changed = false;
-  for (const DimFactors& dim : dims) {
+  for (size_t d = 0; d < dims.size(); ++d) {
+    const DimFactors& dim = dims[d];
     bool major_used_up = true;
     for (size_t i = 0; i < dim.size(); ++i) {
       std::vector<AxisRef>& axes = (*chosen)[dim[i]];
       const int64_t size = rule.factors[dim[i]].size;
       const bool has_minor = i + 1 < dim.size();
-      while (!axes.empty() && (!major_used_up || (has_minor && size % Parts(axes) != 0))) {
+      const auto fits = [&] {
+        return major_used_up && (!has_minor || size % Parts(axes) == 0) &&
+               (shape == nullptr || DividesInTime(mesh, axes, (*shape)[d]));
+      };
+      while (!axes.empty() && !fits()) {
         axes.pop_back();
         changed = true;
       }
@@ -132,6 +135,16 @@ std::vector<std::vector<AxisRef>> SplitOverFactors(absl::Span<const AxisRef> axe
   return split;
 }
 
+std::optional<std::vector<AxisRef>> AxesOn(int factor, const Sharding& sharding,
+                                           const TensorFactors& dims, const ShardingRule& rule) {
+  for (size_t d = 0; d < dims.size(); ++d) {
+    const auto it = std::find(dims[d].begin(), dims[d].end(), factor);
+    if (it == dims[d].end()) continue;
+    return SplitOverFactors(sharding.dims[d].axes, dims[d], rule)[it - dims[d].begin()];
+  }
+  return std::nullopt;
+}
+
 ExecutionSharding ChooseExecution(const Mesh& mesh, const ShardingRule& rule,
                                   absl::Span<const TensorType> operand_types,
                                   absl::Span<const Sharding> operands,
@@ -170,10 +183,10 @@ ExecutionSharding ChooseExecution(const Mesh& mesh, const ShardingRule& rule,
   while (changed) {
     changed = false;
     for (size_t o = 0; o < operands.size(); ++o) {
-      changed |= TrimToLayout(rule.operands[o], rule, &chosen);
+      changed |= TrimToLayout(mesh, rule.operands[o], &operand_types[o].shape, rule, &chosen);
     }
     for (size_t r = 0; r < results.size(); ++r) {
-      changed |= TrimToLayout(rule.results[r], rule, &chosen);
+      changed |= TrimToLayout(mesh, rule.results[r], nullptr, rule, &chosen);
     }
   }
 

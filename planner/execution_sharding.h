@@ -11,6 +11,7 @@
 #ifndef PENSTOCK_PLANNER_EXECUTION_SHARDING_H_
 #define PENSTOCK_PLANNER_EXECUTION_SHARDING_H_
 
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -45,6 +46,12 @@ ExecutionSharding ChooseExecution(const graph::Mesh& mesh, const graph::Sharding
 std::vector<std::vector<graph::AxisRef>> SplitOverFactors(absl::Span<const graph::AxisRef> axes,
                                                           const graph::DimFactors& dim,
                                                           const graph::ShardingRule& rule);
+
+// The axes that the sharding of a tensor with these dimensions puts on a factor; nullopt when the
+// tensor does not have the factor.
+std::optional<std::vector<graph::AxisRef>> AxesOn(int factor, const graph::Sharding& sharding,
+                                                  const graph::TensorFactors& dims,
+                                                  const graph::ShardingRule& rule);
 
 }  // namespace penstock::planner
 

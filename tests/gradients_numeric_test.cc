@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 
+#include "base/strings.h"
 #include "graph/builder.h"
 #include "graph/gradients.h"
 #include "graph/op.h"
@@ -128,8 +129,13 @@ TEST_P(OpCaseTest, DecompositionMatchesOperator) {
       program.graph.Add(op, operands, test.attributes, {}, static_cast<int>(all_results->size()));
   ASSERT_TRUE(full_id.ok()) << full_id.status();
   const graph::Node full = program.graph.node(*full_id);
+  std::vector<graph::FactorSplit> splits;
   for (int factor : op->DecomposableFactors({node.attributes, types, *all_results})) {
-    const auto replacement = op->Decompose(builder, full, factor);
+    for (int64_t parts : {1, 2, 3, 7}) splits.push_back({factor, parts});
+  }
+  for (const graph::FactorSplit& split : splits) {
+    SCOPED_TRACE(StrCat("factor ", split.factor, " in ", split.num_parts, " parts"));
+    const auto replacement = op->Decompose(builder, full, split);
     ASSERT_TRUE(replacement.ok()) << replacement.status();
     ASSERT_TRUE(builder.status().ok()) << builder.status();
     ASSERT_EQ(replacement->size(), full.results.size());

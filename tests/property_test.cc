@@ -411,6 +411,23 @@ TEST_P(ProcessesPropertyTest, RandomProgramsGiveTheValuesOfOneDevice) {
   CheckCases(GetParam() * kEveryForProcesses, kProcessShards * kEveryForProcesses, &processes);
 }
 
+// "decomposed OP" for every live operator of which decompose has made others.
+std::vector<std::string> Decomposed(const Graph& before, const Graph& after) {
+  std::set<std::string> kept;
+  for (NodeId id = 0; id < after.num_nodes(); ++id) {
+    for (graph::ValueId result : after.node(id).results) kept.insert(after.value(result).name);
+  }
+  std::vector<std::string> decomposed;
+  const std::vector<bool> is_live = LiveNodes(before);
+  for (NodeId id = 0; id < before.num_nodes(); ++id) {
+    const Node& node = before.node(id);
+    if (!is_live[id] || node.results.empty()) continue;
+    if (kept.contains(before.value(node.results[0]).name)) continue;
+    decomposed.push_back(StrCat("decomposed ", node.op->name()));
+  }
+  return decomposed;
+}
+
 // Counts by operator and by element type. Of a program as written and, for what the planner makes,
 // of its lowered graph and of the plan.
 std::map<std::string, int> CountCase(const Registries& registries, const RandomCase& test) {
@@ -432,11 +449,18 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
   count_live(test.graph, /*is_lowered=*/false);
   planner::CompileOptions options = CompileOptionsOf(registries, test);
   options.verify = false;
-  options.passes.dump_after = {"lower-reshards"};
-  options.passes.on_dump = [&](std::string_view, std::string_view text) {
-    const absl::StatusOr<Graph> lowered = graph::ParseGraph(text, "lowered", registries.ops);
-    EXPECT_TRUE(lowered.ok()) << lowered.status();
-    if (lowered.ok()) count_live(*lowered, /*is_lowered=*/true);
+  std::optional<Graph> propagated;
+  options.passes.dump_after = {"propagate", "decompose", "lower-reshards"};
+  options.passes.on_dump = [&](std::string_view pass, std::string_view text) {
+    absl::StatusOr<Graph> dumped = graph::ParseGraph(text, pass, registries.ops);
+    ASSERT_TRUE(dumped.ok()) << dumped.status();
+    if (pass == "propagate") {
+      propagated = *std::move(dumped);
+    } else if (pass == "lower-reshards") {
+      count_live(*dumped, /*is_lowered=*/true);
+    } else if (propagated.has_value()) {
+      for (const std::string& op : Decomposed(*propagated, *dumped)) ++counts[op];
+    }
   };
   const absl::StatusOr<planner::Plan> plan = CompileCase(registries, test, options);
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -471,6 +495,11 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
   for (DType dtype :
        {DType::kF32, DType::kF64, DType::kI8, DType::kU8, DType::kI32, DType::kI64, DType::kBool}) {
     names.emplace_back(Name(dtype));
+  }
+  for (const char* op :
+       {"softmax", "softmax_grad", "layer_norm", "layer_norm_grad", "rms_norm", "rms_norm_grad",
+        "cross_entropy", "attention", "qkv_attention", "qkv_attention_grad"}) {
+    names.push_back(StrCat("decomposed ", op));
   }
   for (std::string_view op : registries.ops.Names()) names.emplace_back(op);
   for (const std::string& op : names) EXPECT_GE(counts[op], kMinOccurrences) << op;

@@ -155,8 +155,9 @@ class ShardingRuleTest : public ::testing::TestWithParam<OpCase> {
     }
     for (size_t r = 0; r < whole_.size(); ++r) {
       for (int64_t i = 0; i < whole_[r].num_elements(); ++i) {
-        ASSERT_NEAR(joined[r][i], Element(whole_[r], i), kTolerance)
-            << "result " << r << ", element " << i;
+        const double expected = Element(whole_[r], i);
+        if (joined[r][i] == expected) continue;  // infinities too
+        ASSERT_NEAR(joined[r][i], expected, kTolerance) << "result " << r << ", element " << i;
       }
     }
   }

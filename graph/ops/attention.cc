@@ -1,6 +1,8 @@
 // attention(q[b, h, s, d], k[b, h, t, d], v[b, h, t, d]) {causal=false} -> o[b, h, s, d], [lse[b,
 // h, s]]: softmax(q k^T / sqrt d) v without storing anything of size s t (Dao et al.,
-// arXiv:2205.14135). With causal, query i sees the keys j <= i + (t - s), in global indices.
+// arXiv:2205.14135). With causal, query i sees the keys j <= i + (t - s), in global indices. Over a
+// split t it becomes the attention on each part of the keys, weighted by what the parts' sums of
+// exponentials are of the whole sum.
 
 #include "base/status_macros.h"
 #include "graph/ops/attention_common.h"
@@ -20,7 +22,8 @@ class AttentionOp : public Op {
   }
   ShardingRule Rule(const OpContext& context) const override {
     ShardingRule rule;
-    const AttentionFactors f = AddAttentionFactors(rule, context, FactorKind::kPassThrough);
+    const AttentionFactors f =
+        AddAttentionFactors(rule, context, FactorKind::kPassThrough, FactorKind::kNeedReplication);
     rule.operands = {f.query, f.key, f.key};
     rule.results = {f.query, f.lse};
     rule.results.resize(context.results.size());
@@ -37,6 +40,32 @@ class AttentionOp : public Op {
                          node.attributes);
     if (gradients.empty()) return builder.status();
     return gradients;
+  }
+  std::vector<int> DecomposableFactors(const OpContext& context) const override {
+    return {Rule(context).operands[1][2][0]};
+  }
+  Values Decompose(GraphBuilder& builder, const Node& node,
+                   const FactorSplit& split) const override {
+    Attributes attributes = node.attributes;
+    attributes.Set("parts", split.num_parts);
+    const std::vector<ValueId> parts =
+        builder.AddMulti("attention_parts", node.operands, attributes);
+    if (parts.empty()) return builder.status();
+    const ValueId o = parts[0];
+    const ValueId lse = parts[1];
+    const Attributes axes = {{"axes", AttrValue::Ints({0})}};
+    const ValueId max = builder.Add("reduce_max", {lse}, axes);
+    const ValueId weights =
+        builder.Add("exp", {builder.Add("sub", {lse, BroadcastLike(builder, max, lse, {0})})});
+    const ValueId sum = builder.Add("reduce_sum", {weights}, axes);
+    const ValueId weighted = builder.Add("mul", {o, BroadcastLike(builder, weights, o, {4})});
+    const ValueId total = builder.Add("reduce_sum", {weighted}, axes);
+    ValueId mean = builder.Add("div", {total, BroadcastLike(builder, sum, total, {3})});
+    if (!builder.status().ok()) return builder.status();
+    const DType dtype = builder.type(node.operands[0]).dtype;
+    if (builder.type(mean).dtype != dtype) mean = builder.Add("cast", {mean}, {{"dtype", dtype}});
+    if (node.results.size() == 1) return std::vector<ValueId>{mean};
+    return std::vector<ValueId>{mean, builder.Add("add", {builder.Add("log", {sum}), max})};
   }
   OpCost Cost(const OpContext& context) const override {
     return CostOf(context, AttentionFlops(context, 4), context.operands[0].num_elements());

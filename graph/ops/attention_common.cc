@@ -5,11 +5,14 @@
 namespace penstock::graph::ops {
 namespace {
 
-// Keys that a query sees, on average. With causal, query i of s sees keys - s + 1 + i of them. A
-// tile does not say which queries it holds: it is taken for the last ones, the slowest.
+// Keys that a query sees, on average. With causal, query i of s sees t - s + 1 + i of t keys. A
+// tile does not say which queries or keys it holds: it is taken for the slowest, the last queries
+// and the first keys.
 double KeysSeen(const Attributes& attributes, int64_t queries, int64_t keys) {
-  const bool is_causal = attributes.GetBool("causal", false);
-  return static_cast<double>(keys) - (is_causal ? 0.5 * static_cast<double>(queries - 1) : 0.0);
+  const auto s = static_cast<double>(queries);
+  const auto t = static_cast<double>(keys);
+  if (!attributes.GetBool("causal", false)) return t;
+  return keys >= queries ? t - 0.5 * (s - 1) : t - 0.5 * t * (t - 1) / s;
 }
 
 }  // namespace
@@ -42,12 +45,12 @@ TensorType LogSumExpOf(const TensorType& q) {
 }
 
 AttentionFactors AddAttentionFactors(ShardingRule& rule, const OpContext& context,
-                                     FactorKind query_kind) {
+                                     FactorKind query_kind, FactorKind key_kind) {
   const Shape& q = context.operands[0].shape;
   const DimFactors b = {rule.AddFactor(q[0])};
   const DimFactors h = {rule.AddFactor(q[1])};
   const DimFactors s = {rule.AddFactor(q[2], query_kind)};
-  const DimFactors t = {rule.AddFactor(context.operands[1].shape[2], FactorKind::kNeedReplication)};
+  const DimFactors t = {rule.AddFactor(context.operands[1].shape[2], key_kind)};
   const DimFactors d = {rule.AddFactor(q[3], FactorKind::kNeedReplication)};
   return {.query = {b, h, s, d}, .key = {b, h, t, d}, .lse = {b, h, s}};
 }
@@ -77,7 +80,7 @@ TensorType QkvLogSumExp(const OpContext& context) {
 QkvFactors AddQkvFactors(ShardingRule& rule, const OpContext& context) {
   const Shape& qkv = context.operands[0].shape;
   const DimFactors b = {rule.AddFactor(qkv[0])};
-  const DimFactors s = {rule.AddFactor(qkv[1], FactorKind::kNeedReplication)};
+  const DimFactors s = {rule.AddFactor(qkv[1], FactorKind::kNeedReplication)};  // kQkvSequence
   const DimFactors three = {rule.AddFactor(qkv[2], FactorKind::kNeedReplication)};
   const DimFactors h = {rule.AddFactor(qkv[3])};
   const DimFactors d = {rule.AddFactor(qkv[4], FactorKind::kNeedReplication)};
@@ -87,6 +90,25 @@ QkvFactors AddQkvFactors(ShardingRule& rule, const OpContext& context) {
 double QkvFlops(const OpContext& context, double flops_a_key) {
   const int64_t s = context.operands[0].shape[1];
   return flops_a_key * KeysSeen(context.attributes, s, s);
+}
+
+SeparateHeads SplitQkv(GraphBuilder& builder, ValueId qkv) {
+  if (!builder.status().ok()) return {};
+  const Shape shape = builder.type(qkv).shape;
+  const auto part = [&](int64_t index) {
+    const Shape start = {0, 0, index, 0, 0};
+    const Shape limit = {shape[0], shape[1], index + 1, shape[3], shape[4]};
+    const ValueId rows = builder.Add(
+        "slice", {qkv}, {{"start", AttrValue::Ints(start)}, {"limit", AttrValue::Ints(limit)}});
+    const Shape flat = {shape[0], shape[1], shape[3], shape[4]};
+    return SwapHeadsAndRows(builder,
+                            builder.Add("reshape", {rows}, {{"shape", AttrValue::Ints(flat)}}));
+  };
+  return {.q = part(0), .k = part(1), .v = part(2)};
+}
+
+ValueId SwapHeadsAndRows(GraphBuilder& builder, ValueId x) {
+  return builder.Add("transpose", {x}, {{"permutation", AttrValue::Ints({0, 2, 1, 3})}});
 }
 
 }  // namespace penstock::graph::ops

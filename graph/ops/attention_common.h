@@ -24,9 +24,9 @@ struct AttentionFactors {
   TensorFactors lse;
 };
 
-// b and h pass through, t and d need replication, s is of `query_kind`.
+// b and h pass through, d needs replication, s is of `query_kind` and t of `key_kind`.
 AttentionFactors AddAttentionFactors(ShardingRule& rule, const OpContext& context,
-                                     FactorKind query_kind);
+                                     FactorKind query_kind, FactorKind key_kind);
 
 // Flops an element of q: `flops_a_key` / d for each key seen and element of the head.
 double AttentionFlops(const OpContext& context, double flops_a_key);
@@ -38,6 +38,9 @@ absl::Status CheckQkvOperand(const OpContext& context);
 TensorType QkvOutput(const OpContext& context);
 TensorType QkvLogSumExp(const OpContext& context);
 
+// The factor of the sequence.
+inline constexpr int kQkvSequence = 1;
+
 struct QkvFactors {
   TensorFactors qkv;
   TensorFactors output;
@@ -48,6 +51,20 @@ struct QkvFactors {
 QkvFactors AddQkvFactors(ShardingRule& rule, const OpContext& context);
 
 double QkvFlops(const OpContext& context, double flops_a_key);
+
+// --- From one layout to the other
+// -----------------------------------------------------------------
+
+// q, k and v as [b, h, s, d].
+struct SeparateHeads {
+  ValueId q = kNoValue;
+  ValueId k = kNoValue;
+  ValueId v = kNoValue;
+};
+SeparateHeads SplitQkv(GraphBuilder& builder, ValueId qkv);
+
+// [b, h, s, d] from [b, s, h, d], or back.
+ValueId SwapHeadsAndRows(GraphBuilder& builder, ValueId x);
 
 }  // namespace penstock::graph::ops
 

@@ -1,5 +1,6 @@
 // attention_grad(q, k, v, o, lse, do) {causal=false} -> dq, dk, dv. The query sequence is a
-// dimension of dq, and dk and dv are sums over it: split, it leaves those two partial.
+// dimension of dq, and dk and dv are sums over it: split, it leaves those two partial. The key
+// sequence is one of dk and dv, and leaves dq partial. o and lse are those of all keys.
 
 #include "base/status_macros.h"
 #include "graph/ops/attention_common.h"
@@ -22,7 +23,8 @@ class AttentionGradOp : public Op {
   }
   ShardingRule Rule(const OpContext& context) const override {
     ShardingRule rule;
-    const AttentionFactors f = AddAttentionFactors(rule, context, FactorKind::kReduction);
+    const AttentionFactors f =
+        AddAttentionFactors(rule, context, FactorKind::kReduction, FactorKind::kReduction);
     rule.operands = {f.query, f.key, f.key, f.query, f.lse, f.query};
     rule.results = {f.query, f.key, f.key};
     return rule;

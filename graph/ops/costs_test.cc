@@ -174,7 +174,8 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
       {"embedding",
        MovesBytes([](const Case& c) { return 2 * c.result_bytes() + c.operand_bytes(1); })},
       {"embedding_grad", EachOperand(1)},
-      {"attention", Attention(2)},       // q k and p v
+      {"attention", Attention(2)},  // q k and p v
+      {"attention_parts", Attention(2)},
       {"attention_grad", Attention(5)},  // q k again, dv, dp, dq, dk
       {"qkv_attention", QkvAttention(2)},
       {"qkv_attention_grad", QkvAttention(5)},
@@ -308,10 +309,11 @@ Case Resized(const Case& c, const ShardingRule& rule, int factor, int64_t size) 
   return resized;
 }
 
-// Of causal attention on some of the queries: those that come later see more keys.
+// Of causal attention on some of the queries or keys: later queries see more keys, later keys are
+// seen by fewer queries.
 bool DependsOnPlace(const Case& c, const ShardingRule& rule, int factor) {
-  return (c.op == "attention" || c.op == "attention_grad") &&
-         c.attributes.GetBool("causal", false) && rule.operands[0][2][0] == factor;
+  return c.op.starts_with("attention") && c.attributes.GetBool("causal", false) &&
+         (rule.operands[0][2][0] == factor || rule.operands[1][2][0] == factor);
 }
 
 class SplitCostTest : public ::testing::TestWithParam<testing::OpCase> {};

@@ -37,7 +37,8 @@ class CrossEntropyOp : public Op {
   std::vector<int> DecomposableFactors(const OpContext& context) const override {
     return {static_cast<int>(context.operands[0].shape.size()) - 1};
   }
-  Values Decompose(GraphBuilder& builder, const Node& node, int /*factor*/) const override {
+  Values Decompose(GraphBuilder& builder, const Node& node,
+                   const FactorSplit& /*split*/) const override {
     const ValueId logits = node.operands[0];
     const ValueId max = builder.Add("reduce_max", {logits}, {{"axes", AttrValue::Ints({-1})}});
     const ValueId sum = builder.Add("sum_exp", {logits, max});

@@ -28,7 +28,8 @@ class LayerNormGradOp : public Op {
   std::vector<int> DecomposableFactors(const OpContext& context) const override {
     return {static_cast<int>(context.operands[0].shape.size()) - 1};
   }
-  Values Decompose(GraphBuilder& builder, const Node& node, int /*factor*/) const override {
+  Values Decompose(GraphBuilder& builder, const Node& node,
+                   const FactorSplit& /*split*/) const override {
     const ValueId x = node.operands[1];
     const Attributes last = {{"axes", AttrValue::Ints({-1})}};
     const ValueId g =

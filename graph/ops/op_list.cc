@@ -81,6 +81,7 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeEmbeddingGrad(); add(MakeEmbeddingGrad());
   extern OpPtr MakeAttention(); add(MakeAttention());
   extern OpPtr MakeAttentionGrad(); add(MakeAttentionGrad());
+  extern OpPtr MakeAttentionParts(); add(MakeAttentionParts());
   extern OpPtr MakeQkvAttention(); add(MakeQkvAttention());
   extern OpPtr MakeQkvAttentionGrad(); add(MakeQkvAttentionGrad());
   extern OpPtr MakeCrossEntropy(); add(MakeCrossEntropy());

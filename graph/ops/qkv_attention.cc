@@ -1,5 +1,6 @@
 // qkv_attention(qkv[b, s, 3, h, d]) {causal=false} -> o[b, s, h, d], [lse[b, h, s]]: attention on
-// the three slices of one tensor, as a linear layer leaves them, without transposes.
+// the three slices of one tensor, as a linear layer leaves them, without transposes. Over a split s
+// it becomes attention, whose queries and keys may be split each on its own.
 
 #include "base/status_macros.h"
 #include "graph/ops/attention_common.h"
@@ -32,6 +33,17 @@ class QkvAttentionOp : public Op {
     return std::vector<ValueId>{builder.Add(
         "qkv_attention_grad", {node.operands[0], node.results[0], node.results[1], grads[0]},
         node.attributes)};
+  }
+  std::vector<int> DecomposableFactors(const OpContext&) const override { return {kQkvSequence}; }
+  Values Decompose(GraphBuilder& builder, const Node& node,
+                   const FactorSplit& /*split*/) const override {
+    const SeparateHeads heads = SplitQkv(builder, node.operands[0]);
+    std::vector<ValueId> results =
+        builder.AddMulti("attention", {heads.q, heads.k, heads.v}, node.attributes, "",
+                         static_cast<int>(node.results.size()));
+    if (results.empty()) return builder.status();
+    results[0] = SwapHeadsAndRows(builder, results[0]);
+    return results;
   }
   OpCost Cost(const OpContext& context) const override {
     return CostOf(context, QkvFlops(context, 4), QkvOutput(context).num_elements());

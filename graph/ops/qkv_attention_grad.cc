@@ -1,4 +1,5 @@
-// qkv_attention_grad(qkv, o, lse, do) {causal=false} -> dqkv.
+// qkv_attention_grad(qkv, o, lse, do) {causal=false} -> dqkv. Over a split s it becomes
+// attention_grad.
 
 #include "base/status_macros.h"
 #include "graph/ops/attention_common.h"
@@ -29,6 +30,23 @@ class QkvAttentionGradOp : public Op {
     rule.results = {f.qkv};
     rule.linear = {{3}};
     return rule;
+  }
+  std::vector<int> DecomposableFactors(const OpContext&) const override { return {kQkvSequence}; }
+  Values Decompose(GraphBuilder& builder, const Node& node,
+                   const FactorSplit& /*split*/) const override {
+    const SeparateHeads heads = SplitQkv(builder, node.operands[0]);
+    const ValueId o = SwapHeadsAndRows(builder, node.operands[1]);
+    const ValueId d_o = SwapHeadsAndRows(builder, node.operands[3]);
+    std::vector<ValueId> grads = builder.AddMulti(
+        "attention_grad", {heads.q, heads.k, heads.v, o, node.operands[2], d_o}, node.attributes);
+    if (grads.empty()) return builder.status();
+    const Shape& qkv = builder.type(node.operands[0]).shape;
+    const Shape one = {qkv[0], qkv[1], 1, qkv[3], qkv[4]};
+    for (ValueId& grad : grads) {
+      grad = builder.Add("reshape", {SwapHeadsAndRows(builder, grad)},
+                         {{"shape", AttrValue::Ints(one)}});
+    }
+    return std::vector<ValueId>{builder.Add("concat", grads, {{"axis", 2}})};
   }
   OpCost Cost(const OpContext& context) const override {
     return CostOf(context, QkvFlops(context, 10), QkvOutput(context).num_elements());

@@ -33,7 +33,8 @@ class RmsNormOp : public Op {
   std::vector<int> DecomposableFactors(const OpContext& context) const override {
     return {static_cast<int>(context.operands[0].shape.size()) - 1};
   }
-  Values Decompose(GraphBuilder& builder, const Node& node, int /*factor*/) const override {
+  Values Decompose(GraphBuilder& builder, const Node& node,
+                   const FactorSplit& /*split*/) const override {
     const ValueId x = node.operands[0];
     const ValueId square =
         builder.Add("reduce_mean", {builder.Add("mul", {x, x})}, {{"axes", AttrValue::Ints({-1})}});

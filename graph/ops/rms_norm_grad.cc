@@ -27,7 +27,8 @@ class RmsNormGradOp : public Op {
   std::vector<int> DecomposableFactors(const OpContext& context) const override {
     return {static_cast<int>(context.operands[0].shape.size()) - 1};
   }
-  Values Decompose(GraphBuilder& builder, const Node& node, int /*factor*/) const override {
+  Values Decompose(GraphBuilder& builder, const Node& node,
+                   const FactorSplit& /*split*/) const override {
     const ValueId x = node.operands[1];
     const ValueId g =
         builder.Add("mul", {node.operands[0], BroadcastFeatures(builder, node.operands[2], x)});

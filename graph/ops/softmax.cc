@@ -38,7 +38,8 @@ class SoftmaxOp : public Op {
   std::vector<int> DecomposableFactors(const OpContext& context) const override {
     return {AxisFactor(context)};
   }
-  Values Decompose(GraphBuilder& builder, const Node& node, int /*factor*/) const override {
+  Values Decompose(GraphBuilder& builder, const Node& node,
+                   const FactorSplit& /*split*/) const override {
     const ValueId x = node.operands[0];
     const int64_t axis =
         AxisOf(node.attributes, -1, static_cast<int>(builder.type(x).shape.size()));

@@ -33,7 +33,8 @@ class SoftmaxGradOp : public Op {
   std::vector<int> DecomposableFactors(const OpContext& context) const override {
     return {AxisFactor(context)};
   }
-  Values Decompose(GraphBuilder& builder, const Node& node, int /*factor*/) const override {
+  Values Decompose(GraphBuilder& builder, const Node& node,
+                   const FactorSplit& /*split*/) const override {
     const ValueId y = node.operands[0];
     const ValueId dy = node.operands[1];
     const int64_t axis =

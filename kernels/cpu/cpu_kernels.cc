@@ -23,6 +23,7 @@ KernelRegistry CpuKernels() {
   extern Def AddKernel(); add("add", AddKernel());
   extern Def AttentionKernel(); add("attention", AttentionKernel());
   extern Def AttentionGradKernel(); add("attention_grad", AttentionGradKernel());
+  extern Def AttentionPartsKernel(); add("attention_parts", AttentionPartsKernel());
   extern Def BiasAddKernel(); add("bias_add", BiasAddKernel());
   extern Def BiasGeluKernel(); add("bias_gelu", BiasGeluKernel());
   extern Def BiasGeluGradKernel(); add("bias_gelu_grad", BiasGeluGradKernel());

@@ -695,22 +695,27 @@ std::vector<double> Probabilities(int64_t keys, int64_t visible, Score score, do
   return p;
 }
 
-void SeparateAttention(Reference& r, bool is_causal) {
+// With `parts`, part p of the keys by itself.
+void SeparateAttention(Reference& r, bool is_causal, int64_t parts = 1) {
   const int64_t keys = r.Size('T');
-  r.Loop("bhs", [&] {
-    const int64_t query = r.At('s');
+  r.Loop(parts > 1 ? "pbhs" : "bhs", [&] {
+    const Range part = PartOf(keys, parts > 1 ? r.At('p') : 0, parts);
+    const int64_t visible = is_causal ? r.At('s') + keys - r.Size('s') + 1 : keys;
     double lse = 0;
     const std::vector<double> p = Probabilities(
-        keys, is_causal ? query + keys - r.Size('s') + 1 : keys,
+        part.size(), visible - part.begin,
         [&](int64_t j) {
-          r.At('T') = j;
+          r.At('T') = part.begin + j;
           double score = 0;
           r.Loop("D", [&] { score += r.In(0) * r.In(1); });
           return score / std::sqrt(static_cast<double>(r.Size('D')));
         },
         &lse);
     r.Out(1) = lse;
-    r.Loop("TD", [&] { r.Out(0) += p[r.At('T')] * r.In(2); });
+    for (int64_t j = 0; j < part.size(); ++j) {
+      r.At('T') = part.begin + j;
+      r.Loop("D", [&] { r.Out(0) += p[j] * r.In(2); });
+    }
   });
 }
 
@@ -780,6 +785,15 @@ void AddAttention(std::vector<KernelCase>* cases) {
                          sizes,
                          [=](Reference& r) { SeparateAttention(r, is_causal); }};
       cases->push_back(forward);
+      for (const int64_t parts : {2, 5, 11}) {
+        KernelCase in_parts = forward;
+        in_parts.op = "attention_parts";
+        in_parts.attributes.Set("parts", parts);
+        in_parts.outputs = {{"pbhsD"}, {"pbhs"}};
+        in_parts.sizes['p'] = parts;
+        in_parts.reference = [=](Reference& r) { SeparateAttention(r, is_causal, parts); };
+        cases->push_back(in_parts);
+      }
       KernelCase backward{
           "attention_grad",
           {{"causal", is_causal}},

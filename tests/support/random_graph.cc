@@ -676,8 +676,13 @@ void MakeAttention(Grower& g, std::string_view op) {
   if (g.random().Chance(0.5)) keys[2] += is_causal ? g.random().Below(3) : 1;
   const ValueId k = g.Float(keys);
   const ValueId v = g.Float(keys);
-  const Attributes causal = {{"causal", is_causal}};
+  Attributes causal = {{"causal", is_causal}};
   const bool is_gradient = op == "attention_grad";
+  if (op == "attention_parts") {
+    causal.Set("parts", g.random().Between(1, 4));
+    g.Emit(g.Ops(op, {q, k, v}, causal, g.Bound(v) + 4, 2)[0]);
+    return;
+  }
   const Values results = g.Ops("attention", {q, k, v}, causal, g.Bound(v) + 4,
                                is_gradient || g.random().Chance(0.3) ? 2 : 1);
   g.Emit(results[0]);
@@ -864,6 +869,7 @@ constexpr Maker kMakers[] = {
     {"embedding_grad", MakeEmbedding},
     {"attention", MakeAttention},
     {"attention_grad", MakeAttention},
+    {"attention_parts", MakeAttention},
     {"qkv_attention", MakeQkvAttention},
     {"qkv_attention_grad", MakeQkvAttention},
     {"cross_entropy", MakeCrossEntropy},
