@@ -4,9 +4,9 @@ namespace penstock::kernels {
 namespace {
 
 template <typename T>
-class Attention : public CpuKernel {
+class Attention : public AttentionCpuKernel {
  public:
-  using CpuKernel::CpuKernel;
+  using AttentionCpuKernel::AttentionCpuKernel;
 
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = SeparateShape(spec_, args.microbatch);

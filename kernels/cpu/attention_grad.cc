@@ -4,9 +4,9 @@ namespace penstock::kernels {
 namespace {
 
 template <typename T>
-class AttentionGrad : public CpuKernel {
+class AttentionGrad : public AttentionCpuKernel {
  public:
-  using CpuKernel::CpuKernel;
+  using AttentionCpuKernel::AttentionCpuKernel;
 
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = SeparateShape(spec_, args.microbatch);

@@ -1,7 +1,7 @@
-// The shapes and strides of the attention operators' operands: [b, h, s, d] heads, and the packed
-// [b, s, 3, h, d] of qkv_attention with its result [b, s, h, d].
+// The base of the attention kernels, and the shapes and strides of their operands: [b, h, s, d]
+// heads, and the packed [b, s, 3, h, d] of qkv_attention with its result [b, s, h, d].
 //
-// Thread rule: pure functions.
+// Thread rule: as cpu_kernel.h.
 
 #ifndef PENSTOCK_KERNELS_CPU_ATTENTION_LAYOUT_H_
 #define PENSTOCK_KERNELS_CPU_ATTENTION_LAYOUT_H_
@@ -10,8 +10,16 @@
 
 #include "kernels/cpu/attention_core.h"
 #include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/gemm.h"
 
 namespace penstock::kernels {
+
+class AttentionCpuKernel : public CpuKernel {
+ public:
+  AttentionCpuKernel(const KernelSpec& spec, Device& device) : CpuKernel(spec, device) {
+    PrepareGemm(MainDType(spec));
+  }
+};
 
 // Query i (global) sees keys j <= i + (t - s) with the global extents s and t.
 inline int64_t CausalOffset(const TileDesc& queries, int query_dim, const TileDesc& keys,

@@ -8,9 +8,9 @@ namespace {
 
 // The parts of one tile, one after the other.
 template <typename T>
-class AttentionParts : public CpuKernel {
+class AttentionParts : public AttentionCpuKernel {
  public:
-  using CpuKernel::CpuKernel;
+  using AttentionCpuKernel::AttentionCpuKernel;
 
   absl::Status Run(const KernelArgs& args) override {
     const TileDesc& k = spec_.inputs[1];

@@ -1,6 +1,7 @@
 #include "kernels/cpu/contraction_kernel.h"
 
 #include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/gemm.h"
 
 namespace penstock::kernels {
 namespace {
@@ -9,7 +10,9 @@ template <typename T>
 class ContractionKernel : public CpuKernel {
  public:
   ContractionKernel(const KernelSpec& spec, Device& device, const Contraction* contraction)
-      : CpuKernel(spec, device), contraction_(*contraction) {}
+      : CpuKernel(spec, device), contraction_(*contraction) {
+    PrepareGemm(MainDType(spec));
+  }
 
   absl::Status Run(const KernelArgs& args) override {
     const T* b = args.inputs.size() > 1 ? Input<T>(args, 1) : &kOne;

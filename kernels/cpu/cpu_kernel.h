@@ -1,7 +1,7 @@
 // What every CPU kernel shares: the base class, the choice of a C++ type by dtype, and the
 // arithmetic of tiles.
 //
-// A kernel is one file with one function `KernelDef XKernel()` and one line in kernel_list.inc.
+// A kernel is one file with one function `KernelDef XKernel()` and one line in cpu_kernels.cc.
 //
 // Thread rule: as kernel.h. A kernel object keeps its spec and the device's pool, and no state that
 // outlives a Run.

@@ -175,6 +175,10 @@ bool HasUnitStrides(int64_t m, int64_t n, int64_t k, const StridedMatrix<const f
   return is_a && is_b && is_c;
 }
 
+void PrepareGemm(DType dtype) {
+  if (dtype == DType::kF32) PrepareOneDnnGemm();
+}
+
 template <typename T>
 void Gemm(int64_t m, int64_t n, int64_t k, StridedMatrix<const T> a, StridedMatrix<const T> b,
           StridedMatrix<T> c, bool accumulate, void* workspace) {

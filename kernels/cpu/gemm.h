@@ -15,6 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/dtype.h"
+
 namespace penstock::kernels {
 
 // A matrix in memory; strides in elements. Its transpose is the same with the strides swapped.
@@ -28,6 +30,10 @@ struct StridedMatrix {
 // Bytes of workspace that a product of at most these sizes needs; a multiple of 64.
 template <typename T>
 size_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k);
+
+// What a kernel of this dtype calls when it is made, so that no step waits for a compiler: for f32
+// it takes some 30 ms, once a process.
+void PrepareGemm(DType dtype);
 
 // c[m, n] = a[m, k] b[k, n], plus c when `accumulate`. Integers wrap.
 template <typename T>

@@ -11,6 +11,9 @@
 
 namespace penstock::kernels {
 
+// Compiles what OneDnnGemm needs, once a process (about 30 ms). Otherwise its first call does.
+void PrepareOneDnnGemm();
+
 // c[m, n] (row stride ldc) = op(a) op(b), plus c when `accumulate`; op transposes when asked. All
 // row-major: lda is the row stride of a as stored.
 // REQUIRES: m, n, k > 0 and each stride at least its row's length.

@@ -4,9 +4,9 @@ namespace penstock::kernels {
 namespace {
 
 template <typename T>
-class QkvAttention : public CpuKernel {
+class QkvAttention : public AttentionCpuKernel {
  public:
-  using CpuKernel::CpuKernel;
+  using AttentionCpuKernel::AttentionCpuKernel;
 
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = PackedShape(spec_, args.microbatch);

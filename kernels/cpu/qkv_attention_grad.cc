@@ -4,9 +4,9 @@ namespace penstock::kernels {
 namespace {
 
 template <typename T>
-class QkvAttentionGrad : public CpuKernel {
+class QkvAttentionGrad : public AttentionCpuKernel {
  public:
-  using CpuKernel::CpuKernel;
+  using AttentionCpuKernel::AttentionCpuKernel;
 
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = PackedShape(spec_, args.microbatch);
