@@ -379,13 +379,12 @@ absl::Status WriteTraces(const Options& options, const planner::Plan& plan, int6
 
 // Validation loss and sample of the trained parameters.
 absl::Status UseParameters(const Environment& environment, const Job& job, const JobModel& model,
-                           const Parameters& parameters, const Corpus& corpus, int64_t num_devices,
-                           RunSummary* summary) {
+                           const Parameters& parameters, const Corpus& corpus,
+                           const ForwardLayout& layout, RunSummary* summary) {
   if (job.train.validation_sequences > 0) {
-    ASSIGN_OR_RETURN(
-        summary->validation_loss,
-        ValidationLoss(environment.registries, model, parameters, corpus.validation,
-                       job.train.validation_sequences, num_devices, job.cluster.threads));
+    ASSIGN_OR_RETURN(summary->validation_loss,
+                     ValidationLoss(environment.registries, model, parameters, corpus.validation,
+                                    job.train.validation_sequences, layout));
   }
   if (job.sample.bytes > 0) {
     const std::string prompt(
@@ -395,9 +394,8 @@ absl::Status UseParameters(const Environment& environment, const Job& job, const
     options.num_bytes = job.sample.bytes;
     options.temperature = job.sample.temperature;
     options.seed = static_cast<uint64_t>(job.train.seed);
-    options.num_threads = job.cluster.threads;
-    ASSIGN_OR_RETURN(summary->sample,
-                     GenerateText(environment.registries, model, parameters, prompt, options));
+    ASSIGN_OR_RETURN(summary->sample, GenerateText(environment.registries, model, parameters,
+                                                   prompt, options, layout));
   }
   return absl::OkStatus();
 }
@@ -451,10 +449,13 @@ absl::Status Run(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
                    actors::Session::Start(std::move(program.plan), session_options));
   const auto end_abort = absl::MakeCleanup([&interrupts] { interrupts.SetAbort(nullptr); });
-  interrupts.SetAbort([&session, &cluster] {
-    if (cluster != nullptr) cluster->Kill();
-    session->Stop();
-  });
+  const auto abort_by_stopping = [&interrupts, &cluster](actors::Session* running) {
+    interrupts.SetAbort([&cluster, running] {
+      if (cluster != nullptr) cluster->Kill();
+      if (running != nullptr) running->Stop();
+    });
+  };
+  abort_by_stopping(session.get());
   RETURN_IF_ERROR(DumpStates(options.dump, *session));
   const StepFeeds feeds(session->plan(), &corpus, sizes, session_options.seed);
   RETURN_IF_ERROR(Trainer(environment, options, job, *session, feeds, interrupts).Run(&summary));
@@ -465,17 +466,29 @@ absl::Status Run(const Environment& environment, const Options& options) {
     ASSIGN_OR_RETURN(parameters, FetchParameters(*session));
   }
   session->Stop();
-  if (!parameters.empty() && std::isfinite(summary.final_loss)) {
-    RETURN_IF_ERROR(
-        UseParameters(environment, job, program.model, parameters, corpus, num_devices, &summary));
-  }
   RETURN_IF_ERROR(WriteTraces(options, session->plan(), job.train.steps, events));
+  absl::Status used;
+  if (!parameters.empty() && std::isfinite(summary.final_loss)) {
+    ForwardLayout layout;
+    ASSIGN_OR_RETURN(const auto strategy, planner::ParseStrategy(summary.strategy));
+    layout.strategy = strategy.value_or(planner::Strategy());
+    layout.sequences_per_step =
+        sizes.batch / static_cast<int64_t>(session->plan().num_microbatches);
+    layout.num_threads = job.cluster.threads;
+    layout.num_hosts = job.cluster.hosts;
+    if (cluster != nullptr) layout.start_engine = cluster->engine_factory();
+    layout.on_session = abort_by_stopping;
+    used = UseParameters(environment, job, program.model, parameters, corpus, layout, &summary);
+    if (absl::IsCancelled(used) && interrupts.count() > 0) {
+      used = interrupts.ToStatus("while the trained model was tried");
+    }
+  }
   if (!options.report.empty()) {
     RETURN_IF_ERROR(WriteTextFile(options.report, RunReport(session->plan(), summary, events)));
   }
   environment.out << (options.is_json ? SummaryJson(summary) + "\n" : SummaryText(summary))
                   << std::flush;
-  return absl::OkStatus();
+  return used;
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ class CommandLineTest : public ::testing::Test {
            "dropout = 0.1\n"
            "[data]\ntext = [\"text.txt\"]\n"
            "[train]\nsteps = 3\nbatch = 8\nlearning_rate = 1e-2\ndtype = \"f64\"\n"
-           "validation_sequences = 8\n"
+           "validation_sequences = 7\n"
            "[sample]\nbytes = 4\n";
   }
 
@@ -418,6 +418,8 @@ TEST_F(CommandLineTest, LayoutsAgree) {
   const std::vector<nlohmann::json> one = RunLines({});
   const std::vector<std::vector<std::string>> layouts = {
       {"--set", "parallel.strategy=\"dp=2\""},
+      {"--set", "parallel.strategy=\"dp=4\""},
+      {"--set", "parallel.strategy=\"dp=8\""},
       {"--set", "parallel.strategy=\"tp=2\""},
       {"--set", "parallel.strategy=\"pp=2\"", "--set", "parallel.microbatches=4"},
       {"--set", "parallel.strategy=\"dp=2,tp=2,pp=2\"", "--set", "parallel.microbatches=2"},
@@ -431,8 +433,12 @@ TEST_F(CommandLineTest, LayoutsAgree) {
       EXPECT_NEAR(lines[i]["loss"].get<double>(), one[i]["loss"].get<double>(), 1e-8)
           << StrJoin(layout, " ");
     }
-    EXPECT_NEAR(lines.back()["summary"]["validation_loss"].get<double>(),
-                one.back()["summary"]["validation_loss"].get<double>(), 1e-8);
+    const nlohmann::json& summary = lines.back()["summary"];
+    const nlohmann::json& expected = one.back()["summary"];
+    EXPECT_NEAR(summary["validation_loss"].get<double>(), expected["validation_loss"].get<double>(),
+                1e-8)
+        << StrJoin(layout, " ");
+    EXPECT_EQ(summary["sample"], expected["sample"]) << StrJoin(layout, " ");
   }
 }
 

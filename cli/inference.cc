@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/memory/memory.h"
 #include "cli/feeds.h"
 #include "cli/npy.h"
 
@@ -18,34 +19,57 @@ namespace penstock::cli {
 namespace {
 
 constexpr uint32_t kSampleStream = 0x5a3b0001;
-constexpr int64_t kSequencesPerStep = 16;
 constexpr size_t kNumBytes = 256;
 
-// A session of the model for `use` that holds the parameters.
-absl::StatusOr<std::unique_ptr<actors::Session>> StartForward(
-    const Registries& registries, const JobModel& model, const Parameters& parameters,
-    graph::ModelUse use, int64_t batch, int64_t num_devices, int64_t num_threads) {
-  ASSIGN_OR_RETURN(graph::Graph graph,
-                   BuildForwardGraph(registries, model, use, batch, num_devices));
-  ASSIGN_OR_RETURN(planner::Plan plan, CompileGraph(registries, std::move(graph),
-                                                    {.policy = "gpipe",
-                                                     .strategy = StrCat("dp=", num_devices),
-                                                     .num_threads = num_threads}));
-  actors::SessionOptions options;
-  options.threads_per_device = static_cast<int>(num_threads);
-  options.kernels = &registries.kernels;
-  options.policies = &registries.policies;
-  ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
-                   actors::Session::Start(std::move(plan), options));
-  for (const planner::StatePlan& state : session->plan().states) {
-    const auto found = parameters.find(state.name);
-    if (found == parameters.end()) {
-      return absl::InternalError(StrCat("the trained plan has no parameter ", state.name));
+// The model for `use`, with its parameters, in a session of its own.
+class Forward {
+ public:
+  static absl::StatusOr<std::unique_ptr<Forward>> Start(const Registries& registries,
+                                                        const JobModel& model,
+                                                        const Parameters& parameters,
+                                                        graph::ModelUse use, int64_t batch,
+                                                        const ForwardLayout& layout) {
+    ASSIGN_OR_RETURN(graph::Graph graph,
+                     BuildForwardGraph(registries, model, use, batch, layout.strategy));
+    ASSIGN_OR_RETURN(planner::Plan plan, CompileGraph(registries, std::move(graph),
+                                                      {.policy = "gpipe",
+                                                       .strategy = ToString(layout.strategy),
+                                                       .num_threads = layout.num_threads,
+                                                       .num_hosts = layout.num_hosts}));
+    actors::SessionOptions options;
+    options.threads_per_device = static_cast<int>(layout.num_threads);
+    options.kernels = &registries.kernels;
+    options.policies = &registries.policies;
+    options.start_engine = layout.start_engine;
+    auto forward = absl::WrapUnique(new Forward(layout));
+    ASSIGN_OR_RETURN(forward->session_, actors::Session::Start(std::move(plan), options));
+    layout.on_session(forward->session_.get());
+    for (const planner::StatePlan& state : forward->session_->plan().states) {
+      const auto found = parameters.find(state.name);
+      if (found == parameters.end()) {
+        return absl::InternalError(StrCat("the trained plan has no parameter ", state.name));
+      }
+      RETURN_IF_ERROR(forward->session_->SetState(state.name, found->second));
     }
-    RETURN_IF_ERROR(session->SetState(state.name, found->second));
+    return forward;
   }
-  return session;
-}
+  ~Forward() { layout_.on_session(nullptr); }
+  Forward(const Forward&) = delete;
+  Forward& operator=(const Forward&) = delete;
+
+  // What the model returns.
+  absl::StatusOr<Tensor> Run(const Batch& batch) {
+    ASSIGN_OR_RETURN(const actors::Feeds feeds, TextFeeds(session_->plan(), batch));
+    ASSIGN_OR_RETURN(actors::StepResult result, session_->Run(feeds));
+    return std::move(result.fetches[0].second);
+  }
+
+ private:
+  explicit Forward(const ForwardLayout& layout) : layout_(layout) {}
+
+  const ForwardLayout& layout_;
+  std::unique_ptr<actors::Session> session_;
+};
 
 }  // namespace
 
@@ -60,33 +84,33 @@ absl::StatusOr<Parameters> FetchParameters(const actors::Session& session) {
 
 absl::StatusOr<double> ValidationLoss(const Registries& registries, const JobModel& model,
                                       const Parameters& parameters, absl::Span<const uint8_t> text,
-                                      int64_t max_sequences, int64_t num_devices,
-                                      int64_t num_threads) {
+                                      int64_t max_sequences, const ForwardLayout& layout) {
   const int64_t context = model.config.context;
   std::vector<int64_t> starts =
       ValidationStarts(static_cast<int64_t>(text.size()), context, max_sequences);
   const auto count = static_cast<int64_t>(starts.size());
   if (count == 0) return std::numeric_limits<double>::quiet_NaN();
-  // Whole steps of equal size, so that the mean of their losses is that of the sequences.
-  const int64_t devices = std::min(num_devices, count);
+  const int64_t dp = layout.strategy.dp;
   const int64_t batch =
-      std::min(count / devices, std::max<int64_t>(1, kSequencesPerStep / devices)) * devices;
-  const int64_t steps = count / batch;
-  ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
-                   StartForward(registries, model, parameters, graph::ModelUse::kEvaluate, batch,
-                                devices, num_threads));
+      dp * std::clamp<int64_t>(layout.sequences_per_step / dp, 1, (count + dp - 1) / dp);
+  // The last step is filled up with windows whose losses do not count.
+  starts.resize((count + batch - 1) / batch * batch, starts[0]);
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Forward> forward,
+      Forward::Start(registries, model, parameters, graph::ModelUse::kEvaluate, batch, layout));
   double total = 0;
-  for (int64_t step = 0; step < steps; ++step) {
-    const Batch windows =
-        MakeBatch(text,
-                  absl::MakeConstSpan(starts).subspan(static_cast<size_t>(step * batch),
-                                                      static_cast<size_t>(batch)),
-                  context);
-    ASSIGN_OR_RETURN(const actors::Feeds feeds, TextFeeds(session->plan(), windows));
-    ASSIGN_OR_RETURN(const actors::StepResult result, session->Run(feeds));
-    total += ElementAsDouble(result.fetches[0].second, 0);
+  for (int64_t first = 0; first < count; first += batch) {
+    ASSIGN_OR_RETURN(
+        const Tensor losses,
+        forward->Run(MakeBatch(text,
+                               absl::MakeConstSpan(starts).subspan(static_cast<size_t>(first),
+                                                                   static_cast<size_t>(batch)),
+                               context)));
+    for (int64_t i = 0; i < std::min(batch, count - first); ++i) {
+      total += ElementAsDouble(losses, i);
+    }
   }
-  return total / static_cast<double>(steps);
+  return total / static_cast<double>(count);
 }
 
 uint8_t PickByte(absl::Span<const double> logits, double temperature, double u) {
@@ -110,25 +134,31 @@ uint8_t PickByte(absl::Span<const double> logits, double temperature, double u) 
 
 absl::StatusOr<std::string> GenerateText(const Registries& registries, const JobModel& model,
                                          const Parameters& parameters, std::string_view prompt,
-                                         const SampleOptions& options) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
-                   StartForward(registries, model, parameters, graph::ModelUse::kPredict, 1, 1,
-                                options.num_threads));
+                                         const SampleOptions& options,
+                                         const ForwardLayout& layout) {
+  ForwardLayout used = layout;
+  if (layout.strategy.tp * layout.strategy.pp == 1) {
+    used.strategy = {};
+    used.start_engine = nullptr;
+  }
+  // Every part of the batch has the same window.
+  const int64_t copies = used.strategy.dp;
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Forward> forward,
+      Forward::Start(registries, model, parameters, graph::ModelUse::kPredict, copies, used));
   const auto context = static_cast<size_t>(model.config.context);
   std::string text(prompt.substr(prompt.size() - context));
   Batch batch;
-  batch.tokens = Tensor({DType::kI32, {1, model.config.context}});
+  batch.tokens = Tensor({DType::kI32, {copies, model.config.context}});
   std::vector<double> logits(static_cast<size_t>(model.config.vocabulary));
   for (int64_t i = 0; i < options.num_bytes; ++i) {
     const std::string_view window = std::string_view(text).substr(text.size() - context);
-    for (size_t j = 0; j < context; ++j) {
-      batch.tokens.As<int32_t>()[j] = static_cast<unsigned char>(window[j]);
+    for (size_t j = 0; j < static_cast<size_t>(copies) * context; ++j) {
+      batch.tokens.As<int32_t>()[j] = static_cast<unsigned char>(window[j % context]);
     }
-    ASSIGN_OR_RETURN(const actors::Feeds feeds, TextFeeds(session->plan(), batch));
-    ASSIGN_OR_RETURN(const actors::StepResult result, session->Run(feeds));
-    // The last row of [1, context, vocabulary], or all of [1, vocabulary].
-    const Tensor& all = result.fetches[0].second;
-    const int64_t first = all.num_elements() - model.config.vocabulary;
+    ASSIGN_OR_RETURN(const Tensor all, forward->Run(batch));
+    // Of the first copy the last row of [context, vocabulary], or all of [vocabulary].
+    const int64_t first = all.num_elements() / copies - model.config.vocabulary;
     for (size_t j = 0; j < logits.size(); ++j) {
       logits[j] = ElementAsDouble(all, first + static_cast<int64_t>(j));
     }

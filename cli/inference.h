@@ -1,5 +1,5 @@
 // Trained parameters in use: loss on held-out text, and text made by the model. Each compiles a
-// forward-only plan of the model and runs it in a session of its own.
+// forward-only plan of the model, laid out as it was trained, and runs it in a session of its own.
 //
 // Thread rule: one thread; sessions have their own.
 
@@ -7,6 +7,7 @@
 #define PENSTOCK_CLI_INFERENCE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,7 @@
 #include "cli/job_graph.h"
 
 #include "actors/session.h"
+#include "planner/strategy.h"
 
 namespace penstock::cli {
 
@@ -26,25 +28,35 @@ using Parameters = absl::flat_hash_map<std::string, Tensor>;
 // Of a session that has no step under way: every parameter of its plan.
 absl::StatusOr<Parameters> FetchParameters(const actors::Session& session);
 
-// The mean loss in nats over up to `max_sequences` windows of the text, run on up to `num_devices`
-// devices. NaN where the text has no window.
+// Where and how a model lies while it is used.
+struct ForwardLayout {
+  planner::Strategy strategy;          // of the training
+  int64_t sequences_per_step = 1;      // of a micro-batch of the training
+  int64_t num_threads = 1;             // of each device
+  int64_t num_hosts = 1;               // that the devices lie on
+  actors::EngineFactory start_engine;  // null: the devices of this process
+  // Told of the session that runs, so that it can be stopped; null when it ends.
+  std::function<void(actors::Session*)> on_session = [](actors::Session*) {};
+};
+
+// The mean loss in nats over up to `max_sequences` windows of the text, the same windows under any
+// layout. NaN where the text has none.
 absl::StatusOr<double> ValidationLoss(const Registries& registries, const JobModel& model,
                                       const Parameters& parameters, absl::Span<const uint8_t> text,
-                                      int64_t max_sequences, int64_t num_devices,
-                                      int64_t num_threads);
+                                      int64_t max_sequences, const ForwardLayout& layout);
 
 struct SampleOptions {
   int64_t num_bytes = 0;
   double temperature = 1;  // 0: the likeliest byte
   uint64_t seed = 0;
-  int64_t num_threads = 1;
 };
 
-// Bytes that continue `prompt`, whose last `context` bytes the model sees first.
+// Bytes that continue `prompt`, whose last `context` bytes the model sees first. A model that fits
+// one device, as its strategy splits the batch alone, runs on one of this process.
 // REQUIRES: the prompt has at least `context` bytes.
 absl::StatusOr<std::string> GenerateText(const Registries& registries, const JobModel& model,
                                          const Parameters& parameters, std::string_view prompt,
-                                         const SampleOptions& options);
+                                         const SampleOptions& options, const ForwardLayout& layout);
 
 // The byte that the uniform draw u in [0, 1) picks from softmax(logits / temperature), of the first
 // 256 logits (text is bytes, whatever the vocabulary). At temperature 0 the likeliest, the first of

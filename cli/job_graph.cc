@@ -190,11 +190,11 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
 
 absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, const JobModel& model,
                                                graph::ModelUse use, int64_t batch,
-                                               int64_t num_devices) {
+                                               const Strategy& strategy) {
   ASSIGN_OR_RETURN(graph::Graph graph,
                    graph::BuildModelGraph(registries.ops, *model.model, model.config, use, batch));
-  RETURN_IF_ERROR(planner::ApplyStrategy({num_devices, 1, 1}, 1, {}, graph));
-  RETURN_IF_ERROR(planner::AssignStages(1, graph));
+  RETURN_IF_ERROR(planner::ApplyStrategy(strategy, 1, model.model->tensor_splits, graph));
+  RETURN_IF_ERROR(planner::AssignStages(static_cast<int>(strategy.pp), graph));
   return graph;
 }
 

@@ -16,6 +16,7 @@
 #include "graph/models/model.h"
 #include "planner/compile.h"
 #include "planner/plan.h"
+#include "planner/strategy.h"
 
 namespace penstock::cli {
 
@@ -39,11 +40,11 @@ absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& j
 
 absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& job);
 
-// A graph of a model without its update, to be run on trained parameters: laid out over
-// `num_devices` along its batch, which they divide.
+// A graph of a model without its update, to be run on trained parameters, laid out by a strategy
+// whose dp divides the batch.
 absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, const JobModel& model,
                                                graph::ModelUse use, int64_t batch,
-                                               int64_t num_devices);
+                                               const planner::Strategy& strategy);
 
 struct CompileSettings {
   std::string policy;

@@ -70,7 +70,8 @@ class ProcessesTest : public ::testing::Test {
     stream.close();
     actors::ChildCommand command;
     command.arguments = {PENSTOCK_COMMAND, "run", PENSTOCK_SOURCE_DIR "/examples/gpt/demo.toml",
-                         "--procs",        "2",   "--json"};
+                         "--json"};
+    if (more.empty() || more[0] != "--procs") more.insert(more.begin(), {"--procs", "2"});
     for (const std::string& setting :
          {std::string("model.layers=1"), std::string("model.width=32"),
           std::string("model.context=16"), std::string("train.batch=4"),
@@ -194,6 +195,25 @@ TEST_F(ProcessesTest, ANodeThatIsKilledGivesTheStatus) {
   EXPECT_THAT(output_, HasSubstr(StrCat("(pid ", nodes[0], " on ")));
   EXPECT_THAT(output_, HasSubstr("was killed by signal 9 (Killed) in step"));
   EXPECT_TRUE(AreGone(nodes));
+}
+
+// Validation and sample run over the processes, by the layout of the training.
+TEST_F(ProcessesTest, TheTrainedModelIsTriedWhereItLies) {
+  std::vector<std::string> summaries;
+  for (const char* processes : {"1", "2"}) {
+    output_.clear();
+    Start({"--procs", processes, "--devices", "2", "--set", "train.steps=2", "--set",
+           "sample.bytes=8", "--set", "train.validation_sequences=3", "--set",
+           "parallel.strategy=\"tp=2\""});
+    ASSERT_EQ(AwaitEnd(), 0) << output_;
+    close(output_fd_);
+    const size_t begin = output_.find("\"validation_loss\"");
+    ASSERT_NE(begin, std::string::npos) << output_;
+    summaries.push_back(output_.substr(begin, output_.find("\"step_time_s\"", begin) - begin));
+    EXPECT_THAT(summaries.back(), HasSubstr("\"sample\""));
+  }
+  output_fd_ = -1;
+  EXPECT_EQ(summaries[0], summaries[1]);
 }
 
 class CoordinatorDeathTest : public ProcessesTest, public ::testing::WithParamInterface<int> {};

@@ -60,8 +60,8 @@ ModelOutputs BuildGpt(GraphBuilder& builder, const ModelConfig& config, ModelUse
   if (use != ModelUse::kPredict) {
     const ValueId losses =
         builder.Add("cross_entropy", {outputs.logits, outputs.labels}, {}, "losses");
-    outputs.loss =
-        builder.Add("reduce_mean", {losses}, {{"axes", AttrValue::Ints({0, 1})}}, "loss");
+    const Shape axes = use == ModelUse::kTrain ? Shape{0, 1} : Shape{1};
+    outputs.loss = builder.Add("reduce_mean", {losses}, {{"axes", AttrValue::Ints(axes)}}, "loss");
   }
   return outputs;
 }

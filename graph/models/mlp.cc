@@ -46,8 +46,11 @@ ModelOutputs BuildMlp(GraphBuilder& builder, const ModelConfig& config, ModelUse
                                      "last_label");
     const ValueId next =
         builder.Add("reshape", {last}, {{"shape", AttrValue::Ints({batch})}}, "next");
-    const ValueId losses = builder.Add("cross_entropy", {outputs.logits, next}, {}, "losses");
-    outputs.loss = builder.Add("reduce_mean", {losses}, {{"axes", AttrValue::Ints({0})}}, "loss");
+    outputs.loss = builder.Add("cross_entropy", {outputs.logits, next}, {}, "losses");
+    if (use == ModelUse::kTrain) {
+      outputs.loss =
+          builder.Add("reduce_mean", {outputs.loss}, {{"axes", AttrValue::Ints({0})}}, "loss");
+    }
   }
   return outputs;
 }

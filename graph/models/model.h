@@ -35,7 +35,7 @@ struct ModelConfig {
 // What a graph of the model is for.
 enum class ModelUse : uint8_t {
   kTrain,     // dropout, labels, loss
-  kEvaluate,  // labels and loss, no dropout
+  kEvaluate,  // labels and the loss of each sequence, no dropout
   kPredict,   // tokens to logits
 };
 
@@ -46,7 +46,8 @@ struct ModelOutputs {
   ValueId labels = kNoValue;  // none for kPredict
   ValueId logits = kNoValue;  // [batch, context, vocabulary], or [batch, vocabulary] where the
                               // model predicts only what follows the sequence
-  ValueId loss = kNoValue;    // scalar: mean over the batch in nats; none for kPredict
+  ValueId loss = kNoValue;    // in nats, the mean over the batch (kTrain) or of each sequence,
+                              // [batch] (kEvaluate); none for kPredict
 };
 
 // Tensor parallelism as data: parameters whose name matches `pattern` have their dimension `dim`

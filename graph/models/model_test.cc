@@ -55,7 +55,17 @@ TEST_F(ModelTest, EveryModelBuildsForEveryUse) {
         ASSERT_EQ(graph->returns().size(), 1);
         const TensorType& type = graph->value(graph->returns()[0].value).type;
         EXPECT_EQ(type.dtype, dtype);
-        EXPECT_EQ(type.shape.empty(), use != ModelUse::kPredict);
+        switch (use) {
+          case ModelUse::kTrain:
+            EXPECT_EQ(type.shape, Shape{});
+            break;
+          case ModelUse::kEvaluate:
+            EXPECT_EQ(type.shape, Shape{3});
+            break;
+          case ModelUse::kPredict:
+            EXPECT_EQ(type.shape.back(), config.vocabulary);
+            break;
+        }
       }
     }
   }
