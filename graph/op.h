@@ -41,8 +41,9 @@ struct Factor {
   Reduction reduction = Reduction::kSum;
 };
 
-// Factors of each dimension, major first. An empty list: the dimension follows no factor (it has
-// size 1, or is not split ever).
+// Factors of each dimension, major first; their sizes multiply to the extent, where a minor-most
+// one that needs replication may be rounded up (the keys in each of the parts of attention_parts).
+// An empty list: the dimension follows no factor (it has size 1, or is not split ever).
 using DimFactors = absl::InlinedVector<int, 2>;
 using TensorFactors = std::vector<DimFactors>;
 

@@ -47,11 +47,12 @@ std::optional<graph::FactorSplit> SplitFactor(const Graph& graph, const Node& no
       const auto axes = AxesOn(factor, execution.operands[o], rule.operands[o], rule);
       if (!axes.has_value()) continue;
       int64_t parts = 1;
+      bool in_space = false;
       for (const graph::AxisRef& axis : *axes) {
-        if (graph::IsTemporal(mesh, axis)) break;
+        in_space = in_space || !graph::IsTemporal(mesh, axis);
         parts *= axis.size;
       }
-      if (parts > 1) return graph::FactorSplit{factor, parts};
+      if (in_space && parts > 1) return graph::FactorSplit{factor, parts};
     }
   }
   return std::nullopt;

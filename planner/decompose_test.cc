@@ -150,6 +150,19 @@ graph g {
   EXPECT_THAT(Statements(both, "all_reduce"), SizeIs(1));
 }
 
+TEST_F(DecomposeTest, AFactorSplitInTimeAndSpaceIsNotGathered) {
+  const graph::Graph graph = Lower(R"(mesh m = [mb=2 temporal, tp=2]
+graph g {
+  %logits = input : f32[8, 32] @[_, mb.tp]
+  %labels = input : i64[8]
+  %rows = cross_entropy(%logits, %labels) : f32[8]
+  return %rows
+})");
+  EXPECT_THAT(Statements(graph, "cross_entropy"), IsEmpty());
+  EXPECT_THAT(Statements(graph, "all_gather"), IsEmpty());
+  EXPECT_THAT(Statements(graph, "gather_microbatches"), IsEmpty());
+}
+
 TEST_F(DecomposeTest, WithoutADecompositionTheOperandIsGathered) {
   const graph::Graph graph = Lower(R"(mesh m = [tp=2]
 graph g {

@@ -40,11 +40,14 @@ void Assign(const Mesh& mesh, const std::vector<AxisRef>& wanted, int factor, Fa
   }
 }
 
-// Micro-batches are of equal size.
-bool DividesInTime(const Mesh& mesh, absl::Span<const AxisRef> axes, int64_t extent) {
-  return std::all_of(axes.begin(), axes.end(), [&](const AxisRef& axis) {
-    return !graph::IsTemporal(mesh, axis) || extent % axis.size == 0;
-  });
+// Micro-batches of a dimension that is split into `major_parts` already are of equal size.
+bool DividesInTime(const Mesh& mesh, absl::Span<const AxisRef> axes, int64_t major_parts,
+                   int64_t extent) {
+  for (const AxisRef& axis : axes) {
+    major_parts *= axis.size;
+    if (graph::IsTemporal(mesh, axis) && extent % major_parts != 0) return false;
+  }
+  return true;
 }
 
 // Drops axes until every dimension of the tensor can express the split of its factors. `shape` is
@@ -55,19 +58,21 @@ bool TrimToLayout(const Mesh& mesh, const TensorFactors& dims, const Shape* shap
   for (size_t d = 0; d < dims.size(); ++d) {
     const DimFactors& dim = dims[d];
     bool major_used_up = true;
+    int64_t major_parts = 1;
     for (size_t i = 0; i < dim.size(); ++i) {
       std::vector<AxisRef>& axes = (*chosen)[dim[i]];
       const int64_t size = rule.factors[dim[i]].size;
       const bool has_minor = i + 1 < dim.size();
       const auto fits = [&] {
         return major_used_up && (!has_minor || size % Parts(axes) == 0) &&
-               (shape == nullptr || DividesInTime(mesh, axes, (*shape)[d]));
+               (shape == nullptr || DividesInTime(mesh, axes, major_parts, (*shape)[d]));
       };
       while (!axes.empty() && !fits()) {
         axes.pop_back();
         changed = true;
       }
       major_used_up = major_used_up && Parts(axes) == size;
+      major_parts *= Parts(axes);
     }
   }
   return changed;

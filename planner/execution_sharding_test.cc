@@ -134,6 +134,18 @@ graph g {
             "@[_, _] -> @[_]");
 }
 
+TEST_F(ExecutionShardingTest, MicrobatchesOfEveryOperandAreEqual) {
+  // The parts of 6 keys over x are 3 keys: no two micro-batches each.
+  EXPECT_EQ(Choose(R"(mesh m = [mb=2 temporal, x=2]
+graph g {
+  %q = input : f32[1, 1, 2, 4]
+  %k = input : f32[1, 1, 6, 4]
+  %o, %lse = attention_parts(%q, %k, %k) {parts=4} : f32[4, 1, 1, 2, 4] @[x.mb, _, _, _, _], f32[4, 1, 1, 2]
+  return %o
+})"),
+            "@[_, _, _, _], @[_, _, x, _], @[_, _, x, _] -> @[x, _, _, _, _], @[x, _, _, _]");
+}
+
 TEST_F(ExecutionShardingTest, ClosedShardingKeepsOnlyTheAxes) {
   const graph::Graph graph = MustParse(R"(mesh m = [a=2, b=2, c=2]
 graph g {

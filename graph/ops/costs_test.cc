@@ -316,6 +316,22 @@ bool DependsOnPlace(const Case& c, const ShardingRule& rule, int factor) {
          (rule.operands[0][2][0] == factor || rule.operands[1][2][0] == factor);
 }
 
+// Whether every dimension that follows the factor is a multiple of it.
+bool IsEven(const Case& c, const ShardingRule& rule, int factor) {
+  const auto is_even = [&](const TensorType& type, const TensorFactors& dims) {
+    for (size_t d = 0; d < dims.size(); ++d) {
+      for (int f : dims[d]) {
+        if (f == factor && type.shape[d] % rule.factors[factor].size != 0) return false;
+      }
+    }
+    return true;
+  };
+  bool all = true;
+  for (size_t i = 0; i < c.operands.size(); ++i) all &= is_even(c.operands[i], rule.operands[i]);
+  for (size_t i = 0; i < c.results.size(); ++i) all &= is_even(c.results[i], rule.results[i]);
+  return all;
+}
+
 class SplitCostTest : public ::testing::TestWithParam<testing::OpCase> {};
 
 TEST_P(SplitCostTest, PartsAddUpAndGrowInProportion) {
@@ -328,7 +344,7 @@ TEST_P(SplitCostTest, PartsAddUpAndGrowInProportion) {
     const Factor& factor = rule.factors[f];
     const bool is_splittable =
         factor.kind == FactorKind::kPassThrough || factor.kind == FactorKind::kReduction;
-    if (!is_splittable || factor.size < 2) continue;
+    if (!is_splittable || factor.size < 2 || !IsEven(whole, rule, f)) continue;
     SCOPED_TRACE(StrCat("factor ", f));
     const int64_t half = factor.size / 2;
     const auto cost_at = [&](int64_t size) { return CostOf(ops, Resized(whole, rule, f, size)); };

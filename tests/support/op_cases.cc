@@ -131,6 +131,7 @@ std::vector<OpCase> OpCases() {
       {"attention", {}, {F({2, 2, 3, 4}), F({2, 2, 5, 4}), F({2, 2, 5, 4})}},
       {"attention", {{"causal", true}}, {F({2, 2, 4, 2}), F({2, 2, 4, 2}), F({2, 2, 4, 2})}},
       {"attention_parts", {{"parts", 2}}, {F({2, 2, 3, 4}), F({2, 2, 8, 4}), F({2, 2, 8, 4})}},
+      {"attention_parts", {{"parts", 3}}, {F({1, 2, 3, 4}), F({1, 2, 7, 4}), F({1, 2, 7, 4})}},
       {"attention_parts",
        {{"causal", true}, {"parts", 4}},
        {F({2, 2, 3, 2}), F({2, 2, 4, 2}), F({2, 2, 4, 2})}},

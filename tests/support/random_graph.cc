@@ -680,7 +680,10 @@ void MakeAttention(Grower& g, std::string_view op) {
   const bool is_gradient = op == "attention_grad";
   if (op == "attention_parts") {
     causal.Set("parts", g.random().Between(1, 4));
-    g.Emit(g.Ops(op, {q, k, v}, causal, g.Bound(v) + 4, 2)[0]);
+    const Values parts = g.Ops(op, {q, k, v}, causal, g.Bound(v) + 4, 2);
+    g.Emit(parts[0]);
+    // The log-sum-exp of a part that a query does not see is -inf: told as its exponential.
+    if (g.random().Chance(0.5)) g.Emit(g.Op("exp", {parts[1]}, {}, 1e3));
     return;
   }
   const Values results = g.Ops("attention", {q, k, v}, causal, g.Bound(v) + 4,
