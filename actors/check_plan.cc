@@ -426,7 +426,8 @@ absl::Status CheckStates(const Plan& plan) {
 // All but whether every fetch is complete.
 absl::Status CheckParts(const Plan& plan) {
   if (plan.devices.empty() || plan.devices.size() > kMaxDevices) {
-    return Bad(plan.devices.size(), " devices");
+    return Bad(plan.name, " is laid out over ", plan.devices.size(), " devices: 1 to ", kMaxDevices,
+               " are possible");
   }
   if (plan.num_microbatches == 0 || plan.num_microbatches > planner::kMaxMicrobatches) {
     return Bad(plan.num_microbatches, " micro-batches a step");

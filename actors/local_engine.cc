@@ -16,9 +16,11 @@ absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_
     const uint64_t needed = plan.devices[d].arena_bytes;
     const uint64_t available = limit - std::min(*used, limit);
     if (needed > available) {
-      return absl::ResourceExhaustedError(
-          StrCat("the plan does not fit: device ", d, " needs ", needed, " bytes, available are ",
-                 available, " of the ", limit, " bytes that it shares with the devices before it"));
+      const std::string shared =
+          *used == 0 ? std::string() : StrCat(", what the devices before it leave of ", limit);
+      return absl::ResourceExhaustedError(StrCat("the plan does not fit: device ", d, " needs ",
+                                                 needed, " bytes, available are ", available,
+                                                 " bytes", shared));
     }
     *used += needed;
   }
@@ -100,7 +102,13 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   if (options_.create_device != nullptr) {
     ASSIGN_OR_RETURN(devices_[index], options_.create_device(device_index));
   } else {
-    devices_[index] = CreateCpuDevice(std::max(options_.threads_per_device, 1));
+    const int num_threads = std::max(options_.threads_per_device, 1);
+    devices_[index] = CreateCpuDevice(num_threads);
+    if (const int got = devices_[index]->thread_pool()->size(); got < num_threads) {
+      return absl::ResourceExhaustedError(StrCat("device ", device_index, " needs ", num_threads,
+                                                 " threads; the system gives ", got,
+                                                 " and no more"));
+    }
   }
   Device& device = *devices_[index];
   ASSIGN_OR_RETURN(arenas_[index],

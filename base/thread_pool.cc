@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <algorithm>
+#include <system_error>
 
 #include "base/shape.h"
 
@@ -20,7 +21,11 @@ inline void Pause() {
 
 ThreadPool::ThreadPool(int num_threads) {
   workers_.reserve(num_threads - 1);
-  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
+  try {
+    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
+  } catch (const std::system_error&) {
+    // size() tells.
+  }
 }
 
 ThreadPool::~ThreadPool() {

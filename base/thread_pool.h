@@ -20,7 +20,7 @@ namespace penstock {
 
 class ThreadPool {
  public:
-  // REQUIRES: num_threads >= 1.
+  // Fewer where the system gives no more: size() tells. REQUIRES: num_threads >= 1.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -234,7 +234,7 @@ void AddEvalCommand(CLI::App& app, const Environment& environment, Action* actio
       ->check(CLI::PositiveNumber);
   command->add_option("--procs", options->processes, "Processes (1)")->check(CLI::PositiveNumber);
   command->add_option("--threads", options->threads, "Threads a device (1)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1024));
   command->add_option("--seed", options->seed, "Of drawn inputs and random operators (1)");
   command->add_flag("--json", options->is_json,
                     "Print {\"results\": [{name, shape, dtype, sum, abs_max}]}");

@@ -69,6 +69,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::string output;
   std::string strategy;
+  std::string cluster;
   std::vector<std::string> dumps;  // PASS=FILE
   bool has_explanation = false;
   bool is_json = false;
@@ -91,7 +92,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   const int64_t begin_ns = clock.NowNs();
   ASSIGN_OR_RETURN(const auto dumps, ParseDumps(environment.registries.ops, options.dumps));
   RETURN_IF_ERROR(CheckWritable(options.output));
-  ASSIGN_OR_RETURN(Job job, ReadJob(options.job, options.overrides));
+  ASSIGN_OR_RETURN(Job job, ReadJob(options.job, options.overrides, options.cluster));
   if (!options.strategy.empty()) {
     job.parallel.strategy = options.strategy;
     job.locations["parallel.strategy"] = StrCat("--strategy ", options.strategy);
@@ -150,6 +151,8 @@ void AddPlanCommand(CLI::App& app, const Environment& environment, Action* actio
   command->add_option("-o,--output", options->output, "Write the plan to this file");
   command->add_option("--strategy", options->strategy,
                       "auto, or axis sizes such as dp=2,tp=2,pp=1, over the job's");
+  command->add_option("--cluster", options->cluster,
+                      "A file (.toml) with a section [cluster], over the job's");
   command
       ->add_option("--dump", options->dumps,
                    StrCat("PASS=FILE: write the graph as it is after a pass, in the text format; "

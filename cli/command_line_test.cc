@@ -229,7 +229,7 @@ TEST_F(CommandLineTest, APlanThatDoesNotFitNamesDeviceNeedAndRoom) {
       Call({"run", Path("job.toml"), "--set", "model.width=65536", "--set", "model.layers=8"});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err,
-              ::testing::ContainsRegex("device 0 needs [0-9]+ bytes, available are [0-9]+ of the"));
+              ::testing::ContainsRegex("device 0 needs [0-9]+ bytes, available are [0-9]+ bytes"));
 }
 
 TEST_F(CommandLineTest, WhatCannotBeWrittenIsSaidBeforeTraining) {
@@ -286,6 +286,15 @@ TEST_F(CommandLineTest, OneIsNotSeveral) {
   const Outcome devices =
       Call({"run", Path("job.toml"), "--set", "parallel.strategy=\"dp=1\"", "--devices", "2"});
   EXPECT_THAT(devices.err, HasSubstr("needs 1 device;"));
+}
+
+TEST_F(CommandLineTest, ResultsThatCannotBeWrittenAreAnError) {
+  std::ofstream full("/dev/full");
+  std::ostringstream err;
+  const Registries registries = BuiltinRegistries();
+  const std::vector<std::string> arguments = {"list", "ops"};
+  EXPECT_EQ(RunCommandLine({registries, full, err}, arguments), 1);
+  EXPECT_THAT(err.str(), HasSubstr("could not be written to standard output"));
 }
 
 TEST_F(CommandLineTest, ListsNames) {
@@ -462,6 +471,23 @@ TEST_F(CommandLineTest, APlanFileRunsLikeItsJob) {
   ASSERT_EQ(by_plan.size(), lines.size());
   for (int i = 0; i < 3; ++i) EXPECT_EQ(by_plan[i]["loss"], lines[i]["loss"]);
   EXPECT_EQ(by_plan.back()["summary"]["strategy"], "dp=2,tp=1,pp=1");
+}
+
+TEST_F(CommandLineTest, AClusterFileGoesOverTheJobs) {
+  const std::string cluster = Write("cluster.toml", "[cluster]\ndevices = 4\n");
+  Outcome outcome = Call({"plan", Path("job.toml"), "--cluster", cluster, "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["devices"], 4);
+  outcome = Call(
+      {"plan", Path("job.toml"), "--cluster", cluster, "--set", "cluster.devices=2", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["devices"], 2);
+
+  Write("cluster.toml", "[train]\nsteps = 4\n");
+  outcome = Call({"plan", Path("job.toml"), "--cluster", cluster});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("cluster.toml:1:2: unexpected section 'train'; this file "
+                                     "holds [cluster] alone"));
 }
 
 TEST_F(CommandLineTest, ReportHoldsPredictedBesideMeasured) {

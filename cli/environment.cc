@@ -109,7 +109,10 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
     // Prints the help that was asked for, or the message.
     return app.exit(error, environment.out, environment.err) == 0 ? 0 : 2;
   }
-  const absl::Status status = action();
+  absl::Status status = action();
+  if (status.ok() && !environment.out.flush()) {
+    status = absl::UnavailableError("the results could not be written to standard output");
+  }
   if (!status.ok()) {
     environment.err << "penstock: " << ToStd(status.message()) << std::endl;
   }

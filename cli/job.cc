@@ -372,18 +372,26 @@ absl::Status CheckModelKeys(const Job& job) {
   return absl::OkStatus();
 }
 
-}  // namespace
+// A TOML text whose tables set a job's keys. With `section` it holds that one alone.
+struct JobText {
+  std::string_view text;
+  std::string_view file;
+  std::string folder;
+  std::string_view section = "";
+};
 
-absl::StatusOr<Job> ParseJob(std::string_view text, std::string_view file, std::string_view folder,
-                             absl::Span<const std::string> overrides) {
-  ASSIGN_OR_RETURN(const toml::value root, ParseToml(text, std::string(file), true));
-  Job job;
+absl::Status SetKeys(const JobText& source, Job& job) {
+  const std::string_view file = source.file;
+  ASSIGN_OR_RETURN(const toml::value root, ParseToml(source.text, std::string(file), true));
   for (const auto& [section, table] : root.as_table()) {
-    if (!IsSection(section)) {
-      std::string message =
-          StrCat("unknown ", table.is_table() ? "section" : "key", " '", section, "'");
+    const bool is_expected = source.section.empty() || section == source.section;
+    if (!IsSection(section) || !is_expected) {
+      std::string message = StrCat(is_expected ? "unknown " : "unexpected ",
+                                   table.is_table() ? "section" : "key", " '", section, "'");
       const std::string nearest = table.is_table() ? graph::NearestName(section, Sections()) : "";
-      if (!nearest.empty()) {
+      if (!is_expected) {
+        StrAppend(&message, "; this file holds [", source.section, "] alone");
+      } else if (!nearest.empty()) {
         StrAppend(&message, "; did you mean '", nearest, "'?");
       } else if (!table.is_table()) {
         message = UnknownKey(section);
@@ -400,9 +408,16 @@ absl::StatusOr<Job> ParseJob(std::string_view text, std::string_view file, std::
         return absl::InvalidArgumentError(
             StrCat(PlaceOfKey(file, key, value), ": ", UnknownKey(name)));
       }
-      RETURN_IF_ERROR(SetKey(name, value, std::string(folder), PlaceOfValue(file, value), job));
+      RETURN_IF_ERROR(SetKey(name, value, source.folder, PlaceOfValue(file, value), job));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Job> MakeJob(absl::Span<const JobText> sources,
+                            absl::Span<const std::string> overrides) {
+  Job job;
+  for (const JobText& source : sources) RETURN_IF_ERROR(SetKeys(source, job));
   for (const std::string& assignment : overrides) {
     RETURN_IF_ERROR(ApplyOverride(assignment, job));
   }
@@ -410,9 +425,26 @@ absl::StatusOr<Job> ParseJob(std::string_view text, std::string_view file, std::
   return job;
 }
 
-absl::StatusOr<Job> ReadJob(const std::string& path, absl::Span<const std::string> overrides) {
+}  // namespace
+
+absl::StatusOr<Job> ParseJob(std::string_view text, std::string_view file, std::string_view folder,
+                             absl::Span<const std::string> overrides) {
+  return MakeJob({{text, file, std::string(folder)}}, overrides);
+}
+
+absl::StatusOr<Job> ReadJob(const std::string& path, absl::Span<const std::string> overrides,
+                            const std::string& cluster) {
+  const auto folder_of = [](const std::string& file) {
+    return std::filesystem::path(file).parent_path().string();
+  };
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJobBytes));
-  return ParseJob(text, path, std::filesystem::path(path).parent_path().string(), overrides);
+  std::vector<JobText> sources = {{text, path, folder_of(path)}};
+  std::string cluster_text;
+  if (!cluster.empty()) {
+    ASSIGN_OR_RETURN(cluster_text, ReadTextFile(cluster, kMaxJobBytes));
+    sources.push_back({cluster_text, cluster, folder_of(cluster), "cluster"});
+  }
+  return MakeJob(sources, overrides);
 }
 
 absl::Status ApplyOverride(std::string_view assignment, Job& job) {

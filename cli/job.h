@@ -74,7 +74,9 @@ struct Job {
 // `file` names the text in errors; relative paths in the job count from `folder`.
 absl::StatusOr<Job> ParseJob(std::string_view text, std::string_view file, std::string_view folder,
                              absl::Span<const std::string> overrides);
-absl::StatusOr<Job> ReadJob(const std::string& path, absl::Span<const std::string> overrides);
+// `cluster` is a file that holds [cluster] alone, whose keys go over the job's; empty: none.
+absl::StatusOr<Job> ReadJob(const std::string& path, absl::Span<const std::string> overrides,
+                            const std::string& cluster = "");
 
 // Applies "key=value" in TOML syntax; relative paths in it count from the working folder.
 absl::Status ApplyOverride(std::string_view assignment, Job& job);

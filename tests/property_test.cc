@@ -46,6 +46,7 @@ using graph::NodeId;
 constexpr int kShards = 12;
 constexpr int kDefaultCases = 2400;
 constexpr int kMinOccurrences = 20;
+constexpr double kLeastScale = 0.02;
 constexpr int kProcessShards = 3;
 constexpr int kEveryForProcesses = 5;  // of the cases; odd, so that there are cases of any kind
 constexpr uint32_t kMaxProcesses = 4;
@@ -109,13 +110,14 @@ std::optional<std::string> ExactDifference(const Tensor& got, const Tensor& want
   return std::nullopt;
 }
 
-// What differs, in words; floats may differ by `tolerance` times the largest magnitude.
+// What differs, in words; floats may differ by `tolerance` times the largest magnitude, or of
+// smaller ones by what rounding leaves of terms that cancel.
 std::optional<std::string> Difference(const Tensor& got, const Tensor& want, double tolerance) {
   if (got.type() != want.type()) {
     return StrCat("is ", ToString(got.type()), " instead of ", ToString(want.type()));
   }
   if (!IsFloat(want.dtype())) return ExactDifference(got, want);
-  double scale = 1;
+  double scale = kLeastScale;
   for (int64_t i = 0; i < want.num_elements(); ++i) {
     scale = std::max(scale, std::abs(Element(want, i)));
   }
