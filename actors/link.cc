@@ -108,6 +108,7 @@ class Linker {
         }
         ASSIGN_OR_RETURN(std::unique_ptr<kernels::Kernel> kernel,
                          def->create(spec, *target_.device));
+        if (def->prepare != nullptr) def->prepare(spec);
         shared.kernel = kernel.get();
         out_.kernels.push_back(std::move(kernel));
       } catch (const std::exception& error) {

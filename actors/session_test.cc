@@ -303,6 +303,28 @@ TEST_F(SessionTest, DeviceInsideAKernelIsNamed) {
               HasSubstr("device 0: does not answer; is in actor 'h0.slow'"));
 }
 
+TEST_F(SessionTest, KernelsArePreparedAsTheyAreLoaded) {
+  std::atomic<bool> is_entered = false;
+  std::atomic<bool> is_open = true;
+  std::atomic<int> num_prepared = 0;
+  kernels::KernelDef def;
+  def.create = [&](const kernels::KernelSpec&,
+                   Device&) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
+    return std::make_unique<GateKernel>(&is_entered, &is_open);
+  };
+  def.prepare = [&](const kernels::KernelSpec& spec) { num_prepared += spec.op == "gate" ? 1 : 0; };
+  ASSERT_TRUE(kernels_.Add("gate", def).ok());
+  EnginePlanBuilder b;
+  b.AddDevice();
+  const uint32_t x = b.AddRegister(0);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  b.AddKernel(0, "h0.slow", "gate", {}, {x});
+  auto session = Start(b.Build());
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ(num_prepared, 1);
+  EXPECT_FALSE(is_entered);
+}
+
 // Chooses micro-batch 0 for ever.
 class StubbornPolicy : public planner::Policy {
  public:

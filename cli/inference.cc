@@ -139,6 +139,7 @@ absl::StatusOr<std::string> GenerateText(const Registries& registries, const Job
   ForwardLayout used = layout;
   if (layout.strategy.tp * layout.strategy.pp == 1) {
     used.strategy = {};
+    used.num_hosts = 1;
     used.start_engine = nullptr;
   }
   // Every part of the batch has the same window.

@@ -63,15 +63,14 @@ bool IsAlive(int pid) { return kill(pid, 0) == 0 || errno != ESRCH; }
 // A job that trains for ever over two processes.
 class ProcessesTest : public ::testing::Test {
  protected:
-  void Start(std::vector<std::string> more = {}) {
+  void Start(const std::vector<std::string>& more = {}, const char* processes = "2") {
     const std::string text = folder_.Path("text.txt");
     std::ofstream stream(text);
     for (int i = 0; i < 4000; ++i) stream << "the quick brown fox " << i * i << "\n";
     stream.close();
     actors::ChildCommand command;
-    command.arguments = {PENSTOCK_COMMAND, "run", PENSTOCK_SOURCE_DIR "/examples/gpt/demo.toml",
-                         "--json"};
-    if (more.empty() || more[0] != "--procs") more.insert(more.begin(), {"--procs", "2"});
+    command.arguments = {PENSTOCK_COMMAND, "run",     PENSTOCK_SOURCE_DIR "/examples/gpt/demo.toml",
+                         "--procs",        processes, "--json"};
     for (const std::string& setting :
          {std::string("model.layers=1"), std::string("model.width=32"),
           std::string("model.context=16"), std::string("train.batch=4"),
@@ -202,9 +201,9 @@ TEST_F(ProcessesTest, TheTrainedModelIsTriedWhereItLies) {
   std::vector<std::string> summaries;
   for (const char* processes : {"1", "2"}) {
     output_.clear();
-    Start({"--procs", processes, "--devices", "2", "--set", "train.steps=2", "--set",
-           "sample.bytes=8", "--set", "train.validation_sequences=3", "--set",
-           "parallel.strategy=\"tp=2\""});
+    Start({"--devices", "2", "--set", "train.steps=2", "--set", "sample.bytes=8", "--set",
+           "train.validation_sequences=3", "--set", "parallel.strategy=\"tp=2\""},
+          processes);
     ASSERT_EQ(AwaitEnd(), 0) << output_;
     close(output_fd_);
     const size_t begin = output_.find("\"validation_loss\"");

@@ -53,6 +53,9 @@ struct KernelDef {
   // An error (kUnimplemented) for dtypes the kernel does not have.
   std::function<absl::StatusOr<std::unique_ptr<Kernel>>(const KernelSpec&, Device&)> create =
       nullptr;
+  // What has to be done before the first run and takes long, such as compiling code. The engine
+  // calls it as it loads; a kernel made on trial goes without. Null: nothing.
+  std::function<void(const KernelSpec&)> prepare = nullptr;
   // Whether output 0 may be the same memory as input i (elementwise kernels): checked by the memory
   // planner. Null: never.
   std::function<bool(const KernelSpec&, int input)> can_alias = nullptr;

@@ -41,9 +41,7 @@ class AttentionOp : public Op {
     if (gradients.empty()) return builder.status();
     return gradients;
   }
-  std::vector<int> DecomposableFactors(const OpContext& context) const override {
-    return {Rule(context).operands[1][2][0]};
-  }
+  std::vector<int> DecomposableFactors(const OpContext&) const override { return {kAttentionKeys}; }
   Values Decompose(GraphBuilder& builder, const Node& node,
                    const FactorSplit& split) const override {
     Attributes attributes = node.attributes;

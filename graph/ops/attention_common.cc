@@ -6,8 +6,8 @@ namespace penstock::graph::ops {
 namespace {
 
 // Keys that a query sees, on average. With causal, query i of s sees t - s + 1 + i of t keys. A
-// tile does not say which queries or keys it holds: it is taken for the slowest, the last queries
-// and the first keys.
+// tile does not say which queries or keys it holds: where one of the two is split it is taken for
+// the slowest, the last queries or the first keys.
 double KeysSeen(const Attributes& attributes, int64_t queries, int64_t keys) {
   const auto s = static_cast<double>(queries);
   const auto t = static_cast<double>(keys);
@@ -50,7 +50,7 @@ AttentionFactors AddAttentionFactors(ShardingRule& rule, const OpContext& contex
   const DimFactors b = {rule.AddFactor(q[0])};
   const DimFactors h = {rule.AddFactor(q[1])};
   const DimFactors s = {rule.AddFactor(q[2], query_kind)};
-  const DimFactors t = {rule.AddFactor(context.operands[1].shape[2], key_kind)};
+  const DimFactors t = {rule.AddFactor(context.operands[1].shape[2], key_kind)};  // kAttentionKeys
   const DimFactors d = {rule.AddFactor(q[3], FactorKind::kNeedReplication)};
   return {.query = {b, h, s, d}, .key = {b, h, t, d}, .lse = {b, h, s}};
 }

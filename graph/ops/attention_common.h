@@ -18,6 +18,9 @@ absl::Status CheckLogSumExp(const OpContext& context, int operand, const TensorT
 // lse[b, h, s] of q.
 TensorType LogSumExpOf(const TensorType& q);
 
+// The factor t.
+inline constexpr int kAttentionKeys = 3;
+
 struct AttentionFactors {
   TensorFactors query;  // q, o and their gradients
   TensorFactors key;    // k, v and their gradients
@@ -38,7 +41,7 @@ absl::Status CheckQkvOperand(const OpContext& context);
 TensorType QkvOutput(const OpContext& context);
 TensorType QkvLogSumExp(const OpContext& context);
 
-// The factor of the sequence.
+// The factor s.
 inline constexpr int kQkvSequence = 1;
 
 struct QkvFactors {
@@ -52,8 +55,7 @@ QkvFactors AddQkvFactors(ShardingRule& rule, const OpContext& context);
 
 double QkvFlops(const OpContext& context, double flops_a_key);
 
-// --- From one layout to the other
-// -----------------------------------------------------------------
+// --- From one layout to the other ---------------------------------------------------------------
 
 // q, k and v as [b, h, s, d].
 struct SeparateHeads {

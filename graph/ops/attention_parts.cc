@@ -28,8 +28,8 @@ class AttentionPartsOp : public Op {
   }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckAttentionOperands(context));
-    if (NumParts(context) < 1)
-      return Invalid("parts should be at least 1, not ", NumParts(context));
+    const int64_t parts = NumParts(context);
+    if (parts < 1) return Invalid("parts should be at least 1, not ", parts);
     const TensorType& q = context.operands[0];
     return std::vector<TensorType>{InParts(context, q), InParts(context, LogSumExpOf(q))};
   }
@@ -39,14 +39,11 @@ class AttentionPartsOp : public Op {
         AddAttentionFactors(rule, context, FactorKind::kPassThrough, FactorKind::kNeedReplication);
     const int64_t parts = NumParts(context);
     const int part = rule.AddFactor(parts);
-    const int key = f.key[2][0];
-    rule.factors[key].size = (context.operands[1].shape[2] + parts - 1) / parts;
-    f.key[2] = {part, key};
-    f.query.insert(f.query.begin(), {part});
-    f.lse.insert(f.lse.begin(), {part});
-    rule.results = {f.query, f.lse};
-    f.query.erase(f.query.begin());
+    rule.factors[kAttentionKeys].size = (context.operands[1].shape[2] + parts - 1) / parts;
+    f.key[2] = {part, kAttentionKeys};
     rule.operands = {f.query, f.key, f.key};
+    rule.results = {f.query, f.lse};
+    for (TensorFactors& result : rule.results) result.insert(result.begin(), {part});
     return rule;
   }
   OpCost Cost(const OpContext& context) const override {

@@ -4,9 +4,9 @@ namespace penstock::kernels {
 namespace {
 
 template <typename T>
-class Attention : public AttentionCpuKernel {
+class Attention : public CpuKernel {
  public:
-  using AttentionCpuKernel::AttentionCpuKernel;
+  using CpuKernel::CpuKernel;
 
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = SeparateShape(spec_, args.microbatch);
@@ -19,16 +19,12 @@ class Attention : public AttentionCpuKernel {
   }
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
-  return AttentionBytes(spec, [&]<typename T>(std::type_identity<T>) {
-    return AttentionWorkspaceBytes<T>(SeparateShape(spec, 0), num_threads);
-  });
-}
-
 }  // namespace
 
 KernelDef AttentionKernel() {
-  return {.workspace_bytes = WorkspaceBytes, .create = CreateKernel<Attention, Floats>};
+  return {.workspace_bytes = SeparateForwardBytes,
+          .create = CreateKernel<Attention, Floats>,
+          .prepare = PrepareAttention};
 }
 
 }  // namespace penstock::kernels

@@ -4,9 +4,9 @@ namespace penstock::kernels {
 namespace {
 
 template <typename T>
-class AttentionGrad : public AttentionCpuKernel {
+class AttentionGrad : public CpuKernel {
  public:
-  using AttentionCpuKernel::AttentionCpuKernel;
+  using CpuKernel::CpuKernel;
 
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = SeparateShape(spec_, args.microbatch);
@@ -35,7 +35,9 @@ size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
 }  // namespace
 
 KernelDef AttentionGradKernel() {
-  return {.workspace_bytes = WorkspaceBytes, .create = CreateKernel<AttentionGrad, Floats>};
+  return {.workspace_bytes = WorkspaceBytes,
+          .create = CreateKernel<AttentionGrad, Floats>,
+          .prepare = PrepareAttention};
 }
 
 }  // namespace penstock::kernels

@@ -1,7 +1,7 @@
-// The base of the attention kernels, and the shapes and strides of their operands: [b, h, s, d]
-// heads, and the packed [b, s, 3, h, d] of qkv_attention with its result [b, s, h, d].
+// What the attention kernels share: the shapes and strides of their operands, [b, h, s, d] heads
+// and the packed [b, s, 3, h, d] of qkv_attention with its result [b, s, h, d].
 //
-// Thread rule: as cpu_kernel.h.
+// Thread rule: pure functions, but for PrepareAttention, which any thread may call.
 
 #ifndef PENSTOCK_KERNELS_CPU_ATTENTION_LAYOUT_H_
 #define PENSTOCK_KERNELS_CPU_ATTENTION_LAYOUT_H_
@@ -13,13 +13,6 @@
 #include "kernels/cpu/gemm.h"
 
 namespace penstock::kernels {
-
-class AttentionCpuKernel : public CpuKernel {
- public:
-  AttentionCpuKernel(const KernelSpec& spec, Device& device) : CpuKernel(spec, device) {
-    PrepareGemm(MainDType(spec));
-  }
-};
 
 // Query i (global) sees keys j <= i + (t - s) with the global extents s and t.
 inline int64_t CausalOffset(const TileDesc& queries, int query_dim, const TileDesc& keys,
@@ -79,6 +72,16 @@ size_t AttentionBytes(const KernelSpec& spec, F workspace) {
   }).IgnoreError();
   return num_bytes;
 }
+
+// Of attention and attention_parts, which goes through its parts one after the other.
+inline size_t SeparateForwardBytes(const KernelSpec& spec, int num_threads) {
+  return AttentionBytes(spec, [&]<typename T>(std::type_identity<T>) {
+    return AttentionWorkspaceBytes<T>(SeparateShape(spec, 0), num_threads);
+  });
+}
+
+// KernelDef::prepare.
+inline void PrepareAttention(const KernelSpec& spec) { PrepareGemm(MainDType(spec)); }
 
 }  // namespace penstock::kernels
 

@@ -8,9 +8,9 @@ namespace {
 
 // The parts of one tile, one after the other.
 template <typename T>
-class AttentionParts : public AttentionCpuKernel {
+class AttentionParts : public CpuKernel {
  public:
-  using AttentionCpuKernel::AttentionCpuKernel;
+  using CpuKernel::CpuKernel;
 
   absl::Status Run(const KernelArgs& args) override {
     const TileDesc& k = spec_.inputs[1];
@@ -43,16 +43,12 @@ class AttentionParts : public AttentionCpuKernel {
   }
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
-  return AttentionBytes(spec, [&]<typename T>(std::type_identity<T>) {
-    return AttentionWorkspaceBytes<T>(SeparateShape(spec, 0), num_threads);
-  });
-}
-
 }  // namespace
 
 KernelDef AttentionPartsKernel() {
-  return {.workspace_bytes = WorkspaceBytes, .create = CreateKernel<AttentionParts, Floats>};
+  return {.workspace_bytes = SeparateForwardBytes,
+          .create = CreateKernel<AttentionParts, Floats>,
+          .prepare = PrepareAttention};
 }
 
 }  // namespace penstock::kernels

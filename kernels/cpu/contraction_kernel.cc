@@ -10,9 +10,7 @@ template <typename T>
 class ContractionKernel : public CpuKernel {
  public:
   ContractionKernel(const KernelSpec& spec, Device& device, const Contraction* contraction)
-      : CpuKernel(spec, device), contraction_(*contraction) {
-    PrepareGemm(MainDType(spec));
-  }
+      : CpuKernel(spec, device), contraction_(*contraction) {}
 
   absl::Status Run(const KernelArgs& args) override {
     const T* b = args.inputs.size() > 1 ? Input<T>(args, 1) : &kOne;
@@ -48,6 +46,7 @@ KernelDef ContractionDef(IndicesOf indices_of) {
             const Contraction contraction(indices);
             return CreateKernel<ContractionKernel, Numbers>(spec, device, &contraction);
           },
+          .prepare = [](const KernelSpec& spec) { PrepareGemm(MainDType(spec)); },
           .supports_accumulate = true};
 }
 

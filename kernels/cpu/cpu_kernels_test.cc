@@ -428,11 +428,14 @@ void AddContractions(std::vector<KernelCase>* cases) {
   cases->back().reference = [](Reference& r) {
     r.Loop("MKN", [&] { r.Out(0) += r.In(0) * r.In(1); });
   };
-  cases->push_back(
-      matmul("KM", "NK", "MN", true, true, {{'M', 110}, {'K', 130}, {'N', 170}}, {DType::kF32}));
-  cases->back().reference = [](Reference& r) {
-    r.Loop("MKN", [&] { r.Out(0) += r.In(0) * r.In(1); });
-  };
+  // Longer than what oneDNN is given at once of a transposed operand.
+  for (const bool transpose_b : {false, true}) {
+    cases->push_back(matmul("KM", transpose_b ? "NK" : "KN", "MN", true, transpose_b,
+                            {{'M', 110}, {'K', 300}, {'N', 170}}, {DType::kF32}));
+    cases->back().reference = [](Reference& r) {
+      r.Loop("MKN", [&] { r.Out(0) += r.In(0) * r.In(1); });
+    };
+  }
 
   // The products of a transformer and of their gradients.
   cases->push_back(Einsum("bsd", "dchk", "bschk"));

@@ -31,8 +31,8 @@ struct StridedMatrix {
 template <typename T>
 size_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k);
 
-// What a kernel of this dtype calls when it is made, so that no step waits for a compiler: for f32
-// it takes some 30 ms, once a process.
+// For KernelDef::prepare, so that no step waits for a compiler: for f32 it takes some 30 ms, once a
+// process.
 void PrepareGemm(DType dtype);
 
 // c[m, n] = a[m, k] b[k, n], plus c when `accumulate`. Integers wrap.

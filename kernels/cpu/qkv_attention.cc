@@ -4,9 +4,9 @@ namespace penstock::kernels {
 namespace {
 
 template <typename T>
-class QkvAttention : public AttentionCpuKernel {
+class QkvAttention : public CpuKernel {
  public:
-  using AttentionCpuKernel::AttentionCpuKernel;
+  using CpuKernel::CpuKernel;
 
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = PackedShape(spec_, args.microbatch);
@@ -27,7 +27,9 @@ size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
 }  // namespace
 
 KernelDef QkvAttentionKernel() {
-  return {.workspace_bytes = WorkspaceBytes, .create = CreateKernel<QkvAttention, Floats>};
+  return {.workspace_bytes = WorkspaceBytes,
+          .create = CreateKernel<QkvAttention, Floats>,
+          .prepare = PrepareAttention};
 }
 
 }  // namespace penstock::kernels

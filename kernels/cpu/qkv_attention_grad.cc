@@ -4,9 +4,9 @@ namespace penstock::kernels {
 namespace {
 
 template <typename T>
-class QkvAttentionGrad : public AttentionCpuKernel {
+class QkvAttentionGrad : public CpuKernel {
  public:
-  using AttentionCpuKernel::AttentionCpuKernel;
+  using CpuKernel::CpuKernel;
 
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = PackedShape(spec_, args.microbatch);
@@ -36,7 +36,9 @@ size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
 }  // namespace
 
 KernelDef QkvAttentionGradKernel() {
-  return {.workspace_bytes = WorkspaceBytes, .create = CreateKernel<QkvAttentionGrad, Floats>};
+  return {.workspace_bytes = WorkspaceBytes,
+          .create = CreateKernel<QkvAttentionGrad, Floats>,
+          .prepare = PrepareAttention};
 }
 
 }  // namespace penstock::kernels
