@@ -205,7 +205,7 @@ TEST_F(GradientsTest, SayWhatIsWrong) {
   EXPECT_EQ(Error(R"(graph g {
                        %w = parameter : f32[2, 4]
                        %l = parameter : i64[2]
-                       %c, %e = cross_entropy(%w, %l) : f32[2], f32[2]
+                       %c, %d, %e = cross_entropy(%w, %l) : f32[2], f32[2], f32[2]
                        %s = sum_squares(%e) : f32[]
                        return %s
                      })"),
