@@ -1,12 +1,15 @@
 // adamw(w, g, m, v, step i64[], lr f[], scale f[]) {beta1=0.9, beta2=0.999, epsilon=1e-8,
 // weight_decay=0} -> w', m', v': one step of Adam with decoupled weight decay (Loshchilov & Hutter,
-// arXiv:1711.05101). g is multiplied by scale first; step counts from 1.
+// arXiv:1711.05101). g is multiplied by scale first; step counts from 1. g, m and v have the
+// type of w; lr and scale are f32, f64 or of w's element type.
 
 #include "base/status_macros.h"
 #include "graph/ops/common.h"
 
 namespace penstock::graph::ops {
 namespace {
+
+constexpr std::string_view kNames[] = {"w", "g", "m", "v", "step", "lr", "scale"};
 
 class AdamwOp : public Op {
  public:
@@ -20,15 +23,11 @@ class AdamwOp : public Op {
   }
   int num_results(const OpContext&) const override { return 3; }
   InferredTypes InferTypes(const OpContext& context) const override {
-    for (int i : {0, 1, 2, 3, 5, 6}) RETURN_IF_ERROR(CheckFloat(context, i));
-    for (int i : {1, 2, 3}) {
-      RETURN_IF_ERROR(
-          CheckOperandShape(context, i, context.operands[0].shape, "that of the parameter"));
-    }
-    for (int i : {4, 5, 6}) RETURN_IF_ERROR(CheckRank(context, i, 0));
-    if (context.operands[4].dtype != DType::kI64) {
-      return Invalid("the step ", Describe(context, 4), " should be i64[]");
-    }
+    RETURN_IF_ERROR(CheckFloat(context, 0));
+    for (int i : {1, 2, 3}) RETURN_IF_ERROR(CheckSameType(context, i, 0, kNames));
+    RETURN_IF_ERROR(
+        CheckOperandType(context, 4, {DType::kI64, {}}, "the number of the step", kNames));
+    for (int i : {5, 6}) RETURN_IF_ERROR(CheckFloatScalar(context, i, 0, kNames));
     return std::vector<TensorType>{context.operands[0], context.operands[2], context.operands[3]};
   }
   ShardingRule Rule(const OpContext& context) const override {

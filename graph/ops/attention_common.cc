@@ -36,8 +36,7 @@ absl::Status CheckAttentionOperands(const OpContext& context) {
 }
 
 absl::Status CheckLogSumExp(const OpContext& context, int operand, const TensorType& expected) {
-  if (context.operands[operand] == expected) return absl::OkStatus();
-  return Invalid("the log-sum-exp ", Describe(context, operand), " should be ", ToString(expected));
+  return CheckOperandType(context, operand, expected, "the log-sum-exp of operand 0");
 }
 
 TensorType LogSumExpOf(const TensorType& q) {

@@ -18,8 +18,9 @@ class BiasAddOp : public Op {
     RETURN_IF_ERROR(CheckSameDType(context, 1, 0));
     const Shape& x = context.operands[0].shape;
     const size_t rank = std::clamp<size_t>(context.operands[1].shape.size(), 1, x.size());
-    RETURN_IF_ERROR(CheckOperandShape(context, 1, Shape(x.end() - rank, x.end()),
-                                      rank == 1 ? "the last dimension" : "the last dimensions"));
+    RETURN_IF_ERROR(CheckOperandShape(
+        context, 1, Shape(x.end() - rank, x.end()),
+        rank == 1 ? "the last dimension of operand 0" : "the last dimensions of operand 0"));
     return std::vector<TensorType>{context.operands[0]};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -15,8 +15,8 @@ class BiasGeluOp : public Op {
     RETURN_IF_ERROR(CheckFloat(context, 0));
     RETURN_IF_ERROR(CheckMinRank(context, 0, 1));
     RETURN_IF_ERROR(CheckSameDType(context, 1, 0));
-    RETURN_IF_ERROR(
-        CheckOperandShape(context, 1, {context.operands[0].shape.back()}, "the last dimension"));
+    RETURN_IF_ERROR(CheckOperandShape(context, 1, {context.operands[0].shape.back()},
+                                      "the last dimension of operand 0"));
     RETURN_IF_ERROR(CheckApproximate(context.attributes));
     return std::vector<TensorType>{context.operands[0]};
   }

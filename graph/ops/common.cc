@@ -9,6 +9,11 @@ std::string Describe(const OpContext& context, int operand) {
   return StrCat("operand ", operand, " ", ToString(context.operands[operand]));
 }
 
+std::string NameOperand(int operand, OperandNames names) {
+  if (operand >= static_cast<int>(names.size())) return StrCat("operand ", operand);
+  return StrCat("operand ", operand, " (", names[operand], ")");
+}
+
 absl::Status CheckFloat(const OpContext& context, int operand) {
   if (IsFloat(context.operands[operand].dtype)) return absl::OkStatus();
   return Invalid("needs a float type, ", Describe(context, operand), " is none");
@@ -50,9 +55,28 @@ absl::Status CheckOperandShape(const OpContext& context, int operand,
                  ", ", what);
 }
 
-absl::Status CheckSameType(const OpContext& context, int operand, int other) {
-  if (context.operands[operand] == context.operands[other]) return absl::OkStatus();
-  return Invalid(Describe(context, operand), " should have the type of ", Describe(context, other));
+absl::Status CheckOperandType(const OpContext& context, int operand, const TensorType& expected,
+                              std::string_view what, OperandNames names) {
+  if (context.operands[operand] == expected) return absl::OkStatus();
+  return Invalid(NameOperand(operand, names), " is ", ToString(context.operands[operand]),
+                 "; expected ", ToString(expected), ", ", what);
+}
+
+absl::Status CheckSameType(const OpContext& context, int operand, int other, OperandNames names) {
+  return CheckOperandType(context, operand, context.operands[other],
+                          StrCat("the type of ", NameOperand(other, names)), names);
+}
+
+absl::Status CheckFloatScalar(const OpContext& context, int operand, int other,
+                              OperandNames names) {
+  const TensorType& type = context.operands[operand];
+  const DType dtype = context.operands[other].dtype;
+  const bool is_read = type.dtype == DType::kF32 || type.dtype == DType::kF64 ||
+                       (IsFloat(dtype) && type.dtype == dtype);
+  if (is_read && type.shape.empty()) return absl::OkStatus();
+  std::string expected = "f32[] or f64[]";
+  if (ByteSize(dtype) == 2) expected = StrCat("f32[], f64[] or ", Name(dtype), "[]");
+  return Invalid(NameOperand(operand, names), " is ", ToString(type), "; expected ", expected);
 }
 
 absl::StatusOr<int> NormalizeAxis(int64_t axis, int rank) {
@@ -60,6 +84,14 @@ absl::StatusOr<int> NormalizeAxis(int64_t axis, int rank) {
     return Invalid("axis ", axis, " is outside a tensor of rank ", rank);
   }
   return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+absl::StatusOr<int> NormalizeOperandAxis(const OpContext& context, int64_t axis) {
+  const int rank = static_cast<int>(context.operands[0].shape.size());
+  if (axis < -rank || axis >= rank) {
+    return Invalid("axis ", axis, " is outside ", Describe(context, 0), " of rank ", rank);
+  }
+  return NormalizeAxis(axis, rank);
 }
 
 int AxisOf(const Attributes& attributes, int64_t fallback, int rank) {

@@ -36,8 +36,14 @@ absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(StrCat(parts...));
 }
 
+// What an operator calls its operands, for messages; empty: numbers alone.
+using OperandNames = absl::Span<const std::string_view>;
+
 // "operand 1 f32[12, 4]".
 std::string Describe(const OpContext& context, int operand);
+
+// "operand 1", or "operand 1 (g)" if it has a name.
+std::string NameOperand(int operand, OperandNames names = {});
 
 // The dtype of the operand is a float; an integer; one of those; the same as that of operand
 // `other`.
@@ -53,11 +59,24 @@ absl::Status CheckRank(const OpContext& context, int operand, int rank);
 absl::Status CheckOperandShape(const OpContext& context, int operand,
                                absl::Span<const int64_t> shape, std::string_view what);
 
+// The operand has exactly this type; `what` says where the type comes from.
+absl::Status CheckOperandType(const OpContext& context, int operand, const TensorType& expected,
+                              std::string_view what, OperandNames names = {});
+
 // The operand has the type of operand `other`.
-absl::Status CheckSameType(const OpContext& context, int operand, int other);
+absl::Status CheckSameType(const OpContext& context, int operand, int other,
+                           OperandNames names = {});
+
+// The operand is a float scalar that kernels convert to the dtype of operand `other`: f32, f64 or
+// that dtype.
+absl::Status CheckFloatScalar(const OpContext& context, int operand, int other,
+                              OperandNames names = {});
 
 // The axis counted from the front; negative ones count from the back.
 absl::StatusOr<int> NormalizeAxis(int64_t axis, int rank);
+
+// The same for an axis of operand 0, which the error names.
+absl::StatusOr<int> NormalizeOperandAxis(const OpContext& context, int64_t axis);
 
 // As NormalizeAxis, for an attribute that was checked when the node was built.
 int AxisOf(const Attributes& attributes, int64_t fallback, int rank);

@@ -16,8 +16,8 @@ class ConcatOp : public Op {
   }
   InferredTypes InferTypes(const OpContext& context) const override {
     TensorType type = context.operands[0];
-    ASSIGN_OR_RETURN(const int axis, NormalizeAxis(context.attributes.GetInt("axis", 0),
-                                                   static_cast<int>(type.shape.size())));
+    ASSIGN_OR_RETURN(const int axis,
+                     NormalizeOperandAxis(context, context.attributes.GetInt("axis", 0)));
     for (int i = 1; i < static_cast<int>(context.operands.size()); ++i) {
       RETURN_IF_ERROR(CheckSameDType(context, i, 0));
       Shape expected = context.operands[0].shape;
@@ -27,6 +27,7 @@ class ConcatOp : public Op {
       RETURN_IF_ERROR(
           CheckOperandShape(context, i, expected, StrCat("that of operand 0 but for axis ", axis)));
       type.shape[axis] += expected[axis];
+      RETURN_IF_ERROR(CheckShape(type.shape));  // before the sum overflows
     }
     return std::vector<TensorType>{type};
   }

@@ -1,5 +1,5 @@
-// cross_entropy_grad(logits[..., v], labels, lse, dloss[...]) -> dlogits = dloss (e^(logits - lse)
-// - [label]), elementwise over v.
+// cross_entropy_grad(logits[..., v], labels, max, log_sum, dloss[...]) -> dlogits = dloss
+// (e^(logits - max - log_sum) - [label]), elementwise over v.
 
 #include "base/status_macros.h"
 #include "graph/ops/common.h"
@@ -10,25 +10,27 @@ namespace {
 class CrossEntropyGradOp : public Op {
  public:
   std::string_view name() const override { return "cross_entropy_grad"; }
-  int min_operands() const override { return 4; }
+  int min_operands() const override { return 5; }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckFloat(context, 0));
     RETURN_IF_ERROR(CheckMinRank(context, 0, 1));
     RETURN_IF_ERROR(CheckInteger(context, 1));
-    RETURN_IF_ERROR(CheckSameDType(context, 3, 0));
+    RETURN_IF_ERROR(CheckSameDType(context, 4, 0));
     const TensorType& logits = context.operands[0];
-    const TensorType lse{StatisticsDType(logits.dtype), WithoutLast(logits.shape)};
-    for (int i : {1, 2, 3}) {
-      RETURN_IF_ERROR(CheckOperandShape(context, i, lse.shape, "one entry a row of operand 0"));
+    const TensorType statistics{StatisticsDType(logits.dtype), WithoutLast(logits.shape)};
+    for (int i : {1, 4}) {
+      RETURN_IF_ERROR(
+          CheckOperandShape(context, i, statistics.shape, "one entry a row of operand 0"));
     }
-    if (context.operands[2] != lse) {
-      return Invalid(Describe(context, 2), " should be ", ToString(lse));
-    }
+    RETURN_IF_ERROR(
+        CheckOperandType(context, 2, statistics, "the largest logit of each row of operand 0"));
+    RETURN_IF_ERROR(
+        CheckOperandType(context, 3, statistics, "the log of the sum of each row of operand 0"));
     return std::vector<TensorType>{logits};
   }
   ShardingRule Rule(const OpContext& context) const override {
     ShardingRule rule = LastDimensionRule(context, FactorKind::kPassThrough);
-    rule.linear = {{3}};
+    rule.linear = {{4}};
     return rule;
   }
   OpCost Cost(const OpContext& context) const override {

@@ -19,9 +19,8 @@ class DynamicSliceOp : public Op {
     TensorType type = context.operands[0];
     const int64_t rank = static_cast<int64_t>(type.shape.size());
     const TensorType start{DType::kI64, {rank}};
-    if (context.operands[1] != start) {
-      return Invalid("the start ", Describe(context, 1), " should be ", ToString(start));
-    }
+    RETURN_IF_ERROR(
+        CheckOperandType(context, 1, start, "where each dimension of operand 0 starts"));
     const Shape sizes = context.attributes.GetInts("sizes");
     for (int64_t i = 0; i < rank; ++i) {
       if (sizes[i] < 0 || sizes[i] > type.shape[i]) {

@@ -1,6 +1,9 @@
 // dynamic_update_slice(x, update, start i64[rank]): x with the window at `start`, which is clamped
 // so that the window fits, replaced by `update`. A dimension replaced whole is pass-through.
 
+#include <algorithm>
+#include <functional>
+
 #include "base/status_macros.h"
 #include "graph/ops/common.h"
 
@@ -14,15 +17,15 @@ class DynamicUpdateSliceOp : public Op {
   InferredTypes InferTypes(const OpContext& context) const override {
     const TensorType& x = context.operands[0];
     RETURN_IF_ERROR(CheckSameDType(context, 1, 0));
-    RETURN_IF_ERROR(CheckRank(context, 1, static_cast<int>(x.shape.size())));
     const TensorType start{DType::kI64, {static_cast<int64_t>(x.shape.size())}};
-    if (context.operands[2] != start) {
-      return Invalid("the start ", Describe(context, 2), " should be ", ToString(start));
-    }
-    for (size_t i = 0; i < x.shape.size(); ++i) {
-      if (context.operands[1].shape[i] > x.shape[i]) {
-        return Invalid("the update ", Describe(context, 1), " does not fit ", Describe(context, 0));
-      }
+    RETURN_IF_ERROR(
+        CheckOperandType(context, 2, start, "where each dimension of operand 0 starts"));
+    const Shape& update = context.operands[1].shape;
+    const bool fits =
+        update.size() == x.shape.size() &&
+        std::equal(update.begin(), update.end(), x.shape.begin(), std::less_equal<>());
+    if (!fits) {
+      return Invalid("the update ", Describe(context, 1), " does not fit ", Describe(context, 0));
     }
     return std::vector<TensorType>{x};
   }

@@ -16,10 +16,8 @@ absl::Status CheckFeatureVector(const OpContext& context, int operand, int x) {
 }
 
 absl::Status CheckStatistics(const OpContext& context, int operand, int x) {
-  const TensorType expected = StatisticsOf(context.operands[x]);
-  if (context.operands[operand] == expected) return absl::OkStatus();
-  return Invalid(Describe(context, operand), " should be ", ToString(expected),
-                 ", a statistic of each row of operand ", x);
+  return CheckOperandType(context, operand, StatisticsOf(context.operands[x]),
+                          StrCat("a statistic of each row of operand ", x));
 }
 
 TensorType FeaturesOf(const TensorType& x) { return {x.dtype, {x.shape.back()}}; }

@@ -14,11 +14,9 @@ class QkvAttentionGradOp : public Op {
   std::vector<AttrSpec> attributes() const override { return {{"causal", Kind::kBool}}; }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckQkvOperand(context));
-    const TensorType output = QkvOutput(context);
     for (int i : {1, 3}) {
-      RETURN_IF_ERROR(CheckSameDType(context, i, 0));
-      RETURN_IF_ERROR(
-          CheckOperandShape(context, i, output.shape, "that of the attention's result"));
+      RETURN_IF_ERROR(CheckOperandType(context, i, QkvOutput(context),
+                                       "the type of the attention of operand 0"));
     }
     RETURN_IF_ERROR(CheckLogSumExp(context, 2, QkvLogSumExp(context)));
     return std::vector<TensorType>{context.operands[0]};

@@ -21,7 +21,7 @@ class ReductionOp : public Op {
     const int rank = static_cast<int>(x.shape.size());
     std::vector<bool> is_reduced(rank);
     for (int64_t given : context.attributes.GetInts("axes")) {
-      ASSIGN_OR_RETURN(const int axis, NormalizeAxis(given, rank));
+      ASSIGN_OR_RETURN(const int axis, NormalizeOperandAxis(context, given));
       if (is_reduced[axis]) return Invalid("axis ", axis, " is given twice");
       is_reduced[axis] = true;
     }

@@ -1,12 +1,14 @@
 // sgd(w, g, lr f[], scale f[][, buffer]) {momentum=0, weight_decay=0, nesterov=false} -> w'[,
 // buffer']: one step of gradient descent; g is multiplied by scale first. Momentum needs the
-// buffer.
+// buffer. g and the buffer have the type of w; lr and scale are f32, f64 or of w's element type.
 
 #include "base/status_macros.h"
 #include "graph/ops/common.h"
 
 namespace penstock::graph::ops {
 namespace {
+
+constexpr std::string_view kNames[] = {"w", "g", "lr", "scale", "buffer"};
 
 class SgdOp : public Op {
  public:
@@ -21,20 +23,16 @@ class SgdOp : public Op {
     return context.operands.size() == 5 ? 2 : 1;
   }
   InferredTypes InferTypes(const OpContext& context) const override {
-    for (int i = 0; i < static_cast<int>(context.operands.size()); ++i) {
-      RETURN_IF_ERROR(CheckFloat(context, i));
-    }
-    RETURN_IF_ERROR(
-        CheckOperandShape(context, 1, context.operands[0].shape, "that of the parameter"));
-    for (int i : {2, 3}) RETURN_IF_ERROR(CheckRank(context, i, 0));
+    RETURN_IF_ERROR(CheckFloat(context, 0));
+    RETURN_IF_ERROR(CheckSameType(context, 1, 0, kNames));
+    for (int i : {2, 3}) RETURN_IF_ERROR(CheckFloatScalar(context, i, 0, kNames));
     if (context.operands.size() == 4) {
       if (context.attributes.GetDouble("momentum", 0) != 0) {
         return Invalid("momentum needs a buffer as operand 4");
       }
       return std::vector<TensorType>{context.operands[0]};
     }
-    RETURN_IF_ERROR(
-        CheckOperandShape(context, 4, context.operands[0].shape, "that of the parameter"));
+    RETURN_IF_ERROR(CheckSameType(context, 4, 0, kNames));
     return std::vector<TensorType>{context.operands[0], context.operands[4]};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -38,7 +38,8 @@ class SliceOp : public Op {
                        " of ", Describe(context, 0));
       }
       if (stride[i] < 1) return Invalid("stride ", stride[i], " of dimension ", i, " is below 1");
-      type.shape[i] = (limit[i] - start[i] + stride[i] - 1) / stride[i];
+      const int64_t length = limit[i] - start[i];
+      type.shape[i] = length > 0 ? (length - 1) / stride[i] + 1 : 0;
     }
     return std::vector<TensorType>{type};
   }

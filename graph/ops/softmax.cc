@@ -20,8 +20,7 @@ class SoftmaxOp : public Op {
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckFloat(context, 0));
     ASSIGN_OR_RETURN([[maybe_unused]] const int axis,
-                     NormalizeAxis(context.attributes.GetInt("axis", -1),
-                                   static_cast<int>(context.operands[0].shape.size())));
+                     NormalizeOperandAxis(context, context.attributes.GetInt("axis", -1)));
     return std::vector<TensorType>{context.operands[0]};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -19,8 +19,8 @@ class SplitOp : public Op {
   }
   InferredTypes InferTypes(const OpContext& context) const override {
     TensorType type = context.operands[0];
-    ASSIGN_OR_RETURN(const int axis, NormalizeAxis(context.attributes.GetInt("axis", 0),
-                                                   static_cast<int>(type.shape.size())));
+    ASSIGN_OR_RETURN(const int axis,
+                     NormalizeOperandAxis(context, context.attributes.GetInt("axis", 0)));
     constexpr int64_t kMaxParts = 1 << 16;
     const int64_t parts = context.attributes.GetInt("parts", 1);
     if (parts < 1 || parts > kMaxParts || type.shape[axis] % parts != 0) {

@@ -716,11 +716,11 @@ void MakeCrossEntropy(Grower& g, std::string_view op) {
   const ValueId labels = g.Indices(Leading(g.ShapeOf(logits)), g.ShapeOf(logits).back());
   const bool is_gradient = op == "cross_entropy_grad";
   const Values results = g.Ops("cross_entropy", {logits, labels}, {}, 2 * g.Bound(logits) + 3,
-                               is_gradient || g.random().Chance(0.3) ? 2 : 1);
+                               is_gradient || g.random().Chance(0.3) ? 3 : 1);
   g.Emit(results[0]);
   if (!is_gradient) return;
   const ValueId dloss = g.Float(g.ShapeOf(results[0]));
-  g.Emit(g.Op(op, {logits, labels, results[1], dloss}, {}, 2 * g.Bound(dloss)));
+  g.Emit(g.Op(op, {logits, labels, results[1], results[2], dloss}, {}, 2 * g.Bound(dloss)));
 }
 
 void MakeDropout(Grower& g, std::string_view op) {
