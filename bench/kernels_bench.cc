@@ -144,19 +144,50 @@ void RegisterRows(int64_t tokens, int64_t width) {
   Register(name("layer_norm_grad"), "layer_norm_grad", {}, {x, x, vector, column, column}, {x});
   Register(name("layer_norm_weight_grad"), "layer_norm_weight_grad", {}, {x, x, column, column},
            {vector, vector});
-  Register(name("reduce_sum"), "reduce_sum", {{"axes", graph::AttrValue::Ints({0})}}, {x},
-           {vector});
+  Register(name("rms_norm"), "rms_norm", {}, {x, vector}, {x, column});
+  Register(name("rms_norm_grad"), "rms_norm_grad", {}, {x, x, vector, column}, {x});
+  Register(name("rms_norm_weight_grad"), "rms_norm_weight_grad", {}, {x, x, column}, {vector});
+  const auto axes = [](const Shape& values) {
+    return graph::Attributes{{"axes", graph::AttrValue::Ints(values)}};
+  };
+  Register(name("reduce_sum_columns"), "reduce_sum", axes({0}), {x}, {vector});
+  Register(name("reduce_sum_rows"), "reduce_sum", axes({1}), {x}, {column});
+  Register(name("reduce_sum_all"), "reduce_sum", axes({0, 1}), {x}, {scalar});
+  const TileDesc heads = Whole({16, tokens / 16, 4, width / 4});
+  Register(name("reduce_sum_middle"), "reduce_sum", axes({1}), {heads},
+           {Whole({16, 4, width / 4})});
+  Register(name("reduce_sum_alternate"), "reduce_sum", axes({0, 2}), {heads},
+           {Whole({tokens / 16, width / 4})});
+  Register(name("embedding_grad"), "embedding_grad", {{"rows", tokens}},
+           {x, Whole({tokens}, DType::kI64)}, {Whole({tokens, width})});
   Register(name("transpose"), "transpose", {{"permutation", graph::AttrValue::Ints({1, 0})}}, {x},
            {Whole({width, tokens})});
   Register(name("dropout"), "dropout", {{"rate", 0.1}, {"stream", 1}}, {x}, {x});
   Register(name("softmax"), "softmax", {}, {x}, {x});
+  Register(name("softmax_grad"), "softmax_grad", {}, {x, x}, {x});
+  Register(name("softmax_columns"), "softmax", {{"axis", 0}}, {x}, {x});
+  Register(name("softmax_grad_columns"), "softmax_grad", {{"axis", 0}}, {x, x}, {x});
   Register(name("cross_entropy"), "cross_entropy", {}, {x, Whole({tokens}, DType::kI64)},
-           {column, column});
+           {column, column, column});
+  Register(name("cross_entropy_grad"), "cross_entropy_grad", {},
+           {x, Whole({tokens}, DType::kI64), column, column, column}, {x});
+  Register(name("sum_exp"), "sum_exp", {}, {x, column}, {column});
   Register(name("sum_squares"), "sum_squares", {}, {hidden}, {scalar});
   const TileDesc weights = Whole({12 * width, width});
   Register(name("adamw"), "adamw", {{"weight_decay", 0.1}},
            {weights, weights, weights, weights, count, scalar, scalar},
            {weights, weights, weights});
+}
+
+// Many rows of few columns: bias gradients of a convolution's channels, long vectors.
+void RegisterNarrow() {
+  const graph::Attributes first = {{"axes", graph::AttrValue::Ints({0})}};
+  for (int64_t width : {3, 16, 40}) {
+    const int64_t rows = (1 << 20) / width;
+    Register(fmt::format("reduce_sum_columns/{}x{}", rows, width), "reduce_sum", first,
+             {Whole({rows, width})}, {Whole({width})});
+  }
+  Register("reduce_sum/1048576", "reduce_sum", first, {Whole({1 << 20})}, {Whole({})});
 }
 
 }  // namespace
@@ -167,6 +198,7 @@ void RegisterKernelBenchmarks() {
     RegisterProducts(tokens, width);
     RegisterRows(tokens, width);
   }
+  RegisterNarrow();
   RegisterAttention(16, 128, 8, 32);
   RegisterAttention(16, 128, 12, 64);
   RegisterAttention(2, 1024, 12, 64);

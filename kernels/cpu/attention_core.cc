@@ -5,13 +5,17 @@
 #include <limits>
 
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/rows.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
 
 constexpr int64_t kQueryBlock = 64;
 constexpr int64_t kKeyBlock = 128;
+
+// Keys, or queries, whose part of a result is added up in T before it goes to double.
+constexpr int64_t kSumTerms = 1024;
+static_assert(kSumTerms % kKeyBlock == 0 && kSumTerms % kQueryBlock == 0);
 
 // Multiplications below which a second thread does not pay.
 constexpr int64_t kMinTaskWork = int64_t{1} << 17;
@@ -29,20 +33,45 @@ size_t BlockGemmBytes(int64_t width) {
                    GemmWorkspaceBytes<T>(kKeyBlock, width, kQueryBlock)});
 }
 
+// The sums in double of a block of queries; none where the keys are few.
+size_t CarryBytes(const AttentionShape& shape) {
+  if (shape.keys <= kSumTerms) return 0;
+  return Align(kQueryBlock * shape.width * sizeof(double));
+}
+
+// The sums in double of one head's dq; none where the keys are few.
+size_t DqCarryBytes(const AttentionShape& shape) {
+  if (shape.keys <= kSumTerms) return 0;
+  return Align(shape.queries * shape.width * sizeof(double));
+}
+
+// The sums in double of a block of keys' dk, and as many of its dv; none where the queries are few.
+size_t KeyCarryBytes(const AttentionShape& shape) {
+  if (shape.queries <= kSumTerms) return 0;
+  return Align(kKeyBlock * shape.width * sizeof(double));
+}
+
 template <typename T>
 size_t ForwardThreadBytes(const AttentionShape& shape) {
-  return kScoreBytes<T> + 2 * Align(kQueryBlock * sizeof(T)) + BlockGemmBytes<T>(shape.width);
+  return kScoreBytes<T> + Align(kQueryBlock * sizeof(T)) + Align(kQueryBlock * sizeof(double)) +
+         CarryBytes(shape) + BlockGemmBytes<T>(shape.width);
 }
 
 template <typename T>
 size_t BackwardThreadBytes(const AttentionShape& shape) {
-  return 2 * kScoreBytes<T> + Align(shape.queries * sizeof(T)) + BlockGemmBytes<T>(shape.width);
+  return 2 * kScoreBytes<T> + Align(shape.queries * sizeof(T)) + DqCarryBytes(shape) +
+         2 * KeyCarryBytes(shape) + BlockGemmBytes<T>(shape.width);
 }
 
 // Keys that the tile's query `query` sees.
 int64_t VisibleKeys(const AttentionShape& shape, int64_t query) {
   if (!shape.is_causal) return shape.keys;
   return std::clamp<int64_t>(query + shape.causal_offset + 1, 0, shape.keys);
+}
+
+// The first query that sees a key from `key` on; `queries` for none.
+int64_t FirstQuery(const AttentionShape& shape, int64_t key) {
+  return shape.is_causal ? std::clamp<int64_t>(key - shape.causal_offset, 0, shape.queries) : 0;
 }
 
 // Rows of scores are read and written in whole vectors, for which a block has room; what a row does
@@ -114,6 +143,27 @@ void ScaleRow(T* row, int64_t count, T factor) {
       count, [&](auto x) { return x * f; }, row, row);
 }
 
+// carry[rows, width] += x[rows, width], which becomes 0.
+template <typename T>
+void MoveToCarry(int64_t rows, int64_t width, T* x, int64_t stride, double* carry) {
+  for (int64_t i = 0; i < rows; ++i) {
+    T* row = x + i * stride;
+    double* to = carry + i * width;
+    for (int64_t d = 0; d < width; ++d) to[d] += row[d];
+    std::fill_n(row, width, T{});
+  }
+}
+
+// x[rows, width] = carry[rows, width] + x.
+template <typename T>
+void AddCarry(int64_t rows, int64_t width, const double* carry, T* x, int64_t stride) {
+  for (int64_t i = 0; i < rows; ++i) {
+    T* row = x + i * stride;
+    const double* from = carry + i * width;
+    for (int64_t d = 0; d < width; ++d) row[d] = static_cast<T>(from[d] + row[d]);
+  }
+}
+
 // scores[rows, columns] = x y', x and y being `rows` and `columns` rows of `width`.
 template <typename T>
 void Scores(int64_t rows, int64_t columns, int64_t width, const T* x, int64_t x_stride, const T* y,
@@ -130,12 +180,16 @@ void ForwardBlock(const AttentionShape& shape, int64_t b, int64_t h, int64_t fir
   const int64_t rows = std::min(kQueryBlock, shape.queries - first);
   T* scores = reinterpret_cast<T*>(workspace);
   T* max = reinterpret_cast<T*>(workspace + kScoreBytes<T>);
-  T* sum = reinterpret_cast<T*>(workspace + kScoreBytes<T> + Align(kQueryBlock * sizeof(T)));
-  char* scratch = workspace + kScoreBytes<T> + 2 * Align(kQueryBlock * sizeof(T));
+  double* sum =
+      reinterpret_cast<double*>(workspace + kScoreBytes<T> + Align(kQueryBlock * sizeof(T)));
+  double* carry = sum + Align(kQueryBlock * sizeof(double)) / sizeof(double);
+  char* scratch = reinterpret_cast<char*>(carry) + CarryBytes(shape);
+  bool has_carry = false;
+  bool accumulates = false;
   const T scale = 1 / std::sqrt(static_cast<T>(shape.width));
   T* out = o.At(b, h, first);
   std::fill(max, max + rows, -std::numeric_limits<T>::infinity());
-  std::fill(sum, sum + rows, T{});
+  std::fill(sum, sum + rows, 0.0);
 
   const int64_t last_key = VisibleKeys(shape, first + rows - 1);
   for (int64_t key = 0; key < last_key; key += kKeyBlock) {
@@ -151,41 +205,62 @@ void ForwardBlock(const AttentionShape& shape, int64_t b, int64_t h, int64_t fir
         const T correction = std::exp(max[i] - new_max);
         sum[i] *= correction;
         ScaleRow(out + i * o.strides.row, shape.width, correction);
+        if (has_carry) {
+          ScaleRow(carry + i * shape.width, shape.width, static_cast<double>(correction));
+        }
       }
       sum[i] += row_sum;
       max[i] = new_max;
     }
     Gemm<T>(rows, shape.width, columns, {scores, kKeyBlock, 1}, {v.At(b, h, key), v.strides.row, 1},
-            {out, o.strides.row, 1}, /*accumulate=*/key > 0, scratch);
+            {out, o.strides.row, 1}, accumulates, scratch);
+    accumulates = (key + kKeyBlock) % kSumTerms != 0 || key + kKeyBlock >= last_key;
+    if (accumulates) continue;
+    for (int64_t i = 0; i < rows; ++i) {
+      const T* row = out + i * o.strides.row;
+      double* to = carry + i * shape.width;
+      for (int64_t d = 0; d < shape.width; ++d) to[d] = has_carry ? to[d] + row[d] : row[d];
+    }
+    has_carry = true;
   }
+  if (has_carry) AddCarry(rows, shape.width, carry, out, o.strides.row);
   for (int64_t i = 0; i < rows; ++i) {
     T* row = out + i * o.strides.row;
     if (sum[i] > 0 || sum[i] != sum[i]) {
-      ScaleRow(row, shape.width, 1 / sum[i]);
+      ScaleRow(row, shape.width, static_cast<T>(1 / sum[i]));
     } else {
       std::fill(row, row + shape.width, T{});
     }
   }
   if (lse == nullptr) return;
   T* to = lse + (b * shape.heads + h) * shape.queries + first;
-  for (int64_t i = 0; i < rows; ++i) to[i] = max[i] + std::log(sum[i]);
+  for (int64_t i = 0; i < rows; ++i) {
+    to[i] = static_cast<T>(max[i] + std::log(sum[i]));
+  }
 }
 
 // Gradients of one head. Recomputes p = exp(scale q k' - lse) tile by tile; with
 // delta = rowsum(do o) (Dao 2022, section B.4):
 //   dv = p' do,  ds = scale p (do v' - delta),  dq = ds k,  dk = ds' q.
+// Each result is added up in T over kSumTerms keys or queries, and those sums in double.
 template <typename T>
 void BackwardHead(const AttentionShape& shape, int64_t b, int64_t h,
                   const AttentionGradOperands<T>& x, char* workspace) {
   T* scores = reinterpret_cast<T*>(workspace);
   T* d_scores = reinterpret_cast<T*>(workspace + kScoreBytes<T>);
   T* delta = reinterpret_cast<T*>(workspace + 2 * kScoreBytes<T>);
-  char* scratch = workspace + 2 * kScoreBytes<T> + Align(shape.queries * sizeof(T));
+  double* dq_carry =
+      reinterpret_cast<double*>(workspace + 2 * kScoreBytes<T> + Align(shape.queries * sizeof(T)));
+  double* dk_carry = dq_carry + DqCarryBytes(shape) / sizeof(double);
+  double* dv_carry = dk_carry + KeyCarryBytes(shape) / sizeof(double);
+  char* scratch = reinterpret_cast<char*>(dv_carry) + KeyCarryBytes(shape);
+  const bool carries_dq = DqCarryBytes(shape) > 0;
+  if (carries_dq) std::fill_n(dq_carry, shape.queries * shape.width, 0.0);
   const T* lse = x.lse + (b * shape.heads + h) * shape.queries;
   const T scale = 1 / std::sqrt(static_cast<T>(shape.width));
   for (int64_t i = 0; i < shape.queries; ++i) {
-    delta[i] = SumOf<T>(
-        shape.width, [](auto d, auto y) { return d * y; }, x.d_o.At(b, h, i), x.o.At(b, h, i));
+    delta[i] = static_cast<T>(SumOf<T>(
+        shape.width, [](auto d, auto y) { return d * y; }, x.d_o.At(b, h, i), x.o.At(b, h, i)));
     std::fill_n(x.dq.At(b, h, i), shape.width, T{});
   }
 
@@ -195,9 +270,12 @@ void BackwardHead(const AttentionShape& shape, int64_t b, int64_t h,
       std::fill_n(x.dk.At(b, h, key + j), shape.width, T{});
       std::fill_n(x.dv.At(b, h, key + j), shape.width, T{});
     }
-    // The first query that sees the block's first key.
-    const int64_t first_query =
-        shape.is_causal ? std::clamp<int64_t>(key - shape.causal_offset, 0, shape.queries) : 0;
+    const int64_t first_query = FirstQuery(shape, key);
+    const bool carries_keys = shape.queries - first_query > kSumTerms;
+    if (carries_keys) {
+      std::fill_n(dk_carry, block_keys * shape.width, 0.0);
+      std::fill_n(dv_carry, block_keys * shape.width, 0.0);
+    }
     for (int64_t query = first_query; query < shape.queries; query += kQueryBlock) {
       const int64_t rows = std::min(kQueryBlock, shape.queries - query);
       const int64_t columns = std::min(block_keys, VisibleKeys(shape, query + rows - 1) - key);
@@ -221,7 +299,24 @@ void BackwardHead(const AttentionShape& shape, int64_t b, int64_t h,
               /*accumulate=*/true, scratch);
       Gemm<T>(rows, shape.width, columns, {d_scores, kKeyBlock, 1}, {k, x.k.strides.row, 1},
               {x.dq.At(b, h, query), x.dq.strides.row, 1}, /*accumulate=*/true, scratch);
+      if (carries_keys && (query - first_query + kQueryBlock) % kSumTerms == 0) {
+        MoveToCarry(block_keys, shape.width, x.dk.At(b, h, key), x.dk.strides.row, dk_carry);
+        MoveToCarry(block_keys, shape.width, x.dv.At(b, h, key), x.dv.strides.row, dv_carry);
+      }
     }
+    if (carries_keys) {
+      AddCarry(block_keys, shape.width, dk_carry, x.dk.At(b, h, key), x.dk.strides.row);
+      AddCarry(block_keys, shape.width, dv_carry, x.dv.At(b, h, key), x.dv.strides.row);
+    }
+    if (carries_dq && (key + kKeyBlock) % kSumTerms == 0) {
+      // No earlier query has seen these kSumTerms keys.
+      const int64_t first = FirstQuery(shape, key + kKeyBlock - kSumTerms);
+      MoveToCarry(shape.queries - first, shape.width, x.dq.At(b, h, first), x.dq.strides.row,
+                  dq_carry + first * shape.width);
+    }
+  }
+  if (carries_dq) {
+    AddCarry(shape.queries, shape.width, dq_carry, x.dq.At(b, h, 0), x.dq.strides.row);
   }
 }
 
@@ -234,7 +329,7 @@ size_t AttentionWorkspaceBytes(const AttentionShape& shape, int num_threads) {
 
 template <typename T>
 size_t AttentionGradWorkspaceBytes(const AttentionShape& shape, int num_threads) {
-  return num_threads * BackwardThreadBytes<T>(shape);
+  return std::min<int64_t>(num_threads, shape.batch * shape.heads) * BackwardThreadBytes<T>(shape);
 }
 
 template <typename T>

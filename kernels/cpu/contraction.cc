@@ -13,6 +13,15 @@ namespace {
 
 using Indices = std::vector<ContractionIndex>;
 
+// Results that SumInBlocks adds up at a time, and the bytes of their block and their sums.
+constexpr int64_t kTileRows = 64;
+constexpr int64_t kTileColumns = 256;
+constexpr size_t kTileElements = kTileRows * kTileColumns;
+constexpr size_t kTileBytes = kTileElements * (sizeof(float) + sizeof(double));
+
+// Results that are few enough for blocks at any depth.
+constexpr int64_t kFewResults = 4096;
+
 // Multiplications below which a second thread does not pay.
 constexpr int64_t kMinProductWork = int64_t{1} << 18;
 
@@ -126,12 +135,64 @@ void Contraction::ChooseProduct(Indices* m, Indices* n, Indices* k) {
 }
 
 template <typename T>
+bool Contraction::IsDeep() const {
+  const int64_t depth = k_.size * num_sums_;
+  return std::is_same_v<T, float> &&
+         depth > (m_.size * n_.size <= kFewResults ? kBlockDepth : kMaxDepth);
+}
+
+template <typename T>
 size_t Contraction::WorkspaceBytes(int num_threads) const {
+  const size_t tile_bytes = IsDeep<T>() ? num_threads * kTileBytes : 0;
   const bool needs_none =
       std::is_same_v<T, float> && k_.size > 0 &&
       HasUnitStrides(m_.size, n_.size, k_.size, {nullptr, m_.a_stride, k_.a_stride},
                      {nullptr, k_.b_stride, n_.b_stride}, {nullptr, m_.c_stride, n_.c_stride});
-  return needs_none ? 0 : num_threads * GemmWorkspaceBytes<T>(m_.size, n_.size, k_.size);
+  return tile_bytes +
+         (needs_none ? 0 : num_threads * GemmWorkspaceBytes<T>(m_.size, n_.size, k_.size));
+}
+
+void Contraction::SumInBlocks(const Stripe& stripe, const float* a, const float* b, float* c,
+                              bool accumulate, void* tiles, void* scratch) const {
+  double* sums = static_cast<double*>(tiles);
+  float* block = reinterpret_cast<float*>(sums + kTileElements);
+  for (int64_t i = 0; i < stripe.rows; i += kTileRows) {
+    for (int64_t j = 0; j < stripe.columns; j += kTileColumns) {
+      const int64_t rows = std::min(kTileRows, stripe.rows - i);
+      const int64_t columns = std::min(kTileColumns, stripe.columns - j);
+      const int64_t row = stripe.first_row + i;
+      const int64_t column = stripe.first_column + j;
+      const int64_t count = rows * columns;
+      std::fill(sums, sums + count, 0.0);
+      int64_t depth = 0;  // of the block so far
+      const auto add_block = [&] {
+        for (int64_t e = 0; e < count; ++e) sums[e] += block[e];
+        depth = 0;
+      };
+      for (int64_t sum = 0; sum < num_sums_; ++sum) {
+        const Offsets inner = OffsetsOf(sums_, sum);
+        for (int64_t d = 0; d < k_.size;) {
+          const int64_t terms = std::min(kBlockDepth - depth, k_.size - d);
+          Gemm<float>(
+              rows, columns, terms,
+              {a + inner.a + row * m_.a_stride + d * k_.a_stride, m_.a_stride, k_.a_stride},
+              {b + inner.b + column * n_.b_stride + d * k_.b_stride, k_.b_stride, n_.b_stride},
+              {block, columns, 1}, /*accumulate=*/depth > 0, scratch);
+          d += terms;
+          depth += terms;
+          if (depth == kBlockDepth) add_block();
+        }
+      }
+      if (depth > 0) add_block();
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t e = 0; e < columns; ++e) {
+          float& to = c[(row + r) * m_.c_stride + (column + e) * n_.c_stride];
+          const float result = static_cast<float>(sums[r * columns + e]);
+          to = accumulate ? to + result : result;
+        }
+      }
+    }
+  }
 }
 
 template <typename T>
@@ -147,14 +208,24 @@ void Contraction::Run(ThreadPool& pool, const T* a, const T* b, T* c, bool accum
   const int64_t stripes =
       std::clamp<int64_t>(std::min(wanted, work / kMinProductWork), 1, std::max<int64_t>(side, 1));
   const int64_t grain = 1 + kMinProductWork / std::max<int64_t>(work / stripes, 1);
+  char* gemm_workspace =
+      static_cast<char*>(workspace) + (IsDeep<T>() ? pool.size() * kTileBytes : 0);
   const size_t thread_bytes = GemmWorkspaceBytes<T>(m_.size, n_.size, k_.size);
   pool.ParallelFor(num_outputs_ * stripes, grain, [&](int64_t begin, int64_t end, int part) {
-    void* scratch = static_cast<char*>(workspace) + part * thread_bytes;
+    void* scratch = gemm_workspace + part * thread_bytes;
     for (int64_t task = begin; task < end; ++task) {
       const Offsets at = OffsetsOf(outputs_, task / stripes);
       const Range stripe = PartOf(side, task % stripes, stripes);
       const Range rows = splits_m ? stripe : Range{0, m_.size};
       const Range columns = splits_m ? Range{0, n_.size} : stripe;
+      if constexpr (std::is_same_v<T, float>) {
+        if (IsDeep<T>()) {
+          SumInBlocks({rows.begin, rows.size(), columns.begin, columns.size()}, a + at.a, b + at.b,
+                      c + at.c, accumulate, static_cast<char*>(workspace) + part * kTileBytes,
+                      scratch);
+          continue;
+        }
+      }
       const StridedMatrix<T> target = {
           c + at.c + rows.begin * m_.c_stride + columns.begin * n_.c_stride, m_.c_stride,
           n_.c_stride};

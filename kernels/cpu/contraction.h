@@ -35,6 +35,11 @@ class Contraction {
  public:
   explicit Contraction(absl::Span<const ContractionIndex> indices);
 
+  // Sums of more than kMaxDepth terms of f32 go in blocks of kBlockDepth, whose sums are added up
+  // in double. Products with few results do so from kBlockDepth on.
+  static constexpr int64_t kBlockDepth = 512;
+  static constexpr int64_t kMaxDepth = 4096;
+
   template <typename T>
   size_t WorkspaceBytes(int num_threads) const;
 
@@ -50,6 +55,23 @@ class Contraction {
 
  private:
   using Indices = std::vector<ContractionIndex>;
+
+  // Whether sums of T are so long that they go by SumInBlocks.
+  template <typename T>
+  bool IsDeep() const;
+
+  // A part of the product's rows and columns.
+  struct Stripe {
+    int64_t first_row;
+    int64_t rows;
+    int64_t first_column;
+    int64_t columns;
+  };
+
+  // The stripe's part of one product and its loops over k, written (or added) to c tile by tile:
+  // blocks of kBlockDepth terms in float, the sums of blocks in double (sum.h).
+  void SumInBlocks(const Stripe& stripe, const float* a, const float* b, float* c, bool accumulate,
+                   void* tiles, void* scratch) const;
 
   // Moves the index of each kind that makes the best matrix product out of the lists.
   void ChooseProduct(Indices* m, Indices* n, Indices* k);

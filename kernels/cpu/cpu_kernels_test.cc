@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -661,26 +662,31 @@ void AddLanguage(std::vector<KernelCase>* cases) {
     cases->push_back({"cross_entropy",
                       {},
                       {{"bsV", -8, 8}, {"bs", 0, 37, ids}},
-                      {{"bs"}, {"bs"}},
+                      {{"bs"}, {"bs"}, {"bs"}},
                       {{'V', 37}, {'b', 4}, {'s', 3}},
                       [](Reference& r) {
                         r.Loop("bs", [&] {
                           double sum = 0;
-                          r.Loop("V", [&] { sum += std::exp(r.In(0)); });
+                          double max = -std::numeric_limits<double>::infinity();
+                          r.Loop("V", [&] {
+                            sum += std::exp(r.In(0));
+                            max = std::max(max, r.In(0));
+                          });
                           r.At('V') = static_cast<int64_t>(r.In(1));
                           r.Out(0) = std::log(sum) - r.In(0);
-                          r.Out(1) = std::log(sum);
+                          r.Out(1) = max;
+                          r.Out(2) = std::log(sum) - max;
                         });
                       }});
     cases->push_back({"cross_entropy_grad",
                       {},
-                      {{"bsv"}, {"bs", 0, 37, ids}, {"bs", 4, 5}, {"bs"}},
+                      {{"bsv"}, {"bs", 0, 37, ids}, {"bs", 2, 3}, {"bs", 1, 2}, {"bs"}},
                       {{"bsv"}},
                       {{'v', 37}, {'b', 4}, {'s', 3}},
                       [](Reference& r) {
                         r.Loop("bsv", [&] {
                           const bool is_label = r.At('v') == static_cast<int64_t>(r.In(1));
-                          r.Out(0) = r.In(3) * (std::exp(r.In(0) - r.In(2)) - is_label);
+                          r.Out(0) = r.In(4) * (std::exp(r.In(0) - r.In(2) - r.In(3)) - is_label);
                         });
                       }});
   }

@@ -2,11 +2,13 @@
 
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
 
-// loss = lse - logits[label] with lse = log(sum(exp(logits))), taken relative to the maximum.
+// loss = log_sum - (logits[label] - max) with log_sum = log(sum(exp(logits - max))): no digit is
+// lost to what all logits of a row have in common.
 template <typename T>
 class CrossEntropy : public CpuKernel {
  public:
@@ -17,16 +19,20 @@ class CrossEntropy : public CpuKernel {
     const IndexReader labels(args.inputs[1], spec_.inputs[1].dtype);
     RETURN_IF_ERROR(CheckIndices(spec_.op, labels, rows_.count, rows_.size));
     T* loss = Output<T>(args, 0);
-    T* lses = args.outputs.size() > 1 ? Output<T>(args, 1) : nullptr;
+    T* maxima = args.outputs.size() > 1 ? Output<T>(args, 1) : nullptr;
+    T* log_sums = args.outputs.size() > 2 ? Output<T>(args, 2) : nullptr;
     pool_.ParallelFor(rows_.count, GrainRows(rows_.size), [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
         const T* x = Input<T>(args, 0) + row * rows_.size;
         const T max = MaxOf(rows_.size, x);
         const auto m = Splat(max);
-        const T lse = max + std::log(SumOf<T>(
-                                rows_.size, [&](auto v) { return Exp(v - m); }, x));
-        loss[row] = lse - x[labels[row]];
-        if (lses != nullptr) lses[row] = lse;
+        const double log_sum =
+            std::log(SumOf<T>(
+                         rows_.size, [&](auto v) { return ExpOfSmall(v - m); }, x) +
+                     NanUnlessFinite(max));
+        loss[row] = static_cast<T>(log_sum - (static_cast<double>(x[labels[row]]) - max));
+        if (maxima != nullptr) maxima[row] = max;
+        if (log_sums != nullptr) log_sums[row] = static_cast<T>(log_sum);
       }
     });
     return absl::OkStatus();

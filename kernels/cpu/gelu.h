@@ -4,6 +4,9 @@
 // x sigmoid(2u) and so keeps its relative accuracy in the negative tail.
 // approximate="none": x Phi(x) with the normal distribution function Phi.
 //
+// At -infinity both are NaN (-infinity times 0), as in PyTorch; the derivatives are 0 and 1 at the
+// infinities.
+//
 // Thread rule: pure functions.
 
 #ifndef PENSTOCK_KERNELS_CPU_GELU_H_
@@ -23,26 +26,33 @@ namespace penstock::kernels {
 struct TanhGelu {
   static constexpr double kTwoRootTwoOverPi = 1.5957691216057307117598;  // 2 sqrt(2/pi)
   static constexpr double kCubic = 0.044715;
+  static constexpr double kFlat = 30;  // sigmoid(2u) is 0 or 1 in every type at -kFlat and kFlat
 
   template <typename V>
   static V Value(V x) {
     using T = ElementOf<V>;
     const V square = x * x;
-    return x * Sigmoid(x * (T(kTwoRootTwoOverPi) + T(kTwoRootTwoOverPi * kCubic) * square));
+    const V exponent = x * (T(-kTwoRootTwoOverPi) - T(kTwoRootTwoOverPi * kCubic) * square);
+    return x / (1 + Exp(exponent));
   }
+  // With s = sigmoid(2u): s + x (2u)' s (1 - s), whose second term is the same for x and -x.
   template <typename V>
   static V Slope(V x) {
     using T = ElementOf<V>;
-    // With s = sigmoid(2u): s + x (2u)' s (1 - s).
-    const V square = x * x;
+    const V magnitude = Abs(x);
+    const V y = magnitude > T(kFlat) ? Splat(T(kFlat)) : magnitude;
+    const V square = y * y;
     const V inner = T(kTwoRootTwoOverPi) + T(3 * kTwoRootTwoOverPi * kCubic) * square;
     const auto [larger, smaller] =
-        SigmoidOfMagnitude(x * (T(kTwoRootTwoOverPi) + T(kTwoRootTwoOverPi * kCubic) * square));
-    return (x > V{} ? larger : smaller) + x * inner * larger * smaller;
+        SigmoidOfPositive(y * (T(kTwoRootTwoOverPi) + T(kTwoRootTwoOverPi * kCubic) * square));
+    const V rest = y * inner * larger * smaller;
+    return x > V{} ? larger + rest : smaller - rest;
   }
 };
 
 struct ExactGelu {
+  static constexpr double kFlat = 40;  // Phi is 0 or 1 in every type at -kFlat and kFlat
+
   template <typename V>
   static V Phi(V x) {
     using T = ElementOf<V>;
@@ -55,7 +65,8 @@ struct ExactGelu {
   template <typename V>
   static V Slope(V x) {
     using T = ElementOf<V>;
-    return Phi(x) + x * T(0.39894228040143267794) * Exp(x * x * T(-0.5));
+    const V y = Abs(x) > T(kFlat) ? CopySign(Splat(T(kFlat)), x) : x;
+    return Phi(y) + y * T(0.39894228040143267794) * Exp(y * y * T(-0.5));
   }
 };
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/rows.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
@@ -17,6 +17,7 @@ class LayerNorm : public CpuKernel {
 
   absl::Status Run(const KernelArgs& args) override {
     const int64_t n = rows_.size;
+    const double share = 1.0 / static_cast<double>(n);
     const T* scale = Input<T>(args, 1);
     const T* bias = Input<T>(args, 2);
     T* means = args.outputs.size() > 1 ? Output<T>(args, 1) : nullptr;
@@ -24,13 +25,13 @@ class LayerNorm : public CpuKernel {
     pool_.ParallelFor(rows_.count, GrainRows(n), [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
         const T* x = Input<T>(args, 0) + row * n;
-        const T mean = SumOf<T>(
-                           n, [](auto v) { return v; }, x) /
-                       static_cast<T>(n);
+        const T mean = static_cast<T>(SumOf<T>(
+                                          n, [](auto v) { return v; }, x) *
+                                      share);
         const auto m = Splat(mean);
-        const T variance = SumOf<T>(
-                               n, [&](auto v) { return (v - m) * (v - m); }, x) /
-                           static_cast<T>(n);
+        const T variance = static_cast<T>(SumOf<T>(
+                                              n, [&](auto v) { return (v - m) * (v - m); }, x) *
+                                          share);
         const T rstd = 1 / std::sqrt(variance + static_cast<T>(epsilon_));
         const auto r = Splat(rstd);
         Map(

@@ -1,5 +1,5 @@
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/rows.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
@@ -13,6 +13,7 @@ class LayerNormGrad : public CpuKernel {
 
   absl::Status Run(const KernelArgs& args) override {
     const int64_t n = rows_.size;
+    const double share = 1.0 / static_cast<double>(n);
     const T* scale = Input<T>(args, 2);
     pool_.ParallelFor(rows_.count, GrainRows(n), [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
@@ -20,13 +21,12 @@ class LayerNormGrad : public CpuKernel {
         const T* x = Input<T>(args, 1) + row * n;
         const auto m = Splat(Input<T>(args, 3)[row]);
         const auto r = Splat(Input<T>(args, 4)[row]);
-        const auto mean_g = Splat(SumOf<T>(
-                                      n, [](auto d, auto s) { return d * s; }, dy, scale) /
-                                  static_cast<T>(n));
-        const auto mean_gh = Splat(
-            SumOf<T>(
-                n, [&](auto d, auto s, auto v) { return d * s * ((v - m) * r); }, dy, scale, x) /
-            static_cast<T>(n));
+        const double sum_g = SumOf<T>(
+            n, [](auto d, auto s) { return d * s; }, dy, scale);
+        const double sum_gh = SumOf<T>(
+            n, [&](auto d, auto s, auto v) { return d * s * ((v - m) * r); }, dy, scale, x);
+        const auto mean_g = Splat(static_cast<T>(sum_g * share));
+        const auto mean_gh = Splat(static_cast<T>(sum_gh * share));
         Map(
             n, [&](auto d, auto s, auto v) { return r * (d * s - mean_g - (v - m) * r * mean_gh); },
             Output<T>(args, 0) + row * n, dy, scale, x);

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/rows.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
@@ -20,23 +20,30 @@ class LayerNormWeightGrad : public CpuKernel {
     const int64_t piece = ColumnPiece(n, pool_.size());
     const int64_t pieces = (n + piece - 1) / piece;
     pool_.ParallelFor(pieces, GrainRows(rows_.count * piece), [&](int64_t begin, int64_t end, int) {
-      alignas(kVecBytes) T dscale[kMaxColumnPiece];
-      alignas(kVecBytes) T dbias[kMaxColumnPiece];
+      struct Row {
+        const T* dy;
+        const T* x;
+        T mean;
+        T rstd;
+      };
+      alignas(kVecBytes) double dscale[kMaxColumnPiece];
+      alignas(kVecBytes) double dbias[kMaxColumnPiece];
       for (int64_t first = begin * piece; first < std::min(end * piece, n); first += piece) {
         const int64_t count = std::min(piece, n - first);
-        std::fill(dscale, dscale + count, T{});
-        std::fill(dbias, dbias + count, T{});
-        for (int64_t row = 0; row < rows_.count; ++row) {
-          const T* dy = Input<T>(args, 0) + row * n + first;
-          const T* x = Input<T>(args, 1) + row * n + first;
-          const auto m = Splat(means[row]);
-          const auto r = Splat(rstds[row]);
-          Map(
-              count, [&](auto sum, auto d, auto v) { return sum + d * ((v - m) * r); }, dscale,
-              dscale, dy, x);
-          Map(
-              count, [](auto sum, auto d) { return sum + d; }, dbias, dbias, dy);
-        }
+        std::fill(dscale, dscale + count, 0.0);
+        std::fill(dbias, dbias + count, 0.0);
+        AddColumnSums<T, 1>(
+            rows_.count, count,
+            [&](int64_t i) {
+              return Row{Input<T>(args, 0) + i * n + first, Input<T>(args, 1) + i * n + first,
+                         means[i], rstds[i]};
+            },
+            [](const Row& row, int64_t j, auto memory) {
+              const Vec<T> d = memory.Load(row.dy + j);
+              const Vec<T> v = memory.Load(row.x + j);
+              return std::array{d * ((v - row.mean) * row.rstd), d};
+            },
+            std::array<double*, 2>{dscale, dbias});
         StoreOrAdd(count, AddsToOutputs(args), dscale, Output<T>(args, 0) + first);
         StoreOrAdd(count, AddsToOutputs(args), dbias, Output<T>(args, 1) + first);
       }

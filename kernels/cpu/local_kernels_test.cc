@@ -365,7 +365,8 @@ TEST(OptionalResultsTest, MayBeUnbound) {
   const TileDesc matrix = Whole({2, 3}), vector = Whole({3}), column = Whole({2});
   run(Spec("layer_norm", {matrix, vector, vector}, {matrix, column, column}), {x, v, v});
   run(Spec("rms_norm", {matrix, vector}, {matrix, column}), {x, v});
-  run(Spec("cross_entropy", {matrix, Whole({2}, DType::kI64)}, {column, column}), {x, labels});
+  run(Spec("cross_entropy", {matrix, Whole({2}, DType::kI64)}, {column, column, column}),
+      {x, labels});
 }
 
 TEST(ContractionTest, ProductsOfATransformerAreOneMatrixProduct) {
@@ -478,9 +479,9 @@ TEST(ErrorsTest, IndicesOutsideTheTableAreNamed) {
            {{Spec("embedding_grad", {Whole({2, 3}), ids32}, {part}), {rows, ids}}, "12"},
            {{Spec("cross_entropy", {Whole({2, 10}), ids32}, {Whole({2})}), {logits, ids}}, "12"},
            {{Spec("pick", {Whole({2, 10}), ids32}, {Whole({2})}), {logits, ids}}, "12"},
-           {{Spec("cross_entropy_grad", {Whole({2, 10}), ids64, Whole({2}), Whole({2})},
+           {{Spec("cross_entropy_grad", {Whole({2, 10}), ids64, Whole({2}), Whole({2}), Whole({2})},
                   {Whole({2, 10})}),
-             {logits, negative, column, column}},
+             {logits, negative, column, column, column}},
             "-3"}}) {
     KernelRunner runner(1);
     auto kernel = runner.Create(test.spec);

@@ -18,6 +18,7 @@ ReducePlan::ReducePlan(const KernelSpec& spec) {
   int64_t stride = 1;
   for (int i = rank - 1; i >= 0; --i) {
     if (is_reduced[i]) global_count *= GlobalExtent(input, i);
+    if (input.shape[i] == 1) continue;
     if (!groups.empty() && groups.back().is_reduced == is_reduced[i]) {
       groups.back().loop.size *= input.shape[i];
     } else {
@@ -34,6 +35,8 @@ ReducePlan::ReducePlan(const KernelSpec& spec) {
   }
   for (const Loop& loop : kept) kept_count *= loop.size;
   for (const Loop& loop : reduced) reduced_count *= loop.size;
+  has_dense_columns = !is_row_reduced && reduced.size() == 1 && reduced[0].stride == row_size &&
+                      row_size < kNarrowColumns;
 }
 
 int64_t ReducePlan::Offset(const std::vector<Loop>& loops, int64_t iteration) {

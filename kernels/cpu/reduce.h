@@ -2,13 +2,15 @@
 //
 // Neighbouring dimensions that are both kept or both reduced are joined, so the innermost group is
 // either reduced (rows are folded into vectors of partial results) or kept (whole rows are folded
-// onto a row of results, in pieces that stay in the first-level cache).
+// onto a row of results, in pieces that stay in the first-level cache). Dimensions of one element
+// count for nothing.
 //
 // An operation R has the static members
 //   Initial()             the result of reducing nothing,
 //   Fold(partial, x)      on vectors of floats or on single integers,
 //   FoldLanes(vector)     the reduction of a vector's elements,
-//   Finish(result, count) with the global number of reduced elements.
+//   Finish<T>(result, count) the result in T, with the global number of reduced elements.
+// Sums of floats, marked by kIsSum, go by sum.h instead, and Finish gets a double.
 //
 // Thread rule: as kernel.h. Invariant: the order of folding does not depend on the threads.
 
@@ -21,8 +23,8 @@
 
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/rows.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 
@@ -41,15 +43,41 @@ struct ReducePlan {
   int64_t kept_count = 1;     // product over `kept`
   int64_t reduced_count = 1;  // product over `reduced`
   int64_t global_count = 1;   // elements behind one result, over all tiles
+  // The rows folded onto each other are narrow and follow each other without gaps.
+  bool has_dense_columns = false;
 
   static int64_t Offset(const std::vector<Loop>& loops, int64_t iteration);
+};
+
+// The offsets of the iterations of some loops, one after the other.
+class OffsetWalk {
+ public:
+  explicit OffsetWalk(const std::vector<ReducePlan::Loop>& loops) : loops_(loops) {}
+
+  int64_t Next() {
+    if (left_ > 0) {
+      offset_ += loops_.back().stride;
+    } else {
+      offset_ = ReducePlan::Offset(loops_, iteration_);
+      left_ = loops_.empty() ? 1 : loops_.back().size;
+    }
+    --left_;
+    ++iteration_;
+    return offset_;
+  }
+
+ private:
+  const std::vector<ReducePlan::Loop>& loops_;
+  int64_t iteration_ = 0;
+  int64_t offset_ = 0;
+  int64_t left_ = 0;  // iterations of the innermost loop
 };
 
 // R over count contiguous elements, starting from `partial`.
 template <typename T, typename R>
 T FoldRow(const T* x, int64_t count, T partial) {
   if constexpr (std::is_floating_point_v<T>) {
-    // Four vectors hide the latency of an addition, and make sums of long rows more accurate.
+    // Four vectors hide the latency of a fold.
     Vec<T> lanes[4];
     for (Vec<T>& lane : lanes) lane = Splat(R::template Initial<T>());
     int64_t i = 0;
@@ -85,9 +113,48 @@ class ReduceKernel : public CpuKernel {
   }
 
  private:
-  void Put(T result, bool adds, T* y) const {
-    result = R::Finish(result, plan_.global_count);
-    *y = adds ? static_cast<T>(Wrapping(*y) + Wrapping(result)) : result;
+  static constexpr bool kSumsFloats = R::kIsSum && std::is_floating_point_v<T>;
+  using Partial = std::conditional_t<kSumsFloats, double, T>;
+
+  void Put(int64_t count, const Partial* partial, bool adds, T* y) const {
+    const int64_t reduced = plan_.global_count;
+    if (adds) {
+      for (int64_t i = 0; i < count; ++i) {
+        y[i] =
+            static_cast<T>(Wrapping(y[i]) + Wrapping(R::template Finish<T>(partial[i], reduced)));
+      }
+    } else {
+      for (int64_t i = 0; i < count; ++i) y[i] = R::template Finish<T>(partial[i], reduced);
+    }
+  }
+
+  static Partial FoldRowOnto(const T* x, int64_t count, Partial partial) {
+    if constexpr (kSumsFloats) {
+      return partial + SumOf<T>(
+                           count, [](auto v) { return v; }, x);
+    } else {
+      return FoldRow<T, R>(x, count, partial);
+    }
+  }
+
+  // Folds columns [first, first + count) of the reduced rows from x on into `partial`.
+  void FoldColumns(const T* x, int64_t first, int64_t count, Partial* partial) const {
+    OffsetWalk walk(plan_.reduced);
+    std::fill(partial, partial + count, R::template Initial<Partial>());
+    if constexpr (kSumsFloats) {
+      if (plan_.has_dense_columns) {
+        AddDenseColumns(plan_.reduced_count, count, x, partial);
+      } else {
+        AddColumns(
+            plan_.reduced_count, count, [&](int64_t) { return walk.Next() + first; }, x, partial);
+      }
+    } else {
+      for (int64_t j = 0; j < plan_.reduced_count; ++j) {
+        Map(
+            count, [](auto p, auto v) { return R::Fold(p, v); }, partial, partial,
+            x + walk.Next() + first);
+      }
+    }
   }
 
   void ReduceRows(const T* x, T* y, bool adds) const {
@@ -95,12 +162,12 @@ class ReduceKernel : public CpuKernel {
     pool_.ParallelFor(plan_.kept_count, grain, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
         const T* base = x + ReducePlan::Offset(plan_.kept, i);
-        T result = R::template Initial<T>();
+        Partial partial = R::template Initial<Partial>();
+        OffsetWalk walk(plan_.reduced);
         for (int64_t j = 0; j < plan_.reduced_count; ++j) {
-          result =
-              FoldRow<T, R>(base + ReducePlan::Offset(plan_.reduced, j), plan_.row_size, result);
+          partial = FoldRowOnto(base + walk.Next(), plan_.row_size, partial);
         }
-        Put(result, adds, y + i);
+        Put(1, &partial, adds, y + i);
       }
     });
   }
@@ -110,20 +177,13 @@ class ReduceKernel : public CpuKernel {
     const int64_t pieces = (plan_.row_size + piece - 1) / piece;
     const int64_t grain = GrainRows(plan_.reduced_count * std::min(piece, plan_.row_size));
     pool_.ParallelFor(plan_.kept_count * pieces, grain, [&](int64_t begin, int64_t end, int) {
-      alignas(kVecBytes) T partial[kMaxColumnPiece];
+      alignas(kVecBytes) Partial partial[kMaxColumnPiece];
       for (int64_t task = begin; task < end; ++task) {
         const int64_t row = task / pieces;
         const int64_t first = task % pieces * piece;
         const int64_t count = std::min(piece, plan_.row_size - first);
-        const T* base = x + ReducePlan::Offset(plan_.kept, row) + first;
-        std::fill(partial, partial + count, R::template Initial<T>());
-        for (int64_t j = 0; j < plan_.reduced_count; ++j) {
-          Map(
-              count, [](auto p, auto v) { return R::Fold(p, v); }, partial, partial,
-              base + ReducePlan::Offset(plan_.reduced, j));
-        }
-        T* to = y + row * plan_.row_size + first;
-        for (int64_t i = 0; i < count; ++i) Put(partial[i], adds, to + i);
+        FoldColumns(x + ReducePlan::Offset(plan_.kept, row), first, count, partial);
+        Put(count, partial, adds, y + row * plan_.row_size + first);
       }
     });
   }
@@ -132,6 +192,7 @@ class ReduceKernel : public CpuKernel {
 };
 
 struct SumReduction {
+  static constexpr bool kIsSum = true;
   template <typename T>
   static T Initial() {
     return T{};
@@ -144,9 +205,9 @@ struct SumReduction {
   static auto FoldLanes(V x) {
     return SumLanes(x);
   }
-  template <typename T>
-  static T Finish(T sum, int64_t) {
-    return sum;
+  template <typename T, typename Sum>
+  static T Finish(Sum sum, int64_t /*count*/) {
+    return static_cast<T>(sum);
   }
 };
 

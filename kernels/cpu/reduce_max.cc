@@ -6,6 +6,7 @@ namespace penstock::kernels {
 namespace {
 
 struct MaxReduction {
+  static constexpr bool kIsSum = false;
   template <typename T>
   static T Initial() {
     using Limits = std::numeric_limits<T>;
@@ -20,7 +21,7 @@ struct MaxReduction {
     return MaxLanes(x);
   }
   template <typename T>
-  static T Finish(T max, int64_t) {
+  static T Finish(T max, int64_t /*count*/) {
     return max;
   }
 };

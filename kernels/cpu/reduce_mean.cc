@@ -3,11 +3,12 @@
 namespace penstock::kernels {
 namespace {
 
-// Divides by the global number of elements: a tile's result is its part of the mean.
+// Divides by the global number of elements: a tile's result is its part of the mean. The mean of
+// nothing is NaN, as in NumPy and PyTorch.
 struct MeanReduction : SumReduction {
   template <typename T>
-  static T Finish(T sum, int64_t count) {
-    return count > 0 ? static_cast<T>(sum / static_cast<T>(count)) : T{};
+  static T Finish(double sum, int64_t count) {
+    return static_cast<T>(sum / static_cast<double>(count));
   }
 };
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/rows.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
@@ -16,13 +16,14 @@ class RmsNorm : public CpuKernel {
 
   absl::Status Run(const KernelArgs& args) override {
     const int64_t n = rows_.size;
+    const double share = 1.0 / static_cast<double>(n);
     T* rstds = args.outputs.size() > 1 ? Output<T>(args, 1) : nullptr;
     pool_.ParallelFor(rows_.count, GrainRows(n), [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
         const T* x = Input<T>(args, 0) + row * n;
-        const T square = SumOf<T>(
-                             n, [](auto v) { return v * v; }, x) /
-                         static_cast<T>(n);
+        const T square = static_cast<T>(SumOf<T>(
+                                            n, [](auto v) { return v * v; }, x) *
+                                        share);
         const T rstd = 1 / std::sqrt(square + static_cast<T>(epsilon_));
         const auto r = Splat(rstd);
         Map(

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/rows.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
@@ -19,16 +19,25 @@ class RmsNormWeightGrad : public CpuKernel {
     const int64_t piece = ColumnPiece(n, pool_.size());
     const int64_t pieces = (n + piece - 1) / piece;
     pool_.ParallelFor(pieces, GrainRows(rows_.count * piece), [&](int64_t begin, int64_t end, int) {
-      alignas(kVecBytes) T dscale[kMaxColumnPiece];
+      struct Row {
+        const T* dy;
+        const T* x;
+        T rstd;
+      };
+      alignas(kVecBytes) double dscale[kMaxColumnPiece];
       for (int64_t first = begin * piece; first < std::min(end * piece, n); first += piece) {
         const int64_t count = std::min(piece, n - first);
-        std::fill(dscale, dscale + count, T{});
-        for (int64_t row = 0; row < rows_.count; ++row) {
-          const auto r = Splat(rstds[row]);
-          Map(
-              count, [&](auto sum, auto d, auto v) { return sum + d * (v * r); }, dscale, dscale,
-              Input<T>(args, 0) + row * n + first, Input<T>(args, 1) + row * n + first);
-        }
+        std::fill(dscale, dscale + count, 0.0);
+        AddColumnSums<T, 1>(
+            rows_.count, count,
+            [&](int64_t i) {
+              return Row{Input<T>(args, 0) + i * n + first, Input<T>(args, 1) + i * n + first,
+                         rstds[i]};
+            },
+            [](const Row& row, int64_t j, auto memory) {
+              return std::array{memory.Load(row.dy + j) * (memory.Load(row.x + j) * row.rstd)};
+            },
+            std::array<double*, 1>{dscale});
         StoreOrAdd(count, AddsToOutputs(args), dscale, Output<T>(args, 0) + first);
       }
     });

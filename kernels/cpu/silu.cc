@@ -3,7 +3,7 @@
 namespace penstock::kernels {
 
 KernelDef SiluKernel() {
-  return UnaryDef<Floats>([](auto x) { return x * Sigmoid(x); });
+  return UnaryDef<Floats>([](auto x) { return x / (1 + Exp(decltype(x){} - x)); });
 }
 
 }  // namespace penstock::kernels

@@ -5,7 +5,8 @@
 // on where in a tensor or tile it lies.
 //
 // exp: Cody-Waite reduction to |r| <= ln(2)/2 and the Taylor polynomial (degree 7 for f32, 13 for
-// f64); results below the normal numbers are 0. tanh follows from expm1 without cancellation.
+// f64); results below the normal numbers are 0. tanh follows from expm1 without cancellation. Every
+// function of a NaN is NaN.
 // Measured relative errors: exp 0.8e-7, tanh and sigmoid 1.9e-7 in f32; 5e-16 in f64.
 //
 // Thread rule: pure functions.
@@ -88,9 +89,21 @@ inline V Sqrt(V x) {
   return PerLane(x, [](ElementOf<V> s) { return std::sqrt(s); });
 }
 
+// Signs are bits.
+template <typename V>
+inline constexpr BitsOf<ElementOf<V>> kSignBit =
+    BitsOf<ElementOf<V>>{1} << (8 * sizeof(ElementOf<V>) - 1);
 template <typename V>
 inline V Abs(V x) {
-  return x <= V{} ? V{} - x : x;
+  return std::bit_cast<V>(std::bit_cast<Vec<BitsOf<ElementOf<V>>>>(x) & ~kSignBit<V>);
+}
+
+// The magnitude of x with the sign of y.
+template <typename V>
+inline V CopySign(V x, V y) {
+  using Bits = Vec<BitsOf<ElementOf<V>>>;
+  return std::bit_cast<V>((std::bit_cast<Bits>(x) & ~kSignBit<V>) |
+                          (std::bit_cast<Bits>(y) & kSignBit<V>));
 }
 
 // Larger of the two; NaN when either is.
@@ -99,16 +112,23 @@ inline V Max(V x, V y) {
   return (x > y) | (x != x) ? x : y;
 }
 
-// The lanes folded in halves: 16 to 8 to 4 to 2 to 1.
+// The lanes folded in halves: 16 to 8 to 4 to 2 to 1. f takes vectors of any size, and elements.
 template <typename V, typename F>
 inline ElementOf<V> FoldLanes(V x, F f) {
   using T = ElementOf<V>;
-  alignas(kVecBytes) T lanes[kLanes<T>];
-  Store(lanes, x);
-  for (int width = kLanes<T> / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] = f(lanes[i], lanes[i + width]);
+  if constexpr (sizeof(V) > 16) {
+    typedef T Half __attribute__((vector_size(sizeof(V) / 2)));
+    struct Halves {
+      Half low;
+      Half high;
+    };
+    const auto [low, high] = std::bit_cast<Halves>(x);
+    return FoldLanes(f(low, high), f);
+  } else if constexpr (sizeof(T) == 4) {
+    return f(f(T(x[0]), T(x[2])), f(T(x[1]), T(x[3])));
+  } else {
+    return f(T(x[0]), T(x[1]));
   }
-  return lanes[0];
 }
 template <typename V>
 inline ElementOf<V> SumLanes(V x) {
@@ -116,7 +136,7 @@ inline ElementOf<V> SumLanes(V x) {
 }
 template <typename V>
 inline ElementOf<V> MaxLanes(V x) {
-  return FoldLanes(x, [](auto a, auto b) { return a > b || a != a ? a : b; });
+  return FoldLanes(x, [](auto a, auto b) { return Max(a, b); });
 }
 
 namespace simd_internal {
@@ -172,14 +192,21 @@ inline ReducedExp<V> ReduceExp(V x) {
 
 }  // namespace simd_internal
 
+// exp of what is at most 88 and may be -infinity; anything for NaN.
+template <typename V>
+inline V ExpOfSmall(V x) {
+  using T = ElementOf<V>;
+  const auto [expm1, exponent] = simd_internal::ReduceExp(x);
+  const V y = std::bit_cast<V>(std::bit_cast<Vec<BitsOf<T>>>(expm1 + 1) + exponent);
+  return x < simd_internal::ExpConstants<T>::kMin ? V{} : y;
+}
+
 template <typename V>
 inline V Exp(V x) {
   using T = ElementOf<V>;
-  using C = simd_internal::ExpConstants<T>;
-  const auto [expm1, exponent] = simd_internal::ReduceExp(x);
-  const V y = std::bit_cast<V>(std::bit_cast<Vec<BitsOf<T>>>(expm1 + 1) + exponent);
-  const V finite = x > C::kMax ? Splat(std::numeric_limits<T>::infinity()) : y;
-  return x < C::kMin ? V{} : finite;
+  // The sum is infinity or, for a NaN, NaN.
+  const V large = x + std::numeric_limits<T>::infinity();
+  return x <= simd_internal::ExpConstants<T>::kMax ? ExpOfSmall(x) : large;
 }
 
 template <typename V>
@@ -192,8 +219,7 @@ inline V Tanh(V x) {
   const auto [expm1, exponent] = simd_internal::ReduceExp(y);
   const V power = std::bit_cast<V>(exponent + (C::kBias << C::kMantissaBits));
   const V e = power * expm1 + (power - 1);
-  const V magnitude = V{} - e / (e + 2);
-  return x < V{} ? V{} - magnitude : magnitude;
+  return CopySign(e / (e + 2), x);
 }
 
 template <typename V>
@@ -201,15 +227,16 @@ inline V Sigmoid(V x) {
   return 1 / (1 + Exp(V{} - x));
 }
 
-// sigmoid(|x|) and its complement sigmoid(-|x|), both to full relative accuracy.
+// For x >= 0: sigmoid(x) and its complement sigmoid(-x), both to full relative accuracy; anything
+// for NaN.
 template <typename V>
 struct SigmoidPair {
   V larger;
   V smaller;
 };
 template <typename V>
-inline SigmoidPair<V> SigmoidOfMagnitude(V x) {
-  const V t = Exp(V{} - Abs(x));
+inline SigmoidPair<V> SigmoidOfPositive(V x) {
+  const V t = ExpOfSmall(V{} - x);
   const V larger = 1 / (1 + t);
   return {larger, t * larger};
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
@@ -37,11 +38,13 @@ class Softmax : public CpuKernel {
 
  private:
   void Row(const T* x, T* y) const {
-    const auto max = Splat(MaxOf(shape_.n, x));
+    const T largest = MaxOf(shape_.n, x);
+    const auto max = Splat(largest);
     Map(
-        shape_.n, [&](auto v) { return Exp(v - max); }, y, x);
-    const auto scale = Splat(1 / SumOf<T>(
-                                     shape_.n, [](auto v) { return v; }, y));
+        shape_.n, [&](auto v) { return ExpOfSmall(v - max); }, y, x);
+    const double sum = SumOf<T>(
+        shape_.n, [](auto v) { return v; }, y);
+    const auto scale = Splat(static_cast<T>(1 / (sum + NanUnlessFinite(largest))));
     Map(
         shape_.n, [&](auto v) { return v * scale; }, y, y);
   }
@@ -49,20 +52,23 @@ class Softmax : public CpuKernel {
   // The same, side by side, for `count` columns that are `inner` apart from row to row.
   void Columns(const T* x, T* y, int64_t count) const {
     alignas(kVecBytes) T max[kMaxColumnPiece];
+    alignas(kVecBytes) double sums[kMaxColumnPiece];
     alignas(kVecBytes) T sum[kMaxColumnPiece];
     std::fill(max, max + count, -std::numeric_limits<T>::infinity());
-    std::fill(sum, sum + count, T{});
+    std::fill(sums, sums + count, 0.0);
     for (int64_t i = 0; i < shape_.n; ++i) {
       Map(
           count, [](auto m, auto v) { return Max(m, v); }, max, max, x + i * shape_.inner);
     }
-    for (int64_t i = 0; i < shape_.n; ++i) {
-      T* to = y + i * shape_.inner;
-      Map(
-          count, [](auto v, auto m) { return Exp(v - m); }, to, x + i * shape_.inner, max);
-      Map(
-          count, [](auto s, auto v) { return s + v; }, sum, sum, to);
-    }
+    AddColumnSums<T, 8>(
+        shape_.n, count, [&](int64_t i) { return i * shape_.inner; },
+        [&](int64_t at, int64_t j, auto memory) {
+          const Vec<T> e = ExpOfSmall(memory.Load(x + at + j) - memory.Load(max + j));
+          memory.Store(y + at + j, e);
+          return std::array{e};
+        },
+        std::array<double*, 1>{sums});
+    for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<T>(sums[i]) + NanUnlessFinite(max[i]);
     for (int64_t i = 0; i < shape_.n; ++i) {
       T* to = y + i * shape_.inner;
       Map(

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/cpu/rows.h"
 #include "kernels/cpu/softmax.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
@@ -19,8 +19,8 @@ class SoftmaxGrad : public CpuKernel {
     if (shape_.inner == 1) {
       pool_.ParallelFor(shape_.outer, GrainRows(shape_.n), [&](int64_t begin, int64_t end, int) {
         for (int64_t at = begin * shape_.n; at < end * shape_.n; at += shape_.n) {
-          const auto dot = Splat(SumOf<T>(
-              shape_.n, [](auto a, auto b) { return a * b; }, y + at, dy + at));
+          const auto dot = Splat(static_cast<T>(SumOf<T>(
+              shape_.n, [](auto a, auto b) { return a * b; }, y + at, dy + at)));
           Map(
               shape_.n, [&](auto a, auto b) { return a * (b - dot); }, dx + at, y + at, dy + at);
         }
@@ -42,13 +42,16 @@ class SoftmaxGrad : public CpuKernel {
 
  private:
   void Columns(const T* y, const T* dy, T* dx, int64_t count) const {
+    alignas(kVecBytes) double sums[kMaxColumnPiece];
     alignas(kVecBytes) T dot[kMaxColumnPiece];
-    std::fill(dot, dot + count, T{});
-    for (int64_t i = 0; i < shape_.n; ++i) {
-      const int64_t at = i * shape_.inner;
-      Map(
-          count, [](auto s, auto a, auto b) { return s + a * b; }, dot, dot, y + at, dy + at);
-    }
+    std::fill(sums, sums + count, 0.0);
+    AddColumnSums<T, 1>(
+        shape_.n, count, [&](int64_t i) { return i * shape_.inner; },
+        [&](int64_t at, int64_t j, auto memory) {
+          return std::array{memory.Load(y + at + j) * memory.Load(dy + at + j)};
+        },
+        std::array<double*, 1>{sums});
+    StoreOrAdd(count, /*adds=*/false, sums, dot);
     for (int64_t i = 0; i < shape_.n; ++i) {
       const int64_t at = i * shape_.inner;
       Map(

@@ -1,5 +1,5 @@
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/rows.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
@@ -18,8 +18,8 @@ class SumExp : public CpuKernel {
     pool_.ParallelFor(rows_.count, GrainRows(rows_.size), [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
         const auto m = Splat(max[row]);
-        const T sum = SumOf<T>(
-            rows_.size, [&](auto v) { return Exp(v - m); }, x + row * rows_.size);
+        const T sum = static_cast<T>(SumOf<T>(
+            rows_.size, [&](auto v) { return Exp(v - m); }, x + row * rows_.size));
         y[row] = adds ? y[row] + sum : sum;
       }
     });

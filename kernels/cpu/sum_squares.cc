@@ -1,12 +1,12 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
 
-// Elements summed in the operand's type before the partial sum goes to double.
+// Elements that one thread sums up.
 constexpr int64_t kChunk = 4096;
 
 int64_t NumChunks(const KernelSpec& spec) {
@@ -27,7 +27,8 @@ class SumSquares : public CpuKernel {
     pool_.ParallelFor(chunks, kGrain / kChunk, [&](int64_t begin, int64_t end, int) {
       for (int64_t chunk = begin; chunk < end; ++chunk) {
         const int64_t first = chunk * kChunk;
-        partial[chunk] = SumChunk(x + first, std::min(kChunk, count - first));
+        partial[chunk] = SumOf<T>(
+            std::min(kChunk, count - first), [](auto v) { return v * v; }, x + first);
       }
     });
     double sum = 0;
@@ -35,23 +36,6 @@ class SumSquares : public CpuKernel {
     T* y = Output<T>(args, 0);
     *y = static_cast<T>(AddsToOutputs(args) ? *y + sum : sum);
     return absl::OkStatus();
-  }
-
- private:
-  static double SumChunk(const T* x, int64_t count) {
-    Vec<T> sums[4] = {};
-    int64_t i = 0;
-    for (; i + 4 * kLanes<T> <= count; i += 4 * kLanes<T>) {
-      for (int v = 0; v < 4; ++v) {
-        const Vec<T> value = Load(x + i + v * kLanes<T>);
-        sums[v] += value * value;
-      }
-    }
-    for (; i < count; i += kLanes<T>) {
-      const Vec<T> value = count - i >= kLanes<T> ? Load(x + i) : LoadPart(x + i, count - i);
-      sums[0] += value * value;
-    }
-    return SumLanes((sums[0] + sums[1]) + (sums[2] + sums[3]));
   }
 };
 

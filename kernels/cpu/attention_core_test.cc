@@ -1,0 +1,159 @@
+// Gradients of attention over more keys and queries than are added up in one type, against plain
+// loops.
+
+#include "kernels/cpu/attention_core.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "base/random.h"
+#include "base/thread_pool.h"
+
+namespace penstock::kernels {
+namespace {
+
+constexpr int64_t kWidth = 2;
+
+// Heads [rows, kWidth], one after the other.
+HeadStrides Strides(const AttentionShape& shape, int64_t rows) {
+  return {.batch = shape.heads * rows * kWidth, .head = rows * kWidth, .row = kWidth};
+}
+
+template <typename T>
+struct Operands {
+  explicit Operands(const AttentionShape& shape) {
+    const int64_t heads = shape.batch * shape.heads;
+    uint32_t stream = 0;
+    const auto draw = [&](int64_t count, double low, double high) {
+      std::vector<T> values(count);
+      ++stream;
+      for (int64_t i = 0; i < count; ++i) {
+        values[i] = static_cast<T>(low + (high - low) * RandomUniform({1, stream, 0}, i));
+      }
+      return values;
+    };
+    q = draw(heads * shape.queries * kWidth, -1, 1);
+    k = draw(heads * shape.keys * kWidth, -1, 1);
+    v = draw(heads * shape.keys * kWidth, -1, 1);
+    o = draw(heads * shape.queries * kWidth, -1, 1);
+    d_o = draw(heads * shape.queries * kWidth, -1, 1);
+    lse = draw(heads * shape.queries, 0, 1);
+    dq.resize(q.size());
+    dk.resize(k.size());
+    dv.resize(v.size());
+  }
+
+  AttentionGradOperands<T> Views(const AttentionShape& shape) {
+    const HeadStrides queries = Strides(shape, shape.queries);
+    const HeadStrides keys = Strides(shape, shape.keys);
+    return {.q = {q.data(), queries},
+            .k = {k.data(), keys},
+            .v = {v.data(), keys},
+            .o = {o.data(), queries},
+            .d_o = {d_o.data(), queries},
+            .lse = lse.data(),
+            .dq = {dq.data(), queries},
+            .dk = {dk.data(), keys},
+            .dv = {dv.data(), keys}};
+  }
+
+  std::vector<T> q, k, v, o, d_o, lse, dq, dk, dv;
+};
+
+// dv = p' do,  ds = scale p (do v' - rowsum(do o)),  dq = ds k,  dk = ds' q, term by term.
+void AddTerms(const AttentionShape& shape, const AttentionGradOperands<double>& x) {
+  const double scale = 1 / std::sqrt(static_cast<double>(kWidth));
+  for (int64_t head = 0; head < shape.batch * shape.heads; ++head) {
+    const int64_t b = head / shape.heads, h = head % shape.heads;
+    for (int64_t i = 0; i < shape.queries; ++i) {
+      for (int64_t j = 0; j < shape.keys; ++j) {
+        if (shape.is_causal && j > i + shape.causal_offset) continue;
+        double score = 0, d_score = 0;
+        for (int64_t d = 0; d < kWidth; ++d) {
+          score += x.q.At(b, h, i)[d] * x.k.At(b, h, j)[d];
+          d_score += x.d_o.At(b, h, i)[d] * (x.v.At(b, h, j)[d] - x.o.At(b, h, i)[d]);
+        }
+        const double p = std::exp(scale * score - x.lse[head * shape.queries + i]);
+        const double ds = scale * p * d_score;
+        for (int64_t d = 0; d < kWidth; ++d) {
+          x.dv.At(b, h, j)[d] += p * x.d_o.At(b, h, i)[d];
+          x.dq.At(b, h, i)[d] += ds * x.k.At(b, h, j)[d];
+          x.dk.At(b, h, j)[d] += ds * x.q.At(b, h, i)[d];
+        }
+      }
+    }
+  }
+}
+
+// Runs AttentionBackward in the workspace that it asks for and no more.
+template <typename T>
+void RunBackward(const AttentionShape& shape, int num_threads, Operands<T>* operands) {
+  ThreadPool pool(num_threads);
+  const size_t num_bytes = AttentionGradWorkspaceBytes<T>(shape, num_threads);
+  constexpr size_t kGuard = 1 << 16;
+  const auto mark = static_cast<std::byte>(0xa5);
+  std::byte* workspace =
+      static_cast<std::byte*>(::operator new (num_bytes + kGuard, std::align_val_t{64}));
+  std::fill_n(workspace, num_bytes + kGuard, mark);
+  AttentionBackward<T>(pool, shape, operands->Views(shape), workspace);
+  EXPECT_TRUE(std::all_of(workspace + num_bytes, workspace + num_bytes + kGuard,
+                          [&](std::byte b) { return b == mark; }))
+      << "writes past the workspace of " << num_bytes << " bytes";
+  ::operator delete (workspace, std::align_val_t{64});
+}
+
+template <typename T>
+void ExpectClose(const std::vector<T>& actual, const std::vector<double>& expected,
+                 double tolerance, const char* what) {
+  double largest = 0, error = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    largest = std::max(largest, std::abs(expected[i]));
+    error = std::max(error, std::abs(actual[i] - expected[i]));
+  }
+  EXPECT_LE(error, tolerance * largest) << what;
+}
+
+template <typename T>
+void CheckBackward(const AttentionShape& shape, const Operands<double>& expected,
+                   double tolerance) {
+  Operands<T> actual(shape);
+  for (int num_threads : {1, 4}) {
+    SCOPED_TRACE(::testing::Message() << shape.queries << " queries, " << shape.keys
+                                      << " keys, causal " << shape.is_causal << ", "
+                                      << 8 * sizeof(T) << " bits, " << num_threads << " threads");
+    RunBackward(shape, num_threads, &actual);
+    ExpectClose(actual.dq, expected.dq, tolerance, "dq");
+    ExpectClose(actual.dk, expected.dk, tolerance, "dk");
+    ExpectClose(actual.dv, expected.dv, tolerance, "dv");
+  }
+}
+
+TEST(AttentionBackwardTest, SumsOfAnyLengthAreWhole) {
+  struct Sizes {
+    int64_t queries;
+    int64_t keys;
+  };
+  // On both sides of 1024 terms, of one and of several sums in double, and of ragged blocks.
+  for (const auto& [queries, keys] : {Sizes{1024, 1024}, Sizes{1025, 1025}, Sizes{2048, 1000},
+                                      Sizes{70, 3200}, Sizes{2200, 60}, Sizes{2300, 3210}}) {
+    for (bool is_causal : {false, true}) {
+      AttentionShape shape = {
+          .batch = 1, .heads = 2, .queries = queries, .keys = keys, .width = kWidth};
+      shape.is_causal = is_causal;
+      shape.causal_offset = keys - queries;
+      Operands<double> expected(shape);
+      AddTerms(shape, expected.Views(shape));
+      CheckBackward<double>(shape, expected, 1e-12);
+      CheckBackward<float>(shape, expected, 1e-5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::kernels

@@ -1,0 +1,261 @@
+// Sums whose error does not grow with the number of terms.
+//
+// Terms are added up in their own type within short blocks, and the sums of blocks in double
+// (blocked summation: Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput.
+// 14(4), 1993; Castaldo, Whaley & Chronopoulos, "Reducing floating point error in dot product using
+// the superblock family of algorithms", SIAM J. Sci. Comput. 31(2), 2008). A block of a row is four
+// running vectors of at most eight terms a lane; a block of columns is 16 rows, or 8 added
+// pairwise.
+//
+// With u the unit roundoff of the terms' type (2^-24 in f32), the error is at most 15 u times the
+// sum of the terms' magnitudes, plus a rounding in double for each block, plus the caller's
+// rounding of the result.
+//
+// Thread rule: pure functions. Invariant: the order of additions depends on the counts alone.
+
+#ifndef PENSTOCK_KERNELS_CPU_SUM_H_
+#define PENSTOCK_KERNELS_CPU_SUM_H_
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <numeric>
+#include <type_traits>
+
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/simd.h"
+
+namespace penstock::kernels {
+
+namespace sum_internal {
+
+inline constexpr int kBlockVecs = 4;   // running vectors of a row's block: hide the latency
+inline constexpr int kBlockDepth = 8;  // terms that a lane of each adds up
+inline constexpr int kBlockRows = 16;  // rows of a block of columns
+// A group of so many rows is a block of its own.
+inline constexpr int kMaxRowsAtOnce = 8;
+
+// The halves of a vector of floats as doubles.
+struct WideFloats {
+  Vec<double> low;
+  Vec<double> high;
+};
+inline WideFloats Widen(Vec<float> x) {
+  typedef float Half __attribute__((vector_size(kVecBytes / 2)));
+  struct Halves {
+    Half low;
+    Half high;
+  };
+  const auto [low, high] = std::bit_cast<Halves>(x);
+  return {__builtin_convertvector(low, Vec<double>), __builtin_convertvector(high, Vec<double>)};
+}
+
+inline Vec<double> FoldToDouble(Vec<float> x) {
+  const auto [low, high] = Widen(x);
+  return low + high;
+}
+inline Vec<double> FoldToDouble(Vec<double> x) { return x; }
+
+inline void AddTo(double* sums, Vec<float> x) {
+  const auto [low, high] = Widen(x);
+  Store<double>(sums, Load(sums) + low);
+  Store<double>(sums + kLanes<double>, Load(sums + kLanes<double>) + high);
+}
+inline void AddTo(double* sums, Vec<double> x) { Store<double>(sums, Load(sums) + x); }
+
+template <size_t k, typename V>
+inline std::array<V, k> Plus(std::array<V, k> x, const std::array<V, k>& y) {
+  for (size_t i = 0; i < k; ++i) x[i] += y[i];
+  return x;
+}
+
+// f(first) + ... + f(first + n - 1), pairwise.
+template <int n, typename F>
+inline auto SumPairwise(int first, F f) {
+  if constexpr (n == 1) {
+    return f(first);
+  } else {
+    return Plus(SumPairwise<n / 2>(first, f), SumPairwise<n / 2>(first + n / 2, f));
+  }
+}
+
+}  // namespace sum_internal
+
+// Sum over i < count of f(in[i]...), f on vectors.
+template <typename T, typename F, typename... In>
+inline double SumOf(int64_t count, F f, const In*... in) {
+  using namespace sum_internal;
+  constexpr int64_t kStep = kLanes<T>;
+  constexpr int64_t kBlock = kBlockVecs * kBlockDepth * kStep;
+  const auto at = [&](int64_t i) { return f(Load(in + i)...); };
+  Vec<double> total{};
+  Vec<T> a{}, b{}, c{}, d{};
+  const auto add_four = [&](int64_t i) {
+    a += at(i);
+    b += at(i + kStep);
+    c += at(i + 2 * kStep);
+    d += at(i + 3 * kStep);
+  };
+  int64_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    for (int64_t j = i; j < i + kBlock; j += kBlockVecs * kStep) add_four(j);
+    total += FoldToDouble((a + b) + (c + d));
+    a = b = c = d = Vec<T>{};
+  }
+  for (; i + kBlockVecs * kStep <= count; i += kBlockVecs * kStep) add_four(i);
+  if (i + kStep <= count) {
+    a += at(i);
+    i += kStep;
+  }
+  if (i + kStep <= count) {
+    b += at(i);
+    i += kStep;
+  }
+  if (i + kStep <= count) {
+    c += at(i);
+    i += kStep;
+  }
+  if (i < count) {
+    Vec<T> last = f(LoadPart(in + i, count - i)...);
+    for (int64_t lane = count - i; lane < kStep; ++lane) last[lane] = 0;
+    d += last;
+  }
+  return SumLanes(total + FoldToDouble((a + b) + (c + d)));
+}
+
+// How a term of a column sum reads and writes memory: a whole vector at a time, or the first
+// `count` elements of one, at the end of a row.
+struct WholeVec {
+  template <typename T>
+  Vec<T> Load(const T* from) const {
+    return kernels::Load(from);
+  }
+  template <typename T>
+  void Store(T* to, const Vec<T>& v) const {
+    kernels::Store<T>(to, v);
+  }
+};
+struct PartOfVec {
+  int64_t count;
+
+  template <typename T>
+  Vec<T> Load(const T* from) const {
+    return LoadPart(from, count);
+  }
+  template <typename T>
+  void Store(T* to, const Vec<T>& v) const {
+    StorePart<T>(to, v, count);
+  }
+};
+
+// Columns that a thread sums up at a time when it goes down all rows of a matrix: the sums stay in
+// the first-level cache, and every thread has some.
+inline constexpr int64_t kMaxColumnPiece = 1024;
+inline int64_t ColumnPiece(int64_t columns, int num_threads) {
+  const int64_t share = (columns + num_threads - 1) / num_threads;
+  return std::clamp<int64_t>((share + 15) / 16 * 16, 128, kMaxColumnPiece);
+}
+
+// Adds to sums[k][j], for j < count, the sum over i < rows of the k-th term of row i in column j:
+// term(row(i), j, memory) is the array of the terms' vectors that start at column j, with what they
+// read read through `memory`; row(i), asked for in order, is what the terms of a row share. Each
+// term is asked for once, so it may store, too. `rows_at_once`, 1 to 8, is how many rows are read
+// side by side: 1 where a term reads several tensors, which the processor then fetches in order.
+// REQUIRES: count <= kMaxColumnPiece; each of `sums` has room for `count` rounded up to whole
+// vectors of T.
+template <typename T, int rows_at_once, size_t k, typename Row, typename Term>
+inline void AddColumnSums(int64_t rows, int64_t count, Row row, Term term,
+                          const std::array<double*, k>& sums) {
+  using namespace sum_internal;
+  using Terms = std::array<Vec<T>, k>;
+  alignas(kVecBytes) T partial[k][kMaxColumnPiece];
+  std::array<decltype(row(int64_t{0})), rows_at_once> group;
+  int64_t next = 0;
+  // put(column, sum of the next n rows in the vector there).
+  const auto sum_group = [&](int n, auto put) {
+    for (int r = 0; r < n; ++r) group[r] = row(next++);
+    const auto sum = [&](int64_t j, auto memory) {
+      const auto of_row = [&](int r) -> Terms { return term(group[r], j, memory); };
+      if (n == rows_at_once) return SumPairwise<rows_at_once>(0, of_row);
+      Terms terms = of_row(0);
+      for (int r = 1; r < n; ++r) terms = Plus(terms, of_row(r));
+      return terms;
+    };
+    int64_t j = 0;
+    for (; j + kLanes<T> <= count; j += kLanes<T>) put(j, sum(j, WholeVec()));
+    if (j < count) put(j, sum(j, PartOfVec{count - j}));
+  };
+  const auto add_to_partial = [&](int64_t column, Terms terms) {
+    for (size_t i = 0; i < k; ++i) terms[i] += Load(&partial[i][column]);
+    return terms;
+  };
+  const auto store_partial = [&](int64_t column, const Terms& terms) {
+    for (size_t i = 0; i < k; ++i) Store<T>(&partial[i][column], terms[i]);
+  };
+  const auto add_to_sums = [&](int64_t column, const Terms& terms) {
+    for (size_t i = 0; i < k; ++i) AddTo(sums[i] + column, terms[i]);
+  };
+  while (rows_at_once < kMaxRowsAtOnce && next + kBlockRows <= rows) {
+    sum_group(rows_at_once, store_partial);
+    for (int r = 2 * rows_at_once; r < kBlockRows; r += rows_at_once) {
+      sum_group(rows_at_once, [&](int64_t column, const Terms& terms) {
+        store_partial(column, add_to_partial(column, terms));
+      });
+    }
+    sum_group(rows_at_once, [&](int64_t column, const Terms& terms) {
+      add_to_sums(column, add_to_partial(column, terms));
+    });
+  }
+  while (next + rows_at_once <= rows) sum_group(rows_at_once, add_to_sums);
+  if (next < rows) sum_group(static_cast<int>(rows - next), add_to_sums);
+}
+
+// Rows of fewer elements are narrow: AddDenseColumns joins them.
+inline constexpr int64_t kNarrowColumns = kMaxColumnPiece / kLanes<float>;
+
+// Adds to sums[j] the sum of column j < count of x, whose row i starts at x + offset(i).
+// REQUIRES: as AddColumnSums.
+template <typename T, typename Offset>
+inline void AddColumns(int64_t rows, int64_t count, Offset offset, const T* x, double* sums) {
+  AddColumnSums<T, 8, 1>(
+      rows, count, [&](int64_t i) { return x + offset(i); },
+      [](const T* at, int64_t j, auto memory) { return std::array{memory.Load(at + j)}; }, {sums});
+}
+
+// The same for rows without gaps between them. Several rows of few columns make one of many:
+// [1000, 3] is summed as [12, 240], the 80 sums of each column are added up, and the last 40 rows
+// are summed as they are.
+// REQUIRES: as AddColumnSums.
+template <typename T>
+inline void AddDenseColumns(int64_t rows, int64_t count, const T* x, double* sums) {
+  constexpr int64_t kWide = kMaxColumnPiece / 4;
+  // The fewest rows that fill whole vectors, and as many of those as make a row wide.
+  const int64_t unit = kLanes<T> / std::gcd<int64_t, int64_t>(kLanes<T>, count);
+  const int64_t group = unit * std::max<int64_t>(1, kWide / std::max<int64_t>(1, unit * count));
+  int64_t done = 0;
+  if (count < kNarrowColumns && rows >= 2 * group) {
+    alignas(kVecBytes) double wide[kMaxColumnPiece] = {};
+    AddColumns(
+        rows / group, group * count, [&](int64_t i) { return i * group * count; }, x, wide);
+    for (int64_t i = 0; i < group; ++i) {
+      for (int64_t j = 0; j < count; ++j) sums[j] += wide[i * count + j];
+    }
+    done = rows / group * group;
+  }
+  AddColumns(
+      rows - done, count, [&](int64_t i) { return (done + i) * count; }, x, sums);
+}
+
+// y[i] = x[i], rounded, plus y[i] when `adds`.
+template <typename T>
+inline void StoreOrAdd(int64_t count, bool adds, const double* x, T* y) {
+  for (int64_t i = 0; i < count; ++i) {
+    const T sum = static_cast<T>(x[i]);
+    y[i] = adds ? y[i] + sum : sum;
+  }
+}
+
+}  // namespace penstock::kernels
+
+#endif  // PENSTOCK_KERNELS_CPU_SUM_H_
