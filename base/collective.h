@@ -67,6 +67,9 @@ struct CollectiveSpec {
   friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };
 
+// Messages that one run of a collective can number.
+inline constexpr int64_t kMaxCollectiveMessages = int64_t{1} << 20;
+
 // Elements that rank `rank` brings and ends with.
 int64_t InputCount(const CollectiveSpec& spec, int rank);
 int64_t OutputCount(const CollectiveSpec& spec, int rank);

@@ -718,6 +718,10 @@ Meetings FindMeetings(const Plan& plan) {
 }
 
 absl::Status CheckReferences(const Plan& plan) {
+  if (plan.threads_per_device < 1 || plan.threads_per_device > kMaxThreadsPerDevice) {
+    return Invalid("the plan has ", plan.threads_per_device, " threads a device, expected 1 to ",
+                   kMaxThreadsPerDevice);
+  }
   if (plan.num_microbatches < 1 || plan.num_microbatches > kMaxMicrobatches) {
     return Invalid("the plan has ", plan.num_microbatches, " micro-batches a step, expected 1 to ",
                    kMaxMicrobatches);

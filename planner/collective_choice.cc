@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <iterator>
+#include <numeric>
 
 #include "absl/container/flat_hash_set.h"
 
@@ -206,6 +207,11 @@ void ChooseCollective(const std::vector<uint32_t>& hosts, CollectiveSpec* spec) 
                        most * static_cast<int64_t>(ByteSize(spec->dtype)));
   spec->algorithm = choice.algorithm;
   spec->chunk_bytes = choice.chunk_bytes;
+  // A run numbers its messages: data too long for that travel in longer chunks.
+  const int64_t total = std::accumulate(spec->counts.begin(), spec->counts.end(), int64_t{0}) *
+                        static_cast<int64_t>(ByteSize(spec->dtype));
+  const int64_t max_chunks = std::max<int64_t>(kMaxCollectiveMessages / (2 * int64_t{n}) - 1, 1);
+  while (total / spec->chunk_bytes >= max_chunks) spec->chunk_bytes *= 2;
   spec->hosts.clear();
   if (choice.algorithm == CollectiveAlgorithm::kHierarchical) spec->hosts = hosts;
 }

@@ -2,6 +2,8 @@
 
 #include "gtest/gtest.h"
 
+#include "transport/collective.h"
+
 namespace penstock::planner {
 namespace {
 
@@ -73,6 +75,18 @@ TEST(CollectiveChoiceTest, SumsOverSharedHostsAreHierarchical) {
   ChooseCollective({3, 3, 3, 3}, &spec);
   EXPECT_NE(spec.algorithm, CollectiveAlgorithm::kHierarchical);
   EXPECT_TRUE(spec.hosts.empty());
+}
+
+// As the parameters of a model that fits no machine: what then fails is the check of memory.
+TEST(CollectiveChoiceTest, DataOfAnyLengthHaveChunksThatCanBeNumbered) {
+  for (const int n : {2, 4, 64}) {
+    CollectiveSpec spec;
+    spec.kind = CollectiveKind::kAllReduce;
+    for (int rank = 0; rank < n; ++rank) spec.devices.push_back(static_cast<uint32_t>(rank));
+    spec.counts.assign(static_cast<size_t>(n), (int64_t{1} << 38) / n);
+    ChooseCollective(std::vector<uint32_t>(static_cast<size_t>(n), 0), &spec);
+    EXPECT_TRUE(transport::CheckCollective(spec, static_cast<uint32_t>(n)).ok()) << n;
+  }
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ using graph::Sharding;
 using graph::ValueId;
 
 // The first factor that the kernel needs whole, that the operator can do without, and that would be
-// split in space if it were a reduction; and its parts. An axis that serves another factor, as that
-// of a sequence does which splits queries and keys alike, is none of its.
+// split in space if it were a reduction; and the number of its parts. An axis that already splits
+// another factor does not count, such as the axis of a sequence that splits queries and keys alike.
 std::optional<graph::FactorSplit> SplitFactor(const Graph& graph, const Node& node) {
   const Mesh& mesh = graph.meshes()[0];
   const std::vector<TensorType> operand_types = graph.OperandTypes(node);

@@ -248,10 +248,10 @@ AxisList CompatibleAxes(const Projection& projection, int factor, Direction dire
   return agreement.Take();
 }
 
-std::vector<bool> PropagateFactors(Strategy strategy, absl::Span<const Factor> factors,
+std::vector<bool> PropagateFactors(PropagationStrategy strategy, absl::Span<const Factor> factors,
                                    absl::Span<const Direction> directions, bool is_elementwise,
                                    Projection* projection) {
-  return strategy == Strategy::kBasic
+  return strategy == PropagationStrategy::kBasic
              ? PropagateBasic(factors, directions, projection)
              : PropagateAggressive(factors, directions, is_elementwise, projection);
 }

@@ -34,7 +34,7 @@ enum class Direction : uint8_t {
   kBoth = 3,
 };
 
-enum class Strategy : uint8_t { kBasic, kAggressive };
+enum class PropagationStrategy : uint8_t { kBasic, kAggressive };
 
 // The axes that the tensors agree to split `factor` by: the longest list that some tensor has and
 // none contradicts, else the part before the first contradiction. With kForward and kBackward only
@@ -45,7 +45,8 @@ AxisList CompatibleAxes(const Projection& projection, int factor, Direction dire
 // Existing axes are never removed or replaced. `is_elementwise` turns on two preferences of the
 // aggressive strategy: the most split factor wins among sources of equal size, and an operand takes
 // no more from its siblings than the result takes. Returns one flag a tensor: whether it changed.
-std::vector<bool> PropagateFactors(Strategy strategy, absl::Span<const graph::Factor> factors,
+std::vector<bool> PropagateFactors(PropagationStrategy strategy,
+                                   absl::Span<const graph::Factor> factors,
                                    absl::Span<const Direction> directions, bool is_elementwise,
                                    Projection* projection);
 

@@ -42,7 +42,7 @@ Projection Table(const std::vector<Row>& operands, const std::vector<Row>& resul
   return projection;
 }
 
-std::vector<bool> Propagate(Strategy strategy, const std::vector<int64_t>& sizes,
+std::vector<bool> Propagate(PropagationStrategy strategy, const std::vector<int64_t>& sizes,
                             Projection* projection, bool is_elementwise = false,
                             Direction direction = Direction::kBoth) {
   std::vector<Factor> factors;
@@ -88,7 +88,8 @@ TEST(BasicTest, SharesPerFactor) {
   Projection table = Table({{AxisList{kA}, AxisList{}, AxisList{kE}},
                             {AxisList{kA, kB}, AxisList{kC, kD}, std::nullopt}},
                            {{AxisList{}, AxisList{kC, E(1, 2)}, std::nullopt}});
-  EXPECT_EQ(Propagate(Strategy::kBasic, {8, 8, 8}, &table), (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(Propagate(PropagationStrategy::kBasic, {8, 8, 8}, &table),
+            (std::vector<bool>{true, false, true}));
   EXPECT_EQ(Axes(table, 0, 0), (AxisList{kA, kB}));
   EXPECT_EQ(Axes(table, 2, 0), (AxisList{kA, kB}));
   EXPECT_EQ(Axes(table, 0, 1), (AxisList{kC}));
@@ -99,7 +100,7 @@ TEST(BasicTest, OtherFactorsTakePartOfAnAxis) {
   // Tensor 1 has e:(4)2 on its other factor: only e:(1)4 fits everywhere.
   Projection table = Table({{AxisList{kE}, AxisList{}}, {AxisList{E(1, 2)}, AxisList{E(4, 2)}}},
                            {{AxisList{}, AxisList{kB}}});
-  Propagate(Strategy::kBasic, {32, 8}, &table);
+  Propagate(PropagationStrategy::kBasic, {32, 8}, &table);
   EXPECT_EQ(Axes(table, 1, 0), (AxisList{E(1, 4)}));
   EXPECT_EQ(Axes(table, 2, 0), (AxisList{E(1, 4)}));
   EXPECT_EQ(Axes(table, 0, 1), (AxisList{}));
@@ -108,12 +109,12 @@ TEST(BasicTest, OtherFactorsTakePartOfAnAxis) {
 TEST(BasicTest, ClosedAndBlockedStopThePropagationForAll) {
   Projection table = Table({{AxisList{kA, kB}}, {AxisList{}}}, {{AxisList{}}});
   table.tensors[1].blocked = {kB};
-  Propagate(Strategy::kBasic, {8}, &table);
+  Propagate(PropagationStrategy::kBasic, {8}, &table);
   EXPECT_EQ(Axes(table, 2, 0), (AxisList{kA}));
 
   table = Table({{AxisList{kA, kB}}, {AxisList{kA}}}, {{AxisList{}}});
   table.tensors[1].factors[0].is_closed = true;
-  Propagate(Strategy::kBasic, {8}, &table);
+  Propagate(PropagationStrategy::kBasic, {8}, &table);
   EXPECT_EQ(Axes(table, 1, 0), (AxisList{kA}));
   EXPECT_EQ(Axes(table, 2, 0), (AxisList{kA}));
 }
@@ -121,12 +122,12 @@ TEST(BasicTest, ClosedAndBlockedStopThePropagationForAll) {
 TEST(BasicTest, FactorsThatAreNotMinorMostNeedDivisors) {
   Projection table = Table({{AxisList{kE}}}, {{AxisList{}}});
   table.tensors[1].factors[0].is_minor_most = false;
-  Propagate(Strategy::kBasic, {12}, &table);
+  Propagate(PropagationStrategy::kBasic, {12}, &table);
   EXPECT_EQ(Axes(table, 1, 0), (AxisList{E(1, 4)}));
 
   table = Table({{AxisList{kA, kE}}}, {{AxisList{}}});
   table.tensors[1].factors[0].is_minor_most = false;
-  Propagate(Strategy::kBasic, {6}, &table);
+  Propagate(PropagationStrategy::kBasic, {6}, &table);
   EXPECT_EQ(Axes(table, 1, 0), (AxisList{kA}));
 }
 
@@ -136,9 +137,9 @@ TEST(AggressiveTest, LargerSourceWins) {
       {{AxisList{kA, kB}, AxisList{}, std::nullopt}, {std::nullopt, AxisList{}, AxisList{kA, kC}}},
       {{AxisList{}, std::nullopt, AxisList{}}});
   Projection basic = table;
-  EXPECT_EQ(Propagate(Strategy::kBasic, {8, 4, 16}, &basic),
+  EXPECT_EQ(Propagate(PropagationStrategy::kBasic, {8, 4, 16}, &basic),
             (std::vector<bool>{false, false, false}));
-  EXPECT_EQ(Propagate(Strategy::kAggressive, {8, 4, 16}, &table),
+  EXPECT_EQ(Propagate(PropagationStrategy::kAggressive, {8, 4, 16}, &table),
             (std::vector<bool>{false, false, true}));
   EXPECT_EQ(Axes(table, 2, 0), (AxisList{}));
   EXPECT_EQ(Axes(table, 2, 2), (AxisList{kA, kC}));
@@ -148,7 +149,7 @@ TEST(AggressiveTest, FirstTensorWinsAmongEqualSizes) {
   const std::vector<Row> operands = {{AxisList{kA}, AxisList{}, std::nullopt},
                                      {std::nullopt, AxisList{}, AxisList{kB, kA}}};
   Projection table = Table(operands, {{AxisList{}, std::nullopt, AxisList{}}});
-  Propagate(Strategy::kAggressive, {8, 8, 8}, &table);
+  Propagate(PropagationStrategy::kAggressive, {8, 8, 8}, &table);
   EXPECT_EQ(Axes(table, 2, 0), (AxisList{kA}));
   EXPECT_EQ(Axes(table, 2, 2), (AxisList{kB}));
 }
@@ -160,7 +161,7 @@ TEST(AggressiveTest, ElementwisePrefersTheMostSplitFactor) {
     for (int t : {0, 1}) {
       for (FactorSharding& factor : table.tensors[t].factors) factor.is_closed = true;
     }
-    Propagate(Strategy::kAggressive, {8, 8}, &table, is_elementwise);
+    Propagate(PropagationStrategy::kAggressive, {8, 8}, &table, is_elementwise);
     return table;
   };
   EXPECT_EQ(Axes(run(true), 2, 0), (AxisList{kB, kA}));
@@ -173,7 +174,7 @@ TEST(AggressiveTest, ElementwiseOperandsTakeNoMoreThanTheResult) {
   const auto run = [](bool is_elementwise) {
     Projection table = Table({{AxisList{kA, kB}}, {AxisList{}}}, {{AxisList{kA}}});
     table.tensors[2].factors[0].is_closed = true;
-    Propagate(Strategy::kAggressive, {8}, &table, is_elementwise);
+    Propagate(PropagationStrategy::kAggressive, {8}, &table, is_elementwise);
     return Axes(table, 1, 0);
   };
   EXPECT_EQ(run(true), (AxisList{kA}));
@@ -183,21 +184,21 @@ TEST(AggressiveTest, ElementwiseOperandsTakeNoMoreThanTheResult) {
 TEST(AggressiveTest, ClosedTensorsDoNotStopOthers) {
   Projection table = Table({{AxisList{kA}}, {AxisList{}}}, {{AxisList{}}});
   table.tensors[1].factors[0].is_closed = true;
-  Propagate(Strategy::kAggressive, {8}, &table, /*is_elementwise=*/true);
+  Propagate(PropagationStrategy::kAggressive, {8}, &table, /*is_elementwise=*/true);
   EXPECT_EQ(Axes(table, 1, 0), (AxisList{}));
   EXPECT_EQ(Axes(table, 2, 0), (AxisList{kA}));
 }
 
 TEST(AggressiveTest, ContradictionWithinAFactorIsLeftAlone) {
   Projection table = Table({{AxisList{kA}}, {AxisList{kB}}}, {{AxisList{}}});
-  EXPECT_EQ(Propagate(Strategy::kAggressive, {8}, &table, true),
+  EXPECT_EQ(Propagate(PropagationStrategy::kAggressive, {8}, &table, true),
             (std::vector<bool>{false, false, false}));
 }
 
 TEST(AggressiveTest, FixedDimensionsKeepTheirAxes) {
   Projection table = Table({{AxisList{kA, kB}}}, {{AxisList{}}});
   table.tensors[1].fixed = {kB};
-  Propagate(Strategy::kAggressive, {8}, &table);
+  Propagate(PropagationStrategy::kAggressive, {8}, &table);
   EXPECT_EQ(Axes(table, 1, 0), (AxisList{kA}));
 }
 

@@ -163,7 +163,8 @@ class Firing {
       context.num_stages = static_cast<int>(num_stages);
       context.num_microbatches = static_cast<int>(plan_.num_microbatches);
       context.has_kind = stage.has_kind;
-      const std::vector<PhaseChoice> order = policy_.PlannedOrder(context);
+      ASSIGN_OR_RETURN(const StageSchedule schedule, MakeSchedule(policy_, context));
+      const std::vector<PhaseChoice>& order = schedule.order;
       stage.is_planned = !order.empty();
       if (stage.is_planned) RETURN_IF_ERROR(CheckOrder(s, stage, order));
       for (const PhaseChoice& choice : order) stage.order.push_back(choice.kind);

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/strings.h"
-#include "planner/format.h"
 
 namespace penstock::planner {
 

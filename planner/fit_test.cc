@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "planner/format.h"
+#include "base/format.h"
 
 namespace penstock::planner {
 namespace {

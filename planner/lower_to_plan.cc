@@ -14,6 +14,7 @@
 
 #include "base/blocks.h"
 #include "base/status_macros.h"
+#include "graph/init_streams.h"
 #include "planner/collective_choice.h"
 #include "planner/communication.h"
 #include "planner/communication_cost.h"
@@ -501,6 +502,7 @@ absl::StatusOr<Plan> Lowering::Run() {
   plan_.name = graph_.name();
   plan_.num_microbatches = static_cast<uint32_t>(mesh_.num_microbatches());
   plan_.policy = std::string(options_.policy->name());
+  const std::vector<uint32_t> init_streams = graph::InitStreams(graph_);
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const Node& node = graph_.node(id);
     const std::string op(node.op->name());
@@ -515,7 +517,7 @@ absl::StatusOr<Plan> Lowering::Run() {
       state.is_parameter = op == "parameter";
       state.init = node.attributes.GetString("init", state.is_parameter ? "normal" : "zeros");
       state.std = node.attributes.GetDouble("std", 0.02);
-      state.stream = static_cast<uint32_t>(node.attributes.GetInt("stream", 0));
+      state.stream = init_streams[id];
       state_index_[node.results[0]] = static_cast<int>(plan_.states.size());
       plan_.states.push_back(std::move(state));
     }

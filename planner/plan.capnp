@@ -161,4 +161,5 @@ struct Plan {
   feedNames @16 :List(UInt32);
   fetches @17 :Fetches;
   states @18 :States;
+  threadsPerDevice @19 :UInt32 = 1;
 }

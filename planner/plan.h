@@ -58,6 +58,7 @@ namespace penstock::planner {
 
 inline constexpr uint32_t kNone = 0xffffffff;
 inline constexpr uint32_t kMaxMicrobatches = 1 << 14;  // a step
+inline constexpr uint32_t kMaxThreadsPerDevice = 4096;
 
 using KernelPlan = graph::KernelSpec;
 using TilePlan = graph::TileDesc;
@@ -197,9 +198,10 @@ struct Plan {
   std::string name;
   std::string strategy;  // "dp=2,tp=2,pp=1" as planned
   std::string policy = "1f1b";
-  uint64_t graph_fingerprint = 0;  // of the program, see planner/compile.h
-  uint32_t num_microbatches = 1;   // M
-  uint32_t num_channels = 0;       // of transfers and collectives
+  uint64_t graph_fingerprint = 0;   // of the program, see planner/compile.h
+  uint32_t num_microbatches = 1;    // M
+  uint32_t threads_per_device = 1;  // that kernels' scratch memory was planned for
+  uint32_t num_channels = 0;        // of transfers and collectives
   std::vector<DevicePlan> devices;
   std::vector<StagePlan> stages;
   std::vector<KernelPlan> kernels;              // shared by actors

@@ -404,6 +404,7 @@ absl::Status WriteMessage(const Plan& plan, schema::Plan::Builder out) {
   out.setPolicy(strings.Add(plan.policy));
   out.setGraphFingerprint(plan.graph_fingerprint);
   out.setNumMicrobatches(plan.num_microbatches);
+  out.setThreadsPerDevice(plan.threads_per_device);
   out.setNumChannels(plan.num_channels);
   out.setPredictedStepSeconds(plan.predicted_step_s);
   out.setPredictedPeakBytes(Pointer(plan.predicted_peak_bytes));
@@ -943,6 +944,7 @@ absl::Status ReadMessage(schema::Plan::Reader in, Plan* plan) {
   RETURN_IF_ERROR(strings.Get("plan", in.getPolicy(), &plan->policy));
   plan->graph_fingerprint = in.getGraphFingerprint();
   plan->num_microbatches = in.getNumMicrobatches();
+  plan->threads_per_device = in.getThreadsPerDevice();
   plan->num_channels = in.getNumChannels();
   plan->predicted_step_s = in.getPredictedStepSeconds();
   for (const uint64_t bytes : in.getPredictedPeakBytes()) {

@@ -1,6 +1,7 @@
 #include "planner/policy.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -64,7 +65,32 @@ int Policy::ActivationCredits(const StageContext& context) const {
 }
 
 std::unique_ptr<StageScheduler> Policy::CreateScheduler(const StageContext& context) const {
-  return std::make_unique<PlannedScheduler>(PlannedOrder(context));
+  std::vector<PhaseChoice> order = PlannedOrder(context);
+  if (order.empty()) return nullptr;
+  return std::make_unique<PlannedScheduler>(std::move(order));
+}
+
+absl::StatusOr<StageSchedule> MakeSchedule(const Policy& policy, const StageContext& context) {
+  StageSchedule schedule;
+  const auto threw = [&](std::string_view what) {
+    return absl::InvalidArgumentError(
+        StrCat("policy '", policy.name(), "' threw at stage ", context.stage, ": ", what));
+  };
+  try {
+    schedule.order = policy.PlannedOrder(context);
+    if (context.has_choices()) schedule.scheduler = policy.CreateScheduler(context);
+  } catch (const std::exception& error) {
+    return threw(error.what());
+  } catch (...) {
+    return threw("something that is no std::exception");
+  }
+  if (context.has_choices() && schedule.scheduler == nullptr) {
+    return absl::InvalidArgumentError(
+        StrCat("policy '", policy.name(), "' chooses nothing for stage ", context.stage,
+               ": its PlannedOrder is empty and it creates no scheduler; override PlannedOrder or "
+               "CreateScheduler"));
+  }
+  return schedule;
 }
 
 absl::Status PolicyRegistry::Add(std::unique_ptr<const Policy> policy) {

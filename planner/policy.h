@@ -41,6 +41,9 @@ struct StageContext {
   int num_stages = 1;
   int num_microbatches = 1;
   std::array<bool, kNumPolicyKinds> has_kind = {true, false, false};
+
+  // Whether the stage has phases to order.
+  bool has_choices() const { return has_kind[0] || has_kind[1] || has_kind[2]; }
 };
 
 struct PhaseChoice {
@@ -79,9 +82,20 @@ class Policy {
   // and W. Default: the peak of the planned order; all of them without one.
   virtual int ActivationCredits(const StageContext& context) const;
 
-  // Default: follows the planned order. REQUIRES: overridden where there is none.
+  // Default: follows the planned order; null where there is none. A policy that decides as it goes
+  // overrides this.
   virtual std::unique_ptr<StageScheduler> CreateScheduler(const StageContext& context) const;
 };
+
+// What a policy has for one stage.
+struct StageSchedule {
+  std::vector<PhaseChoice> order;             // empty where it decides as it goes
+  std::unique_ptr<StageScheduler> scheduler;  // null where the stage has no phases to order
+};
+
+// Asks the policy. Errors: it has neither an order nor a scheduler for a stage that has phases to
+// order, or it throws.
+absl::StatusOr<StageSchedule> MakeSchedule(const Policy& policy, const StageContext& context);
 
 // Policies by name; built by main() or the embedding application.
 class PolicyRegistry {

@@ -227,14 +227,15 @@ class Propagation {
 
   void RunBelowUserPriority(PropagationLevel level) {
     if (level == PropagationLevel::kOpPriority) {
-      for (Step step : kSteps) RunToFixpoint(Strategy::kAggressive, step);
+      for (Step step : kSteps) RunToFixpoint(PropagationStrategy::kAggressive, step);
     } else {
       const bool is_basic = level == PropagationLevel::kBasic;
-      RunToFixpoint(is_basic ? Strategy::kBasic : Strategy::kAggressive, Step::kAll);
+      RunToFixpoint(is_basic ? PropagationStrategy::kBasic : PropagationStrategy::kAggressive,
+                    Step::kAll);
     }
   }
 
-  void RunToFixpoint(Strategy strategy, Step step) {
+  void RunToFixpoint(PropagationStrategy strategy, Step step) {
     PropagateReturns(strategy);
     for (NodeId id = graph_.num_nodes() - 1; id >= 0; --id) Push(id);
     while (!work_.empty()) {
@@ -264,7 +265,7 @@ class Propagation {
     return info.priority == PropagationPriority::kLast ? Direction::kBackward : Direction::kBoth;
   }
 
-  void PropagateNode(NodeId id, Strategy strategy, Step step) {
+  void PropagateNode(NodeId id, PropagationStrategy strategy, Step step) {
     const NodeInfo& info = infos_[id];
     if (info.operands.empty()) return;
     directions_.clear();
@@ -317,7 +318,7 @@ class Propagation {
 
   // --- Returns: identities between a value and its return ---
 
-  void PropagateReturns(Strategy strategy) {
+  void PropagateReturns(PropagationStrategy strategy) {
     for (graph::Return& returned : graph_.mutable_returns()) {
       graph::Value& value = graph_.mutable_value(returned.value);
       std::vector<Factor> factors;

@@ -11,8 +11,8 @@
 #include "fmt/format.h"
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/strings.h"
-#include "planner/format.h"
 
 namespace penstock::planner {
 namespace {
@@ -130,11 +130,32 @@ std::string ShowTransfers(const Plan& plan) {
   return text;
 }
 
-std::string ShowOperands(const std::vector<OperandPlan>& operands) {
+// A name for each register: of its state, or of the first actor that writes to it.
+std::vector<std::string> RegisterNames(const Plan& plan, uint32_t device) {
+  const DevicePlan& owner = plan.devices[device];
+  std::vector<std::string> names(owner.registers.size());
+  for (const StatePlan& state : plan.states) {
+    for (const StatePlacement& placement : state.placements) {
+      if (placement.device == device && placement.reg < names.size()) {
+        names[placement.reg] = state.name;
+      }
+    }
+  }
+  for (const ActorPlan& actor : owner.actors) {
+    for (const OperandPlan& output : actor.outputs) {
+      if (output.reg < names.size() && names[output.reg].empty()) names[output.reg] = actor.name;
+    }
+  }
+  return names;
+}
+
+std::string ShowOperands(const std::vector<OperandPlan>& operands,
+                         const std::vector<std::string>& names) {
   std::string text;
   for (const OperandPlan& operand : operands) {
     if (!text.empty()) text += ' ';
-    text += operand.reg == kNone ? std::string("-") : fmt::format("r{}", operand.reg);
+    text += operand.reg == kNone ? std::string("-")
+                                 : fmt::format("r{}:{}", operand.reg, names[operand.reg]);
     if (operand.offset != 0) text += fmt::format("+{}", operand.offset);
   }
   return fmt::format("({})", text);
@@ -227,18 +248,19 @@ absl::StatusOr<std::string> ShowDevice(const Plan& plan, uint32_t device) {
   const DevicePlan& shown = plan.devices[device];
   std::string text =
       fmt::format("device {} of stage {}: {}\n", device, shown.stage, ShowMemory(plan, device));
+  const std::vector<std::string> names = RegisterNames(plan, device);
   for (size_t r = 0; r < shown.registers.size(); ++r) {
     const RegisterPlan& reg = shown.registers[r];
-    text +=
-        fmt::format("  r{:<6} {:<9} {} x {} at {}, once a {}\n", r, Name(reg.register_class),
-                    reg.slots, FormatBytes(reg.slot_bytes), reg.offset, Rate(reg.per_microbatch));
+    text += fmt::format("  r{:<6} {:<9} {} x {} at {}, once a {}: {}\n", r,
+                        Name(reg.register_class), reg.slots, FormatBytes(reg.slot_bytes),
+                        reg.offset, Rate(reg.per_microbatch), names[r]);
   }
   for (const PhasePlan& phase : shown.phases) {
     text += fmt::format("{}\n", ShowPhase(phase));
     for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
       const ActorPlan& actor = shown.actors[a];
       text += fmt::format("  {:>6} {:<24} {:<20} {} -> {}", a, actor.name, ShowAction(plan, actor),
-                          ShowOperands(actor.inputs), ShowOperands(actor.outputs));
+                          ShowOperands(actor.inputs, names), ShowOperands(actor.outputs, names));
       if (actor.workspace_bytes > 0) {
         text += fmt::format(", scratch {}", FormatBytes(actor.workspace_bytes));
       }

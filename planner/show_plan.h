@@ -32,7 +32,8 @@ uint32_t PhaseOfActor(const DevicePlan& device, uint32_t actor);
 // Devices that differ in nothing shown are listed together. REQUIRES: as DescribeActor.
 std::string ShowPlan(const Plan& plan);
 
-// One device: registers, phases with their actors in firing order, and channels between phases, a
+// One device: registers by name (of the state that lies there, or of the first actor that writes
+// it), phases with their actors in firing order, and channels between phases, a
 // line each. An error when the plan has no such device. REQUIRES: CheckReferences accepts the plan.
 absl::StatusOr<std::string> ShowDevice(const Plan& plan, uint32_t device);
 

@@ -39,12 +39,13 @@ TEST(ShowPlan, ListsDevicesThatDifferApart) {
 TEST(ShowDevice, ListsRegistersPhasesAndActors) {
   const std::string text = ShowDevice(testing::TrainingPlan(4, 2), 0).value();
   EXPECT_THAT(text, HasSubstr("device 0 of stage 0: arena 768 B"));
-  EXPECT_THAT(text, HasSubstr("  r1      channel   2 x 64 B at 64, once a micro-batch\n"));
-  EXPECT_THAT(text, HasSubstr("feed x               () -> (r1)\n"));
-  EXPECT_THAT(text, HasSubstr("test                 (r1 r0) -> (r5), scratch 100 B\n"));
-  EXPECT_THAT(text, HasSubstr("all_reduce #0        (r5) -> (r2)\n"));
-  EXPECT_THAT(text, HasSubstr("send #0 to device 2  (r2) -> ()\n"));
-  EXPECT_THAT(text, HasSubstr("recv #2 from device 2 () -> (r3)\n"));
+  EXPECT_THAT(text, HasSubstr("  r1      channel   2 x 64 B at 64, once a micro-batch: x\n"));
+  EXPECT_THAT(text, HasSubstr("feed x               () -> (r1:x)\n"));
+  EXPECT_THAT(text,
+              HasSubstr("test                 (r1:x r0:w0) -> (r5:h.matmul), scratch 100 B\n"));
+  EXPECT_THAT(text, HasSubstr("all_reduce #0        (r5:h.matmul) -> (r2:h.sum)\n"));
+  EXPECT_THAT(text, HasSubstr("send #0 to device 2  (r2:h.sum) -> ()\n"));
+  EXPECT_THAT(text, HasSubstr("recv #2 from device 2 () -> (r3:dy.recv)\n"));
   EXPECT_THAT(text, HasSubstr("produce 1, consume 4, capacity 4, initial 0\n"));
   EXPECT_THAT(text, Not(HasSubstr("channel 0:")));  // within a phase
 }

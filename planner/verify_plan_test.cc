@@ -32,8 +32,19 @@ class TestPolicy : public Policy {
   explicit TestPolicy(std::vector<PhaseChoice> order = {}) : order_(std::move(order)) {}
   std::string_view name() const override { return "test"; }
   std::vector<PhaseChoice> PlannedOrder(const StageContext&) const override { return order_; }
+  std::unique_ptr<StageScheduler> CreateScheduler(const StageContext& context) const override {
+    if (order_.empty()) return std::make_unique<NoChoices>();
+    return Policy::CreateScheduler(context);
+  }
 
  private:
+  // Verification does not ask it.
+  class NoChoices : public StageScheduler {
+   public:
+    std::optional<PhaseChoice> Next(const StageView&) override { return std::nullopt; }
+    void Reset() override {}
+  };
+
   std::vector<PhaseChoice> order_;
 };
 

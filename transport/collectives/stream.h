@@ -38,6 +38,7 @@ inline constexpr int kStagingWindow = 2;
 // million runs a second the runs last for half a year.
 inline constexpr int kMessageBits = 20;
 inline constexpr uint64_t kMaxMessages = uint64_t{1} << kMessageBits;
+static_assert(kMaxMessages == kMaxCollectiveMessages);
 inline constexpr uint64_t kMaxRuns = uint64_t{1} << (64 - kMessageBits);
 
 // Memory of one rank. Scratch is the collective's own.

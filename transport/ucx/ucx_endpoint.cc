@@ -48,7 +48,8 @@ uint64_t MakeKey() {
 
 absl::Status FromUcs(ucs_status_t status, std::string_view what) {
   if (status == UCS_OK) return absl::OkStatus();
-  return absl::UnavailableError(StrCat("UCX: ", what, ": ", ucs_status_string(status)));
+  return absl::UnavailableError(
+      StrCat("data plane: ", what, " failed (UCX: ", ucs_status_string(status), ")"));
 }
 
 // --- Making and closing --------------------------------------------------------------------------
@@ -95,7 +96,8 @@ absl::Status UcxEndpoint::Open(ucp_context_h context) {
 
   ucp_address_t* bytes = nullptr;
   size_t num_bytes = 0;
-  RETURN_IF_ERROR(FromUcs(ucp_worker_get_address(worker_, &bytes, &num_bytes), "its address"));
+  RETURN_IF_ERROR(
+      FromUcs(ucp_worker_get_address(worker_, &bytes, &num_bytes), "reading the address"));
   address_.key = MakeKey();
   address_.worker.assign(reinterpret_cast<const char*>(bytes), num_bytes);
   ucp_worker_release_address(worker_, bytes);
@@ -174,8 +176,12 @@ absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device&
   params.err_handler.cb = &OnPeerError;
   params.err_handler.arg = &peer;
   ucp_ep_h ep = nullptr;
-  RETURN_IF_ERROR(
-      FromUcs(ucp_ep_create(worker_, &params, &ep), StrCat("connecting to device ", device)));
+  if (const ucs_status_t status = ucp_ep_create(worker_, &params, &ep); status != UCS_OK) {
+    return absl::UnavailableError(
+        StrCat("device ", device, " cannot be reached over interface ", options_.interfaces,
+               ": give both nodes the interface (--interface) of a network that joins them (UCX: ",
+               ucs_status_string(status), ")"));
+  }
   peer.ep = ep;
   peer.key = address.key;
   peer.memory = memory;

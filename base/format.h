@@ -2,13 +2,13 @@
 //
 // Thread rule: pure functions.
 
-#ifndef PENSTOCK_PLANNER_FORMAT_H_
-#define PENSTOCK_PLANNER_FORMAT_H_
+#ifndef PENSTOCK_BASE_FORMAT_H_
+#define PENSTOCK_BASE_FORMAT_H_
 
 #include <cstdint>
 #include <string>
 
-namespace penstock::planner {
+namespace penstock {
 
 // "512 B", "3.2 GiB": one decimal from 1 KiB on.
 std::string FormatBytes(uint64_t num_bytes);
@@ -16,6 +16,6 @@ std::string FormatBytes(uint64_t num_bytes);
 // "12.5 us", "3.40 ms", "1.25 s": three significant digits.
 std::string FormatSeconds(double seconds);
 
-}  // namespace penstock::planner
+}  // namespace penstock
 
-#endif  // PENSTOCK_PLANNER_FORMAT_H_
+#endif  // PENSTOCK_BASE_FORMAT_H_

@@ -1,11 +1,11 @@
-#include "planner/format.h"
+#include "base/format.h"
 
 #include <array>
 #include <string_view>
 
 #include "fmt/format.h"
 
-namespace penstock::planner {
+namespace penstock {
 
 std::string FormatBytes(uint64_t num_bytes) {
   constexpr std::array<std::string_view, 6> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -25,4 +25,4 @@ std::string FormatSeconds(double seconds) {
   return fmt::format("{:#.3g} us", seconds * 1e6);
 }
 
-}  // namespace penstock::planner
+}  // namespace penstock
