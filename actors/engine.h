@@ -3,7 +3,7 @@
 //
 // Thread rule: Submit is thread-safe with the others; ReadState, WriteState and TakeTrace want no
 // step under way; Describe, Stop and those are called by one thread at a time. Observers are called
-// from threads of the engine. Nothing is called after Stop but the destructor.
+// from threads of the engine. Nothing is called after Stop but TakeTrace and the destructor.
 // Invariants: every submitted step is reported by each of its devices once, in order, unless
 // OnFailure was called or the engine was stopped; every wait is bounded.
 

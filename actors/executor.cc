@@ -1,9 +1,12 @@
 #include "actors/executor.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
 
+#include "actors/step_name.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -15,6 +18,13 @@ using planner::Lane;
 namespace {
 
 constexpr size_t kMaxDescribedLines = 100;
+
+// Processor time of this thread.
+int64_t ThreadCpuNs() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
 
 bool RunsOnStream(ActorKind kind) { return kind <= ActorKind::kFetch; }
 
@@ -144,7 +154,12 @@ bool DeviceExecutor::Poll() {
     const int64_t now = clock_->NowNs();
     wait_ns_ += now - std::exchange(idle_since_ns_, now);
   }
+  const int64_t begin_ns = counts_cpu_time_ ? clock_->NowNs() : 0;
+  const int64_t begin_cpu_ns = counts_cpu_time_ ? ThreadCpuNs() : 0;
   const bool has_moved = PollOnce();
+  if (counts_cpu_time_ && has_moved) {
+    lost_ns_ += std::max<int64_t>(clock_->NowNs() - begin_ns - (ThreadCpuNs() - begin_cpu_ns), 0);
+  }
   if (!has_moved && !is_idle_) idle_since_ns_ = clock_->NowNs();
   is_idle_ = !has_moved;
   return has_moved;
@@ -412,7 +427,8 @@ void DeviceExecutor::FinishInstance(uint32_t index) {
   report.step = record.step;
   report.is_poisoned = record.is_poisoned.load(std::memory_order_relaxed);
   report.wall_ns = now - std::max(record.begin_ns, last_done_ns_);
-  report.wait_ns = std::exchange(wait_ns_, 0);
+  report.wait_ns =
+      std::min(std::exchange(wait_ns_, 0) + std::exchange(lost_ns_, 0), report.wall_ns);
   last_done_ns_ = now;
   record.buffers.reset();
   completed_ = record.step + 1;
@@ -429,7 +445,7 @@ absl::Status DeviceExecutor::Execute(const Actor& actor, const Progress& progres
     kernel_args.outputs = {args + actor.num_inputs, actor.num_outputs};
     kernel_args.workspace = actor.workspace;
     kernel_args.seed = options_.seed;
-    kernel_args.step = progress.step;
+    kernel_args.step = progress.step + options_.first_step;
     kernel_args.microbatch = progress.microbatch;
     return actor.kernel->Run(kernel_args);
   }
@@ -583,15 +599,25 @@ void DeviceExecutor::Cancel() {
 // --- Reports -------------------------------------------------------------------------------------
 
 void DeviceExecutor::Trace(uint32_t actor, uint32_t phase, int64_t begin_ns, int64_t end_ns) {
-  if (trace_.size() == options_.trace_capacity) return;
   const Progress& progress = progress_[phase];
-  trace_.push_back({device_index_, actor, phase, static_cast<uint32_t>(progress.microbatch),
-                    progress.step, begin_ns, end_ns});
+  const TraceEvent event = {
+      device_index_, actor,    phase, static_cast<uint32_t>(progress.microbatch),
+      progress.step, begin_ns, end_ns};
+  if (trace_.size() < options_.trace_capacity) {
+    trace_.push_back(event);
+    return;
+  }
+  trace_[oldest_event_] = event;
+  oldest_event_ = (oldest_event_ + 1) % trace_.size();
 }
 
 std::vector<TraceEvent> DeviceExecutor::TakeTrace() {
-  std::vector<TraceEvent> taken = trace_;
+  std::vector<TraceEvent> taken(trace_.begin() + static_cast<std::ptrdiff_t>(oldest_event_),
+                                trace_.end());
+  taken.insert(taken.end(), trace_.begin(),
+               trace_.begin() + static_cast<std::ptrdiff_t>(oldest_event_));
   trace_.clear();
+  oldest_event_ = 0;
   return taken;
 }
 
@@ -611,7 +637,7 @@ std::string DeviceExecutor::InstanceName(uint32_t phase) const {
     step = per_microbatch ? progress.next_instance / num_microbatches_ : progress.next_instance;
     microbatch = per_microbatch ? progress.next_instance % num_microbatches_ : 0;
   }
-  std::string text = StrCat("step ", step);
+  std::string text = StepName(step + options_.first_step);
   if (per_microbatch) StrAppend(&text, ", micro-batch ", microbatch);
   return text;
 }
@@ -685,8 +711,8 @@ std::vector<std::string> DeviceExecutor::Describe() const {
           lines.push_back(StrCat(name, ", could run; its stage has not chosen"));
         } else if (phase_of_kind_[static_cast<int>(decision->kind)] != p) {
           lines.push_back(StrCat(name, ", could run; its stage chose ",
-                                 planner::Name(decision->kind), decision->microbatch, " of step ",
-                                 decision->step, " first"));
+                                 planner::Name(decision->kind), decision->microbatch, " of ",
+                                 StepName(decision->step), " first"));
         }
         break;
       case Lane::kOnce:

@@ -52,7 +52,7 @@ struct DeviceStepReport {
   int64_t step = 0;
   bool is_poisoned = false;
   int64_t wall_ns = 0;  // from the completion of the step before, or from submission if later
-  int64_t wait_ns = 0;  // of wall_ns, with nothing to fire
+  int64_t wait_ns = 0;  // of wall_ns, with nothing to fire or without a core to run on
 };
 
 // One actor's run, or with actor == kNone a whole phase instance.
@@ -79,7 +79,8 @@ struct ExecutorOptions {
   uint64_t seed = 0;
   uint32_t generation = 0;       // of the transport's tags
   uint32_t acts_per_poll = 256;  // of one phase, before others get a turn
-  size_t trace_capacity = 0;     // events; 0: no trace
+  size_t trace_capacity = 0;     // events, the last ones; 0: no trace
+  int64_t first_step = 0;        // what step 0 counts as: see SessionOptions
 };
 
 // What an executor works with; all of it outlives the executor.
@@ -103,6 +104,9 @@ class DeviceExecutor {
   // Steps are submitted in order from 0. REQUIRES: fewer than kMaxStepsInFlight are under way.
   void SubmitStep(int64_t step, std::shared_ptr<StepBuffers> buffers);
 
+  // Where executors outnumber the cores: time without a core counts as waiting.
+  void set_counts_cpu_time(bool counts) { counts_cpu_time_ = counts; }
+
   // One round: streams, transport, and what is ready fires. Returns whether anything happened.
   bool Poll();
 
@@ -121,7 +125,7 @@ class DeviceExecutor {
   // "is in actor 'h3.attn'", or that it is in none. Any thread.
   std::string DescribeRunningActor() const;
 
-  // The events recorded so far; begins anew. Events beyond trace_capacity are lost.
+  // The last events recorded so far, at most trace_capacity, in their order; begins anew.
   std::vector<TraceEvent> TakeTrace();
 
  private:
@@ -269,8 +273,11 @@ class DeviceExecutor {
   bool is_idle_ = false;
   int64_t idle_since_ns_ = 0;
   int64_t wait_ns_ = 0;  // since the last step that completed
+  bool counts_cpu_time_ = false;
+  int64_t lost_ns_ = 0;  // without a core while there was something to do, likewise
   int64_t last_done_ns_ = 0;
-  std::vector<TraceEvent> trace_;
+  std::vector<TraceEvent> trace_;  // a ring, once it is full
+  size_t oldest_event_ = 0;        // of a full ring
 
   // The launch in progress on a synchronous stream.
   std::atomic<uint32_t> running_actor_{planner::kNone};

@@ -181,9 +181,9 @@ TEST_F(ExecutorTest, TooFewCreditsForThePolicyStopAndAreNamed) {
   EXPECT_FALSE(harness->RunUntilDone());
   const std::string report = StrJoin(harness->Describe(), "\n");
   EXPECT_THAT(report,
-              HasSubstr("phase 'F', step 0, micro-batch 2, misses credits from 'b' 0 of 1"));
-  EXPECT_THAT(report, HasSubstr("phase 'B', step 0, micro-batch 0, could run; its stage chose F2"));
-  EXPECT_THAT(report, HasSubstr("phase 'update', step 0, misses tokens from 'b' 0 of 3"));
+              HasSubstr("phase 'F', step 1, micro-batch 2, misses credits from 'b' 0 of 1"));
+  EXPECT_THAT(report, HasSubstr("phase 'B', step 1, micro-batch 0, could run; its stage chose F2"));
+  EXPECT_THAT(report, HasSubstr("phase 'update', step 1, misses tokens from 'b' 0 of 3"));
 }
 
 // A pipeline of `stages` devices: x + 1 at each stage forwards, doubled at each backwards, sends
@@ -464,7 +464,7 @@ TEST_F(ExecutorTest, IllegalChoiceIsAnError) {
   harness->Submit({FeedOf(4, 0)});
   EXPECT_FALSE(harness->RunUntilDone());
   EXPECT_THAT(std::string(harness->stage(1).status().message()),
-              HasSubstr("policy 'illegal' chose F2 on stage 1 in step 0"));
+              HasSubstr("policy 'illegal' chose F2 on stage 1 in step 1"));
 }
 
 TEST_F(ExecutorTest, FailingKernelPoisonsItsStepAndDrains) {
@@ -486,7 +486,7 @@ TEST_F(ExecutorTest, FailingKernelPoisonsItsStepAndDrains) {
           harness.Submit({FeedOf(4, 200)});
           ASSERT_TRUE(harness.RunUntilDone());
           EXPECT_THAT(std::string(harness.StepStatus(1).message()),
-                      HasSubstr("actor f1 on device 1, step 1, micro-batch 2: "));
+                      HasSubstr("actor f1 on device 1, step 2, micro-batch 2: "));
           ASSERT_EQ(harness.errors().size(), 1u);
           EXPECT_FALSE(harness.StepStatus(2).ok());  // its state may lack step 1's update
           harness.Submit({FeedOf(4, 300)});
@@ -530,7 +530,7 @@ TEST_F(ExecutorTest, PoisonTravelsThroughCollectivesAndStopsUpdates) {
         }
         EXPECT_THAT(
             std::string(harness.StepStatus(1).message()),
-            HasSubstr("actor risk on device 2, step 1, micro-batch 0: the disk is on fire"));
+            HasSubstr("actor risk on device 2, step 2, micro-batch 0: the disk is on fire"));
         for (uint32_t d = 0; d < devices; ++d) {
           ASSERT_EQ(harness.Read(d, states[d])[0], 3 * 0.0 + 3 * 200.0);
         }
@@ -557,9 +557,9 @@ TEST_F(ExecutorTest, MissingPeerIsNamed) {
   harness->Submit({});
   EXPECT_FALSE(harness->RunUntilDone());
   const std::string report = StrJoin(harness->Describe(), "\n");
-  EXPECT_THAT(report, HasSubstr("device 1: phase 'F', step 0, micro-batch 0, is at actor 'use', "
+  EXPECT_THAT(report, HasSubstr("device 1: phase 'F', step 1, micro-batch 0, is at actor 'use', "
                                 "which misses 1 tokens; from 'recv.h'"));
-  EXPECT_THAT(report, HasSubstr("device 1: pending recv 'recv.h', step 0, micro-batch 0, from "
+  EXPECT_THAT(report, HasSubstr("device 1: pending recv 'recv.h', step 1, micro-batch 0, from "
                                 "device 0"));
 }
 
@@ -589,6 +589,21 @@ TEST_F(ExecutorTest, TraceHasEveryActorOfEveryInstance) {
     for (const TraceEvent& event : trace) EXPECT_LE(event.begin_ns, event.end_ns);
     EXPECT_TRUE(harness->executor(0).TakeTrace().empty());
   }
+}
+
+TEST_F(ExecutorTest, AFullTraceKeepsTheLastEvents) {
+  HarnessOptions options;
+  options.trace_capacity = 25;
+  std::unique_ptr<EngineHarness> harness = Start(PipelinePlan(2, 3, "1f1b"), options);
+  ASSERT_NE(harness, nullptr);
+  for (int step = 0; step < 3; ++step) {
+    harness->Submit({FeedOf(3, 0)});
+    ASSERT_TRUE(harness->RunUntilDone());
+  }
+  const std::vector<TraceEvent> trace = harness->executor(0).TakeTrace();
+  ASSERT_EQ(trace.size(), 25u);
+  for (const TraceEvent& event : trace) EXPECT_EQ(event.step, 2);  // of 30 events
+  for (size_t i = 1; i < trace.size(); ++i) EXPECT_GE(trace[i].end_ns, trace[i - 1].end_ns);
 }
 
 }  // namespace

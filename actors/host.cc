@@ -8,12 +8,12 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "caf/all.hpp"
 
 #include "actors/handoff.h"
+#include "base/machine.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -25,6 +25,8 @@ constexpr int64_t kSpinNs = 50'000;
 constexpr int kCrowdedPolls = 4;
 // A sleep ends after this even if nobody calls, so that a lost wake-up costs time and not progress.
 constexpr int64_t kSleepMs = 100;
+// Between two checks for a standstill; several times kSleepMs.
+constexpr std::chrono::milliseconds kStallInterval{500};
 
 inline void Pause() {
 #if defined(__x86_64__)
@@ -81,6 +83,7 @@ struct FailureMessage {
 };
 
 using WakeAtom = caf::atom_constant<caf::atom("wake")>;
+using StallAtom = caf::atom_constant<caf::atom("stall")>;
 
 }  // namespace
 }  // namespace penstock::actors
@@ -92,6 +95,12 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::FailureMessage)
 namespace penstock::actors {
 namespace {
 
+// Counts of an executor's polling rounds; stage actors read them to detect a standstill.
+struct Activity {
+  std::atomic<int64_t> moves{0};       // rounds in which something happened
+  std::atomic<int64_t> idle_polls{0};  // rounds in which nothing did, with no event to come
+};
+
 // Hosts one device executor on a thread of its own.
 class ExecutorActor : public caf::blocking_actor {
  public:
@@ -101,6 +110,7 @@ class ExecutorActor : public caf::blocking_actor {
     Waker* waker = nullptr;
     std::shared_ptr<Handoff> handoff;
     bool is_crowded = false;
+    Activity* activity = nullptr;  // outlives the actor
     std::shared_ptr<Answers<absl::Status>> loaded;
     std::unique_ptr<DeviceExecutor>* executor = nullptr;  // where it is kept
   };
@@ -157,6 +167,7 @@ class ExecutorActor : public caf::blocking_actor {
     if (status.ok()) {
       *setup_.executor = *std::move(created);
       executor_ = setup_.executor->get();
+      executor_->set_counts_cpu_time(setup_.is_crowded);
     }
     setup_.loaded->Set(setup_.index, status);
     return status.ok();
@@ -170,7 +181,19 @@ class ExecutorActor : public caf::blocking_actor {
       commands(element->content());
       has_moved = true;
     }
-    return !is_stopping_ && (executor_->Poll() || has_moved);
+    if (is_stopping_) return false;
+    has_moved |= executor_->Poll();
+    if (has_moved) {
+      Count(&setup_.activity->moves);
+    } else if (!executor_->has_pending_events()) {
+      Count(&setup_.activity->idle_polls);
+    }
+    return has_moved;
+  }
+
+  // The only writer: no locked instruction.
+  static void Count(std::atomic<int64_t>* counter) {
+    counter->store(counter->load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
   // Polls on for a while. Streams call nobody when they are done, so they are polled till then.
@@ -198,13 +221,21 @@ class ExecutorActor : public caf::blocking_actor {
 };
 
 // Hosts one stage controller. Wakes with every submitted step and when an executor asks.
+//
+// A dynamic policy may decline every phase that is ready. If all devices of the plan are in this
+// process, the actor detects when that stalls the plan: between two checks no executor has made
+// progress, each has polled in vain, and no stage has made a choice, so nothing is under way.
 class StageActor : public caf::event_based_actor {
  public:
   StageActor(caf::actor_config& config, std::unique_ptr<StageController> controller, size_t index,
-             caf::actor coordinator, std::shared_ptr<Handoff> handoff)
+             std::vector<const Activity*> activities,
+             std::shared_ptr<std::atomic<int64_t>> decisions, caf::actor coordinator,
+             std::shared_ptr<Handoff> handoff)
       : caf::event_based_actor(config),
         controller_(std::move(controller)),
         index_(index),
+        activities_(std::move(activities)),
+        decisions_(std::move(decisions)),
         coordinator_(std::move(coordinator)),
         handoff_(std::move(handoff)) {}
   ~StageActor() override { handoff_->Sync(); }
@@ -214,6 +245,7 @@ class StageActor : public caf::event_based_actor {
   caf::behavior make_behavior() override {
     return {
         [this](WakeAtom) { Decide(); },
+        [this](StallAtom) { CheckStall(); },
         [this](const SubmitMessage& message) {
           handoff_->Sync();
           controller_->SetSubmittedSteps(message.step + 1);
@@ -230,20 +262,74 @@ class StageActor : public caf::event_based_actor {
   void Decide() {
     handoff_->Sync();
     do {
-      while (controller_->Poll()) {
+      while (Poll()) {
       }
       controller_->ArmWait();
-    } while (controller_->Poll());
+    } while (Poll());
     handoff_->Sync();
-    if (controller_->status().ok() || has_failed_) return;
+    if (!controller_->status().ok()) {
+      Fail(controller_->status());
+    } else if (!is_watching_ && !activities_.empty() && controller_->HasDeclined()) {
+      is_watching_ = true;
+      Watch();
+    }
+  }
+
+  bool Poll() {
+    if (!controller_->Poll()) return false;
+    decisions_->fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+
+  void Fail(const absl::Status& status) {
+    if (has_failed_) return;
     has_failed_ = true;
-    send(coordinator_, FailureMessage{controller_->status()});
+    send(coordinator_, FailureMessage{status});
+  }
+
+  void Watch() {
+    seen_.clear();
+    seen_decisions_ = decisions_->load(std::memory_order_relaxed);
+    for (const Activity* activity : activities_) {
+      seen_.emplace_back(activity->moves.load(std::memory_order_acquire),
+                         activity->idle_polls.load(std::memory_order_acquire));
+    }
+    delayed_send(this, kStallInterval, StallAtom::value);
+  }
+
+  void CheckStall() {
+    Decide();  // asked once more, by what is known now
+    if (has_failed_ || !controller_->HasDeclined()) {
+      is_watching_ = false;
+      return;
+    }
+    // Another stage may have chosen, and its devices not have heard of it yet.
+    bool is_still = decisions_->load(std::memory_order_relaxed) == seen_decisions_;
+    for (size_t i = 0; i < activities_.size(); ++i) {
+      // A round that was under way at the first look is not one that came after it.
+      is_still = is_still &&
+                 activities_[i]->moves.load(std::memory_order_acquire) == seen_[i].first &&
+                 activities_[i]->idle_polls.load(std::memory_order_acquire) > seen_[i].second + 1;
+    }
+    if (!is_still) {
+      Watch();
+      return;
+    }
+    Fail(absl::FailedPreconditionError(
+        StrCat("the policy chooses nothing though a phase could run, and nothing is under way: ",
+               controller_->Describe())));
   }
 
   const std::unique_ptr<StageController> controller_;
-  const size_t index_;  // among the answers to DescribeMessage
+  const size_t index_;                                     // among the answers to DescribeMessage
+  const std::vector<const Activity*> activities_;          // of all executors; empty: not watched
+  const std::shared_ptr<std::atomic<int64_t>> decisions_;  // rounds with a choice, of all stages
   const caf::actor coordinator_;
   const std::shared_ptr<Handoff> handoff_;
+  // What was seen at the last look: moves and idle polls of each executor, and all decisions.
+  std::vector<std::pair<int64_t, int64_t>> seen_;
+  int64_t seen_decisions_ = 0;
+  bool is_watching_ = false;
   bool has_failed_ = false;
 };
 
@@ -311,9 +397,16 @@ class Host::Impl {
     first_device_ = parts.first_device;
     executors_.resize(num_devices);
     coordinator_ = system_.spawn<CoordinatorActor>(std::move(parts.on_failure), handoff_);
+    std::vector<const Activity*> watched;
+    const auto decisions = std::make_shared<std::atomic<int64_t>>(0);
+    for (size_t i = 0; i < num_devices; ++i) {
+      activities_.push_back(std::make_unique<Activity>());
+      if (parts.is_whole_plan) watched.push_back(activities_[i].get());
+    }
     for (size_t stage = 0; stage < parts.stages.size(); ++stage) {
-      const caf::actor actor = system_.spawn<StageActor>(
-          std::move(parts.stages[stage]), num_devices + stage, coordinator_, handoff_);
+      const caf::actor actor =
+          system_.spawn<StageActor>(std::move(parts.stages[stage]), num_devices + stage, watched,
+                                    decisions, coordinator_, handoff_);
       stage_actors_.push_back(actor);
       for (const uint32_t device : parts.stage_devices[stage]) {
         Waker* waker = parts.wakers[device];
@@ -322,12 +415,12 @@ class Host::Impl {
       }
     }
     const size_t pollers = num_devices * static_cast<size_t>(std::max(parts.threads_per_device, 1));
-    const bool is_crowded = pollers > std::thread::hardware_concurrency();
+    const bool is_crowded = pollers > static_cast<size_t>(UsableCores());
     const auto loaded = std::make_shared<Answers<absl::Status>>(num_devices);
     for (uint32_t i = 0; i < num_devices; ++i) {
       executor_actors_.push_back(system_.spawn<ExecutorActor, caf::detached>(
           ExecutorActor::Setup{i, std::move(parts.executors[i]), parts.wakers[i], handoff_,
-                               is_crowded, loaded, &executors_[i]}));
+                               is_crowded, activities_[i].get(), loaded, &executors_[i]}));
     }
     handoff_->Sync();
     for (const auto* actors : {&executor_actors_, &stage_actors_}) {
@@ -402,6 +495,7 @@ class Host::Impl {
   }
 
   const std::shared_ptr<Handoff> handoff_ = std::make_shared<Handoff>();
+  std::vector<std::unique_ptr<Activity>> activities_;  // of each executor
   caf::actor_system_config config_;
   caf::actor_system system_;
   std::vector<StageLink*> links_;

@@ -38,6 +38,8 @@ struct HostParts {
   std::vector<std::unique_ptr<StageController>> stages;
   std::vector<std::vector<uint32_t>> stage_devices;  // by their entries above
   uint32_t first_device = 0;                         // the plan's index of the first entry
+  // All devices of the plan are here: if none of them can go on, nothing will.
+  bool is_whole_plan = false;
   // Called once or more, from any thread, when the session cannot go on: a policy's illegal choice,
   // an actor that died.
   std::function<void(const absl::Status&)> on_failure;

@@ -5,6 +5,7 @@
 
 #include "actors/state_init.h"
 #include "actors/tile_copy.h"
+#include "base/format.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -17,10 +18,12 @@ absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_
     const uint64_t available = limit - std::min(*used, limit);
     if (needed > available) {
       const std::string shared =
-          *used == 0 ? std::string() : StrCat(", what the devices before it leave of ", limit);
-      return absl::ResourceExhaustedError(StrCat("the plan does not fit: device ", d, " needs ",
-                                                 needed, " bytes, available are ", available,
-                                                 " bytes", shared));
+          *used == 0 ? std::string()
+                     : StrCat(" left by the devices before it, of ", FormatBytes(limit));
+      return absl::ResourceExhaustedError(StrCat("the plan does not fit into memory: device ", d,
+                                                 " needs ", FormatBytes(needed), ", available are ",
+                                                 FormatBytes(available), shared, ": ",
+                                                 FormatBytes(needed - available), " are missing"));
     }
     *used += needed;
   }
@@ -44,6 +47,9 @@ LocalEngine::~LocalEngine() { Stop(); }
 
 absl::Status LocalEngine::Open() {
   if (options_.kernels == nullptr) return absl::InvalidArgumentError("an engine needs kernels");
+  if (options_.check_results != kernels::ResultCheck::kNone) {
+    checked_kernels_ = kernels::CheckedKernels(*options_.kernels, options_.check_results);
+  }
   uint64_t used = 0;
   RETURN_IF_ERROR(CheckFits(
       plan_, options_.first_device, options_.num_devices,
@@ -58,6 +64,7 @@ absl::Status LocalEngine::Open() {
   HostParts parts;
   parts.threads_per_device = options_.threads_per_device;
   parts.first_device = options_.first_device;
+  parts.is_whole_plan = options_.num_devices == plan_.devices.size();
   parts.on_failure = [observer = observer_](const absl::Status& status) {
     observer->OnFailure(status);
   };
@@ -123,7 +130,9 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   ExecutorParts parts;
   parts.plan = &plan_;
   parts.device_index = device_index;
-  parts.target = {&device, options_.kernels, arenas_[index]->data(), endpoint};
+  const bool is_checked = options_.check_results != kernels::ResultCheck::kNone;
+  const auto* kernels = is_checked ? &checked_kernels_ : options_.kernels;
+  parts.target = {&device, kernels, arenas_[index]->data(), endpoint};
   parts.stage = links_[index].get();
   parts.observer = observer_;
   parts.clock = &clock_;
@@ -131,6 +140,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   executor_options.seed = options_.seed;
   executor_options.generation = options_.generation;
   executor_options.trace_capacity = options_.trace_capacity;
+  executor_options.first_step = options_.first_step;
   return DeviceExecutor::Create(parts, executor_options);
 }
 

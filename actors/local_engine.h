@@ -23,6 +23,7 @@
 #include "actors/engine.h"
 #include "actors/host.h"
 #include "base/device.h"
+#include "kernels/checked/checked_kernels.h"
 #include "kernels/kernel.h"
 #include "planner/plan.h"
 #include "planner/policy.h"
@@ -44,6 +45,8 @@ struct LocalEngineOptions {
   DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
   uint64_t max_memory_bytes = 0;                      // of all arenas; 0: the machine's memory
   size_t trace_capacity = 0;                          // events a device; 0: no trace
+  kernels::ResultCheck check_results = kernels::ResultCheck::kNone;  // see SessionOptions
+  int64_t first_step = 0;                                            // likewise
 };
 
 // An error unless the arenas of `count` devices fit into what is left of `limit` bytes, of which
@@ -79,6 +82,7 @@ class LocalEngine final : public Engine {
   const planner::Plan& plan_;
   EngineObserver* const observer_;
   const LocalEngineOptions options_;
+  kernels::KernelRegistry checked_kernels_;  // of options_.kernels; empty without check_results
   const SteadyClock clock_;
   // An entry a device of this process in each; made on the device's thread while it loads.
   std::vector<std::unique_ptr<Device>> devices_;

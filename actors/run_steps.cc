@@ -11,6 +11,7 @@
 #include "caf/all.hpp"
 
 #include "actors/handoff.h"
+#include "actors/step_name.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -19,6 +20,7 @@ namespace {
 // What both actors and the caller share.
 struct Run {
   Session& session;
+  const int64_t first_step;
   const int64_t num_steps;
   Source& source;
   Sink& sink;
@@ -33,10 +35,6 @@ struct Run {
     if (!end.has_value()) end = std::move(status);
     changed.notify_all();
   }
-  bool IsOver() {
-    const std::lock_guard lock(mutex);
-    return end.has_value();
-  }
 };
 
 // Room for one more step.
@@ -48,11 +46,17 @@ struct SubmittedMessage {
   int64_t id = 0;
 };
 
+// To the source: hand in no more. From the source: nothing more comes, for this reason.
+struct EndMessage {
+  absl::Status status;
+};
+
 }  // namespace
 }  // namespace penstock::actors
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::CreditMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::SubmittedMessage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::EndMessage)
 
 namespace penstock::actors {
 namespace {
@@ -69,6 +73,10 @@ class SourceActor : public caf::event_based_actor {
     return {
         [this](const caf::actor& sink) { sink_ = sink; },
         [this](const CreditMessage&) { HandIn(); },
+        [this](const EndMessage& message) {
+          run_->handoff.Sync();
+          End(message.status);
+        },
     };
   }
 
@@ -81,26 +89,36 @@ class SourceActor : public caf::event_based_actor {
  private:
   void HandIn() {
     run_->handoff.Sync();
-    if (next_ == run_->num_steps || run_->IsOver()) return;
+    if (next_ == run_->num_steps || has_ended_) return;
     absl::StatusOr<Feeds> feeds = absl::InternalError("the source has no feeds");
     try {
-      feeds = run_->source.Get(next_);
+      feeds = run_->source.Get(run_->first_step + next_);
     } catch (const std::exception& error) {
-      feeds = absl::InternalError(StrCat("the source of step ", next_, " threw: ", error.what()));
+      feeds = absl::InternalError(
+          StrCat("the source of ", StepName(run_->first_step + next_), " threw: ", error.what()));
     }
     const absl::StatusOr<int64_t> id =
         feeds.ok() ? run_->session.Submit(*feeds) : absl::StatusOr<int64_t>(feeds.status());
     run_->handoff.Sync();
     if (!id.ok()) {
-      run_->End(id.status());
+      End(id.status());
       return;
     }
     send(sink_, SubmittedMessage{next_++, *id});
   }
 
+  // Behind the steps that were handed in.
+  void End(const absl::Status& status) {
+    if (has_ended_) return;
+    has_ended_ = true;
+    run_->handoff.Sync();
+    send(sink_, EndMessage{status});
+  }
+
   const std::shared_ptr<Run> run_;
   caf::actor sink_;
   int64_t next_ = 0;
+  bool has_ended_ = false;
 };
 
 class SinkActor : public caf::event_based_actor {
@@ -112,7 +130,11 @@ class SinkActor : public caf::event_based_actor {
   const char* name() const override { return "sink"; }
 
   caf::behavior make_behavior() override {
-    return {[this](const SubmittedMessage& message) { Take(message); }};
+    return {[this](const SubmittedMessage& message) { Take(message); },
+            [this](const EndMessage& message) {
+              run_->handoff.Sync();
+              run_->End(status_.ok() ? message.status : status_);
+            }};
   }
 
   void on_exit() override {
@@ -124,33 +146,38 @@ class SinkActor : public caf::event_based_actor {
  private:
   void Take(const SubmittedMessage& message) {
     run_->handoff.Sync();
-    if (run_->IsOver()) return;
     const absl::StatusOr<StepResult> result = run_->session.Wait(message.id);
+    if (!status_.ok()) return;  // the run is ending
     absl::Status status = result.status();
     try {
-      if (result.ok()) status = run_->sink.Take(message.step, *result);
+      if (result.ok()) status = run_->sink.Take(run_->first_step + message.step, *result);
     } catch (const std::exception& error) {
-      status =
-          absl::InternalError(StrCat("the sink of step ", message.step, " threw: ", error.what()));
+      status = absl::InternalError(StrCat("the sink of ", StepName(run_->first_step + message.step),
+                                          " threw: ", error.what()));
     }
     run_->handoff.Sync();
-    if (!status.ok() || message.step + 1 == run_->num_steps) {
-      run_->End(status);
-      return;
+    if (!status.ok()) {
+      status_ = status;
+      send(source_, EndMessage{status});
+    } else if (message.step + 1 == run_->num_steps) {
+      run_->End(absl::OkStatus());
+    } else {
+      send(source_, CreditMessage{});
     }
-    send(source_, CreditMessage{});
   }
 
   const std::shared_ptr<Run> run_;
   caf::actor source_;
+  absl::Status status_;  // the first error of the session or the sink
 };
 
 }  // namespace
 
 absl::Status RunSteps(Session& session, int64_t num_steps, int64_t steps_ahead, Source& source,
-                      Sink& sink) {
+                      Sink& sink, int64_t first_step) {
   if (num_steps <= 0) return absl::OkStatus();
-  const std::shared_ptr<Run> run(new Run{session, num_steps, source, sink, {}, {}, {}, {}});
+  const std::shared_ptr<Run> run(
+      new Run{session, first_step, num_steps, source, sink, {}, {}, {}, {}});
   caf::actor_system_config config;
   config.set("scheduler.policy", caf::atom("sharing"));
   config.set("scheduler.max-threads", size_t{1});

@@ -24,7 +24,8 @@ namespace penstock::actors {
 class Source {
  public:
   virtual ~Source() = default;
-  // What step `step` is fed; counted from 0, each once and in order.
+  // What step `step` is fed; counted from first_step, each once and in order. An error ends the
+  // run.
   virtual absl::StatusOr<Feeds> Get(int64_t step) = 0;
 };
 
@@ -35,10 +36,12 @@ class Sink {
   virtual absl::Status Take(int64_t step, const StepResult& result) = 0;
 };
 
-// Returns the first error of the source, the session or the sink. Steps that are under way then are
-// waited for by nobody. REQUIRES: 0 < steps_ahead <= kMaxStepsInFlight.
+// Returns the first error of the source, the session or the sink. An error of the source ends the
+// run when the sink has taken the steps before it; after an error of the session or the sink the
+// steps under way are waited for and dropped. So no step of this run is under way when RunSteps
+// returns, unless the session was stopped. REQUIRES: 0 < steps_ahead <= kMaxStepsInFlight.
 absl::Status RunSteps(Session& session, int64_t num_steps, int64_t steps_ahead, Source& source,
-                      Sink& sink);
+                      Sink& sink, int64_t first_step = 0);
 
 }  // namespace penstock::actors
 

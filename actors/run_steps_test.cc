@@ -108,6 +108,7 @@ TEST_F(RunStepsTest, TheFirstErrorEndsTheRun) {
   CheckingSink sink(source);
   EXPECT_THAT(RunSteps(*session_, 100, 2, source, sink).ToString(), HasSubstr("the file ends"));
   EXPECT_EQ(source.num_fed_, 4);
+  EXPECT_EQ(source.num_taken_, 4);  // what was under way was taken first
 }
 
 TEST_F(RunStepsTest, TheSinkMayEndIt) {
@@ -115,6 +116,10 @@ TEST_F(RunStepsTest, TheSinkMayEndIt) {
   CheckingSink sink(source, /*fail_at=*/6);
   EXPECT_TRUE(absl::IsCancelled(RunSteps(*session_, 100, 2, source, sink)));
   EXPECT_EQ(source.num_taken_, 6);
+  // Nothing is under way: all places of the session are free again.
+  CountingSource more;
+  CheckingSink again(more);
+  EXPECT_TRUE(RunSteps(*session_, 20, kMaxStepsInFlight, more, again).ok());
 }
 
 TEST_F(RunStepsTest, WhatIsThrownEndsIt) {
@@ -125,7 +130,7 @@ TEST_F(RunStepsTest, WhatIsThrownEndsIt) {
   CountingSource counting;
   CheckingSink sink(counting);
   EXPECT_THAT(RunSteps(*session_, 100, 2, source, sink).ToString(),
-              HasSubstr("the source of step 0 threw: no such disk"));
+              HasSubstr("the source of step 1 threw: no such disk"));
 }
 
 TEST_F(RunStepsTest, AStoppedSessionEndsIt) {

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "actors/check_plan.h"
+#include "actors/stage.h"
+#include "actors/step_name.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "transport/transport.h"
@@ -89,7 +91,7 @@ class Session::Impl : private EngineObserver {
     std::unique_lock lock(mutex_);
     const auto it = steps_.find(step);
     if (it == steps_.end() || it->second.has_waiter) {
-      return absl::NotFoundError(StrCat("step ", step, " is not under way"));
+      return absl::NotFoundError(StrCat(StepName(step), " is not under way"));
     }
     StepState& state = it->second;
     state.has_waiter = true;
@@ -145,7 +147,7 @@ class Session::Impl : private EngineObserver {
     const std::lock_guard engine_lock(engine_mutex_);
     {
       const std::lock_guard lock(mutex_);
-      if (!CheckIdle().ok()) return {};
+      if (engine_ == nullptr || (!is_stopped_ && !CheckIdle().ok())) return {};
     }
     absl::StatusOr<std::vector<TraceEvent>> events = engine_->TakeTrace();
     return events.ok() ? *std::move(events) : std::vector<TraceEvent>();
@@ -175,6 +177,8 @@ class Session::Impl : private EngineObserver {
     local.create_device = options.create_device;
     local.max_memory_bytes = options.max_memory_bytes;
     local.trace_capacity = options.trace ? options.trace_capacity : 0;
+    local.check_results = options.check_results;
+    local.first_step = options.first_step;
     transport::TransportOptions transport_options;
     transport_options.num_devices = local.num_devices;
     transport_options.num_channels = plan_.num_channels;
@@ -202,7 +206,7 @@ class Session::Impl : private EngineObserver {
     RETURN_IF_ERROR(CheckRunning());
     for (const auto& [step, state] : steps_) {
       if (state.missing_devices > 0) {
-        return absl::FailedPreconditionError(StrCat("step ", step, " is under way"));
+        return absl::FailedPreconditionError(StrCat(StepName(step), " is under way"));
       }
     }
     return absl::OkStatus();
@@ -221,9 +225,14 @@ class Session::Impl : private EngineObserver {
 
   absl::Status DescribeTimeout(int64_t step) {
     const std::lock_guard lock(engine_mutex_);
-    return absl::DeadlineExceededError(
-        StrCat("step ", step, " did not complete in ", absl::FormatDuration(timeout_),
-               "; what it waits for:\n  ", StrJoin(engine_->Describe(kDescribeTimeout), "\n  ")));
+    std::vector<std::string> lines = engine_->Describe(kDescribeTimeout);
+    // What may be the reason of the others goes first.
+    std::stable_partition(lines.begin(), lines.end(), [](const std::string& line) {
+      return line.find(kNoChoice) != std::string::npos;
+    });
+    return absl::DeadlineExceededError(StrCat(StepName(step), " did not complete in ",
+                                              absl::FormatDuration(timeout_),
+                                              "; what it waits for:\n  ", StrJoin(lines, "\n  ")));
   }
 
   void OnFailure(const absl::Status& status) override {

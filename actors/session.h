@@ -14,7 +14,7 @@
 // returns kDeadlineExceeded with what every device waits for; it and a policy's illegal choice end
 // the session: further calls return the same status.
 //
-// Thread rule: thread-safe; Fetch, SetState and TakeTrace want no step under way.
+// Thread rule: thread-safe; Fetch and SetState want no step under way, TakeTrace none or Stop.
 // Invariants: every wait is bounded by the timeout, save that Stop waits for a kernel that runs.
 // Sessions share nothing: many can run one after another or at the same time.
 
@@ -37,6 +37,7 @@
 #include "actors/local_engine.h"
 #include "base/device.h"
 #include "base/tensor.h"
+#include "kernels/checked/checked_kernels.h"
 #include "kernels/kernel.h"
 #include "planner/plan.h"
 #include "planner/policy.h"
@@ -59,7 +60,13 @@ struct SessionOptions {
   DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
   uint64_t max_memory_bytes = 0;                      // of all arenas; 0: the machine's memory
   bool trace = false;
-  size_t trace_capacity = size_t{1} << 18;  // events a device
+  // Fail a step whose kernels make a NaN or an infinity out of finite operands; the error names the
+  // first such actor. For finding where a NaN arises: steps take a little longer.
+  kernels::ResultCheck check_results = kernels::ResultCheck::kNone;
+  // What the first step counts as, for random operators and in messages: a session that goes on
+  // where another has ended, from its states, draws what that would have drawn.
+  int64_t first_step = 0;
+  size_t trace_capacity = size_t{1} << 18;  // events a device, the last ones
   EngineFactory start_engine = nullptr;     // null: all devices in this process
 };
 
@@ -100,7 +107,9 @@ class Session {
   absl::StatusOr<Tensor> Fetch(std::string_view state) const;
   absl::Status SetState(std::string_view state, const Tensor& value);
 
-  // Events recorded since the start or the last call, of all devices; empty without options.trace.
+  // Events recorded since the start or the last call, of all devices, of each device the last
+  // options.trace_capacity; empty without options.trace. After Stop, those of devices in this
+  // process.
   std::vector<TraceEvent> TakeTrace();
 
   // Joins all threads. Steps under way are abandoned.

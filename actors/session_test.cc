@@ -224,7 +224,7 @@ TEST_F(SessionTest, FailingKernelIsNamedAndTheSessionGoesOn) {
     }
     EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
     EXPECT_EQ(result.status().message(),
-              "actor b on device 2, step 3, micro-batch 1: the disk is on fire");
+              "actor b on device 2, step 4, micro-batch 1: the disk is on fire");
   }
 }
 
@@ -248,11 +248,11 @@ TEST_F(SessionTest, TimeoutHoldsTheWaitForGraph) {
   const absl::Status status = (*session)->Run({}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   const std::string message(status.message());
-  EXPECT_THAT(message, HasSubstr("step 0 did not complete in 200ms"));
+  EXPECT_THAT(message, HasSubstr("step 1 did not complete in 200ms"));
   EXPECT_THAT(message,
-              HasSubstr("device 1: phase 'F', step 0, micro-batch 0, misses tokens from 'recv.h' 0 "
+              HasSubstr("device 1: phase 'F', step 1, micro-batch 0, misses tokens from 'recv.h' 0 "
                         "of 1"));
-  EXPECT_THAT(message, HasSubstr("device 1: pending recv 'recv.h', step 0, micro-batch 0, from "
+  EXPECT_THAT(message, HasSubstr("device 1: pending recv 'recv.h', step 1, micro-batch 0, from "
                                  "device 0"));
   EXPECT_THAT(message, HasSubstr("stage 1, policy '1f1b': step"));
   EXPECT_EQ((*session)->Run({}).status(), status);
@@ -353,10 +353,91 @@ class SilentPolicy : public planner::Policy {
   }
 };
 
+// Neither an order nor a scheduler.
+class EmptyPolicy : public planner::Policy {
+ public:
+  std::string_view name() const override { return "empty"; }
+  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
+    return {};
+  }
+};
+
+// Begins on a stage's forwards only when both are ready.
+class PatientPolicy : public planner::Policy {
+ public:
+  class Scheduler : public planner::StageScheduler {
+   public:
+    std::optional<planner::PhaseChoice> Next(const planner::StageView& view) override {
+      if (view.issued[0] == 0 && view.ready[0] < 2) return std::nullopt;
+      return planner::PhaseChoice{PhaseKind::kForward, view.issued[0]};
+    }
+    void Reset() override {}
+  };
+  std::string_view name() const override { return "patient"; }
+  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
+    return {};
+  }
+  std::unique_ptr<planner::StageScheduler> CreateScheduler(
+      const planner::StageContext&) const override {
+    return std::make_unique<Scheduler>();
+  }
+};
+
+// Stage 1 could run its first forward and waits for the second, while stage 0 computes it for
+// longer than the engine takes to notice a standstill.
+TEST_F(SessionTest, APolicyThatWaitsForAnotherStageIsNotTakenForASilentOne) {
+  std::atomic<bool> is_entered = false;
+  std::atomic<bool> is_open = false;
+  class SlowSecond : public GateKernel {
+   public:
+    using GateKernel::GateKernel;
+    absl::Status Run(const kernels::KernelArgs& args) override {
+      return args.microbatch == 1 ? GateKernel::Run(args) : absl::OkStatus();
+    }
+  };
+  kernels::KernelDef def;
+  def.create = [&](const kernels::KernelSpec&,
+                   Device&) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
+    return std::make_unique<SlowSecond>(&is_entered, &is_open);
+  };
+  ASSERT_TRUE(kernels_.Add("gate", def).ok());
+  EnginePlanBuilder b(2);
+  b.AddDevice();
+  b.AddDevice(1);
+  const uint32_t x0 = b.AddRegister(0, 2);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  const uint32_t f = b.AddKernel(0, "f", "gate", {}, {x0});
+  b.BeginPhase(0, "send", PhaseKind::kTransfer, Lane::kFloating);
+  const uint32_t send = b.AddSend(0, "send.h", x0, 1);
+  b.AddChannel(0, f, send, 1, 1, 2);
+  const uint32_t x1 = b.AddRegister(1, 2);
+  b.BeginPhase(1, "recv", PhaseKind::kTransfer, Lane::kFloating);
+  const uint32_t recv = b.AddRecv(1, "recv.h", x1, b.last_transfer());
+  b.BeginPhase(1, "F", PhaseKind::kForward);
+  const uint32_t use = b.AddKernel(1, "use", "t.affine", {x1}, {x1});
+  b.AddChannel(1, recv, use, 1, 1, 2);
+  planner::Plan plan = b.Build();
+  plan.policy = "patient";
+  planner::PolicyRegistry policies = planner::BuiltinPolicies();
+  ASSERT_TRUE(policies.Add(std::make_unique<PatientPolicy>()).ok());
+  options_.policies = &policies;
+  auto session = Start(plan);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const absl::StatusOr<int64_t> step = (*session)->Submit({});
+  ASSERT_TRUE(step.ok()) << step.status();
+  is_entered.wait(false);
+  absl::SleepFor(absl::Milliseconds(1600));  // three looks
+  is_open = true;
+  is_open.notify_all();
+  const auto result = (*session)->Wait(*step);
+  EXPECT_TRUE(result.ok()) << result.status();
+}
+
 TEST_F(SessionTest, WrongPoliciesAreNamed) {
   planner::PolicyRegistry policies = planner::BuiltinPolicies();
   ASSERT_TRUE(policies.Add(std::make_unique<StubbornPolicy>()).ok());
   ASSERT_TRUE(policies.Add(std::make_unique<SilentPolicy>()).ok());
+  ASSERT_TRUE(policies.Add(std::make_unique<EmptyPolicy>()).ok());
   options_.policies = &policies;
   planner::Plan plan = DataParallelPlan(2, 2);
   plan.policy = "stubborn";
@@ -364,21 +445,30 @@ TEST_F(SessionTest, WrongPoliciesAreNamed) {
     auto session = Start(plan);
     ASSERT_TRUE(session.ok()) << session.status();
     EXPECT_THAT(std::string((*session)->Run(FeedX(2, 0)).status().message()),
-                HasSubstr("policy 'stubborn' chose F0 on stage 0 in step 0"));
+                HasSubstr("policy 'stubborn' chose F0 on stage 0 in step 1"));
     EXPECT_FALSE((*session)->Run(FeedX(2, 0)).ok());
   }
   plan.policy = "silent";
-  options_.timeout = absl::Milliseconds(100);
   {
     auto session = Start(plan);
     ASSERT_TRUE(session.ok()) << session.status();
-    EXPECT_THAT(std::string((*session)->Run(FeedX(2, 0)).status().message()),
-                HasSubstr("F issued 0 completed 0 ready 2, B issued 0 completed 0 ready 0; the "
-                          "policy chooses nothing more"));
+    // Long before the step's time-out of ten minutes, and the reason first.
+    const absl::Time begin = absl::Now();
+    const std::string message((*session)->Run(FeedX(2, 0)).status().message());
+    EXPECT_LT(absl::Now() - begin, absl::Minutes(1));
+    EXPECT_THAT(message,
+                ::testing::StartsWith("the policy chooses nothing though a phase could run"));
+    EXPECT_THAT(message, HasSubstr("policy 'silent'"));
+    EXPECT_THAT(message, HasSubstr("F issued 0 completed 0 ready 2"));
   }
-  plan.policy = "unheard of";
+  plan.policy = "empty";
   EXPECT_THAT(std::string(Start(plan).status().message()),
-              HasSubstr("there is no policy 'unheard of'; known: 1f1b, gpipe, silent, stubborn"));
+              ::testing::StartsWith("policy 'empty' chooses nothing for stage 0: its PlannedOrder "
+                                    "is empty and it creates no scheduler"));
+  plan.policy = "unheard of";
+  EXPECT_THAT(
+      std::string(Start(plan).status().message()),
+      HasSubstr("there is no policy 'unheard of'; known: 1f1b, empty, gpipe, silent, stubborn"));
 }
 
 TEST_F(SessionTest, LoadErrorsAreReturned) {

@@ -4,6 +4,8 @@
 #include <exception>
 #include <utility>
 
+#include "actors/step_name.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -28,20 +30,10 @@ absl::StatusOr<std::unique_ptr<StageController>> StageController::Create(
   }
   std::unique_ptr<StageController> controller(
       new StageController(stage, policy, context, std::move(links)));
-  try {
-    // Where there is nothing to choose, nothing depends on the view.
-    controller->is_planned_ = !policy.PlannedOrder(context).empty() ||
-                              std::none_of(context.has_kind.begin(), context.has_kind.end(),
-                                           [](bool has) { return has; });
-    controller->scheduler_ = policy.CreateScheduler(context);
-  } catch (const std::exception& error) {
-    return absl::InternalError(
-        StrCat("policy '", policy.name(), "' threw at stage ", stage, ": ", error.what()));
-  }
-  if (controller->scheduler_ == nullptr) {
-    return absl::InternalError(
-        StrCat("policy '", policy.name(), "' made no scheduler for stage ", stage));
-  }
+  ASSIGN_OR_RETURN(planner::StageSchedule schedule, planner::MakeSchedule(policy, context));
+  controller->scheduler_ = std::move(schedule.scheduler);
+  // Where there is nothing to choose, nothing depends on the view.
+  controller->is_planned_ = !context.has_choices() || !schedule.order.empty();
   for (StageLink* link : controller->links_) link->counts_ready = !controller->is_planned_;
   return controller;
 }
@@ -49,6 +41,11 @@ absl::StatusOr<std::unique_ptr<StageController>> StageController::Create(
 StageController::StageController(uint32_t stage, const planner::Policy& policy,
                                  planner::StageContext context, std::vector<StageLink*> links)
     : stage_(stage), policy_name_(policy.name()), context_(context), links_(std::move(links)) {}
+
+absl::Status StageController::ThrewError(std::string_view what) const {
+  return absl::InternalError(StrCat("policy '", policy_name_, "' threw at stage ", stage_, ", ",
+                                    StepName(step_), ": ", what));
+}
 
 bool StageController::IsStepIssued() const {
   for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
@@ -84,9 +81,7 @@ planner::StageView StageController::View() const {
 }
 
 bool StageController::Poll() {
-  const bool has_compute =
-      std::any_of(context_.has_kind.begin(), context_.has_kind.end(), [](bool has) { return has; });
-  if (!has_compute || !status_.ok()) return false;
+  if (!context_.has_choices() || !status_.ok()) return false;
   size_t room = StageLink::kWindow;
   for (const StageLink* link : links_) {
     room = std::min(room, link->decisions.capacity() - link->decisions.size());
@@ -103,8 +98,10 @@ bool StageController::Poll() {
     try {
       choice = scheduler_->Next(View());
     } catch (const std::exception& error) {
-      status_ = absl::InternalError(StrCat("policy '", policy_name_, "' threw at stage ", stage_,
-                                           ", step ", step_, ": ", error.what()));
+      status_ = ThrewError(error.what());
+      break;
+    } catch (...) {
+      status_ = ThrewError("something that is no std::exception");
       break;
     }
     if (!choice.has_value()) break;
@@ -113,7 +110,7 @@ bool StageController::Poll() {
         choice->microbatch != issued_[kind] || choice->microbatch >= context_.num_microbatches) {
       status_ = absl::InternalError(
           StrCat("policy '", policy_name_, "' chose ", planner::Name(choice->kind),
-                 choice->microbatch, " on stage ", stage_, " in step ", step_,
+                 choice->microbatch, " on stage ", stage_, " in ", StepName(step_),
                  ", which is not the next of a kind it has (issued ", "F ", issued_[0], ", B ",
                  issued_[1], ", W ", issued_[2], " of ", context_.num_microbatches, ")"));
       break;
@@ -132,6 +129,18 @@ bool StageController::Poll() {
   return has_decided;
 }
 
+bool StageController::HasDeclined() const {
+  if (is_planned_ || !status_.ok() || step_ >= submitted_ || IsStepIssued()) return false;
+  const planner::StageView view = View();
+  bool could_run = false;
+  for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
+    if (!context_.has_kind[kind]) continue;
+    if (view.completed[kind] < view.issued[kind]) return false;
+    could_run |= view.ready[kind] > 0;
+  }
+  return could_run;
+}
+
 void StageController::ArmWait() {
   // A planned order needs asking again only as the window runs low.
   const size_t wake_size = is_planned_ ? StageLink::kWindow / 2 : StageLink::kWindow;
@@ -142,7 +151,7 @@ void StageController::ArmWait() {
 }
 
 std::string StageController::Describe() const {
-  std::string text = StrCat("stage ", stage_, ", policy '", policy_name_, "': step ", step_);
+  std::string text = StrCat("stage ", stage_, ", policy '", policy_name_, "': ", StepName(step_));
   const planner::StageView view = View();
   for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
     if (!context_.has_kind[kind]) continue;
@@ -151,7 +160,7 @@ std::string StageController::Describe() const {
     if (!is_planned_) StrAppend(&text, " ready ", view.ready[kind]);
   }
   if (!is_planned_ && step_ < submitted_ && !IsStepIssued()) {
-    StrAppend(&text, "; the policy chooses nothing more");
+    StrAppend(&text, "; ", kNoChoice);
   }
   if (!status_.ok()) StrAppend(&text, "; ", ToStd(status_.message()));
   return text;

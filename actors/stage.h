@@ -22,6 +22,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,6 +32,9 @@
 #include "planner/policy.h"
 
 namespace penstock::actors {
+
+// In the description of a stage whose policy has been asked and has no choice.
+inline constexpr char kNoChoice[] = "the policy chooses nothing more";
 
 struct PhaseDecision {
   int64_t step = 0;
@@ -75,6 +79,10 @@ class StageController {
   // illegal choice it decides nothing more.
   bool Poll();
 
+  // The policy was asked, chooses nothing, and all its choices have been completed, though a phase
+  // could run. If nothing else is under way either, that is for ever.
+  bool HasDeclined() const;
+
   // Before the owner goes to sleep: executors wake it from now on. Poll once more afterwards.
   void ArmWait();
 
@@ -92,6 +100,7 @@ class StageController {
 
   planner::StageView View() const;
   bool IsStepIssued() const;
+  absl::Status ThrewError(std::string_view what) const;
 
   const uint32_t stage_;
   const std::string policy_name_;

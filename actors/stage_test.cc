@@ -138,7 +138,7 @@ TEST_F(StageTest, AnIllegalChoiceIsNamedAndEndsTheStage) {
   controller->SetSubmittedSteps(1);
   EXPECT_FALSE(controller->Poll());
   EXPECT_THAT(std::string(controller->status().message()),
-              HasSubstr("policy 'function' chose F1 on stage 0 in step 0"));
+              HasSubstr("policy 'function' chose F1 on stage 0 in step 1"));
   EXPECT_THAT(controller->Describe(), HasSubstr("policy 'function' chose F1"));
 }
 
@@ -149,7 +149,7 @@ TEST_F(StageTest, APolicyThatThrowsIsNamed) {
   const auto controller = Create(policy, 1);
   controller->SetSubmittedSteps(1);
   EXPECT_FALSE(controller->Poll());
-  EXPECT_THAT(std::string(controller->status().message()), HasSubstr("threw at stage 0, step 0"));
+  EXPECT_THAT(std::string(controller->status().message()), HasSubstr("threw at stage 0, step 1"));
   EXPECT_THAT(std::string(controller->status().message()), HasSubstr("out of ideas"));
 }
 

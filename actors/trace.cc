@@ -9,6 +9,8 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
+#include "actors/communication_times.h"
+#include "actors/step_name.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -127,9 +129,11 @@ double TickStep(double span) {
 void WriteTraceJson(const planner::Plan& plan, absl::Span<const TraceEvent> events,
                     std::ostream& out) {
   const int64_t first = FirstBegin(events);
+  const std::vector<TransferTime> transfers = TransferTimes(plan, events);
   nlohmann::json list = nlohmann::json::array();
   std::vector<std::array<bool, 7>> named(plan.devices.size());
-  for (const TraceEvent& event : events) {
+  for (size_t i = 0; i < events.size(); ++i) {
+    const TraceEvent& event = events[i];
     if (!IsKnown(plan, event)) continue;
     const planner::DevicePlan& device = plan.devices[event.device];
     const planner::PhasePlan& phase = device.phases[event.phase];
@@ -140,14 +144,14 @@ void WriteTraceJson(const planner::Plan& plan, absl::Span<const TraceEvent> even
                               StrCat("device ", event.device, ", stage ", device.stage)));
       list.push_back(Metadata("thread_name", event.device, track.number, track.name));
     }
-    nlohmann::json args = {{"step", event.step}, {"phase", phase.name}};
+    nlohmann::json args = {{"step", StepNumber(event.step)}, {"phase", phase.name}};
     if (phase.per_microbatch) args["microbatch"] = event.microbatch;
-    std::string name = phase.name;
-    if (event.actor != kNone) {
-      name = device.actors[event.actor].name;
-    } else if (phase.per_microbatch) {
-      StrAppend(&name, event.microbatch);
+    if (IsCommunication(plan, event)) {
+      args["wait_ms"] = static_cast<double>(event.end_ns - event.begin_ns -
+                                            (transfers[i].end_ns - transfers[i].begin_ns)) *
+                        1e-6;
     }
+    const std::string& name = event.actor == kNone ? phase.name : device.actors[event.actor].name;
     list.push_back({{"ph", "X"},
                     {"name", name},
                     {"cat", event.actor == kNone ? "phase" : "actor"},
@@ -162,16 +166,24 @@ void WriteTraceJson(const planner::Plan& plan, absl::Span<const TraceEvent> even
       << "\n";
 }
 
-void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> events, int64_t step,
-                      std::ostream& out) {
-  std::vector<TraceEvent> drawn;
-  for (const TraceEvent& event : events) {
-    if (event.step == step && IsKnown(plan, event)) drawn.push_back(event);
+void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> events,
+                      const StepWindow& window, std::ostream& out) {
+  const std::vector<TransferTime> transfers = TransferTimes(plan, events);
+  struct Drawn {
+    TraceEvent event;
+    int64_t begin_ns = 0;  // clipped to the window
+    int64_t end_ns = 0;
+  };
+  std::vector<Drawn> drawn;
+  for (size_t i = 0; i < events.size(); ++i) {
+    const TraceEvent& event = events[i];
+    const int64_t begin_ns = std::max(transfers[i].begin_ns, window.begin_ns);
+    const int64_t end_ns = std::min(transfers[i].end_ns, window.end_ns);
+    if (begin_ns < end_ns && IsKnown(plan, event)) drawn.push_back({event, begin_ns, end_ns});
   }
-  const int64_t first = FirstBegin(drawn);
-  int64_t last = first + 1;
-  for (const TraceEvent& event : drawn) last = std::max(last, event.end_ns);
-  const double span_ms = static_cast<double>(last - first) * 1e-6;
+  const int64_t first = window.begin_ns;
+  const double span_ms =
+      static_cast<double>(std::max<int64_t>(window.end_ns - window.begin_ns, 1)) * 1e-6;
   const double scale = kWidth / span_ms;  // pixels a ms
   auto x_of = [&](int64_t ns) { return kLeft + static_cast<double>(ns - first) * 1e-6 * scale; };
   const double device_height = kRow + kCommRow + kGap;
@@ -183,7 +195,7 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
       kLeft + kWidth + 30, bottom + 40);
   out << fmt::format("<text x=\"{}\" y=\"18\" font-size=\"14\">{}, step {}: {:.3f} ms</text>\n",
-                     kLeft, Escaped(plan.name), step, span_ms);
+                     kLeft, Escaped(plan.name), StepNumber(window.step), span_ms);
   double legend_x = kLeft;
   for (const Style& style : kStyles) {
     out << fmt::format(
@@ -209,24 +221,26 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
         "<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"#f4f4f4\"/>\n", kLeft, y,
         kWidth, kRow);
   }
-  for (const TraceEvent& event : drawn) {
+  for (const auto& [event, begin_ns, end_ns] : drawn) {
     const planner::DevicePlan& device = plan.devices[event.device];
     const planner::PhasePlan& phase = device.phases[event.phase];
     const bool is_phase = event.actor == kNone;
-    const bool is_comm = !is_phase && device.actors[event.actor].kind >= ActorKind::kCollective;
+    const bool is_comm = IsCommunication(plan, event);
     if (is_phase ? phase.lane == Lane::kFloating : !is_comm) continue;
-    const double x = x_of(event.begin_ns);
-    const double width = std::max(x_of(event.end_ns) - x, 0.5);
+    const double x = x_of(begin_ns);
+    const double width = std::max(x_of(end_ns) - x, 0.5);
     const double y = kTop + device_height * event.device + (is_phase ? 0 : kRow);
     const std::string name = is_phase ? phase.name : device.actors[event.actor].name;
+    const bool is_other_step = event.step != window.step;
     const std::string number = phase.per_microbatch ? StrCat(event.microbatch) : "";
     out << fmt::format(
-        "<g><title>{}{}{}: {:.3f} ms</title><rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
+        "<g{}><title>{}{}{}{}: {:.3f} ms</title><rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
         "height=\"{:.0f}\" fill=\"{}\" stroke=\"white\" stroke-width=\"{}\"/>",
-        Escaped(name), number.empty() ? "" : " ", number,
-        static_cast<double>(event.end_ns - event.begin_ns) * 1e-6, x, y, width,
-        is_phase ? kRow : kCommRow, StyleOf(is_phase ? phase.kind : PhaseKind::kTransfer).colour,
-        width > 3 ? 0.6 : 0.0);
+        is_other_step ? " opacity=\"0.4\"" : "", Escaped(name), number.empty() ? "" : " ", number,
+        is_other_step ? StrCat(" of ", StepName(event.step)) : "",
+        static_cast<double>(is_phase ? event.end_ns - event.begin_ns : end_ns - begin_ns) * 1e-6, x,
+        y, width, is_phase ? kRow : kCommRow,
+        StyleOf(is_phase ? phase.kind : PhaseKind::kTransfer).colour, width > 3 ? 0.6 : 0.0);
     if (is_phase && width > kCharWidth * static_cast<double>(number.size()) + 4) {
       out << fmt::format(
           "<text x=\"{:.2f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"white\">{}</text>",

@@ -31,6 +31,17 @@ planner::Plan SmallPlan() {
   return plan;
 }
 
+// The first actor of device 0 sends to the first of device 1.
+planner::Plan TransferPlan() {
+  planner::Plan plan = SmallPlan();
+  plan.devices.push_back(plan.devices[0]);
+  plan.devices[0].actors[0].kind = planner::ActorKind::kSend;
+  plan.devices[0].actors[0].target = 0;
+  plan.devices[1].actors[0].kind = planner::ActorKind::kRecv;
+  plan.devices[1].actors[0].target = 0;
+  return plan;
+}
+
 std::vector<TraceEvent> SmallTrace() {
   return {{0, 0, 0, 0, 3, 1'000'000, 1'400'000},
           {0, planner::kNone, 0, 0, 3, 1'000'000, 1'500'000},
@@ -48,26 +59,56 @@ TEST(TraceTest, JsonHasAnEventEachAndNames) {
   for (const nlohmann::json& event : trace["traceEvents"]) {
     if (event["ph"] == "X") names.push_back(event["name"]);
   }
-  EXPECT_THAT(names, ::testing::ElementsAre("a<b>", "F0", "F1", "update", "F0"));
+  EXPECT_THAT(names, ::testing::ElementsAre("a<b>", "F", "F", "update", "F"));
   for (const nlohmann::json& event : trace["traceEvents"]) {
+    if (event["name"] == "F" && event["ts"] == 500) {
+      EXPECT_EQ(event["args"]["microbatch"], 1);
+    }
     if (event["name"] != "update") continue;
     EXPECT_DOUBLE_EQ(event["dur"], 2000);
-    EXPECT_EQ(event["args"]["step"], 3);
+    EXPECT_EQ(event["args"]["step"], 4);  // counted from 1
+    EXPECT_FALSE(event["args"].contains("microbatch"));
   }
 }
 
-TEST(TraceTest, SvgShowsOneStep) {
+TEST(TraceTest, JsonTellsWaitingFromTransfer) {
+  const planner::Plan plan = TransferPlan();
   std::ostringstream out;
-  WriteTimelineSvg(SmallPlan(), SmallTrace(), 3, out);
+  WriteTraceJson(
+      plan, {{0, 0, 0, 0, 0, 9'000'000, 9'500'000}, {1, 0, 0, 0, 0, 2'000'000, 10'000'000}}, out);
+  std::vector<double> waits;
+  const nlohmann::json trace = nlohmann::json::parse(out.str());
+  for (const nlohmann::json& event : trace["traceEvents"]) {
+    if (event["ph"] == "X") waits.push_back(event["args"]["wait_ms"]);
+  }
+  EXPECT_THAT(waits, ::testing::ElementsAre(0, 7.5));
+}
+
+TEST(TraceTest, SvgShowsWhatTheStepTook) {
+  std::ostringstream out;
+  WriteTimelineSvg(SmallPlan(), SmallTrace(), {3, 1'250'000, 4'250'000}, out);
   const std::string svg = out.str();
-  EXPECT_THAT(svg, HasSubstr("small &amp; neat, step 3: 3.000 ms"));
+  EXPECT_THAT(svg, HasSubstr("small &amp; neat, step 4: 3.000 ms"));
   EXPECT_THAT(svg, HasSubstr("<title>F 1: 0.500 ms</title>"));
   EXPECT_THAT(svg, HasSubstr("<title>update: 2.000 ms</title>"));
   EXPECT_THAT(svg, HasSubstr(">ms</text>"));
   EXPECT_THAT(svg, Not(HasSubstr("a<b>")));
+  // What began before the window is clipped at its left edge, 90; the next step's work is pale.
+  EXPECT_THAT(svg, HasSubstr("<title>F 0: 0.500 ms</title><rect x=\"90.00\""));
+  EXPECT_THAT(svg, HasSubstr("<g opacity=\"0.4\"><title>F 0 of step 5: 1.000 ms</title>"));
   std::ostringstream empty;
-  WriteTimelineSvg(SmallPlan(), {}, 0, empty);
+  WriteTimelineSvg(SmallPlan(), {}, {}, empty);
   EXPECT_THAT(empty.str(), HasSubstr("</svg>"));
+}
+
+// A receive that is posted long before the step does not stretch the drawing.
+TEST(TraceTest, SvgDrawsAReceiveFromWhenItsDataMoved) {
+  const planner::Plan plan = TransferPlan();
+  std::ostringstream out;
+  WriteTimelineSvg(plan, {{0, 0, 0, 0, 3, 15'000'000, 16'000'000}, {1, 0, 0, 0, 3, 0, 17'000'000}},
+                   {3, 10'000'000, 20'000'000}, out);
+  EXPECT_THAT(out.str(), HasSubstr("step 4: 10.000 ms"));
+  EXPECT_THAT(out.str(), HasSubstr("<title>a&lt;b&gt; 0: 1.000 ms</title><rect x=\"640.00\""));
 }
 
 }  // namespace
