@@ -70,8 +70,7 @@ class NetworkHostsTest(unittest.TestCase):
         nodes = []
         for rank, host in enumerate(places):
             nodes.append(subprocess.Popen(
-                network.inside(host, [PENSTOCK, "node", "--join", address, "--interface", "eth0",
-                                      "--rank", str(rank)]),
+                network.inside(host, [PENSTOCK, "node", "--join", address, "--rank", str(rank)]),
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                 env={**environment, "PENSTOCK_KEY": key}))
             self.addCleanup(nodes[-1].kill)
@@ -80,6 +79,9 @@ class NetworkHostsTest(unittest.TestCase):
         for node in nodes:
             text, _ = node.communicate(timeout=30)
             self.assertEqual(node.returncode, 0, text)
+            # Without --interface: that of the route to the coordinator.
+            self.assertIn("interface eth0", text)
+        self.assertEqual(errors.count("interface eth0"), len(places))
         self.assertEqual(len(losses(output)), STEPS)
         self.assertEqual(losses(output), losses(here.stdout))
 

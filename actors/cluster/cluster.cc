@@ -22,8 +22,11 @@
 #include "actors/cluster/control_port_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/line_splitter.h"
+#include "actors/cluster/network_interface.h"
 #include "actors/cluster/plan_slice.h"
+#include "actors/cluster/socket_address.h"
 #include "actors/cluster/state_tiles.h"
+#include "actors/step_name.h"
 #include "actors/tile_copy.h"
 #include "base/counted.h"
 #include "base/machine.h"
@@ -73,6 +76,9 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     if (options_.listen.empty()) {
       ASSIGN_OR_RETURN(const std::string name, NewJobKey());
       options_.listen = StrCat("unix-abstract:penstock-", getpid(), "-", name.substr(0, 16));
+    }
+    if (const absl::Status address = CheckListenAddress(options_.listen); !address.ok()) {
+      return absl::InvalidArgumentError(StrCat("cannot listen at ", ToStd(address.message())));
     }
     ASSIGN_OR_RETURN(loop_, ControlLoop::Start());
     RETURN_IF_ERROR(loop_->Await([this] { return Listen(); }, options_.join_timeout,
@@ -214,18 +220,23 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
           kj::Own<kj::ConnectionReceiver> receiver = address->listen();
           has_listened_ = true;
           address_ = options_.listen;
-          // Port 0 has become another.
-          const size_t colon = address_.rfind(":0");
-          if (address_.substr(0, 4) != "unix" && colon != std::string::npos &&
-              colon + 2 == address_.size()) {
-            address_ = StrCat(address_.substr(0, colon), ":", receiver->getPort());
+          if (!IsUnixAddress(address_)) {
+            // Port 0 has become another, and a wildcard is no address to connect to.
+            const std::string host = SplitAddress(address_).host;
+            address_ =
+                JoinAddress(IsWildcard(host) ? ReachableAddress() : host, receiver->getPort());
           }
           port_->Listen(kj::mv(receiver));
+        })
+        .catch_([this](kj::Exception&& exception) {
+          kj::throwFatalException(control::ToException(absl::InvalidArgumentError(
+              StrCat("cannot listen at ", options_.listen, ": ", control::SystemReason(exception),
+                     "; choose an address of this host and a free port (port 0: any)"))));
         });
   }
 
-  absl::StatusOr<uint32_t> Admit(uint64_t guest, control::NodeInfo::Reader info,
-                                 control::Node::Client node) override {
+  absl::StatusOr<control::Admission> Admit(uint64_t guest, control::NodeInfo::Reader info,
+                                           control::Node::Client node) override {
     const int wanted = info.getRank();
     if (is_ending_) return absl::UnavailableError("the job is over");
     const auto free = std::find_if(peers_.begin(), peers_.end(), [wanted](const auto& peer) {
@@ -234,9 +245,7 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
               (wanted < 0 && !peer->child.has_value()));
     });
     if (free == peers_.end()) {
-      return absl::ResourceExhaustedError(
-          wanted < 0 ? StrCat("all ", peers_.size(), " nodes of the job have joined")
-                     : StrCat("the job has no free node ", wanted));
+      return absl::ResourceExhaustedError(WhyNoRank(wanted));
     }
     Peer& peer = **free;
     peer.guest = guest;
@@ -245,7 +254,15 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     const auto host = info.getHost();
     peer.description.host.assign(host.begin(), std::min(host.size(), kMaxHostBytes));
     peer.description.num_cores = info.getNumCores();
+    peer.description.host_cores = info.getHostCores();
     peer.description.memory_bytes = info.getMemoryBytes();
+    const auto interface = info.getInterface();
+    peer.description.interface.assign(interface.begin(), std::min(interface.size(), kMaxHostBytes));
+    const DeviceRange devices =
+        DevicesOfRank(peer.description.rank, options_.num_processes, options_.num_devices);
+    peer.description.first_device = devices.first;
+    peer.description.num_devices = devices.count;
+    if (options_.on_join) options_.on_join(peer.description);
     peer.node = kj::mv(node);
     peer.heartbeat = Heartbeat(peer).eagerlyEvaluate([this, &peer](const kj::Exception& exception) {
       if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
@@ -257,7 +274,28 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     if (std::all_of(peers_.begin(), peers_.end(), [](const auto& p) { return p->is_joined; })) {
       joined_fulfiller_->fulfill();
     }
-    return peer.description.rank;
+    return control::Admission{peer.description.rank, peer.description.first_device,
+                              peer.description.num_devices};
+  }
+
+  // Why a node that asks for rank `wanted`, or for any with -1, cannot have it.
+  std::string WhyNoRank(int wanted) const {
+    if (wanted >= static_cast<int>(peers_.size())) {
+      return StrCat("rank ", wanted, " is out of range: the job has ranks 0 to ",
+                    peers_.size() - 1);
+    }
+    std::vector<std::string> free;
+    for (const auto& peer : peers_) {
+      if (!peer->is_joined && !peer->is_lost && !peer->child.has_value()) {
+        free.push_back(StrCat(peer->description.rank));
+      }
+    }
+    const std::string all_joined = StrCat("all ", peers_.size(), " nodes of the job have joined");
+    if (wanted < 0) return all_joined;
+    return StrCat("rank ", wanted, " is taken by ", NameOf(*peers_[wanted]), "; ",
+                  free.empty() ? all_joined
+                               : StrCat("ranks that are free: ", StrJoin(free, ", "),
+                                        " (without --rank a node takes the first)"));
   }
 
   absl::Status StartNodes() {
@@ -387,8 +425,8 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     std::string text = StrCat(NameOf(peer), " ", cause);
     if (session_ != nullptr && session_->last_step() >= 0) {
       const int64_t oldest = session_->oldest_step();
-      StrAppend(&text, oldest < 0 ? " after step " : " in step ",
-                oldest < 0 ? session_->last_step() : oldest);
+      StrAppend(&text, oldest < 0 ? " after " : " in ",
+                StepName(oldest < 0 ? session_->last_step() : oldest));
     } else {
       StrAppend(&text, peer.is_joined ? " while the job was loading" : " before it joined");
     }
@@ -507,6 +545,8 @@ class Cluster::Impl::ClusterEngine final : public Engine {
       spec.setTimeoutMs(static_cast<uint64_t>(absl::ToInt64Milliseconds(options.timeout)));
       spec.setTraceCapacity(trace_capacity_);
       spec.setMaxMemoryBytes(options.max_memory_bytes);
+      spec.setCheckResults(static_cast<uint8_t>(options.check_results));
+      spec.setFirstStep(options.first_step);
       call.setObserver(session_->MakeObserver(rank));
       return call.send().attach(std::move(offered)).then([addresses, rank](auto&& response) {
         const auto address = response.getAddress();
@@ -647,6 +687,7 @@ class Cluster::Impl::ClusterEngine final : public Engine {
   }
 
   absl::StatusOr<std::vector<TraceEvent>> TakeTrace() override {
+    if (is_stopped_) return absl::FailedPreconditionError("the session was stopped");
     const auto events = std::make_shared<std::vector<TraceEvent>>();
     RETURN_IF_ERROR(CallAll(
         [&](Peer& peer, control::Node::Client& node) {

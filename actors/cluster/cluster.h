@@ -31,23 +31,15 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "actors/cluster/node_description.h"
 #include "actors/session.h"
 
 namespace penstock::actors {
 
-// A process that has joined.
-struct NodeDescription {
-  uint32_t rank = 0;
-  int pid = 0;
-  std::string host;
-  uint32_t num_cores = 0;
-  uint64_t memory_bytes = 0;
-};
-
 struct ClusterOptions {
   uint32_t num_processes = 1;
-  // Where nodes join: "HOST:PORT" (port 0: any), "unix:PATH" or "unix-abstract:NAME". Empty: a name
-  // of its own on this host, which no file stands for.
+  // Where nodes join: "HOST:PORT" (port 0 or none: any), "unix:PATH" or "unix-abstract:NAME".
+  // Empty: a name of its own on this host, which no file stands for.
   std::string listen;
   std::string key;  // 64 hexadecimal digits; empty: drawn
   // What starts a node on this host; "--join ADDRESS --rank N" is added, and the key is in its
@@ -55,6 +47,8 @@ struct ClusterOptions {
   std::vector<std::string> node_command;
   bool pin = true;    // started nodes to cores
   int max_cores = 0;  // of this machine to be dealt out; 0: all
+  // Of the plan that will run, so that nodes can be told theirs as they join; 0: not known yet.
+  uint32_t num_devices = 0;
   absl::Duration join_timeout = absl::Seconds(30);
   absl::Duration heartbeat_interval = absl::Milliseconds(500);
   // A node that does not answer for so long is lost; one that is not asked for a second longer
@@ -65,6 +59,8 @@ struct ClusterOptions {
   std::function<void(uint32_t rank, std::string_view host, std::string_view line)> on_output;
   // Told where to join once the cluster listens.
   std::function<void(const std::string& address, const std::string& key)> on_listening;
+  // Told of each node that joins. Called from a thread of the cluster: must not block.
+  std::function<void(const NodeDescription& node)> on_join;
 };
 
 // A payload of the status that tells of a loss, where it is known: what a shell would say of the

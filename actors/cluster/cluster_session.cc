@@ -5,6 +5,7 @@
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control_loop_internal.h"
+#include "actors/step_name.h"
 #include "base/blocks.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -24,12 +25,14 @@ absl::Status GetStatus(control::Status::Reader reader) {
 
 }  // namespace
 
-DeviceRange ClusterSession::DevicesOf(uint32_t rank) const {
-  const auto num_devices = static_cast<int64_t>(plan_.devices.size());
-  const auto first = static_cast<uint32_t>(BlockBegin(rank, num_processes_, num_devices));
-  const auto end =
-      static_cast<uint32_t>(BlockBegin(int64_t{rank} + 1, num_processes_, num_devices));
+DeviceRange DevicesOfRank(int64_t rank, int64_t num_processes, int64_t num_devices) {
+  const auto first = static_cast<uint32_t>(BlockBegin(rank, num_processes, num_devices));
+  const auto end = static_cast<uint32_t>(BlockBegin(rank + 1, num_processes, num_devices));
   return {first, end - first};
+}
+
+DeviceRange ClusterSession::DevicesOf(uint32_t rank) const {
+  return DevicesOfRank(rank, num_processes_, static_cast<int64_t>(plan_.devices.size()));
 }
 
 // What a node tells. A lie is the failure of the node that tells it.
@@ -105,7 +108,7 @@ absl::StatusOr<kj::Promise<void>> ClusterSession::StepDone(
   const int64_t step = params.getStep();
   const auto it = steps_.find(step);
   if (it == steps_.end() || it->second.has_reported[rank]) {
-    return absl::InvalidArgumentError(StrCat("a report of step ", step));
+    return absl::InvalidArgumentError(StrCat("a report of ", StepName(step)));
   }
   // The sizes first: a list's elements may take no bytes in the message that names them.
   const DeviceRange devices = DevicesOf(rank);
@@ -154,8 +157,9 @@ absl::StatusOr<kj::Promise<void>> ClusterSession::StepDone(
                 [session = shared_from_this(), rank, step](const kj::Exception& exception) {
                   const absl::Status status = control::FromException(exception);
                   session->OnFailure(
-                      rank, absl::Status(status.code(), StrCat("reading the results of step ", step,
-                                                               ": ", ToStd(status.message()))));
+                      rank,
+                      absl::Status(status.code(), StrCat("reading the results of ", StepName(step),
+                                                         ": ", ToStd(status.message()))));
                 })
           .fork();
   auto result = told.addBranch();
@@ -176,7 +180,7 @@ absl::Status ClusterSession::Error(uint32_t rank, control::Observer::ErrorParams
   const uint32_t device = params.getDevice();
   const int64_t step = params.getStep();
   if (!DevicesOf(rank).Has(device) || !steps_.contains(step)) {
-    return absl::InvalidArgumentError(StrCat("an error of device ", device, ", step ", step));
+    return absl::InvalidArgumentError(StrCat("an error of device ", device, ", ", StepName(step)));
   }
   const absl::Status status = GetStatus(params.getStatus());
   ReportError(status, [this, device, step, status] { observer_->OnError(device, step, status); });

@@ -41,6 +41,9 @@ struct DeviceRange {
   bool Has(uint32_t device) const { return device - first < count; }
 };
 
+// The devices of a process: contiguous blocks, in the order of ranks.
+DeviceRange DevicesOfRank(int64_t rank, int64_t num_processes, int64_t num_devices);
+
 class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
  public:
   // How long an error about a peer, or a call that failed with one, waits for the peer's loss.

@@ -260,7 +260,7 @@ TEST_F(ClusterSessionTest, AnOwnerThatLiesIsAFailure) {
   questions[0].answer->fulfill(Doubles(1, kNumFetches + 1));
   sent.wait(scope_);
   EXPECT_THAT(listener_.failures,
-              ElementsAre(_, AllOf(HasSubstr("node 1: reading the results of step 0"),
+              ElementsAre(_, AllOf(HasSubstr("node 1: reading the results of step 1"),
                                    HasSubstr("a piece of 136 bytes where 128"))));
   EXPECT_THAT(listener_.done, IsEmpty());
 }

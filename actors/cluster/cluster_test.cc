@@ -481,7 +481,7 @@ TEST_P(ClusterDeathTest, IsToldWithWhoWhereAndWhyAndLeavesNothing) {
       ASSERT_FALSE(result.ok());
       EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable);
       ExpectCause(result.status(), rank, fault);
-      EXPECT_THAT(result.status().ToString(), HasSubstr("in step 1"));
+      EXPECT_THAT(result.status().ToString(), HasSubstr("in step 2"));
     }
   }
   cluster->reset();

@@ -198,7 +198,8 @@ kj::Promise<void> SayHello(kj::AsyncIoStream& stream, std::string_view key) {
         if (text.substr(0, kMagic.size()) != kMagic ||
             !IsSame(text.substr(kMagic.size()), std::string_view(key).substr(kHalfKeyBytes))) {
           kj::throwFatalException(ToException(
-              absl::PermissionDeniedError("the other side is no coordinator of this job")));
+              absl::PermissionDeniedError("what listens there is not the coordinator of this job: "
+                                          "it does not know the job's key")));
         }
       });
 }

@@ -25,16 +25,19 @@ using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("penstock::actors::control");
 
 interface Coordinator {
-  # A node that hears nothing for `silenceMs` ends.
-  join @0 (info :NodeInfo, node :Node) -> (rank :UInt32, silenceMs :UInt32);
+  # A node that hears nothing for `silenceMs` ends. numDevices 0: not known yet.
+  join @0 (info :NodeInfo, node :Node) -> (rank :UInt32, silenceMs :UInt32, firstDevice :UInt32,
+                                           numDevices :UInt32);
 }
 
 struct NodeInfo {
   rank @0 :Int32;  # the one it was started for, or -1: any
   pid @1 :Int32;
   host @2 :Text;
-  numCores @3 :UInt32;
+  numCores @3 :UInt32;  # that it may use
   memoryBytes @4 :UInt64;
+  hostCores @5 :UInt32;
+  interface @6 :Text;  # that carries its data
 }
 
 interface Node {
@@ -91,6 +94,8 @@ struct SessionSpec {
   traceCapacity @7 :UInt64;
   maxMemoryBytes @8 :UInt64;  # of its devices together; 0: the machine's
   planBytes @9 :UInt64;
+  checkResults @10 :UInt8;  # of kernels::ResultCheck
+  firstStep @11 :Int64;
 }
 
 struct ProcessAddress {

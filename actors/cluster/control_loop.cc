@@ -151,6 +151,16 @@ kj::Exception ToException(const absl::Status& status) {
                        kj::heapString(text.data(), text.size()));
 }
 
+std::string SystemReason(const kj::Exception& exception) {
+  const std::string_view text(exception.getDescription().begin(),
+                              std::min(exception.getDescription().size(), kMaxErrorBytes));
+  // "connect(fd, addr, size): Connection refused; toString() = 127.0.0.1:99": the part between.
+  const size_t call_end = text.find("): ");
+  const std::string_view reason =
+      call_end == std::string_view::npos ? text : text.substr(call_end + 3);
+  return std::string(reason.substr(0, reason.find("; ")));
+}
+
 absl::Status FromException(const kj::Exception& exception) {
   const std::string_view text(exception.getDescription().begin(),
                               std::min(exception.getDescription().size(), kMaxErrorBytes));

@@ -59,6 +59,9 @@ class ControlLoop {
 kj::Exception ToException(const absl::Status& status);
 absl::Status FromException(const kj::Exception& exception);
 
+// Of a system call that failed: what the system says, as "Address already in use".
+std::string SystemReason(const kj::Exception& exception);
+
 }  // namespace penstock::actors::control
 
 #endif  // PENSTOCK_ACTORS_CLUSTER_CONTROL_LOOP_INTERNAL_H_

@@ -20,10 +20,14 @@ class ControlPort::CoordinatorServer final : public Coordinator::Server {
 
   kj::Promise<void> join(JoinContext context) override {
     const auto params = context.getParams();
-    const absl::StatusOr<uint32_t> rank = port_.Join(guest_, params.getInfo(), params.getNode());
-    if (!rank.ok()) return ToException(rank.status());
-    context.getResults().setRank(*rank);
-    context.getResults().setSilenceMs(port_.silence_ms_);
+    const absl::StatusOr<Admission> admission =
+        port_.Join(guest_, params.getInfo(), params.getNode());
+    if (!admission.ok()) return ToException(admission.status());
+    auto results = context.getResults();
+    results.setRank(admission->rank);
+    results.setSilenceMs(port_.silence_ms_);
+    results.setFirstDevice(admission->first_device);
+    results.setNumDevices(admission->num_devices);
     return kj::READY_NOW;
   }
 
@@ -112,18 +116,18 @@ void ControlPort::Leave(uint64_t guest) {
   if (has_joined) host_.OnMemberGone(rank);
 }
 
-absl::StatusOr<uint32_t> ControlPort::Join(uint64_t guest, NodeInfo::Reader info,
-                                           Node::Client node) {
+absl::StatusOr<Admission> ControlPort::Join(uint64_t guest, NodeInfo::Reader info,
+                                            Node::Client node) {
   const auto it = guests_.find(guest);
   if (it == guests_.end()) return absl::UnavailableError("the connection has ended");
   if (it->second->has_joined) return absl::FailedPreconditionError("joined before");
-  absl::StatusOr<uint32_t> rank = host_.Admit(guest, info, kj::mv(node));
-  if (rank.ok()) {
+  absl::StatusOr<Admission> admission = host_.Admit(guest, info, kj::mv(node));
+  if (admission.ok()) {
     it->second->has_joined = true;
-    it->second->rank = *rank;
+    it->second->rank = admission->rank;
     it->second->rpc->Trust();
   }
-  return rank;
+  return admission;
 }
 
 void ControlPort::taskFailed(kj::Exception&& exception) {

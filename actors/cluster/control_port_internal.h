@@ -31,6 +31,13 @@ namespace penstock::actors::control {
 inline constexpr int kHelloSeconds = 5;
 inline constexpr size_t kMaxStrangers = 64;
 
+// What a node is told when it may join.
+struct Admission {
+  uint32_t rank = 0;
+  uint32_t first_device = 0;
+  uint32_t num_devices = 0;  // 0: not known yet
+};
+
 class ControlPort final : private kj::TaskSet::ErrorHandler {
  public:
   // Who decides about guests.
@@ -38,8 +45,8 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
    public:
     virtual ~Host() = default;
     // A guest asks to join, for the first time. Its rank, or why it has none.
-    virtual absl::StatusOr<uint32_t> Admit(uint64_t guest, NodeInfo::Reader info,
-                                           Node::Client node) = 0;
+    virtual absl::StatusOr<Admission> Admit(uint64_t guest, NodeInfo::Reader info,
+                                            Node::Client node) = 0;
     // The connection of an admitted guest has ended.
     virtual void OnMemberGone(uint32_t rank) = 0;
   };
@@ -77,7 +84,7 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   kj::Promise<void> Accept();
   void Serve(kj::Own<kj::AsyncIoStream> stream);
   void Leave(uint64_t guest);
-  absl::StatusOr<uint32_t> Join(uint64_t guest, NodeInfo::Reader info, Node::Client node);
+  absl::StatusOr<Admission> Join(uint64_t guest, NodeInfo::Reader info, Node::Client node);
   void taskFailed(kj::Exception&& exception) override;
 
   kj::Timer& timer_;

@@ -157,8 +157,10 @@ TEST_P(HostileSocketsTest, NodesJoinAllTheSame) {
 
   // More nodes than there are ranks, and one that has no key.
   EXPECT_THAT(StartNode(join_address, job_key).get().ToString(), HasSubstr("have joined"));
-  EXPECT_THAT(StartNode(join_address, job_key, 1).get().ToString(), HasSubstr("no free node 1"));
-  EXPECT_THAT(StartNode(join_address, job_key, 99).get().ToString(), HasSubstr("no free node 99"));
+  EXPECT_THAT(StartNode(join_address, job_key, 1).get().ToString(),
+              HasSubstr("rank 1 is taken by node 1 (pid "));
+  EXPECT_THAT(StartNode(join_address, job_key, 99).get().ToString(),
+              HasSubstr("rank 99 is out of range: the job has ranks 0 to 1"));
   EXPECT_FALSE(StartNode(join_address, NewJobKey().value()).get().ok());
 
   // The silent ones have their time.
@@ -376,7 +378,7 @@ TEST_F(LyingNodeTest, OneThatIsGoneWhileItIsFedIsNamed) {
   OnLoop([&] {
     on_submit_ = [this](const auto& params) { return ReadOnePieceAndHangUp(params.getFeeds()); };
   });
-  ExpectLoss(session_->Run(MakeFeeds()).status(), "in step 0");
+  ExpectLoss(session_->Run(MakeFeeds()).status(), "in step 1");
 }
 
 // What it has to tell of a step, with results that go as a test says.
@@ -433,14 +435,14 @@ TEST_F(LongResultsTest, OneThatIsGoneWhileTheyAreReadIsNamed) {
     HangUp();
     return 0;
   });
-  ExpectLoss(session_->Run(MakeFeeds()).status(), "in step 0");
+  ExpectLoss(session_->Run(MakeFeeds()).status(), "in step 1");
 }
 
 TEST_F(LongResultsTest, APieceOfAnotherLengthIsRefused) {
   ASSERT_TRUE(Start(1, true).ok());
   TellSteps([](uint32_t size) { return size - 1; });
   EXPECT_THAT(session_->Run(MakeFeeds()).status().ToString(),
-              AllOf(HasSubstr("node 0 (pid 77"), HasSubstr("reading the results of step 0"),
+              AllOf(HasSubstr("node 0 (pid 77"), HasSubstr("reading the results of step 1"),
                     HasSubstr(StrCat("a piece of ", control::kPieceBytes - 1, " bytes"))));
 }
 

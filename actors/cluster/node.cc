@@ -12,7 +12,9 @@
 
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/job_key.h"
+#include "actors/cluster/network_interface.h"
 #include "actors/cluster/node_agent_internal.h"
+#include "actors/cluster/socket_address.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -64,6 +66,11 @@ kj::Promise<void> Join(ControlLoop& loop, const std::string& coordinator, const 
         auto connected = address->connect();
         return connected.attach(kj::mv(address));
       })
+      .catch_([](kj::Exception&& exception) -> kj::Promise<kj::Own<kj::AsyncIoStream>> {
+        return control::ToException(absl::UnavailableError(
+            StrCat("no coordinator answers (", control::SystemReason(exception),
+                   "); start `penstock run --listen` first, and use the address that it prints")));
+      })
       .then([&agent, key](kj::Own<kj::AsyncIoStream> stream) {
         return agent.Join(kj::mv(stream), key);
       });
@@ -71,9 +78,20 @@ kj::Promise<void> Join(ControlLoop& loop, const std::string& coordinator, const 
 
 }  // namespace
 
-absl::Status RunNode(const NodeOptions& options) {
+absl::Status RunNode(const NodeOptions& given_options) {
+  NodeOptions options = given_options;
   if (options.kernels == nullptr || options.policies == nullptr) {
     return absl::InvalidArgumentError("a node needs kernels and policies");
+  }
+  if (const absl::Status address = CheckJoinAddress(options.coordinator); !address.ok()) {
+    return absl::InvalidArgumentError(
+        StrCat("joining the coordinator at ", ToStd(address.message()),
+               "; use the address that `penstock run --listen` prints"));
+  }
+  if (options.interfaces.empty()) {
+    ASSIGN_OR_RETURN(options.interfaces, InterfaceOfRoute(options.coordinator));
+  } else {
+    RETURN_IF_ERROR(CheckInterfaces(options.interfaces));
   }
   ASSIGN_OR_RETURN(const std::string key, ParseJobKey(options.key));
   ASSIGN_OR_RETURN(const std::unique_ptr<ControlLoop> loop, ControlLoop::Start());

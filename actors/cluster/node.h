@@ -15,22 +15,28 @@
 #define PENSTOCK_ACTORS_CLUSTER_NODE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
+#include "actors/cluster/node_description.h"
 #include "kernels/kernel.h"
 #include "planner/policy.h"
 
 namespace penstock::actors {
 
 struct NodeOptions {
-  std::string coordinator;        // address: "HOST:PORT", "unix:PATH" or "unix-abstract:NAME"
-  std::string key;                // the job's, 64 hexadecimal digits
-  int rank = -1;                  // the one to have, or -1: any that is free
-  std::string interfaces = "lo";  // that carry the data between hosts, separated by commas
+  std::string coordinator;  // address: "HOST:PORT", "unix:PATH" or "unix-abstract:NAME"
+  std::string key;          // the job's, 64 hexadecimal digits
+  int rank = -1;            // the one to have, or -1: any that is free
+  // That carry the data between hosts, separated by commas. Empty: that of the route to the
+  // coordinator.
+  std::string interfaces;
   uint64_t max_memory_bytes = 0;  // that a session may have of this process; 0: the machine's
+  // Told once the coordinator has admitted the node.
+  std::function<void(const NodeDescription& node)> on_joined;
   absl::Duration join_timeout = absl::Seconds(30);
   absl::Duration exit_timeout = absl::Seconds(2);
   // REQUIRES: outlive the call.

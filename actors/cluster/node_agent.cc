@@ -18,6 +18,7 @@
 #include "actors/cluster/node_agent_internal.h"
 #include "actors/cluster/state_tiles.h"
 #include "actors/local_engine.h"
+#include "actors/step_name.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -36,6 +37,7 @@ constexpr kj::Duration kGreetingTimeout = 4 * kj::SECONDS;
 constexpr uint32_t kMaxSilenceMs = 3'600'000;
 // Far more than any plan has.
 constexpr unsigned kMaxProcesses = 65536;
+constexpr int64_t kMaxFirstStep = int64_t{1} << 48;
 constexpr size_t kTraceEventBytes = 48;  // of a message
 
 void SetStatus(const absl::Status& status, control::Status::Builder builder) {
@@ -86,6 +88,8 @@ struct SessionRequest {
   absl::Duration timeout;
   uint64_t trace_capacity = 0;
   uint64_t max_memory_bytes = 0;
+  kernels::ResultCheck check_results = kernels::ResultCheck::kNone;
+  int64_t first_step = 0;
 };
 
 // The part of one session that this process runs. Its functions are called by the work thread, the
@@ -145,6 +149,8 @@ class NodeSession : public EngineObserver {
     local.max_memory_bytes =
         request_.max_memory_bytes > 0 ? std::min(request_.max_memory_bytes, limit) : limit;
     local.trace_capacity = request_.trace_capacity;
+    local.check_results = request_.check_results;
+    local.first_step = request_.first_step;
     ASSIGN_OR_RETURN(engine_, LocalEngine::Start(plan_, std::move(transport_), this, local));
     return absl::OkStatus();
   }
@@ -154,7 +160,7 @@ class NodeSession : public EngineObserver {
     RETURN_IF_ERROR(CheckLoaded());
     if (step != num_submitted_) {
       return absl::InvalidArgumentError(
-          StrCat("step ", step, " was submitted where ", num_submitted_, " is next"));
+          StrCat(StepName(step), " was submitted where ", StepName(num_submitted_), " is next"));
     }
     if (*num_untold_ >= 2 * kMaxStepsInFlight) {
       return absl::ResourceExhaustedError("the reports of too many steps have not been read");
@@ -367,6 +373,9 @@ class NodeAgent::NodeServer final : public control::Node::Server {
         static_cast<int64_t>(std::min<uint64_t>(spec.getTimeoutMs(), uint64_t{1} << 40)));
     request.trace_capacity = std::min<uint64_t>(spec.getTraceCapacity(), uint64_t{1} << 24);
     request.max_memory_bytes = spec.getMaxMemoryBytes();
+    request.check_results = static_cast<kernels::ResultCheck>(
+        std::min<uint8_t>(spec.getCheckResults(), static_cast<uint8_t>(kernels::kLastResultCheck)));
+    request.first_step = std::clamp<int64_t>(spec.getFirstStep(), 0, kMaxFirstStep);
     const auto observer =
         std::make_shared<Holder<control::Observer::Client>>(agent_.loop_, params.getObserver());
     const auto tell = [&loop = agent_.loop_,
@@ -432,7 +441,7 @@ class NodeAgent::NodeServer final : public control::Node::Server {
                       feeds = Received(agent_.loop_, params.getFeeds())](NodeSession& session) {
                        return session.Submit(step, [&](BulkTarget target) {
                          return agent.Take(feeds, std::move(target), session.request().timeout,
-                                           StrCat("the feeds of step ", step));
+                                           StrCat("the feeds of ", StepName(step)));
                        });
                      });
   }
@@ -568,7 +577,17 @@ NodeAgent::NodeAgent(const NodeOptions& options, ControlLoop& loop, std::functio
 NodeAgent::~NodeAgent() = default;
 
 kj::Promise<void> NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key) {
-  auto hello = control::SayHello(*stream, key);
+  auto hello = control::SayHello(*stream, key).catch_([this](kj::Exception&& exception) {
+    // A coordinator closes the connection if the key is wrong; so do other servers at any greeting
+    // that they do not know.
+    if (exception.getType() != kj::Exception::Type::DISCONNECTED) {
+      kj::throwFatalException(kj::mv(exception));
+    }
+    kj::throwFatalException(control::ToException(absl::PermissionDeniedError(
+        StrCat("the connection was closed before the coordinator answered: the key is not the one "
+               "that `penstock run` printed (PENSTOCK_KEY or --key-file), or what listens at ",
+               options_.coordinator, " is not its coordinator"))));
+  });
   return hello.then([this, stream = kj::mv(stream)]() mutable { return JoinOver(kj::mv(stream)); })
       .exclusiveJoin(loop_.timer().afterDelay(kGreetingTimeout).then([] {
         kj::throwFatalException(
@@ -620,13 +639,26 @@ kj::Promise<void> NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
                });
   auto call = connection_->Bootstrap().castAs<control::Coordinator>().joinRequest();
   auto info = call.initInfo();
+  NodeDescription self;
+  self.pid = getpid();
+  self.host = HostName();
+  self.num_cores = static_cast<uint32_t>(UsableCores());
+  self.host_cores = static_cast<uint32_t>(MachineCores());
+  self.interface = options_.interfaces;
+  self.memory_bytes = MachineMemoryBytes();
   info.setRank(options_.rank);
-  info.setPid(getpid());
-  info.setHost(HostName().c_str());
-  info.setNumCores(std::thread::hardware_concurrency());
-  info.setMemoryBytes(MachineMemoryBytes());
+  info.setPid(self.pid);
+  info.setHost(self.host.c_str());
+  info.setNumCores(self.num_cores);
+  info.setHostCores(self.host_cores);
+  info.setInterface(self.interface.c_str());
+  info.setMemoryBytes(self.memory_bytes);
   call.setNode(kj::heap<NodeServer>(*this));
-  return call.send().then([this](auto&& response) {
+  return call.send().then([this, self = std::move(self)](auto&& response) mutable {
+    self.rank = response.getRank();
+    self.first_device = response.getFirstDevice();
+    self.num_devices = response.getNumDevices();
+    if (options_.on_joined) options_.on_joined(self);
     const auto silence_ms = std::min(response.getSilenceMs(), kMaxSilenceMs);
     listen_ =
         ListenForPings(silence_ms * kj::MILLISECONDS).eagerlyEvaluate([](const kj::Exception&) {});

@@ -341,15 +341,15 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
     Forget();
   }
 
-  absl::StatusOr<uint32_t> Admit(uint64_t, control::NodeInfo::Reader info,
-                                 control::Node::Client node) override {
+  absl::StatusOr<control::Admission> Admit(uint64_t, control::NodeInfo::Reader info,
+                                           control::Node::Client node) override {
     (void)info.getHost().size();
     if (has_joined_) return absl::ResourceExhaustedError("the job has no free node");
     has_joined_ = true;
     session_ = std::make_shared<actors::ClusterSession>(plan_, 2, &observer_);
     session_->Begin({timer_, *tasks_, [](uint32_t) { return std::string("node"); }}, 1);
     Drive(kj::mv(node));
-    return 0;
+    return control::Admission();
   }
   void OnMemberGone(uint32_t) override { ++num_gone_; }
   void taskFailed(kj::Exception&&) override {}

@@ -1,0 +1,21 @@
+#include "actors/cluster/node_description.h"
+
+#include "base/counted.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+
+std::string ToString(const NodeDescription& node) {
+  std::string text = StrCat("rank ", node.rank, " on ", node.host, ": ");
+  if (node.num_devices == 1) {
+    StrAppend(&text, "device ", node.first_device, ", ");
+  } else if (node.num_devices > 1) {
+    StrAppend(&text, "devices ", node.first_device, " to ",
+              node.first_device + node.num_devices - 1, ", ");
+  }
+  StrAppend(&text, Counted(node.num_cores, "core"));
+  if (!node.interface.empty()) StrAppend(&text, ", interface ", node.interface);
+  return text;
+}
+
+}  // namespace penstock::actors

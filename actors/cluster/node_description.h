@@ -1,0 +1,31 @@
+// What is known of one process of a job: as the coordinator and the node itself report it.
+//
+// Thread rule: values.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_NODE_DESCRIPTION_H_
+#define PENSTOCK_ACTORS_CLUSTER_NODE_DESCRIPTION_H_
+
+#include <cstdint>
+#include <string>
+
+namespace penstock::actors {
+
+// A process that has joined.
+struct NodeDescription {
+  uint32_t rank = 0;
+  int pid = 0;
+  std::string host;
+  uint32_t num_cores = 0;   // that it may use
+  uint32_t host_cores = 0;  // of its host
+  std::string interface;    // that carries its data
+  uint64_t memory_bytes = 0;
+  uint32_t first_device = 0;  // of those that it will run
+  uint32_t num_devices = 0;   // 0: not known yet
+};
+
+// "rank 1 on host-b: devices 2 to 3, 2 cores, interface eth0".
+std::string ToString(const NodeDescription& node);
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_NODE_DESCRIPTION_H_
