@@ -201,9 +201,10 @@ absl::StatusOr<Report> RunTransport(const Options& asked) {
     return absl::InvalidArgumentError(StrCat("--filter ", filter, ": nothing matches"));
   }
   if (has_perftest) {
-    report.table += "ucx: ucx_perftest; -e: with error handling on, as ours has it\n";
+    report.table +=
+        "ucx: ucx_perftest; ucx -e: with error handling, as Penstock uses it; ratio: to ucx -e\n";
   } else {
-    report.table += "ucx_perftest is not installed; it comes with the package ucx-utils.\n";
+    report.table += "ucx_perftest is not installed; install the package ucx-utils to compare.\n";
   }
   return report;
 }
@@ -331,9 +332,8 @@ absl::StatusOr<Report> RunCollectives(const Options& asked) {
     return absl::InvalidArgumentError(StrCat("--filter ", filter, ": nothing matches"));
   }
   report.table +=
-      "size: bytes that one rank brings; bound: the least that a process has to read and write, "
-      "at\n"
-      "the speed of copies that all processes make at once; ratio: of planned, else best, to it\n";
+      "size: bytes per rank; bound: time to copy the bytes that a process must read and write at\n"
+      "least, with all processes copying; ratio: planned time, or else best, over the bound\n";
   return report;
 }
 
@@ -376,11 +376,11 @@ absl::StatusOr<Report> RunMessages(const Options& asked) {
 }
 
 constexpr Group kGroups[] = {
-    {"actors", "what the engine costs: a firing, a step, a wake", RunActors},
-    {"collectives", "all_reduce and others between 2 and 4 processes", RunCollectives},
+    {"actors", "engine overhead per firing and per step, and wake-up latency", RunActors},
+    {"collectives", "collectives between 2 and 4 processes", RunCollectives},
     {"kernels", "CPU kernels at the sizes of a small GPT", RunKernels},
-    {"messages", "from an actor to an actor on another device, one way", RunMessages},
-    {"transport", "messages between two processes, beside ucx_perftest", RunTransport},
+    {"messages", "one-way latency between actors on different devices", RunMessages},
+    {"transport", "messages between two processes, compared with ucx_perftest", RunTransport},
 };
 
 void List(const Environment& environment, bool is_json) {
@@ -448,17 +448,22 @@ absl::Status Bench(const Environment& environment, const Options& options) {
 
 void AddBenchCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("bench", "Measure parts of Penstock on this machine");
+  CLI::App* command = app.add_subcommand("bench", "Run benchmarks of Penstock on this machine.");
   std::string names;
   for (const Group& group : kGroups) names += StrCat(names.empty() ? "" : ", ", group.name);
-  command->add_option("NAME", options->name, StrCat("A group of measurements: ", names));
-  command->add_option("--filter", options->filter,
-                      "Only those whose name matches this regular expression");
-  command->add_option("--hosts", options->hosts,
-                      "Of collectives: network namespaces, separated by commas, that hold the "
-                      "processes (bench/hosts makes some)");
-  command->add_flag("--list", options->is_list, "Name the groups");
-  command->add_flag("--json", options->is_json, "Print {name, metrics, unit}");
+  command->add_option("NAME", options->name, StrCat("Group of benchmarks: ", names));
+  command
+      ->add_option("--filter", options->filter,
+                   "Run only benchmarks whose name matches this regular expression")
+      ->option_text("REGEX");
+  command
+      ->add_option("--hosts", options->hosts,
+                   "Network namespaces to spread the processes of `collectives` over, separated "
+                   "by commas; bench/hosts creates them")
+      ->option_text("NAMES");
+  command->add_flag("--list", options->is_list, "List the groups");
+  command->add_flag("--json", options->is_json,
+                    "Print {name, metrics, unit}; with --list, {\"items\": [names]}");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Bench(environment, *options); };
   });

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -15,10 +14,11 @@
 #include "cli/processes.h"
 #include "nlohmann/json.hpp"
 
+#include "base/counted.h"
 #include "base/device.h"
+#include "base/format.h"
 #include "base/machine.h"
 #include "base/strings.h"
-#include "planner/format.h"
 
 namespace penstock::cli {
 namespace {
@@ -41,14 +41,17 @@ bool NeedsKernel(std::string_view op) {
 }
 
 Check CheckCores() {
-  const unsigned cores = std::thread::hardware_concurrency();
-  return {"cores", cores > 0, StrCat(cores, " hardware threads")};
+  const int usable = UsableCores();
+  const int all = MachineCores();
+  return {"cores", true,
+          usable == all ? Counted(all, "core")
+                        : StrCat(usable, " usable of the machine's ", Counted(all, "core"))};
 }
 
 Check CheckMemory() {
   constexpr uint64_t kLeast = uint64_t{1} << 30;
   const uint64_t bytes = MachineMemoryBytes();
-  return {"memory", bytes >= kLeast, StrCat(planner::FormatBytes(bytes), " of main memory")};
+  return {"memory", bytes >= kLeast, StrCat(FormatBytes(bytes), " of main memory")};
 }
 
 Check CheckDevice() {
@@ -92,12 +95,12 @@ Check CheckTemporaryFolder() {
 Check CheckProcesses(const Environment& environment) {
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
-  const auto cluster = StartProcesses(environment, 2, "");
+  const auto cluster = StartProcesses(environment, 2, 0, "");
   if (!cluster.ok()) return {"processes", false, std::string(ToStd(cluster.status().message()))};
   (*cluster)->Stop();
   return {"processes", true,
           StrCat("two nodes joined and left in ",
-                 planner::FormatSeconds(1e-9 * static_cast<double>(clock.NowNs() - begin_ns)))};
+                 FormatSeconds(1e-9 * static_cast<double>(clock.NowNs() - begin_ns)))};
 }
 
 absl::Status Doctor(const Environment& environment, bool is_json) {
@@ -127,7 +130,8 @@ absl::Status Doctor(const Environment& environment, bool is_json) {
 
 void AddDoctorCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto is_json = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("doctor", "Check what this machine and build can do");
+  CLI::App* command =
+      app.add_subcommand("doctor", "Check that this machine and build can run jobs.");
   command->add_flag("--json", *is_json, "Print {\"checks\": [{name, ok, detail}]}");
   command->callback([is_json, &environment, action] {
     *action = [is_json, &environment] { return Doctor(environment, *is_json); };

@@ -10,11 +10,12 @@
 
 #include "CLI/CLI.hpp"
 #include "cli/environment.h"
-#include "cli/feeds.h"
 #include "cli/files.h"
+#include "cli/input_values.h"
 #include "cli/job_graph.h"
 #include "cli/json.h"
 #include "cli/npy.h"
+#include "cli/option_checks.h"
 #include "cli/processes.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -33,10 +34,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Streams of inputs and of parameters that name none.
-constexpr uint32_t kInputStream = 0xe7a10000;
-constexpr int64_t kParameterStream = 0x7e7a0000;
-
 struct Options {
   std::string file;
   std::string inputs;
@@ -47,16 +44,6 @@ struct Options {
   uint64_t seed = 1;
   bool is_json = false;
 };
-
-// Parameters without a stream of their own would all hold the same draws.
-void SeparateStreams(graph::Graph& graph) {
-  for (graph::NodeId id = 0; id < graph.num_nodes(); ++id) {
-    graph::Node& node = graph.mutable_node(id);
-    if (node.op->name() == "parameter" && node.attributes.Find("stream") == nullptr) {
-      node.attributes.Set("stream", kParameterStream + id);
-    }
-  }
-}
 
 // Stages are all or nothing; a graph without any is one stage.
 absl::Status CompleteStages(const std::string& file, graph::Graph& graph) {
@@ -107,7 +94,6 @@ absl::StatusOr<planner::Plan> CompileFile(const Environment& environment, const 
   if (graph.returns().empty()) {
     return absl::InvalidArgumentError(StrCat(options.file, ": the graph returns nothing"));
   }
-  SeparateStreams(graph);
   RETURN_IF_ERROR(CompleteStages(options.file, graph));
   ASSIGN_OR_RETURN(const planner::Plan plan,
                    CompileGraph(registries, std::move(graph),
@@ -142,11 +128,17 @@ Result Summarize(const std::string& name, const Tensor& tensor) {
   return result;
 }
 
+// "nan" whatever its sign.
+std::string Figure(double value) {
+  return std::isnan(value) ? std::string("nan") : fmt::format("{:.9g}", value);
+}
+
 void Print(const Environment& environment, const std::vector<Result>& results, bool is_json) {
   if (!is_json) {
     for (const Result& result : results) {
-      environment.out << fmt::format("{} : {}  sum {:.9g}  abs_max {:.9g}\n", result.name,
-                                     ToString(result.type), result.sum, result.abs_max);
+      environment.out << fmt::format("{} : {}  sum {}  abs_max {}\n", result.name,
+                                     ToString(result.type), Figure(result.sum),
+                                     Figure(result.abs_max));
     }
     return;
   }
@@ -179,27 +171,37 @@ absl::Status Eval(const Environment& environment, const Options& options) {
                                              ", and each process needs one at least"));
   }
   if (options.processes > 1) {
-    ASSIGN_OR_RETURN(cluster, StartProcesses(environment, options.processes, ""));
+    ASSIGN_OR_RETURN(cluster, StartProcesses(environment, options.processes,
+                                             static_cast<int64_t>(plan.devices.size()), ""));
     session_options.start_engine = cluster->engine_factory();
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
                    actors::Session::Start(std::move(plan), session_options));
 
   fs::path path;
+  std::vector<std::string_view> drawn;  // from the seed, without a file
   for (const planner::StatePlan& state : session->plan().states) {
-    if (!HasInput(options, state.name, &path)) continue;
+    if (!HasInput(options, state.name, &path)) {
+      if (state.init == "normal") drawn.push_back(state.name);
+      continue;
+    }
     ASSIGN_OR_RETURN(const Tensor value, LoadInput(path, state.name, state.type));
     RETURN_IF_ERROR(session->SetState(state.name, value));
   }
   actors::Feeds feeds;
-  for (size_t i = 0; i < session->plan().feeds.size(); ++i) {
-    const planner::FeedPlan& feed = session->plan().feeds[i];
+  for (const planner::FeedPlan& feed : session->plan().feeds) {
     if (HasInput(options, feed.name, &path)) {
       ASSIGN_OR_RETURN(feeds[feed.name], LoadInput(path, feed.name, feed.type));
     } else {
-      const RandomKey key = {options.seed, kInputStream + static_cast<uint32_t>(i), 0};
-      ASSIGN_OR_RETURN(feeds[feed.name], DrawTensor(feed.type, key));
+      drawn.push_back(feed.name);
+      ASSIGN_OR_RETURN(feeds[feed.name], DrawInput(feed.name, feed.type, options.seed, 0));
     }
+  }
+  if (!options.inputs.empty() && !drawn.empty()) {
+    std::sort(drawn.begin(), drawn.end());
+    environment.err << "note: no file in " << options.inputs << " for "
+                    << penstock::StrJoin(drawn, ", ") << ": drawn from seed " << options.seed
+                    << std::endl;
   }
   ASSIGN_OR_RETURN(const actors::StepResult step, session->Run(feeds));
 
@@ -220,22 +222,33 @@ absl::Status Eval(const Environment& environment, const Options& options) {
 
 void AddEvalCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand(
-      "eval", "Run a graph in the text format once, as it is sharded in the file");
-  command->add_option("FILE", options->file, "A graph (.pst)")->required();
-  command->add_option("--inputs", options->inputs,
-                      "Folder of inputs, parameters and states as NAME.npy; those without a file "
-                      "are drawn from the seed");
-  command->add_option("-o,--output", options->output,
-                      "Folder for the results, gathered: return0.npy, return1.npy, ...");
+  CLI::App* command =
+      app.add_subcommand("eval", "Run a graph once, with the shardings written in its file.");
+  command->add_option("FILE", options->file, "Graph in the text format (.pst)")->required();
+  command
+      ->add_option("--inputs", options->inputs,
+                   "Read inputs, parameters and states from DIR/NAME.npy. Without a file, an input "
+                   "is random and a parameter or state has its initial value")
+      ->option_text("DIR");
+  command
+      ->add_option("-o,--output", options->output,
+                   "Write the gathered results to DIR/return0.npy, DIR/return1.npy, ...")
+      ->option_text("DIR");
   command
       ->add_option("--devices", options->devices,
-                   "Devices that may be used (default: as many as the graph is laid out over)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--procs", options->processes, "Processes (1)")->check(CLI::PositiveNumber);
-  command->add_option("--threads", options->threads, "Threads a device (1)")
+                   "Fail if the graph needs more devices than this (no limit)")
+      ->option_text("N")
+      ->check(AtLeast(1));
+  command->add_option("--procs", options->processes, "Number of processes (1)")
+      ->option_text("N")
+      ->check(AtLeast(1));
+  command->add_option("--threads", options->threads, "Threads per device (1)")
+      ->option_text("N")
       ->check(CLI::Range(1, 1024));
-  command->add_option("--seed", options->seed, "Of drawn inputs and random operators (1)");
+  command
+      ->add_option("--seed", options->seed,
+                   "Seed of random inputs, initial values and random operators (1)")
+      ->option_text("N");
   command->add_flag("--json", options->is_json,
                     "Print {\"results\": [{name, shape, dtype, sum, abs_max}]}");
   command->callback([options, &environment, action] {

@@ -64,8 +64,10 @@ absl::Status List(const Environment& environment, const Options& options) {
 
 void AddListCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("list", "List the names that jobs and options may use");
-  command->add_option("WHAT", options->what, "ops, policies, transports, devices, models, presets")
+  CLI::App* command = app.add_subcommand("list", "List operators, models and other names.");
+  command
+      ->add_option("WHAT", options->what,
+                   "One of ops, policies, transports, devices, models, presets")
       ->required()
       ->check(CLI::IsMember({"ops", "policies", "transports", "devices", "models", "presets"}));
   command->add_flag("--json", options->is_json, "Print {\"items\": [names]}");

@@ -7,6 +7,7 @@
 #include "CLI/CLI.hpp"
 #include "cli/environment.h"
 #include "cli/files.h"
+#include "cli/option_checks.h"
 
 #include "actors/cluster/node.h"
 #include "base/status_macros.h"
@@ -18,6 +19,7 @@ namespace {
 struct Options {
   actors::NodeOptions node;
   std::string key_file;
+  bool is_quiet = false;
 };
 
 absl::Status Run(const Environment& environment, Options options) {
@@ -34,6 +36,11 @@ absl::Status Run(const Environment& environment, Options options) {
   }
   options.node.kernels = &environment.registries.kernels;
   options.node.policies = &environment.registries.policies;
+  if (!options.is_quiet) {
+    options.node.on_joined = [&err = environment.err](const actors::NodeDescription& node) {
+      err << StrCat("joined as ", ToString(node), "\n") << std::flush;
+    };
+  }
   return actors::RunNode(options.node);
 }
 
@@ -41,20 +48,29 @@ absl::Status Run(const Environment& environment, Options options) {
 
 void AddNodeCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("node", "Be one process of a job over several");
+  CLI::App* command = app.add_subcommand("node", "Join a job as one of its processes.");
   command->footer(
-      "`penstock run --procs` starts its nodes itself; `penstock run --listen` says what to type "
-      "on each host.\n");
+      "`penstock run --procs N` starts its own nodes. `penstock run --listen ADDRESS` prints the\n"
+      "`penstock node` command to run on each host, with the job's key.");
   command
       ->add_option("--join", options->node.coordinator,
-                   "Address of the coordinator: HOST:PORT, unix:PATH or unix-abstract:NAME")
+                   "Address of the coordinator: HOST:PORT, unix:PATH or unix-abstract:NAME "
+                   "(required)")
+      ->option_text("ADDRESS")
       ->required();
-  command->add_option("--rank", options->node.rank, "The rank to have (any that is free)")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--interface", options->node.interfaces,
-                      "Network interfaces for the data, separated by commas (lo)");
-  command->add_option("--key-file", options->key_file,
-                      "File with the job's key, instead of PENSTOCK_KEY in the environment");
+  command->add_option("--rank", options->node.rank, "Rank of this node (lowest free rank)")
+      ->option_text("N")
+      ->check(AtLeast(0));
+  command
+      ->add_option("--interface", options->node.interfaces,
+                   "Network interfaces for tensor data, separated by commas (that of the route to "
+                   "the coordinator)")
+      ->option_text("NAMES");
+  command
+      ->add_option("--key-file", options->key_file,
+                   "Read the job's key from this file (the environment variable PENSTOCK_KEY)")
+      ->option_text("FILE");
+  command->add_flag("--quiet", options->is_quiet, "Do not report that this node has joined");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Run(environment, *options); };
   });

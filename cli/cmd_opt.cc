@@ -7,11 +7,12 @@
 #include "CLI/CLI.hpp"
 #include "cli/environment.h"
 #include "cli/files.h"
+#include "cli/help_text.h"
 
+#include "base/format.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/text.h"
-#include "planner/format.h"
 #include "planner/opt.h"
 
 namespace penstock::cli {
@@ -28,8 +29,8 @@ absl::Status Opt(const Environment& environment, const Options& options) {
   planner::PassOptions pass_options;
   if (options.has_timing) {
     pass_options.on_timing = [&environment](const planner::PassTiming& timing) {
-      environment.err << timing.name << ": " << planner::FormatSeconds(1e-9 * timing.wall_ns)
-                      << ", " << timing.num_nodes << " nodes\n";
+      environment.err << timing.name << ": " << FormatSeconds(1e-9 * timing.wall_ns) << ", "
+                      << timing.num_nodes << " nodes\n";
     };
   }
   ASSIGN_OR_RETURN(const std::string printed,
@@ -51,12 +52,13 @@ std::string PassNames(const Environment& environment) {
 
 void AddOptCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("opt", "Apply planner passes to a graph in the text format and print it");
-  command->footer("Passes: " + PassNames(environment));
-  command->add_option("FILE", options->file, "A graph (.pst)")->required();
-  command->add_option("--pass,--passes", options->passes, "Passes in order, as A,B");
-  command->add_flag("--timing", options->has_timing, "Tell the time of each pass (standard error)");
+  CLI::App* command = app.add_subcommand("opt", "Apply planner passes to a graph and print it.");
+  command->footer(WrapText("Passes: " + PassNames(environment), kHelpColumns, 0));
+  command->add_option("FILE", options->file, "Graph in the text format (.pst)")->required();
+  command->add_option("--pass,--passes", options->passes, "Passes to apply, in this order")
+      ->option_text("A,B");
+  command->add_flag("--timing", options->has_timing,
+                    "Print the time of each pass to standard error");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Opt(environment, *options); };
   });

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,16 +16,17 @@
 #include "cli/job.h"
 #include "cli/job_graph.h"
 #include "cli/json.h"
+#include "cli/option_checks.h"
 #include "cli/plan_summary.h"
 #include "nlohmann/json.hpp"
 
 #include "base/device.h"
+#include "base/format.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/sharding.h"
 #include "graph/text.h"
 #include "planner/compile.h"
-#include "planner/format.h"
 #include "planner/plan_io.h"
 #include "planner/show_plan.h"
 
@@ -69,6 +71,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::string output;
   std::string strategy;
+  std::optional<int64_t> devices;
   std::string cluster;
   std::vector<std::string> dumps;  // PASS=FILE
   bool has_explanation = false;
@@ -97,7 +100,12 @@ absl::Status Plan(const Environment& environment, const Options& options) {
     job.parallel.strategy = options.strategy;
     job.locations["parallel.strategy"] = StrCat("--strategy ", options.strategy);
   }
+  if (options.devices.has_value()) {
+    job.cluster.devices = *options.devices;
+    job.locations["cluster.devices"] = StrCat("--devices ", *options.devices);
+  }
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(environment.registries, job));
+  environment.err << graph.ignored_keys;
   std::string explanation = SummarizeJob(graph);
   if (options.has_explanation) StrAppend(&explanation, ExplainShardings(graph.graph));
   if (const auto input = dumps.find(kInput); input != dumps.end()) {
@@ -134,7 +142,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
     return absl::OkStatus();
   }
   environment.out << explanation << SummarizePlan(plan) << "      compiled in "
-                  << planner::FormatSeconds(search_s) << "\n";
+                  << FormatSeconds(search_s) << "\n";
   if (options.has_explanation) environment.out << planner::ShowPlan(plan);
   return absl::OkStatus();
 }
@@ -143,24 +151,36 @@ absl::Status Plan(const Environment& environment, const Options& options) {
 
 void AddPlanCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("plan", "Compile a job to a plan");
-  command->add_option("JOB", options->job, "A job (.toml); `penstock run --help` lists its keys")
+  CLI::App* command = app.add_subcommand("plan", "Compile a job to a plan without running it.");
+  command->add_option("JOB", options->job, "Job (.toml); `penstock run --help` lists its keys")
       ->required();
-  command->add_option("--set", options->overrides, "KEY=VALUE in TOML syntax, over the job's")
+  command
+      ->add_option("--set", options->overrides,
+                   "Override a key of the job; VALUE is in TOML syntax. May be repeated")
+      ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
-  command->add_option("-o,--output", options->output, "Write the plan to this file");
-  command->add_option("--strategy", options->strategy,
-                      "auto, or axis sizes such as dp=2,tp=2,pp=1, over the job's");
-  command->add_option("--cluster", options->cluster,
-                      "A file (.toml) with a section [cluster], over the job's");
+  command->add_option("-o,--output", options->output, "Write the plan to this file")
+      ->option_text("FILE");
+  command
+      ->add_option("--strategy", options->strategy,
+                   "Override parallel.strategy: auto, or axis sizes such as dp=2,tp=2,pp=1")
+      ->option_text("STRATEGY");
+  command->add_option("--devices", options->devices, "Override cluster.devices")
+      ->option_text("N")
+      ->check(AtLeast(1));
+  command
+      ->add_option("--cluster", options->cluster,
+                   "Override keys of [cluster] with those in this file (.toml)")
+      ->option_text("FILE");
   command
       ->add_option("--dump", options->dumps,
-                   StrCat("PASS=FILE: write the graph as it is after a pass, in the text format; "
-                          "may be repeated. Passes: ",
+                   StrCat("Write the graph after a pass, in the text format. May be repeated. "
+                          "Passes: ",
                           DumpNames(environment.registries.ops)))
+      ->option_text("PASS=FILE")
       ->allow_extra_args(false);
   command->add_flag("--explain", options->has_explanation,
-                    "Also tell what was decided: shardings given, phases, memory");
+                    "Also print the given shardings, the phases and the memory of each device");
   command->add_flag("--json", options->is_json, "Print one JSON object");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Plan(environment, *options); };

@@ -17,23 +17,27 @@
 #include "cli/environment.h"
 #include "cli/feeds.h"
 #include "cli/files.h"
+#include "cli/find_nonfinite.h"
+#include "cli/help_text.h"
 #include "cli/inference.h"
 #include "cli/interrupts.h"
 #include "cli/job.h"
 #include "cli/job_graph.h"
 #include "cli/json.h"
 #include "cli/npy.h"
+#include "cli/option_checks.h"
 #include "cli/plan_summary.h"
 #include "cli/processes.h"
-#include "cli/progress.h"
 #include "cli/run_report.h"
+#include "cli/trainer.h"
 
 #include "actors/cluster/cluster.h"
-#include "actors/run_steps.h"
+#include "actors/cluster/socket_address.h"
+#include "actors/local_engine.h"
 #include "actors/session.h"
 #include "actors/trace.h"
 #include "base/counted.h"
-#include "base/device.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/compile.h"
@@ -44,8 +48,12 @@ namespace {
 
 constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-// Steps handed in and not yet reported: the devices need not wait for the text or the terminal.
-constexpr int64_t kStepsAhead = 3;
+// Between snapshots of the states, from which steps are run again to find where a NaN comes from.
+constexpr double kSnapshotSeconds = 300;
+// Of the machine's memory, the part that a snapshot may take.
+constexpr uint64_t kSnapshotMemoryShare = 8;
+// Steps that took longer are not run again.
+constexpr double kMostReplayedSeconds = 600;
 
 struct Options {
   std::string file;
@@ -57,7 +65,9 @@ struct Options {
   std::string svg;
   std::string report;
   std::string dump;
-  std::string listen;
+  std::optional<std::string> listen;
+  std::string strategy;
+  bool is_dry = false;
   bool is_json = false;
 };
 
@@ -70,16 +80,25 @@ struct Program {
 
 // What a plan leaves open.
 constexpr std::string_view kKeysOfPlans[] = {"train.steps", "train.seed", "data.text",
-                                             "cluster.threads"};
+                                             "data.inputs"};
+// What else may be set: it has defaults that need no note.
+constexpr std::string_view kMoreKeysOfPlans[] = {"train.log_every", "train.on_nonfinite",
+                                                 "cluster.threads"};
 
 absl::Status CheckKeyOfPlan(std::string_view assignment) {
   const std::string_view key = assignment.substr(0, assignment.find('='));
-  if (std::find(std::begin(kKeysOfPlans), std::end(kKeysOfPlans), key) != std::end(kKeysOfPlans)) {
-    return absl::OkStatus();
+  for (const absl::Span<const std::string_view> keys :
+       {absl::MakeConstSpan(kKeysOfPlans), absl::MakeConstSpan(kMoreKeysOfPlans)}) {
+    if (std::find(keys.begin(), keys.end(), key) != keys.end()) return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(StrCat("--set ", assignment,
-                                           ": a plan runs as it was compiled; only ",
-                                           StrJoin(kKeysOfPlans, ", "), " can be set"));
+  return absl::InvalidArgumentError(
+      StrCat("--set ", assignment, ": a plan runs as it was compiled; only ",
+             StrJoin(kKeysOfPlans, ", "), ", ", StrJoin(kMoreKeysOfPlans, ", "), " can be set"));
+}
+
+absl::Status AtOption(std::string_view option, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), StrCat(option, " ", ToStd(status.message())));
 }
 
 absl::StatusOr<Job> ReadOptions(const Options& options) {
@@ -88,12 +107,20 @@ absl::StatusOr<Job> ReadOptions(const Options& options) {
     if (!options.plan.empty()) {
       return absl::InvalidArgumentError("--plan goes with a job, not with another plan");
     }
+    if (!options.strategy.empty()) {
+      return absl::InvalidArgumentError(
+          StrCat("--strategy ", options.strategy, ": a plan runs as it was compiled"));
+    }
     for (const std::string& assignment : options.overrides) {
       RETURN_IF_ERROR(ApplyOverride(assignment, job));
       RETURN_IF_ERROR(CheckKeyOfPlan(assignment));
     }
   } else {
     ASSIGN_OR_RETURN(job, ReadJob(options.file, options.overrides));
+  }
+  if (!options.strategy.empty()) {
+    job.parallel.strategy = options.strategy;
+    job.locations["parallel.strategy"] = StrCat("--strategy ", options.strategy);
   }
   if (options.devices.has_value()) {
     job.cluster.devices = *options.devices;
@@ -102,6 +129,9 @@ absl::StatusOr<Job> ReadOptions(const Options& options) {
   if (options.processes.has_value()) {
     job.cluster.processes = *options.processes;
     job.locations["cluster.processes"] = StrCat("--procs ", *options.processes);
+  }
+  if (options.listen.has_value()) {
+    RETURN_IF_ERROR(AtOption("--listen", actors::CheckListenAddress(*options.listen)));
   }
   return job;
 }
@@ -116,6 +146,13 @@ absl::StatusOr<Program> LoadPlan(const std::string& file, const Job& job) {
         absl::InvalidArgumentError(StrCat(file, " is a plan for ", Counted(devices, "device"),
                                           ", not ", *job.cluster.devices)));
   }
+  const int64_t threads = program.plan.threads_per_device;
+  if (job.cluster.threads.has_value() && *job.cluster.threads > threads) {
+    return AtKey(
+        job, {"cluster.threads"},
+        absl::InvalidArgumentError(StrCat(file, " was compiled for ", Counted(threads, "thread"),
+                                          " a device, not ", *job.cluster.threads)));
+  }
   return program;
 }
 
@@ -123,7 +160,7 @@ absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job)
   Program program;
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(registries, job));
   program.model = graph.model;
-  program.text = SummarizeJob(graph);
+  program.text = graph.ignored_keys + SummarizeJob(graph);
   ASSIGN_OR_RETURN(const planner::Plan plan,
                    CompileGraph(registries, std::move(graph.graph), SettingsOf(job, graph)));
   // What runs is what a plan file would hold.
@@ -150,9 +187,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
                     << std::endl;
     count = num_devices;
   }
-  if (count == 1 && options.listen.empty()) return nullptr;
+  if (count == 1 && !options.listen.has_value()) return nullptr;
   ASSIGN_OR_RETURN(std::unique_ptr<actors::Cluster> cluster,
-                   StartProcesses(environment, count, options.listen));
+                   StartProcesses(environment, count, num_devices, options.listen.value_or("")));
   const bool is_compiled = options.plan.empty() && !HasSuffix(options.file, ".plan");
   environment.err << PlacementNotes(cluster->nodes(), is_compiled ? job.cluster.hosts : 0)
                   << std::flush;
@@ -191,7 +228,7 @@ absl::StatusOr<Program> LoadJobPlan(const Registries& registries, const Options&
   ASSIGN_OR_RETURN(Program program, LoadPlan(options.plan, job));
   RETURN_IF_ERROR(CheckIsPlanOf(job, graph, program.plan, options.plan));
   program.model = graph.model;
-  program.text = SummarizeJob(graph);
+  program.text = graph.ignored_keys + SummarizeJob(graph);
   return program;
 }
 
@@ -204,8 +241,9 @@ absl::StatusOr<Program> GetProgram(const Registries& registries, const Options& 
       if (!job.locations.contains(key)) left_open.push_back(key);
     }
     if (!left_open.empty()) {
-      program.text = StrCat("note: a plan does not hold ", StrJoin(left_open, ", "),
-                            ": their defaults are taken (--set, or run the job with --plan ",
+      program.text = StrCat("note: a plan file does not hold ", StrJoin(left_open, ", "),
+                            "; their defaults apply (set them with --set, or run the job with "
+                            "--plan ",
                             options.file, ")\n");
     }
     return program;
@@ -235,133 +273,8 @@ absl::Status DumpStates(const std::string& folder, const actors::Session& sessio
   return absl::OkStatus();
 }
 
-// Writes step_S.NAME.npy of every feed of step S, counted from 1 as everywhere in the output.
-absl::Status DumpFeeds(const std::string& folder, int64_t step, const actors::Feeds& feeds) {
-  if (folder.empty()) return absl::OkStatus();
-  for (const auto& [name, tensor] : feeds) {
-    RETURN_IF_ERROR(WriteNpy(StrCat(folder, "/step_", step + 1, ".", name, ".npy"), tensor));
-  }
-  return absl::OkStatus();
-}
-
-// Writes losses.npy, a double a step.
-absl::Status DumpLosses(const std::string& folder, const std::vector<double>& losses) {
-  if (folder.empty()) return absl::OkStatus();
-  Tensor tensor({DType::kF64, {static_cast<int64_t>(losses.size())}});
-  std::copy(losses.begin(), losses.end(), tensor.As<double>());
-  return WriteNpy(StrCat(folder, "/losses.npy"), tensor);
-}
-
-// Runs the steps of a job on a session: its source and its sink.
-class Trainer : private actors::Source, private actors::Sink {
- public:
-  Trainer(const Environment& environment, const Options& options, const Job& job,
-          actors::Session& session, const StepFeeds& feeds, const Interrupts& interrupts)
-      : environment_(environment),
-        options_(options),
-        job_(job),
-        session_(session),
-        feeds_(feeds),
-        interrupts_(interrupts),
-        progress_(environment.err, environment.err_is_terminal) {}
-
-  // Fills the summary's losses and times.
-  absl::Status Run(RunSummary* summary) {
-    summary->steps = job_.train.steps;
-    busy_ns_.assign(session_.plan().devices.size(), 0);
-    wall_ns_ = busy_ns_;
-    begin_ns_ = last_ns_ = clock_.NowNs();
-    summary_ = summary;
-    const absl::Status status =
-        actors::RunSteps(session_, job_.train.steps, kStepsAhead, *this, *this);
-    progress_.Clear();
-    if (absl::IsCancelled(status) && interrupts_.count() > 0) {
-      return interrupts_.ToStatus(StrCat("after step ", losses_.size()));
-    }
-    RETURN_IF_ERROR(status);
-    RETURN_IF_ERROR(DumpLosses(options_.dump, losses_));
-    for (size_t i = 0; i < wall_ns_.size(); ++i) {
-      summary->busy_share.push_back(wall_ns_[i] > 0 ? static_cast<double>(busy_ns_[i]) /
-                                                          static_cast<double>(wall_ns_[i])
-                                                    : 0);
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  absl::StatusOr<actors::Feeds> Get(int64_t step) override {
-    ASSIGN_OR_RETURN(actors::Feeds feeds, feeds_.Get(step));
-    RETURN_IF_ERROR(DumpFeeds(options_.dump, step, feeds));
-    return feeds;
-  }
-
-  absl::Status Take(int64_t step, const actors::StepResult& result) override {
-    Report(step, result);
-    return interrupts_.count() > 0 ? absl::CancelledError("interrupted") : absl::OkStatus();
-  }
-
-  void Report(int64_t step, const actors::StepResult& result) {
-    // From the end of the step before: when this is told depends on who else wants the processor.
-    const double step_s = 1e-9 * static_cast<double>(result.end_ns - last_ns_);
-    last_ns_ = result.end_ns;
-    for (const actors::DeviceStepReport& report : result.devices) {
-      wall_ns_[report.device] += report.wall_ns;
-      busy_ns_[report.device] += report.wall_ns - report.wait_ns;
-    }
-    const double loss = ElementAsDouble(result.fetches[0].second, 0);
-    if (!std::isfinite(loss) && std::isfinite(summary_->final_loss)) {
-      progress_.Clear();
-      environment_.err << "warning: the loss is not finite at step " << step + 1
-                       << "; a smaller train.learning_rate may help" << std::endl;
-    }
-    const double tokens_per_s =
-        step_s > 0 ? static_cast<double>(summary_->tokens_per_step) / step_s : 0;
-    summary_->final_loss = loss;
-    losses_.push_back(loss);
-    summary_->step_times_s.push_back(step_s);
-    if (options_.is_json) {
-      environment_.out << "{\"step\": " << step + 1 << ", \"loss\": " << JsonNumber(loss)
-                       << ", \"step_time_s\": " << JsonNumber(step_s)
-                       << ", \"tokens_per_s\": " << JsonNumber(tokens_per_s) << "}" << std::endl;
-    }
-    // Into a file the JSON lines say it all.
-    if (options_.is_json && !environment_.err_is_terminal) return;
-    progress_.Update({.step = step + 1,
-                      .steps = job_.train.steps,
-                      .loss = loss,
-                      .tokens_per_s = tokens_per_s,
-                      .elapsed_s = 1e-9 * static_cast<double>(result.end_ns - begin_ns_)});
-  }
-
-  const Environment& environment_;
-  const Options& options_;
-  const Job& job_;
-  actors::Session& session_;
-  const StepFeeds& feeds_;
-  const Interrupts& interrupts_;
-  Progress progress_;
-  SteadyClock clock_;
-  int64_t begin_ns_ = 0;
-  int64_t last_ns_ = 0;
-  RunSummary* summary_ = nullptr;
-  std::vector<double> losses_;
-  std::vector<int64_t> busy_ns_;  // of each device
-  std::vector<int64_t> wall_ns_;
-};
-
-// The last step that every device has recorded in full.
-int64_t LastTracedStep(size_t num_devices, int64_t steps,
-                       absl::Span<const actors::TraceEvent> events) {
-  std::vector<int64_t> last(num_devices, -1);
-  for (const actors::TraceEvent& event : events) {
-    last[event.device] = std::max(last[event.device], event.step);
-  }
-  const int64_t common = *std::min_element(last.begin(), last.end());
-  // A trace that ran full ends in the middle of a step.
-  return std::max<int64_t>(0, common == steps - 1 ? common : common - 1);
-}
-
-absl::Status WriteTraces(const Options& options, const planner::Plan& plan, int64_t steps,
+absl::Status WriteTraces(const Options& options, const planner::Plan& plan,
+                         const actors::StepWindow& last_step,
                          absl::Span<const actors::TraceEvent> events) {
   if (!options.trace.empty()) {
     std::ostringstream text;
@@ -370,32 +283,8 @@ absl::Status WriteTraces(const Options& options, const planner::Plan& plan, int6
   }
   if (!options.svg.empty()) {
     std::ostringstream text;
-    actors::WriteTimelineSvg(plan, events, LastTracedStep(plan.devices.size(), steps, events),
-                             text);
+    actors::WriteTimelineSvg(plan, events, last_step, text);
     RETURN_IF_ERROR(WriteTextFile(options.svg, text.str()));
-  }
-  return absl::OkStatus();
-}
-
-// Validation loss and sample of the trained parameters.
-absl::Status UseParameters(const Environment& environment, const Job& job, const JobModel& model,
-                           const Parameters& parameters, const Corpus& corpus,
-                           const ForwardLayout& layout, RunSummary* summary) {
-  if (job.train.validation_sequences > 0) {
-    ASSIGN_OR_RETURN(summary->validation_loss,
-                     ValidationLoss(environment.registries, model, parameters, corpus.validation,
-                                    job.train.validation_sequences, layout));
-  }
-  if (job.sample.bytes > 0) {
-    const std::string prompt(
-        corpus.validation.begin(),
-        corpus.validation.begin() + static_cast<std::ptrdiff_t>(model.config.context));
-    SampleOptions options;
-    options.num_bytes = job.sample.bytes;
-    options.temperature = job.sample.temperature;
-    options.seed = static_cast<uint64_t>(job.train.seed);
-    ASSIGN_OR_RETURN(summary->sample, GenerateText(environment.registries, model, parameters,
-                                                   prompt, options, layout));
   }
   return absl::OkStatus();
 }
@@ -405,13 +294,255 @@ absl::Status CheckOutputs(const Options& options) {
   for (const auto& [name, path] :
        {std::pair("--trace", &options.trace), std::pair("--svg", &options.svg),
         std::pair("--report", &options.report)}) {
-    const absl::Status status = CheckWritable(*path);
-    if (!status.ok()) {
-      return absl::Status(status.code(), StrCat(name, " ", ToStd(status.message())));
-    }
+    RETURN_IF_ERROR(AtOption(name, CheckWritable(*path)));
   }
-  if (options.dump.empty()) return absl::OkStatus();
-  return CreateFolder(options.dump);
+  RETURN_IF_ERROR(AtOption("--dump", CheckCreatable(options.dump)));
+  if (options.dump.empty() || options.is_dry) return absl::OkStatus();
+  return AtOption("--dump", CreateFolder(options.dump));
+}
+
+// Of all states, each once.
+uint64_t StateBytes(const planner::Plan& plan) {
+  uint64_t num_bytes = 0;
+  for (const planner::StatePlan& state : plan.states) num_bytes += state.type.num_bytes();
+  return num_bytes;
+}
+
+// A run of a program: its session, what it measured, and what follows the training steps.
+class JobRun {
+ public:
+  JobRun(const Environment& environment, const Options& options, const Job& job, Program program,
+         StepFeeds feeds)
+      : environment_(environment),
+        options_(options),
+        job_(job),
+        plan_(std::move(program.plan)),
+        model_(std::move(program.model)),
+        feeds_(std::move(feeds)),
+        interrupts_(environment.err) {
+    threads_ = job.cluster.threads.value_or(plan_.threads_per_device);
+    summary_.strategy = plan_.strategy;
+    summary_.tokens_per_step = feeds_.batch() * feeds_.context();
+    summary_.validation_loss = kNotMeasured;
+    summary_.unigram_entropy =
+        feeds_.corpus() != nullptr ? feeds_.corpus()->unigram_entropy : kNotMeasured;
+    session_options_.threads_per_device = static_cast<int>(threads_);
+    session_options_.seed = static_cast<uint64_t>(job.train.seed);
+    session_options_.kernels = &environment.registries.kernels;
+    session_options_.policies = &environment.registries.policies;
+    session_options_.trace =
+        !options.trace.empty() || !options.svg.empty() || !options.report.empty();
+  }
+  ~JobRun() { interrupts_.SetAbort(nullptr); }
+
+  absl::Status Run() {
+    const auto num_devices = static_cast<int64_t>(plan_.devices.size());
+    ASSIGN_OR_RETURN(cluster_, StartCluster(environment_, options_, job_, num_devices));
+    if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
+    summary_.cores_note = CrowdingNote(
+        cluster_ != nullptr ? cluster_->nodes() : std::vector<actors::NodeDescription>(),
+        num_devices, threads_);
+    if (!summary_.cores_note.empty()) {
+      environment_.err << "note: " << summary_.cores_note << std::endl;
+    }
+    const absl::Status status = Train();
+    const absl::Status written = WriteResults();
+    return status.ok() ? written : status;
+  }
+
+ private:
+  // What ends the job at once ends these sessions too.
+  void AbortByStopping(actors::Session* running, actors::Session* other = nullptr) {
+    interrupts_.SetAbort([this, running, other] {
+      if (cluster_ != nullptr) cluster_->Kill();
+      for (actors::Session* session : {running, other}) {
+        if (session != nullptr) session->Stop();
+      }
+    });
+  }
+
+  absl::Status Train() {
+    ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
+                     actors::Session::Start(plan_, session_options_));
+    AbortByStopping(session.get());
+    const auto end_abort = absl::MakeCleanup([this] { interrupts_.SetAbort(nullptr); });
+    RETURN_IF_ERROR(DumpStates(options_.dump, *session));
+    TrainerOptions trainer_options;
+    trainer_options.is_json = options_.is_json;
+    trainer_options.dump = options_.dump;
+    if (CanValidate() && job_.train.validation_every > 0) {
+      trainer_options.validate = [this, running = session.get()](
+                                     const actors::Session& trained) -> absl::StatusOr<double> {
+        ASSIGN_OR_RETURN(const Parameters parameters, FetchParameters(trained));
+        // The job's processes are taken by the session that trains: this one evaluates.
+        ForwardLayout layout = LayoutHere();
+        layout.on_session = [this, running](actors::Session* evaluating) {
+          AbortByStopping(running, evaluating);
+        };
+        return Validate(parameters, layout);
+      };
+    }
+    if (job_.train.stops_on_nonfinite &&
+        StateBytes(plan_) <= MachineMemoryBytes() / kSnapshotMemoryShare) {
+      trainer_options.snapshot_seconds = kSnapshotSeconds;
+    }
+    Trainer trainer(environment_, trainer_options, job_, *session, feeds_, interrupts_);
+    const absl::Status trained = trainer.Run(&summary_);
+    last_step_ = trainer.last_step();
+    events_ = session->TakeTrace();
+    if (!trained.ok() && session_options_.trace && events_.empty()) {
+      // The job was broken off: what devices of this process have recorded is still there.
+      session->Stop();
+      events_ = session->TakeTrace();
+      if (events_.empty()) {
+        environment_.err << "note: the job was broken off, so the trace of its processes is lost"
+                         << std::endl;
+      }
+    }
+    Parameters parameters;
+    if (trained.ok() && model_.model != nullptr && feeds_.corpus() != nullptr) {
+      ASSIGN_OR_RETURN(parameters, FetchParameters(*session));
+    }
+    session->Stop();
+    if (trainer.has_nonfinite_loss() && absl::IsAborted(trained)) {
+      return Explain(trained, trainer.num_steps(), trainer.snapshot());
+    }
+    RETURN_IF_ERROR(trained);
+    if (parameters.empty() || trainer.has_nonfinite_loss()) return absl::OkStatus();
+    const absl::Status used = UseParameters(parameters);
+    if (absl::IsCancelled(used) && interrupts_.count() > 0) {
+      return interrupts_.ToStatus("while the trained model was evaluated");
+    }
+    return used;
+  }
+
+  bool CanValidate() const {
+    return model_.model != nullptr && feeds_.corpus() != nullptr &&
+           job_.train.validation_sequences > 0;
+  }
+
+  // Laid out as it was trained, in this process.
+  ForwardLayout LayoutHere() {
+    ForwardLayout layout;
+    const auto strategy = planner::ParseStrategy(summary_.strategy);
+    if (strategy.ok()) layout.strategy = strategy->value_or(planner::Strategy());
+    layout.sequences_per_step = feeds_.batch() / static_cast<int64_t>(plan_.num_microbatches);
+    layout.num_threads = threads_;
+    layout.num_hosts = job_.cluster.hosts;
+    return layout;
+  }
+
+  absl::StatusOr<double> Validate(const Parameters& parameters, const ForwardLayout& layout) {
+    return ValidationLoss(environment_.registries, model_, parameters, feeds_.corpus()->validation,
+                          job_.train.validation_sequences, layout);
+  }
+
+  // Validation loss and sample of the trained parameters, on the job's processes.
+  absl::Status UseParameters(const Parameters& parameters) {
+    ForwardLayout layout = LayoutHere();
+    if (cluster_ != nullptr) layout.start_engine = cluster_->engine_factory();
+    layout.on_session = [this](actors::Session* running) { AbortByStopping(running); };
+    if (job_.train.validation_sequences > 0) {
+      ASSIGN_OR_RETURN(summary_.validation_loss, Validate(parameters, layout));
+    }
+    if (job_.sample.bytes == 0) return absl::OkStatus();
+    const std::vector<uint8_t>& text = feeds_.corpus()->validation;
+    const std::string prompt(text.begin(),
+                             text.begin() + static_cast<std::ptrdiff_t>(model_.config.context));
+    SampleOptions options;
+    options.num_bytes = job_.sample.bytes;
+    options.temperature = job_.sample.temperature;
+    options.seed = static_cast<uint64_t>(job_.train.seed);
+    ASSIGN_OR_RETURN(summary_.sample, GenerateText(environment_.registries, model_, parameters,
+                                                   prompt, options, layout));
+    return absl::OkStatus();
+  }
+
+  // What made the loss of the last of `num_steps` steps not finite.
+  absl::Status Explain(const absl::Status& status, int64_t num_steps, const Snapshot& snapshot) {
+    const std::string loss(ToStd(status.message()));
+    double replayed_s = 0;
+    for (int64_t step = snapshot.step; step < num_steps; ++step) {
+      replayed_s += summary_.step_times_s[static_cast<size_t>(step)];
+    }
+    const std::string going_on = "; train.on_nonfinite = \"continue\" goes on";
+    if (replayed_s > kMostReplayedSeconds) {
+      return absl::AbortedError(StrCat(loss, "; steps ", snapshot.step + 1, " to ", num_steps,
+                                       " took too long to be run again to find where", going_on));
+    }
+    environment_.err << loss << "; running steps " << snapshot.step + 1 << " to " << num_steps
+                     << " again to find the first result that is not finite" << std::endl;
+    const absl::Status found =
+        FindNonFinite(plan_, session_options_, feeds_, snapshot, num_steps - 1,
+                      [this](actors::Session* running) { AbortByStopping(running); });
+    if (absl::IsCancelled(found) && interrupts_.count() > 0) {
+      return interrupts_.ToStatus("while the origin of the loss was searched");
+    }
+    std::string origin(ToStd(found.message()));
+    if (found.ok()) {
+      origin = StrCat("no kernel made it of finite operands",
+                      plan_.collectives.empty() ? "" : "; a sum over devices may have");
+    }
+    // The first step has seen no update, and an input none at all.
+    const bool may_be_rate = num_steps > 1 && !absl::IsInvalidArgument(found);
+    return absl::AbortedError(StrCat(loss, ": ", origin,
+                                     may_be_rate ? "; a smaller train.learning_rate may help" : "",
+                                     going_on));
+  }
+
+  // Of the steps that ran, however the run ended.
+  absl::Status WriteResults() {
+    if (summary_.steps == 0) return absl::OkStatus();
+    RETURN_IF_ERROR(WriteTraces(options_, plan_, last_step_, events_));
+    if (!options_.report.empty()) {
+      RETURN_IF_ERROR(WriteTextFile(options_.report, RunReport(plan_, summary_, events_)));
+    }
+    environment_.out << (options_.is_json ? SummaryJson(summary_) + "\n" : SummaryText(summary_))
+                     << std::flush;
+    return absl::OkStatus();
+  }
+
+  const Environment& environment_;
+  const Options& options_;
+  const Job& job_;
+  const planner::Plan plan_;
+  const JobModel model_;
+  const StepFeeds feeds_;
+  int64_t threads_ = 1;  // of each device
+  actors::SessionOptions session_options_;
+  Interrupts interrupts_;
+  std::unique_ptr<actors::Cluster> cluster_;
+  RunSummary summary_;
+  actors::StepWindow last_step_;
+  std::vector<actors::TraceEvent> events_;
+};
+
+// What would run, and whether the devices of each host fit into a machine like this one.
+absl::Status ReportDryRun(const Environment& environment, const Options& options, const Job& job,
+                          const planner::Plan& plan) {
+  const auto devices = static_cast<int64_t>(plan.devices.size());
+  const int64_t per_host = (devices + job.cluster.hosts - 1) / job.cluster.hosts;
+  uint64_t most_used = 0;  // by the devices of a host
+  for (int64_t first = 0; first < devices; first += per_host) {
+    uint64_t used = 0;
+    const int64_t count = std::min(per_host, devices - first);
+    RETURN_IF_ERROR(actors::CheckFits(plan, static_cast<uint32_t>(first),
+                                      static_cast<uint32_t>(count), MachineMemoryBytes(), &used));
+    most_used = std::max(most_used, used);
+  }
+  if (options.is_json) {
+    environment.out << "{\"summary\": {\"strategy\": " << JsonString(plan.strategy)
+                    << ", \"dry_run\": true, \"predicted_step_time_s\": "
+                    << JsonNumber(plan.predicted_step_s)
+                    << ", \"predicted_peak_memory_bytes\": " << most_used << "}}\n";
+  } else {
+    environment.out << "dry run: the job is valid and fits into "
+                    << (job.cluster.hosts > 1
+                            ? StrCat(job.cluster.hosts, " hosts with as much memory as this one")
+                            : std::string("this machine"))
+                    << "; nothing was run\n";
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Run(const Environment& environment, const Options& options) {
@@ -419,112 +550,66 @@ absl::Status Run(const Environment& environment, const Options& options) {
   RETURN_IF_ERROR(CheckOutputs(options));
   ASSIGN_OR_RETURN(Program program, GetProgram(environment.registries, options, job));
   RETURN_IF_ERROR(CheckTrains(program.plan));
-  ASSIGN_OR_RETURN(const StepFeeds::Sizes sizes, StepFeeds::TextSizes(program.plan));
-  Corpus corpus;
-  if (sizes.batch > 0) {
-    absl::StatusOr<Corpus> loaded = LoadCorpus(job.data.text, sizes.context);
-    if (!loaded.ok()) return AtKey(job, {"data.text", "model.context"}, loaded.status());
-    corpus = *std::move(loaded);
-  }
-  const std::string before = StrCat(program.text, SummarizePlan(program.plan));
-  environment.err << before << std::flush;
-
-  RunSummary summary;
-  summary.strategy = program.plan.strategy;
-  summary.tokens_per_step = sizes.batch * sizes.context;
-  summary.validation_loss = kNotMeasured;
-  summary.unigram_entropy = sizes.batch > 0 ? corpus.unigram_entropy : kNotMeasured;
-
-  actors::SessionOptions session_options;
-  session_options.threads_per_device = static_cast<int>(job.cluster.threads);
-  session_options.seed = static_cast<uint64_t>(job.train.seed);
-  session_options.kernels = &environment.registries.kernels;
-  session_options.policies = &environment.registries.policies;
-  session_options.trace = !options.trace.empty() || !options.svg.empty() || !options.report.empty();
-  Interrupts interrupts(environment.err);
-  const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
-  ASSIGN_OR_RETURN(const std::unique_ptr<actors::Cluster> cluster,
-                   StartCluster(environment, options, job, num_devices));
-  if (cluster != nullptr) session_options.start_engine = cluster->engine_factory();
-  ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
-                   actors::Session::Start(std::move(program.plan), session_options));
-  const auto end_abort = absl::MakeCleanup([&interrupts] { interrupts.SetAbort(nullptr); });
-  const auto abort_by_stopping = [&interrupts, &cluster](actors::Session* running) {
-    interrupts.SetAbort([&cluster, running] {
-      if (cluster != nullptr) cluster->Kill();
-      if (running != nullptr) running->Stop();
-    });
-  };
-  abort_by_stopping(session.get());
-  RETURN_IF_ERROR(DumpStates(options.dump, *session));
-  const StepFeeds feeds(session->plan(), &corpus, sizes, session_options.seed);
-  RETURN_IF_ERROR(Trainer(environment, options, job, *session, feeds, interrupts).Run(&summary));
-
-  const std::vector<actors::TraceEvent> events = session->TakeTrace();
-  Parameters parameters;
-  if (program.model.model != nullptr && sizes.batch > 0) {
-    ASSIGN_OR_RETURN(parameters, FetchParameters(*session));
-  }
-  session->Stop();
-  RETURN_IF_ERROR(WriteTraces(options, session->plan(), job.train.steps, events));
-  absl::Status used;
-  if (!parameters.empty() && std::isfinite(summary.final_loss)) {
-    ForwardLayout layout;
-    ASSIGN_OR_RETURN(const auto strategy, planner::ParseStrategy(summary.strategy));
-    layout.strategy = strategy.value_or(planner::Strategy());
-    layout.sequences_per_step =
-        sizes.batch / static_cast<int64_t>(session->plan().num_microbatches);
-    layout.num_threads = job.cluster.threads;
-    layout.num_hosts = job.cluster.hosts;
-    if (cluster != nullptr) layout.start_engine = cluster->engine_factory();
-    layout.on_session = abort_by_stopping;
-    used = UseParameters(environment, job, program.model, parameters, corpus, layout, &summary);
-    if (absl::IsCancelled(used) && interrupts.count() > 0) {
-      used = interrupts.ToStatus("while the trained model was tried");
-    }
-  }
-  if (!options.report.empty()) {
-    RETURN_IF_ERROR(WriteTextFile(options.report, RunReport(session->plan(), summary, events)));
-  }
-  environment.out << (options.is_json ? SummaryJson(summary) + "\n" : SummaryText(summary))
-                  << std::flush;
-  return used;
+  ASSIGN_OR_RETURN(StepFeeds feeds, StepFeeds::Create(program.plan, job));
+  environment.err << program.text << SummarizePlan(program.plan) << std::flush;
+  if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
+  return JobRun(environment, options, job, std::move(program), std::move(feeds)).Run();
 }
 
 }  // namespace
 
 void AddRunCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("run", "Train the model of a job, or run a plan");
-  command->footer(StrCat("A job is a TOML file; its keys, with their defaults:\n",
-                         DescribeJobKeys(),
-                         "A plan (.plan) is run as it was compiled, without sample and validation; "
-                         "--set may give ",
-                         StrJoin(kKeysOfPlans, ", "), ".\n"));
-  command->add_option("FILE", options->file, "A job (.toml) or a plan (.plan)")->required();
+  CLI::App* command =
+      app.add_subcommand("run", "Train the model of a job, or run a compiled plan.");
+  const std::string footer =
+      StrCat("A plan runs as it was compiled, without validation and sampling. --set can override ",
+             StrJoin(kKeysOfPlans, ", "), ", ", StrJoin(kMoreKeysOfPlans, ", "), ".");
+  command->footer(StrCat("Keys of a job, a TOML file (default in parentheses):\n",
+                         DescribeJobKeys(), "\n", WrapText(footer, kHelpColumns, 0)));
+  command->add_option("FILE", options->file, "Job (.toml) or plan (.plan)")->required();
   command
       ->add_option("--set", options->overrides,
-                   "KEY=VALUE in TOML syntax, over the job's, as train.steps=5; may be repeated")
+                   "Override a key of the job, such as train.steps=5; VALUE is in TOML syntax. "
+                   "May be repeated")
+      ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
-  command->add_option("--devices", options->devices, "Over the job's cluster.devices")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--procs", options->processes, "Over the job's cluster.processes")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--listen", options->listen,
-                      "Wait at HOST:PORT or unix:PATH for nodes of other hosts to join, instead of "
-                      "starting them here");
-  command->add_option("--plan", options->plan,
-                      "Run the job by this plan, compiled from the same graph before");
-  command->add_option("--trace", options->trace,
-                      "Write what every device did, as a Chrome trace (JSON)");
-  command->add_option("--svg", options->svg, "Write the phases of the last step as a drawing");
-  command->add_option("--report", options->report,
-                      "Write predicted beside measured times and memory (Markdown)");
-  command->add_option("--dump", options->dump,
-                      "Write the states before the first step, the feeds of every step and the "
-                      "losses into a folder, as .npy: to compare with the same model elsewhere");
+  command->add_option("--devices", options->devices, "Override cluster.devices")
+      ->option_text("N")
+      ->check(AtLeast(1));
+  command
+      ->add_option("--strategy", options->strategy,
+                   "Override parallel.strategy: auto, or axis sizes such as dp=2,tp=2,pp=1")
+      ->option_text("STRATEGY");
+  command->add_option("--procs", options->processes, "Override cluster.processes")
+      ->option_text("N")
+      ->check(AtLeast(1));
+  command
+      ->add_option("--listen", options->listen,
+                   "Listen at HOST:PORT or unix:PATH, print the command to run on each host, and "
+                   "wait for the nodes to join, instead of starting nodes on this host")
+      ->option_text("ADDRESS");
+  command
+      ->add_option("--plan", options->plan,
+                   "Use this plan, compiled earlier from the same job, instead of compiling")
+      ->option_text("FILE");
+  command
+      ->add_option("--trace", options->trace,
+                   "Write a Chrome trace (JSON) of what every device did")
+      ->option_text("FILE");
+  command->add_option("--svg", options->svg, "Write a drawing of the phases of the last step")
+      ->option_text("FILE");
+  command
+      ->add_option("--report", options->report,
+                   "Write a comparison of predicted and measured times and memory (Markdown)")
+      ->option_text("FILE");
+  command
+      ->add_option("--dump", options->dump, "Write initial states, feeds and losses as .npy files")
+      ->option_text("DIR");
+  command->add_flag("--dry-run", options->is_dry,
+                    "Check and compile the job, print its plan, and exit");
   command->add_flag("--json", options->is_json,
-                    "Print a JSON object a step, then {\"summary\": {...}}");
+                    "Print one JSON object per reported step, then {\"summary\": {...}}");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Run(environment, *options); };
   });

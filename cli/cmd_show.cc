@@ -50,11 +50,13 @@ absl::Status Show(const Environment& environment, const Options& options) {
 
 void AddShowCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = app.add_subcommand("show", "Show what a plan holds");
-  command->add_option("FILE", options->file, "A plan (.plan)")->required();
-  command->add_option("--device", options->device,
-                      "One device in full: registers, phases and actors in firing order");
-  command->add_flag("--json", options->is_json, "Print counts as JSON");
+  CLI::App* command = app.add_subcommand("show", "Print the contents of a plan.");
+  command->add_option("FILE", options->file, "Plan (.plan)")->required();
+  command
+      ->add_option("--device", options->device,
+                   "Print one device in full: registers, phases, and actors in firing order")
+      ->option_text("N");
+  command->add_flag("--json", options->is_json, "Print the counts as one JSON object");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Show(environment, *options); };
   });

@@ -103,7 +103,10 @@ absl::StatusOr<Corpus> MakeCorpus(absl::Span<const std::string> files, int64_t c
   return corpus;
 }
 
-absl::StatusOr<Corpus> LoadCorpus(absl::Span<const std::string> paths, int64_t context) {
+namespace {
+
+// One string a file.
+absl::StatusOr<std::vector<std::string>> ReadFiles(absl::Span<const std::string> paths) {
   std::vector<std::string> files;
   int64_t left = kMaxTextBytes;
   for (const std::string& path : paths) {
@@ -114,6 +117,34 @@ absl::StatusOr<Corpus> LoadCorpus(absl::Span<const std::string> paths, int64_t c
       files.push_back(std::move(bytes));
     }
   }
+  return files;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<uint8_t>> LoadText(absl::Span<const std::string> paths,
+                                              int64_t context) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> files, ReadFiles(paths));
+  std::vector<uint8_t> bytes;
+  for (const std::string& file : files) bytes.insert(bytes.end(), file.begin(), file.end());
+  if (static_cast<int64_t>(bytes.size()) > context) return bytes;
+  return absl::InvalidArgumentError(StrCat(
+      penstock::StrJoin(paths, ", "), ": the text has ", bytes.size(),
+      " bytes; one sequence of context = ", context, " tokens needs at least ", context + 1));
+}
+
+Corpus JoinCorpus(std::vector<uint8_t> train, std::vector<uint8_t> validation) {
+  Corpus corpus;
+  std::vector<uint8_t> all = train;
+  all.insert(all.end(), validation.begin(), validation.end());
+  corpus.unigram_entropy = UnigramEntropy(all);
+  corpus.train = std::move(train);
+  corpus.validation = std::move(validation);
+  return corpus;
+}
+
+absl::StatusOr<Corpus> LoadCorpus(absl::Span<const std::string> paths, int64_t context) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> files, ReadFiles(paths));
   absl::StatusOr<Corpus> corpus = MakeCorpus(files, context);
   if (!corpus.ok()) {
     return absl::InvalidArgumentError(StrCat(ToStd(corpus.status().message()), " (read from ",

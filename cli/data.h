@@ -33,6 +33,13 @@ struct Corpus {
 // GiB, fewer bytes than two sequences of `context` tokens and their next bytes.
 absl::StatusOr<Corpus> LoadCorpus(absl::Span<const std::string> paths, int64_t context);
 
+// All bytes of files and folders, as LoadCorpus reads them, with nothing held out. An error where
+// they are fewer than one sequence of `context` tokens and its next byte.
+absl::StatusOr<std::vector<uint8_t>> LoadText(absl::Span<const std::string> paths, int64_t context);
+
+// Of two texts that were loaded apart. REQUIRES: neither is empty.
+Corpus JoinCorpus(std::vector<uint8_t> train, std::vector<uint8_t> validation);
+
 // The same from memory, one string a file.
 absl::StatusOr<Corpus> MakeCorpus(absl::Span<const std::string> files, int64_t context);
 

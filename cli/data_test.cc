@@ -158,6 +158,21 @@ TEST_F(FolderTest, FilesAreSortedAndSymbolicLinksSkipped) {
   EXPECT_EQ(train, std::string(18, 'a') + std::string(18, 'b') + std::string(18, 'c'));
 }
 
+TEST_F(FolderTest, ATextOfItsOwnIsReadWholeAndNeedsOneSequence) {
+  Write("a", "aaaa");
+  Write("b", "bb");
+  const absl::StatusOr<std::vector<uint8_t>> text = LoadText({folder_.string()}, 5);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(std::string(text->begin(), text->end()), "aaaabb");
+  EXPECT_THAT(
+      std::string(ToStd(LoadText({folder_.string()}, 6).status().message())),
+      HasSubstr("the text has 6 bytes; one sequence of context = 6 tokens needs at least 7"));
+  const Corpus corpus = JoinCorpus({'a', 'a'}, {'b', 'b'});
+  EXPECT_EQ(corpus.train, std::vector<uint8_t>({'a', 'a'}));
+  EXPECT_EQ(corpus.validation, std::vector<uint8_t>({'b', 'b'}));
+  EXPECT_NEAR(corpus.unigram_entropy, std::log(2.0), 1e-12);
+}
+
 TEST_F(FolderTest, BadTextIsRefusedWithItsPath) {
   const std::string missing = (folder_ / "nothing").string();
   absl::StatusOr<Corpus> corpus = LoadCorpus({missing}, 4);

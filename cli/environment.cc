@@ -4,6 +4,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
+#include "cli/help_text.h"
 
 #include "actors/cluster/cluster.h"
 #include "base/strings.h"
@@ -12,18 +13,43 @@ namespace penstock::cli {
 namespace {
 
 constexpr char kDescription[] =
-    "Penstock runs tensor programs that are too big for one device: a planner splits a graph over "
-    "devices, micro-batches and pipeline stages and compiles it into a plan of actors; the runtime "
-    "runs the plan.";
+    "Penstock runs tensor programs that do not fit one device. Its planner splits a graph over "
+    "devices, micro-batches and pipeline stages and compiles it to a plan, a static network of "
+    "actors. Its runtime executes the plan.";
 
 constexpr char kFooter[] =
-    "A first session:\n"
-    "  penstock run examples/gpt/demo.toml                    train a small GPT on text\n"
-    "  penstock run JOB.toml --set 'parallel.strategy=\"dp=4\"' the same, laid out otherwise\n"
-    "  penstock plan JOB.toml -o job.plan                     compile only\n"
-    "  penstock show job.plan                                 look at what was compiled\n"
-    "`penstock COMMAND --help` tells the options of a command. Commands with --json print JSON on\n"
-    "standard output and nothing else there. Exit status: 0 done, 2 bad usage or input, 1 failed.";
+    "Examples:\n"
+    "  penstock run examples/gpt/demo.toml                      Train a small GPT on text\n"
+    "  penstock run JOB.toml --set 'parallel.strategy=\"dp=4\"'   Override the strategy of a job\n"
+    "  penstock plan JOB.toml -o job.plan                       Compile a job without running it\n"
+    "  penstock show job.plan                                   Print the contents of a plan\n\n"
+    "`penstock COMMAND --help` describes one command and its options. With --json, a command "
+    "prints\n"
+    "only JSON to standard output; progress and messages go to standard error.\n\n"
+    "Exit status: 0 success, 1 failure while running, 2 invalid usage or input. If a process of "
+    "the\n"
+    "job dies, its shell status: 128 + the signal, or its exit status.";
+
+// Wraps descriptions and prints an option's text (FILE, N) where one is set.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() {
+    column_width(28);
+    label("Positionals", "Arguments");
+    label("SUBCOMMAND", "COMMAND");
+  }
+
+  std::string make_description(const CLI::App* app) const override {
+    return WrapText(app->get_description(), kHelpColumns, 0) + "\n\n";
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return WrapText(option->get_description(), kHelpColumns - get_column_width(), 0);
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    // The usage line shows which arguments are required.
+    return option->get_positional() ? "" : CLI::Formatter::make_option_opts(option);
+  }
+};
 
 // CLI11 would say only that a command is missing.
 absl::Status CheckCommand(const CLI::App& app, std::string_view name) {
@@ -77,13 +103,13 @@ int ExitStatus(const absl::Status& status) {
 
 int RunCommandLine(const Environment& environment, absl::Span<const std::string> arguments) {
   CLI::App app(kDescription, "penstock");
-  app.footer(kFooter);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
+  app.set_version_flag("--version", StrCat("penstock ", PENSTOCK_VERSION));
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return StrCat("penstock: ", std::string(error.what()),
                   "\nRun with --help for more information.\n");
   });
-  app.get_formatter()->column_width(36);
   Action action;
   AddRunCommand(app, environment, &action);
   AddPlanCommand(app, environment, &action);
@@ -94,6 +120,8 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   AddBenchCommand(app, environment, &action);
   AddNodeCommand(app, environment, &action);
   AddDoctorCommand(app, environment, &action);
+  app.footer(kFooter);  // commands added before do not inherit it
+  for (CLI::App* command : app.get_subcommands({})) command->group("Commands");
 
   if (!arguments.empty() && arguments[0].substr(0, 1) != "-") {
     if (absl::Status status = CheckCommand(app, arguments[0]); !status.ok()) {

@@ -1,92 +1,176 @@
 #include "cli/feeds.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "cli/npy.h"
 
+#include "base/counted.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "graph/op.h"
 
 namespace penstock::cli {
 namespace {
 
-// Streams of drawn inputs; models count from 0, data.cc has its own.
-constexpr uint32_t kDrawnStream = 0xfeed0000;
-constexpr uint32_t kIntegerLimit = 4;
+bool IsText(std::string_view name) { return name == "tokens" || name == "labels"; }
 
-bool IsText(const planner::FeedPlan& feed) {
-  return feed.name == "tokens" || feed.name == "labels";
+// The source of an input; none where the job gives none.
+std::optional<Job::InputSource> SourceOf(const Job& job, const std::string& name) {
+  if (const auto found = job.data.inputs.find(name); found != job.data.inputs.end()) {
+    return found->second;
+  }
+  if (!job.data.all_inputs.has_value() || job.data.all_inputs->is_random) {
+    return job.data.all_inputs;
+  }
+  const std::filesystem::path path = std::filesystem::path(job.data.all_inputs->path) / name;
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return Job::InputSource{false, path.string()};
+  return Job::InputSource{false, path.string() + ".npy"};
+}
+
+// The job's text; errors are placed at the key of the text that they are about.
+absl::StatusOr<Corpus> CorpusOf(const Job& job, int64_t context) {
+  if (job.data.validation.empty()) {
+    absl::StatusOr<Corpus> corpus = LoadCorpus(job.data.text, context);
+    if (!corpus.ok()) return AtKey(job, {"data.text", "model.context"}, corpus.status());
+    return corpus;
+  }
+  absl::StatusOr<std::vector<uint8_t>> train = LoadText(job.data.text, context);
+  if (!train.ok()) return AtKey(job, {"data.text", "model.context"}, train.status());
+  absl::StatusOr<std::vector<uint8_t>> validation = LoadText(job.data.validation, context);
+  if (!validation.ok()) {
+    return AtKey(job, {"data.validation", "model.context"}, validation.status());
+  }
+  return JoinCorpus(*std::move(train), *std::move(validation));
+}
+
+std::string Names(absl::Span<const planner::FeedPlan> feeds) {
+  std::vector<std::string_view> names;
+  for (const planner::FeedPlan& feed : feeds) names.push_back(feed.name);
+  return penstock::StrJoin(names, ", ");
 }
 
 }  // namespace
 
-absl::StatusOr<Tensor> DrawTensor(const TensorType& type, const RandomKey& key) {
-  const bool is_float = IsFloat(type.dtype);
-  // Drawn in the widest type of the kind, so that every dtype sees the same numbers.
-  Tensor tensor({is_float                     ? DType::kF64
-                 : type.dtype == DType::kBool ? DType::kBool
-                                              : DType::kI64,
-                 type.shape});
-  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
-    const auto index = static_cast<uint64_t>(i);
-    if (is_float) {
-      tensor.As<double>()[i] = RandomNormal(key, index);
-    } else if (type.dtype == DType::kBool) {
-      tensor.As<bool>()[i] = RandomWord(key, index) % 2 != 0;
-    } else {
-      tensor.As<int64_t>()[i] = RandomWord(key, index) % kIntegerLimit;
-    }
+absl::StatusOr<StepFeeds> StepFeeds::Create(const planner::Plan& plan, const Job& job) {
+  StepFeeds feeds;
+  for (const planner::FeedPlan& feed : plan.feeds) {
+    const bool is_text = IsText(feed.name) && !SourceOf(job, feed.name).has_value();
+    (is_text ? feeds.text_feeds_ : feeds.other_feeds_).push_back(feed);
   }
-  return ConvertTensor(tensor, type.dtype);
+  RETURN_IF_ERROR(feeds.OpenText(job));
+  RETURN_IF_ERROR(feeds.OpenInputs(job));
+  return feeds;
 }
 
-absl::StatusOr<StepFeeds::Sizes> StepFeeds::TextSizes(const planner::Plan& plan) {
-  Sizes sizes;
-  const planner::FeedPlan* first = nullptr;
-  for (const planner::FeedPlan& feed : plan.feeds) {
-    if (!IsText(feed)) continue;
-    if (!IsInteger(feed.type.dtype) || feed.type.shape.size() != 2 ||
-        feed.type.num_elements() == 0 ||
-        (feed.type.dtype != DType::kI32 && feed.type.dtype != DType::kI64)) {
-      return absl::InvalidArgumentError(StrCat("input ", feed.name, " is ", ToString(feed.type),
-                                               "; text comes as i32 or i64 [batch, context]"));
+absl::Status StepFeeds::OpenText(const Job& job) {
+  if (text_feeds_.empty()) {
+    for (const char* key : {"data.text", "data.validation"}) {
+      if (!job.locations.contains(key)) continue;
+      const bool is_covered =
+          std::any_of(other_feeds_.begin(), other_feeds_.end(),
+                      [](const planner::FeedPlan& feed) { return IsText(feed.name); });
+      const std::string reason =
+          is_covered ? std::string(
+                           "data.inputs gives the values of every input; leave out one of "
+                           "the two")
+                     : StrCat("no input is called tokens or labels; the inputs are ",
+                              Names(other_feeds_), ": give their values in data.inputs");
+      return AtKey(job, {key},
+                   absl::InvalidArgumentError(StrCat(key, ": nothing reads text: ", reason)));
     }
-    if (first != nullptr && first->type.shape != feed.type.shape) {
-      return absl::InvalidArgumentError(StrCat("inputs ", first->name, " and ", feed.name,
-                                               " differ in shape: ", ToString(first->type), " and ",
+    return absl::OkStatus();
+  }
+  const planner::FeedPlan& first = text_feeds_[0];
+  for (const planner::FeedPlan& feed : text_feeds_) {
+    if ((feed.type.dtype != DType::kI32 && feed.type.dtype != DType::kI64) ||
+        feed.type.shape.size() != 2 || feed.type.num_elements() == 0) {
+      return absl::InvalidArgumentError(
+          StrCat("input ", feed.name, " is ", ToString(feed.type),
+                 "; text comes as i32 or i64 [batch, context]: give other values in data.inputs"));
+    }
+    if (first.type.shape != feed.type.shape) {
+      return absl::InvalidArgumentError(StrCat("inputs ", first.name, " and ", feed.name,
+                                               " differ in shape: ", ToString(first.type), " and ",
                                                ToString(feed.type)));
     }
-    first = &feed;
-    sizes = {feed.type.shape[0], feed.type.shape[1]};
   }
-  return sizes;
+  batch_ = first.type.shape[0];
+  context_ = first.type.shape[1];
+  ASSIGN_OR_RETURN(Corpus corpus, CorpusOf(job, context_));
+  corpus_ = std::make_unique<const Corpus>(std::move(corpus));
+  batches_.emplace(corpus_->train, batch_, context_, static_cast<uint64_t>(job.train.seed));
+  return absl::OkStatus();
 }
 
-StepFeeds::StepFeeds(const planner::Plan& plan, const Corpus* corpus, Sizes sizes, uint64_t seed)
-    : plan_(plan), seed_(seed) {
-  if (sizes.batch > 0) batches_.emplace(corpus->train, sizes.batch, sizes.context, seed);
+absl::Status StepFeeds::OpenInputs(const Job& job) {
+  std::vector<std::string_view> without_source;
+  for (const planner::FeedPlan& feed : other_feeds_) {
+    if (!job.data.inputs.contains(feed.name)) without_source.push_back(feed.name);
+  }
+  for (const auto& [name, source] : job.data.inputs) {
+    if (std::any_of(other_feeds_.begin(), other_feeds_.end(),
+                    [&name](const planner::FeedPlan& feed) { return feed.name == name; })) {
+      continue;
+    }
+    const std::string nearest = graph::NearestName(name, without_source);
+    return AtKey(job, {"data.inputs"},
+                 absl::InvalidArgumentError(
+                     StrCat("data.inputs: the graph has no input '", name, "'; ",
+                            nearest.empty() ? StrCat("its inputs are ", Names(other_feeds_))
+                                            : StrCat("did you mean '", nearest, "'?"))));
+  }
+  const InputValues* first = nullptr;
+  inputs_.reserve(other_feeds_.size());
+  for (const planner::FeedPlan& feed : other_feeds_) {
+    const std::optional<Job::InputSource> source = SourceOf(job, feed.name);
+    if (!source.has_value()) {
+      return AtKey(job, {"data.inputs", "model.file"},
+                   absl::InvalidArgumentError(StrCat("input ", feed.name, " (", ToString(feed.type),
+                                                     ") has no values: set "
+                                                     "data.inputs = {",
+                                                     feed.name, " = \"FILE.npy\"}, or {", feed.name,
+                                                     " = \"random\"} for random ones")));
+    }
+    absl::StatusOr<InputValues> values =
+        InputValues::Open(feed.name, feed.type, *source, static_cast<uint64_t>(job.train.seed));
+    if (!values.ok()) return AtKey(job, {"data.inputs"}, values.status());
+    inputs_.push_back(*std::move(values));
+    if (inputs_.back().period() == 0 || inputs_.back().is_constant()) continue;
+    if (first == nullptr) first = &inputs_.back();
+    if (first->period() != inputs_.back().period()) {
+      return AtKey(
+          job, {"data.inputs"},
+          absl::InvalidArgumentError(StrCat(
+              "data.inputs: ", first->name(), " has values for ", Counted(first->period(), "step"),
+              " and ", feed.name, " for ", inputs_.back().period(),
+              ": they would not stay together; give both values for as many steps, or ", feed.name,
+              " a file of exactly its shape to feed it in every step")));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<actors::Feeds> StepFeeds::Get(int64_t step) const {
   actors::Feeds feeds;
   if (batches_.has_value()) {
-    ASSIGN_OR_RETURN(feeds, TextFeeds(plan_, batches_->Get(step)));
+    ASSIGN_OR_RETURN(feeds, TextFeeds(text_feeds_, batches_->Get(step)));
   }
-  for (size_t i = 0; i < plan_.feeds.size(); ++i) {
-    const planner::FeedPlan& feed = plan_.feeds[i];
-    if (IsText(feed)) continue;
-    const RandomKey key = {seed_, kDrawnStream + static_cast<uint32_t>(i),
-                           static_cast<uint32_t>(step)};
-    ASSIGN_OR_RETURN(feeds[feed.name], DrawTensor(feed.type, key));
+  for (const InputValues& input : inputs_) {
+    ASSIGN_OR_RETURN(feeds[input.name()], input.Get(step));
   }
   return feeds;
 }
 
-absl::StatusOr<actors::Feeds> TextFeeds(const planner::Plan& plan, const Batch& batch) {
+absl::StatusOr<actors::Feeds> TextFeeds(absl::Span<const planner::FeedPlan> plan_feeds,
+                                        const Batch& batch) {
   actors::Feeds feeds;
-  for (const planner::FeedPlan& feed : plan.feeds) {
-    if (!IsText(feed)) continue;
+  for (const planner::FeedPlan& feed : plan_feeds) {
+    if (!IsText(feed.name)) continue;
     const Tensor& tensor = feed.name == "tokens" ? batch.tokens : batch.labels;
     ASSIGN_OR_RETURN(feeds[feed.name], ConvertTensor(tensor, feed.type.dtype));
   }

@@ -1,4 +1,5 @@
-// What a plan's inputs are fed: "tokens" and "labels" from text, everything else drawn.
+// What a plan's inputs are fed: "tokens" and "labels" from text, every other one from where the job
+// says (input_values.h).
 //
 // Thread rule: a StepFeeds is immutable; Get may be called from any thread.
 
@@ -6,47 +7,53 @@
 #define PENSTOCK_CLI_FEEDS_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "cli/data.h"
+#include "cli/input_values.h"
+#include "cli/job.h"
 
 #include "actors/session.h"
-#include "base/random.h"
-#include "base/tensor.h"
 #include "planner/plan.h"
 
 namespace penstock::cli {
 
-// Standard normal floats; integers 0 to 3; bools. A function of the key and the element's index.
-absl::StatusOr<Tensor> DrawTensor(const TensorType& type, const RandomKey& key);
-
 class StepFeeds {
  public:
-  // Sequences and tokens of one step; 0 and 0 where the plan reads no text.
-  struct Sizes {
-    int64_t batch = 0;
-    int64_t context = 0;
-  };
-  // Of a plan's feeds: those called "tokens" and "labels" must be integers of one shape [batch,
-  // context].
-  static absl::StatusOr<Sizes> TextSizes(const planner::Plan& plan);
-
-  // `corpus` may be null where TextSizes gives 0. Both outlive this object.
-  StepFeeds(const planner::Plan& plan, const Corpus* corpus, Sizes sizes, uint64_t seed);
+  // Errors name the job's key: an input without values, a name that is no input, text that nothing
+  // reads, text inputs that are no integers of one shape [batch, context], inputs whose files hold
+  // values for different numbers of steps.
+  static absl::StatusOr<StepFeeds> Create(const planner::Plan& plan, const Job& job);
 
   // The feeds of step 0, 1, ...
   absl::StatusOr<actors::Feeds> Get(int64_t step) const;
 
+  // Null where the plan reads no text.
+  const Corpus* corpus() const { return corpus_.get(); }
+  // Sequences and tokens of one step; 0 where the plan reads no text.
+  int64_t batch() const { return batch_; }
+  int64_t context() const { return context_; }
+
  private:
-  const planner::Plan& plan_;
+  StepFeeds() = default;
+  absl::Status OpenText(const Job& job);
+  absl::Status OpenInputs(const Job& job);
+
+  std::vector<planner::FeedPlan> text_feeds_;
+  std::vector<planner::FeedPlan> other_feeds_;
+  int64_t batch_ = 0;
+  int64_t context_ = 0;
+  std::unique_ptr<const Corpus> corpus_;  // stays where batches_ refers to it
   std::optional<Batches> batches_;
-  uint64_t seed_;
+  std::vector<InputValues> inputs_;
 };
 
-// Tokens and labels as the plan declares them (i32 or i64); a plan that reads only one gets it.
-absl::StatusOr<actors::Feeds> TextFeeds(const planner::Plan& plan, const Batch& batch);
+// Tokens and labels as the feeds declare them (i32 or i64); those of other names are left out.
+absl::StatusOr<actors::Feeds> TextFeeds(absl::Span<const planner::FeedPlan> feeds,
+                                        const Batch& batch);
 
 }  // namespace penstock::cli
 

@@ -48,6 +48,22 @@ absl::Status CheckWritable(const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::Status CheckCreatable(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::path nearest = std::filesystem::absolute(path, error);
+  while (nearest.has_relative_path() && !std::filesystem::exists(nearest, error)) {
+    nearest = nearest.parent_path();
+  }
+  if (!std::filesystem::is_directory(nearest, error)) {
+    return absl::InvalidArgumentError(StrCat(path, ": ", nearest.string(), " is not a folder"));
+  }
+  if (access(nearest.c_str(), W_OK | X_OK) != 0) {
+    return absl::InvalidArgumentError(StrCat(path, ": cannot be written"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WriteTextFile(const std::string& path, std::string_view text) {
   std::ofstream stream(path, std::ios::binary | std::ios::trunc);
   stream.write(text.data(), static_cast<std::streamsize>(text.size()));

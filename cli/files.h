@@ -22,6 +22,10 @@ absl::Status CheckWritable(const std::string& path);
 
 absl::Status WriteTextFile(const std::string& path, std::string_view text);
 
+// Whether CreateFolder could create this folder, or files could be written in it if it is there. An
+// empty path is fine.
+absl::Status CheckCreatable(const std::string& path);
+
 // With its parents; fine if it is there.
 absl::Status CreateFolder(const std::string& path);
 

@@ -59,7 +59,7 @@ class Forward {
 
   // What the model returns.
   absl::StatusOr<Tensor> Run(const Batch& batch) {
-    ASSIGN_OR_RETURN(const actors::Feeds feeds, TextFeeds(session_->plan(), batch));
+    ASSIGN_OR_RETURN(const actors::Feeds feeds, TextFeeds(session_->plan().feeds, batch));
     ASSIGN_OR_RETURN(actors::StepResult result, session_->Run(feeds));
     return std::move(result.fetches[0].second);
   }

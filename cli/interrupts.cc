@@ -16,8 +16,8 @@
 namespace penstock::cli {
 namespace {
 
-constexpr int kStepGraceMs = 2000;   // for the step under way
-constexpr int kAbortGraceMs = 4500;  // for the end of everything
+constexpr int kStepGraceMs = 600'000;  // for the steps under way, as long as a step may take
+constexpr int kAbortGraceMs = 4500;    // for the end of everything
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cli/files.h"
+#include "cli/help_text.h"
 #include <toml.hpp>
 
 #include "base/status_macros.h"
@@ -27,7 +28,7 @@ constexpr int64_t kMaxCount = int64_t{1} << 40;
 // adds the place. `folder` is what relative paths count from.
 struct Key {
   std::string_view name;
-  std::string_view help;  // default first
+  std::string_view help;  // default last, in parentheses
   std::function<absl::Status(const toml::value&, const std::string& folder, Job&)> set;
 };
 
@@ -126,21 +127,49 @@ absl::Status SetModelFile(const toml::value& value, const std::string& folder, J
   return absl::OkStatus();
 }
 
-absl::Status SetText(const toml::value& value, const std::string& folder, Job& job) {
-  constexpr std::string_view kWanted = "a list of files and folders";
-  std::vector<std::string> paths;
-  if (value.is_string()) {
-    paths.push_back(Resolve(folder, value.as_string().str));
-  } else if (value.is_array()) {
-    for (const toml::value& element : value.as_array()) {
-      if (!element.is_string()) return Expected("a list of paths only", element);
-      paths.push_back(Resolve(folder, element.as_string().str));
+// A path, or a list of at least one.
+template <typename Field>
+auto Paths(Field field) {
+  return [=](const toml::value& value, const std::string& folder, Job& job) -> absl::Status {
+    std::vector<std::string> paths;
+    if (value.is_string()) {
+      paths.push_back(Resolve(folder, value.as_string().str));
+    } else if (value.is_array()) {
+      for (const toml::value& element : value.as_array()) {
+        if (!element.is_string()) return Expected("a list of paths only", element);
+        paths.push_back(Resolve(folder, element.as_string().str));
+      }
+    } else {
+      return Expected("a list of files and folders", value);
     }
-  } else {
-    return Expected(kWanted, value);
+    if (paths.empty()) return absl::InvalidArgumentError("the list is empty: expected a path");
+    *field(job) = std::move(paths);
+    return absl::OkStatus();
+  };
+}
+
+absl::Status SetInputs(const toml::value& value, const std::string& folder, Job& job) {
+  const auto source_of = [&folder](const std::string& text) {
+    // A file of that name is "./random".
+    if (text == "random") return Job::InputSource{true, ""};
+    return Job::InputSource{false, Resolve(folder, text)};
+  };
+  job.data.inputs.clear();
+  job.data.all_inputs.reset();
+  if (value.is_string()) {
+    job.data.all_inputs = source_of(value.as_string().str);
+    return absl::OkStatus();
   }
-  if (paths.empty()) return absl::InvalidArgumentError("the list is empty: expected a path");
-  job.data.text = std::move(paths);
+  if (!value.is_table()) {
+    return Expected("a table of inputs such as {x = \"x.npy\", y = \"random\"}, or one path",
+                    value);
+  }
+  for (const auto& [name, source] : value.as_table()) {
+    if (!source.is_string()) {
+      return Expected(StrCat("a path or \"random\" for the input ", name), source);
+    }
+    job.data.inputs[name] = source_of(source.as_string().str);
+  }
   return absl::OkStatus();
 }
 
@@ -164,81 +193,111 @@ const std::vector<Key>& Keys() {
   constexpr double kHuge = 1e30;
   // A function-local constant: immutable, built on first use, shared by all readers.
   static const auto* const keys = new std::vector<Key>{
-      {"model.name", "\"gpt\": a model or a preset (penstock list models|presets)",
+      {"model.name", "Built-in model or preset: see `penstock list models|presets` (\"gpt\")",
        String([](Job& j) { return &j.model.name; })},
       {"model.file",
-       "none: a graph in the text format that returns a scalar loss; instead of all other model "
-       "keys",
+       "Graph in the text format that returns a scalar loss; excludes the other model keys (none)",
        SetModelFile},
-      {"model.layers", "the model's: blocks",
+      {"model.layers", "Number of blocks (from model.name)",
        Integer([](Job& j) { return &j.model.layers; }, 1, graph::kMaxLayers)},
-      {"model.width", "the model's: features of the residual stream",
+      {"model.width", "Width of the residual stream (from model.name)",
        Integer([](Job& j) { return &j.model.width; }, 1, kMaxSize)},
-      {"model.heads", "the model's: attention heads",
+      {"model.heads", "Attention heads per block (from model.name)",
        Integer([](Job& j) { return &j.model.heads; }, 1, kMaxSize)},
-      {"model.context", "the model's: tokens a sequence",
+      {"model.context", "Tokens per sequence (from model.name)",
        Integer([](Job& j) { return &j.model.context; }, 1, kMaxSize)},
-      {"model.vocabulary", "the model's: token ids; at least 256, text is read as bytes",
+      {"model.vocabulary", "Number of token ids, at least 256 (from model.name)",
        Integer([](Job& j) { return &j.model.vocabulary; }, 256, kMaxSize)},
-      {"model.dropout", "the model's: rate in [0, 1)",
+      {"model.dropout", "Dropout rate in [0, 1) (from model.name)",
        Number([](Job& j) { return &j.model.dropout; }, 0, std::nextafter(1.0, 0.0), "[0, 1)")},
-      {"data.text", "[\"/usr/share/common-licenses\"]: files and folders, read as bytes", SetText},
-      {"train.steps", "50", Integer([](Job& j) { return &j.train.steps; }, 1, kMaxCount)},
-      {"train.batch", "16: sequences a step, over all devices",
+      {"data.text",
+       "Files and folders of training text, read as bytes ([\"/usr/share/common-licenses\"])",
+       Paths([](Job& j) { return &j.data.text; })},
+      {"data.validation",
+       "Files and folders of held-out text (the last tenth of each file in data.text)",
+       Paths([](Job& j) { return &j.data.validation; })},
+      {"data.inputs",
+       "Values of the inputs that are not text, such as {x = \"x.npy\", y = \"ys/\", "
+       "z = \"random\"}: a .npy file of the input's shape is fed in every step; one with a "
+       "multiple "
+       "of its rows, or with one more dimension in front, holds successive steps in order, and "
+       "so does a folder of files, in the order of their names. After the last step they start "
+       "again from the first. Inputs with successive steps need the same number of them. A "
+       "single string serves all inputs: a "
+       "folder with NAME.npy or a folder NAME for each, or \"random\" (none)",
+       SetInputs},
+      {"train.steps", "Number of training steps (50)",
+       Integer([](Job& j) { return &j.train.steps; }, 1, kMaxCount)},
+      {"train.batch", "Sequences per step, over all devices (16)",
        Integer([](Job& j) { return &j.train.batch; }, 1, kMaxSize)},
-      {"train.optimizer", "\"adamw\"; or \"sgd\"",
+      {"train.optimizer", "\"adamw\" or \"sgd\" (\"adamw\")",
        Choice([](Job& j) { return &j.train.options.optimizer; },
               std::vector<std::pair<std::string_view, Optimizer>>{{"adamw", Optimizer::kAdamW},
                                                                   {"sgd", Optimizer::kSgd}})},
-      {"train.learning_rate", "3e-4",
+      {"train.learning_rate", "Peak learning rate (3e-4)",
        Number([](Job& j) { return &j.train.options.learning_rate; }, 0, kHuge, "at least 0")},
-      {"train.min_learning_rate", "a tenth of learning_rate: where \"cosine\" ends",
+      {"train.min_learning_rate",
+       "Final learning rate of the cosine schedule (train.learning_rate / 10)",
        Number([](Job& j) { return &j.train.min_learning_rate; }, 0, kHuge, "at least 0")},
-      {"train.warmup_steps", "0: steps of linear rise",
+      {"train.warmup_steps", "Steps of linear warm-up (0)",
        Integer([](Job& j) { return &j.train.options.warmup_steps; }, 0, kMaxCount)},
-      {"train.schedule", "\"constant\"; or \"cosine\"",
+      {"train.schedule", "Learning-rate schedule, \"constant\" or \"cosine\" (\"constant\")",
        Choice([](Job& j) { return &j.train.options.schedule; },
               std::vector<std::pair<std::string_view, LearningRateSchedule>>{
                   {"constant", LearningRateSchedule::kConstant},
                   {"cosine", LearningRateSchedule::kCosine}})},
-      {"train.beta1", "0.9: adamw",
+      {"train.beta1", "AdamW: decay rate of the first moment (0.9)",
        Number([](Job& j) { return &j.train.options.beta1; }, 0, std::nextafter(1.0, 0.0),
               "[0, 1)")},
-      {"train.beta2", "0.95: adamw",
+      {"train.beta2", "AdamW: decay rate of the second moment (0.95)",
        Number([](Job& j) { return &j.train.options.beta2; }, 0, std::nextafter(1.0, 0.0),
               "[0, 1)")},
-      {"train.epsilon", "1e-8: adamw",
+      {"train.epsilon", "AdamW: term added to the denominator (1e-8)",
        Number([](Job& j) { return &j.train.options.epsilon; }, 1e-300, kHuge, "above 0")},
-      {"train.momentum", "0.9: sgd",
+      {"train.momentum", "SGD: momentum (0.9)",
        Number([](Job& j) { return &j.train.options.momentum; }, 0, std::nextafter(1.0, 0.0),
               "[0, 1)")},
-      {"train.weight_decay", "0.1: of weights, not of biases and norms",
+      {"train.weight_decay", "Weight decay of matrices; biases and norms have none (0.1)",
        Number([](Job& j) { return &j.train.options.weight_decay; }, 0, kHuge, "at least 0")},
-      {"train.clip_norm", "1.0: largest global norm of the gradients; 0 does not clip",
+      {"train.clip_norm", "Maximum global norm of the gradients; 0 disables clipping (1.0)",
        Number([](Job& j) { return &j.train.options.clip_norm; }, 0, kHuge, "at least 0")},
-      {"train.seed", "1: of initialisation, dropout, data order and sample",
+      {"train.seed", "Seed of initialisation, dropout, data order and sampling (1)",
        Integer([](Job& j) { return &j.train.seed; }, 0, INT64_MAX)},
-      {"train.dtype", "\"f32\"; or \"f64\"",
+      {"train.dtype", "Element type of parameters and activations, \"f32\" or \"f64\" (\"f32\")",
        Choice([](Job& j) { return &j.train.dtype; },
               std::vector<std::pair<std::string_view, DType>>{{"f32", DType::kF32},
                                                               {"f64", DType::kF64}})},
-      {"train.validation_sequences", "64: held-out sequences measured at the end; 0: none",
+      {"train.validation_sequences", "Held-out sequences to evaluate; 0 disables validation (64)",
        Integer([](Job& j) { return &j.train.validation_sequences; }, 0, 1 << 20)},
-      {"sample.bytes", "240: text generated at the end; 0: none",
+      {"train.validation_every",
+       "Steps between validations; 0 validates after the last step only (0)",
+       Integer([](Job& j) { return &j.train.validation_every; }, 0, kMaxCount)},
+      {"train.log_every", "Steps between reports; if unset, text output has about 20 reports (1)",
+       Integer([](Job& j) { return &j.train.log_every; }, 1, kMaxCount)},
+      {"train.on_nonfinite",
+       "What to do when the loss is NaN or infinite: \"stop\" and name the operator that produced "
+       "it, or \"continue\" (\"stop\")",
+       Choice([](Job& j) { return &j.train.stops_on_nonfinite; },
+              std::vector<std::pair<std::string_view, bool>>{{"stop", true}, {"continue", false}})},
+      {"sample.bytes", "Bytes of text to generate after training; 0 disables sampling (240)",
        Integer([](Job& j) { return &j.sample.bytes; }, 0, 1 << 20)},
-      {"sample.temperature", "0.8; 0 takes the likeliest byte",
+      {"sample.temperature", "Sampling temperature; 0 always takes the most likely byte (0.8)",
        Number([](Job& j) { return &j.sample.temperature; }, 0, 1e6, "0 to 1e6")},
-      {"parallel.strategy", "\"auto\"; or axis sizes such as \"dp=2,tp=2,pp=1\"",
+      {"parallel.strategy",
+       "\"auto\", or sizes of the data, tensor and pipeline axes such as \"dp=2,tp=2,pp=1\" "
+       "(\"auto\")",
        String([](Job& j) { return &j.parallel.strategy; })},
-      {"parallel.microbatches", "\"auto\"; or their number a step", SetMicrobatches},
-      {"parallel.schedule", "\"1f1b\": a policy (penstock list policies)",
+      {"parallel.microbatches", "Number of micro-batches per step, or \"auto\" (\"auto\")",
+       SetMicrobatches},
+      {"parallel.schedule", "Scheduling policy: see `penstock list policies` (\"1f1b\")",
        String([](Job& j) { return &j.parallel.schedule; })},
-      {"cluster.devices", "what the strategy needs, or 1",
+      {"cluster.devices", "Number of devices (what parallel.strategy needs; for \"auto\", 1)",
        Integer([](Job& j) { return &j.cluster.devices; }, 1, 1 << 16)},
-      {"cluster.processes", "1", Integer([](Job& j) { return &j.cluster.processes; }, 1, 1 << 16)},
-      {"cluster.hosts", "1: which collectives are planned for, the devices on them in blocks",
+      {"cluster.processes", "Number of processes; each runs a contiguous range of devices (1)",
+       Integer([](Job& j) { return &j.cluster.processes; }, 1, 1 << 16)},
+      {"cluster.hosts", "Hosts to plan collectives for; devices are assigned contiguously (1)",
        Integer([](Job& j) { return &j.cluster.hosts; }, 1, 1 << 16)},
-      {"cluster.threads", "1: a device",
+      {"cluster.threads", "Threads per device (the cores of the host divided by its devices)",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
   };
   return *keys;
@@ -437,6 +496,12 @@ absl::StatusOr<Job> ReadJob(const std::string& path, absl::Span<const std::strin
   const auto folder_of = [](const std::string& file) {
     return std::filesystem::path(file).parent_path().string();
   };
+  if (HasSuffix(path, ".pst")) {
+    return absl::InvalidArgumentError(
+        StrCat(path,
+               ": a .pst file is a graph; name it in model.file of a job (a .toml file), or run it "
+               "once with `penstock eval`"));
+  }
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJobBytes));
   std::vector<JobText> sources = {{text, path, folder_of(path)}};
   std::string cluster_text;
@@ -494,11 +559,12 @@ std::vector<std::string_view> JobKeys() {
 }
 
 std::string DescribeJobKeys() {
+  constexpr size_t kHelpColumn = 30;  // where the descriptions begin; no name reaches it
   std::string text;
   for (const Key& key : Keys()) {
     std::string line = StrCat("  ", key.name);
-    line.resize(std::max<size_t>(line.size() + 2, 32), ' ');
-    StrAppend(&text, line, key.help, "\n");
+    line.resize(kHelpColumn, ' ');
+    StrAppend(&text, line, WrapText(key.help, kHelpColumns - kHelpColumn, kHelpColumn), "\n");
   }
   return text;
 }

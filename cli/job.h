@@ -35,8 +35,19 @@ struct Job {
     std::optional<double> dropout;
   } model;
 
+  // Where an input that is not text has its values from.
+  struct InputSource {
+    bool is_random = false;
+    std::string path;  // a .npy file or a folder; see input_values.h
+  };
+
   struct Data {
     std::vector<std::string> text = {"/usr/share/common-licenses"};
+    std::vector<std::string> validation;  // empty: held out of `text`
+    std::map<std::string, InputSource> inputs;
+    // Of the inputs that `inputs` does not name: random, or a folder that holds NAME.npy or a
+    // folder NAME for each.
+    std::optional<InputSource> all_inputs;
   } data;
 
   struct Train {
@@ -45,6 +56,9 @@ struct Job {
     int64_t seed = 1;
     DType dtype = DType::kF32;
     int64_t validation_sequences = 64;
+    int64_t validation_every = 0;    // steps; 0: after the last alone
+    int64_t log_every = 1;           // steps
+    bool stops_on_nonfinite = true;  // when a loss is NaN or infinite
     graph::TrainingOptions options;
     std::optional<double> min_learning_rate;  // default: a tenth of learning_rate
   } train;
@@ -63,8 +77,8 @@ struct Job {
   struct Cluster {
     std::optional<int64_t> devices;  // default: what the strategy needs, or 1
     int64_t processes = 1;
-    int64_t hosts = 1;    // that collectives are chosen for
-    int64_t threads = 1;  // a device
+    int64_t hosts = 1;               // that collectives are chosen for
+    std::optional<int64_t> threads;  // a device; default: the host's cores over its devices
   } cluster;
 
   // Where each key that was set was set, "train.steps" -> "demo.toml:12:9".

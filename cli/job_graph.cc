@@ -8,6 +8,7 @@
 #include "cli/files.h"
 
 #include "base/counted.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/text.h"
@@ -49,11 +50,17 @@ absl::StatusOr<graph::Graph> ForwardGraph(const Registries& registries, const Jo
   return graph;
 }
 
-absl::Status CheckDevices(const Job& job, int64_t needed, std::string_view what) {
+// `remedy` says what else to set.
+absl::Status CheckDevices(const Job& job, int64_t needed, std::string_view what,
+                          std::string_view remedy) {
   if (!job.cluster.devices.has_value() || *job.cluster.devices == needed) return absl::OkStatus();
-  return AtKey(job, {"parallel.strategy", "cluster.devices"},
-               absl::InvalidArgumentError(StrCat(what, " needs ", Counted(needed, "device"),
-                                                 "; cluster.devices = ", *job.cluster.devices)));
+  const auto place = job.locations.find("cluster.devices");
+  const std::string origin =
+      place == job.locations.end() ? std::string("cluster.devices") : place->second;
+  return AtKey(
+      job, {"parallel.strategy", "cluster.devices"},
+      absl::InvalidArgumentError(StrCat(what, " needs ", Counted(needed, "device"), ", not ",
+                                        *job.cluster.devices, " (", origin, "); ", remedy)));
 }
 
 absl::Status CheckHosts(const Job& job, int64_t num_devices) {
@@ -71,6 +78,34 @@ std::string MeshText(const graph::Mesh& mesh) {
     if (!axis.is_temporal) StrAppend(&text, text.empty() ? "" : ",", axis.name, "=", axis.size);
   }
   return text;
+}
+
+// A line for each key that the job sets although it has no effect on the graph of a file.
+std::string IgnoredKeys(const Job& job, const graph::Graph& graph) {
+  struct Key {
+    std::string_view name;
+    bool is_used;  // asks for something
+    std::string_view reason;
+  };
+  const Key keys[] = {
+      {"train.dtype", true, "model.file states the types of its values"},
+      {"train.batch", true, "model.file states the shapes of its inputs"},
+      {"train.validation_every", job.train.validation_every > 0,
+       "only built-in models are validated"},
+      {"train.validation_sequences", job.train.validation_sequences > 0,
+       "only built-in models are validated"},
+      {"sample.bytes", job.sample.bytes > 0, "only built-in models generate text"},
+      {"parallel.microbatches", !graph.meshes().empty() && job.parallel.microbatches > 0,
+       "the mesh in model.file states the micro-batches"},
+  };
+  std::string notes;
+  for (const Key& key : keys) {
+    const auto place = job.locations.find(key.name);
+    if (!key.is_used || place == job.locations.end()) continue;
+    StrAppend(&notes, "note: ", key.name, " has no effect: ", key.reason, " (", place->second,
+              ")\n");
+  }
+  return notes;
 }
 
 }  // namespace
@@ -123,7 +158,10 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   if (!given.ok()) return AtKey(job, {"parallel.strategy"}, given.status());
   if (given->has_value()) {
     RETURN_IF_ERROR(CheckDevices(job, (*given)->num_devices(),
-                                 StrCat("strategy \"", job.parallel.strategy, "\"")));
+                                 StrCat("strategy \"", job.parallel.strategy, "\""),
+                                 StrCat("--strategy auto (or parallel.strategy = \"auto\") lets "
+                                        "the planner choose for ",
+                                        job.cluster.devices.value_or(0))));
   }
 
   ASSIGN_OR_RETURN(result.model, ResolveModel(registries, job));
@@ -133,6 +171,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
       graph::BuildTrainingGraph(registries.ops, std::move(forward), TrainingOptionsOf(job));
   if (!training.ok()) return AtKey(job, {"model.file"}, training.status());
   result.graph = *std::move(training);
+  if (!job.model.file.empty()) result.ignored_keys = IgnoredKeys(job, result.graph);
 
   if (!result.graph.meshes().empty()) {
     // A file that says how it is split is taken at its word.
@@ -142,9 +181,11 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
                    absl::InvalidArgumentError(StrCat(job.model.file, " has a mesh of its own (",
                                                      mesh.name, "): leave the strategy \"auto\"")));
     }
-    RETURN_IF_ERROR(CheckDevices(job, mesh.num_devices(), StrCat("mesh ", mesh.name)));
+    RETURN_IF_ERROR(CheckDevices(job, mesh.num_devices(), StrCat("mesh ", mesh.name),
+                                 "leave cluster.devices unset for a graph with its own mesh"));
     RETURN_IF_ERROR(CheckHosts(job, mesh.num_devices()));
     result.strategy = MeshText(mesh);
+    result.num_devices = mesh.num_devices();
     result.microbatches = mesh.num_microbatches();
     result.note = StrCat("laid out by the mesh ", mesh.name, " of ", job.model.file);
     RETURN_IF_ERROR(planner::AssignStages(1, result.graph));
@@ -185,6 +226,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
                         planner::AssignStages(static_cast<int>(strategy.pp), result.graph)));
   result.strategy = planner::ToString(strategy);
+  result.num_devices = strategy.num_devices();
   return result;
 }
 
@@ -199,7 +241,13 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
 }
 
 CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
-  return {job.parallel.schedule, graph.strategy, job.cluster.threads, job.cluster.hosts};
+  return {job.parallel.schedule, graph.strategy, ThreadsOf(job, graph.num_devices),
+          job.cluster.hosts};
+}
+
+int64_t ThreadsOf(const Job& job, int64_t num_devices) {
+  const int64_t devices_a_host = (num_devices + job.cluster.hosts - 1) / job.cluster.hosts;
+  return job.cluster.threads.value_or(std::max<int64_t>(UsableCores() / devices_a_host, 1));
 }
 
 absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
@@ -208,6 +256,7 @@ absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::
   options.policy = settings.policy;
   options.policies = &registries.policies;
   options.kernels = kernels::TraitsOf(registries.kernels, static_cast<int>(settings.num_threads));
+  options.threads_per_device = static_cast<uint32_t>(settings.num_threads);
   options.strategy = settings.strategy;
   options.num_hosts = settings.num_hosts;
   options.passes = settings.passes;

@@ -31,7 +31,9 @@ struct JobGraph {
   graph::Graph graph;    // the training step, sharded and staged
   std::string strategy;  // "dp=2,tp=2,pp=1"
   int64_t microbatches = 1;
-  std::string note;  // how the strategy was chosen, where the job left it open
+  int64_t num_devices = 1;
+  std::string note;          // how the strategy was chosen, where the job left it open
+  std::string ignored_keys;  // "note: KEY has no effect: ...", a line for each such key of the job
   int64_t num_parameters = 0;
 };
 
@@ -55,6 +57,9 @@ struct CompileSettings {
 };
 
 CompileSettings SettingsOf(const Job& job, const JobGraph& graph);
+
+// Threads of each device: the job's, or as many as the cores of a host give each of its devices.
+int64_t ThreadsOf(const Job& job, int64_t num_devices);
 
 absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
                                            const CompileSettings& settings);

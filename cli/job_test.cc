@@ -1,5 +1,6 @@
 #include "cli/job.h"
 
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -176,6 +177,41 @@ TEST(JobTest, TheMinimumOfACosineFollowsTheRate) {
   ASSERT_TRUE(job.ok());
   EXPECT_DOUBLE_EQ(TrainingOptionsOf(*job).min_learning_rate, 1e-3);
   EXPECT_EQ(TrainingOptionsOf(*job).total_steps, 9);
+}
+
+TEST(JobTest, EveryKeyIsDescribedWithADefaultThatItAccepts) {
+  const std::string text = DescribeJobKeys();
+  std::istringstream lines(text);
+  std::vector<std::string> names;
+  std::vector<std::string> descriptions;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 100u) << line;
+    const size_t begin = line.find_first_not_of(' ');
+    if (begin == 2) {
+      const size_t end = line.find(' ', begin);
+      names.push_back(line.substr(begin, end - begin));
+      descriptions.emplace_back();
+    }
+    ASSERT_FALSE(descriptions.empty()) << line;
+    ASSERT_GT(line.size(), 30u) << line;
+    EXPECT_EQ(line[29], ' ') << line;
+    EXPECT_NE(line[30], ' ') << line;
+    descriptions.back() += (descriptions.back().empty() ? "" : " ") + line.substr(30);
+  }
+  const std::vector<std::string_view> keys = JobKeys();
+  EXPECT_EQ(names, std::vector<std::string>(keys.begin(), keys.end()));
+  int num_literals = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const size_t open = descriptions[i].rfind('(');
+    ASSERT_NE(open, std::string::npos) << names[i];
+    ASSERT_EQ(descriptions[i].back(), ')') << names[i];
+    const std::string value = descriptions[i].substr(open + 1, descriptions[i].size() - open - 2);
+    // Others say in words where the value comes from.
+    if (value.find_first_of("0123456789\"[") != 0) continue;
+    ++num_literals;
+    EXPECT_EQ(ErrorOf("", {StrCat(names[i], "=", value)}), "no error");
+  }
+  EXPECT_GT(num_literals, 20);
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include "cli/progress.h"
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/strings.h"
-#include "planner/format.h"
 
 namespace penstock::cli {
 
@@ -20,11 +20,12 @@ std::string SummarizePlan(const planner::Plan& plan) {
   const planner::PlanCounts counts = planner::Count(plan);
   return StrCat("plan: ", plan.strategy, ", ", Counted(plan.num_microbatches, "micro-batch", "es"),
                 ", ", Counted(plan.stages.size(), "stage"), ", schedule ", plan.policy, "\n      ",
-                Counted(plan.devices.size(), "device"), ", ", Counted(counts.actors, "actor"), ", ",
-                Counted(counts.channels, "channel"), ", ",
+                Counted(plan.devices.size(), "device"), " of ",
+                Counted(plan.threads_per_device, "thread"), ", ", Counted(counts.actors, "actor"),
+                ", ", Counted(counts.channels, "channel"), ", ",
                 Counted(counts.collectives, "collective"), "\n      up to ",
-                planner::FormatBytes(PeakArenaBytes(plan)), " a device, predicted step ",
-                planner::FormatSeconds(plan.predicted_step_s), "\n");
+                FormatBytes(PeakArenaBytes(plan)), " a device, predicted step ",
+                FormatSeconds(plan.predicted_step_s), "\n");
 }
 
 std::string SummarizeJob(const JobGraph& job) {

@@ -1,5 +1,7 @@
 #include "cli/processes.h"
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -7,20 +9,26 @@
 #include "cli/line_printer.h"
 
 #include "base/counted.h"
+#include "base/machine.h"
 #include "base/strings.h"
 
 namespace penstock::cli {
+
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
-                                                                int64_t count,
+                                                                int64_t count, int64_t num_devices,
                                                                 const std::string& listen) {
   actors::ClusterOptions options;
   options.num_processes = static_cast<uint32_t>(count);
+  options.num_devices = static_cast<uint32_t>(num_devices);
   const auto printer = std::make_shared<LinePrinter>(environment.err);
   options.on_output = [printer](uint32_t rank, std::string_view host, std::string_view line) {
     printer->Print(StrCat("[", rank, " ", host, "] ", line, "\n"));
   };
+  options.on_join = [printer](const actors::NodeDescription& node) {
+    printer->Print(StrCat("joined: ", ToString(node), "\n"));
+  };
   if (listen.empty()) {
-    options.node_command = {environment.program, "node"};
+    options.node_command = {environment.program, "node", "--quiet"};
   } else {
     options.listen = listen;
     options.join_timeout = absl::Minutes(10);
@@ -31,6 +39,31 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     };
   }
   return actors::Cluster::Start(options);
+}
+
+std::string CrowdingNote(const std::vector<actors::NodeDescription>& nodes, int64_t num_devices,
+                         int64_t threads_per_device) {
+  struct Host {
+    int64_t devices = 0;
+    int64_t cores = 0;
+  };
+  std::map<std::string_view, Host> hosts;
+  if (nodes.empty()) hosts["this host"] = {num_devices, UsableCores()};
+  for (const actors::NodeDescription& node : nodes) {
+    Host& host = hosts[node.host];
+    host.devices += node.num_devices;
+    // Cores may be shared between nodes.
+    host.cores = std::min<int64_t>(host.cores + node.num_cores, node.host_cores);
+  }
+  for (const auto& [name, host] : hosts) {
+    if (host.devices * threads_per_device <= host.cores) continue;
+    std::string note = Counted(host.devices, "device");
+    if (threads_per_device > 1) StrAppend(&note, " of ", threads_per_device, " threads each");
+    return StrCat(note, host.devices == 1 ? " has " : " share ", Counted(host.cores, "core"),
+                  nodes.empty() ? "" : StrCat(" of ", name), ": expect longer steps than on ",
+                  Counted(host.devices * threads_per_device, "core"));
+  }
+  return "";
 }
 
 std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes, int64_t num_hosts) {

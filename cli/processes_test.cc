@@ -4,11 +4,7 @@
 #include "cli/processes.h"
 
 #include <dirent.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -23,14 +19,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "actors/cluster/child_process.h"
 #include "base/strings.h"
+#include "tests/support/program.h"
 #include "tests/support/temp_folder.h"
 
 namespace penstock::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
@@ -68,49 +66,17 @@ class ProcessesTest : public ::testing::Test {
     std::ofstream stream(text);
     for (int i = 0; i < 4000; ++i) stream << "the quick brown fox " << i * i << "\n";
     stream.close();
-    actors::ChildCommand command;
-    command.arguments = {PENSTOCK_COMMAND, "run",     PENSTOCK_SOURCE_DIR "/examples/gpt/demo.toml",
-                         "--procs",        processes, "--json"};
+    std::vector<std::string> arguments = {
+        PENSTOCK_COMMAND, "run",     PENSTOCK_SOURCE_DIR "/examples/gpt/demo.toml",
+        "--procs",        processes, "--json"};
     for (const std::string& setting :
          {std::string("model.layers=1"), std::string("model.width=32"),
           std::string("model.context=16"), std::string("train.batch=4"),
           std::string("train.steps=1000000"), StrCat("data.text=[\"", text, "\"]")}) {
-      command.arguments.insert(command.arguments.end(), {"--set", setting});
+      arguments.insert(arguments.end(), {"--set", setting});
     }
-    command.arguments.insert(command.arguments.end(), more.begin(), more.end());
-    absl::StatusOr<actors::ChildProcess> child = actors::ChildProcess::Start(command);
-    ASSERT_TRUE(child.ok()) << child.status();
-    run_.emplace(*std::move(child));
-    output_fd_ = run_->TakeOutputFd();
-    fcntl(output_fd_, F_SETFL, O_NONBLOCK);
-  }
-
-  ~ProcessesTest() override {
-    if (output_fd_ >= 0) close(output_fd_);
-  }
-
-  // Reads on until the output holds `text`.
-  [[nodiscard]] bool AwaitOutput(std::string_view text) {
-    const auto begin = Clock::now();
-    while (output_.find(text) == std::string::npos) {
-      if (Clock::now() - begin > kPatience || !ReadSome()) return false;
-    }
-    return true;
-  }
-
-  // Waits for the end of the command; its status, as a shell tells it.
-  std::optional<int> AwaitEnd() {
-    const auto begin = Clock::now();
-    while (Clock::now() - begin < kPatience) {
-      while (ReadSome(10)) {
-      }
-      if (const std::optional<int> status = run_->Reap()) {
-        while (ReadSome(0)) {
-        }
-        return actors::ShellStatus(*status);
-      }
-    }
-    return std::nullopt;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    run_.emplace(arguments);
   }
 
   // Whether all of these are gone within the bound.
@@ -125,74 +91,104 @@ class ProcessesTest : public ::testing::Test {
     return false;
   }
 
-  // False at the end of the output, or when there is none for a while.
-  bool ReadSome(int timeout_ms = 60'000) {
-    pollfd poll_fd = {output_fd_, POLLIN, 0};
-    if (poll(&poll_fd, 1, timeout_ms) <= 0) return false;
-    char buffer[4096];
-    const ssize_t num_bytes = read(output_fd_, buffer, sizeof(buffer));
-    if (num_bytes <= 0) return false;
-    output_.append(buffer, static_cast<size_t>(num_bytes));
-    return true;
-  }
-
   const testing::TempFolder folder_;
-  std::optional<actors::ChildProcess> run_;
-  int output_fd_ = -1;
-  std::string output_;
+  std::optional<testing::Program> run_;
 };
 
 TEST_F(ProcessesTest, OneInterruptEndsTheJobAfterAStep) {
   Start();
-  ASSERT_TRUE(AwaitOutput("\"step\": 3")) << output_;
+  ASSERT_TRUE(run_->AwaitOutput("\"step\": 3")) << run_->output();
   const std::vector<int> nodes = ChildrenOf(run_->pid());
   EXPECT_EQ(nodes.size(), 2u);
   const auto begin = Clock::now();
   kill(run_->pid(), SIGINT);
-  EXPECT_EQ(AwaitEnd(), 128 + SIGINT);
+  EXPECT_EQ(run_->AwaitEnd(), 128 + SIGINT);
   EXPECT_LT(Clock::now() - begin, kBound);
-  EXPECT_THAT(output_, HasSubstr("interrupted (Interrupt) after step"));
+  EXPECT_THAT(run_->output(), HasSubstr("interrupted (Interrupt) after step"));
   EXPECT_TRUE(AreGone(nodes));
+}
+
+// What ran is not lost.
+TEST_F(ProcessesTest, AnInterruptedJobWritesWhatItWasAskedFor) {
+  Start({"--trace", folder_.Path("trace.json"), "--svg", folder_.Path("step.svg"), "--report",
+         folder_.Path("report.md")});
+  ASSERT_TRUE(run_->AwaitOutput("\"step\": 5")) << run_->output();
+  kill(run_->pid(), SIGINT);
+  EXPECT_EQ(run_->AwaitEnd(), 128 + SIGINT);
+  const auto read = [this](const char* name) {
+    std::ifstream stream(folder_.Path(name));
+    return std::string{std::istreambuf_iterator<char>(stream), {}};
+  };
+  const size_t at = run_->output().find("after step ");
+  ASSERT_NE(at, std::string::npos) << run_->output();
+  const std::string rest = run_->output().substr(at + 11);
+  const std::string steps = rest.substr(0, rest.find_first_not_of("0123456789"));
+  EXPECT_THAT(run_->output(), HasSubstr(StrCat("\"steps\": ", steps)));  // the summary
+  EXPECT_THAT(read("report.md"), HasSubstr(StrCat(steps, " steps, final loss")));
+  EXPECT_THAT(read("report.md"), HasSubstr("## Phases"));
+  EXPECT_THAT(read("step.svg"), HasSubstr(StrCat(", step ", steps, ": ")));
+  EXPECT_THAT(read("step.svg"), HasSubstr("<title>F 0: "));
+  EXPECT_THAT(read("trace.json"), HasSubstr(StrCat("\"step\":", steps)));
+}
+
+// Also where it evaluates when the interrupt comes, and when it has to be broken off: in one
+// process nothing recorded is lost.
+TEST_F(ProcessesTest, AJobOfOneProcessWritesItsTraceHoweverItEnds) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Start({"--devices", "1", "--set", "parallel.strategy=\"dp=1\"", "--trace",
+           folder_.Path("trace.json"), "--set", "train.validation_every=2", "--set",
+           "train.validation_sequences=100000"},
+          "1");
+    // Step 2 is reported with its validation: the next steps have begun.
+    ASSERT_TRUE(run_->AwaitOutput("\"step\": 2")) << run_->output();
+    kill(run_->pid(), signal);
+    if (signal == SIGINT) kill(run_->pid(), signal);
+    EXPECT_EQ(run_->AwaitEnd(), 128 + signal) << run_->output();
+    std::ifstream stream(folder_.Path("trace.json"));
+    const std::string trace{std::istreambuf_iterator<char>(stream), {}};
+    EXPECT_THAT(trace, HasSubstr("\"step\":2")) << run_->output();
+    EXPECT_THAT(run_->output(), HasSubstr("\"summary\""));
+  }
 }
 
 TEST_F(ProcessesTest, TwoInterruptsEndItAtOnce) {
   Start();
-  ASSERT_TRUE(AwaitOutput("\"step\": 3")) << output_;
+  ASSERT_TRUE(run_->AwaitOutput("\"step\": 3")) << run_->output();
   const std::vector<int> nodes = ChildrenOf(run_->pid());
   // A step that cannot end: one node stands still.
   for (const int node : nodes) kill(node, SIGSTOP);
   const auto begin = Clock::now();
   kill(run_->pid(), SIGINT);
-  ASSERT_TRUE(AwaitOutput("again: at once")) << output_;
+  ASSERT_TRUE(run_->AwaitOutput("again: at once")) << run_->output();
   kill(run_->pid(), SIGINT);
-  EXPECT_EQ(AwaitEnd(), 128 + SIGINT);
+  EXPECT_EQ(run_->AwaitEnd(), 128 + SIGINT);
   EXPECT_LT(Clock::now() - begin, 2 * kBound);
-  EXPECT_THAT(output_, HasSubstr("interrupted (Interrupt)"));
+  EXPECT_THAT(run_->output(), HasSubstr("interrupted (Interrupt)"));
   EXPECT_TRUE(AreGone(nodes));
 }
 
 TEST_F(ProcessesTest, ATerminationEndsItAtOnce) {
   Start();
-  ASSERT_TRUE(AwaitOutput("\"step\": 3")) << output_;
+  ASSERT_TRUE(run_->AwaitOutput("\"step\": 3")) << run_->output();
   const std::vector<int> nodes = ChildrenOf(run_->pid());
   const auto begin = Clock::now();
   kill(run_->pid(), SIGTERM);
-  EXPECT_EQ(AwaitEnd(), 128 + SIGTERM);
+  EXPECT_EQ(run_->AwaitEnd(), 128 + SIGTERM);
   EXPECT_LT(Clock::now() - begin, kBound);
   EXPECT_TRUE(AreGone(nodes));
 }
 
 TEST_F(ProcessesTest, ANodeThatIsKilledGivesTheStatus) {
   Start();
-  ASSERT_TRUE(AwaitOutput("\"step\": 3")) << output_;
+  ASSERT_TRUE(run_->AwaitOutput("\"step\": 3")) << run_->output();
   const std::vector<int> nodes = ChildrenOf(run_->pid());
   ASSERT_EQ(nodes.size(), 2u);
   const auto begin = Clock::now();
   kill(nodes[0], SIGKILL);
-  EXPECT_EQ(AwaitEnd(), 128 + SIGKILL);
+  EXPECT_EQ(run_->AwaitEnd(), 128 + SIGKILL);
   EXPECT_LT(Clock::now() - begin, kBound);
-  EXPECT_THAT(output_, HasSubstr(StrCat("(pid ", nodes[0], " on ")));
-  EXPECT_THAT(output_, HasSubstr("was killed by signal 9 (Killed) in step"));
+  EXPECT_THAT(run_->output(), HasSubstr(StrCat("(pid ", nodes[0], " on ")));
+  EXPECT_THAT(run_->output(), HasSubstr("was killed by signal 9 (Killed) in step"));
   EXPECT_TRUE(AreGone(nodes));
 }
 
@@ -200,18 +196,16 @@ TEST_F(ProcessesTest, ANodeThatIsKilledGivesTheStatus) {
 TEST_F(ProcessesTest, TheTrainedModelIsTriedWhereItLies) {
   std::vector<std::string> summaries;
   for (const char* processes : {"1", "2"}) {
-    output_.clear();
     Start({"--devices", "2", "--set", "train.steps=2", "--set", "sample.bytes=8", "--set",
            "train.validation_sequences=3", "--set", "parallel.strategy=\"tp=2\""},
           processes);
-    ASSERT_EQ(AwaitEnd(), 0) << output_;
-    close(output_fd_);
-    const size_t begin = output_.find("\"validation_loss\"");
-    ASSERT_NE(begin, std::string::npos) << output_;
-    summaries.push_back(output_.substr(begin, output_.find("\"step_time_s\"", begin) - begin));
+    ASSERT_EQ(run_->AwaitEnd(), 0) << run_->output();
+    const std::string& output = run_->output();
+    const size_t begin = output.find("\"validation_loss\"");
+    ASSERT_NE(begin, std::string::npos) << output;
+    summaries.push_back(output.substr(begin, output.find("\"step_time_s\"", begin) - begin));
     EXPECT_THAT(summaries.back(), HasSubstr("\"sample\""));
   }
-  output_fd_ = -1;
   EXPECT_EQ(summaries[0], summaries[1]);
 }
 
@@ -219,10 +213,9 @@ class CoordinatorDeathTest : public ProcessesTest, public ::testing::WithParamIn
 
 TEST_P(CoordinatorDeathTest, EndsTheNodes) {
   for (const bool is_training : {false, true}) {
-    output_.clear();
     Start();
     if (is_training) {
-      ASSERT_TRUE(AwaitOutput("\"step\": 3")) << output_;
+      ASSERT_TRUE(run_->AwaitOutput("\"step\": 3")) << run_->output();
     } else {
       const auto begin = Clock::now();
       while (ChildrenOf(run_->pid()).size() < 2 && Clock::now() - begin < kPatience) {
@@ -245,8 +238,7 @@ TEST_P(CoordinatorDeathTest, EndsTheNodes) {
     }
     EXPECT_LT(Clock::now() - begin, kBound + std::chrono::seconds(1));
     kill(run_->pid(), SIGKILL);
-    AwaitEnd();
-    close(std::exchange(output_fd_, -1));
+    run_->AwaitEnd();
   }
 }
 
@@ -257,6 +249,27 @@ INSTANTIATE_TEST_SUITE_P(Signals, CoordinatorDeathTest,
                                   : info.param == SIGSEGV ? "Crashed"
                                                           : "Stopped";
                          });
+
+TEST(CrowdingNoteTest, CountsTheCoresOfEachHost) {
+  EXPECT_EQ(CrowdingNote({}, 1, 1), "");
+  EXPECT_THAT(CrowdingNote({}, 4096, 1),
+              AllOf(HasSubstr("4096 devices share "),
+                    EndsWith(": expect longer steps than on 4096 cores")));
+  actors::NodeDescription a;
+  a.host = "a";
+  a.num_cores = 2;
+  a.host_cores = 4;
+  a.num_devices = 2;
+  actors::NodeDescription b = a;
+  EXPECT_EQ(CrowdingNote({a, b}, 4, 1), "");  // four cores
+  b.num_devices = 3;
+  EXPECT_THAT(CrowdingNote({a, b}, 5, 1), HasSubstr("5 devices share 4 cores of a: "));
+  b.host = "b";
+  EXPECT_THAT(CrowdingNote({a, b}, 5, 1), HasSubstr("3 devices share 2 cores of b: "));
+  EXPECT_THAT(CrowdingNote({a}, 2, 2),
+              HasSubstr("2 devices of 2 threads each share 2 cores of a: expect longer steps "
+                        "than on 4 cores"));
+}
 
 TEST(PlacementNotesTest, TellWhatDoesNotFit) {
   const auto notes = [](const std::vector<std::string>& hosts, int64_t num_hosts) {

@@ -13,12 +13,18 @@ constexpr int64_t kPlainLines = 50;  // in a whole run
 constexpr double kRedrawSeconds = 0.1;
 
 std::string Figures(const ProgressState& state) {
-  std::string text = fmt::format("loss {:.4f}", state.loss);
+  std::string text = fmt::format("loss {}", FormatLoss(state.loss));
   if (state.tokens_per_s > 0) text += fmt::format("  {} tokens/s", FormatCount(state.tokens_per_s));
   return text;
 }
 
 }  // namespace
+
+std::string FormatLoss(double loss) {
+  if (std::isnan(loss)) return "nan";
+  if (loss != 0 && std::abs(loss) < 0.01) return fmt::format("{:.4g}", loss);
+  return fmt::format("{:.4f}", loss);
+}
 
 std::string FormatDuration(double seconds) {
   const auto total = static_cast<int64_t>(std::llround(std::max(seconds, 0.0)));
@@ -60,7 +66,7 @@ void Progress::Update(const ProgressState& state) {
     shown_ = text.size();
     return;
   }
-  const int64_t every = std::max<int64_t>(1, state.steps / kPlainLines);
+  const int64_t every = every_ > 0 ? every_ : std::max<int64_t>(1, state.steps / kPlainLines);
   if (state.step == 1 || is_last || state.step % every == 0) {
     err_ << ProgressLine(state) << std::endl;
   }

@@ -24,6 +24,8 @@ struct ProgressState {
 std::string ProgressBar(const ProgressState& state, int width);
 // "step 50/100  loss 2.345  12.3k tokens/s".
 std::string ProgressLine(const ProgressState& state);
+// "2.3450"; four significant digits below 0.01, "nan" whatever its sign.
+std::string FormatLoss(double loss);
 // "1:05", "2:03:04".
 std::string FormatDuration(double seconds);
 // "950", "12.3k", "4.56M".
@@ -31,7 +33,9 @@ std::string FormatCount(double count);
 
 class Progress {
  public:
-  Progress(std::ostream& err, bool is_terminal) : err_(err), is_terminal_(is_terminal) {}
+  // `every`: steps between two plain lines; 0: so that a run prints about twenty.
+  Progress(std::ostream& err, bool is_terminal, int64_t every = 0)
+      : err_(err), is_terminal_(is_terminal), every_(every) {}
   ~Progress() { Clear(); }
 
   void Update(const ProgressState& state);
@@ -41,6 +45,7 @@ class Progress {
  private:
   std::ostream& err_;
   bool is_terminal_;
+  int64_t every_;
   size_t shown_ = 0;          // columns drawn
   double last_drawn_s_ = -1;  // of the run
 };

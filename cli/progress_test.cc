@@ -1,5 +1,6 @@
 #include "cli/progress.h"
 
+#include <limits>
 #include <sstream>
 #include <string>
 
@@ -15,6 +16,18 @@ TEST(ProgressTest, FormatsDurationsAndCounts) {
   EXPECT_EQ(FormatCount(950), "950");
   EXPECT_EQ(FormatCount(12345), "12.3k");
   EXPECT_EQ(FormatCount(4.56e6), "4.56M");
+}
+
+TEST(ProgressTest, SmallLossesKeepTheirDigitsAndNanHasNoSign) {
+  EXPECT_EQ(FormatLoss(2.5), "2.5000");
+  EXPECT_EQ(FormatLoss(0), "0.0000");
+  EXPECT_EQ(FormatLoss(0.01), "0.0100");
+  EXPECT_EQ(FormatLoss(0.00123456), "0.001235");
+  EXPECT_EQ(FormatLoss(-3.21987e-9), "-3.22e-09");
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(FormatLoss(nan), "nan");
+  EXPECT_EQ(FormatLoss(-nan), "nan");
+  EXPECT_EQ(ProgressLine({.step = 1, .steps = 2, .loss = -nan}), "step 1/2  loss nan");
 }
 
 TEST(ProgressTest, TheBarTellsTheRest) {

@@ -10,31 +10,56 @@
 #include "cli/progress.h"
 #include "fmt/format.h"
 
+#include "actors/communication_times.h"
+#include "actors/step_name.h"
+#include "base/format.h"
 #include "base/strings.h"
-#include "planner/format.h"
 
 namespace penstock::cli {
 namespace {
-
-using planner::FormatBytes;
-using planner::FormatSeconds;
 
 std::string Ratio(double measured, double predicted) {
   return predicted > 0 ? fmt::format("{:.2f}", measured / predicted) : std::string("-");
 }
 
-// Measured time of the phases of a device: index -> (runs, total).
-using PhaseTimes = std::map<std::pair<uint32_t, uint32_t>, std::pair<int64_t, double>>;
+// Measured time of the runs of a phase: while its kernels run, while its data move, and the rest,
+// in which it mostly waits for the other side of a communication.
+struct PhaseTime {
+  int64_t runs = 0;
+  double total_s = 0;
+  double compute_s = 0;
+  double transfer_s = 0;
+};
+using PhaseTimes = std::map<std::pair<uint32_t, uint32_t>, PhaseTime>;  // by device and index
 
-PhaseTimes MeasurePhases(absl::Span<const actors::TraceEvent> events) {
+PhaseTimes MeasurePhases(const planner::Plan& plan, absl::Span<const actors::TraceEvent> events) {
   PhaseTimes times;
-  for (const actors::TraceEvent& event : events) {
-    if (event.actor != planner::kNone) continue;
-    auto& [runs, total_s] = times[{event.device, event.phase}];
-    ++runs;
-    total_s += 1e-9 * static_cast<double>(event.end_ns - event.begin_ns);
+  const std::vector<actors::TransferTime> transfers = actors::TransferTimes(plan, events);
+  for (size_t i = 0; i < events.size(); ++i) {
+    const actors::TraceEvent& event = events[i];
+    PhaseTime& time = times[{event.device, event.phase}];
+    const double seconds = 1e-9 * static_cast<double>(transfers[i].end_ns - transfers[i].begin_ns);
+    if (event.actor == planner::kNone) {
+      ++time.runs;
+      time.total_s += seconds;
+    } else if (actors::IsCommunication(plan, event)) {
+      time.transfer_s += seconds;
+    } else {
+      time.compute_s += seconds;
+    }
   }
   return times;
+}
+
+// "steps 7 to 20": those that the trace holds, which keeps the last events.
+std::string TracedSteps(absl::Span<const actors::TraceEvent> events) {
+  int64_t first = events[0].step;
+  int64_t last = first;
+  for (const actors::TraceEvent& event : events) {
+    first = std::min(first, event.step);
+    last = std::max(last, event.step);
+  }
+  return StrCat("steps ", actors::StepNumber(first), " to ", actors::StepNumber(last));
 }
 
 }  // namespace
@@ -80,8 +105,8 @@ std::string Printable(std::string_view text) {
 
 std::string SummaryText(const RunSummary& summary) {
   const double step_time_s = TypicalStepTime(summary.step_times_s);
-  std::string text = fmt::format("run:  {} steps, loss {:.4f}, {} a step", summary.steps,
-                                 summary.final_loss, FormatSeconds(step_time_s));
+  std::string text = fmt::format("run:  {} steps, loss {}, {} a step", summary.steps,
+                                 FormatLoss(summary.final_loss), FormatSeconds(step_time_s));
   if (summary.tokens_per_step > 0 && step_time_s > 0) {
     StrAppend(&text, ", ", FormatCount(static_cast<double>(summary.tokens_per_step) / step_time_s),
               " tokens/s");
@@ -89,8 +114,8 @@ std::string SummaryText(const RunSummary& summary) {
   text += "\n";
   if (!std::isnan(summary.validation_loss)) {
     text += fmt::format(
-        "      validation loss {:.4f}, {:.2f} of the unigram entropy {:.4f} (nats a byte)\n",
-        summary.validation_loss, summary.validation_loss / summary.unigram_entropy,
+        "      validation loss {}, {:.2f} of the unigram entropy {:.4f} (nats a byte)\n",
+        FormatLoss(summary.validation_loss), summary.validation_loss / summary.unigram_entropy,
         summary.unigram_entropy);
   }
   if (!summary.sample.empty()) StrAppend(&text, "\n", Printable(summary.sample), "\n");
@@ -106,12 +131,19 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
       "| step | {} | {} | {} |\n\n",
       FormatSeconds(plan.predicted_step_s), FormatSeconds(step_time_s),
       Ratio(step_time_s, plan.predicted_step_s));
-  text += fmt::format(
-      "{} steps, final loss {:.6f}, validation loss {:.6f}, unigram entropy {:.6f}\n\n",
-      summary.steps, summary.final_loss, summary.validation_loss, summary.unigram_entropy);
+  text += fmt::format("{} steps, final loss {:.6f}", summary.steps, summary.final_loss);
+  if (!std::isnan(summary.validation_loss)) {
+    text += fmt::format(", validation loss {:.6f}", summary.validation_loss);
+  }
+  if (!std::isnan(summary.unigram_entropy)) {
+    text += fmt::format(", unigram entropy {:.6f}", summary.unigram_entropy);
+  }
+  text += "\n\n";
+  if (!summary.cores_note.empty()) StrAppend(&text, "Note: ", summary.cores_note, ".\n\n");
 
   text +=
-      "## Devices\n\n| device | stage | arena | state | channels | workspace | busy |\n"
+      "## Devices\n\nBusy: the share of time in which a device had something to run, and a core to "
+      "run it on.\n\n| device | stage | arena | state | channels | workspace | busy |\n"
       "|---|---|---|---|---|---|---|\n";
   for (size_t i = 0; i < plan.devices.size(); ++i) {
     const planner::DevicePlan& device = plan.devices[i];
@@ -124,20 +156,26 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
                     FormatBytes(device.channel_bytes), FormatBytes(device.workspace_bytes), busy);
   }
 
-  const PhaseTimes times = MeasurePhases(events);
-  if (times.empty()) return text;
+  if (events.empty()) return text;
   text +=
-      "\n## Phases (mean time of one run)\n\n"
-      "| device | phase | runs | predicted | measured | measured / predicted |\n"
-      "|---|---|---|---|---|---|\n";
-  for (const auto& [key, measured] : times) {
+      StrCat("\n## Phases (mean time of one run, ", TracedSteps(events), ")\n\n",
+             "Computing: its kernels run, by the clock. Transferring: its data move. Waiting: the "
+             "rest, for the other side of a communication or until the device notices that data "
+             "have come. Kernels and transfers of one phase may overlap.\n\n"
+             "| device | phase | runs | predicted | computing | transferring | waiting | working "
+             "/ predicted |\n|---|---|---|---|---|---|---|---|\n");
+  for (const auto& [key, measured] : MeasurePhases(plan, events)) {
     const auto& [device, index] = key;
     if (device >= plan.devices.size() || index >= plan.devices[device].phases.size()) continue;
+    if (measured.runs == 0) continue;
     const planner::PhasePlan& phase = plan.devices[device].phases[index];
-    const double mean_s = measured.second / static_cast<double>(measured.first);
-    text += fmt::format("| {} | {} | {} | {} | {} | {} |\n", device, phase.name, measured.first,
-                        FormatSeconds(phase.predicted_s), FormatSeconds(mean_s),
-                        Ratio(mean_s, phase.predicted_s));
+    const auto runs = static_cast<double>(measured.runs);
+    const double work_s = std::min(measured.compute_s + measured.transfer_s, measured.total_s);
+    text += fmt::format(
+        "| {} | {} | {} | {} | {} | {} | {} | {} |\n", device, phase.name, measured.runs,
+        FormatSeconds(phase.predicted_s), FormatSeconds(measured.compute_s / runs),
+        FormatSeconds(measured.transfer_s / runs),
+        FormatSeconds((measured.total_s - work_s) / runs), Ratio(work_s / runs, phase.predicted_s));
   }
   return text;
 }

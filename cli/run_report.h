@@ -18,12 +18,13 @@ namespace penstock::cli {
 
 struct RunSummary {
   std::string strategy;
-  int64_t steps = 0;
+  int64_t steps = 0;            // that ran
   int64_t tokens_per_step = 0;  // 0: no text
   double final_loss = 0;
   double validation_loss = 0;  // NaN: not measured
   double unigram_entropy = 0;  // NaN: no text
   std::string sample;
+  std::string cores_note;            // where devices outnumber the cores
   std::vector<double> step_times_s;  // of every step
   std::vector<double> busy_share;    // of each device's time, the part it had something to do
 };

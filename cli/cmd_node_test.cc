@@ -1,0 +1,152 @@
+// `penstock run --listen` and `penstock node` as a user types them: what both sides print, and what
+// is said of wrong addresses, ranks, keys and interfaces.
+
+#include <memory>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "base/machine.h"
+#include "base/strings.h"
+#include "tests/support/command_line_fixture.h"
+#include "tests/support/program.h"
+
+namespace penstock::cli {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Program;
+
+class CmdNodeTest : public testing::CommandLineFixture {
+ protected:
+  // A job of two devices in two processes that waits for nodes.
+  std::unique_ptr<Program> Listen(const std::string& address) const {
+    return std::make_unique<Program>(
+        std::vector<std::string>{PENSTOCK_COMMAND, "run", Path("job.toml"), "--json", "--devices",
+                                 "2", "--procs", "2", "--listen", address});
+  }
+
+  // From the command that the coordinator prints.
+  void ReadCommand(Program& run) {
+    ASSERT_TRUE(run.AwaitLine("penstock node --join ")) << run.output();
+    std::smatch match;
+    ASSERT_TRUE(std::regex_search(run.output(), match,
+                                  std::regex("PENSTOCK_KEY=(\\w+) penstock node --join (\\S+)\n")))
+        << run.output();
+    key_ = match[1];
+    address_ = match[2];
+  }
+
+  std::unique_ptr<Program> Join(std::vector<std::string> more = {}, const std::string& key = "") {
+    std::vector<std::string> arguments = {PENSTOCK_COMMAND, "node", "--join", address_};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return std::make_unique<Program>(arguments, std::vector<std::pair<std::string, std::string>>{
+                                                    {"PENSTOCK_KEY", key.empty() ? key_ : key}});
+  }
+
+  std::string key_;
+  std::string address_;
+};
+
+TEST_F(CmdNodeTest, ThePrintedCommandIsCompleteAndBothSidesReportTheNode) {
+  // Without a port: any.
+  const auto run = Listen("127.0.0.1");
+  ReadCommand(*run);
+  EXPECT_THAT(address_, ::testing::MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]*"));
+  const auto second = Join({"--rank", "1"});
+  ASSERT_TRUE(second->AwaitOutput("\n")) << second->output();
+  const auto first = Join();
+  EXPECT_EQ(run->AwaitEnd(), 0) << run->output();
+  EXPECT_EQ(first->AwaitEnd(), 0) << first->output();
+  EXPECT_EQ(second->AwaitEnd(), 0) << second->output();
+  const std::string cores = UsableCores() == 1 ? "1 core" : StrCat(UsableCores(), " cores");
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string line = StrCat("rank ", rank, " on ", HostName(), ": device ", rank, ", ",
+                                    cores, ", interface lo\n");
+    EXPECT_THAT(run->output(), HasSubstr(StrCat("joined: ", line)));
+    EXPECT_THAT((rank == 0 ? first : second)->output(), HasSubstr(StrCat("joined as ", line)));
+  }
+}
+
+TEST_F(CmdNodeTest, WildcardsArePrintedAsAnAddressToConnectTo) {
+  const auto run = Listen("0.0.0.0:0");
+  ReadCommand(*run);
+  EXPECT_THAT(address_, Not(::testing::StartsWith("0.0.0.0")));
+  const auto nodes = {Join(), Join()};
+  EXPECT_EQ(run->AwaitEnd(), 0) << run->output();
+  for (const auto& node : nodes) EXPECT_EQ(node->AwaitEnd(), 0) << node->output();
+}
+
+TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {
+  const auto run = Listen("127.0.0.1:0");
+  ReadCommand(*run);
+  const auto first = Join({"--rank", "0"});
+  ASSERT_TRUE(first->AwaitOutput("joined as rank 0")) << first->output();
+
+  struct Case {
+    std::vector<std::string> options;
+    std::string key;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {{"--rank", "0"}, "", "rank 0 is taken by node 0 (pid "},
+      {{"--rank", "0"}, "", "; ranks that are free: 1 (without --rank a node takes the first)"},
+      {{"--rank", "9"}, "", "rank 9 is out of range: the job has ranks 0 to 1"},
+      {{},
+       std::string(64, 'a'),
+       "the connection was closed before the coordinator answered: the key is not the one that "
+       "`penstock run` printed (PENSTOCK_KEY or --key-file), or what listens at 127.0.0.1:"},
+      {{}, "abc", "64 hexadecimal digits"},
+      {{"--interface", "eth77"},
+       "",
+       "network interface 'eth77': there is none of that name that "
+       "is up; this host has "},
+  };
+  for (const Case& test : cases) {
+    const auto node = Join(test.options, test.key);
+    EXPECT_EQ(node->AwaitEnd(), 2) << node->output();
+    EXPECT_THAT(node->output(), HasSubstr(test.message));
+    EXPECT_THAT(node->output(), ContainsRegex("(^|\n)penstock: "));
+    EXPECT_THAT(node->output(), Not(HasSubstr("prematurely")));
+  }
+  // And the job is not disturbed.
+  const auto second = Join();
+  EXPECT_EQ(run->AwaitEnd(), 0) << run->output();
+}
+
+TEST_F(CmdNodeTest, AddressesThatCannotBeUsedAreExplained) {
+  const auto run = Listen("127.0.0.1:0");
+  ReadCommand(*run);
+  const auto taken = Listen(address_);
+  EXPECT_EQ(taken->AwaitEnd(), 2);
+  EXPECT_THAT(taken->output(),
+              HasSubstr(StrCat("penstock: cannot listen at ", address_,
+                               ": Address already in use; choose an address of this host and a "
+                               "free port (port 0: any)")));
+  EXPECT_THAT(taken->output(), Not(HasSubstr("sockfd")));
+  const auto foreign = Listen("192.0.2.1:0");
+  EXPECT_EQ(foreign->AwaitEnd(), 2);
+  EXPECT_THAT(foreign->output(), HasSubstr("cannot listen at 192.0.2.1:0: Cannot assign requested "
+                                           "address"));
+  key_ = std::string(64, 'a');
+  address_ = "127.0.0.1";
+  const auto without_port = Join();
+  EXPECT_EQ(without_port->AwaitEnd(), 2);
+  EXPECT_THAT(without_port->output(),
+              HasSubstr("penstock: joining the coordinator at \"127.0.0.1\": the port is missing; "
+                        "expected HOST:PORT; use the address that `penstock run --listen` prints"));
+  address_ = "127.0.0.1:1";
+  const auto nobody = Join();
+  EXPECT_EQ(nobody->AwaitEnd(), 1);
+  EXPECT_THAT(nobody->output(), HasSubstr("no coordinator answers (Connection refused); start "
+                                          "`penstock run --listen` first"));
+  EXPECT_THAT(nobody->output(), Not(HasSubstr("sockfd")));
+}
+
+}  // namespace
+}  // namespace penstock::cli

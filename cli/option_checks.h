@@ -1,0 +1,19 @@
+// Checks of the values of command-line options, with errors in our words.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_CLI_OPTION_CHECKS_H_
+#define PENSTOCK_CLI_OPTION_CHECKS_H_
+
+#include <cstdint>
+
+#include "CLI/CLI.hpp"
+
+namespace penstock::cli {
+
+// An integer of at least `least`: "--devices: has to be at least 1, not 0".
+CLI::Validator AtLeast(int64_t least);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_OPTION_CHECKS_H_

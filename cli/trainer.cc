@@ -1,0 +1,199 @@
+#include "cli/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cli/json.h"
+#include "cli/npy.h"
+#include "fmt/format.h"
+
+#include "actors/step_name.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+// Steps handed in and not yet reported: the devices need not wait for the text or the terminal.
+constexpr int64_t kStepsAhead = 3;
+
+// Writes step_S.NAME.npy of every feed of step S, counted from 1 as everywhere in the output.
+absl::Status DumpFeeds(const std::string& folder, int64_t step, const actors::Feeds& feeds) {
+  if (folder.empty()) return absl::OkStatus();
+  for (const auto& [name, tensor] : feeds) {
+    const std::string file = StrCat(folder, "/step_", actors::StepNumber(step), ".", name, ".npy");
+    RETURN_IF_ERROR(WriteNpy(file, tensor));
+  }
+  return absl::OkStatus();
+}
+
+// Writes losses.npy, a double a step.
+absl::Status DumpLosses(const std::string& folder, const std::vector<double>& losses) {
+  if (folder.empty()) return absl::OkStatus();
+  Tensor tensor({DType::kF64, {static_cast<int64_t>(losses.size())}});
+  std::copy(losses.begin(), losses.end(), tensor.As<double>());
+  return WriteNpy(StrCat(folder, "/losses.npy"), tensor);
+}
+
+}  // namespace
+
+Trainer::Trainer(const Environment& environment, const TrainerOptions& options, const Job& job,
+                 actors::Session& session, const StepFeeds& feeds, const Interrupts& interrupts)
+    : environment_(environment),
+      options_(options),
+      job_(job),
+      session_(session),
+      feeds_(feeds),
+      interrupts_(interrupts),
+      progress_(environment.err, environment.err_is_terminal,
+                job.locations.contains("train.log_every") ? job.train.log_every : 0) {}
+
+absl::Status Trainer::Run(RunSummary* summary) {
+  busy_ns_.assign(session_.plan().devices.size(), 0);
+  wall_ns_ = busy_ns_;
+  begin_ns_ = last_ns_ = last_snapshot_ns_ = clock_.NowNs();
+  summary_ = summary;
+  absl::Status status = RunSteps();
+  PrintHeldLine(std::numeric_limits<double>::quiet_NaN());
+  progress_.Clear();
+  summary->steps = num_steps();
+  for (size_t i = 0; i < wall_ns_.size(); ++i) {
+    summary->busy_share.push_back(
+        wall_ns_[i] > 0 ? static_cast<double>(busy_ns_[i]) / static_cast<double>(wall_ns_[i]) : 0);
+  }
+  // A session that was stopped refuses what comes after.
+  if (interrupts_.count() > 0 &&
+      (absl::IsCancelled(status) || absl::IsFailedPrecondition(status))) {
+    status = interrupts_.ToStatus(StrCat("after step ", num_steps()));
+  }
+  const absl::Status dumped = DumpLosses(options_.dump, losses_);
+  return status.ok() ? dumped : status;
+}
+
+absl::Status Trainer::RunSteps() {
+  const int64_t steps = job_.train.steps;
+  while (num_steps() < steps) {
+    const int64_t first = num_steps();
+    const int64_t every = options_.validate ? job_.train.validation_every : 0;
+    const int64_t end = every > 0 ? std::min(steps, (first / every + 1) * every) : steps;
+    const absl::Status status =
+        actors::RunSteps(session_, end - first, kStepsAhead, *this, *this, first);
+    if (wants_snapshot_.exchange(false) && absl::IsCancelled(status)) {
+      RETURN_IF_ERROR(TakeSnapshot());
+      continue;
+    }
+    RETURN_IF_ERROR(status);
+    // After the last step the caller evaluates, with all of the job's processes.
+    if (end < steps) RETURN_IF_ERROR(Validate());
+  }
+  return absl::OkStatus();
+}
+
+bool Trainer::IsEvaluatedAfter(int64_t step) const {
+  const int64_t every = options_.validate ? job_.train.validation_every : 0;
+  return every > 0 && (step + 1) % every == 0 && step + 1 < job_.train.steps;
+}
+
+absl::Status Trainer::TakeSnapshot() {
+  last_snapshot_step_ = num_steps();
+  if (!has_nonfinite_loss_) {
+    Snapshot snapshot;
+    snapshot.step = num_steps();
+    for (const planner::StatePlan& state : session_.plan().states) {
+      ASSIGN_OR_RETURN(Tensor value, session_.Fetch(state.name));
+      snapshot.states.emplace_back(state.name, std::move(value));
+    }
+    snapshot_ = std::move(snapshot);
+  }
+  last_ns_ = last_snapshot_ns_ = clock_.NowNs();  // no part of the next step's time
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Validate() {
+  const absl::StatusOr<double> loss = options_.validate(session_);
+  PrintHeldLine(loss.value_or(std::numeric_limits<double>::quiet_NaN()));
+  if (!loss.ok()) return loss.status();
+  progress_.Clear();
+  environment_.err << fmt::format("step {}/{}  validation loss {:.4f}\n", num_steps(),
+                                  job_.train.steps, *loss)
+                   << std::flush;
+  last_ns_ = clock_.NowNs();  // evaluation is no part of the next step's time
+  return absl::OkStatus();
+}
+
+absl::StatusOr<actors::Feeds> Trainer::Get(int64_t step) {
+  if (interrupts_.count() > 0) return absl::CancelledError("interrupted");
+  if (options_.snapshot_seconds > 0 && step > last_snapshot_step_ &&
+      1e-9 * static_cast<double>(clock_.NowNs() - last_snapshot_ns_) > options_.snapshot_seconds) {
+    wants_snapshot_ = true;
+    return absl::CancelledError("the states are copied first");
+  }
+  ASSIGN_OR_RETURN(actors::Feeds feeds, feeds_.Get(step));
+  RETURN_IF_ERROR(DumpFeeds(options_.dump, step, feeds));
+  return feeds;
+}
+
+absl::Status Trainer::Take(int64_t step, const actors::StepResult& result) {
+  Report(step, result);
+  if (!has_nonfinite_loss_ || !job_.train.stops_on_nonfinite) return absl::OkStatus();
+  return absl::AbortedError(StrCat("the loss of ", actors::StepName(step), " is ",
+                                   std::isnan(losses_.back()) ? "nan" : "infinite"));
+}
+
+bool Trainer::IsLogged(int64_t step) const {
+  const int64_t number = actors::StepNumber(step);
+  return number == 1 || number == job_.train.steps || number % job_.train.log_every == 0;
+}
+
+void Trainer::PrintHeldLine(double validation_loss) {
+  if (held_line_.empty()) return;
+  environment_.out << held_line_ << ", \"validation_loss\": " << JsonNumber(validation_loss) << "}"
+                   << std::endl;
+  held_line_.clear();
+}
+
+void Trainer::Report(int64_t step, const actors::StepResult& result) {
+  // From the end of the step before: when this is told depends on who else wants the processor.
+  const double step_s = 1e-9 * static_cast<double>(result.end_ns - last_ns_);
+  last_step_ = {step, last_ns_, result.end_ns};
+  last_ns_ = result.end_ns;
+  for (const actors::DeviceStepReport& report : result.devices) {
+    wall_ns_[report.device] += report.wall_ns;
+    busy_ns_[report.device] += report.wall_ns - report.wait_ns;
+  }
+  const double loss = ElementAsDouble(result.fetches[0].second, 0);
+  if (!std::isfinite(loss) && !has_nonfinite_loss_) {
+    has_nonfinite_loss_ = true;
+    if (!job_.train.stops_on_nonfinite) {
+      progress_.Clear();
+      environment_.err << "warning: the loss is not finite from " << actors::StepName(step)
+                       << " on; a smaller train.learning_rate may help" << std::endl;
+    }
+  }
+  const double tokens_per_s =
+      step_s > 0 ? static_cast<double>(summary_->tokens_per_step) / step_s : 0;
+  summary_->final_loss = loss;
+  losses_.push_back(loss);
+  summary_->step_times_s.push_back(step_s);
+  if (options_.is_json && (IsLogged(step) || IsEvaluatedAfter(step))) {
+    const std::string line =
+        StrCat("{\"step\": ", actors::StepNumber(step), ", \"loss\": ", JsonNumber(loss),
+               ", \"step_time_s\": ", JsonNumber(step_s),
+               ", \"tokens_per_s\": ", JsonNumber(tokens_per_s));
+    if (IsEvaluatedAfter(step)) {
+      held_line_ = line;
+    } else {
+      environment_.out << line << "}" << std::endl;
+    }
+  }
+  // Into a file the JSON lines say it all.
+  if (options_.is_json && !environment_.err_is_terminal) return;
+  progress_.Update({.step = actors::StepNumber(step),
+                    .steps = job_.train.steps,
+                    .loss = loss,
+                    .tokens_per_s = tokens_per_s,
+                    .elapsed_s = 1e-9 * static_cast<double>(result.end_ns - begin_ns_)});
+}
+
+}  // namespace penstock::cli

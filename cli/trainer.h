@@ -1,0 +1,104 @@
+// Runs the steps of a job on a session: feeds them, reports their losses, evaluates in between.
+//
+// Thread rule: Run blocks its caller; what it reports is printed from a thread of its own.
+
+#ifndef PENSTOCK_CLI_TRAINER_H_
+#define PENSTOCK_CLI_TRAINER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/environment.h"
+#include "cli/feeds.h"
+#include "cli/interrupts.h"
+#include "cli/job.h"
+#include "cli/progress.h"
+#include "cli/run_report.h"
+
+#include "actors/run_steps.h"
+#include "actors/session.h"
+#include "actors/trace.h"
+#include "base/device.h"
+#include "base/tensor.h"
+
+namespace penstock::cli {
+
+// The states of a session before a step. Without states: as they are at the start.
+struct Snapshot {
+  int64_t step = 0;
+  std::vector<std::pair<std::string, Tensor>> states;
+};
+
+struct TrainerOptions {
+  bool is_json = false;
+  std::string dump;  // folder for feeds and losses; empty: none
+  // The loss on held-out text of the session's parameters; null: not measured between steps.
+  // Called while no step is under way.
+  std::function<absl::StatusOr<double>(const actors::Session&)> validate;
+  // Between two snapshots of the states, taken while no step is under way; 0: none are taken.
+  double snapshot_seconds = 0;
+};
+
+class Trainer : private actors::Source, private actors::Sink {
+ public:
+  // The arguments outlive the trainer.
+  Trainer(const Environment& environment, const TrainerOptions& options, const Job& job,
+          actors::Session& session, const StepFeeds& feeds, const Interrupts& interrupts);
+
+  // Fills the summary's losses and times, of the steps that ran where it ends early. kCancelled
+  // after an interrupt. Where the job stops on losses that are not finite: kAborted, and
+  // has_nonfinite_loss() says so. No step is under way when it returns, unless the session failed.
+  absl::Status Run(RunSummary* summary);
+
+  bool has_nonfinite_loss() const { return has_nonfinite_loss_; }
+  int64_t num_steps() const { return static_cast<int64_t>(losses_.size()); }
+  // The last one taken before losses stopped being finite.
+  const Snapshot& snapshot() const { return snapshot_; }
+  // What the last step took; begin == end without one.
+  const actors::StepWindow& last_step() const { return last_step_; }
+
+ private:
+  absl::StatusOr<actors::Feeds> Get(int64_t step) override;
+  absl::Status Take(int64_t step, const actors::StepResult& result) override;
+  absl::Status RunSteps();
+  absl::Status Validate();
+  absl::Status TakeSnapshot();
+  // Whether the loss on held-out text is measured after this step, before the next one.
+  bool IsEvaluatedAfter(int64_t step) const;
+  void Report(int64_t step, const actors::StepResult& result);
+  bool IsLogged(int64_t step) const;
+  // The JSON line of the last step, without its end.
+  void PrintHeldLine(double validation_loss);
+
+  const Environment& environment_;
+  const TrainerOptions& options_;
+  const Job& job_;
+  actors::Session& session_;
+  const StepFeeds& feeds_;
+  const Interrupts& interrupts_;
+  Progress progress_;
+  SteadyClock clock_;
+  int64_t last_snapshot_ns_ = 0;
+  int64_t last_snapshot_step_ = 0;
+  std::atomic<bool> wants_snapshot_{false};  // set by the source, which then ends the run of steps
+  Snapshot snapshot_;
+  int64_t begin_ns_ = 0;
+  int64_t last_ns_ = 0;
+  actors::StepWindow last_step_;
+  bool has_nonfinite_loss_ = false;
+  RunSummary* summary_ = nullptr;
+  std::string held_line_;
+  std::vector<double> losses_;
+  std::vector<int64_t> busy_ns_;  // of each device
+  std::vector<int64_t> wall_ns_;
+};
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_TRAINER_H_
