@@ -20,13 +20,18 @@ function(penstock_filter_backends name)
 endfunction()
 
 # penstock_folder_library(folder [INSTALL] [PUBLIC libs...] [PRIVATE libs...]
-#                         [EXCLUDE_SOURCES names...])
+#                         [EXCLUDE_SOURCES names...] [PUBLIC_HEADERS names...])
 #
 # The library penstock_<folder>, alias penstock::<folder>: static, or an interface while the folder
 # has no sources. Includes are written from the repository root. Every *.capnp in the folder is
-# compiled into it. INSTALL puts the library and its headers into the installed package.
+# compiled into it.
+#
+# INSTALL puts the library and its public headers into the installed package: PUBLIC_HEADERS where
+# they are given, otherwise all of the folder's headers but *_internal.h and those of the backends
+# (folders named ucx/, cuda/ or nccl/), which tests/layering_check.py lets include their libraries.
 function(penstock_folder_library folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" "" "PUBLIC;PRIVATE;EXCLUDE_SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" ""
+    "PUBLIC;PRIVATE;EXCLUDE_SOURCES;PUBLIC_HEADERS")
   set(target penstock_${folder})
   penstock_sources(sources)
   foreach(name IN LISTS arg_EXCLUDE_SOURCES)
@@ -60,8 +65,15 @@ function(penstock_folder_library folder)
 
   if(arg_INSTALL)
     install(TARGETS ${target} EXPORT penstock ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-    install(DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}/"
-      DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/penstock/${folder}"
-      FILES_MATCHING PATTERN "*.h" PATTERN "*_internal.h" EXCLUDE)
+    set(headers ${arg_PUBLIC_HEADERS})
+    if(NOT headers)
+      file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" "*.h")
+      list(FILTER headers EXCLUDE REGEX "_internal\\.h$|(^|/)(ucx|cuda|nccl)/")
+    endif()
+    foreach(header IN LISTS headers)
+      cmake_path(GET header PARENT_PATH subfolder)
+      install(FILES "${header}"
+        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/penstock/${folder}/${subfolder}")
+    endforeach()
   endif()
 endfunction()

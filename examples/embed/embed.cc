@@ -82,7 +82,7 @@ absl::Status Train(const penstock::kernels::KernelRegistry& kernels,
   for (int step = 0; step < 10; ++step) {
     auto result = (*session)->Run({{"x", x}});
     if (!result.ok()) return result.status();
-    std::cout << "step " << step << " loss " << result->Find("loss")->As<float>()[0] << "\n";
+    std::cout << "step " << step + 1 << " loss " << result->Find("loss")->As<float>()[0] << "\n";
   }
   return absl::OkStatus();
 }
