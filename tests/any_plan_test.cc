@@ -44,7 +44,8 @@ std::string Name(const Layout& layout) {
 std::string Command(const std::string& subcommand, const Layout& layout) {
   return std::string(PENSTOCK_COMMAND) + " " + subcommand +
          " " PENSTOCK_SOURCE_DIR
-         "/examples/gpt/demo.toml --set cluster.processes=1 --set cluster.devices=" +
+         "/examples/gpt/demo.toml --set cluster.processes=1 --set cluster.threads=1 "
+         "--set cluster.devices=" +
          std::to_string(layout.devices) + " --set 'parallel.strategy=\"" + layout.strategy +
          "\"' --set 'parallel.schedule=\"" + layout.policy +
          "\"' --set parallel.microbatches=" + std::to_string(layout.microbatches);
