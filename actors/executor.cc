@@ -18,6 +18,9 @@ using planner::Lane;
 namespace {
 
 constexpr size_t kMaxDescribedLines = 100;
+// What acts may take, as predicted, before a device executor leaves the endpoint to the
+// communication executor: a little less than what waking that costs.
+constexpr int64_t kUnsharedNs = 20'000;
 
 // Processor time of this thread.
 int64_t ThreadCpuNs() {
@@ -44,7 +47,7 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       device_index_(parts.device_index),
       num_microbatches_(parts.plan->num_microbatches),
       options_(options),
-      endpoint_(parts.target.endpoint),
+      communication_(*parts.communication),
       stage_(parts.stage),
       observer_(parts.observer),
       clock_(parts.clock),
@@ -58,7 +61,6 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       args_(std::move(linked.args)),
       groups_(std::move(linked.groups)),
       patches_(std::move(linked.patches)),
-      comms_(std::move(linked.comms)),
       copies_(std::move(linked.copies)),
       place_infos_(std::move(linked.place_infos)),
       kernels_(std::move(linked.kernels)),
@@ -74,7 +76,8 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
     if (phase.lane == Lane::kCompute) phase_of_kind_[static_cast<int>(phase.kind)] = p;
     instances_per_step_ += phase.per_microbatch ? num_microbatches_ : 1;
   }
-  active_comms_.reserve(comms_.size());
+  active_comms_.reserve(linked.comms.size());
+  communication_.Load(std::move(linked.comms), options.generation, is_tracing_ ? clock_ : nullptr);
   open_floating_.resize(phases_.size());
   stalled_floating_.reserve(phases_.size());
   trace_.reserve(options.trace_capacity);
@@ -168,10 +171,11 @@ bool DeviceExecutor::Poll() {
 bool DeviceExecutor::PollOnce() {
   bool has_moved = false;
   if (!is_synchronous_) has_moved |= PollStreams();
-  if (!active_comms_.empty()) has_moved |= PollComms();
+  has_moved |= TakeCompletions();
   has_moved |= PollFloating();
   has_moved |= PollOnceLane();
   has_moved |= PollComputeLane();
+  if (!has_moved && !active_comms_.empty()) has_moved = DriveCommunication();
   if (has_moved && stage_ != nullptr && stage_->counts_ready) ReportAvailable();
   return has_moved;
 }
@@ -205,20 +209,32 @@ bool DeviceExecutor::PollStreams() {
   return has_moved;
 }
 
-bool DeviceExecutor::PollComms() {
-  bool has_moved = endpoint_->Progress();
-  for (size_t i = 0; i < active_comms_.size();) {
-    Comm& comm = comms_[active_comms_[i]];
-    if (!IsCommDone(comm)) {
-      ++i;
-      continue;
-    }
-    active_comms_[i] = active_comms_.back();
+bool DeviceExecutor::TakeCompletions() {
+  bool has_moved = false;
+  uint32_t index = 0;
+  while (communication_.NextCompletion(&index)) {
+    *std::find(active_comms_.begin(), active_comms_.end(), index) = active_comms_.back();
     active_comms_.pop_back();
-    FinishComm(comm);
+    FinishComm(communication_.comm(index));
     has_moved = true;
   }
   return has_moved;
+}
+
+// With nothing to fire, this thread moves communication along itself: completions come without a
+// thread switch.
+bool DeviceExecutor::DriveCommunication() {
+  if (!communication_.TryOwn()) return false;
+  unshared_ns_ = kUnsharedNs;
+  const bool has_moved = communication_.Advance();
+  return TakeCompletions() || has_moved;
+}
+
+// Before an act of `phase`. The endpoint is kept while acts are short, so that a chain of small
+// messages wakes no other thread.
+void DeviceExecutor::ShareEndpoint(uint32_t phase) {
+  unshared_ns_ -= phases_[phase].act_ns;
+  if (unshared_ns_ < 0) communication_.Disown();
 }
 
 bool DeviceExecutor::PollFloating() {
@@ -363,6 +379,7 @@ bool DeviceExecutor::Advance(uint32_t index) {
     if (!RunsOnStream(actor.kind)) {
       StartComm(i, index);
     } else if (is_synchronous_) {
+      if (communication_.is_owner()) ShareEndpoint(index);
       RunNow(i, index);
     } else {
       Launch(i, index);
@@ -371,7 +388,7 @@ bool DeviceExecutor::Advance(uint32_t index) {
     // What may move meanwhile does, between the acts of a long phase.
     if (serves && i < end && (open_count_ > 0 || !active_comms_.empty())) {
       progress.cursor = i;
-      if (!active_comms_.empty()) PollComms();
+      TakeCompletions();
       PollFloating();
     }
   }
@@ -524,30 +541,20 @@ void DeviceExecutor::Launch(uint32_t index, uint32_t phase) {
 void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
   const Actor& actor = actors_[index];
   Progress& progress = progress_[phase];
-  Comm& comm = comms_[actor.part];
   const uint32_t flags = RecordOf(progress.step).is_poisoned.load(std::memory_order_relaxed)
                              ? transport::kErrorFlag
                              : transport::kNoFlags;
-  const uint64_t sequence = InstanceOf(progress, phases_[phase].per_microbatch);
   void* const* args = args_.data() + actor.first_arg;
-  const transport::Tag tag = {options_.generation, comm.channel, sequence};
-  if (is_tracing_) comm.begin_ns = clock_->NowNs();
+  CommStart start;
+  start.comm = actor.part;
+  start.flags = flags;
+  start.sequence = InstanceOf(progress, phases_[phase].per_microbatch);
+  start.input = args[0];
+  start.output = actor.kind == ActorKind::kCollective ? args[1] : args[0];
   ++progress.outstanding;
-  switch (actor.kind) {
-    case ActorKind::kCollective:
-      comm.collective->Start(args[0], args[1], sequence, flags);
-      break;
-    case ActorKind::kSend:
-      endpoint_->Send(comm.peer, tag, args[0], comm.num_bytes, flags, &comm.request);
-      break;
-    default:
-      endpoint_->Recv(comm.peer, tag, args[0], comm.num_bytes, &comm.request);
-  }
   active_comms_.push_back(actor.part);
-}
-
-bool DeviceExecutor::IsCommDone(Comm& comm) const {
-  return comm.collective != nullptr ? comm.collective->Poll() : comm.request.is_done();
+  if (!communication_.is_owner()) unshared_ns_ = kUnsharedNs;
+  communication_.Start(start);
 }
 
 void DeviceExecutor::FinishComm(Comm& comm) {
@@ -564,7 +571,7 @@ void DeviceExecutor::FinishComm(Comm& comm) {
   } else if ((flags & transport::kErrorFlag) != 0) {
     Poison(progress.step);
   }
-  if (is_tracing_) Trace(comm.actor, comm.phase, comm.begin_ns, clock_->NowNs());
+  if (is_tracing_) Trace(comm.actor, comm.phase, comm.begin_ns, comm.end_ns);
   const uint32_t* message = messages_.data() + actor.first_message;
   for (uint32_t i = 0; i < actor.num_late; ++i) --pending_[message[i]];
   PutTokens(actor);
@@ -585,14 +592,7 @@ void DeviceExecutor::PutTokens(const Actor& actor) {
 }
 
 void DeviceExecutor::Cancel() {
-  for (const uint32_t index : active_comms_) {
-    Comm& comm = comms_[index];
-    if (comm.collective != nullptr) {
-      comm.collective->Cancel();
-    } else {
-      endpoint_->Cancel(&comm.request);
-    }
-  }
+  communication_.Cancel();
   active_comms_.clear();
 }
 
@@ -618,6 +618,9 @@ std::vector<TraceEvent> DeviceExecutor::TakeTrace() {
                trace_.begin() + static_cast<std::ptrdiff_t>(oldest_event_));
   trace_.clear();
   oldest_event_ = 0;
+  // Ends of communication are noticed late.
+  std::stable_sort(taken.begin(), taken.end(),
+                   [](const TraceEvent& a, const TraceEvent& b) { return a.end_ns < b.end_ns; });
   return taken;
 }
 
@@ -727,7 +730,8 @@ std::vector<std::string> DeviceExecutor::Describe() const {
   }
   for (const uint32_t part : active_comms_) {
     if (lines.size() >= kMaxDescribedLines) break;
-    lines.push_back(StrCat("device ", device_index_, ": pending ", DescribeComm(comms_[part])));
+    lines.push_back(
+        StrCat("device ", device_index_, ": pending ", DescribeComm(communication_.comms()[part])));
   }
   for (const LaneStream& lane : streams_) {
     if (lane.count == 0) continue;

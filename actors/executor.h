@@ -29,6 +29,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "actors/device_communication.h"
 #include "actors/link.h"
 #include "actors/stage.h"
 #include "base/device.h"
@@ -88,6 +89,7 @@ struct ExecutorParts {
   const planner::Plan* plan = nullptr;  // CheckPlan(*plan) is OK
   uint32_t device_index = 0;
   LinkTarget target;
+  DeviceCommunication* communication = nullptr;
   StageLink* stage = nullptr;
   ExecutorObserver* observer = nullptr;
   const Clock* clock = nullptr;
@@ -111,7 +113,7 @@ class DeviceExecutor {
   bool Poll();
 
   // The owner is about to sleep unless one more Poll finds something.
-  void PrepareSleep() { endpoint_->PrepareSleep(); }
+  void PrepareSleep() { communication_.PrepareSleep(); }
 
   // True while work on asynchronous streams is under way: it completes without calling anybody.
   bool has_pending_events() const { return num_pending_events_ > 0; }
@@ -125,7 +127,7 @@ class DeviceExecutor {
   // "is in actor 'h3.attn'", or that it is in none. Any thread.
   std::string DescribeRunningActor() const;
 
-  // The last events recorded so far, at most trace_capacity, in their order; begins anew.
+  // The last events recorded so far, at most trace_capacity, by their ends; begins anew.
   std::vector<TraceEvent> TakeTrace();
 
  private:
@@ -185,7 +187,8 @@ class DeviceExecutor {
 
   bool PollOnce();
   bool PollStreams();
-  bool PollComms();
+  bool TakeCompletions();
+  bool DriveCommunication();
   bool PollFloating();
   bool PollOnceLane();
   bool PollComputeLane();
@@ -202,8 +205,8 @@ class DeviceExecutor {
   void RunNow(uint32_t actor, uint32_t phase);
   void Launch(uint32_t actor, uint32_t phase);
   void StartComm(uint32_t actor, uint32_t phase);
-  bool IsCommDone(Comm& comm) const;
   void FinishComm(Comm& comm);
+  void ShareEndpoint(uint32_t phase);
   void PutTokens(const Actor& actor);
 
   StepRecord& RecordOf(int64_t step) { return steps_[step % kMaxStepsInFlight]; }
@@ -225,7 +228,7 @@ class DeviceExecutor {
   const uint32_t device_index_;
   const int64_t num_microbatches_;
   const ExecutorOptions options_;
-  transport::Endpoint* const endpoint_;
+  DeviceCommunication& communication_;
   StageLink* const stage_;
   ExecutorObserver* const observer_;
   const Clock* const clock_;
@@ -241,7 +244,6 @@ class DeviceExecutor {
   std::vector<void*> args_;
   std::vector<SlotGroup> groups_;
   std::vector<Patch> patches_;
-  std::vector<Comm> comms_;
   std::vector<HostCopy> copies_;
   std::vector<PlaceInfo> place_infos_;
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
@@ -255,6 +257,7 @@ class DeviceExecutor {
   uint32_t num_pending_events_ = 0;
 
   std::vector<uint32_t> active_comms_;   // started, not done
+  int64_t unshared_ns_ = 0;              // that acts may take before the endpoint is left to others
   std::vector<uint32_t> open_floating_;  // ring of floating phases that may start
   uint32_t open_head_ = 0;
   uint32_t open_count_ = 0;

@@ -6,12 +6,14 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
 
 #include "caf/all.hpp"
 
+#include "actors/communication_actor_internal.h"
 #include "actors/handoff.h"
 #include "base/machine.h"
 #include "base/strings.h"
@@ -343,8 +345,9 @@ class CoordinatorActor : public caf::event_based_actor {
         handoff_(std::move(handoff)) {
     set_down_handler([this](const caf::down_msg& message) {
       if (message.reason == caf::exit_reason::user_shutdown || !message.reason) return;
-      on_failure_(absl::InternalError(
-          StrCat("an actor of the engine has ended: ", caf::to_string(message.reason))));
+      const auto it = names_.find(message.source);
+      on_failure_(absl::InternalError(StrCat("the ", it == names_.end() ? "actor" : it->second,
+                                             " has ended: ", caf::to_string(message.reason))));
     });
   }
 
@@ -354,9 +357,10 @@ class CoordinatorActor : public caf::event_based_actor {
 
   caf::behavior make_behavior() override {
     return {
-        [this](const caf::actor& watched) {
+        [this](const caf::actor& watched, const std::string& name) {
           monitor(watched);
           watched_.push_back(watched);
+          names_[watched.address()] = name;
         },
         [this](const DescribeMessage& message) {
           for (const caf::actor& watched : watched_) send(watched, message);
@@ -373,7 +377,8 @@ class CoordinatorActor : public caf::event_based_actor {
  private:
   const std::function<void(const absl::Status&)> on_failure_;
   const std::shared_ptr<Handoff> handoff_;
-  std::vector<caf::actor> watched_;  // devices, then stages
+  std::vector<caf::actor> watched_;
+  std::map<caf::actor_addr, std::string> names_;
 };
 
 caf::actor_system_config& Configure(caf::actor_system_config& config) {
@@ -423,8 +428,12 @@ class Host::Impl {
                                is_crowded, activities_[i].get(), loaded, &executors_[i]}));
     }
     handoff_->Sync();
-    for (const auto* actors : {&executor_actors_, &stage_actors_}) {
-      for (const caf::actor& actor : *actors) caf::anon_send(coordinator_, actor);
+    for (size_t i = 0; i < num_devices; ++i) {
+      caf::anon_send(coordinator_, executor_actors_[i],
+                     StrCat("executor of device ", first_device_ + i));
+    }
+    for (size_t i = 0; i < stage_actors_.size(); ++i) {
+      caf::anon_send(coordinator_, stage_actors_[i], StrCat("controller of stage ", i));
     }
     const std::vector<std::optional<absl::Status>> statuses = loaded->Wait(timeout);
     for (size_t i = 0; i < num_devices; ++i) {
@@ -434,6 +443,11 @@ class Host::Impl {
       }
       if (!statuses[i]->ok()) return *statuses[i];
     }
+    // Loading is over: what it made is shared from here on.
+    communication_actors_.push_back(system_.spawn<CommunicationActor, caf::detached>(
+        std::move(parts.communications), parts.transport, parts.communication_waker, handoff_));
+    caf::anon_send(coordinator_, communication_actors_.back(),
+                   std::string("communication executor"));
     return absl::OkStatus();
   }
 
@@ -472,6 +486,7 @@ class Host::Impl {
     if (is_stopped_) return;
     is_stopped_ = true;
     Join(&executor_actors_);
+    Join(&communication_actors_);
     Join(&stage_actors_);
     for (StageLink* link : links_) {
       link->wake_controller = nullptr;
@@ -503,6 +518,7 @@ class Host::Impl {
   std::vector<std::unique_ptr<DeviceExecutor>> executors_;
   std::vector<caf::actor> executor_actors_;
   std::vector<caf::actor> stage_actors_;
+  std::vector<caf::actor> communication_actors_;
   caf::actor coordinator_;
   bool is_stopped_ = false;
 };

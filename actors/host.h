@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "actors/device_communication.h"
 #include "actors/executor.h"
 #include "actors/stage.h"
 #include "actors/waker.h"
@@ -30,14 +31,17 @@ namespace penstock::actors {
 using ExecutorFactory = std::function<absl::StatusOr<std::unique_ptr<DeviceExecutor>>()>;
 
 struct HostParts {
-  // An entry a device in each; the links and wakers outlive the host.
+  // An entry a device in each; what is pointed at outlives the host.
   std::vector<ExecutorFactory> executors;
   std::vector<StageLink*> links;
   std::vector<Waker*> wakers;
+  std::vector<DeviceCommunication*> communications;
   // An entry a stage in each.
   std::vector<std::unique_ptr<StageController>> stages;
   std::vector<std::vector<uint32_t>> stage_devices;  // by their entries above
-  uint32_t first_device = 0;                         // the plan's index of the first entry
+  transport::Transport* transport = nullptr;         // outlives the host's Stop
+  Waker* communication_waker = nullptr;
+  uint32_t first_device = 0;  // the plan's index of the first entry
   // All devices of the plan are here: if none of them can go on, nothing will.
   bool is_whole_plan = false;
   // Called once or more, from any thread, when the session cannot go on: a policy's illegal choice,

@@ -28,6 +28,14 @@ using planner::RegisterPlan;
 // Runs on the device's stream, as opposed to moving by itself.
 bool RunsOnStream(ActorKind kind) { return kind <= ActorKind::kFetch; }
 
+// Phases without a prediction are taken for long ones.
+uint32_t ActNs(const PhasePlan& phase) {
+  constexpr uint32_t kUnknownNs = 1'000'000;
+  constexpr double kLongestNs = 1e9;
+  if (phase.num_actors == 0 || !(phase.predicted_s > 0)) return kUnknownNs;
+  return static_cast<uint32_t>(std::min(phase.predicted_s * 1e9 / phase.num_actors, kLongestNs));
+}
+
 class Linker {
  public:
   Linker(const Plan& plan, uint32_t device, const LinkTarget& target)
@@ -58,6 +66,7 @@ class Linker {
       phase.lane = plan.lane;
       phase.kind = plan.kind;
       phase.per_microbatch = plan.per_microbatch;
+      phase.act_ns = ActNs(plan);
       phase_of_.insert(phase_of_.end(), plan.num_actors, static_cast<uint32_t>(out_.phases.size()));
       out_.phases.push_back(phase);
     }
@@ -133,6 +142,7 @@ class Linker {
     Comm& comm = out_.comms.emplace_back();
     comm.actor = index;
     comm.phase = phase_of_[index];
+    comm.kind = plan.kind;
     if (plan.kind == ActorKind::kCollective) {
       const CollectiveSpec& spec = plan_.collectives[plan.target];
       const auto member = std::find(spec.devices.begin(), spec.devices.end(), index_);

@@ -19,11 +19,11 @@
 
 #include "absl/status/statusor.h"
 
+#include "actors/device_communication.h"
 #include "actors/tile_copy.h"
 #include "base/device.h"
 #include "kernels/kernel.h"
 #include "planner/plan.h"
-#include "transport/collective.h"
 #include "transport/transport.h"
 
 namespace penstock::actors {
@@ -87,21 +87,10 @@ struct Phase {
   uint32_t first_group = 0;
   uint32_t num_groups = 0;
   uint32_t missing = 0;  // places whose count is below their need
+  uint32_t act_ns = 0;   // what one of its actors takes on average, as predicted
   planner::Lane lane = planner::Lane::kCompute;
   planner::PhaseKind kind = planner::PhaseKind::kForward;
   bool per_microbatch = true;
-};
-
-// A collective, or one end of a transfer.
-struct Comm {
-  std::unique_ptr<transport::Collective> collective;  // null for transfers
-  transport::Request request;
-  uint64_t num_bytes = 0;
-  uint32_t peer = 0;
-  uint32_t channel = 0;
-  uint32_t actor = 0;
-  uint32_t phase = 0;
-  int64_t begin_ns = 0;
 };
 
 // A feed or fetch.

@@ -62,6 +62,8 @@ absl::Status LocalEngine::Open() {
   devices_.resize(options_.num_devices);
   arenas_.resize(options_.num_devices);
   HostParts parts;
+  parts.transport = transport_.get();
+  parts.communication_waker = &communication_waker_;
   parts.threads_per_device = options_.threads_per_device;
   parts.first_device = options_.first_device;
   parts.is_whole_plan = options_.num_devices == plan_.devices.size();
@@ -75,7 +77,10 @@ absl::Status LocalEngine::Open() {
     parts.wakers.push_back(wakers_[i].get());
     ASSIGN_OR_RETURN(transport::Endpoint * endpoint,
                      transport_->OpenEndpoint(options_.first_device + i));
-    endpoint->SetWakeup([waker = wakers_[i].get()] { waker->Notify(); });
+    communications_.push_back(
+        std::make_unique<DeviceCommunication>(endpoint, wakers_[i].get(), &communication_waker_));
+    parts.communications.push_back(communications_[i].get());
+    endpoint->SetWakeup([communication = communications_[i].get()] { communication->OnArrival(); });
     parts.executors.push_back([this, i, endpoint] { return Load(i, endpoint); });
   }
   for (uint32_t stage = 0; stage < plan_.stages.size(); ++stage) {
@@ -133,6 +138,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   const bool is_checked = options_.check_results != kernels::ResultCheck::kNone;
   const auto* kernels = is_checked ? &checked_kernels_ : options_.kernels;
   parts.target = {&device, kernels, arenas_[index]->data(), endpoint};
+  parts.communication = communications_[index].get();
   parts.stage = links_[index].get();
   parts.observer = observer_;
   parts.clock = &clock_;

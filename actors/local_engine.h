@@ -89,6 +89,8 @@ class LocalEngine final : public Engine {
   std::vector<std::unique_ptr<Memory>> arenas_;
   std::vector<std::unique_ptr<StageLink>> links_;
   std::vector<std::unique_ptr<Waker>> wakers_;
+  Waker communication_waker_;
+  std::vector<std::unique_ptr<DeviceCommunication>> communications_;
   std::unique_ptr<Host> host_;  // its threads are joined by Stop, before anything goes
   // Goes first: what it was moving when a step was abandoned, it may be moving still.
   std::unique_ptr<transport::Transport> transport_;

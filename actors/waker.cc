@@ -38,6 +38,10 @@ void Waker::Sleep(int64_t timeout_ms) {
   if (event_fd_ < 0) timeout_ms = std::min<int64_t>(timeout_ms, 1);
   pollfd entry = {event_fd_, POLLIN, 0};
   poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(timeout_ms, 0, 1 << 30)));
+  EndSleep();
+}
+
+void Waker::EndSleep() {
   is_sleeping_.exchange(false, std::memory_order_acq_rel);
   Drain();
 }

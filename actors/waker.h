@@ -5,6 +5,9 @@
 //                             waker.PrepareSleep();
 //                             if (Poll()) { waker.CancelSleep(); continue; }
 //                             waker.Sleep(timeout); }
+//
+// A consumer that sleeps on other descriptors too waits for fd() instead, then calls EndSleep.
+//
 //   producer:  publish, then waker.Notify()
 //
 // Thread rule: Notify from any thread; the rest on the consumer.
@@ -35,6 +38,11 @@ class Waker {
   void CancelSleep();
   // Returns after a Notify since PrepareSleep, or after the timeout.
   void Sleep(int64_t timeout_ms);
+  // Readable after a Notify since PrepareSleep; -1 if the system has no descriptors left: sleeps
+  // have to be short then.
+  int fd() const { return event_fd_; }
+  // After a sleep on fd().
+  void EndSleep();
 
  private:
   void Signal();

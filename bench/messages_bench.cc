@@ -77,13 +77,15 @@ planner::Plan PingPongPlan(const MessagesBenchOptions& options) {
     }
     return result;
   };
-  const auto phase = [](std::string name, uint32_t first, uint32_t count) {
+  const auto phase = [&](std::string name, uint32_t first, uint32_t count) {
     planner::PhasePlan result;
     result.name = std::move(name);
     result.kind = PhaseKind::kTransfer;
     result.lane = Lane::kFloating;
     result.first_actor = first;
     result.num_actors = count;
+    // Short acts, between which the device keeps the endpoint, or a long one.
+    result.predicted_s = options.is_asleep ? 1e-3 : 1e-7;
     return result;
   };
   planner::DevicePlan& first = plan.devices[0];

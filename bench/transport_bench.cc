@@ -103,11 +103,10 @@ class Side {
     if (!MakeArena(kHugePage)) return false;
     Latency(8);
     if (has_failed_) return false;
-    endpoint_->PrepareSleep();
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    RestFor(std::chrono::milliseconds(300));
     const double cpu_begin = CpuSeconds();
     const auto begin = Clock::now();
-    std::this_thread::sleep_for(std::chrono::seconds(3));
+    RestFor(std::chrono::seconds(3));
     const double share = (CpuSeconds() - cpu_begin) / Seconds(Clock::now() - begin);
     return device_ != 0 || WriteAll(result_fd_, &share, sizeof(share));
   }
@@ -119,6 +118,15 @@ class Side {
     memory_ = *std::move(memory);
     arena_ = memory_->data();
     return transport_->RegisterMemory(arena_, num_bytes).ok();
+  }
+
+  // As a communication executor does without work.
+  void RestFor(Clock::duration duration) {
+    constexpr int kTimeoutMs = 100;
+    for (const auto end = Clock::now() + duration; Clock::now() < end;) {
+      endpoint_->PrepareSleep();
+      if (!endpoint_->Progress()) transport_->Wait(-1, kTimeoutMs);
+    }
   }
 
   static double CpuSeconds() {

@@ -5,7 +5,7 @@
 // its bytes have reached the posted Recv (or View has been released), so the sender's register is
 // its credit and a receiver that posts nothing is never flooded.
 //
-// Thread rule: an Endpoint belongs to one thread at a time (the device's executor); endpoints of
+// Thread rule: an Endpoint belongs to one thread at a time, its owner; endpoints of
 // one transport may be driven by different threads concurrently. A request belongs to its endpoint
 // until it is done; only calls of that endpoint change it, and the call that posts it may end it at
 // once. When an endpoint is not driven any more its requests may go, done or not, and the transport
@@ -102,13 +102,14 @@ class Endpoint {
   // it after this side's own requests are done, so an owner goes on until no peer needs it.
   virtual bool Progress() = 0;
 
-  // The owner is about to sleep, unless one more Progress finds something: wake-ups come without
-  // delay from here on. An owner that just sleeps is woken too, but it may take a millisecond.
+  // The owner is about to sleep, unless one more Progress finds something: whatever arrives from
+  // here on causes a wake-up.
   virtual void PrepareSleep() {}
 
-  // Called from other threads' sends, receives and releases when this endpoint has something new to
-  // progress, so that a sleeping owner wakes: at least once after anything that Progress has not
-  // seen. Set before the first message; must be thread-safe and cheap.
+  // Called when this endpoint has something new to progress, so that a sleeping owner wakes: at
+  // least once after anything that Progress has not seen. It is called by other threads' sends,
+  // receives and releases, and by Transport::Wait. Set before the first message; must be
+  // thread-safe and cheap.
   virtual void SetWakeup(std::function<void()> wakeup) = 0;
 };
 
@@ -132,6 +133,11 @@ class Transport {
   virtual absl::Status RegisterMemory(void* /*data*/, size_t /*num_bytes*/) {
     return absl::OkStatus();
   }
+  // Sleeps until `fd` is readable, or something has arrived from another process for an endpoint
+  // whose owner has prepared to sleep (its wake-up is called), or `timeout_ms` have passed. Bounds
+  // on requests are counted here, so some thread of the process waits at least every second. One
+  // thread at a time, beside the owners of the endpoints.
+  virtual void Wait(int fd, int timeout_ms);
   virtual TransportStats stats() const = 0;
 };
 

@@ -59,6 +59,9 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     parts.plan = &checked;
     parts.device_index = i;
     parts.target = {harness->devices_[i].get(), &kernels, harness->arenas_[i]->data(), endpoint};
+    harness->communications_.push_back(
+        std::make_unique<actors::DeviceCommunication>(endpoint, nullptr, nullptr));
+    parts.communication = harness->communications_[i].get();
     parts.stage = harness->links_[i].get();
     parts.observer = harness.get();
     parts.clock = &harness->clock_;

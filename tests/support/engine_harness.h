@@ -74,6 +74,7 @@ class EngineHarness : private actors::ExecutorObserver {
   std::vector<std::unique_ptr<Memory>> arenas_;
   std::vector<std::unique_ptr<actors::StageLink>> links_;
   std::vector<std::unique_ptr<actors::StageController>> stages_;
+  std::vector<std::unique_ptr<actors::DeviceCommunication>> communications_;
   std::vector<std::unique_ptr<actors::DeviceExecutor>> executors_;
   std::map<int64_t, std::shared_ptr<actors::StepBuffers>> buffers_;
   std::map<int64_t, uint32_t> done_;  // devices that have completed the step

@@ -180,6 +180,7 @@ class FaultyTransport final : public Transport {
   absl::Status RegisterMemory(void* data, size_t num_bytes) override {
     return inner_->RegisterMemory(data, num_bytes);
   }
+  void Wait(int fd, int timeout_ms) override { inner_->Wait(fd, timeout_ms); }
   TransportStats stats() const override { return inner_->stats(); }
 
  private:

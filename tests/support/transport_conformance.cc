@@ -358,13 +358,23 @@ TEST_P(TransportConformance, WakesForWhatIsNewAndOnlyThen) {
   EXPECT_EQ(wakes[0] + wakes[1], 0);
   int sent = 5, received = 0;
   Request send, recv;
+  // One of them is about to sleep, the other sends or takes what was sent.
+  const auto drive_awake = [&](uint32_t awake, uint32_t asleep) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (wakes[asleep] == 0) {
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "did not wake in time";
+      endpoint(awake).Progress();
+    }
+  };
+  endpoint(1).PrepareSleep();
   endpoint(0).Send(1, {kGeneration, 0, 0}, &sent, sizeof(int), kNoFlags, &send);
-  DriveUntil([&] { return wakes[1] > 0; });
+  drive_awake(0, 1);
   DriveToRest();
   wakes[0] = 0;
+  endpoint(0).PrepareSleep();
   endpoint(1).Recv(0, {kGeneration, 0, 0}, &received, sizeof(int), &recv);
+  drive_awake(1, 0);
   DriveUntilDone({&recv, &send});
-  EXPECT_GT(wakes[0], 0);
   DriveToRest();
   wakes[0] = wakes[1] = 0;
   DriveToRest();
@@ -388,6 +398,8 @@ TEST_P(TransportConformance, SleepersMissNothing) {
     const auto await = [&](std::vector<Request>& requests) {
       for (Request& request : requests) {
         while (!request.is_done()) {
+          if (endpoint(device).Progress()) continue;
+          endpoint(device).PrepareSleep();
           if (endpoint(device).Progress()) continue;
           if (!sleepers[device].Sleep()) {
             ++num_late;
@@ -427,6 +439,7 @@ TEST_P(TransportConformance, SleepersMissNothing) {
     ++num_finished;
     sleepers[1 - device].Wake();
     while (num_finished < 2 && num_late == 0) {
+      endpoint(device).PrepareSleep();
       if (!endpoint(device).Progress() && !sleepers[device].Sleep()) ++num_late;
     }
   };

@@ -20,9 +20,10 @@ using Clock = std::chrono::steady_clock;
 // In Request::internal_word: `internal` is an Operation here, not the inproc transport's.
 constexpr uint64_t kRemote = ~uint64_t{0};
 
-// Calls of ucp_worker_progress in one Progress, and in one turn of the progress thread.
+// Calls of ucp_worker_progress in one Progress.
 constexpr int kProgressRounds = 4;
-constexpr int kTendRounds = 64;
+// Attempts to arm a worker that has something to do.
+constexpr int kArmRounds = 64;
 
 // Messages of one peer that nobody has asked for; more is an attack or a broken plan.
 constexpr uint32_t kMaxArrived = 1 << 16;
@@ -193,7 +194,8 @@ absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device&
   param.user_data = &peer;
   ucs_status_ptr_t request = ucp_ep_flush_nbx(ep, &param);
   if (!UCS_PTR_IS_PTR(request)) peer.is_connecting = false;
-  is_armed_.store(false, std::memory_order_relaxed);
+  // Whoever drives the endpoint makes the connection.
+  if (wakeup_) wakeup_();
   return absl::OkStatus();
 }
 
@@ -272,7 +274,6 @@ void UcxEndpoint::Post(uint32_t peer, Tag tag, void* data, size_t num_bytes, boo
                        Request* request) {
   const Turn turn(this);
   if (!Begin(Kind::kReceive, peer, tag, request)) return;
-  if (!late_.empty()) MatchLate();
   Operation* receive = Acquire(Kind::kReceive, peer);
   receive->request = request;
   request->internal = receive;
@@ -343,28 +344,26 @@ void UcxEndpoint::Cancel(Request* request) {
 }
 
 bool UcxEndpoint::Progress() {
-  num_polls_.store(num_polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   bool changed = local_->Progress();
   const Turn turn(this);
-  if (!late_.empty()) MatchLate();
   for (int i = 0; i < kProgressRounds && ucp_worker_progress(worker_) != 0; ++i) {
   }
   if (has_failures_) FailPeers();
   if (has_expired_) Expire();
   if (!answered_.empty()) FlushOutcomes();
   if (!ended_.empty()) changed |= EndRequests();
-  if (has_news_) {
-    has_news_ = false;
-    if (wakeup_) wakeup_();
-  }
   return changed;
 }
 
 void UcxEndpoint::PrepareSleep() {
   local_->PrepareSleep();
   const Turn turn(this);
-  // Busy: something has come. It is for the owner's next Progress, unless it was UCX's own.
-  for (int i = 0; i < kProgressRounds && !Arm() && !has_news_; ++i) ucp_worker_progress(worker_);
+  // Busy: something has come. What it changes is found by the owner's next Progress.
+  for (int i = 0; i < kArmRounds; ++i) {
+    if (Arm()) return;
+    ucp_worker_progress(worker_);
+  }
+  if (wakeup_) wakeup_();  // not armed: the owner must not sleep
 }
 
 // Resets `request`; fails it and returns false if no message can have this tag or peer.
@@ -487,7 +486,6 @@ void UcxEndpoint::End(Operation* operation, absl::Status status) {
   operation->is_over = true;
   operation->status = std::move(status);
   ended_.PushBack(operation);
-  has_news_ = true;
 }
 
 // --- Sending -------------------------------------------------------------------------------------
@@ -681,20 +679,13 @@ ucs_status_t UcxEndpoint::OnMessage(void* self, const void* header, size_t heade
 }
 
 bool UcxEndpoint::Arrive(const Incoming& incoming) {
-  has_news_ = true;
   const MessageHeader& message = incoming.header;
   Peer& peer = *peers_[message.origin.source];
   Match& match = MatchOf(peer, message.channel);
   const auto has_tag = [&message](const Operation& operation) {
     return operation.header.sequence == message.sequence;
   };
-  bool is_late = false;
-  if (is_progress_thread_) {
-    const Operation* first = match.posted.FindFirst(has_tag);
-    is_late = first != nullptr &&
-              (first->memory == nullptr || match.arrived.FindFirst(has_tag) != nullptr);
-  }
-  Operation* receive = is_late ? nullptr : match.posted.RemoveFirst(has_tag);
+  Operation* receive = match.posted.RemoveFirst(has_tag);
   if (receive != nullptr) return Deliver(incoming, receive);
   if (peer.num_arrived == kMaxArrived) {
     NoteFailure(peer, absl::ResourceExhaustedError(
@@ -711,32 +702,7 @@ bool UcxEndpoint::Arrive(const Incoming& incoming) {
   }
   ++peer.num_arrived;
   match.arrived.PushBack(arrival);
-  if (is_late) late_.emplace_back(&peer, message.channel);
   return incoming.source == Source::kRendezvous;
-}
-
-// Gives what came while the progress thread had the worker to receives that only the owner fills.
-void UcxEndpoint::MatchLate() {
-  while (!late_.empty()) {
-    const auto [peer, channel] = late_.back();
-    late_.pop_back();
-    Match& match = MatchOf(*peer, channel);
-    OperationQueue unmatched;
-    while (!match.posted.empty()) {
-      Operation* receive = match.posted.PopFront();
-      Operation* arrival = match.arrived.RemoveFirst([receive](const Operation& operation) {
-        return operation.header.sequence == receive->header.sequence;
-      });
-      if (arrival == nullptr) {
-        unmatched.PushBack(receive);
-        continue;
-      }
-      --peer->num_arrived;
-      Deliver({arrival->header, arrival->data, arrival->source, true}, receive);
-      Recycle(arrival);
-    }
-    match.posted = unmatched;
-  }
 }
 
 std::byte* UcxEndpoint::AcquireHeld() {
@@ -960,22 +926,12 @@ void UcxEndpoint::NoteFailure(Peer& peer, const absl::Status& cause) {
   peer.failure =
       absl::UnavailableError(StrCat("device ", peer.device, " is gone: ", ToStd(cause.message())));
   has_failures_ = true;
-  // An orderly end looks like a failure too; an owner that waits for nothing need not know.
-  has_news_ |= HasRequests();
-}
-
-bool UcxEndpoint::HasRequests() const {
-  return std::any_of(blocks_.begin(), blocks_.end(), [](const auto& block) {
-    return std::any_of(block->begin(), block->end(), [](const Operation& operation) {
-      return operation.request != nullptr && !operation.is_over;
-    });
-  });
 }
 
 void UcxEndpoint::FailPeer(uint32_t device, const absl::Status& cause) {
   const Turn turn(this);
   NoteFailure(*peers_[device], cause);
-  if (has_news_ && wakeup_) wakeup_();
+  if (wakeup_) wakeup_();
 }
 
 void UcxEndpoint::FailPeers() {
@@ -1078,10 +1034,8 @@ void UcxEndpoint::Expire() {
 
 void UcxEndpoint::WaitForTurn() {
   do {
-    is_wanted_.store(true, std::memory_order_relaxed);
     std::this_thread::yield();
   } while (is_taken_.exchange(true, std::memory_order_acquire));
-  is_wanted_.store(false, std::memory_order_relaxed);
 }
 
 absl::Status UcxEndpoint::Watch(int watch_fd, uint32_t index) {
@@ -1099,8 +1053,6 @@ absl::Status UcxEndpoint::Watch(int watch_fd, uint32_t index) {
 // somebody arms it again.
 bool UcxEndpoint::Arm() {
   if (ucp_worker_arm(worker_) != UCS_OK) return false;
-  num_polls_armed_.store(num_polls_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  is_armed_.store(true, std::memory_order_relaxed);
   epoll_event event = {};
   event.events = EPOLLIN | EPOLLONESHOT;
   event.data.u32 = watch_index_;
@@ -1108,44 +1060,8 @@ bool UcxEndpoint::Arm() {
   return true;
 }
 
-bool UcxEndpoint::Tend(bool may_arm) {
-  if (is_taken_.exchange(true, std::memory_order_acquire)) return false;  // its owner is here
-  is_progress_thread_ = true;
-  bool has_moved = false;
-  for (int i = 0; i < kTendRounds && !is_wanted_.load(std::memory_order_relaxed); ++i) {
-    if (ucp_worker_progress(worker_) == 0) break;
-    has_moved = true;
-  }
-  FlushOutcomes();
-  const bool is_armed = may_arm && !is_wanted_.load(std::memory_order_relaxed) && Arm();
-  is_progress_thread_ = false;
-  if (has_news_) {
-    has_news_ = false;
-    if (wakeup_) wakeup_();
-  }
-  is_taken_.store(false, std::memory_order_release);
-  return has_moved && may_arm && !is_armed;
-}
-
-void UcxEndpoint::Event() {
-  is_armed_.store(false, std::memory_order_relaxed);
-  // An owner that polls does not have the worker armed again under it: every message would cost its
-  // sender a signal.
-  Tend(num_polls_.load(std::memory_order_relaxed) ==
-       num_polls_armed_.load(std::memory_order_relaxed));
-}
-
-bool UcxEndpoint::Tick() {
-  const uint64_t polls = num_polls_.load(std::memory_order_relaxed);
-  if (std::exchange(num_polls_seen_, polls) != polls) return false;
-  return Tend(true);
-}
-
-void UcxEndpoint::Doubt() {
-  if (num_polls_.load(std::memory_order_relaxed) !=
-      num_polls_armed_.load(std::memory_order_relaxed)) {
-    is_armed_.store(false, std::memory_order_relaxed);
-  }
+void UcxEndpoint::OnArrival() {
+  if (wakeup_) wakeup_();
 }
 
 }  // namespace penstock::transport::ucx

@@ -10,12 +10,11 @@
 // An Operation stands for one request, or for a message that nobody has asked for yet. Callbacks of
 // UCX only change operations; requests are ended by calls of the owner, from the queue `ended_`.
 //
-// Thread rule: the Endpoint's functions belong to the owner. Event, Tick and Age belong to the
-// progress thread, the functions named so to any. All that touch the worker take a Turn, which
-// waits for a few calls of UCX, or the copy of a message, at most.
-// Invariants: a message that came while the progress thread had the worker is given to a receive
-// only if the receive's memory is registered; else the owner's next Progress does it. Nothing is
-// allocated once every peer, channel page and number of operations in flight has been seen.
+// Thread rule: the Endpoint's functions belong to the owner. OnArrival and Age belong to the thread
+// that waits, the functions named so to any. All that touch the worker take a Turn, which waits for
+// a few calls of UCX, or the copy of a message, at most.
+// Invariant: nothing is allocated once every peer, channel page and number of operations in flight
+// has been seen.
 
 #ifndef PENSTOCK_TRANSPORT_UCX_UCX_ENDPOINT_H_
 #define PENSTOCK_TRANSPORT_UCX_UCX_ENDPOINT_H_
@@ -54,7 +53,7 @@ class UcxEndpoint final : public Endpoint {
                                                              Endpoint* local);
   ~UcxEndpoint() override;
 
-  // Without a progress thread. Returns false if UCX is left behind with a connection that was never
+  // Nobody waits any more. Returns false if UCX is left behind with a connection that was never
   // made; what the worker uses then stays as well.
   bool Close();
 
@@ -81,17 +80,11 @@ class UcxEndpoint final : public Endpoint {
   void AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle, uint64_t place);
   void AddStats(TransportStats* stats) const;
 
-  // The progress thread. Watch comes first: `watch_fd` is its epoll set, in which this endpoint is
-  // known by `index`.
+  // The thread that waits (arrival_watch.h). Watch comes first: `watch_fd` is its epoll set, in
+  // which this endpoint is known by `index`.
   absl::Status Watch(int watch_fd, uint32_t index);
   // The worker's descriptor became readable.
-  void Event();
-  // Time has passed: takes over a worker that its owner leaves alone. Returns whether there is more
-  // to do at once.
-  bool Tick();
-  bool is_armed() const { return is_armed_.load(std::memory_order_relaxed); }
-  // Has the worker looked at again though it is armed, if its owner has used it since.
-  void Doubt();
+  void OnArrival();
   // A second has passed.
   void Age();
 
@@ -217,7 +210,7 @@ class UcxEndpoint final : public Endpoint {
   const Region* FindRegion(const void* data, size_t num_bytes) const;
   Origin OriginFor(const Peer& peer) const { return {peer.key, generation(), device_}; }
 
-  // Owner or progress thread, with the turn.
+  // With the turn.
   void Start(Operation* send);
   void Withdraw(Operation* send, const absl::Status& reason);
   // Both return whether UCX's descriptor is in use.
@@ -234,19 +227,14 @@ class UcxEndpoint final : public Endpoint {
   void End(Operation* operation, absl::Status status);
   void EndIfOver(Operation* send);
   void NoteFailure(Peer& peer, const absl::Status& cause);
-  bool HasRequests() const;
   void ReleaseArrival(Operation* arrival);
   std::byte* AcquireHeld();
   Staging AcquireStaging(size_t num_bytes);
   void FreeView(Operation* view);
   bool Arm();
-  // The progress thread's turn: progresses until nothing moves, then arms if `may_arm`. Returns
-  // whether to come back at once.
-  bool Tend(bool may_arm);
 
   // The owner, with the turn.
   bool EndRequests();
-  void MatchLate();
   void FailPeers();
   void FailOperations(Peer& peer);
   void Expire();
@@ -279,7 +267,6 @@ class UcxEndpoint final : public Endpoint {
   Endpoint* const local_;
 
   std::atomic<bool> is_taken_{false};
-  std::atomic<bool> is_wanted_{false};  // by others than the progress thread
 
   // With the turn.
   ucp_worker_h worker_ = nullptr;
@@ -293,24 +280,16 @@ class UcxEndpoint final : public Endpoint {
   std::vector<std::unique_ptr<std::byte[]>> held_;  // buffers of kMaxEagerBytes
   std::vector<std::byte*> free_held_;
   std::vector<Staging> free_staging_;
-  std::vector<Peer*> answered_;                   // with pending outcomes
-  std::vector<std::pair<Peer*, uint32_t>> late_;  // channels with messages that the owner matches
+  std::vector<Peer*> answered_;  // with pending outcomes
   std::vector<Region> memory_;
   std::function<void()> wakeup_;
-  bool is_progress_thread_ = false;  // it has the turn
-  bool has_news_ = false;            // for the owner
-  bool has_failures_ = false;        // a peer's failure to deal with
-  bool has_expired_ = false;         // an operation's bound has passed
+  bool has_failures_ = false;  // a peer's failure to deal with
+  bool has_expired_ = false;   // an operation's bound has passed
   bool is_closing_ = false;
 
-  // Between owner and progress thread.
   int event_fd_ = -1;
   int watch_fd_ = -1;
   uint32_t watch_index_ = 0;
-  std::atomic<uint64_t> num_polls_{0};
-  std::atomic<uint64_t> num_polls_armed_{0};  // when the worker was armed
-  std::atomic<bool> is_armed_{false};
-  uint64_t num_polls_seen_ = 0;  // the progress thread's
 
   std::atomic<uint64_t> messages_{0};
   std::atomic<uint64_t> bytes_{0};

@@ -11,7 +11,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "transport/ucx/progress_thread.h"
+#include "transport/ucx/arrival_watch.h"
 #include "transport/ucx/shared_memory.h"
 #include "transport/ucx/ucx_endpoint.h"
 #include "transport/ucx/wire.h"
@@ -19,9 +19,9 @@
 namespace penstock::transport {
 namespace {
 
+using ucx::ArrivalWatch;
 using ucx::FromUcs;
 using ucx::ProcessAddress;
-using ucx::ProgressThread;
 using ucx::UcxEndpoint;
 
 // Whether UCX_TLS lets UCX use shared memory; a setting for what it does not use makes it complain.
@@ -54,7 +54,7 @@ class UcxTransportImpl final : public UcxTransport {
       : options_(options), local_(CreateInprocTransport(options.transport)) {}
 
   ~UcxTransportImpl() override {
-    thread_.reset();
+    watch_.reset();
     bool are_closed = true;
     for (const auto& endpoint : endpoints_) are_closed &= endpoint->Close();
     endpoints_.clear();
@@ -82,7 +82,7 @@ class UcxTransportImpl final : public UcxTransport {
       endpoints.push_back(endpoint.get());
       endpoints_.push_back(std::move(endpoint));
     }
-    ASSIGN_OR_RETURN(thread_, ProgressThread::Start(std::move(endpoints)));
+    ASSIGN_OR_RETURN(watch_, ArrivalWatch::Create(std::move(endpoints)));
     return absl::OkStatus();
   }
 
@@ -123,6 +123,8 @@ class UcxTransportImpl final : public UcxTransport {
     for (const auto& endpoint : endpoints_) endpoint->AddStats(&stats);
     return stats;
   }
+
+  void Wait(int fd, int timeout_ms) override { watch_->Wait(fd, timeout_ms); }
 
   std::string LocalAddress() const override {
     ProcessAddress address;
@@ -211,7 +213,7 @@ class UcxTransportImpl final : public UcxTransport {
   std::unique_ptr<ucx::SharedMemory> shared_;  // null: this process shares nothing
   ucp_context_h context_ = nullptr;
   std::vector<std::unique_ptr<UcxEndpoint>> endpoints_;
-  std::unique_ptr<ProgressThread> thread_;
+  std::unique_ptr<ArrivalWatch> watch_;
 
   std::mutex mutex_;
   std::vector<ucp_mem_h> memory_;                              // guarded by mutex_

@@ -3,11 +3,9 @@
 // endpoints.
 //
 // A process makes its transport, hands LocalAddress to the others over the control plane, and gives
-// theirs to Connect. Every local device has a UCX worker of its own, so executors share nothing.
-// A worker has one owner at a time: the executor inside a call of its Endpoint, else the progress
-// thread, which takes over a worker that its executor has left alone for about a millisecond, and
-// sleeps until something arrives. The progress thread never ends a Request; it fills receives in
-// registered memory and moves along what the owner has started.
+// theirs to Connect. Every local device has a UCX worker of its own, so endpoints share nothing.
+// The transport has no thread: endpoints move when their owners call, and one thread of the process
+// sits in Wait while they do not, which also counts the bounds below.
 //
 // Registered memory that begins with a huge page, as the arenas of CPU devices do, is moved into
 // shared memory (shared_memory.h): peers of the same host read long messages where they lie, and

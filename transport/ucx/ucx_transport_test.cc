@@ -34,6 +34,7 @@
 #include "base/strings.h"
 #include "tests/support/collective_reference.h"
 #include "tests/support/transport_conformance.h"
+#include "tests/support/wait_thread.h"
 #include "transport/collective.h"
 #include "transport/transport.h"
 #include "transport/ucx/wire.h"
@@ -66,13 +67,33 @@ class TransportsGuard {
   ~TransportsGuard() { unsetenv("UCX_TLS"); }
 };
 
-std::unique_ptr<UcxTransport> MakeTransport(const UcxOptions& options) {
+// A transport and a thread that waits for its arrivals.
+class WaitedTransport {
+ public:
+  WaitedTransport() = default;
+  explicit WaitedTransport(std::unique_ptr<UcxTransport> transport)
+      : transport_(std::move(transport)), waiter_(std::make_unique<WaitThread>(*transport_)) {}
+
+  bool has_value() const { return transport_ != nullptr; }
+  UcxTransport* operator->() const { return transport_.get(); }
+  UcxTransport& operator*() const { return *transport_; }
+  void reset() {
+    waiter_.reset();
+    transport_.reset();
+  }
+
+ private:
+  std::unique_ptr<UcxTransport> transport_;
+  std::unique_ptr<WaitThread> waiter_;
+};
+
+WaitedTransport MakeTransport(const UcxOptions& options) {
   auto transport = CreateUcxTransport(options);
   if (!transport.ok()) {
     ADD_FAILURE() << transport.status();
     std::abort();
   }
-  return *std::move(transport);
+  return WaitedTransport(*std::move(transport));
 }
 
 // A transport for every `devices_per_process` devices, joined as those of separate processes are.
@@ -113,7 +134,7 @@ class UcxFabric final : public TestFabric {
   }
 
  private:
-  std::vector<std::unique_ptr<UcxTransport>> transports_;
+  std::vector<WaitedTransport> transports_;
   std::vector<Endpoint*> endpoints_;
 };
 
@@ -303,7 +324,7 @@ class PeerDeathTest : public ::testing::TestWithParam<std::string> {
   }
 
   void TearDown() override {
-    if (transport_ != nullptr && !HasFatalFailure()) ExpectEcho();
+    if (transport_.has_value() && !HasFatalFailure()) ExpectEcho();
     if (victim_ != nullptr) victim_->Kill();
     victim_.reset();
     bystander_.reset();
@@ -344,7 +365,7 @@ class PeerDeathTest : public ::testing::TestWithParam<std::string> {
     ExpectGone(recv);
   }
 
-  std::unique_ptr<UcxTransport> transport_;
+  WaitedTransport transport_;
   Endpoint* endpoint_ = nullptr;
   std::unique_ptr<PeerProcess> victim_, bystander_;
   uint64_t value_ = 5;
@@ -523,44 +544,29 @@ TEST(UcxTransportTest, FailedPeersAreNamedWithTheirCause) {
   EXPECT_EQ(other.state, Request::State::kPending);
 }
 
-// Its owner computes: the progress thread fills a register, and only the owner ends the request.
-TEST(UcxTransportTest, RegisteredMemoryIsFilledWhileTheOwnerIsAway) {
-  UcxFabric fabric({.num_devices = 2, .generation = kGeneration, .num_channels = 1}, 1);
-  std::vector<uint8_t> sent(5 << 20, 3), received(sent.size() + 64);
-  ASSERT_EQ(fabric.transport(1).RegisterMemory(received.data(), received.size()), absl::OkStatus());
-  std::atomic<int> wakes = 0;
-  fabric.endpoint(1).SetWakeup([&wakes] { ++wakes; });
-  Request send, recv;
-  fabric.endpoint(1).Recv(0, {kGeneration, 0, 0}, &received[64], sent.size(), &recv);
-  fabric.endpoint(0).Send(1, {kGeneration, 0, 0}, sent.data(), sent.size(), kNoFlags, &send);
-  ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] { return send.is_done(); }));
-  EXPECT_EQ(send.status, absl::OkStatus());
-  EXPECT_GT(wakes, 0);
-  EXPECT_EQ(recv.state, Request::State::kPending);
-  EXPECT_TRUE(fabric.endpoint(1).Progress());
-  EXPECT_EQ(recv.state, Request::State::kDone);
-  EXPECT_TRUE(std::equal(sent.begin(), sent.end(), received.begin() + 64));
-}
-
 // Both sides say that they are about to sleep, as executors do.
 TEST(UcxTransportTest, PreparedSleepersAreWoken) {
+  std::array<actors::Waker, 2> wakers;
   UcxFabric fabric({.num_devices = 2, .generation = kGeneration, .num_channels = 1}, 1);
+  for (uint32_t device : {0, 1}) {
+    fabric.endpoint(device).SetWakeup([&waker = wakers[device]] { waker.Notify(); });
+  }
   constexpr uint64_t kRounds = 200;
   std::atomic<int> num_late = 0;
   const auto run = [&](uint32_t device) {
     Endpoint& mine = fabric.endpoint(device);
-    int fds[2];
-    ASSERT_EQ(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
-    mine.SetWakeup([fd = fds[1]] { EXPECT_EQ(write(fd, "w", 1), 1); });
+    actors::Waker& waker = wakers[device];
     const auto await = [&](const Request& request) {
       while (!request.is_done() && num_late == 0) {
         if (mine.Progress()) continue;
+        waker.PrepareSleep();
         mine.PrepareSleep();
-        if (mine.Progress() || request.is_done()) continue;
-        if (!Await(fds[0], POLLIN)) ++num_late;
-        char drained[64];
-        while (read(fds[0], drained, sizeof(drained)) > 0) {
+        if (mine.Progress() || request.is_done()) {
+          waker.CancelSleep();
+          continue;
         }
+        if (!Await(waker.fd(), POLLIN)) ++num_late;
+        waker.EndSleep();
       }
     };
     for (uint64_t i = 0; i < kRounds && num_late == 0; ++i) {
@@ -577,9 +583,6 @@ TEST(UcxTransportTest, PreparedSleepersAreWoken) {
         EXPECT_EQ(value, i);
       }
     }
-    mine.SetWakeup(nullptr);
-    close(fds[0]);
-    close(fds[1]);
   };
   std::thread other(run, 1);
   run(0);

@@ -1,0 +1,43 @@
+// Sleeps until a worker of this process has something to progress; see Transport::Wait.
+//
+// Thread rule: Wait on one thread at a time; the endpoints arm themselves from their owners'
+// threads.
+// Invariant: a worker that is armed causes one event, and none until it is armed again.
+
+#ifndef PENSTOCK_TRANSPORT_UCX_ARRIVAL_WATCH_H_
+#define PENSTOCK_TRANSPORT_UCX_ARRIVAL_WATCH_H_
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "transport/ucx/ucx_endpoint.h"
+
+namespace penstock::transport::ucx {
+
+class ArrivalWatch {
+ public:
+  // The endpoints outlive the result.
+  static absl::StatusOr<std::unique_ptr<ArrivalWatch>> Create(std::vector<UcxEndpoint*> endpoints);
+  ~ArrivalWatch();
+  ArrivalWatch(const ArrivalWatch&) = delete;
+  ArrivalWatch& operator=(const ArrivalWatch&) = delete;
+
+  // Transport::Wait.
+  void Wait(int fd, int timeout_ms);
+
+ private:
+  explicit ArrivalWatch(std::vector<UcxEndpoint*> endpoints) : endpoints_(std::move(endpoints)) {}
+  absl::Status Open();
+
+  const std::vector<UcxEndpoint*> endpoints_;
+  int watch_fd_ = -1;  // epoll
+  int other_fd_ = -1;  // of the last Wait
+  std::chrono::steady_clock::time_point next_second_;
+};
+
+}  // namespace penstock::transport::ucx
+
+#endif  // PENSTOCK_TRANSPORT_UCX_ARRIVAL_WATCH_H_
