@@ -30,6 +30,7 @@
 #include "cli/processes.h"
 #include "cli/run_report.h"
 #include "cli/trainer.h"
+#include "fmt/format.h"
 
 #include "actors/cluster/cluster.h"
 #include "actors/cluster/socket_address.h"
@@ -52,8 +53,8 @@ constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 constexpr double kSnapshotSeconds = 300;
 // Of the machine's memory, the part that a snapshot may take.
 constexpr uint64_t kSnapshotMemoryShare = 8;
-// Steps that took longer are not run again.
-constexpr double kMostReplayedSeconds = 600;
+// The user is told how long it takes to run longer steps again.
+constexpr double kLongReplaySeconds = 120;
 
 struct Options {
   std::string file;
@@ -466,12 +467,13 @@ class JobRun {
       replayed_s += summary_.step_times_s[static_cast<size_t>(step)];
     }
     const std::string going_on = "; train.on_nonfinite = \"continue\" goes on";
-    if (replayed_s > kMostReplayedSeconds) {
-      return absl::AbortedError(StrCat(loss, "; steps ", snapshot.step + 1, " to ", num_steps,
-                                       " took too long to be run again to find where", going_on));
-    }
     environment_.err << loss << "; running steps " << snapshot.step + 1 << " to " << num_steps
-                     << " again to find the first result that is not finite" << std::endl;
+                     << " again to find the first result that is not finite";
+    if (replayed_s > kLongReplaySeconds) {
+      environment_.err << fmt::format(" (about {:.0f} minutes; Ctrl-C ends the search)",
+                                      replayed_s / 60);
+    }
+    environment_.err << std::endl;
     const absl::Status found =
         FindNonFinite(plan_, session_options_, feeds_, snapshot, num_steps - 1,
                       [this](actors::Session* running) { AbortByStopping(running); });
