@@ -19,106 +19,25 @@ import subprocess
 import sys
 import tempfile
 
+from gpt_job import (BETA1, BETA2, CLIP_NORM, EPSILON, LAYER_NORM_EPSILON, LEARNING_RATE,
+                     TOLERANCE, WEIGHT_DECAY, decays, job_text, load)
+
 HEAD = 32  # features of an attention head
-LEARNING_RATE = 3e-4
-BETA1, BETA2, EPSILON = 0.9, 0.95, 1e-8
-WEIGHT_DECAY, CLIP_NORM = 0.1, 1.0
-LAYER_NORM_EPSILON = 1e-5
-TOLERANCE = 1e-4
 SKIPPED_STEPS = 4  # not timed
-
-
-def load(folder, config):
-    """The parameters by name, and (tokens, labels) of every step."""
-    import numpy as np
-
-    weights = {}
-    for path in sorted(folder.glob("*.npy")):
-        if path.name.startswith("step_"):
-            continue
-        name = path.name[: -len(".npy")]
-        if name.startswith(("h", "wte", "wpe", "ln_f")) and is_parameter(name):
-            weights[name] = np.load(path)
-    steps = [
-        tuple(np.load(folder / f"step_{i + 1}.{name}.npy") for name in ("tokens", "labels"))
-        for i in range(config.steps)
-    ]
-    return weights, steps
-
-
-def is_parameter(name):
-    last = name.rsplit(".", 1)[-1]
-    return last in {
-        "wte", "wpe", "qkv_w", "qkv_b", "proj_w", "proj_b", "w1", "b1", "w2", "b2", "scale", "bias",
-    }
-
-
-def decays(name):
-    """Weight decay goes to matrices, not to biases and norms."""
-    return name.rsplit(".", 1)[-1] in {"wte", "wpe", "qkv_w", "proj_w", "w1", "w2"}
+MODEL_KEYS = ("layers", "width", "heads", "context", "batch")
 
 
 def run_torch(folder, config):
-    import time
-
     import torch
-    import torch.nn.functional as F
+
+    from torch_gpt import Gpt, Trainer
 
     torch.set_num_threads(config.threads)
     torch.set_num_interop_threads(1)
-    arrays, steps = load(folder, config)
-    weights = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
-
-    def norm(x, name):
-        return F.layer_norm(
-            x, x.shape[-1:], weights[name + ".scale"], weights[name + ".bias"], LAYER_NORM_EPSILON
-        )
-
-    def forward(tokens, labels):
-        batch, length = tokens.shape
-        width = config.width
-        x = F.embedding(tokens, weights["wte"]) + weights["wpe"]
-        for layer in range(config.layers):
-            at = f"h{layer}."
-            y = norm(x, at + "ln1")
-            qkv = F.linear(
-                y,
-                weights[at + "attn.qkv_w"].reshape(width, -1).t(),
-                weights[at + "attn.qkv_b"].reshape(-1),
-            )
-            q, k, v = qkv.view(batch, length, 3, config.heads, -1).permute(2, 0, 3, 1, 4)
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            mixed = mixed.transpose(1, 2).reshape(batch, length, width)
-            x = x + F.linear(
-                mixed, weights[at + "attn.proj_w"].reshape(width, width).t(), weights[at + "attn.proj_b"]
-            )
-            y = norm(x, at + "ln2")
-            y = F.gelu(
-                F.linear(y, weights[at + "mlp.w1"].t(), weights[at + "mlp.b1"]), approximate="tanh"
-            )
-            x = x + F.linear(y, weights[at + "mlp.w2"].t(), weights[at + "mlp.b2"])
-        logits = F.linear(norm(x, "ln_f"), weights["wte"])
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
-
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [w for n, w in weights.items() if decays(n)], "weight_decay": WEIGHT_DECAY},
-            {"params": [w for n, w in weights.items() if not decays(n)], "weight_decay": 0.0},
-        ],
-        lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON, fused=True,
-    )
-    parameters = list(weights.values())
-    step_of = torch.compile(forward) if config.compile else forward
-    losses, times = [], []
-    for tokens, labels in steps:
-        begin = time.perf_counter()
-        loss = step_of(torch.from_numpy(tokens).long(), torch.from_numpy(labels).long())
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
-        optimizer.step()
-        losses.append(loss.item())
-        times.append(time.perf_counter() - begin)
+    weights, steps = load(folder, config.steps)
+    model = Gpt(weights, config.layers, config.heads)
+    trainer = Trainer(torch.compile(model) if config.compile else model, model)
+    losses, times = zip(*(trainer.step(tokens, labels) for tokens, labels in steps))
     return losses, times, torch.__version__
 
 
@@ -131,7 +50,7 @@ def run_jax(folder, config):
     import jax
     import jax.numpy as jnp
 
-    arrays, steps = load(folder, config)
+    arrays, steps = load(folder, config.steps)
     weights = {name: jnp.asarray(array) for name, array in arrays.items()}
 
     def norm(x, scale, bias):
@@ -203,30 +122,6 @@ def run_penstock(folder, config):
 RUNNERS = {"penstock": run_penstock, "torch": run_torch, "jax": run_jax}
 
 
-def job_text(config):
-    return f"""[model]
-name = "gpt"
-layers = {config.layers}
-width = {config.width}
-heads = {config.heads}
-context = {config.context}
-dropout = 0.0
-[train]
-batch = {config.batch}
-learning_rate = {LEARNING_RATE}
-beta1 = {BETA1}
-beta2 = {BETA2}
-epsilon = {EPSILON}
-weight_decay = {WEIGHT_DECAY}
-clip_norm = {CLIP_NORM}
-validation_sequences = 0
-[sample]
-bytes = 0
-[parallel]
-strategy = "dp=1"
-"""
-
-
 def measure(name, folder, options):
     """(losses, step times, version) of one framework in a process of its own."""
     command = [sys.executable, __file__, "--only", name, "--folder", str(folder)]
@@ -246,7 +141,7 @@ def compare(width, arguments):
     }
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "job.toml").write_text(job_text(argparse.Namespace(**options)))
+        (folder / "job.toml").write_text(job_text(**{key: options[key] for key in MODEL_KEYS}))
         losses, times, versions = {}, {}, {}
         peers = arguments.peers.split(",")
         measure("penstock", folder, {**options, "dump": 1})

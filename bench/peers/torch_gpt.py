@@ -1,0 +1,85 @@
+"""The GPT of Penstock in PyTorch, and its training step: AdamW, fused, with clipping."""
+
+import time
+
+import torch
+import torch.nn.functional as F
+
+from gpt_job import (BETA1, BETA2, CLIP_NORM, EPSILON, LAYER_NORM_EPSILON, LEARNING_RATE,
+                     WEIGHT_DECAY, decays)
+
+
+class Gpt(torch.nn.Module):
+    """Parameters start as the arrays in `weights`, by their names in Penstock."""
+
+    def __init__(self, weights, layers, heads):
+        super().__init__()
+        self.layers = layers
+        self.heads = heads
+        for name, array in weights.items():
+            self.register_parameter(self.key(name), torch.nn.Parameter(torch.tensor(array)))
+
+    @staticmethod
+    def key(name):
+        return name.replace(".", "__")  # PyTorch forbids dots
+
+    def weight(self, name):
+        return getattr(self, self.key(name))
+
+    def norm(self, x, name):
+        scale, bias = self.weight(name + ".scale"), self.weight(name + ".bias")
+        return F.layer_norm(x, x.shape[-1:], scale, bias, LAYER_NORM_EPSILON)
+
+    def forward(self, tokens, labels):
+        """The mean loss over the batch."""
+        batch, length = tokens.shape
+        x = F.embedding(tokens, self.weight("wte")) + self.weight("wpe")
+        width = x.shape[-1]
+        for layer in range(self.layers):
+            at = f"h{layer}."
+            y = self.norm(x, at + "ln1")
+            qkv = F.linear(
+                y,
+                self.weight(at + "attn.qkv_w").reshape(width, -1).t(),
+                self.weight(at + "attn.qkv_b").reshape(-1),
+            )
+            q, k, v = qkv.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            mixed = mixed.transpose(1, 2).reshape(batch, length, width)
+            x = x + F.linear(
+                mixed,
+                self.weight(at + "attn.proj_w").reshape(width, width).t(),
+                self.weight(at + "attn.proj_b"),
+            )
+            y = self.norm(x, at + "ln2")
+            y = F.linear(y, self.weight(at + "mlp.w1").t(), self.weight(at + "mlp.b1"))
+            y = F.gelu(y, approximate="tanh")
+            x = x + F.linear(y, self.weight(at + "mlp.w2").t(), self.weight(at + "mlp.b2"))
+        logits = F.linear(self.norm(x, "ln_f"), self.weight("wte"))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
+
+
+class Trainer:
+    """Trains `model`; `forward` is the model itself or a wrapper of it, such as DDP."""
+
+    def __init__(self, forward, model):
+        self.forward = forward
+        self.parameters = list(model.parameters())
+        decayed, others = [], []
+        for key, parameter in model.named_parameters():
+            (decayed if decays(key.replace("__", ".")) else others).append(parameter)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": WEIGHT_DECAY},
+             {"params": others, "weight_decay": 0.0}],
+            lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON, fused=True,
+        )
+
+    def step(self, tokens, labels):
+        """Trains on arrays of integers; returns the loss before the update, and the seconds."""
+        begin = time.perf_counter()
+        loss = self.forward(torch.from_numpy(tokens).long(), torch.from_numpy(labels).long())
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters, CLIP_NORM)
+        self.optimizer.step()
+        return loss.item(), time.perf_counter() - begin
