@@ -175,6 +175,7 @@ class Lowering {
   std::vector<Bucket> buckets_;
   std::map<NodeId, int> bucket_of_;
   std::map<std::pair<int, uint32_t>, uint32_t> bucket_collectives_;  // bucket, plan device
+  size_t num_bucket_collectives_ = 0;                                // the first of the plan
   std::vector<Assignment> assignments_;
   std::map<ValueId, int> state_index_;
   std::vector<std::set<PhaseKey>> keys_;  // a stage each
@@ -381,7 +382,6 @@ absl::Status Lowering::FormBuckets() {
       }
       const int n = static_cast<int>(spec.devices.size());
       for (int r = 0; r < n; ++r) spec.counts[r] = PartOf(elements, r, n).size();
-      spec.channel = plan_.num_channels++;
       for (uint32_t& device : spec.devices) {
         device += bucket.stage * devices_per_stage_;
         bucket_collectives_[{static_cast<int>(b), device}] =
@@ -392,6 +392,7 @@ absl::Status Lowering::FormBuckets() {
       plan_.collective_per_microbatch.push_back(mesh_.num_microbatches() == 1);
     }
   }
+  num_bucket_collectives_ = plan_.collectives.size();
   return absl::OkStatus();
 }
 
@@ -422,6 +423,12 @@ absl::Status Lowering::NumberCollectives() {
       plan_.collective_per_microbatch.push_back(phases_[id].key.per_microbatch);
     }
     communications_.emplace(id, std::move(communication));
+  }
+  // Lower channels go first on a link (transport.h): transfers between stages, then what phases
+  // wait for, then sums of gradients. Of these the last ones are of the first layers, which the
+  // next forward pass needs first.
+  for (size_t i = num_bucket_collectives_; i-- > 0;) {
+    plan_.collectives[i].channel = plan_.num_channels++;
   }
   return absl::OkStatus();
 }

@@ -28,6 +28,11 @@ constexpr int kArmRounds = 64;
 // Messages of one peer that nobody has asked for; more is an attack or a broken plan.
 constexpr uint32_t kMaxArrived = 1 << 16;
 
+// Bytes on their way from one peer: enough to keep a link of 10 Gbit/s busy while a message is
+// asked for; and, as messages may be longer, how many there may be at least.
+constexpr uint64_t kMaxTransferBytes = 1 << 20;
+constexpr uint32_t kMinTransfers = 2;
+
 // How long closing waits: for the last answers to leave, a peer that is gone already keeps them
 // from it; or for UCX to let go of registers.
 constexpr std::chrono::milliseconds kFlushPatience{200};
@@ -133,6 +138,7 @@ bool UcxEndpoint::Close() {
   bool has_unknown_peers = false;
   for (const std::unique_ptr<Peer>& peer : peers_) {
     if (peer == nullptr) continue;
+    DropWaiting(*peer);
     for (const std::unique_ptr<Page>& page : peer->pages) {
       if (page == nullptr) continue;
       for (Match& match : *page) {
@@ -664,11 +670,11 @@ ucs_status_t UcxEndpoint::OnMessage(void* self, const void* header, size_t heade
   Peer* peer = endpoint.Admit(message.origin);
   if (peer == nullptr) return UCS_OK;
   if (message.channel >= endpoint.options_.transport.num_channels || message.num_bytes != length ||
-      message.serial < peer->expected_serial || (!is_rendezvous && length > kMaxEagerBytes)) {
+      !peer->received.MayAccept(message.serial) || (!is_rendezvous && length > kMaxEagerBytes)) {
     Count(&endpoint.dropped_, 1);
     return UCS_OK;
   }
-  peer->expected_serial = message.serial + 1;
+  peer->received.Accept(message.serial);
   if (is_rendezvous && message.place != kNoPlace && peer->memory != nullptr) {
     if (const std::byte* bytes = peer->memory->Find(message.place, message.num_bytes)) {
       incoming.source = Source::kShared;
@@ -778,21 +784,50 @@ bool UcxEndpoint::Deliver(const Incoming& incoming, Operation* receive) {
     receive->staging = AcquireStaging(expected_bytes);
     receive->data = receive->staging.bytes.get();
   }
-  receive->is_transferring = true;
-  ucp_request_param_t param = {};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  param.cb.recv_am = &OnReceived;
-  param.user_data = receive;
-  if (receive->memory != nullptr) {
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-    param.memh = receive->memory;
-  }
-  ucs_status_ptr_t request =
-      ucp_am_recv_data_nbx(worker_, incoming.data, receive->data, expected_bytes, &param);
-  if (!UCS_PTR_IS_PTR(request)) {
-    OnReceived(nullptr, UCS_PTR_STATUS(request), expected_bytes, receive);
-  }
+  receive->descriptor = incoming.data;
+  peer.waiting.PushBack(receive);
+  StartTransfers(peer);
   return true;
+}
+
+// What is on its way from `peer` is bounded, so that what comes later and is more urgent is not
+// behind all of it.
+void UcxEndpoint::StartTransfers(Peer& peer) {
+  if (peer.is_starting || is_closing_) return;
+  peer.is_starting = true;
+  while (!peer.waiting.empty() && !peer.is_failed &&
+         (peer.num_transfers < kMinTransfers || peer.transfer_bytes < kMaxTransferBytes)) {
+    Operation* receive = peer.waiting.front();
+    for (Operation* other = receive->next; other != nullptr; other = other->next) {
+      if (other->header.channel < receive->header.channel) receive = other;
+    }
+    peer.waiting.RemoveFirst([receive](const Operation& other) { return &other == receive; });
+    ++peer.num_transfers;
+    peer.transfer_bytes += receive->header.num_bytes;
+    receive->is_transferring = true;
+    ucp_request_param_t param = {};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    param.cb.recv_am = &OnReceived;
+    param.user_data = receive;
+    if (receive->memory != nullptr) {
+      param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+      param.memh = receive->memory;
+    }
+    const size_t num_bytes = receive->header.num_bytes;
+    ucs_status_ptr_t request = ucp_am_recv_data_nbx(
+        worker_, std::exchange(receive->descriptor, nullptr), receive->data, num_bytes, &param);
+    if (!UCS_PTR_IS_PTR(request)) {
+      OnReceived(nullptr, UCS_PTR_STATUS(request), num_bytes, receive);
+    }
+  }
+  peer.is_starting = false;
+}
+
+// Of a peer that is gone, or of an endpoint that closes.
+void UcxEndpoint::DropWaiting(Peer& peer) {
+  while (!peer.waiting.empty()) {
+    ucp_am_data_release(worker_, std::exchange(peer.waiting.PopFront()->descriptor, nullptr));
+  }
 }
 
 void UcxEndpoint::OnReceived(void* request, ucs_status_t status, size_t length, void* operation) {
@@ -800,7 +835,11 @@ void UcxEndpoint::OnReceived(void* request, ucs_status_t status, size_t length, 
   auto* receive = static_cast<Operation*>(operation);
   UcxEndpoint& self = *receive->endpoint;
   Peer& peer = *self.peers_[receive->peer];
-  receive->is_transferring = false;
+  if (std::exchange(receive->is_transferring, false)) {
+    --peer.num_transfers;
+    peer.transfer_bytes -= receive->header.num_bytes;
+    self.StartTransfers(peer);
+  }
   if (receive->is_over) {
     if (receive->request == nullptr) self.Recycle(receive);
     return;
@@ -954,6 +993,7 @@ void UcxEndpoint::FailOperations(Peer& peer) {
       while (!match.arrived.empty()) ReleaseArrival(match.arrived.PopFront());
     }
   }
+  DropWaiting(peer);
   for (const auto& block : blocks_) {
     for (Operation& operation : *block) {
       if (operation.peer == peer.device && operation.request != nullptr && !operation.is_over &&

@@ -10,6 +10,10 @@
 // An Operation stands for one request, or for a message that nobody has asked for yet. Callbacks of
 // UCX only change operations; requests are ended by calls of the owner, from the queue `ended_`.
 //
+// The receiver starts the transfer of a long message, and only a few bytes from each peer at a
+// time: those of the lowest channel first. So the order of channels is an order of priority on each
+// link, and a transfer never waits for one that waits for something else.
+//
 // Thread rule: the Endpoint's functions belong to the owner. OnArrival and Age belong to the thread
 // that waits, the functions named so to any. All that touch the worker take a Turn, which waits for
 // a few calls of UCX, or the copy of a message, at most.
@@ -36,6 +40,7 @@
 
 #include "transport/intrusive_queue.h"
 #include "transport/transport.h"
+#include "transport/ucx/replay_window.h"
 #include "transport/ucx/shared_memory.h"
 #include "transport/ucx/ucx_transport.h"
 #include "transport/ucx/wire.h"
@@ -119,6 +124,7 @@ class UcxEndpoint final : public Endpoint {
     uint32_t peer = 0;
     OperationId id;
     void* data = nullptr;
+    void* descriptor = nullptr;  // of a receive that waits for its rendezvous: UCX's
     MessageHeader header;  // of a send and an arrival; of a receive tag and size, then the sender's
     ucp_mem_h memory = nullptr;  // registered, where `data` lies
     Outcome outcome;             // of a send
@@ -148,17 +154,21 @@ class UcxEndpoint final : public Endpoint {
     ucp_ep_h ep = nullptr;
     PeerMemory* memory = nullptr;
     uint64_t key = 0;
-    uint64_t next_serial = 0;      // of the next message to it
-    uint64_t expected_serial = 0;  // of the next message from it, or more
-    bool is_connecting = false;    // UCX has not said yet that it is connected, or that it failed
-    bool is_greeted = false;       // something was sent, so that UCX watches over it
-    bool is_failed = false;        // found to be, why says `failure`
-    bool is_closed = false;        // the failure has been dealt with
+    uint64_t next_serial = 0;    // of the next message to it
+    ReplayWindow received;       // of the messages from it
+    bool is_connecting = false;  // UCX has not said yet that it is connected, or that it failed
+    bool is_greeted = false;     // something was sent, so that UCX watches over it
+    bool is_failed = false;      // found to be, why says `failure`
+    bool is_closed = false;      // the failure has been dealt with
     absl::Status failure;
     uint32_t seconds_since_failure = 0;
     bool is_probed = false;  // and nothing has come from it since
     uint32_t seconds_since_probe = 0;
     uint32_t num_arrived = 0;           // messages that wait for a receive
+    OperationQueue waiting;             // receives whose rendezvous has not started
+    uint32_t num_transfers = 0;         // receives whose rendezvous has
+    uint64_t transfer_bytes = 0;        // of those
+    bool is_starting = false;           // StartTransfers runs
     ControlMessage* pending = nullptr;  // outcomes that were not sent yet
     int num_pending = 0;
     std::vector<std::unique_ptr<Page>> pages;
@@ -216,6 +226,8 @@ class UcxEndpoint final : public Endpoint {
   // Both return whether UCX's descriptor is in use.
   bool Arrive(const Incoming& incoming);
   bool Deliver(const Incoming& incoming, Operation* receive);
+  void StartTransfers(Peer& peer);
+  void DropWaiting(Peer& peer);
   void Refuse(const Incoming& incoming);
   void Answer(Peer& peer, OperationId operation, Outcome::Kind kind, uint64_t expected_bytes);
   void FlushOutcomes();

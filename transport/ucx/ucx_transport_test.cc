@@ -590,6 +590,40 @@ TEST(UcxTransportTest, PreparedSleepersAreWoken) {
   EXPECT_EQ(num_late, 0) << "a thread was not woken";
 }
 
+// Twenty long messages of channel 1 are asked for before one of channel 0 is even sent, which then
+// overtakes most of them.
+TEST(UcxTransportTest, LowerChannelsGoFirst) {
+  const TransportsGuard guard("tcp");
+  UcxFabric fabric({.num_devices = 2, .generation = kGeneration, .num_channels = 2}, 1);
+  constexpr size_t kBytes = 1 << 20;
+  constexpr uint64_t kLate = 20;
+  const std::vector<uint8_t> sent(kBytes, 7);
+  std::vector<std::vector<uint8_t>> received(kLate + 1, std::vector<uint8_t>(kBytes));
+  std::array<Request, kLate + 1> sends, recvs;
+  Endpoint& to = fabric.endpoint(1);
+  for (uint64_t i = 0; i < kLate; ++i) {
+    to.Recv(0, {kGeneration, 1, i}, received[i].data(), kBytes, &recvs[i]);
+  }
+  to.Recv(0, {kGeneration, 0, 0}, received[kLate].data(), kBytes, &recvs[kLate]);
+  for (uint64_t i = 0; i < kLate; ++i) {
+    fabric.endpoint(0).Send(1, {kGeneration, 1, i}, sent.data(), kBytes, kNoFlags, &sends[i]);
+  }
+  fabric.endpoint(0).Send(1, {kGeneration, 0, 0}, sent.data(), kBytes, kNoFlags, &sends[kLate]);
+  ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] {
+    to.Progress();
+    return recvs[kLate].is_done();
+  }));
+  const auto num_before = std::count_if(recvs.begin(), recvs.end() - 1,
+                                        [](const Request& request) { return request.is_done(); });
+  EXPECT_LT(num_before, 8);
+  ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] {
+    to.Progress();
+    return std::all_of(sends.begin(), sends.end(),
+                       [](const Request& request) { return request.is_done(); });
+  }));
+  for (const auto& bytes : received) EXPECT_EQ(bytes, sent);
+}
+
 // What is more than caches hold is written otherwise.
 TEST(UcxTransportTest, ReadsLongMessagesWhereTheyLie) {
   constexpr size_t kNumBytes = kStreamBytes + 12345;
