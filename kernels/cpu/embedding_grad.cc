@@ -72,6 +72,9 @@ class EmbeddingGrad : public CpuKernel {
       } else {
         std::copy(from, from + columns, y);
       }
+    } else if (count <= kFewRows) {
+      SumFewRows(
+          count, columns, [&](int64_t i) { return sources[i] * width; }, dy, adds, y);
     } else {
       alignas(kVecBytes) double sums[kMaxColumnPiece];
       std::fill(sums, sums + columns, 0.0);

@@ -32,8 +32,8 @@ class LayerNormWeightGrad : public CpuKernel {
         const int64_t count = std::min(piece, n - first);
         std::fill(dscale, dscale + count, 0.0);
         std::fill(dbias, dbias + count, 0.0);
-        AddColumnSums<T, 1>(
-            rows_.count, count,
+        AddColumnSumsOfTensors<T>(
+            n, rows_.count, count,
             [&](int64_t i) {
               return Row{Input<T>(args, 0) + i * n + first, Input<T>(args, 1) + i * n + first,
                          means[i], rstds[i]};

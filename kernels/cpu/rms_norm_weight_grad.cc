@@ -28,8 +28,8 @@ class RmsNormWeightGrad : public CpuKernel {
       for (int64_t first = begin * piece; first < std::min(end * piece, n); first += piece) {
         const int64_t count = std::min(piece, n - first);
         std::fill(dscale, dscale + count, 0.0);
-        AddColumnSums<T, 1>(
-            rows_.count, count,
+        AddColumnSumsOfTensors<T>(
+            n, rows_.count, count,
             [&](int64_t i) {
               return Row{Input<T>(args, 0) + i * n + first, Input<T>(args, 1) + i * n + first,
                          rstds[i]};

@@ -14,6 +14,10 @@
 #ifndef PENSTOCK_KERNELS_CPU_SIMD_H_
 #define PENSTOCK_KERNELS_CPU_SIMD_H_
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -62,16 +66,40 @@ inline void Store(T* to, const Vec<T>& v) {
   std::memcpy(to, &v, sizeof(v));
 }
 
-// The first `count` elements, the others `padding`; 0 <= count < kLanes.
+// The first `count` elements, the others `padding`; 0 <= count < kLanes. GCC and Clang make no
+// masked moves of the loops.
 template <typename T>
 inline Vec<T> LoadPart(const T* from, int64_t count, T padding = T{}) {
   Vec<T> v = Splat(padding);
+#ifdef __AVX512F__
+  if constexpr (std::is_same_v<T, float>) {
+    return _mm512_mask_loadu_ps(v, static_cast<__mmask16>((1u << count) - 1), from);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return _mm512_mask_loadu_pd(v, static_cast<__mmask8>((1u << count) - 1), from);
+  }
+#endif
   for (int64_t i = 0; i < count; ++i) v[i] = from[i];
   return v;
 }
 template <typename T>
 inline void StorePart(T* to, const Vec<T>& v, int64_t count) {
+#ifdef __AVX512F__
+  if constexpr (std::is_same_v<T, float>) {
+    return _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), v);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return _mm512_mask_storeu_pd(to, static_cast<__mmask8>((1u << count) - 1), v);
+  }
+#endif
   for (int64_t i = 0; i < count; ++i) to[i] = v[i];
+}
+
+// v with 0 in all elements but the first `count`.
+template <typename V>
+inline V FirstLanes(V v, int64_t count) {
+  using T = ElementOf<V>;
+  Vec<IntOf<T>> lane;
+  for (int i = 0; i < kLanes<T>; ++i) lane[i] = i;
+  return lane < static_cast<IntOf<T>>(count) ? v : V{};
 }
 
 // f of each element, for functions that have no vector form.

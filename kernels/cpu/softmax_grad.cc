@@ -45,8 +45,8 @@ class SoftmaxGrad : public CpuKernel {
     alignas(kVecBytes) double sums[kMaxColumnPiece];
     alignas(kVecBytes) T dot[kMaxColumnPiece];
     std::fill(sums, sums + count, 0.0);
-    AddColumnSums<T, 1>(
-        shape_.n, count, [&](int64_t i) { return i * shape_.inner; },
+    AddColumnSumsOfTensors<T>(
+        shape_.inner, shape_.n, count, [&](int64_t i) { return i * shape_.inner; },
         [&](int64_t at, int64_t j, auto memory) {
           return std::array{memory.Load(y + at + j) * memory.Load(dy + at + j)};
         },

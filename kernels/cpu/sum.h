@@ -1,15 +1,17 @@
 // Sums whose error does not grow with the number of terms.
 //
-// Terms are added up in their own type within short blocks, and the sums of blocks in double
-// (blocked summation: Higham, "The accuracy of floating point summation", SIAM J. Sci. Comput.
-// 14(4), 1993; Castaldo, Whaley & Chronopoulos, "Reducing floating point error in dot product using
-// the superblock family of algorithms", SIAM J. Sci. Comput. 31(2), 2008). A block of a row is four
-// running vectors of at most eight terms a lane; a block of columns is 16 rows, or 8 added
-// pairwise.
+// Terms are added up in their own type within short blocks, the sums of a few blocks likewise, and
+// those sums in double (blocked summation: Higham, "The accuracy of floating point summation", SIAM
+// J. Sci. Comput. 14(4), 1993; Castaldo, Whaley & Chronopoulos, "Reducing floating point error in
+// dot product using the superblock family of algorithms", SIAM J. Sci. Comput. 31(2), 2008). A
+// block of a row is four running vectors of eight terms a lane, and four blocks are added up; a
+// block of columns is eight rows, and eight blocks are added up.
 //
-// With u the unit roundoff of the terms' type (2^-24 in f32), the error is at most 15 u times the
-// sum of the terms' magnitudes, plus a rounding in double for each block, plus the caller's
-// rounding of the result.
+// With u the unit roundoff of the terms' type (2^-24 in f32), the error is at most 16 u times the
+// sum of the terms' magnitudes, to first order: a term goes through 7 additions in its block and 7
+// over blocks of columns; through 7, 2 for the four vectors and 3 over blocks of a row, and 4 over
+// the lanes of a row too short for double. Beyond that come a rounding in double for each of the
+// longer sums and, where there are any, the caller's rounding of the result.
 //
 // Thread rule: pure functions. Invariant: the order of additions depends on the counts alone.
 
@@ -30,11 +32,11 @@ namespace penstock::kernels {
 
 namespace sum_internal {
 
-inline constexpr int kBlockVecs = 4;   // running vectors of a row's block: hide the latency
-inline constexpr int kBlockDepth = 8;  // terms that a lane of each adds up
-inline constexpr int kBlockRows = 16;  // rows of a block of columns
-// A group of so many rows is a block of its own.
-inline constexpr int kMaxRowsAtOnce = 8;
+inline constexpr int kBlockVecs = 4;     // running vectors of a row's block: hide the latency
+inline constexpr int kBlockDepth = 8;    // terms that a lane of each adds up
+inline constexpr int kRowBlocks = 4;     // blocks of a row added up in T
+inline constexpr int kBlockRows = 8;     // rows of a block of columns
+inline constexpr int kColumnBlocks = 8;  // blocks of columns added up in T
 
 // The halves of a vector of floats as doubles.
 struct WideFloats {
@@ -56,13 +58,6 @@ inline Vec<double> FoldToDouble(Vec<float> x) {
   return low + high;
 }
 inline Vec<double> FoldToDouble(Vec<double> x) { return x; }
-
-inline void AddTo(double* sums, Vec<float> x) {
-  const auto [low, high] = Widen(x);
-  Store<double>(sums, Load(sums) + low);
-  Store<double>(sums + kLanes<double>, Load(sums + kLanes<double>) + high);
-}
-inline void AddTo(double* sums, Vec<double> x) { Store<double>(sums, Load(sums) + x); }
 
 template <size_t k, typename V>
 inline std::array<V, k> Plus(std::array<V, k> x, const std::array<V, k>& y) {
@@ -87,9 +82,7 @@ template <typename T, typename F, typename... In>
 inline double SumOf(int64_t count, F f, const In*... in) {
   using namespace sum_internal;
   constexpr int64_t kStep = kLanes<T>;
-  constexpr int64_t kBlock = kBlockVecs * kBlockDepth * kStep;
   const auto at = [&](int64_t i) { return f(Load(in + i)...); };
-  Vec<double> total{};
   Vec<T> a{}, b{}, c{}, d{};
   const auto add_four = [&](int64_t i) {
     a += at(i);
@@ -97,13 +90,25 @@ inline double SumOf(int64_t count, F f, const In*... in) {
     c += at(i + 2 * kStep);
     d += at(i + 3 * kStep);
   };
-  int64_t i = 0;
-  for (; i + kBlock <= count; i += kBlock) {
-    for (int64_t j = i; j < i + kBlock; j += kBlockVecs * kStep) add_four(j);
-    total += FoldToDouble((a + b) + (c + d));
+  Vec<T> blocks{};
+  const auto end_block = [&] {
+    blocks += (a + b) + (c + d);
     a = b = c = d = Vec<T>{};
+  };
+  Vec<double> total{};
+  int depth = 0;
+  int num_blocks = 0;
+  int64_t i = 0;
+  for (; i + kBlockVecs * kStep <= count; i += kBlockVecs * kStep) {
+    add_four(i);
+    if (++depth < kBlockDepth) continue;
+    end_block();
+    depth = 0;
+    if (++num_blocks < kRowBlocks) continue;
+    total += FoldToDouble(blocks);
+    blocks = Vec<T>{};
+    num_blocks = 0;
   }
-  for (; i + kBlockVecs * kStep <= count; i += kBlockVecs * kStep) add_four(i);
   if (i + kStep <= count) {
     a += at(i);
     i += kStep;
@@ -117,11 +122,12 @@ inline double SumOf(int64_t count, F f, const In*... in) {
     i += kStep;
   }
   if (i < count) {
-    Vec<T> last = f(LoadPart(in + i, count - i)...);
-    for (int64_t lane = count - i; lane < kStep; ++lane) last[lane] = 0;
-    d += last;
+    d += FirstLanes(f(LoadPart(in + i, count - i)...), count - i);
   }
-  return SumLanes(total + FoldToDouble((a + b) + (c + d)));
+  end_block();
+  // Where nothing went to double, the lanes are added up in T, too.
+  if (count < kRowBlocks * kBlockDepth * kBlockVecs * kStep) return SumLanes(blocks);
+  return SumLanes(total + FoldToDouble(blocks));
 }
 
 // How a term of a column sum reads and writes memory: a whole vector at a time, or the first
@@ -160,16 +166,18 @@ inline int64_t ColumnPiece(int64_t columns, int num_threads) {
 // Adds to sums[k][j], for j < count, the sum over i < rows of the k-th term of row i in column j:
 // term(row(i), j, memory) is the array of the terms' vectors that start at column j, with what they
 // read read through `memory`; row(i), asked for in order, is what the terms of a row share. Each
-// term is asked for once, so it may store, too. `rows_at_once`, 1 to 8, is how many rows are read
-// side by side: 1 where a term reads several tensors, which the processor then fetches in order.
-// REQUIRES: count <= kMaxColumnPiece; each of `sums` has room for `count` rounded up to whole
-// vectors of T.
+// term is asked for once, so it may store, too. `rows_at_once`, 1, 2, 4 or 8, is how many rows are
+// read side by side.
+// REQUIRES: count <= kMaxColumnPiece.
 template <typename T, int rows_at_once, size_t k, typename Row, typename Term>
 inline void AddColumnSums(int64_t rows, int64_t count, Row row, Term term,
                           const std::array<double*, k>& sums) {
   using namespace sum_internal;
+  static_assert(kBlockRows % rows_at_once == 0);
   using Terms = std::array<Vec<T>, k>;
-  alignas(kVecBytes) T partial[k][kMaxColumnPiece];
+  using Buffer = T[k][kMaxColumnPiece];
+  alignas(kVecBytes) Buffer block;   // the sum of a block's rows
+  alignas(kVecBytes) Buffer blocks;  // the sum of up to kColumnBlocks blocks
   std::array<decltype(row(int64_t{0})), rows_at_once> group;
   int64_t next = 0;
   // put(column, sum of the next n rows in the vector there).
@@ -186,29 +194,74 @@ inline void AddColumnSums(int64_t rows, int64_t count, Row row, Term term,
     for (; j + kLanes<T> <= count; j += kLanes<T>) put(j, sum(j, WholeVec()));
     if (j < count) put(j, sum(j, PartOfVec{count - j}));
   };
-  const auto add_to_partial = [&](int64_t column, Terms terms) {
-    for (size_t i = 0; i < k; ++i) terms[i] += Load(&partial[i][column]);
+  const auto add = [](const Buffer& from, int64_t column, Terms terms) {
+    for (size_t i = 0; i < k; ++i) terms[i] += Load(&from[i][column]);
     return terms;
   };
-  const auto store_partial = [&](int64_t column, const Terms& terms) {
-    for (size_t i = 0; i < k; ++i) Store<T>(&partial[i][column], terms[i]);
+  const auto store = [](Buffer& to, int64_t column, const Terms& terms) {
+    for (size_t i = 0; i < k; ++i) Store<T>(&to[i][column], terms[i]);
   };
-  const auto add_to_sums = [&](int64_t column, const Terms& terms) {
-    for (size_t i = 0; i < k; ++i) AddTo(sums[i] + column, terms[i]);
+  const auto clear_blocks = [&] {
+    for (int64_t j = 0; j < count; j += kLanes<T>) store(blocks, j, Terms{});
   };
-  while (rows_at_once < kMaxRowsAtOnce && next + kBlockRows <= rows) {
-    sum_group(rows_at_once, store_partial);
-    for (int r = 2 * rows_at_once; r < kBlockRows; r += rows_at_once) {
-      sum_group(rows_at_once, [&](int64_t column, const Terms& terms) {
-        store_partial(column, add_to_partial(column, terms));
-      });
+  // Adds the sum of the next n rows to `blocks`.
+  const auto sum_block = [&](int64_t n) {
+    if constexpr (rows_at_once < kBlockRows) {
+      if (n > rows_at_once) {
+        sum_group(rows_at_once, [&](int64_t j, const Terms& terms) { store(block, j, terms); });
+        for (n -= rows_at_once; n > rows_at_once; n -= rows_at_once) {
+          sum_group(rows_at_once,
+                    [&](int64_t j, const Terms& terms) { store(block, j, add(block, j, terms)); });
+        }
+        sum_group(static_cast<int>(n), [&](int64_t j, const Terms& terms) {
+          store(blocks, j, add(blocks, j, add(block, j, terms)));
+        });
+        return;
+      }
     }
-    sum_group(rows_at_once, [&](int64_t column, const Terms& terms) {
-      add_to_sums(column, add_to_partial(column, terms));
-    });
+    sum_group(static_cast<int>(n),
+              [&](int64_t j, const Terms& terms) { store(blocks, j, add(blocks, j, terms)); });
+  };
+  while (next < rows) {
+    clear_blocks();
+    for (int i = 0; i < kColumnBlocks && next < rows; ++i) {
+      sum_block(std::min<int64_t>(kBlockRows, rows - next));
+    }
+    for (size_t i = 0; i < k; ++i) {
+      for (int64_t j = 0; j < count; ++j) sums[i][j] += blocks[i][j];
+    }
   }
-  while (next + rows_at_once <= rows) sum_group(rows_at_once, add_to_sums);
-  if (next < rows) sum_group(static_cast<int>(rows - next), add_to_sums);
+}
+
+// AddColumnSums for `count` of the `width` columns of several tensors. Whole rows are read one
+// after the other, in the order of memory, which the processor fetches ahead of use. Wide rows are
+// read in pieces, which it does not: reading those side by side overlaps the waits.
+//
+// REQUIRES: as AddColumnSums.
+template <typename T, size_t k, typename Row, typename Term>
+inline void AddColumnSumsOfTensors(int64_t width, int64_t rows, int64_t count, Row row, Term term,
+                                   const std::array<double*, k>& sums) {
+  if (width > kMaxColumnPiece) {
+    AddColumnSums<T, sum_internal::kBlockRows>(rows, count, row, term, sums);
+  } else {
+    AddColumnSums<T, 1>(rows, count, row, term, sums);
+  }
+}
+
+// y[j], for j < count, is the sum of at most kFewRows rows of x, plus y[j] when `adds`.
+inline constexpr int kFewRows = sum_internal::kBlockRows;
+template <typename T, typename Offset>
+inline void SumFewRows(int64_t rows, int64_t count, Offset offset, const T* x, bool adds, T* y) {
+  std::array<const T*, kFewRows> from;
+  for (int64_t i = 0; i < rows; ++i) from[i] = x + offset(i);
+  const auto sum = [&](int64_t j, auto memory) {
+    Vec<T> terms = memory.Load(from[0] + j);
+    for (int64_t i = 1; i < rows; ++i) terms += memory.Load(from[i] + j);
+    memory.Store(y + j, adds ? memory.Load(y + j) + terms : terms);
+  };
+  int64_t j = 0;
+  for (; j + kLanes<T> <= count; j += kLanes<T>) sum(j, WholeVec());
+  if (j < count) sum(j, PartOfVec{count - j});
 }
 
 // Rows of fewer elements are narrow: AddDenseColumns joins them.

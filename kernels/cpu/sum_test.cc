@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -82,6 +83,15 @@ std::vector<SumCase> SumCases() {
     cases.push_back({"rms_norm_weight_grad", {}, {x, x, column}});
     cases.push_back({"embedding_grad", {{"rows", 3}}, {x, {{kMany}, 1, 2, true}}});
     cases.push_back({"embedding_grad", {{"rows", 3}}, {x, {{kMany}, 0, 3, true}}});
+  }
+  // Wide rows, which are read in pieces.
+  for (const char* op : {"layer_norm_weight_grad", "rms_norm_weight_grad"}) {
+    const SumOperand x = {{700, 1500}};
+    std::vector<SumOperand> operands = {x, x, {{700}, 1, 2}};
+    if (std::string_view(op) == "layer_norm_weight_grad") {
+      operands.insert(operands.begin() + 2, {{700}, -1, 0});
+    }
+    cases.push_back({op, {}, std::move(operands)});
   }
   // Contractions: one product, with a or b transposed; strides that oneDNN does not take; a sum
   // over indices that do not join; a single operand.
@@ -274,9 +284,51 @@ TEST(SumTest, RowsAndColumnsOfAnyLength) {
           << rows << " x " << columns << " over axis " << axis << ", sum " << i;
     }
   };
-  for (int64_t count = 0; count < 1100; ++count) check(2, count, 1);
+  for (int64_t count = 0; count < 2200; ++count) check(2, count, 1);
   for (int64_t columns : {1, 2, 3, 15, 16, 17, 40, 63, 64, 65, 127, 129, 1030}) {
-    for (int64_t rows : {0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 200, 515}) check(rows, columns, 0);
+    for (int64_t rows : {0, 1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 72, 73, 515}) {
+      check(rows, columns, 0);
+    }
+  }
+}
+
+// Row i of the table has i sources, in turns with the others.
+TEST(SumTest, EmbeddingGradSumsAnyNumberOfSources) {
+  constexpr int64_t kRows = 20;
+  std::vector<int64_t> ids;
+  for (int64_t turn = 1; turn < kRows; ++turn) {
+    for (int64_t row = turn; row < kRows; ++row) ids.push_back(row);
+  }
+  const int64_t count = static_cast<int64_t>(ids.size());
+  Tensor index(TensorType{DType::kI64, {count}});
+  std::copy(ids.begin(), ids.end(), index.As<int64_t>());
+  for (int64_t width : {1, 15, 16, 37, 1030}) {
+    Tensor dy(TensorType{DType::kF32, {count, width}});
+    std::vector<float> sums(kRows * width, 0.0f);
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t j = 0; j < width; ++j) {
+        const float value = static_cast<float>((i * width + j) % 61);
+        dy.As<float>()[i * width + j] = value;
+        sums[ids[i] * width + j] += value;
+      }
+    }
+    KernelSpec spec;
+    spec.op = "embedding_grad";
+    spec.attributes = {{"rows", kRows}};
+    spec.inputs = {testing::WholeTile(dy.type()), testing::WholeTile(index.type())};
+    spec.outputs = {testing::WholeTile({DType::kF32, {kRows, width}})};
+    spec.accumulate = true;
+    testing::KernelRunner runner(1);
+    auto kernel = runner.Create(spec);
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    Tensor table(TensorType{DType::kF32, {kRows, width}});
+    for (int64_t microbatch = 0; microbatch < 2; ++microbatch) {
+      ASSERT_TRUE(runner.Run(**kernel, {dy, index}, {table}, microbatch).ok());
+      for (int64_t i = 0; i < kRows * width; ++i) {
+        ASSERT_EQ(table.As<float>()[i], static_cast<float>(microbatch + 1) * sums[i])
+            << "row " << i / width << " of width " << width << ", micro-batch " << microbatch;
+      }
+    }
   }
 }
 
@@ -289,7 +341,10 @@ TEST(SumTest, ThreadsDoNotChangeABit) {
       {"softmax_grad", {{"axis", 0}}, {{{301, 300}}, {{301, 300}}}},
       {"layer_norm_weight_grad", {}, {{{301, 300}}, {{301, 300}}, {{301}}, {{301}}}},
       {"rms_norm_weight_grad", {}, {{{301, 300}}, {{301, 300}}, {{301}}}},
+      {"layer_norm_weight_grad", {}, {{{301, 2100}}, {{301, 2100}}, {{301}}, {{301}}}},
+      {"softmax_grad", {{"axis", 0}}, {{{301, 2100}}, {{301, 2100}}}},
       {"embedding_grad", {{"rows", 11}}, {{{3001, 300}}, {{3001}, 0, 11, true}}},
+      {"embedding_grad", {{"rows", 1000}}, {{{3001, 300}}, {{3001}, 0, 1000, true}}},
       {"sum_squares", {}, {{{100'001}}}},
       {"matmul", {{"transpose_a", true}}, {{{20'011, 70}}, {{20'011, 90}}}},
       {"einsum", {{"equation", "kmb,knb->bmn"}}, {{{20'011, 2, 3}}, {{20'011, 3, 3}}}}};
