@@ -34,6 +34,7 @@
 
 #include "actors/cluster/cluster.h"
 #include "actors/cluster/socket_address.h"
+#include "actors/critical_path.h"
 #include "actors/local_engine.h"
 #include "actors/session.h"
 #include "actors/trace.h"
@@ -400,6 +401,9 @@ class JobRun {
                          << std::endl;
       }
     }
+    const std::optional<actors::StepWindow> step =
+        actors::MedianTracedStep(plan_, events_, trainer.step_windows());
+    if (step.has_value()) summary_.path = actors::FindCriticalPath(plan_, events_, *step);
     Parameters parameters;
     if (trained.ok() && model_.model != nullptr && feeds_.corpus() != nullptr) {
       ASSIGN_OR_RETURN(parameters, FetchParameters(*session));
@@ -602,8 +606,9 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
   command->add_option("--svg", options->svg, "Write a drawing of the phases of the last step")
       ->option_text("FILE");
   command
-      ->add_option("--report", options->report,
-                   "Write a comparison of predicted and measured times and memory (Markdown)")
+      ->add_option(
+          "--report", options->report,
+          "Write predicted and measured times and memory, and the critical path (Markdown)")
       ->option_text("FILE");
   command
       ->add_option("--dump", options->dump, "Write initial states, feeds and losses as .npy files")

@@ -388,6 +388,53 @@ TEST_F(CmdRunTest, TheDrawingIsOfTheConsolesLastStep) {
   EXPECT_EQ(last, 5);
 }
 
+TEST_F(CmdRunTest, ATraceTellsTheCriticalPath) {
+  const std::vector<std::string> job = {
+      "run",   Path("job.toml"),          "--set", "parallel.strategy=\"dp=2,pp=2\"",
+      "--set", "parallel.microbatches=2", "--set", "train.steps=5",
+      "--set", "train.log_every=1"};
+  const auto call = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), job.begin(), job.end());
+    const Outcome outcome = Call(more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.out;
+  };
+  std::istringstream lines(call({"--json", "--report", Path("report.md")}));
+  std::vector<double> step_times_s = {0};  // from step 1
+  nlohmann::json summary;
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    if (json.contains("step")) step_times_s.push_back(json["step_time_s"]);
+    if (json.contains("summary")) summary = json["summary"];
+  }
+  ASSERT_TRUE(summary.contains("critical_path")) << summary;
+  const nlohmann::json& path = summary["critical_path"];
+  const int step = path["step"];
+  ASSERT_EQ(step_times_s.size(), 6u);
+  ASSERT_GE(step, 2);  // the first warms up
+  ASSERT_LE(step, 5);
+  EXPECT_NEAR(path["step_time_s"], step_times_s[step], 1e-8);
+  const double compute_s = path["compute_s"];
+  const double exposed_s = path["exposed_communication_s"];
+  const double idle_s = path["idle_s"];
+  EXPECT_GT(compute_s, 0);
+  EXPECT_GE(exposed_s, 0);
+  EXPECT_GE(idle_s, 0);
+  EXPECT_NEAR(compute_s + exposed_s + idle_s, path["step_time_s"], 1e-8);
+  for (const char* fraction : {"hidden_fraction", "bubble_fraction"}) {
+    EXPECT_GE(path[fraction], 0);
+    EXPECT_LE(path[fraction], 1);
+  }
+  EXPECT_GT(path["bubble_fraction"], 0);
+  EXPECT_THAT(Read("report.md"), HasSubstr(StrCat("## Critical path (step ", step, ", ")));
+  EXPECT_THAT(Read("report.md"), HasSubstr("| device | longest acts of the path | runs | time |"));
+
+  EXPECT_THAT(call({"--trace", Path("trace.json")}),
+              ::testing::ContainsRegex("\npath: step [2-5], .* = .* compute \\+ .* exposed "
+                                       "communication \\+ .* idle\n"));
+  EXPECT_THAT(call({"--json"}), Not(HasSubstr("critical_path")));
+}
+
 TEST_F(CmdRunTest, TheReportTellsWorkFromWaiting) {
   RunLines({"--report", Path("report.md"), "--set", "parallel.strategy=\"dp=2,pp=2\"", "--set",
             "parallel.microbatches=2", "--set", "train.validation_sequences=0", "--set",

@@ -62,6 +62,74 @@ std::string TracedSteps(absl::Span<const actors::TraceEvent> events) {
   return StrCat("steps ", actors::StepNumber(first), " to ", actors::StepNumber(last));
 }
 
+double Seconds(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
+
+std::string PathJson(const actors::CriticalPath& path) {
+  return StrCat(
+      "{\"step\": ", actors::StepNumber(path.step.step),
+      ", \"step_time_s\": ", JsonNumber(Seconds(path.duration_ns())),
+      ", \"compute_s\": ", JsonNumber(Seconds(path.compute_ns)),
+      ", \"exposed_communication_s\": ", JsonNumber(Seconds(path.exposed_communication_ns)),
+      ", \"idle_s\": ", JsonNumber(Seconds(path.idle_ns)),
+      ", \"hidden_fraction\": ", JsonNumber(path.hidden_fraction()),
+      ", \"bubble_fraction\": ", JsonNumber(path.bubble_fraction()), "}");
+}
+
+// "42.0 ms = 30.1 ms compute + 8.20 ms exposed communication + 3.70 ms idle"
+std::string PathSum(const actors::CriticalPath& path) {
+  return fmt::format(
+      "{} = {} compute + {} exposed communication + {} idle",
+      FormatSeconds(Seconds(path.duration_ns())), FormatSeconds(Seconds(path.compute_ns)),
+      FormatSeconds(Seconds(path.exposed_communication_ns)), FormatSeconds(Seconds(path.idle_ns)));
+}
+
+std::string PathFractions(const actors::CriticalPath& path) {
+  return fmt::format("{:.0f} % of communication hidden, bubble {:.0f} % of device time",
+                     100 * path.hidden_fraction(), 100 * path.bubble_fraction());
+}
+
+// The acts that take most of the path, those of all micro-batches together.
+constexpr size_t kMostPathActs = 10;
+
+std::string PathReport(const planner::Plan& plan, const actors::CriticalPath& path) {
+  std::string text = StrCat(
+      "\n## Critical path (step ", actors::StepNumber(path.step.step), ", of median time)\n\n",
+      PathSum(path), "; ", PathFractions(path),
+      ".\n\nThe path is the chain of acts that waited for each other from the beginning of the "
+      "step "
+      "to its end. Communication is exposed while its device does not compute. Idle: nothing of "
+      "the "
+      "path ran, because a thread had to wake up or had no core. Bubble: a device neither computed "
+      "nor moved data.\n\n"
+      "| device | computing | transferring | of it hidden | bubble |\n|---|---|---|---|---|\n");
+  for (size_t i = 0; i < path.devices.size(); ++i) {
+    const actors::DeviceTime& time = path.devices[i];
+    text += fmt::format("| {} | {} | {} | {} | {} |\n", i, FormatSeconds(Seconds(time.compute_ns)),
+                        FormatSeconds(Seconds(time.communication_ns)),
+                        FormatSeconds(Seconds(time.hidden_communication_ns)),
+                        FormatSeconds(Seconds(time.bubble_ns)));
+  }
+  std::map<std::pair<uint32_t, uint32_t>, std::pair<int64_t, int64_t>> acts;  // count, ns
+  for (const actors::PathSegment& segment : path.segments) {
+    if (segment.actor == planner::kNone) continue;
+    auto& [count, ns] = acts[{segment.device, segment.actor}];
+    ++count;
+    ns += segment.duration_ns();
+  }
+  std::vector<std::pair<std::pair<uint32_t, uint32_t>, std::pair<int64_t, int64_t>>> longest(
+      acts.begin(), acts.end());
+  std::stable_sort(longest.begin(), longest.end(),
+                   [](const auto& a, const auto& b) { return a.second.second > b.second.second; });
+  longest.resize(std::min(longest.size(), kMostPathActs));
+  text += "\n| device | longest acts of the path | runs | time |\n|---|---|---|---|\n";
+  for (const auto& [act, measured] : longest) {
+    const planner::ActorPlan& actor = plan.devices[act.first].actors[act.second];
+    text += fmt::format("| {} | {} {} | {} | {} |\n", act.first, planner::Name(actor.kind),
+                        actor.name, measured.first, FormatSeconds(Seconds(measured.second)));
+  }
+  return text;
+}
+
 }  // namespace
 
 double TypicalStepTime(absl::Span<const double> step_times_s) {
@@ -86,6 +154,7 @@ std::string SummaryJson(const RunSummary& summary) {
     StrAppend(&text, ", \"tokens_per_s\": ",
               JsonNumber(static_cast<double>(summary.tokens_per_step) / step_time_s));
   }
+  if (summary.path.has_value()) StrAppend(&text, ", \"critical_path\": ", PathJson(*summary.path));
   return text + "}}";
 }
 
@@ -118,6 +187,10 @@ std::string SummaryText(const RunSummary& summary) {
         FormatLoss(summary.validation_loss), summary.validation_loss / summary.unigram_entropy,
         summary.unigram_entropy);
   }
+  if (summary.path.has_value()) {
+    StrAppend(&text, "path: step ", actors::StepNumber(summary.path->step.step), ", ",
+              PathSum(*summary.path), "\n      ", PathFractions(*summary.path), "\n");
+  }
   if (!summary.sample.empty()) StrAppend(&text, "\n", Printable(summary.sample), "\n");
   return text;
 }
@@ -141,6 +214,7 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
   text += "\n\n";
   if (!summary.cores_note.empty()) StrAppend(&text, "Note: ", summary.cores_note, ".\n\n");
 
+  if (summary.path.has_value()) StrAppend(&text, PathReport(plan, *summary.path), "\n");
   text +=
       "## Devices\n\nBusy: the share of time in which a device had something to run, and a core to "
       "run it on.\n\n| device | stage | arena | state | channels | workspace | busy |\n"

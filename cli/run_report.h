@@ -6,11 +6,13 @@
 #define PENSTOCK_CLI_RUN_REPORT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/types/span.h"
 
+#include "actors/critical_path.h"
 #include "actors/executor.h"
 #include "planner/plan.h"
 
@@ -27,6 +29,8 @@ struct RunSummary {
   std::string cores_note;            // where devices outnumber the cores
   std::vector<double> step_times_s;  // of every step
   std::vector<double> busy_share;    // of each device's time, the part it had something to do
+  // Of a typical step; nothing without a trace that holds one.
+  std::optional<actors::CriticalPath> path;
 };
 
 // The median of the steps after the first, which warms up; of all where there is only one.
@@ -38,8 +42,8 @@ std::string SummaryJson(const RunSummary& summary);
 // A few lines for people.
 std::string SummaryText(const RunSummary& summary);
 
-// Markdown: the run, then predicted against measured, of steps, devices and phases. `events` may be
-// empty: the phases are left out.
+// Markdown: the run, its critical path, then predicted against measured, of steps, devices and
+// phases. `events` may be empty: the path and the phases are left out.
 std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
                       absl::Span<const actors::TraceEvent> events);
 

@@ -157,6 +157,7 @@ void Trainer::Report(int64_t step, const actors::StepResult& result) {
   // From the end of the step before: when this is told depends on who else wants the processor.
   const double step_s = 1e-9 * static_cast<double>(result.end_ns - last_ns_);
   last_step_ = {step, last_ns_, result.end_ns};
+  step_windows_.push_back(last_step_);
   last_ns_ = result.end_ns;
   for (const actors::DeviceStepReport& report : result.devices) {
     wall_ns_[report.device] += report.wall_ns;

@@ -62,6 +62,8 @@ class Trainer : private actors::Source, private actors::Sink {
   const Snapshot& snapshot() const { return snapshot_; }
   // What the last step took; begin == end without one.
   const actors::StepWindow& last_step() const { return last_step_; }
+  // What the steps took, in order, beginning with the first one of the run.
+  const std::vector<actors::StepWindow>& step_windows() const { return step_windows_; }
 
  private:
   absl::StatusOr<actors::Feeds> Get(int64_t step) override;
@@ -91,6 +93,7 @@ class Trainer : private actors::Source, private actors::Sink {
   int64_t begin_ns_ = 0;
   int64_t last_ns_ = 0;
   actors::StepWindow last_step_;
+  std::vector<actors::StepWindow> step_windows_;
   bool has_nonfinite_loss_ = false;
   RunSummary* summary_ = nullptr;
   std::string held_line_;
