@@ -1,8 +1,8 @@
 // The communication executor of a process: one thread that advances the sends, receives and
 // collectives of all its devices while they compute.
 //
-// Measured on two cores, one thread a process does no worse than one a device: what it does between
-// two sleeps takes microseconds.
+// There is one a process and not one a device: devices of a process share the descriptors that it
+// sleeps on, and what it does between two sleeps takes microseconds.
 //
 // Thread rule: an actor; enqueue from any thread. Invariants: it sleeps unless something arrives or
 // is handed over; its end is reported to whoever monitors it.

@@ -4,6 +4,8 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+
 namespace penstock::actors {
 
 DeviceCommunication::DeviceCommunication(transport::Endpoint* endpoint, Waker* device_waker,
@@ -104,17 +106,21 @@ bool DeviceCommunication::Advance() {
 
 bool DeviceCommunication::Serve() {
   if (!TryOwn(Owner::kCommunication)) return false;
-  const bool has_moved = Advance();
-  const bool has_completed = has_completed_;
-  owner_.store(Owner::kNobody);
+  bool has_completed = false;
+  bool has_moved = false;
+  {
+    const absl::Cleanup disown = [this] { owner_.store(Owner::kNobody); };
+    has_moved = Advance();
+    has_completed = has_completed_;
+  }
   if (has_completed) device_waker_->Notify();
   return has_moved;
 }
 
 void DeviceCommunication::PrepareServerSleep() {
   if (endpoint_ == nullptr || !TryOwn(Owner::kCommunication)) return;
+  const absl::Cleanup disown = [this] { owner_.store(Owner::kNobody); };
   endpoint_->PrepareSleep();
-  owner_.store(Owner::kNobody);
 }
 
 void DeviceCommunication::PrepareSleep() {
