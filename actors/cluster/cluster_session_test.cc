@@ -194,6 +194,8 @@ TEST_F(ClusterSessionTest, WrongReportsAreFailures) {
   const std::function<void(Report&)> lies[] = {
       [](Report& r) { r.setStep(2); },
       [](Report& r) { r.setStep(-1); },
+      [](Report& r) { r.setStep(INT64_MIN); },
+      [](Report& r) { r.setStep(INT64_MAX); },
       [](Report& r) { r.getReports()[0].setDevice(1); },  // the other process's
       [](Report& r) { r.getReports()[0].setDevice(4); },
       [](Report& r) { r.getReports()[0].setDevice(3); },  // twice
@@ -280,10 +282,11 @@ TEST_F(ClusterSessionTest, WrongErrorsAreFailures) {
   SendError(0, 2, 13, "a kernel's");
   EXPECT_THAT(listener_.errors, SizeIs(1));
   SendError(2, 2, 13);
+  SendError(INT64_MAX, 2, 13);
   SendError(0, 1, 13);
   SendError(0, 0xffffffff, 13);
   EXPECT_THAT(listener_.errors, SizeIs(1));
-  EXPECT_THAT(listener_.failures, SizeIs(3));
+  EXPECT_THAT(listener_.failures, SizeIs(4));
   // Codes that there are not, and OK, which is no error.
   for (const uint32_t code : {0u, 17u, 0xffffffffu}) {
     SendError(0, 2, code);
