@@ -62,7 +62,11 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       copies_(std::move(linked.copies)),
       place_infos_(std::move(linked.place_infos)),
       kernels_(std::move(linked.kernels)),
-      is_tracing_(options.trace_capacity > 0) {
+      is_tracing_(options.trace_capacity > 0),
+      communication_counts_(
+          static_cast<size_t>(std::count_if(actors_.begin(), actors_.end(), [](const Actor& actor) {
+            return !RunsOnStream(actor.kind);
+          }))) {
   for (LaneStream& lane : streams_) {
     lane.stream = parts.target.device->CreateStream();
     is_synchronous_ = is_synchronous_ && lane.stream->is_synchronous();
@@ -533,6 +537,7 @@ void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
   const transport::Tag tag = {options_.generation, comm.channel, sequence};
   if (is_tracing_) comm.begin_ns = clock_->NowNs();
   ++progress.outstanding;
+  CountCommunication(actor);
   switch (actor.kind) {
     case ActorKind::kCollective:
       comm.collective->Start(args[0], args[1], sequence, flags);
@@ -565,6 +570,7 @@ void DeviceExecutor::FinishComm(Comm& comm) {
     Poison(progress.step);
   }
   if (is_tracing_) Trace(comm.actor, comm.phase, comm.begin_ns, clock_->NowNs());
+  CountCommunication(actor);
   const uint32_t* message = messages_.data() + actor.first_message;
   for (uint32_t i = 0; i < actor.num_late; ++i) --pending_[message[i]];
   PutTokens(actor);
@@ -582,6 +588,11 @@ void DeviceExecutor::PutTokens(const Actor& actor) {
       QueueIfOpen(place.phase);
     }
   }
+}
+
+void DeviceExecutor::CountCommunication(const Actor& actor) {
+  std::atomic<uint64_t>& count = communication_counts_[actor.part];
+  count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 void DeviceExecutor::Cancel() {
@@ -619,6 +630,12 @@ std::vector<TraceEvent> DeviceExecutor::TakeTrace() {
   trace_.clear();
   oldest_event_ = 0;
   return taken;
+}
+
+void DeviceExecutor::AppendCommunications(std::vector<uint64_t>* counts) const {
+  for (const std::atomic<uint64_t>& count : communication_counts_) {
+    counts->push_back(count.load(std::memory_order_relaxed));
+  }
 }
 
 std::string DeviceExecutor::NameOf(uint32_t actor) const { return device_plan_.actors[actor].name; }
