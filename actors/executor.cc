@@ -64,7 +64,11 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       copies_(std::move(linked.copies)),
       place_infos_(std::move(linked.place_infos)),
       kernels_(std::move(linked.kernels)),
-      is_tracing_(options.trace_capacity > 0) {
+      is_tracing_(options.trace_capacity > 0),
+      communication_counts_(
+          static_cast<size_t>(std::count_if(actors_.begin(), actors_.end(), [](const Actor& actor) {
+            return !RunsOnStream(actor.kind);
+          }))) {
   for (LaneStream& lane : streams_) {
     lane.stream = parts.target.device->CreateStream();
     is_synchronous_ = is_synchronous_ && lane.stream->is_synchronous();
@@ -552,6 +556,7 @@ void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
   start.input = args[0];
   start.output = actor.kind == ActorKind::kCollective ? args[1] : args[0];
   ++progress.outstanding;
+  CountCommunication(actor);
   active_comms_.push_back(actor.part);
   if (!communication_.is_owner()) unshared_ns_ = kUnsharedNs;
   communication_.Start(start);
@@ -572,6 +577,7 @@ void DeviceExecutor::FinishComm(Comm& comm) {
     Poison(progress.step);
   }
   if (is_tracing_) Trace(comm.actor, comm.phase, comm.begin_ns, comm.end_ns);
+  CountCommunication(actor);
   const uint32_t* message = messages_.data() + actor.first_message;
   for (uint32_t i = 0; i < actor.num_late; ++i) --pending_[message[i]];
   PutTokens(actor);
@@ -589,6 +595,11 @@ void DeviceExecutor::PutTokens(const Actor& actor) {
       QueueIfOpen(place.phase);
     }
   }
+}
+
+void DeviceExecutor::CountCommunication(const Actor& actor) {
+  std::atomic<uint64_t>& count = communication_counts_[actor.part];
+  count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 void DeviceExecutor::Cancel() {
@@ -622,6 +633,12 @@ std::vector<TraceEvent> DeviceExecutor::TakeTrace() {
   std::stable_sort(taken.begin(), taken.end(),
                    [](const TraceEvent& a, const TraceEvent& b) { return a.end_ns < b.end_ns; });
   return taken;
+}
+
+void DeviceExecutor::AppendCommunications(std::vector<uint64_t>* counts) const {
+  for (const std::atomic<uint64_t>& count : communication_counts_) {
+    counts->push_back(count.load(std::memory_order_relaxed));
+  }
 }
 
 std::string DeviceExecutor::NameOf(uint32_t actor) const { return device_plan_.actors[actor].name; }

@@ -121,6 +121,10 @@ class DeviceExecutor {
   // Ends all communication; the executor is not polled afterwards.
   void Cancel();
 
+  // Appends the starts and completions of each communicating actor, in their order: odd while it
+  // is under way. Any thread; rounds of Poll that the caller knows to have ended are counted.
+  void AppendCommunications(std::vector<uint64_t>* counts) const;
+
   // What is stuck and what it misses, a line each; empty when no step is under way.
   std::vector<std::string> Describe() const;
 
@@ -208,6 +212,7 @@ class DeviceExecutor {
   void FinishComm(Comm& comm);
   void ShareEndpoint(uint32_t phase);
   void PutTokens(const Actor& actor);
+  void CountCommunication(const Actor& actor);
 
   StepRecord& RecordOf(int64_t step) { return steps_[step % kMaxStepsInFlight]; }
   const StepRecord& RecordOf(int64_t step) const { return steps_[step % kMaxStepsInFlight]; }
@@ -281,6 +286,9 @@ class DeviceExecutor {
   int64_t last_done_ns_ = 0;
   std::vector<TraceEvent> trace_;  // a ring, once it is full
   size_t oldest_event_ = 0;        // of a full ring
+
+  // Starts and completions of each comm; written by the owner's thread.
+  std::vector<std::atomic<uint64_t>> communication_counts_;
 
   // The launch in progress on a synchronous stream.
   std::atomic<uint32_t> running_actor_{planner::kNone};

@@ -80,27 +80,54 @@ struct DescribeMessage {
   std::shared_ptr<Answers<Lines>> answers;
 };
 
+// Asks for the stage that declines what could run; "" if it does not.
+struct DeclinedMessage {
+  std::shared_ptr<Answers<std::string>> answers;
+};
+
 struct FailureMessage {
   absl::Status status;
 };
 
 using WakeAtom = caf::atom_constant<caf::atom("wake")>;
 using StallAtom = caf::atom_constant<caf::atom("stall")>;
+using DeclinedAtom = caf::atom_constant<caf::atom("declined")>;
 
 }  // namespace
 }  // namespace penstock::actors
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::SubmitMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::DescribeMessage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::DeclinedMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::FailureMessage)
 
 namespace penstock::actors {
 namespace {
 
-// Counts of an executor's polling rounds; stage actors read them to detect a standstill.
+// Counts of an executor's polling rounds; see ActivityReport.
 struct Activity {
-  std::atomic<int64_t> moves{0};       // rounds in which something happened
-  std::atomic<int64_t> idle_polls{0};  // rounds in which nothing did, with no event to come
+  std::atomic<int64_t> moves{0};
+  std::atomic<int64_t> idle_polls{0};
+};
+
+// What the actors of a host have done.
+struct HostActivity {
+  std::vector<std::unique_ptr<Activity>> rounds;           // of each executor
+  std::vector<std::unique_ptr<DeviceExecutor>> executors;  // once they are loaded
+  std::atomic<int64_t> num_decisions{0};
+
+  // REQUIRES: the executors are loaded.
+  ActivityReport Report(std::string declined) const {
+    ActivityReport report;
+    report.num_decisions = num_decisions.load(std::memory_order_relaxed);
+    for (const auto& executor : rounds) {
+      report.moves.push_back(executor->moves.load(std::memory_order_acquire));
+      report.idle_polls.push_back(executor->idle_polls.load(std::memory_order_acquire));
+    }
+    for (const auto& executor : executors) executor->AppendCommunications(&report.communications);
+    report.declined = std::move(declined);
+    return report;
+  }
 };
 
 // Hosts one device executor on a thread of its own.
@@ -224,20 +251,19 @@ class ExecutorActor : public caf::blocking_actor {
 
 // Hosts one stage controller. Wakes with every submitted step and when an executor asks.
 //
-// A dynamic policy may decline every phase that is ready. If all devices of the plan are in this
-// process, the actor detects when that stalls the plan: between two checks no executor has made
-// progress, each has polled in vain, and no stage has made a choice, so nothing is under way.
+// A dynamic policy may decline every phase that is ready. The actor then checks now and then
+// whether the plan has stalled (stall_detector.h), if all its devices are here. Otherwise it checks
+// whether the executors of this process stand still, and reports that a stage has declined.
 class StageActor : public caf::event_based_actor {
  public:
   StageActor(caf::actor_config& config, std::unique_ptr<StageController> controller, size_t index,
-             std::vector<const Activity*> activities,
-             std::shared_ptr<std::atomic<int64_t>> decisions, caf::actor coordinator,
+             const StallDetector* stall_detector, HostActivity* activity, caf::actor coordinator,
              std::shared_ptr<Handoff> handoff)
       : caf::event_based_actor(config),
         controller_(std::move(controller)),
         index_(index),
-        activities_(std::move(activities)),
-        decisions_(std::move(decisions)),
+        stall_detector_(stall_detector),
+        activity_(*activity),
         coordinator_(std::move(coordinator)),
         handoff_(std::move(handoff)) {}
   ~StageActor() override { handoff_->Sync(); }
@@ -255,7 +281,11 @@ class StageActor : public caf::event_based_actor {
         },
         [this](const DescribeMessage& message) {
           handoff_->Sync();
-          message.answers->Set(index_, {controller_->Describe()});
+          message.answers->Set(activity_.executors.size() + index_, {controller_->Describe()});
+        },
+        [this](const DeclinedMessage& message) {
+          Decide();
+          message.answers->Set(index_, controller_->HasDeclined() ? controller_->Describe() : "");
         },
     };
   }
@@ -271,7 +301,7 @@ class StageActor : public caf::event_based_actor {
     handoff_->Sync();
     if (!controller_->status().ok()) {
       Fail(controller_->status());
-    } else if (!is_watching_ && !activities_.empty() && controller_->HasDeclined()) {
+    } else if (!is_watching_ && controller_->HasDeclined()) {
       is_watching_ = true;
       Watch();
     }
@@ -279,7 +309,7 @@ class StageActor : public caf::event_based_actor {
 
   bool Poll() {
     if (!controller_->Poll()) return false;
-    decisions_->fetch_add(1, std::memory_order_relaxed);
+    activity_.num_decisions.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
 
@@ -290,12 +320,7 @@ class StageActor : public caf::event_based_actor {
   }
 
   void Watch() {
-    seen_.clear();
-    seen_decisions_ = decisions_->load(std::memory_order_relaxed);
-    for (const Activity* activity : activities_) {
-      seen_.emplace_back(activity->moves.load(std::memory_order_acquire),
-                         activity->idle_polls.load(std::memory_order_acquire));
-    }
+    seen_ = activity_.Report("");
     delayed_send(this, kStallInterval, StallAtom::value);
   }
 
@@ -305,32 +330,23 @@ class StageActor : public caf::event_based_actor {
       is_watching_ = false;
       return;
     }
-    // Another stage may have chosen, and its devices not have heard of it yet.
-    bool is_still = decisions_->load(std::memory_order_relaxed) == seen_decisions_;
-    for (size_t i = 0; i < activities_.size(); ++i) {
-      // A round that was under way at the first look is not one that came after it.
-      is_still = is_still &&
-                 activities_[i]->moves.load(std::memory_order_acquire) == seen_[i].first &&
-                 activities_[i]->idle_polls.load(std::memory_order_acquire) > seen_[i].second + 1;
-    }
-    if (!is_still) {
-      Watch();
+    const ActivityReport now = activity_.Report(controller_->Describe());
+    if (stall_detector_ == nullptr) {
+      if (IsStill(seen_, now)) send(coordinator_, DeclinedAtom::value);
+    } else if (stall_detector_->FindStall({seen_}, {now}).has_value()) {
+      Fail(absl::FailedPreconditionError(StrCat(kPolicyStalled, now.declined)));
       return;
     }
-    Fail(absl::FailedPreconditionError(
-        StrCat("the policy chooses nothing though a phase could run, and nothing is under way: ",
-               controller_->Describe())));
+    Watch();
   }
 
   const std::unique_ptr<StageController> controller_;
-  const size_t index_;                                     // among the answers to DescribeMessage
-  const std::vector<const Activity*> activities_;          // of all executors; empty: not watched
-  const std::shared_ptr<std::atomic<int64_t>> decisions_;  // rounds with a choice, of all stages
+  const size_t index_;                         // among the stages
+  const StallDetector* const stall_detector_;  // null: not of this process alone
+  HostActivity& activity_;
   const caf::actor coordinator_;
   const std::shared_ptr<Handoff> handoff_;
-  // What was seen at the last look: moves and idle polls of each executor, and all decisions.
-  std::vector<std::pair<int64_t, int64_t>> seen_;
-  int64_t seen_decisions_ = 0;
+  ActivityReport seen_;  // at the last look
   bool is_watching_ = false;
   bool has_failed_ = false;
 };
@@ -339,9 +355,10 @@ class StageActor : public caf::event_based_actor {
 class CoordinatorActor : public caf::event_based_actor {
  public:
   CoordinatorActor(caf::actor_config& config, std::function<void(const absl::Status&)> on_failure,
-                   std::shared_ptr<Handoff> handoff)
+                   std::function<void()> on_declined, std::shared_ptr<Handoff> handoff)
       : caf::event_based_actor(config),
         on_failure_(std::move(on_failure)),
+        on_declined_(std::move(on_declined)),
         handoff_(std::move(handoff)) {
     set_down_handler([this](const caf::down_msg& message) {
       if (message.reason == caf::exit_reason::user_shutdown || !message.reason) return;
@@ -366,6 +383,7 @@ class CoordinatorActor : public caf::event_based_actor {
           for (const caf::actor& watched : watched_) send(watched, message);
         },
         [this](const FailureMessage& message) { on_failure_(message.status); },
+        [this](DeclinedAtom) { on_declined_(); },
     };
   }
 
@@ -376,6 +394,7 @@ class CoordinatorActor : public caf::event_based_actor {
 
  private:
   const std::function<void(const absl::Status&)> on_failure_;
+  const std::function<void()> on_declined_;
   const std::shared_ptr<Handoff> handoff_;
   std::vector<caf::actor> watched_;
   std::map<caf::actor_addr, std::string> names_;
@@ -400,18 +419,16 @@ class Host::Impl {
     const size_t num_devices = parts.executors.size();
     links_ = parts.links;
     first_device_ = parts.first_device;
-    executors_.resize(num_devices);
-    coordinator_ = system_.spawn<CoordinatorActor>(std::move(parts.on_failure), handoff_);
-    std::vector<const Activity*> watched;
-    const auto decisions = std::make_shared<std::atomic<int64_t>>(0);
+    activity_.executors.resize(num_devices);
+    coordinator_ = system_.spawn<CoordinatorActor>(std::move(parts.on_failure),
+                                                   std::move(parts.on_declined), handoff_);
     for (size_t i = 0; i < num_devices; ++i) {
-      activities_.push_back(std::make_unique<Activity>());
-      if (parts.is_whole_plan) watched.push_back(activities_[i].get());
+      activity_.rounds.push_back(std::make_unique<Activity>());
     }
     for (size_t stage = 0; stage < parts.stages.size(); ++stage) {
       const caf::actor actor =
-          system_.spawn<StageActor>(std::move(parts.stages[stage]), num_devices + stage, watched,
-                                    decisions, coordinator_, handoff_);
+          system_.spawn<StageActor>(std::move(parts.stages[stage]), stage, parts.stall_detector,
+                                    &activity_, coordinator_, handoff_);
       stage_actors_.push_back(actor);
       for (const uint32_t device : parts.stage_devices[stage]) {
         Waker* waker = parts.wakers[device];
@@ -423,9 +440,9 @@ class Host::Impl {
     const bool is_crowded = pollers > static_cast<size_t>(UsableCores());
     const auto loaded = std::make_shared<Answers<absl::Status>>(num_devices);
     for (uint32_t i = 0; i < num_devices; ++i) {
-      executor_actors_.push_back(system_.spawn<ExecutorActor, caf::detached>(
-          ExecutorActor::Setup{i, std::move(parts.executors[i]), parts.wakers[i], handoff_,
-                               is_crowded, activities_[i].get(), loaded, &executors_[i]}));
+      executor_actors_.push_back(system_.spawn<ExecutorActor, caf::detached>(ExecutorActor::Setup{
+          i, std::move(parts.executors[i]), parts.wakers[i], handoff_, is_crowded,
+          activity_.rounds[i].get(), loaded, &activity_.executors[i]}));
     }
     handoff_->Sync();
     for (size_t i = 0; i < num_devices; ++i) {
@@ -472,7 +489,7 @@ class Host::Impl {
         lines.insert(lines.end(), answered[i]->begin(), answered[i]->end());
       } else if (i < num_devices) {
         lines.push_back(StrCat("device ", first_device_ + i, ": does not answer; ",
-                               executors_[i]->DescribeRunningActor()));
+                               activity_.executors[i]->DescribeRunningActor()));
       } else {
         lines.push_back(StrCat("stage ", i - num_devices, ": does not answer"));
       }
@@ -480,7 +497,24 @@ class Host::Impl {
     return lines;
   }
 
-  std::vector<TraceEvent> TakeTrace(uint32_t device) { return executors_[device]->TakeTrace(); }
+  absl::StatusOr<ActivityReport> ReportActivity(absl::Duration timeout) {
+    const auto answers = std::make_shared<Answers<std::string>>(stage_actors_.size());
+    handoff_->Sync();
+    for (const caf::actor& actor : stage_actors_) caf::anon_send(actor, DeclinedMessage{answers});
+    const std::vector<std::optional<std::string>> answered = answers->Wait(timeout);
+    std::string declined;
+    for (size_t i = 0; i < answered.size(); ++i) {
+      if (!answered[i].has_value()) {
+        return absl::DeadlineExceededError(StrCat("stage ", i, " does not answer"));
+      }
+      if (declined.empty()) declined = *answered[i];
+    }
+    return activity_.Report(std::move(declined));
+  }
+
+  std::vector<TraceEvent> TakeTrace(uint32_t device) {
+    return activity_.executors[device]->TakeTrace();
+  }
 
   void Stop() {
     if (is_stopped_) return;
@@ -510,12 +544,11 @@ class Host::Impl {
   }
 
   const std::shared_ptr<Handoff> handoff_ = std::make_shared<Handoff>();
-  std::vector<std::unique_ptr<Activity>> activities_;  // of each executor
+  HostActivity activity_;  // outlives the actors
   caf::actor_system_config config_;
   caf::actor_system system_;
   std::vector<StageLink*> links_;
   uint32_t first_device_ = 0;
-  std::vector<std::unique_ptr<DeviceExecutor>> executors_;
   std::vector<caf::actor> executor_actors_;
   std::vector<caf::actor> stage_actors_;
   std::vector<caf::actor> communication_actors_;
@@ -537,6 +570,9 @@ void Host::Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {
   impl_->Submit(step, buffers);
 }
 std::vector<std::string> Host::Describe(absl::Duration timeout) { return impl_->Describe(timeout); }
+absl::StatusOr<ActivityReport> Host::ReportActivity(absl::Duration timeout) {
+  return impl_->ReportActivity(timeout);
+}
 std::vector<TraceEvent> Host::TakeTrace(uint32_t device) { return impl_->TakeTrace(device); }
 void Host::Stop() { impl_->Stop(); }
 

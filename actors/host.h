@@ -4,9 +4,9 @@
 // An executor's thread polls; when there has been nothing to do for about as long as a wake-up
 // costs it sleeps, and is woken by choices of its stage, by its transport and by commands.
 //
-// Thread rule: Submit is thread-safe with the others; Describe, TakeTrace and Stop are called by
-// one thread at a time. Nothing is submitted after Stop. Invariants: no thread of the host outlives
-// Stop; nothing is shared between hosts.
+// Thread rule: Submit is thread-safe with the others; Describe, ReportActivity, TakeTrace and Stop
+// are called by one thread at a time. Nothing is submitted after Stop. Invariants: no thread of the
+// host outlives Stop; nothing is shared between hosts.
 
 #ifndef PENSTOCK_ACTORS_HOST_H_
 #define PENSTOCK_ACTORS_HOST_H_
@@ -23,6 +23,7 @@
 #include "actors/device_communication.h"
 #include "actors/executor.h"
 #include "actors/stage.h"
+#include "actors/stall_detector.h"
 #include "actors/waker.h"
 
 namespace penstock::actors {
@@ -42,8 +43,11 @@ struct HostParts {
   transport::Transport* transport = nullptr;         // outlives the host's Stop
   Waker* communication_waker = nullptr;
   uint32_t first_device = 0;  // the plan's index of the first entry
-  // All devices of the plan are here: if none of them can go on, nothing will.
-  bool is_whole_plan = false;
+  // The plan's, where all its devices are here: a stall is a failure then. Outlives the host.
+  const StallDetector* stall_detector = nullptr;
+  // Called without one, from any thread: the executors here stand still, and the policy of a stage
+  // declines what could run. Called again while that lasts.
+  std::function<void()> on_declined;
   // Called once or more, from any thread, when the session cannot go on: a policy's illegal choice,
   // an actor that died.
   std::function<void(const absl::Status&)> on_failure;
@@ -62,6 +66,10 @@ class Host {
 
   // What every device and stage waits for, a line each; those that do not answer in time are named.
   std::vector<std::string> Describe(absl::Duration timeout);
+
+  // What has been done so far, after every stage has looked at what is known. An error if a stage
+  // does not answer in time, as its policy is busy.
+  absl::StatusOr<ActivityReport> ReportActivity(absl::Duration timeout);
 
   // What executor `device` has recorded. REQUIRES: no step is under way.
   std::vector<TraceEvent> TakeTrace(uint32_t device);

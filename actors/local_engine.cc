@@ -66,10 +66,14 @@ absl::Status LocalEngine::Open() {
   parts.communication_waker = &communication_waker_;
   parts.threads_per_device = options_.threads_per_device;
   parts.first_device = options_.first_device;
-  parts.is_whole_plan = options_.num_devices == plan_.devices.size();
+  if (options_.num_devices == plan_.devices.size()) {
+    stall_detector_.emplace(plan_);
+    parts.stall_detector = &*stall_detector_;
+  }
   parts.on_failure = [observer = observer_](const absl::Status& status) {
     observer->OnFailure(status);
   };
+  parts.on_declined = [observer = observer_] { observer->OnDeclined(); };
   for (uint32_t i = 0; i < options_.num_devices; ++i) {
     links_.push_back(std::make_unique<StageLink>());
     wakers_.push_back(std::make_unique<Waker>());
@@ -162,6 +166,10 @@ void LocalEngine::Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffe
 
 std::vector<std::string> LocalEngine::Describe(absl::Duration timeout) {
   return host_->Describe(timeout);
+}
+
+absl::StatusOr<ActivityReport> LocalEngine::ReportActivity(absl::Duration timeout) {
+  return host_->ReportActivity(timeout);
 }
 
 absl::Status LocalEngine::ReadState(const planner::StatePlan& state, Tensor* value) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 
 #include "actors/engine.h"
 #include "actors/host.h"
+#include "actors/stall_detector.h"
 #include "base/device.h"
 #include "kernels/checked/checked_kernels.h"
 #include "kernels/kernel.h"
@@ -69,6 +71,9 @@ class LocalEngine final : public Engine {
   absl::StatusOr<std::vector<TraceEvent>> TakeTrace() override;
   void Stop() override;
 
+  // See Host. One thread at a time, as Describe.
+  absl::StatusOr<ActivityReport> ReportActivity(absl::Duration timeout);
+
   // The tile of a state where it lies; null if its device is not of this process.
   std::byte* PlaceOf(const planner::StatePlacement& placement) const;
 
@@ -91,6 +96,7 @@ class LocalEngine final : public Engine {
   std::vector<std::unique_ptr<Waker>> wakers_;
   Waker communication_waker_;
   std::vector<std::unique_ptr<DeviceCommunication>> communications_;
+  std::optional<StallDetector> stall_detector_;  // of a plan that is here as a whole
   std::unique_ptr<Host> host_;  // its threads are joined by Stop, before anything goes
   // Goes first: what it was moving when a step was abandoned, it may be moving still.
   std::unique_ptr<transport::Transport> transport_;

@@ -1,5 +1,5 @@
 // How messages, traces and drawings number steps: from 1, as the console does. The indices of the
-// API and of the wire start at 0.
+// API and of the wire start at 0. Any index has a name, as a peer may send any.
 //
 // Thread rule: pure functions.
 
@@ -13,7 +13,9 @@
 
 namespace penstock::actors {
 
-inline int64_t StepNumber(int64_t step_index) { return step_index + 1; }
+inline int64_t StepNumber(int64_t step_index) {
+  return step_index < INT64_MAX ? step_index + 1 : step_index;
+}
 
 // "step 1" for index 0.
 inline std::string StepName(int64_t step_index) { return StrCat("step ", StepNumber(step_index)); }

@@ -568,6 +568,9 @@ class Cluster::Impl::ClusterEngine final : public Engine {
           session_->Begin({cluster_.loop_->timer(), *cluster_.tasks_,
                            [&cluster = cluster_](uint32_t rank) {
                              return cluster.NameOf(*cluster.peers_[rank]);
+                           },
+                           [&cluster = cluster_](uint32_t rank) {
+                             return kj::Maybe<control::Node::Client>(cluster.peers_[rank]->node);
                            }},
                           ++cluster_.generation_);
           return kj::READY_NOW;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "actors/cluster/bulk_transfer_internal.h"
@@ -60,6 +61,11 @@ class ClusterSession::ObserverServer final : public control::Observer::Server {
     if (IsCurrent(params.getGeneration())) {
       session_->OnFailure(rank_, GetStatus(params.getStatus()));
     }
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> declined(DeclinedContext context) override {
+    if (IsCurrent(context.getParams().getGeneration())) session_->Declined();
     return kj::READY_NOW;
   }
 
@@ -185,6 +191,81 @@ absl::Status ClusterSession::Error(uint32_t rank, control::Observer::ErrorParams
   const absl::Status status = GetStatus(params.getStatus());
   ReportError(status, [this, device, step, status] { observer_->OnError(device, step, status); });
   return absl::OkStatus();
+}
+
+void ClusterSession::Declined() {
+  if (is_checking_stall_) return;
+  is_checking_stall_ = true;
+  context_->tasks.add(calls_.wrap(CheckStall())
+                          .then(
+                              [session = shared_from_this()](bool has_stalled) {
+                                session->is_checking_stall_ = has_stalled;
+                              },
+                              // What a node cannot answer now, it may when it is asked again.
+                              [session = shared_from_this()](kj::Exception&&) {
+                                session->is_checking_stall_ = false;
+                              }));
+}
+
+kj::Promise<bool> ClusterSession::CheckStall() {
+  return AskForActivity().then([this, last_step = last_step_](std::vector<ActivityReport>&& first) {
+    return context_->timer.afterDelay(kActivityInterval)
+        .then([this] { return AskForActivity(); })
+        .then([this, last_step, first = std::move(first)](std::vector<ActivityReport>&& second) {
+          if (last_step_ != last_step) return false;
+          const std::optional<size_t> stalled = stall_detector_.FindStall(first, second);
+          if (!stalled.has_value()) return false;
+          const absl::Status status = absl::FailedPreconditionError(
+              StrCat(kPolicyStalled, second[*stalled].declined, ", on ",
+                     context_->name_of(static_cast<uint32_t>(*stalled))));
+          ReportError(status, [this, status] { observer_->OnFailure(status); });
+          return true;
+        });
+  });
+}
+
+// A node answers once it has done what it was asked before: the steps that were submitted are known
+// to its devices.
+kj::Promise<std::vector<ActivityReport>> ClusterSession::AskForActivity() {
+  const auto reports = std::make_shared<std::vector<ActivityReport>>(num_processes_);
+  auto calls = kj::heapArrayBuilder<kj::Promise<void>>(num_processes_);
+  for (uint32_t rank = 0; rank < num_processes_; ++rank) {
+    KJ_IF_MAYBE (node, context_->node_of(rank)) {
+      auto call = node->reportActivityRequest();
+      call.setGeneration(generation_);
+      calls.add(call.send().then([this, rank, reports](auto&& response) {
+        absl::StatusOr<ActivityReport> report = GetActivity(rank, response);
+        if (!report.ok()) {
+          OnFailure(rank, report.status());
+          kj::throwFatalException(control::ToException(report.status()));
+        }
+        (*reports)[rank] = *std::move(report);
+      }));
+    } else {
+      return control::ToException(absl::UnavailableError("a node is gone"));
+    }
+  }
+  return kj::joinPromises(calls.finish()).then([reports] { return std::move(*reports); });
+}
+
+absl::StatusOr<ActivityReport> ClusterSession::GetActivity(
+    uint32_t rank, control::Node::ReportActivityResults::Reader results) const {
+  // The sizes first.
+  const DeviceRange devices = DevicesOf(rank);
+  const size_t num_communications = stall_detector_.NumCommunications(devices.first, devices.count);
+  if (results.getMoves().size() != devices.count ||
+      results.getIdlePolls().size() != devices.count ||
+      results.getCommunications().size() != num_communications) {
+    return absl::InternalError("reported the activity of other devices than its own");
+  }
+  ActivityReport report;
+  for (const int64_t moves : results.getMoves()) report.moves.push_back(moves);
+  for (const int64_t polls : results.getIdlePolls()) report.idle_polls.push_back(polls);
+  report.num_decisions = results.getNumDecisions();
+  for (const uint64_t count : results.getCommunications()) report.communications.push_back(count);
+  const auto declined = results.getDeclined();
+  report.declined.assign(declined.begin(), std::min(declined.size(), control::kMaxTextBytes));
+  return report;
 }
 
 void ClusterSession::OnFailure(uint32_t rank, const absl::Status& status) {

@@ -7,6 +7,10 @@
 // Results that are too long for a report are read from the node, those of one step at a time; the
 // report is told after that, and behind those of the steps before.
 //
+// A node that reports a declining policy knows only its own part of the plan. All nodes are then
+// asked twice for their activity, and if nothing can be under way anywhere the session fails
+// (stall_detector.h).
+//
 // Thread rule: the loop's thread, but for the constructor, the destructor and what says so.
 // Invariants: after End nothing is told. What a node makes this side keep is bounded by the steps
 // under way and kMaxHeldErrors.
@@ -31,6 +35,7 @@
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/fetch_tiles.h"
 #include "actors/engine.h"
+#include "actors/stall_detector.h"
 #include "planner/plan.h"
 
 namespace penstock::actors {
@@ -48,6 +53,8 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
  public:
   // How long an error about a peer, or a call that failed with one, waits for the peer's loss.
   static constexpr kj::Duration kPeerGrace = 1500 * kj::MILLISECONDS;
+  // Between the two reports of activity: several times what an idle executor sleeps.
+  static constexpr kj::Duration kActivityInterval = 400 * kj::MILLISECONDS;
   // Errors that are held at a time; more are dropped, as the first of a step is what counts.
   static constexpr size_t kMaxHeldErrors = 1024;
 
@@ -56,11 +63,17 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
     kj::Timer& timer;
     kj::TaskSet& tasks;
     std::function<std::string(uint32_t rank)> name_of;
+    // Null once the node is gone.
+    std::function<kj::Maybe<control::Node::Client>(uint32_t rank)> node_of;
   };
 
   // `plan` outlives it, `observer` End. REQUIRES: CheckPlan(plan) is OK.
   ClusterSession(const planner::Plan& plan, uint32_t num_processes, EngineObserver* observer)
-      : plan_(plan), num_processes_(num_processes), observer_(observer), fetch_tiles_(plan) {}
+      : plan_(plan),
+        num_processes_(num_processes),
+        observer_(observer),
+        fetch_tiles_(plan),
+        stall_detector_(plan) {}
 
   // Any thread.
   const planner::Plan& plan() const { return plan_; }
@@ -102,6 +115,12 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
                                              control::Observer::StepDoneParams::Reader params);
   void TellStepDone(const std::vector<DeviceStepReport>& reports);
   absl::Status Error(uint32_t rank, control::Observer::ErrorParams::Reader params);
+  void Declined();
+  // Resolves to whether the plan has stalled, which was told then. Fails if a node does not report.
+  kj::Promise<bool> CheckStall();
+  kj::Promise<std::vector<ActivityReport>> AskForActivity();
+  absl::StatusOr<ActivityReport> GetActivity(
+      uint32_t rank, control::Node::ReportActivityResults::Reader results) const;
   void Report(std::function<void()> report);
   void ReportError(const absl::Status& status, std::function<void()> report);
 
@@ -109,6 +128,7 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   const uint32_t num_processes_;
   EngineObserver* observer_;  // null once the session is over
   const FetchTiles fetch_tiles_;
+  const StallDetector stall_detector_;
   std::unique_ptr<Context> context_;
   uint32_t generation_ = 0;
   int64_t last_step_ = -1;                     // submitted
@@ -117,7 +137,8 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   std::vector<std::function<void()>> held_;    // what came since a node's error about a peer
   size_t num_held_errors_ = 0;
   bool is_holding_ = false;
-  kj::Canceler calls_;  // under way
+  bool is_checking_stall_ = false;  // one check at a time, and none after a stall
+  kj::Canceler calls_;              // under way
 };
 
 }  // namespace penstock::actors

@@ -80,13 +80,56 @@ class HeldSource final : public control::Source::Server {
   std::vector<Question>* const questions_;
 };
 
+// Reports the activity that a test gives it, in virtual time.
+struct FakeActivity {
+  int64_t moves = 7;
+  int64_t idle_polls = 100;  // ten more in every report
+  int64_t num_decisions = 3;
+  std::vector<uint64_t> communications;
+  std::string declined;
+  bool is_busy = false;
+  size_t num_devices = 2;
+  int num_reports = 0;
+};
+
+class FakeNode final : public control::Node::Server {
+ public:
+  explicit FakeNode(FakeActivity* activity) : activity_(*activity) {}
+
+  kj::Promise<void> reportActivity(ReportActivityContext context) override {
+    ++activity_.num_reports;
+    if (activity_.is_busy) return KJ_EXCEPTION(FAILED, "stage 0 does not answer");
+    activity_.idle_polls += 10;
+    auto results = context.getResults();
+    const auto num_devices = static_cast<unsigned>(activity_.num_devices);
+    auto moves = results.initMoves(num_devices);
+    auto idle_polls = results.initIdlePolls(num_devices);
+    for (unsigned i = 0; i < num_devices; ++i) {
+      moves.set(i, activity_.moves);
+      idle_polls.set(i, activity_.idle_polls);
+    }
+    results.setNumDecisions(activity_.num_decisions);
+    results.setCommunications(
+        kj::arrayPtr(activity_.communications.data(), activity_.communications.size()));
+    results.setDeclined(activity_.declined.c_str());
+    return kj::READY_NOW;
+  }
+
+ private:
+  FakeActivity& activity_;
+};
+
 class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHandler {
  protected:
   using Report =
       capnp::Request<control::Observer::StepDoneParams, control::Observer::StepDoneResults>;
 
   ClusterSessionTest() {
-    session_->Begin({timer_, tasks_, [](uint32_t rank) { return StrCat("node ", rank); }}, 5);
+    session_->Begin({timer_, tasks_, [](uint32_t rank) { return StrCat("node ", rank); },
+                     [this](uint32_t rank) -> kj::Maybe<control::Node::Client> {
+                       return control::Node::Client(clients_[rank]);
+                     }},
+                    5);
     for (int64_t step = 0; step < 2; ++step) {
       buffers_.push_back(std::make_shared<StepBuffers>());
       for (const planner::FetchPlan& fetch : plan_.fetches) {
@@ -148,6 +191,16 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
     error.send().ignoreResult().wait(scope_);
   }
 
+  void SendDeclined() {
+    auto declined = observer_.declinedRequest();
+    declined.setGeneration(5);
+    declined.send().ignoreResult().wait(scope_);
+    scope_.poll();
+  }
+  void AdvanceToSecondReport() {
+    Advance(static_cast<int>(ClusterSession::kActivityInterval / kj::MILLISECONDS));
+  }
+
   void Advance(int milliseconds) {
     timer_.advanceTo(timer_.now() + milliseconds * kj::MILLISECONDS);
     scope_.poll();
@@ -160,6 +213,9 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
   kj::WaitScope scope_{loop_};
   kj::TimerImpl timer_{kj::origin<kj::TimePoint>()};
   kj::TaskSet tasks_{*this};
+  FakeActivity activities_[2];
+  control::Node::Client clients_[2] = {kj::heap<FakeNode>(&activities_[0]),
+                                       kj::heap<FakeNode>(&activities_[1])};
   std::shared_ptr<ClusterSession> session_ = std::make_shared<ClusterSession>(plan_, 2, &listener_);
   control::Observer::Client observer_ = session_->MakeObserver(1);
 };
@@ -194,6 +250,8 @@ TEST_F(ClusterSessionTest, WrongReportsAreFailures) {
   const std::function<void(Report&)> lies[] = {
       [](Report& r) { r.setStep(2); },
       [](Report& r) { r.setStep(-1); },
+      [](Report& r) { r.setStep(INT64_MIN); },
+      [](Report& r) { r.setStep(INT64_MAX); },
       [](Report& r) { r.getReports()[0].setDevice(1); },  // the other process's
       [](Report& r) { r.getReports()[0].setDevice(4); },
       [](Report& r) { r.getReports()[0].setDevice(3); },  // twice
@@ -276,14 +334,88 @@ TEST_F(ClusterSessionTest, NothingIsReadForASessionThatIsOver) {
   EXPECT_THAT(listener_.failures, IsEmpty());
 }
 
+// --- Stalled policies ----------------------------------------------------------------------------
+
+TEST_F(ClusterSessionTest, APolicyThatStallsAllProcessesFailsTheSession) {
+  activities_[1].declined = "stage 1, policy 'silent'";
+  SendDeclined();
+  SendDeclined();  // the check of the first one is under way
+  EXPECT_EQ(activities_[0].num_reports, 1);
+  EXPECT_THAT(listener_.failures, IsEmpty());
+  AdvanceToSecondReport();
+  EXPECT_EQ(activities_[0].num_reports, 2);
+  EXPECT_THAT(listener_.failures,
+              ElementsAre(StrCat(kPolicyStalled, "stage 1, policy 'silent', on node 1")));
+  SendDeclined();  // is known
+  EXPECT_EQ(activities_[0].num_reports, 2);
+}
+
+// The other process goes on, in one way or another; once it does not, the session fails.
+TEST_F(ClusterSessionTest, AProcessThatMovesIsWaitedFor) {
+  activities_[1].declined = "stage 1";
+  const std::function<void()> changes[] = {
+      [this] { ++activities_[0].moves; },
+      [this] { ++activities_[0].num_decisions; },
+      [this] { activities_[0].idle_polls -= 10; },  // is in a kernel
+      [this] { activities_[0].is_busy = true; },
+      [this] { activities_[1].declined = ""; },
+      [this] {
+        buffers_.push_back(std::make_shared<StepBuffers>());
+        session_->Submit(2, buffers_.back());
+      },
+  };
+  for (const auto& change : changes) {
+    SendDeclined();
+    change();
+    AdvanceToSecondReport();
+    EXPECT_THAT(listener_.failures, IsEmpty());
+    activities_[0].is_busy = false;
+    activities_[1].declined = "stage 1";
+  }
+  activities_[0].is_busy = true;
+  SendDeclined();
+  AdvanceToSecondReport();
+  EXPECT_THAT(listener_.failures, IsEmpty());
+  activities_[0].is_busy = false;
+  SendDeclined();
+  AdvanceToSecondReport();
+  EXPECT_THAT(listener_.failures, SizeIs(1));
+}
+
+TEST_F(ClusterSessionTest, WrongReportsOfActivityAreFailures) {
+  size_t count = 0;
+  for (const size_t num_devices : {size_t{0}, size_t{1}, size_t{3}}) {
+    activities_[1].num_devices = num_devices;
+    SendDeclined();
+    EXPECT_THAT(listener_.failures, SizeIs(++count));
+  }
+  activities_[1].num_devices = 2;
+  activities_[1].communications = {0};
+  SendDeclined();
+  EXPECT_THAT(listener_.failures, SizeIs(++count));
+  EXPECT_EQ(listener_.failures.back(),
+            "node 1: reported the activity of other devices than its own");
+}
+
+TEST_F(ClusterSessionTest, ASessionThatIsOverChecksNoStall) {
+  activities_[1].declined = "stage 1";
+  SendDeclined();
+  session_->End();
+  AdvanceToSecondReport();
+  SendDeclined();
+  EXPECT_EQ(activities_[0].num_reports, 1);
+  EXPECT_THAT(listener_.failures, IsEmpty());
+}
+
 TEST_F(ClusterSessionTest, WrongErrorsAreFailures) {
   SendError(0, 2, 13, "a kernel's");
   EXPECT_THAT(listener_.errors, SizeIs(1));
   SendError(2, 2, 13);
+  SendError(INT64_MAX, 2, 13);
   SendError(0, 1, 13);
   SendError(0, 0xffffffff, 13);
   EXPECT_THAT(listener_.errors, SizeIs(1));
-  EXPECT_THAT(listener_.failures, SizeIs(3));
+  EXPECT_THAT(listener_.failures, SizeIs(4));
   // Codes that there are not, and OK, which is no error.
   for (const uint32_t code : {0u, 17u, 0xffffffffu}) {
     SendError(0, 2, code);

@@ -28,12 +28,14 @@
 #include "gtest/gtest.h"
 
 #include "actors/session.h"
+#include "actors/stall_detector.h"
 #include "base/strings.h"
 #include "graph/text.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
 #include "planner/policy.h"
 #include "tests/programs/faulty_node.h"
+#include "tests/support/engine_plan.h"
 #include "tests/support/temp_folder.h"
 
 namespace penstock::actors {
@@ -358,6 +360,63 @@ TEST_F(ClusterTest, AHungKernelEndsWithItsJob) {
   cluster->reset();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 2 * kBound);
   for (const int pid : pids) EXPECT_FALSE(IsAlive(pid));
+}
+
+// Two stages in two processes; stage 0 takes `milliseconds` for its second micro-batch.
+planner::Plan TwoStagePlan(std::string_view policy, int64_t milliseconds) {
+  testing::EnginePlanBuilder b(2, std::string(policy));
+  b.AddDevice(0);
+  b.AddDevice(1);
+  const uint32_t x0 = b.AddRegister(0, 2);
+  b.BeginPhase(0, "F", planner::PhaseKind::kForward);
+  const uint32_t slow =
+      b.AddKernel(0, "slow", testing::kSlowKernel, {}, {x0}, {{"milliseconds", milliseconds}});
+  b.BeginPhase(0, "send", planner::PhaseKind::kTransfer, planner::Lane::kFloating);
+  b.AddChannel(0, slow, b.AddSend(0, "send.h", x0, 1), 1, 1, 2);
+  const uint32_t x1 = b.AddRegister(1, 2);
+  b.BeginPhase(1, "recv", planner::PhaseKind::kTransfer, planner::Lane::kFloating);
+  const uint32_t recv = b.AddRecv(1, "recv.h", x1, b.last_transfer());
+  b.BeginPhase(1, "F", planner::PhaseKind::kForward);
+  const uint32_t y1 = b.AddRegister(1);
+  b.AddChannel(1, recv, b.AddKernel(1, "use", "neg", {x1}, {y1}), 1, 1, 2);
+  return b.Build();
+}
+
+// One process has declined, the other has nothing more to do.
+TEST_F(ClusterTest, APolicyThatStallsFailsTheSession) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  SessionOptions options;
+  options.kernels = &kernels_;
+  options.timeout = absl::Minutes(4);
+  options.start_engine = (*cluster)->engine_factory();
+  auto session = Session::Start(TwoStagePlan(testing::kSilentPolicy, 0), options);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::Status status = (*session)->Run({}).status();
+  const std::chrono::duration<double> duration = std::chrono::steady_clock::now() - begin;
+  std::cout << "noticed after " << duration.count() << " s\n";
+  EXPECT_LT(duration.count(), 20 * kSlowdown);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const std::string message(status.message());
+  EXPECT_THAT(message, ::testing::StartsWith(StrCat(kPolicyStalled, "stage 1, policy 'silent'")));
+  EXPECT_THAT(message, HasSubstr("F issued 0 completed 0 ready 2"));
+  EXPECT_THAT(message, HasSubstr("on node 1 (pid"));
+}
+
+// Stage 1 declines its first micro-batch for longer than a stall takes to be noticed, while stage 0
+// computes the second one.
+TEST_F(ClusterTest, APolicyThatWaitsForAnotherProcessIsNotTakenForOneThatStalls) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  SessionOptions options;
+  options.kernels = &kernels_;
+  options.start_engine = (*cluster)->engine_factory();
+  auto session = Session::Start(TwoStagePlan(testing::kPatientPolicy, 4000), options);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const absl::StatusOr<StepResult> result = (*session)->Run({});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GE(result->wall_ns, 4'000'000'000);
 }
 
 TEST_F(ClusterTest, NodesThatDoNotJoinAreNamed) {

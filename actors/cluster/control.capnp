@@ -55,6 +55,10 @@ interface Node {
   takeTrace @7 (generation :UInt32) -> (events :List(TraceEvent), hasMore :Bool);
   close @8 (generation :UInt32) -> ();
   exit @9 (reason :Text) -> ();
+  # What the node has done so far: see actors/stall_detector.h. An error if a policy is busy.
+  reportActivity @10 (generation :UInt32) -> (moves :List(Int64), idlePolls :List(Int64),
+                                              numDecisions :Int64, communications :List(UInt64),
+                                              declined :Text);
 }
 
 interface Observer {
@@ -63,6 +67,9 @@ interface Observer {
   stepDone @0 (generation :UInt32, step :Int64, reports :List(DeviceReport), fetches :Bulk) -> ();
   error @1 (generation :UInt32, device :UInt32, step :Int64, status :Status) -> ();
   failure @2 (generation :UInt32, status :Status) -> ();
+  # The node's devices stand still, and the policy of a stage declines what could run. Repeated
+  # while that lasts. The coordinator asks all nodes for their activity.
+  declined @3 (generation :UInt32) -> ();
 }
 
 # Bytes whose number both sides know: all of them here if they are few, otherwise to be read.

@@ -39,10 +39,17 @@ constexpr uint32_t kMaxSilenceMs = 3'600'000;
 constexpr unsigned kMaxProcesses = 65536;
 constexpr int64_t kMaxFirstStep = int64_t{1} << 48;
 constexpr size_t kTraceEventBytes = 48;  // of a message
+// For the answers of stages, which come at once unless a policy is busy.
+constexpr absl::Duration kActivityTimeout = absl::Seconds(1);
 
 void SetStatus(const absl::Status& status, control::Status::Builder builder) {
   builder.setCode(static_cast<uint32_t>(status.code()));
   builder.setMessage(std::string(ToStd(status.message())).c_str());
+}
+
+template <typename T>
+kj::ArrayPtr<const T> AsList(const std::vector<T>& values) {
+  return {values.data(), values.size()};
 }
 
 uint64_t MemoryLimit(const NodeOptions& options) {
@@ -301,6 +308,14 @@ class NodeSession : public EngineObserver {
     });
   }
 
+  void OnDeclined() override {
+    tell_([generation = request_.generation](control::Observer::Client& observer) {
+      auto call = observer.declinedRequest();
+      call.setGeneration(generation);
+      call.send().ignoreResult().detach([](const kj::Exception&) {});
+    });
+  }
+
  private:
   // What a step is fed with and brings has to fit into the memory.
   absl::Status CheckStepFits() const {
@@ -524,6 +539,24 @@ class NodeAgent::NodeServer final : public control::Node::Server {
       if (generation == agent.generation_) agent.session_ = nullptr;
       return absl::OkStatus();
     });
+  }
+
+  kj::Promise<void> reportActivity(ReportActivityContext context) override {
+    const auto report = std::make_shared<ActivityReport>();
+    return InSession(context.getParams().getGeneration(),
+                     [report](NodeSession& session) -> absl::Status {
+                       RETURN_IF_ERROR(session.CheckLoaded());
+                       ASSIGN_OR_RETURN(*report, session.engine().ReportActivity(kActivityTimeout));
+                       return absl::OkStatus();
+                     })
+        .then([context, report]() mutable {
+          auto results = context.getResults();
+          results.setMoves(AsList(report->moves));
+          results.setIdlePolls(AsList(report->idle_polls));
+          results.setNumDecisions(report->num_decisions);
+          results.setCommunications(AsList(report->communications));
+          results.setDeclined(report->declined.c_str());
+        });
   }
 
   kj::Promise<void> exit(ExitContext) override {

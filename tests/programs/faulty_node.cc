@@ -6,16 +6,22 @@
 //   FAULTY_NODE_START=N:FAULT   rank N does FAULT instead of joining
 //   FAULTY_NODE_STOP=N:FAULT    rank N does FAULT where the session is closed
 //   FAULTY_NODE_MARK=PATH       a file that is made just before
+//
+// It knows the policies and the kernel of faulty_node.h too.
 
 #include "tests/programs/faulty_node.h"
 
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -87,6 +93,52 @@ class FaultyKernel : public kernels::Kernel {
   const Fault at_end_;
 };
 
+class SlowKernel : public kernels::Kernel {
+ public:
+  explicit SlowKernel(int64_t milliseconds) : milliseconds_(milliseconds) {}
+
+  absl::Status Run(const kernels::KernelArgs& args) override {
+    if (args.microbatch == 1) std::this_thread::sleep_for(milliseconds_);
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::chrono::milliseconds milliseconds_;
+};
+
+// Runs the forwards of a stage in their order. Stage 1 begins once `num_awaited` are ready.
+class WaitingPolicy : public planner::Policy {
+ public:
+  WaitingPolicy(std::string_view name, int num_awaited) : name_(name), num_awaited_(num_awaited) {}
+
+  std::string_view name() const override { return name_; }
+  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
+    return {};
+  }
+  std::unique_ptr<planner::StageScheduler> CreateScheduler(
+      const planner::StageContext& context) const override {
+    return std::make_unique<Scheduler>(context.stage == 1 ? num_awaited_ : 0);
+  }
+
+ private:
+  class Scheduler : public planner::StageScheduler {
+   public:
+    explicit Scheduler(int num_awaited) : num_awaited_(num_awaited) {}
+
+    std::optional<planner::PhaseChoice> Next(const planner::StageView& view) override {
+      if (view.issued[0] == 0 && view.ready[0] < num_awaited_) return std::nullopt;
+      return planner::PhaseChoice{planner::PhaseKind::kForward, view.issued[0]};
+    }
+    void Reset() override {}
+
+   private:
+    const int num_awaited_;
+  };
+
+  const std::string_view name_;
+  const int num_awaited_;
+};
+
 kernels::KernelRegistry FaultyKernels(Fault at_end) {
   const kernels::KernelRegistry cpu = kernels::CpuKernels();
   kernels::KernelRegistry faulty;
@@ -104,6 +156,12 @@ kernels::KernelRegistry FaultyKernels(Fault at_end) {
     }
     (void)faulty.Add(std::string(name), std::move(def));
   }
+  kernels::KernelDef slow;
+  slow.create = [](const graph::KernelSpec& spec,
+                   Device&) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
+    return std::make_unique<SlowKernel>(spec.attributes.GetInt("milliseconds", 0));
+  };
+  (void)faulty.Add(kSlowKernel, std::move(slow));
   return faulty;
 }
 
@@ -119,7 +177,9 @@ int Main(int argc, char** argv) {
   if (const char* key = std::getenv("PENSTOCK_KEY")) options.key = key;
   Do(FaultAt("FAULTY_NODE_START", rank));
   const kernels::KernelRegistry kernels = FaultyKernels(FaultAt("FAULTY_NODE_STOP", rank));
-  const planner::PolicyRegistry policies = planner::BuiltinPolicies();
+  planner::PolicyRegistry policies = planner::BuiltinPolicies();
+  (void)policies.Add(std::make_unique<WaitingPolicy>(kSilentPolicy, 3));
+  (void)policies.Add(std::make_unique<WaitingPolicy>(kPatientPolicy, 2));
   options.kernels = &kernels;
   options.policies = &policies;
   return actors::RunNode(options).ok() ? 0 : 1;

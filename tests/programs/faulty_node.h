@@ -15,6 +15,14 @@ enum class Fault {
   kError = 6,  // a kernel that returns an error
 };
 
+// Policies that a plan may name: stage 1 declines its first phase for good, or until both of its
+// micro-batches are ready.
+inline constexpr char kSilentPolicy[] = "silent";
+inline constexpr char kPatientPolicy[] = "patient";
+
+// A kernel without operands that takes `milliseconds` (an attribute) for micro-batch 1.
+inline constexpr char kSlowKernel[] = "test.slow";
+
 // The operand that makes `neg` do it.
 inline float ToFeed(Fault fault) { return 1000.0f + static_cast<float>(fault); }
 

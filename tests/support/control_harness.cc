@@ -241,19 +241,31 @@ class TestNode final : public control::Node::Server {
       auto reports = done.initReports(1);
       reports[0].setWallNs(5);
       const std::string bytes(kFetchBytes, '\0');
+      auto declined = observer->declinedRequest();
+      declined.setGeneration(params.getGeneration());
       if (params.getStep() == 0) {
         done.initFetches().setHere(control::AsData(bytes.data(), bytes.size()));
         return error.send().ignoreResult().then(
             [done = kj::mv(done)]() mutable { return done.send().ignoreResult(); });
       }
       done.initFetches().setThere(kj::heap<TestSource>(bytes));
-      return done.send().ignoreResult().then(
-          [failure = kj::mv(failure)]() mutable { return failure.send().ignoreResult(); });
+      return done.send()
+          .ignoreResult()
+          .then([failure = kj::mv(failure)]() mutable { return failure.send().ignoreResult(); })
+          .then([declined = kj::mv(declined)]() mutable { return declined.send().ignoreResult(); });
     }
     return kj::READY_NOW;
   }
   kj::Promise<void> describe(DescribeContext context) override {
     context.getResults().initLines(1).set(0, "device 0: idle");
+    return kj::READY_NOW;
+  }
+  kj::Promise<void> reportActivity(ReportActivityContext context) override {
+    const int64_t idle_polls[] = {10 * ++num_reports_};
+    auto results = context.getResults();
+    results.initMoves(1);
+    results.setIdlePolls(idle_polls);
+    results.setDeclined("a stage");
     return kj::READY_NOW;
   }
   kj::Promise<void> readState(ReadStateContext context) override {
@@ -263,6 +275,7 @@ class TestNode final : public control::Node::Server {
 
  private:
   kj::Maybe<control::Observer::Client> observer_;
+  int64_t num_reports_ = 0;
 };
 
 }  // namespace
@@ -347,7 +360,12 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
     if (has_joined_) return absl::ResourceExhaustedError("the job has no free node");
     has_joined_ = true;
     session_ = std::make_shared<actors::ClusterSession>(plan_, 2, &observer_);
-    session_->Begin({timer_, *tasks_, [](uint32_t) { return std::string("node"); }}, 1);
+    session_->Begin({timer_, *tasks_, [](uint32_t) { return std::string("node"); },
+                     [client = std::make_shared<control::Node::Client>(node)](
+                         uint32_t) -> kj::Maybe<control::Node::Client> {
+                       return control::Node::Client(*client);
+                     }},
+                    1);
     Drive(kj::mv(node));
     return control::Admission();
   }
@@ -602,6 +620,11 @@ void AddSession(uint32_t generation, const std::string& plan, uint32_t first_dev
     describe.setGeneration(generation);
     describe.setTimeoutMs(100);
     return describe.send().ignoreResult();
+  });
+  calls->push_back([=](control::Node::Client& node) {
+    auto activity = node.reportActivityRequest();
+    activity.setGeneration(generation);
+    return activity.send().ignoreResult();
   });
   calls->push_back([=](control::Node::Client& node) {
     auto read = node.readStateRequest();
