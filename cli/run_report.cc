@@ -100,7 +100,7 @@ constexpr size_t kMostPathActs = 10;
 std::string PathReport(const planner::Plan& plan, const RunSummary& summary) {
   const actors::CriticalPath& path = *summary.path;
   std::string text = StrCat(
-      "\n## Critical path (step ", actors::StepNumber(path.step.step), ", of median time)\n\n",
+      "## Critical path (step ", actors::StepNumber(path.step.step), ", of median time)\n\n",
       PathSum(path), "; ", PathFractions(path), ReplayText(summary),
       ".\n\nThe path is the chain of acts that waited for each other from the beginning of the "
       "step "
