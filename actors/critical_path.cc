@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "actors/communication_times.h"
+#include "actors/computation_times.h"
 
 namespace penstock::actors {
 namespace {
@@ -72,7 +73,7 @@ class Dependencies {
  public:
   Dependencies(const planner::Plan& plan, absl::Span<const TraceEvent> events,
                const StepWindow& window)
-      : plan_(plan), events_(events.begin(), events.end()), devices_(plan.devices.size()) {
+      : plan_(plan), events_(SerializeComputations(plan, events)), devices_(plan.devices.size()) {
     for (uint32_t d = 0; d < devices_.size(); ++d) LinkDevice(d);
     for (uint32_t i = 0; i < events_.size(); ++i) {
       const TraceEvent& event = events_[i];
@@ -222,8 +223,6 @@ class Dependencies {
     }
   }
 
-  // An act on an asynchronous stream is recorded from its launch: it begins when the one before it
-  // on the stream has ended.
   void Sort(Device& device) {
     const auto by_end = [this](uint32_t a, uint32_t b) {
       return std::pair(events_[a].end_ns, events_[a].begin_ns) <
@@ -238,14 +237,6 @@ class Dependencies {
     }
     std::sort(device.computations.begin(), device.computations.end(), by_end);
     for (uint32_t k = 0; k < device.computations.size(); ++k) places_[device.computations[k]] = k;
-    int64_t last_end_ns[3] = {INT64_MIN, INT64_MIN, INT64_MIN};
-    for (const uint32_t i : device.computations) {
-      TraceEvent& event = events_[i];
-      const Lane lane = plan_.devices[event.device].phases[event.phase].lane;
-      int64_t& end_ns = last_end_ns[static_cast<size_t>(lane)];
-      event.begin_ns = std::clamp(end_ns, event.begin_ns, event.end_ns);
-      end_ns = event.end_ns;
-    }
   }
 
   Exchange ExchangeOf(uint32_t i) const {

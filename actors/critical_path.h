@@ -81,8 +81,9 @@ struct CriticalPath {
   double bubble_fraction() const;
 };
 
-// The path of the step `window.step`. `events` are those of the trace in any order; only those that
-// lie in the window count. All idle where there are none. Takes O(n log n) for n events.
+// The path of the step `window.step`. Only events that lie in the window count; all is idle where
+// there are none. Takes O(n log n) for n events. REQUIRES: events of a device are in the order of
+// their ends, as Session::TakeTrace gives them.
 CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent> events,
                               const StepWindow& window);
 

@@ -77,11 +77,12 @@ planner::Plan PipelinePlan(uint32_t num_microbatches, const std::string& kernel 
 
 TEST(CriticalPathTest, FollowsAReceiveToItsSender) {
   const planner::Plan plan = PipelinePlan(1);
-  const std::vector<TraceEvent> events = {{0, 0, 0, 0, 3, 100, 140},  // f
-                                          {0, 1, 1, 0, 3, 140, 155},  // send
-                                          {1, 0, 0, 0, 3, 100, 160},  // recv, posted early
-                                          {1, 1, 1, 0, 3, 161, 190},  // g
-                                          {0, 0, 0, 0, 2, 10, 90}};   // before
+  const std::vector<TraceEvent> events = {{0, 0, 0, 0, 2, 10, 90},     // of the step before
+                                          {0, 0, 0, 0, 3, 100, 140},   // f
+                                          {0, 1, 1, 0, 3, 140, 155},   // send
+                                          {1, 0, 0, 0, 3, 100, 160},   // recv, posted early
+                                          {1, 1, 1, 0, 3, 161, 190}};  // g
+  // before
   const CriticalPath path = FindCriticalPath(plan, events, {3, 95, 192});
   EXPECT_THAT(Show(plan, path),
               ElementsAre("idle 0 95..100", "compute 0 f 100..140", "communication 1 recv 140..160",
@@ -172,11 +173,13 @@ planner::Plan CollectivePlan() {
 
 TEST(CriticalPathTest, FollowsACollectiveToTheMemberThatStartedLast) {
   const planner::Plan plan = CollectivePlan();
-  const std::vector<TraceEvent> events = {
-      {0, 0, 0, 0, 5, 0, 10},  {0, 1, 0, 0, 5, 10, 42}, {0, 2, 0, 0, 5, 11, 15},
-      {0, 3, 0, 0, 5, 42, 50}, {0, 4, 1, 0, 5, 50, 60}, {1, 0, 0, 0, 5, 4, 30},
-      {1, 1, 0, 0, 5, 31, 41}, {1, 2, 0, 0, 5, 31, 36}, {1, 3, 0, 0, 5, 41, 45},
-      {1, 4, 1, 0, 5, 45, 48}, {1, 4, 1, 0, 4, -5, 3}};  // the update of the step before
+  const std::vector<TraceEvent> events = {{1, 4, 1, 0, 4, -5, 3},  // the update of the step before
+
+                                          {0, 0, 0, 0, 5, 0, 10},  {0, 1, 0, 0, 5, 10, 42},
+                                          {0, 2, 0, 0, 5, 11, 15}, {0, 3, 0, 0, 5, 42, 50},
+                                          {0, 4, 1, 0, 5, 50, 60}, {1, 0, 0, 0, 5, 4, 30},
+                                          {1, 1, 0, 0, 5, 31, 41}, {1, 2, 0, 0, 5, 31, 36},
+                                          {1, 3, 0, 0, 5, 41, 45}, {1, 4, 1, 0, 5, 45, 48}};
   const CriticalPath path = FindCriticalPath(plan, events, {5, 0, 60});
   EXPECT_THAT(Show(plan, path),
               ElementsAre("compute 1 update 0..3", "idle 1 3..4", "compute 1 a 4..30",

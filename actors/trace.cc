@@ -74,7 +74,7 @@ constexpr double kLeft = 90;
 constexpr double kWidth = 1100;
 constexpr double kTop = 46;
 constexpr double kRow = 26;     // of a device's lanes
-constexpr double kCommRow = 8;  // of its communication
+constexpr double kLinkRow = 9;  // of its sends, receives or collectives
 constexpr double kGap = 10;
 constexpr double kCharWidth = 7;  // of a micro-batch number
 
@@ -112,6 +112,26 @@ std::string Escaped(const std::string& text) {
     }
   }
   return out;
+}
+
+// The rows of communication below a device's lanes: the kinds that the plan has.
+struct LinkRow {
+  ActorKind kind;
+  const char* label;
+};
+
+std::vector<LinkRow> LinkRowsOf(const planner::Plan& plan) {
+  std::vector<LinkRow> rows;
+  for (const LinkRow row : {LinkRow{ActorKind::kSend, "send"}, LinkRow{ActorKind::kRecv, "receive"},
+                            LinkRow{ActorKind::kCollective, "collective"}}) {
+    const bool is_used =
+        std::any_of(plan.devices.begin(), plan.devices.end(), [&](const auto& device) {
+          return std::any_of(device.actors.begin(), device.actors.end(),
+                             [&](const auto& actor) { return actor.kind == row.kind; });
+        });
+    if (is_used) rows.push_back(row);
+  }
+  return rows;
 }
 
 // 1, 2 or 5 times a power of ten, so that about ten ticks cover `span`.
@@ -186,7 +206,8 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
       static_cast<double>(std::max<int64_t>(window.end_ns - window.begin_ns, 1)) * 1e-6;
   const double scale = kWidth / span_ms;  // pixels a ms
   auto x_of = [&](int64_t ns) { return kLeft + static_cast<double>(ns - first) * 1e-6 * scale; };
-  const double device_height = kRow + kCommRow + kGap;
+  const std::vector<LinkRow> link_rows = LinkRowsOf(plan);
+  const double device_height = kRow + kLinkRow * static_cast<double>(link_rows.size()) + kGap;
   const double bottom = kTop + device_height * static_cast<double>(plan.devices.size());
 
   out << fmt::format(
@@ -220,6 +241,14 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
     out << fmt::format(
         "<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" fill=\"#f4f4f4\"/>\n", kLeft, y,
         kWidth, kRow);
+    for (size_t row = 0; row < link_rows.size(); ++row) {
+      const double bottom_y = y + kRow + kLinkRow * static_cast<double>(row + 1);
+      out << fmt::format(
+          "<text x=\"{:.0f}\" y=\"{:.1f}\" text-anchor=\"end\" font-size=\"8\">{}</text>"
+          "<line x1=\"{:.0f}\" y1=\"{:.1f}\" x2=\"{:.0f}\" y2=\"{:.1f}\" stroke=\"#eeeeee\"/>\n",
+          kLeft - 4, bottom_y - 1.5, link_rows[row].label, kLeft, bottom_y, kLeft + kWidth,
+          bottom_y);
+    }
   }
   for (const auto& [event, begin_ns, end_ns] : drawn) {
     const planner::DevicePlan& device = plan.devices[event.device];
@@ -229,7 +258,13 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
     if (is_phase ? phase.lane == Lane::kFloating : !is_comm) continue;
     const double x = x_of(begin_ns);
     const double width = std::max(x_of(end_ns) - x, 0.5);
-    const double y = kTop + device_height * event.device + (is_phase ? 0 : kRow);
+    double y = kTop + device_height * event.device;
+    if (is_comm) {
+      const ActorKind kind = device.actors[event.actor].kind;
+      const auto row = std::find_if(link_rows.begin(), link_rows.end(),
+                                    [&](const LinkRow& link) { return link.kind == kind; });
+      y += kRow + kLinkRow * static_cast<double>(row - link_rows.begin());
+    }
     const std::string name = is_phase ? phase.name : device.actors[event.actor].name;
     const bool is_other_step = event.step != window.step;
     const std::string number = phase.per_microbatch ? StrCat(event.microbatch) : "";
@@ -239,7 +274,7 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
         is_other_step ? " opacity=\"0.4\"" : "", Escaped(name), number.empty() ? "" : " ", number,
         is_other_step ? StrCat(" of ", StepName(event.step)) : "",
         static_cast<double>(is_phase ? event.end_ns - event.begin_ns : end_ns - begin_ns) * 1e-6, x,
-        y, width, is_phase ? kRow : kCommRow,
+        y, width, is_phase ? kRow : kLinkRow - 1,
         StyleOf(is_phase ? phase.kind : PhaseKind::kTransfer).colour, width > 3 ? 0.6 : 0.0);
     if (is_phase && width > kCharWidth * static_cast<double>(number.size()) + 4) {
       out << fmt::format(

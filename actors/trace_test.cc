@@ -1,5 +1,6 @@
 #include "actors/trace.h"
 
+#include <regex>
 #include <sstream>
 #include <string>
 
@@ -109,6 +110,34 @@ TEST(TraceTest, SvgDrawsAReceiveFromWhenItsDataMoved) {
                    {3, 10'000'000, 20'000'000}, out);
   EXPECT_THAT(out.str(), HasSubstr("step 4: 10.000 ms"));
   EXPECT_THAT(out.str(), HasSubstr("<title>a&lt;b&gt; 0: 1.000 ms</title><rect x=\"640.00\""));
+}
+
+// The send of device 0 and the receive of device 1 have rows of their own below the compute lane.
+TEST(TraceTest, SvgHasARowForEachKindOfCommunication) {
+  planner::Plan plan = TransferPlan();
+  const std::vector<TraceEvent> events = {{0, 0, 0, 0, 3, 15'000'000, 16'000'000},
+                                          {1, 0, 0, 0, 3, 0, 17'000'000}};
+  const auto rows_of = [&] {
+    std::ostringstream out;
+    WriteTimelineSvg(plan, events, {3, 10'000'000, 20'000'000}, out);
+    const std::string svg = out.str();
+    std::vector<double> rows;  // of the rectangles of acts, from the top of their device
+    const std::regex rectangle("1.000 ms</title><rect x=\"640.00\" y=\"([0-9.]+)\"");
+    for (auto it = std::sregex_iterator(svg.begin(), svg.end(), rectangle);
+         it != std::sregex_iterator(); ++it) {
+      rows.push_back(std::stod((*it)[1]));
+    }
+    EXPECT_THAT(svg, HasSubstr(">send</text>"));
+    EXPECT_THAT(svg, HasSubstr(">receive</text>"));
+    return std::pair(rows, svg);
+  };
+  const auto [rows, svg] = rows_of();
+  EXPECT_THAT(svg, Not(HasSubstr(">collective</text>")));
+  // A device takes 26 for its lanes, 9 for each row of links and a gap of 10.
+  EXPECT_THAT(rows, ::testing::ElementsAre(46 + 26, 46 + 26 + 9 + 9 + 10 + 26 + 9));
+  plan.devices[0].actors[1].kind = planner::ActorKind::kCollective;
+  plan.devices[0].actors[1].target = 0;
+  EXPECT_THAT(rows_of().second, HasSubstr(">collective</text>"));
 }
 
 }  // namespace

@@ -34,6 +34,7 @@
 
 #include "actors/cluster/cluster.h"
 #include "actors/cluster/socket_address.h"
+#include "actors/computation_times.h"
 #include "actors/critical_path.h"
 #include "actors/local_engine.h"
 #include "actors/session.h"
@@ -44,6 +45,7 @@
 #include "base/strings.h"
 #include "planner/compile.h"
 #include "planner/plan_io.h"
+#include "planner/replay.h"
 
 namespace penstock::cli {
 namespace {
@@ -403,7 +405,10 @@ class JobRun {
     }
     const std::optional<actors::StepWindow> step =
         actors::MedianTracedStep(plan_, events_, trainer.step_windows());
-    if (step.has_value()) summary_.path = actors::FindCriticalPath(plan_, events_, *step);
+    if (step.has_value()) {
+      summary_.path = actors::FindCriticalPath(plan_, events_, *step);
+      summary_.replayed_step_s = ReplayStep();
+    }
     Parameters parameters;
     if (trained.ok() && model_.model != nullptr && feeds_.corpus() != nullptr) {
       ASSIGN_OR_RETURN(parameters, FetchParameters(*session));
@@ -419,6 +424,23 @@ class JobRun {
       return interrupts_.ToStatus("while the trained model was evaluated");
     }
     return used;
+  }
+
+  // Seconds of a step at the median times of the kernels in the trace; NaN: it cannot be replayed.
+  double ReplayStep() const {
+    const planner::Policy* policy = environment_.registries.policies.Find(plan_.policy);
+    if (policy == nullptr) return kNotMeasured;
+    const std::vector<std::vector<double>> times = actors::MedianComputeSeconds(plan_, events_);
+    planner::ReplayOptions options;
+    options.compute_s = [&](uint32_t device, uint32_t actor) { return times[device][actor]; };
+    options.process_of_device.assign(plan_.devices.size(), 0);
+    if (cluster_ != nullptr) {
+      for (const actors::NodeDescription& node : cluster_->nodes()) {
+        std::fill_n(options.process_of_device.begin() + node.first_device, node.num_devices,
+                    node.rank);
+      }
+    }
+    return planner::ReplayStepSeconds(plan_, *policy, options).value_or(kNotMeasured);
   }
 
   bool CanValidate() const {

@@ -421,6 +421,7 @@ TEST_F(CmdRunTest, ATraceTellsTheCriticalPath) {
   EXPECT_GE(exposed_s, 0);
   EXPECT_GE(idle_s, 0);
   EXPECT_NEAR(compute_s + exposed_s + idle_s, path["step_time_s"], 1e-8);
+  EXPECT_GT(summary["replayed_step_time_s"], 0);
   for (const char* fraction : {"hidden_fraction", "bubble_fraction"}) {
     EXPECT_GE(path[fraction], 0);
     EXPECT_LE(path[fraction], 1);
@@ -431,7 +432,7 @@ TEST_F(CmdRunTest, ATraceTellsTheCriticalPath) {
 
   EXPECT_THAT(call({"--trace", Path("trace.json")}),
               ::testing::ContainsRegex("\npath: step [2-5], .* = .* compute \\+ .* exposed "
-                                       "communication \\+ .* idle\n"));
+                                       "communication \\+ .* idle\n.*, replayed bound "));
   EXPECT_THAT(call({"--json"}), Not(HasSubstr("critical_path")));
 }
 

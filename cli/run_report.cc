@@ -88,19 +88,28 @@ std::string PathFractions(const actors::CriticalPath& path) {
                      100 * path.hidden_fraction(), 100 * path.bubble_fraction());
 }
 
+// A step that takes the time given by planner/replay.h, with the measured times of actors.
+std::string ReplayText(const RunSummary& summary) {
+  if (!(summary.replayed_step_s > 0)) return "";
+  return StrCat(", replayed bound ", FormatSeconds(summary.replayed_step_s));
+}
+
 // The acts that take most of the path, those of all micro-batches together.
 constexpr size_t kMostPathActs = 10;
 
-std::string PathReport(const planner::Plan& plan, const actors::CriticalPath& path) {
+std::string PathReport(const planner::Plan& plan, const RunSummary& summary) {
+  const actors::CriticalPath& path = *summary.path;
   std::string text = StrCat(
-      "\n## Critical path (step ", actors::StepNumber(path.step.step), ", of median time)\n\n",
-      PathSum(path), "; ", PathFractions(path),
+      "## Critical path (step ", actors::StepNumber(path.step.step), ", of median time)\n\n",
+      PathSum(path), "; ", PathFractions(path), ReplayText(summary),
       ".\n\nThe path is the chain of acts that waited for each other from the beginning of the "
       "step "
       "to its end. Communication is exposed while its device does not compute. Idle: nothing of "
       "the "
       "path ran, because a thread had to wake up or had no core. Bubble: a device neither computed "
-      "nor moved data.\n\n"
+      "nor moved data. Replayed bound: the plan fired with the median times of its kernels, links "
+      "at "
+      "the rates that the planner assumes, and nothing else that takes time.\n\n"
       "| device | computing | transferring | of it hidden | bubble |\n|---|---|---|---|---|\n");
   for (size_t i = 0; i < path.devices.size(); ++i) {
     const actors::DeviceTime& time = path.devices[i];
@@ -154,7 +163,10 @@ std::string SummaryJson(const RunSummary& summary) {
     StrAppend(&text, ", \"tokens_per_s\": ",
               JsonNumber(static_cast<double>(summary.tokens_per_step) / step_time_s));
   }
-  if (summary.path.has_value()) StrAppend(&text, ", \"critical_path\": ", PathJson(*summary.path));
+  if (summary.path.has_value()) {
+    StrAppend(&text, ", \"replayed_step_time_s\": ", JsonNumber(summary.replayed_step_s),
+              ", \"critical_path\": ", PathJson(*summary.path));
+  }
   return text + "}}";
 }
 
@@ -189,7 +201,8 @@ std::string SummaryText(const RunSummary& summary) {
   }
   if (summary.path.has_value()) {
     StrAppend(&text, "path: step ", actors::StepNumber(summary.path->step.step), ", ",
-              PathSum(*summary.path), "\n      ", PathFractions(*summary.path), "\n");
+              PathSum(*summary.path), "\n      ", PathFractions(*summary.path), ReplayText(summary),
+              "\n");
   }
   if (!summary.sample.empty()) StrAppend(&text, "\n", Printable(summary.sample), "\n");
   return text;
@@ -214,7 +227,7 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
   text += "\n\n";
   if (!summary.cores_note.empty()) StrAppend(&text, "Note: ", summary.cores_note, ".\n\n");
 
-  if (summary.path.has_value()) StrAppend(&text, PathReport(plan, *summary.path), "\n");
+  if (summary.path.has_value()) StrAppend(&text, PathReport(plan, summary), "\n");
   text +=
       "## Devices\n\nBusy: the share of time in which a device had something to run, and a core to "
       "run it on.\n\n| device | stage | arena | state | channels | workspace | busy |\n"

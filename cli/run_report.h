@@ -31,6 +31,7 @@ struct RunSummary {
   std::vector<double> busy_share;    // of each device's time, the part it had something to do
   // Of a typical step; nothing without a trace that holds one.
   std::optional<actors::CriticalPath> path;
+  double replayed_step_s = 0;  // where there is a path; NaN: not known
 };
 
 // The median of the steps after the first, which warms up; of all where there is only one.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <queue>
 #include <string>
 #include <utility>
 
@@ -14,7 +16,8 @@
 namespace penstock::planner {
 namespace {
 
-constexpr uint32_t kSteps = 2;
+constexpr uint32_t kUntimedSteps = 2;
+constexpr uint32_t kTimedSteps = 4;
 
 // A channel between phases. Phases are numbered over all devices.
 struct Place {
@@ -51,6 +54,27 @@ struct PhaseState {
   uint32_t num_pending = 0;  // started communication that has not completed
   bool is_running = false;
   bool is_listed = false;  // in the worklist
+  // With times: parts of the next item's computation that were started, and whether one is running.
+  uint8_t num_computed = 0;
+  bool is_computing = false;
+};
+
+// With times: the computation that an item stands for, in seconds.
+struct ItemWork {
+  double before = 0;  // of the actors since the last item, which nothing waits for
+  double own = 0;
+};
+
+// With times: the end of a phase's computation, or of a meeting. In order of time; those of one
+// time in the order in which they were found.
+struct TimedEvent {
+  double time = 0;
+  uint64_t number = 0;
+  bool is_meeting = false;
+  uint32_t index = 0;  // of the meeting or phase
+  friend bool operator>(const TimedEvent& a, const TimedEvent& b) {
+    return std::pair(a.time, a.number) > std::pair(b.time, b.number);
+  }
 };
 
 // Who meets: one entry a member.
@@ -86,8 +110,13 @@ struct LiveSlots {
 class Firing {
  public:
   Firing(const Plan& plan, const Policy& policy, const Meetings& meetings,
-         const PhaseWorkspaceBytes& workspace_bytes)
-      : plan_(plan), policy_(policy), meetings_(meetings), workspace_bytes_(workspace_bytes) {}
+         const PhaseWorkspaceBytes& workspace_bytes, FiringTimes* times)
+      : plan_(plan),
+        policy_(policy),
+        meetings_(meetings),
+        workspace_bytes_(workspace_bytes),
+        times_(times),
+        num_steps_(times == nullptr ? kUntimedSteps : kTimedSteps) {}
 
   absl::StatusOr<FiringResult> Run() {
     Number();
@@ -103,13 +132,14 @@ class Firing {
       }
       bool has_chosen = false;
       for (uint32_t s = 0; s < stages_.size(); ++s) has_chosen |= Choose(s);
-      if (!has_chosen) break;
+      if (!has_chosen && !TakeEvent()) break;
     }
     for (uint32_t p = 0; p < phases_.size(); ++p) {
       if (!IsDone(p)) return Deadlock(p);
     }
     FiringResult result;
     result.peak_live_bytes = peak_bytes_;
+    result.step_ends_s = step_ends_s_;
     for (const DevicePlan& device : plan_.devices) {
       for (const PhasePlan& phase : device.phases) {
         result.firings += uint64_t{phase.num_actors} * FiringsPerStep(plan_, phase);
@@ -125,12 +155,18 @@ class Firing {
   void Number() {
     uint32_t num_phases = 0;
     uint32_t num_registers = 0;
+    uint64_t instances_per_step = 0;
     for (const DevicePlan& device : plan_.devices) {
+      for (const PhasePlan& phase : device.phases) {
+        instances_per_step += FiringsPerStep(plan_, phase);
+      }
       phase_base_.push_back(num_phases);
       register_base_.push_back(num_registers);
       num_phases += static_cast<uint32_t>(device.phases.size());
       num_registers += static_cast<uint32_t>(device.registers.size());
     }
+    num_remaining_.assign(num_steps_, instances_per_step);
+    step_ends_s_.resize(num_steps_);
     phases_.resize(num_phases);
     live_slots_.resize(num_registers);
     members_.resize(meetings_.actors.size());
@@ -207,7 +243,7 @@ class Firing {
       PhaseState& state = phases_[phase_base_[d] + p];
       state.device = d;
       state.phase = p;
-      state.num_to_start = kSteps * FiringsPerStep(plan_, phase);
+      state.num_to_start = num_steps_ * FiringsPerStep(plan_, phase);
       if (phase.lane == Lane::kCompute) {
         phase_of_kind_[d][static_cast<size_t>(phase.kind)] = phase_base_[d] + p;
       } else if (phase.lane == Lane::kOnce) {
@@ -276,19 +312,36 @@ class Firing {
       const PhasePlan& phase = device.phases[p];
       PhaseState& state = phases_[phase_base_[d] + p];
       state.first_item = static_cast<uint32_t>(items_.size());
+      double work_s = 0;  // since the last item
       for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
         const std::array<uint32_t, 3> now = {next[kWaits][a], next[kPuts][a], next[kGives][a]};
-        if (member_of[a] == kNone && now == ends) continue;
+        const double own_s =
+            times_ != nullptr && member_of[a] == kNone ? times_->ComputeSeconds(d, a) : 0;
+        if (member_of[a] == kNone && now == ends) {
+          work_s += own_s;
+          continue;
+        }
         if (member_of[a] != kNone) {
           Member& member = members_[member_of[a]];
           member.phase = phase_base_[d] + p;
           member.item = static_cast<uint32_t>(items_.size());
         }
-        items_.push_back({a, member_of[a], now[kWaits], now[kPuts], now[kGives]});
+        AddItem({a, member_of[a], now[kWaits], now[kPuts], now[kGives]}, {work_s, own_s});
+        work_s = 0;
         ends = now;
+      }
+      if (work_s > 0) {
+        AddItem({phase.first_actor + phase.num_actors - 1, kNone, ends[kWaits], ends[kPuts],
+                 ends[kGives]},
+                {work_s, 0});
       }
       state.end_item = static_cast<uint32_t>(items_.size());
     }
+  }
+
+  void AddItem(const Item& item, const ItemWork& work) {
+    items_.push_back(item);
+    if (times_ != nullptr) item_work_.push_back(work);
   }
 
   void AddPlace(uint32_t d, uint32_t c, uint32_t from, uint32_t to) {
@@ -346,10 +399,11 @@ class Firing {
     LaneState& state = lanes_[d][static_cast<size_t>(lane)];
     if (lane == Lane::kOnce) {
       const std::vector<uint32_t>& order = once_order_[d];
-      return state.position < kSteps * order.size() ? order[state.position % order.size()] : kNone;
+      return state.position < num_steps_ * order.size() ? order[state.position % order.size()]
+                                                        : kNone;
     }
     const StageOrder& stage = stages_[plan_.devices[d].stage];
-    const size_t size = stage.order.size() * (stage.is_planned ? kSteps : 1);
+    const size_t size = stage.order.size() * (stage.is_planned ? num_steps_ : 1);
     for (; state.position < size; ++state.position) {
       const PhaseKind kind = stage.order[state.position % stage.order.size()];
       const uint32_t p = phase_of_kind_[d][static_cast<size_t>(kind)];
@@ -406,13 +460,16 @@ class Firing {
     peak_bytes_[state.device] = std::max(peak_bytes_[state.device], live_bytes_[state.device]);
   }
 
-  // Runs the phase until it waits for communication, or to its end.
+  // Runs the phase until it waits for communication or computes, or to its end.
   void Advance(uint32_t p) {
     PhaseState& state = phases_[p];
-    for (; state.next_item < state.end_item; ++state.next_item) {
+    if (state.is_computing) return;
+    for (; state.next_item < state.end_item; ++state.next_item, state.num_computed = 0) {
+      if (Computes(p, 0)) return;
       if (FirstWait(state) != kNone) return;
       const Item& item = items_[state.next_item];
       if (item.member == kNone) {
+        if (Computes(p, 1)) return;
         Complete(state.next_item);
         continue;
       }
@@ -420,16 +477,16 @@ class Firing {
       const uint32_t meeting = members_[item.member].meeting;
       if (++num_arrived_[meeting] < meetings_.Of(meeting).size()) continue;
       num_arrived_[meeting] = 0;
-      for (uint32_t i = meetings_.begin(meeting); i < meetings_.ends[meeting]; ++i) {
-        Member& member = members_[i];
-        ++member.num_completed;
-        --phases_[member.phase].num_pending;
-        Complete(member.item);
-        if (member.phase != p) List(member.phase);
+      if (times_ == nullptr) {
+        CompleteMeeting(meeting, p);
+      } else {
+        AddEvent(times_->Communicate(meeting, now_s_), true, meeting);
       }
     }
     if (state.num_pending > 0) return;
     state.is_running = false;
+    const uint32_t step = (state.num_started - 1) / FiringsPerStep(plan_, PlanOf(state));
+    if (--num_remaining_[step] == 0) step_ends_s_[step] = now_s_;
     live_bytes_[state.device] -= workspace_bytes_[state.device][state.phase];
     LaneState* lane = LaneOf(state);
     if (lane == nullptr) {
@@ -443,6 +500,50 @@ class Firing {
       }
       List(Expected(state.device, PlanOf(state).lane));
     }
+  }
+
+  // All who meet have what they wait for. The phase `advancing` goes on by itself.
+  void CompleteMeeting(uint32_t meeting, uint32_t advancing) {
+    for (uint32_t i = meetings_.begin(meeting); i < meetings_.ends[meeting]; ++i) {
+      Member& member = members_[i];
+      ++member.num_completed;
+      --phases_[member.phase].num_pending;
+      Complete(member.item);
+      if (member.phase != advancing) List(member.phase);
+    }
+  }
+
+  // Starts one of the two parts of the next item's computation, unless it was; returns whether the
+  // phase waits for its end.
+  bool Computes(uint32_t p, uint8_t part) {
+    PhaseState& state = phases_[p];
+    if (times_ == nullptr || state.num_computed > part) return false;
+    state.num_computed = part + 1;
+    const ItemWork& work = item_work_[state.next_item];
+    const double seconds = part == 0 ? work.before : work.own;
+    if (!(seconds > 0)) return false;
+    state.is_computing = true;
+    AddEvent(times_->Compute(state.device, now_s_, seconds), false, p);
+    return true;
+  }
+
+  void AddEvent(double time, bool is_meeting, uint32_t index) {
+    events_.push({time, num_events_++, is_meeting, index});
+  }
+
+  // Moves time to the next event, which happens; false: there is none.
+  bool TakeEvent() {
+    if (events_.empty()) return false;
+    const TimedEvent event = events_.top();
+    events_.pop();
+    now_s_ = event.time;
+    if (event.is_meeting) {
+      CompleteMeeting(event.index, kNone);
+    } else {
+      phases_[event.index].is_computing = false;
+      List(event.index);
+    }
+    return true;
   }
 
   // The first member that the phase's next item waits for; kNone: it can start.
@@ -508,7 +609,7 @@ class Firing {
     const auto num_kinds = std::count(stage.has_kind.begin(), stage.has_kind.end(), true);
     if (!stage.has_kind[kind]) return false;
     const size_t step = stage.order.size() / (num_kinds * plan_.num_microbatches);
-    const size_t limit = std::min<size_t>(step + 1, kSteps) * plan_.num_microbatches;
+    const size_t limit = std::min<size_t>(step + 1, num_steps_) * plan_.num_microbatches;
     return std::any_of(devices.begin(), devices.end(), [&](uint32_t d) {
       const uint32_t p = phase_of_kind_[d][kind];
       return p != kNone && phases_[p].num_started < limit;
@@ -695,12 +796,15 @@ class Firing {
   const Policy& policy_;
   const Meetings& meetings_;
   const PhaseWorkspaceBytes& workspace_bytes_;
+  FiringTimes* const times_;
+  const uint32_t num_steps_;
 
   // The network. Phases, places and registers are numbered over all devices.
   std::vector<uint32_t> phase_base_;     // of each device: its first phase
   std::vector<uint32_t> register_base_;  // likewise
   std::vector<Place> places_;
   std::vector<Item> items_;
+  std::vector<ItemWork> item_work_;  // of each item, with times
   std::vector<uint32_t> waits_;
   std::vector<uint32_t> puts_;
   std::vector<uint32_t> gives_;
@@ -718,14 +822,20 @@ class Firing {
   std::vector<LiveSlots> live_slots_;  // of each register
   std::vector<uint64_t> live_bytes_;   // of each device
   std::vector<uint64_t> peak_bytes_;
+  std::vector<uint64_t> num_remaining_;  // phase instances of each step
+  double now_s_ = 0;
+  std::priority_queue<TimedEvent, std::vector<TimedEvent>, std::greater<>> events_;
+  uint64_t num_events_ = 0;  // that there have been
+  std::vector<double> step_ends_s_;
 };
 
 }  // namespace
 
 absl::StatusOr<FiringResult> FirePlan(const Plan& plan, const Policy& policy,
                                       const Meetings& meetings,
-                                      const PhaseWorkspaceBytes& workspace_bytes) {
-  return Firing(plan, policy, meetings, workspace_bytes).Run();
+                                      const PhaseWorkspaceBytes& workspace_bytes,
+                                      FiringTimes* times) {
+  return Firing(plan, policy, meetings, workspace_bytes, times).Run();
 }
 
 }  // namespace penstock::planner

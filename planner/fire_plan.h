@@ -1,4 +1,4 @@
-// Fires a plan without kernels and without time, to prove that it cannot deadlock.
+// Fires a plan without kernels, to prove that it cannot deadlock, or to see how long it takes.
 //
 // Lanes, gates, in-phase order and communication are as plan.h says; a collective, send or receive
 // completes when all who meet there have started it. Kernels complete at once, so that a phase
@@ -12,7 +12,11 @@
 // that is ready on every device of its stage is taken, latest kind first; that proves this order
 // alone.
 //
-// Thread rule: pure functions.
+// With times (FiringTimes), four steps, submitted together, are fired in virtual time: a phase goes
+// on when its computation has ended, and communication completes when the times say so. Then
+// step_ends_s is filled in; replay.h has times from rates of links.
+//
+// Thread rule: pure functions, but for the times given to them.
 
 #ifndef PENSTOCK_PLANNER_FIRE_PLAN_H_
 #define PENSTOCK_PLANNER_FIRE_PLAN_H_
@@ -32,6 +36,19 @@ namespace penstock::planner {
 struct FiringResult {
   std::vector<uint64_t> peak_live_bytes;  // of each device
   uint64_t firings = 0;                   // of actors, in one step
+  std::vector<double> step_ends_s;        // with times: when each of the steps was complete
+};
+
+// How long what is fired takes, from 0 s on.
+class FiringTimes {
+ public:
+  virtual ~FiringTimes() = default;
+  // Of the computation of an actor that does not communicate.
+  virtual double ComputeSeconds(uint32_t device, uint32_t actor) const = 0;
+  // When a computation of a phase that could begin at `now` ends. Calls come in order of time.
+  virtual double Compute(uint32_t device, double now, double seconds) = 0;
+  // When the communication of a meeting ends that all members had started at `now`. Likewise.
+  virtual double Communicate(uint32_t meeting, double now) = 0;
 };
 
 // kFailedPrecondition names the cycle of phases and actors that wait for each other.
@@ -40,7 +57,8 @@ struct FiringResult {
 // workspaces are given.
 absl::StatusOr<FiringResult> FirePlan(const Plan& plan, const Policy& policy,
                                       const Meetings& meetings,
-                                      const PhaseWorkspaceBytes& workspace_bytes);
+                                      const PhaseWorkspaceBytes& workspace_bytes,
+                                      FiringTimes* times = nullptr);
 
 }  // namespace penstock::planner
 
