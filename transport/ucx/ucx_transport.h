@@ -12,8 +12,8 @@
 // can view them. It must be private memory that nobody uses meanwhile; a process forked afterwards
 // has it in common with this one.
 //
-// Channels have an order of priority: where long messages of several wait for one link, those of the
-// lowest channel go first.
+// Channels have an order of priority: where long messages of several wait for one link, those of
+// the lowest channel go first.
 //
 // Trust: a transport listens only on the interfaces asked for, and a message must name its
 // generation and the secret key in the receiver's address; one that does not, or is truncated or
