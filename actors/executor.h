@@ -109,7 +109,8 @@ class DeviceExecutor {
   // Where executors outnumber the cores: time without a core counts as waiting.
   void set_counts_cpu_time(bool counts) { counts_cpu_time_ = counts; }
 
-  // One round: streams, transport, and what is ready fires. Returns whether anything happened.
+  // One round: what streams and communication have completed is taken, and what is ready fires;
+  // with nothing to fire, communication advances here. Returns whether anything happened.
   bool Poll();
 
   // The owner is about to sleep unless one more Poll finds something.

@@ -1,5 +1,6 @@
-// Gives the plain classes of a plan's engine their threads: a polling actor a device executor, an
-// actor a stage, and a coordinator that watches over them and collects reports.
+// Gives the plain classes of a plan's engine their threads: a polling actor a device executor, one
+// actor for the communication of all devices, an actor a stage, and a coordinator that watches over
+// them and collects reports.
 //
 // An executor's thread polls; when there has been nothing to do for about as long as a wake-up
 // costs it sleeps, and is woken by choices of its stage, by its transport and by commands.
