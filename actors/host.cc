@@ -375,6 +375,7 @@ class CoordinatorActor : public caf::event_based_actor {
   caf::behavior make_behavior() override {
     return {
         [this](const caf::actor& watched, const std::string& name) {
+          handoff_->Sync();
           monitor(watched);
           watched_.push_back(watched);
           names_[watched.address()] = name;
@@ -446,11 +447,10 @@ class Host::Impl {
     }
     handoff_->Sync();
     for (size_t i = 0; i < num_devices; ++i) {
-      caf::anon_send(coordinator_, executor_actors_[i],
-                     StrCat("executor of device ", first_device_ + i));
+      Watch(executor_actors_[i], StrCat("executor of device ", first_device_ + i));
     }
     for (size_t i = 0; i < stage_actors_.size(); ++i) {
-      caf::anon_send(coordinator_, stage_actors_[i], StrCat("controller of stage ", i));
+      Watch(stage_actors_[i], StrCat("controller of stage ", i));
     }
     const std::vector<std::optional<absl::Status>> statuses = loaded->Wait(timeout);
     for (size_t i = 0; i < num_devices; ++i) {
@@ -463,8 +463,7 @@ class Host::Impl {
     // Loading is over: what it made is shared from here on.
     communication_actors_.push_back(system_.spawn<CommunicationActor, caf::detached>(
         std::move(parts.communications), parts.transport, parts.communication_waker, handoff_));
-    caf::anon_send(coordinator_, communication_actors_.back(),
-                   std::string("communication executor"));
+    Watch(communication_actors_.back(), "communication executor");
     return absl::OkStatus();
   }
 
@@ -533,6 +532,13 @@ class Host::Impl {
   }
 
  private:
+  // The end of `actor` fails the session, by this name.
+  void Watch(const caf::actor& actor, std::string name) {
+    const caf::message message = caf::make_message(actor, std::move(name));
+    handoff_->Sync();
+    caf::anon_send(coordinator_, message);
+  }
+
   void Join(std::vector<caf::actor>* actors) {
     caf::scoped_actor self(system_, true);
     for (const caf::actor& actor : *actors) {
