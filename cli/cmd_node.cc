@@ -51,7 +51,7 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
   CLI::App* command = app.add_subcommand("node", "Join a job as one of its processes.");
   command->footer(
       "`penstock run --procs N` starts its own nodes. `penstock run --listen ADDRESS` prints the\n"
-      "`penstock node` command to run on each host, with the job's key.");
+      "`penstock node` command that starts one of them, with the job's key.");
   command
       ->add_option("--join", options->node.coordinator,
                    "Address of the coordinator: HOST:PORT, unix:PATH or unix-abstract:NAME "

@@ -492,7 +492,7 @@ class JobRun {
     for (int64_t step = snapshot.step; step < num_steps; ++step) {
       replayed_s += summary_.step_times_s[static_cast<size_t>(step)];
     }
-    const std::string going_on = "; train.on_nonfinite = \"continue\" goes on";
+    const std::string going_on = "; train.on_nonfinite = \"continue\" trains on nevertheless";
     environment_.err << loss << "; running steps " << snapshot.step + 1 << " to " << num_steps
                      << " again to find the first result that is not finite";
     if (replayed_s > kLongReplaySeconds) {
@@ -590,9 +590,13 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
   auto options = std::make_shared<Options>();
   CLI::App* command =
       app.add_subcommand("run", "Train the model of a job, or run a compiled plan.");
-  const std::string footer =
-      StrCat("A plan runs as it was compiled, without validation and sampling. --set can override ",
-             StrJoin(kKeysOfPlans, ", "), ", ", StrJoin(kMoreKeysOfPlans, ", "), ".");
+  const std::string footer = StrCat(
+      "A plan runs as it was compiled, without validation and sampling. --set can override ",
+      StrJoin(kKeysOfPlans, ", "), ", ", StrJoin(kMoreKeysOfPlans, ", "),
+      ".\n\nRelative paths in a job count from the folder of its file, those in --set from the "
+      "working directory. Ctrl-C ends the run after the current step and still writes the "
+      "files of --trace, --svg and --report; a second one, or SIGTERM, ends it at once and "
+      "may lose their contents.");
   command->footer(StrCat("Keys of a job, a TOML file (default in parentheses):\n",
                          DescribeJobKeys(), "\n", WrapText(footer, kHelpColumns, 0)));
   command->add_option("FILE", options->file, "Job (.toml) or plan (.plan)")->required();
@@ -614,8 +618,8 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
       ->check(AtLeast(1));
   command
       ->add_option("--listen", options->listen,
-                   "Listen at HOST:PORT or unix:PATH, print the command to run on each host, and "
-                   "wait for the nodes to join, instead of starting nodes on this host")
+                   "Listen at HOST:PORT or unix:PATH, print the command that starts a node, and "
+                   "wait up to 10 minutes for all nodes, instead of starting them on this host")
       ->option_text("ADDRESS");
   command
       ->add_option("--plan", options->plan,

@@ -26,9 +26,10 @@ constexpr char kFooter[] =
     "`penstock COMMAND --help` describes one command and its options. With --json, a command "
     "prints\n"
     "only JSON to standard output; progress and messages go to standard error.\n\n"
-    "Exit status: 0 success, 1 failure while running, 2 invalid usage or input. If a process of "
-    "the\n"
-    "job dies, its shell status: 128 + the signal, or its exit status.";
+    "Exit status: 0 success, 1 failure while running, 2 invalid usage or input, 130 after Ctrl-C, "
+    "143\n"
+    "after SIGTERM. If a process that the command started dies, its shell status: 128 + the\n"
+    "signal, or its exit status.";
 
 // Wraps descriptions and prints an option's text (FILE, N) where one is set.
 class HelpFormatter : public CLI::Formatter {

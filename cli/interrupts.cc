@@ -64,7 +64,7 @@ void Interrupts::Abort() {
     return;
   }
   // Nothing runs yet, or no more: nodes end when this process does.
-  const char message[] = "penstock: interrupted outside of the training steps\n";
+  const char message[] = "penstock: interrupted; no step was running\n";
   (void)!write(STDERR_FILENO, message, sizeof(message) - 1);
   _exit(128 + signal_);
 }

@@ -214,7 +214,8 @@ const std::vector<Key>& Keys() {
        "Files and folders of training text, read as bytes ([\"/usr/share/common-licenses\"])",
        Paths([](Job& j) { return &j.data.text; })},
       {"data.validation",
-       "Files and folders of held-out text (the last tenth of each file in data.text)",
+       "Files and folders of held-out text, for built-in models (the last tenth of each file in "
+       "data.text)",
        Paths([](Job& j) { return &j.data.validation; })},
       {"data.inputs",
        "Values of the inputs that are not text, such as {x = \"x.npy\", y = \"ys/\", "
@@ -235,10 +236,10 @@ const std::vector<Key>& Keys() {
               std::vector<std::pair<std::string_view, Optimizer>>{{"adamw", Optimizer::kAdamW},
                                                                   {"sgd", Optimizer::kSgd}})},
       {"train.learning_rate", "Peak learning rate (3e-4)",
-       Number([](Job& j) { return &j.train.options.learning_rate; }, 0, kHuge, "at least 0")},
+       Number([](Job& j) { return &j.train.options.learning_rate; }, 0, kHuge, "0 to 1e30")},
       {"train.min_learning_rate",
        "Final learning rate of the cosine schedule (train.learning_rate / 10)",
-       Number([](Job& j) { return &j.train.min_learning_rate; }, 0, kHuge, "at least 0")},
+       Number([](Job& j) { return &j.train.min_learning_rate; }, 0, kHuge, "0 to 1e30")},
       {"train.warmup_steps", "Steps of linear warm-up (0)",
        Integer([](Job& j) { return &j.train.options.warmup_steps; }, 0, kMaxCount)},
       {"train.schedule", "Learning-rate schedule, \"constant\" or \"cosine\" (\"constant\")",
@@ -253,14 +254,14 @@ const std::vector<Key>& Keys() {
        Number([](Job& j) { return &j.train.options.beta2; }, 0, std::nextafter(1.0, 0.0),
               "[0, 1)")},
       {"train.epsilon", "AdamW: term added to the denominator (1e-8)",
-       Number([](Job& j) { return &j.train.options.epsilon; }, 1e-300, kHuge, "above 0")},
+       Number([](Job& j) { return &j.train.options.epsilon; }, 1e-300, kHuge, "1e-300 to 1e30")},
       {"train.momentum", "SGD: momentum (0.9)",
        Number([](Job& j) { return &j.train.options.momentum; }, 0, std::nextafter(1.0, 0.0),
               "[0, 1)")},
       {"train.weight_decay", "Weight decay of matrices; biases and norms have none (0.1)",
-       Number([](Job& j) { return &j.train.options.weight_decay; }, 0, kHuge, "at least 0")},
+       Number([](Job& j) { return &j.train.options.weight_decay; }, 0, kHuge, "0 to 1e30")},
       {"train.clip_norm", "Maximum global norm of the gradients; 0 disables clipping (1.0)",
-       Number([](Job& j) { return &j.train.options.clip_norm; }, 0, kHuge, "at least 0")},
+       Number([](Job& j) { return &j.train.options.clip_norm; }, 0, kHuge, "0 to 1e30")},
       {"train.seed", "Seed of initialisation, dropout, data order and sampling (1)",
        Integer([](Job& j) { return &j.train.seed; }, 0, INT64_MAX)},
       {"train.dtype", "Element type of parameters and activations, \"f32\" or \"f64\" (\"f32\")",
@@ -272,7 +273,9 @@ const std::vector<Key>& Keys() {
       {"train.validation_every",
        "Steps between validations; 0 validates after the last step only (0)",
        Integer([](Job& j) { return &j.train.validation_every; }, 0, kMaxCount)},
-      {"train.log_every", "Steps between reports; if unset, text output has about 20 reports (1)",
+      {"train.log_every",
+       "Steps between reports; if unset, text output has about 50, or a progress bar on a terminal "
+       "(1)",
        Integer([](Job& j) { return &j.train.log_every; }, 1, kMaxCount)},
       {"train.on_nonfinite",
        "What to do when the loss is NaN or infinite: \"stop\" and name the operator that produced "
@@ -371,7 +374,8 @@ std::string FirstLine(std::string_view what) {
       }
     }
   }
-  return std::string(what);
+  // toml11 has no words for a value that begins like none.
+  return std::string(what.empty() ? "not a TOML value" : what);
 }
 
 // The parser descends once a bracket; a text deeper than any job is refused before it does.

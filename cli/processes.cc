@@ -34,8 +34,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     options.join_timeout = absl::Minutes(10);
     options.on_listening = [&err = environment.err, count](const std::string& address,
                                                            const std::string& key) {
-      err << "Waiting for " << Counted(count, "node") << ". On each host:\n  PENSTOCK_KEY=" << key
-          << " penstock node --join " << address << std::endl;
+      err << "Waiting for " << Counted(count, "node")
+          << ". Start each with:\n  PENSTOCK_KEY=" << key << " penstock node --join " << address
+          << std::endl;
     };
   }
   return actors::Cluster::Start(options);

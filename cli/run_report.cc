@@ -248,7 +248,8 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
       StrCat("\n## Phases (mean time of one run, ", TracedSteps(events), ")\n\n",
              "Computing: its kernels run, by the clock. Transferring: its data move. Waiting: the "
              "rest, for the other side of a communication or until the device notices that data "
-             "have come. Kernels and transfers of one phase may overlap.\n\n"
+             "have come. Kernels and transfers of one phase may overlap. Working: computing plus "
+             "transferring, at most the whole run.\n\n"
              "| device | phase | runs | predicted | computing | transferring | waiting | working "
              "/ predicted |\n|---|---|---|---|---|---|---|---|\n");
   for (const auto& [key, measured] : MeasurePhases(plan, events)) {

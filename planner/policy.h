@@ -75,7 +75,7 @@ class Policy {
   virtual ~Policy() = default;
   virtual std::string_view name() const = 0;
 
-  // The whole order of one step, where the policy fixes it beforehand; empty otherwise.
+  // All phases of a step, those of one kind in micro-batch order; empty if not fixed beforehand.
   virtual std::vector<PhaseChoice> PlannedOrder(const StageContext& context) const = 0;
 
   // Micro-batches whose activations a stage may hold at once: the credits of channels from F to B
