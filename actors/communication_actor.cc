@@ -1,5 +1,7 @@
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+
 #include "actors/communication_actor_internal.h"
 #include "base/time_slice.h"
 
@@ -32,6 +34,7 @@ void CommunicationActor::enqueue(caf::mailbox_element_ptr element, caf::executio
 
 void CommunicationActor::act() {
   handoff_->Sync();
+  const absl::Cleanup sync = [this] { handoff_->Sync(); };  // however it ends
   RequestShortSlices();
   caf::behavior commands{
       [this](const caf::exit_msg& message) {
@@ -50,7 +53,6 @@ void CommunicationActor::act() {
       waker_->EndSleep();
     }
   }
-  handoff_->Sync();
 }
 
 bool CommunicationActor::Work(caf::behavior& commands) {

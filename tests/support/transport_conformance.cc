@@ -379,6 +379,7 @@ TEST_P(TransportConformance, WakesForWhatIsNewAndOnlyThen) {
   wakes[0] = wakes[1] = 0;
   DriveToRest();
   EXPECT_EQ(wakes[0] + wakes[1], 0);
+  for (uint32_t device : {0, 1}) endpoint(device).SetWakeup(nullptr);
 }
 
 // Threads that sleep whenever Progress finds nothing, with more messages than any ring holds: a
@@ -447,6 +448,7 @@ TEST_P(TransportConformance, SleepersMissNothing) {
   run(0);
   other.join();
   EXPECT_EQ(num_late, 0) << "a thread was not woken";
+  for (uint32_t device : {0, 1}) endpoint(device).SetWakeup(nullptr);
 }
 
 // --- Threads

@@ -118,7 +118,7 @@ UcxEndpoint::~UcxEndpoint() { Close(); }
 bool UcxEndpoint::Close() {
   if (worker_ == nullptr) return true;
   is_closing_ = true;
-  wakeup_ = nullptr;
+  SetWakeup(nullptr);
   const auto progress_until = [this](Clock::duration patience, const auto& is_reached) {
     const auto deadline = Clock::now() + patience;
     while (!is_reached() && Clock::now() < deadline) {
@@ -201,7 +201,7 @@ absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device&
   ucs_status_ptr_t request = ucp_ep_flush_nbx(ep, &param);
   if (!UCS_PTR_IS_PTR(request)) peer.is_connecting = false;
   // Whoever drives the endpoint makes the connection.
-  if (wakeup_) wakeup_();
+  Wake();
   return absl::OkStatus();
 }
 
@@ -223,8 +223,13 @@ bool UcxEndpoint::can_view() const {
 
 void UcxEndpoint::SetWakeup(std::function<void()> wakeup) {
   local_->SetWakeup(wakeup);
-  const Turn turn(this);
+  const std::lock_guard lock(wakeup_mutex_);
   wakeup_ = std::move(wakeup);
+}
+
+void UcxEndpoint::Wake() {
+  const std::lock_guard lock(wakeup_mutex_);
+  if (wakeup_) wakeup_();
 }
 
 void UcxEndpoint::AddStats(TransportStats* stats) const {
@@ -369,7 +374,7 @@ void UcxEndpoint::PrepareSleep() {
     if (Arm()) return;
     ucp_worker_progress(worker_);
   }
-  if (wakeup_) wakeup_();  // not armed: the owner must not sleep
+  Wake();  // not armed: the owner must not sleep
 }
 
 // Resets `request`; fails it and returns false if no message can have this tag or peer.
@@ -970,7 +975,7 @@ void UcxEndpoint::NoteFailure(Peer& peer, const absl::Status& cause) {
 void UcxEndpoint::FailPeer(uint32_t device, const absl::Status& cause) {
   const Turn turn(this);
   NoteFailure(*peers_[device], cause);
-  if (wakeup_) wakeup_();
+  Wake();
 }
 
 void UcxEndpoint::FailPeers() {
@@ -1034,7 +1039,7 @@ void UcxEndpoint::Age() {
   }
   if (!has_expired) return;
   has_expired_ = true;
-  if (wakeup_) wakeup_();
+  Wake();
 }
 
 void UcxEndpoint::Expire() {
@@ -1100,8 +1105,6 @@ bool UcxEndpoint::Arm() {
   return true;
 }
 
-void UcxEndpoint::OnArrival() {
-  if (wakeup_) wakeup_();
-}
+void UcxEndpoint::OnArrival() { Wake(); }
 
 }  // namespace penstock::transport::ucx

@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -207,6 +208,7 @@ class UcxEndpoint final : public Endpoint {
   UcxEndpoint(const UcxOptions& options, uint32_t device, Endpoint* local);
   absl::Status Open(ucp_context_h context);
   void WaitForTurn();
+  void Wake();
 
   bool IsLocal(uint32_t device) const {
     return device - options_.first_device < options_.num_local_devices;
@@ -279,6 +281,8 @@ class UcxEndpoint final : public Endpoint {
   Endpoint* const local_;
 
   std::atomic<bool> is_taken_{false};
+  std::mutex wakeup_mutex_;
+  std::function<void()> wakeup_;  // guarded by wakeup_mutex_; called without the turn, or with it
 
   // With the turn.
   ucp_worker_h worker_ = nullptr;
@@ -294,7 +298,6 @@ class UcxEndpoint final : public Endpoint {
   std::vector<Staging> free_staging_;
   std::vector<Peer*> answered_;  // with pending outcomes
   std::vector<Region> memory_;
-  std::function<void()> wakeup_;
   bool has_failures_ = false;  // a peer's failure to deal with
   bool has_expired_ = false;   // an operation's bound has passed
   bool is_closing_ = false;
