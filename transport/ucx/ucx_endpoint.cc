@@ -354,7 +354,14 @@ void UcxEndpoint::Cancel(Request* request) {
   Fail(request, cancelled);
 }
 
+void UcxEndpoint::ProgressConnections() {
+  const Turn turn(this);
+  for (int i = 0; i < kProgressRounds && ucp_worker_progress(worker_) != 0; ++i) {
+  }
+}
+
 bool UcxEndpoint::Progress() {
+  is_driven_.store(true, std::memory_order_relaxed);
   bool changed = local_->Progress();
   const Turn turn(this);
   for (int i = 0; i < kProgressRounds && ucp_worker_progress(worker_) != 0; ++i) {
@@ -367,6 +374,7 @@ bool UcxEndpoint::Progress() {
 }
 
 void UcxEndpoint::PrepareSleep() {
+  is_driven_.store(true, std::memory_order_relaxed);
   local_->PrepareSleep();
   const Turn turn(this);
   // Busy: something has come. What it changes is found by the owner's next Progress.

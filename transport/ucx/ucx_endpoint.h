@@ -86,6 +86,10 @@ class UcxEndpoint final : public Endpoint {
   void AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle, uint64_t place);
   void AddStats(TransportStats* stats) const;
 
+  // Whether the owner has called yet; until then connections that peers make are moved along here.
+  bool is_driven() const { return is_driven_.load(std::memory_order_relaxed); }
+  void ProgressConnections();
+
   // The thread that waits (arrival_watch.h). Watch comes first: `watch_fd` is its epoll set, in
   // which this endpoint is known by `index`.
   absl::Status Watch(int watch_fd, uint32_t index);
@@ -281,6 +285,7 @@ class UcxEndpoint final : public Endpoint {
   Endpoint* const local_;
 
   std::atomic<bool> is_taken_{false};
+  std::atomic<bool> is_driven_{false};
   std::mutex wakeup_mutex_;
   std::function<void()> wakeup_;  // guarded by wakeup_mutex_; called without the turn, or with it
 

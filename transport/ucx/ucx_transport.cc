@@ -1,9 +1,13 @@
 #include "transport/ucx/ucx_transport.h"
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -54,6 +58,8 @@ class UcxTransportImpl final : public UcxTransport {
       : options_(options), local_(CreateInprocTransport(options.transport)) {}
 
   ~UcxTransportImpl() override {
+    is_driven_.store(true, std::memory_order_relaxed);
+    if (starter_.joinable()) starter_.join();
     watch_.reset();
     bool are_closed = true;
     for (const auto& endpoint : endpoints_) are_closed &= endpoint->Close();
@@ -83,6 +89,11 @@ class UcxTransportImpl final : public UcxTransport {
       endpoints_.push_back(std::move(endpoint));
     }
     ASSIGN_OR_RETURN(watch_, ArrivalWatch::Create(std::move(endpoints)));
+    try {
+      starter_ = std::thread([this] { ProgressUntilDriven(); });
+    } catch (const std::system_error& error) {
+      return absl::ResourceExhaustedError(StrCat("the thread that connects: ", error.what()));
+    }
     return absl::OkStatus();
   }
 
@@ -124,7 +135,10 @@ class UcxTransportImpl final : public UcxTransport {
     return stats;
   }
 
-  void Wait(int fd, int timeout_ms) override { watch_->Wait(fd, timeout_ms); }
+  void Wait(int fd, int timeout_ms) override {
+    is_driven_.store(true, std::memory_order_relaxed);
+    watch_->Wait(fd, timeout_ms);
+  }
 
   std::string LocalAddress() const override {
     ProcessAddress address;
@@ -192,6 +206,21 @@ class UcxTransportImpl final : public UcxTransport {
     return device - options_.first_device < options_.num_local_devices;
   }
 
+  // Peers connect before the owners of the endpoints are there, and closing waits for connections.
+  void ProgressUntilDriven() {
+    constexpr std::chrono::milliseconds kPause{1};
+    bool are_driven = false;
+    while (!are_driven && !is_driven_.load(std::memory_order_relaxed)) {
+      are_driven = true;
+      for (const auto& endpoint : endpoints_) {
+        if (endpoint->is_driven()) continue;
+        endpoint->ProgressConnections();
+        are_driven = false;
+      }
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
   absl::Status OpenContext() {
     ucp_config_t* config = nullptr;
     RETURN_IF_ERROR(FromUcs(ucp_config_read(nullptr, nullptr, &config), "reading its settings"));
@@ -214,6 +243,8 @@ class UcxTransportImpl final : public UcxTransport {
   ucp_context_h context_ = nullptr;
   std::vector<std::unique_ptr<UcxEndpoint>> endpoints_;
   std::unique_ptr<ArrivalWatch> watch_;
+  std::thread starter_;
+  std::atomic<bool> is_driven_{false};  // by a thread that waits
 
   std::mutex mutex_;
   std::vector<ucp_mem_h> memory_;                              // guarded by mutex_
