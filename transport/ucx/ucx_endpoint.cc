@@ -112,9 +112,9 @@ absl::Status UcxEndpoint::Open(ucp_context_h context) {
 
 UcxEndpoint::~UcxEndpoint() { Close(); }
 
-// What was answered last is still on its way where nothing is under transfer: it is waited for. So
-// are connections in the making: to close or lose one of those is an assertion in UCX, here or in
-// the peer, so one that does not come about in time is left behind with its worker.
+// What was answered last is still on its way where nothing is under transfer: it is waited for. To
+// close or lose a connection in the making is an assertion in UCX, here or in the peer, so one that
+// has not come about is left behind with its worker.
 bool UcxEndpoint::Close() {
   if (worker_ == nullptr) return true;
   is_closing_ = true;
@@ -125,11 +125,6 @@ bool UcxEndpoint::Close() {
       if (ucp_worker_progress(worker_) == 0) std::this_thread::yield();
     }
   };
-  const auto is_connecting = [this] {
-    return std::any_of(peers_.begin(), peers_.end(),
-                       [](const auto& peer) { return peer != nullptr && peer->is_connecting; });
-  };
-  progress_until(options_.answer_timeout, [&] { return !is_connecting(); });
   const bool is_transferring = std::any_of(blocks_.begin(), blocks_.end(), [](const auto& block) {
     return std::any_of(block->begin(), block->end(),
                        [](const Operation& operation) { return operation.is_transferring; });
@@ -162,7 +157,7 @@ bool UcxEndpoint::Close() {
   for (ucs_status_ptr_t request : closing) ucp_request_free(request);
   // A device that was not connected may have begun to connect to us, which nothing shows.
   if (has_unknown_peers) progress_until(kUnknownPatience, [] { return false; });
-  const bool is_closed = !is_connecting();
+  const bool is_closed = connections() != Connections::kBeingMade;
   if (is_closed) ucp_worker_destroy(worker_);
   worker_ = nullptr;
   return is_closed;
@@ -200,6 +195,8 @@ absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device&
   param.user_data = &peer;
   ucs_status_ptr_t request = ucp_ep_flush_nbx(ep, &param);
   if (!UCS_PTR_IS_PTR(request)) peer.is_connecting = false;
+  // Also makes UCX watch over the peer.
+  Greet(peer);
   // Whoever drives the endpoint makes the connection.
   Wake();
   return absl::OkStatus();
@@ -301,7 +298,6 @@ void UcxEndpoint::Post(uint32_t peer, Tag tag, void* data, size_t num_bytes, boo
       [&tag](const Operation& operation) { return operation.header.sequence == tag.sequence; });
   if (arrival == nullptr) {
     match.posted.PushBack(receive);
-    if (!source.is_greeted) Greet(source);
     return;
   }
   --source.num_arrived;
@@ -354,10 +350,22 @@ void UcxEndpoint::Cancel(Request* request) {
   Fail(request, cancelled);
 }
 
-void UcxEndpoint::ProgressConnections() {
+Connections UcxEndpoint::ProgressConnections() {
   const Turn turn(this);
   for (int i = 0; i < kProgressRounds && ucp_worker_progress(worker_) != 0; ++i) {
   }
+  if (!ended_.empty() || has_failures_) Wake();
+  return connections();
+}
+
+Connections UcxEndpoint::connections() const {
+  Connections least = Connections::kEstablished;
+  for (const std::unique_ptr<Peer>& peer : peers_) {
+    if (peer == nullptr || (peer->ep == nullptr && !peer->is_connecting)) continue;
+    if (peer->is_connecting) return Connections::kBeingMade;
+    if (!peer->is_heard && !peer->is_failed) least = Connections::kUnheard;
+  }
+  return least;
 }
 
 bool UcxEndpoint::Progress() {
@@ -511,7 +519,6 @@ void UcxEndpoint::End(Operation* operation, absl::Status status) {
 
 void UcxEndpoint::Start(Operation* send) {
   Peer& peer = *peers_[send->peer];
-  peer.is_greeted = true;
   send->header.origin = OriginFor(peer);
   send->is_transferring = true;
   ucp_request_param_t param = {};
@@ -588,7 +595,6 @@ UcxEndpoint::ControlMessage* UcxEndpoint::AcquireControl() {
 
 void UcxEndpoint::SendControl(Peer& peer, unsigned id, ControlMessage* message, const void* bytes,
                               size_t num_bytes) {
-  peer.is_greeted = true;
   ucp_request_param_t param = {};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
@@ -660,6 +666,7 @@ UcxEndpoint::Peer* UcxEndpoint::Admit(const Origin& origin) {
     Peer* peer = peers_[origin.source].get();
     if (peer != nullptr && !peer->is_failed) {
       peer->is_probed = false;
+      peer->is_heard = true;
       return peer;
     }
   }

@@ -50,6 +50,13 @@ namespace penstock::transport::ucx {
 
 absl::Status FromUcs(ucs_status_t status, std::string_view what);
 
+// How far the connections of an endpoint are, the last of them.
+enum class Connections : uint8_t {
+  kBeingMade,
+  kUnheard,      // made, but nothing has come from the peer: its own may still need ours
+  kEstablished,  // from both sides, or failed
+};
+
 class UcxEndpoint final : public Endpoint {
  public:
   // `local` carries messages between devices of this process. It, `options` and `context` outlive
@@ -59,8 +66,8 @@ class UcxEndpoint final : public Endpoint {
                                                              Endpoint* local);
   ~UcxEndpoint() override;
 
-  // Nobody waits any more. Returns false if UCX is left behind with a connection that was never
-  // made; what the worker uses then stays as well.
+  // Nobody waits any more, and ProgressConnections has been given time. Returns false if UCX is
+  // left behind with a connection that was never made; what the worker uses then stays as well.
   bool Close();
 
   uint32_t generation() const override { return options_.transport.generation; }
@@ -86,9 +93,10 @@ class UcxEndpoint final : public Endpoint {
   void AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle, uint64_t place);
   void AddStats(TransportStats* stats) const;
 
-  // Whether the owner has called yet; until then connections that peers make are moved along here.
+  // Whether the owner has called yet.
   bool is_driven() const { return is_driven_.load(std::memory_order_relaxed); }
-  void ProgressConnections();
+  // Moves connections along where the owner may not be there; returns how far they are.
+  Connections ProgressConnections();
 
   // The thread that waits (arrival_watch.h). Watch comes first: `watch_fd` is its epoll set, in
   // which this endpoint is known by `index`.
@@ -162,7 +170,7 @@ class UcxEndpoint final : public Endpoint {
     uint64_t next_serial = 0;    // of the next message to it
     ReplayWindow received;       // of the messages from it
     bool is_connecting = false;  // UCX has not said yet that it is connected, or that it failed
-    bool is_greeted = false;     // something was sent, so that UCX watches over it
+    bool is_heard = false;       // something has come, so its connection is made
     bool is_failed = false;      // found to be, why says `failure`
     bool is_closed = false;      // the failure has been dealt with
     absl::Status failure;
@@ -241,6 +249,7 @@ class UcxEndpoint final : public Endpoint {
                    size_t num_bytes);
   ControlMessage* AcquireControl();
   void Greet(Peer& peer);
+  Connections connections() const;
   void Probe(Peer& peer);
   void End(Operation* operation, absl::Status status);
   void EndIfOver(Operation* send);

@@ -1,5 +1,6 @@
 #include "transport/ucx/ucx_transport.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -24,6 +25,7 @@ namespace penstock::transport {
 namespace {
 
 using ucx::ArrivalWatch;
+using ucx::Connections;
 using ucx::FromUcs;
 using ucx::ProcessAddress;
 using ucx::UcxEndpoint;
@@ -58,9 +60,10 @@ class UcxTransportImpl final : public UcxTransport {
       : options_(options), local_(CreateInprocTransport(options.transport)) {}
 
   ~UcxTransportImpl() override {
-    is_driven_.store(true, std::memory_order_relaxed);
+    is_closing_.store(true, std::memory_order_relaxed);
     if (starter_.joinable()) starter_.join();
     watch_.reset();
+    AwaitConnections();
     bool are_closed = true;
     for (const auto& endpoint : endpoints_) are_closed &= endpoint->Close();
     endpoints_.clear();
@@ -90,7 +93,7 @@ class UcxTransportImpl final : public UcxTransport {
     }
     ASSIGN_OR_RETURN(watch_, ArrivalWatch::Create(std::move(endpoints)));
     try {
-      starter_ = std::thread([this] { ProgressUntilDriven(); });
+      starter_ = std::thread([this] { ProgressUntilEstablished(); });
     } catch (const std::system_error& error) {
       return absl::ResourceExhaustedError(StrCat("the thread that connects: ", error.what()));
     }
@@ -135,10 +138,7 @@ class UcxTransportImpl final : public UcxTransport {
     return stats;
   }
 
-  void Wait(int fd, int timeout_ms) override {
-    is_driven_.store(true, std::memory_order_relaxed);
-    watch_->Wait(fd, timeout_ms);
-  }
+  void Wait(int fd, int timeout_ms) override { watch_->Wait(fd, timeout_ms); }
 
   std::string LocalAddress() const override {
     ProcessAddress address;
@@ -206,18 +206,36 @@ class UcxTransportImpl final : public UcxTransport {
     return device - options_.first_device < options_.num_local_devices;
   }
 
-  // Peers connect before the owners of the endpoints are there, and closing waits for connections.
-  void ProgressUntilDriven() {
-    constexpr std::chrono::milliseconds kPause{1};
-    bool are_driven = false;
-    while (!are_driven && !is_driven_.load(std::memory_order_relaxed)) {
-      are_driven = true;
+  // Peers connect before the owners of the endpoints are there, and may still when these have left.
+  void ProgressUntilEstablished() {
+    constexpr std::chrono::milliseconds kMaxPause{100};
+    std::chrono::milliseconds pause{1};
+    while (!is_closing_.load(std::memory_order_relaxed)) {
+      bool are_driven = true;
+      bool are_established = true;
       for (const auto& endpoint : endpoints_) {
-        if (endpoint->is_driven()) continue;
-        endpoint->ProgressConnections();
-        are_driven = false;
+        are_driven &= endpoint->is_driven();
+        are_established &= endpoint->ProgressConnections() == Connections::kEstablished;
       }
-      std::this_thread::sleep_for(kPause);
+      if (are_driven && are_established) return;
+      if (are_driven) pause = std::min(2 * pause, kMaxPause);
+      std::this_thread::sleep_for(pause);
+    }
+  }
+
+  // All endpoints are moved along together: peers that close, too, wait for each of them.
+  void AwaitConnections() {
+    constexpr std::chrono::milliseconds kUnheardPatience{500};
+    const auto begin = std::chrono::steady_clock::now();
+    for (;;) {
+      Connections least = Connections::kEstablished;
+      for (const auto& endpoint : endpoints_) {
+        least = std::min(least, endpoint->ProgressConnections());
+      }
+      const auto waited = std::chrono::steady_clock::now() - begin;
+      if (least == Connections::kEstablished || waited >= options_.answer_timeout) return;
+      if (least == Connections::kUnheard && waited >= kUnheardPatience) return;
+      std::this_thread::yield();
     }
   }
 
@@ -244,7 +262,7 @@ class UcxTransportImpl final : public UcxTransport {
   std::vector<std::unique_ptr<UcxEndpoint>> endpoints_;
   std::unique_ptr<ArrivalWatch> watch_;
   std::thread starter_;
-  std::atomic<bool> is_driven_{false};  // by a thread that waits
+  std::atomic<bool> is_closing_{false};
 
   std::mutex mutex_;
   std::vector<ucp_mem_h> memory_;                              // guarded by mutex_

@@ -34,9 +34,10 @@
 // generation, with new transports.
 //
 // UCX 1.13 has assertions that abort where a connection over the network ends while it is being
-// made. So connections are made at Connect, and closing waits for those that are not made yet, for
-// `answer_timeout` at most; what is left of them then is not freed. What remains is a peer that
-// dies in the milliseconds after Connect.
+// made. So connections are made at Connect, by a thread of the transport where the owners of the
+// endpoints are not there yet, and closing waits for those that are not made yet, for
+// `answer_timeout` at most; what is left of them then is not freed. It also waits a little for
+// peers to have made theirs. What remains is a peer that dies in the milliseconds after Connect.
 //
 // UCX's environment variables hold; where one is not set, the values that suit us are taken
 // (ucx_transport.cc lists them). UCX_TLS=tcp, for example, keeps off shared memory.
