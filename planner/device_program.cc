@@ -131,21 +131,13 @@ class Finisher {
     return last;
   }
 
-  void AddInPhase(uint32_t producer, uint32_t consumer, uint32_t reg) {
-    device_.channels.push_back({producer, consumer, reg, 1, 1, 1, 0});
-  }
-
   void AddChannels(int s) {
     const Accesses& accesses = accesses_[s];
     const auto reg = static_cast<uint32_t>(s);
     for (const Access& writer : accesses.writers) {
       for (const Access& reader : accesses.readers) {
-        if (reader.phase != writer.phase || reader.actor == writer.actor) continue;
-        if (writer.actor < reader.actor) {
-          AddInPhase(writer.actor, reader.actor, reg);
-        } else if (reader.is_async) {
-          // Written again only after the reader beside the stream is done.
-          AddInPhase(reader.actor, writer.actor, kNone);
+        if (reader.phase == writer.phase && writer.actor < reader.actor) {
+          device_.channels.push_back({writer.actor, reader.actor, reg, 1, 1, 1, 0});
         }
       }
     }
@@ -216,6 +208,7 @@ class Finisher {
         lane_bytes = std::max(lane_bytes, PackPhase(static_cast<int>(p), home, spans, end));
       }
       end += lane_bytes;
+      end += PlaceScratch(lane, end);
     }
     device_.workspace_bytes = end - workspace_begin;
     device_.arena_bytes = end;
@@ -274,7 +267,6 @@ class Finisher {
 
   uint64_t PackPhase(int p, const std::vector<int>& home, const std::vector<Span>& spans,
                      uint64_t base) {
-    const PhasePlan& phase = device_.phases[p];
     std::vector<Lifetime> lifetimes;
     std::vector<size_t> storages;
     for (size_t s = 0; s < storages_.size(); ++s) {
@@ -291,24 +283,31 @@ class Finisher {
       lifetimes.push_back(lifetime);
       storages.push_back(s);
     }
-    std::vector<uint32_t> scratch;
-    for (uint32_t i = 0; i < phase.num_actors; ++i) {
-      if (phases_[p].actors[i].scratch_bytes == 0) continue;
-      lifetimes.push_back({phases_[p].actors[i].scratch_bytes, i, i, 0});
-      scratch.push_back(phase.first_actor + i);
-    }
     const uint64_t bytes = PackLifetimes(&lifetimes);
     for (size_t i = 0; i < storages.size(); ++i) {
       device_.registers[storages[i]] = {RegisterClass::kWorkspace,
                                         storages_[storages[i]].per_microbatch, 1,
                                         base + lifetimes[i].offset, AlignUp(lifetimes[i].bytes)};
     }
-    for (size_t i = 0; i < scratch.size(); ++i) {
-      const Lifetime& lifetime = lifetimes[storages.size() + i];
-      device_.actors[scratch[i]].workspace_offset = base + lifetime.offset;
-      device_.actors[scratch[i]].workspace_bytes = lifetime.bytes;
-    }
     return bytes;
+  }
+
+  // The kernels of a lane run one after another, so one place serves all, apart from the registers:
+  // sharing bytes with those would order kernels that have nothing else in common.
+  uint64_t PlaceScratch(Lane lane, uint64_t offset) {
+    uint64_t most = 0;
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      if (phases_[p].plan.lane != lane) continue;
+      for (size_t i = 0; i < phases_[p].actors.size(); ++i) {
+        const uint64_t bytes = phases_[p].actors[i].scratch_bytes;
+        if (bytes == 0) continue;
+        ActorPlan& actor = device_.actors[device_.phases[p].first_actor + i];
+        actor.workspace_offset = offset;
+        actor.workspace_bytes = bytes;
+        most = std::max(most, AlignUp(bytes));
+      }
+    }
+    return most;
   }
 
   const std::vector<Storage>& storages_;

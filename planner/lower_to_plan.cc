@@ -15,6 +15,7 @@
 #include "base/blocks.h"
 #include "base/status_macros.h"
 #include "graph/init_streams.h"
+#include "planner/access_order.h"
 #include "planner/collective_choice.h"
 #include "planner/communication.h"
 #include "planner/communication_cost.h"
@@ -1104,6 +1105,7 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
   std::vector<uint32_t> state_registers(shared_.plan_.states.size(), kNone);
   DevicePlan device = program_.Finish(credits, &state_registers);
   device.stage = static_cast<uint32_t>(stage_);
+  AddOrderChannels(shared_.plan_.kernels, &device);
   for (const auto& [value, index] : shared_.state_index_) {
     if (shared_.PhaseOf(value).stage != stage_) continue;
     ASSIGN_OR_RETURN(TilePlan tile, Tile(value));

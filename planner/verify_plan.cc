@@ -6,6 +6,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/access_order.h"
 #include "planner/check_memory.h"
 #include "planner/check_plan.h"
 #include "planner/fire_plan.h"
@@ -56,6 +57,7 @@ absl::StatusOr<PlanVerification> VerifyPlan(const Plan& plan, const PolicyRegist
   RETURN_IF_ERROR(CheckReferences(plan));
   RETURN_IF_ERROR(CheckStructure(plan));
   ASSIGN_OR_RETURN(const PhaseWorkspaceBytes workspace_bytes, CheckMemory(plan));
+  RETURN_IF_ERROR(CheckAccessOrder(plan));
   ASSIGN_OR_RETURN(FiringResult result,
                    FirePlan(plan, *policy, FindMeetings(plan), workspace_bytes));
   RETURN_IF_ERROR(CheckCollectiveOrder(plan));

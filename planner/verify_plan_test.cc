@@ -139,11 +139,13 @@ TEST(VerifyPlan, CollectivesKeepOutOfTheWayOfKernelsThatStillRun) {
       const uint32_t sum = device.AddRegister(RegisterClass::kWorkspace, kBytes);
       device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
       const uint32_t make = device.AddKernel("make", {}, {terms});
-      device.AddKernel("make other", {}, {other});
+      const uint32_t make_other = device.AddKernel("make other", {}, {other});
       const uint32_t read = device.AddKernel("read other", {other}, {});
       const uint32_t reduce = device.AddCollective("reduce", all_reduce, terms, sum);
       const uint32_t use = device.AddKernel("use", {sum}, {});
-      device.Join(waits ? read : make, reduce, terms);
+      device.Join(make_other, read, other);
+      device.Join(make, reduce, terms);
+      if (waits) device.Join(read, reduce, kNone);
       device.Join(reduce, use, sum);
       plan.devices[d].registers[sum].offset = plan.devices[d].registers[other].offset;
     }
@@ -161,9 +163,11 @@ TEST(VerifyPlan, AcceptsKernelsThatWorkInPlace) {
   const uint32_t a = device.AddRegister(RegisterClass::kWorkspace, kBytes);
   const uint32_t b = device.AddRegister(RegisterClass::kWorkspace, kBytes);
   device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
-  device.AddKernel("make", {}, {a});
-  device.AddKernel("in place", {a}, {b});
-  device.AddKernel("use", {b}, {});
+  const uint32_t make = device.AddKernel("make", {}, {a});
+  const uint32_t in_place = device.AddKernel("in place", {a}, {b});
+  const uint32_t use = device.AddKernel("use", {b}, {});
+  device.Join(make, in_place, a);
+  device.Join(in_place, use, b);
   plan.devices[0].registers[b].offset = 0;
   EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
 
@@ -494,10 +498,11 @@ TEST(VerifyPlan, KeepsTheInputOfACollectiveUntilItIsWaitedFor) {
   device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
   const uint32_t make = device.AddKernel("make", {}, {regs[0]});
   const uint32_t reduce = device.AddCollective("reduce", 0, regs[0], regs[1]);
-  device.AddKernel("meanwhile", {}, {regs[2]});
+  const uint32_t meanwhile = device.AddKernel("meanwhile", {}, {regs[2]});
   const uint32_t use = device.AddKernel("use", {regs[1], regs[2]}, {regs[3]});
   device.Join(make, reduce, regs[0]);
   device.Join(reduce, use, regs[1]);
+  device.Join(meanwhile, use, regs[2]);
   plan.devices[0].registers[regs[3]].offset = 0;  // free again when "use" starts
   EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
   EXPECT_THAT(VerifyPlan(plan, Policies())->peak_live_bytes, ElementsAre(3 * kBytes));
@@ -511,6 +516,26 @@ TEST(VerifyPlan, KeepsTheInputOfACollectiveUntilItIsWaitedFor) {
   plan.devices[0].actors[2].outputs[0].reg = regs[0];
   EXPECT_THAT(ErrorOf(plan), HasSubstr("actor 2 'meanwhile' (device 0, phase F) writes register 0 "
                                        "while actor 1 'reduce' (device 0, phase F) may still"));
+}
+
+TEST(VerifyPlan, RefusesReuseOfBytesThatNothingOrders) {
+  Plan plan = EmptyPlan(1, 1, 1);
+  DeviceBuilder device(&plan, 0);
+  std::vector<uint32_t> regs;
+  for (int i = 0; i < 2; ++i) {
+    regs.push_back(device.AddRegister(RegisterClass::kWorkspace, kBytes));
+  }
+  device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+  const uint32_t make = device.AddKernel("make", {}, {regs[0]});
+  const uint32_t use = device.AddKernel("use", {regs[0]}, {});
+  const uint32_t next = device.AddKernel("next", {}, {regs[1]});
+  device.Join(make, use, regs[0]);
+  plan.devices[0].registers[regs[1]].offset = 0;
+  EXPECT_EQ(ErrorOf(plan),
+            "actor 2 'next' (device 0, phase F) uses bytes of register 1 that actor 1 'use' "
+            "(device 0, phase F) uses, and no path of channels within the phase orders the two");
+  device.Join(use, next, kNone);
+  EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
 }
 
 // ---- Deadlocks ----------------------------------------------------------------------------------
