@@ -33,7 +33,8 @@ constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 44;
 constexpr int64_t kMaxElements = int64_t{1} << 48;
 constexpr uint64_t kAlignment = 64;
 // The engine packs counts of one actor's operands, messages and gates into 16 bits.
-constexpr size_t kMaxFan = std::numeric_limits<uint16_t>::max();
+// One more comes with linking: collectives of a group follow each other.
+constexpr size_t kMaxFan = std::numeric_limits<uint16_t>::max() - 1;
 
 template <typename... Parts>
 absl::Status Bad(const Parts&... parts) {

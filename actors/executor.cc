@@ -52,7 +52,11 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       observer_(parts.observer),
       clock_(parts.clock),
       actors_(std::move(linked.actors)),
-      pending_(std::move(linked.pending)),
+      needs_(std::move(linked.needs)),
+      pending_(needs_.size()),
+      ready_(static_cast<uint32_t>(needs_.size())),
+      ready_at_start_(static_cast<uint32_t>(needs_.size())),
+      starts_(std::move(linked.starts)),
       messages_(std::move(linked.messages)),
       puts_(std::move(linked.puts)),
       places_(std::move(linked.places)),
@@ -65,10 +69,10 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       place_infos_(std::move(linked.place_infos)),
       kernels_(std::move(linked.kernels)),
       is_tracing_(options.trace_capacity > 0),
-      communication_counts_(
-          static_cast<size_t>(std::count_if(actors_.begin(), actors_.end(), [](const Actor& actor) {
-            return !RunsOnStream(actor.kind);
-          }))) {
+      communication_counts_(static_cast<size_t>(
+          std::count_if(actors_.begin(), actors_.end(),
+                        [](const Actor& actor) { return !RunsOnStream(actor.kind); }))),
+      random_(options.firing_seed) {
   for (LaneStream& lane : streams_) {
     lane.stream = parts.target.device->CreateStream();
     is_synchronous_ = is_synchronous_ && lane.stream->is_synchronous();
@@ -80,6 +84,10 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
     if (phase.lane == Lane::kCompute) phase_of_kind_[static_cast<int>(phase.kind)] = p;
     instances_per_step_ += phase.per_microbatch ? num_microbatches_ : 1;
   }
+  for (uint32_t i = 0; i < actors_.size(); ++i) {
+    if (needs_[i] == 0 && RunsOnStream(actors_[i].kind)) ready_at_start_.Add(i);
+  }
+  ready_comms_.reserve(linked.comms.size());
   active_comms_.reserve(linked.comms.size());
   communication_.Load(std::move(linked.comms), options.generation, is_tracing_ ? clock_ : nullptr);
   open_floating_.resize(phases_.size());
@@ -202,10 +210,11 @@ bool DeviceExecutor::PollStreams() {
       }
       if (is_tracing_) Trace(pending.actor, pending.phase, pending.begin_ns, clock_->NowNs());
       const Actor& actor = actors_[pending.actor];
-      const uint32_t* message = messages_.data() + actor.first_message + actor.num_early;
-      for (uint32_t i = 0; i < actor.num_late; ++i) --pending_[message[i]];
+      Progress& progress = progress_[pending.phase];
+      Send(messages_.data() + actor.first_message + actor.num_early, actor.num_late, &progress);
       PutTokens(actor);
-      --progress_[pending.phase].outstanding;
+      --progress.outstanding;
+      StartReadyComms();
       FinishIfDone(pending.phase);
       has_moved = true;
     }
@@ -246,7 +255,7 @@ bool DeviceExecutor::PollFloating() {
   for (size_t i = 0; i < stalled_floating_.size();) {
     const uint32_t phase = stalled_floating_[i];
     has_moved |= Advance(phase);
-    if (progress_[phase].is_running && progress_[phase].cursor < phases_[phase].end_actor) {
+    if (progress_[phase].is_running && progress_[phase].remaining > 0) {
       ++i;
       continue;
     }
@@ -261,7 +270,7 @@ bool DeviceExecutor::PollFloating() {
     if (!CanStart(phase)) continue;
     Start(phase);
     Advance(phase);
-    if (progress_[phase].is_running && progress_[phase].cursor < phases_[phase].end_actor) {
+    if (progress_[phase].is_running && progress_[phase].remaining > 0) {
       stalled_floating_.push_back(phase);
     }
     has_moved = true;
@@ -350,7 +359,8 @@ void DeviceExecutor::Start(uint32_t index) {
   const int64_t instance = progress.next_instance;
   progress.step = phase.per_microbatch ? instance / num_microbatches_ : instance;
   progress.microbatch = phase.per_microbatch ? instance % num_microbatches_ : 0;
-  progress.cursor = phase.first_actor;
+  progress.remaining = phase.end_actor - phase.first_actor;
+  progress.first_ready = phase.first_actor;
   progress.outstanding = 0;
   progress.is_running = true;
   if (is_tracing_) progress.begin_ns = clock_->NowNs();
@@ -367,45 +377,61 @@ void DeviceExecutor::Start(uint32_t index) {
       args_[patch[k].arg] = patch[k].slot0 + slot * group.slot_bytes;
     }
   }
+  std::copy(needs_.begin() + phase.first_actor, needs_.begin() + phase.end_actor,
+            pending_.begin() + phase.first_actor);
+  ready_.AddFrom(ready_at_start_, phase.first_actor, phase.end_actor);
+  ready_comms_.insert(ready_comms_.end(), starts_.begin() + phase.first_start,
+                      starts_.begin() + phase.first_start + phase.num_starts);
+  StartReadyComms();
 }
 
 bool DeviceExecutor::Advance(uint32_t index) {
   const Phase& phase = phases_[index];
   Progress& progress = progress_[index];
-  const uint32_t begin = progress.cursor;
-  const uint32_t end = phase.end_actor;
-  const uint32_t stop = std::min(end, begin + options_.acts_per_poll);
   const bool serves = phase.lane != Lane::kFloating;
-  uint32_t i = begin;
-  while (i < stop && pending_[i] == 0) {
-    const Actor& actor = actors_[i];
-    pending_[i] = actor.need;
-    if (!RunsOnStream(actor.kind)) {
-      StartComm(i, index);
-    } else if (is_synchronous_) {
+  uint32_t num_fired = 0;
+  while (num_fired < options_.acts_per_poll) {
+    const uint32_t actor = TakeReady(index);
+    if (actor == kNone) break;
+    ++num_fired;
+    --progress.remaining;
+    if (is_synchronous_) {
       if (communication_.is_owner()) ShareEndpoint(index);
-      RunNow(i, index);
+      RunNow(actor, index);
     } else {
-      Launch(i, index);
+      Launch(actor, index);
     }
-    ++i;
+    if (!ready_comms_.empty()) StartReadyComms();
     // What may move meanwhile does, between the acts of a long phase.
-    if (serves && i < end && (open_count_ > 0 || !active_comms_.empty())) {
-      progress.cursor = i;
+    if (serves && progress.remaining > 0 && (open_count_ > 0 || !active_comms_.empty())) {
       TakeCompletions();
       PollFloating();
     }
   }
   running_actor_.store(kNone, std::memory_order_relaxed);
-  progress.cursor = i;
   FinishIfDone(index);
-  return i != begin;
+  return num_fired > 0;
+}
+
+// The actor of the phase that fires next; kNone: none is ready.
+uint32_t DeviceExecutor::TakeReady(uint32_t index) {
+  Progress& progress = progress_[index];
+  const uint32_t end = phases_[index].end_actor;
+  uint32_t begin = progress.first_ready;
+  if (options_.firing_seed != 0) {
+    // The next from anywhere on, if there is one.
+    const uint32_t from = begin + static_cast<uint32_t>(random_() % (end - begin + 1));
+    const uint32_t actor = ready_.TakeFirst(from, end);
+    if (actor != kNone) return actor;
+  }
+  const uint32_t actor = ready_.TakeFirst(begin, end);
+  progress.first_ready = actor == kNone ? end : actor + 1;
+  return actor;
 }
 
 void DeviceExecutor::FinishIfDone(uint32_t phase) {
   const Progress& progress = progress_[phase];
-  if (progress.is_running && progress.outstanding == 0 &&
-      progress.cursor == phases_[phase].end_actor) {
+  if (progress.is_running && progress.outstanding == 0 && progress.remaining == 0) {
     FinishInstance(phase);
   }
 }
@@ -502,9 +528,8 @@ void DeviceExecutor::RunNow(uint32_t index, uint32_t phase) {
     if (!sync_status_.ok()) Fail(index, phase, sync_status_);
     if (is_tracing_) Trace(index, phase, begin_ns, clock_->NowNs());
   }
-  const uint32_t* message = messages_.data() + actor.first_message;
-  const uint32_t num_messages = actor.num_early + actor.num_late;
-  for (uint32_t i = 0; i < num_messages; ++i) --pending_[message[i]];
+  Send(messages_.data() + actor.first_message, uint32_t{actor.num_early} + actor.num_late,
+       &progress_[phase]);
   if (actor.num_puts > 0) PutTokens(actor);
 }
 
@@ -533,13 +558,35 @@ void DeviceExecutor::Launch(uint32_t index, uint32_t phase) {
   LaneStream& lane = StreamOf(phases_[phase]);
   const int64_t begin_ns = is_tracing_ ? clock_->NowNs() : 0;
   lane.stream->Launch({&RunAsyncWork, &launches_[index]});
-  const uint32_t* message = messages_.data() + actor.first_message;
-  for (uint32_t i = 0; i < actor.num_early; ++i) --pending_[message[i]];
+  Send(messages_.data() + actor.first_message, actor.num_early, &progress_[phase]);
   if (!actor.needs_event) return;
   lane.stream->Record(events_[index].get());
   lane.events[(lane.head + lane.count++) % lane.events.size()] = {index, phase, begin_ns};
   ++num_pending_events_;
   ++progress_[phase].outstanding;
+}
+
+// In-phase tokens to other actors.
+inline void DeviceExecutor::Send(const uint32_t* messages, uint32_t count, Progress* progress) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t actor = messages[i] & ~kToCommunication;
+    if (--pending_[actor] > 0) continue;
+    if ((messages[i] & kToCommunication) != 0) {
+      ready_comms_.push_back(actor);
+    } else {
+      ready_.Add(actor);
+      progress->first_ready = std::min(progress->first_ready, actor);
+    }
+  }
+}
+
+void DeviceExecutor::StartReadyComms() {
+  // One that starts may make the next of its group ready.
+  for (size_t i = 0; i < ready_comms_.size(); ++i) {
+    const uint32_t actor = ready_comms_[i];
+    StartComm(actor, communication_.comm(actors_[actor].part).phase);
+  }
+  ready_comms_.clear();
 }
 
 void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
@@ -555,8 +602,10 @@ void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
   start.sequence = InstanceOf(progress, phases_[phase].per_microbatch);
   start.input = args[0];
   start.output = actor.kind == ActorKind::kCollective ? args[1] : args[0];
+  --progress.remaining;
   ++progress.outstanding;
   CountCommunication(actor);
+  Send(messages_.data() + actor.first_message, actor.num_early, &progress);
   active_comms_.push_back(actor.part);
   if (!communication_.is_owner()) unshared_ns_ = kUnsharedNs;
   communication_.Start(start);
@@ -578,10 +627,10 @@ void DeviceExecutor::FinishComm(Comm& comm) {
   }
   if (is_tracing_) Trace(comm.actor, comm.phase, comm.begin_ns, comm.end_ns);
   CountCommunication(actor);
-  const uint32_t* message = messages_.data() + actor.first_message;
-  for (uint32_t i = 0; i < actor.num_late; ++i) --pending_[message[i]];
+  Send(messages_.data() + actor.first_message + actor.num_early, actor.num_late, &progress);
   PutTokens(actor);
   --progress.outstanding;
+  StartReadyComms();
   FinishIfDone(comm.phase);
 }
 
@@ -705,11 +754,13 @@ std::vector<std::string> DeviceExecutor::Describe() const {
     const std::string name = StrCat("device ", device_index_, ": phase '",
                                     device_plan_.phases[p].name, "', ", InstanceName(p));
     if (progress.is_running) {
-      if (progress.cursor == phase.end_actor) continue;  // what it waits for follows below
-      std::string line = StrCat(name, ", is at actor '", NameOf(progress.cursor),
-                                "', which misses ", pending_[progress.cursor], " tokens");
+      if (progress.remaining == 0) continue;  // what it waits for follows below
+      uint32_t blocked = phase.first_actor;
+      while (blocked + 1 < phase.end_actor && pending_[blocked] == 0) ++blocked;
+      std::string line = StrCat(name, ", is at actor '", NameOf(blocked), "', which misses ",
+                                pending_[blocked], " tokens");
       for (const planner::ChannelPlan& channel : device_plan_.channels) {
-        if (channel.consumer != progress.cursor || channel.producer < phase.first_actor ||
+        if (channel.consumer != blocked || channel.producer < phase.first_actor ||
             channel.producer >= phase.end_actor || RunsOnStream(actors_[channel.producer].kind)) {
           continue;
         }

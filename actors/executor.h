@@ -2,8 +2,9 @@
 // A plain class that moves only when polled, so that tests can drive it step by step and a CAF
 // actor can host it on a thread.
 //
-// Hot path: within a phase, actors start in order. Firing one reads one packed record, runs its
-// kernel through the device's stream, and decrements the counters of its consumers. No look-up, no
+// Hot path: of the actors of a phase that are ready, communication starts at once, and of the
+// others the first in the planned order fires. Firing one reads one packed record, runs its kernel
+// through the device's stream, and decrements the counters of its consumers. No look-up, no
 // allocation, no lock.
 //
 // Errors. A kernel that fails poisons its step on this device: no kernel, feed or fetch of the step
@@ -24,6 +25,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,7 @@
 
 #include "actors/device_communication.h"
 #include "actors/link.h"
+#include "actors/ready_set.h"
 #include "actors/stage.h"
 #include "base/device.h"
 #include "base/tensor.h"
@@ -82,6 +85,7 @@ struct ExecutorOptions {
   uint32_t acts_per_poll = 256;  // of one phase, before others get a turn
   size_t trace_capacity = 0;     // events, the last ones; 0: no trace
   int64_t first_step = 0;        // what step 0 counts as: see SessionOptions
+  uint64_t firing_seed = 0;      // for tests: picks any actor that is ready; 0: the first
 };
 
 // What an executor works with; all of it outlives the executor.
@@ -142,7 +146,8 @@ class DeviceExecutor {
     int64_t step = 0;
     int64_t microbatch = 0;
     int64_t begin_ns = 0;
-    uint32_t cursor = 0;
+    uint32_t remaining = 0;    // actors that have not fired
+    uint32_t first_ready = 0;  // no actor before it is ready
     uint32_t outstanding = 0;  // started communication and recorded events still to come
     bool is_running = false;
     bool is_queued = false;  // in open_floating_
@@ -202,6 +207,7 @@ class DeviceExecutor {
   bool CanStart(uint32_t phase) const;
   void Start(uint32_t phase);
   bool Advance(uint32_t phase);
+  uint32_t TakeReady(uint32_t phase);
   void FinishIfDone(uint32_t phase);
   void FinishInstance(uint32_t phase);
   void QueueIfOpen(uint32_t phase);
@@ -209,6 +215,8 @@ class DeviceExecutor {
   absl::Status Execute(const Actor& actor, const Progress& progress) const;
   void RunNow(uint32_t actor, uint32_t phase);
   void Launch(uint32_t actor, uint32_t phase);
+  void Send(const uint32_t* messages, uint32_t count, Progress* progress);
+  void StartReadyComms();
   void StartComm(uint32_t actor, uint32_t phase);
   void FinishComm(Comm& comm);
   void ShareEndpoint(uint32_t phase);
@@ -241,7 +249,12 @@ class DeviceExecutor {
 
   // Packed state of the hot path.
   std::vector<Actor> actors_;
-  std::vector<uint32_t> pending_;
+  std::vector<uint32_t> needs_;
+  std::vector<uint32_t> pending_;  // messages still to come, of actors of running phases
+  ReadySet ready_;                 // of those, the ones that run on streams
+  ReadySet ready_at_start_;
+  std::vector<uint32_t> starts_;
+  std::vector<uint32_t> ready_comms_;  // to be started, in order
   std::vector<uint32_t> messages_;
   std::vector<Put> puts_;
   std::vector<Place> places_;
@@ -267,7 +280,7 @@ class DeviceExecutor {
   std::vector<uint32_t> open_floating_;  // ring of floating phases that may start
   uint32_t open_head_ = 0;
   uint32_t open_count_ = 0;
-  std::vector<uint32_t> stalled_floating_;  // running, before their last actor
+  std::vector<uint32_t> stalled_floating_;  // running, with actors that have not fired
   std::vector<uint32_t> once_phases_;
   uint32_t once_turn_ = 0;
   uint32_t running_once_ = planner::kNone;
@@ -293,6 +306,7 @@ class DeviceExecutor {
 
   // The launch in progress on a synchronous stream.
   std::atomic<uint32_t> running_actor_{planner::kNone};
+  std::mt19937_64 random_;  // with options_.firing_seed
   const Actor* sync_actor_ = nullptr;
   const Progress* sync_progress_ = nullptr;
   absl::Status sync_status_;

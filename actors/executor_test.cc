@@ -49,6 +49,7 @@ class ExecutorTest : public ::testing::Test {
       options.seed = seed;
       options.is_late = seed % 2 == 1;
       options.acts_per_poll = seed % 3 == 0 ? 1 : 256;
+      options.firing_seed = seed % 5 < 2 ? 0 : seed;
       std::unique_ptr<EngineHarness> harness = Start(plan, options);
       ASSERT_NE(harness, nullptr);
       check(*harness);
@@ -561,6 +562,95 @@ TEST_F(ExecutorTest, MissingPeerIsNamed) {
                                 "which misses 1 tokens; from 'recv.h'"));
   EXPECT_THAT(report, HasSubstr("device 1: pending recv 'recv.h', step 1, micro-batch 0, from "
                                 "device 0"));
+}
+
+TEST_F(ExecutorTest, WhatWaitsForCommunicationHoldsUpNothingElse) {
+  // Device 1 is not polled at first, so the reduction cannot end.
+  EnginePlanBuilder b;
+  const std::vector<int64_t> counts = {kWidth / 2, kWidth - kWidth / 2};
+  const uint32_t sum = b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1}, counts, true);
+  std::vector<uint32_t> r;
+  for (uint32_t d = 0; d < 2; ++d) {
+    b.AddDevice();
+    for (int i = 0; i < 5; ++i) r.push_back(b.AddRegister(d));
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    const uint32_t* own = r.data() + 5 * d;
+    const uint32_t make = b.AddKernel(d, "make", "t.iota", {}, {own[0]});
+    const uint32_t reduce = b.AddCollective(d, "reduce", sum, own[0], own[1]);
+    const uint32_t use =
+        b.AddKernel(d, "use", "t.affine", {own[1]}, {own[2]}, {{"scale", 1.0}, {"shift", 0.0}});
+    const uint32_t other = b.AddKernel(d, "other", "t.iota", {}, {own[3]});
+    const uint32_t both = b.AddKernel(d, "after other", "t.affine", {own[3]}, {own[4]},
+                                      {{"scale", 2.0}, {"shift", 0.0}});
+    b.AddChannel(d, make, reduce);
+    b.AddChannel(d, reduce, use);
+    b.AddChannel(d, other, both);
+  }
+  std::unique_ptr<EngineHarness> harness = Start(b.Build(), {});
+  ASSERT_NE(harness, nullptr);
+  harness->Submit({});
+  for (int i = 0; i < 100; ++i) {
+    harness->stage(0).Poll();
+    harness->executor(0).Poll();
+  }
+  EXPECT_EQ(harness->Read(0, r[4])[3], 2 * harness->Read(0, r[3])[3]);
+  EXPECT_NE(harness->Read(0, r[4])[3], 0);
+  EXPECT_THAT(StrJoin(harness->Describe(), "\n"),
+              HasSubstr("device 0: phase 'F', step 1, micro-batch 0, is at actor 'use', which "
+                        "misses 1 tokens; from 'reduce'"));
+  ASSERT_TRUE(harness->RunUntilDone());
+  EXPECT_EQ(harness->Read(0, r[2])[3], 2 * harness->Read(0, r[0])[3]);
+}
+
+TEST_F(ExecutorTest, CollectivesOfAGroupStartInThePlansOrder) {
+  constexpr int kCollectives = 6;
+  EnginePlanBuilder b;
+  const std::vector<int64_t> counts = {kWidth / 2, kWidth - kWidth / 2};
+  std::vector<uint32_t> sums;
+  for (int i = 0; i < kCollectives; ++i) {
+    sums.push_back(b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1}, counts, true));
+  }
+  for (uint32_t d = 0; d < 2; ++d) {
+    b.AddDevice();
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    for (int i = 0; i < kCollectives; ++i) {
+      const uint32_t x = b.AddRegister(d);
+      const uint32_t y = b.AddRegister(d);
+      const uint32_t make = b.AddKernel(d, "make", "t.iota", {}, {x});
+      b.AddChannel(d, make, b.AddCollective(d, "reduce", sums[i], x, y));
+    }
+  }
+  const planner::Plan plan = b.Build();
+  bool has_fired_out_of_order = false;
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    HarnessOptions options;
+    options.seed = seed;
+    options.firing_seed = seed;
+    options.trace_capacity = 1000;
+    std::unique_ptr<EngineHarness> harness = Start(plan, options);
+    ASSERT_NE(harness, nullptr);
+    harness->Submit({});
+    ASSERT_TRUE(harness->RunUntilDone());
+    std::vector<std::pair<int64_t, uint32_t>> kernels;
+    std::vector<std::pair<uint32_t, int64_t>> collectives;
+    for (const TraceEvent& event : harness->executor(0).TakeTrace()) {
+      if (event.actor == planner::kNone) continue;
+      if (event.actor % 2 == 0) {
+        kernels.emplace_back(event.begin_ns, event.actor);
+      } else {
+        collectives.emplace_back(event.actor, event.begin_ns);
+      }
+    }
+    std::sort(kernels.begin(), kernels.end());
+    has_fired_out_of_order |=
+        !std::is_sorted(kernels.begin(), kernels.end(),
+                        [](const auto& a, const auto& c) { return a.second < c.second; });
+    std::sort(collectives.begin(), collectives.end());
+    EXPECT_EQ(collectives.size(), kCollectives);
+    EXPECT_TRUE(std::is_sorted(collectives.begin(), collectives.end(),
+                               [](const auto& a, const auto& c) { return a.second < c.second; }));
+  }
+  EXPECT_TRUE(has_fired_out_of_order);
 }
 
 TEST_F(ExecutorTest, KernelThatCannotBeMadeIsNamed) {

@@ -206,12 +206,38 @@ class Linker {
            RunsOnStream(device_.actors[channel.consumer].kind);
   }
 
+  // Collectives of one group start in the plan's order: of each in a phase, the one that follows.
+  void FindNextOfGroups() {
+    next_of_group_.assign(device_.actors.size(), kNone);
+    absl::flat_hash_map<std::vector<uint32_t>, uint32_t> last;
+    for (const Phase& phase : out_.phases) {
+      last.clear();
+      for (uint32_t i = phase.first_actor; i < phase.end_actor; ++i) {
+        const ActorPlan& plan = device_.actors[i];
+        if (plan.kind != ActorKind::kCollective) continue;
+        const auto [it, is_first] = last.try_emplace(plan_.collectives[plan.target].devices, i);
+        if (!is_first) next_of_group_[std::exchange(it->second, i)] = i;
+      }
+    }
+  }
+
+  uint32_t MessageTo(uint32_t actor) const {
+    return RunsOnStream(device_.actors[actor].kind) ? actor : actor | kToCommunication;
+  }
+
   void LinkMessages() {
+    FindNextOfGroups();
+    out_.needs.resize(out_.actors.size());
     for (const ChannelPlan& channel : device_.channels) {
       if (!IsInPhase(channel)) continue;
       Actor& producer = out_.actors[channel.producer];
       ++(IsEarly(channel) ? producer.num_early : producer.num_late);
-      ++out_.actors[channel.consumer].need;
+      ++out_.needs[channel.consumer];
+    }
+    for (uint32_t i = 0; i < out_.actors.size(); ++i) {
+      if (next_of_group_[i] == kNone) continue;
+      ++out_.actors[i].num_early;
+      ++out_.needs[next_of_group_[i]];
     }
     uint32_t next = 0;
     std::vector<uint32_t> early(out_.actors.size());
@@ -227,7 +253,17 @@ class Linker {
     for (const ChannelPlan& channel : device_.channels) {
       if (!IsInPhase(channel)) continue;
       uint32_t& at = IsEarly(channel) ? early[channel.producer] : late[channel.producer];
-      out_.messages[at++] = channel.consumer;
+      out_.messages[at++] = MessageTo(channel.consumer);
+    }
+    for (uint32_t i = 0; i < out_.actors.size(); ++i) {
+      if (next_of_group_[i] != kNone) out_.messages[early[i]++] = MessageTo(next_of_group_[i]);
+    }
+    for (Phase& phase : out_.phases) {
+      phase.first_start = static_cast<uint32_t>(out_.starts.size());
+      for (uint32_t i = phase.first_actor; i < phase.end_actor; ++i) {
+        if (out_.needs[i] == 0 && !RunsOnStream(out_.actors[i].kind)) out_.starts.push_back(i);
+      }
+      phase.num_starts = static_cast<uint32_t>(out_.starts.size()) - phase.first_start;
     }
     // A phase has run on the stream when the last of its actors there has.
     for (const Phase& phase : out_.phases) {
@@ -237,8 +273,6 @@ class Linker {
         break;
       }
     }
-    out_.pending.reserve(out_.actors.size());
-    for (const Actor& actor : out_.actors) out_.pending.push_back(actor.need);
   }
 
   void LinkPlaces() {
@@ -296,7 +330,8 @@ class Linker {
   const uint32_t index_;
   const DevicePlan& device_;
   const LinkTarget& target_;
-  std::vector<uint32_t> phase_of_;  // an actor each
+  std::vector<uint32_t> phase_of_;       // an actor each
+  std::vector<uint32_t> next_of_group_;  // likewise
   absl::flat_hash_map<std::pair<uint32_t, int>, SharedKernel> kernels_;
   LinkedDevice out_;
 };

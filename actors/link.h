@@ -2,7 +2,7 @@
 // indices, with every pointer resolved that does not change from instance to instance.
 //
 // Example: a phase of kernels a, b (channel a -> b) that reads a channel register of two slots:
-//   actors    a {need 0, early messages [b]}, b {need 1}
+//   actors    a {early messages [b]}, b; needs 0, 1
 //   places    one that counts the tokens of the register, need 1
 //   slots     one group of two slots, whose patch sets a's argument before each instance
 //
@@ -38,14 +38,17 @@ struct Actor {
   uint32_t part = 0;           // into comms, or into copies
   uint16_t num_inputs = 0;
   uint16_t num_outputs = 0;
-  uint16_t num_early = 0;  // in-phase tokens for the same stream: put at submission
-  uint16_t num_late = 0;   // other in-phase tokens: put at completion
+  uint16_t num_early = 0;  // messages when it starts: to its stream, or to the next of its group
+  uint16_t num_late = 0;   // messages when it has completed
   uint16_t num_puts = 0;
-  uint16_t need = 0;  // in-phase tokens it waits for
   planner::ActorKind kind = planner::ActorKind::kKernel;
   bool needs_event = false;  // its completion matters to somebody beyond its stream
 };
 static_assert(sizeof(Actor) <= 64, "an actor is at most one cache line");
+
+// A message is an in-phase token: the index of the actor that gets it, and whether that
+// communicates.
+inline constexpr uint32_t kToCommunication = uint32_t{1} << 31;
 
 struct Put {
   uint32_t place = 0;
@@ -86,6 +89,8 @@ struct Phase {
   uint32_t num_places = 0;
   uint32_t first_group = 0;
   uint32_t num_groups = 0;
+  uint32_t first_start = 0;  // into starts
+  uint32_t num_starts = 0;
   uint32_t missing = 0;  // places whose count is below their need
   uint32_t act_ns = 0;   // what one of its actors takes on average, as predicted
   planner::Lane lane = planner::Lane::kCompute;
@@ -101,7 +106,8 @@ struct HostCopy {
 
 struct LinkedDevice {
   std::vector<Actor> actors;
-  std::vector<uint32_t> pending;  // an actor each: in-phase tokens still to come
+  std::vector<uint32_t> needs;   // an actor each: messages it waits for
+  std::vector<uint32_t> starts;  // communication that waits for none; that of a phase together
   std::vector<uint32_t> messages;
   std::vector<Put> puts;
   std::vector<Place> places;  // those of a phase lie together

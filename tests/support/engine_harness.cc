@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     parts.clock = &harness->clock_;
     actors::ExecutorOptions executor_options;
     executor_options.acts_per_poll = options.acts_per_poll;
+    executor_options.firing_seed = options.firing_seed;
     executor_options.trace_capacity = options.trace_capacity;
     ASSIGN_OR_RETURN(std::unique_ptr<DeviceExecutor> executor,
                      DeviceExecutor::Create(parts, executor_options));

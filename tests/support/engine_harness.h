@@ -25,6 +25,7 @@ struct HarnessOptions {
   uint64_t seed = 0;
   bool is_late = false;  // LateDevice instead of synchronous CPU devices
   uint32_t acts_per_poll = 256;
+  uint64_t firing_seed = 0;  // see ExecutorOptions
   size_t trace_capacity = 0;
 };
 

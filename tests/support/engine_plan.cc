@@ -1,8 +1,11 @@
 #include "tests/support/engine_plan.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <stdexcept>
 #include <utility>
+
+#include "planner/access_order.h"
 
 namespace penstock::testing {
 
@@ -186,7 +189,26 @@ void EnginePlanBuilder::AddChannel(uint32_t device, uint32_t producer, uint32_t 
       {producer, consumer, planner::kNone, produce, consume, capacity, initial});
 }
 
-planner::Plan EnginePlanBuilder::Build() { return plan_; }
+planner::Plan EnginePlanBuilder::Build() {
+  planner::Plan plan = plan_;
+  for (planner::DevicePlan& device : plan.devices) {
+    // The channels added so far do not say which register they are about.
+    planner::DevicePlan with_registers = device;
+    for (planner::ChannelPlan& channel : with_registers.channels) {
+      for (const planner::OperandPlan& made : device.actors[channel.producer].outputs) {
+        for (const planner::OperandPlan& used : device.actors[channel.consumer].inputs) {
+          if (made.reg == used.reg) channel.reg = made.reg;
+        }
+      }
+    }
+    planner::AddOrderChannels(plan.kernels, &with_registers);
+    device.channels.insert(
+        device.channels.end(),
+        with_registers.channels.begin() + static_cast<std::ptrdiff_t>(device.channels.size()),
+        with_registers.channels.end());
+  }
+  return plan;
+}
 
 namespace {
 
