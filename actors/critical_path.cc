@@ -85,8 +85,6 @@ class Dependencies {
     }
     places_.resize(events_.size());
     for (Device& device : devices_) Sort(device);
-    known_.resize(events_.size());
-    predecessors_.resize(events_.size(), kNone);
   }
 
   const TraceEvent& event(uint32_t i) const { return events_[i]; }
@@ -121,30 +119,12 @@ class Dependencies {
   uint32_t PredecessorOf(uint32_t i) {
     const TraceEvent& event = events_[i];
     const Device& device = devices_[event.device];
-    const planner::PhasePlan& phase = plan_.devices[event.device].phases[event.phase];
-    // Acts of a phase start in order, so that an act also waits for what an earlier communication
-    // waited for before it started. What an earlier computation waited for ended before it did.
     uint32_t best = kNone;
-    uint32_t run = i;
-    for (uint32_t actor = event.actor;; --actor) {
-      if (run != kNone && known_[run]) {
-        Consider(predecessors_[run], event, &best);
-        break;
-      }
-      for (const uint32_t producer : device.producers[actor]) {
-        Consider(Run(event.device, producer, event.step, event.microbatch), event, &best);
-      }
-      if (actor == phase.first_actor) {
-        Consider(OpenerOf({event.device, event.phase, event.step, event.microbatch}), event, &best);
-        break;
-      }
-      const ActorKind before = plan_.devices[event.device].actors[actor - 1].kind;
-      if (before < ActorKind::kCollective) break;
-      run = Run(event.device, actor - 1, event.step, event.microbatch);
+    for (const uint32_t producer : device.producers[event.actor]) {
+      Consider(Run(event.device, producer, event.step, event.microbatch), event, &best);
     }
+    Consider(OpenerOf({event.device, event.phase, event.step, event.microbatch}), event, &best);
     Consider(ComputationBefore(i), event, &best);
-    known_[i] = true;
-    predecessors_[i] = best;
     return best;
   }
 
@@ -330,8 +310,6 @@ class Dependencies {
   absl::flat_hash_map<Instance, uint32_t> lane_before_;  // of phases: the run before it
   absl::flat_hash_map<Instance, uint32_t> openers_;      // of phases
   std::vector<uint32_t> places_;                         // of computations: in their device's
-  std::vector<bool> known_;
-  std::vector<uint32_t> predecessors_;
 };
 
 DeviceTime TimeOf(const IntervalSet& computing, const IntervalSet& communicating,

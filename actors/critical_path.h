@@ -7,6 +7,8 @@
 //   - what opened its phase: the producers of tokens and the returners of credits of the channels
 //     to other phases, and the instance before it in the phase's lane,
 //   - the computation before it on its device, which was busy until then.
+// (Collectives of one group start in the plan's order; what the earlier one waits for is not looked
+// at.)
 // The predecessors of a communication are those of the member that started it last. So each act
 // adds a segment from its beginning (of a communication: from when all members had started it) to
 // its end, and the time between the end of the predecessor and the beginning of the act is a

@@ -191,23 +191,22 @@ TEST(CriticalPathTest, FollowsACollectiveToTheMemberThatStartedLast) {
   EXPECT_DOUBLE_EQ(path.hidden_fraction(), 0.25);
 }
 
-// An act that starts behind a communication also waits for what that waited for.
-TEST(CriticalPathTest, ActsOfAPhaseStartInOrder) {
+// What waits for communication holds up nothing else: e waits for d, which was ready before it.
+TEST(CriticalPathTest, ActsOfAPhaseWaitForTheirOwnInputs) {
   EnginePlanBuilder b(1);
   b.AddDevice();
   const uint32_t reduce = b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0}, {kWidth}, true);
-  const uint32_t second = b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0}, {kWidth}, true);
   const uint32_t x = b.AddRegister(0);
+  const uint32_t y = b.AddRegister(0);
   b.BeginPhase(0, "F", PhaseKind::kForward);
   const uint32_t a = b.AddCollective(0, "a", reduce, x, x);
-  const uint32_t c = b.AddCollective(0, "c", second, x, x);
-  b.AddKernel(0, "d", "t.iota", {}, {x});
-  b.AddChannel(0, a, c);
+  const uint32_t e = b.AddKernel(0, "e", "t.affine", {x}, {x});
+  b.AddKernel(0, "d", "t.iota", {}, {y});
+  b.AddChannel(0, a, e);
   const planner::Plan plan = b.Build();
   const CriticalPath path = FindCriticalPath(
-      plan, {{0, 0, 0, 0, 0, 0, 10}, {0, 1, 0, 0, 0, 11, 12}, {0, 2, 0, 0, 0, 11, 20}}, {0, 0, 20});
-  EXPECT_THAT(Show(plan, path),
-              ElementsAre("communication 0 a 0..10", "idle 0 10..11", "compute 0 d 11..20"));
+      plan, {{0, 0, 0, 0, 0, 0, 10}, {0, 1, 0, 0, 0, 20, 24}, {0, 2, 0, 0, 0, 0, 20}}, {0, 0, 24});
+  EXPECT_THAT(Show(plan, path), ElementsAre("compute 0 d 0..20", "compute 0 e 20..24"));
 }
 
 TEST(CriticalPathTest, TracesMayBeIncomplete) {

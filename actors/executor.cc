@@ -99,7 +99,10 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
   launches_.resize(actors_.size());
   failures_ = std::make_unique<AsyncFailure[]>(phases_.size());
   std::array<size_t, 3> num_events = {};
+  phase_events_.resize(phases_.size());
   for (uint32_t p = 0; p < phases_.size(); ++p) {
+    phase_events_[p] = parts.target.device->CreateEvent();
+    ++num_events[static_cast<int>(phases_[p].lane)];
     for (uint32_t i = phases_[p].first_actor; i < phases_[p].end_actor; ++i) {
       launches_[i] = {this, i, p};
       if (!RunsOnStream(actors_[i].kind)) continue;
@@ -198,7 +201,7 @@ bool DeviceExecutor::PollStreams() {
     has_moved |= lane.stream->Poll();
     while (lane.count > 0) {
       const PendingEvent pending = lane.events[lane.head];
-      if (!events_[pending.actor]->IsDone()) break;
+      if (!pending.event->IsDone()) break;
       lane.head = (lane.head + 1) % lane.events.size();
       --lane.count;
       --num_pending_events_;
@@ -208,13 +211,15 @@ bool DeviceExecutor::PollStreams() {
         Fail(failed, pending.phase, failure.status);
         failure.actor.store(kNone, std::memory_order_relaxed);
       }
-      if (is_tracing_) Trace(pending.actor, pending.phase, pending.begin_ns, clock_->NowNs());
-      const Actor& actor = actors_[pending.actor];
       Progress& progress = progress_[pending.phase];
-      Send(messages_.data() + actor.first_message + actor.num_early, actor.num_late, &progress);
-      PutTokens(actor);
       --progress.outstanding;
-      StartReadyComms();
+      if (pending.actor != kNone) {
+        if (is_tracing_) Trace(pending.actor, pending.phase, pending.begin_ns, clock_->NowNs());
+        const Actor& actor = actors_[pending.actor];
+        Send(messages_.data() + actor.first_message + actor.num_early, actor.num_late, &progress);
+        PutTokens(actor);
+        StartReadyComms();
+      }
       FinishIfDone(pending.phase);
       has_moved = true;
     }
@@ -360,6 +365,7 @@ void DeviceExecutor::Start(uint32_t index) {
   progress.step = phase.per_microbatch ? instance / num_microbatches_ : instance;
   progress.microbatch = phase.per_microbatch ? instance % num_microbatches_ : 0;
   progress.remaining = phase.end_actor - phase.first_actor;
+  progress.to_launch = phase.num_on_stream;
   progress.first_ready = phase.first_actor;
   progress.outstanding = 0;
   progress.is_running = true;
@@ -559,9 +565,17 @@ void DeviceExecutor::Launch(uint32_t index, uint32_t phase) {
   const int64_t begin_ns = is_tracing_ ? clock_->NowNs() : 0;
   lane.stream->Launch({&RunAsyncWork, &launches_[index]});
   Send(messages_.data() + actor.first_message, actor.num_early, &progress_[phase]);
-  if (!actor.needs_event) return;
-  lane.stream->Record(events_[index].get());
-  lane.events[(lane.head + lane.count++) % lane.events.size()] = {index, phase, begin_ns};
+  if (actor.needs_event) Record(events_[index].get(), index, phase, begin_ns);
+  if (--progress_[phase].to_launch == 0 && !actor.needs_event) {
+    Record(phase_events_[phase].get(), kNone, phase, begin_ns);
+  }
+}
+
+// Has the phase wait until all that was launched on its stream has run.
+void DeviceExecutor::Record(Event* event, uint32_t actor, uint32_t phase, int64_t begin_ns) {
+  LaneStream& lane = StreamOf(phases_[phase]);
+  lane.stream->Record(event);
+  lane.events[(lane.head + lane.count++) % lane.events.size()] = {event, actor, phase, begin_ns};
   ++num_pending_events_;
   ++progress_[phase].outstanding;
 }
@@ -804,8 +818,11 @@ std::vector<std::string> DeviceExecutor::Describe() const {
   for (const LaneStream& lane : streams_) {
     if (lane.count == 0) continue;
     const PendingEvent& pending = lane.events[lane.head];
-    lines.push_back(StrCat("device ", device_index_, ": the stream has not completed actor '",
-                           NameOf(pending.actor), "', ", InstanceName(pending.phase)));
+    lines.push_back(StrCat("device ", device_index_, ": the stream has not completed ",
+                           pending.actor == kNone
+                               ? StrCat("phase '", device_plan_.phases[pending.phase].name)
+                               : StrCat("actor '", NameOf(pending.actor)),
+                           "', ", InstanceName(pending.phase)));
   }
   return lines;
 }

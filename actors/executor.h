@@ -147,6 +147,7 @@ class DeviceExecutor {
     int64_t microbatch = 0;
     int64_t begin_ns = 0;
     uint32_t remaining = 0;    // actors that have not fired
+    uint32_t to_launch = 0;    // of those, the ones that run on the stream; if asynchronous
     uint32_t first_ready = 0;  // no actor before it is ready
     uint32_t outstanding = 0;  // started communication and recorded events still to come
     bool is_running = false;
@@ -177,7 +178,8 @@ class DeviceExecutor {
   };
 
   struct PendingEvent {
-    uint32_t actor = 0;
+    Event* event = nullptr;
+    uint32_t actor = planner::kNone;  // kNone: all that the phase instance had on the stream
     uint32_t phase = 0;
     int64_t begin_ns = 0;
   };
@@ -215,6 +217,7 @@ class DeviceExecutor {
   absl::Status Execute(const Actor& actor, const Progress& progress) const;
   void RunNow(uint32_t actor, uint32_t phase);
   void Launch(uint32_t actor, uint32_t phase);
+  void Record(Event* event, uint32_t actor, uint32_t phase, int64_t begin_ns);
   void Send(const uint32_t* messages, uint32_t count, Progress* progress);
   void StartReadyComms();
   void StartComm(uint32_t actor, uint32_t phase);
@@ -269,10 +272,12 @@ class DeviceExecutor {
 
   bool is_synchronous_ = true;
   bool is_tracing_ = false;
-  std::array<LaneStream, 3> streams_;           // by Lane
-  std::vector<std::unique_ptr<Event>> events_;  // an actor that needs one, else null
-  std::vector<LaunchContext> launches_;         // an actor each, if asynchronous
-  std::unique_ptr<AsyncFailure[]> failures_;    // a phase each, if asynchronous
+  std::array<LaneStream, 3> streams_;  // by Lane
+  // If asynchronous:
+  std::vector<std::unique_ptr<Event>> events_;        // an actor that needs one, else null
+  std::vector<std::unique_ptr<Event>> phase_events_;  // of what a phase has on its stream
+  std::vector<LaunchContext> launches_;               // an actor each
+  std::unique_ptr<AsyncFailure[]> failures_;          // a phase each
   uint32_t num_pending_events_ = 0;
 
   std::vector<uint32_t> active_comms_;   // started, not done

@@ -261,17 +261,13 @@ class Linker {
     for (Phase& phase : out_.phases) {
       phase.first_start = static_cast<uint32_t>(out_.starts.size());
       for (uint32_t i = phase.first_actor; i < phase.end_actor; ++i) {
-        if (out_.needs[i] == 0 && !RunsOnStream(out_.actors[i].kind)) out_.starts.push_back(i);
+        if (RunsOnStream(out_.actors[i].kind)) {
+          ++phase.num_on_stream;
+        } else if (out_.needs[i] == 0) {
+          out_.starts.push_back(i);
+        }
       }
       phase.num_starts = static_cast<uint32_t>(out_.starts.size()) - phase.first_start;
-    }
-    // A phase has run on the stream when the last of its actors there has.
-    for (const Phase& phase : out_.phases) {
-      for (uint32_t i = phase.end_actor; i-- > phase.first_actor;) {
-        if (!RunsOnStream(out_.actors[i].kind)) continue;
-        out_.actors[i].needs_event = true;
-        break;
-      }
     }
   }
 

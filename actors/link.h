@@ -89,7 +89,8 @@ struct Phase {
   uint32_t num_places = 0;
   uint32_t first_group = 0;
   uint32_t num_groups = 0;
-  uint32_t first_start = 0;  // into starts
+  uint32_t num_on_stream = 0;  // actors that run on the stream
+  uint32_t first_start = 0;    // into starts
   uint32_t num_starts = 0;
   uint32_t missing = 0;  // places whose count is below their need
   uint32_t act_ns = 0;   // what one of its actors takes on average, as predicted

@@ -151,6 +151,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   executor_options.generation = options_.generation;
   executor_options.trace_capacity = options_.trace_capacity;
   executor_options.first_step = options_.first_step;
+  if (options_.firing_seed != 0) executor_options.firing_seed = options_.firing_seed + index;
   return DeviceExecutor::Create(parts, executor_options);
 }
 

@@ -49,6 +49,7 @@ struct LocalEngineOptions {
   size_t trace_capacity = 0;                          // events a device; 0: no trace
   kernels::ResultCheck check_results = kernels::ResultCheck::kNone;  // see SessionOptions
   int64_t first_step = 0;                                            // likewise
+  uint64_t firing_seed = 0;                                          // likewise
 };
 
 // An error unless the arenas of `count` devices fit into what is left of `limit` bytes, of which

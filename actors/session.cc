@@ -179,6 +179,7 @@ class Session::Impl : private EngineObserver {
     local.trace_capacity = options.trace ? options.trace_capacity : 0;
     local.check_results = options.check_results;
     local.first_step = options.first_step;
+    local.firing_seed = options.firing_seed;
     transport::TransportOptions transport_options;
     transport_options.num_devices = local.num_devices;
     transport_options.num_channels = plan_.num_channels;

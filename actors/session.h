@@ -66,6 +66,9 @@ struct SessionOptions {
   // What the first step counts as, for random operators and in messages: a session that goes on
   // where another has ended, from its states, draws what that would have drawn.
   int64_t first_step = 0;
+  // For tests: actors of a phase fire in any order that the plan allows; 0: the planned order of
+  // those that are ready.
+  uint64_t firing_seed = 0;
   size_t trace_capacity = size_t{1} << 18;  // events a device, the last ones
   EngineFactory start_engine = nullptr;     // null: all devices in this process
 };

@@ -54,7 +54,7 @@ void AddShowCommand(CLI::App& app, const Environment& environment, Action* actio
   command->add_option("FILE", options->file, "Plan (.plan)")->required();
   command
       ->add_option("--device", options->device,
-                   "Print one device in full: registers, phases, and actors in firing order")
+                   "Print one device in full: registers, phases, and actors in the planned order")
       ->option_text("N");
   command->add_flag("--json", options->is_json, "Print the counts as one JSON object");
   command->callback([options, &environment, action] {

@@ -2,7 +2,8 @@
 //
 //   - State and channel registers overlap nothing.
 //   - A workspace register belongs to one phase. Within the phase, registers and kernel scratch
-//     that live at the same time do not overlap. Time is the position in firing order: a kernel's
+//     that live at the same time do not overlap. Time is the position in the planned order, which
+//     other firing orders are made to agree with by channels (access_order.h): a kernel's
 //     operands live while it runs. A collective or receive may start while kernels before it still
 //     run, so what it writes lives from the position after the last kernel that it, or one like it
 //     earlier in the phase, waits for. What a collective or send reads, and what a collective or

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 
 #include "base/status_macros.h"
@@ -33,13 +34,14 @@ struct Place {
   uint32_t channel = 0;  // of the device
 };
 
-// An actor at which something happens besides computation.
+// An actor at which something happens besides computation; with times, any actor.
 struct Item {
   uint32_t actor = 0;
   uint32_t member = kNone;  // index into Meetings::actors, of communication
-  uint32_t waits_end = 0;   // members to wait for: waits_[previous item's end .. this end)
-  uint32_t puts_end = 0;    // places to put tokens into when it completes, likewise
-  uint32_t gives_end = 0;   // places to give credits back to when it completes, likewise
+  // Members to wait for, with times items: waits_[previous item's end .. this end).
+  uint32_t waits_end = 0;
+  uint32_t puts_end = 0;   // places to put tokens into when it completes, likewise
+  uint32_t gives_end = 0;  // places to give credits back to when it completes, likewise
 };
 
 struct PhaseState {
@@ -50,19 +52,19 @@ struct PhaseState {
   uint32_t num_closed = 0;  // gates
   uint32_t num_started = 0;
   uint32_t num_to_start = 0;
-  uint32_t next_item = 0;
-  uint32_t num_pending = 0;  // started communication that has not completed
+  uint32_t next_item = 0;    // the first that has not fired
+  uint32_t num_pending = 0;  // items that have fired and not completed
   bool is_running = false;
-  bool is_listed = false;  // in the worklist
-  // With times: parts of the next item's computation that were started, and whether one is running.
-  uint8_t num_computed = 0;
-  bool is_computing = false;
+  bool is_listed = false;      // in the worklist
+  uint32_t computing = kNone;  // with times: the item that computes
 };
 
-// With times: the computation that an item stands for, in seconds.
-struct ItemWork {
-  double before = 0;  // of the actors since the last item, which nothing waits for
-  double own = 0;
+// With times: what an item takes, and how often it has fired.
+struct TimedItem {
+  double seconds = 0;        // of computation
+  uint32_t follows = kNone;  // of a collective: the one before it of its group in the phase
+  uint32_t num_fired = 0;
+  uint32_t num_completed = 0;
 };
 
 // With times: the end of a phase's computation, or of a meeting. In order of time; those of one
@@ -265,6 +267,7 @@ class Firing {
   void AddItems(uint32_t d) {
     const DevicePlan& device = plan_.devices[d];
     const auto num_actors = static_cast<uint32_t>(device.actors.size());
+    const auto first_item = static_cast<uint32_t>(items_.size());
     std::vector<uint32_t> member_of(num_actors, kNone);
     for (const uint32_t member : members_of_device_[d]) {
       member_of[meetings_.actors[member].actor] = member;
@@ -281,7 +284,7 @@ class Firing {
       if (channel_phases[c].first != channel_phases[c].second) {
         ++next[kPuts][channel.producer + 1];
         ++next[kGives][channel.consumer + 1];
-      } else if (member_of[channel.producer] != kNone) {
+      } else if (times_ != nullptr || member_of[channel.producer] != kNone) {
         ++next[kWaits][channel.consumer + 1];
       }
     }
@@ -299,6 +302,8 @@ class Firing {
         puts_[next[kPuts][channel.producer]++] = place;
         gives_[next[kGives][channel.consumer]++] = place;
         AddPlace(d, c, from, to);
+      } else if (times_ != nullptr) {
+        waits_[next[kWaits][channel.consumer]++] = first_item + channel.producer;
       } else if (member_of[channel.producer] != kNone) {
         waits_[next[kWaits][channel.consumer]++] = member_of[channel.producer];
       }
@@ -312,36 +317,35 @@ class Firing {
       const PhasePlan& phase = device.phases[p];
       PhaseState& state = phases_[phase_base_[d] + p];
       state.first_item = static_cast<uint32_t>(items_.size());
-      double work_s = 0;  // since the last item
       for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
         const std::array<uint32_t, 3> now = {next[kWaits][a], next[kPuts][a], next[kGives][a]};
-        const double own_s =
-            times_ != nullptr && member_of[a] == kNone ? times_->ComputeSeconds(d, a) : 0;
-        if (member_of[a] == kNone && now == ends) {
-          work_s += own_s;
-          continue;
-        }
+        if (times_ == nullptr && member_of[a] == kNone && now == ends) continue;
         if (member_of[a] != kNone) {
           Member& member = members_[member_of[a]];
           member.phase = phase_base_[d] + p;
           member.item = static_cast<uint32_t>(items_.size());
         }
-        AddItem({a, member_of[a], now[kWaits], now[kPuts], now[kGives]}, {work_s, own_s});
-        work_s = 0;
+        items_.push_back({a, member_of[a], now[kWaits], now[kPuts], now[kGives]});
         ends = now;
       }
-      if (work_s > 0) {
-        AddItem({phase.first_actor + phase.num_actors - 1, kNone, ends[kWaits], ends[kPuts],
-                 ends[kGives]},
-                {work_s, 0});
-      }
       state.end_item = static_cast<uint32_t>(items_.size());
+      if (times_ != nullptr) AddTimes(state);
     }
   }
 
-  void AddItem(const Item& item, const ItemWork& work) {
-    items_.push_back(item);
-    if (times_ != nullptr) item_work_.push_back(work);
+  void AddTimes(const PhaseState& state) {
+    absl::flat_hash_map<std::vector<uint32_t>, uint32_t> last;  // of each group
+    for (uint32_t i = state.first_item; i < state.end_item; ++i) {
+      TimedItem timed;
+      const ActorPlan& actor = plan_.devices[state.device].actors[items_[i].actor];
+      if (items_[i].member == kNone) {
+        timed.seconds = times_->ComputeSeconds(state.device, items_[i].actor);
+      } else if (actor.kind == ActorKind::kCollective) {
+        const auto [it, is_first] = last.try_emplace(plan_.collectives[actor.target].devices, i);
+        if (!is_first) timed.follows = std::exchange(it->second, i);
+      }
+      timed_items_.push_back(timed);
+    }
   }
 
   void AddPlace(uint32_t d, uint32_t c, uint32_t from, uint32_t to) {
@@ -460,30 +464,14 @@ class Firing {
     peak_bytes_[state.device] = std::max(peak_bytes_[state.device], live_bytes_[state.device]);
   }
 
-  // Runs the phase until it waits for communication or computes, or to its end.
   void Advance(uint32_t p) {
-    PhaseState& state = phases_[p];
-    if (state.is_computing) return;
-    for (; state.next_item < state.end_item; ++state.next_item, state.num_computed = 0) {
-      if (Computes(p, 0)) return;
-      if (FirstWait(state) != kNone) return;
-      const Item& item = items_[state.next_item];
-      if (item.member == kNone) {
-        if (Computes(p, 1)) return;
-        Complete(state.next_item);
-        continue;
-      }
-      ++state.num_pending;
-      const uint32_t meeting = members_[item.member].meeting;
-      if (++num_arrived_[meeting] < meetings_.Of(meeting).size()) continue;
-      num_arrived_[meeting] = 0;
-      if (times_ == nullptr) {
-        CompleteMeeting(meeting, p);
-      } else {
-        AddEvent(times_->Communicate(meeting, now_s_), true, meeting);
-      }
+    if (times_ == nullptr) {
+      AdvanceInOrder(p);
+    } else {
+      FireReady(p);
     }
-    if (state.num_pending > 0) return;
+    PhaseState& state = phases_[p];
+    if (state.next_item < state.end_item || state.num_pending > 0) return;
     state.is_running = false;
     const uint32_t step = (state.num_started - 1) / FiringsPerStep(plan_, PlanOf(state));
     if (--num_remaining_[step] == 0) step_ends_s_[step] = now_s_;
@@ -502,29 +490,75 @@ class Firing {
     }
   }
 
+  // Without times: runs the phase until it waits for communication, or to its end.
+  void AdvanceInOrder(uint32_t p) {
+    PhaseState& state = phases_[p];
+    for (; state.next_item < state.end_item; ++state.next_item) {
+      if (FirstWait(state) != kNone) return;
+      if (items_[state.next_item].member == kNone) {
+        Complete(state.next_item);
+      } else {
+        Meet(p, state.next_item);
+      }
+    }
+  }
+
+  // With times: starts what is ready, of computation one item at a time, the first.
+  void FireReady(uint32_t p) {
+    PhaseState& state = phases_[p];
+    for (uint32_t i = state.next_item; i < state.end_item; ++i) {
+      TimedItem& timed = timed_items_[i];
+      const bool computes = items_[i].member == kNone;
+      if (timed.num_fired < state.num_started && !(computes && state.computing != kNone) &&
+          IsReady(state, i)) {
+        ++timed.num_fired;
+        if (!computes) {
+          Meet(p, i);
+        } else if (timed.seconds > 0) {
+          ++state.num_pending;
+          state.computing = i;
+          AddEvent(times_->Compute(state.device, now_s_, timed.seconds), false, p);
+        } else {
+          ++timed.num_completed;
+          Complete(i);
+        }
+      }
+      if (i == state.next_item && timed.num_fired == state.num_started) ++state.next_item;
+    }
+  }
+
+  bool IsReady(const PhaseState& state, uint32_t item) const {
+    const uint32_t follows = timed_items_[item].follows;
+    if (follows != kNone && timed_items_[follows].num_fired < state.num_started) return false;
+    for (uint32_t i = item == 0 ? 0 : items_[item - 1].waits_end; i < items_[item].waits_end; ++i) {
+      if (timed_items_[waits_[i]].num_completed < state.num_started) return false;
+    }
+    return true;
+  }
+
+  // A communication of the phase starts.
+  void Meet(uint32_t p, uint32_t item) {
+    ++phases_[p].num_pending;
+    const uint32_t meeting = members_[items_[item].member].meeting;
+    if (++num_arrived_[meeting] < meetings_.Of(meeting).size()) return;
+    num_arrived_[meeting] = 0;
+    if (times_ == nullptr) {
+      CompleteMeeting(meeting, p);
+    } else {
+      AddEvent(times_->Communicate(meeting, now_s_), true, meeting);
+    }
+  }
+
   // All who meet have what they wait for. The phase `advancing` goes on by itself.
   void CompleteMeeting(uint32_t meeting, uint32_t advancing) {
     for (uint32_t i = meetings_.begin(meeting); i < meetings_.ends[meeting]; ++i) {
       Member& member = members_[i];
       ++member.num_completed;
+      if (times_ != nullptr) ++timed_items_[member.item].num_completed;
       --phases_[member.phase].num_pending;
       Complete(member.item);
       if (member.phase != advancing) List(member.phase);
     }
-  }
-
-  // Starts one of the two parts of the next item's computation, unless it was; returns whether the
-  // phase waits for its end.
-  bool Computes(uint32_t p, uint8_t part) {
-    PhaseState& state = phases_[p];
-    if (times_ == nullptr || state.num_computed > part) return false;
-    state.num_computed = part + 1;
-    const ItemWork& work = item_work_[state.next_item];
-    const double seconds = part == 0 ? work.before : work.own;
-    if (!(seconds > 0)) return false;
-    state.is_computing = true;
-    AddEvent(times_->Compute(state.device, now_s_, seconds), false, p);
-    return true;
   }
 
   void AddEvent(double time, bool is_meeting, uint32_t index) {
@@ -540,7 +574,11 @@ class Firing {
     if (event.is_meeting) {
       CompleteMeeting(event.index, kNone);
     } else {
-      phases_[event.index].is_computing = false;
+      PhaseState& state = phases_[event.index];
+      const uint32_t item = std::exchange(state.computing, kNone);
+      --state.num_pending;
+      ++timed_items_[item].num_completed;
+      Complete(item);
       List(event.index);
     }
     return true;
@@ -769,6 +807,10 @@ class Firing {
   // them leads into a cycle.
   absl::Status Deadlock(uint32_t start) {
     constexpr size_t kMaxShown = 32;
+    if (times_ != nullptr) {  // only if the policy decides otherwise than when it was verified
+      return absl::FailedPreconditionError(
+          StrCat("deadlock in virtual time: ", Describe(start), " does not come to its end"));
+    }
     std::vector<uint32_t> path;
     std::vector<std::string> texts;
     std::vector<uint32_t> place_in_path(phases_.size(), kNone);
@@ -804,7 +846,7 @@ class Firing {
   std::vector<uint32_t> register_base_;  // likewise
   std::vector<Place> places_;
   std::vector<Item> items_;
-  std::vector<ItemWork> item_work_;  // of each item, with times
+  std::vector<TimedItem> timed_items_;  // of each item, with times
   std::vector<uint32_t> waits_;
   std::vector<uint32_t> puts_;
   std::vector<uint32_t> gives_;

@@ -12,9 +12,11 @@
 // that is ready on every device of its stage is taken, latest kind first; that proves this order
 // alone.
 //
-// With times (FiringTimes), four steps, submitted together, are fired in virtual time: a phase goes
-// on when its computation has ended, and communication completes when the times say so. Then
-// step_ends_s is filled in; replay.h has times from rates of links.
+// With times (FiringTimes), four steps, submitted together, are fired in virtual time, as the
+// engine does it: in a phase, communication starts as soon as its inputs are there, and of the
+// other actors that are ready the first in the planned order computes, one at a time. Communication
+// completes when the times say so. Then step_ends_s is filled in; replay.h has times from rates of
+// links.
 //
 // Thread rule: pure functions, but for the times given to them.
 

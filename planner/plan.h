@@ -2,9 +2,9 @@
 // devices only. Written by the planner (lower_to_plan.h), serialised by plan_io.h, verified by
 // verify_plan.h, loaded by actors/.
 //
-// How a plan runs. Every device has *phases*; a phase is a range of the device's actors in firing
-// order. A phase instance has a number n = 0, 1, 2, ...: of a phase that runs once a micro-batch,
-// step n / M and micro-batch n % M; of one that runs once a step, step n.
+// How a plan runs. Every device has *phases*; a phase is a range of the device's actors in the
+// planned order. A phase instance has a number n = 0, 1, 2, ...: of a phase that runs once a
+// micro-batch, step n / M and micro-batch n % M; of one that runs once a step, step n.
 //   - A phase instance starts when its step has been submitted, every *gate* is open (below), and
 //     its lane is free and its turn has come:
 //       lane kCompute   one phase at a time, in the order that the stage's policy decides
@@ -13,22 +13,26 @@
 //                       a phase that runs once a micro-batch runs its M instances in a row there
 //       lane kFloating  any number at once, as soon as the gates are open; every phase has its own
 //                       turn (instance n starts after instance n - 1 has completed)
-//   - Within a phase, actors start in order, each when its in-phase tokens have come. A kernel,
-//   feed
-//     or fetch is submitted to the device's stream and has completed when its event is done;
-//     collectives, sends and receives start and complete later, and the lane goes on to the next
-//     actor meanwhile. The instance has completed when all its actors have.
+//   - Within a phase, an actor is ready when its in-phase tokens have come. A collective, send or
+//     receive then starts at once, except that the collectives of one group start in the order of
+//     the list, and completes later. Of the kernels, feeds and fetches that are ready the first in
+//     the list is submitted to the device's stream, which runs them one after another; it has
+//     completed when its event is done. So what waits holds up nothing that could run. The instance
+//     has completed when all its actors have.
 //   - When an actor completes it puts its tokens and gives back its credits.
 //
 // Channels. A channel joins a producer actor to a reader. Within one phase it is an in-phase token:
 // the consumer waits for the producer, nothing else is needed (the phase runs to its end before it
-// starts again). Between phases it has a capacity: the producer's *phase* starts only with
-// `produce` credits, the consumer's *phase* only with `consume` tokens; the producer's completion
-// puts `produce` tokens, the consumer's gives `consume` credits back. At the start there are
-// `initial` tokens and `capacity - initial` credits. Several actors of a consuming phase may read
-// the value: then `consumer` is the last of those that run on the device's stream, and every
-// collective or send that reads it has a channel of its own. Within one phase every reader has its
-// in-phase channel.
+// starts again). Actors of one phase that use the same bytes, at least one of them writing, are
+// joined by a path of such channels, those that reuse bytes by channels of order alone: then any
+// order in which they become ready gives the same results (access_order.h).
+//
+// Between phases a channel has a capacity: the producer's *phase* starts only with `produce`
+// credits, the consumer's *phase* only with `consume` tokens; the producer's completion puts
+// `produce` tokens, the consumer's gives `consume` credits back. At the start there are `initial`
+// tokens and `capacity - initial` credits. Several actors of a consuming phase may read the value:
+// then `consumer` is the last of those that run on the device's stream, which the others come
+// before, and every collective or send that reads it has a channel of its own.
 //
 //   F (once a micro-batch) -> B (once a micro-batch): produce 1, consume 1, capacity k: k registers
 //   B -> update (once a step), an accumulated gradient: produce 1, consume M, capacity M
@@ -139,7 +143,7 @@ struct DevicePlan {
   uint64_t channel_bytes = 0;
   uint64_t workspace_bytes = 0;
   std::vector<RegisterPlan> registers;
-  std::vector<ActorPlan> actors;  // phases are contiguous ranges; index = firing order
+  std::vector<ActorPlan> actors;  // phases are contiguous ranges, in the planned order
   std::vector<ChannelPlan> channels;
   std::vector<PhasePlan> phases;
   friend bool operator==(const DevicePlan&, const DevicePlan&) = default;

@@ -121,6 +121,28 @@ TEST(ReplayTest, ACollectiveRunsBesideComputation) {
   EXPECT_NEAR(exposed, 2 + 1 + 1, 1e-9);
 }
 
+// The same with b behind c in the planned order: b computes while c waits.
+TEST(ReplayTest, WhatIsReadyRunsPastWhatWaits) {
+  Plan plan = EmptyPlan(1, 2, 1);
+  const uint32_t reduce = AddAllReduce(&plan, {0, 1}, kBytes / 4, true);
+  for (uint32_t d = 0; d < 2; ++d) {
+    DeviceBuilder device(&plan, d);
+    const uint32_t x = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+    const uint32_t y = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+    const uint32_t z = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+    device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+    const uint32_t a = device.AddKernel("a", {}, {x});
+    const uint32_t r = device.AddCollective("r", reduce, x, y);
+    const uint32_t c = device.AddKernel("c", {y}, {});
+    device.AddKernel("b", {}, {z});
+    device.Join(a, r, x);
+    device.Join(r, c, y);
+  }
+  const ReplayOptions options = WithRates(0, kBytes * 1e3);  // 1 ms
+  EXPECT_NEAR(StepMs(plan, {{"a", 1}, {"b", 3}, {"c", 2}}, options), 1 + 3 + 2, 1e-9);
+  EXPECT_NEAR(StepMs(plan, {{"a", 1}, {"b", 0.5}, {"c", 2}}, options), 1 + 1 + 2, 1e-9);
+}
+
 // A pipeline of S stages takes M + S - 1 times a micro-batch's F and B.
 TEST(ReplayTest, APipelineHasItsBubble) {
   for (const char* policy : {"gpipe", "1f1b"}) {

@@ -217,13 +217,14 @@ class LateCpuDevice : public LateDevice {
   ThreadPool pool_;
 };
 
-// A quarter of the cases run on late devices.
+// A quarter of the cases run on late devices, half of them and of the others in any firing order.
 actors::SessionOptions SessionOptionsOf(const Registries& registries, const RandomCase& test) {
   actors::SessionOptions options;
   options.seed = test.seed;
   options.timeout = absl::Seconds(60);
   options.kernels = &registries.kernels;
   options.policies = &registries.policies;
+  if (test.seed % 8 >= 4) options.firing_seed = test.seed;
   if (test.seed % 4 == 3) {
     options.create_device = [seed = test.seed](uint32_t index) {
       return std::make_unique<LateCpuDevice>(seed * 8 + index);
@@ -404,6 +405,58 @@ class PropertyTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(PropertyTest, RandomProgramsGiveTheValuesOfOneDevice) {
   CheckCases(GetParam(), kShards, nullptr);
+}
+
+// What a case returns, step by step, and the states that it leaves.
+absl::StatusOr<std::vector<Tensor>> ResultsOf(const planner::Plan& plan, const RandomCase& test,
+                                              const actors::SessionOptions& options) {
+  std::vector<Tensor> results;
+  ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
+                   actors::Session::Start(plan, options));
+  for (int step = 0; step < test.num_steps; ++step) {
+    ASSIGN_OR_RETURN(actors::StepResult got, session->Run(MakeFeeds(test, step)));
+    for (auto& [name, value] : got.fetches) results.push_back(std::move(value));
+  }
+  for (const planner::StatePlan& state : plan.states) {
+    ASSIGN_OR_RETURN(Tensor held, session->Fetch(state.name));
+    results.push_back(std::move(held));
+  }
+  return results;
+}
+
+TEST_P(PropertyTest, FiringOrdersGiveTheSameBits) {
+  constexpr int kEvery = 5;  // of the cases
+  const Registries registries;
+  for (int64_t i = GetParam(); i < NumCases(); i += kShards * kEvery) {
+    const absl::StatusOr<RandomCase> test = MakeRandomCase(registries.ops, FirstSeed() + i);
+    ASSERT_TRUE(test.ok()) << test.status();
+    const absl::StatusOr<planner::Plan> plan =
+        CompileCase(registries, *test, CompileOptionsOf(registries, *test));
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    actors::SessionOptions options = SessionOptionsOf(registries, *test);
+    options.firing_seed = 0;
+    options.create_device = nullptr;
+    const absl::StatusOr<std::vector<Tensor>> planned = ResultsOf(*plan, *test, options);
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    for (const bool is_late : {false, true}) {
+      options.firing_seed = test->seed + 1;
+      if (is_late) {
+        options.create_device = [seed = test->seed](uint32_t index) {
+          return std::make_unique<LateCpuDevice>(seed * 8 + index);
+        };
+      }
+      const absl::StatusOr<std::vector<Tensor>> any = ResultsOf(*plan, *test, options);
+      ASSERT_TRUE(any.ok()) << any.status();
+      ASSERT_EQ(any->size(), planned->size());
+      for (size_t k = 0; k < any->size(); ++k) {
+        const Tensor& want = (*planned)[k];
+        ASSERT_EQ((*any)[k].num_bytes(), want.num_bytes());
+        EXPECT_EQ(std::memcmp((*any)[k].data(), want.data(), want.num_bytes()), 0)
+            << "result " << k << (is_late ? " on late devices" : "") << "\n"
+            << Describe(*test);
+      }
+    }
+  }
 }
 
 class ProcessesPropertyTest : public ::testing::TestWithParam<int> {};
