@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "planner/memory.h"
+#include "planner/phase_order.h"
 
 namespace penstock::planner {
 namespace {
@@ -337,6 +338,14 @@ int DeviceProgram::AddPart(int whole, uint64_t bytes) {
 int DeviceProgram::AddPhase(PhasePlan plan) {
   phases_.push_back({std::move(plan), {}});
   return static_cast<int>(phases_.size()) - 1;
+}
+
+void DeviceProgram::StartCommunicationEarly() {
+  for (DraftPhase& phase : phases_) {
+    if (phase.plan.lane != Lane::kFloating) {
+      planner::StartCommunicationEarly(storages_, &phase.actors);
+    }
+  }
 }
 
 DevicePlan DeviceProgram::Finish(const Credits& credits,

@@ -62,6 +62,9 @@ class DeviceProgram {
   DraftPhase& phase(int index) { return phases_[index]; }
   int num_phases() const { return static_cast<int>(phases_.size()); }
 
+  // Reorders the actors of phases that compute: see phase_order.h.
+  void StartCommunicationEarly();
+
   // How many instances of a channel may be in flight at once.
   struct Credits {
     int microbatches = 1;       // M

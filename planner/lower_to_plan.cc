@@ -1088,6 +1088,8 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
   for (size_t i = 0; i < graph_.returns().size(); ++i) RETURN_IF_ERROR(AddFetch(i));
   RETURN_IF_ERROR(AddAssignments());
 
+  program_.StartCommunicationEarly();
+
   DeviceProgram::Credits credits;
   credits.microbatches = static_cast<int>(shared_.plan_.num_microbatches);
   StageContext context;
