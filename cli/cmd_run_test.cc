@@ -274,7 +274,7 @@ TEST_F(CmdRunTest, DevicesThatDoNotFitTheStrategyComeWithTheRemedy) {
   const std::vector<std::string> arguments = {"run",       Path("job.toml"), "--strategy",
                                               "dp=2,tp=2", "--devices",      "8"};
   EXPECT_THAT(Call(arguments).err,
-              HasSubstr("penstock: --strategy dp=2,tp=2: strategy \"dp=2,tp=2\" needs 4 devices, "
+              HasSubstr("penstock: --strategy dp=2,tp=2: the strategy needs 4 devices, "
                         "not 8 (--devices 8); --strategy auto (or parallel.strategy = \"auto\") "
                         "lets the planner choose for 8"));
   EXPECT_THAT(
@@ -287,6 +287,16 @@ TEST_F(CmdRunTest, DevicesThatDoNotFitTheStrategyComeWithTheRemedy) {
   ASSERT_EQ(Call({"plan", Path("job.toml"), "-o", Path("job.plan")}).status, 0);
   EXPECT_THAT(Call({"run", Path("job.plan"), "--strategy", "dp=1"}).err,
               HasSubstr("--strategy dp=1: a plan runs as it was compiled"));
+}
+
+TEST_F(CmdRunTest, AWrongStrategyIsQuotedOnce) {
+  const std::string expected =
+      "unknown axis 'xp'; expected \"auto\" or axis sizes such as \"dp=2,tp=2,pp=1\"\n";
+  EXPECT_EQ(Call({"run", Path("job.toml"), "--strategy", "dp=2,xp=2"}).err,
+            StrCat("penstock: --strategy dp=2,xp=2: ", expected));
+  const std::string job = Write("axis.toml", Job() + "[parallel]\nstrategy = \"dp=2,xp=2\"\n");
+  EXPECT_THAT(Call({"run", job}).err,
+              ::testing::MatchesRegex(StrCat("penstock: ", job, ":[0-9]+:12: ", expected)));
 }
 
 TEST_F(CmdRunTest, NumbersThatAreTooSmallAreRefusedInAShortLine) {

@@ -157,8 +157,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   absl::StatusOr<std::optional<Strategy>> given = planner::ParseStrategy(job.parallel.strategy);
   if (!given.ok()) return AtKey(job, {"parallel.strategy"}, given.status());
   if (given->has_value()) {
-    RETURN_IF_ERROR(CheckDevices(job, (*given)->num_devices(),
-                                 StrCat("strategy \"", job.parallel.strategy, "\""),
+    RETURN_IF_ERROR(CheckDevices(job, (*given)->num_devices(), "the strategy",
                                  StrCat("--strategy auto (or parallel.strategy = \"auto\") lets "
                                         "the planner choose for ",
                                         job.cluster.devices.value_or(0))));
