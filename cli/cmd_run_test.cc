@@ -338,6 +338,18 @@ TEST_F(CmdRunTest, AGraphFileIsNoJob) {
   }
 }
 
+TEST_F(CmdRunTest, AMissingGraphFileIsPlacedAtItsKey) {
+  const std::string job = Write("gone.toml", "[model]\n  file = \"gone.pst\"\n");
+  for (const char* command : {"run", "plan"}) {
+    const Outcome outcome = Call({command, job});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(outcome.err,
+              StrCat("penstock: ", job, ":2:10: ", Path("gone.pst"), ": no such file\n"));
+  }
+  EXPECT_EQ(Call({"run", GraphJob(), "--set", "model.file=\"/gone.pst\""}).err,
+            "penstock: --set model.file=\"/gone.pst\": /gone.pst: no such file\n");
+}
+
 TEST_F(CmdRunTest, ListenAddressesAreCheckedBeforeAnythingElse) {
   const auto error_of = [this](const std::string& address) {
     const Outcome outcome = Call({"run", Path("none.plan"), "--listen", address});

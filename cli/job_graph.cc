@@ -24,11 +24,13 @@ namespace {
 
 using planner::Strategy;
 
-// The forward graph of a file; shardings in it are kept.
-absl::StatusOr<graph::Graph> ReadForwardGraph(const Registries& registries,
-                                              const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, graph::kMaxTextBytes));
-  ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(text, path, registries.ops));
+// The forward graph of the job's file; shardings in it are kept. What is wrong in the file is
+// placed there, what is wrong with the file at the job's key.
+absl::StatusOr<graph::Graph> ReadForwardGraph(const Registries& registries, const Job& job) {
+  const std::string& path = job.model.file;
+  const absl::StatusOr<std::string> text = ReadTextFile(path, graph::kMaxTextBytes);
+  if (!text.ok()) return AtKey(job, {"model.file"}, text.status());
+  ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(*text, path, registries.ops));
   RETURN_IF_ERROR(graph::VerifyGraph(graph));
   RETURN_IF_ERROR(planner::SelectMesh(graph));
   for (const graph::Node& node : graph.nodes()) {
@@ -43,7 +45,7 @@ absl::StatusOr<graph::Graph> ReadForwardGraph(const Registries& registries,
 
 absl::StatusOr<graph::Graph> ForwardGraph(const Registries& registries, const Job& job,
                                           const JobModel& model) {
-  if (model.model == nullptr) return ReadForwardGraph(registries, job.model.file);
+  if (model.model == nullptr) return ReadForwardGraph(registries, job);
   absl::StatusOr<graph::Graph> graph = graph::BuildModelGraph(
       registries.ops, *model.model, model.config, graph::ModelUse::kTrain, job.train.batch);
   if (!graph.ok()) return AtKey(job, {"model.name"}, graph.status());
