@@ -2,6 +2,7 @@
 // point. Everything runs in this process, on jobs that take a moment.
 
 #include <sched.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -222,10 +223,31 @@ TEST_F(CommandLineTest, WhatCannotBeWrittenIsSaidBeforeTraining) {
     EXPECT_THAT(folder.err, HasSubstr(": is a folder"));
     EXPECT_EQ(folder.out, "");
   }
+  // A folder that takes no files, whatever the permissions say.
+  const Outcome proc = Call({"run", job, "--trace", "/proc/trace.json", "--json"});
+  EXPECT_EQ(proc.status, 2);
+  EXPECT_THAT(proc.err, StartsWith("penstock: --trace /proc/trace.json: cannot be written ("));
+  EXPECT_EQ(proc.out, "");
   const Outcome dump = Call({"run", job, "--dump", Path("text.txt"), "--json"});
   EXPECT_EQ(dump.status, 2);
   EXPECT_EQ(dump.out, "");
   EXPECT_EQ(Call({"plan", job, "-o", nowhere}).status, 2);
+}
+
+TEST_F(CommandLineTest, TheCheckOfAnOutputChangesNothing) {
+  const std::string job = Path("job.toml");
+  const std::string old = Write("old.json", "of the last run");
+  EXPECT_EQ(Call({"run", job, "--dry-run", "--trace", old}).status, 0);
+  EXPECT_EQ(Read("old.json"), "of the last run");
+  EXPECT_EQ(Call({"run", job, "--dry-run", "--trace", Path("new.json")}).status, 0);
+  EXPECT_FALSE(fs::exists(Path("new.json")));
+  fs::create_symlink(Path("target.json"), Path("link.json"));
+  EXPECT_EQ(Call({"run", job, "--dry-run", "--trace", Path("link.json")}).status, 0);
+  EXPECT_TRUE(fs::is_symlink(Path("link.json")));
+  EXPECT_FALSE(fs::exists(Path("target.json")));
+  // Nobody reads it: opening it would wait.
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(Call({"run", job, "--dry-run", "--trace", Path("pipe")}).status, 0);
 }
 
 TEST_F(CommandLineTest, MicrobatchesThatDoNotFitAreToBlame) {
