@@ -173,19 +173,23 @@ absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job)
   return program;
 }
 
+// A job may be written for more processes than it has devices here; the option means this run.
+absl::Status CheckProcesses(const Options& options, const Job& job, const planner::Plan& plan) {
+  const int64_t count = job.cluster.processes;
+  const auto num_devices = static_cast<int64_t>(plan.devices.size());
+  if (!options.processes.has_value() || count <= num_devices) return absl::OkStatus();
+  return AtKey(job, {"cluster.processes"},
+               absl::InvalidArgumentError(StrCat(Counted(count, "process", "es"), " for ",
+                                                 Counted(num_devices, "device"),
+                                                 ": each process needs one at least")));
+}
+
 // The nodes that the job asks for; null where this process runs all.
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment& environment,
                                                               const Options& options,
                                                               const Job& job, int64_t num_devices) {
   int64_t count = job.cluster.processes;
-  if (count > num_devices && options.processes.has_value()) {
-    return AtKey(job, {"cluster.processes"},
-                 absl::InvalidArgumentError(StrCat(Counted(count, "process", "es"), " for ",
-                                                   Counted(num_devices, "device"),
-                                                   ": each process needs one at least")));
-  }
   if (count > num_devices) {
-    // The job was written for more devices than it is run on.
     environment.err << "note: of cluster.processes = " << count << ", "
                     << Counted(num_devices, "process", "es") << " with a device each are started"
                     << std::endl;
@@ -578,6 +582,7 @@ absl::Status Run(const Environment& environment, const Options& options) {
   RETURN_IF_ERROR(CheckOutputs(options));
   ASSIGN_OR_RETURN(Program program, GetProgram(environment.registries, options, job));
   RETURN_IF_ERROR(CheckTrains(program.plan));
+  RETURN_IF_ERROR(CheckProcesses(options, job, program.plan));
   ASSIGN_OR_RETURN(StepFeeds feeds, StepFeeds::Create(program.plan, job));
   environment.err << program.text << SummarizePlan(program.plan) << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);

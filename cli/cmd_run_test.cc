@@ -523,6 +523,18 @@ TEST_F(CmdRunTest, ADryRunChecksWhereOutputsWouldGo) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "a"));
 }
 
+TEST_F(CmdRunTest, ADryRunChecksTheNumberOfProcesses) {
+  const std::vector<std::string> arguments = {"run", Path("job.toml"), "--devices",
+                                              "4",   "--procs",        "5"};
+  std::vector<std::string> dry = arguments;
+  dry.push_back("--dry-run");
+  const Outcome outcome = Call(dry);
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err,
+            "penstock: --procs 5: 5 processes for 4 devices: each process needs one at least\n");
+  EXPECT_EQ(Call(arguments).err, outcome.err);
+}
+
 TEST_F(CmdRunTest, ADryRunCountsTheMemoryOfAHostsDevicesOnly) {
   const auto peak_of = [this](const char* hosts) {
     const Outcome outcome =
