@@ -422,7 +422,11 @@ class JobRun {
       return Explain(trained, trainer.num_steps(), trainer.snapshot());
     }
     RETURN_IF_ERROR(trained);
-    if (parameters.empty() || trainer.has_nonfinite_loss()) return absl::OkStatus();
+    if (parameters.empty()) return absl::OkStatus();
+    if (trainer.has_nonfinite_loss()) {
+      NoteUnused();
+      return absl::OkStatus();
+    }
     const absl::Status used = UseParameters(parameters);
     if (absl::IsCancelled(used) && interrupts_.count() > 0) {
       return interrupts_.ToStatus("while the trained model was evaluated");
@@ -487,6 +491,16 @@ class JobRun {
     ASSIGN_OR_RETURN(summary_.sample, GenerateText(environment_.registries, model_, parameters,
                                                    prompt, options, layout));
     return absl::OkStatus();
+  }
+
+  // A model whose loss is not finite would give no number and no text.
+  void NoteUnused() {
+    std::vector<std::string_view> skipped;
+    if (job_.train.validation_sequences > 0) skipped.push_back("validation");
+    if (job_.sample.bytes > 0) skipped.push_back("sampling");
+    if (skipped.empty()) return;
+    environment_.err << "note: no " << StrJoin(skipped, " and no ") << ": the loss is not finite"
+                     << std::endl;
   }
 
   // What made the loss of the last of `num_steps` steps not finite.

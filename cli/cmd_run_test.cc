@@ -619,6 +619,11 @@ TEST_F(CmdRunTest, ALossThatIsNotFiniteStopsTheRunAndNamesItsOrigin) {
   EXPECT_EQ(going_on.status, 0) << going_on.err;
   EXPECT_THAT(going_on.err, HasSubstr("warning: the loss is not finite from step 2 on"));
   EXPECT_THAT(going_on.out, HasSubstr("\"step\": 4"));
+  EXPECT_THAT(going_on.err,
+              HasSubstr("note: no validation and no sampling: the loss is not finite\n"));
+  arguments.insert(arguments.end(),
+                   {"--set", "sample.bytes=0", "--set", "train.validation_sequences=0"});
+  EXPECT_THAT(Call(arguments).err, Not(HasSubstr("note: no ")));
 }
 
 TEST_F(CmdRunTest, AnInputThatIsNotFiniteIsNamed) {
