@@ -281,9 +281,11 @@ absl::Status DumpStates(const std::string& folder, const actors::Session& sessio
   return absl::OkStatus();
 }
 
+// Without events: nothing, and files that are there stay as they are.
 absl::Status WriteTraces(const Options& options, const planner::Plan& plan,
                          const actors::StepWindow& last_step,
                          absl::Span<const actors::TraceEvent> events) {
+  if (events.empty()) return absl::OkStatus();
   if (!options.trace.empty()) {
     std::ostringstream text;
     actors::WriteTraceJson(plan, events, text);
@@ -402,10 +404,7 @@ class JobRun {
       // The job was broken off: what devices of this process have recorded is still there.
       session->Stop();
       events_ = session->TakeTrace();
-      if (events_.empty()) {
-        environment_.err << "note: the job was broken off, so the trace of its processes is lost"
-                         << std::endl;
-      }
+      if (events_.empty()) NoteLostTrace();
     }
     const std::optional<actors::StepWindow> step =
         actors::MedianTracedStep(plan_, events_, trainer.step_windows());
@@ -432,6 +431,16 @@ class JobRun {
       return interrupts_.ToStatus("while the trained model was evaluated");
     }
     return used;
+  }
+
+  void NoteLostTrace() {
+    std::vector<std::string_view> files;
+    for (const std::string* file : {&options_.trace, &options_.svg}) {
+      if (!file->empty()) files.push_back(*file);
+    }
+    environment_.err << "note: the job was broken off, so the trace of its processes is lost";
+    if (!files.empty()) environment_.err << "; not written: " << StrJoin(files, ", ");
+    environment_.err << std::endl;
   }
 
   // Seconds of a step at the median times of the kernels in the trace; NaN: it cannot be replayed.
@@ -614,8 +623,8 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
       StrJoin(kKeysOfPlans, ", "), ", ", StrJoin(kMoreKeysOfPlans, ", "),
       ".\n\nRelative paths in a job count from the folder of its file, those in --set from the "
       "working directory. Ctrl-C ends the run after the current step and still writes the "
-      "files of --trace, --svg and --report; a second one, or SIGTERM, ends it at once and "
-      "may lose their contents.");
+      "files of --trace, --svg and --report; a second one, or SIGTERM, ends it at once: what "
+      "other processes have recorded is lost, and --trace and --svg are not written.");
   command->footer(StrCat("Keys of a job, a TOML file (default in parentheses):\n",
                          DescribeJobKeys(), "\n", WrapText(footer, kHelpColumns, 0)));
   command->add_option("FILE", options->file, "Job (.toml) or plan (.plan)")->required();
