@@ -204,13 +204,33 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
   return cluster;
 }
 
+// An error that names the keys in which the job differs from the one that the plan is for.
+absl::Status PlanOfAnotherGraph(const Job& job, const JobGraph& graph, const planner::Plan& plan,
+                                const std::string& file) {
+  std::vector<std::string_view> keys;
+  std::vector<std::string> differences;
+  for (const planner::ProgramSetting& ours : graph.settings) {
+    for (const planner::ProgramSetting& theirs : plan.settings) {
+      if (theirs.name != ours.name || theirs.value == ours.value) continue;
+      keys.push_back(ours.name);
+      differences.push_back(StrCat(ours.name, " = ", theirs.value, ", not ", ours.value));
+    }
+  }
+  if (differences.empty()) {
+    return absl::InvalidArgumentError(
+        StrCat(file, " is a plan for another graph: it was compiled from ", plan.name,
+               " with other operators, sizes or constants than this job's"));
+  }
+  return AtKey(
+      job, keys,
+      absl::InvalidArgumentError(StrCat(file, " was compiled with ", StrJoin(differences, "; "))));
+}
+
 // What the job says of the layout has to be what the plan was compiled with.
 absl::Status CheckIsPlanOf(const Job& job, const JobGraph& graph, const planner::Plan& plan,
                            const std::string& file) {
   if (plan.graph_fingerprint != planner::Fingerprint(graph.graph)) {
-    return absl::InvalidArgumentError(
-        StrCat(file, " is a plan for another graph: it was compiled from ", plan.name,
-               " with other operators, sizes or constants than this job's"));
+    return PlanOfAnotherGraph(job, graph, plan, file);
   }
   const auto differs = [&](std::string_view key, const auto& ours, const auto& theirs) {
     return AtKey(job, {std::string(key)},

@@ -184,8 +184,6 @@ TEST_F(CommandLineTest, APlanForAnotherGraphIsStatusTwo) {
   EXPECT_THAT(model.err, HasSubstr("model.layers"));
   // A job that is given the plan of another.
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"--set", "model.layers=3"}, "job.plan is a plan for another graph"},
-      {{"--set", "train.learning_rate=0.125"}, "job.plan is a plan for another graph"},
       {{"--devices", "2"}, "is a plan for 1 device, not 2"},
       {{"--set", "parallel.strategy=\"dp=2\""}, "with parallel.strategy = dp=1,tp=1,pp=1, not dp"},
       {{"--set", "parallel.microbatches=2"}, "compiled with parallel.microbatches = 1, not 2"},
@@ -199,6 +197,69 @@ TEST_F(CommandLineTest, APlanForAnotherGraphIsStatusTwo) {
     EXPECT_THAT(outcome.err, HasSubstr(message));
   }
   EXPECT_EQ(Call({"run", path, "--plan", path}).status, 2);
+}
+
+// Every key that a built-in model's training step depends on.
+TEST_F(CommandLineTest, APlanForAnotherGraphNamesWhatDiffers) {
+  const std::string job = Path("job.toml");
+  const std::string plan = Path("cosine.plan");
+  const std::string cosine = "train.schedule=\"cosine\"";
+  ASSERT_EQ(Call({"plan", job, "--set", cosine, "-o", plan}).status, 0);
+  const auto error_of = [&](const std::vector<std::string>& settings) {
+    std::vector<std::string> call = {"run", job, "--plan", plan, "--set", cosine};
+    for (const std::string& setting : settings) {
+      call.insert(call.end(), {"--set", setting});
+    }
+    const Outcome outcome = Call(call);
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_EQ(error_of({"train.steps=5"}), StrCat("penstock: --set train.steps=5: ", plan,
+                                                " was compiled with train.steps = 3, not 5\n"));
+  EXPECT_THAT(error_of({"train.learning_rate=0.125", "train.min_learning_rate=1e-3"}),
+              ::testing::EndsWith(" was compiled with train.learning_rate = 0.01, not 0.125\n"));
+  for (const char* setting : {"model.name=\"mlp\"",
+                              "model.layers=3",
+                              "model.width=32",
+                              "model.heads=4",
+                              "model.context=4",
+                              "model.vocabulary=300",
+                              "model.dropout=0.5",
+                              "train.batch=4",
+                              "train.dtype=\"f32\"",
+                              "train.optimizer=\"sgd\"",
+                              "train.beta1=0.5",
+                              "train.beta2=0.5",
+                              "train.epsilon=1e-7",
+                              "train.weight_decay=0.2",
+                              "train.clip_norm=2",
+                              "train.learning_rate=1e-3",
+                              "train.min_learning_rate=1e-5",
+                              "train.warmup_steps=2",
+                              "train.schedule=\"constant\"",
+                              "train.steps=4"}) {
+    const std::string key = std::string(setting).substr(0, std::string(setting).find('='));
+    EXPECT_THAT(error_of({setting}), HasSubstr(StrCat(key, " = "))) << setting;
+  }
+  EXPECT_EQ(Call({"run", job, "--plan", plan, "--set", cosine, "--set", "train.seed=5"}).status, 0);
+
+  const auto write_graph = [this](const char* op) {
+    Write("g.pst",
+          StrCat("graph g {\n  %x = input : f32[4]\n  %w = parameter : f32[4]\n  %a = ", op,
+                 "(%x, %w) : f32[4]\n  %l = reduce_mean(%a) {axes=[0]} : f32[]\n"
+                 "  return %l\n}\n"));
+  };
+  write_graph("mul");
+  const std::string graph_job =
+      Write("g.toml", "[model]\nfile = \"g.pst\"\n[data]\ninputs = \"random\"\n");
+  ASSERT_EQ(Call({"plan", graph_job, "-o", Path("g.plan")}).status, 0);
+  write_graph("sub");
+  EXPECT_THAT(Call({"run", graph_job, "--plan", Path("g.plan")}).err,
+              ::testing::ContainsRegex(StrCat(graph_job, ":2:8: ", Path("g.plan"),
+                                              " was compiled with model.file = graph g "
+                                              "[0-9a-f]+, not graph g [0-9a-f]+\n")));
+  EXPECT_THAT(Call({"run", graph_job, "--plan", plan}).err,
+              HasSubstr("cosine.plan was compiled with "));
 }
 
 TEST_F(CommandLineTest, APlanThatDoesNotFitNamesDeviceNeedAndRoom) {
