@@ -1,6 +1,8 @@
 // `penstock run --listen` and `penstock node` as a user types them: what both sides print, and what
 // is said of wrong addresses, ranks, keys and interfaces.
 
+#include <signal.h>
+
 #include <memory>
 #include <regex>
 #include <string>
@@ -25,10 +27,10 @@ using testing::Program;
 class CmdNodeTest : public testing::CommandLineFixture {
  protected:
   // A job of two devices in two processes that waits for nodes.
-  std::unique_ptr<Program> Listen(const std::string& address) const {
-    return std::make_unique<Program>(
-        std::vector<std::string>{PENSTOCK_COMMAND, "run", Path("job.toml"), "--json", "--devices",
-                                 "2", "--procs", "2", "--listen", address});
+  std::unique_ptr<Program> Listen(const std::string& address, const char* steps = "3") const {
+    return std::make_unique<Program>(std::vector<std::string>{
+        PENSTOCK_COMMAND, "run", Path("job.toml"), "--json", "--devices", "2", "--procs", "2",
+        "--listen", address, "--set", StrCat("train.steps=", steps)});
   }
 
   // From the command that the coordinator prints.
@@ -117,6 +119,22 @@ TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {
   // And the job is not disturbed.
   const auto second = Join();
   EXPECT_EQ(run->AwaitEnd(), 0) << run->output();
+}
+
+TEST_F(CmdNodeTest, SurvivorsOfALostNodeSayWhichItWas) {
+  const auto run = Listen("127.0.0.1:0", "100000000");
+  ReadCommand(*run);
+  const auto lost = Join({"--rank", "0"});
+  const auto survivor = Join({"--rank", "1"});
+  ASSERT_TRUE(run->AwaitOutput("\"step\": 3")) << run->output();
+  kill(lost->pid(), SIGKILL);
+  const std::string cause = StrCat("node 0 \\(pid ", lost->pid(), " on ", HostName(),
+                                   "\\) has closed its connection (in|after) step [0-9]+\n");
+  EXPECT_EQ(run->AwaitEnd(), 1) << run->output();
+  EXPECT_THAT(run->output(), ContainsRegex(StrCat("\npenstock: ", cause)));
+  EXPECT_EQ(survivor->AwaitEnd(), 1) << survivor->output();
+  EXPECT_THAT(survivor->output(),
+              ContainsRegex(StrCat("\npenstock: the job has failed: ", cause, "$")));
 }
 
 TEST_F(CmdNodeTest, AddressesThatCannotBeUsedAreExplained) {

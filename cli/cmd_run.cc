@@ -173,19 +173,23 @@ absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job)
   return program;
 }
 
+// A job may be written for more processes than it has devices here; the option means this run.
+absl::Status CheckProcesses(const Options& options, const Job& job, const planner::Plan& plan) {
+  const int64_t count = job.cluster.processes;
+  const auto num_devices = static_cast<int64_t>(plan.devices.size());
+  if (!options.processes.has_value() || count <= num_devices) return absl::OkStatus();
+  return AtKey(job, {"cluster.processes"},
+               absl::InvalidArgumentError(StrCat(Counted(count, "process", "es"), " for ",
+                                                 Counted(num_devices, "device"),
+                                                 ": each process needs one at least")));
+}
+
 // The nodes that the job asks for; null where this process runs all.
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment& environment,
                                                               const Options& options,
                                                               const Job& job, int64_t num_devices) {
   int64_t count = job.cluster.processes;
-  if (count > num_devices && options.processes.has_value()) {
-    return AtKey(job, {"cluster.processes"},
-                 absl::InvalidArgumentError(StrCat(Counted(count, "process", "es"), " for ",
-                                                   Counted(num_devices, "device"),
-                                                   ": each process needs one at least")));
-  }
   if (count > num_devices) {
-    // The job was written for more devices than it is run on.
     environment.err << "note: of cluster.processes = " << count << ", "
                     << Counted(num_devices, "process", "es") << " with a device each are started"
                     << std::endl;
@@ -200,13 +204,33 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
   return cluster;
 }
 
+// An error that names the keys in which the job differs from the one that the plan is for.
+absl::Status PlanOfAnotherGraph(const Job& job, const JobGraph& graph, const planner::Plan& plan,
+                                const std::string& file) {
+  std::vector<std::string_view> keys;
+  std::vector<std::string> differences;
+  for (const planner::ProgramSetting& ours : graph.settings) {
+    for (const planner::ProgramSetting& theirs : plan.settings) {
+      if (theirs.name != ours.name || theirs.value == ours.value) continue;
+      keys.push_back(ours.name);
+      differences.push_back(StrCat(ours.name, " = ", theirs.value, ", not ", ours.value));
+    }
+  }
+  if (differences.empty()) {
+    return absl::InvalidArgumentError(
+        StrCat(file, " is a plan for another graph: it was compiled from ", plan.name,
+               " with other operators, sizes or constants than this job's"));
+  }
+  return AtKey(
+      job, keys,
+      absl::InvalidArgumentError(StrCat(file, " was compiled with ", StrJoin(differences, "; "))));
+}
+
 // What the job says of the layout has to be what the plan was compiled with.
 absl::Status CheckIsPlanOf(const Job& job, const JobGraph& graph, const planner::Plan& plan,
                            const std::string& file) {
   if (plan.graph_fingerprint != planner::Fingerprint(graph.graph)) {
-    return absl::InvalidArgumentError(
-        StrCat(file, " is a plan for another graph: it was compiled from ", plan.name,
-               " with other operators, sizes or constants than this job's"));
+    return PlanOfAnotherGraph(job, graph, plan, file);
   }
   const auto differs = [&](std::string_view key, const auto& ours, const auto& theirs) {
     return AtKey(job, {std::string(key)},
@@ -277,9 +301,11 @@ absl::Status DumpStates(const std::string& folder, const actors::Session& sessio
   return absl::OkStatus();
 }
 
+// Without events: nothing, and files that are there stay as they are.
 absl::Status WriteTraces(const Options& options, const planner::Plan& plan,
                          const actors::StepWindow& last_step,
                          absl::Span<const actors::TraceEvent> events) {
+  if (events.empty()) return absl::OkStatus();
   if (!options.trace.empty()) {
     std::ostringstream text;
     actors::WriteTraceJson(plan, events, text);
@@ -398,10 +424,7 @@ class JobRun {
       // The job was broken off: what devices of this process have recorded is still there.
       session->Stop();
       events_ = session->TakeTrace();
-      if (events_.empty()) {
-        environment_.err << "note: the job was broken off, so the trace of its processes is lost"
-                         << std::endl;
-      }
+      if (events_.empty()) NoteLostTrace();
     }
     const std::optional<actors::StepWindow> step =
         actors::MedianTracedStep(plan_, events_, trainer.step_windows());
@@ -418,12 +441,26 @@ class JobRun {
       return Explain(trained, trainer.num_steps(), trainer.snapshot());
     }
     RETURN_IF_ERROR(trained);
-    if (parameters.empty() || trainer.has_nonfinite_loss()) return absl::OkStatus();
+    if (parameters.empty()) return absl::OkStatus();
+    if (trainer.has_nonfinite_loss()) {
+      NoteUnused();
+      return absl::OkStatus();
+    }
     const absl::Status used = UseParameters(parameters);
     if (absl::IsCancelled(used) && interrupts_.count() > 0) {
       return interrupts_.ToStatus("while the trained model was evaluated");
     }
     return used;
+  }
+
+  void NoteLostTrace() {
+    std::vector<std::string_view> files;
+    for (const std::string* file : {&options_.trace, &options_.svg}) {
+      if (!file->empty()) files.push_back(*file);
+    }
+    environment_.err << "note: the job was broken off, so the trace of its processes is lost";
+    if (!files.empty()) environment_.err << "; not written: " << StrJoin(files, ", ");
+    environment_.err << std::endl;
   }
 
   // Seconds of a step at the median times of the kernels in the trace; NaN: it cannot be replayed.
@@ -483,6 +520,16 @@ class JobRun {
     ASSIGN_OR_RETURN(summary_.sample, GenerateText(environment_.registries, model_, parameters,
                                                    prompt, options, layout));
     return absl::OkStatus();
+  }
+
+  // A model whose loss is not finite would give no number and no text.
+  void NoteUnused() {
+    std::vector<std::string_view> skipped;
+    if (job_.train.validation_sequences > 0) skipped.push_back("validation");
+    if (job_.sample.bytes > 0) skipped.push_back("sampling");
+    if (skipped.empty()) return;
+    environment_.err << "note: no " << StrJoin(skipped, " and no ") << ": the loss is not finite"
+                     << std::endl;
   }
 
   // What made the loss of the last of `num_steps` steps not finite.
@@ -578,6 +625,7 @@ absl::Status Run(const Environment& environment, const Options& options) {
   RETURN_IF_ERROR(CheckOutputs(options));
   ASSIGN_OR_RETURN(Program program, GetProgram(environment.registries, options, job));
   RETURN_IF_ERROR(CheckTrains(program.plan));
+  RETURN_IF_ERROR(CheckProcesses(options, job, program.plan));
   ASSIGN_OR_RETURN(StepFeeds feeds, StepFeeds::Create(program.plan, job));
   environment.err << program.text << SummarizePlan(program.plan) << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
@@ -595,8 +643,8 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
       StrJoin(kKeysOfPlans, ", "), ", ", StrJoin(kMoreKeysOfPlans, ", "),
       ".\n\nRelative paths in a job count from the folder of its file, those in --set from the "
       "working directory. Ctrl-C ends the run after the current step and still writes the "
-      "files of --trace, --svg and --report; a second one, or SIGTERM, ends it at once and "
-      "may lose their contents.");
+      "files of --trace, --svg and --report; a second one, or SIGTERM, ends it at once: what "
+      "other processes have recorded is lost, and --trace and --svg are not written.");
   command->footer(StrCat("Keys of a job, a TOML file (default in parentheses):\n",
                          DescribeJobKeys(), "\n", WrapText(footer, kHelpColumns, 0)));
   command->add_option("FILE", options->file, "Job (.toml) or plan (.plan)")->required();

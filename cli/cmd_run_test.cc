@@ -274,7 +274,7 @@ TEST_F(CmdRunTest, DevicesThatDoNotFitTheStrategyComeWithTheRemedy) {
   const std::vector<std::string> arguments = {"run",       Path("job.toml"), "--strategy",
                                               "dp=2,tp=2", "--devices",      "8"};
   EXPECT_THAT(Call(arguments).err,
-              HasSubstr("penstock: --strategy dp=2,tp=2: strategy \"dp=2,tp=2\" needs 4 devices, "
+              HasSubstr("penstock: --strategy dp=2,tp=2: the strategy needs 4 devices, "
                         "not 8 (--devices 8); --strategy auto (or parallel.strategy = \"auto\") "
                         "lets the planner choose for 8"));
   EXPECT_THAT(
@@ -287,6 +287,16 @@ TEST_F(CmdRunTest, DevicesThatDoNotFitTheStrategyComeWithTheRemedy) {
   ASSERT_EQ(Call({"plan", Path("job.toml"), "-o", Path("job.plan")}).status, 0);
   EXPECT_THAT(Call({"run", Path("job.plan"), "--strategy", "dp=1"}).err,
               HasSubstr("--strategy dp=1: a plan runs as it was compiled"));
+}
+
+TEST_F(CmdRunTest, AWrongStrategyIsQuotedOnce) {
+  const std::string expected =
+      "unknown axis 'xp'; expected \"auto\" or axis sizes such as \"dp=2,tp=2,pp=1\"\n";
+  EXPECT_EQ(Call({"run", Path("job.toml"), "--strategy", "dp=2,xp=2"}).err,
+            StrCat("penstock: --strategy dp=2,xp=2: ", expected));
+  const std::string job = Write("axis.toml", Job() + "[parallel]\nstrategy = \"dp=2,xp=2\"\n");
+  EXPECT_THAT(Call({"run", job}).err,
+              ::testing::MatchesRegex(StrCat("penstock: ", job, ":[0-9]+:12: ", expected)));
 }
 
 TEST_F(CmdRunTest, NumbersThatAreTooSmallAreRefusedInAShortLine) {
@@ -326,6 +336,18 @@ TEST_F(CmdRunTest, AGraphFileIsNoJob) {
     EXPECT_THAT(outcome.err, HasSubstr("graph.pst: a .pst file is a graph; name it in model.file "
                                        "of a job (a .toml file)"));
   }
+}
+
+TEST_F(CmdRunTest, AMissingGraphFileIsPlacedAtItsKey) {
+  const std::string job = Write("gone.toml", "[model]\n  file = \"gone.pst\"\n");
+  for (const char* command : {"run", "plan"}) {
+    const Outcome outcome = Call({command, job});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(outcome.err,
+              StrCat("penstock: ", job, ":2:10: ", Path("gone.pst"), ": no such file\n"));
+  }
+  EXPECT_EQ(Call({"run", GraphJob(), "--set", "model.file=\"/gone.pst\""}).err,
+            "penstock: --set model.file=\"/gone.pst\": /gone.pst: no such file\n");
 }
 
 TEST_F(CmdRunTest, ListenAddressesAreCheckedBeforeAnythingElse) {
@@ -501,6 +523,18 @@ TEST_F(CmdRunTest, ADryRunChecksWhereOutputsWouldGo) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "a"));
 }
 
+TEST_F(CmdRunTest, ADryRunChecksTheNumberOfProcesses) {
+  const std::vector<std::string> arguments = {"run", Path("job.toml"), "--devices",
+                                              "4",   "--procs",        "5"};
+  std::vector<std::string> dry = arguments;
+  dry.push_back("--dry-run");
+  const Outcome outcome = Call(dry);
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err,
+            "penstock: --procs 5: 5 processes for 4 devices: each process needs one at least\n");
+  EXPECT_EQ(Call(arguments).err, outcome.err);
+}
+
 TEST_F(CmdRunTest, ADryRunCountsTheMemoryOfAHostsDevicesOnly) {
   const auto peak_of = [this](const char* hosts) {
     const Outcome outcome =
@@ -585,6 +619,11 @@ TEST_F(CmdRunTest, ALossThatIsNotFiniteStopsTheRunAndNamesItsOrigin) {
   EXPECT_EQ(going_on.status, 0) << going_on.err;
   EXPECT_THAT(going_on.err, HasSubstr("warning: the loss is not finite from step 2 on"));
   EXPECT_THAT(going_on.out, HasSubstr("\"step\": 4"));
+  EXPECT_THAT(going_on.err,
+              HasSubstr("note: no validation and no sampling: the loss is not finite\n"));
+  arguments.insert(arguments.end(),
+                   {"--set", "sample.bytes=0", "--set", "train.validation_sequences=0"});
+  EXPECT_THAT(Call(arguments).err, Not(HasSubstr("note: no ")));
 }
 
 TEST_F(CmdRunTest, AnInputThatIsNotFiniteIsNamed) {

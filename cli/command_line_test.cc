@@ -2,6 +2,7 @@
 // point. Everything runs in this process, on jobs that take a moment.
 
 #include <sched.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -183,8 +184,6 @@ TEST_F(CommandLineTest, APlanForAnotherGraphIsStatusTwo) {
   EXPECT_THAT(model.err, HasSubstr("model.layers"));
   // A job that is given the plan of another.
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"--set", "model.layers=3"}, "job.plan is a plan for another graph"},
-      {{"--set", "train.learning_rate=0.125"}, "job.plan is a plan for another graph"},
       {{"--devices", "2"}, "is a plan for 1 device, not 2"},
       {{"--set", "parallel.strategy=\"dp=2\""}, "with parallel.strategy = dp=1,tp=1,pp=1, not dp"},
       {{"--set", "parallel.microbatches=2"}, "compiled with parallel.microbatches = 1, not 2"},
@@ -198,6 +197,69 @@ TEST_F(CommandLineTest, APlanForAnotherGraphIsStatusTwo) {
     EXPECT_THAT(outcome.err, HasSubstr(message));
   }
   EXPECT_EQ(Call({"run", path, "--plan", path}).status, 2);
+}
+
+// Every key that a built-in model's training step depends on.
+TEST_F(CommandLineTest, APlanForAnotherGraphNamesWhatDiffers) {
+  const std::string job = Path("job.toml");
+  const std::string plan = Path("cosine.plan");
+  const std::string cosine = "train.schedule=\"cosine\"";
+  ASSERT_EQ(Call({"plan", job, "--set", cosine, "-o", plan}).status, 0);
+  const auto error_of = [&](const std::vector<std::string>& settings) {
+    std::vector<std::string> call = {"run", job, "--plan", plan, "--set", cosine};
+    for (const std::string& setting : settings) {
+      call.insert(call.end(), {"--set", setting});
+    }
+    const Outcome outcome = Call(call);
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_EQ(error_of({"train.steps=5"}), StrCat("penstock: --set train.steps=5: ", plan,
+                                                " was compiled with train.steps = 3, not 5\n"));
+  EXPECT_THAT(error_of({"train.learning_rate=0.125", "train.min_learning_rate=1e-3"}),
+              ::testing::EndsWith(" was compiled with train.learning_rate = 0.01, not 0.125\n"));
+  for (const char* setting : {"model.name=\"mlp\"",
+                              "model.layers=3",
+                              "model.width=32",
+                              "model.heads=4",
+                              "model.context=4",
+                              "model.vocabulary=300",
+                              "model.dropout=0.5",
+                              "train.batch=4",
+                              "train.dtype=\"f32\"",
+                              "train.optimizer=\"sgd\"",
+                              "train.beta1=0.5",
+                              "train.beta2=0.5",
+                              "train.epsilon=1e-7",
+                              "train.weight_decay=0.2",
+                              "train.clip_norm=2",
+                              "train.learning_rate=1e-3",
+                              "train.min_learning_rate=1e-5",
+                              "train.warmup_steps=2",
+                              "train.schedule=\"constant\"",
+                              "train.steps=4"}) {
+    const std::string key = std::string(setting).substr(0, std::string(setting).find('='));
+    EXPECT_THAT(error_of({setting}), HasSubstr(StrCat(key, " = "))) << setting;
+  }
+  EXPECT_EQ(Call({"run", job, "--plan", plan, "--set", cosine, "--set", "train.seed=5"}).status, 0);
+
+  const auto write_graph = [this](const char* op) {
+    Write("g.pst",
+          StrCat("graph g {\n  %x = input : f32[4]\n  %w = parameter : f32[4]\n  %a = ", op,
+                 "(%x, %w) : f32[4]\n  %l = reduce_mean(%a) {axes=[0]} : f32[]\n"
+                 "  return %l\n}\n"));
+  };
+  write_graph("mul");
+  const std::string graph_job =
+      Write("g.toml", "[model]\nfile = \"g.pst\"\n[data]\ninputs = \"random\"\n");
+  ASSERT_EQ(Call({"plan", graph_job, "-o", Path("g.plan")}).status, 0);
+  write_graph("sub");
+  EXPECT_THAT(Call({"run", graph_job, "--plan", Path("g.plan")}).err,
+              ::testing::ContainsRegex(StrCat(graph_job, ":2:8: ", Path("g.plan"),
+                                              " was compiled with model.file = graph g "
+                                              "[0-9a-f]+, not graph g [0-9a-f]+\n")));
+  EXPECT_THAT(Call({"run", graph_job, "--plan", plan}).err,
+              HasSubstr("cosine.plan was compiled with "));
 }
 
 TEST_F(CommandLineTest, APlanThatDoesNotFitNamesDeviceNeedAndRoom) {
@@ -222,10 +284,31 @@ TEST_F(CommandLineTest, WhatCannotBeWrittenIsSaidBeforeTraining) {
     EXPECT_THAT(folder.err, HasSubstr(": is a folder"));
     EXPECT_EQ(folder.out, "");
   }
+  // A folder that takes no files, whatever the permissions say.
+  const Outcome proc = Call({"run", job, "--trace", "/proc/trace.json", "--json"});
+  EXPECT_EQ(proc.status, 2);
+  EXPECT_THAT(proc.err, StartsWith("penstock: --trace /proc/trace.json: cannot be written ("));
+  EXPECT_EQ(proc.out, "");
   const Outcome dump = Call({"run", job, "--dump", Path("text.txt"), "--json"});
   EXPECT_EQ(dump.status, 2);
   EXPECT_EQ(dump.out, "");
   EXPECT_EQ(Call({"plan", job, "-o", nowhere}).status, 2);
+}
+
+TEST_F(CommandLineTest, TheCheckOfAnOutputChangesNothing) {
+  const std::string job = Path("job.toml");
+  const std::string old = Write("old.json", "of the last run");
+  EXPECT_EQ(Call({"run", job, "--dry-run", "--trace", old}).status, 0);
+  EXPECT_EQ(Read("old.json"), "of the last run");
+  EXPECT_EQ(Call({"run", job, "--dry-run", "--trace", Path("new.json")}).status, 0);
+  EXPECT_FALSE(fs::exists(Path("new.json")));
+  fs::create_symlink(Path("target.json"), Path("link.json"));
+  EXPECT_EQ(Call({"run", job, "--dry-run", "--trace", Path("link.json")}).status, 0);
+  EXPECT_TRUE(fs::is_symlink(Path("link.json")));
+  EXPECT_FALSE(fs::exists(Path("target.json")));
+  // Nobody reads it: opening it would wait.
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(Call({"run", job, "--dry-run", "--trace", Path("pipe")}).status, 0);
 }
 
 TEST_F(CommandLineTest, MicrobatchesThatDoNotFitAreToBlame) {

@@ -1,7 +1,10 @@
 #include "cli/files.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -36,15 +39,25 @@ absl::Status CheckWritable(const std::string& path) {
   if (std::filesystem::is_directory(path, error)) {
     return absl::InvalidArgumentError(StrCat(path, ": is a folder"));
   }
-  const bool exists = std::filesystem::exists(path, error);
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  const bool exists = std::filesystem::exists(status);
   std::string folder = std::filesystem::path(path).parent_path().string();
   if (folder.empty()) folder = ".";
   if (!exists && !std::filesystem::is_directory(folder, error)) {
     return absl::InvalidArgumentError(StrCat(path, ": there is no folder ", folder));
   }
-  if (access(exists ? path.c_str() : folder.c_str(), exists ? W_OK : W_OK | X_OK) != 0) {
-    return absl::InvalidArgumentError(StrCat(path, ": cannot be written"));
+  const auto refuse = [&path] {
+    return absl::InvalidArgumentError(StrCat(path, ": cannot be written (", strerror(errno), ")"));
+  };
+  if (exists && !std::filesystem::is_regular_file(status)) {
+    // The reader of a pipe would take an opening for all there is.
+    return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : refuse();
   }
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return refuse();
+  close(fd);
+  // Of a symbolic link only what it has led to.
+  if (!exists) std::filesystem::remove(std::filesystem::canonical(path, error), error);
   return absl::OkStatus();
 }
 

@@ -16,8 +16,9 @@ namespace penstock::cli {
 // The whole file as bytes, at most `max_bytes`. Errors begin with the path.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_bytes);
 
-// Whether WriteTextFile could write there, as far as can be told without writing: what a long run
-// writes at its end is checked at its beginning. An empty path is fine.
+// Whether WriteTextFile could write there: what a long run writes at its end is checked at its
+// beginning. A file that is not there is created and removed again; one that is there keeps its
+// contents. An empty path is fine.
 absl::Status CheckWritable(const std::string& path);
 
 absl::Status WriteTextFile(const std::string& path, std::string_view text);

@@ -422,15 +422,22 @@ std::vector<std::string_view> Sections() {
   return sections;
 }
 
-// A graph in a file is a model of its own: the keys of a built-in one would be without effect.
+// A graph in a file is a model of its own: the keys of a built-in one would be without effect, and
+// so would text to validate it on.
 absl::Status CheckModelKeys(const Job& job) {
   const auto file = job.locations.find("model.file");
   if (file == job.locations.end()) return absl::OkStatus();
   for (const auto& [key, place] : job.locations) {
-    if (key == "model.file" || key.substr(0, 6) != "model.") continue;
+    std::string_view reason;
+    if (key == "data.validation") {
+      reason = "only built-in models are validated";
+    } else if (key != "model.file" && key.substr(0, 6) == "model.") {
+      reason = "a graph file is trained as it is written; expected one of the two";
+    } else {
+      continue;
+    }
     return absl::InvalidArgumentError(
-        StrCat(place, ": ", key, " does not go with model.file (", file->second,
-               "), a graph that is as it is written: expected one of the two"));
+        StrCat(place, ": ", key, " does not go with model.file (", file->second, "): ", reason));
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/files.h"
+#include "fmt/format.h"
 
 #include "base/counted.h"
 #include "base/machine.h"
@@ -15,6 +16,7 @@
 #include "graph/training.h"
 #include "graph/verify.h"
 #include "kernels/kernel.h"
+#include "planner/compile.h"
 #include "planner/select_mesh.h"
 #include "planner/stages.h"
 #include "planner/strategy.h"
@@ -24,11 +26,13 @@ namespace {
 
 using planner::Strategy;
 
-// The forward graph of a file; shardings in it are kept.
-absl::StatusOr<graph::Graph> ReadForwardGraph(const Registries& registries,
-                                              const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, graph::kMaxTextBytes));
-  ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(text, path, registries.ops));
+// The forward graph of the job's file; shardings in it are kept. What is wrong in the file is
+// placed there, what is wrong with the file at the job's key.
+absl::StatusOr<graph::Graph> ReadForwardGraph(const Registries& registries, const Job& job) {
+  const std::string& path = job.model.file;
+  const absl::StatusOr<std::string> text = ReadTextFile(path, graph::kMaxTextBytes);
+  if (!text.ok()) return AtKey(job, {"model.file"}, text.status());
+  ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(*text, path, registries.ops));
   RETURN_IF_ERROR(graph::VerifyGraph(graph));
   RETURN_IF_ERROR(planner::SelectMesh(graph));
   for (const graph::Node& node : graph.nodes()) {
@@ -43,7 +47,7 @@ absl::StatusOr<graph::Graph> ReadForwardGraph(const Registries& registries,
 
 absl::StatusOr<graph::Graph> ForwardGraph(const Registries& registries, const Job& job,
                                           const JobModel& model) {
-  if (model.model == nullptr) return ReadForwardGraph(registries, job.model.file);
+  if (model.model == nullptr) return ReadForwardGraph(registries, job);
   absl::StatusOr<graph::Graph> graph = graph::BuildModelGraph(
       registries.ops, *model.model, model.config, graph::ModelUse::kTrain, job.train.batch);
   if (!graph.ok()) return AtKey(job, {"model.name"}, graph.status());
@@ -69,6 +73,52 @@ absl::Status CheckHosts(const Job& job, int64_t num_devices) {
                absl::InvalidArgumentError(StrCat("cluster.hosts = ", job.cluster.hosts, " for ",
                                                  Counted(num_devices, "device"),
                                                  ": each host needs one at least")));
+}
+
+// The keys that the training step depends on. The momentum of SGD, for example, is omitted where
+// the optimizer is AdamW.
+std::vector<planner::ProgramSetting> ProgramSettings(const Job& job, const JobModel& model,
+                                                     const graph::Graph& forward) {
+  std::vector<planner::ProgramSetting> settings;
+  const auto add = [&settings](std::string_view key, const auto& value) {
+    settings.push_back({std::string(key), fmt::format("{}", value)});
+  };
+  if (model.model == nullptr) {
+    add("model.file",
+        fmt::format("graph {} {:016x}", forward.name(), planner::Fingerprint(forward)));
+  } else {
+    add("model.name", model.model->name);
+    add("model.layers", model.config.layers);
+    add("model.width", model.config.width);
+    add("model.heads", model.config.heads);
+    add("model.context", model.config.context);
+    add("model.vocabulary", model.config.vocabulary);
+    add("model.dropout", model.config.dropout);
+    add("train.batch", job.train.batch);
+    add("train.dtype", Name(job.train.dtype));
+  }
+  const graph::TrainingOptions options = TrainingOptionsOf(job);
+  if (options.optimizer == graph::Optimizer::kAdamW) {
+    add("train.optimizer", "adamw");
+    add("train.beta1", options.beta1);
+    add("train.beta2", options.beta2);
+    add("train.epsilon", options.epsilon);
+  } else {
+    add("train.optimizer", "sgd");
+    add("train.momentum", options.momentum);
+  }
+  add("train.weight_decay", options.weight_decay);
+  add("train.clip_norm", options.clip_norm);
+  add("train.learning_rate", options.learning_rate);
+  add("train.warmup_steps", options.warmup_steps);
+  if (options.schedule == graph::LearningRateSchedule::kCosine) {
+    add("train.schedule", "cosine");
+    add("train.min_learning_rate", options.min_learning_rate);
+    add("train.steps", options.total_steps);
+  } else {
+    add("train.schedule", "constant");
+  }
+  return settings;
 }
 
 // "dp=2,tp=2": the axes that have devices.
@@ -157,8 +207,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   absl::StatusOr<std::optional<Strategy>> given = planner::ParseStrategy(job.parallel.strategy);
   if (!given.ok()) return AtKey(job, {"parallel.strategy"}, given.status());
   if (given->has_value()) {
-    RETURN_IF_ERROR(CheckDevices(job, (*given)->num_devices(),
-                                 StrCat("strategy \"", job.parallel.strategy, "\""),
+    RETURN_IF_ERROR(CheckDevices(job, (*given)->num_devices(), "the strategy",
                                  StrCat("--strategy auto (or parallel.strategy = \"auto\") lets "
                                         "the planner choose for ",
                                         job.cluster.devices.value_or(0))));
@@ -167,6 +216,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   ASSIGN_OR_RETURN(result.model, ResolveModel(registries, job));
   ASSIGN_OR_RETURN(graph::Graph forward, ForwardGraph(registries, job, result.model));
   result.num_parameters = graph::NumParameters(forward);
+  result.settings = ProgramSettings(job, result.model, forward);
   absl::StatusOr<graph::Graph> training =
       graph::BuildTrainingGraph(registries.ops, std::move(forward), TrainingOptionsOf(job));
   if (!training.ok()) return AtKey(job, {"model.file"}, training.status());
@@ -242,7 +292,7 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
 
 CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
   return {job.parallel.schedule, graph.strategy, ThreadsOf(job, graph.num_devices),
-          job.cluster.hosts};
+          job.cluster.hosts, graph.settings};
 }
 
 int64_t ThreadsOf(const Job& job, int64_t num_devices) {
@@ -258,6 +308,7 @@ absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::
   options.kernels = kernels::TraitsOf(registries.kernels, static_cast<int>(settings.num_threads));
   options.threads_per_device = static_cast<uint32_t>(settings.num_threads);
   options.strategy = settings.strategy;
+  options.settings = settings.program;
   options.num_hosts = settings.num_hosts;
   options.passes = settings.passes;
   return planner::Compile(registries.ops, std::move(graph), options);

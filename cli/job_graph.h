@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "cli/environment.h"
@@ -28,7 +29,9 @@ struct JobModel {
 
 struct JobGraph {
   JobModel model;
-  graph::Graph graph;    // the training step, sharded and staged
+  graph::Graph graph;  // the training step, sharded and staged
+  // The keys that decide what the graph computes, defaults too, with their values.
+  std::vector<planner::ProgramSetting> settings;
   std::string strategy;  // "dp=2,tp=2,pp=1"
   int64_t microbatches = 1;
   int64_t num_devices = 1;
@@ -53,7 +56,8 @@ struct CompileSettings {
   std::string strategy = {};
   int64_t num_threads = 1;  // of each device, a CPU
   int64_t num_hosts = 1;
-  planner::PassOptions passes = {};  // looks in
+  std::vector<planner::ProgramSetting> program = {};  // recorded in the plan
+  planner::PassOptions passes = {};                   // looks in
 };
 
 CompileSettings SettingsOf(const Job& job, const JobGraph& graph);

@@ -157,11 +157,21 @@ TEST(JobTest, ErrorsOfOverridesBeginWithTheOption) {
 TEST(JobTest, AModelIsNamedOrInAFile) {
   EXPECT_EQ(
       ErrorOf("[model]\nfile = \"g.pst\"\nname = \"gpt\"\n"),
-      "j.toml:3:8: model.name does not go with model.file (j.toml:2:8), a graph that is as it "
-      "is written: expected one of the two");
+      "j.toml:3:8: model.name does not go with model.file (j.toml:2:8): a graph file is trained "
+      "as it is written; expected one of the two");
   EXPECT_THAT(ErrorOf("[model]\nfile = \"g.pst\"\n", {"model.layers=2"}),
               StartsWith("--set model.layers=2: model.layers does not go with model.file"));
   EXPECT_TRUE(Parse("[model]\nfile = \"g.pst\"\n").ok());
+}
+
+TEST(JobTest, AGraphFileHasNoValidationText) {
+  const std::string job = "[model]\nfile = \"g.pst\"\n[data]\ntext = \"a\"\n";
+  EXPECT_EQ(ErrorOf(job + "validation = \"b\"\n"),
+            "j.toml:5:14: data.validation does not go with model.file (j.toml:2:8): only built-in "
+            "models are validated");
+  EXPECT_THAT(ErrorOf(job, {"data.validation=\"b\""}),
+              StartsWith("--set data.validation=\"b\": data.validation does not go with "));
+  EXPECT_EQ(ErrorOf(job), "no error");
 }
 
 TEST(JobTest, AtKeyPointsAtTheFirstKeyThatIsSet) {

@@ -151,6 +151,40 @@ TEST_F(ProcessesTest, AJobOfOneProcessWritesItsTraceHoweverItEnds) {
   }
 }
 
+// What the processes have recorded is lost with them: there is no trace, not an empty one.
+TEST_F(ProcessesTest, ATerminatedJobWritesNoFilesWithoutContents) {
+  Start({"--trace", folder_.Path("trace.json"), "--svg", folder_.Path("step.svg"), "--report",
+         folder_.Path("report.md")});
+  ASSERT_TRUE(run_->AwaitOutput("\"step\": 5")) << run_->output();
+  kill(run_->pid(), SIGTERM);
+  EXPECT_EQ(run_->AwaitEnd(), 128 + SIGTERM);
+  EXPECT_FALSE(fs::exists(folder_.Path("trace.json")));
+  EXPECT_FALSE(fs::exists(folder_.Path("step.svg")));
+  EXPECT_THAT(run_->output(),
+              HasSubstr(StrCat("note: the job was broken off, so the trace of its processes is "
+                               "lost; not written: ",
+                               folder_.Path("trace.json"), ", ", folder_.Path("step.svg"), "\n")));
+  std::ifstream stream(folder_.Path("report.md"));
+  const std::string report{std::istreambuf_iterator<char>(stream), {}};
+  EXPECT_THAT(report, HasSubstr(" steps, final loss"));
+}
+
+// Nor is there anything to write before the first step.
+TEST_F(ProcessesTest, AJobThatIsTerminatedBeforeAStepWritesNothing) {
+  for (const char* processes : {"1", "2"}) {
+    Start({"--trace", folder_.Path("trace.json"), "--svg", folder_.Path("step.svg"), "--report",
+           folder_.Path("report.md")},
+          processes);
+    ASSERT_TRUE(run_->AwaitOutput("plan: ")) << run_->output();
+    kill(run_->pid(), SIGTERM);
+    EXPECT_EQ(run_->AwaitEnd(), 128 + SIGTERM) << run_->output();
+    if (run_->output().find("\"step\": 1") != std::string::npos) continue;  // it was late
+    for (const char* name : {"trace.json", "step.svg", "report.md"}) {
+      EXPECT_FALSE(fs::exists(folder_.Path(name))) << name;
+    }
+  }
+}
+
 TEST_F(ProcessesTest, TwoInterruptsEndItAtOnce) {
   Start();
   ASSERT_TRUE(run_->AwaitOutput("\"step\": 3")) << run_->output();

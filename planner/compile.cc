@@ -75,6 +75,7 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
   lower.split_weight_gradients = options.split_weight_gradients;
   ASSIGN_OR_RETURN(Plan plan, LowerToPlan(ops, graph, lower));
   plan.strategy = options.strategy;
+  plan.settings = options.settings;
   plan.threads_per_device = options.threads_per_device;
   // Whatever redistribution came last, a result is called as the program calls it.
   for (size_t i = 0; i < return_names.size(); ++i) plan.fetches[i].name = return_names[i];

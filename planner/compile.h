@@ -25,7 +25,8 @@ struct CompileOptions {
   const PolicyRegistry* policies = nullptr;
   graph::KernelTraits kernels;  // kernels::TraitsOf(registry, threads_per_device)
   uint32_t threads_per_device = 1;
-  std::string strategy;  // recorded in the plan
+  std::string strategy;                  // recorded in the plan
+  std::vector<ProgramSetting> settings;  // likewise
   bool split_weight_gradients = false;
   // Gradients of one dtype and group are reduced together up to this size; 0: each by itself.
   int64_t bucket_bytes = 4 << 20;

@@ -141,6 +141,11 @@ struct States {
   placementRegisters @7 :List(UInt32);  # likewise
 }
 
+struct Settings {
+  names @0 :List(UInt32);
+  values @1 :List(UInt32);
+}
+
 struct Plan {
   name @0 :UInt32;
   strategy @1 :UInt32;
@@ -162,4 +167,5 @@ struct Plan {
   fetches @17 :Fetches;
   states @18 :States;
   threadsPerDevice @19 :UInt32 = 1;
+  settings @20 :Settings;
 }

@@ -198,14 +198,23 @@ struct StatePlan {
   friend bool operator==(const StatePlan&, const StatePlan&) = default;
 };
 
+// A value that a program was built from, such as {"train.batch", "16"}. Fingerprints decide whether
+// two programs differ; settings say how, in messages.
+struct ProgramSetting {
+  std::string name;
+  std::string value;
+  friend bool operator==(const ProgramSetting&, const ProgramSetting&) = default;
+};
+
 struct Plan {
   std::string name;
   std::string strategy;  // "dp=2,tp=2,pp=1" as planned
   std::string policy = "1f1b";
-  uint64_t graph_fingerprint = 0;   // of the program, see planner/compile.h
-  uint32_t num_microbatches = 1;    // M
-  uint32_t threads_per_device = 1;  // that kernels' scratch memory was planned for
-  uint32_t num_channels = 0;        // of transfers and collectives
+  uint64_t graph_fingerprint = 0;        // of the program, see planner/compile.h
+  std::vector<ProgramSetting> settings;  // if known
+  uint32_t num_microbatches = 1;         // M
+  uint32_t threads_per_device = 1;       // that kernels' scratch memory was planned for
+  uint32_t num_channels = 0;             // of transfers and collectives
   std::vector<DevicePlan> devices;
   std::vector<StagePlan> stages;
   std::vector<KernelPlan> kernels;              // shared by actors

@@ -397,12 +397,24 @@ void WriteStates(const std::vector<StatePlan>& states, StringWriter* strings, Ti
   out.setPlacementRegisters(Pointer(registers));
 }
 
+void WriteSettings(const std::vector<ProgramSetting>& settings, StringWriter* strings,
+                   schema::Settings::Builder out) {
+  const uint32_t size = Count(settings.size());
+  auto names = out.initNames(size);
+  auto values = out.initValues(size);
+  for (uint32_t i = 0; i < size; ++i) {
+    names.set(i, strings->Add(settings[i].name));
+    values.set(i, strings->Add(settings[i].value));
+  }
+}
+
 absl::Status WriteMessage(const Plan& plan, schema::Plan::Builder out) {
   StringWriter strings;
   out.setName(strings.Add(plan.name));
   out.setStrategy(strings.Add(plan.strategy));
   out.setPolicy(strings.Add(plan.policy));
   out.setGraphFingerprint(plan.graph_fingerprint);
+  WriteSettings(plan.settings, &strings, out.initSettings());
   out.setNumMicrobatches(plan.num_microbatches);
   out.setThreadsPerDevice(plan.threads_per_device);
   out.setNumChannels(plan.num_channels);
@@ -936,6 +948,19 @@ absl::Status ReadStates(schema::States::Reader in, const StringReader& strings, 
   return Malformed("states", "more placements than states use");
 }
 
+absl::Status ReadSettings(schema::Settings::Reader in, const StringReader& strings,
+                          std::vector<ProgramSetting>* settings) {
+  const auto names = in.getNames();
+  const auto values = in.getValues();
+  ASSIGN_OR_RETURN(const uint32_t size, NumRows("settings", {names.size(), values.size()}));
+  settings->resize(size);
+  for (uint32_t i = 0; i < size; ++i) {
+    RETURN_IF_ERROR(strings.Get("settings", names[i], &(*settings)[i].name));
+    RETURN_IF_ERROR(strings.Get("settings", values[i], &(*settings)[i].value));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadMessage(schema::Plan::Reader in, Plan* plan) {
   StringReader strings;
   RETURN_IF_ERROR(strings.Read(in.getStrings()));
@@ -943,6 +968,7 @@ absl::Status ReadMessage(schema::Plan::Reader in, Plan* plan) {
   RETURN_IF_ERROR(strings.Get("plan", in.getStrategy(), &plan->strategy));
   RETURN_IF_ERROR(strings.Get("plan", in.getPolicy(), &plan->policy));
   plan->graph_fingerprint = in.getGraphFingerprint();
+  RETURN_IF_ERROR(ReadSettings(in.getSettings(), strings, &plan->settings));
   plan->num_microbatches = in.getNumMicrobatches();
   plan->threads_per_device = in.getThreadsPerDevice();
   plan->num_channels = in.getNumChannels();

@@ -85,10 +85,9 @@ std::string ToString(const Strategy& strategy) {
 
 absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
   if (text == "auto") return std::optional<Strategy>();
-  const auto refuse = [text](std::string_view why) {
-    return absl::InvalidArgumentError(StrCat("strategy '", text, "': ", why,
-                                             "; expected \"auto\" or axis sizes such as "
-                                             "\"dp=2,tp=2,pp=1\""));
+  const auto refuse = [](std::string_view why) {
+    return absl::InvalidArgumentError(
+        StrCat(why, "; expected \"auto\" or axis sizes such as \"dp=2,tp=2,pp=1\""));
   };
   Strategy strategy;
   std::vector<std::string_view> seen;

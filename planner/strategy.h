@@ -40,7 +40,7 @@ std::string ToString(const Strategy& strategy);
 inline constexpr int64_t kMaxDevices = 1 << 16;
 
 // "dp=2,tp=2" (what is left out is 1), or "auto": no value. Errors name what is wrong and what was
-// expected.
+// expected; the caller adds where the text is from.
 absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text);
 
 // Whether the strategy fits the graph: dp * microbatches divides the batch, tp divides what must be

@@ -119,7 +119,7 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     (void)loop_->Await(
         [this] {
           is_ending_ = true;
-          TellToExit("the job is over");
+          TellToExit("");
           return WaitForExits(loop_->timer().now() + ToKj(options_.stop_timeout));
         },
         options_.stop_timeout + absl::Seconds(5), "the end of the nodes");
@@ -441,12 +441,14 @@ class Cluster::Impl final : public kj::TaskSet::ErrorHandler, public control::Co
     tasks_->add(WaitForExits(loop_->timer().now() + ToKj(options_.stop_timeout)));
   }
 
-  void TellToExit(std::string_view reason) {
+  // `failure` is empty where the job ends in order. Nodes that were started here are not told of
+  // it: this process tells their user.
+  void TellToExit(std::string_view failure) {
     for (const auto& peer : peers_) {
       if (peer->is_lost) continue;
       KJ_IF_MAYBE (node, peer->node) {
         auto call = node->exitRequest();
-        call.setReason(std::string(reason).c_str());
+        if (!peer->child.has_value()) call.setFailure(std::string(failure).c_str());
         tasks_->add(call.send().ignoreResult().catch_([](const kj::Exception&) {}));
       } else if (peer->child.has_value()) {
         peer->child->Kill();  // it has not joined yet: there is no other way to tell

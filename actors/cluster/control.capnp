@@ -9,7 +9,7 @@
 #                              <----  connect(addresses of all): executors loaded
 #                              <----  submit(step, feeds)
 #   Observer.stepDone           ---->  reports and fetched tiles
-#                              <----  close(), then another open, or exit(reason)
+#                              <----  close(), then another open, or exit()
 #
 # A session has a generation, counted from 1 by the coordinator, in every message; what comes from
 # an older one has no effect. Data are host bytes in the machine's order: a job's processes run on
@@ -54,7 +54,9 @@ interface Node {
   # Part of what there is to take, until no more is left.
   takeTrace @7 (generation :UInt32) -> (events :List(TraceEvent), hasMore :Bool);
   close @8 (generation :UInt32) -> ();
-  exit @9 (reason :Text) -> ();
+  # `failure` says why the job has failed. It is empty if the job is over, and for nodes that the
+  # coordinator has started.
+  exit @9 (failure :Text) -> ();
   # What the node has done so far: see actors/stall_detector.h. An error if a policy is busy.
   reportActivity @10 (generation :UInt32) -> (moves :List(Int64), idlePolls :List(Int64),
                                               numDecisions :Int64, communications :List(UInt64),

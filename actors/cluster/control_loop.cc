@@ -156,9 +156,11 @@ std::string SystemReason(const kj::Exception& exception) {
                               std::min(exception.getDescription().size(), kMaxErrorBytes));
   // "connect(fd, addr, size): Connection refused; toString() = 127.0.0.1:99": the part between.
   const size_t call_end = text.find("): ");
-  const std::string_view reason =
-      call_end == std::string_view::npos ? text : text.substr(call_end + 3);
-  return std::string(reason.substr(0, reason.find("; ")));
+  std::string_view reason = call_end == std::string_view::npos ? text : text.substr(call_end + 3);
+  reason = reason.substr(0, reason.find("; "));
+  // A few of them are sentences.
+  if (!reason.empty() && reason.back() == '.') reason.remove_suffix(1);
+  return std::string(reason);
 }
 
 absl::Status FromException(const kj::Exception& exception) {

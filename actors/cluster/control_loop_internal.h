@@ -59,7 +59,8 @@ class ControlLoop {
 kj::Exception ToException(const absl::Status& status);
 absl::Status FromException(const kj::Exception& exception);
 
-// Of a system call that failed: what the system says, as "Address already in use".
+// Of a system call that failed: what the system says, as "Address already in use", without a full
+// stop.
 std::string SystemReason(const kj::Exception& exception);
 
 }  // namespace penstock::actors::control

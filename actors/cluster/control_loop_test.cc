@@ -56,5 +56,16 @@ TEST_F(ControlLoopTest, WorkThatIsTooLateHasGoneWhenAwaitReturns) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("the work did not come to an end in 20ms"));
 }
 
+TEST(SystemReasonTest, IsAPhraseWithoutCallAndValues) {
+  const auto reason_of = [](const char* description) {
+    return SystemReason(kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__,
+                                      kj::heapString(description)));
+  };
+  EXPECT_EQ(reason_of("connect(fd, addr, size): Connection refused; toString() = 127.0.0.1:99"),
+            "Connection refused");
+  EXPECT_EQ(reason_of("DNS lookup failed.; params.host = nohost"), "DNS lookup failed");
+  EXPECT_EQ(reason_of(""), "");
+}
+
 }  // namespace
 }  // namespace penstock::actors::control

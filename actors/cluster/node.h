@@ -44,7 +44,8 @@ struct NodeOptions {
   const planner::PolicyRegistry* policies = nullptr;
 };
 
-// OK when the coordinator has ended it in order. kUnavailable where it is gone.
+// OK when the coordinator has ended it in order. kUnavailable where it is gone, and where the job
+// has lost another node: a node that joined by itself is then told which.
 absl::Status RunNode(const NodeOptions& options);
 
 }  // namespace penstock::actors

@@ -559,8 +559,11 @@ class NodeAgent::NodeServer final : public control::Node::Server {
         });
   }
 
-  kj::Promise<void> exit(ExitContext) override {
-    agent_.End(absl::OkStatus());
+  kj::Promise<void> exit(ExitContext context) override {
+    const auto failure = context.getParams().getFailure();
+    const std::string_view text(failure.begin(), std::min(failure.size(), control::kMaxTextBytes));
+    agent_.End(text.empty() ? absl::OkStatus()
+                            : absl::UnavailableError(StrCat("the job has failed: ", text)));
     return kj::READY_NOW;
   }
 

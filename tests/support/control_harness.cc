@@ -735,11 +735,8 @@ class NodeHarness::Impl {
     } else {
       AddSession(1, plan, 7, true, calls.get());  // there are not as many: nothing is made
     }
-    calls->push_back([](control::Node::Client& to) {
-      auto exit = to.exitRequest();
-      exit.setReason("the job is over");
-      return exit.send().ignoreResult();
-    });
+    calls->push_back(
+        [](control::Node::Client& to) { return to.exitRequest().send().ignoreResult(); });
     num_errors_ = 0;
     kj::Maybe<control::Node::Client> node;
     kj::Own<control::RpcConnection> rpc;

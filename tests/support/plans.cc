@@ -156,6 +156,7 @@ Plan TrainingPlan(uint32_t num_microbatches, uint32_t credits) {
   plan.name = "training";
   plan.strategy = "tp=2,pp=2";
   plan.graph_fingerprint = 0x0123456789abcdef;
+  plan.settings = {{"batch", "16"}, {"rate", "0.001"}};
   plan.predicted_step_s = 0.0125;
   plan.feeds.push_back({"x", {DType::kF32, {kElements * m}}});
   plan.fetches.push_back({"loss", {DType::kF32, {2, kElements}}, 2});
