@@ -477,6 +477,16 @@ class JobRun {
                     node.rank);
       }
     }
+    planner::LinkRates between_processes;
+    if (job_.cluster.link_gbit_per_s.has_value()) {
+      between_processes.bytes_per_s = *job_.cluster.link_gbit_per_s * 1e9 / 8;
+    }
+    if (job_.cluster.link_latency_us.has_value()) {
+      between_processes.latency_s = *job_.cluster.link_latency_us * 1e-6;
+    }
+    options.link = [&](uint32_t from, uint32_t to) {
+      return from == to ? planner::LinkRates() : between_processes;
+    };
     return planner::ReplayStepSeconds(plan_, *policy, options).value_or(kNotMeasured);
   }
 

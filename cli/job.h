@@ -79,6 +79,9 @@ struct Job {
     int64_t processes = 1;
     int64_t hosts = 1;               // that collectives are chosen for
     std::optional<int64_t> threads;  // a device; default: the host's cores over its devices
+    // Of the links between processes, for the replayed bound; default: planner::LinkRates.
+    std::optional<double> link_gbit_per_s;
+    std::optional<double> link_latency_us;
   } cluster;
 
   // Where each key that was set was set, "train.steps" -> "demo.toml:12:9".

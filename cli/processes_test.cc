@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -227,6 +228,27 @@ TEST_F(ProcessesTest, ANodeThatIsKilledGivesTheStatus) {
 }
 
 // Validation and sample run over the processes, by the layout of the training.
+TEST_F(ProcessesTest, TheReplayedBoundIsThatOfTheLinks) {
+  const auto bound = [this](std::vector<std::string> settings) {
+    settings.insert(settings.end(),
+                    {"--set", "train.steps=4", "--set", "sample.bytes=0", "--set",
+                     "train.validation_sequences=0", "--trace", folder_.Path("trace.json")});
+    Start(settings);
+    EXPECT_EQ(run_->AwaitEnd(), 0) << run_->output();
+    const std::string_view key = "\"replayed_step_time_s\": ";
+    const std::string output = run_->output();
+    const size_t at = output.find(key);
+    double seconds = 0;
+    if (at != std::string::npos) seconds = std::strtod(output.c_str() + at + key.size(), nullptr);
+    EXPECT_GT(seconds, 0) << output;
+    return seconds;
+  };
+  EXPECT_LT(bound({}), 2);
+  // Two devices of dp=2 a process: at least the gradients of a device, some 100 kB, at 100 kB/s.
+  EXPECT_GT(bound({"--set", "cluster.link_gbit_per_s=0.0008"}), 0.5);
+  EXPECT_GT(bound({"--set", "cluster.link_latency_us=2e6"}), 2);
+}
+
 TEST_F(ProcessesTest, TheTrainedModelIsTriedWhereItLies) {
   std::vector<std::string> summaries;
   for (const char* processes : {"1", "2"}) {
