@@ -10,7 +10,8 @@ Peers::Peers(const UcxOptions& options, uint32_t device, uint64_t key)
     : options_(options),
       device_(device),
       key_(key),
-      peers_(options.transport.num_devices - options.num_local_devices) {
+      peers_(options.transport.num_devices - options.num_local_devices),
+      by_device_(options.transport.num_devices) {
   uint32_t index = 0;
   for (uint32_t i = 0; i < options.transport.num_devices; ++i) {
     if (IsLocal(i)) continue;
@@ -18,6 +19,7 @@ Peers::Peers(const UcxOptions& options, uint32_t device, uint64_t key)
     peer.peers = this;
     peer.device = i;
     peer.index = index++;
+    by_device_[i] = &peer;
   }
 }
 
@@ -67,18 +69,6 @@ ConnectionState Peers::state() const {
     if (peer.ep != nullptr && !peer.is_heard && !peer.is_failed) state = ConnectionState::kOneSided;
   }
   return state;
-}
-
-Peer* Peers::Authenticate(const Origin& origin) {
-  if (origin.key != key_ || origin.generation != options_.transport.generation ||
-      origin.source >= options_.transport.num_devices || IsLocal(origin.source) || is_closing_) {
-    return nullptr;
-  }
-  Peer& peer = (*this)[origin.source];
-  if (peer.is_failed) return nullptr;
-  peer.is_probed = false;
-  peer.is_heard = true;
-  return &peer;
 }
 
 void Peers::OnError(void* peer, ucp_ep_h /*ep*/, ucs_status_t status) {

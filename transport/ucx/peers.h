@@ -61,10 +61,8 @@ class Peers {
     return device - options_.first_device < options_.num_local_devices;
   }
   // REQUIRES: a device of another process.
-  Peer& operator[](uint32_t device) {
-    return peers_[device < options_.first_device ? device : device - options_.num_local_devices];
-  }
-  const Peer& operator[](uint32_t device) const { return const_cast<Peers&>(*this)[device]; }
+  Peer& operator[](uint32_t device) { return *by_device_[device]; }
+  const Peer& operator[](uint32_t device) const { return *by_device_[device]; }
   std::vector<Peer>& all() { return peers_; }
   const std::vector<Peer>& all() const { return peers_; }
 
@@ -78,7 +76,17 @@ class Peers {
   }
   // The peer that sent a message with this origin; null if the message is not meant for this
   // endpoint, or is not wanted any more.
-  Peer* Authenticate(const Origin& origin);
+  Peer* Authenticate(const Origin& origin) {
+    if (origin.key != key_ || origin.generation != options_.transport.generation ||
+        origin.source >= by_device_.size() || is_closing_) {
+      return nullptr;
+    }
+    Peer* peer = by_device_[origin.source];
+    if (peer == nullptr || peer->is_failed) return nullptr;
+    peer->is_probed = false;
+    peer->is_heard = true;
+    return peer;
+  }
 
   void Fail(Peer& peer, const absl::Status& cause);
   bool has_new_failures() const { return has_new_failures_; }
@@ -104,6 +112,7 @@ class Peers {
   const uint32_t device_;
   const uint64_t key_;
   std::vector<Peer> peers_;
+  std::vector<Peer*> by_device_;  // null: a device of this process
   bool has_new_failures_ = false;
   bool is_closing_ = false;
 };

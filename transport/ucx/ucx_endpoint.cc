@@ -26,8 +26,6 @@ constexpr uint64_t kLocal = 0;
 constexpr uint64_t kRemoteSend = ~uint64_t{0};
 constexpr uint64_t kRemoteReceive = ~uint64_t{1};
 
-// Calls of ucp_worker_progress in one Progress.
-constexpr int kProgressRounds = 4;
 // Attempts to arm a worker that has something to do.
 constexpr int kArmRounds = 64;
 
@@ -266,14 +264,9 @@ bool UcxEndpoint::CompleteRequests() {
 
 // --- Progress ------------------------------------------------------------------------------------
 
-void UcxEndpoint::ProgressWorker() {
-  for (int i = 0; i < kProgressRounds && ucp_worker_progress(worker_) != 0; ++i) {
-  }
-}
-
 bool UcxEndpoint::Progress() {
   is_driven_.store(true, std::memory_order_relaxed);
-  const bool has_local_changes = local_->Progress();
+  bool has_changed = local_->Progress();
   const Lock lock(lock_);
   ProgressWorker();
   if (peers_.has_new_failures()) HandleFailures();
@@ -284,13 +277,14 @@ bool UcxEndpoint::Progress() {
     if (peers_.has_new_failures()) HandleFailures();
   }
   if (control_.has_acks()) control_.FlushAcks();
-  return CompleteRequests() || has_local_changes;
+  if (has_ended()) has_changed |= CompleteRequests();
+  return has_changed;
 }
 
 ConnectionState UcxEndpoint::ProgressConnections() {
   const Lock lock(lock_);
   ProgressWorker();
-  if (sender_.has_ended() || receiver_.has_ended() || peers_.has_new_failures()) Wake();
+  if (has_ended() || peers_.has_new_failures()) Wake();
   return peers_.state();
 }
 

@@ -93,16 +93,23 @@ class UcxEndpoint final : public Endpoint {
   void Age();
 
  private:
+  // Calls of ucp_worker_progress in one Progress.
+  static constexpr int kProgressRounds = 4;
+
   UcxEndpoint(const UcxOptions& options, uint32_t device, Endpoint* local);
   absl::Status Open(ucp_context_h context);
   void Wake();
 
   // With the lock.
   bool BeginRemote(const Peer& peer, Tag tag, uint64_t kind, Request* request);
+  bool has_ended() const { return sender_.has_ended() || receiver_.has_ended(); }
   bool CompleteRequests();
   void FinishMatch();
   void HandleFailures();
-  void ProgressWorker();
+  void ProgressWorker() {
+    for (int i = 0; i < kProgressRounds && ucp_worker_progress(worker_) != 0; ++i) {
+    }
+  }
   bool Arm();
 
   // Handles kProbeId; `self` is a UcxEndpoint.
