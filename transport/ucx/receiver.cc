@@ -117,7 +117,8 @@ ucs_status_t Receiver::OnMessage(void* self, const void* header_bytes, size_t he
     receiver.counters_.CountDropped();
     return UCS_OK;
   };
-  MessageHeader header;
+  Message message;
+  MessageHeader& header = message;
   if (header_length != sizeof(header)) return drop();
   std::memcpy(&header, header_bytes, sizeof(header));
   Peer* peer = receiver.peers_.Authenticate(header.origin);
@@ -129,12 +130,6 @@ ucs_status_t Receiver::OnMessage(void* self, const void* header_bytes, size_t he
     return drop();
   }
   received.Accept(header.serial);
-  Message message;
-  message.sequence = header.sequence;
-  message.num_bytes = header.num_bytes;
-  message.channel = header.channel;
-  message.flags = header.flags;
-  message.operation = header.operation;
   message.data = data;
   message.location = is_rendezvous ? Location::kRendezvous : Location::kEager;
   if (is_rendezvous && header.place != kNoPlace && peer->memory != nullptr) {

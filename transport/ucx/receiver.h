@@ -89,13 +89,8 @@ class Receiver {
     kShared,      // with the sender, who shares them
   };
 
-  struct Message {
+  struct Message : MessageHeader {
     Message* next = nullptr;
-    uint64_t sequence = 0;
-    uint64_t num_bytes = 0;
-    uint32_t channel = 0;
-    uint32_t flags = 0;
-    OperationId operation;  // the sender's
     void* data = nullptr;
     Location location = Location::kEager;
     bool is_unexpected = false;  // kept beyond OnMessage
