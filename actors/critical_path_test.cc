@@ -205,7 +205,7 @@ TEST(CriticalPathTest, ActsOfAPhaseWaitForTheirOwnInputs) {
   b.AddChannel(0, a, e);
   const planner::Plan plan = b.Build();
   const CriticalPath path = FindCriticalPath(
-      plan, {{0, 0, 0, 0, 0, 0, 10}, {0, 1, 0, 0, 0, 20, 24}, {0, 2, 0, 0, 0, 0, 20}}, {0, 0, 24});
+      plan, {{0, 0, 0, 0, 0, 0, 10}, {0, 2, 0, 0, 0, 0, 20}, {0, 1, 0, 0, 0, 20, 24}}, {0, 0, 24});
   EXPECT_THAT(Show(plan, path), ElementsAre("compute 0 d 0..20", "compute 0 e 20..24"));
 }
 

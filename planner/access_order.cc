@@ -155,7 +155,7 @@ void AppendAccesses(const std::vector<KernelPlan>& kernels, const DevicePlan& de
       if (operand.reg == kNone) continue;
       const RegisterPlan& reg = device.registers[operand.reg];
       const uint64_t begin = reg.offset + operand.offset;
-      const uint64_t num_bytes = actor.kernel == kNone
+      const uint64_t num_bytes = IsCommunication(actor.kind)
                                      ? reg.slot_bytes - operand.offset
                                      : TileBytes(kernels[actor.kernel], is_output, i);
       if (num_bytes > 0) accesses->push_back({begin, begin + num_bytes, operand.reg, is_output});

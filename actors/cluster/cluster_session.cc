@@ -7,7 +7,6 @@
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/step_name.h"
-#include "base/blocks.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -25,12 +24,6 @@ absl::Status GetStatus(control::Status::Reader reader) {
 }
 
 }  // namespace
-
-DeviceRange DevicesOfRank(int64_t rank, int64_t num_processes, int64_t num_devices) {
-  const auto first = static_cast<uint32_t>(BlockBegin(rank, num_processes, num_devices));
-  const auto end = static_cast<uint32_t>(BlockBegin(rank + 1, num_processes, num_devices));
-  return {first, end - first};
-}
 
 DeviceRange ClusterSession::DevicesOf(uint32_t rank) const {
   return DevicesOfRank(rank, num_processes_, static_cast<int64_t>(plan_.devices.size()));

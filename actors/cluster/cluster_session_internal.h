@@ -33,21 +33,13 @@
 #include <kj/timer.h>
 
 #include "actors/cluster/control.capnp.h"
+#include "actors/cluster/device_range.h"
 #include "actors/cluster/fetch_tiles.h"
 #include "actors/engine.h"
 #include "actors/stall_detector.h"
 #include "planner/plan.h"
 
 namespace penstock::actors {
-
-struct DeviceRange {
-  uint32_t first = 0;
-  uint32_t count = 0;
-  bool Has(uint32_t device) const { return device - first < count; }
-};
-
-// The devices of a process: contiguous blocks, in the order of ranks.
-DeviceRange DevicesOfRank(int64_t rank, int64_t num_processes, int64_t num_devices);
 
 class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
  public:

@@ -151,6 +151,11 @@ kj::Exception ToException(const absl::Status& status) {
                        kj::heapString(text.data(), text.size()));
 }
 
+kj::Duration ToKj(absl::Duration duration) {
+  return std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 0, int64_t{1} << 40) *
+         kj::MILLISECONDS;
+}
+
 std::string SystemReason(const kj::Exception& exception) {
   const std::string_view text(exception.getDescription().begin(),
                               std::min(exception.getDescription().size(), kMaxErrorBytes));

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
+#include <kj/time.h>
 
 namespace penstock::actors::control {
 
@@ -58,6 +59,9 @@ class ControlLoop {
 // Errors of calls: a status travels as the text of an exception.
 kj::Exception ToException(const absl::Status& status);
 absl::Status FromException(const kj::Exception& exception);
+
+// Rounded down to milliseconds, and limited to what a timer can wait.
+kj::Duration ToKj(absl::Duration duration);
 
 // Of a system call that failed: what the system says, as "Address already in use", without a full
 // stop.

@@ -7,7 +7,7 @@
 //   sender                                  receiver
 //   Send: publishes it ----- ring -----> arrives; waits in the list of its channel
 //                                        a Recv or View with its tag takes it; bytes are read
-//   request done <---------- ring ------ returned with its outcome
+//   request done <---------- ring ------ returned with an acknowledgement
 //
 // Thread rule: DescriptorRing has one producing and one consuming thread. The rest belongs to the
 // endpoint that holds it.
@@ -27,11 +27,12 @@ namespace penstock::transport {
 
 struct alignas(64) Descriptor {
   enum class Kind : uint8_t { kSend, kRecv, kView };
-  enum class Outcome : uint8_t { kDelivered, kWithdrawn, kSizeMismatch };
+  // How the receiver acknowledges a send.
+  enum class Ack : uint8_t { kDelivered, kCancelled, kSizeMismatch };
 
-  // Who decides the fate of a send: the receiver by taking it, the sender by withdrawing it; the
+  // Who decides the fate of a send: the receiver by taking it, the sender by cancelling it; the
   // first to leave kOffered wins. kQueued: not published yet, the sender's alone.
-  enum class Phase : uint8_t { kQueued, kOffered, kTaken, kWithdrawn };
+  enum class Phase : uint8_t { kQueued, kOffered, kTaken, kCancelled };
 
   Request* request = nullptr;  // null: the request has been ended already
   Descriptor* next = nullptr;
@@ -44,8 +45,8 @@ struct alignas(64) Descriptor {
   Kind kind = Kind::kSend;
   std::atomic<Phase> phase{Phase::kQueued};
   bool is_returned = false;
-  Outcome outcome = Outcome::kDelivered;
-  size_t expected_bytes = 0;  // by the receiver, where outcome is kSizeMismatch
+  Ack ack = Ack::kDelivered;
+  size_t expected_bytes = 0;  // by the receiver, where ack is kSizeMismatch
 
   // Leaves kOffered for `to`; false if the other side was first.
   bool Decide(Phase to) {

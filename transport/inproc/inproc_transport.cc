@@ -3,8 +3,7 @@
 // comes back as the notice that the send is done. See descriptor.h for the round trip.
 //
 // An endpoint holds for every peer that it has talked to:
-//   - pages of match lists, indexed by channel: receives that wait for a message, and messages that
-//     wait for a receive. A list rarely has more than the few chunks of one collective.
+//   - the table that matches the peer's messages with receives (match_table.h);
 //   - the queue of descriptors that found the ring to the peer full.
 // Whoever pushes sets its bit in the receiver's `ready_` words; the 0 to 1 step wakes the receiver,
 // and Progress looks only at rings whose bit is set.
@@ -12,7 +11,6 @@
 // Nothing is allocated once every pair, channel page and number of requests in flight has been
 // seen.
 
-#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
@@ -24,6 +22,9 @@
 
 #include "base/strings.h"
 #include "transport/inproc/descriptor.h"
+#include "transport/match_table.h"
+#include "transport/object_pool.h"
+#include "transport/request_internal.h"
 #include "transport/transport.h"
 
 namespace penstock::transport {
@@ -31,12 +32,6 @@ namespace {
 
 class InprocEndpoint;
 using Endpoints = std::vector<std::unique_ptr<InprocEndpoint>>;
-
-void Fail(Request* request, absl::Status status) {
-  request->state = Request::State::kFailed;
-  request->status = std::move(status);
-  request->internal = nullptr;
-}
 
 class InprocEndpoint final : public Endpoint {
  public:
@@ -56,8 +51,8 @@ class InprocEndpoint final : public Endpoint {
 
   void Send(uint32_t peer, Tag tag, const void* data, size_t num_bytes, uint32_t flags,
             Request* request) override {
-    if (!Begin(tag, request)) {
-      Count(&dropped_, 1);
+    if (!Begin(options_, tag, request)) {
+      counters_.CountDropped();
       return;
     }
     Descriptor* send = Acquire(Descriptor::Kind::kSend, peer, tag, num_bytes, request);
@@ -68,7 +63,7 @@ class InprocEndpoint final : public Endpoint {
   }
 
   void Recv(uint32_t peer, Tag tag, void* data, size_t num_bytes, Request* request) override {
-    if (!Begin(tag, request)) return;
+    if (!Begin(options_, tag, request)) return;
     Descriptor* receive = Acquire(Descriptor::Kind::kRecv, peer, tag, num_bytes, request);
     receive->data = data;
     Post(receive);
@@ -77,7 +72,7 @@ class InprocEndpoint final : public Endpoint {
   bool can_view() const override { return true; }
 
   void View(uint32_t peer, Tag tag, size_t num_bytes, Request* request) override {
-    if (!Begin(tag, request)) return;
+    if (!Begin(options_, tag, request)) return;
     Post(Acquire(Descriptor::Kind::kView, peer, tag, num_bytes, request));
   }
 
@@ -85,21 +80,22 @@ class InprocEndpoint final : public Endpoint {
     auto* send = static_cast<Descriptor*>(std::exchange(request->internal, nullptr));
     request->view = nullptr;
     const auto source = static_cast<uint32_t>(request->internal_word);
-    Return(source, send, Descriptor::Outcome::kDelivered);
+    Return(source, send, Descriptor::Ack::kDelivered);
     Announce(source);
   }
 
   void Cancel(Request* request) override {
     if (request->state != Request::State::kPending) return;
     auto* descriptor = static_cast<Descriptor*>(request->internal);
-    const auto is_it = [descriptor](const Descriptor& other) { return &other == descriptor; };
     if (descriptor->kind != Descriptor::Kind::kSend) {
-      MatchOf(descriptor->peer, descriptor->channel).posted.RemoveFirst(is_it);
-      Recycle(descriptor);
+      QueuesOf(descriptor->peer, descriptor->channel).RemoveReceive(descriptor);
+      pool_.Recycle(descriptor);
     } else if (descriptor->phase.load(std::memory_order_relaxed) == Descriptor::Phase::kQueued) {
-      PeerOf(descriptor->peer).overflow.RemoveFirst(is_it);
-      Recycle(descriptor);
-    } else if (descriptor->Decide(Descriptor::Phase::kWithdrawn)) {
+      PeerOf(descriptor->peer).overflow.RemoveFirst([descriptor](const Descriptor& other) {
+        return &other == descriptor;
+      });
+      pool_.Recycle(descriptor);
+    } else if (descriptor->Decide(Descriptor::Phase::kCancelled)) {
       descriptor->request = nullptr;  // comes back when the receiver next looks at the channel
     } else {
       return;  // the receiver has it: the send completes
@@ -122,60 +118,22 @@ class InprocEndpoint final : public Endpoint {
   void SetWakeup(std::function<void()> wakeup) override { wakeup_ = std::move(wakeup); }
 
   // Any thread.
-  void AddStats(TransportStats* stats) const {
-    stats->messages += messages_.load(std::memory_order_relaxed);
-    stats->bytes += bytes_.load(std::memory_order_relaxed);
-    stats->dropped += dropped_.load(std::memory_order_relaxed);
-  }
+  void AddStats(TransportStats* stats) const { counters_.AddTo(stats); }
 
  private:
-  // The two sides of one (peer, channel); at most one of them holds a given sequence.
-  struct Match {
-    DescriptorQueue posted;   // our receives and views
-    DescriptorQueue arrived;  // the peer's sends
-  };
-  static constexpr uint32_t kPageChannels = 64;
-  using Page = std::array<Match, kPageChannels>;
+  using Matches = MatchTable<Descriptor, Descriptor>;
 
   struct Peer {
-    std::vector<std::unique_ptr<Page>> pages;
+    explicit Peer(uint32_t num_channels) : matches(num_channels) {}
+
+    Matches matches;  // our receives and views, the peer's sends
     DescriptorQueue overflow;
     DescriptorRing* outbound = nullptr;  // owned by the peer's endpoint
   };
 
-  static void Count(std::atomic<uint64_t>* counter, uint64_t amount) {
-    counter->store(counter->load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
-  }
-
-  // Resets `request`; fails it and returns false if no message can have this tag.
-  bool Begin(Tag tag, Request* request) {
-    request->flags = 0;
-    request->view = nullptr;
-    request->internal = nullptr;
-    if (tag.generation != options_.generation) {
-      Fail(request, absl::FailedPreconditionError(
-                        StrCat("generation ", tag.generation, " of channel ", tag.channel,
-                               " is not the transport's, ", options_.generation)));
-      return false;
-    }
-    if (tag.channel >= options_.num_channels) {
-      Fail(request,
-           absl::InvalidArgumentError(StrCat("there is no channel ", tag.channel,
-                                             ": the transport has ", options_.num_channels)));
-      return false;
-    }
-    request->state = Request::State::kPending;
-    if (!request->status.ok()) request->status = absl::OkStatus();
-    return true;
-  }
-
   Descriptor* Acquire(Descriptor::Kind kind, uint32_t peer, Tag tag, size_t num_bytes,
                       Request* request) {
-    if (free_.empty()) {
-      blocks_.push_back(std::make_unique<std::array<Descriptor, 64>>());
-      for (Descriptor& descriptor : *blocks_.back()) free_.PushBack(&descriptor);
-    }
-    Descriptor* descriptor = free_.PopFront();
+    Descriptor* descriptor = pool_.Acquire();
     descriptor->request = request;
     descriptor->num_bytes = num_bytes;
     descriptor->sequence = tag.sequence;
@@ -188,21 +146,14 @@ class InprocEndpoint final : public Endpoint {
     return descriptor;
   }
 
-  void Recycle(Descriptor* descriptor) { free_.PushBack(descriptor); }
-
   Peer& PeerOf(uint32_t device) {
     std::unique_ptr<Peer>& peer = peers_[device];
-    if (peer == nullptr) {
-      peer = std::make_unique<Peer>();
-      peer->pages.resize((options_.num_channels + kPageChannels - 1) / kPageChannels);
-    }
+    if (peer == nullptr) peer = std::make_unique<Peer>(options_.num_channels);
     return *peer;
   }
 
-  Match& MatchOf(uint32_t device, uint32_t channel) {
-    std::unique_ptr<Page>& page = PeerOf(device).pages[channel / kPageChannels];
-    if (page == nullptr) page = std::make_unique<Page>();
-    return (*page)[channel % kPageChannels];
+  Matches::Queues& QueuesOf(uint32_t device, uint32_t channel) {
+    return PeerOf(device).matches[channel];
   }
 
   // Hands `descriptor` to the endpoint of `device`, now or when its ring has room. The public
@@ -270,25 +221,25 @@ class InprocEndpoint final : public Endpoint {
   // A send of ours has come back.
   bool EndSend(Descriptor* send) {
     Request* request = send->request;
-    if (request != nullptr && send->outcome == Descriptor::Outcome::kDelivered) {
-      request->internal = nullptr;
-      request->state = Request::State::kDone;
+    if (request != nullptr && send->ack == Descriptor::Ack::kDelivered) {
+      Complete(request);
     } else if (request != nullptr) {
-      Fail(request, SizeMismatch(device_, send->peer, *send, send->expected_bytes));
+      Fail(request,
+           SizeMismatch(device_, send->peer, send->channel, send->num_bytes, send->expected_bytes));
     }
-    Recycle(send);
+    pool_.Recycle(send);
     return request != nullptr;
   }
 
   // A send of `source` has come; returns whether it matched.
   bool Arrive(uint32_t source, Descriptor* send) {
-    Match& match = MatchOf(source, send->channel);
-    ReturnWithdrawn(source, match);
-    Descriptor* receive = match.posted.RemoveFirst([send](const Descriptor& posted) {
-      return posted.sequence == send->sequence && send->Decide(Descriptor::Phase::kTaken);
+    Matches::Queues& queues = QueuesOf(source, send->channel);
+    ReturnCancelled(source, queues);
+    Descriptor* receive = queues.TakeReceive(send->sequence, [send](const Descriptor&) {
+      return send->Decide(Descriptor::Phase::kTaken);
     });
     if (receive == nullptr) {
-      match.arrived.PushBack(send);
+      queues.AddMessage(send);
       return false;
     }
     Deliver(source, send, receive);
@@ -298,24 +249,28 @@ class InprocEndpoint final : public Endpoint {
   // A receive or view of ours is new.
   void Post(Descriptor* receive) {
     const uint32_t source = receive->peer;
-    Match& match = MatchOf(source, receive->channel);
-    ReturnWithdrawn(source, match);
-    Descriptor* send = match.arrived.RemoveFirst([receive](Descriptor& arrived) {
-      return arrived.sequence == receive->sequence && arrived.Decide(Descriptor::Phase::kTaken);
+    Matches::Queues& queues = QueuesOf(source, receive->channel);
+    ReturnCancelled(source, queues);
+    Descriptor* send = queues.TakeMessage(receive->sequence, [](Descriptor& message) {
+      return message.Decide(Descriptor::Phase::kTaken);
     });
     if (send == nullptr) {
-      match.posted.PushBack(receive);
+      queues.AddReceive(receive);
     } else {
       Deliver(source, send, receive);
     }
     Announce(source);
   }
 
-  // Gives back sends that were withdrawn before anything matched them, so that they do not pile up.
-  void ReturnWithdrawn(uint32_t source, Match& match) {
-    while (!match.arrived.empty() && match.arrived.front()->phase.load(std::memory_order_acquire) ==
-                                         Descriptor::Phase::kWithdrawn) {
-      Return(source, match.arrived.PopFront(), Descriptor::Outcome::kWithdrawn);
+  // Gives back sends that were cancelled before anything matched them, so that they do not pile up.
+  void ReturnCancelled(uint32_t source, Matches::Queues& queues) {
+    for (;;) {
+      const Descriptor* first = queues.first_message();
+      if (first == nullptr ||
+          first->phase.load(std::memory_order_acquire) != Descriptor::Phase::kCancelled) {
+        return;
+      }
+      Return(source, queues.RemoveFirstMessage(), Descriptor::Ack::kCancelled);
     }
   }
 
@@ -323,12 +278,12 @@ class InprocEndpoint final : public Endpoint {
   void Deliver(uint32_t source, Descriptor* send, Descriptor* receive) {
     Request* request = receive->request;
     if (send->num_bytes != receive->num_bytes) {
-      Fail(request, SizeMismatch(source, device_, *send, receive->num_bytes));
+      Fail(request,
+           SizeMismatch(source, device_, send->channel, send->num_bytes, receive->num_bytes));
       send->expected_bytes = receive->num_bytes;
-      Return(source, send, Descriptor::Outcome::kSizeMismatch);
+      Return(source, send, Descriptor::Ack::kSizeMismatch);
     } else {
-      Count(&messages_, 1);
-      Count(&bytes_, send->num_bytes);
+      counters_.CountMessage(send->num_bytes);
       request->flags = send->flags;
       request->state = Request::State::kDone;
       if (receive->kind == Descriptor::Kind::kView) {
@@ -338,23 +293,16 @@ class InprocEndpoint final : public Endpoint {
       } else {
         request->internal = nullptr;
         if (send->num_bytes > 0) std::memmove(receive->data, send->data, send->num_bytes);
-        Return(source, send, Descriptor::Outcome::kDelivered);
+        Return(source, send, Descriptor::Ack::kDelivered);
       }
     }
-    Recycle(receive);
+    pool_.Recycle(receive);
   }
 
-  void Return(uint32_t source, Descriptor* send, Descriptor::Outcome outcome) {
-    send->outcome = outcome;
+  void Return(uint32_t source, Descriptor* send, Descriptor::Ack ack) {
+    send->ack = ack;
     send->is_returned = true;
     Push(source, send);
-  }
-
-  static absl::Status SizeMismatch(uint32_t source, uint32_t destination, const Descriptor& send,
-                                   size_t expected_bytes) {
-    return absl::InvalidArgumentError(StrCat("device ", source, " sent ", send.num_bytes,
-                                             " bytes on channel ", send.channel, " where device ",
-                                             destination, " expects ", expected_bytes));
   }
 
   const TransportOptions& options_;
@@ -363,8 +311,7 @@ class InprocEndpoint final : public Endpoint {
 
   // The owner's thread.
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<std::unique_ptr<std::array<Descriptor, 64>>> blocks_;
-  DescriptorQueue free_;
+  ObjectPool<Descriptor> pool_;
   bool is_announcement_due_ = false;
   std::function<void()> wakeup_;
 
@@ -373,9 +320,7 @@ class InprocEndpoint final : public Endpoint {
   std::vector<std::atomic<uint64_t>> ready_;
 
   // Written by the owner, read by anyone.
-  std::atomic<uint64_t> messages_{0};
-  std::atomic<uint64_t> bytes_{0};
-  std::atomic<uint64_t> dropped_{0};
+  MessageCounters counters_;
 };
 
 class InprocTransport final : public Transport {

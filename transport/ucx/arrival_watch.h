@@ -2,7 +2,7 @@
 //
 // Thread rule: Wait on one thread at a time; the endpoints arm themselves from their owners'
 // threads.
-// Invariant: a worker that is armed causes one event, and none until it is armed again.
+// Invariant: an armed worker causes one event, and then none until it is armed again.
 
 #ifndef PENSTOCK_TRANSPORT_UCX_ARRIVAL_WATCH_H_
 #define PENSTOCK_TRANSPORT_UCX_ARRIVAL_WATCH_H_

@@ -1,8 +1,8 @@
-// Which of a peer's messages have come, by their serial numbers: each is accepted once. Messages
-// may come out of order, as they do over several network paths, but only by kSize numbers.
+// Accepts each message of a peer once, by its serial number. Messages may arrive out of order, as
+// they do over several network paths, but by at most kSize numbers.
 //
 // Example: after 0, 1, 3 the window accepts 2, and refuses 1 and 3. After kSize + 10 it refuses 5,
-// seen or not: too old to tell.
+// whether or not it has arrived: that number is too old to tell.
 //
 // Source of the algorithm: the anti-replay window of IPsec (RFC 4303, section 3.4.3).
 //
@@ -31,7 +31,7 @@ class ReplayWindow {
 
   // REQUIRES: MayAccept(serial).
   void Accept(uint64_t serial) {
-    // The numbers that the window moves over have not come yet.
+    // The numbers that enter the window have not arrived yet.
     if (serial >= next_ && serial - next_ >= kSize) {
       words_ = {};
     } else {
@@ -46,7 +46,7 @@ class ReplayWindow {
   uint64_t& WordOf(uint64_t serial) { return words_[serial % kSize / 64]; }
   uint64_t WordOf(uint64_t serial) const { return words_[serial % kSize / 64]; }
 
-  uint64_t next_ = 0;                            // above all that have come
+  uint64_t next_ = 0;                            // above all that have arrived
   std::array<uint64_t, kSize / 64> words_ = {};  // the last kSize numbers below next_
 };
 

@@ -1,12 +1,12 @@
-// Registered memory that the other processes of this host read where it lies.
+// Registered memory that the other processes of this host can read in place.
 //
-// A process keeps such memory in sealed memory files, and a directory of them in one more. Its
-// address names the directory; a process of the same host that may look at its descriptors (the
-// same user, process and IPC namespace) maps directory and regions, to read. So whoever could read
-// the memory with a debugger can, and nobody else; a file lives as long as it is mapped, so what a
-// dead peer has left can still be read.
+// A process keeps such memory in sealed memory files, and the directory of these files in another
+// one. The address of the process names the directory. A process of the same host that may open its
+// descriptors (the same user, process and IPC namespace) maps the directory and the regions
+// read-only. So exactly those can read the memory who could read it with a debugger. A file lives
+// as long as it is mapped, so the bytes of a dead peer stay readable.
 //
-// A place, which travels in messages, names the region and the offset in it.
+// A place, which messages carry, is a region and an offset in it, as one number.
 
 #ifndef PENSTOCK_TRANSPORT_UCX_SHARED_MEMORY_H_
 #define PENSTOCK_TRANSPORT_UCX_SHARED_MEMORY_H_
@@ -21,7 +21,7 @@
 
 namespace penstock::transport::ucx {
 
-// Where a process's directory is found. All zero: it has none.
+// Names the directory of a process. All zero: it has none.
 struct SharedAddress {
   uint64_t process = 0;
   uint64_t descriptor = 0;
@@ -51,14 +51,14 @@ class SharedMemory {
   SharedAddress address() const;
 
   // Replaces the whole pages of [data, data + num_bytes) by a memory file with the same bytes at
-  // the same addresses. Returns the place of `data`; kNoPlace, and nothing has changed, if that
-  // cannot be had. From then on a process forked from this one has the memory in common with it.
+  // the same addresses. Returns the place of `data`, or kNoPlace and changes nothing if that is not
+  // possible. Processes forked from this one afterwards share the memory with it.
   // REQUIRES: private, anonymous, writable memory that begins with a huge page and that nobody uses
   // during the call.
   uint64_t Share(void* data, size_t num_bytes);
 
   static bool BeginsHugePage(const void* data);
-  // Of so many bytes, those that are shared.
+  // How many of `num_bytes` are shared: those in whole pages.
   static size_t WholePages(size_t num_bytes);
 
  private:
@@ -81,8 +81,8 @@ class PeerMemory {
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  // The bytes at a place, until this is gone; null if there are not so many, or they cannot be
-  // mapped. Nothing in `place` is trusted.
+  // The bytes at a place, valid as long as this object; null if there are fewer than `num_bytes`,
+  // or they cannot be mapped. `place` is not trusted.
   const std::byte* Find(uint64_t place, uint64_t num_bytes);
 
  private:

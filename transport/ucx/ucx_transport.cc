@@ -19,13 +19,14 @@
 #include "transport/ucx/arrival_watch.h"
 #include "transport/ucx/shared_memory.h"
 #include "transport/ucx/ucx_endpoint.h"
+#include "transport/ucx/ucx_status.h"
 #include "transport/ucx/wire.h"
 
 namespace penstock::transport {
 namespace {
 
 using ucx::ArrivalWatch;
-using ucx::Connections;
+using ucx::ConnectionState;
 using ucx::FromUcs;
 using ucx::ProcessAddress;
 using ucx::UcxEndpoint;
@@ -215,7 +216,7 @@ class UcxTransportImpl final : public UcxTransport {
       bool are_established = true;
       for (const auto& endpoint : endpoints_) {
         are_driven &= endpoint->is_driven();
-        are_established &= endpoint->ProgressConnections() == Connections::kEstablished;
+        are_established &= endpoint->ProgressConnections() == ConnectionState::kEstablished;
       }
       if (are_driven && are_established) return;
       if (are_driven) pause = std::min(2 * pause, kMaxPause);
@@ -225,16 +226,16 @@ class UcxTransportImpl final : public UcxTransport {
 
   // All endpoints are moved along together: peers that close, too, wait for each of them.
   void AwaitConnections() {
-    constexpr std::chrono::milliseconds kUnheardPatience{500};
+    constexpr std::chrono::milliseconds kOneSidedTimeout{500};
     const auto begin = std::chrono::steady_clock::now();
     for (;;) {
-      Connections least = Connections::kEstablished;
+      ConnectionState least = ConnectionState::kEstablished;
       for (const auto& endpoint : endpoints_) {
         least = std::min(least, endpoint->ProgressConnections());
       }
       const auto waited = std::chrono::steady_clock::now() - begin;
-      if (least == Connections::kEstablished || waited >= options_.answer_timeout) return;
-      if (least == Connections::kUnheard && waited >= kUnheardPatience) return;
+      if (least == ConnectionState::kEstablished || waited >= options_.answer_timeout) return;
+      if (least == ConnectionState::kOneSided && waited >= kOneSidedTimeout) return;
       std::this_thread::yield();
     }
   }

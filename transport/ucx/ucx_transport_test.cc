@@ -811,12 +811,12 @@ TEST(UcxTransportTest, ChecksItsOptions) {
   EXPECT_EQ(send.status.code(), absl::StatusCode::kFailedPrecondition);
 }
 
-// --- Messages from strangers ---------------------------------------------------------------------
+// --- Forged messages -----------------------------------------------------------------------------
 
-// A UCX worker that sends what it likes to a device.
-class Stranger {
+// A UCX worker that sends arbitrary messages to a device.
+class ForgingSender {
  public:
-  explicit Stranger(const std::string& worker_address) {
+  explicit ForgingSender(const std::string& worker_address) {
     ucp_config_t* config = nullptr;
     EXPECT_EQ(ucp_config_read(nullptr, nullptr, &config), UCS_OK);
     EXPECT_EQ(ucp_config_modify(config, "TLS", "tcp"), UCS_OK);
@@ -834,7 +834,7 @@ class Stranger {
     EXPECT_EQ(ucp_ep_create(worker_, &ep, &ep_), UCS_OK);
   }
 
-  ~Stranger() {
+  ~ForgingSender() {
     ucp_request_param_t param = {};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_EP_CLOSE_FLAG_FORCE;
@@ -844,7 +844,7 @@ class Stranger {
     ucp_cleanup(context_);
   }
 
-  // `header` and `data` stay until the stranger goes.
+  // `header` and `data` stay until the sender is destroyed.
   void Send(unsigned id, const void* header, size_t header_bytes, const void* data,
             size_t num_bytes) {
     ucp_request_param_t param = {};
@@ -873,7 +873,7 @@ TEST(UcxTransportTest, WhatDoesNotFitIsDroppedAndCounted) {
   ASSERT_EQ(mine->Connect(1, other->LocalAddress()), absl::OkStatus());
   Endpoint& endpoint = **mine->OpenEndpoint(0);
   const ProcessAddress address = *DecodeAddress(mine->LocalAddress());
-  Stranger stranger(address.devices[0].worker);
+  ForgingSender forger(address.devices[0].worker);
 
   uint64_t received = 0;
   Request recv;
@@ -897,39 +897,39 @@ TEST(UcxTransportTest, WhatDoesNotFitIsDroppedAndCounted) {
   headers[8].num_bytes = bytes.size() + 1;
   uint64_t num_dropped = 0;
   for (int i = 0; i < 8; ++i, ++num_dropped) {
-    stranger.Send(kMessageId, &headers[i], sizeof(good), bytes.data(), 8);
+    forger.Send(kMessageId, &headers[i], sizeof(good), bytes.data(), 8);
   }
-  stranger.Send(kMessageId, &headers[8], sizeof(good), bytes.data(), bytes.size());
-  stranger.Send(kMessageId, &headers[9], sizeof(good) - 1, bytes.data(), 8);
-  stranger.Send(kMessageId, nullptr, 0, bytes.data(), 8);
-  Outcomes outcomes;  // of sends that nobody made
-  outcomes.origin = good.origin;
-  outcomes.outcomes[1].operation = {0xffffffff, 0};
-  stranger.Send(kOutcomesId, &outcomes, sizeof(Origin) + 2 * sizeof(Outcome), nullptr, 0);
-  stranger.Send(kOutcomesId, &outcomes, sizeof(Origin) + 1, nullptr, 0);
-  stranger.Send(kOutcomesId, &outcomes, 3, nullptr, 0);
-  Withdrawal withdrawal = {good.origin, {0, 0}, 4};
-  stranger.Send(kWithdrawalId, &withdrawal, sizeof(withdrawal), nullptr, 0);
-  stranger.Send(kWithdrawalId, &withdrawal, sizeof(withdrawal) - 8, nullptr, 0);
+  forger.Send(kMessageId, &headers[8], sizeof(good), bytes.data(), bytes.size());
+  forger.Send(kMessageId, &headers[9], sizeof(good) - 1, bytes.data(), 8);
+  forger.Send(kMessageId, nullptr, 0, bytes.data(), 8);
+  AckBatch batch;  // of sends that nobody made
+  batch.origin = good.origin;
+  batch.acks[1].operation = {0xffffffff, 0};
+  forger.Send(kAcksId, &batch, sizeof(Origin) + 2 * sizeof(Ack), nullptr, 0);
+  forger.Send(kAcksId, &batch, sizeof(Origin) + 1, nullptr, 0);
+  forger.Send(kAcksId, &batch, 3, nullptr, 0);
+  CancelRequest cancel = {good.origin, {0, 0}, 4};
+  forger.Send(kCancelRequestId, &cancel, sizeof(cancel), nullptr, 0);
+  forger.Send(kCancelRequestId, &cancel, sizeof(cancel) - 8, nullptr, 0);
   num_dropped += 9;
   ASSERT_TRUE(DriveUntil(endpoint, [&] {
-    stranger.Progress();
+    forger.Progress();
     return mine->stats().dropped >= num_dropped;
   }));
   EXPECT_EQ(recv.state, Request::State::kPending);
 
   // The right one still comes through, and its replay does not.
-  stranger.Send(kMessageId, &good, sizeof(good), bytes.data(), 8);
+  forger.Send(kMessageId, &good, sizeof(good), bytes.data(), 8);
   ASSERT_TRUE(DriveUntil(endpoint, [&] {
-    stranger.Progress();
+    forger.Progress();
     return recv.is_done();
   }));
   EXPECT_EQ(recv.status, absl::OkStatus());
   EXPECT_EQ(received, 0x0606060606060606u);
   EXPECT_EQ(mine->stats().dropped, num_dropped);
-  stranger.Send(kMessageId, &good, sizeof(good), bytes.data(), 8);
+  forger.Send(kMessageId, &good, sizeof(good), bytes.data(), 8);
   ASSERT_TRUE(DriveUntil(endpoint, [&] {
-    stranger.Progress();
+    forger.Progress();
     return mine->stats().dropped == num_dropped + 1;
   }));
   EXPECT_EQ(mine->stats().messages, 1u);

@@ -1,23 +1,25 @@
-// What travels between the processes of a job, and the address that a process hands out.
+// The protocol between the processes of a job, and the address that a process hands out.
 //
-// A message is one UCX active message: a header that says all of its tag, and the bytes; short ones
-// come along, of long ones the header announces that they can be fetched (rendezvous). The receiver
-// answers every message that it has taken or refused with an outcome, and the sender may ask for
-// one back with a withdrawal:
+// A message is one active message of UCX: a header with the complete tag, and the bytes. Short
+// messages are eager: the bytes follow the header. Of a long one, the header announces that the
+// bytes can be fetched (rendezvous). The receiver acknowledges every message that it has taken or
+// refused. The sender may request the cancellation of a message:
 //
-//   sender                                           receiver
+//   sender                                                receiver
 //   Send ---- MessageHeader + bytes ---------------> a Recv with its tag takes it, or it waits
-//   Cancel -- Withdrawal --------------------------> given back, if nothing has taken it
-//   request ends <--------------------- Outcome ---- delivered, withdrawn, or of another size
+//   Cancel -- CancelRequest -----------------------> dropped, if nothing has taken it
+//   request ends <------------------------- Ack ---- delivered, cancelled, or of another size
 //
-// A long message from memory that its sender shares names the place as well (shared_memory.h): a
-// receiver of the same host reads it there, and has nothing fetched.
+// If the bytes of a long message lie in memory that the sender shares (shared_memory.h), the header
+// names the place as well. A receiver on the same host then reads them there.
 //
-// No outcomes at all are a greeting; a probe, an Origin alone, asks for one.
+// An AckBatch without acks is a greeting: a sign of life. A probe, which is an Origin alone, asks
+// for a greeting.
 //
 // Structs are in the byte order of the machine: all processes of a job run on one architecture.
-// Nothing that comes in is trusted: lengths, ids and keys are checked before use. What does not fit
-// is dropped and counted. Who reads the traffic can forge it: see ucx_transport.h.
+// Nothing that arrives is trusted: lengths, ids and keys are checked before use, and whatever fails
+// a check is dropped and counted. Anyone who can read the traffic can forge it: see
+// ucx_transport.h.
 
 #ifndef PENSTOCK_TRANSPORT_UCX_WIRE_H_
 #define PENSTOCK_TRANSPORT_UCX_WIRE_H_
@@ -35,12 +37,12 @@
 namespace penstock::transport::ucx {
 
 // Ids of active messages.
-enum MessageId : unsigned { kMessageId = 1, kOutcomesId = 2, kWithdrawalId = 3, kProbeId = 4 };
+enum MessageId : unsigned { kMessageId = 1, kAcksId = 2, kCancelRequestId = 3, kProbeId = 4 };
 
 // Longest message whose bytes travel with the header: one segment of the common transports.
 inline constexpr size_t kMaxEagerBytes = 8000;
 
-// Begins everything that is sent.
+// The beginning of everything that is sent.
 struct Origin {
   uint64_t key = 0;  // of the receiving endpoint, from its address
   uint32_t generation = 0;
@@ -66,36 +68,36 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 64);
 
-struct Withdrawal {
+struct CancelRequest {
   Origin origin;
   OperationId operation;
   uint64_t channel = 0;
 };
-static_assert(sizeof(Withdrawal) == 32);
+static_assert(sizeof(CancelRequest) == 32);
 
-struct Outcome {
-  enum Kind : uint32_t { kDelivered = 0, kWithdrawn = 1, kSizeMismatch = 2 };
+struct Ack {
+  enum Kind : uint32_t { kDelivered = 0, kCancelled = 1, kSizeMismatch = 2 };
 
   OperationId operation;
   uint32_t kind = kDelivered;
   uint32_t reserved = 0;
-  uint64_t expected_bytes = 0;  // by the receiver, of kSizeMismatch
+  uint64_t expected_bytes = 0;  // by the receiver, where kind is kSizeMismatch
 };
-static_assert(sizeof(Outcome) == 24);
+static_assert(sizeof(Ack) == 24);
 
-inline constexpr int kMaxOutcomes = 16;
+inline constexpr int kMaxAcks = 16;
 
-// An Origin and up to kMaxOutcomes outcomes.
-struct Outcomes {
+// An Origin and up to kMaxAcks acks; only those in use are sent.
+struct AckBatch {
   Origin origin;
-  Outcome outcomes[kMaxOutcomes];
+  Ack acks[kMaxAcks];
 };
-static_assert(sizeof(Outcomes) == sizeof(Origin) + kMaxOutcomes * sizeof(Outcome));
+static_assert(sizeof(AckBatch) == sizeof(Origin) + kMaxAcks * sizeof(Ack));
 
 // Where the devices of one process are reached.
 struct ProcessAddress {
   struct Device {
-    uint64_t key = 0;    // what a message to the device has to name
+    uint64_t key = 0;    // every message to the device must name it
     std::string worker;  // UCX's bytes
   };
 
@@ -107,8 +109,8 @@ struct ProcessAddress {
 
 std::string EncodeAddress(const ProcessAddress& address);
 
-// Refuses bytes that EncodeAddress did not make, by magic, lengths and a check sum. That finds
-// accidents; bytes forged with care reach UCX, which is not written to withstand them.
+// Refuses bytes that EncodeAddress did not make, by magic number, lengths and a checksum. That
+// catches accidents only; UCX does not withstand deliberately forged addresses.
 absl::StatusOr<ProcessAddress> DecodeAddress(std::string_view bytes);
 
 }  // namespace penstock::transport::ucx

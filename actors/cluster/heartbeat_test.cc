@@ -1,0 +1,109 @@
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include <kj/debug.h>
+
+#include "actors/cluster/control_loop_internal.h"
+#include "actors/cluster/heartbeat_internal.h"
+
+namespace penstock::actors {
+namespace {
+
+class TestNode final : public control::Node::Server {
+ public:
+  explicit TestNode(std::function<kj::Promise<void>()> on_ping) : on_ping_(std::move(on_ping)) {}
+  kj::Promise<void> ping(PingContext) override { return on_ping_(); }
+
+ private:
+  const std::function<kj::Promise<void>()> on_ping_;
+};
+
+class HeartbeatTest : public ::testing::Test {
+ protected:
+  HeartbeatTest() {
+    auto loop = control::ControlLoop::Start();
+    EXPECT_TRUE(loop.ok()) << loop.status();
+    loop_ = *std::move(loop);
+  }
+
+  ~HeartbeatTest() override {
+    Await([this]() -> kj::Promise<void> {
+      heartbeat_.reset();
+      return kj::READY_NOW;
+    });
+  }
+
+  // Pings a node that answers by `on_ping`, until `is_reached` and for a few intervals more.
+  void Start(const std::function<kj::Promise<void>()>& on_ping,
+             const std::function<bool()>& is_reached) {
+    Await([&] {
+      heartbeat_.emplace(
+          loop_->timer(), kj::heap<TestNode>([this, on_ping] {
+            ++num_pings_;
+            return on_ping();
+          }),
+          absl::Milliseconds(10), absl::Milliseconds(50), [this] { ++num_silences_; },
+          [this](const kj::Exception& exception) { error_ = exception.getDescription().cStr(); });
+      return Until(is_reached).then([this] {
+        return loop_->timer().afterDelay(100 * kj::MILLISECONDS);
+      });
+    });
+  }
+
+  kj::Promise<void> Until(const std::function<bool()>& is_reached) {
+    if (is_reached()) return kj::READY_NOW;
+    return loop_->timer().afterDelay(kj::MILLISECONDS).then([this, is_reached] {
+      return Until(is_reached);
+    });
+  }
+
+  void Await(std::function<kj::Promise<void>()> begin) {
+    EXPECT_EQ(loop_->Await(std::move(begin), absl::Seconds(20), "the test"), absl::OkStatus());
+  }
+
+  std::unique_ptr<control::ControlLoop> loop_;
+  // On the loop's thread.
+  int num_pings_ = 0;
+  int num_silences_ = 0;
+  std::string error_;
+  std::optional<Heartbeat> heartbeat_;
+};
+
+TEST_F(HeartbeatTest, GoesOnWhileTheNodeAnswers) {
+  Start([]() -> kj::Promise<void> { return kj::READY_NOW; }, [this] { return num_pings_ >= 3; });
+  EXPECT_EQ(num_silences_, 0);
+  EXPECT_EQ(error_, "");
+}
+
+TEST_F(HeartbeatTest, ReportsSilenceOnce) {
+  Start([]() -> kj::Promise<void> { return kj::NEVER_DONE; }, [this] { return num_silences_ > 0; });
+  EXPECT_EQ(num_pings_, 1);
+  EXPECT_EQ(num_silences_, 1);
+  EXPECT_EQ(error_, "");
+}
+
+TEST_F(HeartbeatTest, ReportsAnError) {
+  Start([]() -> kj::Promise<void> { return KJ_EXCEPTION(FAILED, "broken"); },
+        [this] { return !error_.empty(); });
+  EXPECT_NE(error_.find("broken"), std::string::npos) << error_;
+  EXPECT_EQ(num_pings_, 1);
+  EXPECT_EQ(num_silences_, 0);
+}
+
+TEST_F(HeartbeatTest, ReportsNothingAfterStop) {
+  Start(
+      [this]() -> kj::Promise<void> {
+        heartbeat_->Stop();
+        return KJ_EXCEPTION(FAILED, "broken");
+      },
+      [this] { return num_pings_ > 0; });
+  EXPECT_EQ(error_, "");
+  EXPECT_EQ(num_pings_, 1);
+}
+
+}  // namespace
+}  // namespace penstock::actors

@@ -1,0 +1,40 @@
+#include <optional>
+#include <utility>
+
+#include "actors/cluster/local_process_internal.h"
+
+namespace penstock::actors {
+
+LocalProcess::LocalProcess(kj::AsyncIoContext& io, ChildProcess child,
+                           std::function<void(std::string_view line)> on_line,
+                           std::function<void(int wait_status)> on_exit)
+    : child_(std::move(child)),
+      on_exit_(std::move(on_exit)),
+      lines_(std::move(on_line)),
+      buffer_(kj::heapArray<char>(4096)),
+      output_(io.lowLevelProvider->wrapInputFd(child_.TakeOutputFd(),
+                                               kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP)),
+      exit_observer_(kj::heap<kj::UnixEventPort::FdObserver>(
+          io.unixEventPort, child_.exit_fd(), kj::UnixEventPort::FdObserver::OBSERVE_READ)) {
+  waiting_ = exit_observer_->whenBecomesReadable()
+                 .then([this] {
+                   const std::optional<int> status = child_.Reap();
+                   if (status.has_value()) on_exit_(*status);
+                 })
+                 .eagerlyEvaluate([](const kj::Exception&) {});
+  reading_ =
+      ReadOutput().eagerlyEvaluate([this](const kj::Exception&) { has_output_ended_ = true; });
+}
+
+kj::Promise<void> LocalProcess::ReadOutput() {
+  return output_->tryRead(buffer_.begin(), 1, buffer_.size())
+      .then([this](size_t num_bytes) -> kj::Promise<void> {
+        lines_.Add({buffer_.begin(), num_bytes});
+        if (num_bytes > 0) return ReadOutput();
+        lines_.End();
+        has_output_ended_ = true;
+        return kj::READY_NOW;
+      });
+}
+
+}  // namespace penstock::actors

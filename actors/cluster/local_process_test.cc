@@ -1,0 +1,109 @@
+#include <signal.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "actors/cluster/control_loop_internal.h"
+#include "actors/cluster/local_process_internal.h"
+
+namespace penstock::actors {
+namespace {
+
+using ::testing::ElementsAre;
+
+class LocalProcessTest : public ::testing::Test {
+ protected:
+  LocalProcessTest() {
+    auto loop = control::ControlLoop::Start();
+    EXPECT_TRUE(loop.ok()) << loop.status();
+    loop_ = *std::move(loop);
+  }
+
+  ~LocalProcessTest() override { Destroy(); }
+
+  // Runs a command of the shell.
+  void Start(const std::string& command) {
+    Await([this, command]() -> kj::Promise<void> {
+      ChildCommand shell;
+      shell.arguments = {"/bin/sh", "-c", command};
+      auto child = ChildProcess::Start(shell);
+      EXPECT_TRUE(child.ok()) << child.status();
+      process_ = std::make_unique<LocalProcess>(
+          loop_->io(), *std::move(child),
+          [this](std::string_view line) { lines_.emplace_back(line); },
+          [this](int wait_status) { exits_.push_back(DescribeWaitStatus(wait_status)); });
+      return kj::READY_NOW;
+    });
+  }
+
+  void Destroy() {
+    Await([this]() -> kj::Promise<void> {
+      process_ = nullptr;
+      return kj::READY_NOW;
+    });
+  }
+
+  kj::Promise<void> Until(const std::function<bool()>& is_reached) {
+    if (is_reached()) return kj::READY_NOW;
+    return loop_->timer().afterDelay(kj::MILLISECONDS).then([this, is_reached] {
+      return Until(is_reached);
+    });
+  }
+
+  // Until the end of the process and all its output have been reported.
+  kj::Promise<void> Finished() {
+    return Until([this] { return process_->is_finished() && !exits_.empty(); });
+  }
+
+  void Await(std::function<kj::Promise<void>()> begin) {
+    EXPECT_EQ(loop_->Await(std::move(begin), absl::Seconds(20), "the test"), absl::OkStatus());
+  }
+
+  std::unique_ptr<control::ControlLoop> loop_;
+  // On the loop's thread.
+  std::vector<std::string> lines_;
+  std::vector<std::string> exits_;
+  std::unique_ptr<LocalProcess> process_;
+};
+
+TEST_F(LocalProcessTest, ReportsLinesAndTheExit) {
+  Start("echo one; echo two >&2; printf three; exit 3");
+  Await([this] { return Finished(); });
+  EXPECT_THAT(lines_, ElementsAre("one", "two", "three"));
+  EXPECT_THAT(exits_, ElementsAre("exited with status 3"));
+}
+
+TEST_F(LocalProcessTest, ReportsAProcessThatIsKilled) {
+  Start("exec sleep 100");
+  Await([this] {
+    EXPECT_FALSE(process_->is_finished());
+    process_->Kill();
+    return Finished();
+  });
+  EXPECT_THAT(exits_, ElementsAre("was killed by signal 9 (Killed)"));
+}
+
+TEST_F(LocalProcessTest, IsNotFinishedWhileItsOutputIsOpen) {
+  Start("sleep 100 & echo $!");
+  Await([this] {
+    return Until([this] { return !exits_.empty() && !lines_.empty(); }).then([this] {
+      EXPECT_FALSE(process_->is_finished());
+    });
+  });
+  kill(std::stoi(lines_[0]), SIGKILL);
+  Await([this] { return Finished(); });
+}
+
+TEST_F(LocalProcessTest, KillsAndReportsNothingWhenItIsDestroyed) {
+  Start("exec sleep 100");
+  Destroy();
+  EXPECT_TRUE(exits_.empty());
+}
+
+}  // namespace
+}  // namespace penstock::actors

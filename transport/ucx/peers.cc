@@ -1,0 +1,109 @@
+#include "transport/ucx/peers.h"
+
+#include <utility>
+
+#include "base/strings.h"
+
+namespace penstock::transport::ucx {
+
+Peers::Peers(const UcxOptions& options, uint32_t device, uint64_t key)
+    : options_(options),
+      device_(device),
+      key_(key),
+      peers_(options.transport.num_devices - options.num_local_devices),
+      by_device_(options.transport.num_devices) {
+  uint32_t index = 0;
+  for (uint32_t i = 0; i < options.transport.num_devices; ++i) {
+    if (IsLocal(i)) continue;
+    Peer& peer = peers_[index];
+    peer.peers = this;
+    peer.device = i;
+    peer.index = index++;
+    by_device_[i] = &peer;
+  }
+}
+
+absl::Status Peers::Connect(ucp_worker_h worker, uint32_t device,
+                            const ProcessAddress::Device& address, PeerMemory* memory) {
+  Peer& peer = (*this)[device];
+  if (peer.ep != nullptr || peer.is_failure_handled) {
+    return absl::AlreadyExistsError(StrCat("device ", device, " is connected already"));
+  }
+  ucp_ep_params_t params = {};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.worker.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = &OnError;
+  params.err_handler.arg = &peer;
+  ucp_ep_h ep = nullptr;
+  if (const ucs_status_t status = ucp_ep_create(worker, &params, &ep); status != UCS_OK) {
+    return absl::UnavailableError(
+        StrCat("device ", device, " cannot be reached over interface ", options_.interfaces,
+               ": give both nodes the interface (--interface) of a network that joins them (UCX: ",
+               ucs_status_string(status), ")"));
+  }
+  peer.ep = ep;
+  peer.key = address.key;
+  peer.memory = memory;
+  // A flush completes once there is a connection to flush.
+  peer.is_connecting = true;
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = &OnConnected;
+  param.user_data = &peer;
+  ucs_status_ptr_t request = ucp_ep_flush_nbx(ep, &param);
+  if (!UCS_PTR_IS_PTR(request)) peer.is_connecting = false;
+  return absl::OkStatus();
+}
+
+void Peers::OnConnected(void* request, ucs_status_t /*status*/, void* peer) {
+  ucp_request_free(request);
+  static_cast<Peer*>(peer)->is_connecting = false;
+}
+
+ConnectionState Peers::state() const {
+  ConnectionState state = ConnectionState::kEstablished;
+  for (const Peer& peer : peers_) {
+    if (peer.is_connecting) return ConnectionState::kConnecting;
+    if (peer.ep != nullptr && !peer.is_heard && !peer.is_failed) state = ConnectionState::kOneSided;
+  }
+  return state;
+}
+
+void Peers::OnError(void* peer, ucp_ep_h /*ep*/, ucs_status_t status) {
+  auto* failed = static_cast<Peer*>(peer);
+  failed->peers->Fail(*failed, absl::UnavailableError(ucs_status_string(status)));
+}
+
+void Peers::Fail(Peer& peer, const absl::Status& cause) {
+  if (peer.is_failed) return;
+  peer.is_failed = true;
+  peer.failure =
+      absl::UnavailableError(StrCat("device ", peer.device, " is gone: ", ToStd(cause.message())));
+  has_new_failures_ = true;
+}
+
+bool Peers::Age() {
+  const int64_t answer_seconds = options_.answer_timeout.count();
+  bool has_failed = false;
+  for (Peer& peer : peers_) {
+    if (peer.is_failed) {
+      ++peer.seconds_since_failure;
+    } else if (peer.is_probed && ++peer.seconds_since_probe > answer_seconds) {
+      Fail(peer, absl::DeadlineExceededError("it is silent since another peer has failed"));
+      has_failed = true;
+    }
+  }
+  return has_failed;
+}
+
+ucs_status_ptr_t Peers::Disconnect(Peer& peer, bool is_forced) {
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = is_forced ? UCP_EP_CLOSE_FLAG_FORCE : 0;
+  ucs_status_ptr_t request = ucp_ep_close_nbx(std::exchange(peer.ep, nullptr), &param);
+  return UCS_PTR_IS_PTR(request) ? request : nullptr;
+}
+
+}  // namespace penstock::transport::ucx

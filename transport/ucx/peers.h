@@ -1,0 +1,122 @@
+// The devices of other processes as one endpoint sees them: the connection to each of them, and
+// which of them have failed.
+//
+// A peer fails when UCX reports an error, when somebody calls Fail, or when it does not answer a
+// probe in time. Its requests are failed by the owner of the endpoint afterwards, who learns of it
+// by has_new_failures. A peer that has failed never recovers.
+//
+// Thread rule: external synchronisation.
+
+#ifndef PENSTOCK_TRANSPORT_UCX_PEERS_H_
+#define PENSTOCK_TRANSPORT_UCX_PEERS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include <ucp/api/ucp.h>
+
+#include "transport/ucx/shared_memory.h"
+#include "transport/ucx/ucx_transport.h"
+#include "transport/ucx/wire.h"
+
+namespace penstock::transport::ucx {
+
+class Peers;
+
+struct Peer {
+  Peers* peers = nullptr;
+  uint32_t device = 0;
+  uint32_t index = 0;            // among the peers of the endpoint
+  ucp_ep_h ep = nullptr;         // null: not connected yet, or closed
+  PeerMemory* memory = nullptr;  // null: none of it can be read here
+  uint64_t key = 0;
+  bool is_connecting = false;  // UCX has not reported yet that it is connected or has failed
+  bool is_heard = false;       // something has arrived from it, so its own connection is made
+  bool is_probed = false;      // and nothing has arrived from it since
+  uint32_t seconds_since_probe = 0;
+  bool is_failed = false;
+  bool is_failure_handled = false;  // its requests have been failed
+  absl::Status failure;             // why it has failed
+  uint32_t seconds_since_failure = 0;
+};
+
+// The progress of the connections of an endpoint: that of the slowest.
+enum class ConnectionState : uint8_t {
+  kConnecting,
+  kOneSided,     // made, but nothing has arrived from the peer: it may still need our progress
+  kEstablished,  // from both sides, or failed
+};
+
+class Peers {
+ public:
+  // The peers of the endpoint of `device`, which accepts messages with `key`. `options` outlives
+  // the result.
+  Peers(const UcxOptions& options, uint32_t device, uint64_t key);
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  // Whether `device` belongs to this process.
+  bool IsLocal(uint32_t device) const {
+    return device - options_.first_device < options_.num_local_devices;
+  }
+  // REQUIRES: a device of another process.
+  Peer& operator[](uint32_t device) { return *by_device_[device]; }
+  const Peer& operator[](uint32_t device) const { return *by_device_[device]; }
+  std::vector<Peer>& all() { return peers_; }
+  const std::vector<Peer>& all() const { return peers_; }
+
+  absl::Status Connect(ucp_worker_h worker, uint32_t device, const ProcessAddress::Device& address,
+                       PeerMemory* memory);
+  ConnectionState state() const;
+
+  // What a message to `peer` begins with.
+  Origin OriginFor(const Peer& peer) const {
+    return {peer.key, options_.transport.generation, device_};
+  }
+  // The peer that sent a message with this origin; null if the message is not meant for this
+  // endpoint, or is not wanted any more.
+  Peer* Authenticate(const Origin& origin) {
+    if (origin.key != key_ || origin.generation != options_.transport.generation ||
+        origin.source >= by_device_.size() || is_closing_) {
+      return nullptr;
+    }
+    Peer* peer = by_device_[origin.source];
+    if (peer == nullptr || peer->is_failed) return nullptr;
+    peer->is_probed = false;
+    peer->is_heard = true;
+    return peer;
+  }
+
+  void Fail(Peer& peer, const absl::Status& cause);
+  bool has_new_failures() const { return has_new_failures_; }
+  void ClearNewFailures() { has_new_failures_ = false; }
+
+  // A second has passed. Fails the peers that have not answered a probe in time; returns whether
+  // there are any.
+  bool Age();
+
+  // The endpoint closes: nothing more is accepted, answered or transferred.
+  void BeginClosing() { is_closing_ = true; }
+  bool is_closing() const { return is_closing_; }
+  // Disconnects. Returns the request of UCX to wait for and to free, or null. If `is_forced`,
+  // transfers in flight are abandoned, otherwise what was sent still arrives.
+  // REQUIRES: peer.ep is not null.
+  static ucs_status_ptr_t Disconnect(Peer& peer, bool is_forced);
+
+ private:
+  static void OnConnected(void* request, ucs_status_t status, void* peer);
+  static void OnError(void* peer, ucp_ep_h ep, ucs_status_t status);
+
+  const UcxOptions& options_;
+  const uint32_t device_;
+  const uint64_t key_;
+  std::vector<Peer> peers_;
+  std::vector<Peer*> by_device_;  // null: a device of this process
+  bool has_new_failures_ = false;
+  bool is_closing_ = false;
+};
+
+}  // namespace penstock::transport::ucx
+
+#endif  // PENSTOCK_TRANSPORT_UCX_PEERS_H_

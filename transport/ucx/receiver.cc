@@ -1,0 +1,364 @@
+#include "transport/ucx/receiver.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/stream_copy.h"
+#include "base/strings.h"
+#include "transport/ucx/ucx_status.h"
+
+namespace penstock::transport::ucx {
+namespace {
+
+// Unexpected messages of one peer; more are an attack or the result of a broken plan.
+constexpr uint32_t kMaxUnexpected = 1 << 16;
+
+}  // namespace
+
+Receiver::Receiver(const UcxOptions& options, uint32_t device, Peers* peers, ControlSender* control,
+                   MessageCounters* counters)
+    : options_(options), device_(device), peers_(*peers), control_(*control), counters_(*counters) {
+  sources_.reserve(peers->all().size());
+  for (size_t i = 0; i < peers->all().size(); ++i) {
+    sources_.emplace_back(options.transport.num_channels);
+  }
+}
+
+// --- Requests ------------------------------------------------------------------------------------
+
+bool Receiver::Recv(Peer& peer, Tag tag, void* data, size_t num_bytes, ucp_mem_h memory,
+                    Request* request) {
+  ReceiveOperation* receive = receives_.Acquire(peer.device, request);
+  receive->data = data;
+  receive->memory = memory;
+  return Post(peer, tag, num_bytes, receive);
+}
+
+bool Receiver::View(Peer& peer, Tag tag, size_t num_bytes, Request* request) {
+  ReceiveOperation* receive = receives_.Acquire(peer.device, request);
+  receive->data = nullptr;
+  receive->memory = nullptr;
+  receive->is_view = true;
+  return Post(peer, tag, num_bytes, receive);
+}
+
+bool Receiver::Post(Peer& peer, Tag tag, size_t num_bytes, ReceiveOperation* receive) {
+  receive->receiver = this;
+  receive->sequence = tag.sequence;
+  receive->num_bytes = num_bytes;
+  receive->channel = tag.channel;
+  Source& source = sources_[peer.index];
+  Matches::Queues& queues = source.matches[tag.channel];
+  Message* message = queues.TakeMessage(tag.sequence);
+  if (message == nullptr) {
+    queues.AddReceive(receive);
+    return false;
+  }
+  --source.num_unexpected;
+  Deliver(peer, *message, receive);
+  messages_.Recycle(message);
+  return true;
+}
+
+void Receiver::Release(Request* request) {
+  auto* view = static_cast<ReceiveOperation*>(std::exchange(request->internal, nullptr));
+  request->view = nullptr;
+  control_.Acknowledge(peers_[view->peer], view->send, Ack::kDelivered);
+  Recycle(view);
+}
+
+void Receiver::Cancel(Request* request) {
+  auto* receive = static_cast<ReceiveOperation*>(request->internal);
+  if (receive->is_ended) return;
+  Source& source = sources_[peers_[receive->peer].index];
+  if (!source.matches[receive->channel].RemoveReceive(receive)) return;
+  Recycle(receive);
+  Fail(request, absl::CancelledError("the request was cancelled"));
+}
+
+bool Receiver::CompleteRequests() {
+  if (!receives_.has_ended()) return false;
+  while (receives_.has_ended()) {
+    const auto [receive, request] = receives_.TakeEnded();
+    if (receive->status.ok()) {
+      Complete(request);
+      request->flags = receive->flags;
+      if (receive->is_view) {  // kept until it is released
+        request->internal = receive;
+        request->view = receive->data;
+        continue;
+      }
+    } else {
+      Fail(request, receive->status);
+    }
+    if (!receive->is_transferring) Recycle(receive);  // otherwise OnReceived does
+  }
+  return true;
+}
+
+void Receiver::Recycle(ReceiveOperation* receive) {
+  if (std::exchange(receive->is_view, false)) {
+    if (receive->staging.bytes != nullptr) {
+      staging_buffers_.Release(std::exchange(receive->staging, {}));
+    } else if (receive->location == Location::kEager && receive->data != nullptr) {
+      eager_buffers_.Release(receive->data);
+    }
+  }
+  receive->location = Location::kEager;
+  receives_.Recycle(receive);
+}
+
+// --- Messages ------------------------------------------------------------------------------------
+
+ucs_status_t Receiver::OnMessage(void* self, const void* header_bytes, size_t header_length,
+                                 void* data, size_t length, const ucp_am_recv_param_t* param) {
+  auto& receiver = *static_cast<Receiver*>(self);
+  const auto drop = [&receiver] {
+    receiver.counters_.CountDropped();
+    return UCS_OK;
+  };
+  Message message;
+  MessageHeader& header = message;
+  if (header_length != sizeof(header)) return drop();
+  std::memcpy(&header, header_bytes, sizeof(header));
+  Peer* peer = receiver.peers_.Authenticate(header.origin);
+  if (peer == nullptr) return drop();
+  const bool is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  ReplayWindow& received = receiver.sources_[peer->index].received;
+  if (header.channel >= receiver.options_.transport.num_channels || header.num_bytes != length ||
+      !received.MayAccept(header.serial) || (!is_rendezvous && length > kMaxEagerBytes)) {
+    return drop();
+  }
+  received.Accept(header.serial);
+  message.data = data;
+  message.location = is_rendezvous ? Location::kRendezvous : Location::kEager;
+  if (is_rendezvous && header.place != kNoPlace && peer->memory != nullptr) {
+    if (const std::byte* bytes = peer->memory->Find(header.place, header.num_bytes)) {
+      message.location = Location::kShared;
+      message.data = const_cast<std::byte*>(bytes);  // only read
+    }
+  }
+  return receiver.Arrive(*peer, message) ? UCS_INPROGRESS : UCS_OK;
+}
+
+bool Receiver::Arrive(Peer& peer, const Message& message) {
+  Source& source = sources_[peer.index];
+  Matches::Queues& queues = source.matches[message.channel];
+  if (ReceiveOperation* receive = queues.TakeReceive(message.sequence)) {
+    return Deliver(peer, message, receive);
+  }
+  if (source.num_unexpected == kMaxUnexpected) {
+    peers_.Fail(peer, absl::ResourceExhaustedError(
+                          StrCat(kMaxUnexpected, " of its messages wait for receives")));
+    return false;
+  }
+  Message* kept = messages_.Acquire();
+  *kept = message;
+  kept->is_unexpected = true;
+  if (message.location == Location::kEager) {
+    kept->data = eager_buffers_.Acquire();
+    if (message.num_bytes > 0) std::memcpy(kept->data, message.data, message.num_bytes);
+  }
+  ++source.num_unexpected;
+  queues.AddMessage(kept);
+  return message.location == Location::kRendezvous;
+}
+
+bool Receiver::Deliver(Peer& peer, const Message& message, ReceiveOperation* receive) {
+  if (message.num_bytes != receive->num_bytes) {
+    control_.Acknowledge(peer, message.operation, Ack::kSizeMismatch, receive->num_bytes);
+    Discard(message);
+    receives_.End(receive, SizeMismatch(peer.device, device_, message.channel, message.num_bytes,
+                                        receive->num_bytes));
+    return false;
+  }
+  receive->flags = message.flags;
+  receive->send = message.operation;
+  if (message.location != Location::kRendezvous) {
+    CopyOrShow(message, receive);
+    EndReceived(receive, UCS_OK, message.num_bytes);
+    return false;
+  }
+  if (receive->is_view) {
+    receive->location = Location::kRendezvous;
+    receive->staging = staging_buffers_.Acquire(message.num_bytes);
+    receive->data = receive->staging.bytes.get();
+  }
+  receive->descriptor = message.data;
+  sources_[peer.index].transfers.Add(receive);
+  StartTransfers(peer);
+  return true;
+}
+
+// Of a message whose bytes are here.
+void Receiver::CopyOrShow(const Message& message, ReceiveOperation* receive) {
+  const bool is_eager = message.location == Location::kEager;
+  if (receive->is_view && (message.is_unexpected || !is_eager)) {
+    receive->location = message.location;
+    receive->data = message.data;
+    return;
+  }
+  if (receive->is_view) receive->data = eager_buffers_.Acquire();
+  if (message.num_bytes >= kStreamBytes) {
+    StreamCopy(receive->data, message.data, message.num_bytes);
+  } else if (message.num_bytes > 0) {
+    std::memcpy(receive->data, message.data, message.num_bytes);
+  }
+  Discard(message);
+}
+
+void Receiver::StartTransfers(Peer& peer) {
+  Source& source = sources_[peer.index];
+  // A transfer that finishes at once calls this again.
+  if (source.is_starting_transfers || peers_.is_closing()) return;
+  source.is_starting_transfers = true;
+  while (!peer.is_failed) {
+    ReceiveOperation* receive = source.transfers.StartNext();
+    if (receive == nullptr) break;
+    receive->is_transferring = true;
+    ucp_request_param_t param = {};
+    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+    param.cb.recv_am = &OnReceived;
+    param.user_data = receive;
+    if (receive->memory != nullptr) {
+      param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+      param.memh = receive->memory;
+    }
+    const size_t num_bytes = receive->num_bytes;
+    ucs_status_ptr_t request = ucp_am_recv_data_nbx(
+        worker_, std::exchange(receive->descriptor, nullptr), receive->data, num_bytes, &param);
+    if (!UCS_PTR_IS_PTR(request)) {
+      OnReceived(nullptr, UCS_PTR_STATUS(request), num_bytes, receive);
+    }
+  }
+  source.is_starting_transfers = false;
+}
+
+void Receiver::OnReceived(void* request, ucs_status_t status, size_t length, void* operation) {
+  if (request != nullptr) ucp_request_free(request);
+  auto* receive = static_cast<ReceiveOperation*>(operation);
+  Receiver& self = *receive->receiver;
+  Peer& peer = self.peers_[receive->peer];
+  receive->is_transferring = false;
+  self.sources_[peer.index].transfers.Finish(receive->num_bytes);
+  self.StartTransfers(peer);
+  if (!receive->is_ended) {
+    self.EndReceived(receive, status, length);
+  } else if (receive->request == nullptr) {
+    self.Recycle(receive);
+  }
+}
+
+void Receiver::EndReceived(ReceiveOperation* receive, ucs_status_t status, size_t num_bytes) {
+  Peer& peer = peers_[receive->peer];
+  if (status == UCS_OK && num_bytes == receive->num_bytes) {
+    counters_.CountMessage(num_bytes);
+    if (!receive->is_view) control_.Acknowledge(peer, receive->send, Ack::kDelivered);
+    receives_.End(receive, absl::OkStatus());
+    return;
+  }
+  if (status == UCS_OK) status = UCS_ERR_MESSAGE_TRUNCATED;
+  receives_.End(receive, peer.is_failed
+                             ? peer.failure
+                             : FromUcs(status, StrCat("receiving from device ", peer.device,
+                                                      " on channel ", receive->channel)));
+}
+
+ucs_status_t Receiver::OnCancelRequest(void* self, const void* header, size_t header_length,
+                                       void* /*data*/, size_t length,
+                                       const ucp_am_recv_param_t* /*param*/) {
+  auto& receiver = *static_cast<Receiver*>(self);
+  const auto drop = [&receiver] {
+    receiver.counters_.CountDropped();
+    return UCS_OK;
+  };
+  CancelRequest cancel;
+  if (length != 0 || header_length != sizeof(cancel)) return drop();
+  std::memcpy(&cancel, header, sizeof(cancel));
+  Peer* peer = receiver.peers_.Authenticate(cancel.origin);
+  if (peer == nullptr || cancel.channel >= receiver.options_.transport.num_channels) return drop();
+  Source& source = receiver.sources_[peer->index];
+  Message* message = source.matches[static_cast<uint32_t>(cancel.channel)].RemoveMessage(
+      [&cancel](const Message& other) { return other.operation == cancel.operation; });
+  if (message == nullptr) return UCS_OK;  // a receive has taken it, and another ack says so
+  receiver.control_.Acknowledge(*peer, cancel.operation, Ack::kCancelled);
+  receiver.DropUnexpected(source, message);
+  return UCS_OK;
+}
+
+// The bytes of a message are not needed any more. UCX itself discards those that it has lent to
+// OnMessage.
+void Receiver::Discard(const Message& message) {
+  if (!message.is_unexpected) return;
+  if (message.location == Location::kRendezvous) {
+    ucp_am_data_release(worker_, message.data);
+  } else if (message.location == Location::kEager) {
+    eager_buffers_.Release(message.data);
+  }
+}
+
+// REQUIRES: removed from its queue.
+void Receiver::DropUnexpected(Source& source, Message* message) {
+  --source.num_unexpected;
+  Discard(*message);
+  messages_.Recycle(message);
+}
+
+void Receiver::DropMessages(Source& source) {
+  source.matches.ForEach([this, &source](Matches::Queues& queues) {
+    while (Message* message = queues.RemoveFirstMessage()) DropUnexpected(source, message);
+  });
+  while (ReceiveOperation* receive = source.transfers.RemoveWaiting()) {
+    ucp_am_data_release(worker_, std::exchange(receive->descriptor, nullptr));
+  }
+}
+
+void Receiver::DropMessages() {
+  for (Source& source : sources_) DropMessages(source);
+}
+
+// --- Failures and time limits --------------------------------------------------------------------
+
+void Receiver::FailReceives(const Peer& peer) {
+  Source& source = sources_[peer.index];
+  source.matches.ForEach([](Matches::Queues& queues) { queues.RemoveAllReceives(); });
+  DropMessages(source);
+  receives_.ForEachPending([this, &peer](ReceiveOperation& receive) {
+    if (receive.peer == peer.device && !receive.is_transferring) {
+      receives_.End(&receive, peer.failure);
+    }
+  });
+}
+
+bool Receiver::Age() {
+  const int64_t answer_seconds = options_.answer_timeout.count();
+  bool has_expired = false;
+  receives_.ForEachPending([&](ReceiveOperation& receive) {
+    ++receive.seconds;
+    has_expired |= receive.seconds > options_.request_timeout.count() ||
+                   peers_[receive.peer].seconds_since_failure > answer_seconds;
+  });
+  return has_expired;
+}
+
+void Receiver::Expire() {
+  const int64_t answer_seconds = options_.answer_timeout.count();
+  receives_.ForEachPending([&](ReceiveOperation& receive) {
+    Peer& peer = peers_[receive.peer];
+    if (peer.is_failed) {
+      if (peer.seconds_since_failure > answer_seconds) receives_.End(&receive, peer.failure);
+      return;
+    }
+    if (receive.seconds <= options_.request_timeout.count()) return;
+    const auto late = absl::DeadlineExceededError(
+        StrCat("device ", device_, " waited for device ", peer.device, " on channel ",
+               receive.channel, " for ", receive.seconds, " s"));
+    if (sources_[peer.index].matches[receive.channel].RemoveReceive(&receive)) {
+      receives_.End(&receive, late);
+    } else {
+      peers_.Fail(peer, late);
+    }
+  });
+}
+
+}  // namespace penstock::transport::ucx

@@ -1,0 +1,179 @@
+#include "transport/ucx/sender.h"
+
+#include <cstring>
+
+#include "base/strings.h"
+#include "transport/ucx/ucx_status.h"
+
+namespace penstock::transport::ucx {
+
+void Sender::Send(Peer& peer, Tag tag, const void* data, size_t num_bytes, uint32_t flags,
+                  const MemoryRegions::Registration& memory, Request* request) {
+  SendOperation* send = sends_.Acquire(peer.device, request);
+  send->sender = this;
+  send->header.origin = peers_.OriginFor(peer);
+  send->header.serial = next_serials_[peer.index]++;
+  send->header.sequence = tag.sequence;
+  send->header.num_bytes = num_bytes;
+  send->header.channel = tag.channel;
+  send->header.flags = flags;
+  send->header.operation = send->id;
+  send->header.place = memory.place;
+  send->is_transferring = true;
+  ucp_request_param_t param = {};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  param.cb.send = &OnSent;
+  param.user_data = send;
+  param.flags = num_bytes <= kMaxEagerBytes ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  if (memory.handle != nullptr) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+    param.memh = memory.handle;
+  }
+  ucs_status_ptr_t sending = ucp_am_send_nbx(peer.ep, kMessageId, &send->header,
+                                             sizeof(send->header), data, num_bytes, &param);
+  if (!UCS_PTR_IS_PTR(sending)) OnSent(nullptr, UCS_PTR_STATUS(sending), send);
+}
+
+void Sender::OnSent(void* request, ucs_status_t status, void* operation) {
+  if (request != nullptr) ucp_request_free(request);
+  auto* send = static_cast<SendOperation*>(operation);
+  Sender& self = *send->sender;
+  send->is_transferring = false;
+  if (send->is_ended) {
+    if (send->request == nullptr) self.Recycle(send);
+  } else if (status != UCS_OK && !send->is_acknowledged) {
+    const Peer& peer = self.peers_[send->peer];
+    self.sends_.End(send, peer.is_failed
+                              ? peer.failure
+                              : FromUcs(status, StrCat("sending to device ", peer.device,
+                                                       " on channel ", send->header.channel)));
+  } else {
+    self.EndIfFinished(send);
+  }
+}
+
+ucs_status_t Sender::OnAcks(void* self, const void* header, size_t header_length, void* /*data*/,
+                            size_t length, const ucp_am_recv_param_t* /*param*/) {
+  auto& sender = *static_cast<Sender*>(self);
+  Origin origin;
+  if (length != 0 || header_length < sizeof(origin) || header_length > sizeof(AckBatch) ||
+      (header_length - sizeof(origin)) % sizeof(Ack) != 0) {
+    sender.counters_.CountDropped();
+    return UCS_OK;
+  }
+  std::memcpy(&origin, header, sizeof(origin));
+  if (sender.peers_.Authenticate(origin) == nullptr) {
+    sender.counters_.CountDropped();
+    return UCS_OK;
+  }
+  const auto* bytes = static_cast<const std::byte*>(header);
+  for (size_t offset = sizeof(origin); offset < header_length; offset += sizeof(Ack)) {
+    Ack ack;
+    std::memcpy(&ack, bytes + offset, sizeof(ack));
+    SendOperation* send = sender.sends_.Find(ack.operation);
+    if (send == nullptr || send->peer != origin.source || send->is_acknowledged) {
+      sender.counters_.CountDropped();
+      continue;
+    }
+    send->ack = ack;
+    send->is_acknowledged = true;
+    sender.EndIfFinished(send);
+  }
+  return UCS_OK;
+}
+
+void Sender::EndIfFinished(SendOperation* send) {
+  if (!send->is_acknowledged || send->is_transferring) return;
+  switch (send->ack.kind) {
+    case Ack::kDelivered:
+      sends_.End(send, absl::OkStatus());
+      break;
+    case Ack::kSizeMismatch:
+      sends_.End(send, SizeMismatch(device_, send->peer, send->header.channel,
+                                    send->header.num_bytes, send->ack.expected_bytes));
+      break;
+    default:
+      sends_.End(send, send->is_cancelling
+                           ? send->cancel_reason
+                           : absl::DataLossError(StrCat("device ", send->peer,
+                                                        " dropped a message on channel ",
+                                                        send->header.channel, " unasked")));
+  }
+}
+
+void Sender::Cancel(Request* request) {
+  auto* send = static_cast<SendOperation*>(request->internal);
+  if (send->is_ended || send->is_cancelling) return;
+  RequestCancel(send, absl::CancelledError("the request was cancelled"));
+}
+
+void Sender::RequestCancel(SendOperation* send, const absl::Status& reason) {
+  send->is_cancelling = true;
+  send->cancel_reason = reason;
+  send->seconds = 0;
+  Peer& peer = peers_[send->peer];
+  if (peer.is_failed || send->is_acknowledged) return;  // it ends anyway
+  control_.RequestCancel(peer, send->id, send->header.channel);
+}
+
+bool Sender::CompleteRequests() {
+  if (!sends_.has_ended()) return false;
+  while (sends_.has_ended()) {
+    const auto [send, request] = sends_.TakeEnded();
+    if (send->status.ok()) {
+      Complete(request);
+    } else {
+      Fail(request, send->status);
+    }
+    if (!send->is_transferring) Recycle(send);  // otherwise OnSent does
+  }
+  return true;
+}
+
+void Sender::Recycle(SendOperation* send) {
+  send->is_acknowledged = send->is_cancelling = false;
+  if (!send->cancel_reason.ok()) send->cancel_reason = absl::OkStatus();
+  sends_.Recycle(send);
+}
+
+void Sender::FailSends(const Peer& peer) {
+  sends_.ForEachPending([this, &peer](SendOperation& send) {
+    if (send.peer == peer.device && !send.is_transferring) sends_.End(&send, peer.failure);
+  });
+}
+
+bool Sender::Age() {
+  const int64_t answer_seconds = options_.answer_timeout.count();
+  const int64_t request_seconds = options_.request_timeout.count();
+  bool has_expired = false;
+  sends_.ForEachPending([&](SendOperation& send) {
+    ++send.seconds;
+    has_expired |= send.seconds > (send.is_cancelling ? answer_seconds : request_seconds) ||
+                   peers_[send.peer].seconds_since_failure > answer_seconds;
+  });
+  return has_expired;
+}
+
+void Sender::Expire() {
+  const int64_t answer_seconds = options_.answer_timeout.count();
+  const int64_t request_seconds = options_.request_timeout.count();
+  sends_.ForEachPending([&](SendOperation& send) {
+    Peer& peer = peers_[send.peer];
+    if (peer.is_failed) {
+      if (peer.seconds_since_failure > answer_seconds) sends_.End(&send, peer.failure);
+      return;
+    }
+    if (send.seconds <= (send.is_cancelling ? answer_seconds : request_seconds)) return;
+    const auto late = absl::DeadlineExceededError(
+        StrCat("device ", device_, " sent to device ", peer.device, " on channel ",
+               send.header.channel, " for ", send.seconds, " s"));
+    if (send.is_cancelling) {
+      peers_.Fail(peer, late);
+    } else {
+      RequestCancel(&send, late);
+    }
+  });
+}
+
+}  // namespace penstock::transport::ucx
