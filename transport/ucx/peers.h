@@ -32,6 +32,7 @@ struct Peer {
   PeerMemory* memory = nullptr;  // null: none of it can be read here
   uint64_t key = 0;
   bool is_connecting = false;  // UCX has not reported yet that it is connected or has failed
+  bool is_greeted = false;     // once connected
   bool is_heard = false;       // something has arrived from it, so its own connection is made
   bool is_probed = false;      // and nothing has arrived from it since
   uint32_t seconds_since_probe = 0;

@@ -136,8 +136,6 @@ absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device&
                                   PeerMemory* memory) {
   const Lock lock(lock_);
   RETURN_IF_ERROR(peers_.Connect(worker_, device, address, memory));
-  // UCX watches only peers that something was sent to.
-  control_.Greet(peers_[device]);
   // Whoever drives the endpoint makes the connection.
   Wake();
   return absl::OkStatus();
@@ -284,6 +282,12 @@ bool UcxEndpoint::Progress() {
 ConnectionState UcxEndpoint::ProgressConnections() {
   const Lock lock(lock_);
   ProgressWorker();
+  for (Peer& peer : peers_.all()) {
+    if (peer.ep == nullptr || peer.is_connecting || peer.is_greeted || peer.is_failed) continue;
+    // UCX watches only peers that something was sent to.
+    peer.is_greeted = true;
+    control_.Greet(peer);
+  }
   if (has_ended() || peers_.has_new_failures()) Wake();
   return peers_.state();
 }
