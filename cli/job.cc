@@ -304,7 +304,7 @@ const std::vector<Key>& Keys() {
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
       {"cluster.link_gbit_per_s",
        "Bandwidth of the links between processes, each way, for the replayed bound of --trace, "
-       "--svg and --report (64, as between processes of one host)",
+       "--svg and --report; the default is that of one host (64)",
        Number([](Job& j) { return &j.cluster.link_gbit_per_s; }, 1e-6, 1e6, "1e-6 to 1e6")},
       {"cluster.link_latency_us", "Latency of these links in microseconds, likewise (1)",
        Number([](Job& j) { return &j.cluster.link_latency_us; }, 0, 1e7, "0 to 1e7")},
