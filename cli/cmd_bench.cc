@@ -102,31 +102,77 @@ absl::StatusOr<Report> RunKernels(const Options& options) {
   return RunRegistered("kernels", options.filter);
 }
 
-absl::StatusOr<Report> RunActors(const Options& asked) {
-  const std::string& filter = asked.filter;
-  constexpr int kWakeRounds = 1000;
-  const std::regex pattern(filter);
-  std::vector<Metric> metrics;
-  const auto add = [&](Metric metric) {
-    if (std::regex_search(metric.name, pattern)) metrics.push_back(std::move(metric));
-  };
-  std::optional<double> allocations_of_smallest;
-  double allocations_an_act = 0;
-  for (uint32_t num_actors : {100u, 1000u, 10000u, 100000u, 1000000u}) {
-    bench::ActorsBenchOptions options;
-    options.num_actors = num_actors;
-    if (bench::CountsAllocations()) options.count_allocations = bench::NumAllocations;
-    ASSIGN_OR_RETURN(const bench::ActorsBenchResult acts, bench::MeasureActs(options));
-    add({StrCat("actors/act/", num_actors), acts.ns_per_act, "ns"});
-    add({StrCat("actors/step/", num_actors), acts.step_us, "us"});
-    if (!allocations_of_smallest) allocations_of_smallest = acts.allocations_per_step;
-    allocations_an_act = (acts.allocations_per_step - *allocations_of_smallest) / num_actors;
+// Metrics of one shape and number of actors; the names alone where it was not measured.
+std::vector<Metric> ActsMetrics(bench::ActsShape shape, uint32_t num_actors,
+                                const bench::ActsBenchResult& acts, double allocations_per_act) {
+  const std::string prefix = StrCat("actors/", Name(shape), "/", num_actors, "/");
+  std::vector<Metric> metrics = {{prefix + "act", acts.ns_per_act, "ns"},
+                                 {prefix + "step", acts.step_us, "us"}};
+  if (bench::CountsAllocations()) {
+    metrics.push_back({prefix + "allocations_per_act", allocations_per_act, "1"});
   }
-  if (bench::CountsAllocations()) add({"actors/allocations_an_act", allocations_an_act, "1"});
-  const bench::WakeLatency wake = bench::MeasureWakeLatency(kWakeRounds);
-  add({"actors/wake_polling", wake.polling_ns, "ns"});
-  add({"actors/wake_sleeping", wake.sleeping_ns, "ns"});
-  return Report{std::move(metrics), ""};
+  return metrics;
+}
+
+absl::StatusOr<Report> RunActors(const Options& asked) {
+  constexpr int kWakeRounds = 1000;
+  constexpr uint32_t kFewest = 10;  // what a step allocates whatever its size
+  const std::regex pattern(asked.filter);
+  const auto is_wanted = [&](const Metric& metric) {
+    return std::regex_search(metric.name, pattern);
+  };
+  const auto measure = [](bench::ActsShape shape, uint32_t num_actors, double seconds) {
+    bench::ActsBenchOptions options;
+    options.shape = shape;
+    options.num_actors = num_actors;
+    options.seconds = seconds;
+    if (bench::CountsAllocations()) options.count_allocations = bench::NumAllocations;
+    return bench::MeasureActs(options);
+  };
+  constexpr const char* kRow = "{:14} {:>9} {:>8} {:>12} {:>16}\n";
+  Report report;
+  std::string rows;
+  for (const bench::ActsShape shape : bench::kActsShapes) {
+    std::optional<double> allocations_per_step;
+    for (const uint32_t num_actors : {100u, 1000u, 10000u, 100000u, 1000000u}) {
+      const std::vector<Metric> names = ActsMetrics(shape, num_actors, {}, 0);
+      if (std::none_of(names.begin(), names.end(), is_wanted)) continue;
+      if (!allocations_per_step) {
+        ASSIGN_OR_RETURN(const bench::ActsBenchResult fewest, measure(shape, kFewest, 0.1));
+        allocations_per_step = fewest.allocations_per_step;
+      }
+      ASSIGN_OR_RETURN(const bench::ActsBenchResult acts, measure(shape, num_actors, 0.5));
+      const double allocations_per_act = (acts.allocations_per_step - *allocations_per_step) /
+                                         static_cast<double>(acts.acts_per_step);
+      const std::vector<Metric> metrics = ActsMetrics(shape, num_actors, acts, allocations_per_act);
+      rows +=
+          fmt::format(fmt::runtime(kRow), Name(shape), num_actors,
+                      fmt::format("{:.1f}", acts.ns_per_act), fmt::format("{:.1f}", acts.step_us),
+                      metrics.size() > 2 ? fmt::format("{:.5f}", allocations_per_act) : "-");
+      std::copy_if(metrics.begin(), metrics.end(), std::back_inserter(report.metrics), is_wanted);
+    }
+  }
+  if (!rows.empty()) {
+    report.table =
+        fmt::format(fmt::runtime(kRow), "shape", "actors", "ns/act", "step us", "allocations/act") +
+        rows;
+  }
+  const std::vector<std::string> wakes = {"actors/wake/polling", "actors/wake/sleeping"};
+  if (std::any_of(wakes.begin(), wakes.end(),
+                  [&](const std::string& name) { return std::regex_search(name, pattern); })) {
+    ASSIGN_OR_RETURN(const bench::WakeLatency wake, bench::MeasureWakeLatency(kWakeRounds));
+    const Metric measured[] = {{wakes[0], wake.polling_us, "us"},
+                               {wakes[1], wake.sleeping_us, "us"}};
+    for (const Metric& metric : measured) {
+      if (!is_wanted(metric)) continue;
+      report.table += fmt::format("{:35} {:9.3g} us\n", metric.name, metric.value);
+      report.metrics.push_back(metric);
+    }
+  }
+  if (report.metrics.empty()) {
+    return absl::InvalidArgumentError(StrCat("--filter ", asked.filter, ": nothing matches"));
+  }
+  return report;
 }
 
 std::string Size(size_t num_bytes) {
