@@ -45,13 +45,17 @@ struct ActsBenchResult {
 // Device 0 of a plan of the shape, run through a Session.
 absl::StatusOr<ActsBenchResult> MeasureActs(const ActsBenchOptions& options);
 
-struct WakeLatency {
-  double polling_us = 0;
-  double sleeping_us = 0;
+struct Latency {
+  double median_us = 0;
+  double fastest_us = 0;
 };
 
-// From the submission of a step of one act to its completion on the device: medians, with an
-// executor that polls because the step before has just ended, and with one that sleeps.
+struct WakeLatency {
+  Latency polling;   // the executor polls, because the step before has just ended
+  Latency sleeping;  // it sleeps
+};
+
+// From the submission of a step of one act to its completion on the device.
 absl::StatusOr<WakeLatency> MeasureWakeLatency(int rounds);
 
 }  // namespace penstock::bench

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <deque>
 #include <thread>
 
 #include "actors/spsc_ring.h"
@@ -18,13 +19,19 @@ class ThreadedEvent : public Event {
     return num_reached_.load(std::memory_order_acquire) >= num_records;
   }
   uint64_t num_records() const { return num_records_; }
-  void OnRecord() { ++num_records_; }
-  // The stream's thread.
-  void OnReached() {
-    num_reached_.store(num_reached_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+
+  // To be run when the stream comes to it.
+  Work Record() {
+    ++num_records_;
+    return {&Reach, this};
   }
 
  private:
+  static void Reach(void* event) {
+    std::atomic<uint64_t>& num_reached = static_cast<ThreadedEvent*>(event)->num_reached_;
+    num_reached.store(num_reached.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
   uint64_t num_records_ = 0;
   std::atomic<uint64_t> num_reached_{0};
 };
@@ -38,50 +45,52 @@ class ThreadedStream : public Stream {
     thread_.join();
   }
 
-  void Launch(Work work) override { Push({work, nullptr, nullptr, 0}); }
-  void Record(Event* event) override {
-    auto* threaded = static_cast<ThreadedEvent*>(event);
-    threaded->OnRecord();
-    Push({{}, threaded, nullptr, 0});
+  void Launch(Work work) override {
+    // Most streams of an executor are never used.
+    if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+    while (!queue_.TryPush(work)) sched_yield();
+    waker_.Notify();
   }
+  void Record(Event* event) override { Launch(static_cast<ThreadedEvent*>(event)->Record()); }
   void Wait(const Event* event) override {
     const auto* threaded = static_cast<const ThreadedEvent*>(event);
-    Push({{}, nullptr, threaded, threaded->num_records()});
+    awaits_.push_back({this, threaded, threaded->num_records()});
+    Launch({&RunAwait, &awaits_.back()});
   }
   bool is_synchronous() const override { return false; }
 
  private:
-  struct Entry {
-    Work work;
-    ThreadedEvent* recorded = nullptr;
-    const ThreadedEvent* awaited = nullptr;
-    uint64_t awaited_records = 0;
+  struct Await {
+    const ThreadedStream* stream = nullptr;
+    const ThreadedEvent* event = nullptr;
+    uint64_t num_records = 0;
   };
 
-  // Launches ahead of the thread, as a GPU's queue holds about as many.
+  // Launches ahead of the thread, about as many as a GPU's queue holds.
   static constexpr size_t kCapacity = 1024;
   // Looks at an empty queue before the thread sleeps: tens of microseconds.
   static constexpr int kMaxLooks = 2000;
   static constexpr int64_t kSleepMs = 100;
 
-  void Push(const Entry& entry) {
-    // Most streams of an executor are never used.
-    if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
-    while (!entries_.TryPush(entry)) sched_yield();
-    waker_.Notify();
-  }
-
   bool is_stopping() const { return is_stopping_.load(std::memory_order_acquire); }
+
+  static void RunAwait(void* context) {
+    const Await& await = *static_cast<const Await*>(context);
+    while (!await.event->IsDone(await.num_records) && !await.stream->is_stopping()) sched_yield();
+  }
 
   void Run() {
     int looks = 0;
     while (!is_stopping()) {
-      if (RunNext()) {
+      if (const Work* front = queue_.Front()) {
+        const Work work = *front;
+        queue_.Pop();
+        work.run(work.context);
         looks = 0;
       } else if (++looks >= kMaxLooks) {
         looks = 0;
         waker_.PrepareSleep();
-        if (entries_.Front() != nullptr || is_stopping()) {
+        if (queue_.Front() != nullptr || is_stopping()) {
           waker_.CancelSleep();
         } else {
           waker_.Sleep(kSleepMs);
@@ -90,17 +99,8 @@ class ThreadedStream : public Stream {
     }
   }
 
-  bool RunNext() {
-    const Entry* entry = entries_.Front();
-    if (entry == nullptr) return false;
-    if (entry->awaited != nullptr && !entry->awaited->IsDone(entry->awaited_records)) return false;
-    if (entry->work.run != nullptr) entry->work.run(entry->work.context);
-    if (entry->recorded != nullptr) entry->recorded->OnReached();
-    entries_.Pop();
-    return true;
-  }
-
-  actors::SpscRing<Entry> entries_{kCapacity};
+  actors::SpscRing<Work> queue_{kCapacity};
+  std::deque<Await> awaits_;
   actors::Waker waker_;
   std::atomic<bool> is_stopping_{false};
   std::thread thread_;
