@@ -141,7 +141,9 @@ absl::StatusOr<Report> RunActors(const Options& asked) {
         ASSIGN_OR_RETURN(const bench::ActsBenchResult fewest, measure(shape, kFewest, 0.1));
         allocations_per_step = fewest.allocations_per_step;
       }
-      ASSIGN_OR_RETURN(const bench::ActsBenchResult acts, measure(shape, num_actors, 0.5));
+      // A long step is seldom left undisturbed by other programs: there have to be more of them.
+      const double seconds = num_actors < 100'000 ? 0.5 : 2;
+      ASSIGN_OR_RETURN(const bench::ActsBenchResult acts, measure(shape, num_actors, seconds));
       const double allocations_per_act = (acts.allocations_per_step - *allocations_per_step) /
                                          static_cast<double>(acts.acts_per_step);
       const std::vector<Metric> metrics = ActsMetrics(shape, num_actors, acts, allocations_per_act);
