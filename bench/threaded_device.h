@@ -2,8 +2,8 @@
 // beside the thread that launches. What measures and tests the engine on such devices without one.
 //
 // Thread rule: that of base/device.h.
-// Invariants: Launch and Record allocate nothing. A stream that goes leaves undone what it has not
-// begun.
+// Invariants: Launch and Record allocate nothing after the first Launch, which starts the thread. A
+// stream that is destroyed drops the work that it has not begun.
 
 #ifndef PENSTOCK_BENCH_THREADED_DEVICE_H_
 #define PENSTOCK_BENCH_THREADED_DEVICE_H_
