@@ -469,11 +469,12 @@ class Host::Impl {
 
   void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {
     handoff_->Sync();
-    for (const caf::actor& actor : stage_actors_) {
-      caf::anon_send(actor, SubmitMessage{step, nullptr});
-    }
+    // Executors first: a planned policy's choices are there already.
     for (const caf::actor& actor : executor_actors_) {
       caf::anon_send(actor, SubmitMessage{step, buffers});
+    }
+    for (const caf::actor& actor : stage_actors_) {
+      caf::anon_send(actor, SubmitMessage{step, nullptr});
     }
   }
 

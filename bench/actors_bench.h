@@ -1,4 +1,4 @@
-// What the engine itself costs: actors whose kernels do nothing.
+// What the engine itself costs: actors whose kernels do nothing, in the shapes that jobs have.
 //
 // Thread rule: one measurement at a time.
 
@@ -7,36 +7,56 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 
 namespace penstock::bench {
 
-struct ActorsBenchOptions {
-  uint32_t num_actors = 10000;
-  double seconds = 0.5;  // of measuring, about
+enum class ActsShape : uint8_t {
+  kPhase,          // one phase; actor i reads what i - 1 and i - 2 wrote
+  kCommunication,  // the same, while receives and an all_reduce are under way from first to last
+  kStream,         // the same, on an asynchronous stream with a thread of its own
+  kCredits,        // a phase F and a phase B, 4 micro-batches; every F actor has a channel to a B
+                   // actor, and activations of 2 micro-batches are kept
+  kChain,          // a phase for every actor, joined to the next by one register; 2 micro-batches,
+                   // so the second waits for credits
+};
+inline constexpr ActsShape kActsShapes[] = {ActsShape::kPhase, ActsShape::kCommunication,
+                                            ActsShape::kStream, ActsShape::kCredits,
+                                            ActsShape::kChain};
+std::string_view Name(ActsShape shape);  // "phase", ...
+
+struct ActsBenchOptions {
+  ActsShape shape = ActsShape::kPhase;
+  uint32_t num_actors = 10000;  // whose kernels run; even
+  double seconds = 0.5;         // of measuring, about
   // Heap allocations of this process so far, where the caller counts them; null: not measured.
   std::function<uint64_t()> count_allocations = nullptr;
 };
 
-struct ActorsBenchResult {
-  double ns_per_act = 0;            // the fastest step's
-  double allocations_per_act = 0;   // -1: not measured
-  double allocations_per_step = 0;  // the same, undivided: what a step costs whatever its size
-  double step_us = 0;               // the fastest step, from Submit to its completion
+struct ActsBenchResult {
+  int64_t acts_per_step = 0;
+  double ns_per_act = 0;            // of the executor's busy time, in the fastest step
+  double step_us = 0;               // the fastest step, from submission to its result
+  double allocations_per_step = 0;  // -1: not measured
 };
 
-// One device, one phase, each actor with two inputs and two consumers, run through a Session.
-absl::StatusOr<ActorsBenchResult> MeasureActs(const ActorsBenchOptions& options);
+// Device 0 of a plan of the shape, run through a Session.
+absl::StatusOr<ActsBenchResult> MeasureActs(const ActsBenchOptions& options);
+
+struct Latency {
+  double median_us = 0;
+  double fastest_us = 0;
+};
 
 struct WakeLatency {
-  double polling_ns = 0;   // median, a message to a thread that polls
-  double sleeping_ns = 0;  // median, to one that sleeps
+  Latency polling;   // the executor polls, because the step before has just ended
+  Latency sleeping;  // it sleeps
 };
 
-// From Notify on one thread to the polling loop's answer on another, half of a round trip. Polling
-// needs a core a thread.
-WakeLatency MeasureWakeLatency(int rounds);
+// From the submission of a step of one act to its completion on the device.
+absl::StatusOr<WakeLatency> MeasureWakeLatency(int rounds);
 
 }  // namespace penstock::bench
 

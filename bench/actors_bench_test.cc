@@ -7,29 +7,50 @@
 namespace penstock::bench {
 namespace {
 
-double AllocationsPerStep(uint32_t num_actors) {
-  ActorsBenchOptions options;
-  options.num_actors = num_actors;
-  options.seconds = 0;
-  options.count_allocations = NumAllocations;
-  const absl::StatusOr<ActorsBenchResult> result = MeasureActs(options);
-  EXPECT_TRUE(result.ok()) << result.status();
-  if (!result.ok()) return -1;
-  EXPECT_GT(result->ns_per_act, 0);
-  return result->allocations_per_step;
+class ActorsBench : public ::testing::TestWithParam<ActsShape> {
+ protected:
+  static ActsBenchResult Measure(uint32_t num_actors) {
+    ActsBenchOptions options;
+    options.shape = GetParam();
+    options.num_actors = num_actors;
+    options.seconds = 0;
+    options.count_allocations = NumAllocations;
+    const absl::StatusOr<ActsBenchResult> result = MeasureActs(options);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *result : ActsBenchResult();
+  }
+};
+
+TEST_P(ActorsBench, Measures) {
+  const ActsBenchResult result = Measure(100);
+  EXPECT_GE(result.acts_per_step, 100);
+  EXPECT_GT(result.ns_per_act, 0);
+  EXPECT_GT(result.step_us * 1e3, result.ns_per_act);
 }
 
 // What a step takes from the heap (feeds, its report) does not depend on how many actors act in it.
-TEST(ActorsBench, AnActAllocatesNothing) {
+TEST_P(ActorsBench, AnActAllocatesNothing) {
   if (!CountsAllocations()) GTEST_SKIP() << "the sanitizer owns operator new";
-  const double few = AllocationsPerStep(100);
-  const double many = AllocationsPerStep(20000);
+  const double few = Measure(100).allocations_per_step;
+  const double many = Measure(20000).allocations_per_step;
   EXPECT_GE(few, 0);
   EXPECT_LT(many, few + 100);
   EXPECT_LT(many, 1000);
 }
 
-TEST(ActorsBench, CountsAllocations) {
+INSTANTIATE_TEST_SUITE_P(Shapes, ActorsBench, ::testing::ValuesIn(kActsShapes),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+TEST(WakeLatency, IsMeasured) {
+  const absl::StatusOr<WakeLatency> latency = MeasureWakeLatency(10);
+  ASSERT_TRUE(latency.ok()) << latency.status();
+  for (const Latency& measured : {latency->polling, latency->sleeping}) {
+    EXPECT_GT(measured.fastest_us, 0);
+    EXPECT_GE(measured.median_us, measured.fastest_us);
+  }
+}
+
+TEST(CountAllocations, CountsNew) {
   if (!CountsAllocations()) GTEST_SKIP() << "the sanitizer owns operator new";
   const uint64_t before = NumAllocations();
   for (int i = 0; i < 5; ++i) delete ::new int(i);

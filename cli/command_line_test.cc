@@ -429,6 +429,24 @@ TEST_F(CommandLineTest, BenchMeasuresTheTransport) {
             metrics.contains(size + "perftest_bandwidth"));
 }
 
+TEST_F(CommandLineTest, BenchMeasuresActs) {
+  const std::string filter = "actors/chain/100/|actors/wake/polling$";
+  const Outcome outcome = Call({"bench", "actors", "--filter", filter, "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  EXPECT_GT(json["metrics"]["actors/chain/100/act"], 0);
+  EXPECT_EQ(json["unit"]["actors/chain/100/act"], "ns");
+  EXPECT_GT(json["metrics"]["actors/chain/100/step"], 0);
+  EXPECT_GT(json["metrics"]["actors/wake/polling"], 0);
+  EXPECT_FALSE(json["metrics"].contains("actors/wake/sleeping"));
+  EXPECT_FALSE(json["metrics"].contains("actors/phase/100/act"));
+
+  const Outcome table = Call({"bench", "actors", "--filter", filter});
+  EXPECT_THAT(table.out, HasSubstr("ns/act"));
+  EXPECT_THAT(table.out, HasSubstr("\nchain "));
+  EXPECT_EQ(Call({"bench", "actors", "--filter", "actors/none"}).status, 2);
+}
+
 TEST_F(CommandLineTest, PlanTellsWhatItCompiled) {
   const std::string file = Path("job.plan");
   const Outcome outcome =
