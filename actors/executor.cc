@@ -423,7 +423,7 @@ bool DeviceExecutor::Advance(uint32_t index) {
 uint32_t DeviceExecutor::TakeReady(uint32_t index) {
   Progress& progress = progress_[index];
   const uint32_t end = phases_[index].end_actor;
-  uint32_t begin = progress.first_ready;
+  const uint32_t begin = progress.first_ready;
   if (options_.firing_seed != 0) {
     // The next from anywhere on, if there is one.
     const uint32_t from = begin + static_cast<uint32_t>(random_() % (end - begin + 1));

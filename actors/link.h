@@ -28,7 +28,7 @@
 
 namespace penstock::actors {
 
-// What firing an actor reads. Actors lie in firing order, so these stream through the caches.
+// What firing an actor reads. Actors lie in the planned order, so these stream through the caches.
 struct Actor {
   kernels::Kernel* kernel = nullptr;
   void* workspace = nullptr;

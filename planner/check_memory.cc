@@ -112,7 +112,8 @@ class DeviceMemoryCheck {
         token = channel.producer;
       }
     }
-    // Actors start in order: what one has waited for, those after it need not.
+    // As if actors started in the planned order, where those after it need not wait for what one
+    // has waited for. Any other order is made to agree (access_order.h).
     start_.resize(device_.actors.size());
     for (const PhasePlan& phase : device_.phases) {
       uint32_t drained = phase.first_actor;

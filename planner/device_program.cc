@@ -24,7 +24,7 @@ struct Span {
 };
 
 struct Accesses {
-  std::vector<Access> writers;  // in firing order
+  std::vector<Access> writers;  // in the planned order
   std::vector<Access> readers;
   bool IsWithin(int phase) const {
     auto here = [&](const Access& access) { return access.phase == phase; };
@@ -253,7 +253,8 @@ class Finisher {
         awaited[channel.consumer] = std::max(awaited[channel.consumer], producer + 1);
       }
     }
-    // Actors start in order: what one has waited for, those after it need not.
+    // As if actors started in the planned order, where those after it need not wait for what one
+    // has waited for. Any other order is made to agree (access_order.h).
     for (size_t p = 0; p < phases_.size(); ++p) {
       const PhasePlan& phase = device_.phases[p];
       int64_t drained = 0;

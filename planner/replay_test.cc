@@ -96,8 +96,9 @@ TEST(ReplayTest, TransfersBetweenTwoProcessesShareALink) {
   EXPECT_NEAR(StepMs(plan, times_ms, options), 1, 1e-9);
 }
 
-// Two devices: a, an all_reduce of its result, b, which does not wait for it, and c, which does.
-TEST(ReplayTest, ACollectiveRunsBesideComputation) {
+// Two devices: a, an all_reduce of its result, c, which waits for it, and b, which does not; b is
+// before or behind c in the planned order. The kernel a of device 1 is "slow a".
+Plan ReducePlan(bool is_b_first) {
   Plan plan = EmptyPlan(1, 2, 1);
   const uint32_t reduce = AddAllReduce(&plan, {0, 1}, kBytes / 4, true);
   for (uint32_t d = 0; d < 2; ++d) {
@@ -108,39 +109,25 @@ TEST(ReplayTest, ACollectiveRunsBesideComputation) {
     device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
     const uint32_t a = device.AddKernel(d == 0 ? "a" : "slow a", {}, {x});
     const uint32_t r = device.AddCollective("r", reduce, x, y);
-    device.AddKernel("b", {}, {z});
+    if (is_b_first) device.AddKernel("b", {}, {z});
     const uint32_t c = device.AddKernel("c", {y}, {});
+    if (!is_b_first) device.AddKernel("b", {}, {z});
     device.Join(a, r, x);
     device.Join(r, c, y);
   }
-  // Two messages of half the bytes, one after the other: 1 ms.
-  const ReplayOptions options = WithRates(0, kBytes * 1e3);
-  const double hidden = StepMs(plan, {{"a", 1}, {"slow a", 2}, {"b", 3}, {"c", 1}}, options);
-  EXPECT_NEAR(hidden, 2 + 3 + 1, 1e-9);
-  const double exposed = StepMs(plan, {{"a", 1}, {"slow a", 2}, {"b", 0.25}, {"c", 1}}, options);
-  EXPECT_NEAR(exposed, 2 + 1 + 1, 1e-9);
+  return plan;
 }
 
-// The same with b behind c in the planned order: b computes while c waits.
-TEST(ReplayTest, WhatIsReadyRunsPastWhatWaits) {
-  Plan plan = EmptyPlan(1, 2, 1);
-  const uint32_t reduce = AddAllReduce(&plan, {0, 1}, kBytes / 4, true);
-  for (uint32_t d = 0; d < 2; ++d) {
-    DeviceBuilder device(&plan, d);
-    const uint32_t x = device.AddRegister(RegisterClass::kWorkspace, kBytes);
-    const uint32_t y = device.AddRegister(RegisterClass::kWorkspace, kBytes);
-    const uint32_t z = device.AddRegister(RegisterClass::kWorkspace, kBytes);
-    device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
-    const uint32_t a = device.AddKernel("a", {}, {x});
-    const uint32_t r = device.AddCollective("r", reduce, x, y);
-    const uint32_t c = device.AddKernel("c", {y}, {});
-    device.AddKernel("b", {}, {z});
-    device.Join(a, r, x);
-    device.Join(r, c, y);
+TEST(ReplayTest, ACollectiveRunsBesideComputation) {
+  // Two messages of half the bytes, one after the other: 1 ms.
+  const ReplayOptions options = WithRates(0, kBytes * 1e3);
+  for (const bool is_b_first : {true, false}) {
+    const Plan plan = ReducePlan(is_b_first);
+    const double hidden = StepMs(plan, {{"a", 1}, {"slow a", 2}, {"b", 3}, {"c", 1}}, options);
+    EXPECT_NEAR(hidden, 2 + 3 + 1, 1e-9);
+    const double exposed = StepMs(plan, {{"a", 1}, {"slow a", 2}, {"b", 0.25}, {"c", 1}}, options);
+    EXPECT_NEAR(exposed, 2 + 1 + 1, 1e-9);
   }
-  const ReplayOptions options = WithRates(0, kBytes * 1e3);  // 1 ms
-  EXPECT_NEAR(StepMs(plan, {{"a", 1}, {"b", 3}, {"c", 2}}, options), 1 + 3 + 2, 1e-9);
-  EXPECT_NEAR(StepMs(plan, {{"a", 1}, {"b", 0.5}, {"c", 2}}, options), 1 + 1 + 2, 1e-9);
 }
 
 // A pipeline of S stages takes M + S - 1 times a micro-batch's F and B.

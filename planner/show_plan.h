@@ -33,7 +33,7 @@ uint32_t PhaseOfActor(const DevicePlan& device, uint32_t actor);
 std::string ShowPlan(const Plan& plan);
 
 // One device: registers by name (of the state that lies there, or of the first actor that writes
-// it), phases with their actors in firing order, and channels between phases, a
+// it), phases with their actors in planned order, and channels between phases, a
 // line each. An error when the plan has no such device. REQUIRES: CheckReferences accepts the plan.
 absl::StatusOr<std::string> ShowDevice(const Plan& plan, uint32_t device);
 
