@@ -1,5 +1,5 @@
 # penstock_capnp(target file.capnp): compiles a Cap'n Proto schema and adds the generated source to
-# `target`, with warnings off. For planner/plan.capnp the header is "planner/plan.capnp.h", found in
+# `target`, with warnings off. For planner/plan/plan.capnp the header is "planner/plan/plan.capnp.h", found in
 # PENSTOCK_GENERATED_DIR. Schemas import each other by paths from the repository root ("/planner/...").
 
 find_program(PENSTOCK_CAPNP_COMPILER capnp)
@@ -24,7 +24,8 @@ function(penstock_capnp target file)
     DEPENDS "${file}"
     COMMENT "Compiling the schema ${relative}"
     VERBATIM)
-  set_source_files_properties("${source}" PROPERTIES LANGUAGE CXX COMPILE_OPTIONS -w)
+  set_source_files_properties("${source}" PROPERTIES
+    LANGUAGE CXX COMPILE_OPTIONS -w SKIP_PRECOMPILE_HEADERS ON)
   target_sources(${target} PRIVATE "${source}" "${header}")
   target_include_directories(${target} SYSTEM PRIVATE "${PENSTOCK_GENERATED_DIR}")
 endfunction()

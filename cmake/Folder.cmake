@@ -20,7 +20,8 @@ function(penstock_filter_backends name)
 endfunction()
 
 # penstock_folder_library(folder [INSTALL] [PUBLIC libs...] [PRIVATE libs...]
-#                         [EXCLUDE_SOURCES names...] [PUBLIC_HEADERS names...])
+#                         [EXCLUDE_SOURCES names...] [PUBLIC_HEADERS names...]
+#                         [PRECOMPILED headers...])
 #
 # The library penstock_<folder>, alias penstock::<folder>: static, or an interface while the folder
 # has no sources. Includes are written from the repository root. Every *.capnp in the folder is
@@ -29,9 +30,11 @@ endfunction()
 # INSTALL puts the library and its public headers into the installed package: PUBLIC_HEADERS where
 # they are given, otherwise all of the folder's headers but *_internal.h and those of the backends
 # (folders named ucx/, cuda/ or nccl/), which tests/layering_check.py lets include their libraries.
+#
+# PRECOMPILED names headers of libraries that many of the folder's sources include.
 function(penstock_folder_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" ""
-    "PUBLIC;PRIVATE;EXCLUDE_SOURCES;PUBLIC_HEADERS")
+    "PUBLIC;PRIVATE;EXCLUDE_SOURCES;PUBLIC_HEADERS;PRECOMPILED")
   set(target penstock_${folder})
   penstock_sources(sources)
   foreach(name IN LISTS arg_EXCLUDE_SOURCES)
@@ -47,6 +50,7 @@ function(penstock_folder_library folder)
     foreach(schema IN LISTS schemas)
       penstock_capnp(${target} "${schema}")
     endforeach()
+    penstock_precompile(${target} ${arg_PRECOMPILED})
     if(PENSTOCK_BUILD_CUDA)
       target_compile_definitions(${target} PUBLIC PENSTOCK_HAS_CUDA=1)
       target_link_libraries(${target} PRIVATE CUDA::cudart)
