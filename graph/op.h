@@ -165,8 +165,8 @@ class Op {
   virtual std::vector<int> DecomposableFactors(const OpContext&) const { return {}; }
 
   // The work of one device: of types that are tiles where the node is split. Collectives count what
-  // a device reads and writes; their time is the planner's (planner/communication_cost.h). Defaults
-  // to no flops and the bytes of every operand and result.
+  // a device reads and writes; their time is the planner's (planner/cost/communication_cost.h).
+  // Defaults to no flops and the bytes of every operand and result.
   virtual OpCost Cost(const OpContext& context) const;
 
   // Of an optimiser: for each result, the operand whose next version it is and over which its

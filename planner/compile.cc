@@ -8,14 +8,14 @@
 
 #include "base/status_macros.h"
 #include "graph/text.h"
-#include "planner/decompose.h"
 #include "planner/fit.h"
-#include "planner/insert_reshards.h"
-#include "planner/lower_reshards.h"
-#include "planner/lower_to_plan.h"
-#include "planner/propagate.h"
-#include "planner/select_mesh.h"
-#include "planner/verify_plan.h"
+#include "planner/lower/lower_to_plan.h"
+#include "planner/plan/verify_plan.h"
+#include "planner/sharding/decompose.h"
+#include "planner/sharding/insert_reshards.h"
+#include "planner/sharding/lower_reshards.h"
+#include "planner/sharding/propagate.h"
+#include "planner/sharding/select_mesh.h"
 
 namespace penstock::planner {
 
@@ -71,7 +71,7 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
   lower.policy = policy;
   lower.kernels = options.kernels;
   lower.bucket_bytes = options.bucket_bytes;
-  lower.num_hosts = options.num_hosts;
+  lower.host_devices = options.host_devices;
   lower.split_weight_gradients = options.split_weight_gradients;
   ASSIGN_OR_RETURN(Plan plan, LowerToPlan(ops, graph, lower));
   plan.strategy = options.strategy;

@@ -15,8 +15,8 @@
 #include "graph/kernel_spec.h"
 #include "graph/op.h"
 #include "planner/pass.h"
-#include "planner/plan.h"
-#include "planner/policy.h"
+#include "planner/plan/plan.h"
+#include "planner/policy/policy.h"
 
 namespace penstock::planner {
 
@@ -30,9 +30,9 @@ struct CompileOptions {
   bool split_weight_gradients = false;
   // Gradients of one dtype and group are reduced together up to this size; 0: each by itself.
   int64_t bucket_bytes = 4 << 20;
-  // Hosts for which collectives are chosen; the devices lie on them in blocks, as equal as can be.
-  // The plan runs on any others too.
-  int64_t num_hosts = 1;
+  // Devices of each host for which collectives are chosen: they lie on the hosts in blocks, in this
+  // order. Empty: all on one. The plan runs on any others too.
+  std::vector<uint32_t> host_devices;
   // Memory of each device; empty: not checked.
   std::vector<uint64_t> memory_bytes;
   bool verify = true;

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::planner {
 

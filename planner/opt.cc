@@ -12,7 +12,7 @@
 #include "graph/text.h"
 #include "graph/verify.h"
 #include "planner/compile.h"
-#include "planner/propagate.h"
+#include "planner/sharding/propagate.h"
 
 namespace penstock::planner {
 namespace {

@@ -6,7 +6,8 @@
 Prints `file:line: reason` for each violation and exits with status 1 if there is any. The rules:
 
  1. A folder includes only the folders that MAY_INCLUDE gives it, and no two folders include each
-    other, directly or round about. Files named *_test.* and the folder tests/ are exempt.
+    other, directly or round about. A sub-folder in SUBFOLDERS includes only sub-folders before it.
+    Files named *_test.* and the folder tests/ are exempt.
  2. A quoted include of one of our files is written from the repository root.
  3. A public header includes no header of a library that is meant to be replaceable. Headers in
     folders named ucx/, cuda/ or nccl/ and headers named *_internal.h are not public.
@@ -29,12 +30,18 @@ MAY_INCLUDE = {
     "planner": ("graph", "base"),
     "kernels": ("graph", "base"),
     "transport": ("base",),
-    "actors": ("planner/plan.h", "planner/plan_io.h", "planner/policy.h",
+    "actors": ("planner/plan/plan.h", "planner/plan/plan_io.h", "planner/policy/policy.h",
                "kernels", "transport", "graph", "base"),
     "cli": ALL,
     "bench": ALL,
     "tests": ALL,
     "examples": ALL,
+}
+
+# folder -> its sub-folders, each of which may include those before it; "" is the folder itself.
+SUBFOLDERS = {
+    "planner": ("policy", "plan", "cost", "sharding", "strategy", "lower", ""),
+    "actors": ("engine", "trace", "session", "cluster"),
 }
 
 # What no public header may include, as the beginning of the included path.
@@ -104,6 +111,12 @@ def guard_of(path):
     return "PENSTOCK_" + re.sub(r"[^A-Za-z0-9]", "_", path).upper() + "_"
 
 
+def subfolder(path):
+    """The folder below the first one in which a file lies; "" for files of the first one."""
+    parts = path.split("/")
+    return parts[1] if len(parts) > 2 else ""
+
+
 def check_name(path):
     stem, suffix = os.path.splitext(path)
     if suffix in WRONG_SUFFIXES:
@@ -140,6 +153,14 @@ def check_include(path, quote, included):
             if first not in allowed and included not in allowed:
                 yield (f'{folder}/ may not include "{included}"'
                        f" (allowed: {', '.join(allowed) or 'nothing'})")
+        elif first == folder and folder in SUBFOLDERS and not is_test(path):
+            order = SUBFOLDERS[folder]
+            own, other = subfolder(path), subfolder(included)
+            if own not in order:
+                yield f"{folder}/ has no sub-folder '{own}' in SUBFOLDERS"
+            elif other not in order[:order.index(own) + 1]:
+                yield (f'{folder}/{own} may not include "{included}"'
+                       f" (the order is {', '.join(o or folder for o in order)})")
     if is_public_header(path):
         for prefix, library in HIDDEN:
             if included.startswith(prefix):

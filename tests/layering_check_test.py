@@ -49,8 +49,9 @@ class LayeringCheckTest(unittest.TestCase):
             "planner": ["graph/a.h", "base/a.h"],
             "kernels": ["graph/a.h", "base/a.h"],
             "transport": ["base/a.h"],
-            "actors": ["planner/plan.h", "planner/policy.h", "kernels/a.h", "transport/a.h",
-                       "graph/a.h", "base/a.h", "actors/other.h"],
+            "actors/session": ["planner/plan/plan.h", "planner/policy/policy.h", "kernels/a.h",
+                               "transport/a.h", "graph/a.h", "base/a.h", "actors/session/b.h",
+                               "actors/engine/a.h"],
             "cli": ["actors/a.h", "planner/anything.h", "bench/a.h"],
             "examples": ["actors/a.h", "planner/anything.h"],
         }
@@ -69,6 +70,19 @@ class LayeringCheckTest(unittest.TestCase):
                     self.assert_reported(
                         {f"{folder}/sub/x.cc": f'#include <vector>\n#include "{other}/a.h"\n'},
                         f"{folder}/sub/x.cc:2", f"{folder}/ may not include")
+
+    def test_subfolders_keep_their_order(self):
+        self.assert_clean({"planner/lower/x.cc": '#include "planner/plan/a.h"\n',
+                           "planner/x.cc": '#include "planner/lower/a.h"\n'})
+        for path, other in (("planner/plan/x.cc", "planner/lower/a.h"),
+                            ("planner/policy/x.cc", "planner/a.h"),
+                            ("actors/engine/x.cc", "actors/cluster/a.h"),
+                            ("actors/engine/x.cc", "actors/a.h")):
+            with self.subTest(path=path, other=other):
+                self.assert_reported({path: f'#include "{other}"\n'}, f"{path}:1",
+                                     "may not include")
+        self.assert_reported({"actors/x.cc": '#include "actors/engine/a.h"\n'},
+                             "actors/x.cc:1", "no sub-folder")
 
     def test_actors_see_three_headers_of_the_planner(self):
         for name in ("plan.capnp.h", "sub/plan.h", "compile.h"):
@@ -111,7 +125,7 @@ class LayeringCheckTest(unittest.TestCase):
 
     def test_generated_schemas_hidden_from_public_headers(self):
         path = "planner/x.h"
-        self.assert_reported({path: header(path, '#include "planner/plan.capnp.h"')},
+        self.assert_reported({path: header(path, '#include "planner/plan/plan.capnp.h"')},
                              f"{path}:4", "Cap'n Proto")
 
     def test_macros_with_parameters(self):

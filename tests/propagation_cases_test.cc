@@ -1,5 +1,5 @@
 // Propagation on files: NAME.pst is propagated and compared, as a graph, with NAME.expected.pst.
-// The cases of this repository lie in planner/testdata/propagation; those in
+// The cases of this repository lie in planner/sharding/testdata/propagation; those in
 // ../shared/cases/propagation are run as well where that folder exists. A case that is not for
 // `propagate` says so in its first line: "# --pass propagate:basic".
 
@@ -66,7 +66,7 @@ int RunFolder(const fs::path& folder) {
 }
 
 TEST(PropagationCasesTest, OwnCases) {
-  const fs::path folder = fs::path(PENSTOCK_SOURCE_DIR) / "planner/testdata/propagation";
+  const fs::path folder = fs::path(PENSTOCK_SOURCE_DIR) / "planner/sharding/testdata/propagation";
   EXPECT_GE(RunFolder(folder), 8);
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@
 
 #include "base/strings.h"
 #include "graph/sharding.h"
-#include "planner/communication.h"
-#include "planner/lower_reshards.h"
+#include "planner/lower/communication.h"
+#include "planner/sharding/plan_reshard.h"
 #include "tests/support/collective_reference.h"
 #include "tests/support/random_graph.h"
 
@@ -382,6 +383,87 @@ TEST(ReshardPropertyTest, EveryPairOfShardingsIsReached) {
                            "reduce_scatter", "accumulate", "gather_microbatches"}) {
     EXPECT_GE(kinds[kind], 20) << kind;
   }
+}
+
+// All ways to split a tensor of this rank over some of the axes, each used as a whole.
+std::vector<Sharding> AllShardings(const Mesh& mesh, int rank) {
+  std::vector<Sharding> all = {Sharding::Replicated(rank)};
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (int a = 0; a < static_cast<int>(mesh.axes.size()); ++a) {
+      const AxisRef axis = graph::WholeAxis(mesh, a);
+      const bool is_used =
+          std::any_of(all[i].dims.begin(), all[i].dims.end(), [&](const graph::DimSharding& dim) {
+            return std::find(dim.axes.begin(), dim.axes.end(), axis) != dim.axes.end();
+          });
+      if (is_used) continue;
+      for (int d = 0; d < rank; ++d) {
+        Sharding longer = all[i];
+        longer.dims[static_cast<size_t>(d)].axes.push_back(axis);
+        if (std::find(all.begin(), all.end(), longer) == all.end()) {
+          all.push_back(std::move(longer));
+        }
+      }
+    }
+  }
+  return all;
+}
+
+std::set<int> AxesOf(const Sharding& sharding) {
+  std::set<int> axes;
+  for (const graph::DimSharding& dim : sharding.dims) {
+    for (const AxisRef& axis : dim.axes) axes.insert(axis.axis);
+  }
+  return axes;
+}
+
+// The cheapest chain is right, and no dearer than by way of any one other sharding over the same
+// axes. (Other axes are left alone: their links may be slow, or busy.)
+void CheckAllPairs(const std::vector<int64_t>& sizes, const Shape& shape, size_t num_shardings) {
+  Mesh mesh;
+  for (const int64_t size : sizes) {
+    mesh.axes.push_back({std::string(1, static_cast<char>('a' + mesh.axes.size())), size, false});
+  }
+  const TensorType type = {DType::kF64, shape};
+  const std::vector<Sharding> all = AllShardings(mesh, static_cast<int>(shape.size()));
+  ASSERT_EQ(all.size(), num_shardings);
+  std::vector<std::vector<double>> costs(all.size(), std::vector<double>(all.size()));
+  Random random(1);
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = 0; j < all.size(); ++j) {
+      const std::vector<ReshardStep> steps = planner::PlanReshard(mesh, all[i], all[j]);
+      costs[i][j] = planner::ReshardCost(mesh, all[i], steps);
+      SCOPED_TRACE(graph::ToString(mesh, all[i]) + " to " + graph::ToString(mesh, all[j]));
+      ASSERT_EQ(steps.empty() ? all[i] : steps.back().sharding, all[j]);
+      DistributedTensor tensor(mesh, type, all[i], random);
+      for (const ReshardStep& step : steps) tensor.Apply(step);
+      ASSERT_EQ(tensor.Error(), std::nullopt);
+    }
+  }
+  int num_detours = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = 0; j < all.size(); ++j) {
+      std::set<int> axes = AxesOf(all[i]);
+      axes.merge(AxesOf(all[j]));
+      for (size_t by = 0; by < all.size(); ++by) {
+        const std::set<int> detour = AxesOf(all[by]);
+        if (!std::includes(axes.begin(), axes.end(), detour.begin(), detour.end())) continue;
+        if (costs[i][by] + costs[by][j] >= costs[i][j] - 1e-9) continue;
+        ++num_detours;
+        ADD_FAILURE() << graph::ToString(mesh, all[i]) << " to " << graph::ToString(mesh, all[j])
+                      << " costs " << costs[i][j] << ", by way of "
+                      << graph::ToString(mesh, all[by]) << " " << costs[i][by] + costs[by][j];
+        if (num_detours > 10) return;
+      }
+    }
+  }
+}
+
+TEST(ReshardPropertyTest, AllPairsOfRankThreeOverTwoByTwoByTwo) {
+  CheckAllPairs({2, 2, 2}, {4, 8, 2}, 106);
+}
+
+TEST(ReshardPropertyTest, AllPairsOfRankThreeOverTwoByThree) {
+  CheckAllPairs({2, 3}, {6, 5, 4}, 19);
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ absl::StatusOr<std::vector<Tensor>> RunKernel(const kernels::KernelRegistry& ker
                                               const InterpretOptions& options) {
   const kernels::KernelDef* def = kernels.Find(spec.op);
   if (def == nullptr) return absl::NotFoundError(StrCat("there is no kernel for ", spec.op));
-  ASSIGN_OR_RETURN(std::unique_ptr<kernels::Kernel> kernel, def->create(spec, device));
+  const std::unique_ptr<Stream> stream = device.CreateStream();
+  ASSIGN_OR_RETURN(std::unique_ptr<kernels::Kernel> kernel, def->create(spec, device, *stream));
   size_t workspace_bytes = 0;
   if (def->workspace_bytes != nullptr) {
     workspace_bytes = def->workspace_bytes(spec, device.thread_pool()->size());

@@ -19,10 +19,10 @@
 #include "graph/verify.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
-#include "planner/decompose.h"
-#include "planner/insert_reshards.h"
-#include "planner/lower_reshards.h"
-#include "planner/propagate.h"
+#include "planner/sharding/decompose.h"
+#include "planner/sharding/insert_reshards.h"
+#include "planner/sharding/lower_reshards.h"
+#include "planner/sharding/propagate.h"
 
 namespace penstock::testing {
 

@@ -1,0 +1,93 @@
+#include "planner/cost/collective_choice.h"
+
+#include "gtest/gtest.h"
+
+#include "transport/collective.h"
+
+namespace penstock::planner {
+namespace {
+
+constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+                                     CollectiveKind::kAllGather, CollectiveKind::kAllToAll,
+                                     CollectiveKind::kBroadcast, CollectiveKind::kPermute};
+
+TEST(CollectiveChoiceTest, EveryCollectiveHasAChoiceThatHolds) {
+  for (const CollectiveKind kind : kKinds) {
+    for (const int group_size : {1, 2, 3, 4, 8, 1000}) {
+      for (const int num_hosts : {1, group_size / 2, group_size}) {
+        if (num_hosts == 0) continue;
+        for (int64_t num_bytes = 0; num_bytes < int64_t{1} << 40; num_bytes = num_bytes * 3 + 1) {
+          const CollectiveChoice choice = ChooseCollective(kind, group_size, num_hosts, num_bytes);
+          EXPECT_GE(choice.chunk_bytes, 64 << 10);
+          EXPECT_LE(choice.chunk_bytes, 4 << 20);
+          EXPECT_EQ(choice, ChooseCollective(kind, group_size, num_hosts, num_bytes));
+          if (choice.algorithm == CollectiveAlgorithm::kHierarchical) {
+            EXPECT_GT(num_hosts, 1);
+            EXPECT_LT(num_hosts, group_size);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CollectiveChoiceTest, LittleGoesDirectlyInOneChunk) {
+  for (const CollectiveKind kind : kKinds) {
+    for (const int group_size : {2, 4}) {
+      const CollectiveChoice choice = ChooseCollective(kind, group_size, 1, 32 << 10);
+      EXPECT_EQ(choice.algorithm, CollectiveAlgorithm::kDirect);
+      EXPECT_GE(choice.chunk_bytes, 32 << 10);
+    }
+  }
+}
+
+TEST(CollectiveChoiceTest, MuchGoesInLongerChunks) {
+  EXPECT_GT(ChooseCollective(CollectiveKind::kAllReduce, 2, 1, 16 << 20).chunk_bytes,
+            ChooseCollective(CollectiveKind::kAllReduce, 2, 1, 64 << 10).chunk_bytes);
+}
+
+TEST(CollectiveChoiceTest, SpecsAreChosenForByTheLargestRank) {
+  CollectiveSpec spec;
+  spec.kind = CollectiveKind::kAllGather;
+  spec.devices = {3, 5};
+  spec.counts = {7, 4 << 20};
+  const CollectiveChoice choice = ChooseCollective(spec.kind, 2, 1, 16 << 20);
+  ChooseCollective({0, 0}, &spec);
+  EXPECT_EQ(spec.algorithm, choice.algorithm);
+  EXPECT_EQ(spec.chunk_bytes, choice.chunk_bytes);
+  spec.counts = {0, 0};
+  ChooseCollective({0, 0}, &spec);
+  EXPECT_EQ(spec.chunk_bytes, ChooseCollective(spec.kind, 2, 1, 0).chunk_bytes);
+}
+
+TEST(CollectiveChoiceTest, SumsOverSharedHostsAreHierarchical) {
+  CollectiveSpec spec;
+  spec.kind = CollectiveKind::kAllReduce;
+  spec.devices = {0, 1, 2, 3};
+  spec.counts.assign(4, 1 << 20);
+  ChooseCollective({3, 3, 4, 4}, &spec);
+  EXPECT_EQ(spec.algorithm, CollectiveAlgorithm::kHierarchical);
+  EXPECT_EQ(spec.hosts, (std::vector<uint32_t>{3, 3, 4, 4}));
+  spec.counts.assign(4, 1);
+  ChooseCollective({3, 3, 4, 4}, &spec);
+  EXPECT_EQ(spec.algorithm, CollectiveAlgorithm::kDirect) << "a number has no bytes to save";
+  spec.counts.assign(4, 1 << 20);
+  ChooseCollective({3, 3, 3, 3}, &spec);
+  EXPECT_NE(spec.algorithm, CollectiveAlgorithm::kHierarchical);
+  EXPECT_TRUE(spec.hosts.empty());
+}
+
+// As the parameters of a model that fits no machine: what then fails is the check of memory.
+TEST(CollectiveChoiceTest, DataOfAnyLengthHaveChunksThatCanBeNumbered) {
+  for (const int n : {2, 4, 64}) {
+    CollectiveSpec spec;
+    spec.kind = CollectiveKind::kAllReduce;
+    for (int rank = 0; rank < n; ++rank) spec.devices.push_back(static_cast<uint32_t>(rank));
+    spec.counts.assign(static_cast<size_t>(n), (int64_t{1} << 38) / n);
+    ChooseCollective(std::vector<uint32_t>(static_cast<size_t>(n), 0), &spec);
+    EXPECT_TRUE(transport::CheckCollective(spec, static_cast<uint32_t>(n)).ok()) << n;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::planner

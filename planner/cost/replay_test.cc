@@ -1,0 +1,159 @@
+#include "planner/cost/replay.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+
+#include "planner/plan/verify_plan.h"
+#include "tests/support/plans.h"
+
+namespace penstock::planner {
+namespace {
+
+using testing::AddAllReduce;
+using testing::AddTransfer;
+using testing::DeviceBuilder;
+using testing::EmptyPlan;
+using testing::TrainingPlan;
+
+constexpr uint64_t kBytes = 64;
+
+// Milliseconds a step, of a plan that verifies. Actors take the milliseconds given to their names,
+// others none.
+double StepMs(const Plan& plan, const std::map<std::string, double>& times_ms,
+              ReplayOptions options = {}) {
+  const PolicyRegistry policies = BuiltinPolicies();
+  const auto verified = VerifyPlan(plan, policies);
+  EXPECT_TRUE(verified.ok()) << verified.status();
+  options.compute_s = [&](uint32_t device, uint32_t actor) {
+    const auto it = times_ms.find(plan.devices[device].actors[actor].name);
+    return it == times_ms.end() ? 0 : 1e-3 * it->second;
+  };
+  const auto step_s = ReplayStepSeconds(plan, *policies.Find(plan.policy), options);
+  EXPECT_TRUE(step_s.ok()) << step_s.status();
+  return 1e3 * step_s.value_or(-1);
+}
+
+ReplayOptions WithRates(double latency_s, double bytes_per_s) {
+  ReplayOptions options;
+  options.link = [=](uint32_t, uint32_t) { return LinkRates{latency_s, bytes_per_s}; };
+  return options;
+}
+
+// Device 2i computes "f" and sends kBytes to device 2i + 1, which computes "g".
+Plan TransfersPlan(uint32_t num_pairs, uint32_t credits, uint32_t num_microbatches = 1) {
+  Plan plan = EmptyPlan(1, 2 * num_pairs, num_microbatches);
+  for (uint32_t i = 0; i < num_pairs; ++i) {
+    const uint32_t transfer = AddTransfer(&plan, 2 * i, 2 * i + 1, kBytes, true);
+    DeviceBuilder from(&plan, 2 * i);
+    const uint32_t y = from.AddRegister(RegisterClass::kChannel, kBytes, credits);
+    from.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+    const uint32_t f = from.AddKernel("f", {}, {y});
+    from.AddPhase("send", PhaseKind::kTransfer, Lane::kFloating, true);
+    const uint32_t send = from.AddSend("send", transfer, y);
+    from.AddChannel({f, send, y, 1, 1, credits, 0});
+    DeviceBuilder to(&plan, 2 * i + 1);
+    const uint32_t x = to.AddRegister(RegisterClass::kChannel, kBytes, credits);
+    to.AddPhase("recv", PhaseKind::kTransfer, Lane::kFloating, true);
+    const uint32_t recv = to.AddRecv("recv", transfer, x);
+    to.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+    const uint32_t g = to.AddKernel("g", {x}, {});
+    to.AddChannel({recv, g, x, 1, 1, credits, 0});
+  }
+  return plan;
+}
+
+TEST(ReplayTest, StepsOverlapAsFarAsCreditsGo) {
+  const ReplayOptions options = WithRates(1e-6, kBytes * 1e3);  // 1.001 ms a message
+  // Device 0 is the slowest; with one slot it waits for each message to be gone.
+  EXPECT_NEAR(StepMs(TransfersPlan(1, 2), {{"f", 4}, {"g", 2}}, options), 4, 1e-9);
+  EXPECT_NEAR(StepMs(TransfersPlan(1, 1), {{"f", 4}, {"g", 2}}, options), 5.001, 1e-9);
+  // The link is the slowest: messages follow each other without waiting for the latency.
+  EXPECT_NEAR(StepMs(TransfersPlan(1, 3), {{"f", 0.5}, {"g", 0.5}}, WithRates(1e-6, kBytes * 1e3)),
+              1, 1e-2);
+  EXPECT_NEAR(StepMs(TransfersPlan(1, 2, 3), {{"f", 4}, {"g", 2}}, options), 12, 1e-9);
+}
+
+TEST(ReplayTest, DevicesOnOneCoreTakeTurns) {
+  ReplayOptions options = WithRates(0, 1e18);
+  EXPECT_NEAR(StepMs(TransfersPlan(1, 2), {{"f", 3}, {"g", 2}}, options), 3, 1e-9);
+  options.core_of_device = {0, 0};
+  EXPECT_NEAR(StepMs(TransfersPlan(1, 2), {{"f", 3}, {"g", 2}}, options), 5, 1e-9);
+}
+
+TEST(ReplayTest, TransfersBetweenTwoProcessesShareALink) {
+  ReplayOptions options = WithRates(0, kBytes * 1e3);  // 1 ms a message
+  const Plan plan = TransfersPlan(2, 3);
+  const std::map<std::string, double> times_ms = {{"f", 0.1}, {"g", 0.1}};
+  EXPECT_NEAR(StepMs(plan, times_ms, options), 1, 1e-9);
+  options.process_of_device = {0, 1, 0, 1};
+  EXPECT_NEAR(StepMs(plan, times_ms, options), 2, 1e-9);
+  options.process_of_device = {0, 1, 1, 0};  // opposite directions
+  EXPECT_NEAR(StepMs(plan, times_ms, options), 1, 1e-9);
+  options.process_of_device = {0, 0, 0, 0};  // each pair of devices its own
+  EXPECT_NEAR(StepMs(plan, times_ms, options), 1, 1e-9);
+}
+
+// Two devices: a, an all_reduce of its result, c, which waits for it, and b, which does not; b is
+// before or behind c in the planned order. The kernel a of device 1 is "slow a".
+Plan ReducePlan(bool is_b_first) {
+  Plan plan = EmptyPlan(1, 2, 1);
+  const uint32_t reduce = AddAllReduce(&plan, {0, 1}, kBytes / 4, true);
+  for (uint32_t d = 0; d < 2; ++d) {
+    DeviceBuilder device(&plan, d);
+    const uint32_t x = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+    const uint32_t y = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+    const uint32_t z = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+    device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+    const uint32_t a = device.AddKernel(d == 0 ? "a" : "slow a", {}, {x});
+    const uint32_t r = device.AddCollective("r", reduce, x, y);
+    if (is_b_first) device.AddKernel("b", {}, {z});
+    const uint32_t c = device.AddKernel("c", {y}, {});
+    if (!is_b_first) device.AddKernel("b", {}, {z});
+    device.Join(a, r, x);
+    device.Join(r, c, y);
+  }
+  return plan;
+}
+
+TEST(ReplayTest, ACollectiveRunsBesideComputation) {
+  // Two messages of half the bytes, one after the other: 1 ms.
+  const ReplayOptions options = WithRates(0, kBytes * 1e3);
+  for (const bool is_b_first : {true, false}) {
+    const Plan plan = ReducePlan(is_b_first);
+    const double hidden = StepMs(plan, {{"a", 1}, {"slow a", 2}, {"b", 3}, {"c", 1}}, options);
+    EXPECT_NEAR(hidden, 2 + 3 + 1, 1e-9);
+    const double exposed = StepMs(plan, {{"a", 1}, {"slow a", 2}, {"b", 0.25}, {"c", 1}}, options);
+    EXPECT_NEAR(exposed, 2 + 1 + 1, 1e-9);
+  }
+}
+
+// A pipeline of S stages takes M + S - 1 times a micro-batch's F and B.
+TEST(ReplayTest, APipelineHasItsBubble) {
+  for (const char* policy : {"gpipe", "1f1b"}) {
+    for (const uint32_t m : {1, 2, 4, 7}) {
+      Plan plan = TrainingPlan(m, m);
+      plan.policy = policy;
+      EXPECT_NEAR(StepMs(plan, {{"h.matmul", 1}, {"h.gradient", 2}}, WithRates(0, 1e18)),
+                  3 * (m + 1), 1e-9)
+          << policy << ", " << m;
+    }
+  }
+  EXPECT_NEAR(StepMs(TrainingPlan(3, 3), {{"h.matmul", 1}, {"h.gradient", 2}, {"w.update", 0.5}},
+                     WithRates(0, 1e18)),
+              12.5, 1e-9);
+}
+
+TEST(ReplayTest, ADeadlockIsAnError) {
+  Plan plan = TransfersPlan(1, 2);
+  plan.devices[1].channels[0].consume = 2;  // of one that comes each step
+  ReplayOptions options;
+  options.compute_s = [](uint32_t, uint32_t) { return 1e-3; };
+  const PolicyRegistry policies = BuiltinPolicies();
+  EXPECT_FALSE(ReplayStepSeconds(plan, *policies.Find("1f1b"), options).ok());
+}
+
+}  // namespace
+}  // namespace penstock::planner

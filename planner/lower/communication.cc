@@ -1,0 +1,301 @@
+#include "planner/lower/communication.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/shape.h"
+#include "base/status_macros.h"
+
+namespace penstock::planner {
+namespace {
+
+using graph::AxisRef;
+using graph::DimSharding;
+using graph::Mesh;
+using graph::Sharding;
+using graph::TileDesc;
+
+// Pieces of axes that `a` has and `b` lacks, in the order of `a`. Both may cut axes differently:
+// the answer is in pieces of the common refinement.
+std::vector<AxisRef> Difference(absl::Span<const AxisRef> a, absl::Span<const AxisRef> b) {
+  std::vector<AxisRef> difference;
+  for (const AxisRef& axis : a) {
+    std::set<int64_t> cuts = {axis.pre, axis.pre * axis.size};
+    for (const AxisRef& other : b) {
+      if (other.axis != axis.axis) continue;
+      for (int64_t cut : {other.pre, other.pre * other.size}) {
+        if (cut > axis.pre && cut < axis.pre * axis.size) cuts.insert(cut);
+      }
+    }
+    for (auto it = cuts.begin(); std::next(it) != cuts.end(); ++it) {
+      const AxisRef piece = {axis.axis, *it, *std::next(it) / *it};
+      const bool in_b = std::any_of(
+          b.begin(), b.end(), [&](const AxisRef& other) { return graph::Overlap(piece, other); });
+      if (!in_b) difference.push_back(piece);
+    }
+  }
+  return difference;
+}
+
+std::vector<AxisRef> AxesOfDims(const Sharding& sharding) {
+  std::vector<AxisRef> axes;
+  for (const DimSharding& dim : sharding.dims) {
+    axes.insert(axes.end(), dim.axes.begin(), dim.axes.end());
+  }
+  return axes;
+}
+
+std::vector<AxisRef> AxesOfPartials(const Sharding& sharding) {
+  std::vector<AxisRef> axes;
+  for (const graph::PartialSpec& partial : sharding.partials) {
+    axes.insert(axes.end(), partial.axes.begin(), partial.axes.end());
+  }
+  return axes;
+}
+
+int64_t StrideOfDevice(const Mesh& mesh, int axis) {
+  int64_t stride = 1;
+  for (int a = static_cast<int>(mesh.axes.size()) - 1; a > axis; --a) {
+    if (!mesh.axes[a].is_temporal) stride *= mesh.axes[a].size;
+  }
+  return stride;
+}
+
+// Devices that differ only in their coordinates on `axes`, by rank: the coordinates on `axes` in
+// order, major first.
+std::vector<std::vector<uint32_t>> GroupDevices(const Mesh& mesh, std::vector<AxisRef> axes) {
+  std::erase_if(axes, [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); });
+  std::map<int64_t, std::map<int64_t, uint32_t>> groups;
+  for (int64_t device = 0; device < mesh.num_devices(); ++device) {
+    int64_t rank = 0;
+    int64_t rest = device;
+    for (const AxisRef& axis : axes) {
+      const int64_t coordinate = graph::Coordinate(mesh, axis, device, 0);
+      rank = rank * axis.size + coordinate;
+      const int64_t minor_parts = mesh.axes[axis.axis].size / (axis.pre * axis.size);
+      rest -= coordinate * minor_parts * StrideOfDevice(mesh, axis.axis);
+    }
+    groups[rest][rank] = static_cast<uint32_t>(device);
+  }
+  std::vector<std::vector<uint32_t>> result;
+  for (const auto& [rest, members] : groups) {
+    std::vector<uint32_t>& group = result.emplace_back();
+    for (const auto& [rank, device] : members) group.push_back(device);
+  }
+  return result;
+}
+
+int64_t LeadingElements(const Shape& shape, int dim) {
+  int64_t count = 1;
+  for (int d = 0; d < dim; ++d) count *= shape[d];
+  return count;
+}
+
+// Index of the device's part of every dimension, micro-batches left out.
+std::vector<int64_t> PartIndices(const Mesh& mesh, const Sharding& sharding, int64_t device) {
+  std::vector<int64_t> indices;
+  for (const DimSharding& dim : sharding.dims) {
+    int64_t index = 0;
+    for (const AxisRef& axis : dim.axes) {
+      index = index * axis.size + graph::Coordinate(mesh, axis, device, 0);
+    }
+    indices.push_back(index);
+  }
+  return indices;
+}
+
+// The dimension whose axes differ between the two, where `longer` has more.
+int GrownDim(const Sharding& shorter, const Sharding& longer) {
+  for (size_t d = 0; d < shorter.dims.size(); ++d) {
+    if (graph::NumParts(longer.dims[d]) > graph::NumParts(shorter.dims[d])) {
+      return static_cast<int>(d);
+    }
+  }
+  return 0;
+}
+
+graph::Reduction ReductionOf(const Sharding& from, const std::vector<AxisRef>& reduced) {
+  for (const graph::PartialSpec& partial : from.partials) {
+    for (const AxisRef& axis : partial.axes) {
+      if (graph::Overlap(axis, reduced[0])) return partial.reduction;
+    }
+  }
+  return graph::Reduction::kSum;
+}
+
+}  // namespace
+
+absl::StatusOr<TileDesc> TileOf(const Mesh& mesh, const Sharding& sharding, const TensorType& type,
+                                int64_t device) {
+  TileDesc tile;
+  tile.dtype = type.dtype;
+  tile.global = type.shape;
+  const int64_t microbatches = mesh.num_microbatches();
+  for (size_t d = 0; d < type.shape.size(); ++d) {
+    const int64_t extent = type.shape[d];
+    const Range first = graph::LocalRange(mesh, sharding.dims[d], extent, device, 0);
+    tile.shape.push_back(first.size());
+    tile.offset.push_back(first.begin);
+    int64_t stride = 0;
+    for (int64_t microbatch = 1; microbatch < microbatches; ++microbatch) {
+      const Range range = graph::LocalRange(mesh, sharding.dims[d], extent, device, microbatch);
+      if (microbatch == 1) stride = range.begin - first.begin;
+      if (range.size() != first.size() || range.begin != first.begin + microbatch * stride) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "dimension ", d, " of ", ToString(type), " with ", graph::ToString(mesh, sharding),
+            ": the ", microbatches, " micro-batches do not divide it evenly"));
+      }
+    }
+    tile.microbatch_stride.push_back(stride);
+  }
+  return tile;
+}
+
+std::optional<CollectiveKind> CollectiveOf(std::string_view op) {
+  for (CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
+        CollectiveKind::kAllToAll, CollectiveKind::kPermute}) {
+    if (Name(kind) == op) return kind;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind kind,
+                                                const TensorType& type, const Sharding& from,
+                                                const Sharding& to) {
+  std::vector<TileDesc> in;
+  std::vector<TileDesc> out;
+  for (int64_t device = 0; device < mesh.num_devices(); ++device) {
+    ASSIGN_OR_RETURN(TileDesc tile_in, TileOf(mesh, from, type, device));
+    ASSIGN_OR_RETURN(TileDesc tile_out, TileOf(mesh, to, type, device));
+    in.push_back(std::move(tile_in));
+    out.push_back(std::move(tile_out));
+  }
+
+  std::vector<AxisRef> moving;
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kReduceScatter:
+      moving = Difference(AxesOfPartials(from), AxesOfPartials(to));
+      break;
+    case CollectiveKind::kAllGather:
+      moving = Difference(AxesOfDims(from), AxesOfDims(to));
+      break;
+    case CollectiveKind::kAllToAll:
+      for (size_t d = 0; d < from.dims.size(); ++d) {
+        for (const AxisRef& axis : Difference(from.dims[d].axes, to.dims[d].axes)) {
+          moving.push_back(axis);
+        }
+      }
+      break;
+    case CollectiveKind::kPermute:
+      moving = AxesOfDims(from);
+      break;
+    case CollectiveKind::kBroadcast:
+      return absl::InternalError("a broadcast is no redistribution step");
+  }
+  if (kind == CollectiveKind::kReduceScatter) {
+    // The order in which the target dimension takes the axes is the order of the ranks.
+    const int dim = GrownDim(from, to);
+    moving = Difference(to.dims[dim].axes, from.dims[dim].axes);
+  }
+
+  Communication communication;
+  communication.pack_sizes.resize(mesh.num_devices());
+  communication.unpack_sizes.resize(mesh.num_devices());
+  for (std::vector<uint32_t>& devices : GroupDevices(mesh, moving)) {
+    CollectiveSpec spec;
+    spec.kind = kind;
+    spec.dtype = type.dtype;
+    const int n = static_cast<int>(devices.size());
+    switch (kind) {
+      case CollectiveKind::kAllReduce:
+        spec.reduce = ReductionOf(from, moving);
+        for (int r = 0; r < n; ++r) {
+          spec.counts.push_back(PartOf(in[devices[0]].num_elements(), r, n).size());
+        }
+        break;
+      case CollectiveKind::kReduceScatter: {
+        spec.reduce = ReductionOf(from, moving);
+        const int dim = GrownDim(from, to);
+        communication.pack_dim = dim;
+        std::vector<int64_t> sizes;
+        for (uint32_t device : devices) {
+          spec.counts.push_back(out[device].num_elements());
+          sizes.push_back(out[device].shape[dim]);
+        }
+        for (uint32_t device : devices) communication.pack_sizes[device] = sizes;
+        break;
+      }
+      case CollectiveKind::kAllGather: {
+        const int dim = GrownDim(to, from);
+        communication.unpack_dim = dim;
+        std::vector<int64_t> sizes;
+        for (uint32_t device : devices) {
+          spec.counts.push_back(in[device].num_elements());
+          sizes.push_back(in[device].shape[dim]);
+        }
+        for (uint32_t device : devices) communication.unpack_sizes[device] = sizes;
+        break;
+      }
+      case CollectiveKind::kAllToAll: {
+        const int source_dim = GrownDim(to, from);
+        const int target_dim = GrownDim(from, to);
+        communication.pack_dim = target_dim;
+        communication.unpack_dim = source_dim;
+        std::vector<int64_t> send_sizes;
+        std::vector<int64_t> recv_sizes;
+        for (uint32_t device : devices) {
+          send_sizes.push_back(out[device].shape[target_dim]);
+          recv_sizes.push_back(in[device].shape[source_dim]);
+        }
+        for (uint32_t source : devices) {
+          for (int destination = 0; destination < n; ++destination) {
+            Shape piece = in[source].shape;
+            piece[target_dim] = send_sizes[destination];
+            spec.counts.push_back(NumElements(piece));
+          }
+        }
+        for (uint32_t device : devices) {
+          communication.pack_sizes[device] = send_sizes;
+          communication.unpack_sizes[device] = recv_sizes;
+        }
+        break;
+      }
+      case CollectiveKind::kPermute:
+        for (uint32_t source : devices) {
+          spec.counts.push_back(in[source].num_elements());
+          const std::vector<int64_t> wanted = PartIndices(mesh, from, source);
+          for (int r = 0; r < n; ++r) {
+            if (PartIndices(mesh, to, devices[r]) == wanted) spec.peers.push_back(r);
+          }
+        }
+        if (spec.peers.size() != devices.size()) {
+          return absl::InternalError("a permute step does not permute");
+        }
+        break;
+      case CollectiveKind::kBroadcast:
+        break;
+    }
+    spec.devices = std::move(devices);
+    communication.groups.push_back(std::move(spec));
+  }
+
+  // Parts along the outermost dimension that matters lie one after another already.
+  auto is_outermost = [&](const std::vector<TileDesc>& tiles, int dim) {
+    return std::all_of(tiles.begin(), tiles.end(),
+                       [&](const TileDesc& tile) { return LeadingElements(tile.shape, dim) <= 1; });
+  };
+  if (communication.pack_dim && is_outermost(in, *communication.pack_dim)) {
+    communication.pack_dim.reset();
+  }
+  if (communication.unpack_dim && is_outermost(out, *communication.unpack_dim)) {
+    communication.unpack_dim.reset();
+  }
+  return communication;
+}
+
+}  // namespace penstock::planner

@@ -1,0 +1,48 @@
+// What a redistribution step is between devices: its groups, its collective, and the local copies
+// before and after it.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_LOWER_COMMUNICATION_H_
+#define PENSTOCK_PLANNER_LOWER_COMMUNICATION_H_
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "base/collective.h"
+#include "graph/kernel_spec.h"
+#include "graph/sharding.h"
+
+namespace penstock::planner {
+
+// The tile of a tensor that a device of the mesh holds. An error if the micro-batches of a temporal
+// axis are not all of one size.
+absl::StatusOr<graph::TileDesc> TileOf(const graph::Mesh& mesh, const graph::Sharding& sharding,
+                                       const TensorType& type, int64_t device);
+
+// The kinds that need other devices.
+std::optional<CollectiveKind> CollectiveOf(std::string_view op);
+
+// The collective of one redistribution step. Devices are those of the mesh; a plan adds the first
+// device of the stage, numbers the channels and chooses the algorithms. The copies are kernels
+// `pack` and `unpack` along one dimension: a rank's data lie one part after another for the others.
+struct Communication {
+  std::vector<CollectiveSpec> groups;  // every device is in one
+  std::optional<int> pack_dim;         // input tile -> parts
+  std::optional<int> unpack_dim;       // parts -> output tile
+  // Sizes of the parts along pack_dim and unpack_dim, by device of the mesh.
+  std::vector<std::vector<int64_t>> pack_sizes;
+  std::vector<std::vector<int64_t>> unpack_sizes;
+};
+
+// REQUIRES: CollectiveOf(op); the step is one that PlanReshard makes.
+absl::StatusOr<Communication> PlanCommunication(const graph::Mesh& mesh, CollectiveKind kind,
+                                                const TensorType& type, const graph::Sharding& from,
+                                                const graph::Sharding& to);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_LOWER_COMMUNICATION_H_

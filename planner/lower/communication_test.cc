@@ -1,0 +1,118 @@
+#include "planner/lower/communication.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+
+#include "base/strings.h"
+#include "planner/sharding/execution_sharding.h"
+#include "tests/support/planner_fixture.h"
+
+namespace penstock::planner {
+namespace {
+
+using graph::Mesh;
+using graph::TileDesc;
+using ::testing::ElementsAre;
+
+class CommunicationTest : public testing::PlannerFixture {
+ protected:
+  Communication Plan(std::string_view mesh, std::string_view type, std::string_view from,
+                     CollectiveKind kind, std::string_view to) const {
+    const graph::Graph graph =
+        MustParse(StrCat("mesh m = ", mesh, "\ngraph g {\n  %x = input : ", type, " ", from,
+                         "\n  %y = reshard(%x) : ", type, " ", to, "\n  return %y\n}\n"));
+    const Mesh& m = graph.meshes()[0];
+    absl::StatusOr<Communication> communication =
+        PlanCommunication(m, kind, graph.value(0).type, ClosedSharding(m, graph.value(0)),
+                          ClosedSharding(m, graph.value(1)));
+    EXPECT_TRUE(communication.ok()) << communication.status();
+    return communication.ok() ? *std::move(communication) : Communication();
+  }
+
+  static std::vector<std::vector<uint32_t>> Groups(const Communication& communication) {
+    std::vector<std::vector<uint32_t>> groups;
+    for (const CollectiveSpec& spec : communication.groups) groups.push_back(spec.devices);
+    return groups;
+  }
+};
+
+TEST_F(CommunicationTest, TilesAreUnevenAndMicrobatchesAreNot) {
+  const graph::Graph graph = MustParse(R"(mesh m = [mb=2 temporal, a=4]
+graph g {
+  %x = input : f32[10, 5] @[mb, a]
+  return %x
+})");
+  const Mesh& mesh = graph.meshes()[0];
+  absl::StatusOr<TileDesc> tile =
+      TileOf(mesh, ClosedSharding(mesh, graph.value(0)), graph.value(0).type, 3);
+  ASSERT_TRUE(tile.ok()) << tile.status();
+  EXPECT_THAT(tile->shape, ElementsAre(5, 1));
+  EXPECT_THAT(tile->offset, ElementsAre(0, 4));
+  EXPECT_THAT(tile->microbatch_stride, ElementsAre(5, 0));
+  EXPECT_THAT(tile->global, ElementsAre(10, 5));
+}
+
+TEST_F(CommunicationTest, GroupsDifferOnlyInTheAxesThatMove) {
+  const Communication communication =
+      Plan("[x=2, y=3]", "f32[6, 6]", "@[x, y]", CollectiveKind::kAllGather, "@[x, _]");
+  EXPECT_THAT(Groups(communication), ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4, 5)));
+  const Communication other =
+      Plan("[x=2, y=3]", "f32[6, 6]", "@[x, y]", CollectiveKind::kAllGather, "@[_, y]");
+  EXPECT_THAT(Groups(other), ElementsAre(ElementsAre(0, 3), ElementsAre(1, 4), ElementsAre(2, 5)));
+}
+
+TEST_F(CommunicationTest, AnAllReduceIsDividedEvenly) {
+  const Communication communication =
+      Plan("[x=4]", "f32[2, 3]", "@[_, _] partial(max, x)", CollectiveKind::kAllReduce, "@[_, _]");
+  ASSERT_EQ(communication.groups.size(), 1u);
+  EXPECT_EQ(communication.groups[0].reduce, ReduceOp::kMax);
+  EXPECT_THAT(communication.groups[0].counts, ElementsAre(2, 1, 2, 1));
+  EXPECT_FALSE(communication.pack_dim || communication.unpack_dim);
+}
+
+TEST_F(CommunicationTest, PartsOfTheOutermostDimensionNeedNoCopy) {
+  const Communication rows = Plan("[x=2]", "f32[5, 4]", "@[_, _] partial(sum, x)",
+                                  CollectiveKind::kReduceScatter, "@[x, _]");
+  EXPECT_FALSE(rows.pack_dim.has_value());
+  EXPECT_THAT(rows.groups[0].counts, ElementsAre(12, 8));
+  const Communication columns = Plan("[x=2]", "f32[5, 4]", "@[_, _] partial(sum, x)",
+                                     CollectiveKind::kReduceScatter, "@[_, x]");
+  EXPECT_EQ(columns.pack_dim, 1);
+  EXPECT_THAT(columns.pack_sizes[0], ElementsAre(2, 2));
+  EXPECT_THAT(columns.groups[0].counts, ElementsAre(10, 10));
+}
+
+TEST_F(CommunicationTest, AnAllGatherUnpacksColumns) {
+  const Communication communication =
+      Plan("[x=2]", "f32[4, 5]", "@[_, x]", CollectiveKind::kAllGather, "@[_, _]");
+  EXPECT_EQ(communication.unpack_dim, 1);
+  EXPECT_THAT(communication.unpack_sizes[1], ElementsAre(3, 2));
+  EXPECT_THAT(communication.groups[0].counts, ElementsAre(12, 8));
+}
+
+TEST_F(CommunicationTest, AnAllToAllMovesUnevenPieces) {
+  const Communication communication =
+      Plan("[x=2]", "f32[3, 5]", "@[x, _]", CollectiveKind::kAllToAll, "@[_, x]");
+  EXPECT_EQ(communication.pack_dim, 1);
+  EXPECT_FALSE(communication.unpack_dim.has_value());
+  // Device 0 holds 2 rows, device 1 holds 1; columns go 3 to device 0 and 2 to device 1.
+  EXPECT_THAT(communication.groups[0].counts, ElementsAre(6, 4, 3, 2));
+}
+
+TEST_F(CommunicationTest, APermuteSendsEachTileToWhoWantsIt) {
+  const Communication communication =
+      Plan("[x=2, y=2]", "f32[4]", "@[x.y]", CollectiveKind::kPermute, "@[y.x]");
+  ASSERT_EQ(communication.groups.size(), 1u);
+  EXPECT_THAT(communication.groups[0].devices, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(communication.groups[0].peers, ElementsAre(0, 2, 1, 3));
+}
+
+TEST_F(CommunicationTest, NamesTheKindsThatNeedOthers) {
+  EXPECT_EQ(CollectiveOf("reduce_scatter"), CollectiveKind::kReduceScatter);
+  EXPECT_EQ(CollectiveOf("local_slice"), std::nullopt);
+  EXPECT_EQ(CollectiveOf("broadcast"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace penstock::planner

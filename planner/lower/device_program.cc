@@ -1,0 +1,357 @@
+#include "planner/lower/device_program.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "planner/lower/phase_order.h"
+#include "planner/plan/memory.h"
+
+namespace penstock::planner {
+namespace {
+
+// One touch of a storage by an actor. Actors are numbered over the whole device.
+struct Access {
+  uint32_t actor = 0;
+  int phase = 0;
+  bool is_async = false;
+};
+
+// Positions in a phase, both included.
+struct Span {
+  int64_t first = 0;
+  int64_t last = 0;
+};
+
+struct Accesses {
+  std::vector<Access> writers;  // in the planned order
+  std::vector<Access> readers;
+  bool IsWithin(int phase) const {
+    auto here = [&](const Access& access) { return access.phase == phase; };
+    return std::all_of(writers.begin(), writers.end(), here) &&
+           std::all_of(readers.begin(), readers.end(), here);
+  }
+};
+
+bool IsGradientKind(PhaseKind kind) {
+  return kind == PhaseKind::kBackward || kind == PhaseKind::kWeight;
+}
+
+class Finisher {
+ public:
+  Finisher(const std::vector<Storage>& storages, const std::vector<DraftPhase>& phases,
+           const DeviceProgram::Credits& credits)
+      : storages_(storages), phases_(phases), credits_(credits), accesses_(storages.size()) {}
+
+  DevicePlan Run(std::vector<uint32_t>* state_registers) {
+    NumberActors();
+    for (size_t s = 0; s < storages_.size(); ++s) {
+      if (storages_[s].whole < 0) AddChannels(static_cast<int>(s));
+    }
+    std::stable_sort(device_.channels.begin(), device_.channels.end(),
+                     [](const ChannelPlan& a, const ChannelPlan& b) {
+                       return std::pair(a.consumer, a.producer) < std::pair(b.consumer, b.producer);
+                     });
+    LayOut();
+    for (size_t s = 0; s < storages_.size(); ++s) {
+      if (storages_[s].state >= 0)
+        (*state_registers)[storages_[s].state] = static_cast<uint32_t>(s);
+    }
+    return std::move(device_);
+  }
+
+ private:
+  int WholeOf(int s) const { return storages_[s].whole >= 0 ? storages_[s].whole : s; }
+
+  const PhasePlan& PhaseOf(const Access& access) const { return phases_[access.phase].plan; }
+
+  void NumberActors() {
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      PhasePlan phase = phases_[p].plan;
+      phase.first_actor = static_cast<uint32_t>(device_.actors.size());
+      phase.num_actors = static_cast<uint32_t>(phases_[p].actors.size());
+      for (const DraftActor& draft : phases_[p].actors) {
+        const auto actor = static_cast<uint32_t>(device_.actors.size());
+        const Access access = {actor, static_cast<int>(p), draft.is_async()};
+        for (int input : draft.inputs) {
+          if (input >= 0) accesses_[WholeOf(input)].readers.push_back(access);
+        }
+        for (int output : draft.outputs) {
+          if (output >= 0) accesses_[WholeOf(output)].writers.push_back(access);
+        }
+        ActorPlan plan = draft.plan;
+        auto operand = [&](int storage) -> OperandPlan {
+          if (storage < 0) return {};
+          return {static_cast<uint32_t>(WholeOf(storage)), storages_[storage].offset};
+        };
+        for (int input : draft.inputs) plan.inputs.push_back(operand(input));
+        for (int output : draft.outputs) plan.outputs.push_back(operand(output));
+        phase.predicted_s += draft.predicted_s;
+        device_.actors.push_back(std::move(plan));
+      }
+      device_.phases.push_back(std::move(phase));
+    }
+  }
+
+  // Instances that may be between the two phases at once, both running once a micro-batch.
+  int SlotsBetween(const Storage& storage, const PhasePlan& from, const PhasePlan& to) const {
+    const int m = credits_.microbatches;
+    if (from.lane == Lane::kOnce || to.lane == Lane::kOnce) return m;
+    if (IsGradientKind(to.kind) && from.kind == PhaseKind::kForward) {
+      return std::min(m, credits_.stage_activations);
+    }
+    if (IsGradientKind(to.kind) && storage.received) {
+      return std::min(m, credits_.cross_activations);
+    }
+    return std::min(m, 2);
+  }
+
+  int SlotsOf(int s) const {
+    const Storage& storage = storages_[s];
+    int slots = 1;
+    if (!storage.per_microbatch || storage.state >= 0) return slots;
+    for (const Access& writer : accesses_[s].writers) {
+      for (const Access& reader : accesses_[s].readers) {
+        if (reader.phase == writer.phase) continue;
+        slots = std::max(slots, SlotsBetween(storage, PhaseOf(writer), PhaseOf(reader)));
+      }
+    }
+    return slots;
+  }
+
+  // Of each phase, the last access on the stream and all beside it.
+  static std::map<int, std::vector<Access>> LastOfPhases(const std::vector<Access>& accesses) {
+    std::map<int, std::vector<Access>> last;
+    for (const Access& access : accesses) {
+      std::vector<Access>& list = last[access.phase];
+      if (!list.empty() && list.back().actor == access.actor) continue;
+      if (!access.is_async)
+        std::erase_if(list, [](const Access& other) { return !other.is_async; });
+      list.push_back(access);
+    }
+    return last;
+  }
+
+  void AddChannels(int s) {
+    const Accesses& accesses = accesses_[s];
+    const auto reg = static_cast<uint32_t>(s);
+    for (const Access& writer : accesses.writers) {
+      for (const Access& reader : accesses.readers) {
+        if (reader.phase == writer.phase && writer.actor < reader.actor) {
+          device_.channels.push_back({writer.actor, reader.actor, reg, 1, 1, 1, 0});
+        }
+      }
+    }
+    // Between phases: from the last writer on the stream of one phase to the last reader on the
+    // stream of another; each that runs beside the stream counts by itself.
+    const std::map<int, std::vector<Access>> last_writers = LastOfPhases(accesses.writers);
+    const std::map<int, std::vector<Access>> last_readers = LastOfPhases(accesses.readers);
+    const auto slots = static_cast<uint32_t>(SlotsOf(s));
+    const auto m = static_cast<uint32_t>(credits_.microbatches);
+    for (const auto& [writer_phase, writers] : last_writers) {
+      for (const auto& [reader_phase, readers] : last_readers) {
+        if (writer_phase == reader_phase) continue;
+        const bool writes_often = phases_[writer_phase].plan.per_microbatch;
+        const bool reads_often = phases_[reader_phase].plan.per_microbatch;
+        for (const Access& writer : writers) {
+          for (const Access& reader : readers) {
+            ChannelPlan channel;
+            channel.producer = writer.actor;
+            channel.consumer = reader.actor;
+            channel.reg = reg;
+            channel.produce = !writes_often && reads_often ? m : 1;
+            channel.consume = writes_often && !reads_often ? m : 1;
+            channel.capacity = writes_often != reads_often ? m : slots;
+            if (storages_[s].state >= 0) channel.initial = channel.capacity;
+            device_.channels.push_back(channel);
+          }
+        }
+      }
+    }
+  }
+
+  void LayOut() {
+    device_.registers.resize(storages_.size());
+    std::vector<int> home(storages_.size(), -1);  // the phase inside which a workspace lives
+    uint64_t end = 0;
+    auto place = [&](size_t s, RegisterClass register_class) {
+      RegisterPlan& reg = device_.registers[s];
+      reg.register_class = register_class;
+      reg.per_microbatch = storages_[s].per_microbatch;
+      reg.slots = static_cast<uint32_t>(SlotsOf(static_cast<int>(s)));
+      reg.slot_bytes = AlignUp(storages_[s].bytes);
+      reg.offset = end;
+      end += reg.slots * reg.slot_bytes;
+    };
+    for (size_t s = 0; s < storages_.size(); ++s) {
+      if (storages_[s].state >= 0) place(s, RegisterClass::kState);
+    }
+    device_.state_bytes = end;
+    for (size_t s = 0; s < storages_.size(); ++s) {
+      if (storages_[s].state >= 0 || storages_[s].whole >= 0) continue;
+      const std::vector<Access>& writers = accesses_[s].writers;
+      const bool is_local = !writers.empty() && accesses_[s].IsWithin(writers[0].phase) &&
+                            phases_[writers[0].phase].plan.lane != Lane::kFloating;
+      if (is_local) {
+        home[s] = writers[0].phase;
+      } else {
+        place(s, RegisterClass::kChannel);
+      }
+    }
+    device_.channel_bytes = end - device_.state_bytes;
+
+    const std::vector<Span> spans = FindSpans();
+    const uint64_t workspace_begin = end;
+    for (Lane lane : {Lane::kCompute, Lane::kOnce}) {
+      uint64_t lane_bytes = 0;
+      for (size_t p = 0; p < phases_.size(); ++p) {
+        if (phases_[p].plan.lane != lane) continue;
+        lane_bytes = std::max(lane_bytes, PackPhase(static_cast<int>(p), home, spans, end));
+      }
+      end += lane_bytes;
+      end += PlaceScratch(lane, end);
+    }
+    device_.workspace_bytes = end - workspace_begin;
+    device_.arena_bytes = end;
+  }
+
+  size_t PhaseIndex(uint32_t actor) const {
+    const auto it =
+        std::upper_bound(device_.phases.begin(), device_.phases.end(), actor,
+                         [](uint32_t a, const PhasePlan& phase) { return a < phase.first_actor; });
+    // Phases without actors share their first actor with the next one.
+    size_t p = static_cast<size_t>(it - device_.phases.begin()) - 1;
+    while (device_.phases[p].num_actors == 0) --p;
+    return p;
+  }
+
+  // Of each actor: the positions in its phase during which it may touch its operands. On the stream
+  // that is its own. An actor beside the stream may write while kernels that were launched after
+  // the last one known to have completed still run; it has surely completed where its first
+  // in-phase consumer starts.
+  std::vector<Span> FindSpans() const {
+    std::vector<Span> spans(device_.actors.size());
+    std::vector<int64_t> awaited(device_.actors.size(), 0);  // position after the last kernel
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      const PhasePlan& phase = device_.phases[p];
+      for (uint32_t i = 0; i < phase.num_actors; ++i) {
+        spans[phase.first_actor + i] = {i, phases_[p].actors[i].is_async() ? phase.num_actors : i};
+      }
+    }
+    for (const ChannelPlan& channel : device_.channels) {
+      const size_t p = PhaseIndex(channel.producer);
+      const PhasePlan& phase = device_.phases[p];
+      if (channel.consumer < phase.first_actor ||
+          channel.consumer >= phase.first_actor + phase.num_actors) {
+        continue;
+      }
+      const int64_t producer = channel.producer - phase.first_actor;
+      const int64_t consumer = channel.consumer - phase.first_actor;
+      if (phases_[p].actors[producer].is_async()) {
+        spans[channel.producer].last = std::min(spans[channel.producer].last, consumer);
+      } else {
+        awaited[channel.consumer] = std::max(awaited[channel.consumer], producer + 1);
+      }
+    }
+    // As if actors started in the planned order, where those after it need not wait for what one
+    // has waited for. Any other order is made to agree (access_order.h).
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      const PhasePlan& phase = device_.phases[p];
+      int64_t drained = 0;
+      for (uint32_t i = 0; i < phase.num_actors; ++i) {
+        if (!phases_[p].actors[i].is_async()) continue;
+        drained = std::max(drained, awaited[phase.first_actor + i]);
+        spans[phase.first_actor + i].first = drained;
+      }
+    }
+    return spans;
+  }
+
+  uint64_t PackPhase(int p, const std::vector<int>& home, const std::vector<Span>& spans,
+                     uint64_t base) {
+    std::vector<Lifetime> lifetimes;
+    std::vector<size_t> storages;
+    for (size_t s = 0; s < storages_.size(); ++s) {
+      if (home[s] != p) continue;
+      Lifetime lifetime = {storages_[s].bytes, INT64_MAX, 0, 0};
+      for (const Access& writer : accesses_[s].writers) {
+        lifetime.first = std::min(lifetime.first, spans[writer.actor].first);
+      }
+      for (const std::vector<Access>* list : {&accesses_[s].writers, &accesses_[s].readers}) {
+        for (const Access& access : *list) {
+          lifetime.last = std::max(lifetime.last, spans[access.actor].last);
+        }
+      }
+      lifetimes.push_back(lifetime);
+      storages.push_back(s);
+    }
+    const uint64_t bytes = PackLifetimes(&lifetimes);
+    for (size_t i = 0; i < storages.size(); ++i) {
+      device_.registers[storages[i]] = {RegisterClass::kWorkspace,
+                                        storages_[storages[i]].per_microbatch, 1,
+                                        base + lifetimes[i].offset, AlignUp(lifetimes[i].bytes)};
+    }
+    return bytes;
+  }
+
+  // The kernels of a lane run one after another, so one place serves all, apart from the registers:
+  // sharing bytes with those would order kernels that have nothing else in common.
+  uint64_t PlaceScratch(Lane lane, uint64_t offset) {
+    uint64_t most = 0;
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      if (phases_[p].plan.lane != lane) continue;
+      for (size_t i = 0; i < phases_[p].actors.size(); ++i) {
+        const uint64_t bytes = phases_[p].actors[i].scratch_bytes;
+        if (bytes == 0) continue;
+        ActorPlan& actor = device_.actors[device_.phases[p].first_actor + i];
+        actor.workspace_offset = offset;
+        actor.workspace_bytes = bytes;
+        most = std::max(most, AlignUp(bytes));
+      }
+    }
+    return most;
+  }
+
+  const std::vector<Storage>& storages_;
+  const std::vector<DraftPhase>& phases_;
+  const DeviceProgram::Credits& credits_;
+  std::vector<Accesses> accesses_;
+  DevicePlan device_;
+};
+
+}  // namespace
+
+int DeviceProgram::AddStorage(Storage storage) {
+  storages_.push_back(storage);
+  return static_cast<int>(storages_.size()) - 1;
+}
+
+int DeviceProgram::AddPart(int whole, uint64_t bytes) {
+  Storage part;
+  part.bytes = bytes;
+  part.per_microbatch = storages_[whole].per_microbatch;
+  part.whole = whole;
+  part.offset = storages_[whole].bytes;
+  storages_[whole].bytes += AlignUp(bytes);
+  return AddStorage(part);
+}
+
+int DeviceProgram::AddPhase(PhasePlan plan) {
+  phases_.push_back({std::move(plan), {}});
+  return static_cast<int>(phases_.size()) - 1;
+}
+
+void DeviceProgram::StartCommunicationEarly() {
+  for (DraftPhase& phase : phases_) {
+    if (phase.plan.lane != Lane::kFloating) {
+      planner::StartCommunicationEarly(storages_, &phase.actors);
+    }
+  }
+}
+
+DevicePlan DeviceProgram::Finish(const Credits& credits,
+                                 std::vector<uint32_t>* state_registers) const {
+  return Finisher(storages_, phases_, credits).Run(state_registers);
+}
+
+}  // namespace penstock::planner

@@ -1,0 +1,86 @@
+// The draft of one device's program: actors in phases and the places in memory that they share.
+// Turned into channels, registers and arena offsets by Finish().
+//
+// A *storage* is one place in memory with its writers and readers; values that share bytes (a
+// reshape, a sum reduced in place, a parameter and its next version) share a storage. A storage may
+// be a part of another: gradients that are reduced together lie side by side in one bucket.
+//
+// Thread rule: one thread.
+
+#ifndef PENSTOCK_PLANNER_LOWER_DEVICE_PROGRAM_H_
+#define PENSTOCK_PLANNER_LOWER_DEVICE_PROGRAM_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "planner/plan/plan.h"
+
+namespace penstock::planner {
+
+// What a storage holds when a step begins, and how often it is made.
+struct Storage {
+  uint64_t bytes = 0;
+  bool per_microbatch = true;
+  int state = -1;         // index of the plan's state that lives here
+  bool received = false;  // written by another device
+  int whole = -1;         // the storage of which this is a part, from byte `offset` on
+  uint64_t offset = 0;
+};
+
+struct DraftActor {
+  ActorPlan plan;           // inputs and outputs empty; Finish fills them in
+  std::vector<int> inputs;  // storages; -1: unbound
+  std::vector<int> outputs;
+  uint64_t scratch_bytes = 0;
+  double predicted_s = 0;
+
+  // Runs beside the device's stream and completes later.
+  bool is_async() const {
+    return plan.kind == ActorKind::kCollective || plan.kind == ActorKind::kSend ||
+           plan.kind == ActorKind::kRecv;
+  }
+};
+
+struct DraftPhase {
+  PhasePlan plan;
+  std::vector<DraftActor> actors;
+};
+
+class DeviceProgram {
+ public:
+  int AddStorage(Storage storage);
+  Storage& storage(int index) { return storages_[index]; }
+
+  // Gives `whole` room for one more part at its end.
+  int AddPart(int whole, uint64_t bytes);
+
+  // Phases stand in the order in which they are added.
+  int AddPhase(PhasePlan plan);
+  DraftPhase& phase(int index) { return phases_[index]; }
+  int num_phases() const { return static_cast<int>(phases_.size()); }
+
+  // Reorders the actors of phases that compute: see phase_order.h.
+  void StartCommunicationEarly();
+
+  // How many instances of a channel may be in flight at once.
+  struct Credits {
+    int microbatches = 1;       // M
+    int stage_activations = 1;  // from F to B or W of this stage
+    int cross_activations = 1;  // the same where F is another stage's
+  };
+
+  // Lays out memory and derives the channels. `state_registers[i]` gets the register of the storage
+  // whose state is i.
+  DevicePlan Finish(const Credits& credits, std::vector<uint32_t>* state_registers) const;
+
+ private:
+  std::vector<Storage> storages_;
+  std::vector<DraftPhase> phases_;
+};
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_LOWER_DEVICE_PROGRAM_H_

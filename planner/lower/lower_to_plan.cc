@@ -1,0 +1,1136 @@
+#include "planner/lower/lower_to_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+
+#include "base/status_macros.h"
+#include "graph/init_streams.h"
+#include "planner/cost/collective_choice.h"
+#include "planner/cost/communication_cost.h"
+#include "planner/cost/predict_step.h"
+#include "planner/lower/communication.h"
+#include "planner/lower/device_program.h"
+#include "planner/lower/phases.h"
+#include "planner/plan/access_order.h"
+#include "planner/plan/memory.h"
+#include "planner/sharding/execution_sharding.h"
+
+namespace penstock::planner {
+namespace {
+
+using graph::Graph;
+using graph::kNoValue;
+using graph::Mesh;
+using graph::Node;
+using graph::NodeId;
+using graph::Sharding;
+using graph::ValueId;
+
+constexpr PhaseKey kBeforeStepKey = {0, false, 0};
+constexpr PhaseKey kFirstForwardKey = {0, true, 0};
+constexpr PhaseKey kFirstUpdateKey = {1, false, 0};
+
+bool FormsWhole(std::string_view op) { return op == "accumulate" || op == "gather_microbatches"; }
+
+// Of each value: whether a node that runs once a micro-batch reads it, as it is or reshaped.
+std::vector<bool> FindReadOften(const Graph& graph) {
+  const auto is_often = [&](ValueId value) { return IsPerMicrobatch(graph, value); };
+  std::vector<bool> is_read_often(graph.num_values(), false);
+  for (NodeId id = graph.num_nodes() - 1; id >= 0; --id) {
+    const Node& node = graph.node(id);
+    const bool reads_often = std::any_of(node.operands.begin(), node.operands.end(), is_often) ||
+                             std::any_of(node.results.begin(), node.results.end(), is_often) ||
+                             (node.op->name() == "reshape" && is_read_often[node.results[0]]);
+    if (!reads_often) continue;
+    for (ValueId operand : node.operands) is_read_often[operand] = true;
+  }
+  return is_read_often;
+}
+
+// A value that all micro-batches form together and each of them then reads passes through a phase
+// that runs once a step: its tokens come once, whole. Adds the `copy` that does so.
+absl::StatusOr<Graph> AddRateCopies(const graph::OpRegistry& ops, const Graph& in) {
+  const std::vector<bool> is_read_often = FindReadOften(in);
+  std::vector<bool> needs_copy(in.num_nodes(), false);
+  for (NodeId id = 0; id < in.num_nodes(); ++id) {
+    const Node& node = in.node(id);
+    needs_copy[id] = FormsWhole(node.op->name()) && is_read_often[node.results[0]] &&
+                     !IsPerMicrobatch(in, node.results[0]);
+  }
+  Graph out(in.name());
+  out.mutable_meshes() = in.meshes();
+  out.ReserveNames(in);
+  std::vector<ValueId> now(in.num_values(), kNoValue);
+  std::vector<NodeId> now_node;
+  for (NodeId id = 0; id < in.num_nodes(); ++id) {
+    const Node& node = in.node(id);
+    Node copy = node;
+    for (ValueId& operand : copy.operands) operand = now[operand];
+    if (copy.forward != graph::kNoNode) copy.forward = now_node[copy.forward];
+    copy.results.clear();
+    std::vector<std::string> names;
+    for (ValueId result : node.results) {
+      names.push_back(needs_copy[id] ? out.UniqueName(absl::StrCat(in.value(result).name, ".sum"))
+                                     : in.value(result).name);
+    }
+    const NodeId made = out.AddTyped(copy, in.ResultTypes(node), names);
+    now_node.push_back(made);
+    for (size_t r = 0; r < node.results.size(); ++r) {
+      now[node.results[r]] = out.node(made).results[r];
+      out.mutable_value(now[node.results[r]]).sharding = in.value(node.results[r]).sharding;
+    }
+    if (!needs_copy[id]) continue;
+    copy.op = ops.Find("copy");
+    if (copy.op == nullptr) return absl::InternalError("no operator copy");
+    copy.attributes = {};
+    copy.operands = {now[node.results[0]]};
+    const NodeId whole = out.AddTyped(copy, in.ResultTypes(node), {in.value(node.results[0]).name});
+    now[node.results[0]] = out.node(whole).results[0];
+    out.mutable_value(now[node.results[0]]).sharding = in.value(node.results[0]).sharding;
+  }
+  for (const graph::Return& ret : in.returns()) {
+    out.mutable_returns().push_back({now[ret.value], ret.sharding});
+  }
+  return out;
+}
+
+// An assign's new value and where it is written.
+struct Assignment {
+  NodeId assign = graph::kNoNode;
+  ValueId state = kNoValue;
+  ValueId value = kNoValue;
+};
+
+// Gradient sums of one stage that are reduced by one collective, beside the phases: their storage
+// is contiguous, so nothing is copied.
+struct Bucket {
+  std::vector<NodeId> nodes;  // all_reduce nodes, in the order in which their terms are made
+  int stage = 0;
+  PhaseKey key;
+  int64_t bytes = 0;
+  DType dtype = DType::kF32;
+  std::vector<CollectiveSpec> groups;  // of the first node: the groups of all
+};
+
+// What holds for all devices: phases, transfers, collectives, tables.
+class Lowering {
+ public:
+  Lowering(const graph::OpRegistry& ops, Graph graph, const LowerOptions& options)
+      : ops_(ops), graph_(std::move(graph)), options_(options), mesh_(graph_.meshes()[0]) {}
+
+  absl::StatusOr<Plan> Run();
+
+ private:
+  friend class DeviceLowering;
+
+  absl::Status Analyse();
+  absl::Status NumberTransfers();
+  bool CanBucket(NodeId id) const;
+  absl::Status FormBuckets();
+  absl::Status NumberCollectives();
+  // The host on which each device is taken to be.
+  std::vector<uint32_t> HostsOf(const std::vector<uint32_t>& devices) const;
+  graph::OpCost CostOf(const KernelPlan& spec) const;
+  uint32_t KernelIndex(const KernelPlan& spec);
+  absl::Status CheckKernels() const;
+
+  const Node& ProducerOf(ValueId value) const { return graph_.node(graph_.value(value).producer); }
+  const NodePhase& PhaseOf(ValueId value) const { return phases_[graph_.value(value).producer]; }
+  bool IsState(ValueId value) const {
+    const std::string_view op = ProducerOf(value).op->name();
+    return op == "parameter" || op == "state";
+  }
+  // Whether the value is made anew in every micro-batch.
+  bool IsMadeOften(ValueId value) const {
+    return PhaseOf(value).key.per_microbatch && !FormsWhole(ProducerOf(value).op->name());
+  }
+  // The value whose bytes this one shares through reshapes.
+  ValueId RootOf(ValueId value) const { return root_[value]; }
+
+  const graph::OpRegistry& ops_;
+  const Graph graph_;
+  const LowerOptions& options_;
+  const Mesh& mesh_;
+  Plan plan_;
+  std::vector<NodePhase> phases_;
+  std::vector<std::vector<NodeId>> users_;
+  std::vector<ValueId> root_;
+  std::vector<bool> is_read_often_;
+  int num_stages_ = 1;
+  uint32_t devices_per_stage_ = 1;
+  // Stages other than the producer's that read a value.
+  std::map<ValueId, std::set<int>> remote_readers_;
+  std::map<std::tuple<ValueId, int, uint32_t>, uint32_t> transfers_;  // value, stage, device
+  std::map<NodeId, Communication> communications_;
+  std::map<std::pair<NodeId, uint32_t>, uint32_t> collectives_;  // node, plan device
+  std::vector<Bucket> buckets_;
+  std::map<NodeId, int> bucket_of_;
+  std::map<std::pair<int, uint32_t>, uint32_t> bucket_collectives_;  // bucket, plan device
+  size_t num_bucket_collectives_ = 0;                                // the first of the plan
+  std::vector<Assignment> assignments_;
+  std::map<ValueId, int> state_index_;
+  std::vector<std::set<PhaseKey>> keys_;  // a stage each
+  absl::flat_hash_map<std::string, std::vector<uint32_t>> kernels_by_op_;
+};
+
+// Builds the program of one device.
+class DeviceLowering {
+ public:
+  DeviceLowering(Lowering& shared, int stage, uint32_t mesh_device)
+      : shared_(shared),
+        graph_(shared.graph_),
+        mesh_(shared.mesh_),
+        stage_(stage),
+        mesh_device_(mesh_device),
+        device_(stage * shared.devices_per_stage_ + mesh_device) {}
+
+  absl::StatusOr<DevicePlan> Run();
+
+ private:
+  int PhaseIndex(const PhaseKey& key);
+  int FloatingPhase(std::string name, bool per_microbatch);
+  absl::StatusOr<TilePlan> Tile(ValueId value) const;
+  absl::StatusOr<int> NewStorage(ValueId value, bool per_microbatch);
+  // The storage from which actors of `phase` read the value.
+  absl::StatusOr<int> StorageForReading(ValueId value, int phase);
+  void AddActor(int phase, ActorKind kind, std::string name, KernelPlan spec, uint32_t target,
+                std::vector<int> inputs, std::vector<int> outputs);
+  absl::Status AddStates();
+  absl::Status AddBuckets();
+  absl::Status AddReceive(ValueId value);
+  absl::Status AddNode(NodeId id);
+  absl::Status AddRedistribution(NodeId id, int phase);
+  absl::Status AddKernel(NodeId id, int phase);
+  absl::Status AddLeaf(ValueId value, int phase);
+  PhaseKey FetchKey(ValueId value) const;
+  absl::Status AddFetch(size_t index);
+  absl::Status AddSends(ValueId value);
+  absl::Status AddAssignments();
+  bool WritesInPlace(const Assignment& assignment) const;
+  bool MayOverwrite(const Node& node, int input, const KernelPlan& spec, int phase) const;
+  bool MayStayIn(int storage, ValueId result) const;
+
+  Lowering& shared_;
+  const Graph& graph_;
+  const Mesh& mesh_;
+  const int stage_;
+  const uint32_t mesh_device_;
+  const uint32_t device_;
+  DeviceProgram program_;
+  std::map<PhaseKey, int> phase_index_;
+  PhaseKey assign_key_;
+  std::map<ValueId, int> storage_;                       // by root value
+  std::map<std::pair<ValueId, int>, int> leaf_storage_;  // leaf value, phase
+  std::map<ValueId, int> value_phase_;                   // phase in which a value is made here
+  std::set<int> formed_;    // storages that all micro-batches of a step form together
+  std::set<NodeId> fused_;  // accumulates that their producer does itself
+  std::map<ValueId, ValueId> accumulates_into_;
+  std::map<ValueId, int> bucket_part_;  // storage of a gradient's terms in its bucket
+};
+
+// ---------------------------------------------------------------------------- shared analysis
+
+absl::Status Lowering::Analyse() {
+  ASSIGN_OR_RETURN(phases_, AssignPhases(graph_, options_.split_weight_gradients));
+  devices_per_stage_ = static_cast<uint32_t>(mesh_.num_devices());
+  users_ = graph_.Users();
+  is_read_often_ = FindReadOften(graph_);
+  root_.resize(graph_.num_values());
+  for (ValueId value = 0; value < graph_.num_values(); ++value) {
+    root_[value] = value;
+    const Node& node = ProducerOf(value);
+    if (node.op->name() != "reshape" || !PhaseOf(value).is_live) continue;
+    const ValueId operand = node.operands[0];
+    // A leaf is made again where it is read; a reshape of it is a node like any other.
+    if (PhaseOf(operand).is_leaf || PhaseOf(operand).stage != PhaseOf(value).stage) continue;
+    root_[value] = root_[operand];
+  }
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const NodePhase& phase = phases_[id];
+    const Node& node = graph_.node(id);
+    if (!phase.is_live) continue;
+    num_stages_ = std::max(num_stages_, phase.stage + 1);
+    if (node.op->name() == "assign") {
+      assignments_.push_back({id, node.operands[0], node.operands[1]});
+    }
+    for (ValueId operand : node.operands) {
+      const NodePhase& source = PhaseOf(operand);
+      if (!source.is_leaf && source.stage != phase.stage) {
+        remote_readers_[operand].insert(phase.stage);
+      }
+    }
+  }
+  keys_.resize(num_stages_);
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const NodePhase& phase = phases_[id];
+    const Node& node = graph_.node(id);
+    if (!phase.is_live || phase.is_leaf || node.op->has_declared_type()) continue;
+    if (node.op->name() != "assign") keys_[phase.stage].insert(phase.key);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Lowering::NumberTransfers() {
+  for (const auto& [value, stages] : remote_readers_) {
+    const int source = PhaseOf(value).stage;
+    const graph::Value& v = graph_.value(value);
+    const Sharding sharding = ClosedSharding(mesh_, v);
+    for (int stage : stages) {
+      for (uint32_t d = 0; d < devices_per_stage_; ++d) {
+        ASSIGN_OR_RETURN(const TilePlan tile, TileOf(mesh_, sharding, v.type, d));
+        TransferPlan transfer;
+        transfer.num_bytes = tile.num_bytes();
+        transfer.channel = plan_.num_channels++;
+        transfer.source = source * devices_per_stage_ + d;
+        transfer.destination = stage * devices_per_stage_ + d;
+        transfer.per_microbatch = IsMadeOften(value);
+        transfers_[{value, stage, d}] = static_cast<uint32_t>(plan_.transfers.size());
+        plan_.transfers.push_back(transfer);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A sum over devices of a gradient that is complete when its term is made, that only the update
+// reads, and whose term nobody else reads.
+bool Lowering::CanBucket(NodeId id) const {
+  const Node& node = graph_.node(id);
+  if (!phases_[id].is_live || CollectiveOf(node.op->name()) != CollectiveKind::kAllReduce) {
+    return false;
+  }
+  const ValueId term = node.operands[0];
+  const ValueId result = node.results[0];
+  const Node& producer = ProducerOf(term);
+  const graph::Value& value = graph_.value(term);
+  if (users_[term].size() != 1 || RootOf(term) != term || PhaseOf(term).is_leaf || IsState(term) ||
+      PhaseOf(term).stage != phases_[id].stage || CollectiveOf(producer.op->name()) ||
+      producer.results.size() != 1 || value.sharding->partials.size() != 1 ||
+      value.sharding->partials[0].reduction != graph::Reduction::kSum ||
+      graph_.value(result).sharding->is_partial()) {
+    return false;
+  }
+  const PhaseKey& made = PhaseOf(term).key;
+  if (!made.per_microbatch || made.level != 0 || made.order == 0) return false;
+  if (IsMadeOften(term) && mesh_.num_microbatches() > 1) return false;
+  for (const graph::Return& ret : graph_.returns()) {
+    if (ret.value == result) return false;
+  }
+  return std::all_of(users_[result].begin(), users_[result].end(), [&](NodeId user) {
+    return !phases_[user].is_live || !phases_[user].key.per_microbatch;
+  });
+}
+
+absl::Status Lowering::FormBuckets() {
+  if (options_.bucket_bytes <= 0) return absl::OkStatus();
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    if (!CanBucket(id)) continue;
+    const Node& node = graph_.node(id);
+    const graph::Value& term = graph_.value(node.operands[0]);
+    const Sharding from = ClosedSharding(mesh_, term);
+    ASSIGN_OR_RETURN(Communication communication,
+                     PlanCommunication(mesh_, CollectiveKind::kAllReduce, term.type, from,
+                                       ClosedSharding(mesh_, graph_.value(node.results[0]))));
+    ASSIGN_OR_RETURN(const TilePlan tile, TileOf(mesh_, from, term.type, 0));
+    const auto bytes = static_cast<int64_t>(tile.num_bytes());
+    int bucket = -1;
+    for (int b = static_cast<int>(buckets_.size()) - 1; b >= 0 && bucket < 0; --b) {
+      const Bucket& other = buckets_[b];
+      const bool same_groups = std::equal(
+          other.groups.begin(), other.groups.end(), communication.groups.begin(),
+          communication.groups.end(),
+          [](const CollectiveSpec& x, const CollectiveSpec& y) { return x.devices == y.devices; });
+      if (!same_groups || other.stage != phases_[id].stage || other.dtype != term.type.dtype ||
+          other.key != phases_[id].key) {
+        continue;
+      }
+      if (other.bytes + bytes > options_.bucket_bytes) break;
+      bucket = b;
+    }
+    if (bucket < 0) {
+      bucket = static_cast<int>(buckets_.size());
+      buckets_.push_back({{},
+                          phases_[id].stage,
+                          phases_[id].key,
+                          0,
+                          term.type.dtype,
+                          std::move(communication.groups)});
+    }
+    buckets_[bucket].nodes.push_back(id);
+    buckets_[bucket].bytes += bytes;
+    bucket_of_[id] = bucket;
+  }
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    const Bucket& bucket = buckets_[b];
+    for (const CollectiveSpec& group : bucket.groups) {
+      CollectiveSpec spec = group;
+      int64_t elements = 0;
+      for (NodeId id : bucket.nodes) {
+        const graph::Value& term = graph_.value(graph_.node(id).operands[0]);
+        ASSIGN_OR_RETURN(const TilePlan tile,
+                         TileOf(mesh_, ClosedSharding(mesh_, term), term.type, group.devices[0]));
+        elements += static_cast<int64_t>(AlignUp(tile.num_bytes()) / ByteSize(bucket.dtype));
+      }
+      const int n = static_cast<int>(spec.devices.size());
+      for (int r = 0; r < n; ++r) spec.counts[r] = PartOf(elements, r, n).size();
+      for (uint32_t& device : spec.devices) {
+        device += bucket.stage * devices_per_stage_;
+        bucket_collectives_[{static_cast<int>(b), device}] =
+            static_cast<uint32_t>(plan_.collectives.size());
+      }
+      ChooseCollective(HostsOf(spec.devices), &spec);
+      plan_.collectives.push_back(std::move(spec));
+      plan_.collective_per_microbatch.push_back(mesh_.num_microbatches() == 1);
+    }
+  }
+  num_bucket_collectives_ = plan_.collectives.size();
+  return absl::OkStatus();
+}
+
+// In the order in which the lanes of every device come to them.
+absl::Status Lowering::NumberCollectives() {
+  std::vector<NodeId> by_phase(graph_.num_nodes());
+  std::iota(by_phase.begin(), by_phase.end(), 0);
+  std::stable_sort(by_phase.begin(), by_phase.end(),
+                   [&](NodeId a, NodeId b) { return phases_[a].key < phases_[b].key; });
+  for (NodeId id : by_phase) {
+    const Node& node = graph_.node(id);
+    if (!phases_[id].is_live || bucket_of_.contains(id)) continue;
+    const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
+    if (!kind) continue;
+    const graph::Value& result = graph_.value(node.results[0]);
+    ASSIGN_OR_RETURN(Communication communication,
+                     PlanCommunication(mesh_, *kind, result.type,
+                                       ClosedSharding(mesh_, graph_.value(node.operands[0])),
+                                       ClosedSharding(mesh_, result)));
+    for (CollectiveSpec& spec : communication.groups) {
+      spec.channel = plan_.num_channels++;
+      for (uint32_t& device : spec.devices) {
+        device += phases_[id].stage * devices_per_stage_;
+        collectives_[{id, device}] = static_cast<uint32_t>(plan_.collectives.size());
+      }
+      ChooseCollective(HostsOf(spec.devices), &spec);
+      plan_.collectives.push_back(spec);
+      plan_.collective_per_microbatch.push_back(phases_[id].key.per_microbatch);
+    }
+    communications_.emplace(id, std::move(communication));
+  }
+  // Lower channels go first on a link (transport.h): transfers between stages, then what phases
+  // wait for, then sums of gradients. Of these the last ones are of the first layers, which the
+  // next forward pass needs first.
+  for (size_t i = num_bucket_collectives_; i-- > 0;) {
+    plan_.collectives[i].channel = plan_.num_channels++;
+  }
+  return absl::OkStatus();
+}
+
+std::vector<uint32_t> Lowering::HostsOf(const std::vector<uint32_t>& devices) const {
+  std::vector<uint32_t> hosts;
+  for (const uint32_t device : devices) {
+    uint32_t host = 0;
+    uint32_t end = 0;  // of the devices of the hosts so far
+    for (const uint32_t count : options_.host_devices) {
+      end += count;
+      if (device < end) break;
+      ++host;
+    }
+    hosts.push_back(host);
+  }
+  return hosts;
+}
+
+// The work of a kernel, feed or fetch on its tiles.
+graph::OpCost Lowering::CostOf(const KernelPlan& spec) const {
+  std::vector<TensorType> operands;
+  std::vector<TensorType> results;
+  for (const TilePlan& tile : spec.inputs) operands.push_back({tile.dtype, tile.shape});
+  for (const TilePlan& tile : spec.outputs) results.push_back({tile.dtype, tile.shape});
+  const graph::Op* op = ops_.Find(spec.op);
+  if (op != nullptr) {
+    graph::OpCost cost = op->Cost({spec.attributes, operands, results});
+    // A sum that the kernel keeps itself is read, too.
+    for (size_t i = 0; spec.accumulate && spec.op != "accumulate" && i < results.size(); ++i) {
+      cost.bytes += static_cast<double>(results[i].num_bytes());
+    }
+    return cost;
+  }
+  // Copies between a tile and what has no tile: a fed or fetched tensor, the parts of a packed one.
+  graph::OpCost copy;
+  for (const TensorType& type : operands) copy.bytes += static_cast<double>(type.num_bytes());
+  for (const TensorType& type : results) copy.bytes += static_cast<double>(type.num_bytes());
+  if (operands.empty() || results.empty()) copy.bytes *= 2;
+  return copy;
+}
+
+uint32_t Lowering::KernelIndex(const KernelPlan& spec) {
+  std::string key = spec.op;
+  for (const TilePlan& tile : spec.inputs) absl::StrAppend(&key, ToString(tile.shape));
+  for (const TilePlan& tile : spec.outputs) {
+    absl::StrAppend(&key, "|", ToString(tile.shape), ToString(tile.offset));
+  }
+  std::vector<uint32_t>& candidates = kernels_by_op_[key];
+  for (uint32_t index : candidates) {
+    if (plan_.kernels[index] == spec) return index;
+  }
+  candidates.push_back(static_cast<uint32_t>(plan_.kernels.size()));
+  plan_.kernels.push_back(spec);
+  return candidates.back();
+}
+
+// That every operator runs on these element types; an error names the first node that does not.
+absl::Status Lowering::CheckKernels() const {
+  for (uint32_t k = 0; k < plan_.kernels.size(); ++k) {
+    const KernelPlan& kernel = plan_.kernels[k];
+    if (kernel.op == "feed" || kernel.op == "fetch") continue;
+    const absl::Status status = options_.kernels.check_kernel(kernel);
+    if (status.ok()) continue;
+    for (const DevicePlan& device : plan_.devices) {
+      for (const ActorPlan& actor : device.actors) {
+        if (actor.kernel != k) continue;
+        const ValueId value = graph_.FindValue(actor.name);
+        std::string where;
+        if (value != kNoValue && ProducerOf(value).location.line > 0) {
+          const graph::SourceLocation& place = ProducerOf(value).location;
+          where = absl::StrCat(place.file, ":", place.line, ":", place.column, ": ");
+        }
+        return absl::Status(status.code(),
+                            absl::StrCat(where, "%", actor.name, ": ", status.message()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Plan> Lowering::Run() {
+  RETURN_IF_ERROR(Analyse());
+  plan_.name = graph_.name();
+  plan_.num_microbatches = static_cast<uint32_t>(mesh_.num_microbatches());
+  plan_.policy = std::string(options_.policy->name());
+  const std::vector<uint32_t> init_streams = graph::InitStreams(graph_);
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const Node& node = graph_.node(id);
+    const std::string op(node.op->name());
+    if (!node.op->has_declared_type()) continue;
+    const graph::Value& value = graph_.value(node.results[0]);
+    if (op == "input") {
+      plan_.feeds.push_back({value.name, value.type});
+    } else if (phases_[id].is_live) {
+      StatePlan state;
+      state.name = value.name;
+      state.type = value.type;
+      state.is_parameter = op == "parameter";
+      state.init = node.attributes.GetString("init", state.is_parameter ? "normal" : "zeros");
+      state.std = node.attributes.GetDouble("std", 0.02);
+      state.stream = init_streams[id];
+      state_index_[node.results[0]] = static_cast<int>(plan_.states.size());
+      plan_.states.push_back(std::move(state));
+    }
+  }
+  for (const graph::Return& ret : graph_.returns()) {
+    const graph::Value& value = graph_.value(ret.value);
+    plan_.fetches.push_back({value.name, value.type, 0});
+  }
+  RETURN_IF_ERROR(NumberTransfers());
+  RETURN_IF_ERROR(FormBuckets());
+  RETURN_IF_ERROR(NumberCollectives());
+  for (int stage = 0; stage < num_stages_; ++stage) {
+    StagePlan& plan = plan_.stages.emplace_back();
+    for (uint32_t d = 0; d < devices_per_stage_; ++d) {
+      plan.devices.push_back(static_cast<uint32_t>(plan_.devices.size()));
+      ASSIGN_OR_RETURN(DevicePlan device, DeviceLowering(*this, stage, d).Run());
+      plan_.predicted_peak_bytes.push_back(device.arena_bytes);
+      plan_.devices.push_back(std::move(device));
+    }
+  }
+  RETURN_IF_ERROR(CheckKernels());
+  plan_.predicted_step_s = PredictStepSeconds(plan_);
+  return std::move(plan_);
+}
+
+// ------------------------------------------------------------------------------- one device
+
+absl::StatusOr<TilePlan> DeviceLowering::Tile(ValueId value) const {
+  const graph::Value& v = graph_.value(value);
+  return TileOf(mesh_, ClosedSharding(mesh_, v), v.type, mesh_device_);
+}
+
+int DeviceLowering::PhaseIndex(const PhaseKey& key) {
+  const auto it = phase_index_.find(key);
+  if (it != phase_index_.end()) return it->second;
+  return -1;
+}
+
+int DeviceLowering::FloatingPhase(std::string name, bool per_microbatch) {
+  PhasePlan plan;
+  plan.name = std::move(name);
+  plan.kind = PhaseKind::kTransfer;
+  plan.lane = Lane::kFloating;
+  plan.per_microbatch = per_microbatch;
+  return program_.AddPhase(std::move(plan));
+}
+
+absl::StatusOr<int> DeviceLowering::NewStorage(ValueId value, bool per_microbatch) {
+  const auto part = bucket_part_.find(value);
+  if (part != bucket_part_.end()) return part->second;
+  ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
+  Storage storage;
+  storage.bytes = tile.num_bytes();
+  storage.per_microbatch = per_microbatch;
+  return program_.AddStorage(storage);
+}
+
+void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, KernelPlan spec,
+                              uint32_t target, std::vector<int> inputs, std::vector<int> outputs) {
+  DraftActor actor;
+  actor.plan.name = std::move(name);
+  actor.plan.kind = kind;
+  actor.plan.target = target;
+  actor.inputs = std::move(inputs);
+  actor.outputs = std::move(outputs);
+  const LowerOptions& options = shared_.options_;
+  if (!spec.op.empty()) {
+    if (kind == ActorKind::kKernel) actor.scratch_bytes = options.kernels.workspace_bytes(spec);
+    const graph::OpCost cost = shared_.CostOf(spec);
+    actor.predicted_s =
+        std::max(cost.bytes / options.bytes_per_s, cost.flops / options.flops_per_s);
+    actor.plan.kernel = shared_.KernelIndex(spec);
+  } else if (kind == ActorKind::kCollective) {
+    actor.predicted_s = CollectiveSeconds(shared_.plan_.collectives[target], options.link);
+  } else {
+    actor.predicted_s = TransferSeconds(shared_.plan_.transfers[target].num_bytes, options.link);
+  }
+  program_.phase(phase).actors.push_back(std::move(actor));
+}
+
+absl::Status DeviceLowering::AddLeaf(ValueId value, int phase) {
+  const Node& node = shared_.ProducerOf(value);
+  ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
+  ASSIGN_OR_RETURN(int storage, NewStorage(value, program_.phase(phase).plan.per_microbatch));
+  KernelPlan spec;
+  spec.outputs = {tile};
+  if (node.op->name() == "input") {
+    spec.op = "feed";
+    uint32_t feed = 0;
+    while (shared_.plan_.feeds[feed].name != graph_.value(value).name) ++feed;
+    AddActor(phase, ActorKind::kFeed, graph_.value(value).name, spec, feed, {}, {storage});
+  } else {
+    spec.op = std::string(node.op->name());
+    spec.attributes = node.attributes;
+    AddActor(phase, ActorKind::kKernel, graph_.value(value).name, spec, kNone, {}, {storage});
+  }
+  leaf_storage_[{value, phase}] = storage;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> DeviceLowering::StorageForReading(ValueId value, int phase) {
+  if (shared_.PhaseOf(value).is_leaf) {
+    if (!leaf_storage_.contains({value, phase})) RETURN_IF_ERROR(AddLeaf(value, phase));
+    return leaf_storage_.at({value, phase});
+  }
+  const auto it = storage_.find(shared_.RootOf(value));
+  if (it == storage_.end() || shared_.PhaseOf(value).stage != stage_) {
+    const auto received = storage_.find(value);
+    if (received != storage_.end()) return received->second;
+    return absl::InternalError(absl::StrCat("%", graph_.value(value).name, " has no storage"));
+  }
+  return it->second;
+}
+
+absl::Status DeviceLowering::AddStates() {
+  for (const auto& [value, index] : shared_.state_index_) {
+    if (shared_.PhaseOf(value).stage != stage_) continue;
+    ASSIGN_OR_RETURN(int storage, NewStorage(value, false));
+    program_.storage(storage).state = index;
+    storage_[value] = storage;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLowering::AddBuckets() {
+  const bool per_microbatch = mesh_.num_microbatches() == 1;
+  for (size_t b = 0; b < shared_.buckets_.size(); ++b) {
+    const Bucket& bucket = shared_.buckets_[b];
+    if (bucket.stage != stage_) continue;
+    Storage storage;
+    storage.per_microbatch = per_microbatch;
+    const int whole = program_.AddStorage(storage);
+    for (NodeId id : bucket.nodes) {
+      const ValueId term = graph_.node(id).operands[0];
+      ASSIGN_OR_RETURN(const TilePlan tile, Tile(term));
+      bucket_part_[term] = program_.AddPart(whole, tile.num_bytes());
+    }
+    const std::string name = absl::StrCat("reduce gradients ", b);
+    const uint32_t target = shared_.bucket_collectives_.at({static_cast<int>(b), device_});
+    AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, target, {whole},
+             {whole});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLowering::AddReceive(ValueId value) {
+  const bool per_microbatch = shared_.IsMadeOften(value);
+  ASSIGN_OR_RETURN(int storage, NewStorage(value, per_microbatch));
+  program_.storage(storage).received = true;
+  storage_[value] = storage;
+  const std::string name = absl::StrCat("recv ", graph_.value(value).name);
+  const uint32_t transfer = shared_.transfers_.at({value, stage_, mesh_device_});
+  AddActor(FloatingPhase(name, per_microbatch), ActorKind::kRecv, name, {}, transfer, {},
+           {storage});
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLowering::AddSends(ValueId value) {
+  const auto readers = shared_.remote_readers_.find(value);
+  if (readers == shared_.remote_readers_.end()) return absl::OkStatus();
+  const bool per_microbatch = shared_.IsMadeOften(value);
+  for (int stage : readers->second) {
+    const std::string name = absl::StrCat("send ", graph_.value(value).name);
+    const uint32_t transfer = shared_.transfers_.at({value, stage, mesh_device_});
+    const int phase = FloatingPhase(name, per_microbatch);
+    AddActor(phase, ActorKind::kSend, name, {}, transfer, {storage_.at(shared_.RootOf(value))}, {});
+  }
+  return absl::OkStatus();
+}
+
+// Whether the value may lie in a storage of values before it. What micro-batches read may not lie
+// where micro-batches form it: the next step's would write there while this step's read.
+bool DeviceLowering::MayStayIn(int storage, ValueId result) const {
+  return !formed_.contains(storage) || !shared_.is_read_often_[result];
+}
+
+absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
+  const Node& node = graph_.node(id);
+  const ValueId operand = node.operands[0];
+  const ValueId result = node.results[0];
+  const std::string& name = graph_.value(result).name;
+  const Communication& communication = shared_.communications_.at(id);
+  const uint32_t target = shared_.collectives_.at({id, device_});
+  const CollectiveSpec& spec = shared_.plan_.collectives[target];
+  ASSIGN_OR_RETURN(TilePlan in, Tile(operand));
+  ASSIGN_OR_RETURN(TilePlan out, Tile(result));
+  const bool per_microbatch = program_.phase(phase).plan.per_microbatch;
+  ASSIGN_OR_RETURN(int source, StorageForReading(operand, phase));
+
+  // A sum is reduced in place when nobody else reads its terms.
+  const bool in_place =
+      spec.kind == CollectiveKind::kAllReduce && shared_.users_[operand].size() == 1 &&
+      shared_.RootOf(operand) == operand && !shared_.PhaseOf(operand).is_leaf &&
+      !shared_.IsState(operand) && shared_.PhaseOf(operand).stage == stage_ &&
+      program_.storage(source).per_microbatch == per_microbatch && MayStayIn(source, result);
+  const int rank = static_cast<int>(std::find(spec.devices.begin(), spec.devices.end(), device_) -
+                                    spec.devices.begin());
+  auto flat = [&](const TilePlan& like, int64_t elements) {
+    TilePlan tile;
+    tile.dtype = like.dtype;
+    tile.shape = {elements};
+    tile.global = {elements};
+    tile.offset = {0};
+    tile.microbatch_stride = {0};
+    return tile;
+  };
+  auto part_attributes = [](int dim, const std::vector<int64_t>& sizes) {
+    return graph::Attributes{{"axis", dim}, {"sizes", graph::AttrValue::Ints(sizes)}};
+  };
+  auto new_flat = [&](const TilePlan& tile) {
+    Storage storage;
+    storage.bytes = tile.num_bytes();
+    storage.per_microbatch = per_microbatch;
+    return program_.AddStorage(storage);
+  };
+  int input = source;
+  if (communication.pack_dim) {
+    const TilePlan parts = flat(in, InputCount(spec, rank));
+    KernelPlan pack = {
+        "pack",
+        part_attributes(*communication.pack_dim, communication.pack_sizes[mesh_device_]),
+        {in},
+        {parts}};
+    input = new_flat(parts);
+    AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".pack"), pack, kNone, {source},
+             {input});
+  }
+  int output = in_place ? source : -1;
+  if (output < 0) {
+    ASSIGN_OR_RETURN(output, NewStorage(result, per_microbatch));
+  }
+  storage_[result] = output;
+  if (!communication.unpack_dim) {
+    AddActor(phase, ActorKind::kCollective, name, {}, target, {input}, {output});
+    return absl::OkStatus();
+  }
+  const TilePlan parts = flat(out, OutputCount(spec, rank));
+  const int gathered = new_flat(parts);
+  AddActor(phase, ActorKind::kCollective, name, {}, target, {input}, {gathered});
+  KernelPlan unpack = {
+      "unpack",
+      part_attributes(*communication.unpack_dim, communication.unpack_sizes[mesh_device_]),
+      {parts},
+      {out}};
+  AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".unpack"), unpack, kNone, {gathered},
+           {output});
+  return absl::OkStatus();
+}
+
+// Whether the kernel may write its first result over this operand: nobody else reads it, and it
+// was made in the same phase.
+bool DeviceLowering::MayOverwrite(const Node& node, int input, const KernelPlan& spec,
+                                  int phase) const {
+  const ValueId operand = node.operands[input];
+  if (shared_.users_[operand].size() != 1 || shared_.RootOf(operand) != operand) return false;
+  if (std::count(node.operands.begin(), node.operands.end(), operand) != 1) return false;
+  if (shared_.PhaseOf(operand).is_leaf || shared_.IsState(operand)) return false;
+  if (shared_.PhaseOf(operand).stage != stage_) return false;
+  const auto made = value_phase_.find(operand);
+  if (made == value_phase_.end() || made->second != phase) return false;
+  const bool is_returned =
+      std::any_of(graph_.returns().begin(), graph_.returns().end(),
+                  [&](const graph::Return& ret) { return ret.value == operand; });
+  if (is_returned || FormsWhole(shared_.ProducerOf(operand).op->name())) return false;
+  return spec.inputs[input].num_bytes() == spec.outputs[0].num_bytes() &&
+         shared_.options_.kernels.can_alias(spec, input);
+}
+
+absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
+  const Node& node = graph_.node(id);
+  KernelPlan spec;
+  spec.op = std::string(node.op->name());
+  spec.attributes = node.attributes;
+  std::vector<int> inputs;
+  for (ValueId operand : node.operands) {
+    ASSIGN_OR_RETURN(TilePlan tile, Tile(operand));
+    ASSIGN_OR_RETURN(int storage, StorageForReading(operand, phase));
+    spec.inputs.push_back(std::move(tile));
+    inputs.push_back(storage);
+  }
+  std::vector<int> outputs;
+  for (ValueId result : node.results) {
+    ASSIGN_OR_RETURN(TilePlan tile, Tile(result));
+    spec.outputs.push_back(std::move(tile));
+  }
+  spec.accumulate = spec.op == "accumulate";
+
+  if (spec.op == "local_slice") {
+    // Into a sum: all terms but the first are neutral.
+    const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
+    const Sharding to = ClosedSharding(mesh_, graph_.value(node.results[0]));
+    for (const graph::PartialSpec& partial : to.partials) {
+      if (from.partials == to.partials) break;
+      const bool is_idempotent = partial.reduction == graph::Reduction::kMax ||
+                                 partial.reduction == graph::Reduction::kMin;
+      const bool is_first =
+          std::all_of(partial.axes.begin(), partial.axes.end(), [&](const graph::AxisRef& axis) {
+            return graph::Coordinate(mesh_, axis, mesh_device_, 0) == 0;
+          });
+      if (is_idempotent || is_first) continue;
+      const double neutral = partial.reduction == graph::Reduction::kProd ? 1.0 : 0.0;
+      spec.op = "constant";
+      spec.attributes = {{"value", neutral}};
+      spec.inputs.clear();
+      inputs.clear();
+      break;
+    }
+  }
+
+  const std::vector<int> updated = node.op->updated_operands();
+  for (size_t r = 0; r < node.results.size(); ++r) {
+    const ValueId result = node.results[r];
+    value_phase_[result] = phase;
+    // A running sum that this kernel keeps itself.
+    const auto whole = accumulates_into_.find(result);
+    if (whole != accumulates_into_.end()) {
+      // (The whole may lie in a bucket.)
+      ASSIGN_OR_RETURN(int storage, NewStorage(whole->second, false));
+      spec.accumulate = true;
+      formed_.insert(storage);
+      outputs.push_back(storage);
+      storage_[result] = storage;
+      storage_[whole->second] = storage;
+      continue;
+    }
+    int storage = -1;
+    for (const Assignment& assignment : shared_.assignments_) {
+      if (assignment.value != result || !WritesInPlace(assignment)) continue;
+      storage = storage_.at(assignment.state);
+    }
+    if (storage < 0 && r == 0) {
+      for (size_t i = 0; i < node.operands.size() && storage < 0; ++i) {
+        if (spec.op == "constant" || spec.accumulate || bucket_part_.contains(result)) break;
+        if (MayOverwrite(node, static_cast<int>(i), spec, phase) && MayStayIn(inputs[i], result)) {
+          storage = inputs[i];
+        }
+      }
+    }
+    if (storage < 0) {
+      const bool is_whole = FormsWhole(spec.op);
+      ASSIGN_OR_RETURN(storage,
+                       NewStorage(result, shared_.phases_[id].key.per_microbatch && !is_whole));
+      if (is_whole) formed_.insert(storage);
+    }
+    outputs.push_back(storage);
+    storage_[result] = storage;
+  }
+  const std::string& name = graph_.value(node.results[0]).name;
+  AddActor(phase, ActorKind::kKernel, name, std::move(spec), kNone, std::move(inputs),
+           std::move(outputs));
+  return absl::OkStatus();
+}
+
+// Whether the node that makes the new value may write it where the state is: its kernel can, it
+// runs after the step, and nothing reads the old state later.
+bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
+  const NodeId producer_id = graph_.value(assignment.value).producer;
+  const Node& producer = graph_.node(producer_id);
+  const NodePhase& phase = shared_.phases_[producer_id];
+  if (phase.stage != stage_ || phase.key.per_microbatch || phase.key.level == 0) return false;
+  const std::vector<int> updated = producer.op->updated_operands();
+  const size_t result =
+      std::find(producer.results.begin(), producer.results.end(), assignment.value) -
+      producer.results.begin();
+  if (result >= updated.size() || producer.operands[updated[result]] != assignment.state) {
+    return false;
+  }
+  for (ValueId value = 0; value < graph_.num_values(); ++value) {
+    if (shared_.RootOf(value) != assignment.state) continue;
+    for (NodeId user : shared_.users_[value]) {
+      const NodePhase& reading = shared_.phases_[user];
+      if (!reading.is_live || user == producer_id) continue;
+      if (graph_.node(user).op->name() == "assign") {
+        // Copied to another state, after everything else; or this very assign.
+        if (shared_.RootOf(graph_.node(user).operands[1]) == assignment.state) return false;
+        continue;
+      }
+      if (reading.stage != stage_) continue;  // a send: it holds the writer's phase back
+      if (reading.key.lane() == Lane::kOnce &&
+          (reading.key > phase.key || (reading.key == phase.key && user > producer_id))) {
+        return false;
+      }
+    }
+  }
+  // Two assigns of one new value cannot both be in place.
+  return std::count_if(shared_.assignments_.begin(), shared_.assignments_.end(),
+                       [&](const Assignment& other) { return other.value == assignment.value; }) ==
+         1;
+}
+
+absl::Status DeviceLowering::AddNode(NodeId id) {
+  const Node& node = graph_.node(id);
+  const NodePhase& node_phase = shared_.phases_[id];
+  const int phase = PhaseIndex(node_phase.key);
+  const ValueId result = node.results[0];
+  if (shared_.RootOf(result) != result) {
+    value_phase_[result] = phase;
+    return AddSends(result);
+  }
+  if (shared_.bucket_of_.contains(id)) {
+    storage_[result] = bucket_part_.at(node.operands[0]);
+  } else if (!fused_.contains(id)) {
+    if (shared_.communications_.contains(id)) {
+      RETURN_IF_ERROR(AddRedistribution(id, phase));
+      value_phase_[result] = phase;
+    } else {
+      RETURN_IF_ERROR(AddKernel(id, phase));
+    }
+  }
+  for (ValueId made : node.results) RETURN_IF_ERROR(AddSends(made));
+  return absl::OkStatus();
+}
+
+// The phase in which a returned value is fetched: where it is made, or the first that has it whole.
+PhaseKey DeviceLowering::FetchKey(ValueId value) const {
+  const NodePhase& source = shared_.PhaseOf(value);
+  const bool made_often = shared_.IsMadeOften(value);
+  if (source.is_leaf || shared_.ProducerOf(value).op->has_declared_type()) {
+    return made_often ? kFirstForwardKey : kBeforeStepKey;
+  }
+  if (!made_often && source.key.per_microbatch) return {source.key.level + 1, false, 0};
+  return source.key;
+}
+
+absl::Status DeviceLowering::AddFetch(size_t index) {
+  const ValueId value = graph_.returns()[index].value;
+  const NodePhase& source = shared_.PhaseOf(value);
+  if (source.stage != stage_) return absl::OkStatus();
+  // Of the devices that hold the same tile the first one writes it.
+  const Sharding sharding = ClosedSharding(mesh_, graph_.value(value));
+  for (int axis = 0; axis < static_cast<int>(mesh_.axes.size()); ++axis) {
+    if (mesh_.axes[axis].is_temporal) continue;
+    int64_t part = 0;
+    std::vector<graph::AxisRef> pieces;
+    for (const graph::DimSharding& dim : sharding.dims) {
+      for (const graph::AxisRef& piece : dim.axes) {
+        if (piece.axis == axis) pieces.push_back(piece);
+      }
+    }
+    // The coordinate on the pieces of the axis that split nothing must be 0.
+    const int64_t coordinate =
+        graph::Coordinate(mesh_, graph::WholeAxis(mesh_, axis), mesh_device_, 0);
+    for (const graph::AxisRef& piece : pieces) {
+      const int64_t minor = mesh_.axes[axis].size / (piece.pre * piece.size);
+      part += graph::Coordinate(mesh_, piece, mesh_device_, 0) * minor;
+    }
+    if (part != coordinate) return absl::OkStatus();
+  }
+  const int phase = PhaseIndex(FetchKey(value));
+  ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
+  ASSIGN_OR_RETURN(int storage, StorageForReading(value, phase));
+  KernelPlan spec;
+  spec.op = "fetch";
+  spec.inputs = {tile};
+  AddActor(phase, ActorKind::kFetch, absl::StrCat("return ", graph_.value(value).name), spec,
+           static_cast<uint32_t>(index), {storage}, {});
+  shared_.plan_.fetches[index].num_actors +=
+      shared_.IsMadeOften(value) ? shared_.plan_.num_microbatches : 1;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLowering::AddAssignments() {
+  struct Copy {
+    ValueId state;
+    int source;
+    int phase;
+  };
+  std::vector<Copy> copies;
+  for (const Assignment& assignment : shared_.assignments_) {
+    if (shared_.phases_[assignment.assign].stage != stage_ || WritesInPlace(assignment)) continue;
+    const int phase = PhaseIndex(assign_key_);
+    ASSIGN_OR_RETURN(int source, StorageForReading(assignment.value, phase));
+    ASSIGN_OR_RETURN(TilePlan tile, Tile(assignment.state));
+    const KernelPlan copy = {"copy", {}, {tile}, {tile}};
+    const std::string& name = graph_.value(assignment.state).name;
+    if (program_.storage(source).state >= 0) {
+      // The new value is another state, which may be written too: take it before any is.
+      ASSIGN_OR_RETURN(const int taken, NewStorage(assignment.state, false));
+      AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".next"), copy, kNone, {source},
+               {taken});
+      source = taken;
+    }
+    copies.push_back({assignment.state, source, phase});
+  }
+  for (const Copy& copy : copies) {
+    ASSIGN_OR_RETURN(TilePlan tile, Tile(copy.state));
+    AddActor(copy.phase, ActorKind::kKernel, absl::StrCat("assign ", graph_.value(copy.state).name),
+             {"copy", {}, {tile}, {tile}}, kNone, {copy.source}, {storage_.at(copy.state)});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DevicePlan> DeviceLowering::Run() {
+  // The phases of the stage, the same on all its devices.
+  std::set<PhaseKey> keys = shared_.keys_[stage_];
+  for (const graph::Return& ret : graph_.returns()) {
+    if (shared_.PhaseOf(ret.value).stage == stage_) keys.insert(FetchKey(ret.value));
+  }
+  // Copies into states come after everything that reads the old value at its place in the order.
+  bool has_copies = false;
+  assign_key_ = kFirstUpdateKey;
+  for (const Assignment& assignment : shared_.assignments_) {
+    if (shared_.phases_[assignment.assign].stage != stage_) continue;
+    has_copies = has_copies || !WritesInPlace(assignment);
+    assign_key_ = std::max(assign_key_, shared_.phases_[assignment.assign].key);
+  }
+  for (const PhaseKey& key : keys) {
+    if (key.lane() != Lane::kOnce) continue;
+    assign_key_ =
+        std::max(assign_key_, key.per_microbatch ? PhaseKey{key.level + 1, false, 0} : key);
+  }
+  if (has_copies) keys.insert(assign_key_);
+  for (const PhaseKey& key : keys) {
+    PhasePlan plan;
+    plan.kind = key.kind();
+    plan.lane = key.lane();
+    plan.per_microbatch = key.per_microbatch;
+    plan.name = std::string(Name(plan.kind));
+    if (key.level > 1 || (key.level == 1 && key.per_microbatch)) {
+      absl::StrAppend(&plan.name, " level ", key.level);
+    }
+    if (!key.per_microbatch && key.order > 0) absl::StrAppend(&plan.name, " ", key.order);
+    phase_index_[key] = program_.AddPhase(std::move(plan));
+  }
+
+  RETURN_IF_ERROR(AddStates());
+  RETURN_IF_ERROR(AddBuckets());
+  for (const auto& [value, stages] : shared_.remote_readers_) {
+    if (stages.contains(stage_)) RETURN_IF_ERROR(AddReceive(value));
+  }
+  for (const auto& [value, index] : shared_.state_index_) {
+    if (shared_.PhaseOf(value).stage == stage_) RETURN_IF_ERROR(AddSends(value));
+  }
+  // Sums over micro-batches that the kernel which makes the terms can keep.
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const Node& node = graph_.node(id);
+    const NodePhase& phase = shared_.phases_[id];
+    if (!phase.is_live || phase.stage != stage_ || node.op->name() != "accumulate") continue;
+    const ValueId term = node.operands[0];
+    const Node& producer = shared_.ProducerOf(term);
+    const NodePhase& producing = shared_.PhaseOf(term);
+    if (producing.stage != stage_ || producing.key != phase.key || producing.is_leaf ||
+        producer.results.size() != 1 || shared_.users_[term].size() != 1 ||
+        shared_.RootOf(term) != term || node.attributes.GetString("reduction", "sum") != "sum" ||
+        !shared_.options_.kernels.supports_accumulate(producer.op->name())) {
+      continue;
+    }
+    fused_.insert(id);
+    accumulates_into_[term] = node.results[0];
+  }
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const NodePhase& phase = shared_.phases_[id];
+    const Node& node = graph_.node(id);
+    if (!phase.is_live || phase.is_leaf || phase.stage != stage_ || node.op->has_declared_type() ||
+        node.op->name() == "assign") {
+      continue;
+    }
+    RETURN_IF_ERROR(AddNode(id));
+  }
+  for (size_t i = 0; i < graph_.returns().size(); ++i) RETURN_IF_ERROR(AddFetch(i));
+  RETURN_IF_ERROR(AddAssignments());
+
+  program_.StartCommunicationEarly();
+
+  DeviceProgram::Credits credits;
+  credits.microbatches = static_cast<int>(shared_.plan_.num_microbatches);
+  StageContext context;
+  context.num_stages = shared_.num_stages_;
+  context.num_microbatches = credits.microbatches;
+  for (int stage = 0; stage < shared_.num_stages_; ++stage) {
+    context.stage = stage;
+    for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
+      context.has_kind[kind] = shared_.keys_[stage].contains({0, true, kind});
+    }
+    const int activations = shared_.options_.policy->ActivationCredits(context);
+    credits.cross_activations = std::max(credits.cross_activations, activations);
+    if (stage == stage_) credits.stage_activations = activations;
+  }
+  std::vector<uint32_t> state_registers(shared_.plan_.states.size(), kNone);
+  DevicePlan device = program_.Finish(credits, &state_registers);
+  device.stage = static_cast<uint32_t>(stage_);
+  AddOrderChannels(shared_.plan_.kernels, &device);
+  for (const auto& [value, index] : shared_.state_index_) {
+    if (shared_.PhaseOf(value).stage != stage_) continue;
+    ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
+    shared_.plan_.states[index].placements.push_back(
+        {device_, state_registers[index], std::move(tile)});
+  }
+  return device;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> LowerToPlan(const graph::OpRegistry& ops, const Graph& graph,
+                                 const LowerOptions& options) {
+  if (options.policy == nullptr) return absl::InvalidArgumentError("no scheduling policy is given");
+  Graph with_mesh = graph;
+  if (with_mesh.meshes().empty()) with_mesh.mutable_meshes().push_back({"m", {}});
+  ASSIGN_OR_RETURN(Graph prepared, AddRateCopies(ops, with_mesh));
+  return Lowering(ops, std::move(prepared), options).Run();
+}
+
+}  // namespace penstock::planner

@@ -1,0 +1,43 @@
+// The last pass: from a graph with explicit redistributions to the actors, channels and registers
+// of every device.
+//
+// Devices are numbered stage by stage: device s * D + d is device d of the mesh in stage s.
+//
+// REQUIRES: reshards lowered.
+
+#ifndef PENSTOCK_PLANNER_LOWER_LOWER_TO_PLAN_H_
+#define PENSTOCK_PLANNER_LOWER_LOWER_TO_PLAN_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "graph/graph.h"
+#include "graph/kernel_spec.h"
+#include "graph/op.h"
+#include "planner/cost/communication_cost.h"
+#include "planner/plan/plan.h"
+#include "planner/policy/policy.h"
+
+namespace penstock::planner {
+
+struct LowerOptions {
+  const Policy* policy = nullptr;
+  graph::KernelTraits kernels;
+  bool split_weight_gradients = false;
+  // Gradients are reduced together up to this size; 0: each by itself.
+  int64_t bucket_bytes = 0;
+  // The devices of each host, in blocks; empty: all on one.
+  std::vector<uint32_t> host_devices;
+  // Rates for the plan's predictions.
+  double flops_per_s = 1e11;
+  double bytes_per_s = 1e10;
+  LinkRates link;
+};
+
+absl::StatusOr<Plan> LowerToPlan(const graph::OpRegistry& ops, const graph::Graph& graph,
+                                 const LowerOptions& options);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_LOWER_LOWER_TO_PLAN_H_

@@ -1,0 +1,315 @@
+#include "planner/lower/lower_to_plan.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+
+#include "base/strings.h"
+#include "graph/training.h"
+#include "planner/cost/communication_cost.h"
+#include "planner/strategy/stages.h"
+#include "tests/support/planner_fixture.h"
+
+namespace penstock::planner {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class LowerToPlanTest : public testing::PlannerFixture {
+ protected:
+  graph::Graph Train(std::string_view text, const graph::TrainingOptions& options,
+                     int num_stages = 1) const {
+    absl::StatusOr<graph::Graph> graph = graph::BuildTrainingGraph(ops_, MustParse(text), options);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    if (!graph.ok()) return graph::Graph();
+    const absl::Status status = AssignStages(num_stages, *graph);
+    EXPECT_TRUE(status.ok()) << status;
+    return *std::move(graph);
+  }
+
+  // Actors of a device whose kernel is `op`.
+  static std::vector<const ActorPlan*> Kernels(const Plan& plan, int device, std::string_view op) {
+    std::vector<const ActorPlan*> actors;
+    for (const ActorPlan& actor : plan.devices[device].actors) {
+      if (actor.kernel != kNone && plan.kernels[actor.kernel].op == op) actors.push_back(&actor);
+    }
+    return actors;
+  }
+
+  static std::vector<const ActorPlan*> OfKind(const Plan& plan, int device, ActorKind kind) {
+    std::vector<const ActorPlan*> actors;
+    for (const ActorPlan& actor : plan.devices[device].actors) {
+      if (actor.kind == kind) actors.push_back(&actor);
+    }
+    return actors;
+  }
+};
+
+constexpr std::string_view kMlp = R"(mesh m = [mb=2 temporal, dp=2]
+graph mlp {
+  %x = input : f32[8, 4] @[mb.dp, _]
+  %w0 = parameter : f32[4, 16]
+  %h = matmul(%x, %w0) : f32[8, 16]
+  %a = tanh(%h) : f32[8, 16]
+  %w1 = parameter : f32[16, 4]
+  %y = matmul(%a, %w1) : f32[8, 4]
+  %loss = sum_squares(%y) : f32[]
+  return %loss
+})";
+
+TEST_F(LowerToPlanTest, EveryDeviceHasTheSamePhases) {
+  const Plan plan = Compile(Train(kMlp, {}));
+  ASSERT_THAT(plan.devices, SizeIs(2));
+  EXPECT_EQ(plan.num_microbatches, 2u);
+  ASSERT_EQ(plan.devices[0].phases.size(), plan.devices[1].phases.size());
+  for (size_t p = 0; p < plan.devices[0].phases.size(); ++p) {
+    EXPECT_EQ(plan.devices[0].phases[p].name, plan.devices[1].phases[p].name);
+    EXPECT_EQ(plan.devices[0].phases[p].lane, plan.devices[1].phases[p].lane);
+  }
+}
+
+// Five devices on two hosts lie as on two processes: two on the first, three on the second.
+TEST_F(LowerToPlanTest, CollectivesAreChosenForTheHostsOfTheirDevices) {
+  CompileOptions options;
+  options.policies = &policies_;
+  options.kernels = kernels::TraitsOf(kernels_, 1);
+  options.host_devices = {2, 3};
+  const absl::StatusOr<Plan> plan = planner::Compile(ops_, MustParse(R"(mesh m = [dp=5]
+graph sum {
+  %x = input : f32[5, 65536] @[dp, _]
+  %y = reduce_sum(%x) {axes=[0]} : f32[65536] @[_]
+  return %y
+})"),
+                                                     options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_THAT(plan->collectives, SizeIs(1));
+  EXPECT_EQ(plan->collectives[0].algorithm, CollectiveAlgorithm::kHierarchical);
+  EXPECT_EQ(plan->collectives[0].hosts, (std::vector<uint32_t>{0, 0, 1, 1, 1}));
+}
+
+TEST_F(LowerToPlanTest, GradientsAreKeptByTheKernelThatMakesThem) {
+  const Plan plan = Compile(Train(kMlp, {}));
+  EXPECT_THAT(Kernels(plan, 0, "accumulate"), IsEmpty());
+  int accumulating = 0;
+  for (const ActorPlan* actor : Kernels(plan, 0, "matmul")) {
+    accumulating += plan.kernels[actor->kernel].accumulate ? 1 : 0;
+  }
+  EXPECT_EQ(accumulating, 2);  // dw0, dw1
+}
+
+TEST_F(LowerToPlanTest, SumsAreReducedInPlace) {
+  const Plan plan = Compile(Train(kMlp, {}));
+  const std::vector<const ActorPlan*> reductions = OfKind(plan, 0, ActorKind::kCollective);
+  ASSERT_THAT(reductions, SizeIs(2));  // the loss; dw0 and dw1 in one bucket
+  int in_place = 0;
+  for (const ActorPlan* actor : reductions) {
+    EXPECT_EQ(plan.collectives[actor->target].kind, CollectiveKind::kAllReduce);
+    in_place += actor->inputs[0] == actor->outputs[0] ? 1 : 0;
+  }
+  EXPECT_EQ(in_place, 2);
+}
+
+TEST_F(LowerToPlanTest, AdamwWritesWhereTheStateIs) {
+  const Plan plan = Compile(Train(kMlp, {}));
+  const std::vector<const ActorPlan*> updates = Kernels(plan, 0, "adamw");
+  ASSERT_THAT(updates, SizeIs(2));
+  for (const ActorPlan* actor : updates) {
+    EXPECT_EQ(actor->outputs[0], actor->inputs[0]);  // w
+    EXPECT_EQ(actor->outputs[1], actor->inputs[2]);  // m
+    EXPECT_EQ(actor->outputs[2], actor->inputs[3]);  // v
+    EXPECT_EQ(plan.devices[0].registers[actor->outputs[0].reg].register_class,
+              RegisterClass::kState);
+  }
+}
+
+TEST_F(LowerToPlanTest, AStateThatIsReadLaterInTheStepIsCopied) {
+  const Plan plan = Compile(MustParse(R"(mesh m = []
+graph g {
+  %s = state : f32[4]
+  %t = state : f32[4]
+  assign(%s, %t)
+  assign(%t, %s)
+  return %s
+})"));
+  // A swap: both old values are taken before either is written.
+  EXPECT_THAT(Kernels(plan, 0, "copy"), SizeIs(4));
+}
+
+TEST_F(LowerToPlanTest, ClippingOverStagesSendsScalars) {
+  graph::TrainingOptions options;
+  options.clip_norm = 1.0;
+  const Plan plan = Compile(Train(kMlp, options, 2));
+  ASSERT_THAT(plan.stages, SizeIs(2));
+  ASSERT_THAT(plan.devices, SizeIs(4));
+  int per_step = 0;
+  for (const TransferPlan& transfer : plan.transfers) {
+    if (transfer.per_microbatch) continue;
+    ++per_step;
+    EXPECT_LE(transfer.num_bytes, 8u);  // a norm, the clip, the learning rate, the step
+  }
+  EXPECT_GE(per_step, 4);
+  EXPECT_THAT(Kernels(plan, 0, "adamw"), SizeIs(1));
+  EXPECT_THAT(Kernels(plan, 2, "adamw"), SizeIs(1));
+}
+
+TEST_F(LowerToPlanTest, TiedEmbeddingsHaveOneOwner) {
+  graph::TrainingOptions options;
+  const Plan plan = Compile(Train(R"(mesh m = [mb=2 temporal, dp=2]
+graph tied {
+  %ids = input : i64[8] @[mb.dp]
+  %table = parameter : f32[16, 4]
+  %x = embedding(%table, %ids) : f32[8, 4]
+  %w = parameter : f32[4, 4]
+  %h = matmul(%x, %w) : f32[8, 4]
+  %a = tanh(%h) : f32[8, 4]
+  %logits = matmul(%a, %table) {transpose_b=true} : f32[8, 16]
+  %loss = sum_squares(%logits) : f32[]
+  return %loss
+})",
+                                  options, 2));
+  for (const StatePlan& state : plan.states) {
+    if (state.name != "table") continue;
+    std::set<uint32_t> stages;
+    for (const StatePlacement& placement : state.placements) {
+      stages.insert(plan.devices[placement.device].stage);
+    }
+    EXPECT_EQ(stages, std::set<uint32_t>{0});
+  }
+  // The other stage gets the table once a step and sends its part of the gradient once a step.
+  int table_bytes = 0;
+  for (const TransferPlan& transfer : plan.transfers) {
+    if (!transfer.per_microbatch && transfer.num_bytes == 16 * 4 * 4) ++table_bytes;
+  }
+  EXPECT_EQ(table_bytes, 2 * 2);  // there and back, on each of two devices
+}
+
+TEST_F(LowerToPlanTest, AReshapeCostsNothing) {
+  const Plan plan = Compile(MustParse(R"(mesh m = [dp=2]
+graph g {
+  %x = input : f32[8, 4] @[dp, _]
+  %y = tanh(%x) : f32[8, 4]
+  %z = reshape(%y) {shape=[4, 2, 4]} : f32[4, 2, 4]
+  %t = exp(%z) : f32[4, 2, 4]
+  return %t
+})"));
+  EXPECT_THAT(Kernels(plan, 0, "reshape"), IsEmpty());
+}
+
+TEST_F(LowerToPlanTest, ReplicasFetchOnce) {
+  const Plan plan = Compile(MustParse(R"(mesh m = [a=2, b=2]
+graph g {
+  %x = input : f32[8] @[a]
+  %y = tanh(%x) : f32[8] @[a]
+  return %y
+})"));
+  int bound = 0;
+  for (int device = 0; device < 4; ++device) {
+    for (const ActorPlan* actor : OfKind(plan, device, ActorKind::kFetch)) {
+      bound += plan.kernels[actor->kernel].inputs[0].is_bound ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(bound, 2);
+}
+
+TEST_F(LowerToPlanTest, ActivationCreditsComeFromThePolicy) {
+  const graph::Graph graph = Train(R"(mesh m = [mb=4 temporal]
+graph g {
+  %x = input : f32[8, 4] @[mb, _]
+  %w0 = parameter : f32[4, 4]
+  %h = matmul(%x, %w0) : f32[8, 4]
+  %a = tanh(%h) : f32[8, 4]
+  %w1 = parameter : f32[4, 4]
+  %y = matmul(%a, %w1) : f32[8, 4]
+  %loss = sum_squares(%y) : f32[]
+  return %loss
+})",
+                                   {}, 2);
+  const auto most_slots = [](const Plan& plan, int device) {
+    uint32_t slots = 0;
+    for (const RegisterPlan& reg : plan.devices[device].registers) {
+      slots = std::max(slots, reg.slots);
+    }
+    return slots;
+  };
+  EXPECT_EQ(most_slots(Compile(graph, "gpipe"), 0), 4u);
+  EXPECT_EQ(most_slots(Compile(graph, "1f1b"), 0), 2u);
+}
+
+TEST_F(LowerToPlanTest, APolicyIsNeeded) {
+  const absl::StatusOr<Plan> plan = LowerToPlan(ops_, graph::Graph(), {});
+  ASSERT_FALSE(plan.ok());
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("policy"));
+}
+
+// The same network as kMlp with its hidden features split.
+std::string TensorParallel(int64_t width, int64_t parts) {
+  return StrCat("mesh m = [tp=", parts, "]\ngraph g {\n  %x = input : f32[8, ", width,
+                "]\n  %w0 = parameter : f32[", width, ", 16] @[_, tp]\n",
+                "  %h = matmul(%x, %w0) : f32[8, 16]\n  %a = tanh(%h) : f32[8, 16]\n",
+                "  %w1 = parameter : f32[16, ", width, "] @[tp, _]\n",
+                "  %y = matmul(%a, %w1) : f32[8, ", width, "]\n",
+                "  %loss = sum_squares(%y) : f32[]\n  return %loss\n}");
+}
+
+TEST_F(LowerToPlanTest, CollectivesArePartOfThePrediction) {
+  const graph::Graph graph = Train(TensorParallel(512, 2), {});
+  const Plan plan = Compile(graph);
+  double kernels_s = 0;
+  double collectives_s = 0;
+  for (const CollectiveSpec& spec : plan.collectives) {
+    collectives_s += CollectiveSeconds(spec, {});
+  }
+  for (const PhasePlan& phase : plan.devices[0].phases) kernels_s += phase.predicted_s;
+  kernels_s -= collectives_s;
+  EXPECT_GT(collectives_s, 0);
+  EXPECT_GT(kernels_s, 0);
+  EXPECT_GT(plan.predicted_step_s, kernels_s);
+  EXPECT_NEAR(plan.predicted_step_s, kernels_s + collectives_s, 1e-9);
+  // More bytes, and larger groups.
+  EXPECT_GT(Compile(Train(TensorParallel(1024, 2), {})).predicted_step_s, plan.predicted_step_s);
+  const auto reduced_s = [](const Plan& compiled) {
+    double seconds = 0;
+    for (const CollectiveSpec& spec : compiled.collectives) seconds += CollectiveSeconds(spec, {});
+    return seconds;
+  };
+  EXPECT_GT(reduced_s(Compile(Train(TensorParallel(512, 4), {}))), reduced_s(plan));
+}
+
+TEST_F(LowerToPlanTest, TransfersArePartOfThePrediction) {
+  const Plan plan = Compile(Train(kMlp, {}, 2));
+  ASSERT_FALSE(plan.transfers.empty());
+  for (const TransferPlan& transfer : plan.transfers) EXPECT_GT(transfer.num_bytes, 0u);
+  int num_transfers = 0;
+  for (const DevicePlan& device : plan.devices) {
+    for (const PhasePlan& phase : device.phases) {
+      const ActorPlan& actor = device.actors[phase.first_actor];
+      if (actor.kind != ActorKind::kSend && actor.kind != ActorKind::kRecv) continue;
+      ++num_transfers;
+      EXPECT_EQ(phase.predicted_s, TransferSeconds(plan.transfers[actor.target].num_bytes, {}));
+    }
+  }
+  EXPECT_EQ(num_transfers, 2 * static_cast<int>(plan.transfers.size()));
+}
+
+TEST_F(LowerToPlanTest, ATypeWithoutAKernelIsNamedWithItsPlace) {
+  planner::CompileOptions options;
+  options.policies = &policies_;
+  options.kernels = kernels::TraitsOf(kernels_, 1);
+  const absl::Status status = planner::Compile(ops_, MustParse(R"(graph g {
+  %x = input : bf16[4]
+  %y = reshape(%x) {shape=[2, 2]} : bf16[2, 2]
+  %z = add(%y, %y) : bf16[2, 2]
+  return %z
+})"),
+                                               options)
+                                  .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(status.message(), "test.pst:4:3: %z: the cpu has no kernel for add on bf16");
+}
+
+}  // namespace
+}  // namespace penstock::planner

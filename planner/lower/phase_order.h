@@ -1,0 +1,26 @@
+// The planned order of the actors of one phase.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_LOWER_PHASE_ORDER_H_
+#define PENSTOCK_PLANNER_LOWER_PHASE_ORDER_H_
+
+#include <vector>
+
+#include "planner/lower/device_program.h"
+
+namespace penstock::planner {
+
+// Moves what a collective, send or receive does not need from before it to right behind it, so that
+// it starts earlier and that work hides it: the weight gradients of a layer behind the all_reduce
+// of its input gradient (Shoeybi et al., "Megatron-LM", 2019, overlaps the same two). Each actor
+// moves behind one communication at most, which bounds how much longer its operands live.
+// Communication keeps its order, and actors that touch the same storage, one of them writing, keep
+// theirs.
+//
+// `storages` are those of the device's program.
+void StartCommunicationEarly(const std::vector<Storage>& storages, std::vector<DraftActor>* actors);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_LOWER_PHASE_ORDER_H_

@@ -1,0 +1,89 @@
+#include "planner/lower/phase_order.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace penstock::planner {
+namespace {
+
+using ::testing::ElementsAre;
+
+class PhaseOrderTest : public ::testing::Test {
+ protected:
+  void Add(std::string name, std::vector<int> inputs, std::vector<int> outputs,
+           ActorKind kind = ActorKind::kKernel) {
+    DraftActor actor;
+    actor.plan.name = std::move(name);
+    actor.plan.kind = kind;
+    actor.inputs = std::move(inputs);
+    actor.outputs = std::move(outputs);
+    actors_.push_back(std::move(actor));
+  }
+  void Reduce(std::string name, int storage) {
+    Add(std::move(name), {storage}, {storage}, ActorKind::kCollective);
+  }
+
+  std::vector<std::string> Order() {
+    StartCommunicationEarly(storages_, &actors_);
+    std::vector<std::string> names;
+    for (const DraftActor& actor : actors_) names.push_back(actor.plan.name);
+    return names;
+  }
+
+  std::vector<Storage> storages_ = std::vector<Storage>(10);
+  std::vector<DraftActor> actors_;
+};
+
+TEST_F(PhaseOrderTest, WeightGradientsFollowTheReductionOfTheInputGradient) {
+  Add("dy", {}, {0});
+  Add("dw2", {0}, {1});
+  Add("dh", {0}, {2});
+  Add("db", {2}, {3});
+  Add("dx", {2}, {4});
+  Reduce("reduce dx", 4);
+  Add("dw1", {2}, {5});
+  Add("next", {4}, {6});
+  EXPECT_THAT(Order(), ElementsAre("dy", "dh", "dx", "reduce dx", "dw2", "db", "dw1", "next"));
+}
+
+TEST_F(PhaseOrderTest, NothingMovesTwice) {
+  Add("other", {}, {0});
+  Add("a", {}, {1});
+  Reduce("reduce a", 1);
+  Add("late", {}, {2});
+  Add("b", {1}, {3});
+  Reduce("reduce b", 3);
+  EXPECT_THAT(Order(), ElementsAre("a", "reduce a", "other", "b", "reduce b", "late"));
+}
+
+TEST_F(PhaseOrderTest, WhatOverwritesComesAfterItsReaders) {
+  Add("make", {}, {0});
+  Add("read", {0}, {1});
+  Add("overwrite", {0}, {0});
+  Reduce("reduce", 0);
+  EXPECT_THAT(Order(), ElementsAre("make", "read", "overwrite", "reduce"));
+}
+
+TEST_F(PhaseOrderTest, PartsCountAsTheWhole) {
+  storages_[1].whole = 0;
+  storages_[2].whole = 0;
+  Add("part", {}, {1});
+  Add("other", {}, {3});
+  Add("part", {}, {2});
+  Reduce("reduce", 0);
+  EXPECT_THAT(Order(), ElementsAre("part", "part", "reduce", "other"));
+}
+
+TEST_F(PhaseOrderTest, UnboundOperandsOrderNothing) {
+  Add("a", {-1}, {-1});
+  Add("b", {-1}, {0});
+  Reduce("reduce", 0);
+  EXPECT_THAT(Order(), ElementsAre("b", "reduce", "a"));
+}
+
+}  // namespace
+}  // namespace penstock::planner

@@ -1,0 +1,165 @@
+#include "planner/lower/phases.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_format.h"
+
+#include "graph/op.h"
+
+namespace penstock::planner {
+namespace {
+
+using graph::AxisRef;
+using graph::Graph;
+using graph::Mesh;
+using graph::Node;
+using graph::NodeId;
+using graph::ValueId;
+
+constexpr int kForwardOrder = 0;
+constexpr int kBackwardOrder = 1;
+constexpr int kWeightOrder = 2;
+constexpr int kUpdateOrder = 3;  // and more: by hops
+
+bool AnyTemporal(const Mesh& mesh, absl::Span<const AxisRef> axes) {
+  return std::any_of(axes.begin(), axes.end(),
+                     [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); });
+}
+
+// With one micro-batch nothing is split over time: then all but the update counts as its forwards
+// and backwards.
+bool RunsPerMicrobatch(const Graph& graph, const Node& node) {
+  if (node.op->has_declared_type() && node.op->name() != "input") return false;
+  if (node.op->name() == "assign") return false;
+  if (graph.meshes()[0].num_microbatches() == 1) return node.phase != graph::Phase::kUpdate;
+  auto is_per_microbatch = [&](ValueId value) { return IsPerMicrobatch(graph, value); };
+  return std::any_of(node.operands.begin(), node.operands.end(), is_per_microbatch) ||
+         std::any_of(node.results.begin(), node.results.end(), is_per_microbatch);
+}
+
+int MicrobatchOrder(const Node& node, bool split_weight_gradients) {
+  switch (node.phase) {
+    case graph::Phase::kForward:
+      return kForwardOrder;
+    case graph::Phase::kWeightBackward:
+      return split_weight_gradients ? kWeightOrder : kBackwardOrder;
+    case graph::Phase::kBackward:
+      return kBackwardOrder;
+    case graph::Phase::kUpdate:
+      return kUpdateOrder;
+  }
+  return kBackwardOrder;
+}
+
+std::string Describe(const Graph& graph, const Node& node) {
+  if (node.results.empty()) return std::string(node.op->name());
+  return "%" + graph.value(node.results[0]).name;
+}
+
+// Forwards flow to later stages and backwards to earlier ones: else a phase would wait for itself.
+absl::Status CheckStageOrder(const Graph& graph, const std::vector<NodePhase>& phases) {
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    const NodePhase& user = phases[id];
+    if (!user.is_live || user.is_leaf || !user.key.per_microbatch) continue;
+    for (ValueId operand : graph.node(id).operands) {
+      const NodeId producer = graph.value(operand).producer;
+      const NodePhase& source = phases[producer];
+      if (source.is_leaf || source.key != user.key || user.key.order >= kUpdateOrder) continue;
+      const bool is_forward = user.key.order == kForwardOrder;
+      if (is_forward ? source.stage > user.stage : source.stage < user.stage) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s on stage %d reads %s of stage %d: %s must not flow to %s stages",
+            Describe(graph, graph.node(id)), user.stage, Describe(graph, graph.node(producer)),
+            source.stage, is_forward ? "forward values" : "gradients",
+            is_forward ? "earlier" : "later"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+PhaseKind PhaseKey::kind() const {
+  if (!per_microbatch) return level == 0 ? PhaseKind::kBeforeStep : PhaseKind::kAfterStep;
+  return order == kForwardOrder    ? PhaseKind::kForward
+         : order == kBackwardOrder ? PhaseKind::kBackward
+                                   : PhaseKind::kWeight;
+}
+
+bool IsPerMicrobatch(const Graph& graph, ValueId value) {
+  const std::optional<graph::Sharding>& sharding = graph.value(value).sharding;
+  if (!sharding.has_value()) return false;
+  const Mesh& mesh = graph.meshes()[0];
+  for (const graph::DimSharding& dim : sharding->dims) {
+    if (AnyTemporal(mesh, dim.axes)) return true;
+  }
+  for (const graph::PartialSpec& partial : sharding->partials) {
+    if (AnyTemporal(mesh, partial.axes)) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
+                                                    bool split_weight_gradients) {
+  std::vector<NodePhase> phases(graph.num_nodes());
+
+  std::vector<bool> is_needed(graph.num_values(), false);
+  for (const graph::Return& ret : graph.returns()) is_needed[ret.value] = true;
+  for (NodeId id = graph.num_nodes() - 1; id >= 0; --id) {
+    const Node& node = graph.node(id);
+    const bool live = node.op->name() == "assign" ||
+                      std::any_of(node.results.begin(), node.results.end(),
+                                  [&](ValueId result) { return is_needed[result]; });
+    phases[id].is_live = live;
+    if (!live) continue;
+    for (ValueId operand : node.operands) is_needed[operand] = true;
+  }
+
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    const Node& node = graph.node(id);
+    NodePhase& phase = phases[id];
+    if (!phase.is_live) continue;
+    const std::string_view op = node.op->name();
+    phase.stage = std::max(node.stage, 0);
+    phase.is_leaf = op == "input" || op == "constant" || op == "iota";
+    phase.key.per_microbatch = RunsPerMicrobatch(graph, node);
+    if (op == "assign") {
+      // The state is written where it lives, after the step.
+      phase.stage = phases[graph.value(node.operands[0]).producer].stage;
+      phase.key.level = 1;
+    }
+    for (ValueId operand : node.operands) {
+      const NodePhase& source = phases[graph.value(operand).producer];
+      if (source.is_leaf) continue;
+      const bool forms_whole = source.key.per_microbatch && !phase.key.per_microbatch;
+      phase.key.level = std::max(phase.key.level, source.key.level + (forms_whole ? 1 : 0));
+    }
+    if (phase.key.per_microbatch) {
+      phase.key.order = MicrobatchOrder(node, split_weight_gradients);
+      if (phase.key.order == kUpdateOrder) phase.key.level = std::max(phase.key.level, 1);
+      // A backward node may be needed by a forward one (a returned gradient penalty, say): what
+      // follows a backward is backward.
+      for (ValueId operand : node.operands) {
+        const NodePhase& source = phases[graph.value(operand).producer];
+        if (source.is_leaf || !source.key.per_microbatch) continue;
+        if (source.key.level != phase.key.level) continue;
+        const bool hops = source.key.order >= kUpdateOrder && source.stage != phase.stage;
+        phase.key.order = std::max(phase.key.order, source.key.order + (hops ? 1 : 0));
+      }
+      continue;
+    }
+    for (ValueId operand : node.operands) {
+      const NodePhase& source = phases[graph.value(operand).producer];
+      if (source.is_leaf || source.key.per_microbatch) continue;
+      if (source.key.level != phase.key.level) continue;
+      phase.key.order =
+          std::max(phase.key.order, source.key.order + (source.stage != phase.stage ? 1 : 0));
+    }
+  }
+  if (absl::Status status = CheckStageOrder(graph, phases); !status.ok()) return status;
+  return phases;
+}
+
+}  // namespace penstock::planner

@@ -1,0 +1,59 @@
+// Which phase every node of a lowered graph runs in: the unit that a schedule orders.
+//
+// A node runs once a micro-batch if it touches a temporal axis, else once a step; where there is
+// one micro-batch, everything but the update does. Its *level* counts how often, on the way from
+// the inputs, a value of all micro-batches was formed: a training step has level 0 (forwards,
+// backwards, and what they read) and level 1 (the update). Nodes that run once a step are divided
+// further by *hop*, the number of stage boundaries crossed on the way within one level (gradient
+// clipping: partial norms, their sum on one stage, the scaled updates).
+//
+// Worked example, pp=2: loss = F0, F1 | B1, B0 at level 0; the squared norms of each stage's
+// gradients are (level 1, hop 0), their sum on stage 0 (1, 1) and AdamW on stage 1 (1, 2).
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_LOWER_PHASES_H_
+#define PENSTOCK_PLANNER_LOWER_PHASES_H_
+
+#include <compare>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "graph/graph.h"
+#include "planner/plan/plan.h"
+
+namespace penstock::planner {
+
+// A phase of one stage. The order of keys is the order of the once lane.
+struct PhaseKey {
+  int level = 0;
+  bool per_microbatch = false;
+  int order = 0;  // once a step: the hop; once a micro-batch: 0 forward, 1 backward,
+                  // 2 weight, 3 and more: update, by hop
+  friend auto operator<=>(const PhaseKey&, const PhaseKey&) = default;
+
+  // The policy schedules forwards and backwards of level 0; all else keeps its fixed order.
+  Lane lane() const { return per_microbatch && level == 0 ? Lane::kCompute : Lane::kOnce; }
+  PhaseKind kind() const;
+};
+
+struct NodePhase {
+  bool is_live = false;  // something returned or assigned depends on it
+  bool is_leaf = false;  // input, constant, iota: made again wherever it is read
+  int stage = 0;
+  PhaseKey key;
+};
+
+// Whether the value is split or partial over a temporal axis.
+bool IsPerMicrobatch(const graph::Graph& graph, graph::ValueId value);
+
+// One entry a node. `split_weight_gradients`: weight gradients get phases of their own (W). An
+// error names nodes whose stages contradict the order of forwards and backwards. REQUIRES: reshards
+// lowered.
+absl::StatusOr<std::vector<NodePhase>> AssignPhases(const graph::Graph& graph,
+                                                    bool split_weight_gradients);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_LOWER_PHASES_H_

@@ -1,0 +1,67 @@
+// Fires a plan without kernels, to prove that it cannot deadlock, or to see how long it takes.
+//
+// Lanes, gates, in-phase order and communication are as plan.h says; a collective, send or receive
+// completes when all who meet there have started it. Kernels complete at once, so that a phase
+// takes as many steps as it has communication and channels to other phases.
+//
+// Once the policy's order is fixed, firing one phase never takes from another what it needs: a
+// channel has one producer and one consumer, and a lane one order. All firing sequences then lead
+// to the same end, and since channels' rates balance, a step leaves every place with the tokens it
+// found. So one step that completes proves all of them; two are fired, submitted together, so
+// that the peaks are those of steps that overlap. For a policy without a planned order, any phase
+// that is ready on every device of its stage is taken, latest kind first; that proves this order
+// alone.
+//
+// With times (FiringTimes), four steps, submitted together, are fired in virtual time, as the
+// engine does it: in a phase, communication starts as soon as its inputs are there, and of the
+// other actors that are ready the first in the planned order computes, one at a time. Communication
+// completes when the times say so. Then step_ends_s is filled in; replay.h has times from rates of
+// links.
+//
+// Thread rule: pure functions, but for the times given to them.
+
+#ifndef PENSTOCK_PLANNER_PLAN_FIRE_PLAN_H_
+#define PENSTOCK_PLANNER_PLAN_FIRE_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "planner/plan/check_memory.h"
+#include "planner/plan/check_plan.h"
+#include "planner/plan/plan.h"
+#include "planner/policy/policy.h"
+
+namespace penstock::planner {
+
+struct FiringResult {
+  std::vector<uint64_t> peak_live_bytes;  // of each device
+  uint64_t firings = 0;                   // of actors, in one step
+  std::vector<double> step_ends_s;        // with times: when each of the steps was complete
+};
+
+// How long what is fired takes, from 0 s on.
+class FiringTimes {
+ public:
+  virtual ~FiringTimes() = default;
+  // Of the computation of an actor that does not communicate.
+  virtual double ComputeSeconds(uint32_t device, uint32_t actor) const = 0;
+  // When a computation of a phase that could begin at `now` ends. Calls come in order of time.
+  virtual double Compute(uint32_t device, double now, double seconds) = 0;
+  // When the communication of a meeting ends that all members had started at `now`. Likewise.
+  virtual double Communicate(uint32_t meeting, double now) = 0;
+};
+
+// kFailedPrecondition names the cycle of phases and actors that wait for each other.
+// kInvalidArgument: the policy's planned order does not run every phase as often as it must.
+// REQUIRES: CheckReferences, CheckStructure and CheckMemory accept the plan, whose meetings and
+// workspaces are given.
+absl::StatusOr<FiringResult> FirePlan(const Plan& plan, const Policy& policy,
+                                      const Meetings& meetings,
+                                      const PhaseWorkspaceBytes& workspace_bytes,
+                                      FiringTimes* times = nullptr);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_PLAN_FIRE_PLAN_H_

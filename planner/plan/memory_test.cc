@@ -1,0 +1,84 @@
+#include "planner/plan/memory.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/support/random_graph.h"
+
+namespace penstock::planner {
+namespace {
+
+TEST(MemoryTest, AlignsUp) {
+  EXPECT_EQ(AlignUp(0), 0u);
+  EXPECT_EQ(AlignUp(1), 64u);
+  EXPECT_EQ(AlignUp(64), 64u);
+  EXPECT_EQ(AlignUp(65), 128u);
+}
+
+TEST(MemoryTest, BuffersThatNeverMeetShareBytes) {
+  std::vector<Lifetime> lifetimes = {{100, 0, 1}, {100, 2, 3}, {100, 4, 5}};
+  EXPECT_EQ(PackLifetimes(&lifetimes), 128u);
+  for (const Lifetime& lifetime : lifetimes) EXPECT_EQ(lifetime.offset, 0u);
+}
+
+TEST(MemoryTest, ALifetimeIncludesItsLastPosition) {
+  std::vector<Lifetime> lifetimes = {{64, 0, 1}, {64, 1, 2}};
+  EXPECT_EQ(PackLifetimes(&lifetimes), 128u);
+}
+
+TEST(MemoryTest, FillsTheSmallestGap) {
+  // The two large ones stand at 0 and 192; between them lived 64 bytes, later reused.
+  std::vector<Lifetime> lifetimes = {{256, 0, 9}, {128, 0, 2}, {64, 3, 9}, {64, 3, 9}};
+  EXPECT_EQ(PackLifetimes(&lifetimes), 384u);
+  EXPECT_EQ(lifetimes[0].offset, 0u);
+  EXPECT_EQ(lifetimes[1].offset, 256u);
+  EXPECT_EQ(lifetimes[2].offset, 256u);
+  EXPECT_EQ(lifetimes[3].offset, 320u);
+}
+
+TEST(MemoryTest, NothingNeedsNothing) {
+  std::vector<Lifetime> none;
+  EXPECT_EQ(PackLifetimes(&none), 0u);
+  std::vector<Lifetime> empty = {{0, 0, 3}, {0, 0, 3}};
+  EXPECT_EQ(PackLifetimes(&empty), 0u);
+}
+
+TEST(MemoryTest, RandomBuffersStayApartAndPackWell) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    testing::Random random(seed);
+    std::vector<Lifetime> lifetimes;
+    for (int64_t i = random.Between(1, 60); i > 0; --i) {
+      const int64_t first = random.Below(40);
+      lifetimes.push_back(
+          {static_cast<uint64_t>(random.Between(1, 5000)), first, first + random.Below(12), 0});
+    }
+    const uint64_t total = PackLifetimes(&lifetimes);
+    uint64_t peak = 0;
+    for (int64_t position = 0; position < 60; ++position) {
+      uint64_t live = 0;
+      for (const Lifetime& lifetime : lifetimes) {
+        if (lifetime.first <= position && position <= lifetime.last)
+          live += AlignUp(lifetime.bytes);
+      }
+      peak = std::max(peak, live);
+    }
+    EXPECT_GE(total, peak);
+    EXPECT_LE(total, peak * 3 / 2) << "seed " << seed;
+    for (size_t a = 0; a < lifetimes.size(); ++a) {
+      EXPECT_EQ(lifetimes[a].offset % kArenaAlignment, 0u);
+      EXPECT_LE(lifetimes[a].offset + lifetimes[a].bytes, total);
+      for (size_t b = 0; b < a; ++b) {
+        const bool meet =
+            lifetimes[a].first <= lifetimes[b].last && lifetimes[b].first <= lifetimes[a].last;
+        const bool overlap =
+            lifetimes[a].offset < lifetimes[b].offset + AlignUp(lifetimes[b].bytes) &&
+            lifetimes[b].offset < lifetimes[a].offset + AlignUp(lifetimes[a].bytes);
+        EXPECT_FALSE(meet && overlap) << "seed " << seed;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::planner

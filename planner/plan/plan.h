@@ -1,0 +1,250 @@
+// A plan: the static topology of actors that the engine runs. Self-contained; speaks of logical
+// devices only. Written by the planner (lower_to_plan.h), serialised by plan_io.h, verified by
+// verify_plan.h, loaded by actors/.
+//
+// How a plan runs. Every device has *phases*; a phase is a range of the device's actors in the
+// planned order. A phase instance has a number n = 0, 1, 2, ...: of a phase that runs once a
+// micro-batch, step n / M and micro-batch n % M; of one that runs once a step, step n.
+//   - A phase instance starts when its step has been submitted, every *gate* is open (below), and
+//     its lane is free and its turn has come:
+//       lane kCompute   one phase at a time, in the order that the stage's policy decides
+//       lane kOnce      one at a time, in the order of the device's phase list, for step after
+//       step;
+//                       a phase that runs once a micro-batch runs its M instances in a row there
+//       lane kFloating  any number at once, as soon as the gates are open; every phase has its own
+//                       turn (instance n starts after instance n - 1 has completed)
+//   - Within a phase, an actor is ready when its in-phase tokens have come. A collective, send or
+//     receive then starts at once, except that the collectives of one group start in the order of
+//     the list, and completes later. Of the kernels, feeds and fetches that are ready the first in
+//     the list is submitted to the device's stream, which runs them one after another; it has
+//     completed when its event is done. So what waits holds up nothing that could run. The instance
+//     has completed when all its actors have.
+//   - When an actor completes it puts its tokens and gives back its credits.
+// "Has completed" is meant in the order of the device's streams: on one whose work runs behind the
+// host, tokens are put and phases start while the work that they follow still waits in a stream.
+//
+// Channels. A channel joins a producer actor to a reader. Within one phase it is an in-phase token:
+// the consumer waits for the producer, nothing else is needed (the phase runs to its end before it
+// starts again). Actors of one phase that use the same bytes, at least one of them writing, are
+// joined by a path of such channels, those that reuse bytes by channels of order alone: then any
+// order in which they become ready gives the same results (access_order.h).
+//
+// Between phases a channel has a capacity: the producer's *phase* starts only with `produce`
+// credits, the consumer's *phase* only with `consume` tokens; the producer's completion puts
+// `produce` tokens, the consumer's gives `consume` credits back. At the start there are `initial`
+// tokens and `capacity - initial` credits. Several actors of a consuming phase may read the value:
+// then `consumer` is the last of those that run on the device's stream, which the others come
+// before, and every collective or send that reads it has a channel of its own.
+//
+//   F (once a micro-batch) -> B (once a micro-batch): produce 1, consume 1, capacity k: k registers
+//   B -> update (once a step), an accumulated gradient: produce 1, consume M, capacity M
+//   before-step -> F, a value made once a step:        produce M, consume 1, capacity M
+//   update -> F, a parameter:                           produce M, consume 1, capacity M, initial M
+//
+// Registers. Slot s of a register lies at offset + s * slot_bytes. An actor uses slot n % slots
+// where n is the instance number at the *register's* rate: step * M + micro-batch if the register
+// is per_microbatch, else step.
+//
+// Thread rule: a value; a const Plan is safe to read from many threads.
+
+#ifndef PENSTOCK_PLANNER_PLAN_PLAN_H_
+#define PENSTOCK_PLANNER_PLAN_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/collective.h"
+#include "base/dtype.h"
+#include "base/tensor.h"
+#include "graph/kernel_spec.h"
+#include "planner/policy/policy.h"
+
+namespace penstock::planner {
+
+inline constexpr uint32_t kNone = 0xffffffff;
+inline constexpr uint32_t kMaxMicrobatches = 1 << 14;  // a step
+inline constexpr uint32_t kMaxThreadsPerDevice = 4096;
+
+using KernelPlan = graph::KernelSpec;
+using TilePlan = graph::TileDesc;
+
+enum class RegisterClass : uint8_t {
+  kState,      // outlives the step
+  kChannel,    // crosses phases
+  kWorkspace,  // lives inside one phase instance; shares bytes with others of its lane
+};
+
+struct RegisterPlan {
+  RegisterClass register_class = RegisterClass::kWorkspace;
+  bool per_microbatch = true;
+  uint32_t slots = 1;
+  uint64_t offset = 0;      // in the device's arena, 64-byte aligned
+  uint64_t slot_bytes = 0;  // 64-byte aligned
+  friend bool operator==(const RegisterPlan&, const RegisterPlan&) = default;
+};
+
+// A tensor's place: `offset` bytes into the slot of a register. Unbound: reg == kNone.
+struct OperandPlan {
+  uint32_t reg = kNone;
+  uint64_t offset = 0;
+  friend bool operator==(const OperandPlan&, const OperandPlan&) = default;
+};
+
+enum class ActorKind : uint8_t {
+  kKernel,      // target: unused
+  kFeed,        // copies its tile of the step's fed tensor `target` (Plan::feeds) to output 0
+  kFetch,       // copies input 0 to its place in the step's result `target` (Plan::fetches)
+  kCollective,  // runs Plan::collectives[target] from input 0 to output 0
+  kSend,        // sends input 0 over Plan::transfers[target]
+  kRecv,        // receives output 0 over Plan::transfers[target]
+};
+std::string_view Name(ActorKind kind);
+
+struct ActorPlan {
+  std::string name;  // of the node or redistribution it came from
+  ActorKind kind = ActorKind::kKernel;
+  uint32_t kernel = kNone;  // into Plan::kernels; of a feed or fetch: a KernelPlan whose op is
+                            // "feed" or "fetch" and which holds the tile
+  uint32_t target = kNone;
+  std::vector<OperandPlan> inputs;
+  std::vector<OperandPlan> outputs;
+  uint64_t workspace_offset = 0;  // kernel scratch in the arena
+  uint64_t workspace_bytes = 0;
+  friend bool operator==(const ActorPlan&, const ActorPlan&) = default;
+};
+
+struct ChannelPlan {
+  uint32_t producer = 0;  // actor of the same device
+  uint32_t consumer = 0;
+  uint32_t reg = kNone;  // what the token stands for; kNone: order alone
+  uint32_t produce = 1;
+  uint32_t consume = 1;
+  uint32_t capacity = 1;
+  uint32_t initial = 0;
+  friend bool operator==(const ChannelPlan&, const ChannelPlan&) = default;
+};
+
+enum class Lane : uint8_t { kCompute, kOnce, kFloating };
+
+struct PhasePlan {
+  std::string name;  // "F", "B", "update", "recv h3.y", ...
+  PhaseKind kind = PhaseKind::kForward;
+  Lane lane = Lane::kCompute;
+  bool per_microbatch = true;
+  uint32_t first_actor = 0;
+  uint32_t num_actors = 0;
+  double predicted_s = 0;
+  friend bool operator==(const PhasePlan&, const PhasePlan&) = default;
+};
+
+struct DevicePlan {
+  uint32_t stage = 0;
+  uint64_t arena_bytes = 0;
+  uint64_t state_bytes = 0;  // of arena_bytes
+  uint64_t channel_bytes = 0;
+  uint64_t workspace_bytes = 0;
+  std::vector<RegisterPlan> registers;
+  std::vector<ActorPlan> actors;  // phases are contiguous ranges, in the planned order
+  std::vector<ChannelPlan> channels;
+  std::vector<PhasePlan> phases;
+  friend bool operator==(const DevicePlan&, const DevicePlan&) = default;
+};
+
+// A point-to-point channel between two devices.
+struct TransferPlan {
+  uint32_t channel = 0;  // tag; numbered together with collectives, dense from 0
+  uint32_t source = 0;
+  uint32_t destination = 0;
+  uint64_t num_bytes = 0;
+  bool per_microbatch = true;
+  friend bool operator==(const TransferPlan&, const TransferPlan&) = default;
+};
+
+struct StagePlan {
+  std::vector<uint32_t> devices;
+  friend bool operator==(const StagePlan&, const StagePlan&) = default;
+};
+
+// A tensor that the user hands in each step.
+struct FeedPlan {
+  std::string name;
+  TensorType type;  // global
+  friend bool operator==(const FeedPlan&, const FeedPlan&) = default;
+};
+
+// A tensor that the user gets back each step; assembled from the fetch actors' tiles.
+struct FetchPlan {
+  std::string name;
+  TensorType type;
+  uint32_t num_actors = 0;  // fetch firings a step that make it complete
+  friend bool operator==(const FetchPlan&, const FetchPlan&) = default;
+};
+
+struct StatePlacement {
+  uint32_t device = 0;
+  uint32_t reg = 0;
+  TilePlan tile;
+  friend bool operator==(const StatePlacement&, const StatePlacement&) = default;
+};
+
+// A value that outlives the step.
+struct StatePlan {
+  std::string name;
+  TensorType type;
+  std::string init;  // "zeros", "ones", "normal"
+  double std = 0.02;
+  uint32_t stream = 0;
+  bool is_parameter = false;
+  std::vector<StatePlacement> placements;  // every device that holds a tile, replicas too
+  friend bool operator==(const StatePlan&, const StatePlan&) = default;
+};
+
+// A value that a program was built from, such as {"train.batch", "16"}. Fingerprints decide whether
+// two programs differ; settings say how, in messages.
+struct ProgramSetting {
+  std::string name;
+  std::string value;
+  friend bool operator==(const ProgramSetting&, const ProgramSetting&) = default;
+};
+
+struct Plan {
+  std::string name;
+  std::string strategy;  // "dp=2,tp=2,pp=1" as planned
+  std::string policy = "1f1b";
+  uint64_t graph_fingerprint = 0;        // of the program, see planner/compile.h
+  std::vector<ProgramSetting> settings;  // if known
+  uint32_t num_microbatches = 1;         // M
+  uint32_t threads_per_device = 1;       // that kernels' scratch memory was planned for
+  uint32_t num_channels = 0;             // of transfers and collectives
+  std::vector<DevicePlan> devices;
+  std::vector<StagePlan> stages;
+  std::vector<KernelPlan> kernels;              // shared by actors
+  std::vector<CollectiveSpec> collectives;      // in their global order
+  std::vector<bool> collective_per_microbatch;  // sequence rate of each
+  std::vector<TransferPlan> transfers;
+  std::vector<FeedPlan> feeds;
+  std::vector<FetchPlan> fetches;
+  std::vector<StatePlan> states;
+  double predicted_step_s = 0;
+  std::vector<uint64_t> predicted_peak_bytes;  // a device each
+
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+// 64-bit id of an actor: its device is the upper half.
+inline uint64_t ActorId(uint32_t device, uint32_t actor) {
+  return (uint64_t{device} << 32) | actor;
+}
+inline uint32_t DeviceOfActor(uint64_t id) { return static_cast<uint32_t>(id >> 32); }
+
+struct PlanCounts {
+  uint64_t actors = 0;
+  uint64_t channels = 0;  // within devices, plus transfers
+  uint64_t collectives = 0;
+};
+PlanCounts Count(const Plan& plan);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_PLAN_PLAN_H_

@@ -1,0 +1,117 @@
+// Scheduling policies: which phase a stage group runs next. One decision a group, followed by all
+// its devices in the same order. The same object serves planning and runs.
+//
+// A phase is the forward (F), input-gradient (B) or weight-gradient (W) part of one stage for one
+// micro-batch; micro-batches of one kind run in increasing order. Phases that run once a step
+// (before the first F, or after the last B) and communication are not the policy's business.
+// A policy may know its order beforehand (PlannedOrder) or look at the state (Next); a wrong one
+// makes a run slow, never wrong: a phase starts only when its tokens and credits are there.
+//
+// Thread rule: Policy objects are immutable and shared; a StageScheduler belongs to its stage.
+
+#ifndef PENSTOCK_PLANNER_POLICY_POLICY_H_
+#define PENSTOCK_PLANNER_POLICY_POLICY_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+
+namespace penstock::planner {
+
+enum class PhaseKind : uint8_t {
+  kForward,     // F
+  kBackward,    // B (with W where they are not told apart)
+  kWeight,      // W
+  kBeforeStep,  // once a step, before its forwards
+  kAfterStep,   // once a step, after its backwards: the update
+  kTransfer,    // communication that floats
+};
+inline constexpr int kNumPolicyKinds = 3;  // F, B, W
+
+std::string_view Name(PhaseKind kind);
+
+struct StageContext {
+  int stage = 0;
+  int num_stages = 1;
+  int num_microbatches = 1;
+  std::array<bool, kNumPolicyKinds> has_kind = {true, false, false};
+
+  // Whether the stage has phases to order.
+  bool has_choices() const { return has_kind[0] || has_kind[1] || has_kind[2]; }
+};
+
+struct PhaseChoice {
+  PhaseKind kind = PhaseKind::kForward;
+  int microbatch = 0;
+  friend bool operator==(const PhaseChoice&, const PhaseChoice&) = default;
+};
+
+// What a scheduler sees. Counts are of this step.
+struct StageView {
+  std::array<int, kNumPolicyKinds> issued = {};     // chosen so far
+  std::array<int, kNumPolicyKinds> completed = {};  // finished on every device of the group
+  std::array<int, kNumPolicyKinds> ready = {};  // whose tokens and credits are there, beyond issued
+  std::array<int64_t, kNumPolicyKinds> mean_ns = {};  // measured duration; 0: not yet known
+};
+
+class StageScheduler {
+ public:
+  virtual ~StageScheduler() = default;
+  // The next phase, or nothing: ask again when the view has changed. Every phase of the step must
+  // be chosen exactly once, those of one kind in micro-batch order.
+  virtual std::optional<PhaseChoice> Next(const StageView& view) = 0;
+  // A new step begins.
+  virtual void Reset() = 0;
+};
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual std::string_view name() const = 0;
+
+  // All phases of a step, those of one kind in micro-batch order; empty if not fixed beforehand.
+  virtual std::vector<PhaseChoice> PlannedOrder(const StageContext& context) const = 0;
+
+  // Micro-batches whose activations a stage may hold at once: the credits of channels from F to B
+  // and W. Default: the peak of the planned order; all of them without one.
+  virtual int ActivationCredits(const StageContext& context) const;
+
+  // Default: follows the planned order; null where there is none. A policy that decides as it goes
+  // overrides this.
+  virtual std::unique_ptr<StageScheduler> CreateScheduler(const StageContext& context) const;
+};
+
+// What a policy has for one stage.
+struct StageSchedule {
+  std::vector<PhaseChoice> order;             // empty where it decides as it goes
+  std::unique_ptr<StageScheduler> scheduler;  // null where the stage has no phases to order
+};
+
+// Asks the policy. Errors: it has neither an order nor a scheduler for a stage that has phases to
+// order, or it throws.
+absl::StatusOr<StageSchedule> MakeSchedule(const Policy& policy, const StageContext& context);
+
+// Policies by name; built by main() or the embedding application.
+class PolicyRegistry {
+ public:
+  absl::Status Add(std::unique_ptr<const Policy> policy);
+  const Policy* Find(std::string_view name) const;  // null when unknown
+  std::vector<std::string_view> Names() const;      // sorted
+
+ private:
+  absl::flat_hash_map<std::string_view, std::unique_ptr<const Policy>> policies_;
+};
+
+// gpipe: all forwards, then all backwards (Huang et al. 2019).
+// 1f1b: at most (stages - stage) micro-batches in flight (PipeDream-Flush, Narayanan et al. 2021).
+PolicyRegistry BuiltinPolicies();
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_POLICY_POLICY_H_

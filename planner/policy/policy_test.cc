@@ -1,0 +1,120 @@
+#include "planner/policy/policy.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "base/strings.h"
+
+namespace penstock::planner {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::string ToText(const std::vector<PhaseChoice>& order) {
+  std::string text;
+  for (const PhaseChoice& choice : order) {
+    StrAppend(&text, text.empty() ? "" : " ", Name(choice.kind), choice.microbatch);
+  }
+  return text;
+}
+
+StageContext Context(int stage, int num_stages, int num_microbatches, bool backward = true,
+                     bool weight = false) {
+  return {stage, num_stages, num_microbatches, {true, backward, weight}};
+}
+
+std::string Order(std::string_view policy, const StageContext& context) {
+  const PolicyRegistry registry = BuiltinPolicies();
+  return ToText(registry.Find(policy)->PlannedOrder(context));
+}
+
+TEST(PolicyTest, GPipeRunsAllForwardsFirst) {
+  EXPECT_EQ(Order("gpipe", Context(0, 2, 3)), "F0 F1 F2 B0 B1 B2");
+  EXPECT_EQ(Order("gpipe", Context(1, 2, 3)), "F0 F1 F2 B0 B1 B2");
+  EXPECT_EQ(Order("gpipe", Context(0, 1, 2, true, true)), "F0 F1 B0 W0 B1 W1");
+}
+
+TEST(PolicyTest, OneForwardOneBackwardKeepsStagesMinusStageInFlight) {
+  EXPECT_EQ(Order("1f1b", Context(0, 3, 4)), "F0 F1 F2 B0 F3 B1 B2 B3");
+  EXPECT_EQ(Order("1f1b", Context(1, 3, 4)), "F0 F1 B0 F2 B1 F3 B2 B3");
+  EXPECT_EQ(Order("1f1b", Context(2, 3, 4)), "F0 B0 F1 B1 F2 B2 F3 B3");
+  EXPECT_EQ(Order("1f1b", Context(0, 4, 2)), "F0 F1 B0 B1");
+  EXPECT_EQ(Order("1f1b", Context(1, 2, 2, true, true)), "F0 B0 W0 F1 B1 W1");
+}
+
+TEST(PolicyTest, InferenceHasForwardsAlone) {
+  for (std::string_view name : {"gpipe", "1f1b"}) {
+    EXPECT_EQ(Order(name, Context(0, 3, 3, false)), "F0 F1 F2") << name;
+  }
+}
+
+TEST(PolicyTest, EveryPhaseOnceAndInMicrobatchOrder) {
+  const PolicyRegistry registry = BuiltinPolicies();
+  for (std::string_view name : registry.Names()) {
+    for (int stages = 1; stages <= 5; ++stages) {
+      for (int stage = 0; stage < stages; ++stage) {
+        for (int microbatches = 1; microbatches <= 7; ++microbatches) {
+          for (bool weight : {false, true}) {
+            const StageContext context = Context(stage, stages, microbatches, true, weight);
+            std::array<int, kNumPolicyKinds> next = {};
+            for (const PhaseChoice& choice : registry.Find(name)->PlannedOrder(context)) {
+              EXPECT_EQ(choice.microbatch, next[static_cast<int>(choice.kind)]++);
+            }
+            EXPECT_THAT(next, ElementsAre(microbatches, microbatches, weight ? microbatches : 0));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PolicyTest, ActivationCreditsAreThePeakOfTheOrder) {
+  const PolicyRegistry registry = BuiltinPolicies();
+  const Policy& gpipe = *registry.Find("gpipe");
+  const Policy& one = *registry.Find("1f1b");
+  EXPECT_EQ(gpipe.ActivationCredits(Context(0, 4, 8)), 8);
+  EXPECT_EQ(one.ActivationCredits(Context(0, 4, 8)), 4);
+  EXPECT_EQ(one.ActivationCredits(Context(3, 4, 8)), 1);
+  EXPECT_EQ(one.ActivationCredits(Context(1, 4, 8, true, true)), 3);
+  EXPECT_EQ(one.ActivationCredits(Context(0, 4, 2)), 2);
+  EXPECT_EQ(one.ActivationCredits(Context(0, 4, 8, false)), 1);
+}
+
+TEST(PolicyTest, DefaultSchedulerFollowsTheOrderStepAfterStep) {
+  const PolicyRegistry registry = BuiltinPolicies();
+  const StageContext context = Context(0, 2, 3);
+  const Policy& policy = *registry.Find("1f1b");
+  const std::unique_ptr<StageScheduler> scheduler = policy.CreateScheduler(context);
+  for (int step = 0; step < 3; ++step) {
+    std::vector<PhaseChoice> order;
+    while (const auto choice = scheduler->Next(StageView())) order.push_back(*choice);
+    EXPECT_EQ(order, policy.PlannedOrder(context));
+    EXPECT_EQ(scheduler->Next(StageView()), std::nullopt);
+    scheduler->Reset();
+  }
+}
+
+class Nameless : public Policy {
+ public:
+  std::string_view name() const override { return ""; }
+  std::vector<PhaseChoice> PlannedOrder(const StageContext&) const override { return {}; }
+};
+
+class Impostor : public Nameless {
+ public:
+  std::string_view name() const override { return "gpipe"; }
+};
+
+TEST(PolicyTest, RegistryRefusesDuplicatesAndKnowsItsNames) {
+  PolicyRegistry registry = BuiltinPolicies();
+  EXPECT_THAT(registry.Names(), ElementsAre("1f1b", "gpipe"));
+  EXPECT_EQ(registry.Find("zigzag"), nullptr);
+  EXPECT_EQ(registry.Add(std::make_unique<Impostor>()).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(registry.Add(std::make_unique<Nameless>()).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Impostor().ActivationCredits(Context(0, 2, 5)), 5);
+}
+
+}  // namespace
+}  // namespace penstock::planner

@@ -1,0 +1,118 @@
+#include "planner/sharding/cheapest_execution.h"
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "base/strings.h"
+#include "tests/support/planner_fixture.h"
+
+namespace penstock::planner {
+namespace {
+
+using graph::Mesh;
+using graph::Sharding;
+
+class CheapestExecutionTest : public testing::PlannerFixture {
+ protected:
+  // "operands -> results" of the last node of the graph.
+  std::string Choose(std::string_view text) const {
+    const graph::Graph graph = MustParse(text);
+    const Mesh& mesh = graph.meshes()[0];
+    const graph::Node& node = graph.nodes().back();
+    const std::vector<TensorType> operand_types = graph.OperandTypes(node);
+    const std::vector<TensorType> result_types = graph.ResultTypes(node);
+    std::vector<Sharding> operands;
+    std::vector<Sharding> results;
+    for (graph::ValueId id : node.operands) {
+      operands.push_back(ClosedSharding(mesh, graph.value(id)));
+    }
+    for (graph::ValueId id : node.results) {
+      results.push_back(ClosedSharding(mesh, graph.value(id)));
+    }
+    ReshardCache cache(mesh);
+    const ExecutionSharding execution =
+        ChooseCheapestExecution(mesh, node.op->Rule({node.attributes, operand_types, result_types}),
+                                operand_types, result_types, operands, results, &cache);
+    std::vector<std::string> needed;
+    std::vector<std::string> left;
+    for (const Sharding& sharding : execution.operands) needed.push_back(ToString(mesh, sharding));
+    for (const Sharding& sharding : execution.results) left.push_back(ToString(mesh, sharding));
+    return StrCat(StrJoin(needed, ", "), " -> ", StrJoin(left, ", "));
+  }
+};
+
+TEST_F(CheapestExecutionTest, APartialProductIsScattered) {
+  EXPECT_EQ(Choose(R"(mesh m = [a=2]
+graph g {
+  %x = input : f32[8, 16] @[_, a]
+  %w = input : f32[16, 4] @[a, _]
+  %y = matmul(%x, %w) : f32[8, 4] @[a, _]
+  return %y
+})"),
+            "@[_, a], @[a, _] -> @[_, _] partial(sum, a)");
+}
+
+// The same shardings of a product whose result is the largest of the three.
+TEST_F(CheapestExecutionTest, SmallOperandsMoveInsteadOfALargeResult) {
+  EXPECT_EQ(Choose(R"(mesh m = [a=2]
+graph g {
+  %x = input : f32[64, 2] @[_, a]
+  %w = input : f32[2, 64] @[a, _]
+  %y = matmul(%x, %w) : f32[64, 64] @[a, _]
+  return %y
+})"),
+            "@[a, _], @[_, _] -> @[a, _]");
+}
+
+// ZeRO-3: the weight of a data-parallel layer is split over dp and gathered for use, because
+// reducing the activations would cost more.
+TEST_F(CheapestExecutionTest, SplitWeightsOfLargeBatchesAreGathered) {
+  EXPECT_EQ(Choose(R"(mesh m = [dp=4]
+graph g {
+  %x = input : f32[4096, 64] @[dp, _]
+  %w = input : f32[64, 64] @[dp, _]
+  %y = matmul(%x, %w) : f32[4096, 64] @[dp, _]
+  return %y
+})"),
+            "@[dp, _], @[_, _] -> @[dp, _]");
+}
+
+// Its weight gradient goes to where the weight lies by one reduce_scatter.
+TEST_F(CheapestExecutionTest, WeightGradientsOfSplitWeightsAreScattered) {
+  EXPECT_EQ(Choose(R"(mesh m = [dp=4]
+graph g {
+  %x = input : f32[64, 4096] @[_, dp]
+  %dy = input : f32[4096, 64] @[dp, _]
+  %dw = matmul(%x, %dy) : f32[64, 64] @[dp, _]
+  return %dw
+})"),
+            "@[_, dp], @[dp, _] -> @[_, _] partial(sum, dp)");
+}
+
+TEST_F(CheapestExecutionTest, NoAxisGoesUnused) {
+  // Leaving b out would move nothing, but both devices on b would do the same work.
+  EXPECT_EQ(Choose(R"(mesh m = [a=2, b=2]
+graph g {
+  %x = input : f32[8, 16] @[_, a]
+  %w = input : f32[16, 32] @[b, _]
+  %y = matmul(%x, %w) : f32[8, 32]
+  return %y
+})"),
+            "@[_, b], @[b, _] -> @[_, _] partial(sum, b)");
+}
+
+TEST_F(CheapestExecutionTest, MicrobatchesStayWhereTheyAre) {
+  EXPECT_EQ(Choose(R"(mesh m = [mb=2 temporal, a=2]
+graph g {
+  %x = input : f32[8, 16] @[mb, a]
+  %w = input : f32[16, 4] @[a, _]
+  %y = matmul(%x, %w) : f32[8, 4] @[mb.a, _]
+  return %y
+})"),
+            "@[mb, a], @[a, _] -> @[mb, _] partial(sum, a)");
+}
+
+}  // namespace
+}  // namespace penstock::planner

@@ -1,0 +1,27 @@
+// Pass insert-reshards: makes every redistribution explicit. Afterwards each node runs locally: its
+// operands have the shardings that its operator needs (execution_sharding.h), its results those
+// that its kernel leaves, and wherever that is not what the value or its reader asks for, a
+// `reshard` node stands between. Partial values are reduced where they arise, except that a sum
+// passes through linear operators whose other terms are partial in the same way (two gradients are
+// added first and reduced once); over a temporal axis it is always accumulated at once.
+//
+// A parameter or state is never split over a temporal axis: it is held as the axes before the first
+// temporal one say, and each micro-batch slices what it reads.
+//
+// REQUIRES: shardings propagated, one mesh.
+
+#ifndef PENSTOCK_PLANNER_SHARDING_INSERT_RESHARDS_H_
+#define PENSTOCK_PLANNER_SHARDING_INSERT_RESHARDS_H_
+
+#include "absl/status/status.h"
+
+#include "graph/graph.h"
+#include "graph/op.h"
+
+namespace penstock::planner {
+
+absl::Status InsertReshards(const graph::OpRegistry& ops, graph::Graph& graph);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_SHARDING_INSERT_RESHARDS_H_

@@ -1,0 +1,241 @@
+#include "planner/strategy/strategy.h"
+
+#include <algorithm>
+#include <charconv>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+#include "base/counted.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/op.h"
+
+namespace penstock::planner {
+namespace {
+
+using graph::Graph;
+using graph::Node;
+using graph::SplitHint;
+using graph::ValueId;
+
+constexpr int64_t kMicrobatchesPerStage = 4;
+
+// The input that tells the batch; null where no input has dimensions.
+const graph::Value* FindBatchInput(const Graph& graph) {
+  for (const Node& node : graph.nodes()) {
+    if (node.op->name() != "input") continue;
+    const graph::Value& value = graph.value(node.results[0]);
+    if (!value.type.shape.empty()) return &value;
+  }
+  return nullptr;
+}
+
+// Forward operators that do work: those with operands.
+int64_t CountWorkers(const Graph& graph) {
+  return std::count_if(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
+    return node.phase == graph::Phase::kForward && !node.operands.empty();
+  });
+}
+
+// The hint for a parameter, or null.
+const SplitHint* FindHint(absl::Span<const SplitHint> hints, const graph::Value& parameter) {
+  for (const SplitHint& hint : hints) {
+    if (graph::MatchesPattern(hint.pattern, parameter.name) &&
+        hint.dim < static_cast<int>(parameter.type.shape.size())) {
+      return &hint;
+    }
+  }
+  return nullptr;
+}
+
+absl::Status CheckTensorParallel(int64_t tp, absl::Span<const SplitHint> hints,
+                                 const Graph& graph) {
+  if (tp == 1) return absl::OkStatus();
+  bool has_split = false;
+  for (const Node& node : graph.nodes()) {
+    if (node.op->name() != "parameter") continue;
+    const graph::Value& value = graph.value(node.results[0]);
+    const SplitHint* hint = FindHint(hints, value);
+    if (hint == nullptr) continue;
+    has_split = true;
+    const int64_t extent = value.type.shape[hint->dim];
+    if (hint->must_divide && extent % tp != 0) {
+      return absl::InvalidArgumentError(StrCat("tp = ", tp, " does not divide the ", extent, " ",
+                                               hint->what, " of ", value.name));
+    }
+    if (extent < tp) {
+      return absl::InvalidArgumentError(
+          StrCat("tp = ", tp, " is more than the ", extent, " ", hint->what, " of ", value.name));
+    }
+  }
+  if (!has_split) {
+    return absl::InvalidArgumentError(
+        StrCat("tp = ", tp, ": the model says of no weight how to split it"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string ToString(const Strategy& strategy) {
+  return StrCat("dp=", strategy.dp, ",tp=", strategy.tp, ",pp=", strategy.pp);
+}
+
+absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
+  if (text == "auto") return std::optional<Strategy>();
+  const auto refuse = [](std::string_view why) {
+    return absl::InvalidArgumentError(
+        StrCat(why, "; expected \"auto\" or axis sizes such as \"dp=2,tp=2,pp=1\""));
+  };
+  Strategy strategy;
+  std::vector<std::string_view> seen;
+  for (const absl::string_view field : absl::StrSplit(ToAbsl(text), ',')) {
+    const std::string_view part = ToStd(absl::StripAsciiWhitespace(field));
+    const size_t equals = part.find('=');
+    if (equals == std::string_view::npos) {
+      return refuse(part.empty() ? std::string("an axis is missing")
+                                 : StrCat("'", part, "' has no size"));
+    }
+    const std::string_view axis = part.substr(0, equals);
+    const std::string_view digits = part.substr(equals + 1);
+    int64_t* size = axis == "dp"   ? &strategy.dp
+                    : axis == "tp" ? &strategy.tp
+                    : axis == "pp" ? &strategy.pp
+                                   : nullptr;
+    if (size == nullptr) return refuse(StrCat("unknown axis '", axis, "'"));
+    if (std::find(seen.begin(), seen.end(), axis) != seen.end()) {
+      return refuse(StrCat("axis '", axis, "' is given twice"));
+    }
+    seen.push_back(axis);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *size);
+    if (error != std::errc() || end != digits.data() + digits.size() || *size < 1 ||
+        *size > kMaxDevices) {
+      return refuse(StrCat("the size of '", axis, "' is '", digits, "', not a number from 1 to ",
+                           kMaxDevices));
+    }
+  }
+  // Each factor is at most 2^16, so the product fits.
+  if (strategy.num_devices() > kMaxDevices) {
+    return refuse(StrCat("it needs more than ", kMaxDevices, " devices"));
+  }
+  return std::optional<Strategy>(strategy);
+}
+
+absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
+                           absl::Span<const SplitHint> hints, const Graph& graph) {
+  if (microbatches < 1) {
+    return absl::InvalidArgumentError(
+        StrCat("microbatches = ", microbatches, ": must be at least 1"));
+  }
+  const int64_t parts = strategy.dp * microbatches;
+  if (parts > 1) {
+    const graph::Value* input = FindBatchInput(graph);
+    if (input == nullptr) {
+      return absl::InvalidArgumentError(
+          StrCat("dp = ", strategy.dp, " with ", Counted(microbatches, "micro-batch", "es"),
+                 " needs an input with a batch dimension; the graph has none"));
+    }
+    const int64_t batch = input->type.shape[0];
+    if (batch % parts != 0) {
+      const std::string dp = StrCat("dp = ", strategy.dp);
+      const std::string count = StrCat("microbatches = ", microbatches);
+      return absl::InvalidArgumentError(StrCat(microbatches == 1  ? dp
+                                               : strategy.dp == 1 ? count
+                                                                  : dp + " times " + count,
+                                               " does not divide batch = ", batch));
+    }
+  }
+  RETURN_IF_ERROR(CheckTensorParallel(strategy.tp, hints, graph));
+  const int64_t workers = CountWorkers(graph);
+  if (strategy.pp > 1 && strategy.pp > workers) {
+    return absl::InvalidArgumentError(
+        StrCat("pp = ", strategy.pp, " is more than the ", workers, " operators of the model"));
+  }
+  return absl::OkStatus();
+}
+
+int64_t ChooseMicrobatches(const Strategy& strategy, const Graph& graph) {
+  const graph::Value* input = FindBatchInput(graph);
+  if (strategy.pp == 1 || input == nullptr) return 1;
+  const int64_t batch = input->type.shape[0];
+  for (int64_t count = kMicrobatchesPerStage * strategy.pp; count > 1; --count) {
+    if (batch % (strategy.dp * count) == 0) return count;
+  }
+  return 1;
+}
+
+absl::StatusOr<StrategyChoice> ChooseStrategy(int64_t num_devices, int64_t microbatches,
+                                              absl::Span<const SplitHint> hints,
+                                              const Graph& graph) {
+  absl::Status last = absl::InvalidArgumentError("there must be at least one device");
+  for (int64_t dp = num_devices; dp >= 1; --dp) {
+    if (num_devices % dp != 0) continue;
+    for (int64_t tp = num_devices / dp; tp >= 1; --tp) {
+      if ((num_devices / dp) % tp != 0) continue;
+      StrategyChoice choice;
+      choice.strategy = {dp, tp, num_devices / dp / tp};
+      choice.microbatches =
+          microbatches > 0 ? microbatches : ChooseMicrobatches(choice.strategy, graph);
+      last = CheckStrategy(choice.strategy, choice.microbatches, hints, graph);
+      if (!last.ok()) continue;
+      choice.reason = StrCat(ToString(choice.strategy), " for ", Counted(num_devices, "device"),
+                             ", by rule (data parallel first, then tensor parallel, then "
+                             "pipeline), not by search");
+      return choice;
+    }
+  }
+  return absl::InvalidArgumentError(StrCat("no strategy fits ", Counted(num_devices, "device"),
+                                           "; the last one tried: ", ToStd(last.message())));
+}
+
+absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
+                           absl::Span<const SplitHint> hints, Graph& graph) {
+  RETURN_IF_ERROR(CheckStrategy(strategy, microbatches, hints, graph));
+  if (!graph.meshes().empty()) {
+    return absl::InvalidArgumentError(StrCat("the graph has the mesh '", graph.meshes()[0].name,
+                                             "' already; a strategy would lay it out anew"));
+  }
+  graph::Mesh mesh;
+  mesh.name = "m";
+  if (microbatches > 1) mesh.axes.push_back({"mb", microbatches, true});
+  mesh.axes.push_back({"dp", strategy.dp, false});
+  mesh.axes.push_back({"tp", strategy.tp, false});
+
+  std::vector<graph::AxisRef> batch_axes;
+  if (microbatches > 1) batch_axes.push_back(WholeAxis(mesh, mesh.FindAxis("mb")));
+  if (strategy.dp > 1) batch_axes.push_back(WholeAxis(mesh, mesh.FindAxis("dp")));
+  const graph::AxisRef tp_axis = WholeAxis(mesh, mesh.FindAxis("tp"));
+
+  const graph::Value* batch_input = FindBatchInput(graph);
+  const int64_t batch = batch_input == nullptr ? 0 : batch_input->type.shape[0];
+  for (const Node& node : graph.nodes()) {
+    if (node.op->name() == "input") {
+      graph::Value& value = graph.mutable_value(node.results[0]);
+      const int rank = static_cast<int>(value.type.shape.size());
+      graph::Sharding sharding = graph::Sharding::Replicated(rank);
+      // An input of another leading extent is no batch: every device has all of it.
+      if (rank > 0 && value.type.shape[0] == batch) sharding.dims[0].axes = batch_axes;
+      value.sharding = std::move(sharding);
+    } else if (node.op->name() == "parameter" && strategy.tp > 1) {
+      graph::Value& value = graph.mutable_value(node.results[0]);
+      const SplitHint* hint = FindHint(hints, value);
+      if (hint == nullptr) continue;
+      graph::Sharding sharding =
+          graph::Sharding::Replicated(static_cast<int>(value.type.shape.size()));
+      sharding.dims[hint->dim].axes = {tp_axis};
+      value.sharding = std::move(sharding);
+    }
+  }
+  // A scalar result is whole everywhere; without this it could stay a partial sum.
+  for (graph::Return& result : graph.mutable_returns()) {
+    if (graph.value(result.value).type.shape.empty() && !result.sharding.has_value()) {
+      result.sharding = graph::Sharding::Replicated(0);
+    }
+  }
+  graph.mutable_meshes().push_back(std::move(mesh));
+  return absl::OkStatus();
+}
+
+}  // namespace penstock::planner

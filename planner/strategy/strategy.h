@@ -1,0 +1,76 @@
+// A parallel strategy: how many ways the batch (dp), the weights (tp) and the layers (pp) are
+// split, and the mesh and shardings it means for a graph.
+//
+// Example: "dp=2,tp=2" with 4 micro-batches gives the mesh [mb=4 temporal, dp=2, tp=2]; inputs are
+// split @[mb.dp, _, ...], the parameters that a model's SplitHints name are split over tp, and all
+// else follows by propagation. Stage s of pp stages has the dp * tp devices from s * dp * tp on.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_STRATEGY_STRATEGY_H_
+#define PENSTOCK_PLANNER_STRATEGY_STRATEGY_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "graph/graph.h"
+#include "graph/models/model.h"
+
+namespace penstock::planner {
+
+struct Strategy {
+  int64_t dp = 1;
+  int64_t tp = 1;
+  int64_t pp = 1;
+
+  int64_t num_devices() const { return dp * tp * pp; }
+  friend bool operator==(const Strategy&, const Strategy&) = default;
+};
+
+// "dp=2,tp=2,pp=1": always all three.
+std::string ToString(const Strategy& strategy);
+
+// Devices that a strategy may ask for.
+inline constexpr int64_t kMaxDevices = 1 << 16;
+
+// "dp=2,tp=2" (what is left out is 1), or "auto": no value. Errors name what is wrong and what was
+// expected; the caller adds where the text is from.
+absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text);
+
+// Whether the strategy fits the graph: dp * microbatches divides the batch, tp divides what must be
+// divided (heads) and has weights to split, there are at least pp operators. The batch is
+// dimension 0 of the first input that has dimensions.
+absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
+                           absl::Span<const graph::SplitHint> hints, const graph::Graph& graph);
+
+struct StrategyChoice {
+  Strategy strategy;
+  int64_t microbatches = 1;
+  std::string reason;  // one sentence
+};
+
+// Chooses by simple rules, not by cost: of the strategies that fit, the one with the largest dp,
+// then the largest tp; micro-batches, where not given (0): 1 without a pipeline, else the largest
+// number up to 4 a stage that divides the batch of one data-parallel part.
+absl::StatusOr<StrategyChoice> ChooseStrategy(int64_t num_devices, int64_t microbatches,
+                                              absl::Span<const graph::SplitHint> hints,
+                                              const graph::Graph& graph);
+
+// Micro-batches by the rule above for a given strategy.
+int64_t ChooseMicrobatches(const Strategy& strategy, const graph::Graph& graph);
+
+// Gives the graph its mesh [mb temporal, dp, tp] ("mb" only where there are several) and writes the
+// strategy's shardings on inputs, hinted parameters and scalar results. Does not assign stages
+// (stages.h). Refuses what CheckStrategy refuses, and a graph that has a mesh already.
+absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
+                           absl::Span<const graph::SplitHint> hints, graph::Graph& graph);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_STRATEGY_STRATEGY_H_

@@ -1,0 +1,146 @@
+#include "planner/strategy/strategy.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "base/strings.h"
+
+namespace penstock::planner {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string MessageOf(const absl::Status& status) { return std::string(ToStd(status.message())); }
+
+class StrategyTest : public ::testing::Test {
+ protected:
+  StrategyTest()
+      : ops_(graph::BuiltinOps()),
+        models_(graph::BuiltinModels()),
+        gpt_(*models_.FindModel("gpt")) {
+    graph::ModelConfig config;
+    config.layers = 2;
+    config.width = 32;
+    config.heads = 4;
+    config.context = 8;
+    absl::StatusOr<graph::Graph> graph =
+        graph::BuildModelGraph(ops_, gpt_, config, graph::ModelUse::kTrain, 16);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    if (graph.ok()) graph_ = *std::move(graph);
+  }
+
+  std::string ShardingOf(std::string_view name) const {
+    const graph::ValueId id = graph_.FindValue(name);
+    if (id == graph::kNoValue) return "no such value";
+    const graph::Value& value = graph_.value(id);
+    if (!value.sharding.has_value()) return "open";
+    return graph::ToString(graph_.meshes()[0], *value.sharding);
+  }
+
+  graph::OpRegistry ops_;
+  graph::ModelRegistry models_;
+  const graph::Model& gpt_;
+  graph::Graph graph_;
+};
+
+TEST(ParseStrategyTest, ReadsAxesInAnyOrder) {
+  const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("tp=2, dp=4");
+  ASSERT_TRUE(strategy.ok()) << strategy.status();
+  EXPECT_EQ(**strategy, (Strategy{4, 2, 1}));
+  EXPECT_EQ(ToString(**strategy), "dp=4,tp=2,pp=1");
+  EXPECT_EQ((*strategy)->num_devices(), 8);
+}
+
+TEST(ParseStrategyTest, AutoIsNoStrategy) {
+  const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("auto");
+  ASSERT_TRUE(strategy.ok());
+  EXPECT_FALSE(strategy->has_value());
+}
+
+TEST(ParseStrategyTest, ErrorsNameTheAxis) {
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"", "an axis is missing"},        {"dp", "'dp' has no size"},
+      {"dp=0", "'dp' is '0'"},           {"dp=-2", "'dp' is '-2'"},
+      {"dp=two", "'dp' is 'two'"},       {"dp=2,dp=2", "given twice"},
+      {"zp=2", "unknown axis 'zp'"},     {"dp=2,", "an axis is missing"},
+      {"dp=99999999999999999999", "dp"}, {"dp=65536,tp=65536,pp=65536", "more than 65536 devices"},
+  };
+  for (const auto& [text, message] : bad) {
+    const auto strategy = ParseStrategy(text);
+    ASSERT_FALSE(strategy.ok()) << text;
+    EXPECT_THAT(MessageOf(strategy.status()), HasSubstr(message));
+  }
+}
+
+TEST_F(StrategyTest, SplitsTheBatchAndTheHintedWeights) {
+  const absl::Status status = ApplyStrategy({2, 2, 1}, 4, gpt_.tensor_splits, graph_);
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_EQ(graph_.meshes().size(), 1);
+  const graph::Mesh& mesh = graph_.meshes()[0];
+  EXPECT_EQ(mesh.num_devices(), 4);
+  EXPECT_EQ(mesh.num_microbatches(), 4);
+  EXPECT_EQ(ShardingOf("tokens"), "@[mb.dp, _]");
+  EXPECT_EQ(ShardingOf("labels"), "@[mb.dp, _]");
+  EXPECT_EQ(ShardingOf("wte"), "@[tp, _]");
+  EXPECT_EQ(ShardingOf("h1.attn.qkv_w"), "@[_, _, tp, _]");
+  EXPECT_EQ(ShardingOf("h0.attn.proj_w"), "@[tp, _, _]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[_, tp]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w2"), "@[tp, _]");
+  EXPECT_EQ(ShardingOf("h0.mlp.b1"), "open");
+  EXPECT_EQ(ShardingOf("h0.ln1.scale"), "open");
+  EXPECT_EQ(graph_.returns()[0].sharding, graph::Sharding::Replicated(0));
+}
+
+TEST_F(StrategyTest, AxesOfOneAreLeftOut) {
+  ASSERT_TRUE(ApplyStrategy({1, 1, 1}, 1, gpt_.tensor_splits, graph_).ok());
+  EXPECT_EQ(graph_.meshes()[0].FindAxis("mb"), -1);
+  EXPECT_EQ(ShardingOf("tokens"), "@[_, _]");
+  EXPECT_EQ(ShardingOf("wte"), "open");
+}
+
+TEST_F(StrategyTest, RefusesWhatDoesNotDivide) {
+  const auto check = [this](Strategy strategy, int64_t microbatches) {
+    return MessageOf(CheckStrategy(strategy, microbatches, gpt_.tensor_splits, graph_));
+  };
+  EXPECT_EQ(check({2, 2, 2}, 2), "");
+  EXPECT_THAT(check({1, 3, 1}, 1), HasSubstr("tp = 3 does not divide the 4 heads of h0.attn"));
+  EXPECT_THAT(check({3, 1, 1}, 1), HasSubstr("dp = 3 does not divide batch = 16"));
+  EXPECT_THAT(check({2, 1, 1}, 16),
+              HasSubstr("dp = 2 times microbatches = 16 does not divide batch = 16"));
+  EXPECT_THAT(check({1, 1, 1}, 3), HasSubstr("microbatches = 3 does not divide batch = 16"));
+  EXPECT_THAT(check({1, 1, 1000}, 1), HasSubstr("pp = 1000 is more than the"));
+  EXPECT_THAT(check({1, 1, 1}, 0), HasSubstr("microbatches = 0"));
+  EXPECT_THAT(MessageOf(CheckStrategy({1, 2, 1}, 1, {}, graph_)), HasSubstr("how to split it"));
+}
+
+TEST_F(StrategyTest, AMeshIsNotReplaced) {
+  ASSERT_TRUE(ApplyStrategy({1, 1, 1}, 1, {}, graph_).ok());
+  EXPECT_THAT(MessageOf(ApplyStrategy({1, 1, 1}, 1, {}, graph_)), HasSubstr("already"));
+}
+
+TEST_F(StrategyTest, AutoPrefersDataThenTensorThenPipeline) {
+  const auto choose = [this](int64_t devices, int64_t microbatches) {
+    absl::StatusOr<StrategyChoice> choice =
+        ChooseStrategy(devices, microbatches, gpt_.tensor_splits, graph_);
+    EXPECT_TRUE(choice.ok()) << choice.status();
+    return choice.ok() ? choice->strategy : Strategy{};
+  };
+  EXPECT_EQ(choose(1, 0), (Strategy{1, 1, 1}));
+  EXPECT_EQ(choose(4, 0), (Strategy{4, 1, 1}));
+  EXPECT_EQ(choose(4, 8), (Strategy{2, 2, 1}));
+  EXPECT_EQ(choose(4, 16), (Strategy{1, 4, 1}));
+  EXPECT_EQ(choose(3, 0), (Strategy{1, 1, 3}));
+  EXPECT_FALSE(ChooseStrategy(997, 0, gpt_.tensor_splits, graph_).ok());
+}
+
+TEST_F(StrategyTest, MicrobatchesFillAPipelineAndDivideTheBatch) {
+  EXPECT_EQ(ChooseMicrobatches({4, 1, 1}, graph_), 1);
+  EXPECT_EQ(ChooseMicrobatches({1, 1, 2}, graph_), 8);
+  EXPECT_EQ(ChooseMicrobatches({8, 1, 2}, graph_), 2);
+}
+
+}  // namespace
+}  // namespace penstock::planner
