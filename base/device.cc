@@ -1,5 +1,6 @@
 #include "base/device.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <chrono>
@@ -28,14 +29,17 @@ class MappedMemory : public Memory {
 class DoneEvent : public Event {
  public:
   bool IsDone() const override { return true; }
+  const StreamError* error() const override { return nullptr; }
 };
 
 class InlineStream : public Stream {
  public:
-  void Launch(Work work) override { work.run(work.context); }
+  void Copy(void* to, const void* from, size_t num_bytes, CopyKind) override {
+    if (num_bytes > 0) std::memcpy(to, from, num_bytes);
+  }
   void Record(Event*) override {}
   void Wait(const Event*) override {}
-  bool is_synchronous() const override { return true; }
+  absl::Status Reset() override { return absl::OkStatus(); }
 };
 
 class CpuDevice : public Device {
@@ -43,6 +47,7 @@ class CpuDevice : public Device {
   explicit CpuDevice(int num_threads) : pool_(num_threads) {}
 
   std::string kind() const override { return "cpu"; }
+  bool is_synchronous() const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Memory>> Allocate(size_t num_bytes, MemoryKind) override {
     const size_t mapped = num_bytes + kHugePageBytes;
@@ -77,6 +82,22 @@ int64_t SteadyClock::NowNs() const {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+absl::Status WaitUntilDone(Stream& stream, Event& event, int64_t timeout_ns) {
+  stream.Record(&event);
+  const SteadyClock clock;
+  const int64_t begin_ns = clock.NowNs();
+  while (!event.IsDone()) {
+    if (stream.Poll()) continue;
+    if (clock.NowNs() - begin_ns >= timeout_ns) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("a stream has not done its work in ", timeout_ns / 1'000'000, " ms"));
+    }
+    sched_yield();
+  }
+  const StreamError* error = event.error();
+  return error == nullptr ? absl::OkStatus() : error->status;
 }
 
 std::unique_ptr<Device> CreateCpuDevice(int num_threads) {

@@ -34,21 +34,26 @@ TEST(CpuDeviceTest, MoreThanThereIsIsAnError) {
   }
 }
 
-TEST(CpuDeviceTest, StreamsRunInlineAndInOrder) {
+TEST(CpuDeviceTest, StreamsCopyAtOnce) {
   const auto device = CreateCpuDevice(2);
+  EXPECT_TRUE(device->is_synchronous());
   EXPECT_EQ(device->thread_pool()->size(), 2);
   const auto stream = device->CreateStream();
   const auto event = device->CreateEvent();
-  EXPECT_TRUE(stream->is_synchronous());
   EXPECT_TRUE(event->IsDone());
-  int value = 1;
-  stream->Launch({[](void* context) { *static_cast<int*>(context) += 1; }, &value});
+  int values[] = {1, 2, 3};
+  stream->Copy(&values[1], &values[0], sizeof(int), CopyKind::kHostToDevice);
+  EXPECT_EQ(values[1], 1);
+  stream->Copy(nullptr, nullptr, 0, CopyKind::kDeviceToHost);
   stream->Record(event.get());
   stream->Wait(event.get());
-  stream->Launch({[](void* context) { *static_cast<int*>(context) *= 10; }, &value});
-  EXPECT_EQ(value, 20);
+  stream->Copy(&values[2], &values[1], sizeof(int), CopyKind::kDeviceToDevice);
+  EXPECT_EQ(values[2], 1);
   EXPECT_TRUE(event->IsDone());
+  EXPECT_EQ(event->error(), nullptr);
   EXPECT_FALSE(stream->Poll());
+  EXPECT_EQ(stream->Reset(), absl::OkStatus());
+  EXPECT_EQ(WaitUntilDone(*stream, *event, 0), absl::OkStatus());
 }
 
 TEST(SteadyClockTest, NeverGoesBack) {

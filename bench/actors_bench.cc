@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "actors/session.h"
+#include "actors/session/session.h"
+#include "base/emulated_device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "bench/threaded_device.h"
 #include "kernels/kernel.h"
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::bench {
 namespace {
@@ -232,7 +232,7 @@ absl::StatusOr<ActsBenchResult> MeasureActs(const ActsBenchOptions& options) {
   actors::SessionOptions session_options;
   session_options.kernels = &kernels;
   if (options.shape == ActsShape::kStream) {
-    session_options.create_device = [](uint32_t) { return CreateThreadedDevice(); };
+    session_options.create_device = [](uint32_t) { return EmulatedDevice::Create({}); };
   }
   ASSIGN_OR_RETURN(
       const std::unique_ptr<actors::Session> session,

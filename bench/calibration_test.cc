@@ -20,7 +20,7 @@
 #include "base/strings.h"
 #include "bench/actors_bench.h"
 #include "bench/count_allocations.h"
-#include "planner/collective_choice.h"
+#include "planner/cost/collective_choice.h"
 #include "transport/collective.h"
 #include "transport/transport.h"
 #include "transport/ucx/ucx_transport.h"

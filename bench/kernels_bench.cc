@@ -35,6 +35,7 @@ void RunKernel(benchmark::State& state, const KernelSpec& spec, double flops) {
   const kernels::KernelRegistry registry = kernels::CpuKernels();
   const kernels::KernelDef* def = registry.Find(spec.op);
   const std::unique_ptr<Device> device = CreateCpuDevice(1);
+  const std::unique_ptr<Stream> stream = device->CreateStream();
   std::vector<std::unique_ptr<Memory>> memory;
   const auto allocate = [&](size_t num_bytes) {
     memory.push_back(device->Allocate(num_bytes, MemoryKind::kDevice).value());
@@ -64,7 +65,7 @@ void RunKernel(benchmark::State& state, const KernelSpec& spec, double flops) {
   args.inputs = inputs;
   args.outputs = outputs;
   args.workspace = allocate(def->workspace_bytes ? def->workspace_bytes(spec, 1) : 0);
-  auto kernel = def->create(spec, *device);
+  auto kernel = def->create(spec, *device, *stream);
   if (!kernel.ok()) {
     state.SkipWithError(std::string(kernel.status().message()).c_str());
     return;

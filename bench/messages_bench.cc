@@ -5,10 +5,10 @@
 #include <memory>
 
 #include "actors/cluster/cluster.h"
-#include "actors/session.h"
+#include "actors/session/session.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::bench {
 namespace {

@@ -34,12 +34,13 @@ graph::KernelTraits TraitsOf(const KernelRegistry& registry, int num_threads) {
   graph::KernelTraits traits;
   // On trial: which element types a kernel takes is known by making it.
   const std::shared_ptr<Device> device = CreateCpuDevice(1);
-  traits.check_kernel = [kernels, device](const KernelSpec& spec) -> absl::Status {
+  const std::shared_ptr<Stream> stream = device->CreateStream();
+  traits.check_kernel = [kernels, device, stream](const KernelSpec& spec) -> absl::Status {
     const KernelDef* def = kernels->Find(spec.op);
     if (def == nullptr || def->create == nullptr) {
       return absl::UnimplementedError(fmt::format("there is no kernel for {}", spec.op));
     }
-    return def->create(spec, *device).status();
+    return def->create(spec, *device, *stream).status();
   };
   traits.workspace_bytes = [kernels, num_threads](const KernelSpec& spec) -> size_t {
     const KernelDef* def = kernels->Find(spec.op);

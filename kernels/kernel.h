@@ -1,9 +1,14 @@
-// What a device executes: a kernel is one operator at fixed local shapes on one device, made when a
-// plan is loaded and run many times.
+// What a device executes: a kernel is one operator at fixed local shapes on one stream of a device,
+// made when a plan is loaded and run many times.
+//
+// On a device whose streams are asynchronous Run only gives its work to the stream. It captures the
+// arguments: they change as soon as it returns. An error that it returns is one of launching; what
+// goes wrong later is an error of the stream, which names KernelArgs::launch (base/device.h).
 //
 // Thread rule: Create and Run on the device's executor; Run may use the device's thread pool.
 // Invariants: Run allocates nothing and writes only its outputs and workspace. It must give the
-// same bits for the same inputs every time.
+// same bits for the same inputs every time. A kernel holds no state that a run leaves for another,
+// so several actors may share one, and several runs may wait in its stream.
 
 #ifndef PENSTOCK_KERNELS_KERNEL_H_
 #define PENSTOCK_KERNELS_KERNEL_H_
@@ -38,6 +43,8 @@ struct KernelArgs {
   uint64_t seed = 0;          // of the job, for random operators
   int64_t step = 0;
   int64_t microbatch = 0;
+  Stream* stream = nullptr;     // the one that the kernel was made for; CPU kernels ignore it
+  uint64_t launch = kNoLaunch;  // names this run in an error of the stream
 };
 
 class Kernel {
@@ -50,9 +57,10 @@ class Kernel {
 struct KernelDef {
   // Bytes of scratch memory for this spec. Null: none.
   std::function<size_t(const KernelSpec&, int num_threads)> workspace_bytes = nullptr;
-  // An error (kUnimplemented) for dtypes the kernel does not have.
-  std::function<absl::StatusOr<std::unique_ptr<Kernel>>(const KernelSpec&, Device&)> create =
-      nullptr;
+  // A kernel for runs on `stream` of the device. An error (kUnimplemented) for dtypes the kernel
+  // does not have.
+  std::function<absl::StatusOr<std::unique_ptr<Kernel>>(const KernelSpec&, Device&, Stream&)>
+      create = nullptr;
   // What has to be done before the first run and takes long, such as compiling code. The engine
   // calls it as it loads; a kernel made on trial goes without. Null: nothing.
   std::function<void(const KernelSpec&)> prepare = nullptr;

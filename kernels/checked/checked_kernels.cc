@@ -116,9 +116,9 @@ KernelRegistry CheckedKernels(const KernelRegistry& registry, ResultCheck check)
     KernelDef def = *registry.Find(name);
     if (def.create != nullptr) {
       def.create = [create = def.create, check](
-                       const KernelSpec& spec,
-                       Device& device) -> absl::StatusOr<std::unique_ptr<Kernel>> {
-        absl::StatusOr<std::unique_ptr<Kernel>> kernel = create(spec, device);
+                       const KernelSpec& spec, Device& device,
+                       Stream& stream) -> absl::StatusOr<std::unique_ptr<Kernel>> {
+        absl::StatusOr<std::unique_ptr<Kernel>> kernel = create(spec, device, stream);
         if (!kernel.ok()) return kernel.status();
         return std::make_unique<CheckedKernel>(*std::move(kernel), spec, check);
       };

@@ -28,7 +28,7 @@ class CheckedKernelsTest : public ::testing::Test {
     const TileDesc tile = {DType::kF32, shape, shape, {0}, {0}};
     spec.inputs = {tile, tile};
     spec.outputs = {tile};
-    auto kernel = checked.Find(op)->create(spec, *device_);
+    auto kernel = checked.Find(op)->create(spec, *device_, *stream_);
     EXPECT_TRUE(kernel.ok()) << kernel.status();
     return *std::move(kernel);
   }
@@ -54,6 +54,7 @@ class CheckedKernelsTest : public ::testing::Test {
 
   const KernelRegistry kernels_ = CpuKernels();
   const std::shared_ptr<Device> device_ = CreateCpuDevice(1);
+  const std::shared_ptr<Stream> stream_ = device_->CreateStream();
 };
 
 TEST_F(CheckedKernelsTest, FiniteResultsPassAndAreThoseOfTheKernel) {
@@ -104,7 +105,7 @@ TEST_F(CheckedKernelsTest, AConstantMayBeInfinite) {
   spec.op = "constant";
   spec.attributes = {{"value", -HUGE_VAL}};
   spec.outputs = {{DType::kF32, {2}, {2}, {0}, {0}}};
-  auto kernel = checked.Find("constant")->create(spec, *device_);
+  auto kernel = checked.Find("constant")->create(spec, *device_, *stream_);
   ASSERT_TRUE(kernel.ok()) << kernel.status();
   std::vector<float> out(2);
   void* outputs[] = {out.data()};

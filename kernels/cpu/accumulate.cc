@@ -55,12 +55,13 @@ class Accumulate : public CpuKernel {
   const graph::Reduction reduction_;
 };
 
-absl::StatusOr<std::unique_ptr<Kernel>> CreateAccumulate(const KernelSpec& spec, Device& device) {
+absl::StatusOr<std::unique_ptr<Kernel>> CreateAccumulate(const KernelSpec& spec, Device& device,
+                                                         Stream& stream) {
   const std::string reduction = spec.attributes.GetString("reduction", "sum");
   if (!graph::ParseReduction(reduction)) {
     return absl::InvalidArgumentError("accumulate: there is no reduction \"" + reduction + "\"");
   }
-  return CreateKernel<Accumulate, Numbers>(spec, device);
+  return CreateKernel<Accumulate, Numbers>(spec, device, stream);
 }
 
 }  // namespace

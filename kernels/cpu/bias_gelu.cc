@@ -4,10 +4,10 @@
 namespace penstock::kernels {
 
 KernelDef BiasGeluKernel() {
-  return {.create = [](const KernelSpec& spec, Device& device) -> KernelOr {
+  return {.create = [](const KernelSpec& spec, Device& device, Stream& stream) -> KernelOr {
             return DispatchGelu(spec, [&]<typename G>(G) {
               return BiasDef<Floats>([](auto x, auto b) { return G::Value(x + b); })
-                  .create(spec, device);
+                  .create(spec, device, stream);
             });
           },
           .can_alias = CanAliasBias};

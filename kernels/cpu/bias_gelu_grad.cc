@@ -4,10 +4,10 @@
 namespace penstock::kernels {
 
 KernelDef BiasGeluGradKernel() {
-  return {.create = [](const KernelSpec& spec, Device& device) -> KernelOr {
+  return {.create = [](const KernelSpec& spec, Device& device, Stream& stream) -> KernelOr {
             return DispatchGelu(spec, [&]<typename G>(G) {
               return BiasDef<Floats>([](auto x, auto b, auto dy) { return dy * G::Slope(x + b); })
-                  .create(spec, device);
+                  .create(spec, device, stream);
             });
           },
           .can_alias = CanAliasBias};

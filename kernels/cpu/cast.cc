@@ -36,7 +36,7 @@ class Cast : public CpuKernel {
   }
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device) {
+KernelOr Create(const KernelSpec& spec, Device& device, Stream&) {
   RETURN_IF_ERROR(CheckDevice(spec, device));
   std::unique_ptr<Kernel> kernel;
   RETURN_IF_ERROR(DispatchDType(

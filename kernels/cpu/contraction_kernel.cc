@@ -27,27 +27,28 @@ class ContractionKernel : public CpuKernel {
 }  // namespace
 
 KernelDef ContractionDef(IndicesOf indices_of) {
-  return {.workspace_bytes =
-              [indices_of](const KernelSpec& spec, int num_threads) {
-                size_t num_bytes = 0;
-                const auto indices = indices_of(spec);
-                if (!indices.ok()) return num_bytes;  // create reports it
-                // A dtype that is not there needs none: create reports that, too.
-                DispatchDType(Numbers(), spec.op, MainDType(spec),
-                              [&]<typename T>(std::type_identity<T>) {
-                                num_bytes = Contraction(*indices).WorkspaceBytes<T>(num_threads);
-                                return absl::OkStatus();
-                              })
-                    .IgnoreError();
-                return num_bytes;
-              },
-          .create = [indices_of](const KernelSpec& spec, Device& device) -> KernelOr {
-            ASSIGN_OR_RETURN(const auto indices, indices_of(spec));
-            const Contraction contraction(indices);
-            return CreateKernel<ContractionKernel, Numbers>(spec, device, &contraction);
+  return {
+      .workspace_bytes =
+          [indices_of](const KernelSpec& spec, int num_threads) {
+            size_t num_bytes = 0;
+            const auto indices = indices_of(spec);
+            if (!indices.ok()) return num_bytes;  // create reports it
+            // A dtype that is not there needs none: create reports that, too.
+            DispatchDType(Numbers(), spec.op, MainDType(spec),
+                          [&]<typename T>(std::type_identity<T>) {
+                            num_bytes = Contraction(*indices).WorkspaceBytes<T>(num_threads);
+                            return absl::OkStatus();
+                          })
+                .IgnoreError();
+            return num_bytes;
           },
-          .prepare = [](const KernelSpec& spec) { PrepareGemm(MainDType(spec)); },
-          .supports_accumulate = true};
+      .create = [indices_of](const KernelSpec& spec, Device& device, Stream& stream) -> KernelOr {
+        ASSIGN_OR_RETURN(const auto indices, indices_of(spec));
+        const Contraction contraction(indices);
+        return CreateKernel<ContractionKernel, Numbers>(spec, device, stream, &contraction);
+      },
+      .prepare = [](const KernelSpec& spec) { PrepareGemm(MainDType(spec)); },
+      .supports_accumulate = true};
 }
 
 }  // namespace penstock::kernels

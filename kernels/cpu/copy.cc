@@ -17,7 +17,7 @@ class Copy : public CpuKernel {
   }
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device) {
+KernelOr Create(const KernelSpec& spec, Device& device, Stream&) {
   RETURN_IF_ERROR(CheckDevice(spec, device));
   return std::make_unique<Copy>(spec, device);
 }

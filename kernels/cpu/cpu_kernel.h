@@ -89,9 +89,10 @@ inline DType MainDType(const KernelSpec& spec) {
   return spec.inputs.empty() ? spec.outputs[0].dtype : spec.inputs[0].dtype;
 }
 
-// K<T>(spec, device, extra...) with T by the main dtype.
+// K<T>(spec, device, extra...) with T by the main dtype. A CPU kernel runs where it is called, so
+// the stream does not matter to it.
 template <template <typename> class K, typename Types, typename... Extra>
-KernelOr CreateKernel(const KernelSpec& spec, Device& device, Extra... extra) {
+KernelOr CreateKernel(const KernelSpec& spec, Device& device, Stream&, Extra... extra) {
   RETURN_IF_ERROR(CheckDevice(spec, device));
   std::unique_ptr<Kernel> kernel;
   RETURN_IF_ERROR(
@@ -105,7 +106,7 @@ KernelOr CreateKernel(const KernelSpec& spec, Device& device, Extra... extra) {
 // K<U>(spec, device) with U the unsigned integer of the size of the result's elements: for kernels
 // that only move elements, which therefore take every dtype.
 template <template <typename> class K>
-KernelOr CreateBySize(const KernelSpec& spec, Device& device) {
+KernelOr CreateBySize(const KernelSpec& spec, Device& device, Stream&) {
   RETURN_IF_ERROR(CheckDevice(spec, device));
   switch (ByteSize(spec.outputs[0].dtype)) {
     case 1:

@@ -42,9 +42,9 @@ class CrossEntropy : public CpuKernel {
   Rows rows_;
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device) {
+KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
-  return CreateKernel<CrossEntropy, Floats>(spec, device);
+  return CreateKernel<CrossEntropy, Floats>(spec, device, stream);
 }
 
 }  // namespace

@@ -41,9 +41,9 @@ class CrossEntropyGrad : public CpuKernel {
   Rows rows_;
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device) {
+KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
-  return CreateKernel<CrossEntropyGrad, Floats>(spec, device);
+  return CreateKernel<CrossEntropyGrad, Floats>(spec, device, stream);
 }
 
 }  // namespace

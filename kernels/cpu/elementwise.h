@@ -129,7 +129,7 @@ class CompareKernel : public CpuKernel {
 // A definition whose kernel is K<T, F>(spec, device, f) for the T of `Types`.
 template <template <typename, typename> class K, typename Types, typename F>
 KernelDef ElementwiseDef(F f) {
-  return {.create = [f](const KernelSpec& spec, Device& device) -> KernelOr {
+  return {.create = [f](const KernelSpec& spec, Device& device, Stream&) -> KernelOr {
             RETURN_IF_ERROR(CheckDevice(spec, device));
             std::unique_ptr<Kernel> kernel;
             RETURN_IF_ERROR(DispatchDType(Types(), spec.op, MainDType(spec),

@@ -35,9 +35,9 @@ class Embedding : public CpuKernel {
   }
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device) {
+KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
-  return CreateBySize<Embedding>(spec, device);
+  return CreateBySize<Embedding>(spec, device, stream);
 }
 
 }  // namespace

@@ -89,9 +89,9 @@ size_t WorkspaceBytes(const KernelSpec& spec, int) {
   return (spec.outputs[0].shape[0] + 1 + spec.inputs[1].num_elements()) * sizeof(int64_t);
 }
 
-KernelOr Create(const KernelSpec& spec, Device& device) {
+KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
-  return CreateKernel<EmbeddingGrad, Floats>(spec, device);
+  return CreateKernel<EmbeddingGrad, Floats>(spec, device, stream);
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 namespace penstock::kernels {
 
 KernelDef GeluGradKernel() {
-  return {.create = [](const KernelSpec& spec, Device& device) -> KernelOr {
+  return {.create = [](const KernelSpec& spec, Device& device, Stream& stream) -> KernelOr {
             return DispatchGelu(spec, [&]<typename G>(G) {
               return BinaryDef<Floats>([](auto x, auto dy) { return dy * G::Slope(x); })
-                  .create(spec, device);
+                  .create(spec, device, stream);
             });
           },
           .can_alias = CanAliasElementwise};

@@ -524,7 +524,8 @@ TEST(NullKernelsTest, DoNothingForAnyOperator) {
   const KernelRegistry registry = NullKernels(ops);
   EXPECT_THAT(registry.Names(), ElementsAre("matmul", "whatever"));
   const std::unique_ptr<Device> device = CreateCpuDevice(1);
-  auto kernel = registry.Find("whatever")->create(KernelSpec(), *device);
+  const std::unique_ptr<Stream> stream = device->CreateStream();
+  auto kernel = registry.Find("whatever")->create(KernelSpec(), *device, *stream);
   ASSERT_TRUE(kernel.ok());
   EXPECT_TRUE((*kernel)->Run(KernelArgs()).ok());
 }

@@ -30,9 +30,9 @@ class Pick : public CpuKernel {
   Rows rows_;
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device) {
+KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
-  return CreateBySize<Pick>(spec, device);
+  return CreateBySize<Pick>(spec, device, stream);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ class NullKernel : public Kernel {
   absl::Status Run(const KernelArgs&) override { return absl::OkStatus(); }
 };
 
-absl::StatusOr<std::unique_ptr<Kernel>> CreateNull(const KernelSpec&, Device&) {
+absl::StatusOr<std::unique_ptr<Kernel>> CreateNull(const KernelSpec&, Device&, Stream&) {
   return std::make_unique<NullKernel>();
 }
 

@@ -175,7 +175,9 @@ inline std::vector<int64_t> TilePositions(const Shape& global, const Shape& begi
 class KernelRunner {
  public:
   explicit KernelRunner(int num_threads)
-      : registry_(kernels::CpuKernels()), device_(CreateCpuDevice(num_threads)) {}
+      : registry_(kernels::CpuKernels()),
+        device_(CreateCpuDevice(num_threads)),
+        stream_(device_->CreateStream()) {}
 
   const kernels::KernelDef& Def(const std::string& op) const {
     const kernels::KernelDef* def = registry_.Find(op);
@@ -191,7 +193,7 @@ class KernelRunner {
     std::memset(workspace_->data(), 0x7f, num_bytes);
     workspace_bytes_ = num_bytes;
     std::memset(workspace_->data() + num_bytes, 0x5a, 64);
-    return def.create(spec, *device_);
+    return def.create(spec, *device_, *stream_);
   }
 
   absl::Status Run(kernels::Kernel& kernel, const std::vector<Tensor>& inputs,
@@ -224,6 +226,7 @@ class KernelRunner {
  private:
   kernels::KernelRegistry registry_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
   std::unique_ptr<Memory> workspace_;
   size_t workspace_bytes_ = 0;
 };
