@@ -210,6 +210,11 @@ absl::Status CheckCollective(const CollectiveSpec& spec, uint32_t num_devices) {
   return absl::OkStatus();
 }
 
+std::vector<uint32_t> CollectivePeers(const CollectiveSpec& spec, uint32_t device) {
+  const auto member = std::find(spec.devices.begin(), spec.devices.end(), device);
+  return PeersOf(spec, static_cast<int>(member - spec.devices.begin()));
+}
+
 absl::StatusOr<std::unique_ptr<Collective>> CreateCollective(const CollectiveSpec& spec, int rank,
                                                              Endpoint& endpoint) {
   if (rank < 0 || static_cast<size_t>(rank) >= spec.devices.size()) {

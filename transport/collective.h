@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,6 +24,11 @@ namespace penstock::transport {
 // no permutation, a group with a device twice or out of range, a reduction that the dtype does not
 // have (reduce.h), chunks smaller than an element or so small that a run has more than 2^20.
 absl::Status CheckCollective(const CollectiveSpec& spec, uint32_t num_devices);
+
+// The devices with which the member `device` of the group exchanges messages: ascending. Messages
+// are symmetric: each of them has `device` among its own.
+// REQUIRES: CheckCollective(spec) is OK and `device` is in the group.
+std::vector<uint32_t> CollectivePeers(const CollectiveSpec& spec, uint32_t device);
 
 class Collective {
  public:

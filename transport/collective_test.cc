@@ -28,7 +28,9 @@ using ::penstock::testing::FaultOptions;
 using ::penstock::testing::RandomElements;
 using ::penstock::testing::ReferenceCollective;
 using ::penstock::testing::Views;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 constexpr uint32_t kGeneration = 3;
 constexpr uint32_t kChannel = 5;
@@ -669,6 +671,38 @@ TEST(CheckCollectiveTest, CreateRefusesARankOutsideTheGroup) {
   const CollectiveSpec spec = ValidSpec(CollectiveKind::kAllReduce);
   EXPECT_FALSE(CreateCollective(spec, 3, *endpoint).ok());
   EXPECT_FALSE(CreateCollective(spec, -1, *endpoint).ok());
+}
+
+// --- Peers ---------------------------------------------------------------------------------------
+
+TEST(CollectivePeersTest, AreSymmetric) {
+  std::mt19937_64 random(11);
+  for (const CollectiveKind kind : kKinds) {
+    for (const CollectiveAlgorithm algorithm : kAlgorithms) {
+      for (int n = 1; n <= 9; ++n) {
+        CollectiveSpec spec = MakeSpec(kind, algorithm, n, random);
+        SetUnevenCounts(&spec, 100, random);
+        spec.chunk_bytes = 64;
+        SCOPED_TRACE(Describe(spec));
+        for (const uint32_t device : spec.devices) {
+          for (const uint32_t peer : CollectivePeers(spec, device)) {
+            EXPECT_NE(peer, device);
+            EXPECT_THAT(CollectivePeers(spec, peer), Contains(device));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CollectivePeersTest, OfARingAreItsNeighbours) {
+  std::mt19937_64 random(12);
+  CollectiveSpec spec = MakeSpec(CollectiveKind::kAllReduce, CollectiveAlgorithm::kRing, 8, random);
+  spec.counts.assign(8, 100);
+  const std::vector<uint32_t> peers = CollectivePeers(spec, spec.devices[3]);
+  EXPECT_THAT(peers, UnorderedElementsAre(spec.devices[2], spec.devices[4]));
+  spec.algorithm = CollectiveAlgorithm::kDirect;
+  EXPECT_EQ(CollectivePeers(spec, spec.devices[3]).size(), 7u);
 }
 
 }  // namespace

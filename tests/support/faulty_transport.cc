@@ -1,11 +1,16 @@
 #include "tests/support/faulty_transport.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <random>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,18 +23,74 @@ using transport::Tag;
 using transport::Transport;
 using transport::TransportStats;
 
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+// Calls wake-ups at given times, on a thread of its own. Thread-safe.
+class WakeupTimer {
+ public:
+  WakeupTimer() : thread_([this] { Run(); }) {}
+  ~WakeupTimer() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_ending_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+
+  // `wakeup` outlives the timer.
+  void CallAt(SteadyTime time, const std::function<void()>* wakeup) {
+    {
+      const std::lock_guard lock(mutex_);
+      calls_.emplace(time, wakeup);
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (!is_ending_) {
+      if (calls_.empty()) {
+        changed_.wait(lock);
+      } else if (std::chrono::steady_clock::now() < calls_.begin()->first) {
+        changed_.wait_until(lock, calls_.begin()->first);
+      } else {
+        const std::function<void()>* wakeup = calls_.begin()->second;
+        calls_.erase(calls_.begin());
+        lock.unlock();
+        (*wakeup)();
+        lock.lock();
+      }
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::multimap<SteadyTime, const std::function<void()>*> calls_;
+  bool is_ending_ = false;
+  std::thread thread_;
+};
+
 class FaultyEndpoint final : public Endpoint {
  public:
-  FaultyEndpoint(Endpoint* inner, uint32_t device, const FaultOptions& options)
-      : inner_(inner), device_(device), options_(options), random_(options.seed + device) {}
+  // `timer` may be null where nothing is slow.
+  FaultyEndpoint(Endpoint* inner, uint32_t device, const FaultOptions& options, WakeupTimer* timer)
+      : inner_(inner),
+        device_(device),
+        options_(options),
+        timer_(timer),
+        random_(options.seed + device) {}
 
   uint32_t generation() const override { return inner_->generation(); }
 
   void Send(uint32_t peer, Tag tag, const void* data, size_t num_bytes, uint32_t flags,
             Request* request) override {
     if (Held* held = Hold(peer, tag, true, request)) {
-      held->sent = {static_cast<const char*>(data), num_bytes};
-      held->sent_hash = std::hash<std::string_view>()(held->sent);
+      if (options_.checks_sent_bytes) {
+        held->sent = {static_cast<const char*>(data), num_bytes};
+        held->sent_hash = std::hash<std::string_view>()(held->sent);
+      }
       inner_->Send(peer, tag, data, num_bytes, flags, &held->inner);
     }
   }
@@ -76,13 +137,14 @@ class FaultyEndpoint final : public Endpoint {
     std::shuffle(pending_.begin(), pending_.end(), random_);
     std::vector<Held*> ended;
     std::erase_if(pending_, [&](Held* held) {
-      const bool is_over = held->inner.is_done() && held->delay-- <= 0;
+      const bool is_over = held->inner.is_done() && !IsSlow(held) && held->delay-- <= 0;
       if (is_over) ended.push_back(held);
       return is_over;
     });
     for (Held* held : ended) End(held);
-    const bool is_holding = std::any_of(pending_.begin(), pending_.end(),
-                                        [](Held* held) { return held->inner.is_done(); });
+    const bool is_holding = std::any_of(pending_.begin(), pending_.end(), [](Held* held) {
+      return held->inner.is_done() && held->slow_time.count() == 0;
+    });
     if (is_holding && wakeup_) wakeup_();  // the owner must not sleep on what is held back here
     return !ended.empty();
   }
@@ -99,10 +161,25 @@ class FaultyEndpoint final : public Endpoint {
     Request inner;
     Request* outer = nullptr;
     int delay = 0;
+    std::chrono::nanoseconds slow_time{0};  // to come, from the end of `inner` on
+    SteadyTime slow_until;                  // once `inner` is over
     bool is_view = false;
     std::string_view sent;  // of a send
     size_t sent_hash = 0;
   };
+
+  // Whether the request, which is over, is still held back by time.
+  bool IsSlow(Held* held) {
+    if (held->slow_time.count() == 0) return false;
+    const SteadyTime now = std::chrono::steady_clock::now();
+    if (held->slow_until == SteadyTime()) {
+      held->slow_until = now + held->slow_time;
+      timer_->CallAt(held->slow_until, &wakeup_);
+    }
+    if (now < held->slow_until) return true;
+    held->slow_time = {};
+    return false;
+  }
 
   // Null if the request is to fail.
   Held* Hold(uint32_t peer, Tag tag, bool is_send, Request* request) {
@@ -117,6 +194,13 @@ class FaultyEndpoint final : public Endpoint {
     held->sent = {};
     held->sent_hash = std::hash<std::string_view>()(held->sent);
     held->delay = std::uniform_int_distribution<int>(0, options_.max_delay)(random_);
+    held->slow_until = SteadyTime();
+    held->slow_time = {};
+    if (timer_ != nullptr &&
+        std::uniform_int_distribution<int>(1, options_.slow_one_in)(random_) == 1) {
+      held->slow_time = std::chrono::nanoseconds(
+          std::uniform_int_distribution<int64_t>(1, options_.max_slow_time.count())(random_));
+    }
     request->state = Request::State::kPending;
     request->flags = 0;
     request->view = nullptr;
@@ -150,6 +234,7 @@ class FaultyEndpoint final : public Endpoint {
   Endpoint* inner_;
   const uint32_t device_;
   const FaultOptions& options_;
+  WakeupTimer* const timer_;
   std::mt19937_64 random_;
   std::function<void()> wakeup_;
   std::deque<Held> held_;
@@ -162,6 +247,7 @@ class FaultyTransport final : public Transport {
   FaultyTransport(std::unique_ptr<Transport> inner, FaultOptions options)
       : options_(std::move(options)), inner_(std::move(inner)) {
     endpoints_.resize(inner_->num_devices());
+    if (options_.max_slow_time.count() > 0) timer_ = std::make_unique<WakeupTimer>();
   }
 
   std::string name() const override { return "faulty " + inner_->name(); }
@@ -172,7 +258,7 @@ class FaultyTransport final : public Transport {
     if (!inner.ok()) return inner;
     std::unique_ptr<FaultyEndpoint>& endpoint = endpoints_[device];
     if (endpoint == nullptr) {
-      endpoint = std::make_unique<FaultyEndpoint>(*inner, device, options_);
+      endpoint = std::make_unique<FaultyEndpoint>(*inner, device, options_, timer_.get());
     }
     return endpoint.get();
   }
@@ -187,6 +273,7 @@ class FaultyTransport final : public Transport {
   const FaultOptions options_;
   std::unique_ptr<Transport> inner_;
   std::vector<std::unique_ptr<FaultyEndpoint>> endpoints_;
+  std::unique_ptr<WakeupTimer> timer_;  // last: it calls the endpoints' wake-ups
 };
 
 }  // namespace

@@ -1,13 +1,15 @@
 // A transport that behaves worse than the one inside it, yet within the contract: completions are
 // held back and come in another order, views can be denied, and requests fail where a test says so.
 // It also holds its users to the contract: a send whose bytes were changed before it was done
-// fails. Reproducible from a seed when the endpoints are driven by one thread.
+// fails. Reproducible from a seed when the endpoints are driven by one thread, and nothing is held
+// back by time.
 //
 // Thread rule: the inner transport's; `fail` is called on the posting endpoint's thread.
 
 #ifndef PENSTOCK_TESTS_SUPPORT_FAULTY_TRANSPORT_H_
 #define PENSTOCK_TESTS_SUPPORT_FAULTY_TRANSPORT_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +28,12 @@ struct FaultOptions {
   uint64_t seed = 1;
   // A completion is held back for 0 to this many calls of Progress.
   int max_delay = 8;
+  // Of `slow_one_in` requests one, at random, is held back for a random time of up to
+  // `max_slow_time` as well, during which its owner may sleep.
+  int slow_one_in = 1;
+  std::chrono::nanoseconds max_slow_time{0};
+  // Whether sent bytes are held against a hash of what they were when they were posted.
+  bool checks_sent_bytes = true;
   Views views = Views::kAll;
 
   struct Post {

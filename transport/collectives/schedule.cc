@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "base/dtype.h"
@@ -538,6 +539,19 @@ class Builder {
 
 Schedule MakeSchedule(const CollectiveSpec& spec, int rank, const std::vector<bool>& can_view) {
   return Builder(spec, rank, can_view).Build();
+}
+
+std::vector<uint32_t> PeersOf(const CollectiveSpec& spec, int rank) {
+  std::set<uint32_t> peers;
+  for (const bool can_view : {false, true}) {
+    const Schedule schedule =
+        MakeSchedule(spec, rank, std::vector<bool>(spec.devices.size(), can_view));
+    for (const std::unique_ptr<Stream>& stream : schedule.streams) {
+      const std::vector<uint32_t> more = stream->peers();
+      peers.insert(more.begin(), more.end());
+    }
+  }
+  return {peers.begin(), peers.end()};
 }
 
 bool IsReduction(const CollectiveSpec& spec) {

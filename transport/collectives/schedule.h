@@ -52,6 +52,9 @@ struct Schedule {
 // `can_view`: of each rank, whether its memory can be read where it lies.
 Schedule MakeSchedule(const CollectiveSpec& spec, int rank, const std::vector<bool>& can_view);
 
+// The devices with which `rank` exchanges messages, whoever can view whose memory: ascending.
+std::vector<uint32_t> PeersOf(const CollectiveSpec& spec, int rank);
+
 bool IsReduction(const CollectiveSpec& spec);
 
 // Whether a run's messages, a number for each chunk of a piece and phase, number kMaxMessages at

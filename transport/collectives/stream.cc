@@ -1,6 +1,7 @@
 #include "transport/collectives/stream.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/stream_copy.h"
 
@@ -103,6 +104,13 @@ FoldStream::FoldStream(std::vector<uint32_t> terms, FoldFunction fold, int64_t e
       can_view_(can_view),
       is_streamed_(is_streamed),
       term_bytes_(terms_.size()) {}
+
+std::vector<uint32_t> FoldStream::peers() const {
+  std::vector<uint32_t> peers;
+  std::copy_if(terms_.begin(), terms_.end(), std::back_inserter(peers),
+               [](uint32_t term) { return term != kOwn; });
+  return peers;
+}
 
 void FoldStream::Prepare() {
   Stream::Prepare();

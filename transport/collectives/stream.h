@@ -84,6 +84,8 @@ class Stream {
   int64_t num_chunks() const { return static_cast<int64_t>(chunks_.size()); }
   // Makes the room that running takes, once all chunks are known.
   virtual void Prepare();
+  // The devices that its messages come from or go to.
+  virtual std::vector<uint32_t> peers() const = 0;
 
   void Start() { num_posted_ = num_finished_ = 0; }
 
@@ -129,6 +131,7 @@ class Stream {
 class SendStream : public Stream {
  public:
   explicit SendStream(uint32_t peer) : Stream(1, kWindow), peer_(peer) {}
+  std::vector<uint32_t> peers() const override { return {peer_}; }
 
  private:
   void Post(const Run& run, const Chunk& chunk, int slot) override;
@@ -139,6 +142,7 @@ class SendStream : public Stream {
 class ReceiveStream : public Stream {
  public:
   explicit ReceiveStream(uint32_t peer) : Stream(1, kWindow), peer_(peer) {}
+  std::vector<uint32_t> peers() const override { return {peer_}; }
 
  private:
   void Post(const Run& run, const Chunk& chunk, int slot) override;
@@ -159,6 +163,7 @@ class FoldStream : public Stream {
              bool is_streamed);
 
   void Prepare() override;
+  std::vector<uint32_t> peers() const override;
 
  private:
   void Post(const Run& run, const Chunk& chunk, int slot) override;

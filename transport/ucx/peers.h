@@ -31,6 +31,7 @@ struct Peer {
   ucp_ep_h ep = nullptr;         // null: not connected yet, or closed
   PeerMemory* memory = nullptr;  // null: none of it can be read here
   uint64_t key = 0;
+  bool is_unneeded = false;    // and therefore never connected
   bool is_connecting = false;  // UCX has not reported yet that it is connected or has failed
   bool is_greeted = false;     // once connected
   bool is_heard = false;       // something has arrived from it, so its own connection is made

@@ -132,7 +132,7 @@ bool SharedMemory::BeginsHugePage(const void* data) {
 size_t SharedMemory::WholePages(size_t num_bytes) { return num_bytes / kPageBytes * kPageBytes; }
 
 uint64_t SharedMemory::Share(void* data, size_t num_bytes) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const size_t shared = WholePages(num_bytes);
   const uint64_t index = directory_->num_regions.load(std::memory_order_relaxed);
   if (shared == 0 || shared >> kOffsetBits != 0 || index == kMaxSharedRegions) return kNoPlace;
@@ -208,7 +208,7 @@ const std::byte* PeerMemory::Find(uint64_t place, uint64_t num_bytes) {
 }
 
 const std::byte* PeerMemory::Map(uint64_t index) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   Region& region = regions_[index];
   const std::byte* begin = region.begin.load(std::memory_order_relaxed);
   if (begin != nullptr || region.is_refused) return begin;

@@ -16,8 +16,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace penstock::transport::ucx {
 
@@ -66,8 +68,8 @@ class SharedMemory {
 
   SharedDirectory* const directory_;
   const int descriptor_;
-  std::mutex mutex_;
-  std::vector<int> files_;  // guarded by mutex_
+  absl::Mutex mutex_;
+  std::vector<int> files_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The memory of another process.
@@ -89,7 +91,7 @@ class PeerMemory {
   struct Region {
     std::atomic<const std::byte*> begin{nullptr};
     uint64_t num_bytes = 0;   // written before `begin`
-    bool is_refused = false;  // guarded by mutex_
+    bool is_refused = false;  // guarded by PeerMemory::mutex_
   };
 
   PeerMemory(uint64_t process, const SharedDirectory* directory)
@@ -99,7 +101,7 @@ class PeerMemory {
   const uint64_t process_;
   const SharedDirectory* const directory_;
   std::array<Region, kMaxSharedRegions> regions_;
-  std::mutex mutex_;
+  absl::Mutex mutex_;
 };
 
 }  // namespace penstock::transport::ucx

@@ -7,17 +7,33 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
+
 namespace penstock::transport::ucx {
 
-class SpinLock {
+class ABSL_LOCKABLE SpinLock {
  public:
-  void lock() {
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     while (is_locked_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
   }
-  void unlock() { is_locked_.store(false, std::memory_order_release); }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { is_locked_.store(false, std::memory_order_release); }
 
  private:
   std::atomic<bool> is_locked_{false};
+};
+
+// Holds a lock for a scope.
+class ABSL_SCOPED_LOCKABLE SpinLockHolder {
+ public:
+  explicit SpinLockHolder(SpinLock& lock) ABSL_EXCLUSIVE_LOCK_FUNCTION(lock) : lock_(lock) {
+    lock_.Lock();
+  }
+  ~SpinLockHolder() ABSL_UNLOCK_FUNCTION() { lock_.Unlock(); }
+  SpinLockHolder(const SpinLockHolder&) = delete;
+  SpinLockHolder& operator=(const SpinLockHolder&) = delete;
+
+ private:
+  SpinLock& lock_;
 };
 
 }  // namespace penstock::transport::ucx

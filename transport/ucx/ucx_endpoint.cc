@@ -18,7 +18,7 @@ namespace penstock::transport::ucx {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Lock = std::lock_guard<SpinLock>;
+using Lock = SpinLockHolder;
 
 // In Request::internal_word: who holds the request. The inproc transport keeps device numbers
 // there.
@@ -112,7 +112,7 @@ bool UcxEndpoint::Close() {
   std::vector<ucs_status_ptr_t> closing;
   bool has_unknown_peers = false;
   for (Peer& peer : peers_.all()) {
-    has_unknown_peers |= peer.ep == nullptr && !peer.is_failed;
+    has_unknown_peers |= peer.ep == nullptr && !peer.is_failed && !peer.is_unneeded;
     if (peer.ep == nullptr || peer.is_connecting) continue;
     ucs_status_ptr_t request = Peers::Disconnect(peer, is_transferring || peer.is_failed);
     if (request != nullptr) closing.push_back(request);
@@ -141,6 +141,13 @@ absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device&
   return absl::OkStatus();
 }
 
+void UcxEndpoint::LeaveUnconnected(uint32_t device, PeerMemory* memory) {
+  const Lock lock(lock_);
+  Peer& peer = peers_[device];
+  peer.memory = memory;
+  peer.is_unneeded = true;
+}
+
 void UcxEndpoint::AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle, uint64_t place) {
   const Lock lock(lock_);
   memory_.Add(data, num_bytes, handle, place);
@@ -153,12 +160,12 @@ bool UcxEndpoint::can_view() const {
 
 void UcxEndpoint::SetWakeup(std::function<void()> wakeup) {
   local_->SetWakeup(wakeup);
-  const std::lock_guard lock(wakeup_mutex_);
+  const absl::MutexLock lock(&wakeup_mutex_);
   wakeup_ = std::move(wakeup);
 }
 
 void UcxEndpoint::Wake() {
-  const std::lock_guard lock(wakeup_mutex_);
+  const absl::MutexLock lock(&wakeup_mutex_);
   if (wakeup_) wakeup_();
 }
 

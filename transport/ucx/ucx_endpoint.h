@@ -22,10 +22,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include <ucp/api/ucp.h>
 
 #include "transport/request_internal.h"
@@ -75,6 +76,8 @@ class UcxEndpoint final : public Endpoint {
   const ProcessAddress::Device& address() const { return address_; }
   // `memory`, of the device's process, outlives this; null: nothing of it can be seen.
   absl::Status Connect(uint32_t device, const ProcessAddress::Device& address, PeerMemory* memory);
+  // Does not connect to `device`, with which no messages are exchanged.
+  void LeaveUnconnected(uint32_t device, PeerMemory* memory);
   void FailPeer(uint32_t device, const absl::Status& cause);
   void AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle, uint64_t place);
   void AddStats(TransportStats* stats) const { counters_.AddTo(stats); }
@@ -122,8 +125,9 @@ class UcxEndpoint final : public Endpoint {
   ProcessAddress::Device address_;
 
   std::atomic<bool> is_driven_{false};
-  std::mutex wakeup_mutex_;
-  std::function<void()> wakeup_;  // guarded by wakeup_mutex_; called with or without lock_
+  absl::Mutex wakeup_mutex_;
+  // Called with or without lock_.
+  std::function<void()> wakeup_ ABSL_GUARDED_BY(wakeup_mutex_);
 
   SpinLock lock_;
 

@@ -5,13 +5,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include <ucp/api/ucp.h>
 
 #include "base/status_macros.h"
@@ -69,6 +70,7 @@ class UcxTransportImpl final : public UcxTransport {
     for (const auto& endpoint : endpoints_) are_closed &= endpoint->Close();
     endpoints_.clear();
     if (!are_closed) return;
+    const absl::MutexLock lock(&mutex_);
     for (ucp_mem_h handle : memory_) ucp_mem_unmap(context_, handle);
     if (context_ != nullptr) ucp_cleanup(context_);
   }
@@ -80,6 +82,11 @@ class UcxTransportImpl final : public UcxTransport {
       return absl::InvalidArgumentError(StrCat(options_.num_local_devices, " local devices from ",
                                                options_.first_device, " are not among the ",
                                                num_devices, " of the transport"));
+    }
+    if (!options_.peers.empty() && options_.peers.size() != options_.num_local_devices) {
+      return absl::InvalidArgumentError(StrCat("peers of ", options_.peers.size(),
+                                               " devices are given for ",
+                                               options_.num_local_devices));
     }
     RETURN_IF_ERROR(OpenContext());
     if (MayShareMemory()) shared_ = ucx::SharedMemory::Create();
@@ -126,7 +133,7 @@ class UcxTransportImpl final : public UcxTransport {
     ucp_mem_h handle = nullptr;
     RETURN_IF_ERROR(FromUcs(ucp_mem_map(context_, &params, &handle), "registering memory"));
     {
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       memory_.push_back(handle);
     }
     for (const auto& endpoint : endpoints_) endpoint->AddMemory(data, num_bytes, handle, place);
@@ -167,7 +174,7 @@ class UcxTransportImpl final : public UcxTransport {
     ucx::PeerMemory* memory = nullptr;
     if (shared_ != nullptr) {
       std::unique_ptr<ucx::PeerMemory> opened = ucx::PeerMemory::Open(address.shared);
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       memory = opened.get();
       if (memory != nullptr) peer_memory_.push_back(std::move(opened));
     }
@@ -176,11 +183,16 @@ class UcxTransportImpl final : public UcxTransport {
       if (IsLocal(device)) {
         return absl::InvalidArgumentError(StrCat("device ", device, " is of this process"));
       }
-      for (const auto& endpoint : endpoints_) {
-        RETURN_IF_ERROR(endpoint->Connect(device, address.devices[i], memory));
+      for (uint32_t local = 0; local < options_.num_local_devices; ++local) {
+        UcxEndpoint& endpoint = *endpoints_[local];
+        if (IsPeer(local, device)) {
+          RETURN_IF_ERROR(endpoint.Connect(device, address.devices[i], memory));
+        } else {
+          endpoint.LeaveUnconnected(device, memory);
+        }
       }
     }
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     processes_.emplace_back(first_device, static_cast<uint32_t>(address.devices.size()));
     return absl::OkStatus();
   }
@@ -189,7 +201,7 @@ class UcxTransportImpl final : public UcxTransport {
     uint32_t first = device;
     uint32_t count = 1;
     {
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       for (const auto& [begin, size] : processes_) {
         if (device - begin >= size) continue;
         first = begin;
@@ -205,6 +217,13 @@ class UcxTransportImpl final : public UcxTransport {
  private:
   bool IsLocal(uint32_t device) const {
     return device - options_.first_device < options_.num_local_devices;
+  }
+
+  // Whether the local device of this index exchanges messages with `device`.
+  bool IsPeer(uint32_t local, uint32_t device) const {
+    if (options_.peers.empty()) return true;
+    const std::vector<uint32_t>& peers = options_.peers[local];
+    return std::find(peers.begin(), peers.end(), device) != peers.end();
   }
 
   // Peers connect before the owners of the endpoints are there, and may still when these have left.
@@ -249,7 +268,10 @@ class UcxTransportImpl final : public UcxTransport {
                         UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
     params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
     params.mt_workers_shared = 1;
-    params.estimated_num_eps = options_.transport.num_devices;
+    params.estimated_num_eps = options_.peers.empty() ? options_.transport.num_devices : 1;
+    for (const std::vector<uint32_t>& peers : options_.peers) {
+      params.estimated_num_eps = std::max(params.estimated_num_eps, peers.size());
+    }
     const ucs_status_t status = set.ok() ? ucp_init(&params, config, &context_) : UCS_OK;
     ucp_config_release(config);
     RETURN_IF_ERROR(set);
@@ -265,10 +287,11 @@ class UcxTransportImpl final : public UcxTransport {
   std::thread starter_;
   std::atomic<bool> is_closing_{false};
 
-  std::mutex mutex_;
-  std::vector<ucp_mem_h> memory_;                              // guarded by mutex_
-  std::vector<std::unique_ptr<ucx::PeerMemory>> peer_memory_;  // guarded by mutex_
-  std::vector<std::pair<uint32_t, uint32_t>> processes_;       // first device and number; by mutex_
+  absl::Mutex mutex_;
+  std::vector<ucp_mem_h> memory_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<ucx::PeerMemory>> peer_memory_ ABSL_GUARDED_BY(mutex_);
+  // Of each process, the first device and the number of devices.
+  std::vector<std::pair<uint32_t, uint32_t>> processes_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -34,10 +34,11 @@
 // new transports.
 //
 // UCX 1.13 fails an assertion and aborts if a network connection ends while it is being made. So
-// connections are made at Connect, by a thread of the transport until the owners of the endpoints
-// call. Closing waits up to `answer_timeout` for connections that are still being made; those that
-// are not finished then are never freed. It also waits a little for peers to finish theirs. The
-// remaining risk is a peer that dies in the milliseconds after Connect.
+// connections are not made when the first message is sent, but for all pairs of devices that will
+// exchange messages (UcxOptions::peers) at Connect, by a thread of the transport until the owners
+// of the endpoints call. Closing waits up to `answer_timeout` for connections that are still being
+// made; those that are not finished then are never freed. It also waits a little for peers to
+// finish theirs. The remaining risk is a peer that dies in the milliseconds after Connect.
 //
 // UCX's environment variables override the defaults of the transport, which ucx_transport.cc lists.
 // UCX_TLS=tcp, for example, disables shared memory.
@@ -56,6 +57,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -69,6 +71,9 @@ struct UcxOptions {
   // This process hosts devices first_device .. first_device + num_local_devices - 1.
   uint32_t first_device = 0;
   uint32_t num_local_devices = 1;
+  // Of each local device, the devices of other processes that it exchanges messages with: only
+  // those are connected. Both sides of a pair have to name it. Empty: all devices.
+  std::vector<std::vector<uint32_t>> peers;
   // Names of the network interfaces to listen on, separated by commas.
   std::string interfaces = "lo";
   // Time limits, see above. They are counted in whole seconds and may take one more.
@@ -82,7 +87,8 @@ class UcxTransport : public Transport {
   // bytes.
   virtual std::string LocalAddress() const = 0;
 
-  // Connects to the devices of another process, the first of which is `first_device`. Refuses bytes
+  // Connects to the devices of another process, the first of which is `first_device`, as far as
+  // UcxOptions::peers has them. Requests to and from others of its devices fail. Refuses bytes
   // that are not an address, or the address of another generation or of other devices. kUnavailable
   // if the process cannot be reached.
   virtual absl::Status Connect(uint32_t first_device, std::string_view address) = 0;

@@ -153,6 +153,69 @@ const auto kFabrics =
 INSTANTIATE_TEST_SUITE_P(Ucx, TransportConformance, kFabrics, FabricParamName);
 INSTANTIATE_TEST_SUITE_P(Ucx, TransportErrors, kFabrics, FabricParamName);
 
+// Returns whether it came about in time.
+bool DriveUntil(Endpoint& endpoint, const std::function<bool()>& is_reached) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!is_reached()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    if (!endpoint.Progress()) std::this_thread::yield();
+  }
+  return true;
+}
+
+// --- Some peers only ----------------------------------------------------------------------------
+
+TEST(UcxPeersTest, OnlyThoseThatExchangeMessagesAreConnected) {
+  // A chain 0 - 1 - 2.
+  const std::vector<std::vector<uint32_t>> peers = {{1}, {0, 2}, {1}};
+  std::vector<WaitedTransport> transports;
+  std::vector<Endpoint*> endpoints;
+  for (uint32_t device = 0; device < 3; ++device) {
+    UcxOptions options;
+    options.transport = {.num_devices = 3, .generation = kGeneration, .num_channels = 4};
+    options.first_device = device;
+    options.peers = {peers[device]};
+    transports.push_back(MakeTransport(options));
+    endpoints.push_back(*transports.back()->OpenEndpoint(device));
+  }
+  for (uint32_t i = 0; i < 3; ++i) {
+    for (uint32_t j = 0; j < 3; ++j) {
+      if (i == j) continue;
+      ASSERT_EQ(transports[i]->Connect(j, transports[j]->LocalAddress()), absl::OkStatus());
+    }
+  }
+  for (const auto& [from, to] : {std::pair(0u, 1u), std::pair(2u, 1u), std::pair(1u, 0u)}) {
+    const uint64_t sent = 10 * from + to;
+    uint64_t received = 0;
+    Request send;
+    Request receive;
+    endpoints[to]->Recv(from, {kGeneration, 1, 7}, &received, sizeof(received), &receive);
+    endpoints[from]->Send(to, {kGeneration, 1, 7}, &sent, sizeof(sent), 0, &send);
+    EXPECT_TRUE(DriveUntil(*endpoints[from], [&] {
+      endpoints[to]->Progress();
+      return send.is_done() && receive.is_done();
+    }));
+    EXPECT_EQ(received, sent);
+  }
+  for (const auto& [from, to] : {std::pair(0u, 2u), std::pair(2u, 0u)}) {
+    uint64_t value = 0;
+    Request send;
+    endpoints[from]->Send(to, {kGeneration, 1, 8}, &value, sizeof(value), 0, &send);
+    ASSERT_EQ(send.state, Request::State::kFailed);
+    EXPECT_THAT(send.status.ToString(),
+                HasSubstr(StrCat("device ", from, " is not connected to ", to)));
+  }
+}
+
+TEST(UcxPeersTest, AreGivenForEachLocalDevice) {
+  UcxOptions options;
+  options.transport = {.num_devices = 3, .generation = kGeneration, .num_channels = 4};
+  options.num_local_devices = 2;
+  options.peers = {{2}};
+  EXPECT_THAT(CreateUcxTransport(options).status().ToString(),
+              HasSubstr("peers of 1 devices are given for 2"));
+}
+
 // --- Peers in processes of their own -------------------------------------------------------------
 
 constexpr int kPeerFd = 3;
@@ -202,16 +265,6 @@ bool ReadFrame(int fd, std::string* bytes) {
 // Whether the first byte of a transfer that may be going on has come: not synchronised, on purpose.
 __attribute__((noinline, no_sanitize("thread"))) bool HasBegun(const std::vector<uint8_t>& bytes) {
   return *static_cast<const volatile uint8_t*>(bytes.data()) != 0;
-}
-
-// Returns whether it came about in time.
-bool DriveUntil(Endpoint& endpoint, const std::function<bool()>& is_reached) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!is_reached()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    if (!endpoint.Progress()) std::this_thread::yield();
-  }
-  return true;
 }
 
 // What a peer does; it ends by being killed, or with an exit status that says what went wrong.
