@@ -146,29 +146,4 @@ int ShellStatus(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
-std::vector<std::vector<int>> DealCores(int count, int max_cores) {
-  std::vector<int> usable;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-      if (CPU_ISSET(core, &set)) usable.push_back(core);
-    }
-  }
-  if (max_cores > 0 && usable.size() > static_cast<size_t>(max_cores)) {
-    usable.resize(static_cast<size_t>(max_cores));
-  }
-  std::vector<std::vector<int>> dealt(static_cast<size_t>(count));
-  const int num_cores = static_cast<int>(usable.size());
-  for (int i = 0; i < count && num_cores > 0; ++i) {
-    if (num_cores < count) {
-      dealt[i] = {usable[i * num_cores / count]};
-    } else {
-      dealt[i].assign(usable.begin() + i * num_cores / count,
-                      usable.begin() + (i + 1) * num_cores / count);
-    }
-  }
-  return dealt;
-}
-
 }  // namespace penstock::actors

@@ -56,10 +56,6 @@ std::string DescribeWaitStatus(int wait_status);
 // As a shell tells it: 128 + the signal, or the status it exited with.
 int ShellStatus(int wait_status);
 
-// The cores that this process may use, dealt out to `count` processes in contiguous blocks; where
-// there are fewer cores, processes share them. No more than `max_cores` of them, unless that is 0.
-std::vector<std::vector<int>> DealCores(int count, int max_cores = 0);
-
 }  // namespace penstock::actors
 
 #endif  // PENSTOCK_ACTORS_CLUSTER_CHILD_PROCESS_H_

@@ -2,16 +2,20 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string_view>
 #include <utility>
 
 #include "actors/cluster/child_process.h"
+#include "actors/cluster/cluster_access_internal.h"
+#include "actors/cluster/cluster_actors_internal.h"
 #include "actors/cluster/cluster_engine_internal.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/node_supervisor_internal.h"
 #include "actors/cluster/socket_address.h"
+#include "base/cpu_topology.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -20,12 +24,24 @@ namespace penstock::actors {
 class Cluster::Impl {
  public:
   explicit Impl(const ClusterOptions& options) : options_(options) {}
-  ~Impl() { Stop(); }
+  ~Impl() { (void)Stop(); }
 
   absl::Status Start() {
     ASSIGN_OR_RETURN(const std::string key, CheckOptions());
     ASSIGN_OR_RETURN(loop_, control::ControlLoop::Start());
-    supervisor_ = std::make_unique<NodeSupervisor>(options_, *loop_);
+    const auto end_job = [this](const absl::Status& cause) {
+      loop_->Post([this, cause] { supervisor_->Fail(cause); });
+    };
+    actors_ = std::make_unique<ClusterActors>(
+        options_.on_output,
+        RankTable(options_.num_processes, options_.num_devices, options_.process_devices),
+        [end_job](const MemberLoss&, const absl::Status& report) { end_job(report); }, end_job);
+    supervisor_ = std::make_unique<NodeSupervisor>(
+        options_, *loop_, actors_->membership(),
+        [this](uint32_t rank, const std::string& host, std::string_view line) {
+          actors_->pump().Print({rank, host, std::string(line)});
+        });
+    access_ = std::make_shared<ClusterAccess>(*loop_, *supervisor_);
     RETURN_IF_ERROR(loop_->Await([this, &key] { return supervisor_->Listen(key); },
                                  options_.join_timeout, StrCat("listening at ", options_.listen)));
     if (options_.on_listening) options_.on_listening(supervisor_->address(), options_.key);
@@ -35,22 +51,42 @@ class Cluster::Impl {
 
   const std::vector<NodeDescription>& nodes() const { return nodes_; }
 
-  void Stop() {
+  std::vector<NodeTraffic> traffic() {
+    std::vector<NodeTraffic> traffic;
     const std::lock_guard lock(stop_mutex_);
-    if (loop_ == nullptr) return;
-    const absl::Duration timeout = options_.stop_timeout + absl::Seconds(5);
-    (void)loop_->Await([this] { return supervisor_->Stop(); }, timeout, "the end of the nodes");
+    if (loop_ == nullptr) return traffic;
     (void)loop_->Await(
+        [this, &traffic]() -> kj::Promise<void> {
+          for (uint32_t rank = 0; rank < supervisor_->num_processes(); ++rank) {
+            traffic.push_back(*supervisor_->TrafficOf(rank));
+          }
+          return kj::READY_NOW;
+        },
+        options_.stop_timeout, "the traffic of the nodes");
+    return traffic;
+  }
+
+  absl::Status Stop() {
+    const std::lock_guard lock(stop_mutex_);
+    if (loop_ == nullptr) return end_;
+    if (access_ != nullptr) access_->Close();
+    const absl::Duration timeout = options_.stop_timeout + absl::Seconds(5);
+    end_ = loop_->Await([this] { return supervisor_->Stop(); }, timeout, "the end of the nodes");
+    end_.Update(loop_->Await(
         [this]() -> kj::Promise<void> {
           supervisor_->Close();
           return kj::READY_NOW;
         },
-        timeout, "the end of the cluster");
+        timeout, "the end of the cluster"));
+    (void)actors_->pump().Flush(options_.stop_timeout);
+    actors_->Stop();
     loop_ = nullptr;
+    if (!supervisor_->loss().ok()) end_ = supervisor_->loss();
     constexpr std::string_view kUnix = "unix:";
     if (!supervisor_->address().empty() && options_.listen.substr(0, kUnix.size()) == kUnix) {
       unlink(options_.listen.substr(kUnix.size()).c_str());
     }
+    return end_;
   }
 
   void Kill() {
@@ -67,8 +103,8 @@ class Cluster::Impl {
   absl::StatusOr<std::unique_ptr<Engine>> StartEngine(const planner::Plan& plan,
                                                       EngineObserver* observer,
                                                       const SessionOptions& options) {
-    auto engine = std::make_unique<ClusterEngine>(*loop_, *supervisor_, plan, observer,
-                                                  options.timeout, options_.stop_timeout);
+    auto engine = std::make_unique<ClusterEngine>(access_, *loop_, *supervisor_, plan, observer,
+                                                  options, options_.stop_timeout);
     RETURN_IF_ERROR(engine->Open(nodes_, options));
     return engine;
   }
@@ -79,6 +115,13 @@ class Cluster::Impl {
     if (options_.num_processes < 1 || options_.num_processes > 65536) {
       return absl::InvalidArgumentError(
           StrCat("a job has 1 to 65536 processes, not ", options_.num_processes));
+    }
+    const std::vector<uint32_t>& devices = options_.process_devices;
+    if (!devices.empty() && (devices.size() != options_.num_processes ||
+                             std::count(devices.begin(), devices.end(), 0u) > 0)) {
+      return absl::InvalidArgumentError(StrCat(
+          "the devices of ", devices.size(), " processes were given (", StrJoin(devices, ", "),
+          "); expected one at least of each of ", options_.num_processes));
     }
     if (options_.key.empty()) {
       ASSIGN_OR_RETURN(options_.key, NewJobKey());
@@ -97,20 +140,25 @@ class Cluster::Impl {
   // Starts the nodes on this host, if that is asked for.
   absl::Status StartProcesses() {
     if (options_.node_command.empty()) return absl::OkStatus();
-    const std::vector<std::vector<int>> cores =
-        DealCores(static_cast<int>(options_.num_processes), options_.max_cores);
+    std::vector<std::vector<int>> cores(options_.num_processes);
+    if (options_.pin) {
+      CpuTopology topology = CpuTopology::Load();
+      topology.Limit(options_.max_cores);
+      cores = topology.Deal(static_cast<int>(options_.num_processes));
+    }
     for (uint32_t rank = 0; rank < options_.num_processes; ++rank) {
-      ChildCommand command;
+      LaunchCommand command;
+      command.rank = rank;
       command.arguments = options_.node_command;
       for (const std::string& argument :
            {std::string("--join"), supervisor_->address(), std::string("--rank"), StrCat(rank)}) {
         command.arguments.push_back(argument);
       }
       command.environment = {{"PENSTOCK_KEY", options_.key}};
-      if (options_.pin) command.cores = cores[rank];
-      ASSIGN_OR_RETURN(ChildProcess child, ChildProcess::Start(command));
-      const auto started = std::make_shared<ChildProcess>(std::move(child));
-      loop_->Post([this, rank, started] { supervisor_->Watch(rank, std::move(*started)); });
+      command.cores = cores[rank];
+      RETURN_IF_ERROR(loop_->Await(
+          [this, &command]() -> control::StatusPromise { return supervisor_->Launch(command); },
+          options_.join_timeout, StrCat("starting node ", rank)));
     }
     return absl::OkStatus();
   }
@@ -119,26 +167,23 @@ class Cluster::Impl {
     const absl::Status joined =
         loop_->Await([this] { return supervisor_->AwaitJoined(); }, options_.join_timeout,
                      StrCat("the joining of ", options_.num_processes, " nodes"));
-    std::vector<uint32_t> missing;
-    const absl::Status listed = loop_->Await(
-        [this, &missing]() -> kj::Promise<void> {
-          missing = supervisor_->ranks().missing();
-          nodes_ = supervisor_->ranks().nodes();
-          return kj::READY_NOW;
-        },
-        options_.join_timeout, "the list of nodes");
+    ASSIGN_OR_RETURN(const MemberList members, actors_->membership().List(options_.join_timeout));
+    nodes_ = members.nodes;
     if (absl::IsDeadlineExceeded(joined)) {
       return absl::DeadlineExceededError(StrCat("not all nodes joined ", supervisor_->address(),
                                                 " in ", absl::FormatDuration(options_.join_timeout),
-                                                ": missing ranks ", StrJoin(missing, ", ")));
+                                                ": missing ranks ",
+                                                StrJoin(members.missing, ", ")));
     }
-    RETURN_IF_ERROR(joined);
-    return listed;
+    return joined;
   }
 
   ClusterOptions options_;
   std::vector<NodeDescription> nodes_;
   std::mutex stop_mutex_;
+  absl::Status end_;                       // what Stop returned
+  std::shared_ptr<ClusterAccess> access_;  // closed by Stop
+  std::unique_ptr<ClusterActors> actors_;
   std::unique_ptr<NodeSupervisor> supervisor_;
   std::unique_ptr<control::ControlLoop> loop_;  // last: its thread uses all of the above
 };
@@ -154,6 +199,8 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
 
 const std::vector<NodeDescription>& Cluster::nodes() const { return impl_->nodes(); }
 
+std::vector<NodeTraffic> Cluster::traffic() const { return impl_->traffic(); }
+
 EngineFactory Cluster::engine_factory() {
   return
       [this](const planner::Plan& plan, EngineObserver* observer, const SessionOptions& options) {
@@ -161,7 +208,7 @@ EngineFactory Cluster::engine_factory() {
       };
 }
 
-void Cluster::Stop() { impl_->Stop(); }
+absl::Status Cluster::Stop() { return impl_->Stop(); }
 void Cluster::Kill() { impl_->Kill(); }
 
 }  // namespace penstock::actors

@@ -5,7 +5,7 @@
 //   options.start_engine = cluster->engine_factory();
 //   ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Start(plan, options));
 //
-// Devices lie in contiguous blocks over the processes (base/blocks.h).
+// Devices lie in contiguous blocks over the processes (device_range.h).
 //
 // Death. A node is lost when its process ends (seen at once where the coordinator started it), its
 // connection closes, or it does not answer for `heartbeat_timeout`. The first loss ends the job:
@@ -14,7 +14,10 @@
 // Errors that nodes report about their peers wait a moment, so that the death behind them is what
 // is told.
 //
-// Thread rule: thread-safe. Sessions end before their cluster, one at a time.
+// Memory. The sessions that are open on a node at a time, and the states that it keeps
+// (actors/session/kept_states.h), share its memory.
+//
+// Thread rule: thread-safe. Sessions end before their cluster.
 // Invariants: what was started is reaped; no wait is unbounded; nothing outlives Stop.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_CLUSTER_H_
@@ -32,7 +35,8 @@
 #include "absl/time/time.h"
 
 #include "actors/cluster/node_description.h"
-#include "actors/session.h"
+#include "actors/cluster/node_traffic.h"
+#include "actors/session/session.h"
 
 namespace penstock::actors {
 
@@ -49,6 +53,9 @@ struct ClusterOptions {
   int max_cores = 0;  // of this machine to be dealt out; 0: all
   // Of the plan that will run, so that nodes can be told theirs as they join; 0: not known yet.
   uint32_t num_devices = 0;
+  // Of each process, for plans with as many devices; where it is empty, and for other plans, blocks
+  // are as equal as can be.
+  std::vector<uint32_t> process_devices;
   absl::Duration join_timeout = absl::Seconds(30);
   absl::Duration heartbeat_interval = absl::Milliseconds(500);
   // A node that does not answer for so long is lost; one that is not asked for a second longer
@@ -80,8 +87,12 @@ class Cluster {
   // For SessionOptions::start_engine. The cluster outlives the sessions.
   EngineFactory engine_factory();
 
-  // Ends all nodes. Again: nothing.
-  void Stop();
+  // Of each node, by rank, since it joined.
+  std::vector<NodeTraffic> traffic() const;
+
+  // Ends all nodes. OK if the job ran and all nodes ended in order; otherwise the first loss of a
+  // node, before or while they ended. Again: the same status.
+  absl::Status Stop();
 
   // The same at once: nodes that were started here are killed, the others left alone. Calls of the
   // session return kCancelled.

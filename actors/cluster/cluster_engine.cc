@@ -3,16 +3,18 @@
 #include <map>
 #include <utility>
 
-#include "actors/cluster/bulk_transfer_internal.h"
+#include "actors/cluster/chunked_transfer_internal.h"
 #include "actors/cluster/cluster_engine_internal.h"
+#include "actors/cluster/cluster_kept_states_internal.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/plan_slice.h"
-#include "actors/cluster/state_tiles.h"
-#include "actors/tile_copy.h"
+#include "actors/cluster/read_tiles_internal.h"
+#include "actors/engine/tile_copy.h"
+#include "actors/session/state_tiles.h"
 #include "base/counted.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "planner/plan_io.h"
+#include "planner/plan/plan_io.h"
 
 namespace penstock::actors {
 namespace {
@@ -22,21 +24,29 @@ using control::AsText;
 
 // For the orderly end of a session in its nodes; the end of the job does not wait for more.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
-constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 // What is taken from a node: the address of its transport, and lines of its description.
 constexpr size_t kMaxAddressBytes = size_t{1} << 20;
-constexpr size_t kMaxDescribeLines = 16384;
+constexpr size_t kMaxWaits = 16384;
+
+size_t TextSize(capnp::Text::Reader text) { return std::min(text.size(), control::kMaxTextBytes); }
 
 }  // namespace
 
-ClusterEngine::ClusterEngine(control::ControlLoop& loop, NodeSupervisor& supervisor,
-                             const planner::Plan& plan, EngineObserver* observer,
-                             absl::Duration timeout, absl::Duration stop_timeout)
-    : loop_(loop),
+ClusterEngine::ClusterEngine(std::shared_ptr<ClusterAccess> access, control::ControlLoop& loop,
+                             NodeSupervisor& supervisor, const planner::Plan& plan,
+                             EngineObserver* observer, const SessionOptions& options,
+                             absl::Duration stop_timeout)
+    : access_(std::move(access)),
+      loop_(loop),
       supervisor_(supervisor),
-      timeout_(timeout),
+      timeout_(options.timeout),
       stop_timeout_(stop_timeout),
-      session_(std::make_shared<ClusterSession>(plan, num_processes(), observer)) {}
+      session_(std::make_shared<ClusterSession>(
+          plan,
+          options.num_processes > 0 ? std::min(options.num_processes, supervisor.num_processes())
+                                    : supervisor.num_processes(),
+          observer, supervisor.process_devices())),
+      calls_(loop, supervisor, session_->num_processes()) {}
 
 // --- Opening and stopping ------------------------------------------------------------------------
 
@@ -59,13 +69,9 @@ absl::Status ClusterEngine::Open(const std::vector<NodeDescription>& nodes,
     slices.push_back(std::make_shared<const std::string>(std::move(slice)));
   }
   trace_capacity_ = options.trace ? options.trace_capacity : 0;
-  RETURN_IF_ERROR(loop_.Await(
-      [&]() -> kj::Promise<void> {
-        const absl::Status begun = supervisor_.BeginSession(session_);
-        if (!begun.ok()) return control::ToException(begun);
-        return kj::READY_NOW;
-      },
-      timeout_, "the start of the session"));
+  RETURN_IF_ERROR(
+      loop_.Await([&]() -> control::StatusPromise { return supervisor_.BeginSession(session_); },
+                  timeout_, "the start of the session"));
   const auto addresses = std::make_shared<std::vector<std::string>>(num_processes());
   RETURN_IF_ERROR(CallAll(
       [&](uint32_t rank, control::Node::Client& node) {
@@ -81,7 +87,7 @@ absl::Status ClusterEngine::Open(const std::vector<NodeDescription>& nodes,
           processes[rank].setFirstDevice(session_->DevicesOf(rank).first);
           processes[rank].setAddress(AsData((*addresses)[rank].data(), (*addresses)[rank].size()));
         }
-        return call.send().ignoreResult();
+        return control::StatusOf(call.send());
       },
       "the loading of the devices");
 }
@@ -91,7 +97,18 @@ absl::Status ClusterEngine::CheckFitsNodes(const std::vector<NodeDescription>& n
                                            uint64_t given_limit) const {
   const planner::Plan& plan = session_->plan();
   std::map<std::string, uint64_t> used;
+  if (given_limit == 0) {
+    RETURN_IF_ERROR(loop_.Await(
+        [&]() -> kj::Promise<void> {
+          for (const NodeDescription& node : nodes) {
+            used[node.host] += supervisor_.BytesInUse(node.rank);
+          }
+          return kj::READY_NOW;
+        },
+        timeout_, "the memory in use"));
+  }
   for (const NodeDescription& node : nodes) {
+    if (node.rank >= num_processes()) continue;
     const DeviceRange devices = session_->DevicesOf(node.rank);
     RETURN_IF_ERROR(CheckFits(plan, devices.first, devices.count,
                               given_limit > 0 ? given_limit : node.memory_bytes,
@@ -100,13 +117,13 @@ absl::Status ClusterEngine::CheckFitsNodes(const std::vector<NodeDescription>& n
   return absl::OkStatus();
 }
 
-kj::Promise<void> ClusterEngine::OpenNode(
+control::StatusPromise ClusterEngine::OpenNode(
     uint32_t rank, control::Node::Client& node, const std::shared_ptr<const std::string>& slice,
     const SessionOptions& options, const std::shared_ptr<std::vector<std::string>>& addresses) {
   auto call = node.openRequest();
   auto spec = call.initSession();
   spec.setGeneration(session_->generation());
-  BulkSource source;
+  ByteSource source;
   source.Add(slice->size(), [slice](uint64_t offset, size_t size, std::byte* to) {
     memcpy(to, slice->data() + offset, size);
   });
@@ -121,15 +138,19 @@ kj::Promise<void> ClusterEngine::OpenNode(
   spec.setMaxMemoryBytes(options.max_memory_bytes);
   spec.setCheckResults(static_cast<uint8_t>(options.check_results));
   spec.setFirstStep(options.first_step);
+  spec.setInitStates(options.states == nullptr);
   call.setObserver(session_->MakeObserver(rank));
-  return call.send().attach(std::move(offered)).then([addresses, rank](auto&& response) {
-    const auto address = response.getAddress();
-    if (address.size() > kMaxAddressBytes) {
-      kj::throwFatalException(control::ToException(absl::InternalError(
-          StrCat("node ", rank, " has sent an address of ", address.size(), " bytes"))));
-    }
-    (*addresses)[rank] = AsText(address);
-  });
+  return control::StatusOf(call.send(),
+                           [addresses, rank](auto&& response) -> absl::Status {
+                             const auto address = response.getAddress();
+                             if (address.size() > kMaxAddressBytes) {
+                               return absl::InternalError(
+                                   StrCat("sent an address of ", address.size(), " bytes"));
+                             }
+                             (*addresses)[rank] = AsText(address);
+                             return absl::OkStatus();
+                           })
+      .attach(std::move(offered));
 }
 
 void ClusterEngine::Stop() {
@@ -137,14 +158,14 @@ void ClusterEngine::Stop() {
   is_stopped_ = true;
   // Whether or not the nodes answer, the session is over for this side.
   (void)loop_.Await(
-      [&]() -> kj::Promise<void> {
+      [&]() -> control::StatusPromise {
         session_->End();
         supervisor_.EndSession(session_);
-        if (!supervisor_.loss().ok()) return kj::READY_NOW;
-        return ForAll([&](uint32_t, control::Node::Client& node) {
+        if (!supervisor_.loss().ok()) return absl::OkStatus();
+        return calls_.ForAll([&](uint32_t, control::Node::Client& node) {
           auto call = node.closeRequest();
           call.setGeneration(session_->generation());
-          return call.send().ignoreResult();
+          return control::StatusOf(call.send());
         });
       },
       std::min(stop_timeout_, kCloseTimeout), "the end of the session");
@@ -156,61 +177,58 @@ void ClusterEngine::Submit(int64_t step, const std::shared_ptr<StepBuffers>& buf
   loop_.Post([&supervisor = supervisor_, session = session_, step, buffers] {
     if (session->is_over() || !supervisor.loss().ok()) return;
     session->Submit(step, buffers);
-    for (uint32_t rank = 0; rank < supervisor.ranks().size(); ++rank) {
+    for (uint32_t rank = 0; rank < session->num_processes(); ++rank) {
       KJ_IF_MAYBE (node, supervisor.NodeOf(rank)) {
         auto call = node->submitRequest();
         call.setGeneration(session->generation());
         call.setStep(step);
-        BulkSource feeds;
-        for (const Tensor& feed : buffers->feeds) {
-          feeds.Add(feed.num_bytes(), [feed](uint64_t offset, size_t size, std::byte* bytes) {
-            memcpy(bytes, static_cast<const std::byte*>(feed.data()) + offset, size);
-          });
-        }
-        auto offered = control::Offer(std::move(feeds), call.initFeeds());
-        supervisor.tasks().add(
-            session->UntilEnd(call.send().ignoreResult().attach(std::move(offered)))
-                .catch_([session, rank](const kj::Exception& exception) {
-                  session->OnFailure(rank, control::FromException(exception));
-                }));
+        auto offered =
+            control::Offer(session->FeedsOf(rank, buffers), call.initFeeds(),
+                           CounterOf(supervisor.TrafficOf(rank), &NodeTraffic::feed_bytes));
+        supervisor.tasks().add(session
+                                   ->UntilEnd(control::StatusOf(call.send())
+                                                  .attach(std::move(offered))
+                                                  .then([session, rank](absl::Status&& status) {
+                                                    if (!status.ok())
+                                                      session->OnFailure(rank, status);
+                                                  }))
+                                   .catch_([](const kj::Exception&) {}));  // the session is over
       }
     }
   });
 }
 
-std::vector<std::string> ClusterEngine::Describe(absl::Duration timeout) {
-  const auto lines = std::make_shared<std::vector<std::string>>();
+std::vector<WaitDescription> ClusterEngine::Describe(absl::Duration timeout) {
+  const auto waits = std::make_shared<std::vector<WaitDescription>>();
   const absl::Status status = CallAll(
       [&](uint32_t rank, control::Node::Client& node) {
         auto call = node.describeRequest();
         call.setGeneration(session_->generation());
         call.setTimeoutMs(static_cast<uint32_t>(absl::ToInt64Milliseconds(timeout)));
-        const std::string late = StrCat(supervisor_.ranks().NameOf(rank), ": does not answer");
-        return call.send()
-            .then([lines](auto&& response) {
-              for (const auto line : response.getLines()) {
-                if (lines->size() >= kMaxDescribeLines) break;
-                lines->emplace_back(line.begin(), std::min(line.size(), control::kMaxTextBytes));
-              }
-            })
+        const std::string late = StrCat(supervisor_.NameOf(rank), ": does not answer");
+        return control::StatusOf(call.send(),
+                                 [waits](auto&& response) {
+                                   for (const auto wait : response.getWaits()) {
+                                     if (waits->size() >= kMaxWaits) break;
+                                     const auto text = wait.getText();
+                                     waits->push_back({std::string(text.begin(), TextSize(text)),
+                                                       wait.getMayBeCause()});
+                                   }
+                                   return absl::OkStatus();
+                                 })
             .exclusiveJoin(loop_.timer()
                                .afterDelay(control::ToKj(timeout + absl::Seconds(1)))
-                               .then([lines, late] { lines->push_back(late); }));
+                               .then([waits, late] {
+                                 waits->push_back({late});
+                                 return absl::OkStatus();
+                               }));
       },
       "the description of the devices", timeout + absl::Seconds(2));
-  if (!status.ok()) lines->emplace_back(ToStd(status.message()));
-  return *lines;
+  if (!status.ok()) waits->push_back({std::string(ToStd(status.message()))});
+  return *waits;
 }
 
 // --- States --------------------------------------------------------------------------------------
-
-// What ReadTiles reads from one node.
-struct ClusterEngine::StateReading {
-  control::Node::Client node;
-  const planner::StatePlan& state;
-  Tensor value;
-  const std::vector<uint32_t> placements;
-};
 
 // Each tile is read once, from the first process that has it.
 absl::Status ClusterEngine::ReadState(const planner::StatePlan& state, Tensor* value) {
@@ -225,9 +243,23 @@ absl::Status ClusterEngine::ReadState(const planner::StatePlan& state, Tensor* v
   }
   return CallAll(
       [&](uint32_t rank, control::Node::Client& node) {
-        const auto reading = std::make_shared<StateReading>(
-            StateReading{node, state, *value, std::move(placements[rank])});
-        return ReadTiles(reading, 0);
+        const auto client = std::make_shared<control::Node::Client>(node);
+        auto tiles = std::make_shared<std::vector<TileToRead>>();
+        for (const uint32_t placement : placements[rank]) {
+          tiles->push_back({[client, generation = session_->generation(), index = IndexOf(state),
+                             placement](uint64_t offset, uint32_t size) {
+                              auto call = client->readStateRequest();
+                              call.setGeneration(generation);
+                              call.setState(index);
+                              call.setPlacement(placement);
+                              call.setOffset(offset);
+                              call.setSize(size);
+                              return call.send();
+                            },
+                            state.placements[placement].tile});
+        }
+        return ReadTiles(std::move(tiles), *value,
+                         CounterOf(supervisor_.TrafficOf(rank), &NodeTraffic::state_bytes_read));
       },
       StrCat("reading the state '", state.name, "'"), control::BoundOf(timeout_, num_bytes));
 }
@@ -237,7 +269,7 @@ absl::Status ClusterEngine::WriteState(const planner::StatePlan& state, const Te
   return CallAll(
       [&](uint32_t rank, control::Node::Client& node) {
         const DeviceRange devices = session_->DevicesOf(rank);
-        BulkSource source;
+        ByteSource source;
         for (const StateTile& placements : StateTiles(state, devices.first, devices.count)) {
           const graph::TileDesc& tile = state.placements[placements[0]].tile;
           source.Add(tile.num_bytes(), [copy = TileCopy(tile), value](uint64_t offset, size_t size,
@@ -249,36 +281,65 @@ absl::Status ClusterEngine::WriteState(const planner::StatePlan& state, const Te
         auto call = node.writeStateRequest();
         call.setGeneration(session_->generation());
         call.setState(IndexOf(state));
-        auto offered = control::Offer(std::move(source), call.initTiles());
-        return call.send().ignoreResult().attach(std::move(offered));
+        auto offered = control::Offer(
+            std::move(source), call.initTiles(),
+            CounterOf(supervisor_.TrafficOf(rank), &NodeTraffic::state_bytes_written));
+        return control::StatusOf(call.send()).attach(std::move(offered));
       },
       StrCat("writing the state '", state.name, "'"), control::BoundOf(timeout_, most_bytes));
 }
 
-// Reads the placements from `next` on, one after the other.
-kj::Promise<void> ClusterEngine::ReadTiles(const std::shared_ptr<StateReading>& reading,
-                                           size_t next) {
-  if (next == reading->placements.size()) return kj::READY_NOW;
-  const uint32_t placement = reading->placements[next];
-  const graph::TileDesc& tile = reading->state.placements[placement].tile;
-  BulkTarget target;
-  target.Add(tile.num_bytes(), [copy = TileCopy(tile), reading](uint64_t offset, size_t size,
-                                                                const std::byte* bytes) {
-    copy.RangeToGlobal(bytes, 0, static_cast<int64_t>(offset), static_cast<int64_t>(size),
-                       reading->value.data());
-  });
-  return control::ReadPieces(
-             [this, reading, placement](uint64_t offset, uint32_t size) {
-               auto call = reading->node.readStateRequest();
-               call.setGeneration(session_->generation());
-               call.setState(IndexOf(reading->state));
-               call.setPlacement(placement);
-               call.setOffset(offset);
-               call.setSize(size);
-               return call.send();
-             },
-             std::move(target))
-      .then([this, reading, next] { return ReadTiles(reading, next + 1); });
+absl::StatusOr<std::shared_ptr<const KeptStates>> ClusterEngine::KeepStates(
+    const std::vector<uint32_t>& states) {
+  std::vector<planner::StatePlan> plans;
+  for (const uint32_t state : states) plans.push_back(session_->plan().states[state]);
+  // From here on, whatever some nodes have kept goes with it.
+  auto kept = std::make_shared<ClusterKeptStates>(access_, std::move(plans), *session_, timeout_);
+  RETURN_IF_ERROR(CallAll(
+      [&](uint32_t, control::Node::Client& node) {
+        auto call = node.keepStatesRequest();
+        call.setGeneration(session_->generation());
+        call.setKept(kept->number());
+        call.setStates(kj::ArrayPtr<const uint32_t>(states.data(), states.size()));
+        return control::StatusOf(call.send());
+      },
+      "keeping the states"));
+  return kept;
+}
+
+absl::StatusOr<std::vector<uint32_t>> ClusterEngine::TakeStates(const KeptStates& kept) {
+  const size_t num_states = session_->plan().states.size();
+  std::vector<bool> is_missing(num_states, false);
+  const auto* here = dynamic_cast<const ClusterKeptStates*>(&kept);
+  if (here == nullptr || !here->IsOf(*access_)) {
+    is_missing.assign(num_states, true);
+  } else {
+    RETURN_IF_ERROR(CallAll(
+        [&](uint32_t, control::Node::Client& node) {
+          auto call = node.takeStatesRequest();
+          call.setGeneration(session_->generation());
+          call.setKept(here->number());
+          return control::StatusOf(call.send(), [&is_missing](auto&& response) -> absl::Status {
+            const auto missing = response.getMissing();
+            if (missing.size() > is_missing.size()) {
+              return absl::InternalError("named more states than the plan has");
+            }
+            for (const uint32_t state : missing) {
+              if (state >= is_missing.size()) {
+                return absl::InternalError("named a state that the plan does not have");
+              }
+              is_missing[state] = true;
+            }
+            return absl::OkStatus();
+          });
+        },
+        "taking over the states"));
+  }
+  std::vector<uint32_t> missing;
+  for (uint32_t state = 0; state < num_states; ++state) {
+    if (is_missing[state]) missing.push_back(state);
+  }
+  return missing;
 }
 
 // --- Traces --------------------------------------------------------------------------------------
@@ -296,13 +357,15 @@ absl::StatusOr<std::vector<TraceEvent>> ClusterEngine::TakeTrace() {
 }
 
 // At most `max_events` events, until there are no more.
-kj::Promise<void> ClusterEngine::TakeEvents(
+control::StatusPromise ClusterEngine::TakeEvents(
     control::Node::Client node, uint64_t max_events,
     const std::shared_ptr<std::vector<TraceEvent>>& events) {
   auto call = node.takeTraceRequest();
   call.setGeneration(session_->generation());
   return call.send().then([this, node = kj::mv(node), max_events,
-                           events](auto&& response) mutable -> kj::Promise<void> {
+                           events](auto&& response) mutable -> control::StatusPromise {
+    absl::Status status = control::ReadStatus(response.getStatus());
+    if (!status.ok()) return status;
     const planner::Plan& plan = session_->plan();
     const auto received = response.getEvents();
     const uint64_t count = std::min<uint64_t>(received.size(), max_events);
@@ -317,50 +380,8 @@ kj::Promise<void> ClusterEngine::TakeEvents(
                          event.getMicrobatch(), event.getStep(), event.getBeginNs(),
                          event.getEndNs()});
     }
-    if (!response.getHasMore() || count == 0) return kj::READY_NOW;
+    if (!response.getHasMore() || count == 0) return absl::OkStatus();
     return TakeEvents(kj::mv(node), max_events - count, events);
-  });
-}
-
-// --- Calls ---------------------------------------------------------------------------------------
-
-kj::Promise<void> ClusterEngine::ForAll(const CallNode& call) {
-  auto calls = kj::heapArrayBuilder<kj::Promise<void>>(num_processes());
-  for (uint32_t rank = 0; rank < num_processes(); ++rank) {
-    KJ_IF_MAYBE (node, supervisor_.NodeOf(rank)) {
-      calls.add(call(rank, *node).catch_([this, rank](const kj::Exception& exception) {
-        const absl::Status status = control::FromException(exception);
-        kj::throwFatalException(control::ToException(
-            absl::Status(status.code(),
-                         StrCat(supervisor_.ranks().NameOf(rank), ": ", ToStd(status.message())))));
-      }));
-    } else {
-      calls.add(control::ToException(
-          absl::UnavailableError(StrCat(supervisor_.ranks().NameOf(rank), " is gone"))));
-    }
-  }
-  return kj::joinPromises(calls.finish());
-}
-
-absl::Status ClusterEngine::CallAll(const CallNode& call, std::string_view what,
-                                    absl::Duration timeout) {
-  absl::Status status = loop_.Await([&] { return ForAll(call); }, timeout, what);
-  if (!absl::IsUnavailable(status)) return status;
-  (void)loop_.Await(
-      [&] { return AwaitLoss(loop_.timer().now() + ClusterSession::kPeerGrace, &status); },
-      absl::Seconds(5), "the cause");
-  return status;
-}
-
-// Sets `status` to the loss of a node, if there is one by `deadline`.
-kj::Promise<void> ClusterEngine::AwaitLoss(kj::TimePoint deadline, absl::Status* status) {
-  if (!supervisor_.loss().ok()) {
-    *status = supervisor_.loss();
-    return kj::READY_NOW;
-  }
-  if (loop_.timer().now() >= deadline) return kj::READY_NOW;
-  return loop_.timer().afterDelay(kPollInterval).then([this, deadline, status] {
-    return AwaitLoss(deadline, status);
   });
 }
 

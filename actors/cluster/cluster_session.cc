@@ -2,31 +2,34 @@
 #include <optional>
 #include <utility>
 
-#include "actors/cluster/bulk_transfer_internal.h"
+#include "actors/cluster/chunked_transfer_internal.h"
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/connection_internal.h"
-#include "actors/cluster/control_loop_internal.h"
-#include "actors/step_name.h"
+#include "actors/cluster/wire_status_internal.h"
+#include "actors/engine/error_origin.h"
+#include "actors/engine/step_name.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
-namespace {
 
-absl::Status GetStatus(control::Status::Reader reader) {
-  const uint32_t code = reader.getCode();
-  const auto message = reader.getMessage();
-  return absl::Status(
-      code > 0 && code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)
-          ? static_cast<absl::StatusCode>(code)
-          : absl::StatusCode::kUnknown,
-      absl::string_view(message.begin(), std::min(message.size(), control::kMaxTextBytes)));
+ClusterSession::ClusterSession(const planner::Plan& plan, uint32_t num_processes,
+                               EngineObserver* observer, std::vector<uint32_t> process_devices)
+    : plan_(plan),
+      num_processes_(num_processes),
+      process_devices_(std::move(process_devices)),
+      observer_(observer),
+      fetch_tiles_(plan),
+      stall_detector_(plan) {
+  for (uint32_t rank = 0; rank < num_processes_; ++rank) {
+    const DeviceRange devices = DevicesOf(rank);
+    feed_tiles_.emplace_back(plan_, devices.first, devices.count);
+  }
 }
 
-}  // namespace
-
 DeviceRange ClusterSession::DevicesOf(uint32_t rank) const {
-  return DevicesOfRank(rank, num_processes_, static_cast<int64_t>(plan_.devices.size()));
+  return DevicesOfRank(rank, num_processes_, static_cast<int64_t>(plan_.devices.size()),
+                       process_devices_);
 }
 
 // What a node tells. A lie is the failure of the node that tells it.
@@ -52,7 +55,7 @@ class ClusterSession::ObserverServer final : public control::Observer::Server {
   kj::Promise<void> failure(FailureContext context) override {
     const auto params = context.getParams();
     if (IsCurrent(params.getGeneration())) {
-      session_->OnFailure(rank_, GetStatus(params.getStatus()));
+      session_->OnFailure(rank_, control::ReadError(params.getStatus()));
     }
     return kj::READY_NOW;
   }
@@ -127,39 +130,45 @@ absl::StatusOr<kj::Promise<void>> ClusterSession::StepDone(
     reports.push_back(
         {device, step, report.getIsPoisoned(), report.getWallNs(), report.getWaitNs()});
   }
-  BulkTarget target = fetch_tiles_.To(devices.first, devices.count, it->second.buffers);
+  ByteTarget target = fetch_tiles_.To(devices.first, devices.count, it->second.buffers);
+  control::ByteCounter num_received;
+  if (context_->traffic_of) {
+    num_received = CounterOf(context_->traffic_of(rank), &NodeTraffic::fetch_bytes);
+  }
   const auto fetches = params.getFetches();
-  control::AskPiece ask;
-  if (fetches.isThere()) {
+  control::AskChunk ask;
+  if (fetches.isSource()) {
     ask = [session = shared_from_this(),
            ask_node =
-               control::AskSource(std::make_shared<control::Source::Client>(fetches.getThere()))](
+               control::AskSource(std::make_shared<control::Source::Client>(fetches.getSource()))](
               uint64_t offset, uint32_t size) {
-      if (session->is_over()) {
-        kj::throwFatalException(control::ToException(absl::CancelledError("the session is over")));
-      }
+      KJ_REQUIRE(!session->is_over(), "the session is over");
       return ask_node(offset, size);
     };
   } else {
-    RETURN_IF_ERROR(control::TakeHere(control::AsText(fetches.getHere()), target));
+    RETURN_IF_ERROR(control::TakeEmbedded(control::AsText(fetches.getEmbedded()), target));
+    if (num_received != nullptr) *num_received += target.num_bytes();
   }
   it->second.has_reported[rank] = true;
   auto told =
       told_[rank]
           .addBranch()
-          .then([ask = std::move(ask), target = std::move(target)]() mutable -> kj::Promise<void> {
-            if (ask == nullptr) return kj::READY_NOW;
-            return control::ReadPieces(std::move(ask), std::move(target));
+          .then([ask = std::move(ask), target = std::move(target),
+                 num_received]() mutable -> control::StatusPromise {
+            if (ask == nullptr) return absl::OkStatus();
+            return control::ReadChunks(std::move(ask), std::move(target), std::move(num_received));
           })
-          .then([session = shared_from_this(),
-                 reports = std::move(reports)] { session->TellStepDone(reports); },
-                [session = shared_from_this(), rank, step](const kj::Exception& exception) {
-                  const absl::Status status = control::FromException(exception);
-                  session->OnFailure(
-                      rank,
-                      absl::Status(status.code(), StrCat("reading the results of ", StepName(step),
-                                                         ": ", ToStd(status.message()))));
-                })
+          .catch_([](kj::Exception&& exception) { return control::FromException(exception); })
+          .then([session = shared_from_this(), reports = std::move(reports), rank,
+                 step](absl::Status&& status) {
+            if (status.ok()) {
+              session->TellStepDone(reports);
+            } else {
+              session->OnFailure(
+                  rank,
+                  WithPrefix(StrCat("reading the results of ", StepName(step), ": "), status));
+            }
+          })
           .fork();
   auto result = told.addBranch();
   told_[rank] = kj::mv(told);
@@ -181,7 +190,8 @@ absl::Status ClusterSession::Error(uint32_t rank, control::Observer::ErrorParams
   if (!DevicesOf(rank).Has(device) || !steps_.contains(step)) {
     return absl::InvalidArgumentError(StrCat("an error of device ", device, ", ", StepName(step)));
   }
-  const absl::Status status = GetStatus(params.getStatus());
+  absl::Status status = control::ReadError(params.getStatus());
+  SetOrigin({.rank = static_cast<int32_t>(rank)}, &status);
   ReportError(status, [this, device, step, status] { observer_->OnError(device, step, status); });
   return absl::OkStatus();
 }
@@ -191,26 +201,32 @@ void ClusterSession::Declined() {
   is_checking_stall_ = true;
   context_->tasks.add(calls_.wrap(CheckStall())
                           .then(
-                              [session = shared_from_this()](bool has_stalled) {
-                                session->is_checking_stall_ = has_stalled;
-                              },
                               // What a node cannot answer now, it may when it is asked again.
+                              [session = shared_from_this()](absl::StatusOr<bool>&& has_stalled) {
+                                session->is_checking_stall_ = has_stalled.value_or(false);
+                              },
                               [session = shared_from_this()](kj::Exception&&) {
                                 session->is_checking_stall_ = false;
                               }));
 }
 
-kj::Promise<bool> ClusterSession::CheckStall() {
-  return AskForActivity().then([this, last_step = last_step_](std::vector<ActivityReport>&& first) {
+kj::Promise<absl::StatusOr<bool>> ClusterSession::CheckStall() {
+  using Reports = absl::StatusOr<std::vector<ActivityReport>>;
+  using Stalled = kj::Promise<absl::StatusOr<bool>>;
+  return AskForActivity().then([this, last_step = last_step_](Reports&& first) -> Stalled {
+    if (!first.ok()) return absl::StatusOr<bool>(first.status());
     return context_->timer.afterDelay(kActivityInterval)
         .then([this] { return AskForActivity(); })
-        .then([this, last_step, first = std::move(first)](std::vector<ActivityReport>&& second) {
+        .then([this, last_step,
+               first = *std::move(first)](Reports&& second) mutable -> absl::StatusOr<bool> {
+          if (!second.ok()) return second.status();
           if (last_step_ != last_step) return false;
-          const std::optional<size_t> stalled = stall_detector_.FindStall(first, second);
+          const std::optional<size_t> stalled = stall_detector_.FindStall(first, *second);
           if (!stalled.has_value()) return false;
-          const absl::Status status = absl::FailedPreconditionError(
-              StrCat(kPolicyStalled, second[*stalled].declined, ", on ",
-                     context_->name_of(static_cast<uint32_t>(*stalled))));
+          const auto rank = static_cast<uint32_t>(*stalled);
+          absl::Status status = absl::FailedPreconditionError(
+              StrCat(kPolicyStalled, (*second)[rank].declined, ", on ", context_->name_of(rank)));
+          SetOrigin({.rank = static_cast<int32_t>(rank)}, &status);
           ReportError(status, [this, status] { observer_->OnFailure(status); });
           return true;
         });
@@ -219,26 +235,32 @@ kj::Promise<bool> ClusterSession::CheckStall() {
 
 // A node answers once it has done what it was asked before: the steps that were submitted are known
 // to its devices.
-kj::Promise<std::vector<ActivityReport>> ClusterSession::AskForActivity() {
+kj::Promise<absl::StatusOr<std::vector<ActivityReport>>> ClusterSession::AskForActivity() {
   const auto reports = std::make_shared<std::vector<ActivityReport>>(num_processes_);
-  auto calls = kj::heapArrayBuilder<kj::Promise<void>>(num_processes_);
+  auto calls = kj::heapArrayBuilder<control::StatusPromise>(num_processes_);
   for (uint32_t rank = 0; rank < num_processes_; ++rank) {
     KJ_IF_MAYBE (node, context_->node_of(rank)) {
       auto call = node->reportActivityRequest();
       call.setGeneration(generation_);
-      calls.add(call.send().then([this, rank, reports](auto&& response) {
-        absl::StatusOr<ActivityReport> report = GetActivity(rank, response);
-        if (!report.ok()) {
-          OnFailure(rank, report.status());
-          kj::throwFatalException(control::ToException(report.status()));
-        }
-        (*reports)[rank] = *std::move(report);
-      }));
+      calls.add(
+          control::StatusOf(call.send(), [this, rank, reports](auto&& response) -> absl::Status {
+            absl::StatusOr<ActivityReport> report = GetActivity(rank, response);
+            if (!report.ok()) {
+              OnFailure(rank, report.status());
+              return report.status();
+            }
+            (*reports)[rank] = *std::move(report);
+            return absl::OkStatus();
+          }));
     } else {
-      return control::ToException(absl::UnavailableError("a node is gone"));
+      calls.add(absl::UnavailableError("a node is gone"));
     }
   }
-  return kj::joinPromises(calls.finish()).then([reports] { return std::move(*reports); });
+  return control::JoinStatuses(calls.finish())
+      .then([reports](absl::Status&& status) -> absl::StatusOr<std::vector<ActivityReport>> {
+        if (!status.ok()) return std::move(status);
+        return std::move(*reports);
+      });
 }
 
 absl::StatusOr<ActivityReport> ClusterSession::GetActivity(
@@ -263,8 +285,8 @@ absl::StatusOr<ActivityReport> ClusterSession::GetActivity(
 
 void ClusterSession::OnFailure(uint32_t rank, const absl::Status& status) {
   if (is_over()) return;
-  const absl::Status named(status.code(),
-                           StrCat(context_->name_of(rank), ": ", ToStd(status.message())));
+  absl::Status named = WithPrefix(StrCat(context_->name_of(rank), ": "), status);
+  SetOrigin({.rank = static_cast<int32_t>(rank)}, &named);
   ReportError(status, [this, named] { observer_->OnFailure(named); });
 }
 

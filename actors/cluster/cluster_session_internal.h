@@ -34,10 +34,12 @@
 
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/device_range.h"
+#include "actors/cluster/feed_tiles.h"
 #include "actors/cluster/fetch_tiles.h"
-#include "actors/engine.h"
-#include "actors/stall_detector.h"
-#include "planner/plan.h"
+#include "actors/cluster/node_traffic.h"
+#include "actors/engine/stall_detector.h"
+#include "actors/session/engine.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::actors {
 
@@ -57,20 +59,25 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
     std::function<std::string(uint32_t rank)> name_of;
     // Null once the node is gone.
     std::function<kj::Maybe<control::Node::Client>(uint32_t rank)> node_of;
+    // Where what comes from a node is counted; null: nowhere.
+    std::function<std::shared_ptr<NodeTraffic>(uint32_t rank)> traffic_of = nullptr;
   };
 
   // `plan` outlives it, `observer` End. REQUIRES: CheckPlan(plan) is OK.
-  ClusterSession(const planner::Plan& plan, uint32_t num_processes, EngineObserver* observer)
-      : plan_(plan),
-        num_processes_(num_processes),
-        observer_(observer),
-        fetch_tiles_(plan),
-        stall_detector_(plan) {}
+  // `process_devices`: see DevicesOfRank.
+  ClusterSession(const planner::Plan& plan, uint32_t num_processes, EngineObserver* observer,
+                 std::vector<uint32_t> process_devices = {});
 
   // Any thread.
   const planner::Plan& plan() const { return plan_; }
+  uint32_t num_processes() const { return num_processes_; }
   // The devices of a process: contiguous blocks in the order of the ranks.
   DeviceRange DevicesOf(uint32_t rank) const;
+
+  // What the devices of a process read of a step's feeds. REQUIRES: each process has devices.
+  ByteSource FeedsOf(uint32_t rank, const std::shared_ptr<const StepBuffers>& buffers) const {
+    return feed_tiles_[rank].From(buffers);
+  }
 
   void Begin(const Context& context, uint32_t generation);
   // What is reported from now on has no effect.
@@ -108,9 +115,9 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   void TellStepDone(const std::vector<DeviceStepReport>& reports);
   absl::Status Error(uint32_t rank, control::Observer::ErrorParams::Reader params);
   void Declined();
-  // Resolves to whether the plan has stalled, which was told then. Fails if a node does not report.
-  kj::Promise<bool> CheckStall();
-  kj::Promise<std::vector<ActivityReport>> AskForActivity();
+  // Resolves to whether the plan has stalled, which was told then. An error: a node did not report.
+  kj::Promise<absl::StatusOr<bool>> CheckStall();
+  kj::Promise<absl::StatusOr<std::vector<ActivityReport>>> AskForActivity();
   absl::StatusOr<ActivityReport> GetActivity(
       uint32_t rank, control::Node::ReportActivityResults::Reader results) const;
   void Report(std::function<void()> report);
@@ -118,7 +125,9 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
 
   const planner::Plan& plan_;
   const uint32_t num_processes_;
-  EngineObserver* observer_;  // null once the session is over
+  const std::vector<uint32_t> process_devices_;
+  EngineObserver* observer_;           // null once the session is over
+  std::vector<FeedTiles> feed_tiles_;  // a process each
   const FetchTiles fetch_tiles_;
   const StallDetector stall_detector_;
   std::unique_ptr<Context> context_;

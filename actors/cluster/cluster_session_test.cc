@@ -148,7 +148,7 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
     for (int64_t step = 0; step < 2; ++step) {
       Report report = RightReport();
       report.setStep(step);
-      report.initFetches().setThere(kj::heap<HeldSource>(&questions[step]));
+      report.initFetches().setSource(kj::heap<HeldSource>(&questions[step]));
       sent.push_back(report.send().ignoreResult().eagerlyEvaluate(nullptr));
       scope_.poll();
     }
@@ -176,7 +176,7 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
   }
   static void SetFetches(Report& report, size_t count) {
     const std::string bytes = Doubles(0, count);
-    report.initFetches().setHere(control::AsData(bytes.data(), bytes.size()));
+    report.initFetches().setEmbedded(control::AsData(bytes.data(), bytes.size()));
   }
   void Send(Report report) { report.send().ignoreResult().wait(scope_); }
 
@@ -262,8 +262,8 @@ TEST_F(ClusterSessionTest, WrongReportsAreFailures) {
       [](Report& r) { r.initFetches(); },
       [](Report& r) { SetFetches(r, kNumFetches - 1); },
       [](Report& r) { SetFetches(r, kNumFetches + 1); },
-      [](Report& r) { r.initFetches().initHere(1); },
-      [](Report& r) { r.initFetches().setThere(kj::heap<NoSource>()); },
+      [](Report& r) { r.initFetches().initEmbedded(1); },
+      [](Report& r) { r.initFetches().setSource(kj::heap<NoSource>()); },
   };
   size_t count = 0;
   for (const auto& lie : lies) {
@@ -308,7 +308,7 @@ TEST_F(ClusterSessionTest, LongResultsAreReadInTheOrderOfTheSteps) {
 TEST_F(ClusterSessionTest, AnOwnerThatLiesIsAFailure) {
   std::vector<Question> questions;
   Report report = RightReport();
-  report.initFetches().setThere(kj::heap<HeldSource>(&questions));
+  report.initFetches().setSource(kj::heap<HeldSource>(&questions));
   auto sent = report.send().ignoreResult().eagerlyEvaluate(nullptr);
   scope_.poll();
   ASSERT_THAT(questions, SizeIs(1));
@@ -319,7 +319,7 @@ TEST_F(ClusterSessionTest, AnOwnerThatLiesIsAFailure) {
   sent.wait(scope_);
   EXPECT_THAT(listener_.failures,
               ElementsAre(_, AllOf(HasSubstr("node 1: reading the results of step 1"),
-                                   HasSubstr("a piece of 136 bytes where 128"))));
+                                   HasSubstr("a chunk of 136 bytes where 128"))));
   EXPECT_THAT(listener_.done, IsEmpty());
 }
 

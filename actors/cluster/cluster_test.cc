@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -27,13 +28,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "actors/session.h"
-#include "actors/stall_detector.h"
+#include "actors/engine/error_origin.h"
+#include "actors/engine/stall_detector.h"
+#include "actors/session/session.h"
 #include "base/strings.h"
 #include "graph/text.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
-#include "planner/policy.h"
+#include "planner/policy/policy.h"
 #include "tests/programs/faulty_node.h"
 #include "tests/support/engine_plan.h"
 #include "tests/support/temp_folder.h"
@@ -77,6 +79,8 @@ class ClusterTest : public ::testing::Test {
   ~ClusterTest() override {
     unsetenv("FAULTY_NODE_START");
     unsetenv("FAULTY_NODE_STOP");
+    unsetenv("FAULTY_NODE_MESSAGE");
+    unsetenv("FAULTY_NODE_SLOW");
     unsetenv("FAULTY_NODE_MARK");
     unsetenv("UCX_TLS");
     EXPECT_EQ(NewSharedMemory(), "");
@@ -133,6 +137,10 @@ class ClusterTest : public ::testing::Test {
                                     "  %s = reduce_sum(%y) {axes=[0]} : f32[]\n"
                                     "  return %s, %y\n"
                                     "}\n");
+    return PlanOf(text);
+  }
+
+  planner::Plan PlanOf(const std::string& text) {
     absl::StatusOr<graph::Graph> graph = graph::ParseGraph(text, "test.pst", ops_);
     EXPECT_TRUE(graph.ok()) << graph.status();
     planner::CompileOptions options;
@@ -172,8 +180,21 @@ class ClusterTest : public ::testing::Test {
   const std::set<std::string> shared_memory_;
 };
 
-TEST_F(ClusterTest, StepsStatesAndTracesAreThoseOfOneProcess) {
-  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+// On CPU devices and on emulated ones.
+class ClusterDevicesTest : public ClusterTest, public ::testing::WithParamInterface<std::string> {
+ protected:
+  static ClusterOptions Options() {
+    ClusterOptions options = ClusterTest::Options(2);
+    options.node_command.insert(options.node_command.end(), {"--devices", GetParam()});
+    return options;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ClusterDevicesTest, ::testing::Values("cpu", "emulated"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ClusterDevicesTest, StepsStatesAndTracesAreThoseOfOneProcess) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options());
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   ASSERT_EQ((*cluster)->nodes().size(), 2u);
   EXPECT_EQ((*cluster)->nodes()[1].rank, 1u);
@@ -205,10 +226,10 @@ TEST_F(ClusterTest, StepsStatesAndTracesAreThoseOfOneProcess) {
   EXPECT_EQ(traced.size(), 4u);
 }
 
-// Feeds, fetches and states of many pieces, and steps that follow each other closely.
-TEST_F(ClusterTest, LongDataAreThoseOfOneProcess) {
+// Feeds, fetches and states of many chunks, and steps that follow each other closely.
+TEST_P(ClusterDevicesTest, LongDataAreThoseOfOneProcess) {
   constexpr int kSize = 3'000'001;  // 12 MB
-  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options());
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   SessionOptions options;
   options.kernels = &kernels_;
@@ -250,11 +271,206 @@ TEST_F(ClusterTest, SessionsFollowOneAnother) {
     const absl::StatusOr<StepResult> result = (*session)->Run(MakeFeeds(2 + i % 3));
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_EQ(result->Find("s")->As<float>()[0], -8);
-    if (i == 5) {
-      EXPECT_THAT(StartSession(**cluster, 2).status().ToString(), HasSubstr("another session"));
-    }
   }
   EXPECT_THAT(StartSession(**cluster, 1).status().ToString(), HasSubstr("2 processes"));
+}
+
+// One that waits keeps its place and its states while another runs.
+TEST_F(ClusterTest, SessionsRunBesideEachOther) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  absl::StatusOr<std::unique_ptr<Session>> first = StartSession(**cluster, 4);
+  ASSERT_TRUE(first.ok()) << first.status();
+  for (int i = 1; i <= 3; ++i) {
+    ASSERT_TRUE((*first)->Run(MakeFeeds(4)).ok());
+    absl::StatusOr<std::unique_ptr<Session>> second = StartSession(**cluster, 2);
+    ASSERT_TRUE(second.ok()) << second.status();
+    for (auto& session : {&*first, &*second}) ASSERT_TRUE((*session)->Run(MakeFeeds(4)).ok());
+    EXPECT_EQ((*second)->Fetch("c")->As<float>()[0], -1);
+    EXPECT_EQ((*first)->Fetch("c")->As<float>()[0], -2 * i);
+  }
+  // The loss of a node ends all of them.
+  absl::StatusOr<std::unique_ptr<Session>> second = StartSession(**cluster, 2);
+  ASSERT_TRUE(second.ok()) << second.status();
+  kill((*cluster)->nodes()[1].pid, SIGKILL);
+  for (auto& session : {&*first, &*second}) {
+    const absl::Status status = (*session)->Run(MakeFeeds(4)).status();
+    EXPECT_THAT(status.ToString(), HasSubstr("killed by signal 9"));
+    EXPECT_EQ(OriginOf(status).rank, 1);
+  }
+}
+
+TEST_F(ClusterTest, ASessionMayHaveTheFirstProcessesAlone) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(3));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  SessionOptions options;
+  options.kernels = &kernels_;
+  options.start_engine = (*cluster)->engine_factory();
+  for (const uint32_t num_processes : {1u, 2u}) {
+    options.num_processes = num_processes;
+    auto session = Session::Start(MakePlan(static_cast<int>(num_processes)), options);
+    ASSERT_TRUE(session.ok()) << session.status();
+    const absl::StatusOr<StepResult> result = (*session)->Run(MakeFeeds(2));
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->Find("s")->As<float>()[0], -8);
+  }
+  EXPECT_EQ((*cluster)->traffic()[2].feed_bytes, 0u);
+}
+
+// --- What travels through the coordinator --------------------------------------------------------
+
+// Each node gets the part of x that its devices read, and sends the part of y that they make.
+TEST_F(ClusterTest, FeedsAndFetchesAreThoseOfANodesDevices) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  absl::StatusOr<std::unique_ptr<Session>> session = StartSession(**cluster, 4);
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_TRUE((*session)->Run(MakeFeeds(4)).ok());
+  const std::vector<NodeTraffic> traffic = (*cluster)->traffic();
+  ASSERT_EQ(traffic.size(), 2u);
+  for (const NodeTraffic& node : traffic) {
+    EXPECT_EQ(node.feed_bytes, 4 * sizeof(float));
+    EXPECT_GE(node.fetch_bytes, 4 * sizeof(float));        // y
+    EXPECT_LE(node.fetch_bytes, (4 + 1) * sizeof(float));  // and s, from one of them
+    EXPECT_EQ(node.state_bytes_read + node.state_bytes_written, 0u);
+  }
+  EXPECT_EQ(traffic[0].fetch_bytes + traffic[1].fetch_bytes, (8 + 1) * sizeof(float));
+}
+
+TEST_F(ClusterTest, ProcessesMayHaveUnevenDevices) {
+  ClusterOptions options = Options(2);
+  options.process_devices = {3, 1};
+  options.num_devices = 4;
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_EQ((*cluster)->nodes()[1].first_device, 3u);
+  absl::StatusOr<std::unique_ptr<Session>> session = StartSession(**cluster, 4);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const absl::StatusOr<StepResult> result = (*session)->Run(MakeFeeds(4));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->Find("s")->As<float>()[0], -8);
+  EXPECT_EQ((*cluster)->traffic()[0].feed_bytes, 6 * sizeof(float));
+  EXPECT_EQ((*cluster)->traffic()[1].feed_bytes, 2 * sizeof(float));
+  options.process_devices = {4, 0};
+  EXPECT_THAT(Cluster::Start(options).status().ToString(), HasSubstr("(4, 0); expected one"));
+}
+
+class KeptStatesTest : public ClusterTest {
+ protected:
+  static constexpr int kSize = 600'001;  // tiles of more than one chunk
+
+  void SetUp() override {
+    absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+    options_.kernels = &kernels_;
+    options_.start_engine = cluster_->engine_factory();
+  }
+
+  // Runs a session of four devices from `states` for some steps; what it keeps.
+  std::shared_ptr<const KeptStates> Train(std::shared_ptr<const KeptStates> states, int num_steps) {
+    options_.states = std::move(states);
+    auto session = Session::Start(MakePlan(4, kSize), options_);
+    EXPECT_TRUE(session.ok()) << session.status();
+    if (!session.ok()) return nullptr;
+    Tensor x({DType::kF32, {kSize}});
+    for (int i = 0; i < kSize; ++i) x.As<float>()[i] = 0.1f * static_cast<float>(i % 1001);
+    for (int i = 0; i < num_steps; ++i) EXPECT_TRUE((*session)->Run({{"x", x}}).ok());
+    auto kept = (*session)->KeepStates(StateSelection::kAll);
+    EXPECT_TRUE(kept.ok()) << kept.status();
+    return kept.ok() ? *std::move(kept) : nullptr;
+  }
+
+  uint64_t StateBytes() const {
+    uint64_t num_bytes = 0;
+    for (const NodeTraffic& node : cluster_->traffic()) {
+      num_bytes += node.state_bytes_read + node.state_bytes_written;
+    }
+    return num_bytes;
+  }
+
+  static bool AreSame(const absl::StatusOr<Tensor>& a, const absl::StatusOr<Tensor>& b) {
+    return a.ok() && b.ok() && memcmp(a->data(), b->data(), a->num_bytes()) == 0;
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+  SessionOptions options_;
+};
+
+TEST_F(KeptStatesTest, StayOnTheirNodesWhereTheLayoutIsTheSame) {
+  const auto whole = Train(nullptr, 5);
+  const auto after_two = Train(nullptr, 2);
+  const auto after_five = Train(after_two, 3);
+  ASSERT_NE(after_five, nullptr);
+  EXPECT_EQ(StateBytes(), 0u);
+  // Read for the test alone. What was kept first has not changed.
+  EXPECT_TRUE(AreSame(after_five->Read("c"), whole->Read("c")));
+  EXPECT_EQ(StateBytes(), 2 * kSize * sizeof(float));
+  EXPECT_EQ(after_two->Read("c")->As<float>()[1], -0.2f);
+}
+
+TEST_F(KeptStatesTest, TravelWhereTheLayoutIsAnother) {
+  const auto kept = Train(nullptr, 2);
+  ASSERT_NE(kept, nullptr);
+  options_.states = kept;
+  auto session = Session::Start(MakePlan(2, kSize), options_);
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ(StateBytes(), 2 * kSize * sizeof(float));  // read once, written once
+  EXPECT_TRUE(AreSame((*session)->Fetch("c"), kept->Read("c")));
+  // Into a session of this process, and from one.
+  options_.start_engine = nullptr;
+  auto local = Session::Start(MakePlan(4, kSize), options_);
+  ASSERT_TRUE(local.ok()) << local.status();
+  EXPECT_TRUE(AreSame((*local)->Fetch("c"), kept->Read("c")));
+  options_.states = *(*local)->KeepStates(StateSelection::kAll);
+  options_.start_engine = cluster_->engine_factory();
+  auto back = Session::Start(MakePlan(4, kSize), options_);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(AreSame((*back)->Fetch("c"), kept->Read("c")));
+}
+
+// A session that cannot start, one whose kernel fails, and one that is dropped in the middle.
+TEST_F(KeptStatesTest, AreNotLostByLaterSessions) {
+  const auto kept = Train(nullptr, 2);
+  const absl::StatusOr<Tensor> before = kept->Read("c");
+  options_.states = kept;
+  options_.max_memory_bytes = 1;
+  EXPECT_FALSE(Session::Start(MakePlan(4, kSize), options_).ok());
+  options_.max_memory_bytes = 0;
+  {
+    auto failing = Session::Start(MakePlan(4, kSize), options_);
+    ASSERT_TRUE(failing.ok()) << failing.status();
+    Tensor x({DType::kF32, {kSize}});
+    x.As<float>()[0] = testing::ToFeed(Fault::kError);
+    const absl::Status status = (*failing)->Run({{"x", x}}).status();
+    EXPECT_THAT(status.ToString(), HasSubstr("told to fail"));
+    EXPECT_EQ(OriginOf(status), (ErrorOrigin{.rank = 0, .device = 0, .step = 0}));
+    ASSERT_TRUE((*failing)->Submit({{"x", x}}).ok());
+  }
+  EXPECT_TRUE(AreSame(kept->Read("c"), before));
+  EXPECT_TRUE(AreSame(Train(kept, 0)->Read("c"), before));
+}
+
+// A node keeps no more copies than it is asked to: far more than it may hold at a time.
+TEST_F(KeptStatesTest, GoWithTheirLastReference) {
+  auto session = Session::Start(MakePlan(4, kSize), options_);
+  ASSERT_TRUE(session.ok()) << session.status();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE((*session)->KeepStates(StateSelection::kAll).ok()) << i;
+  }
+  std::vector<std::shared_ptr<const KeptStates>> many;
+  absl::Status status;
+  while (many.size() < 100 && status.ok()) {
+    auto kept = (*session)->KeepStates(StateSelection::kAll);
+    status = kept.status();
+    if (kept.ok()) many.push_back(*std::move(kept));
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.ToString(), HasSubstr("too many copies"));
+  // They may outlive the cluster, and have no values then.
+  session->reset();
+  cluster_ = nullptr;
+  EXPECT_EQ(many[0]->Read("c").status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 // A kernel's error is the step's, with the actor's name, and the job goes on.
@@ -493,7 +709,9 @@ class ClusterDeathTest : public ClusterTest, public ::testing::WithParamInterfac
         EXPECT_THAT(status.ToString(), HasSubstr("killed by signal 9"));
         break;
       default:
-        EXPECT_THAT(status.ToString(), HasSubstr("has not answered for"));
+        // Whichever bound is reached first: that of silence or, while the job stops, that of exits.
+        EXPECT_THAT(status.ToString(), ::testing::AnyOf(HasSubstr("has not answered for"),
+                                                        HasSubstr("has not exited for")));
     }
   }
 };
@@ -543,8 +761,10 @@ TEST_P(ClusterDeathTest, IsToldWithWhoWhereAndWhyAndLeavesNothing) {
       EXPECT_THAT(result.status().ToString(), HasSubstr("in step 2"));
     }
   }
-  cluster->reset();
+  const absl::Status ended = (*cluster)->Stop();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, kSlowdown * kBound);
+  ExpectCause(ended, rank, fault);
+  EXPECT_EQ((*cluster)->Stop(), ended);
   for (const int pid : pids) EXPECT_FALSE(IsAlive(pid)) << pid;
 }
 
@@ -563,6 +783,127 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(When::kStart, When::kStep, When::kStop),
                        ::testing::Values("", "tcp")),
     NameOf);
+
+// --- Death inside a collective -------------------------------------------------------------------
+
+class CollectiveDeathTest : public ClusterDeathTest {
+ protected:
+  static constexpr int kSize = 1 << 20;
+
+  // Sums two rows, one a device, by an all_reduce of many chunks.
+  planner::Plan MakeSum() {
+    return PlanOf(
+        StrCat("mesh m = [d=2]\n"
+               "graph g {\n"
+               "  %x = input : f32[2, ",
+               kSize,
+               "] @[d, _]\n"
+               "  %y = neg(%x) : f32[2, ",
+               kSize,
+               "]\n"
+               "  %s = reduce_sum(%y) {axes=[0]} : f32[",
+               kSize,
+               "]\n"
+               "  return %s\n"
+               "}\n"));
+  }
+
+  // Runs a step during which the node does what it is told to at message `message`, counted from
+  // the beginning of the collective. False if there were fewer, and the step has its result.
+  bool DiesAtMessage(int rank, Fault fault, int message) {
+    const testing::TempFolder folder;
+    const std::string mark = folder.Path("mark");
+    setenv("FAULTY_NODE_MARK", mark.c_str(), 1);
+    setenv("FAULTY_NODE_MESSAGE", StrCat(rank, ":", static_cast<int>(fault), ":", message).c_str(),
+           1);
+    absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+    EXPECT_TRUE(cluster.ok()) << cluster.status();
+    if (!cluster.ok()) return false;
+    const std::vector<int> pids = Pids(**cluster);
+    SessionOptions options;
+    options.kernels = &kernels_;
+    options.timeout = absl::Seconds(20 * kSlowdown);
+    options.start_engine = (*cluster)->engine_factory();
+    absl::StatusOr<std::unique_ptr<Session>> session = Session::Start(sum_, options);
+    EXPECT_TRUE(session.ok()) << session.status();
+    if (!session.ok()) return false;
+    Tensor x({DType::kF32, {2, kSize}});
+    std::fill_n(x.As<float>(), x.num_elements(), 1.0f);
+    x.As<float>()[rank * kSize] = testing::ToFeed(Fault::kCount);
+
+    const auto begin = std::chrono::steady_clock::now();
+    const absl::StatusOr<StepResult> result = (*session)->Run({{"x", x}});
+    const bool has_died = std::filesystem::exists(mark);
+    EXPECT_NE(result.ok(), has_died);
+    session->reset();
+    const absl::Status ended = (*cluster)->Stop();
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, kSlowdown * kBound);
+    for (const int pid : pids) EXPECT_FALSE(IsAlive(pid)) << pid;
+    if (has_died && !result.ok()) {
+      ExpectCause(result.status(), rank, fault);
+      ExpectCause(ended, rank, fault);
+      EXPECT_THAT(result.status().ToString(), HasSubstr("in step 1"));
+    } else {
+      EXPECT_TRUE(ended.ok()) << ended;
+      EXPECT_EQ(result->fetches[0].second.As<float>()[1], -2);
+    }
+    return has_died;
+  }
+
+  const planner::Plan sum_ = MakeSum();
+};
+
+TEST_P(CollectiveDeathTest, IsNamedAtEveryMessage) {
+  const auto& [rank, fault, when, tls] = GetParam();
+  if (!tls.empty()) setenv("UCX_TLS", tls.c_str(), 1);
+  // Silence takes its time to be noticed, and sanitizers take theirs.
+  const int stride = fault == Fault::kStop ? 7 : kSlowdown > 1 ? 5 : 1;
+  int message = 1;
+  while (DiesAtMessage(rank, fault, message)) {
+    if (HasFailure()) FAIL() << "message " << message;
+    message += stride;
+  }
+  // Several chunks were sent and received.
+  EXPECT_GT(message, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, CollectiveDeathTest,
+                         ::testing::Values(DeathParam(0, Fault::kKill, When::kStep, ""),
+                                           DeathParam(1, Fault::kExit, When::kStep, ""),
+                                           DeathParam(1, Fault::kStop, When::kStep, ""),
+                                           DeathParam(0, Fault::kCrash, When::kStep, "tcp"),
+                                           DeathParam(1, Fault::kKill, When::kStep, "tcp")),
+                         NameOf);
+
+// --- Many nodes ----------------------------------------------------------------------------------
+
+TEST_F(ClusterTest, SixtyFourNodesStartRunAndStop) {
+  if (kSlowdown > 1) GTEST_SKIP() << "64 instrumented processes do not fit a small machine";
+  constexpr int kNodes = 64;
+  for (int round = 0; round < 3; ++round) {
+    ClusterOptions options = Options(kNodes);
+    options.join_timeout = absl::Seconds(30);
+    options.heartbeat_timeout = absl::Seconds(10);
+    absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    {
+      SessionOptions session_options;
+      session_options.kernels = &kernels_;
+      session_options.timeout = absl::Seconds(60);
+      session_options.start_engine = (*cluster)->engine_factory();
+      absl::StatusOr<std::unique_ptr<Session>> session =
+          Session::Start(MakePlan(kNodes, kNodes), session_options);
+      ASSERT_TRUE(session.ok()) << session.status();
+      Tensor x({DType::kF32, {kNodes}});
+      std::fill_n(x.As<float>(), kNodes, 1.0f);
+      const absl::StatusOr<StepResult> result = (*session)->Run({{"x", x}});
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->fetches[0].second.As<float>()[0], -kNodes);
+    }
+    const absl::Status ended = (*cluster)->Stop();
+    EXPECT_TRUE(ended.ok()) << ended;
+  }
+}
 
 }  // namespace
 }  // namespace penstock::actors

@@ -7,14 +7,13 @@
 #include <capnp/serialize-async.h>
 
 #include "actors/cluster/connection_internal.h"
-#include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/job_key.h"
 #include "base/strings.h"
 
 namespace penstock::actors::control {
 namespace {
 
-constexpr std::string_view kMagic = "PENSTCK3";
+constexpr std::string_view kMagic = "PENSTCK4";
 constexpr size_t kHalfKeyBytes = kJobKeyBytes / 2;
 // Capabilities in a message, and steps of the path to one in an answer: ours have at most one.
 constexpr unsigned kMaxCapabilities = 8;
@@ -39,7 +38,9 @@ bool IsSame(std::string_view a, std::string_view b) {
 }
 
 [[noreturn]] void Refuse(std::string_view what) {
-  kj::throwFatalException(ToException(absl::InvalidArgumentError(StrCat("the peer sent ", what))));
+  const std::string text = StrCat("the peer sent ", what);
+  kj::throwFatalException(
+      kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__, kj::heapString(text.c_str())));
 }
 
 void CheckPayload(capnp::rpc::Payload::Reader payload) {
@@ -87,7 +88,8 @@ class BoundedMessages final : public capnp::MessageStream {
       kj::ArrayPtr<kj::AutoCloseFd> fds, capnp::ReaderOptions,
       kj::ArrayPtr<capnp::word> scratch) override {
     return messages_
-        .tryReadMessage(fds, Limits(is_trusted_ ? kMaxMessageWords : kMaxStrangerWords), scratch)
+        .tryReadMessage(fds, Limits(is_trusted_ ? kMaxMessageWords : kMaxUnauthenticatedWords),
+                        scratch)
         .then(
             [this](kj::Maybe<capnp::MessageReaderAndFds>&& read) {
               KJ_IF_MAYBE (message, read) {
@@ -122,7 +124,7 @@ class BoundedMessages final : public capnp::MessageStream {
 
  private:
   void Check(capnp::rpc::Message::Reader message) {
-    const size_t max_open = is_trusted_ ? kMaxOpenMessages : kMaxStrangerOpenMessages;
+    const size_t max_open = is_trusted_ ? kMaxOpenMessages : kMaxUnauthenticatedOpenMessages;
     if (network_->getCurrentQueueCount() > max_open ||
         network_->getCurrentQueueSize() > kMaxUnreadBytes) {
       Refuse("questions and read no answers");
@@ -181,7 +183,7 @@ class BoundedMessages final : public capnp::MessageStream {
   kj::ForkedPromise<void> ended_ = nullptr;
 };
 
-kj::Promise<void> SayHello(kj::AsyncIoStream& stream, std::string_view key) {
+StatusPromise SayHello(kj::AsyncIoStream& stream, std::string_view key) {
   KJ_REQUIRE(key.size() == kJobKeyBytes);
   auto hello = kj::heapArray<char>(kMagic.size() + kHalfKeyBytes);
   memcpy(hello.begin(), kMagic.data(), kMagic.size());
@@ -193,14 +195,15 @@ kj::Promise<void> SayHello(kj::AsyncIoStream& stream, std::string_view key) {
       .attach(kj::mv(hello))
       .then(
           [&stream, answer_bytes, size = answer.size()] { return stream.read(answer_bytes, size); })
-      .then([answer = kj::mv(answer), key = std::string(key)] {
+      .then([answer = kj::mv(answer), key = std::string(key)]() -> absl::Status {
         const std::string_view text(answer.begin(), answer.size());
         if (text.substr(0, kMagic.size()) != kMagic ||
             !IsSame(text.substr(kMagic.size()), std::string_view(key).substr(kHalfKeyBytes))) {
-          kj::throwFatalException(ToException(
-              absl::PermissionDeniedError("what listens there is not the coordinator of this job: "
-                                          "it does not know the job's key")));
+          return absl::PermissionDeniedError(
+              "what listens there is not the coordinator of this job: it does not know the job's "
+              "key");
         }
+        return absl::OkStatus();
       });
 }
 

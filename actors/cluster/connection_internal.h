@@ -2,7 +2,8 @@
 //
 // Until the hello is right, a fixed number of bytes is read and nothing is parsed. After it, a peer
 // that lies can make this side keep little:
-//   - a message is no longer than kMaxMessageWords, of a stranger kMaxStrangerWords. Its memory is
+//   - a message is no longer than kMaxMessageWords, before it joined kMaxUnauthenticatedWords. Its
+//   memory is
 //     asked for when its header is there, and used as its bytes arrive;
 //   - the questions that the peer has asked and not finished, and the answers that it does not
 //     read, are counted, with their bytes; so are the capabilities of a message;
@@ -23,24 +24,27 @@
 #include <kj/async-io.h>
 #include <kj/timer.h>
 
+#include "actors/cluster/wire_status_internal.h"
+
 namespace penstock::actors::control {
 
 // Longest message that is read, in words of 8 bytes; and how much may be unanswered at a time. Long
-// data travel in pieces (bulk_transfer_internal.h): the longest messages are lists of addresses and
-// of lines.
+// data travel in chunks (chunked_transfer_internal.h): the longest messages are lists of addresses
+// and of lines.
 inline constexpr uint64_t kMaxMessageWords = uint64_t{8} << 20;
 inline constexpr size_t kFlowLimitWords = size_t{16} << 20;
-inline constexpr uint64_t kMaxStrangerWords = 4096;
+inline constexpr uint64_t kMaxUnauthenticatedWords = 4096;
 // Questions that a peer has not finished, and messages that it has not read.
 inline constexpr size_t kMaxOpenMessages = size_t{1} << 16;
-inline constexpr size_t kMaxStrangerOpenMessages = 16;
+inline constexpr size_t kMaxUnauthenticatedOpenMessages = 16;
 inline constexpr size_t kMaxUnreadBytes = size_t{128} << 20;
 // Longest text that is taken over from a peer: an error, a line, a name.
 inline constexpr size_t kMaxTextBytes = size_t{16} << 10;
 
 // The hello: the peer that connects sends one half of the job's key, and the other answers with the
 // second half only if that was right. So both have shown that they know the key.
-kj::Promise<void> SayHello(kj::AsyncIoStream& stream, std::string_view key);
+// kPermissionDenied where the answer is another; a connection that closes is an exception.
+StatusPromise SayHello(kj::AsyncIoStream& stream, std::string_view key);
 // Resolves to whether the peer may go on.
 kj::Promise<bool> ReceiveHello(kj::AsyncIoStream& stream, std::string_view key);
 

@@ -9,15 +9,21 @@
 #                              <----  connect(addresses of all): executors loaded
 #                              <----  submit(step, feeds)
 #   Observer.stepDone           ---->  reports and fetched tiles
+#                              <----  keepStates(): copies that outlive the session
 #                              <----  close(), then another open, or exit()
+#
+# Several sessions may be open at a time, such as one that trains and waits while another validates.
 #
 # A session has a generation, counted from 1 by the coordinator, in every message; what comes from
 # an older one has no effect. Data are host bytes in the machine's order: a job's processes run on
 # one architecture.
 #
-# Whatever may be long (a plan, a step's feeds and fetches, a state) is read by whoever wants it,
-# from whoever has it, piece by piece and a few pieces at a time. So no message is long, heartbeats
-# pass between the pieces, and nothing comes that was not asked for.
+# A call that fails returns a status with the code, the message and the origin of the error. An RPC
+# exception means only that the connection or the protocol has failed.
+#
+# Long data (a plan, a step's feeds and fetches, a state) are read by the receiver from their owner,
+# a few chunks at a time. So no message is long, heartbeats pass between chunks, and no data arrive
+# that were not requested.
 
 @0xc0a8f7d2b1e43596;
 
@@ -27,7 +33,7 @@ $Cxx.namespace("penstock::actors::control");
 interface Coordinator {
   # A node that hears nothing for `silenceMs` ends. numDevices 0: not known yet.
   join @0 (info :NodeInfo, node :Node) -> (rank :UInt32, silenceMs :UInt32, firstDevice :UInt32,
-                                           numDevices :UInt32);
+                                           numDevices :UInt32, status :Status);
 }
 
 struct NodeInfo {
@@ -42,31 +48,40 @@ struct NodeInfo {
 
 interface Node {
   ping @0 () -> ();
-  open @1 (session :SessionSpec, observer :Observer) -> (address :Data);
-  connect @2 (generation :UInt32, processes :List(ProcessAddress)) -> ();
-  submit @3 (generation :UInt32, step :Int64, feeds :Bulk) -> ();
-  describe @4 (generation :UInt32, timeoutMs :UInt32) -> (lines :List(Text));
+  open @1 (session :SessionSpec, observer :Observer) -> (address :Data, status :Status);
+  connect @2 (generation :UInt32, processes :List(ProcessAddress)) -> (status :Status);
+  submit @3 (generation :UInt32, step :Int64, feeds :ChunkedBytes) -> (status :Status);
+  describe @4 (generation :UInt32, timeoutMs :UInt32) -> (waits :List(Wait), status :Status);
   # Bytes of the tile that one of the state's placements in the plan has.
   readState @5 (generation :UInt32, state :UInt32, placement :UInt32, offset :UInt64,
-                size :UInt32) -> Piece;
+                size :UInt32) -> Chunk;
   # The tiles that the node's devices hold, each once, in the order of their first placements.
-  writeState @6 (generation :UInt32, state :UInt32, tiles :Bulk) -> ();
+  writeState @6 (generation :UInt32, state :UInt32, tiles :ChunkedBytes) -> (status :Status);
   # Part of what there is to take, until no more is left.
-  takeTrace @7 (generation :UInt32) -> (events :List(TraceEvent), hasMore :Bool);
-  close @8 (generation :UInt32) -> ();
-  # `failure` says why the job has failed. It is empty if the job is over, and for nodes that the
+  takeTrace @7 (generation :UInt32) -> (events :List(TraceEvent), hasMore :Bool, status :Status);
+  close @8 (generation :UInt32) -> (status :Status);
+  # `cause` says why the job has failed. It is OK if the job is over, and for nodes that the
   # coordinator has started.
-  exit @9 (failure :Text) -> ();
+  exit @9 (cause :Status) -> ();
   # What the node has done so far: see actors/stall_detector.h. An error if a policy is busy.
   reportActivity @10 (generation :UInt32) -> (moves :List(Int64), idlePolls :List(Int64),
                                               numDecisions :Int64, communications :List(UInt64),
-                                              declined :Text);
+                                              declined :Text, status :Status);
+  # Keeps a copy of the tiles of states that lie here, under the number `kept`, until dropStates or
+  # the end of the node; also when the session has ended.
+  keepStates @11 (generation :UInt32, kept :UInt64, states :List(UInt32)) -> (status :Status);
+  # Fills the states of a session from what is kept under a number. `missing` are those of them with
+  # a tile here that was not kept.
+  takeStates @12 (generation :UInt32, kept :UInt64) -> (missing :List(UInt32), status :Status);
+  # Bytes of a kept tile: both numbers in the order of keepStates.
+  readKept @13 (kept :UInt64, state :UInt32, tile :UInt32, offset :UInt64, size :UInt32) -> Chunk;
+  dropStates @14 (kept :UInt64) -> (status :Status);
 }
 
 interface Observer {
   # The fetches are the tiles that the node's fetch actors have written, in the order of devices,
   # actors and micro-batches.
-  stepDone @0 (generation :UInt32, step :Int64, reports :List(DeviceReport), fetches :Bulk) -> ();
+  stepDone @0 (generation :UInt32, step :Int64, reports :List(DeviceReport), fetches :ChunkedBytes) -> ();
   error @1 (generation :UInt32, device :UInt32, step :Int64, status :Status) -> ();
   failure @2 (generation :UInt32, status :Status) -> ();
   # The node's devices stand still, and the policy of a stage declines what could run. Repeated
@@ -74,27 +89,28 @@ interface Observer {
   declined @3 (generation :UInt32) -> ();
 }
 
-# Bytes whose number both sides know: all of them here if they are few, otherwise to be read.
-struct Bulk {
+# Bytes whose number both sides know: in the message if they are few, otherwise read from `source`.
+struct ChunkedBytes {
   union {
-    here @0 :Data;
-    there @1 :Source;
+    embedded @0 :Data;
+    source @1 :Source;
   }
 }
 
 # Good for as long as the call is under way that it came with.
 interface Source {
-  read @0 (offset :UInt64, size :UInt32) -> Piece;
+  read @0 (offset :UInt64, size :UInt32) -> Chunk;
 }
 
-# As many bytes as were asked for.
-struct Piece {
+# As many bytes as were asked for, or none and an error.
+struct Chunk {
   bytes @0 :Data;
+  status @1 :Status;
 }
 
 struct SessionSpec {
   generation @0 :UInt32;
-  plan @1 :Bulk;  # as in a plan file, with the actors of these devices alone
+  plan @1 :ChunkedBytes;  # as in a plan file, with the actors of these devices alone
   firstDevice @2 :UInt32;
   numDevices @3 :UInt32;
   threadsPerDevice @4 :UInt32;
@@ -105,6 +121,7 @@ struct SessionSpec {
   planBytes @9 :UInt64;
   checkResults @10 :UInt8;  # of kernels::ResultCheck
   firstStep @11 :Int64;
+  initStates @12 :Bool = true;  # false: they will be set before the first step
 }
 
 struct ProcessAddress {
@@ -129,7 +146,19 @@ struct TraceEvent {
   endNs @6 :Int64;
 }
 
+# What a device or a stage waits for.
+struct Wait {
+  text @0 :Text;
+  mayBeCause @1 :Bool;  # the others may wait for this one
+}
+
 struct Status {
-  code @0 :UInt32;  # of absl::StatusCode
+  code @0 :UInt32;  # of absl::StatusCode; 0: OK
   message @1 :Text;
+  # Where the error arose, as far as that is known: see actors/engine/error_origin.h. What a node
+  # says of a rank does not count: the coordinator knows whom it has asked.
+  rank @2 :Int32 = -1;
+  device @3 :Int32 = -1;
+  step @4 :Int64 = -1;
+  actor @5 :Text;
 }

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include <kj/debug.h>
 
 #include "actors/cluster/control_loop_internal.h"
@@ -18,7 +17,6 @@
 namespace penstock::actors::control {
 namespace {
 
-constexpr std::string_view kStatusMark = "penstock status ";
 constexpr kj::uint kEventsPerPoll = 256;
 // Longest text of an error that is taken over from a peer.
 constexpr size_t kMaxErrorBytes = size_t{16} << 10;
@@ -59,8 +57,8 @@ void ControlLoop::Post(std::function<void()> work) {
   (void)eventfd_write(event_fd_, 1);
 }
 
-absl::Status ControlLoop::Await(std::function<kj::Promise<void>()> begin, absl::Duration timeout,
-                                std::string_view what) {
+absl::Status ControlLoop::AwaitStatus(std::function<StatusPromise()> begin, absl::Duration timeout,
+                                      std::string_view what) {
   timeout = std::min(timeout, absl::Hours(24 * 365));  // what clocks can count
   struct Shared {
     std::mutex mutex;
@@ -86,11 +84,11 @@ absl::Status ControlLoop::Await(std::function<kj::Promise<void>()> begin, absl::
   };
   Post([this, shared, begin = std::move(begin), timeout, late = too_late()] {
     if (shared->IsDone()) return;  // nobody waits any more, what it refers to may be gone
-    kj::Promise<void> work = kj::evalNow([&begin] { return begin(); });
+    StatusPromise work = kj::evalNow([&begin] { return begin(); });
     const kj::Duration bound = absl::ToInt64Milliseconds(timeout) * kj::MILLISECONDS;
     // The loser of a join goes before what follows the winner is done: work that is too late has
     // gone when whoever waits is told, and so may what it refers to.
-    work.then([shared] { shared->Set(absl::OkStatus()); })
+    work.then([shared](absl::Status&& status) { shared->Set(std::move(status)); })
         .exclusiveJoin(timer().afterDelay(bound).then([shared, late] { shared->Set(late); }))
         .detach(
             [shared](const kj::Exception& exception) { shared->Set(FromException(exception)); });
@@ -144,13 +142,6 @@ void ControlLoop::Main() {
   io_ = nullptr;
 }
 
-kj::Exception ToException(const absl::Status& status) {
-  const std::string text =
-      StrCat(kStatusMark, static_cast<int>(status.code()), ": ", ToStd(status.message()));
-  return kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__,
-                       kj::heapString(text.data(), text.size()));
-}
-
 kj::Duration ToKj(absl::Duration duration) {
   return std::clamp<int64_t>(absl::ToInt64Milliseconds(duration), 0, int64_t{1} << 40) *
          kj::MILLISECONDS;
@@ -166,24 +157,6 @@ std::string SystemReason(const kj::Exception& exception) {
   // A few of them are sentences.
   if (!reason.empty() && reason.back() == '.') reason.remove_suffix(1);
   return std::string(reason);
-}
-
-absl::Status FromException(const kj::Exception& exception) {
-  const std::string_view text(exception.getDescription().begin(),
-                              std::min(exception.getDescription().size(), kMaxErrorBytes));
-  const size_t mark = text.find(kStatusMark);
-  if (mark != std::string_view::npos) {
-    const std::string_view rest = text.substr(mark + kStatusMark.size());
-    const size_t colon = rest.find(": ");
-    int code = 0;
-    if (colon != std::string_view::npos && absl::SimpleAtoi(ToAbsl(rest.substr(0, colon)), &code) &&
-        code > 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated)) {
-      return {static_cast<absl::StatusCode>(code), ToAbsl(rest.substr(colon + 2))};
-    }
-  }
-  return exception.getType() == kj::Exception::Type::DISCONNECTED
-             ? absl::UnavailableError(ToAbsl(text))
-             : absl::InternalError(ToAbsl(text));
 }
 
 }  // namespace penstock::actors::control

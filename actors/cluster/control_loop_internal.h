@@ -1,5 +1,5 @@
 // The thread that the control plane runs on: an event loop of Cap'n Proto's, entered from other
-// threads through a queue; and how a status travels through it.
+// threads through a queue.
 //
 // Thread rule: Post and Await from any thread but the loop's; all kj objects belong to the loop.
 // Invariants: what is posted runs in order; what is posted after the end is dropped; Await ends
@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,8 @@
 #include <kj/async-io.h>
 #include <kj/async-unix.h>
 #include <kj/time.h>
+
+#include "actors/cluster/wire_status_internal.h"
 
 namespace penstock::actors::control {
 
@@ -35,9 +38,12 @@ class ControlLoop {
 
   void Post(std::function<void()> work);
 
-  // Begins something on the loop and waits for its end. kDeadlineExceeded names `what`.
-  absl::Status Await(std::function<kj::Promise<void>()> begin, absl::Duration timeout,
-                     std::string_view what);
+  // Begins something on the loop and waits for its end: `begin` returns a promise of a status or of
+  // nothing. kDeadlineExceeded names `what`.
+  template <typename Begin>
+  absl::Status Await(Begin begin, absl::Duration timeout, std::string_view what) {
+    return AwaitStatus([begin = std::move(begin)] { return ToStatus(begin()); }, timeout, what);
+  }
 
   // On the loop's thread.
   kj::AsyncIoContext& io() { return *io_; }
@@ -45,6 +51,8 @@ class ControlLoop {
 
  private:
   ControlLoop() = default;
+  absl::Status AwaitStatus(std::function<StatusPromise()> begin, absl::Duration timeout,
+                           std::string_view what);
   void Main();
   void RunPosted();
 
@@ -55,10 +63,6 @@ class ControlLoop {
   kj::AsyncIoContext* io_ = nullptr;
   std::thread thread_;
 };
-
-// Errors of calls: a status travels as the text of an exception.
-kj::Exception ToException(const absl::Status& status);
-absl::Status FromException(const kj::Exception& exception);
 
 // Rounded down to milliseconds, and limited to what a timer can wait.
 kj::Duration ToKj(absl::Duration duration);

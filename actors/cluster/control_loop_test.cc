@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include <kj/common.h>
+#include <kj/debug.h>
 
 #include "actors/cluster/control_loop_internal.h"
 
@@ -30,9 +31,14 @@ TEST_F(ControlLoopTest, AwaitReturnsWhatTheWorkEndsWith) {
                          "nothing"),
             absl::OkStatus());
   const absl::Status failed = loop_->Await(
-      []() -> kj::Promise<void> { return ToException(absl::NotFoundError("no such thing")); },
+      []() -> StatusPromise { return absl::NotFoundError("penstock status 5: no such thing"); },
       absl::Seconds(10), "a search");
-  EXPECT_EQ(failed, absl::NotFoundError("no such thing"));
+  EXPECT_EQ(failed, absl::NotFoundError("penstock status 5: no such thing"));
+  // An exception is an error of the connection or of the program, whatever its text says.
+  const absl::Status thrown = loop_->Await(
+      []() -> StatusPromise { return KJ_EXCEPTION(FAILED, "penstock status 5: no such thing"); },
+      absl::Seconds(10), "a search");
+  EXPECT_EQ(thrown.code(), absl::StatusCode::kInternal);
 }
 
 // Whoever waits may take away what the work refers to once Await has returned.

@@ -3,8 +3,8 @@
 
 #include <kj/debug.h>
 
-#include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/control_port_internal.h"
+#include "actors/cluster/wire_status_internal.h"
 
 namespace penstock::actors::control {
 namespace {
@@ -16,24 +16,26 @@ constexpr kj::Duration kAcceptPause = 100 * kj::MILLISECONDS;
 
 class ControlPort::CoordinatorServer final : public Coordinator::Server {
  public:
-  CoordinatorServer(ControlPort& port, uint64_t guest) : port_(port), guest_(guest) {}
+  CoordinatorServer(ControlPort& port, uint64_t connection)
+      : port_(port), connection_(connection) {}
 
   kj::Promise<void> join(JoinContext context) override {
     const auto params = context.getParams();
-    const absl::StatusOr<Admission> admission =
-        port_.Join(guest_, params.getInfo(), params.getNode());
-    if (!admission.ok()) return ToException(admission.status());
-    auto results = context.getResults();
-    results.setRank(admission->rank);
-    results.setSilenceMs(port_.silence_ms_);
-    results.setFirstDevice(admission->first_device);
-    results.setNumDevices(admission->num_devices);
-    return kj::READY_NOW;
+    return port_.Join(connection_, params.getInfo(), params.getNode())
+        .then([&port = port_, context](absl::StatusOr<Admission>&& admission) mutable {
+          auto results = context.getResults();
+          WriteStatus(admission.status(), results.initStatus());
+          if (!admission.ok()) return;
+          results.setRank(admission->rank);
+          results.setSilenceMs(port.silence_ms_);
+          results.setFirstDevice(admission->first_device);
+          results.setNumDevices(admission->num_devices);
+        });
   }
 
  private:
   ControlPort& port_;
-  const uint64_t guest_;
+  const uint64_t connection_;
 };
 
 ControlPort::ControlPort(kj::Timer& timer, std::string key, uint32_t silence_ms, Host& host)
@@ -41,8 +43,8 @@ ControlPort::ControlPort(kj::Timer& timer, std::string key, uint32_t silence_ms,
 
 ControlPort::~ControlPort() {
   accepting_ = nullptr;
-  strangers_.clear();
-  guests_.clear();
+  unauthenticated_.clear();
+  authenticated_.clear();
 }
 
 void ControlPort::Listen(kj::Own<kj::ConnectionReceiver> receiver) {
@@ -65,12 +67,13 @@ kj::Promise<void> ControlPort::Accept() {
 }
 
 void ControlPort::Welcome(kj::Own<kj::AsyncIoStream> stream) {
-  if (strangers_.size() >= kMaxStrangers) strangers_.erase(strangers_.begin());
+  if (unauthenticated_.size() >= kMaxPendingConnections)
+    unauthenticated_.erase(unauthenticated_.begin());
   const uint64_t id = next_id_++;
   kj::AsyncIoStream& said_by = *stream;
-  // A stranger's end is not from inside of what it destroys.
+  // Erased later: the promise must not destroy itself while it runs.
   const auto forget = [this, id] {
-    tasks_.add(kj::evalLater([this, id] { strangers_.erase(id); }));
+    tasks_.add(kj::evalLater([this, id] { unauthenticated_.erase(id); }));
   };
   auto hello =
       ReceiveHello(said_by, key_)
@@ -80,53 +83,75 @@ void ControlPort::Welcome(kj::Own<kj::AsyncIoStream> stream) {
           })
           .then(kj::cp(forget))
           .eagerlyEvaluate([forget](const kj::Exception&) { forget(); });  // it hung up
-  strangers_.emplace(id, kj::mv(hello));
+  unauthenticated_.emplace(id, kj::mv(hello));
 }
 
 void ControlPort::Serve(kj::Own<kj::AsyncIoStream> stream) {
   const auto has_not_joined = [](const auto& entry) { return !entry.second->has_joined; };
-  if (static_cast<size_t>(std::count_if(guests_.begin(), guests_.end(), has_not_joined)) >=
-      kMaxStrangers) {
-    guests_.erase(std::find_if(guests_.begin(), guests_.end(), has_not_joined));
+  if (static_cast<size_t>(std::count_if(authenticated_.begin(), authenticated_.end(),
+                                        has_not_joined)) >= kMaxPendingConnections) {
+    authenticated_.erase(
+        std::find_if(authenticated_.begin(), authenticated_.end(), has_not_joined));
   }
   const uint64_t id = next_id_++;
-  auto guest = std::make_unique<Guest>();
-  guest->rpc = kj::heap<RpcConnection>(
+  auto connection = std::make_unique<Connection>();
+  connection->rpc = kj::heap<RpcConnection>(
       kj::mv(stream), capnp::rpc::twoparty::Side::SERVER,
       capnp::Capability::Client(kj::heap<CoordinatorServer>(*this, id)), timer_);
-  guest->watch = guest->rpc->OnDisconnect()
-                     .then([this, id] { Leave(id); })
-                     .eagerlyEvaluate([this, id](const kj::Exception&) { Leave(id); });
-  guest->join_timeout = timer_.afterDelay(kHelloSeconds * kj::SECONDS)
-                            .then([this, id] {
-                              const auto it = guests_.find(id);
-                              if (it != guests_.end() && !it->second->has_joined) Leave(id);
-                            })
-                            .eagerlyEvaluate([](const kj::Exception&) {});
-  guests_.emplace(id, std::move(guest));
+  connection->watch = connection->rpc->OnDisconnect()
+                          .then([this, id] { Leave(id); })
+                          .eagerlyEvaluate([this, id](const kj::Exception&) { Leave(id); });
+  connection->join_timeout = timer_.afterDelay(kHelloSeconds * kj::SECONDS)
+                                 .then([this, id] {
+                                   const auto it = authenticated_.find(id);
+                                   if (it != authenticated_.end() && !it->second->has_joined)
+                                     Leave(id);
+                                 })
+                                 .eagerlyEvaluate([](const kj::Exception&) {});
+  authenticated_.emplace(id, std::move(connection));
 }
 
-void ControlPort::Leave(uint64_t guest) {
-  const auto it = guests_.find(guest);
-  if (it == guests_.end()) return;
+void ControlPort::Leave(uint64_t connection) {
+  const auto it = authenticated_.find(connection);
+  if (it == authenticated_.end()) return;
   const bool has_joined = it->second->has_joined;
   const uint32_t rank = it->second->rank;
   // Not from inside of what it destroys.
-  tasks_.add(kj::evalLater([this, guest] { guests_.erase(guest); }));
+  tasks_.add(kj::evalLater([this, connection] { authenticated_.erase(connection); }));
   if (has_joined) host_.OnMemberGone(rank);
 }
 
-absl::StatusOr<Admission> ControlPort::Join(uint64_t guest, NodeInfo::Reader info,
-                                            Node::Client node) {
-  const auto it = guests_.find(guest);
-  if (it == guests_.end()) return absl::UnavailableError("the connection has ended");
-  if (it->second->has_joined) return absl::FailedPreconditionError("joined before");
-  absl::StatusOr<Admission> admission = host_.Admit(guest, info, kj::mv(node));
-  if (admission.ok()) {
-    it->second->has_joined = true;
-    it->second->rank = admission->rank;
-    it->second->rpc->Trust();
+kj::Promise<absl::StatusOr<Admission>> ControlPort::Join(uint64_t connection, NodeInfo::Reader info,
+                                                         Node::Client node) {
+  using Result = absl::StatusOr<Admission>;
+  const auto it = authenticated_.find(connection);
+  if (it == authenticated_.end()) return Result(absl::UnavailableError("the connection has ended"));
+  if (it->second->has_asked) return Result(absl::FailedPreconditionError("joined before"));
+  it->second->has_asked = true;
+  auto admitted = host_.Admit(connection, info, kj::mv(node))
+                      .then([this, connection](Result&& admission) {
+                        return TakeIn(connection, std::move(admission));
+                      })
+                      .fork();
+  // To the end, even if the node hangs up meanwhile and its call is cancelled.
+  tasks_.add(admitted.addBranch().ignoreResult());
+  return admitted.addBranch();
+}
+
+absl::StatusOr<Admission> ControlPort::TakeIn(uint64_t connection,
+                                              absl::StatusOr<Admission> admission) {
+  const auto it = authenticated_.find(connection);
+  if (!admission.ok()) {
+    if (it != authenticated_.end()) it->second->has_asked = false;
+    return admission;
   }
+  if (it == authenticated_.end()) {
+    host_.OnMemberGone(admission->rank);
+    return absl::UnavailableError("the connection has ended");
+  }
+  it->second->has_joined = true;
+  it->second->rank = admission->rank;
+  it->second->rpc->Trust();
   return admission;
 }
 

@@ -1,11 +1,10 @@
-// The port that nodes join at. A connection is a stranger until its hello is right, then a guest,
-// and a member once it has joined.
+// The port that nodes connect to. A node authenticates with its hello, then joins.
 //
-//   stranger --hello--> guest --join(info, node)--> member
+//   unauthenticated --hello--> authenticated --join(info, node)--> member
 //
-// Strangers and guests have kHelloSeconds each for their next step, and there are at most
-// kMaxStrangers of either: where more come, the oldest goes, so that those who only hold a place
-// keep nobody out who has something to say.
+// Each of the first two states lasts at most kHelloSeconds, and holds at most
+// kMaxPendingConnections connections. When another arrives, the oldest is closed, so idle
+// connections cannot block the port.
 //
 // Thread rule: the thread of the event loop that the timer belongs to.
 // Invariants: a member's end is told once; nothing is told after the destructor.
@@ -29,7 +28,7 @@
 namespace penstock::actors::control {
 
 inline constexpr int kHelloSeconds = 5;
-inline constexpr size_t kMaxStrangers = 64;
+inline constexpr size_t kMaxPendingConnections = 64;
 
 // What a node is told when it may join.
 struct Admission {
@@ -40,14 +39,15 @@ struct Admission {
 
 class ControlPort final : private kj::TaskSet::ErrorHandler {
  public:
-  // Who decides about guests.
+  // Decides who may join.
   class Host {
    public:
     virtual ~Host() = default;
-    // A guest asks to join, for the first time. Its rank, or why it has none.
-    virtual absl::StatusOr<Admission> Admit(uint64_t guest, NodeInfo::Reader info,
-                                            Node::Client node) = 0;
-    // The connection of an admitted guest has ended.
+    // A node asks to join. Resolves to its rank or to the reason for a refusal. `info` is valid
+    // only during the call.
+    virtual kj::Promise<absl::StatusOr<Admission>> Admit(uint64_t connection, NodeInfo::Reader info,
+                                                         Node::Client node) = 0;
+    // The connection of an admitted node has ended.
     virtual void OnMemberGone(uint32_t rank) = 0;
   };
 
@@ -62,29 +62,33 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   void Listen(kj::Own<kj::ConnectionReceiver> receiver);
   void Welcome(kj::Own<kj::AsyncIoStream> stream);
 
-  bool IsConnected(uint64_t guest) const { return guests_.contains(guest); }
-  // Ends a guest's connection, which is told to nobody. Not from inside of one of its calls.
-  void Close(uint64_t guest) { guests_.erase(guest); }
-  void CloseAll() { guests_.clear(); }
+  bool IsConnected(uint64_t connection) const { return authenticated_.contains(connection); }
+  // Closes a connection without a call of OnMemberGone. Not to be called from inside one of its
+  // own calls.
+  void Close(uint64_t connection) { authenticated_.erase(connection); }
+  void CloseAll() { authenticated_.clear(); }
 
-  size_t num_strangers() const { return strangers_.size(); }
-  size_t num_guests() const { return guests_.size(); }  // members too
+  size_t num_unauthenticated() const { return unauthenticated_.size(); }
+  size_t num_authenticated() const { return authenticated_.size(); }  // includes members
 
  private:
   class CoordinatorServer;
 
-  struct Guest {
+  struct Connection {
     kj::Own<RpcConnection> rpc;
     kj::Promise<void> watch = nullptr;
     kj::Promise<void> join_timeout = nullptr;
+    bool has_asked = false;
     bool has_joined = false;
     uint32_t rank = 0;
   };
 
   kj::Promise<void> Accept();
   void Serve(kj::Own<kj::AsyncIoStream> stream);
-  void Leave(uint64_t guest);
-  absl::StatusOr<Admission> Join(uint64_t guest, NodeInfo::Reader info, Node::Client node);
+  void Leave(uint64_t connection);
+  kj::Promise<absl::StatusOr<Admission>> Join(uint64_t connection, NodeInfo::Reader info,
+                                              Node::Client node);
+  absl::StatusOr<Admission> TakeIn(uint64_t connection, absl::StatusOr<Admission> admission);
   void taskFailed(kj::Exception&& exception) override;
 
   kj::Timer& timer_;
@@ -93,8 +97,8 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   Host& host_;
   uint64_t next_id_ = 1;
   // By age.
-  std::map<uint64_t, kj::Promise<void>> strangers_;
-  std::map<uint64_t, std::unique_ptr<Guest>> guests_;
+  std::map<uint64_t, kj::Promise<void>> unauthenticated_;
+  std::map<uint64_t, std::unique_ptr<Connection>> authenticated_;
   kj::TaskSet tasks_;
   kj::Own<kj::ConnectionReceiver> receiver_;
   kj::Promise<void> accepting_ = nullptr;

@@ -326,15 +326,15 @@ class ControlPortTest : public ::testing::Test {
   const std::string hello_ = testing::NodeHello();
 };
 
-TEST_F(ControlPortTest, StrangersHaveTheirTimeAndNoMore) {
+TEST_F(ControlPortTest, UnauthenticatedConnectionsTimeOut) {
   coordinator_.Linger("");
   coordinator_.Linger("PEN");
   coordinator_.Linger(hello_.substr(0, hello_.size() - 1));
-  EXPECT_EQ(coordinator_.num_strangers(), 3u);
+  EXPECT_EQ(coordinator_.num_unauthenticated(), 3u);
   coordinator_.Advance(control::kHelloSeconds * 1000 - 1);
-  EXPECT_EQ(coordinator_.num_strangers(), 3u);
+  EXPECT_EQ(coordinator_.num_unauthenticated(), 3u);
   coordinator_.Advance(1);
-  EXPECT_EQ(coordinator_.num_strangers(), 0u);
+  EXPECT_EQ(coordinator_.num_unauthenticated(), 0u);
 }
 
 TEST_F(ControlPortTest, AWrongHelloEndsAtOnce) {
@@ -346,8 +346,8 @@ TEST_F(ControlPortTest, AWrongHelloEndsAtOnce) {
   const std::string other_half = testing::CoordinatorHello();
   for (const std::string& wrong : {wrong_key, wrong_magic, other_half}) {
     coordinator_.Linger(wrong);
-    EXPECT_EQ(coordinator_.num_strangers(), 0u);
-    EXPECT_EQ(coordinator_.num_guests(), 0u);
+    EXPECT_EQ(coordinator_.num_unauthenticated(), 0u);
+    EXPECT_EQ(coordinator_.num_authenticated(), 0u);
   }
 }
 
@@ -355,21 +355,21 @@ TEST_F(ControlPortTest, AWrongHelloEndsAtOnce) {
 TEST_F(ControlPortTest, PlacesAreNotHeldBySilence) {
   for (const std::string& said : {std::string(), hello_}) {
     for (int i = 0; i < 1000; ++i) coordinator_.Linger(said);
-    EXPECT_EQ(said.empty() ? coordinator_.num_strangers() : coordinator_.num_guests(),
-              control::kMaxStrangers);
+    EXPECT_EQ(said.empty() ? coordinator_.num_unauthenticated() : coordinator_.num_authenticated(),
+              control::kMaxPendingConnections);
     ExpectServes();
     coordinator_.Advance(control::kHelloSeconds * 1000);
-    EXPECT_EQ(coordinator_.num_strangers(), 0u);
-    EXPECT_EQ(coordinator_.num_guests(), 0u);
+    EXPECT_EQ(coordinator_.num_unauthenticated(), 0u);
+    EXPECT_EQ(coordinator_.num_authenticated(), 0u);
   }
 }
 
-TEST_F(ControlPortTest, AGuestsMessagesAreShort) {
-  coordinator_.Linger(hello_ + Header(control::kMaxStrangerWords) + "a few bytes");
-  EXPECT_EQ(coordinator_.num_guests(), 1u);
+TEST_F(ControlPortTest, MessagesBeforeJoiningAreShort) {
+  coordinator_.Linger(hello_ + Header(control::kMaxUnauthenticatedWords) + "a few bytes");
+  EXPECT_EQ(coordinator_.num_authenticated(), 1u);
   coordinator_.HangUp();
-  coordinator_.Linger(hello_ + Header(control::kMaxStrangerWords + 1) + "a few bytes");
-  EXPECT_EQ(coordinator_.num_guests(), 0u);
+  coordinator_.Linger(hello_ + Header(control::kMaxUnauthenticatedWords + 1) + "a few bytes");
+  EXPECT_EQ(coordinator_.num_authenticated(), 0u);
 }
 
 // A member may announce the longest message there is; its memory is used as it comes.
@@ -383,30 +383,30 @@ TEST_F(ControlPortTest, AHeaderTakesNoMemory) {
   const size_t before = PeakBytes();
   for (int i = 0; i < 20; ++i) {
     coordinator_.Linger(joined + Header(uint32_t{control::kMaxMessageWords} - 1) + "a few bytes");
-    EXPECT_EQ(coordinator_.num_guests(), 1u);
+    EXPECT_EQ(coordinator_.num_authenticated(), 1u);
     coordinator_.HangUp();
   }
   coordinator_.Linger(joined + Header(uint32_t{control::kMaxMessageWords} + 1) + "a few bytes");
   coordinator_.Advance(1000);
-  EXPECT_EQ(coordinator_.num_guests(), 0u);
+  EXPECT_EQ(coordinator_.num_authenticated(), 0u);
   EXPECT_LT(PeakBytes() - before, size_t{16} << 20);
 }
 
 TEST_F(ControlPortTest, QuestionsAreCounted) {
   std::string few = hello_;
-  for (uint32_t i = 0; i < control::kMaxStrangerOpenMessages; ++i) few += BootstrapFrame(i);
+  for (uint32_t i = 0; i < control::kMaxUnauthenticatedOpenMessages; ++i) few += BootstrapFrame(i);
   coordinator_.Linger(few);
-  EXPECT_EQ(coordinator_.num_guests(), 1u);
+  EXPECT_EQ(coordinator_.num_authenticated(), 1u);
   coordinator_.HangUp();
   coordinator_.Linger(few + BootstrapFrame(99));
   coordinator_.Advance(1000);
-  EXPECT_EQ(coordinator_.num_guests(), 0u);
+  EXPECT_EQ(coordinator_.num_authenticated(), 0u);
   // Those that are finished do not count.
   std::string many = hello_;
   for (uint32_t i = 0; i < 1000; ++i) many += BootstrapFrame(i) + FinishFrame(i);
   coordinator_.Linger(many);
   coordinator_.Advance(1000);
-  EXPECT_EQ(coordinator_.num_guests(), 1u);
+  EXPECT_EQ(coordinator_.num_authenticated(), 1u);
 }
 
 TEST_F(ControlPortTest, WhoReadsNoAnswersIsLetGo) {
@@ -414,14 +414,14 @@ TEST_F(ControlPortTest, WhoReadsNoAnswersIsLetGo) {
   for (uint32_t i = 0; i < 1000; ++i) many += BootstrapFrame(i) + FinishFrame(i);
   coordinator_.Linger(many, /*reads=*/false);
   coordinator_.Advance(1000);
-  EXPECT_EQ(coordinator_.num_guests(), 0u);
+  EXPECT_EQ(coordinator_.num_authenticated(), 0u);
   ExpectServes();
 }
 
 TEST_F(ControlPortTest, CapabilitiesAreCounted) {
   coordinator_.Linger(hello_ + BootstrapFrame(0) + CapabilitiesFrame(100));
   coordinator_.Advance(1000);
-  EXPECT_EQ(coordinator_.num_guests(), 0u);
+  EXPECT_EQ(coordinator_.num_authenticated(), 0u);
 }
 
 TEST(NodeAgentTest, ACoordinatorHasToKnowTheKey) {

@@ -20,9 +20,9 @@ FetchTiles::FetchTiles(const planner::Plan& plan) {
   tiles_ = std::make_shared<const std::vector<Tile>>(std::move(tiles));
 }
 
-BulkSource FetchTiles::From(uint32_t first_device, uint32_t num_devices,
+ByteSource FetchTiles::From(uint32_t first_device, uint32_t num_devices,
                             const std::shared_ptr<StepBuffers>& buffers) const {
-  BulkSource source;
+  ByteSource source;
   for (const Tile& tile : *tiles_) {
     if (tile.device - first_device >= num_devices) continue;
     for (uint32_t microbatch = 0; microbatch < tile.num_microbatches; ++microbatch) {
@@ -36,9 +36,9 @@ BulkSource FetchTiles::From(uint32_t first_device, uint32_t num_devices,
   return source;
 }
 
-BulkTarget FetchTiles::To(uint32_t first_device, uint32_t num_devices,
+ByteTarget FetchTiles::To(uint32_t first_device, uint32_t num_devices,
                           const std::shared_ptr<StepBuffers>& buffers) const {
-  BulkTarget target;
+  ByteTarget target;
   for (const Tile& tile : *tiles_) {
     if (tile.device - first_device >= num_devices) continue;
     for (uint32_t microbatch = 0; microbatch < tile.num_microbatches; ++microbatch) {

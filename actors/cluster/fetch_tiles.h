@@ -10,10 +10,10 @@
 #include <memory>
 #include <vector>
 
-#include "actors/cluster/bulk.h"
-#include "actors/executor.h"
-#include "actors/tile_copy.h"
-#include "planner/plan.h"
+#include "actors/cluster/scattered_bytes.h"
+#include "actors/engine/executor.h"
+#include "actors/engine/tile_copy.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::actors {
 
@@ -24,10 +24,10 @@ class FetchTiles {
   explicit FetchTiles(const planner::Plan& plan);
 
   // All that `num_devices` devices from `first_device` on have written into the fetches.
-  BulkSource From(uint32_t first_device, uint32_t num_devices,
+  ByteSource From(uint32_t first_device, uint32_t num_devices,
                   const std::shared_ptr<StepBuffers>& buffers) const;
   // The same bytes, put into them.
-  BulkTarget To(uint32_t first_device, uint32_t num_devices,
+  ByteTarget To(uint32_t first_device, uint32_t num_devices,
                 const std::shared_ptr<StepBuffers>& buffers) const;
 
  private:

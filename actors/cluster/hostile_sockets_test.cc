@@ -21,7 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "actors/cluster/bulk_transfer_internal.h"
+#include "actors/cluster/chunked_transfer_internal.h"
 #include "actors/cluster/cluster.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control.capnp.h"
@@ -29,13 +29,13 @@
 #include "actors/cluster/control_port_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/node.h"
-#include "actors/session.h"
+#include "actors/session/session.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/text.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
-#include "planner/policy.h"
+#include "planner/policy/policy.h"
 #include "tests/support/control_harness.h"
 
 namespace penstock::actors {
@@ -125,12 +125,12 @@ TEST_P(HostileSocketsTest, NodesJoinAllTheSame) {
     job_key = key;
     const std::string bytes = ParseJobKey(key).value();
     const std::string hello = testing::NodeHello().substr(0, 8) + bytes.substr(0, 16);
-    for (size_t i = 0; i < 3 * control::kMaxStrangers; ++i) {
+    for (size_t i = 0; i < 3 * control::kMaxPendingConnections; ++i) {
       silent.emplace_back(address);
       if (i % 3 == 1) silent.back().Say(hello.substr(0, i % hello.size()));
     }
     // The oldest had to make room.
-    for (size_t i = 0; i < control::kMaxStrangers; ++i) EXPECT_TRUE(silent[i].IsLetGo());
+    for (size_t i = 0; i < control::kMaxPendingConnections; ++i) EXPECT_TRUE(silent[i].IsLetGo());
     for (int i = 0; i < 200; ++i) {
       RawConnection other(address);
       switch (i % 4) {
@@ -165,7 +165,7 @@ TEST_P(HostileSocketsTest, NodesJoinAllTheSame) {
 
   // The silent ones have their time.
   for (RawConnection& connection : silent) EXPECT_TRUE(connection.IsLetGo());
-  (*cluster)->Stop();
+  EXPECT_TRUE((*cluster)->Stop().ok());
   for (std::future<absl::Status>& node : nodes) EXPECT_TRUE(node.get().ok());
 }
 
@@ -176,8 +176,8 @@ INSTANTIATE_TEST_SUITE_P(Sockets, HostileSocketsTest, ::testing::Values("127.0.0
 
 // --- Nodes that lie ------------------------------------------------------------------------------
 
-constexpr int kPieces = 4;  // of a feed, a fetch, a state
-constexpr int64_t kNumElements = kPieces * int64_t{control::kPieceBytes} / sizeof(float);
+constexpr int kChunks = 4;  // of a feed, a fetch, a state
+constexpr int64_t kNumElements = kChunks * int64_t{control::kChunkBytes} / sizeof(float);
 
 // y = -x, and a state.
 planner::Plan MakePlan() {
@@ -284,7 +284,7 @@ class LyingNodeTest : public ::testing::Test {
         })
         .then([this, key, has_node](kj::Own<kj::AsyncIoStream> stream) {
           auto hello = control::SayHello(*stream, ParseJobKey(key).value());
-          return hello.then([this, has_node, stream = kj::mv(stream)]() mutable {
+          return hello.then([this, has_node, stream = kj::mv(stream)](absl::Status&&) mutable {
             rpc_ = kj::heap<control::RpcConnection>(
                 kj::mv(stream), capnp::rpc::twoparty::Side::CLIENT, nullptr, loop_->timer());
             auto call = rpc_->Bootstrap().castAs<control::Coordinator>().joinRequest();
@@ -303,15 +303,15 @@ class LyingNodeTest : public ::testing::Test {
     loop_->Post([this] { rpc_ = nullptr; });
   }
 
-  // Reads a piece of what the coordinator has offered, and is gone; the call has no answer.
-  kj::Promise<void> ReadOnePieceAndHangUp(control::Bulk::Reader bulk) {
-    EXPECT_TRUE(bulk.isThere());
-    auto call = bulk.getThere().readRequest();
-    call.setOffset(control::kPieceBytes);
-    call.setSize(control::kPieceBytes);
+  // Reads a chunk of what the coordinator has offered, and is gone; the call has no answer.
+  kj::Promise<void> ReadOneChunkAndHangUp(control::ChunkedBytes::Reader transfer) {
+    EXPECT_TRUE(transfer.isSource());
+    auto call = transfer.getSource().readRequest();
+    call.setOffset(control::kChunkBytes);
+    call.setSize(control::kChunkBytes);
     reading_ = call.send()
-                   .then([this](auto&& piece) {
-                     EXPECT_EQ(piece.getBytes().size(), control::kPieceBytes);
+                   .then([this](auto&& chunk) {
+                     EXPECT_EQ(chunk.getBytes().size(), control::kChunkBytes);
                      HangUp();
                    })
                    .eagerlyEvaluate(nullptr);
@@ -331,7 +331,7 @@ class LyingNodeTest : public ::testing::Test {
   const std::unique_ptr<control::ControlLoop> loop_ = control::ControlLoop::Start().value();
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<Session> session_;
-  // What the member does; the size of a piece of the state, 0: it does not answer. They and what
+  // What the member does; the size of a chunk of the state, 0: it does not answer. They and what
   // they count and note belong to the loop's thread.
   std::function<kj::Promise<void>(control::Node::SubmitParams::Reader)> on_submit_;
   std::function<uint32_t(control::Node::ReadStateParams::Reader)> on_read_;
@@ -355,19 +355,19 @@ TEST_F(LyingNodeTest, OneThatIsGoneWhileItsStateIsReadIsNamed) {
   ASSERT_TRUE(Start(1, true).ok());
   OnLoop([&] {
     on_read_ = [this](const auto& params) -> uint32_t {
-      if (++num_asked_ < kPieces) return params.getSize();
+      if (++num_asked_ < kChunks) return params.getSize();
       HangUp();
       return 0;
     };
   });
   ExpectLoss(session_->Fetch("c").status(), "while the job was loading");
-  OnLoop([&] { EXPECT_EQ(num_asked_, kPieces); });
+  OnLoop([&] { EXPECT_EQ(num_asked_, kChunks); });
 }
 
 TEST_F(LyingNodeTest, OneThatIsGoneWhileItsStateIsWrittenIsNamed) {
   ASSERT_TRUE(Start(1, true).ok());
   OnLoop([&] {
-    on_write_ = [this](const auto& params) { return ReadOnePieceAndHangUp(params.getTiles()); };
+    on_write_ = [this](const auto& params) { return ReadOneChunkAndHangUp(params.getTiles()); };
   });
   ExpectLoss(session_->SetState("c", Tensor({DType::kF32, {kNumElements}})),
              "while the job was loading");
@@ -376,7 +376,7 @@ TEST_F(LyingNodeTest, OneThatIsGoneWhileItsStateIsWrittenIsNamed) {
 TEST_F(LyingNodeTest, OneThatIsGoneWhileItIsFedIsNamed) {
   ASSERT_TRUE(Start(1, true).ok());
   OnLoop([&] {
-    on_submit_ = [this](const auto& params) { return ReadOnePieceAndHangUp(params.getFeeds()); };
+    on_submit_ = [this](const auto& params) { return ReadOneChunkAndHangUp(params.getFeeds()); };
   });
   ExpectLoss(session_->Run(MakeFeeds()).status(), "in step 1");
 }
@@ -402,7 +402,7 @@ class LongResultsTest : public LyingNodeTest {
     const std::function<uint32_t(uint32_t size)> on_read_;
   };
 
-  // `on_read` says how many bytes of a piece it sends, 0: none, for good.
+  // `on_read` says how many bytes of a chunk it sends, 0: none, for good.
   void TellSteps(std::function<uint32_t(uint32_t size)> on_read) {
     OnLoop([&] {
       on_submit_ = [this, on_read](const auto& params) -> kj::Promise<void> {
@@ -411,7 +411,7 @@ class LongResultsTest : public LyingNodeTest {
           done.setGeneration(params.getGeneration());
           done.setStep(params.getStep());
           done.initReports(1);
-          done.initFetches().setThere(kj::heap<Results>(on_read));
+          done.initFetches().setSource(kj::heap<Results>(on_read));
           reading_ = done.send().ignoreResult().eagerlyEvaluate([](const kj::Exception&) {});
         }
         return kj::READY_NOW;
@@ -431,29 +431,29 @@ TEST_F(LongResultsTest, AreRead) {
 TEST_F(LongResultsTest, OneThatIsGoneWhileTheyAreReadIsNamed) {
   ASSERT_TRUE(Start(1, true).ok());
   TellSteps([this](uint32_t size) -> uint32_t {
-    if (++num_asked_ < kPieces) return size;
+    if (++num_asked_ < kChunks) return size;
     HangUp();
     return 0;
   });
   ExpectLoss(session_->Run(MakeFeeds()).status(), "in step 1");
 }
 
-TEST_F(LongResultsTest, APieceOfAnotherLengthIsRefused) {
+TEST_F(LongResultsTest, AChunkOfAnotherLengthIsRefused) {
   ASSERT_TRUE(Start(1, true).ok());
   TellSteps([](uint32_t size) { return size - 1; });
   EXPECT_THAT(session_->Run(MakeFeeds()).status().ToString(),
               AllOf(HasSubstr("node 0 (pid 77"), HasSubstr("reading the results of step 1"),
-                    HasSubstr(StrCat("a piece of ", control::kPieceBytes - 1, " bytes"))));
+                    HasSubstr(StrCat("a chunk of ", control::kChunkBytes - 1, " bytes"))));
 }
 
-TEST_F(LyingNodeTest, APieceOfAStateOfAnotherLengthIsRefused) {
+TEST_F(LyingNodeTest, AChunkOfAStateOfAnotherLengthIsRefused) {
   ASSERT_TRUE(Start(1, true).ok());
-  for (const uint32_t wrong : {1u, uint32_t{control::kPieceBytes} + 1}) {
+  for (const uint32_t wrong : {1u, uint32_t{control::kChunkBytes} + 1}) {
     OnLoop([&] { on_read_ = [wrong](const auto&) { return wrong; }; });
     const absl::Status status = session_->Fetch("c").status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(status.ToString(), AllOf(HasSubstr("node 0 (pid 77"),
-                                         HasSubstr(StrCat("a piece of ", wrong, " bytes"))));
+                                         HasSubstr(StrCat("a chunk of ", wrong, " bytes"))));
   }
 }
 
@@ -462,26 +462,25 @@ TEST_F(LyingNodeTest, OneThatReadsTooMuchOrTooLateIsRefused) {
   ASSERT_TRUE(Start(1, true).ok());
   OnLoop([&] {
     on_write_ = [this](const auto& params) -> kj::Promise<void> {
-      source_ = params.getTiles().getThere();
-      auto call = params.getTiles().getThere().readRequest();
-      call.setOffset(kPieces * control::kPieceBytes - 1);
+      source_ = params.getTiles().getSource();
+      auto call = params.getTiles().getSource().readRequest();
+      call.setOffset(kChunks * control::kChunkBytes - 1);
       call.setSize(2);
-      return call.send().ignoreResult().catch_([this](const kj::Exception& exception) {
-        errors_ = control::FromException(exception).ToString();
-      });
+      return call.send().then(
+          [this](auto&& chunk) { errors_ = control::ReadStatus(chunk.getStatus()).ToString(); });
     };
   });
   EXPECT_TRUE(session_->SetState("c", Tensor({DType::kF32, {kNumElements}})).ok());
   OnLoop([&] {
-    EXPECT_THAT(errors_, HasSubstr("there is no piece of 2 bytes at 4194303 of 4194304"));
+    EXPECT_THAT(errors_, HasSubstr("there is no chunk of 2 bytes at 4194303 of 4194304"));
   });
   const absl::Status late = loop_->Await(
       [&] {
         auto call = KJ_ASSERT_NONNULL(source_).readRequest();
         call.setSize(1);
-        return call.send().ignoreResult();
+        return control::StatusOf(call.send());
       },
-      absl::Seconds(10), "the piece");
+      absl::Seconds(10), "the chunk");
   EXPECT_EQ(late.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(late.ToString(), HasSubstr("too late"));
 }

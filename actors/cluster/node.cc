@@ -15,6 +15,7 @@
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/node_agent_internal.h"
 #include "actors/cluster/socket_address.h"
+#include "actors/engine/error_origin.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -57,8 +58,8 @@ class Watchdog {
   std::thread thread_;
 };
 
-kj::Promise<void> Join(ControlLoop& loop, const std::string& coordinator, const std::string& key,
-                       NodeAgent& agent) {
+control::StatusPromise Join(ControlLoop& loop, const std::string& coordinator,
+                            const std::string& key, NodeAgent& agent) {
   return loop.io()
       .provider->getNetwork()
       .parseAddress(coordinator.c_str())
@@ -66,14 +67,13 @@ kj::Promise<void> Join(ControlLoop& loop, const std::string& coordinator, const 
         auto connected = address->connect();
         return connected.attach(kj::mv(address));
       })
-      .catch_([](kj::Exception&& exception) -> kj::Promise<kj::Own<kj::AsyncIoStream>> {
-        return control::ToException(absl::UnavailableError(
-            StrCat("no coordinator answers (", control::SystemReason(exception),
-                   "); start `penstock run --listen` first, and use the address that it prints")));
-      })
-      .then([&agent, key](kj::Own<kj::AsyncIoStream> stream) {
-        return agent.Join(kj::mv(stream), key);
-      });
+      .then([&agent,
+             key](kj::Own<kj::AsyncIoStream> stream) { return agent.Join(kj::mv(stream), key); },
+            [](kj::Exception&& exception) -> control::StatusPromise {
+              return absl::UnavailableError(StrCat(
+                  "no coordinator answers (", control::SystemReason(exception),
+                  "); start `penstock run --listen` first, and use the address that it prints"));
+            });
 }
 
 }  // namespace
@@ -103,10 +103,9 @@ absl::Status RunNode(const NodeOptions& given_options) {
   if (status.ok()) {
     status = agent.Run();
   } else {
-    status = absl::Status(status.code(), StrCat("joining the coordinator at ", options.coordinator,
-                                                ": ", ToStd(status.message())));
+    status = WithPrefix(StrCat("joining the coordinator at ", options.coordinator, ": "), status);
   }
-  agent.CloseSession();
+  agent.CloseSessions();
   (void)loop->Await(
       [&agent] {
         agent.Disconnect();

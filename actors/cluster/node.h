@@ -16,14 +16,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
 #include "actors/cluster/node_description.h"
+#include "base/device.h"
 #include "kernels/kernel.h"
-#include "planner/policy.h"
+#include "planner/policy/policy.h"
+#include "transport/transport.h"
 
 namespace penstock::actors {
 
@@ -35,6 +38,11 @@ struct NodeOptions {
   // coordinator.
   std::string interfaces;
   uint64_t max_memory_bytes = 0;  // that a session may have of this process; 0: the machine's
+  // Wraps the transport of each session: to delay, count or fail messages. Empty: nothing does.
+  std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)>
+      wrap_transport;
+  // Makes the devices, by their index in the plan; null: CPU devices.
+  std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)> create_device;
   // Told once the coordinator has admitted the node.
   std::function<void(const NodeDescription& node)> on_joined;
   absl::Duration join_timeout = absl::Seconds(30);

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,11 +28,13 @@
 #include "absl/time/time.h"
 #include <kj/async-io.h>
 
-#include "actors/cluster/bulk.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/node.h"
+#include "actors/cluster/node_session_internal.h"
+#include "actors/cluster/scattered_bytes.h"
+#include "actors/session/kept_tiles.h"
 #include "transport/ucx/ucx_transport.h"
 
 namespace penstock::actors {
@@ -41,7 +44,7 @@ namespace penstock::actors {
 // Thread rule: thread-safe; Run is called by one thread.
 class WorkQueue {
  public:
-  // More than a coordinator has under way; each may become a piece in memory.
+  // More than a coordinator has under way; each may become a chunk in memory.
   static constexpr size_t kMaxWork = 64;
 
   // Whether there was room.
@@ -87,12 +90,13 @@ class WorkQueue {
   std::optional<absl::Status> end_;
 };
 
-class NodeSession;
-
 class NodeAgent {
  public:
-  using TransportFactory = std::function<absl::StatusOr<std::unique_ptr<transport::UcxTransport>>(
-      const transport::UcxOptions& options)>;
+  using TransportFactory = NodeSession::TransportFactory;
+
+  // Sessions that are open at a time, and copies of states: more than a job has.
+  static constexpr size_t kMaxSessions = 8;
+  static constexpr size_t kMaxKept = 16;
 
   // `options` and `loop` outlive it; `on_end` is called by End.
   NodeAgent(const NodeOptions& options, control::ControlLoop& loop, std::function<void()> on_end,
@@ -101,12 +105,12 @@ class NodeAgent {
 
   // The loop's thread. Says hello and joins; from then on the coordinator may call, and if it goes,
   // the agent ends. The agent outlives the promise.
-  kj::Promise<void> Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key);
+  control::StatusPromise Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key);
   // The loop's thread, after Run: lets go of all that is the loop's.
   void Disconnect();
-  // Does what is called, until End; the first End's status. The thread that closes the session.
+  // Does what is called, until End; the first End's status. The thread that closes the sessions.
   absl::Status Run() { return work_.Run(); }
-  void CloseSession();
+  void CloseSessions() { sessions_.clear(); }
 
   // The loop's thread. The agent is to leave; what it is reading is broken off.
   void End(const absl::Status& status);
@@ -116,11 +120,14 @@ class NodeAgent {
   class NodeServer;
   struct Received;
 
+  // The thread that runs. What sessions and kept states take of the memory.
+  uint64_t BytesInUse() const;
+
   // The thread that runs. Puts what has come with a call where it belongs, and reads it first where
   // it was too long for the call. Errors name `what`.
-  absl::Status Take(const Received& received, BulkTarget target, absl::Duration timeout,
+  absl::Status Take(const Received& received, ByteTarget target, absl::Duration timeout,
                     std::string_view what);
-  kj::Promise<void> JoinOver(kj::Own<kj::AsyncIoStream> stream);
+  control::StatusPromise JoinOver(kj::Own<kj::AsyncIoStream> stream);
   kj::Promise<void> ListenForPings(kj::Duration bound);
 
   const NodeOptions& options_;
@@ -137,8 +144,9 @@ class NodeAgent {
   std::string reading_;  // what is being read; empty: nothing
   bool has_ended_ = false;
   // Of the thread that runs.
-  std::unique_ptr<NodeSession> session_;
-  uint32_t generation_ = 0;  // of the session, or of the last one
+  std::map<uint32_t, std::unique_ptr<NodeSession>> sessions_;  // by generation
+  uint32_t generation_ = 0;                                    // of the last session
+  std::map<uint64_t, KeptTiles> kept_;                         // by number
   // Steps, of all sessions, that are done here and that the coordinator has not taken note of.
   const std::shared_ptr<std::atomic<int64_t>> num_untold_ =
       std::make_shared<std::atomic<int64_t>>(0);

@@ -18,4 +18,12 @@ std::string ToString(const NodeDescription& node) {
   return text;
 }
 
+std::string NameOf(const NodeDescription& node) {
+  std::string name = StrCat("node ", node.rank);
+  if (node.pid <= 0) return name;
+  StrAppend(&name, " (pid ", node.pid);
+  if (!node.host.empty()) StrAppend(&name, " on ", node.host);
+  return StrCat(name, ")");
+}
+
 }  // namespace penstock::actors

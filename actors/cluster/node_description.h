@@ -26,6 +26,9 @@ struct NodeDescription {
 // "rank 1 on host-b: devices 2 to 3, 2 cores, interface eth0".
 std::string ToString(const NodeDescription& node);
 
+// "node 1 (pid 4711 on host-b)", as far as known: for messages about the node.
+std::string NameOf(const NodeDescription& node);
+
 }  // namespace penstock::actors
 
 #endif  // PENSTOCK_ACTORS_CLUSTER_NODE_DESCRIPTION_H_

@@ -1,16 +1,15 @@
-#include <signal.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/time/time.h"
 #include <kj/debug.h>
 
+#include "actors/cluster/local_launcher_internal.h"
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/node_supervisor_internal.h"
 #include "actors/cluster/socket_address.h"
-#include "actors/step_name.h"
+#include "actors/engine/error_origin.h"
+#include "actors/engine/step_name.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -18,8 +17,6 @@
 namespace penstock::actors {
 namespace {
 
-// How long a closed connection or silence waits for the status of the process.
-constexpr kj::Duration kExitGrace = 500 * kj::MILLISECONDS;
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 // Longest name of a host or an interface that is taken from a node.
 constexpr size_t kMaxNameBytes = 255;
@@ -30,22 +27,36 @@ std::string Truncated(capnp::Text::Reader name) {
 
 }  // namespace
 
-NodeSupervisor::NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop)
-    : options_(options), loop_(loop), ranks_(options.num_processes, options.num_devices) {}
+NodeSupervisor::NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop,
+                               Membership& membership, OnLine on_line)
+    : options_(options), loop_(loop), on_line_(std::move(on_line)), membership_(membership) {
+  for (uint32_t rank = 0; rank < options.num_processes; ++rank) {
+    nodes_.push_back(std::make_unique<Node>());
+    nodes_.back()->description.rank = rank;
+  }
+}
 
 // --- Joining -------------------------------------------------------------------------------------
 
-kj::Promise<void> NodeSupervisor::Listen(std::string key) {
-  auto paf = kj::newPromiseAndFulfiller<void>();
+control::StatusPromise NodeSupervisor::Listen(std::string key) {
+  auto paf = kj::newPromiseAndFulfiller<absl::Status>();
   joined_fulfiller_ = kj::mv(paf.fulfiller);
   all_joined_ = kj::heap(paf.promise.fork());
   tasks_ = kj::heap<kj::TaskSet>(*this);
+  launcher_ = std::make_unique<LocalLauncher>(loop_.io());
+  failure_detector_ = std::make_unique<FailureDetector>(
+      loop_.timer(), *launcher_, options_.heartbeat_interval, options_.heartbeat_timeout,
+      [this](const FailureDetector::Loss& loss) { Lose(loss); });
+  launcher_->SetEvents(
+      {[this](uint32_t rank, std::string_view line) {
+         on_line_(rank, nodes_[rank]->description.host, line);
+       },
+       [this](uint32_t rank, int wait_status) { failure_detector_->OnExit(rank, wait_status); }});
   const absl::Duration silence = options_.heartbeat_timeout + absl::Seconds(1);
   port_ = kj::heap<control::ControlPort>(
       loop_.timer(), std::move(key),
       static_cast<uint32_t>(std::clamp<int64_t>(absl::ToInt64Milliseconds(silence), 1, 3'600'000)),
       *this);
-  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) nodes_.push_back(std::make_unique<Node>());
   return loop_.io()
       .provider->getNetwork()
       .parseAddress(options_.listen.c_str())
@@ -58,28 +69,28 @@ kj::Promise<void> NodeSupervisor::Listen(std::string key) {
           address_ = JoinAddress(IsWildcard(host) ? ReachableAddress() : host, receiver->getPort());
         }
         port_->Listen(kj::mv(receiver));
+        return absl::OkStatus();
       })
-      .catch_([this](kj::Exception&& exception) {
-        kj::throwFatalException(control::ToException(absl::InvalidArgumentError(
+      .catch_([this](kj::Exception&& exception) -> absl::Status {
+        return absl::InvalidArgumentError(
             StrCat("cannot listen at ", options_.listen, ": ", control::SystemReason(exception),
-                   "; choose an address of this host and a free port (port 0: any)"))));
+                   "; choose an address of this host and a free port (port 0: any)"));
       });
 }
 
-void NodeSupervisor::Watch(uint32_t rank, ChildProcess child) {
-  ranks_.Reserve(rank, child.pid(), HostName());
-  nodes_[rank]->process.emplace(
-      loop_.io(), std::move(child),
-      [this, rank](std::string_view line) {
-        if (options_.on_output) options_.on_output(rank, ranks_.node(rank).host, line);
-      },
-      [this, rank](int wait_status) { OnExit(rank, wait_status); });
+absl::Status NodeSupervisor::Launch(const LaunchCommand& command) {
+  RETURN_IF_ERROR(loss_);
+  ASSIGN_OR_RETURN(const LaunchedProcess process, launcher_->Launch(command));
+  nodes_[command.rank]->description.pid = process.pid;
+  nodes_[command.rank]->description.host = process.host;
+  membership_.Reserve({command.rank, process.pid, process.host});
+  return absl::OkStatus();
 }
 
-absl::StatusOr<control::Admission> NodeSupervisor::Admit(uint64_t connection,
-                                                         control::NodeInfo::Reader info,
-                                                         control::Node::Client client) {
-  if (is_ending_) return absl::UnavailableError("the job is over");
+kj::Promise<absl::StatusOr<control::Admission>> NodeSupervisor::Admit(
+    uint64_t connection, control::NodeInfo::Reader info, control::Node::Client client) {
+  using Result = absl::StatusOr<control::Admission>;
+  if (is_ending_) return Result(absl::UnavailableError("the job is over"));
   NodeDescription joining;
   joining.pid = info.getPid();
   joining.host = Truncated(info.getHost());
@@ -87,24 +98,43 @@ absl::StatusOr<control::Admission> NodeSupervisor::Admit(uint64_t connection,
   joining.host_cores = info.getHostCores();
   joining.memory_bytes = info.getMemoryBytes();
   joining.interface = Truncated(info.getInterface());
-  ASSIGN_OR_RETURN(const uint32_t rank, ranks_.Join(info.getRank(), std::move(joining)));
-  const NodeDescription& description = ranks_.node(rank);
-  if (options_.on_join) options_.on_join(description);
-  Node& node = *nodes_[rank];
+  auto answer = kj::newPromiseAndFulfiller<absl::StatusOr<NodeDescription>>();
+  const uint64_t number = ++num_joining_;
+  joining_[number] = kj::mv(answer.fulfiller);
+  membership_.Join({info.getRank(), std::move(joining)},
+                   [this, number](const absl::StatusOr<NodeDescription>& joined) {
+                     loop_.Post([this, number, joined] {
+                       const auto it = joining_.find(number);
+                       if (it == joining_.end()) return;
+                       it->second->fulfill(absl::StatusOr<NodeDescription>(joined));
+                       joining_.erase(it);
+                     });
+                   });
+  return answer.promise.then([this, connection, client = kj::mv(client)](
+                                 absl::StatusOr<NodeDescription>&& joined) mutable -> Result {
+    if (!joined.ok()) return joined.status();
+    return TakeIn(*joined, connection, kj::mv(client));
+  });
+}
+
+control::Admission NodeSupervisor::TakeIn(const NodeDescription& joined, uint64_t connection,
+                                          control::Node::Client client) {
+  Node& node = *nodes_[joined.rank];
+  node.description = joined;
+  node.has_joined = true;
   node.connection = connection;
   node.client = client;
-  node.heartbeat.emplace(
-      loop_.timer(), kj::mv(client), options_.heartbeat_interval, options_.heartbeat_timeout,
-      [this, rank] { OnSilence(rank); },
-      [this, rank](const kj::Exception& exception) {
-        if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
-          OnDisconnected(rank);
-        } else {
-          Lose(rank, "answers with errors");
-        }
-      });
-  if (ranks_.have_all_joined()) joined_fulfiller_->fulfill();
-  return control::Admission{rank, description.first_device, description.num_devices};
+  if (options_.on_join) options_.on_join(joined);
+  failure_detector_->Watch(joined.rank, kj::mv(client));
+  const bool have_all_joined = std::all_of(nodes_.begin(), nodes_.end(),
+                                           [](const auto& other) { return other->has_joined; });
+  if (have_all_joined) joined_fulfiller_->fulfill(absl::OkStatus());
+  return {joined.rank, joined.first_device, joined.num_devices};
+}
+
+void NodeSupervisor::OnMemberGone(uint32_t rank) {
+  if (nodes_[rank]->is_lost || is_ending_) return;
+  failure_detector_->OnDisconnected(rank);
 }
 
 // --- Sessions ------------------------------------------------------------------------------------
@@ -116,90 +146,76 @@ kj::Maybe<control::Node::Client> NodeSupervisor::NodeOf(uint32_t rank) {
 
 absl::Status NodeSupervisor::BeginSession(const std::shared_ptr<ClusterSession>& session) {
   RETURN_IF_ERROR(loss_);
-  if (session_ != nullptr) {
-    return absl::FailedPreconditionError("another session runs on the cluster");
-  }
-  session_ = session;
-  session->Begin({loop_.timer(), *tasks_, [this](uint32_t rank) { return ranks_.NameOf(rank); },
-                  [this](uint32_t rank) { return NodeOf(rank); }},
+  sessions_.push_back(session);
+  CountMemory(*session, 1);
+  session->Begin({loop_.timer(), *tasks_, [this](uint32_t rank) { return NameOf(rank); },
+                  [this](uint32_t rank) { return NodeOf(rank); },
+                  [this](uint32_t rank) { return TrafficOf(rank); }},
                  ++generation_);
   return absl::OkStatus();
 }
 
 void NodeSupervisor::EndSession(const std::shared_ptr<ClusterSession>& session) {
-  if (session_ == session) session_ = nullptr;
+  const auto it = std::find(sessions_.begin(), sessions_.end(), session);
+  if (it == sessions_.end()) return;
+  CountMemory(**it, -1);
+  sessions_.erase(it);
+}
+
+void NodeSupervisor::CountMemory(const ClusterSession& session, int sign) {
+  for (uint32_t rank = 0; rank < session.num_processes(); ++rank) {
+    const DeviceRange devices = session.DevicesOf(rank);
+    for (uint32_t i = 0; i < devices.count; ++i) {
+      const uint64_t num_bytes = session.plan().devices[devices.first + i].arena_bytes;
+      AddBytesInUse(rank, sign * static_cast<int64_t>(num_bytes));
+    }
+  }
+}
+
+void NodeSupervisor::FailSessions(const absl::Status& cause) {
+  // They may end and leave the list meanwhile.
+  const std::vector<std::shared_ptr<ClusterSession>> sessions = sessions_;
+  for (const auto& session : sessions) session->Fail(cause);
 }
 
 // --- Losing nodes --------------------------------------------------------------------------------
 
-void NodeSupervisor::OnExit(uint32_t rank, int wait_status) {
-  const Node& node = *nodes_[rank];
-  if (!node.silence.empty() && ShellStatus(wait_status) == 128 + SIGKILL) {
-    Lose(rank, node.silence);
-  } else {
-    Lose(rank, DescribeWaitStatus(wait_status), ShellStatus(wait_status));
-  }
-}
-
-// A process that was started here may be dead already, and about to be reported so (a large core
-// file is being written): its status is more important than its silence.
-void NodeSupervisor::OnSilence(uint32_t rank) {
-  const std::string cause =
-      StrCat("has not answered for ", absl::FormatDuration(options_.heartbeat_timeout));
-  Node& node = *nodes_[rank];
-  if (!node.process.has_value()) {
-    Lose(rank, cause);
-    return;
-  }
-  node.silence = cause;
-  node.process->Kill();
-  LoseAfterGrace(rank, cause);
-}
-
-void NodeSupervisor::OnDisconnected(uint32_t rank) {
-  if (ranks_.is_lost(rank) || is_ending_) return;
-  constexpr char kCause[] = "has closed its connection";
-  if (nodes_[rank]->process.has_value()) {
-    LoseAfterGrace(rank, kCause);
-  } else {
-    Lose(rank, kCause);
-  }
-}
-
-void NodeSupervisor::LoseAfterGrace(uint32_t rank, const std::string& cause) {
-  tasks_->add(
-      loop_.timer().afterDelay(kExitGrace).then([this, rank, cause] { Lose(rank, cause); }));
-}
-
-void NodeSupervisor::Lose(uint32_t rank, std::string_view cause, int shell_status) {
-  if (ranks_.is_lost(rank)) return;
-  ranks_.MarkLost(rank);
-  Node& node = *nodes_[rank];
+// From here on the node is not called any more; what its loss means comes back from the membership.
+void NodeSupervisor::Lose(const FailureDetector::Loss& loss) {
+  Node& node = *nodes_[loss.rank];
+  if (node.is_lost) return;
+  node.is_lost = true;
   Disconnect(node);
-  if (is_ending_) return;
-  is_ending_ = true;
-  std::string text = StrCat(ranks_.NameOf(rank), " ", cause);
-  if (session_ != nullptr && session_->last_step() >= 0) {
-    const int64_t oldest = session_->oldest_step();
-    StrAppend(&text, oldest < 0 ? " after " : " in ",
-              StepName(oldest < 0 ? session_->last_step() : oldest));
-  } else {
-    StrAppend(&text, ranks_.has_joined(rank) ? " while the job was loading" : " before it joined");
+  launcher_->Kill(loss.rank);
+  if (!is_ending_) {
+    const MemberLoss lost{loss.rank, loss.cause, WhenLost(loss.rank), loss.shell_status};
+    NoteLoss(lost);
+    membership_.Lose(lost);
+  } else if (!loss.is_orderly) {
+    NoteLoss({loss.rank, loss.cause, " while the job was stopping", loss.shell_status});
   }
-  loss_ = absl::UnavailableError(text);
-  if (shell_status > 0) loss_.SetPayload(kShellStatusPayload, absl::Cord(StrCat(shell_status)));
-  if (!ranks_.has_joined(rank) || joined_fulfiller_->isWaiting()) {
-    joined_fulfiller_->reject(control::ToException(loss_));
+}
+
+void NodeSupervisor::NoteLoss(const MemberLoss& loss) {
+  if (noted_loss_.ok()) noted_loss_ = LossReport(NameOf(loss.rank), loss);
+}
+
+std::string NodeSupervisor::WhenLost(uint32_t rank) const {
+  // One that runs a step says more than one that waits.
+  int64_t oldest = -1;
+  int64_t last = -1;
+  for (const auto& session : sessions_) {
+    if (oldest < 0) oldest = session->oldest_step();
+    if (session->last_step() >= 0) last = session->last_step();
   }
-  if (session_ != nullptr) session_->Fail(loss_);
-  if (node.process.has_value()) node.process->Kill();
-  TellToExit(text);
-  tasks_->add(AwaitExits(StopDeadline()));
+  if (oldest >= 0) return StrCat(" in ", StepName(oldest));
+  if (last >= 0) return StrCat(" after ", StepName(last));
+  return nodes_[rank]->has_joined ? " while the job was loading" : " before it joined";
 }
 
 void NodeSupervisor::Disconnect(Node& node) {
   node.client = nullptr;
-  if (node.heartbeat.has_value()) node.heartbeat->Stop();
+  failure_detector_->Unwatch(node.description.rank);
 }
 
 void NodeSupervisor::taskFailed(kj::Exception&& exception) {
@@ -210,54 +226,78 @@ void NodeSupervisor::taskFailed(kj::Exception&& exception) {
 
 kj::Promise<void> NodeSupervisor::Stop() {
   is_ending_ = true;
-  TellToExit("");
+  TellToExit(absl::OkStatus());
   return AwaitExits(StopDeadline());
+}
+
+void NodeSupervisor::Fail(const absl::Status& cause) {
+  if (is_ending_) return;
+  is_ending_ = true;
+  loss_ = cause;
+  if (joined_fulfiller_->isWaiting()) joined_fulfiller_->fulfill(absl::Status(cause));
+  FailSessions(cause);
+  TellToExit(cause);
+  tasks_->add(AwaitExits(StopDeadline()));
 }
 
 void NodeSupervisor::Kill() {
   is_ending_ = true;
-  for (const auto& node : nodes_) {
-    if (node->process.has_value()) node->process->Kill();
-    Disconnect(*node);
+  for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
+    launcher_->Kill(rank);
+    Disconnect(*nodes_[rank]);
   }
   if (port_.get() != nullptr) port_->CloseAll();
   if (loss_.ok()) loss_ = absl::CancelledError("the job was ended");
-  if (session_ != nullptr) session_->Fail(loss_);
+  FailSessions(loss_);
 }
 
 void NodeSupervisor::Close() {
   port_ = nullptr;
   tasks_ = nullptr;
-  nodes_.clear();  // kills the processes that still run
+  failure_detector_ = nullptr;
+  joining_.clear();
+  launcher_ = nullptr;  // kills the processes that still run
+  nodes_.clear();
   all_joined_ = nullptr;
   joined_fulfiller_ = nullptr;
 }
 
-void NodeSupervisor::TellToExit(std::string_view failure) {
+void NodeSupervisor::TellToExit(const absl::Status& cause) {
   for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
-    if (ranks_.is_lost(rank)) continue;
+    if (nodes_[rank]->is_lost) continue;
     Node& node = *nodes_[rank];
     KJ_IF_MAYBE (client, node.client) {
       auto call = client->exitRequest();
-      if (!node.process.has_value()) call.setFailure(std::string(failure).c_str());
+      if (!launcher_->HasLaunched(rank)) {
+        auto told = call.initCause();
+        control::WriteStatus(cause, told);
+        told.setRank(OriginOf(cause).rank);
+      }
       tasks_->add(call.send().ignoreResult().catch_([](const kj::Exception&) {}));
-    } else if (node.process.has_value()) {
-      node.process->Kill();  // it has not joined yet: there is no other way to tell it
+    } else {
+      launcher_->Kill(rank);  // it has not joined yet: there is no other way to tell it
     }
   }
 }
 
 // Kills or disconnects the nodes that have not exited by `deadline`.
 kj::Promise<void> NodeSupervisor::AwaitExits(kj::TimePoint deadline) {
-  const bool have_exited = std::all_of(nodes_.begin(), nodes_.end(), [this](const auto& node) {
-    return (!node->process.has_value() || node->process->is_finished()) &&
-           !port_->IsConnected(node->connection);
-  });
+  bool have_exited = true;
+  for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
+    have_exited =
+        have_exited && launcher_->IsFinished(rank) && !port_->IsConnected(nodes_[rank]->connection);
+  }
   if (have_exited) return kj::READY_NOW;
   if (loop_.timer().now() >= deadline) {
-    for (const auto& node : nodes_) {
-      if (node->process.has_value()) node->process->Kill();
-      port_->Close(node->connection);
+    for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
+      if (!launcher_->IsFinished(rank)) {
+        NoteLoss({rank,
+                  StrCat("has not exited for ", absl::FormatDuration(options_.stop_timeout),
+                         " since it was told to, and was killed"),
+                  /*when=*/"", /*shell_status=*/0});
+      }
+      launcher_->Kill(rank);
+      port_->Close(nodes_[rank]->connection);
     }
     return kj::READY_NOW;
   }

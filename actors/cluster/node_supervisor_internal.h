@@ -1,10 +1,9 @@
-// The nodes of a job, supervised by the coordinator: it lets them join, watches them, and ends all
-// of them when one is lost or the job is over.
+// The coordinator's side of the nodes of a job: their processes, connections and sessions, and the
+// end of the job. Who is in it and what a loss means, Membership says; what is a loss, the
+// FailureDetector.
 //
-// Losing a node. A node is lost when its process ends, its connection closes, or it does not answer
-// heartbeats. The first loss ends the job: it is the error of the session and of all that wait, and
-// all other nodes are told to exit. The status of a process that was started here says more than a
-// closed connection or silence, so these wait a moment for it.
+// A loss that ends the job is the error of the sessions and of all that wait, and all other nodes
+// are told to exit.
 //
 // Thread rule: the thread of the event loop, but for the constructor and the destructor.
 // Invariants: after Close no node is supervised, and processes that were started here are gone.
@@ -13,8 +12,9 @@
 #define PENSTOCK_ACTORS_CLUSTER_NODE_SUPERVISOR_INTERNAL_H_
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,95 +23,132 @@
 #include "absl/status/statusor.h"
 #include <kj/async.h>
 
-#include "actors/cluster/child_process.h"
 #include "actors/cluster/cluster.h"
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/control_port_internal.h"
-#include "actors/cluster/heartbeat_internal.h"
-#include "actors/cluster/local_process_internal.h"
+#include "actors/cluster/failure_detector_internal.h"
+#include "actors/cluster/launcher_internal.h"
+#include "actors/cluster/membership_internal.h"
 #include "actors/cluster/node_description.h"
-#include "actors/cluster/rank_table.h"
+#include "actors/cluster/node_traffic.h"
 
 namespace penstock::actors {
 
 class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::ControlPort::Host {
  public:
-  // `options` and `loop` outlive the result.
-  NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop);
+  // What a node has printed; called on the loop's thread.
+  using OnLine = std::function<void(uint32_t rank, const std::string& host, std::string_view line)>;
+
+  // `options`, `loop` and `membership` outlive the result.
+  NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop, Membership& membership,
+                 OnLine on_line);
   ~NodeSupervisor() noexcept override = default;
 
   // Lets nodes with the key, kJobKeyBytes bytes, join at options.listen. Once.
-  kj::Promise<void> Listen(std::string key);
+  control::StatusPromise Listen(std::string key);
   // Where nodes join, once Listen has resolved.
   const std::string& address() const { return address_; }
-  // A process that was started here will join as `rank`.
-  void Watch(uint32_t rank, ChildProcess child);
-  // Resolves when all nodes have joined. Fails with the loss of a node before that.
-  kj::Promise<void> AwaitJoined() { return all_joined_->addBranch(); }
+  // Starts a process that will join as command.rank. After Listen.
+  absl::Status Launch(const LaunchCommand& command);
+  // Resolves when all nodes have joined, or with the loss of a node before that.
+  control::StatusPromise AwaitJoined() { return all_joined_->addBranch(); }
 
-  const RankTable& ranks() const { return ranks_; }
+  // What has passed between this process and a node since it started.
+  const std::shared_ptr<NodeTraffic>& TrafficOf(uint32_t rank) const {
+    return nodes_[rank]->traffic;
+  }
+  // That the sessions and the kept states take of a node's memory.
+  uint64_t BytesInUse(uint32_t rank) const {
+    return static_cast<uint64_t>(nodes_[rank]->bytes_in_use);
+  }
+  void AddBytesInUse(uint32_t rank, int64_t num_bytes) { nodes_[rank]->bytes_in_use += num_bytes; }
+  uint64_t NextKeptNumber() { return ++num_kept_; }
+
+  uint32_t num_processes() const { return options_.num_processes; }
+  // "node 1 (pid 4711 on host-b)", as far as known.
+  std::string NameOf(uint32_t rank) const { return actors::NameOf(nodes_[rank]->description); }
+  const std::vector<uint32_t>& process_devices() const { return options_.process_devices; }
   // Null before the node has joined and once it is lost.
   kj::Maybe<control::Node::Client> NodeOf(uint32_t rank);
-  // OK, or the error that ended the job.
-  const absl::Status& loss() const { return loss_; }
+  // OK, or the first loss of a node: what ended the job, or what kept it from ending in order.
+  const absl::Status& loss() const { return loss_.ok() ? noted_loss_ : loss_; }
   kj::TaskSet& tasks() { return *tasks_; }
 
-  // `session` fails when the job ends. One at a time: kFailedPrecondition if another runs.
+  // `session` fails when the job ends. Several may run at a time.
   absl::Status BeginSession(const std::shared_ptr<ClusterSession>& session);
-  // Does nothing if `session` is not the one that runs.
+  // Does nothing if `session` does not run.
   void EndSession(const std::shared_ptr<ClusterSession>& session);
 
   // The job is over. Resolves when all nodes have exited, or options.stop_timeout has passed.
   kj::Promise<void> Stop();
+  // The job cannot go on: its sessions fail with the cause, and the nodes are told to exit. Nothing
+  // if it is ending already.
+  void Fail(const absl::Status& cause);
   // Ends the job at once: kills what was started here and leaves the other nodes alone.
   void Kill();
   void Close();
 
  private:
-  // What is known of a node beside its rank.
   struct Node {
+    NodeDescription description;
+    bool has_joined = false;
+    bool is_lost = false;     // its loss was told
     uint64_t connection = 0;  // of the control port
     kj::Maybe<control::Node::Client> client;
-    std::optional<Heartbeat> heartbeat;
-    std::optional<LocalProcess> process;  // if it was started here
-    std::string silence;                  // why it was killed; empty: it was not
+    std::shared_ptr<NodeTraffic> traffic = std::make_shared<NodeTraffic>();
+    int64_t bytes_in_use = 0;
   };
 
   // control::ControlPort::Host.
-  absl::StatusOr<control::Admission> Admit(uint64_t connection, control::NodeInfo::Reader info,
-                                           control::Node::Client client) override;
-  void OnMemberGone(uint32_t rank) override { OnDisconnected(rank); }
+  kj::Promise<absl::StatusOr<control::Admission>> Admit(uint64_t connection,
+                                                        control::NodeInfo::Reader info,
+                                                        control::Node::Client client) override;
+  void OnMemberGone(uint32_t rank) override;
   void taskFailed(kj::Exception&& exception) override;
 
-  void OnExit(uint32_t rank, int wait_status);
-  void OnSilence(uint32_t rank);
-  void OnDisconnected(uint32_t rank);
-  // Loses the node a moment later, unless that has happened by then.
-  void LoseAfterGrace(uint32_t rank, const std::string& cause);
-  void Lose(uint32_t rank, std::string_view cause, int shell_status = 0);
+  // A node has its rank.
+  control::Admission TakeIn(const NodeDescription& node, uint64_t connection,
+                            control::Node::Client client);
+  // Tells the membership, once; of a job that is ending, only what is not in order counts.
+  void Lose(const FailureDetector::Loss& loss);
+  // Of several, the first is what Stop reports.
+  void NoteLoss(const MemberLoss& loss);
+  // What the job was doing when the node was lost: " in step 7".
+  std::string WhenLost(uint32_t rank) const;
+  void FailSessions(const absl::Status& cause);
+  // Adds what the devices of a session take, or with -1 takes it away.
+  void CountMemory(const ClusterSession& session, int sign);
   void Disconnect(Node& node);
-  // `failure` is empty where the job ends in order. Nodes that were started here are not told of
-  // it: this process tells their user.
-  void TellToExit(std::string_view failure);
+  // `cause` is OK where the job ends in order. Nodes that were started here are not told of it:
+  // this process tells their user.
+  void TellToExit(const absl::Status& cause);
   kj::Promise<void> AwaitExits(kj::TimePoint deadline);
   kj::TimePoint StopDeadline() const;
 
   const ClusterOptions& options_;
   control::ControlLoop& loop_;
+  const OnLine on_line_;
   std::string address_;
-  RankTable ranks_;
+  Membership& membership_;
   bool is_ending_ = false;
-  absl::Status loss_;
-  std::shared_ptr<ClusterSession> session_;  // null: none runs
-  uint32_t generation_ = 0;                  // of the last session
+  absl::Status loss_;        // that ended the job
+  absl::Status noted_loss_;  // the first, which the membership may not have handled yet
+  std::vector<std::shared_ptr<ClusterSession>> sessions_;  // that run
+  uint32_t generation_ = 0;                                // of the last session
+  uint64_t num_kept_ = 0;
 
   // Null before Listen and after Close.
-  kj::Own<kj::PromiseFulfiller<void>> joined_fulfiller_;
-  kj::Own<kj::ForkedPromise<void>> all_joined_;
+  kj::Own<kj::PromiseFulfiller<absl::Status>> joined_fulfiller_;
+  kj::Own<kj::ForkedPromise<absl::Status>> all_joined_;
   std::vector<std::unique_ptr<Node>> nodes_;  // by rank
   kj::Own<kj::TaskSet> tasks_;
+  std::unique_ptr<Launcher> launcher_;
+  std::unique_ptr<FailureDetector> failure_detector_;
+  // Nodes that wait for their rank.
+  std::map<uint64_t, kj::Own<kj::PromiseFulfiller<absl::StatusOr<NodeDescription>>>> joining_;
+  uint64_t num_joining_ = 0;
   kj::Own<control::ControlPort> port_;
 };
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::actors {
 

@@ -5,8 +5,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "actors/check_plan.h"
-#include "planner/plan_io.h"
+#include "actors/engine/check_plan.h"
+#include "planner/plan/plan_io.h"
 #include "tests/support/engine_plan.h"
 
 namespace penstock::actors {

@@ -8,8 +8,9 @@
 
 namespace penstock::actors {
 
-RankTable::RankTable(uint32_t num_ranks, uint32_t num_devices)
-    : num_devices_(num_devices), entries_(num_ranks) {
+RankTable::RankTable(uint32_t num_ranks, uint32_t num_devices,
+                     std::vector<uint32_t> process_devices)
+    : num_devices_(num_devices), process_devices_(std::move(process_devices)), entries_(num_ranks) {
   for (uint32_t rank = 0; rank < num_ranks; ++rank) entries_[rank].node.rank = rank;
 }
 
@@ -26,7 +27,8 @@ absl::StatusOr<uint32_t> RankTable::Join(int wanted, NodeDescription node) {
            (wanted == static_cast<int>(entry.node.rank) || (wanted < 0 && !entry.is_reserved));
   });
   if (found == entries_.end()) return absl::ResourceExhaustedError(WhyNoRank(wanted));
-  const DeviceRange devices = DevicesOfRank(found->node.rank, size(), num_devices_);
+  const DeviceRange devices =
+      DevicesOfRank(found->node.rank, size(), num_devices_, process_devices_);
   node.rank = found->node.rank;
   node.first_device = devices.first;
   node.num_devices = devices.count;
@@ -69,15 +71,6 @@ std::vector<NodeDescription> RankTable::nodes() const {
   std::vector<NodeDescription> nodes;
   for (const Entry& entry : entries_) nodes.push_back(entry.node);
   return nodes;
-}
-
-std::string RankTable::NameOf(uint32_t rank) const {
-  const NodeDescription& node = entries_[rank].node;
-  std::string name = StrCat("node ", rank);
-  if (node.pid <= 0) return name;
-  StrAppend(&name, " (pid ", node.pid);
-  if (!node.host.empty()) StrAppend(&name, " on ", node.host);
-  return StrCat(name, ")");
 }
 
 }  // namespace penstock::actors

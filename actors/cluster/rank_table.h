@@ -20,8 +20,8 @@ namespace penstock::actors {
 
 class RankTable {
  public:
-  // For a plan with `num_devices`; 0: not known yet.
-  RankTable(uint32_t num_ranks, uint32_t num_devices);
+  // For a plan with `num_devices`; 0: not known yet. `process_devices`: see DevicesOfRank.
+  RankTable(uint32_t num_ranks, uint32_t num_devices, std::vector<uint32_t> process_devices = {});
 
   uint32_t size() const { return static_cast<uint32_t>(entries_.size()); }
 
@@ -41,8 +41,7 @@ class RankTable {
   const NodeDescription& node(uint32_t rank) const { return entries_[rank].node; }
   // By rank.
   std::vector<NodeDescription> nodes() const;
-  // "node 1 (pid 4711 on host-b)", as far as known.
-  std::string NameOf(uint32_t rank) const;
+  std::string NameOf(uint32_t rank) const { return actors::NameOf(entries_[rank].node); }
 
  private:
   struct Entry {
@@ -57,6 +56,7 @@ class RankTable {
   std::string WhyNoRank(int wanted) const;
 
   const uint32_t num_devices_;
+  const std::vector<uint32_t> process_devices_;
   std::vector<Entry> entries_;
 };
 

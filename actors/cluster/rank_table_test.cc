@@ -75,5 +75,21 @@ TEST(RankTableTest, NamesANodeAsFarAsItIsKnown) {
   EXPECT_EQ(table.NameOf(2), "node 2 (pid 6)");
 }
 
+TEST(RankTableTest, DevicesAreThoseOfTheProcess) {
+  RankTable even(2, 4);
+  RankTable uneven(2, 4, {3, 1});
+  RankTable other(2, 6, {3, 1});  // of another plan
+  for (RankTable* table : {&even, &uneven, &other}) {
+    ASSERT_TRUE(table->Join(0, {}).ok());
+    ASSERT_TRUE(table->Join(1, {}).ok());
+  }
+  EXPECT_EQ(even.node(1).first_device, 2u);
+  EXPECT_EQ(uneven.node(0).num_devices, 3u);
+  EXPECT_EQ(uneven.node(1).first_device, 3u);
+  EXPECT_EQ(uneven.node(1).num_devices, 1u);
+  EXPECT_EQ(other.node(1).first_device, 3u);
+  EXPECT_EQ(other.node(1).num_devices, 3u);
+}
+
 }  // namespace
 }  // namespace penstock::actors

@@ -5,6 +5,9 @@
 //   faulty_node --join ADDRESS --rank N
 //   FAULTY_NODE_START=N:FAULT   rank N does FAULT instead of joining
 //   FAULTY_NODE_STOP=N:FAULT    rank N does FAULT where the session is closed
+//   FAULTY_NODE_MESSAGE=N:FAULT:M   rank N does FAULT as it posts message M, a send or a receive,
+//                                   counted from 1 since its operand was Fault::kCount
+//   FAULTY_NODE_SLOW=M:MS       one in M messages takes up to MS milliseconds longer
 //   FAULTY_NODE_MARK=PATH       a file that is made just before
 //
 // It knows the policies and the kernel of faulty_node.h too.
@@ -14,6 +17,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -23,13 +27,19 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 
 #include "actors/cluster/node.h"
+#include "base/emulated_device.h"
 #include "base/strings.h"
+#include "kernels/emulated/emulated_kernels.h"
 #include "kernels/kernel.h"
-#include "planner/policy.h"
+#include "planner/policy/policy.h"
+#include "tests/support/faulty_transport.h"
+#include "transport/transport.h"
 
 namespace penstock::testing {
 namespace {
@@ -58,28 +68,44 @@ void Do(Fault fault) {
   }
 }
 
-// What the variable says for this rank.
-Fault FaultAt(const char* variable, const std::string& rank) {
+// The numbers that a variable gives, separated by colons; empty where it is not set.
+std::vector<int> NumbersIn(const char* variable) {
   const char* text = std::getenv(variable);
-  if (text == nullptr) return Fault::kNone;
-  const std::string value = text;
-  int fault = 0;
-  const size_t colon = value.find(':');
-  if (colon == std::string::npos || value.substr(0, colon) != rank) return Fault::kNone;
-  return absl::SimpleAtoi(value.substr(colon + 1), &fault) ? static_cast<Fault>(fault)
-                                                           : Fault::kNone;
+  std::vector<int> numbers;
+  if (text == nullptr) return numbers;
+  for (const absl::string_view part : absl::StrSplit(text, ':')) {
+    if (!absl::SimpleAtoi(part, &numbers.emplace_back())) return {};
+  }
+  return numbers;
 }
+
+// What the variable says for this rank.
+Fault FaultAt(const char* variable, int rank) {
+  const std::vector<int> numbers = NumbersIn(variable);
+  return numbers.size() >= 2 && numbers[0] == rank ? static_cast<Fault>(numbers[1]) : Fault::kNone;
+}
+
+// The messages of this process since an operand asked for them to be counted.
+struct MessageCount {
+  std::atomic<bool> is_counting = false;
+  std::atomic<int> count = 0;
+};
 
 class FaultyKernel : public kernels::Kernel {
  public:
-  FaultyKernel(std::unique_ptr<kernels::Kernel> inner, int64_t num_elements, Fault at_end)
-      : inner_(std::move(inner)), num_elements_(num_elements), at_end_(at_end) {}
+  FaultyKernel(std::unique_ptr<kernels::Kernel> inner, int64_t num_elements, Fault at_end,
+               MessageCount* messages)
+      : inner_(std::move(inner)),
+        num_elements_(num_elements),
+        at_end_(at_end),
+        messages_(messages) {}
   ~FaultyKernel() override { Do(at_end_); }
 
   absl::Status Run(const kernels::KernelArgs& args) override {
     if (num_elements_ > 0) {
       const float first = *static_cast<const float*>(args.inputs[0]);
       if (first == ToFeed(Fault::kError)) return absl::InternalError("told to fail");
+      if (first == ToFeed(Fault::kCount)) messages_->is_counting = true;
       for (int fault = 1; fault < static_cast<int>(Fault::kError); ++fault) {
         if (first == ToFeed(static_cast<Fault>(fault))) Do(static_cast<Fault>(fault));
       }
@@ -91,6 +117,7 @@ class FaultyKernel : public kernels::Kernel {
   const std::unique_ptr<kernels::Kernel> inner_;
   const int64_t num_elements_;
   const Fault at_end_;
+  MessageCount* const messages_;
 };
 
 class SlowKernel : public kernels::Kernel {
@@ -139,26 +166,26 @@ class WaitingPolicy : public planner::Policy {
   const int num_awaited_;
 };
 
-kernels::KernelRegistry FaultyKernels(Fault at_end) {
+kernels::KernelRegistry FaultyKernels(Fault at_end, MessageCount* messages) {
   const kernels::KernelRegistry cpu = kernels::CpuKernels();
   kernels::KernelRegistry faulty;
   for (const std::string_view name : cpu.Names()) {
     kernels::KernelDef def = *cpu.Find(name);
     if (name == "neg") {
-      def.create = [create = def.create, at_end](
-                       const graph::KernelSpec& spec,
-                       Device& device) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
-        absl::StatusOr<std::unique_ptr<kernels::Kernel>> inner = create(spec, device);
+      def.create = [create = def.create, at_end, messages](
+                       const graph::KernelSpec& spec, Device& device,
+                       Stream& stream) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
+        absl::StatusOr<std::unique_ptr<kernels::Kernel>> inner = create(spec, device, stream);
         if (!inner.ok()) return inner.status();
         return std::make_unique<FaultyKernel>(*std::move(inner), spec.inputs[0].num_elements(),
-                                              at_end);
+                                              at_end, messages);
       };
     }
     (void)faulty.Add(std::string(name), std::move(def));
   }
   kernels::KernelDef slow;
-  slow.create = [](const graph::KernelSpec& spec,
-                   Device&) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
+  slow.create = [](const graph::KernelSpec& spec, Device&,
+                   Stream&) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
     return std::make_unique<SlowKernel>(spec.attributes.GetInt("milliseconds", 0));
   };
   (void)faulty.Add(kSlowKernel, std::move(slow));
@@ -168,15 +195,42 @@ kernels::KernelRegistry FaultyKernels(Fault at_end) {
 int Main(int argc, char** argv) {
   actors::NodeOptions options;
   std::string rank;
+  bool is_emulated = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i];
     if (name == "--join") options.coordinator = argv[i + 1];
     if (name == "--rank") rank = argv[i + 1];
+    if (name == "--devices") is_emulated = std::string_view(argv[i + 1]) == "emulated";
   }
   (void)absl::SimpleAtoi(rank, &options.rank);
+  MessageCount messages;
   if (const char* key = std::getenv("PENSTOCK_KEY")) options.key = key;
-  Do(FaultAt("FAULTY_NODE_START", rank));
-  const kernels::KernelRegistry kernels = FaultyKernels(FaultAt("FAULTY_NODE_STOP", rank));
+  Do(FaultAt("FAULTY_NODE_START", options.rank));
+  kernels::KernelRegistry kernels =
+      FaultyKernels(FaultAt("FAULTY_NODE_STOP", options.rank), &messages);
+  FaultOptions faults;
+  faults.max_delay = 0;
+  faults.checks_sent_bytes = false;
+  if (const std::vector<int> slow = NumbersIn("FAULTY_NODE_SLOW"); slow.size() == 2) {
+    faults.slow_one_in = slow[0];
+    faults.max_slow_time = std::chrono::milliseconds(slow[1]);
+  }
+  if (const Fault fault = FaultAt("FAULTY_NODE_MESSAGE", options.rank); fault != Fault::kNone) {
+    faults.fail = [&messages, fault,
+                   last = NumbersIn("FAULTY_NODE_MESSAGE").at(2)](const FaultOptions::Post&) {
+      if (messages.is_counting && ++messages.count == last) Do(fault);
+      return absl::OkStatus();
+    };
+  }
+  if (faults.fail || faults.max_slow_time.count() > 0) {
+    options.wrap_transport = [&faults](std::unique_ptr<transport::Transport> inner) {
+      return CreateFaultyTransport(std::move(inner), faults);
+    };
+  }
+  if (is_emulated) {
+    kernels = kernels::EmulatedKernels(kernels);
+    options.create_device = [](uint32_t index) { return EmulatedDevice::Create({.seed = index}); };
+  }
   planner::PolicyRegistry policies = planner::BuiltinPolicies();
   (void)policies.Add(std::make_unique<WaitingPolicy>(kSilentPolicy, 3));
   (void)policies.Add(std::make_unique<WaitingPolicy>(kPatientPolicy, 2));

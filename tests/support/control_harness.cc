@@ -15,7 +15,7 @@
 #include <kj/timer.h>
 #include <xxhash.h>
 
-#include "actors/cluster/bulk_transfer_internal.h"
+#include "actors/cluster/chunked_transfer_internal.h"
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control.capnp.h"
@@ -24,7 +24,7 @@
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/node_agent_internal.h"
 #include "actors/cluster/plan_slice.h"
-#include "planner/plan_io.h"
+#include "planner/plan/plan_io.h"
 #include "tests/support/engine_plan.h"
 #include "transport/transport.h"
 #include "transport/ucx/ucx_transport.h"
@@ -34,7 +34,7 @@ namespace {
 
 namespace control = actors::control;
 
-constexpr std::string_view kMagic = "PENSTCK3";
+constexpr std::string_view kMagic = "PENSTCK4";
 constexpr size_t kPipeBytes = 4096;
 // More than any bound of the port's.
 constexpr int kLongMilliseconds = 60'000;
@@ -76,11 +76,11 @@ class RecordingStream final : public kj::AsyncIoStream {
     written_->append(static_cast<const char*>(buffer), size);
     return inner_->write(buffer, size);
   }
-  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
-    for (const auto piece : pieces) {
-      written_->append(reinterpret_cast<const char*>(piece.begin()), piece.size());
+  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> chunks) override {
+    for (const auto chunk : chunks) {
+      written_->append(reinterpret_cast<const char*>(chunk.begin()), chunk.size());
     }
-    return inner_->write(pieces);
+    return inner_->write(chunks);
   }
   kj::Promise<void> whenWriteDisconnected() override { return inner_->whenWriteDisconnected(); }
   void shutdownWrite() override { inner_->shutdownWrite(); }
@@ -178,12 +178,12 @@ class Puppet {
 };
 
 // The hello, then frames.
-std::vector<std::string> Pieces(std::string_view bytes) {
-  std::vector<std::string> pieces;
-  pieces.emplace_back(bytes.substr(0, kControlHelloBytes));
+std::vector<std::string> Chunks(std::string_view bytes) {
+  std::vector<std::string> chunks;
+  chunks.emplace_back(bytes.substr(0, kControlHelloBytes));
   bytes.remove_prefix(std::min(bytes.size(), kControlHelloBytes));
-  for (std::string& frame : SplitFrames(bytes)) pieces.push_back(std::move(frame));
-  return pieces;
+  for (std::string& frame : SplitFrames(bytes)) chunks.push_back(std::move(frame));
+  return chunks;
 }
 
 class CountingObserver final : public actors::EngineObserver {
@@ -204,7 +204,7 @@ class TestSource final : public control::Source::Server {
 
   kj::Promise<void> read(ReadContext context) override {
     const auto params = context.getParams();
-    KJ_REQUIRE(control::CheckPiece(params.getOffset(), params.getSize(), bytes_.size()).ok());
+    KJ_REQUIRE(control::CheckChunk(params.getOffset(), params.getSize(), bytes_.size()).ok());
     context.getResults().setBytes(
         control::AsData(bytes_.data() + params.getOffset(), params.getSize()));
     return kj::READY_NOW;
@@ -244,11 +244,11 @@ class TestNode final : public control::Node::Server {
       auto declined = observer->declinedRequest();
       declined.setGeneration(params.getGeneration());
       if (params.getStep() == 0) {
-        done.initFetches().setHere(control::AsData(bytes.data(), bytes.size()));
+        done.initFetches().setEmbedded(control::AsData(bytes.data(), bytes.size()));
         return error.send().ignoreResult().then(
             [done = kj::mv(done)]() mutable { return done.send().ignoreResult(); });
       }
-      done.initFetches().setThere(kj::heap<TestSource>(bytes));
+      done.initFetches().setSource(kj::heap<TestSource>(bytes));
       return done.send()
           .ignoreResult()
           .then([failure = kj::mv(failure)]() mutable { return failure.send().ignoreResult(); })
@@ -257,7 +257,7 @@ class TestNode final : public control::Node::Server {
     return kj::READY_NOW;
   }
   kj::Promise<void> describe(DescribeContext context) override {
-    context.getResults().initLines(1).set(0, "device 0: idle");
+    context.getResults().initWaits(1)[0].setText("device 0: idle");
     return kj::READY_NOW;
   }
   kj::Promise<void> reportActivity(ReportActivityContext context) override {
@@ -354,10 +354,11 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
     Forget();
   }
 
-  absl::StatusOr<control::Admission> Admit(uint64_t, control::NodeInfo::Reader info,
-                                           control::Node::Client node) override {
+  kj::Promise<absl::StatusOr<control::Admission>> Admit(uint64_t, control::NodeInfo::Reader info,
+                                                        control::Node::Client node) override {
+    using Result = absl::StatusOr<control::Admission>;
     (void)info.getHost().size();
-    if (has_joined_) return absl::ResourceExhaustedError("the job has no free node");
+    if (has_joined_) return Result(absl::ResourceExhaustedError("the job has no free node"));
     has_joined_ = true;
     session_ = std::make_shared<actors::ClusterSession>(plan_, 2, &observer_);
     session_->Begin({timer_, *tasks_, [](uint32_t) { return std::string("node"); },
@@ -367,7 +368,7 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
                      }},
                     1);
     Drive(kj::mv(node));
-    return control::Admission();
+    return Result(control::Admission());
   }
   void OnMemberGone(uint32_t) override { ++num_gone_; }
   void taskFailed(kj::Exception&&) override {}
@@ -378,7 +379,7 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
     auto open = node.openRequest();
     auto spec = open.initSession();
     spec.setGeneration(1);
-    spec.initPlan().setHere(kj::StringPtr("a plan").asBytes());
+    spec.initPlan().setEmbedded(kj::StringPtr("a plan").asBytes());
     spec.setNumDevices(1);
     open.setObserver(session_->MakeObserver(0));
     auto connect = node.connectRequest();
@@ -395,18 +396,19 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
             .then(
                 [describe = kj::mv(describe)]() mutable { return describe.send().ignoreResult(); })
             .then([node]() mutable {
-              actors::BulkTarget state;
+              actors::ByteTarget state;
               state.Add(kStateBytes, [](uint64_t, size_t, const std::byte*) {});
-              return control::ReadPieces(
-                  [client = std::make_shared<control::Node::Client>(node)](uint64_t offset,
-                                                                           uint32_t size) {
-                    auto call = client->readStateRequest();
-                    call.setGeneration(1);
-                    call.setOffset(offset);
-                    call.setSize(size);
-                    return call.send();
-                  },
-                  std::move(state));
+              return control::ReadChunks(
+                         [client = std::make_shared<control::Node::Client>(node)](uint64_t offset,
+                                                                                  uint32_t size) {
+                           auto call = client->readStateRequest();
+                           call.setGeneration(1);
+                           call.setOffset(offset);
+                           call.setSize(size);
+                           return call.send();
+                         },
+                         std::move(state))
+                  .ignoreResult();
             })
             .then([close = kj::mv(close)]() mutable { return close.send().ignoreResult(); }));
   }
@@ -443,10 +445,10 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
   }
 
   void Say(Puppet& puppet, std::string_view bytes) {
-    for (const std::string& piece : Pieces(bytes)) {
+    for (const std::string& chunk : Chunks(bytes)) {
       if (puppet.is_refused) return;
       bool is_read = false;
-      auto said = puppet.Say(piece).then([&is_read] { is_read = true; }).eagerlyEvaluate(nullptr);
+      auto said = puppet.Say(chunk).then([&is_read] { is_read = true; }).eagerlyEvaluate(nullptr);
       Poll();
       if (!is_read) return;  // it is not read any more
     }
@@ -462,8 +464,8 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
       Poll();
     }
     Poll();
-    if (port_->num_strangers() + port_->num_guests() > 0) Advance(kLongMilliseconds);
-    outcome.has_ended = port_->num_strangers() + port_->num_guests() == 0;
+    if (port_->num_unauthenticated() + port_->num_authenticated() > 0) Advance(kLongMilliseconds);
+    outcome.has_ended = port_->num_unauthenticated() + port_->num_authenticated() == 0;
     Forget();
     return outcome;
   }
@@ -513,8 +515,10 @@ void CoordinatorHarness::Linger(std::string_view bytes, bool reads) {
   impl_->lingering_.push_back(impl_->Connect(reads));
   impl_->Say(*impl_->lingering_.back(), bytes);
 }
-size_t CoordinatorHarness::num_strangers() const { return impl_->port_->num_strangers(); }
-size_t CoordinatorHarness::num_guests() const { return impl_->port_->num_guests(); }
+size_t CoordinatorHarness::num_unauthenticated() const {
+  return impl_->port_->num_unauthenticated();
+}
+size_t CoordinatorHarness::num_authenticated() const { return impl_->port_->num_authenticated(); }
 void CoordinatorHarness::Advance(int milliseconds) { impl_->Advance(milliseconds); }
 void CoordinatorHarness::HangUp() {
   impl_->lingering_.clear();
@@ -570,15 +574,15 @@ class LocalTransport final : public transport::UcxTransport {
   const std::unique_ptr<transport::Transport> inner_;
 };
 
-void SetBulk(control::Bulk::Builder bulk, const std::string& bytes, bool is_here) {
+void SetBulk(control::ChunkedBytes::Builder transfer, const std::string& bytes, bool is_here) {
   if (is_here) {
-    bulk.setHere(control::AsData(bytes.data(), bytes.size()));
+    transfer.setEmbedded(control::AsData(bytes.data(), bytes.size()));
   } else {
-    bulk.setThere(kj::heap<TestSource>(bytes));
+    transfer.setSource(kj::heap<TestSource>(bytes));
   }
 }
 
-using Calls = std::vector<std::function<kj::Promise<void>(control::Node::Client&)>>;
+using Calls = std::vector<std::function<control::StatusPromise(control::Node::Client&)>>;
 
 // A session of two steps, with what is long in the calls, or to be read.
 void AddSession(uint32_t generation, const std::string& plan, uint32_t first_device, bool is_here,
@@ -594,7 +598,7 @@ void AddSession(uint32_t generation, const std::string& plan, uint32_t first_dev
     spec.setTimeoutMs(10'000);
     spec.setTraceCapacity(64);
     open.setObserver(kj::heap<TestObserver>());
-    return open.send().ignoreResult();
+    return control::StatusOf(open.send());
   });
   calls->push_back([=](control::Node::Client& node) {
     auto connect = node.connectRequest();
@@ -604,7 +608,7 @@ void AddSession(uint32_t generation, const std::string& plan, uint32_t first_dev
       processes[i].setFirstDevice(i);
       processes[i].setAddress(kj::StringPtr("somewhere").asBytes());
     }
-    return connect.send().ignoreResult();
+    return control::StatusOf(connect.send());
   });
   for (int64_t step = 0; step < 2; ++step) {
     calls->push_back([=](control::Node::Client& node) {
@@ -612,42 +616,42 @@ void AddSession(uint32_t generation, const std::string& plan, uint32_t first_dev
       submit.setGeneration(generation);
       submit.setStep(step);
       SetBulk(submit.initFeeds(), std::string(kFetchBytes, '\0'), is_here);
-      return submit.send().ignoreResult();
+      return control::StatusOf(submit.send());
     });
   }
   calls->push_back([=](control::Node::Client& node) {
     auto describe = node.describeRequest();
     describe.setGeneration(generation);
     describe.setTimeoutMs(100);
-    return describe.send().ignoreResult();
+    return control::StatusOf(describe.send());
   });
   calls->push_back([=](control::Node::Client& node) {
     auto activity = node.reportActivityRequest();
     activity.setGeneration(generation);
-    return activity.send().ignoreResult();
+    return control::StatusOf(activity.send());
   });
   calls->push_back([=](control::Node::Client& node) {
     auto read = node.readStateRequest();
     read.setGeneration(generation);
     read.setOffset(kStateBytes / 2);
     read.setSize(kStateBytes / 2);
-    return read.send().ignoreResult();
+    return control::StatusOf(read.send());
   });
   calls->push_back([=](control::Node::Client& node) {
     auto write = node.writeStateRequest();
     write.setGeneration(generation);
     SetBulk(write.initTiles(), std::string(kStateBytes, '\1'), is_here);
-    return write.send().ignoreResult();
+    return control::StatusOf(write.send());
   });
   calls->push_back([=](control::Node::Client& node) {
     auto trace = node.takeTraceRequest();
     trace.setGeneration(generation);
-    return trace.send().ignoreResult();
+    return control::StatusOf(trace.send());
   });
   calls->push_back([=](control::Node::Client& node) {
     auto close = node.closeRequest();
     close.setGeneration(generation);
-    return close.send().ignoreResult();
+    return control::StatusOf(close.send());
   });
 }
 
@@ -656,8 +660,9 @@ kj::Promise<void> CallAll(control::Node::Client node, std::shared_ptr<const Call
                           size_t next, size_t* num_errors) {
   if (next == calls->size()) return kj::READY_NOW;
   return (*calls)[next](node)
-      .catch_([num_errors](const kj::Exception&) { ++*num_errors; })
-      .then([node, calls, next, num_errors]() mutable {
+      .catch_([](kj::Exception&& exception) { return control::FromException(exception); })
+      .then([node, calls, next, num_errors](absl::Status&& status) mutable {
+        if (!status.ok()) ++*num_errors;
         return CallAll(kj::mv(node), std::move(calls), next + 1, num_errors);
       });
 }
@@ -686,16 +691,19 @@ class NodeHarness::Impl {
       kj::Promise<void> bound = nullptr;
     };
     Objects objects;
-    const auto pieces = std::make_shared<const std::vector<std::string>>(Pieces(bytes));
+    const auto chunks = std::make_shared<const std::vector<std::string>>(Chunks(bytes));
     loop_->Post([&] {
       auto pipe = kj::newTwoWayPipe();
       objects.puppet = kj::heap<Puppet>(kj::mv(pipe.ends[1]), true);
       objects.join = agent.Join(kj::mv(pipe.ends[0]), ControlKey())
-                         .then([&has_joined] { has_joined = true; })
+                         .then([&agent, &has_joined](absl::Status&& status) {
+                           has_joined = status.ok();
+                           if (!status.ok()) agent.End(status);
+                         })
                          .eagerlyEvaluate([&agent](const kj::Exception& exception) {
                            agent.End(control::FromException(exception));
                          });
-      objects.talk = Talk(*objects.puppet, pieces, 0).eagerlyEvaluate(nullptr);
+      objects.talk = Talk(*objects.puppet, chunks, 0).eagerlyEvaluate(nullptr);
       objects.bound = loop_->timer()
                           .afterDelay(20 * kj::SECONDS)
                           .then([&agent, &is_in_time] {
@@ -705,7 +713,7 @@ class NodeHarness::Impl {
                           .eagerlyEvaluate(nullptr);
     });
     (void)agent.Run();
-    agent.CloseSession();
+    agent.CloseSessions();
     const absl::Status status = loop_->Await(
         [&]() -> kj::Promise<void> {
           objects.bound = nullptr;
@@ -727,20 +735,22 @@ class NodeHarness::Impl {
     actors::NodeAgent agent(options_, *loop_, nullptr, MakeTransport());
     const std::string plan = PlanBytes(actors::SlicePlan(MakePlan(), 0, 1));
     const auto calls = std::make_shared<Calls>();
-    calls->push_back(
-        [](control::Node::Client& to) { return to.pingRequest().send().ignoreResult(); });
+    calls->push_back([](control::Node::Client& to) {
+      return control::ToStatus(to.pingRequest().send().ignoreResult());
+    });
     if (is_whole) {
       AddSession(1, plan, 0, false, calls.get());
       AddSession(2, plan, 0, true, calls.get());
     } else {
       AddSession(1, plan, 7, true, calls.get());  // there are not as many: nothing is made
     }
-    calls->push_back(
-        [](control::Node::Client& to) { return to.exitRequest().send().ignoreResult(); });
+    calls->push_back([](control::Node::Client& to) {
+      return control::ToStatus(to.exitRequest().send().ignoreResult());
+    });
     num_errors_ = 0;
     kj::Maybe<control::Node::Client> node;
     kj::Own<control::RpcConnection> rpc;
-    kj::Promise<void> join = nullptr;
+    control::StatusPromise join = nullptr;
     kj::Promise<void> talk = nullptr;
     loop_->Post([&] {
       auto pipe = kj::newTwoWayPipe();
@@ -754,7 +764,7 @@ class NodeHarness::Impl {
         rpc->Trust();
       });
       join = agent.Join(kj::mv(pipe.ends[0]), ControlKey());
-      talk = served.then([&join] { return kj::mv(join); })
+      talk = served.then([&join] { return kj::mv(join).ignoreResult(); })
                  .then([this, &node, calls] {
                    return CallAll(KJ_ASSERT_NONNULL(node), calls, 0, &num_errors_);
                  })
@@ -763,7 +773,7 @@ class NodeHarness::Impl {
                  });
     });
     (void)agent.Run();
-    agent.CloseSession();
+    agent.CloseSessions();
     (void)loop_->Await(
         [&]() -> kj::Promise<void> {
           talk = nullptr;
@@ -790,36 +800,36 @@ class NodeHarness::Impl {
     };
   }
 
-  // Each piece when the one before has had its effects on the loop, an answer when it was asked
+  // Each chunk when the one before has had its effects on the loop, an answer when it was asked
   // for; then hangs up.
-  kj::Promise<void> Talk(Puppet& puppet, std::shared_ptr<const std::vector<std::string>> pieces,
+  kj::Promise<void> Talk(Puppet& puppet, std::shared_ptr<const std::vector<std::string>> chunks,
                          size_t next) {
-    if (puppet.is_refused || next == pieces->size()) {
+    if (puppet.is_refused || next == chunks->size()) {
       puppet.HangUp();
       return kj::READY_NOW;
     }
-    return AwaitQuestion(puppet, (*pieces)[next])
-        .then([&puppet, pieces, next] { return puppet.Say((*pieces)[next]); })
+    return AwaitQuestion(puppet, (*chunks)[next])
+        .then([&puppet, chunks, next] { return puppet.Say((*chunks)[next]); })
         .then([] { return kj::evalLast([] {}); })
-        .then([this, &puppet, pieces, next] { return Talk(puppet, pieces, next + 1); });
+        .then([this, &puppet, chunks, next] { return Talk(puppet, chunks, next + 1); });
   }
 
   // The work of a node takes its time, and what it asks for comes of that. Where nothing is asked
   // any more, for the frames were changed, the rest is said without waiting.
-  kj::Promise<void> AwaitQuestion(Puppet& puppet, std::string_view piece) {
+  kj::Promise<void> AwaitQuestion(Puppet& puppet, std::string_view chunk) {
     constexpr size_t kMessage = 16;  // a frame of one segment, behind the pointer to its root
     constexpr uint16_t kReturn = 3;
     uint16_t which = 0;
     uint32_t question = 0;
-    if (piece.size() < kMessage + 32) return kj::READY_NOW;
-    memcpy(&which, piece.data() + kMessage, sizeof(which));
+    if (chunk.size() < kMessage + 32) return kj::READY_NOW;
+    memcpy(&which, chunk.data() + kMessage, sizeof(which));
     if (which != kReturn) return kj::READY_NOW;
     // The pointer behind one word of data tells where the answer begins.
     uint32_t pointer = 0;
-    memcpy(&pointer, piece.data() + kMessage + 8, sizeof(pointer));
+    memcpy(&pointer, chunk.data() + kMessage + 8, sizeof(pointer));
     const uint64_t at = kMessage + 16 + uint64_t{pointer >> 2} * 8;
-    if (at + sizeof(question) > piece.size()) return kj::READY_NOW;
-    memcpy(&question, piece.data() + at, sizeof(question));
+    if (at + sizeof(question) > chunk.size()) return kj::READY_NOW;
+    memcpy(&question, chunk.data() + at, sizeof(question));
     return puppet.AwaitQuestion(question, loop_->timer());
   }
 

@@ -26,7 +26,7 @@ std::string NodeHello();
 std::string CoordinatorHello();
 
 // What follows the hello, cut where the headers of messages say so; what is no message is one
-// piece.
+// chunk.
 std::vector<std::string> SplitFrames(std::string_view bytes);
 std::string JoinFrames(const std::vector<std::string>& frames);
 
@@ -54,8 +54,8 @@ class CoordinatorHarness {
   // Connections that say nothing more after `bytes` and stay, whose peer may not read either; how
   // many of them are still there.
   void Linger(std::string_view bytes, bool reads = true);
-  size_t num_strangers() const;
-  size_t num_guests() const;
+  size_t num_unauthenticated() const;
+  size_t num_authenticated() const;
   void Advance(int milliseconds);
   void HangUp();
 

@@ -1,10 +1,12 @@
 #include "tests/support/engine_harness.h"
 
+#include <stdexcept>
 #include <utility>
 
-#include "actors/check_plan.h"
+#include "actors/engine/check_plan.h"
+#include "base/emulated_device.h"
 #include "base/status_macros.h"
-#include "tests/support/late_device.h"
+#include "kernels/emulated/emulated_kernels.h"
 
 namespace penstock::testing {
 
@@ -24,6 +26,7 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     const planner::PolicyRegistry& policies) {
   RETURN_IF_ERROR(actors::CheckPlan(plan));
   std::unique_ptr<EngineHarness> harness(new EngineHarness(std::move(plan), options.seed));
+  if (options.is_emulated) harness->emulated_kernels_ = kernels::EmulatedKernels(kernels);
   const planner::Plan& checked = harness->plan_;
   const auto num_devices = static_cast<uint32_t>(checked.devices.size());
   transport::TransportOptions transport_options;
@@ -31,8 +34,9 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
   transport_options.num_channels = checked.num_channels;
   harness->transport_ = transport::CreateInprocTransport(transport_options);
   for (uint32_t i = 0; i < num_devices; ++i) {
-    if (options.is_late) {
-      harness->devices_.push_back(std::make_unique<LateDevice>(options.seed * 31 + i));
+    if (options.is_emulated) {
+      harness->devices_.push_back(
+          EmulatedDevice::Create({.has_thread = false, .seed = options.seed * 31 + i}));
     } else {
       harness->devices_.push_back(CreateCpuDevice(1));
     }
@@ -58,7 +62,9 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     actors::ExecutorParts parts;
     parts.plan = &checked;
     parts.device_index = i;
-    parts.target = {harness->devices_[i].get(), &kernels, harness->arenas_[i]->data(), endpoint};
+    parts.target = {harness->devices_[i].get(),
+                    options.is_emulated ? &harness->emulated_kernels_ : &kernels,
+                    harness->arenas_[i]->data(), endpoint};
     harness->communications_.push_back(
         std::make_unique<actors::DeviceCommunication>(endpoint, nullptr, nullptr));
     parts.communication = harness->communications_[i].get();
@@ -120,11 +126,17 @@ absl::Status EngineHarness::StepStatus(int64_t step) const {
   return absl::OkStatus();
 }
 
-std::vector<double> EngineHarness::Read(uint32_t device, uint32_t reg, uint32_t slot) const {
+std::vector<double> EngineHarness::Read(uint32_t device, uint32_t reg, uint32_t slot) {
   const planner::RegisterPlan& plan = plan_.devices[device].registers[reg];
-  const auto* data = reinterpret_cast<const double*>(arenas_[device]->data() + plan.offset +
-                                                     slot * plan.slot_bytes);
-  return {data, data + plan.slot_bytes / sizeof(double)};
+  std::vector<double> values(plan.slot_bytes / sizeof(double));
+  const std::unique_ptr<Event> event = devices_[device]->CreateEvent();
+  const std::unique_ptr<Stream> stream = devices_[device]->CreateStream();
+  stream->Copy(values.data(), arenas_[device]->data() + plan.offset + slot * plan.slot_bytes,
+               values.size() * sizeof(double), CopyKind::kDeviceToHost);
+  constexpr int64_t kTimeoutNs = 10'000'000'000;
+  const absl::Status status = WaitUntilDone(*stream, *event, kTimeoutNs);
+  if (!status.ok()) throw std::runtime_error(std::string(status.message()));
+  return values;
 }
 
 std::vector<std::string> EngineHarness::Describe() const {

@@ -13,17 +13,17 @@
 #include <string>
 #include <vector>
 
-#include "actors/executor.h"
-#include "actors/stage.h"
-#include "planner/plan.h"
-#include "planner/policy.h"
+#include "actors/engine/executor.h"
+#include "actors/engine/stage.h"
+#include "planner/plan/plan.h"
+#include "planner/policy/policy.h"
 #include "transport/transport.h"
 
 namespace penstock::testing {
 
 struct HarnessOptions {
   uint64_t seed = 0;
-  bool is_late = false;  // LateDevice instead of synchronous CPU devices
+  bool is_emulated = false;  // EmulatedDevice without a thread instead of CPU devices
   uint32_t acts_per_poll = 256;
   uint64_t firing_seed = 0;  // see ExecutorOptions
   size_t trace_capacity = 0;
@@ -56,7 +56,7 @@ class EngineHarness : private actors::ExecutorObserver {
   const std::vector<std::pair<int64_t, std::string>>& errors() const { return errors_; }
 
   // Elements of a register's slot.
-  std::vector<double> Read(uint32_t device, uint32_t reg, uint32_t slot = 0) const;
+  std::vector<double> Read(uint32_t device, uint32_t reg, uint32_t slot = 0);
   std::vector<std::string> Describe() const;
   actors::DeviceExecutor& executor(uint32_t device) { return *executors_[device]; }
   actors::StageController& stage(uint32_t stage) { return *stages_[stage]; }
@@ -70,6 +70,7 @@ class EngineHarness : private actors::ExecutorObserver {
   const planner::Plan plan_;
   std::mt19937_64 random_;
   SteadyClock clock_;
+  kernels::KernelRegistry emulated_kernels_;
   std::unique_ptr<transport::Transport> transport_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Memory>> arenas_;

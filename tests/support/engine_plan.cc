@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "planner/access_order.h"
+#include "planner/plan/access_order.h"
 
 namespace penstock::testing {
 
@@ -231,7 +231,8 @@ class FunctionKernel : public Kernel {
 
 KernelDef Function(RunFunction run) {
   KernelDef def;
-  def.create = [run](const KernelSpec& spec, Device&) -> absl::StatusOr<std::unique_ptr<Kernel>> {
+  def.create = [run](const KernelSpec& spec, Device&,
+                     Stream&) -> absl::StatusOr<std::unique_ptr<Kernel>> {
     for (const auto* tiles : {&spec.inputs, &spec.outputs}) {
       for (const graph::TileDesc& tile : *tiles) {
         if (tile.dtype != DType::kF64 || tile.num_elements() != kWidth) {
@@ -303,7 +304,8 @@ kernels::KernelRegistry EngineTestKernels() {
       {"t.bump", Bump}, {"t.fail", FailSometimes}, {"t.throw", ThrowSometimes}};
   for (const auto& [op, run] : functions) registry.Add(op, Function(run)).IgnoreError();
   KernelDef refuse;
-  refuse.create = [](const KernelSpec&, Device&) -> absl::StatusOr<std::unique_ptr<Kernel>> {
+  refuse.create = [](const KernelSpec&, Device&,
+                     Stream&) -> absl::StatusOr<std::unique_ptr<Kernel>> {
     return absl::UnimplementedError("no such thing in f64");
   };
   registry.Add("t.refuse", refuse).IgnoreError();

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/kernel.h"
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::testing {
 

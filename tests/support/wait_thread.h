@@ -8,7 +8,7 @@
 #include <atomic>
 #include <thread>
 
-#include "actors/waker.h"
+#include "actors/engine/waker.h"
 #include "transport/transport.h"
 
 namespace penstock::testing {

@@ -1,0 +1,71 @@
+// Notices that a member of a job is lost: its process ends, its connection closes, or it does not
+// answer heartbeats. What becomes of the job then is decided elsewhere (membership_internal.h).
+//
+// The status of a process that was launched here says more than a closed connection or silence, so
+// these wait a moment for it. Heartbeats are calls of nodes: so it is no CAF actor, but belongs to
+// the event loop that the calls are made on.
+//
+// Thread rule: the thread of the event loop.
+// Invariants: no event after the destructor; a member may be told to be lost several times, the
+// first one counts.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_FAILURE_DETECTOR_INTERNAL_H_
+#define PENSTOCK_ACTORS_CLUSTER_FAILURE_DETECTOR_INTERNAL_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include <kj/async.h>
+#include <kj/timer.h>
+
+#include "actors/cluster/control.capnp.h"
+#include "actors/cluster/heartbeat_internal.h"
+#include "actors/cluster/launcher_internal.h"
+
+namespace penstock::actors {
+
+class FailureDetector final : private kj::TaskSet::ErrorHandler {
+ public:
+  struct Loss {
+    uint32_t rank = 0;
+    std::string cause;        // follows the name of the member: "has closed its connection"
+    int shell_status = 0;     // what a shell would say of its process; 0: not known
+    bool is_orderly = false;  // as a member goes that was told to
+  };
+  using OnLoss = std::function<void(const Loss& loss)>;
+
+  // `timer` and `launcher` outlive it. See ClusterOptions for the times.
+  FailureDetector(kj::Timer& timer, Launcher& launcher, absl::Duration heartbeat_interval,
+                  absl::Duration heartbeat_timeout, OnLoss on_loss);
+  ~FailureDetector() = default;
+
+  // Asks the member for signs of life, from now on.
+  void Watch(uint32_t rank, control::Node::Client node);
+  // No more heartbeats; it may be called from inside of OnLoss.
+  void Unwatch(uint32_t rank);
+
+  void OnExit(uint32_t rank, int wait_status);
+  void OnDisconnected(uint32_t rank);
+
+ private:
+  void OnSilence(uint32_t rank);
+  void TellAfterGrace(const Loss& loss);
+  void taskFailed(kj::Exception&& exception) override;
+
+  kj::Timer& timer_;
+  Launcher& launcher_;
+  const absl::Duration heartbeat_interval_;
+  const absl::Duration heartbeat_timeout_;
+  const OnLoss on_loss_;
+  std::map<uint32_t, std::unique_ptr<Heartbeat>> heartbeats_;
+  std::map<uint32_t, std::string> silences_;  // why a process was killed here
+  kj::TaskSet tasks_;
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_FAILURE_DETECTOR_INTERNAL_H_

@@ -1,0 +1,62 @@
+// Starts the processes of a job on its hosts, tells what becomes of them, and ends them. There are
+// local processes (local_launcher_internal.h); ssh and Slurm will be others.
+//
+//   launcher.SetEvents({on_line, on_exit});
+//   launcher.Launch({.rank = 1, .arguments = {"penstock", "node", ...}});
+//
+// Thread rule: the thread of the event loop, for calls and events. An event must not destroy the
+// launcher.
+// Invariants: the exit of a process is told once; nothing is told after the destructor, which ends
+// the processes that still run.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_LAUNCHER_INTERNAL_H_
+#define PENSTOCK_ACTORS_CLUSTER_LAUNCHER_INTERNAL_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace penstock::actors {
+
+struct LaunchCommand {
+  uint32_t rank = 0;                                             // one process each
+  std::vector<std::string> arguments;                            // the program is the first
+  std::vector<std::pair<std::string, std::string>> environment;  // added to that of the host
+  std::vector<int> cores;                                        // to run on; empty: any
+};
+
+struct LaunchedProcess {
+  int pid = 0;  // on its host; 0: not known
+  std::string host;
+};
+
+class Launcher {
+ public:
+  struct Events {
+    // A line that a process has printed, without its newline.
+    std::function<void(uint32_t rank, std::string_view line)> on_line;
+    // `wait_status`: as waitpid tells it.
+    std::function<void(uint32_t rank, int wait_status)> on_exit;
+  };
+
+  virtual ~Launcher() = default;
+
+  // Before the first Launch.
+  virtual void SetEvents(Events events) = 0;
+  // An error names the command and what the system says of it.
+  virtual absl::StatusOr<LaunchedProcess> Launch(const LaunchCommand& command) = 0;
+  virtual bool HasLaunched(uint32_t rank) const = 0;
+  // Whether it has ended and all its output was told. True of a rank that was not launched.
+  virtual bool IsFinished(uint32_t rank) = 0;
+  // Ends a process at once. Nothing if it has ended, or was not launched.
+  virtual void Kill(uint32_t rank) = 0;
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_LAUNCHER_INTERNAL_H_

@@ -1,0 +1,117 @@
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "actors/cluster/child_process.h"
+#include "actors/cluster/control_loop_internal.h"
+#include "actors/cluster/local_launcher_internal.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class LocalLauncherTest : public ::testing::Test {
+ protected:
+  LocalLauncherTest() {
+    auto loop = control::ControlLoop::Start();
+    EXPECT_TRUE(loop.ok()) << loop.status();
+    loop_ = *std::move(loop);
+    OnLoop([this] {
+      launcher_ = std::make_unique<LocalLauncher>(loop_->io());
+      launcher_->SetEvents(
+          {[this](uint32_t rank, std::string_view line) { lines_[rank].emplace_back(line); },
+           [this](uint32_t rank, int status) { exits_[rank].push_back(ShellStatus(status)); }});
+    });
+  }
+  ~LocalLauncherTest() override {
+    OnLoop([this] { launcher_ = nullptr; });
+  }
+
+  void OnLoop(const std::function<void()>& work) {
+    const absl::Status status = loop_->Await(
+        [&]() -> kj::Promise<void> {
+          work();
+          return kj::READY_NOW;
+        },
+        absl::Seconds(20), "the work");
+    EXPECT_TRUE(status.ok()) << status;
+  }
+
+  absl::StatusOr<LaunchedProcess> Launch(uint32_t rank, const std::string& command) {
+    absl::StatusOr<LaunchedProcess> launched = absl::UnknownError("");
+    OnLoop([&] {
+      launched = launcher_->Launch({rank, {"/bin/sh", "-c", command}, {{"NAME", "value"}}, {}});
+    });
+    return launched;
+  }
+
+  void AwaitExits(const std::vector<uint32_t>& ranks) {
+    const absl::Status status =
+        loop_->Await([&] { return Until(ranks); }, absl::Seconds(20), "the exits");
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  kj::Promise<void> Until(std::vector<uint32_t> ranks) {
+    bool is_reached = true;
+    for (const uint32_t rank : ranks) {
+      is_reached = is_reached && launcher_->IsFinished(rank) && exits_.contains(rank);
+    }
+    if (is_reached) return kj::READY_NOW;
+    return loop_->timer().afterDelay(kj::MILLISECONDS).then([this, ranks] { return Until(ranks); });
+  }
+
+  std::unique_ptr<control::ControlLoop> loop_;
+  std::unique_ptr<Launcher> launcher_;
+  std::map<uint32_t, std::vector<std::string>> lines_;
+  std::map<uint32_t, std::vector<int>> exits_;
+};
+
+TEST_F(LocalLauncherTest, ProcessesTellTheirOutputAndExit) {
+  const auto first = Launch(0, "echo $NAME; exit 3");
+  const auto second = Launch(7, "echo other");
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_GT(first->pid, 0);
+  EXPECT_NE(first->pid, second->pid);
+  EXPECT_NE(first->host, "");
+  AwaitExits({0, 7});
+  EXPECT_THAT(lines_[0], ElementsAre("value"));
+  EXPECT_THAT(lines_[7], ElementsAre("other"));
+  EXPECT_THAT(exits_[0], ElementsAre(3));
+  EXPECT_THAT(exits_[7], ElementsAre(0));
+}
+
+TEST_F(LocalLauncherTest, OneIsKilledWithoutTheOthers) {
+  ASSERT_TRUE(Launch(0, "exec sleep 1000").ok());
+  ASSERT_TRUE(Launch(1, "exec sleep 1000").ok());
+  OnLoop([this] {
+    EXPECT_TRUE(launcher_->HasLaunched(1));
+    EXPECT_FALSE(launcher_->HasLaunched(2));
+    launcher_->Kill(1);
+    launcher_->Kill(2);
+  });
+  AwaitExits({1});
+  EXPECT_THAT(exits_[1], ElementsAre(128 + 9));
+  OnLoop([this] {
+    EXPECT_FALSE(launcher_->IsFinished(0));
+    EXPECT_TRUE(launcher_->IsFinished(2));
+  });
+}
+
+TEST_F(LocalLauncherTest, WhatCannotBeLaunchedIsNamed) {
+  ASSERT_TRUE(Launch(0, "exit 0").ok());
+  EXPECT_THAT(Launch(0, "exit 0").status().ToString(), HasSubstr("rank 0 was launched before"));
+  OnLoop([this] {
+    EXPECT_THAT(launcher_->Launch({1, {"/nowhere/node"}, {}, {}}).status().ToString(),
+                HasSubstr("/nowhere/node: No such file"));
+  });
+}
+
+}  // namespace
+}  // namespace penstock::actors

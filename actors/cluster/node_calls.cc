@@ -1,0 +1,55 @@
+#include "actors/cluster/cluster_session_internal.h"
+#include "actors/cluster/node_calls_internal.h"
+#include "actors/engine/error_origin.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+namespace {
+
+constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
+
+}  // namespace
+
+control::StatusPromise NodeCalls::ForAll(const CallNode& call) const {
+  auto calls = kj::heapArrayBuilder<control::StatusPromise>(num_processes_);
+  for (uint32_t rank = 0; rank < num_processes_; ++rank) {
+    KJ_IF_MAYBE (node, supervisor_.NodeOf(rank)) {
+      calls.add(
+          call(rank, *node)
+              .catch_([](kj::Exception&& exception) { return control::FromException(exception); })
+              .then([this, rank](absl::Status&& status) {
+                if (status.ok()) return std::move(status);
+                absl::Status named = WithPrefix(StrCat(supervisor_.NameOf(rank), ": "), status);
+                SetOrigin({.rank = static_cast<int32_t>(rank)}, &named);
+                return named;
+              }));
+    } else {
+      calls.add(absl::UnavailableError(StrCat(supervisor_.NameOf(rank), " is gone")));
+    }
+  }
+  return control::JoinStatuses(calls.finish());
+}
+
+absl::Status NodeCalls::CallAll(const CallNode& call, std::string_view what,
+                                absl::Duration timeout) const {
+  absl::Status status = loop_.Await([&] { return ForAll(call); }, timeout, what);
+  if (!absl::IsUnavailable(status)) return status;
+  (void)loop_.Await(
+      [&] { return AwaitLoss(loop_.timer().now() + ClusterSession::kPeerGrace, &status); },
+      absl::Seconds(5), "the cause");
+  return status;
+}
+
+// Sets `status` to the loss of a node, if there is one by `deadline`.
+kj::Promise<void> NodeCalls::AwaitLoss(kj::TimePoint deadline, absl::Status* status) const {
+  if (!supervisor_.loss().ok()) {
+    *status = supervisor_.loss();
+    return kj::READY_NOW;
+  }
+  if (loop_.timer().now() >= deadline) return kj::READY_NOW;
+  return loop_.timer().afterDelay(kPollInterval).then([this, deadline, status] {
+    return AwaitLoss(deadline, status);
+  });
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,92 @@
+#include <exception>
+#include <utility>
+
+#include "actors/cluster/output_pump_internal.h"
+#include "actors/engine/caf_thread_internal.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+
+OutputPump::OutputPump(caf::actor_system& system, OnOutput on_output)
+    : system_(system), shared_(std::make_shared<Shared>()) {
+  shared_->on_output = std::move(on_output);
+}
+
+OutputPumpActor::behavior_type OutputPump::Pump(OutputPumpActor::pointer self,
+                                                const std::shared_ptr<Shared>& shared,
+                                                const std::shared_ptr<Counter>& num_queued) {
+  self->set_exception_handler([](std::exception_ptr& thrown) -> caf::error {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::exception& error) {
+      return caf::make_error(caf::sec::runtime_error, error.what());
+    } catch (...) {
+      return caf::sec::runtime_error;
+    }
+  });
+  return {
+      [shared, num_queued](const OutputLine& line) {
+        shared->happens_before.Sync();
+        --*num_queued;
+        if (shared->on_output) shared->on_output(line.rank, line.host, line.text);
+      },
+      [shared](FlushAtom) { return shared->num_dropped.load(); },
+  };
+}
+
+caf::actor OutputPump::Start() {
+  const std::lock_guard lock(mutex_);
+  // What waited for the one before is lost with it.
+  if (num_queued_) shared_->num_dropped += *num_queued_;
+  num_queued_ = std::make_shared<Counter>(0);
+  actor_ = system_.spawn(Pump, shared_, num_queued_);
+  return caf::actor_cast<caf::actor>(actor_);
+}
+
+void OutputPump::Print(OutputLine line) {
+  const std::lock_guard lock(mutex_);
+  if (!actor_ || *num_queued_ >= kMaxQueued) {
+    ++shared_->num_dropped;
+    return;
+  }
+  ++*num_queued_;
+  shared_->happens_before.Sync();
+  caf::anon_send(actor_, std::move(line));
+}
+
+OutputPumpActor OutputPump::actor() {
+  const std::lock_guard lock(mutex_);
+  return actor_;
+}
+
+absl::Status OutputPump::Flush(absl::Duration timeout) {
+  const OutputPumpActor pump = actor();
+  if (!pump) return absl::OkStatus();
+  const CafThread thread;
+  absl::Status status;
+  caf::scoped_actor self(system_);
+  self->request(pump, absl::ToChronoMilliseconds(timeout), FlushAtom::value)
+      .receive([](uint64_t) {},
+               [&status, timeout](const caf::error& error) {
+                 status = absl::DeadlineExceededError(
+                     StrCat("the output of the nodes was not taken in ",
+                            absl::FormatDuration(timeout), ": ", caf::to_string(error)));
+               });
+  return status;
+}
+
+void OutputPump::Stop() {
+  OutputPumpActor pump;
+  {
+    const std::lock_guard lock(mutex_);
+    pump = std::exchange(actor_, nullptr);
+  }
+  if (!pump) return;
+  const CafThread thread;
+  caf::scoped_actor self(system_);
+  self->send_exit(pump, caf::exit_reason::user_shutdown);
+  self->wait_for(pump);
+  shared_->happens_before.Sync();
+}
+
+}  // namespace penstock::actors

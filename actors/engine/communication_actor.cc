@@ -1,0 +1,70 @@
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+
+#include "actors/engine/communication_actor_internal.h"
+#include "base/time_slice.h"
+
+namespace penstock::actors {
+
+namespace {
+
+// A sleep ends after this even if nobody calls, so that a lost wake-up costs time and not progress.
+constexpr int kSleepMs = 100;
+
+}  // namespace
+
+CommunicationActor::CommunicationActor(caf::actor_config& config,
+                                       std::vector<DeviceCommunication*> devices,
+                                       transport::Transport* transport, Waker* waker,
+                                       std::shared_ptr<HappensBefore> happens_before)
+    : caf::blocking_actor(config),
+      devices_(std::move(devices)),
+      transport_(transport),
+      waker_(waker),
+      happens_before_(std::move(happens_before)) {}
+
+CommunicationActor::~CommunicationActor() { happens_before_->Sync(); }
+
+void CommunicationActor::enqueue(caf::mailbox_element_ptr element, caf::execution_unit* unit) {
+  caf::blocking_actor::enqueue(std::move(element), unit);
+  waker_->Notify();
+  happens_before_->Sync();
+}
+
+void CommunicationActor::act() {
+  happens_before_->Sync();
+  const absl::Cleanup sync = [this] { happens_before_->Sync(); };  // however it ends
+  RequestShortSlices();
+  caf::behavior commands{
+      [this](const caf::exit_msg& message) {
+        is_stopping_ = true;
+        fail_state(message.reason);
+      },
+  };
+  while (!is_stopping_) {
+    if (Work(commands) || is_stopping_) continue;
+    waker_->PrepareSleep();
+    for (DeviceCommunication* device : devices_) device->PrepareServerSleep();
+    if (Work(commands) || is_stopping_) {
+      waker_->CancelSleep();
+    } else {
+      transport_->Wait(waker_->fd(), waker_->fd() < 0 ? 1 : kSleepMs);
+      waker_->EndSleep();
+    }
+  }
+}
+
+bool CommunicationActor::Work(caf::behavior& commands) {
+  bool has_moved = false;
+  while (has_next_message() && !is_stopping_) {
+    const caf::mailbox_element_ptr element = next_message();
+    happens_before_->Sync();
+    commands(element->content());
+    has_moved = true;
+  }
+  for (DeviceCommunication* device : devices_) has_moved |= device->Serve();
+  return has_moved;
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,502 @@
+#include "actors/engine/executor.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+
+using planner::ActorKind;
+using planner::kNone;
+using planner::Lane;
+
+namespace {
+
+// Processor time of this thread.
+int64_t ThreadCpuNs() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+bool RunsOnStream(ActorKind kind) { return kind <= ActorKind::kFetch; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
+    const ExecutorParts& parts, const ExecutorOptions& options) {
+  Device& device = *parts.target.device;
+  LaneStreams streams;
+  LinkTarget target = parts.target;
+  for (size_t lane = 0; lane < kNumLanes; ++lane) {
+    streams[lane] = std::make_unique<LaneStream>(device);
+    target.streams[lane] = &streams[lane]->stream();
+  }
+  ASSIGN_OR_RETURN(LinkedDevice linked, Link(*parts.plan, parts.device_index, target));
+  std::unique_ptr<HostStaging> staging;
+  if (!device.is_synchronous()) {
+    ASSIGN_OR_RETURN(staging, HostStaging::Create(device, linked.comms, linked.copies));
+  }
+  std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(
+      parts, options, std::move(linked), std::move(streams), std::move(staging)));
+  if (!executor->is_synchronous_) executor->ReserveMarks(device);
+  return executor;
+}
+
+DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions& options,
+                               LinkedDevice linked, LaneStreams streams,
+                               std::unique_ptr<HostStaging> staging)
+    : plan_(*parts.plan),
+      device_plan_(parts.plan->devices[parts.device_index]),
+      device_index_(parts.device_index),
+      num_microbatches_(parts.plan->num_microbatches),
+      options_(options),
+      communication_(*parts.communication),
+      stage_(parts.stage),
+      observer_(parts.observer),
+      clock_(parts.clock),
+      actors_(std::move(linked.actors)),
+      needs_(std::move(linked.needs)),
+      pending_(needs_.size()),
+      ready_(static_cast<uint32_t>(needs_.size())),
+      ready_at_start_(static_cast<uint32_t>(needs_.size())),
+      starts_(std::move(linked.starts)),
+      messages_(std::move(linked.messages)),
+      puts_(std::move(linked.puts)),
+      places_(std::move(linked.places)),
+      phases_(std::move(linked.phases)),
+      progress_(phases_.size()),
+      args_(std::move(linked.args)),
+      groups_(std::move(linked.groups)),
+      patches_(std::move(linked.patches)),
+      copies_(std::move(linked.copies)),
+      fetches_(std::move(linked.fetches)),
+      place_infos_(std::move(linked.place_infos)),
+      kernels_(std::move(linked.kernels)),
+      is_synchronous_(parts.target.device->is_synchronous()),
+      is_tracing_(options.trace_capacity > 0),
+      staging_(std::move(staging)),
+      streams_(std::move(streams)),
+      communication_counts_(static_cast<size_t>(
+          std::count_if(actors_.begin(), actors_.end(),
+                        [](const Actor& actor) { return !RunsOnStream(actor.kind); }))),
+      random_(options.firing_seed) {
+  phase_of_kind_.fill(kNone);
+  for (uint32_t p = 0; p < phases_.size(); ++p) {
+    const Phase& phase = phases_[p];
+    progress_[p].stream = &StreamOf(phase).stream();
+    if (phase.lane == Lane::kOnce) once_phases_.push_back(p);
+    if (phase.lane == Lane::kCompute) phase_of_kind_[static_cast<int>(phase.kind)] = p;
+    instances_per_step_ += phase.per_microbatch ? num_microbatches_ : 1;
+  }
+  for (uint32_t i = 0; i < actors_.size(); ++i) {
+    if (needs_[i] == 0 && RunsOnStream(actors_[i].kind)) ready_at_start_.Add(i);
+  }
+  ready_comms_.reserve(linked.comms.size());
+  active_comms_.reserve(linked.comms.size());
+  communication_.Load(std::move(linked.comms), options.generation, is_tracing_ ? clock_ : nullptr);
+  open_floating_.resize(phases_.size());
+  stalled_floating_.reserve(phases_.size());
+  trace_.reserve(options.trace_capacity);
+}
+
+DeviceExecutor::~DeviceExecutor() = default;
+
+// --- Steps ---------------------------------------------------------------------------------------
+
+void DeviceExecutor::SubmitStep(int64_t step, std::shared_ptr<StepBuffers> buffers) {
+  const int64_t now = clock_->NowNs();
+  StepRecord& record = RecordOf(step);
+  const bool follows_poisoned = completed_ < step && RecordOf(step - 1).is_poisoned;
+  record.step = step;
+  record.remaining = instances_per_step_;
+  record.is_poisoned = follows_poisoned;
+  record.has_error = false;
+  record.begin_ns = now;
+  record.buffers = std::move(buffers);
+  if (completed_ == step) {
+    wait_ns_ = 0;
+    idle_since_ns_ = now;
+  }
+  submitted_ = step + 1;
+  if (has_stream_error_ && completed_ == step) ResetStreams();
+  for (uint32_t p = 0; p < phases_.size(); ++p) QueueIfOpen(p);
+  if (stage_ != nullptr && stage_->counts_ready) ReportAvailable();
+  if (instances_per_step_ == 0) {
+    completed_ = submitted_;
+    record.buffers.reset();
+    observer_->OnStepDone({device_index_, step, follows_poisoned, 0, 0});
+  }
+}
+
+void DeviceExecutor::Poison(int64_t step) {
+  for (int64_t s = step; s < submitted_; ++s) RecordOf(s).is_poisoned = true;
+}
+
+void DeviceExecutor::Fail(const LaneStream::Mark& where, const absl::Status& status) {
+  StepRecord& record = RecordOf(where.step);
+  if (!record.has_error) {
+    record.has_error = true;
+    observer_->OnError(
+        device_index_, where.step,
+        absl::Status(status.code(), StrCat(DescribeMark(where), ": ", ToStd(status.message()))));
+  }
+  Poison(where.step);
+}
+
+// --- One round -----------------------------------------------------------------------------------
+
+bool DeviceExecutor::Poll() {
+  if (is_idle_) {
+    const int64_t now = clock_->NowNs();
+    wait_ns_ += now - std::exchange(idle_since_ns_, now);
+  }
+  const int64_t begin_ns = counts_cpu_time_ ? clock_->NowNs() : 0;
+  const int64_t begin_cpu_ns = counts_cpu_time_ ? ThreadCpuNs() : 0;
+  const bool has_moved = PollOnce();
+  if (counts_cpu_time_ && has_moved) {
+    lost_ns_ += std::max<int64_t>(clock_->NowNs() - begin_ns - (ThreadCpuNs() - begin_cpu_ns), 0);
+  }
+  if (!has_moved && !is_idle_) idle_since_ns_ = clock_->NowNs();
+  is_idle_ = !has_moved;
+  return has_moved;
+}
+
+bool DeviceExecutor::PollOnce() {
+  bool has_moved = false;
+  if (!is_synchronous_) has_moved |= PollStreams();
+  has_moved |= TakeCompletions();
+  has_moved |= PollFloating();
+  has_moved |= PollOnceLane();
+  has_moved |= PollComputeLane();
+  if (!has_moved && !active_comms_.empty()) has_moved = DriveCommunication();
+  if (has_moved && stage_ != nullptr && stage_->counts_ready) ReportAvailable();
+  return has_moved;
+}
+
+bool DeviceExecutor::PollFloating() {
+  bool has_moved = false;
+  for (size_t i = 0; i < stalled_floating_.size();) {
+    const uint32_t phase = stalled_floating_[i];
+    has_moved |= Advance(phase);
+    if (progress_[phase].is_running && progress_[phase].remaining > 0) {
+      ++i;
+      continue;
+    }
+    stalled_floating_[i] = stalled_floating_.back();
+    stalled_floating_.pop_back();
+  }
+  uint32_t num_full = 0;  // those that found no room in their stream, at the end of the line
+  while (open_count_ > num_full) {
+    const uint32_t phase = open_floating_[open_head_];
+    open_head_ = (open_head_ + 1) % open_floating_.size();
+    --open_count_;
+    progress_[phase].is_queued = false;
+    if (!CanStart(phase)) continue;
+    if (!HasRoom(phase)) {
+      QueueIfOpen(phase);
+      ++num_full;
+      continue;
+    }
+    Start(phase);
+    Advance(phase);
+    if (progress_[phase].is_running && progress_[phase].remaining > 0) {
+      stalled_floating_.push_back(phase);
+    }
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+bool DeviceExecutor::PollOnceLane() {
+  if (running_once_ != kNone) return Advance(running_once_);
+  if (once_phases_.empty()) return false;
+  const uint32_t phase = once_phases_[once_turn_];
+  if (!CanStart(phase) || !HasRoom(phase)) return false;
+  running_once_ = phase;
+  Start(phase);
+  Advance(phase);
+  return true;
+}
+
+bool DeviceExecutor::PollComputeLane() {
+  if (running_compute_ != kNone) return Advance(running_compute_);
+  if (stage_ == nullptr) return false;
+  const PhaseDecision* decision = stage_->decisions.Front();
+  if (decision == nullptr || decision->step >= submitted_) return false;
+  const int kind = static_cast<int>(decision->kind);
+  const uint32_t phase = phase_of_kind_[kind];
+  if (phase == kNone) {  // the stage has such phases, this device does not
+    stage_->decisions.Pop();
+    stage_->counts.completed[kind].fetch_add(1, std::memory_order_release);
+    return true;
+  }
+  if (!CanStart(phase) || !HasRoom(phase)) return false;
+  stage_->decisions.Pop();
+  running_compute_ = phase;
+  Start(phase);
+  progress_[phase].begin_ns = clock_->NowNs();
+  Advance(phase);
+  return true;
+}
+
+void DeviceExecutor::ReportAvailable() {
+  bool has_changed = false;
+  for (int kind = 0; kind < planner::kNumPolicyKinds; ++kind) {
+    const int64_t limit = submitted_ * num_microbatches_;
+    int64_t available = limit;
+    if (phase_of_kind_[kind] != kNone) {
+      const Phase& phase = phases_[phase_of_kind_[kind]];
+      const Progress& progress = progress_[phase_of_kind_[kind]];
+      const int64_t started = progress.next_instance + (progress.is_running ? 1 : 0);
+      available -= started;
+      for (uint32_t i = 0; i < phase.num_places; ++i) {
+        const Place& place = places_[phase.first_place + i];
+        available = std::min<int64_t>(available, place.count / place.need);
+      }
+      available += started;
+    }
+    if (stage_->counts.available[kind].load(std::memory_order_relaxed) == available) continue;
+    stage_->counts.available[kind].store(available, std::memory_order_release);
+    has_changed = true;
+  }
+  if (has_changed && stage_->is_waiting.exchange(false, std::memory_order_acq_rel) &&
+      stage_->wake_controller) {
+    stage_->wake_controller();
+  }
+}
+
+// --- Phase instances -----------------------------------------------------------------------------
+
+bool DeviceExecutor::CanStart(uint32_t phase) const {
+  const Progress& progress = progress_[phase];
+  if (progress.is_running || phases_[phase].missing > 0) return false;
+  const int64_t rate = phases_[phase].per_microbatch ? num_microbatches_ : 1;
+  return progress.next_instance < submitted_ * rate;
+}
+
+void DeviceExecutor::QueueIfOpen(uint32_t phase) {
+  Progress& progress = progress_[phase];
+  if (phases_[phase].lane != Lane::kFloating || progress.is_queued || !CanStart(phase)) return;
+  progress.is_queued = true;
+  open_floating_[(open_head_ + open_count_) % open_floating_.size()] = phase;
+  ++open_count_;
+}
+
+void DeviceExecutor::Start(uint32_t index) {
+  Phase& phase = phases_[index];
+  Progress& progress = progress_[index];
+  const int64_t instance = progress.next_instance;
+  progress.step = phase.per_microbatch ? instance / num_microbatches_ : instance;
+  progress.microbatch = phase.per_microbatch ? instance % num_microbatches_ : 0;
+  progress.remaining = phase.end_actor - phase.first_actor;
+  progress.first_ready = phase.first_actor;
+  progress.outstanding = 0;
+  progress.is_running = true;
+  if (is_tracing_) progress.begin_ns = clock_->NowNs();
+  if (!is_synchronous_) {
+    progress.first_launch = static_cast<uint64_t>(instance) * actors_.size();
+    LaneStream& lane = StreamOf(phase);
+    lane.Promise(NumMarks(index));
+    for (size_t other = 0; other < kNumLanes; ++other) {
+      if ((phase.joined_lanes >> other & 1) != 0) lane.Follow(*streams_[other]);
+    }
+  }
+  for (uint32_t i = 0; i < phase.num_places; ++i) {
+    Place& place = places_[phase.first_place + i];
+    place.count -= place.need;
+    if (place.count < place.need) ++phase.missing;
+  }
+  for (uint32_t i = 0; i < phase.num_groups; ++i) {
+    const SlotGroup& group = groups_[phase.first_group + i];
+    const uint64_t slot =
+        InstanceOf(progress.step, progress.microbatch, group.per_microbatch) % group.slots;
+    const Patch* patch = patches_.data() + group.first_patch;
+    for (uint32_t k = 0; k < group.num_patches; ++k) {
+      args_[patch[k].arg] = patch[k].slot0 + slot * group.slot_bytes;
+    }
+  }
+  std::copy(needs_.begin() + phase.first_actor, needs_.begin() + phase.end_actor,
+            pending_.begin() + phase.first_actor);
+  ready_.AddFrom(ready_at_start_, phase.first_actor, phase.end_actor);
+  ready_comms_.insert(ready_comms_.end(), starts_.begin() + phase.first_start,
+                      starts_.begin() + phase.first_start + phase.num_starts);
+  if (!ready_comms_.empty()) StartReadyComms();
+}
+
+bool DeviceExecutor::Advance(uint32_t index) {
+  const Phase& phase = phases_[index];
+  Progress& progress = progress_[index];
+  const bool serves = phase.lane != Lane::kFloating;
+  uint32_t num_fired = 0;
+  while (num_fired < options_.acts_per_poll) {
+    const uint32_t actor = TakeReady(index);
+    if (actor == kNone) break;
+    ++num_fired;
+    --progress.remaining;
+    if (is_synchronous_ && communication_.is_owner()) ShareEndpoint(index);
+    Fire(actor, index);
+    if (!ready_comms_.empty()) StartReadyComms();
+    // What may move meanwhile does, between the acts of a long phase.
+    if (serves && progress.remaining > 0 && (open_count_ > 0 || !active_comms_.empty())) {
+      TakeCompletions();
+      PollFloating();
+    }
+  }
+  running_actor_.store(kNone, std::memory_order_relaxed);
+  FinishIfDone(index);
+  return num_fired > 0;
+}
+
+// The actor of the phase that fires next; kNone: none is ready.
+uint32_t DeviceExecutor::TakeReady(uint32_t index) {
+  Progress& progress = progress_[index];
+  const uint32_t end = phases_[index].end_actor;
+  const uint32_t begin = progress.first_ready;
+  if (options_.firing_seed != 0) {
+    // The next from anywhere on, if there is one.
+    const uint32_t from = begin + static_cast<uint32_t>(random_() % (end - begin + 1));
+    const uint32_t actor = ready_.TakeFirst(from, end);
+    if (actor != kNone) return actor;
+  }
+  const uint32_t actor = ready_.TakeFirst(begin, end);
+  progress.first_ready = actor == kNone ? end : actor + 1;
+  return actor;
+}
+
+void DeviceExecutor::FinishIfDone(uint32_t phase) {
+  const Progress& progress = progress_[phase];
+  if (progress.is_running && progress.outstanding == 0 && progress.remaining == 0) {
+    FinishLaunch(phase);
+  }
+}
+
+// All of the instance has been given to its stream, and its communication is over. On a synchronous
+// device it is complete.
+void DeviceExecutor::FinishLaunch(uint32_t index) {
+  const Phase& phase = phases_[index];
+  Progress& progress = progress_[index];
+  progress.is_running = false;
+  ++progress.next_instance;
+  switch (phase.lane) {
+    case Lane::kCompute:
+      running_compute_ = kNone;
+      break;
+    case Lane::kOnce:
+      running_once_ = kNone;
+      if (!phase.per_microbatch || progress.next_instance % num_microbatches_ == 0) {
+        once_turn_ = (once_turn_ + 1) % once_phases_.size();
+      }
+      break;
+    case Lane::kFloating:
+      QueueIfOpen(index);
+      break;
+  }
+  if (!is_synchronous_) {
+    ++progress.num_launched;
+    StreamOf(phase).Record(MarkOf(kNone, index, progress.begin_ns));
+    return;
+  }
+  if (is_tracing_) Trace(MarkOf(kNone, index, progress.begin_ns), clock_->NowNs());
+  if (phase.lane == Lane::kCompute) CountComputed(phase.kind, clock_->NowNs() - progress.begin_ns);
+  StepRecord& record = RecordOf(progress.step);
+  if (--record.remaining == 0) CompleteStep(record);
+}
+
+// An instance of the compute lane is complete.
+void DeviceExecutor::CountComputed(planner::PhaseKind phase_kind, int64_t duration_ns) {
+  const int kind = static_cast<int>(phase_kind);
+  stage_->counts.duration_ns[kind].fetch_add(duration_ns, std::memory_order_relaxed);
+  stage_->counts.completed[kind].fetch_add(1, std::memory_order_release);
+  if (stage_->decisions.size() <= stage_->wake_size.load(std::memory_order_relaxed) &&
+      stage_->is_waiting.exchange(false, std::memory_order_acq_rel) && stage_->wake_controller) {
+    stage_->wake_controller();
+  }
+}
+
+void DeviceExecutor::CompleteStep(StepRecord& record) {
+  const int64_t now = clock_->NowNs();
+  DeviceStepReport report;
+  report.device = device_index_;
+  report.step = record.step;
+  report.is_poisoned = record.is_poisoned;
+  report.wall_ns = now - std::max(record.begin_ns, last_done_ns_);
+  report.wait_ns =
+      std::min(std::exchange(wait_ns_, 0) + std::exchange(lost_ns_, 0), report.wall_ns);
+  last_done_ns_ = now;
+  record.buffers.reset();
+  completed_ = record.step + 1;
+  observer_->OnStepDone(report);
+}
+
+// --- Actors --------------------------------------------------------------------------------------
+
+// Runs the actor, or gives it to its stream.
+inline absl::Status DeviceExecutor::Execute(uint32_t index, uint32_t phase) {
+  const Actor& actor = actors_[index];
+  const Progress& progress = progress_[phase];
+  if (actor.kind == ActorKind::kKernel) {
+    void* const* args = args_.data() + actor.first_arg;
+    kernels::KernelArgs kernel_args;
+    kernel_args.inputs = {args, actor.num_inputs};
+    kernel_args.outputs = {args + actor.num_inputs, actor.num_outputs};
+    kernel_args.workspace = actor.workspace;
+    kernel_args.seed = options_.seed;
+    kernel_args.step = progress.step + options_.first_step;
+    kernel_args.microbatch = progress.microbatch;
+    kernel_args.stream = progress.stream;
+    kernel_args.launch = progress.first_launch + index;
+    return actor.kernel->Run(kernel_args);
+  }
+  if (actor.kind == ActorKind::kFeed) {
+    CopyFeed(actor, phases_[phase], progress);
+  } else {
+    CopyFetch(actor, phases_[phase], progress);
+  }
+  return absl::OkStatus();
+}
+
+void DeviceExecutor::Fire(uint32_t index, uint32_t phase) {
+  const Actor& actor = actors_[index];
+  const int64_t begin_ns = is_tracing_ ? clock_->NowNs() : 0;
+  const bool is_poisoned = RecordOf(progress_[phase].step).is_poisoned;
+  if (!is_poisoned) {
+    running_actor_.store(index, std::memory_order_relaxed);
+    absl::Status status;
+    try {
+      status = Execute(index, phase);
+    } catch (const std::exception& error) {
+      status = absl::InternalError(StrCat("its kernel threw: ", error.what()));
+    }
+    if (!status.ok()) Fail(MarkOf(index, phase, 0), status);
+  }
+  if (is_tracing_) {
+    const LaneStream::Mark act = MarkOf(index, phase, begin_ns);
+    if (!is_synchronous_) {
+      StreamOf(phases_[phase]).Record(act);
+    } else if (!is_poisoned) {
+      Trace(act, clock_->NowNs());
+    }
+  }
+  Send(messages_.data() + actor.first_message, actor.num_early, &progress_[phase]);
+  if (actor.num_puts > 0) PutTokens(actor);
+}
+
+void DeviceExecutor::PutTokens(const Actor& actor) {
+  const Put* put = puts_.data() + actor.first_put;
+  for (uint32_t i = 0; i < actor.num_puts; ++i) {
+    Place& place = places_[put[i].place];
+    const bool was_short = place.count < place.need;
+    place.count += put[i].amount;
+    if (was_short && place.count >= place.need && --phases_[place.phase].missing == 0) {
+      QueueIfOpen(place.phase);
+    }
+  }
+}
+
+}  // namespace penstock::actors

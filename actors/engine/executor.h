@@ -1,0 +1,344 @@
+// The engine of one device: hosts the device's actors and fires them as plan.h says a plan runs.
+// A plain class that moves only when polled, so that tests can drive it step by step and a CAF
+// actor can host it on a thread.
+//
+// Hot path: of the actors of a phase that are ready, communication starts at once, and of the
+// others the first in the planned order fires. Firing one reads one packed record, runs its kernel
+// on the stream of its lane, and decrements the counters of its consumers. No look-up, no
+// allocation, no lock.
+//
+// Asynchronous devices. Kernels and copies are launched ahead of what runs: as far as the device's
+// memory goes, streams order everything, so a token is put when its producer has been launched, and
+// a phase starts while those before it still run. A phase with channels to another lane first makes
+// its stream wait for what that lane has launched. The host waits for the device only where
+// something leaves it: before a communication, whose bytes go through host memory
+// (host_staging.h), and for the completion of phase instances, which a mark in the stream tells
+// (lane_stream.h). kLaunchAhead bounds how far a lane runs ahead.
+//
+// Errors. A kernel that fails poisons its step on this device: no kernel, feed or fetch of the step
+// runs from then on, its state updates included, but tokens still flow; sends and collectives carry
+// kErrorFlag, and a device that receives it poisons its step too. So every step drains. Steps
+// already submitted behind a poisoned one are poisoned with it, as the state they read may lack its
+// update. On an asynchronous device a failure is known later; the stream itself then skips what
+// follows, and so do streams that wait for it, until the failed steps have drained.
+//
+// Thread rule: the owner's thread, except where a member says more.
+// Invariants: instances of a phase run in order; a step completes when all its instances have, and
+// steps complete in order.
+
+#ifndef PENSTOCK_ACTORS_ENGINE_EXECUTOR_H_
+#define PENSTOCK_ACTORS_ENGINE_EXECUTOR_H_
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "actors/engine/device_communication.h"
+#include "actors/engine/host_staging.h"
+#include "actors/engine/lane_stream.h"
+#include "actors/engine/link.h"
+#include "actors/engine/ready_set.h"
+#include "actors/engine/stage.h"
+#include "base/device.h"
+#include "base/tensor.h"
+#include "planner/plan/plan.h"
+
+namespace penstock::actors {
+
+inline constexpr int64_t kMaxStepsInFlight = 8;
+
+// What a step reads from and writes to, in the plan's order of feeds and fetches. Shared by all
+// devices, each writing its own tiles of the fetches.
+struct StepBuffers {
+  std::vector<Tensor> feeds;
+  std::vector<Tensor> fetches;
+};
+
+// One device's part of a step that has completed.
+struct DeviceStepReport {
+  uint32_t device = 0;
+  int64_t step = 0;
+  bool is_poisoned = false;
+  int64_t wall_ns = 0;  // from the completion of the step before, or from submission if later
+  int64_t wait_ns = 0;  // of wall_ns, with nothing to fire or without a core to run on
+};
+
+// One actor's run, or with actor == kNone a whole phase instance.
+struct TraceEvent {
+  uint32_t device = 0;
+  uint32_t actor = planner::kNone;
+  uint32_t phase = 0;
+  uint32_t microbatch = 0;
+  int64_t step = 0;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+};
+
+// Told on the executor's thread.
+class ExecutorObserver {
+ public:
+  virtual ~ExecutorObserver() = default;
+  virtual void OnStepDone(const DeviceStepReport& report) = 0;
+  // The first error of a step on a device.
+  virtual void OnError(uint32_t device, int64_t step, const absl::Status& status) = 0;
+};
+
+struct ExecutorOptions {
+  uint64_t seed = 0;
+  uint32_t generation = 0;       // of the transport's tags
+  uint32_t acts_per_poll = 256;  // of one phase, before others get a turn
+  size_t trace_capacity = 0;     // events, the last ones; 0: no trace
+  int64_t first_step = 0;        // what step 0 counts as: see SessionOptions
+  uint64_t firing_seed = 0;      // for tests: picks any actor that is ready; 0: the first
+};
+
+// What an executor works with; all of it outlives the executor.
+struct ExecutorParts {
+  const planner::Plan* plan = nullptr;  // CheckPlan(*plan) is OK
+  uint32_t device_index = 0;
+  LinkTarget target;
+  DeviceCommunication* communication = nullptr;
+  StageLink* stage = nullptr;
+  ExecutorObserver* observer = nullptr;
+  const Clock* clock = nullptr;
+};
+
+class DeviceExecutor {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceExecutor>> Create(const ExecutorParts& parts,
+                                                                const ExecutorOptions& options);
+  ~DeviceExecutor();
+  DeviceExecutor(const DeviceExecutor&) = delete;
+  DeviceExecutor& operator=(const DeviceExecutor&) = delete;
+
+  // Steps are submitted in order from 0. REQUIRES: fewer than kMaxStepsInFlight are under way.
+  void SubmitStep(int64_t step, std::shared_ptr<StepBuffers> buffers);
+
+  // Where executors outnumber the cores: time without a core counts as waiting.
+  void set_counts_cpu_time(bool counts) { counts_cpu_time_ = counts; }
+
+  // One round: what streams and communication have completed is taken, and what is ready fires;
+  // with nothing to fire, communication advances here. Returns whether anything happened.
+  bool Poll();
+
+  // The owner is about to sleep unless one more Poll finds something.
+  void PrepareSleep() { communication_.PrepareSleep(); }
+
+  // True while work on asynchronous streams is under way: it completes without calling anybody.
+  bool has_pending_events() const {
+    if (is_synchronous_) return false;
+    return staging_->num_pending() + streams_[0]->num_pending() + streams_[1]->num_pending() +
+               streams_[2]->num_pending() >
+           0;
+  }
+
+  // Ends all communication; the executor is not polled afterwards.
+  void Cancel();
+
+  // Appends the starts and completions of each communicating actor, in their order: odd while it
+  // is under way. Any thread; rounds of Poll that the caller knows to have ended are counted.
+  void AppendCommunications(std::vector<uint64_t>* counts) const;
+
+  // What is stuck and what it misses, a line each; empty when no step is under way.
+  std::vector<std::string> Describe() const;
+
+  // "is in actor 'h3.attn'", or that it is in none. Any thread.
+  std::string DescribeRunningActor() const;
+
+  // The last events recorded so far, at most trace_capacity, by their ends; begins anew.
+  std::vector<TraceEvent> TakeTrace();
+
+ private:
+  // Phase instances of a lane that may be launched and not complete, where phases of a lane run one
+  // at a time: enough for the device never to wait for the host.
+  static constexpr uint32_t kLaunchAhead = 4;
+
+  // What changes of a phase while it runs; beside its Phase.
+  struct Progress {
+    int64_t next_instance = 0;
+    int64_t step = 0;
+    int64_t microbatch = 0;
+    int64_t begin_ns = 0;
+    uint64_t first_launch = 0;  // KernelArgs::launch of the device's actor 0
+    Stream* stream = nullptr;   // of its lane
+    uint32_t remaining = 0;     // actors that have not fired
+    uint32_t first_ready = 0;   // no actor before it is ready
+    uint32_t outstanding = 0;   // started communication still to come
+    uint32_t num_launched = 0;  // instances that have been launched and are not complete
+    bool is_running = false;
+    bool is_queued = false;  // in open_floating_
+  };
+
+  struct StepRecord {
+    int64_t step = -1;
+    uint64_t remaining = 0;  // phase instances
+    bool is_poisoned = false;
+    bool has_error = false;
+    int64_t begin_ns = 0;
+    std::shared_ptr<StepBuffers> buffers;
+  };
+
+  using LaneStreams = std::array<std::unique_ptr<LaneStream>, kNumLanes>;  // by Lane
+
+  DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions& options, LinkedDevice linked,
+                 LaneStreams streams, std::unique_ptr<HostStaging> staging);
+
+  bool PollOnce();
+  bool PollStreams();
+  bool TakeReadyComms();
+  bool TakeCompletions();
+  bool DriveCommunication();
+  bool PollFloating();
+  bool PollOnceLane();
+  bool PollComputeLane();
+  void ReportAvailable();
+
+  void ReserveMarks(Device& device);
+  uint32_t NumMarks(uint32_t phase) const;
+  bool HasRoom(uint32_t phase) const { return is_synchronous_ || HasStreamRoom(phase); }
+  bool HasStreamRoom(uint32_t phase) const;
+  bool CanStart(uint32_t phase) const;
+  void Start(uint32_t phase);
+  bool Advance(uint32_t phase);
+  uint32_t TakeReady(uint32_t phase);
+  void FinishIfDone(uint32_t phase);
+  void FinishLaunch(uint32_t phase);
+  void Complete(const LaneStream::Mark& instance, int64_t now);
+  void CountComputed(planner::PhaseKind kind, int64_t duration_ns);
+  void CompleteStep(StepRecord& record);
+  void QueueIfOpen(uint32_t phase);
+
+  absl::Status Execute(uint32_t actor, uint32_t phase);
+  void CopyFeed(const Actor& actor, const Phase& phase, const Progress& progress);
+  void CopyFetch(const Actor& actor, const Phase& phase, const Progress& progress);
+  void DeliverFetches(const LaneStream::Mark& instance);
+  void Fire(uint32_t actor, uint32_t phase);
+  void Send(const uint32_t* messages, uint32_t count, Progress* progress);
+  void StartReadyComms();
+  void StartComm(uint32_t actor, uint32_t phase);
+  void StartTransport(const CommStart& start);
+  void FinishComm(Comm& comm);
+  void ShareEndpoint(uint32_t phase);
+  void PutTokens(const Actor& actor);
+  void CountCommunication(const Actor& actor);
+
+  StepRecord& RecordOf(int64_t step) { return steps_[step % kMaxStepsInFlight]; }
+  const StepRecord& RecordOf(int64_t step) const { return steps_[step % kMaxStepsInFlight]; }
+  void ResetStreams();
+  void Poison(int64_t step);
+  void Fail(const LaneStream::Mark& where, const absl::Status& status);
+  void FailStream(const StreamError& error, const LaneStream::Mark& where);
+  LaneStream& StreamOf(const Phase& phase) { return *streams_[static_cast<size_t>(phase.lane)]; }
+  LaneStream::Mark MarkOf(uint32_t actor, uint32_t phase, int64_t begin_ns) const {
+    const Progress& progress = progress_[phase];
+    return {actor, phase, progress.step, progress.microbatch, begin_ns};
+  }
+  int64_t InstanceOf(int64_t step, int64_t microbatch, bool per_microbatch) const {
+    return per_microbatch ? step * num_microbatches_ + microbatch : step;
+  }
+  void Trace(const LaneStream::Mark& what, int64_t end_ns);
+  uint32_t PhaseOf(uint32_t actor) const;
+  std::string DescribeMark(const LaneStream::Mark& mark) const;
+  std::string NameOf(uint32_t actor) const;
+  std::string InstanceName(uint32_t phase) const;
+  std::string InstanceName(uint32_t phase, int64_t step, int64_t microbatch) const;
+  std::string DescribePlaces(uint32_t phase) const;
+  std::string DescribeComm(const Comm& comm) const;
+
+  const planner::Plan& plan_;
+  const planner::DevicePlan& device_plan_;
+  const uint32_t device_index_;
+  const int64_t num_microbatches_;
+  const ExecutorOptions options_;
+  DeviceCommunication& communication_;
+  StageLink* const stage_;
+  ExecutorObserver* const observer_;
+  const Clock* const clock_;
+
+  // Packed state of the hot path.
+  std::vector<Actor> actors_;
+  std::vector<uint32_t> needs_;
+  std::vector<uint32_t> pending_;  // messages still to come, of actors of running phases
+  ReadySet ready_;                 // of those, the ones that run on streams
+  ReadySet ready_at_start_;
+  std::vector<uint32_t> starts_;
+  std::vector<uint32_t> ready_comms_;  // to be started, in order
+  std::vector<uint32_t> messages_;
+  std::vector<Put> puts_;
+  std::vector<Place> places_;
+  std::vector<Phase> phases_;
+  std::vector<Progress> progress_;
+  std::vector<void*> args_;
+  std::vector<SlotGroup> groups_;
+  std::vector<Patch> patches_;
+  std::vector<HostCopy> copies_;
+  std::vector<uint32_t> fetches_;  // actors
+  std::vector<PlaceInfo> place_infos_;
+  std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
+
+  const bool is_synchronous_;
+  bool is_tracing_ = false;
+  std::unique_ptr<HostStaging> staging_;               // of an asynchronous device
+  LaneStreams streams_;                                // their work uses what is above
+  std::array<int64_t, kNumLanes> last_act_ns_ = {};    // when the lane's last traced act ended
+  std::array<int64_t, kNumLanes> last_phase_ns_ = {};  // likewise of phase instances
+  bool has_stream_error_ = false;                      // since the streams were reset
+
+  std::vector<uint32_t> active_comms_;   // started, not done
+  int64_t unshared_ns_ = 0;              // that acts may take before the endpoint is left to others
+  std::vector<uint32_t> open_floating_;  // ring of floating phases that may start
+  uint32_t open_head_ = 0;
+  uint32_t open_count_ = 0;
+  std::vector<uint32_t> stalled_floating_;  // running, with actors that have not fired
+  std::vector<uint32_t> once_phases_;
+  uint32_t once_turn_ = 0;
+  uint32_t running_once_ = planner::kNone;
+  uint32_t running_compute_ = planner::kNone;
+  std::array<uint32_t, planner::kNumPolicyKinds> phase_of_kind_;
+
+  std::array<StepRecord, kMaxStepsInFlight> steps_;
+  uint64_t instances_per_step_ = 0;
+  int64_t submitted_ = 0;
+  int64_t completed_ = 0;
+
+  bool is_idle_ = false;
+  int64_t idle_since_ns_ = 0;
+  int64_t wait_ns_ = 0;  // since the last step that completed
+  bool counts_cpu_time_ = false;
+  int64_t lost_ns_ = 0;  // without a core while there was something to do, likewise
+  int64_t last_done_ns_ = 0;
+  std::vector<TraceEvent> trace_;  // a ring, once it is full
+  size_t oldest_event_ = 0;        // of a full ring
+
+  // Starts and completions of each comm; written by the owner's thread.
+  std::vector<std::atomic<uint64_t>> communication_counts_;
+
+  std::atomic<uint32_t> running_actor_{planner::kNone};  // the one being run or launched
+  std::mt19937_64 random_;                               // with options_.firing_seed
+};
+
+// In-phase tokens to other actors.
+inline void DeviceExecutor::Send(const uint32_t* messages, uint32_t count, Progress* progress) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t actor = messages[i] & ~kToCommunication;
+    if (--pending_[actor] > 0) continue;
+    if ((messages[i] & kToCommunication) != 0) {
+      ready_comms_.push_back(actor);
+    } else {
+      ready_.Add(actor);
+      progress->first_ready = std::min(progress->first_ready, actor);
+    }
+  }
+}
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_ENGINE_EXECUTOR_H_

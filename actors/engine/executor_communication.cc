@@ -1,0 +1,123 @@
+// What a device executor does with its sends, receives and collectives: it starts them, takes their
+// completions, and shares the endpoint with the communication executor.
+
+#include <algorithm>
+
+#include "actors/engine/executor.h"
+
+namespace penstock::actors {
+
+using planner::ActorKind;
+
+namespace {
+
+// What acts may take, as predicted, before a device executor leaves the endpoint to the
+// communication executor: a little less than what waking that costs.
+constexpr int64_t kUnsharedNs = 20'000;
+
+}  // namespace
+
+bool DeviceExecutor::TakeCompletions() {
+  bool has_moved = false;
+  uint32_t index = 0;
+  while (communication_.NextCompletion(&index)) {
+    *std::find(active_comms_.begin(), active_comms_.end(), index) = active_comms_.back();
+    active_comms_.pop_back();
+    FinishComm(communication_.comm(index));
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+// With nothing to fire, this thread moves communication along itself: completions come without a
+// thread switch.
+bool DeviceExecutor::DriveCommunication() {
+  if (!communication_.TryOwn()) return false;
+  unshared_ns_ = kUnsharedNs;
+  const bool has_moved = communication_.Advance();
+  return TakeCompletions() || has_moved;
+}
+
+// Before an act of `phase`. The endpoint is kept while acts are short, so that a chain of small
+// messages wakes no other thread.
+void DeviceExecutor::ShareEndpoint(uint32_t phase) {
+  unshared_ns_ -= phases_[phase].act_ns;
+  if (unshared_ns_ < 0) communication_.Disown();
+}
+
+void DeviceExecutor::StartReadyComms() {
+  // One that starts may make the next of its group ready.
+  for (size_t i = 0; i < ready_comms_.size(); ++i) {
+    const uint32_t actor = ready_comms_[i];
+    StartComm(actor, communication_.comm(actors_[actor].part).phase);
+  }
+  ready_comms_.clear();
+}
+
+void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
+  const Actor& actor = actors_[index];
+  Progress& progress = progress_[phase];
+  void* const* args = args_.data() + actor.first_arg;
+  CommStart start;
+  start.comm = actor.part;
+  start.sequence = InstanceOf(progress.step, progress.microbatch, phases_[phase].per_microbatch);
+  start.input = args[0];
+  start.output = actor.kind == ActorKind::kCollective ? args[1] : args[0];
+  --progress.remaining;
+  ++progress.outstanding;
+  CountCommunication(actor);
+  Send(messages_.data() + actor.first_message, actor.num_early, &progress);
+  if (is_synchronous_) {
+    StartTransport(start);
+  } else {
+    staging_->Begin(start, phases_[phase].lane, *progress.stream);
+  }
+}
+
+// What the communication reads is in the host's memory.
+void DeviceExecutor::StartTransport(const CommStart& start) {
+  const Comm& comm = communication_.comm(start.comm);
+  CommStart flagged = start;
+  flagged.flags = RecordOf(progress_[comm.phase].step).is_poisoned ? transport::kErrorFlag
+                                                                   : transport::kNoFlags;
+  active_comms_.push_back(start.comm);
+  if (!communication_.is_owner()) unshared_ns_ = kUnsharedNs;
+  communication_.Start(flagged);
+}
+
+void DeviceExecutor::FinishComm(Comm& comm) {
+  const bool is_collective = comm.collective != nullptr;
+  const Actor& actor = actors_[comm.actor];
+  Progress& progress = progress_[comm.phase];
+  const LaneStream::Mark act = MarkOf(comm.actor, comm.phase, comm.begin_ns);
+  const uint32_t flags = is_collective                    ? comm.collective->flags()
+                         : actor.kind == ActorKind::kRecv ? comm.request.flags
+                                                          : transport::kNoFlags;
+  if (is_collective && !comm.collective->status().ok()) {
+    Fail(act, comm.collective->status());
+  } else if (!is_collective && comm.request.state == transport::Request::State::kFailed) {
+    Fail(act, comm.request.status);
+  } else if ((flags & transport::kErrorFlag) != 0) {
+    Poison(progress.step);
+  }
+  if (!is_synchronous_) staging_->End(actor.part, *progress.stream);
+  if (is_tracing_) Trace(act, comm.end_ns);
+  CountCommunication(actor);
+  Send(messages_.data() + actor.first_message + actor.num_early, actor.num_late, &progress);
+  PutTokens(actor);
+  --progress.outstanding;
+  StartReadyComms();
+  FinishIfDone(comm.phase);
+}
+
+void DeviceExecutor::CountCommunication(const Actor& actor) {
+  std::atomic<uint64_t>& count = communication_counts_[actor.part];
+  count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+void DeviceExecutor::Cancel() {
+  communication_.Cancel();
+  active_comms_.clear();
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,178 @@
+// What a device executor does for asynchronous devices: what it leaves in their streams and takes
+// from there, and how feeds and fetches get to and from their memory.
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/engine/executor.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+
+using planner::kNone;
+using planner::Lane;
+
+// Marks that an instance of the phase leaves in its stream.
+uint32_t DeviceExecutor::NumMarks(uint32_t phase) const {
+  return 1 + (is_tracing_ ? phases_[phase].num_on_stream : 0);
+}
+
+// Floating phases that have been launched in part may wait for each other's communication: there is
+// room for all of them.
+void DeviceExecutor::ReserveMarks(Device& device) {
+  std::array<uint32_t, kNumLanes> most = {};
+  std::array<uint32_t, kNumLanes> sum = {};
+  for (uint32_t p = 0; p < phases_.size(); ++p) {
+    const auto lane = static_cast<size_t>(phases_[p].lane);
+    most[lane] = std::max(most[lane], NumMarks(p));
+    sum[lane] += NumMarks(p);
+  }
+  for (size_t lane = 0; lane < kNumLanes; ++lane) {
+    const bool is_floating = static_cast<Lane>(lane) == Lane::kFloating;
+    streams_[lane]->SetCapacity(device, is_floating ? 2 * sum[lane] : kLaunchAhead * most[lane]);
+  }
+}
+
+// Whether the stream of the phase may run ahead by one instance more.
+bool DeviceExecutor::HasStreamRoom(uint32_t phase) const {
+  if (phases_[phase].has_host_copies && progress_[phase].num_launched >= HostStaging::kCopySlots) {
+    return false;
+  }
+  return streams_[static_cast<size_t>(phases_[phase].lane)]->HasRoom(NumMarks(phase));
+}
+
+bool DeviceExecutor::PollStreams() {
+  bool has_moved = false;
+  for (const auto& lane : streams_) {
+    has_moved |= lane->stream().Poll();
+    const StreamError* error = nullptr;
+    while (const LaneStream::Mark* done = lane->Done(&error)) {
+      const LaneStream::Mark mark = *done;
+      const int64_t now = clock_->NowNs();
+      if (error != nullptr) FailStream(*error, mark);
+      lane->Pop();
+      if (mark.actor == kNone) {
+        Complete(mark, now);
+      } else {
+        // The lane did one thing after the other.
+        int64_t& last_ns = last_act_ns_[static_cast<size_t>(phases_[mark.phase].lane)];
+        LaneStream::Mark act = mark;
+        act.begin_ns = std::max(act.begin_ns, std::exchange(last_ns, now));
+        Trace(act, now);
+      }
+      has_moved = true;
+    }
+  }
+  return TakeReadyComms() || has_moved;
+}
+
+// The stream has come to the end of a phase instance.
+void DeviceExecutor::Complete(const LaneStream::Mark& instance, int64_t now) {
+  const Phase& phase = phases_[instance.phase];
+  --progress_[instance.phase].num_launched;
+  if (phase.num_fetches > 0) DeliverFetches(instance);
+  LaneStream::Mark ran = instance;
+  if (phase.lane != Lane::kFloating) {
+    // Launched ahead, it began when the one before it was complete.
+    int64_t& last_ns = last_phase_ns_[static_cast<size_t>(phase.lane)];
+    ran.begin_ns = std::max(ran.begin_ns, std::exchange(last_ns, now));
+  }
+  if (is_tracing_) Trace(ran, now);
+  if (phase.lane == Lane::kCompute) CountComputed(phase.kind, now - ran.begin_ns);
+  StepRecord& record = RecordOf(instance.step);
+  if (--record.remaining == 0) CompleteStep(record);
+}
+
+// Starts communications whose bytes have left the device.
+bool DeviceExecutor::TakeReadyComms() {
+  bool has_moved = false;
+  CommStart start;
+  const StreamError* error = nullptr;
+  while (staging_->NextReady(&start, &error)) {
+    const Comm& comm = communication_.comm(start.comm);
+    if (error != nullptr) FailStream(*error, MarkOf(comm.actor, comm.phase, 0));
+    StartTransport(start);
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+// The failed steps have drained: nothing is under way.
+void DeviceExecutor::ResetStreams() {
+  for (const auto& lane : streams_) {
+    const absl::Status status = lane->stream().Reset();
+    if (!status.ok()) {
+      LaneStream::Mark where;
+      where.step = completed_;
+      Fail(where, status);
+      return;
+    }
+  }
+  has_stream_error_ = false;
+}
+
+// `where` is the first mark that is known to come after the failure.
+void DeviceExecutor::FailStream(const StreamError& error, const LaneStream::Mark& where) {
+  has_stream_error_ = true;
+  if (error.launch == kNoLaunch) {
+    Fail(where, error.status);
+    return;
+  }
+  const auto actor = static_cast<uint32_t>(error.launch % actors_.size());
+  const auto instance = static_cast<int64_t>(error.launch / actors_.size());
+  LaneStream::Mark failed;
+  failed.actor = actor;
+  failed.phase = PhaseOf(actor);
+  failed.step = instance;
+  if (phases_[failed.phase].per_microbatch) {
+    failed.step = instance / num_microbatches_;
+    failed.microbatch = instance % num_microbatches_;
+  }
+  // A stream brings its error up again with what it skips in later steps.
+  if (failed.step >= completed_) Fail(failed, error.status);
+  Poison(where.step);
+}
+
+void DeviceExecutor::CopyFeed(const Actor& actor, const Phase& phase, const Progress& progress) {
+  const HostCopy& copy = copies_[actor.part];
+  const void* feed = RecordOf(progress.step).buffers->feeds[copy.target].data();
+  void* const target = args_[actor.first_arg];
+  if (is_synchronous_) {
+    copy.tile.FromGlobal(feed, target, progress.microbatch);
+    return;
+  }
+  std::byte* const tile = staging_->TileOf(
+      actor.part, InstanceOf(progress.step, progress.microbatch, phase.per_microbatch));
+  copy.tile.FromGlobal(feed, tile, progress.microbatch);
+  progress.stream->Copy(target, tile, copy.num_bytes, CopyKind::kHostToDevice);
+}
+
+// From an asynchronous device the tile comes later: see DeliverFetches.
+void DeviceExecutor::CopyFetch(const Actor& actor, const Phase& phase, const Progress& progress) {
+  const HostCopy& copy = copies_[actor.part];
+  const void* source = args_[actor.first_arg];
+  if (is_synchronous_) {
+    copy.tile.ToGlobal(source, RecordOf(progress.step).buffers->fetches[copy.target].data(),
+                       progress.microbatch);
+    return;
+  }
+  progress.stream->Copy(staging_->TileOf(actor.part, InstanceOf(progress.step, progress.microbatch,
+                                                                phase.per_microbatch)),
+                        source, copy.num_bytes, CopyKind::kDeviceToHost);
+}
+
+// Of a phase instance that is complete on an asynchronous device.
+void DeviceExecutor::DeliverFetches(const LaneStream::Mark& instance) {
+  const Phase& phase = phases_[instance.phase];
+  const StepRecord& record = RecordOf(instance.step);
+  if (record.is_poisoned) return;
+  const int64_t number = InstanceOf(instance.step, instance.microbatch, phase.per_microbatch);
+  for (uint32_t i = 0; i < phase.num_fetches; ++i) {
+    const uint32_t part = actors_[fetches_[phase.first_fetch + i]].part;
+    const HostCopy& copy = copies_[part];
+    copy.tile.ToGlobal(staging_->TileOf(part, number), record.buffers->fetches[copy.target].data(),
+                       instance.microbatch);
+  }
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,96 @@
+#include "actors/engine/host_staging.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace penstock::actors {
+namespace {
+
+// Ranges that begin where a cache line does.
+class Layout {
+ public:
+  uint64_t Add(uint64_t num_bytes) {
+    constexpr uint64_t kLine = 64;
+    const uint64_t offset = num_bytes_;
+    num_bytes_ += (num_bytes + kLine - 1) / kLine * kLine;
+    return offset;
+  }
+  uint64_t num_bytes() const { return num_bytes_; }
+
+ private:
+  uint64_t num_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HostStaging>> HostStaging::Create(
+    Device& device, absl::Span<const Comm> comms, absl::Span<const HostCopy> copies) {
+  std::unique_ptr<HostStaging> staging(new HostStaging());
+  Layout layout;
+  for (const HostCopy& copy : copies) {
+    Tile tile;
+    tile.offset = layout.Add(copy.num_bytes);
+    for (uint32_t slot = 1; slot < kCopySlots; ++slot) layout.Add(copy.num_bytes);
+    tile.stride = (layout.num_bytes() - tile.offset) / kCopySlots;
+    staging->tiles_.push_back(tile);
+  }
+  std::vector<std::pair<uint64_t, uint64_t>> offsets;  // of input and output
+  for (const Comm& comm : comms) {
+    const uint64_t input = layout.Add(comm.input_bytes);
+    offsets.emplace_back(input, comm.is_in_place ? input : layout.Add(comm.output_bytes));
+  }
+  ASSIGN_OR_RETURN(staging->memory_, device.Allocate(layout.num_bytes(), MemoryKind::kPinned));
+  std::byte* const data = staging->memory_->data();
+  for (size_t i = 0; i < comms.size(); ++i) {
+    Transfer& transfer = staging->transfers_.emplace_back();
+    transfer.input = data + offsets[i].first;
+    transfer.output = data + offsets[i].second;
+    transfer.input_bytes = comms[i].input_bytes;
+    transfer.output_bytes = comms[i].output_bytes;
+    transfer.is_receive = comms[i].kind == planner::ActorKind::kRecv;
+    transfer.event = device.CreateEvent();
+  }
+  for (Queue& queue : staging->queues_) queue.comms.resize(comms.size());
+  return staging;
+}
+
+void HostStaging::Begin(const CommStart& start, planner::Lane lane, Stream& stream) {
+  Transfer& transfer = transfers_[start.comm];
+  transfer.start = start;
+  if (!transfer.is_receive) {
+    stream.Copy(transfer.input, start.input, transfer.input_bytes, CopyKind::kDeviceToHost);
+    stream.Record(transfer.event.get());
+  }
+  Queue& queue = queues_[2 * static_cast<size_t>(lane) + (transfer.is_receive ? 1 : 0)];
+  queue.comms[(queue.first + queue.count++) % queue.comms.size()] = start.comm;
+  ++num_pending_;
+}
+
+bool HostStaging::NextReady(CommStart* start, const StreamError** error) {
+  if (num_pending_ == 0) return false;
+  for (Queue& queue : queues_) {
+    if (queue.count == 0) continue;
+    const Transfer& transfer = transfers_[queue.comms[queue.first]];
+    if (!transfer.event->IsDone()) continue;
+    queue.first = (queue.first + 1) % queue.comms.size();
+    --queue.count;
+    --num_pending_;
+    *start = transfer.start;
+    start->input = transfer.input;
+    start->output = transfer.output;
+    // What a receive waits for belongs to an earlier run, whose error is known.
+    *error = transfer.is_receive ? nullptr : transfer.event->error();
+    return true;
+  }
+  return false;
+}
+
+void HostStaging::End(uint32_t comm, Stream& stream) {
+  Transfer& transfer = transfers_[comm];
+  stream.Copy(transfer.start.output, transfer.output, transfer.output_bytes,
+              CopyKind::kHostToDevice);
+  if (transfer.is_receive) stream.Record(transfer.event.get());
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,115 @@
+// Host memory between an asynchronous device and what happens on the host: feeds and fetches, and
+// the transport's messages and collectives. The memory of such a device is reached by copies on its
+// streams only:
+//
+//   collective     lane's stream: ... kernel, copy out, event          copy in, kernel that uses it
+//                  host:                               run of the collective
+//
+// What follows on the stream need not wait for an event of its own: the copies are ordered with the
+// kernels, so a communication is as good as begun once its copy out is enqueued.
+//
+// Memory: of kPinned, for the time of the session, what each communication reads and writes (once
+// where it works in place), and kCopySlots tiles of each feed and fetch. The transport does not
+// know it as registered memory: registering may replace pages, which a GPU has pinned.
+//
+// Thread rule: the executor's; the transport reads and writes between NextReady and End.
+// Invariants: one run of a communication at a time; runs of one lane get ready in the order in
+// which they began, except that receives, which have nothing to copy out, overtake others. A buffer
+// is written only when the copy that last read it has run. Nothing is allocated after Create.
+
+#ifndef PENSTOCK_ACTORS_ENGINE_HOST_STAGING_H_
+#define PENSTOCK_ACTORS_ENGINE_HOST_STAGING_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "actors/engine/device_communication.h"
+#include "actors/engine/lane_stream.h"
+#include "actors/engine/link.h"
+#include "base/device.h"
+
+namespace penstock::actors {
+
+class HostStaging {
+ public:
+  // Instances of a phase with feeds or fetches that may be on their way at a time.
+  static constexpr uint32_t kCopySlots = 2;
+
+  static absl::StatusOr<std::unique_ptr<HostStaging>> Create(Device& device,
+                                                             absl::Span<const Comm> comms,
+                                                             absl::Span<const HostCopy> copies);
+
+  uint64_t num_bytes() const { return memory_->num_bytes(); }
+
+  // The tile of a feed or fetch in phase instance `instance`.
+  std::byte* TileOf(uint32_t copy, int64_t instance) {
+    const Tile& tile = tiles_[copy];
+    return memory_->data() + tile.offset +
+           static_cast<uint64_t>(instance) % kCopySlots * tile.stride;
+  }
+
+  // Copies what the communication reads to the host, on the stream of its lane.
+  // REQUIRES: it is not under way.
+  void Begin(const CommStart& start, planner::Lane lane, Stream& stream);
+
+  // Takes a communication whose bytes are on the host; false if there is none. `start` then says
+  // where they are. `error` is the stream's, or null.
+  bool NextReady(CommStart* start, const StreamError** error);
+
+  // Copies the result of the communication to the device.
+  void End(uint32_t comm, Stream& stream);
+
+  // Begun and not ready.
+  uint32_t num_pending() const { return num_pending_; }
+  // Calls visit(comm) for each of those.
+  template <typename Visit>
+  void ForEachPending(const Visit& visit) const {
+    for (const Queue& queue : queues_) {
+      for (uint32_t i = 0; i < queue.count; ++i) {
+        visit(queue.comms[(queue.first + i) % queue.comms.size()]);
+      }
+    }
+  }
+
+ private:
+  struct Tile {
+    uint64_t offset = 0;
+    uint64_t stride = 0;
+  };
+
+  struct Transfer {
+    std::byte* input = nullptr;
+    std::byte* output = nullptr;
+    uint64_t input_bytes = 0;
+    uint64_t output_bytes = 0;
+    bool is_receive = false;
+    CommStart start;  // of the run under way, in the device's memory
+    // Done when `input` is filled; of a receive, when the last result has been copied.
+    std::unique_ptr<Event> event;
+  };
+
+  // Communications that wait for their events, a ring.
+  struct Queue {
+    std::vector<uint32_t> comms;
+    uint32_t first = 0;
+    uint32_t count = 0;
+  };
+
+  HostStaging() = default;
+
+  std::unique_ptr<Memory> memory_;
+  std::vector<Tile> tiles_;                  // a feed or fetch each
+  std::vector<Transfer> transfers_;          // a communication each
+  std::array<Queue, 2 * kNumLanes> queues_;  // by lane; receives apart
+  uint32_t num_pending_ = 0;
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_ENGINE_HOST_STAGING_H_

@@ -1,0 +1,158 @@
+#include "actors/engine/host_staging.h"
+
+#include <cstring>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "base/emulated_device.h"
+
+namespace penstock::actors {
+namespace {
+
+using planner::ActorKind;
+using planner::Lane;
+
+constexpr size_t kBytes = 16;
+
+std::vector<Comm> Comms(ActorKind kind, size_t count = 1, bool is_in_place = false) {
+  std::vector<Comm> comms(count);
+  for (Comm& comm : comms) {
+    comm.kind = kind;
+    if (kind != ActorKind::kRecv) comm.input_bytes = kBytes;
+    if (kind != ActorKind::kSend) comm.output_bytes = kBytes;
+    comm.is_in_place = is_in_place;
+  }
+  return comms;
+}
+
+class HostStagingTest : public ::testing::Test {
+ protected:
+  void Make(const std::vector<Comm>& comms, const std::vector<HostCopy>& copies = {}) {
+    auto staging = HostStaging::Create(*device_, comms, copies);
+    ASSERT_TRUE(staging.ok()) << staging.status();
+    staging_ = *std::move(staging);
+  }
+  std::byte* At(int index) { return memory_->data() + index * kBytes; }
+  void Write(int index, const std::string& text) {
+    host_.push_back(text);
+    stream_->Copy(At(index), host_.back().data(), kBytes, CopyKind::kHostToDevice);
+  }
+  std::string Read(int index) {
+    std::string text(kBytes, '?');
+    stream_->Copy(text.data(), At(index), kBytes, CopyKind::kDeviceToHost);
+    EXPECT_EQ(WaitUntilDone(*stream_, *device_->CreateEvent(), 10'000'000'000), absl::OkStatus());
+    return text;
+  }
+  void Begin(uint32_t comm, int input, int output, Lane lane = Lane::kCompute) {
+    CommStart start;
+    start.comm = comm;
+    start.sequence = 5;
+    start.input = At(input);
+    start.output = At(output);
+    staging_->Begin(start, lane, *stream_);
+  }
+  CommStart AwaitReady() {
+    CommStart start;
+    while (!staging_->NextReady(&start, &error_)) stream_->Poll();
+    EXPECT_EQ(start.sequence, 5u);
+    return start;
+  }
+  static std::string TextAt(const void* data) {
+    return std::string(static_cast<const char*>(data), kBytes);
+  }
+
+  const std::unique_ptr<EmulatedDevice> device_ =
+      EmulatedDevice::Create({.has_thread = false, .seed = 1});
+  const std::unique_ptr<Memory> memory_ = *device_->Allocate(4 * kBytes, MemoryKind::kDevice);
+  std::deque<std::string> host_;  // what is copied from
+  const StreamError* error_ = nullptr;
+  std::unique_ptr<HostStaging> staging_;
+  const std::unique_ptr<Stream> stream_ = device_->CreateStream();
+};
+
+TEST_F(HostStagingTest, ACollectiveReadsAndWritesHostMemoryInStreamOrder) {
+  Make(Comms(ActorKind::kCollective));
+  for (const std::string input : {"one two three 4.", "five six seven 8"}) {
+    Write(0, input);
+    Begin(0, 0, 1);
+    Write(0, "what comes later");
+    EXPECT_EQ(staging_->num_pending(), 1u);
+    const CommStart ready = AwaitReady();
+    EXPECT_EQ(staging_->num_pending(), 0u);
+    EXPECT_EQ(error_, nullptr);
+    EXPECT_EQ(TextAt(ready.input), input);
+    std::memcpy(ready.output, "result of 16 by.", kBytes);
+    staging_->End(0, *stream_);
+    EXPECT_EQ(Read(1), "result of 16 by.");
+    EXPECT_EQ(Read(0), "what comes later");
+    Write(1, "................");
+  }
+}
+
+TEST_F(HostStagingTest, InPlaceTakesTheMemoryOnce) {
+  Make(Comms(ActorKind::kCollective));
+  const uint64_t apart = staging_->num_bytes();
+  Make(Comms(ActorKind::kCollective, 1, true));
+  EXPECT_EQ(2 * staging_->num_bytes(), apart);
+  Write(2, "one two three 4.");
+  Begin(0, 2, 2);
+  const CommStart ready = AwaitReady();
+  EXPECT_EQ(ready.input, ready.output);
+}
+
+// A buffer that is still read by a copy to the device is not given to the transport.
+TEST_F(HostStagingTest, AReceiveWaitsUntilItsLastResultHasBeenCopied) {
+  Make(Comms(ActorKind::kRecv));
+  Begin(0, 0, 0);
+  CommStart start;
+  ASSERT_TRUE(staging_->NextReady(&start, &error_));  // without any work of the stream
+  std::memcpy(start.output, "one two three 4.", kBytes);
+  staging_->End(0, *stream_);
+  Begin(0, 0, 1);
+  EXPECT_FALSE(staging_->NextReady(&start, &error_));
+  start = AwaitReady();
+  std::memcpy(start.output, "five six seven 8", kBytes);
+  staging_->End(0, *stream_);
+  EXPECT_EQ(Read(0), "one two three 4.");
+  EXPECT_EQ(Read(1), "five six seven 8");
+}
+
+TEST_F(HostStagingTest, OnesOfALaneGetReadyInTheirOrder) {
+  constexpr uint32_t kCount = 20;
+  Make(Comms(ActorKind::kSend, kCount));
+  for (uint32_t i = 0; i < kCount; ++i) Begin(i, 0, 0);
+  std::vector<uint32_t> pending;
+  staging_->ForEachPending([&](uint32_t comm) { pending.push_back(comm); });
+  for (uint32_t i = 0; i < kCount; ++i) {
+    EXPECT_EQ(pending[i], i);
+    ASSERT_EQ(AwaitReady().comm, i);
+  }
+}
+
+TEST_F(HostStagingTest, AnErrorOfTheStreamComesWithTheBytes) {
+  Make(Comms(ActorKind::kSend));
+  stream_->Copy(this, this, 1, CopyKind::kDeviceToDevice);  // not the device's memory
+  Begin(0, 0, 0);
+  AwaitReady();
+  ASSERT_NE(error_, nullptr);
+  EXPECT_EQ(error_->status.code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(HostStagingTest, TilesOfInstancesThatOverlapAreApart) {
+  graph::TileDesc tile;
+  tile.dtype = DType::kF32;
+  tile.shape = tile.global = {5};
+  Make({}, {{TileCopy(tile), 0, 20}, {TileCopy(tile), 1, 20}});
+  std::vector<std::byte*> tiles;
+  for (uint32_t copy : {0, 1}) {
+    EXPECT_EQ(staging_->TileOf(copy, 0), staging_->TileOf(copy, HostStaging::kCopySlots));
+    for (int64_t instance : {0, 1}) tiles.push_back(staging_->TileOf(copy, instance));
+  }
+  for (size_t i = 1; i < tiles.size(); ++i) EXPECT_GE(tiles[i] - tiles[i - 1], 20);
+}
+
+}  // namespace
+}  // namespace penstock::actors

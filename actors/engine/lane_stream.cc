@@ -1,0 +1,36 @@
+#include "actors/engine/lane_stream.h"
+
+namespace penstock::actors {
+
+LaneStream::LaneStream(Device& device)
+    : joint_(device.CreateEvent()), stream_(device.CreateStream()) {}
+
+void LaneStream::SetCapacity(Device& device, uint32_t capacity) {
+  marks_.resize(capacity);
+  while (events_.size() < capacity) events_.push_back(device.CreateEvent());
+}
+
+void LaneStream::Record(const Mark& mark) {
+  const size_t at = (oldest_ + num_recorded_++) % marks_.size();
+  marks_[at] = mark;
+  stream_->Record(events_[at].get());
+}
+
+const LaneStream::Mark* LaneStream::Done(const StreamError** error) const {
+  if (num_recorded_ == 0 || !events_[oldest_]->IsDone()) return nullptr;
+  *error = events_[oldest_]->error();
+  return &marks_[oldest_];
+}
+
+void LaneStream::Pop() {
+  oldest_ = (oldest_ + 1) % marks_.size();
+  --num_recorded_;
+  --num_promised_;
+}
+
+void LaneStream::Follow(LaneStream& other) {
+  other.stream_->Record(other.joint_.get());
+  stream_->Wait(other.joint_.get());
+}
+
+}  // namespace penstock::actors

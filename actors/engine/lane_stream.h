@@ -1,0 +1,76 @@
+// The stream that the phases of one lane run on, and the marks that the executor leaves in it: each
+// mark is an event, and tells what all that came before it was.
+//
+// Example: the compute lane of an asynchronous device, which launches ahead
+//   launches of F0, Record(F0), launches of F1, Record(F1), ...     HasRoom for F2?
+//   Done() is F0: its instance has completed; Pop(); room for one more
+//
+// Thread rule: the executor's.
+// Invariants: marks come back in the order that they were recorded in; nothing is allocated after
+// SetCapacity.
+
+#ifndef PENSTOCK_ACTORS_ENGINE_LANE_STREAM_H_
+#define PENSTOCK_ACTORS_ENGINE_LANE_STREAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/device.h"
+#include "planner/plan/plan.h"
+
+namespace penstock::actors {
+
+inline constexpr size_t kNumLanes = 3;  // of planner::Lane
+
+class LaneStream {
+ public:
+  struct Mark {
+    uint32_t actor = planner::kNone;  // kNone: all that the phase instance had on the stream
+    uint32_t phase = 0;
+    int64_t step = 0;
+    int64_t microbatch = 0;
+    int64_t begin_ns = 0;
+  };
+
+  explicit LaneStream(Device& device);
+
+  Stream& stream() { return *stream_; }
+
+  // Marks that may be on their way at a time. REQUIRES: none is.
+  void SetCapacity(Device& device, uint32_t capacity);
+
+  // Marks are promised before they are recorded, those of a phase instance together.
+  bool HasRoom(uint32_t count) const { return num_promised_ + count <= events_.size(); }
+  void Promise(uint32_t count) { num_promised_ += count; }
+
+  // REQUIRES: it was promised.
+  void Record(const Mark& mark);
+
+  // The oldest mark if the stream has come to it, else null; `error` is then the stream's, or null.
+  const Mark* Done(const StreamError** error) const;
+  // Takes it. REQUIRES: Done() is not null.
+  void Pop();
+
+  // The oldest mark that the stream has not come to, or null.
+  const Mark* Pending() const { return num_recorded_ == 0 ? nullptr : &marks_[oldest_]; }
+  uint32_t num_pending() const { return num_recorded_; }
+
+  // What is given to this stream from here on runs after all that `other` has been given so far.
+  void Follow(LaneStream& other);
+
+ private:
+  // Before the stream, whose work records in them.
+  std::unique_ptr<Event> joint_;                // of those that follow this one
+  std::vector<std::unique_ptr<Event>> events_;  // of the marks
+  std::unique_ptr<Stream> stream_;
+  std::vector<Mark> marks_;  // a ring
+  uint32_t oldest_ = 0;
+  uint32_t num_recorded_ = 0;
+  size_t num_promised_ = 0;  // the recorded ones among them
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_ENGINE_LANE_STREAM_H_

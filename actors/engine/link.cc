@@ -1,0 +1,361 @@
+#include "actors/engine/link.h"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+namespace {
+
+using planner::ActorKind;
+using planner::ActorPlan;
+using planner::ChannelPlan;
+using planner::DevicePlan;
+using planner::kNone;
+using planner::OperandPlan;
+using planner::PhasePlan;
+using planner::Plan;
+using planner::RegisterPlan;
+
+// Runs on the device's stream, as opposed to moving by itself.
+bool RunsOnStream(ActorKind kind) { return kind <= ActorKind::kFetch; }
+
+// Phases without a prediction are taken for long ones.
+uint32_t ActNs(const PhasePlan& phase) {
+  constexpr uint32_t kUnknownNs = 1'000'000;
+  constexpr double kLongestNs = 1e9;
+  if (phase.num_actors == 0 || !(phase.predicted_s > 0)) return kUnknownNs;
+  return static_cast<uint32_t>(std::min(phase.predicted_s * 1e9 / phase.num_actors, kLongestNs));
+}
+
+class Linker {
+ public:
+  Linker(const Plan& plan, uint32_t device, const LinkTarget& target)
+      : plan_(plan), index_(device), device_(plan.devices[device]), target_(target) {}
+
+  absl::StatusOr<LinkedDevice> Run() {
+    LinkPhases();
+    out_.actors.resize(device_.actors.size());
+    for (uint32_t i = 0; i < device_.actors.size(); ++i) {
+      const absl::Status status = LinkActor(i);
+      if (!status.ok()) {
+        return absl::Status(status.code(), StrCat("actor ", device_.actors[i].name, " on device ",
+                                                  index_, ": ", ToStd(status.message())));
+      }
+    }
+    LinkOperands();
+    LinkMessages();
+    LinkPlaces();
+    return std::move(out_);
+  }
+
+ private:
+  void LinkPhases() {
+    for (const PhasePlan& plan : device_.phases) {
+      Phase phase;
+      phase.first_actor = plan.first_actor;
+      phase.end_actor = plan.first_actor + plan.num_actors;
+      phase.lane = plan.lane;
+      phase.kind = plan.kind;
+      phase.per_microbatch = plan.per_microbatch;
+      phase.act_ns = ActNs(plan);
+      phase_of_.insert(phase_of_.end(), plan.num_actors, static_cast<uint32_t>(out_.phases.size()));
+      out_.phases.push_back(phase);
+    }
+  }
+
+  absl::Status LinkActor(uint32_t index) {
+    const ActorPlan& plan = device_.actors[index];
+    Actor& actor = out_.actors[index];
+    actor.kind = plan.kind;
+    actor.num_inputs = static_cast<uint16_t>(plan.inputs.size());
+    actor.num_outputs = static_cast<uint16_t>(plan.outputs.size());
+    switch (plan.kind) {
+      case ActorKind::kKernel:
+        if (plan.workspace_bytes > 0) actor.workspace = target_.arena + plan.workspace_offset;
+        return LinkKernel(plan, out_.phases[phase_of_[index]].lane, &actor);
+      case ActorKind::kFeed:
+      case ActorKind::kFetch: {
+        const graph::KernelSpec& spec = plan_.kernels[plan.kernel];
+        const bool is_feed = plan.kind == ActorKind::kFeed;
+        actor.part = static_cast<uint32_t>(out_.copies.size());
+        const graph::TileDesc& tile = is_feed ? spec.outputs[0] : spec.inputs[0];
+        out_.copies.push_back({TileCopy(tile), plan.target, tile.num_bytes()});
+        Phase& phase = out_.phases[phase_of_[index]];
+        phase.has_host_copies = true;
+        if (is_feed) return absl::OkStatus();
+        if (phase.num_fetches++ == 0)
+          phase.first_fetch = static_cast<uint32_t>(out_.fetches.size());
+        out_.fetches.push_back(index);
+        return absl::OkStatus();
+      }
+      case ActorKind::kCollective:
+      case ActorKind::kSend:
+      case ActorKind::kRecv:
+        return LinkComm(plan, index, &actor);
+    }
+    return absl::OkStatus();
+  }
+
+  // Kernels hold no state between runs, so actors of one lane share those of equal specs.
+  absl::Status LinkKernel(const ActorPlan& plan, planner::Lane lane, Actor* actor) {
+    const auto [it, is_new] =
+        kernels_.try_emplace(std::make_pair(plan.kernel, static_cast<int>(lane)), SharedKernel{});
+    SharedKernel& shared = it->second;
+    if (is_new) {
+      const graph::KernelSpec& spec = plan_.kernels[plan.kernel];
+      const kernels::KernelDef* def = target_.kernels->Find(spec.op);
+      if (def == nullptr || def->create == nullptr) {
+        return absl::UnimplementedError(
+            StrCat("a ", target_.device->kind(), " device has no kernel for ", spec.op));
+      }
+      ThreadPool* pool = target_.device->thread_pool();
+      try {
+        if (def->workspace_bytes != nullptr) {
+          shared.workspace_bytes = def->workspace_bytes(spec, pool == nullptr ? 1 : pool->size());
+        }
+        ASSIGN_OR_RETURN(
+            std::unique_ptr<kernels::Kernel> kernel,
+            def->create(spec, *target_.device, *target_.streams[static_cast<size_t>(lane)]));
+        if (def->prepare != nullptr) def->prepare(spec);
+        shared.kernel = kernel.get();
+        out_.kernels.push_back(std::move(kernel));
+      } catch (const std::exception& error) {
+        return absl::InternalError(StrCat("its kernel threw: ", error.what()));
+      }
+    }
+    if (shared.kernel == nullptr) return absl::InternalError("its kernel could not be made");
+    if (shared.workspace_bytes > plan.workspace_bytes) {
+      return absl::InvalidArgumentError(StrCat("its kernel needs ", shared.workspace_bytes,
+                                               " bytes of workspace, the plan gives it ",
+                                               plan.workspace_bytes));
+    }
+    actor->kernel = shared.kernel;
+    return absl::OkStatus();
+  }
+
+  absl::Status LinkComm(const ActorPlan& plan, uint32_t index, Actor* actor) {
+    if (target_.endpoint == nullptr) {
+      return absl::FailedPreconditionError("the device has no transport");
+    }
+    actor->part = static_cast<uint32_t>(out_.comms.size());
+    Comm& comm = out_.comms.emplace_back();
+    comm.actor = index;
+    comm.phase = phase_of_[index];
+    comm.kind = plan.kind;
+    if (plan.kind == ActorKind::kCollective) {
+      const CollectiveSpec& spec = plan_.collectives[plan.target];
+      const auto member = std::find(spec.devices.begin(), spec.devices.end(), index_);
+      const int rank = static_cast<int>(member - spec.devices.begin());
+      comm.channel = spec.channel;
+      const uint64_t element_bytes = ByteSize(spec.dtype);
+      comm.input_bytes = static_cast<uint64_t>(InputCount(spec, rank)) * element_bytes;
+      comm.output_bytes = static_cast<uint64_t>(OutputCount(spec, rank)) * element_bytes;
+      comm.is_in_place = plan.inputs[0].reg == plan.outputs[0].reg &&
+                         plan.inputs[0].offset == plan.outputs[0].offset;
+      ASSIGN_OR_RETURN(comm.collective, transport::CreateCollective(spec, rank, *target_.endpoint));
+      return absl::OkStatus();
+    }
+    const planner::TransferPlan& transfer = plan_.transfers[plan.target];
+    const bool is_send = plan.kind == ActorKind::kSend;
+    (is_send ? comm.input_bytes : comm.output_bytes) = transfer.num_bytes;
+    comm.channel = transfer.channel;
+    comm.peer = is_send ? transfer.destination : transfer.source;
+    return absl::OkStatus();
+  }
+
+  void LinkOperands() {
+    // Multi-slot arguments of each phase, grouped by register: (register, arg, slot 0).
+    std::vector<std::tuple<uint32_t, uint32_t, std::byte*>> moving;
+    for (Phase& phase : out_.phases) {
+      moving.clear();
+      for (uint32_t i = phase.first_actor; i < phase.end_actor; ++i) {
+        const ActorPlan& plan = device_.actors[i];
+        out_.actors[i].first_arg = static_cast<uint32_t>(out_.args.size());
+        for (const auto* operands : {&plan.inputs, &plan.outputs}) {
+          for (const OperandPlan& operand : *operands) {
+            std::byte* slot0 = nullptr;
+            if (operand.reg != kNone) {
+              const RegisterPlan& reg = device_.registers[operand.reg];
+              slot0 = target_.arena + reg.offset + operand.offset;
+              if (reg.slots > 1) moving.emplace_back(operand.reg, out_.args.size(), slot0);
+            }
+            out_.args.push_back(slot0);
+          }
+        }
+      }
+      std::sort(moving.begin(), moving.end());
+      phase.first_group = static_cast<uint32_t>(out_.groups.size());
+      uint32_t last = kNone;
+      for (const auto& [reg, arg, slot0] : moving) {
+        if (reg != last) {
+          const RegisterPlan& plan = device_.registers[reg];
+          out_.groups.push_back({plan.slot_bytes, plan.slots,
+                                 static_cast<uint32_t>(out_.patches.size()), 0,
+                                 plan.per_microbatch});
+          last = reg;
+        }
+        out_.patches.push_back({slot0, arg});
+        ++out_.groups.back().num_patches;
+      }
+      phase.num_groups = static_cast<uint32_t>(out_.groups.size()) - phase.first_group;
+    }
+  }
+
+  bool IsInPhase(const ChannelPlan& channel) const {
+    return phase_of_[channel.producer] == phase_of_[channel.consumer];
+  }
+
+  // What the consumer does with the value is ordered by the producer's stream.
+  bool IsEarly(const ChannelPlan& channel) const {
+    return RunsOnStream(device_.actors[channel.producer].kind);
+  }
+
+  // Collectives of one group start in the plan's order: of each in a phase, the one that follows.
+  void FindNextOfGroups() {
+    next_of_group_.assign(device_.actors.size(), kNone);
+    absl::flat_hash_map<std::vector<uint32_t>, uint32_t> last;
+    for (const Phase& phase : out_.phases) {
+      last.clear();
+      for (uint32_t i = phase.first_actor; i < phase.end_actor; ++i) {
+        const ActorPlan& plan = device_.actors[i];
+        if (plan.kind != ActorKind::kCollective) continue;
+        const auto [it, is_first] = last.try_emplace(plan_.collectives[plan.target].devices, i);
+        if (!is_first) next_of_group_[std::exchange(it->second, i)] = i;
+      }
+    }
+  }
+
+  uint32_t MessageTo(uint32_t actor) const {
+    return RunsOnStream(device_.actors[actor].kind) ? actor : actor | kToCommunication;
+  }
+
+  void LinkMessages() {
+    FindNextOfGroups();
+    out_.needs.resize(out_.actors.size());
+    for (const ChannelPlan& channel : device_.channels) {
+      if (!IsInPhase(channel)) continue;
+      Actor& producer = out_.actors[channel.producer];
+      ++(IsEarly(channel) ? producer.num_early : producer.num_late);
+      ++out_.needs[channel.consumer];
+    }
+    for (uint32_t i = 0; i < out_.actors.size(); ++i) {
+      if (next_of_group_[i] == kNone) continue;
+      ++out_.actors[i].num_early;
+      ++out_.needs[next_of_group_[i]];
+    }
+    uint32_t next = 0;
+    std::vector<uint32_t> early(out_.actors.size());
+    std::vector<uint32_t> late(out_.actors.size());
+    for (uint32_t i = 0; i < out_.actors.size(); ++i) {
+      Actor& actor = out_.actors[i];
+      actor.first_message = early[i] = next;
+      late[i] = next + actor.num_early;
+      next += actor.num_early + actor.num_late;
+    }
+    out_.messages.resize(next);
+    for (const ChannelPlan& channel : device_.channels) {
+      if (!IsInPhase(channel)) continue;
+      uint32_t& at = IsEarly(channel) ? early[channel.producer] : late[channel.producer];
+      out_.messages[at++] = MessageTo(channel.consumer);
+    }
+    for (uint32_t i = 0; i < out_.actors.size(); ++i) {
+      if (next_of_group_[i] != kNone) out_.messages[early[i]++] = MessageTo(next_of_group_[i]);
+    }
+    for (Phase& phase : out_.phases) {
+      phase.first_start = static_cast<uint32_t>(out_.starts.size());
+      for (uint32_t i = phase.first_actor; i < phase.end_actor; ++i) {
+        if (RunsOnStream(out_.actors[i].kind)) {
+          ++phase.num_on_stream;
+        } else if (out_.needs[i] == 0) {
+          out_.starts.push_back(i);
+        }
+      }
+      phase.num_starts = static_cast<uint32_t>(out_.starts.size()) - phase.first_start;
+    }
+  }
+
+  void LinkPlaces() {
+    struct Gate {
+      uint32_t phase;
+      uint32_t channel;
+      bool is_credit;
+    };
+    std::vector<Gate> gates;
+    for (uint32_t i = 0; i < device_.channels.size(); ++i) {
+      const ChannelPlan& channel = device_.channels[i];
+      if (IsInPhase(channel)) continue;
+      Join(phase_of_[channel.producer], phase_of_[channel.consumer]);
+      gates.push_back({phase_of_[channel.consumer], i, false});
+      gates.push_back({phase_of_[channel.producer], i, true});
+      ++out_.actors[channel.producer].num_puts;
+      ++out_.actors[channel.consumer].num_puts;
+    }
+    std::stable_sort(gates.begin(), gates.end(),
+                     [](const Gate& a, const Gate& b) { return a.phase < b.phase; });
+    uint32_t next = 0;
+    std::vector<uint32_t> at(out_.actors.size());
+    for (uint32_t i = 0; i < out_.actors.size(); ++i) {
+      Actor& actor = out_.actors[i];
+      actor.first_put = at[i] = next;
+      next += actor.num_puts;
+    }
+    out_.puts.resize(next);
+    for (const Gate& gate : gates) {
+      const ChannelPlan& channel = device_.channels[gate.channel];
+      Phase& phase = out_.phases[gate.phase];
+      const uint32_t place = static_cast<uint32_t>(out_.places.size());
+      if (phase.num_places++ == 0) phase.first_place = place;
+      Place& entry = out_.places.emplace_back();
+      entry.phase = gate.phase;
+      entry.need = gate.is_credit ? channel.produce : channel.consume;
+      entry.count = gate.is_credit ? channel.capacity - channel.initial : channel.initial;
+      if (entry.count < entry.need) ++phase.missing;
+      out_.place_infos.push_back({gate.channel, gate.is_credit});
+      // Tokens come from the producer, credits from the consumer.
+      if (gate.is_credit) {
+        out_.puts[at[channel.consumer]++] = {place, channel.consume};
+      } else {
+        out_.puts[at[channel.producer]++] = {place, channel.produce};
+      }
+    }
+  }
+
+  void Join(uint32_t one, uint32_t other) {
+    Phase& a = out_.phases[one];
+    Phase& b = out_.phases[other];
+    if (a.lane == b.lane) return;
+    a.joined_lanes |= uint8_t{1} << static_cast<int>(b.lane);
+    b.joined_lanes |= uint8_t{1} << static_cast<int>(a.lane);
+  }
+
+  struct SharedKernel {
+    kernels::Kernel* kernel = nullptr;
+    size_t workspace_bytes = 0;
+  };
+
+  const Plan& plan_;
+  const uint32_t index_;
+  const DevicePlan& device_;
+  const LinkTarget& target_;
+  std::vector<uint32_t> phase_of_;       // an actor each
+  std::vector<uint32_t> next_of_group_;  // likewise
+  absl::flat_hash_map<std::pair<uint32_t, int>, SharedKernel> kernels_;
+  LinkedDevice out_;
+};
+
+}  // namespace
+
+absl::StatusOr<LinkedDevice> Link(const Plan& plan, uint32_t device, const LinkTarget& target) {
+  return Linker(plan, device, target).Run();
+}
+
+}  // namespace penstock::actors

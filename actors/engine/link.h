@@ -1,0 +1,152 @@
+// Turns one device's part of a plan into what its executor runs: packed arrays joined by integer
+// indices, with every pointer resolved that does not change from instance to instance.
+//
+// Example: a phase of kernels a, b (channel a -> b) that reads a channel register of two slots:
+//   actors    a {early messages [b]}, b; needs 0, 1
+//   places    one that counts the tokens of the register, need 1
+//   slots     one group of two slots, whose patch sets a's argument before each instance
+//
+// Thread rule: Link and the result belong to the device's executor.
+// Invariants: indices were checked by CheckPlan and are not checked again.
+
+#ifndef PENSTOCK_ACTORS_ENGINE_LINK_H_
+#define PENSTOCK_ACTORS_ENGINE_LINK_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "actors/engine/device_communication.h"
+#include "actors/engine/lane_stream.h"
+#include "actors/engine/tile_copy.h"
+#include "base/device.h"
+#include "kernels/kernel.h"
+#include "planner/plan/plan.h"
+#include "transport/transport.h"
+
+namespace penstock::actors {
+
+// What firing an actor reads. Actors lie in the planned order, so these stream through the caches.
+struct Actor {
+  kernels::Kernel* kernel = nullptr;
+  void* workspace = nullptr;
+  uint32_t first_arg = 0;      // into args: inputs, then outputs
+  uint32_t first_message = 0;  // into messages: early, then late
+  uint32_t first_put = 0;      // into puts
+  uint32_t part = 0;           // into comms, or into copies
+  uint16_t num_inputs = 0;
+  uint16_t num_outputs = 0;
+  // Messages when it starts. Of what runs on a stream these are all: who gets one follows on the
+  // stream, or is ordered behind it by the stream. Of communication: to the next of its group.
+  uint16_t num_early = 0;
+  uint16_t num_late = 0;  // messages when communication has completed
+  uint16_t num_puts = 0;
+  planner::ActorKind kind = planner::ActorKind::kKernel;
+};
+static_assert(sizeof(Actor) <= 64, "an actor is at most one cache line");
+
+// A message is an in-phase token: the index of the actor that gets it, and whether that
+// communicates.
+inline constexpr uint32_t kToCommunication = uint32_t{1} << 31;
+
+struct Put {
+  uint32_t place = 0;
+  uint32_t amount = 0;
+};
+
+// Tokens or credits that a phase takes `need` of when it starts.
+struct Place {
+  uint32_t count = 0;
+  uint32_t need = 0;
+  uint32_t phase = 0;
+};
+
+// What a report says of a place.
+struct PlaceInfo {
+  uint32_t channel = 0;
+  bool is_credit = false;
+};
+
+// Arguments that move with the slot of one register.
+struct SlotGroup {
+  uint64_t slot_bytes = 0;
+  uint32_t slots = 1;
+  uint32_t first_patch = 0;
+  uint32_t num_patches = 0;
+  bool per_microbatch = false;
+};
+
+struct Patch {
+  std::byte* slot0 = nullptr;
+  uint32_t arg = 0;
+};
+
+struct Phase {
+  uint32_t first_actor = 0;
+  uint32_t end_actor = 0;
+  uint32_t first_place = 0;
+  uint32_t num_places = 0;
+  uint32_t first_group = 0;
+  uint32_t num_groups = 0;
+  uint32_t num_on_stream = 0;  // actors that run on the stream
+  uint32_t first_fetch = 0;    // into fetches
+  uint32_t num_fetches = 0;
+  uint32_t first_start = 0;  // into starts
+  uint32_t num_starts = 0;
+  uint32_t missing = 0;  // places whose count is below their need
+  uint32_t act_ns = 0;   // what one of its actors takes on average, as predicted
+  planner::Lane lane = planner::Lane::kCompute;
+  planner::PhaseKind kind = planner::PhaseKind::kForward;
+  bool per_microbatch = true;
+  bool has_host_copies = false;  // feeds or fetches
+  // The other lanes that it has channels with: what it uses, they may be using. A bit each, by
+  // Lane.
+  uint8_t joined_lanes = 0;
+};
+
+// A feed or fetch.
+struct HostCopy {
+  TileCopy tile;
+  uint32_t target = 0;
+  uint64_t num_bytes = 0;  // of the tile
+};
+
+struct LinkedDevice {
+  std::vector<Actor> actors;
+  std::vector<uint32_t> needs;   // an actor each: messages it waits for
+  std::vector<uint32_t> starts;  // communication that waits for none; that of a phase together
+  std::vector<uint32_t> messages;
+  std::vector<Put> puts;
+  std::vector<Place> places;  // those of a phase lie together
+  std::vector<PlaceInfo> place_infos;
+  std::vector<Phase> phases;
+  std::vector<SlotGroup> groups;
+  std::vector<Patch> patches;
+  std::vector<void*> args;
+  std::vector<Comm> comms;
+  std::vector<HostCopy> copies;
+  std::vector<uint32_t> fetches;  // actors; those of a phase together
+  std::vector<std::unique_ptr<kernels::Kernel>> kernels;
+};
+
+// What a device's part of a plan is linked against; all of it outlives the result.
+struct LinkTarget {
+  Device* device = nullptr;
+  const kernels::KernelRegistry* kernels = nullptr;
+  std::byte* arena = nullptr;                   // of at least arena_bytes
+  transport::Endpoint* endpoint = nullptr;      // null where the device sends and receives nothing
+  std::array<Stream*, kNumLanes> streams = {};  // by Lane
+};
+
+// REQUIRES: CheckPlan(plan) is OK. Errors: a kernel that is unknown, refuses its spec or wants more
+// workspace than the plan gives it.
+absl::StatusOr<LinkedDevice> Link(const planner::Plan& plan, uint32_t device,
+                                  const LinkTarget& target);
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_ENGINE_LINK_H_

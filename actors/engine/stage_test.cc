@@ -1,0 +1,164 @@
+// One stage's controller against its links, with no thread and no executor.
+
+#include "actors/engine/stage.h"
+
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/support/engine_plan.h"
+
+namespace penstock::actors {
+namespace {
+
+using planner::PhaseChoice;
+using planner::PhaseKind;
+using planner::StageContext;
+using planner::StageView;
+using ::testing::HasSubstr;
+
+// Two devices of one stage with forwards and backwards of `num_microbatches`.
+planner::Plan TwoDevices(uint32_t num_microbatches) {
+  testing::EnginePlanBuilder builder(num_microbatches);
+  for (uint32_t device : {0u, 1u}) {
+    builder.AddDevice();
+    const uint32_t reg = builder.AddRegister(device);
+    builder.BeginPhase(device, "F", PhaseKind::kForward);
+    builder.AddKernel(device, "f", "t.sum", {}, {reg});
+    builder.BeginPhase(device, "B", PhaseKind::kBackward);
+    builder.AddKernel(device, "b", "t.sum", {}, {reg});
+  }
+  return builder.plan();
+}
+
+std::string Text(const PhaseDecision& decision) {
+  return std::string(planner::Name(decision.kind)) + std::to_string(decision.microbatch) + "@" +
+         std::to_string(decision.step);
+}
+
+// Decides by a function of the view.
+class FunctionPolicy : public planner::Policy {
+ public:
+  using Next = std::function<std::optional<PhaseChoice>(const StageView&)>;
+  explicit FunctionPolicy(Next next) : next_(std::move(next)) {}
+
+  std::string_view name() const override { return "function"; }
+  std::vector<PhaseChoice> PlannedOrder(const StageContext&) const override { return {}; }
+  std::unique_ptr<planner::StageScheduler> CreateScheduler(const StageContext&) const override {
+    class Scheduler : public planner::StageScheduler {
+     public:
+      explicit Scheduler(FunctionPolicy::Next next) : next_(std::move(next)) {}
+      std::optional<PhaseChoice> Next(const StageView& view) override { return next_(view); }
+      void Reset() override {}
+
+     private:
+      const FunctionPolicy::Next next_;
+    };
+    return std::make_unique<Scheduler>(next_);
+  }
+
+ private:
+  const Next next_;
+};
+
+class StageTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<StageController> Create(const planner::Policy& policy, uint32_t microbatches) {
+    plan_ = TwoDevices(microbatches);
+    absl::StatusOr<std::unique_ptr<StageController>> controller =
+        StageController::Create(plan_, 0, policy, {&links_[0], &links_[1]});
+    EXPECT_TRUE(controller.ok()) << controller.status();
+    return *std::move(controller);
+  }
+
+  // Takes what is in a device's ring.
+  std::string Drain(int device) {
+    std::string text;
+    while (const PhaseDecision* decision = links_[device].decisions.Front()) {
+      text += (text.empty() ? "" : " ") + Text(*decision);
+      links_[device].decisions.Pop();
+    }
+    return text;
+  }
+
+  const planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
+  planner::Plan plan_;
+  StageLink links_[2];
+};
+
+TEST_F(StageTest, APlannedOrderIsDecidedAheadForAllDevicesAlike) {
+  const auto controller = Create(*policies_.Find("gpipe"), 2);
+  EXPECT_TRUE(controller->is_planned());
+  while (controller->Poll()) {
+  }
+  // The window is full, though nothing was submitted.
+  EXPECT_EQ(links_[0].decisions.size(), StageLink::kWindow);
+  const std::string first = Drain(0);
+  EXPECT_THAT(first, ::testing::StartsWith("F0@0 F1@0 B0@0 B1@0 F0@1 F1@1"));
+  // Room is what the slowest device has.
+  EXPECT_FALSE(controller->Poll());
+  EXPECT_EQ(Drain(1), first);
+  EXPECT_TRUE(controller->Poll());
+  EXPECT_EQ(Drain(0), Drain(1));
+}
+
+TEST_F(StageTest, ADecidingPolicySeesWhatAllDevicesHaveDone) {
+  // Backward as soon as its forward is complete everywhere.
+  const FunctionPolicy policy([](const StageView& view) -> std::optional<PhaseChoice> {
+    if (view.issued[1] < view.completed[0])
+      return PhaseChoice{PhaseKind::kBackward, view.issued[1]};
+    if (view.issued[0] < 2 && view.issued[0] == view.issued[1]) {
+      return PhaseChoice{PhaseKind::kForward, view.issued[0]};
+    }
+    return std::nullopt;
+  });
+  const auto controller = Create(policy, 2);
+  EXPECT_FALSE(controller->is_planned());
+  EXPECT_FALSE(controller->Poll());  // no step was submitted
+  controller->SetSubmittedSteps(1);
+  EXPECT_TRUE(controller->Poll());
+  EXPECT_EQ(Drain(0), "F0@0");
+  links_[0].counts.completed[0] = 1;
+  EXPECT_FALSE(controller->Poll());  // the other device has not completed it
+  links_[1].counts.completed[0] = 1;
+  EXPECT_TRUE(controller->Poll());
+  EXPECT_EQ(Drain(0), "B0@0 F1@0");
+  EXPECT_EQ(Drain(1), "F0@0 B0@0 F1@0");
+}
+
+TEST_F(StageTest, AnIllegalChoiceIsNamedAndEndsTheStage) {
+  const FunctionPolicy policy([](const StageView&) { return PhaseChoice{PhaseKind::kForward, 1}; });
+  const auto controller = Create(policy, 2);
+  controller->SetSubmittedSteps(1);
+  EXPECT_FALSE(controller->Poll());
+  EXPECT_THAT(std::string(controller->status().message()),
+              HasSubstr("policy 'function' chose F1 on stage 0 in step 1"));
+  EXPECT_THAT(controller->Describe(), HasSubstr("policy 'function' chose F1"));
+}
+
+TEST_F(StageTest, APolicyThatThrowsIsNamed) {
+  const FunctionPolicy policy([](const StageView&) -> std::optional<PhaseChoice> {
+    throw std::runtime_error("out of ideas");
+  });
+  const auto controller = Create(policy, 1);
+  controller->SetSubmittedSteps(1);
+  EXPECT_FALSE(controller->Poll());
+  EXPECT_THAT(std::string(controller->status().message()), HasSubstr("threw at stage 0, step 1"));
+  EXPECT_THAT(std::string(controller->status().message()), HasSubstr("out of ideas"));
+}
+
+TEST_F(StageTest, ArmingAsksToBeWokenAsTheWindowRunsLow) {
+  const auto controller = Create(*policies_.Find("1f1b"), 1);
+  controller->ArmWait();
+  EXPECT_TRUE(links_[0].is_waiting);
+  EXPECT_EQ(links_[0].wake_size, StageLink::kWindow / 2);
+}
+
+}  // namespace
+}  // namespace penstock::actors

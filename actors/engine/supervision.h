@@ -1,0 +1,55 @@
+// What happens when an actor ends that should not have: one table for all children of supervisors
+// (supervisor_internal.h).
+//
+//   kRestart    the child has no state that is worth anything: another one takes its place
+//   kEscalate   what the child knew is lost: the failure is reported, and whoever started the
+//               supervisor ends the session or the job with it
+//
+// A child that ends more often than `max_restarts` times in kRestartWindow escalates.
+//
+// Thread rule: constants.
+
+#ifndef PENSTOCK_ACTORS_ENGINE_SUPERVISION_H_
+#define PENSTOCK_ACTORS_ENGINE_SUPERVISION_H_
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <string_view>
+
+namespace penstock::actors {
+
+enum class Child {
+  kDeviceExecutor,
+  kStageController,
+  kCommunicationExecutor,
+  kMembership,
+  kOutputPump,
+};
+
+enum class OnEnd { kRestart, kEscalate };
+
+struct ChildStrategy {
+  Child child;
+  OnEnd on_end;
+  int max_restarts;
+  std::string_view reason;
+};
+
+inline constexpr std::chrono::seconds kRestartWindow{10};
+
+inline constexpr std::array kChildStrategies = {
+    ChildStrategy{Child::kDeviceExecutor, OnEnd::kEscalate, 0, "has the device's states"},
+    ChildStrategy{Child::kStageController, OnEnd::kEscalate, 0, "has the choices of the stage"},
+    ChildStrategy{Child::kCommunicationExecutor, OnEnd::kEscalate, 0, "has transfers under way"},
+    ChildStrategy{Child::kMembership, OnEnd::kEscalate, 0, "knows who is in the job"},
+    ChildStrategy{Child::kOutputPump, OnEnd::kRestart, 5, "has lines to print alone"},
+};
+
+constexpr const ChildStrategy& StrategyOf(Child child) {
+  return kChildStrategies[static_cast<size_t>(child)];
+}
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_ENGINE_SUPERVISION_H_

@@ -1,0 +1,75 @@
+#include <utility>
+
+#include "actors/engine/error_origin.h"
+#include "actors/engine/supervisor_internal.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+
+Supervisor::Supervisor(caf::actor_config& config, OnFailure on_failure,
+                       std::shared_ptr<HappensBefore> happens_before)
+    : caf::event_based_actor(config),
+      on_failure_(std::move(on_failure)),
+      happens_before_(std::move(happens_before)) {
+  set_down_handler([this](const caf::down_msg& message) { OnDown(message); });
+}
+
+caf::behavior Supervisor::make_behavior() {
+  return {
+      [this](const ChildRecord& record) {
+        happens_before_->Sync();
+        Monitor({record, {}});
+      },
+  };
+}
+
+void Supervisor::on_exit() {
+  watched_.clear();
+  happens_before_->Sync();
+}
+
+void Supervisor::Monitor(Watched watched) {
+  const caf::actor actor = watched.record.actor;
+  watched_[actor.address()] = std::move(watched);
+  monitor(actor);
+}
+
+void Supervisor::OnDown(const caf::down_msg& message) {
+  happens_before_->Sync();
+  const auto it = watched_.find(message.source);
+  if (it == watched_.end()) return;
+  Watched watched = std::move(it->second);
+  watched_.erase(it);
+  if (message.reason == caf::exit_reason::user_shutdown || !message.reason) return;
+  const std::string cause = caf::to_string(message.reason);
+  const ChildStrategy& strategy = StrategyOf(watched.record.child);
+  if (strategy.on_end == OnEnd::kEscalate || watched.record.restart == nullptr) {
+    Escalate(watched, cause);
+    return;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  while (!watched.restarts.empty() && now - watched.restarts.front() > kRestartWindow) {
+    watched.restarts.pop_front();
+  }
+  if (static_cast<int>(watched.restarts.size()) >= strategy.max_restarts) {
+    Escalate(watched, StrCat(cause, ", after ", watched.restarts.size(), " restarts in ",
+                             kRestartWindow.count(), " s"));
+    return;
+  }
+  watched.restarts.push_back(now);
+  watched.record.actor = watched.record.restart();
+  Monitor(std::move(watched));
+}
+
+void Supervisor::Escalate(const Watched& watched, const std::string& cause) {
+  absl::Status status =
+      absl::InternalError(StrCat("the ", watched.record.name, " has ended: ", cause));
+  SetOrigin({.actor = watched.record.name}, &status);
+  on_failure_(status);
+}
+
+void Watch(const caf::actor& supervisor, ChildRecord record) {
+  caf::anon_send(supervisor, std::move(record));
+}
+
+}  // namespace penstock::actors

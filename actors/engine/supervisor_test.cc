@@ -1,0 +1,155 @@
+// What becomes of the children of a supervisor, strategy by strategy.
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "actors/engine/error_origin.h"
+#include "actors/engine/supervisor_internal.h"
+
+namespace penstock::actors {
+namespace {
+
+using ::testing::HasSubstr;
+
+using DieAtom = caf::atom_constant<caf::atom("die")>;
+using AskAtom = caf::atom_constant<caf::atom("ask")>;
+
+// Says how many there were before it, and dies when told.
+caf::behavior Mortal(caf::event_based_actor* self, int number) {
+  return {
+      [self](DieAtom) { self->quit(caf::sec::runtime_error); },
+      [number](AskAtom) { return number; },
+  };
+}
+
+class SupervisorTest : public ::testing::Test {
+ protected:
+  SupervisorTest() : system_(config_) {
+    supervisor_ = system_.spawn<Supervisor>(
+        [this](const absl::Status& status) {
+          const std::lock_guard lock(mutex_);
+          failures_.push_back(status);
+          changed_.notify_all();
+        },
+        std::make_shared<HappensBefore>());
+  }
+  ~SupervisorTest() override {
+    caf::anon_send_exit(supervisor_, caf::exit_reason::user_shutdown);
+    for (const caf::actor& child : children_) {
+      caf::anon_send_exit(child, caf::exit_reason::user_shutdown);
+    }
+  }
+
+  caf::actor Start() {
+    const std::lock_guard lock(mutex_);
+    children_.push_back(system_.spawn(Mortal, static_cast<int>(children_.size())));
+    changed_.notify_all();
+    return children_.back();
+  }
+
+  void Watch(Child child, const std::string& name) {
+    actors::Watch(supervisor_, {Start(), name, child, [this] { return Start(); }});
+  }
+
+  // The child with this number, once it has been started.
+  caf::actor AwaitChild(size_t number) {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20),
+                                  [&] { return children_.size() > number; }));
+    return children_.size() > number ? children_[number] : caf::actor();
+  }
+
+  absl::Status AwaitFailure() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(
+        changed_.wait_for(lock, std::chrono::seconds(20), [&] { return !failures_.empty(); }));
+    return failures_.empty() ? absl::OkStatus() : failures_.front();
+  }
+
+  // What the supervisor has been told is done.
+  size_t NumChildren() {
+    const std::lock_guard lock(mutex_);
+    return children_.size();
+  }
+
+  caf::actor_system_config config_;
+  caf::actor_system system_;
+  caf::actor supervisor_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<caf::actor> children_;    // guarded by mutex_
+  std::vector<absl::Status> failures_;  // guarded by mutex_
+};
+
+TEST_F(SupervisorTest, AChildWithoutStateIsRestarted) {
+  Watch(Child::kOutputPump, "output pump");
+  caf::anon_send(AwaitChild(0), DieAtom::value);
+  const caf::actor second = AwaitChild(1);
+  int answer = 0;
+  caf::scoped_actor self(system_);
+  self->request(second, std::chrono::seconds(20), AskAtom::value)
+      .receive([&](int number) { answer = number; },
+               [](const caf::error& error) { ADD_FAILURE() << caf::to_string(error); });
+  EXPECT_EQ(answer, 1);
+  // And so is the one that took its place.
+  caf::anon_send(second, DieAtom::value);
+  AwaitChild(2);
+  const std::lock_guard lock(mutex_);
+  EXPECT_TRUE(failures_.empty());
+}
+
+TEST_F(SupervisorTest, OneThatEndsAgainAndAgainEscalates) {
+  Watch(Child::kOutputPump, "output pump");
+  const auto most = static_cast<size_t>(StrategyOf(Child::kOutputPump).max_restarts);
+  for (size_t i = 0; i <= most; ++i) caf::anon_send(AwaitChild(i), DieAtom::value);
+  const absl::Status status = AwaitFailure();
+  EXPECT_THAT(status.ToString(), HasSubstr("the output pump has ended: "));
+  EXPECT_THAT(status.ToString(), HasSubstr("after 5 restarts in 10 s"));
+  EXPECT_EQ(NumChildren(), most + 1);
+}
+
+// Each child of the table that has state, by its name.
+TEST_F(SupervisorTest, AChildWithStateEscalates) {
+  size_t number = 0;
+  for (const ChildStrategy& strategy : kChildStrategies) {
+    if (strategy.on_end != OnEnd::kEscalate) continue;
+    {
+      const std::lock_guard lock(mutex_);
+      failures_.clear();
+    }
+    Watch(strategy.child, "child that knows");
+    caf::anon_send(AwaitChild(number), DieAtom::value);
+    const absl::Status status = AwaitFailure();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(status.ToString(), HasSubstr("the child that knows has ended: "));
+    EXPECT_EQ(OriginOf(status).actor, "child that knows");
+    EXPECT_EQ(NumChildren(), ++number);  // there is no other one
+  }
+  EXPECT_EQ(number, 4u);
+}
+
+TEST_F(SupervisorTest, OneThatWasToldToEndIsLetGo) {
+  Watch(Child::kDeviceExecutor, "first");
+  Watch(Child::kDeviceExecutor, "second");
+  caf::anon_send_exit(AwaitChild(0), caf::exit_reason::user_shutdown);
+  caf::anon_send(AwaitChild(1), DieAtom::value);
+  EXPECT_THAT(AwaitFailure().ToString(), HasSubstr("the second has ended"));
+}
+
+TEST(SupervisionTest, TheTableIsInTheOrderOfTheChildren) {
+  for (size_t i = 0; i < kChildStrategies.size(); ++i) {
+    EXPECT_EQ(static_cast<size_t>(kChildStrategies[i].child), i);
+    EXPECT_EQ(kChildStrategies[i].on_end == OnEnd::kRestart, kChildStrategies[i].max_restarts > 0);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::actors

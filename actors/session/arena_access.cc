@@ -1,0 +1,55 @@
+#include "actors/session/arena_access.h"
+
+#include <algorithm>
+
+#include "base/status_macros.h"
+
+namespace penstock::actors {
+
+ArenaAccess::ArenaAccess(Device& device, Memory& arena, absl::Duration timeout)
+    : arena_(arena.data()),
+      is_synchronous_(device.is_synchronous()),
+      timeout_ns_(absl::ToInt64Nanoseconds(timeout)) {}
+
+absl::StatusOr<std::unique_ptr<ArenaAccess>> ArenaAccess::Create(Device& device, Memory& arena,
+                                                                 absl::Duration timeout) {
+  std::unique_ptr<ArenaAccess> access(new ArenaAccess(device, arena, timeout));
+  if (access->is_synchronous_) return access;
+  ASSIGN_OR_RETURN(access->chunk_,
+                   device.Allocate(std::min(kChunkBytes, arena.num_bytes()), MemoryKind::kPinned));
+  access->event_ = device.CreateEvent();
+  access->stream_ = device.CreateStream();
+  return access;
+}
+
+absl::Status ArenaAccess::Write(uint64_t begin, uint64_t num_bytes, Fill fill) {
+  const std::lock_guard lock(mutex_);
+  if (is_synchronous_) {
+    if (num_bytes > 0) fill(0, num_bytes, arena_ + begin);
+    return absl::OkStatus();
+  }
+  for (uint64_t offset = 0; offset < num_bytes; offset += kChunkBytes) {
+    const size_t size = std::min<uint64_t>(num_bytes - offset, kChunkBytes);
+    fill(offset, size, chunk_->data());
+    stream_->Copy(arena_ + begin + offset, chunk_->data(), size, CopyKind::kHostToDevice);
+    RETURN_IF_ERROR(WaitUntilDone(*stream_, *event_, timeout_ns_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ArenaAccess::Read(uint64_t begin, uint64_t num_bytes, Take take) {
+  const std::lock_guard lock(mutex_);
+  if (is_synchronous_) {
+    if (num_bytes > 0) take(0, num_bytes, arena_ + begin);
+    return absl::OkStatus();
+  }
+  for (uint64_t offset = 0; offset < num_bytes; offset += kChunkBytes) {
+    const size_t size = std::min<uint64_t>(num_bytes - offset, kChunkBytes);
+    stream_->Copy(chunk_->data(), arena_ + begin + offset, size, CopyKind::kDeviceToHost);
+    RETURN_IF_ERROR(WaitUntilDone(*stream_, *event_, timeout_ns_));
+    take(offset, size, chunk_->data());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,304 @@
+#include "actors/session/local_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "actors/engine/tile_copy.h"
+#include "actors/session/local_kept_states.h"
+#include "actors/session/state_init.h"
+#include "base/cpu_topology.h"
+#include "base/format.h"
+#include "base/machine.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+
+absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
+                       uint64_t limit, uint64_t* used) {
+  for (uint32_t d = first_device; d < first_device + count; ++d) {
+    const uint64_t needed = plan.devices[d].arena_bytes;
+    const uint64_t available = limit - std::min(*used, limit);
+    if (needed > available) {
+      const std::string shared =
+          *used == 0 ? std::string()
+                     : StrCat(" left by the devices before it, of ", FormatBytes(limit));
+      return absl::ResourceExhaustedError(StrCat("the plan does not fit into memory: device ", d,
+                                                 " needs ", FormatBytes(needed), ", available are ",
+                                                 FormatBytes(available), shared, ": ",
+                                                 FormatBytes(needed - available), " are missing"));
+    }
+    *used += needed;
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// The processors of each device, so that neighbours share no core and each stays close to its
+// memory. None, so that the system decides, for one device; where the devices have more threads
+// than there are processors; and where a control group limits the share of time on all of them,
+// because other groups may use the same ones.
+std::vector<std::vector<int>> PlaceDevices(uint32_t num_devices, int threads_per_device) {
+  if (num_devices < 2) return {};
+  const CpuTopology topology = CpuTopology::Load();
+  if (UsableCores() < topology.num_processors()) return {};
+  std::vector<std::vector<int>> processors = topology.Deal(static_cast<int>(num_devices));
+  std::set<int> dealt;
+  for (const std::vector<int>& of_device : processors) {
+    if (of_device.size() < static_cast<size_t>(std::max(threads_per_device, 1))) return {};
+    for (const int processor : of_device) {
+      if (!dealt.insert(processor).second) return {};  // shared
+    }
+  }
+  return processors;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(
+    const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
+    EngineObserver* observer, const LocalEngineOptions& options) {
+  std::unique_ptr<LocalEngine> engine(
+      new LocalEngine(plan, std::move(transport), observer, options));
+  RETURN_IF_ERROR(engine->Open());
+  return engine;
+}
+
+LocalEngine::LocalEngine(const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
+                         EngineObserver* observer, const LocalEngineOptions& options)
+    : plan_(plan), observer_(observer), options_(options), transport_(std::move(transport)) {}
+
+LocalEngine::~LocalEngine() { Stop(); }
+
+absl::Status LocalEngine::Open() {
+  if (options_.kernels == nullptr) return absl::InvalidArgumentError("an engine needs kernels");
+  if (options_.check_results != kernels::ResultCheck::kNone) {
+    checked_kernels_ = kernels::CheckedKernels(*options_.kernels, options_.check_results);
+  }
+  uint64_t used = 0;
+  RETURN_IF_ERROR(CheckFits(
+      plan_, options_.first_device, options_.num_devices,
+      options_.max_memory_bytes > 0 ? options_.max_memory_bytes : MachineMemoryBytes(), &used));
+  const planner::Policy* policy = options_.policies->Find(plan_.policy);
+  if (policy == nullptr) {
+    return absl::NotFoundError(StrCat("there is no policy '", plan_.policy,
+                                      "'; known: ", StrJoin(options_.policies->Names(), ", ")));
+  }
+  devices_.resize(options_.num_devices);
+  arenas_.resize(options_.num_devices);
+  processors_ = PlaceDevices(options_.num_devices, options_.threads_per_device);
+  accesses_.resize(options_.num_devices);
+  HostParts parts;
+  parts.transport = transport_.get();
+  parts.communication_waker = &communication_waker_;
+  parts.threads_per_device = options_.threads_per_device;
+  parts.first_device = options_.first_device;
+  if (options_.num_devices == plan_.devices.size()) {
+    stall_detector_.emplace(plan_);
+    parts.stall_detector = &*stall_detector_;
+  }
+  parts.on_failure = [observer = observer_](const absl::Status& status) {
+    observer->OnFailure(status);
+  };
+  parts.on_declined = [observer = observer_] { observer->OnDeclined(); };
+  for (uint32_t i = 0; i < options_.num_devices; ++i) {
+    links_.push_back(std::make_unique<StageLink>());
+    wakers_.push_back(std::make_unique<Waker>());
+    parts.links.push_back(links_[i].get());
+    parts.wakers.push_back(wakers_[i].get());
+    ASSIGN_OR_RETURN(transport::Endpoint * endpoint,
+                     transport_->OpenEndpoint(options_.first_device + i));
+    communications_.push_back(
+        std::make_unique<DeviceCommunication>(endpoint, wakers_[i].get(), &communication_waker_));
+    parts.communications.push_back(communications_[i].get());
+    endpoint->SetWakeup([communication = communications_[i].get()] { communication->OnArrival(); });
+    parts.executors.push_back([this, i, endpoint] { return Load(i, endpoint); });
+  }
+  for (uint32_t stage = 0; stage < plan_.stages.size(); ++stage) {
+    std::vector<StageLink*> links;
+    std::vector<uint32_t> local;
+    for (const uint32_t device : plan_.stages[stage].devices) {
+      if (device - options_.first_device >= options_.num_devices) continue;
+      local.push_back(device - options_.first_device);
+      links.push_back(links_[local.back()].get());
+    }
+    if (links.empty()) continue;
+    const bool is_whole = links.size() == plan_.stages[stage].devices.size();
+    ASSIGN_OR_RETURN(std::unique_ptr<StageController> controller,
+                     StageController::Create(plan_, stage, *policy, std::move(links)));
+    if (!is_whole && !controller->is_planned()) {
+      return absl::UnimplementedError(
+          StrCat("policy '", plan_.policy, "' decides as it goes, so the devices of stage ", stage,
+                 " have to be in one process; a policy with a planned order may span them"));
+    }
+    parts.stages.push_back(std::move(controller));
+    parts.stage_devices.push_back(std::move(local));
+  }
+  ASSIGN_OR_RETURN(host_, Host::Start(std::move(parts), options_.timeout));
+  return absl::OkStatus();
+}
+
+// On the device's own thread: memory is touched and kernels are made where they are used.
+absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index,
+                                                                  transport::Endpoint* endpoint) {
+  const uint32_t device_index = options_.first_device + index;
+  // The threads that the device starts inherit this one's processors.
+  if (!processors_.empty()) RETURN_IF_ERROR(PinThisThread(processors_[index]));
+  if (options_.create_device != nullptr) {
+    ASSIGN_OR_RETURN(devices_[index], options_.create_device(device_index));
+  } else {
+    const int num_threads = std::max(options_.threads_per_device, 1);
+    devices_[index] = CreateCpuDevice(num_threads);
+    if (const int got = devices_[index]->thread_pool()->size(); got < num_threads) {
+      return absl::ResourceExhaustedError(StrCat("device ", device_index, " needs ", num_threads,
+                                                 " threads; the system gives ", got,
+                                                 " and no more"));
+    }
+  }
+  Device& device = *devices_[index];
+  ASSIGN_OR_RETURN(arenas_[index],
+                   device.Allocate(plan_.devices[device_index].arena_bytes, MemoryKind::kDevice));
+  Memory& arena = *arenas_[index];
+  if (device.is_synchronous()) {
+    RETURN_IF_ERROR(transport_->RegisterMemory(arena.data(), arena.num_bytes()));
+  }
+  ASSIGN_OR_RETURN(accesses_[index], ArenaAccess::Create(device, arena, options_.timeout));
+  for (const planner::StatePlan& state : plan_.states) {
+    if (!options_.init_states) break;
+    for (const planner::StatePlacement& placement : state.placements) {
+      if (placement.device != device_index) continue;
+      RETURN_IF_ERROR(accesses_[index]->Write(OffsetOf(placement), placement.tile.num_bytes(),
+                                              [&](uint64_t offset, size_t size, std::byte* bytes) {
+                                                InitState(state, placement, options_.seed, offset,
+                                                          size, bytes);
+                                              }));
+    }
+  }
+  ExecutorParts parts;
+  parts.plan = &plan_;
+  parts.device_index = device_index;
+  const bool is_checked = options_.check_results != kernels::ResultCheck::kNone;
+  if (is_checked && !device.is_synchronous()) {
+    return absl::UnimplementedError(StrCat("the results of kernels on devices of kind '",
+                                           device.kind(),
+                                           "' cannot be checked: the host cannot read them"));
+  }
+  const auto* kernels = is_checked ? &checked_kernels_ : options_.kernels;
+  parts.target = {&device, kernels, arenas_[index]->data(), endpoint};
+  parts.communication = communications_[index].get();
+  parts.stage = links_[index].get();
+  parts.observer = observer_;
+  parts.clock = &clock_;
+  ExecutorOptions executor_options;
+  executor_options.seed = options_.seed;
+  executor_options.generation = options_.generation;
+  executor_options.trace_capacity = options_.trace_capacity;
+  executor_options.first_step = options_.first_step;
+  if (options_.firing_seed != 0) executor_options.firing_seed = options_.firing_seed + index;
+  return DeviceExecutor::Create(parts, executor_options);
+}
+
+absl::Status LocalEngine::ReadTile(const planner::StatePlacement& placement, uint64_t offset,
+                                   uint64_t size, std::byte* bytes) {
+  return AccessTo(placement).Read(OffsetOf(placement) + offset, size,
+                                  [bytes](uint64_t at, size_t count, const std::byte* from) {
+                                    std::memcpy(bytes + at, from, count);
+                                  });
+}
+
+absl::Status LocalEngine::WriteTile(const planner::StatePlacement& placement, uint64_t offset,
+                                    uint64_t size, const std::byte* bytes) {
+  return AccessTo(placement).Write(
+      OffsetOf(placement) + offset, size,
+      [bytes](uint64_t at, size_t count, std::byte* to) { std::memcpy(to, bytes + at, count); });
+}
+
+void LocalEngine::Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {
+  host_->Submit(step, buffers);
+}
+
+std::vector<WaitDescription> LocalEngine::Describe(absl::Duration timeout) {
+  return host_->Describe(timeout);
+}
+
+absl::StatusOr<ActivityReport> LocalEngine::ReportActivity(absl::Duration timeout) {
+  return host_->ReportActivity(timeout);
+}
+
+absl::Status LocalEngine::ReadState(const planner::StatePlan& state, Tensor* value) {
+  for (const planner::StatePlacement& placement : state.placements) {
+    if (!Holds(placement)) continue;
+    const TileCopy copy(placement.tile);
+    RETURN_IF_ERROR(
+        AccessTo(placement).Read(OffsetOf(placement), placement.tile.num_bytes(),
+                                 [&](uint64_t offset, size_t size, const std::byte* bytes) {
+                                   copy.RangeToGlobal(bytes, 0, static_cast<int64_t>(offset),
+                                                      static_cast<int64_t>(size), value->data());
+                                 }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalEngine::WriteState(const planner::StatePlan& state, const Tensor& value) {
+  for (const planner::StatePlacement& placement : state.placements) {
+    if (!Holds(placement)) continue;
+    const TileCopy copy(placement.tile);
+    RETURN_IF_ERROR(AccessTo(placement).Write(OffsetOf(placement), placement.tile.num_bytes(),
+                                              [&](uint64_t offset, size_t size, std::byte* bytes) {
+                                                copy.RangeFromGlobal(
+                                                    value.data(), 0, static_cast<int64_t>(offset),
+                                                    static_cast<int64_t>(size), bytes);
+                                              }));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const KeptStates>> LocalEngine::KeepStates(
+    const std::vector<uint32_t>& states) {
+  ASSIGN_OR_RETURN(KeptTiles tiles, KeepTiles(states));
+  std::vector<planner::StatePlan> plans;
+  for (const uint32_t state : states) plans.push_back(plan_.states[state]);
+  return std::make_shared<LocalKeptStates>(std::move(plans), std::move(tiles));
+}
+
+absl::StatusOr<std::vector<uint32_t>> LocalEngine::TakeStates(const KeptStates& kept) {
+  if (const auto* local = dynamic_cast<const LocalKeptStates*>(&kept)) {
+    return TakeTiles(local->tiles());
+  }
+  std::vector<uint32_t> all(plan_.states.size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+absl::StatusOr<KeptTiles> LocalEngine::KeepTiles(const std::vector<uint32_t>& states) {
+  return KeptTiles::Copy(plan_, states, options_.first_device, options_.num_devices,
+                         [this](const planner::StatePlacement& placement, std::byte* bytes) {
+                           return ReadTile(placement, 0, placement.tile.num_bytes(), bytes);
+                         });
+}
+
+absl::StatusOr<std::vector<uint32_t>> LocalEngine::TakeTiles(const KeptTiles& tiles) {
+  return tiles.Fill(plan_, options_.first_device, options_.num_devices,
+                    [this](const planner::StatePlacement& placement, const std::byte* bytes) {
+                      return WriteTile(placement, 0, placement.tile.num_bytes(), bytes);
+                    });
+}
+
+absl::StatusOr<std::vector<TraceEvent>> LocalEngine::TakeTrace() {
+  std::vector<TraceEvent> events;
+  for (uint32_t i = 0; i < options_.num_devices; ++i) {
+    const std::vector<TraceEvent> more = host_->TakeTrace(i);
+    events.insert(events.end(), more.begin(), more.end());
+  }
+  return events;
+}
+
+void LocalEngine::Stop() {
+  if (host_ != nullptr) host_->Stop();
+}
+
+}  // namespace penstock::actors

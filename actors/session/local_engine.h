@@ -1,0 +1,133 @@
+// The devices of a plan that live in this process, all of them or a contiguous range: each gets an
+// executor, a transport endpoint and an arena; each stage that has devices here gets a controller.
+//
+// A stage's devices may lie in several processes. Each process then has a controller of its own,
+// and all come to the same choices because the policy's order is planned; a policy that chooses as
+// it goes is refused there.
+//
+// Thread rule and invariants: those of engine.h.
+
+#ifndef PENSTOCK_ACTORS_SESSION_LOCAL_ENGINE_H_
+#define PENSTOCK_ACTORS_SESSION_LOCAL_ENGINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "actors/engine/host.h"
+#include "actors/engine/stall_detector.h"
+#include "actors/session/arena_access.h"
+#include "actors/session/engine.h"
+#include "actors/session/kept_tiles.h"
+#include "base/device.h"
+#include "kernels/checked/checked_kernels.h"
+#include "kernels/kernel.h"
+#include "planner/plan/plan.h"
+#include "planner/policy/policy.h"
+#include "transport/transport.h"
+
+namespace penstock::actors {
+
+using DeviceFactory = std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)>;
+
+struct LocalEngineOptions {
+  uint32_t first_device = 0;
+  uint32_t num_devices = 0;
+  int threads_per_device = 1;
+  uint64_t seed = 0;
+  uint32_t generation = 0;                            // of the transport's tags
+  absl::Duration timeout = absl::Minutes(10);         // of loading
+  const kernels::KernelRegistry* kernels = nullptr;   // outlives the engine
+  const planner::PolicyRegistry* policies = nullptr;  // used by Start only
+  DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
+  uint64_t max_memory_bytes = 0;                      // of all arenas; 0: the machine's memory
+  size_t trace_capacity = 0;                          // events a device; 0: no trace
+  kernels::ResultCheck check_results = kernels::ResultCheck::kNone;  // see SessionOptions
+  int64_t first_step = 0;                                            // likewise
+  uint64_t firing_seed = 0;                                          // likewise
+  bool init_states = true;  // false: the states will be set before the first step
+};
+
+// An error unless the arenas of `count` devices fit into what is left of `limit` bytes, of which
+// *used are taken; adds what they take. It names the first device without room.
+absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
+                       uint64_t limit, uint64_t* used);
+
+class LocalEngine final : public Engine {
+ public:
+  // `plan` and `observer` outlive the result. REQUIRES: CheckPlan(plan) is OK.
+  static absl::StatusOr<std::unique_ptr<LocalEngine>> Start(
+      const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
+      EngineObserver* observer, const LocalEngineOptions& options);
+  ~LocalEngine() override;
+
+  void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) override;
+  std::vector<WaitDescription> Describe(absl::Duration timeout) override;
+  absl::Status ReadState(const planner::StatePlan& state, Tensor* value) override;
+  absl::Status WriteState(const planner::StatePlan& state, const Tensor& value) override;
+  absl::StatusOr<std::shared_ptr<const KeptStates>> KeepStates(
+      const std::vector<uint32_t>& states) override;
+  absl::StatusOr<std::vector<uint32_t>> TakeStates(const KeptStates& kept) override;
+  absl::StatusOr<std::vector<TraceEvent>> TakeTrace() override;
+  void Stop() override;
+
+  // See Host. One thread at a time, as Describe.
+  absl::StatusOr<ActivityReport> ReportActivity(absl::Duration timeout);
+
+  // The same of the tiles that lie in this process alone.
+  absl::StatusOr<KeptTiles> KeepTiles(const std::vector<uint32_t>& states);
+  absl::StatusOr<std::vector<uint32_t>> TakeTiles(const KeptTiles& tiles);
+  // Whether a placement of a state is in this process.
+  bool Holds(const planner::StatePlacement& placement) const {
+    return placement.device - options_.first_device < options_.num_devices;
+  }
+  // `size` bytes of a state's tile from `offset` on. As ReadState and WriteState.
+  // REQUIRES: Holds(placement), and the range lies in the tile.
+  absl::Status ReadTile(const planner::StatePlacement& placement, uint64_t offset, uint64_t size,
+                        std::byte* bytes);
+  absl::Status WriteTile(const planner::StatePlacement& placement, uint64_t offset, uint64_t size,
+                         const std::byte* bytes);
+
+ private:
+  LocalEngine(const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
+              EngineObserver* observer, const LocalEngineOptions& options);
+  absl::Status Open();
+  ArenaAccess& AccessTo(const planner::StatePlacement& placement) const {
+    return *accesses_[placement.device - options_.first_device];
+  }
+  uint64_t OffsetOf(const planner::StatePlacement& placement) const {
+    return plan_.devices[placement.device].registers[placement.reg].offset;
+  }
+  absl::StatusOr<std::unique_ptr<DeviceExecutor>> Load(uint32_t index,
+                                                       transport::Endpoint* endpoint);
+
+  const planner::Plan& plan_;
+  EngineObserver* const observer_;
+  const LocalEngineOptions options_;
+  kernels::KernelRegistry checked_kernels_;  // of options_.kernels; empty without check_results
+  const SteadyClock clock_;
+  // An entry a device of this process in each; made on the device's thread while it loads.
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::vector<int>> processors_;  // of each device; empty: they share all
+  std::vector<std::unique_ptr<Memory>> arenas_;
+  std::vector<std::unique_ptr<ArenaAccess>> accesses_;
+  std::vector<std::unique_ptr<StageLink>> links_;
+  std::vector<std::unique_ptr<Waker>> wakers_;
+  Waker communication_waker_;
+  std::vector<std::unique_ptr<DeviceCommunication>> communications_;
+  std::optional<StallDetector> stall_detector_;  // of a plan that is here as a whole
+  std::unique_ptr<Host> host_;  // its threads are joined by Stop, before anything goes
+  // Goes first: what it was moving when a step was abandoned, it may be moving still.
+  std::unique_ptr<transport::Transport> transport_;
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_SESSION_LOCAL_ENGINE_H_

@@ -1,0 +1,405 @@
+// The engine of a process with real threads: what its communication executor is for, and what
+// happens when it ends.
+
+#include "actors/session/local_engine.h"
+
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "actors/engine/error_origin.h"
+#include "base/cpu_topology.h"
+#include "base/emulated_device.h"
+#include "base/machine.h"
+#include "base/strings.h"
+#include "kernels/emulated/emulated_kernels.h"
+#include "planner/policy/policy.h"
+#include "tests/support/engine_plan.h"
+#include "transport/transport.h"
+
+namespace penstock::actors {
+namespace {
+
+using planner::PhaseKind;
+using testing::EnginePlanBuilder;
+using ::testing::HasSubstr;
+using testing::kWidth;
+
+constexpr std::chrono::seconds kPatience{60};
+
+class WaitingObserver final : public EngineObserver {
+ public:
+  void OnStepDone(const DeviceStepReport&) override {
+    const std::lock_guard lock(mutex_);
+    ++num_done_;
+    changed_.notify_all();
+  }
+  void OnError(uint32_t, int64_t, const absl::Status& status) override { OnFailure(status); }
+  void OnFailure(const absl::Status& status) override {
+    const std::lock_guard lock(mutex_);
+    if (failure_.ok()) failure_ = status;
+    changed_.notify_all();
+  }
+
+  bool AwaitDone(int count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&] { return num_done_ >= count || !failure_.ok(); });
+  }
+  absl::Status AwaitFailure() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kPatience, [&] { return !failure_.ok(); });
+    return failure_;
+  }
+  absl::Status failure() {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int num_done_ = 0;
+  absl::Status failure_;
+};
+
+// Computes until it is allowed to end.
+class Gate {
+ public:
+  void Open() { is_open_.store(true); }
+  // False if it was not opened in time.
+  bool Pass() const {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!is_open_.load()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::atomic<bool> is_open_{false};
+};
+
+// "t.open" opens the gate, "t.pass" computes until it is open.
+class GateKernel final : public kernels::Kernel {
+ public:
+  GateKernel(Gate* gate, bool is_opener) : gate_(gate), is_opener_(is_opener) {}
+  absl::Status Run(const kernels::KernelArgs&) override {
+    if (is_opener_) {
+      gate_->Open();
+    } else if (!gate_->Pass()) {
+      return absl::DeadlineExceededError("the gate was not opened");
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  Gate* const gate_;
+  const bool is_opener_;
+};
+
+kernels::KernelRegistry GateKernels(Gate* gate) {
+  kernels::KernelRegistry registry = testing::EngineTestKernels();
+  for (const bool is_opener : {true, false}) {
+    kernels::KernelDef def;
+    def.create = [gate, is_opener](const graph::KernelSpec&, Device&,
+                                   Stream&) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
+      return std::make_unique<GateKernel>(gate, is_opener);
+    };
+    EXPECT_EQ(registry.Add(is_opener ? "t.open" : "t.pass", std::move(def)), absl::OkStatus());
+  }
+  return registry;
+}
+
+// Three devices in a row. Device 1 starts an all_reduce with device 0 and then computes until
+// device 2 opens the gate, which follows a message that device 0 sends after the all_reduce: it
+// ends only if device 1 takes part in the all_reduce while it computes.
+planner::Plan OverlapPlan() {
+  EnginePlanBuilder b;
+  for (int i = 0; i < 3; ++i) b.AddDevice();
+  const uint32_t sum = b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1},
+                                           {kWidth / 2, kWidth - kWidth / 2}, true);
+  for (const uint32_t d : {0u, 1u}) {
+    const uint32_t in = b.AddRegister(d);
+    const uint32_t out = b.AddRegister(d);
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    const uint32_t made = b.AddKernel(d, "made", "t.iota", {}, {in});
+    const uint32_t reduce = b.AddCollective(d, "sum", sum, in, out);
+    b.AddChannel(d, made, reduce);
+    if (d == 1) {
+      const uint32_t busy = b.AddRegister(d);
+      b.AddKernel(d, "busy", "t.pass", {}, {busy});
+    } else {
+      const uint32_t send = b.AddSend(d, "send", out, 2);
+      b.AddChannel(d, reduce, send);
+    }
+  }
+  const uint32_t got = b.AddRegister(2);
+  const uint32_t opened = b.AddRegister(2);
+  b.BeginPhase(2, "F", PhaseKind::kForward);
+  const uint32_t recv = b.AddRecv(2, "recv", got, b.last_transfer());
+  const uint32_t open = b.AddKernel(2, "open", "t.open", {got}, {opened});
+  b.AddChannel(2, recv, open);
+  return b.Build();
+}
+
+// Counts the launches of the kernels that it wraps.
+class CountingKernel final : public kernels::Kernel {
+ public:
+  CountingKernel(std::unique_ptr<kernels::Kernel> kernel, std::atomic<int>* count)
+      : kernel_(std::move(kernel)), count_(count) {}
+  absl::Status Run(const kernels::KernelArgs& args) override {
+    const absl::Status status = kernel_->Run(args);
+    count_->fetch_add(1);
+    return status;
+  }
+
+ private:
+  const std::unique_ptr<kernels::Kernel> kernel_;
+  std::atomic<int>* const count_;
+};
+
+kernels::KernelRegistry CountingKernels(const kernels::KernelRegistry& registry,
+                                        std::atomic<int>* count) {
+  kernels::KernelRegistry counting;
+  for (const std::string_view name : registry.Names()) {
+    kernels::KernelDef def = *registry.Find(name);
+    def.create = [create = def.create, count](
+                     const graph::KernelSpec& spec, Device& device,
+                     Stream& stream) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
+      auto kernel = create(spec, device, stream);
+      if (!kernel.ok()) return kernel.status();
+      return std::make_unique<CountingKernel>(*std::move(kernel), count);
+    };
+    EXPECT_EQ(counting.Add(std::string(name), std::move(def)), absl::OkStatus());
+  }
+  return counting;
+}
+
+class LocalEngineTest : public ::testing::Test {
+ protected:
+  // From here on devices are emulated, and launches are counted.
+  void UseEmulatedDevices() {
+    kernels_ = CountingKernels(kernels::EmulatedKernels(GateKernels(&gate_)), &num_launches_);
+    create_device_ = [](uint32_t index) { return EmulatedDevice::Create({.seed = index}); };
+  }
+
+  absl::Status Start(planner::Plan plan, std::unique_ptr<transport::Transport> transport) {
+    plan_ = std::move(plan);
+    LocalEngineOptions options;
+    options.create_device = create_device_;
+    options.check_results = check_results_;
+    options.num_devices = static_cast<uint32_t>(plan_.devices.size());
+    options.kernels = &kernels_;
+    options.policies = &policies_;
+    auto engine = LocalEngine::Start(plan_, std::move(transport), &observer_, options);
+    if (!engine.ok()) return engine.status();
+    engine_ = *std::move(engine);
+    return absl::OkStatus();
+  }
+
+  static std::unique_ptr<transport::Transport> Inproc(uint32_t num_devices) {
+    return transport::CreateInprocTransport({.num_devices = num_devices, .num_channels = 8});
+  }
+
+  Gate gate_;
+  std::atomic<int> num_launches_{0};
+  kernels::KernelRegistry kernels_ = GateKernels(&gate_);
+  DeviceFactory create_device_;
+  kernels::ResultCheck check_results_ = kernels::ResultCheck::kNone;
+  const planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
+  planner::Plan plan_;
+  WaitingObserver observer_;
+  std::unique_ptr<LocalEngine> engine_;
+};
+
+TEST_F(LocalEngineTest, ACollectiveEndsWhileItsDeviceComputes) {
+  ASSERT_EQ(Start(OverlapPlan(), Inproc(3)), absl::OkStatus());
+  engine_->Submit(0, std::make_shared<StepBuffers>());
+  EXPECT_TRUE(observer_.AwaitDone(3));
+  EXPECT_EQ(observer_.failure(), absl::OkStatus());
+  gate_.Open();  // or the device would compute on
+  engine_->Stop();
+}
+
+TEST_F(LocalEngineTest, ACollectiveEndsWhileItsEmulatedDeviceComputes) {
+  UseEmulatedDevices();
+  ASSERT_EQ(Start(OverlapPlan(), Inproc(3)), absl::OkStatus());
+  engine_->Submit(0, std::make_shared<StepBuffers>());
+  EXPECT_TRUE(observer_.AwaitDone(3));
+  EXPECT_EQ(observer_.failure(), absl::OkStatus());
+  gate_.Open();  // or the device would compute on
+  engine_->Stop();
+}
+
+// F0 computes until the gate opens, and no event of it is done: F0 B0 F1 B1 are launched, and no
+// more, as a lane runs ahead by four phase instances.
+TEST_F(LocalEngineTest, PhasesAreLaunchedBehindOneThatRuns) {
+  constexpr uint32_t kMicrobatches = 16;
+  constexpr int kAhead = 4;
+  EnginePlanBuilder b(kMicrobatches);
+  const uint32_t d = b.AddDevice();
+  const uint32_t x = b.AddRegister(d);
+  const uint32_t y = b.AddRegister(d);
+  b.BeginPhase(d, "F", PhaseKind::kForward);
+  const uint32_t f = b.AddKernel(d, "f", "t.pass", {}, {x});
+  b.BeginPhase(d, "B", PhaseKind::kBackward);
+  const uint32_t g = b.AddKernel(d, "b", "t.affine", {x}, {y});
+  b.AddChannel(d, f, g);
+  UseEmulatedDevices();
+  ASSERT_EQ(Start(b.Build(), Inproc(1)), absl::OkStatus());
+  engine_->Submit(0, std::make_shared<StepBuffers>());
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (num_launches_.load() < kAhead && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  // An executor that has been asked has polled since.
+  engine_->Describe(absl::Seconds(60));
+  engine_->Describe(absl::Seconds(60));
+  EXPECT_EQ(num_launches_.load(), kAhead);
+  std::vector<std::string> waits;
+  for (const WaitDescription& wait : engine_->Describe(absl::Seconds(60))) {
+    waits.push_back(wait.text);
+  }
+  EXPECT_THAT(StrJoin(waits, "\n"),
+              HasSubstr("device 0: the stream has not completed phase 'F', step 1, micro-batch 0"));
+  gate_.Open();
+  EXPECT_TRUE(observer_.AwaitDone(1));
+  EXPECT_EQ(observer_.failure(), absl::OkStatus());
+  EXPECT_EQ(num_launches_.load(), 2 * static_cast<int>(kMicrobatches));
+  engine_->Stop();
+}
+
+TEST_F(LocalEngineTest, ResultsOfAnAsynchronousDeviceCannotBeChecked) {
+  UseEmulatedDevices();
+  check_results_ = kernels::ResultCheck::kEveryStep;
+  EXPECT_THAT(std::string(Start(OverlapPlan(), Inproc(3)).message()),
+              HasSubstr("the results of kernels on devices of kind 'emulated' cannot be checked"));
+}
+
+// Its communication executor fails as soon as it has nothing to do.
+class ThrowingTransport final : public transport::Transport {
+ public:
+  explicit ThrowingTransport(std::unique_ptr<transport::Transport> inner)
+      : inner_(std::move(inner)) {}
+  std::string name() const override { return inner_->name(); }
+  uint32_t num_devices() const override { return inner_->num_devices(); }
+  absl::StatusOr<transport::Endpoint*> OpenEndpoint(uint32_t device) override {
+    return inner_->OpenEndpoint(device);
+  }
+  void Wait(int, int) override { throw std::runtime_error("the network is down"); }
+  transport::TransportStats stats() const override { return inner_->stats(); }
+
+ private:
+  const std::unique_ptr<transport::Transport> inner_;
+};
+
+TEST_F(LocalEngineTest, TheEndOfTheCommunicationExecutorEndsTheSession) {
+  ASSERT_EQ(Start(OverlapPlan(), std::make_unique<ThrowingTransport>(Inproc(3))), absl::OkStatus());
+  const absl::Status failure = observer_.AwaitFailure();
+  EXPECT_THAT(std::string(failure.message()), HasSubstr("the communication executor has ended"));
+  EXPECT_EQ(OriginOf(failure).actor, "communication executor");
+  gate_.Open();
+  engine_->Stop();
+}
+
+// Adds up on which processors it may run, in threads of the device's pool.
+class AffinityKernel final : public kernels::Kernel {
+ public:
+  AffinityKernel(Device* device, cpu_set_t* to) : device_(*device), to_(to) {}
+  absl::Status Run(const kernels::KernelArgs&) override {
+    std::mutex mutex;
+    device_.thread_pool()->ParallelFor(device_.thread_pool()->size(), 1,
+                                       [&](int64_t, int64_t, int) {
+                                         cpu_set_t set;
+                                         CPU_ZERO(&set);
+                                         const int error = sched_getaffinity(0, sizeof(set), &set);
+                                         const std::lock_guard lock(mutex);
+                                         EXPECT_EQ(error, 0);
+                                         CPU_OR(to_, to_, &set);
+                                       });
+    return absl::OkStatus();
+  }
+
+ private:
+  Device& device_;
+  cpu_set_t* const to_;
+};
+
+// Runs "t.where" on each of the devices; their processors.
+std::vector<cpu_set_t> ProcessorsOf(uint32_t num_devices, int threads_per_device) {
+  EnginePlanBuilder b;
+  for (uint32_t d = 0; d < num_devices; ++d) {
+    b.AddDevice();
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    b.AddKernel(d, "where", StrCat("t.where", d), {}, {b.AddRegister(d)});
+  }
+  const planner::Plan plan = b.Build();
+  std::vector<cpu_set_t> sets(num_devices);
+  kernels::KernelRegistry kernels = testing::EngineTestKernels();
+  for (uint32_t d = 0; d < num_devices; ++d) {
+    CPU_ZERO(&sets[d]);
+    kernels::KernelDef def;
+    def.create = [to = &sets[d]](const graph::KernelSpec&, Device& device,
+                                 Stream&) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
+      return std::make_unique<AffinityKernel>(&device, to);
+    };
+    EXPECT_EQ(kernels.Add(StrCat("t.where", d), std::move(def)), absl::OkStatus());
+  }
+  const planner::PolicyRegistry policies = planner::BuiltinPolicies();
+  LocalEngineOptions options;
+  options.num_devices = num_devices;
+  options.threads_per_device = threads_per_device;
+  options.kernels = &kernels;
+  options.policies = &policies;
+  WaitingObserver observer;
+  auto engine = LocalEngine::Start(
+      plan, transport::CreateInprocTransport({.num_devices = num_devices, .num_channels = 8}),
+      &observer, options);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  if (!engine.ok()) return sets;
+  (*engine)->Submit(0, std::make_shared<StepBuffers>());
+  EXPECT_TRUE(observer.AwaitDone(static_cast<int>(num_devices)));
+  EXPECT_EQ(observer.failure(), absl::OkStatus());
+  (*engine)->Stop();
+  return sets;
+}
+
+TEST(PlacementTest, DevicesHaveProcessorsOfTheirOwnWhereThereAreEnough) {
+  const int num_processors = CpuTopology::Load().num_processors();
+  if (num_processors < 2 || UsableCores() < num_processors) {
+    GTEST_SKIP() << "two devices would share a processor";
+  }
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+
+  const int num_threads = num_processors / 2;
+  std::vector<cpu_set_t> sets = ProcessorsOf(2, num_threads);
+  EXPECT_GE(CPU_COUNT(&sets[0]), num_threads);
+  EXPECT_GE(CPU_COUNT(&sets[1]), num_threads);
+  cpu_set_t shared;
+  CPU_AND(&shared, &sets[0], &sets[1]);
+  EXPECT_EQ(CPU_COUNT(&shared), 0);
+
+  // One device has all, and devices that would have to share are left to the system.
+  sets = ProcessorsOf(1, 1);
+  EXPECT_TRUE(CPU_EQUAL(&sets[0], &all));
+  for (const cpu_set_t& set : ProcessorsOf(2, num_processors)) {
+    EXPECT_TRUE(CPU_EQUAL(&set, &all));
+  }
+}
+
+}  // namespace
+}  // namespace penstock::actors

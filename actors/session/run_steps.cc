@@ -1,0 +1,205 @@
+#include "actors/session/run_steps.h"
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "caf/all.hpp"
+
+#include "actors/engine/happens_before.h"
+#include "actors/engine/step_name.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+namespace {
+
+// What both actors and the caller share.
+struct Run {
+  Session& session;
+  const int64_t first_step;
+  const int64_t num_steps;
+  Source& source;
+  Sink& sink;
+  HappensBefore happens_before;
+
+  absl::Mutex mutex;
+  std::optional<absl::Status> end ABSL_GUARDED_BY(mutex);
+
+  void End(absl::Status status) {
+    const absl::MutexLock lock(&mutex);
+    if (!end.has_value()) end = std::move(status);
+  }
+  absl::Status AwaitEnd() {
+    const auto has_ended = [this]()
+                               ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return end.has_value(); };
+    const absl::MutexLock lock(&mutex, absl::Condition(&has_ended));
+    return *end;
+  }
+};
+
+// Room for one more step.
+struct CreditMessage {};
+
+// Step `step` is under way under the session's number.
+struct SubmittedMessage {
+  int64_t step = 0;
+  int64_t id = 0;
+};
+
+// To the source: hand in no more. From the source: nothing more comes, for this reason.
+struct EndMessage {
+  absl::Status status;
+};
+
+}  // namespace
+}  // namespace penstock::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::CreditMessage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::SubmittedMessage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::EndMessage)
+
+namespace penstock::actors {
+namespace {
+
+class SourceActor : public caf::event_based_actor {
+ public:
+  SourceActor(caf::actor_config& config, std::shared_ptr<Run> run)
+      : caf::event_based_actor(config), run_(std::move(run)) {}
+  ~SourceActor() override { run_->happens_before.Sync(); }
+
+  const char* name() const override { return "source"; }
+
+  caf::behavior make_behavior() override {
+    return {
+        [this](const caf::actor& sink) { sink_ = sink; },
+        [this](const CreditMessage&) { HandIn(); },
+        [this](const EndMessage& message) {
+          run_->happens_before.Sync();
+          End(message.status);
+        },
+    };
+  }
+
+  void on_exit() override {
+    sink_ = nullptr;
+    run_->End(absl::InternalError("the source has ended"));
+    run_->happens_before.Sync();
+  }
+
+ private:
+  void HandIn() {
+    run_->happens_before.Sync();
+    if (next_ == run_->num_steps || has_ended_) return;
+    absl::StatusOr<Feeds> feeds = absl::InternalError("the source has no feeds");
+    try {
+      feeds = run_->source.Get(run_->first_step + next_);
+    } catch (const std::exception& error) {
+      feeds = absl::InternalError(
+          StrCat("the source of ", StepName(run_->first_step + next_), " threw: ", error.what()));
+    }
+    const absl::StatusOr<int64_t> id =
+        feeds.ok() ? run_->session.Submit(*feeds) : absl::StatusOr<int64_t>(feeds.status());
+    run_->happens_before.Sync();
+    if (!id.ok()) {
+      End(id.status());
+      return;
+    }
+    send(sink_, SubmittedMessage{next_++, *id});
+  }
+
+  // Behind the steps that were handed in.
+  void End(const absl::Status& status) {
+    if (has_ended_) return;
+    has_ended_ = true;
+    run_->happens_before.Sync();
+    send(sink_, EndMessage{status});
+  }
+
+  const std::shared_ptr<Run> run_;
+  caf::actor sink_;
+  int64_t next_ = 0;
+  bool has_ended_ = false;
+};
+
+class SinkActor : public caf::event_based_actor {
+ public:
+  SinkActor(caf::actor_config& config, std::shared_ptr<Run> run, caf::actor source)
+      : caf::event_based_actor(config), run_(std::move(run)), source_(std::move(source)) {}
+  ~SinkActor() override { run_->happens_before.Sync(); }
+
+  const char* name() const override { return "sink"; }
+
+  caf::behavior make_behavior() override {
+    return {[this](const SubmittedMessage& message) { Take(message); },
+            [this](const EndMessage& message) {
+              run_->happens_before.Sync();
+              run_->End(status_.ok() ? message.status : status_);
+            }};
+  }
+
+  void on_exit() override {
+    source_ = nullptr;
+    run_->End(absl::InternalError("the sink has ended"));
+    run_->happens_before.Sync();
+  }
+
+ private:
+  void Take(const SubmittedMessage& message) {
+    run_->happens_before.Sync();
+    const absl::StatusOr<StepResult> result = run_->session.Wait(message.id);
+    if (!status_.ok()) return;  // the run is ending
+    absl::Status status = result.status();
+    try {
+      if (result.ok()) status = run_->sink.Take(run_->first_step + message.step, *result);
+    } catch (const std::exception& error) {
+      status = absl::InternalError(StrCat("the sink of ", StepName(run_->first_step + message.step),
+                                          " threw: ", error.what()));
+    }
+    run_->happens_before.Sync();
+    if (!status.ok()) {
+      status_ = status;
+      send(source_, EndMessage{status});
+    } else if (message.step + 1 == run_->num_steps) {
+      run_->End(absl::OkStatus());
+    } else {
+      send(source_, CreditMessage{});
+    }
+  }
+
+  const std::shared_ptr<Run> run_;
+  caf::actor source_;
+  absl::Status status_;  // the first error of the session or the sink
+};
+
+}  // namespace
+
+absl::Status RunSteps(Session& session, int64_t num_steps, int64_t steps_ahead, Source& source,
+                      Sink& sink, int64_t first_step) {
+  if (num_steps <= 0) return absl::OkStatus();
+  const std::shared_ptr<Run> run(new Run{session, first_step, num_steps, source, sink, {}, {}, {}});
+  caf::actor_system_config config;
+  config.set("scheduler.policy", caf::atom("sharing"));
+  config.set("scheduler.max-threads", size_t{1});
+  caf::actor_system system(config);
+  std::vector<caf::actor> actors;
+  actors.push_back(system.spawn<SourceActor, caf::detached>(run));
+  actors.push_back(system.spawn<SinkActor, caf::detached>(run, actors[0]));
+  run->happens_before.Sync();
+  caf::anon_send(actors[0], actors[1]);
+  for (int64_t i = 0; i < steps_ahead; ++i) caf::anon_send(actors[0], CreditMessage{});
+
+  const absl::Status status = run->AwaitEnd();
+  caf::scoped_actor self(system, true);
+  for (const caf::actor& actor : actors) {
+    caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+  }
+  self->wait_for(actors);
+  run->happens_before.Sync();
+  return status;
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,143 @@
+// Runs a plan: all of its devices in this process, or wherever an engine of another kind has them
+// (SessionOptions::start_engine).
+//
+//   ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Start(plan, options));
+//   ASSIGN_OR_RETURN(StepResult result, session->Run({{"tokens", tokens}}));
+//   const Tensor* loss = result.Find("loss");
+//
+// Two or more steps can be under way: Submit hands one in, Wait takes its result.
+//
+// Errors. The first failure of a step is what its Wait returns: "actor h3.attn on device 2, step 7,
+// micro-batch 1: ..."; OriginOf (error_origin.h) has the device, the step and in a cluster the
+// rank. The step drains and the session goes on, but its states may have been updated on some
+// devices and not on others: set them again (SetState) before trusting further steps. Steps that
+// were under way behind it fail with it. A step that does not complete in time returns
+// kDeadlineExceeded with what every device waits for; it and a policy's illegal choice end the
+// session: further calls return the same status.
+//
+// Thread rule: thread-safe; Fetch, SetState and KeepStates want no step under way, TakeTrace none
+// or Stop. Invariants: every wait is bounded by the timeout, save that Stop waits for a kernel that
+// runs. Sessions share nothing: many can run one after another or at the same time.
+
+#ifndef PENSTOCK_ACTORS_SESSION_SESSION_H_
+#define PENSTOCK_ACTORS_SESSION_SESSION_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "actors/session/engine.h"
+#include "actors/session/kept_states.h"
+#include "actors/session/local_engine.h"
+#include "base/device.h"
+#include "base/tensor.h"
+#include "kernels/checked/checked_kernels.h"
+#include "kernels/kernel.h"
+#include "planner/plan/plan.h"
+#include "planner/policy/policy.h"
+
+namespace penstock::actors {
+
+struct SessionOptions;
+
+// Loads `plan` and connects its devices to `observer`, both of which outlive the engine.
+using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<Engine>>(
+    const planner::Plan& plan, EngineObserver* observer, const SessionOptions& options)>;
+
+struct SessionOptions {
+  int threads_per_device = 1;
+  uint64_t seed = 0;
+  absl::Duration timeout = absl::Minutes(10);  // of a step, and of loading
+  // REQUIRES: outlives the session.
+  const kernels::KernelRegistry* kernels = nullptr;
+  const planner::PolicyRegistry* policies = nullptr;  // null: BuiltinPolicies()
+  DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
+  uint64_t max_memory_bytes = 0;                      // of all arenas; 0: the machine's memory
+  bool trace = false;
+  // Fail a step whose kernels make a NaN or an infinity out of finite operands; the error names the
+  // first such actor. For finding where a NaN arises: steps take a little longer.
+  kernels::ResultCheck check_results = kernels::ResultCheck::kNone;
+  // What the first step counts as, for random operators and in messages: a session that goes on
+  // where another has ended, from its states, draws what that would have drawn.
+  int64_t first_step = 0;
+  // For tests: actors of a phase fire in any order that the plan allows; 0: the planned order of
+  // those that are ready.
+  uint64_t firing_seed = 0;
+  size_t trace_capacity = size_t{1} << 18;  // events a device, the last ones
+  // What the states of the plan start from, instead of their initial values: each has to be there.
+  // Those that lie in the same tiles in the same processes do not leave them.
+  std::shared_ptr<const KeptStates> states;
+  uint32_t num_processes = 0;            // of a cluster, the first ones; 0: all
+  EngineFactory start_engine = nullptr;  // null: all devices in this process
+};
+
+// What KeepStates keeps: the parameters of a model, or with them all else that outlives a step,
+// such as the moments of an optimiser.
+enum class StateSelection { kParameters, kAll };
+
+// Feeds by name.
+using Feeds = absl::flat_hash_map<std::string, Tensor>;
+
+struct StepResult {
+  int64_t step = 0;
+  int64_t wall_ns = 0;                                  // from Submit to completion
+  int64_t end_ns = 0;                                   // when it was complete, on SteadyClock
+  std::vector<std::pair<std::string, Tensor>> fetches;  // in the plan's order
+  std::vector<DeviceStepReport> devices;                // busy and waiting time of each
+
+  const Tensor* Find(std::string_view name) const;  // null when there is none
+};
+
+class Session {
+ public:
+  static absl::StatusOr<std::unique_ptr<Session>> Start(planner::Plan plan,
+                                                        const SessionOptions& options);
+  ~Session();  // stops
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const planner::Plan& plan() const;
+
+  // Hands in a step and waits for it.
+  absl::StatusOr<StepResult> Run(const Feeds& feeds);
+
+  // Returns the step's number. The feeds' memory must not change until the step is done.
+  // kResourceExhausted where kMaxStepsInFlight steps have not been waited for.
+  absl::StatusOr<int64_t> Submit(const Feeds& feeds);
+
+  // The result of a submitted step, once.
+  absl::StatusOr<StepResult> Wait(int64_t step);
+
+  // The value of a state, gathered from its placements, or set in all of them.
+  absl::StatusOr<Tensor> Fetch(std::string_view state) const;
+  absl::Status SetState(std::string_view state, const Tensor& value);
+
+  // A copy of states in the processes of their devices, which outlives the session. No step under
+  // way. See kept_states.h for the memory that it takes.
+  absl::StatusOr<std::shared_ptr<const KeptStates>> KeepStates(StateSelection selection) const;
+
+  // Events recorded since the start or the last call, of all devices, of each device the last
+  // options.trace_capacity; empty without options.trace. After Stop, those of devices in this
+  // process.
+  std::vector<TraceEvent> TakeTrace();
+
+  // Joins all threads. Steps under way are abandoned.
+  void Stop();
+
+ private:
+  class Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_SESSION_SESSION_H_
