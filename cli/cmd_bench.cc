@@ -26,7 +26,7 @@
 #include "bench/messages_bench.h"
 #include "bench/transport_bench.h"
 #include "kernels/kernel.h"
-#include "planner/collective_choice.h"
+#include "planner/cost/collective_choice.h"
 
 namespace penstock::cli {
 namespace {
@@ -439,7 +439,7 @@ constexpr char kActorsHelp[] =
     R"(The shapes of `actors`, whose kernels do nothing; each from 100 to 1,000,000 actors:
   phase           one phase; actor i reads what i - 1 and i - 2 wrote
   communication   the same, while 4 receives and an all_reduce are under way
-  stream          the same, on an asynchronous stream with a thread of its own
+  stream          the same, launched on a device whose streams are asynchronous
   credits         a phase F and a phase B, 4 micro-batches; each F actor has a channel to a B actor
   chain           a phase for every actor, joined to the next by one register; 2 micro-batches
 Metrics of a shape: `act`, the executor's busy time per act; `step`, from submission to the result,

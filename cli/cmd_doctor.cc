@@ -97,7 +97,9 @@ Check CheckProcesses(const Environment& environment) {
   const int64_t begin_ns = clock.NowNs();
   const auto cluster = StartProcesses(environment, 2, 0, "");
   if (!cluster.ok()) return {"processes", false, std::string(ToStd(cluster.status().message()))};
-  (*cluster)->Stop();
+  if (const absl::Status ended = (*cluster)->Stop(); !ended.ok()) {
+    return {"processes", false, std::string(ToStd(ended.message()))};
+  }
   return {"processes", true,
           StrCat("two nodes joined and left in ",
                  FormatSeconds(1e-9 * static_cast<double>(clock.NowNs() - begin_ns)))};

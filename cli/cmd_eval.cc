@@ -21,13 +21,13 @@
 #include "nlohmann/json.hpp"
 
 #include "actors/cluster/cluster.h"
-#include "actors/session.h"
+#include "actors/session/session.h"
 #include "base/counted.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/text.h"
 #include "graph/verify.h"
-#include "planner/plan_io.h"
+#include "planner/plan/plan_io.h"
 
 namespace penstock::cli {
 namespace {

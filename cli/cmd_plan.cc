@@ -27,8 +27,8 @@
 #include "graph/sharding.h"
 #include "graph/text.h"
 #include "planner/compile.h"
-#include "planner/plan_io.h"
-#include "planner/show_plan.h"
+#include "planner/plan/plan_io.h"
+#include "planner/plan/show_plan.h"
 
 namespace penstock::cli {
 namespace {

@@ -19,6 +19,7 @@
 #include "cli/files.h"
 #include "cli/find_nonfinite.h"
 #include "cli/help_text.h"
+#include "cli/host_layout.h"
 #include "cli/inference.h"
 #include "cli/interrupts.h"
 #include "cli/job.h"
@@ -34,18 +35,18 @@
 
 #include "actors/cluster/cluster.h"
 #include "actors/cluster/socket_address.h"
-#include "actors/computation_times.h"
-#include "actors/critical_path.h"
-#include "actors/local_engine.h"
-#include "actors/session.h"
-#include "actors/trace.h"
+#include "actors/session/local_engine.h"
+#include "actors/session/session.h"
+#include "actors/trace/computation_times.h"
+#include "actors/trace/critical_path.h"
+#include "actors/trace/trace.h"
 #include "base/counted.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/compile.h"
-#include "planner/plan_io.h"
-#include "planner/replay.h"
+#include "planner/cost/replay.h"
+#include "planner/plan/plan_io.h"
 
 namespace penstock::cli {
 namespace {
@@ -65,6 +66,7 @@ struct Options {
   std::optional<int64_t> devices;
   std::optional<int64_t> processes;
   std::string plan;  // that the job runs by
+  std::string cluster;
   std::string trace;
   std::string svg;
   std::string report;
@@ -115,12 +117,16 @@ absl::StatusOr<Job> ReadOptions(const Options& options) {
       return absl::InvalidArgumentError(
           StrCat("--strategy ", options.strategy, ": a plan runs as it was compiled"));
     }
+    if (!options.cluster.empty()) {
+      return absl::InvalidArgumentError(
+          StrCat("--cluster ", options.cluster, ": a plan runs as it was compiled"));
+    }
     for (const std::string& assignment : options.overrides) {
       RETURN_IF_ERROR(ApplyOverride(assignment, job));
       RETURN_IF_ERROR(CheckKeyOfPlan(assignment));
     }
   } else {
-    ASSIGN_OR_RETURN(job, ReadJob(options.file, options.overrides));
+    ASSIGN_OR_RETURN(job, ReadJob(options.file, options.overrides, options.cluster));
   }
   if (!options.strategy.empty()) {
     job.parallel.strategy = options.strategy;
@@ -196,11 +202,15 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
     count = num_devices;
   }
   if (count == 1 && !options.listen.has_value()) return nullptr;
+  ASSIGN_OR_RETURN(std::vector<uint32_t> devices, ProcessDevicesOf(job, count));
   ASSIGN_OR_RETURN(std::unique_ptr<actors::Cluster> cluster,
-                   StartProcesses(environment, count, num_devices, options.listen.value_or("")));
-  const bool is_compiled = options.plan.empty() && !HasSuffix(options.file, ".plan");
-  environment.err << PlacementNotes(cluster->nodes(), is_compiled ? job.cluster.hosts : 0)
-                  << std::flush;
+                   StartProcesses(environment, count, num_devices, options.listen.value_or(""),
+                                  std::move(devices)));
+  HostDevices hosts;  // that the plan is for, if that is known
+  if (options.plan.empty() && !HasSuffix(options.file, ".plan")) {
+    ASSIGN_OR_RETURN(hosts, HostDevicesOf(job, num_devices));
+  }
+  environment.err << PlacementNotes(cluster->nodes(), hosts) << std::flush;
   return cluster;
 }
 
@@ -376,6 +386,11 @@ class JobRun {
       environment_.err << "note: " << summary_.cores_note << std::endl;
     }
     const absl::Status status = Train();
+    const absl::Status ended = cluster_ != nullptr ? cluster_->Stop() : absl::OkStatus();
+    if (status.ok() && !ended.ok()) {
+      environment_.err << "note: the job is done, but not all of its processes ended in order: "
+                       << ToStd(ended.message()) << std::endl;
+    }
     const absl::Status written = WriteResults();
     return status.ok() ? written : status;
   }
@@ -403,9 +418,10 @@ class JobRun {
     if (CanValidate() && job_.train.validation_every > 0) {
       trainer_options.validate = [this, running = session.get()](
                                      const actors::Session& trained) -> absl::StatusOr<double> {
-        ASSIGN_OR_RETURN(const Parameters parameters, FetchParameters(trained));
-        // The job's processes are taken by the session that trains: this one evaluates.
-        ForwardLayout layout = LayoutHere();
+        ASSIGN_OR_RETURN(const Parameters parameters,
+                         trained.KeepStates(actors::StateSelection::kParameters));
+        // Beside the session that trains, which waits.
+        ForwardLayout layout = TrainedLayout();
         layout.on_session = [this, running](actors::Session* evaluating) {
           AbortByStopping(running, evaluating);
         };
@@ -430,18 +446,20 @@ class JobRun {
         actors::MedianTracedStep(plan_, events_, trainer.step_windows());
     if (step.has_value()) {
       summary_.path = actors::FindCriticalPath(plan_, events_, *step);
+      summary_.mean_path = actors::MeanCriticalPath(plan_, events_, trainer.step_windows(),
+                                                    /*max_steps=*/100);
       summary_.replayed_step_s = ReplayStep();
     }
     Parameters parameters;
     if (trained.ok() && model_.model != nullptr && feeds_.corpus() != nullptr) {
-      ASSIGN_OR_RETURN(parameters, FetchParameters(*session));
+      ASSIGN_OR_RETURN(parameters, session->KeepStates(actors::StateSelection::kParameters));
     }
     session->Stop();
     if (trainer.has_nonfinite_loss() && absl::IsAborted(trained)) {
       return Explain(trained, trainer.num_steps(), trainer.snapshot());
     }
     RETURN_IF_ERROR(trained);
-    if (parameters.empty()) return absl::OkStatus();
+    if (parameters == nullptr) return absl::OkStatus();
     if (trainer.has_nonfinite_loss()) {
       NoteUnused();
       return absl::OkStatus();
@@ -495,14 +513,16 @@ class JobRun {
            job_.train.validation_sequences > 0;
   }
 
-  // Laid out as it was trained, in this process.
-  ForwardLayout LayoutHere() {
+  // Laid out as it was trained, on the job's processes.
+  ForwardLayout TrainedLayout() {
     ForwardLayout layout;
     const auto strategy = planner::ParseStrategy(summary_.strategy);
     if (strategy.ok()) layout.strategy = strategy->value_or(planner::Strategy());
     layout.sequences_per_step = feeds_.batch() / static_cast<int64_t>(plan_.num_microbatches);
     layout.num_threads = threads_;
-    layout.num_hosts = job_.cluster.hosts;
+    layout.host_devices =
+        HostDevicesOf(job_, static_cast<int64_t>(plan_.devices.size())).value_or(HostDevices());
+    if (cluster_ != nullptr) layout.start_engine = cluster_->engine_factory();
     return layout;
   }
 
@@ -511,10 +531,9 @@ class JobRun {
                           job_.train.validation_sequences, layout);
   }
 
-  // Validation loss and sample of the trained parameters, on the job's processes.
+  // Validation loss and sample of the trained parameters.
   absl::Status UseParameters(const Parameters& parameters) {
-    ForwardLayout layout = LayoutHere();
-    if (cluster_ != nullptr) layout.start_engine = cluster_->engine_factory();
+    ForwardLayout layout = TrainedLayout();
     layout.on_session = [this](actors::Session* running) { AbortByStopping(running); };
     if (job_.train.validation_sequences > 0) {
       ASSIGN_OR_RETURN(summary_.validation_loss, Validate(parameters, layout));
@@ -605,15 +624,15 @@ class JobRun {
 // What would run, and whether the devices of each host fit into a machine like this one.
 absl::Status ReportDryRun(const Environment& environment, const Options& options, const Job& job,
                           const planner::Plan& plan) {
-  const auto devices = static_cast<int64_t>(plan.devices.size());
-  const int64_t per_host = (devices + job.cluster.hosts - 1) / job.cluster.hosts;
+  ASSIGN_OR_RETURN(const HostDevices hosts,
+                   HostDevicesOf(job, static_cast<int64_t>(plan.devices.size())));
   uint64_t most_used = 0;  // by the devices of a host
-  for (int64_t first = 0; first < devices; first += per_host) {
+  uint32_t first = 0;
+  for (const uint32_t count : hosts) {
     uint64_t used = 0;
-    const int64_t count = std::min(per_host, devices - first);
-    RETURN_IF_ERROR(actors::CheckFits(plan, static_cast<uint32_t>(first),
-                                      static_cast<uint32_t>(count), MachineMemoryBytes(), &used));
+    RETURN_IF_ERROR(actors::CheckFits(plan, first, count, MachineMemoryBytes(), &used));
     most_used = std::max(most_used, used);
+    first += count;
   }
   if (options.is_json) {
     environment.out << "{\"summary\": {\"strategy\": " << JsonString(plan.strategy)
@@ -622,8 +641,8 @@ absl::Status ReportDryRun(const Environment& environment, const Options& options
                     << ", \"predicted_peak_memory_bytes\": " << most_used << "}}\n";
   } else {
     environment.out << "dry run: the job is valid and fits into "
-                    << (job.cluster.hosts > 1
-                            ? StrCat(job.cluster.hosts, " hosts with as much memory as this one")
+                    << (hosts.size() > 1
+                            ? StrCat(hosts.size(), " hosts with as much memory as this one")
                             : std::string("this machine"))
                     << "; nothing was run\n";
   }
@@ -679,6 +698,10 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
                    "Listen at HOST:PORT or unix:PATH, print the command that starts a node, and "
                    "wait up to 10 minutes for all nodes, instead of starting them on this host")
       ->option_text("ADDRESS");
+  command
+      ->add_option("--cluster", options->cluster,
+                   "Override keys of [cluster] with those in this file (.toml)")
+      ->option_text("FILE");
   command
       ->add_option("--plan", options->plan,
                    "Use this plan, compiled earlier from the same job, instead of compiling")

@@ -10,8 +10,8 @@
 #include "nlohmann/json.hpp"
 
 #include "base/status_macros.h"
-#include "planner/plan_io.h"
-#include "planner/show_plan.h"
+#include "planner/plan/plan_io.h"
+#include "planner/plan/show_plan.h"
 
 namespace penstock::cli {
 namespace {

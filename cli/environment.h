@@ -17,7 +17,7 @@
 #include "graph/models/model.h"
 #include "graph/op.h"
 #include "kernels/kernel.h"
-#include "planner/policy.h"
+#include "planner/policy/policy.h"
 
 namespace CLI {
 class App;

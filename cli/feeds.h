@@ -16,8 +16,8 @@
 #include "cli/input_values.h"
 #include "cli/job.h"
 
-#include "actors/session.h"
-#include "planner/plan.h"
+#include "actors/session/session.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::cli {
 

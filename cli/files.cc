@@ -8,9 +8,44 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status NotWritten(const std::string& path, int error) {
+  return absl::InvalidArgumentError(StrCat(path, ": cannot be written (", strerror(error), ")"));
+}
+
+// To the end of `fd`, which is closed; 0 or the error's number.
+int WriteAndClose(int fd, std::string_view text) {
+  int error = 0;
+  while (!text.empty() && error == 0) {
+    const ssize_t count = write(fd, text.data(), text.size());
+    if (count >= 0) {
+      text.remove_prefix(static_cast<size_t>(count));
+    } else if (errno != EINTR) {
+      error = errno;
+    }
+  }
+  if (close(fd) != 0 && error == 0) error = errno;
+  return error;
+}
+
+int OpenTruncated(const std::string& path) {
+  return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+}
+
+absl::Status WriteDirectly(const std::string& path, std::string_view text) {
+  const int fd = OpenTruncated(path);
+  const int error = fd < 0 ? errno : WriteAndClose(fd, text);
+  return error == 0 ? absl::OkStatus() : NotWritten(path, error);
+}
+
+}  // namespace
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
   std::error_code error;
@@ -46,9 +81,7 @@ absl::Status CheckWritable(const std::string& path) {
   if (!exists && !std::filesystem::is_directory(folder, error)) {
     return absl::InvalidArgumentError(StrCat(path, ": there is no folder ", folder));
   }
-  const auto refuse = [&path] {
-    return absl::InvalidArgumentError(StrCat(path, ": cannot be written (", strerror(errno), ")"));
-  };
+  const auto refuse = [&path] { return NotWritten(path, errno); };
   if (exists && !std::filesystem::is_regular_file(status)) {
     // The reader of a pipe would take an opening for all there is.
     return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : refuse();
@@ -64,24 +97,49 @@ absl::Status CheckWritable(const std::string& path) {
 absl::Status CheckCreatable(const std::string& path) {
   if (path.empty()) return absl::OkStatus();
   std::error_code error;
-  std::filesystem::path nearest = std::filesystem::absolute(path, error);
-  while (nearest.has_relative_path() && !std::filesystem::exists(nearest, error)) {
+  const fs::path folder = fs::absolute(path, error).lexically_normal();
+  // The first folder that would be created; empty: all are there.
+  fs::path first;
+  fs::path nearest = folder;
+  while (nearest.has_relative_path() && !fs::exists(nearest, error)) {
+    first = nearest;
     nearest = nearest.parent_path();
   }
-  if (!std::filesystem::is_directory(nearest, error)) {
+  if (!fs::is_directory(nearest, error)) {
     return absl::InvalidArgumentError(StrCat(path, ": ", nearest.string(), " is not a folder"));
   }
-  if (access(nearest.c_str(), W_OK | X_OK) != 0) {
-    return absl::InvalidArgumentError(StrCat(path, ": cannot be written"));
-  }
+  RETURN_IF_ERROR(CreateFolder(path));
+  const fs::path probe = folder / StrCat(".penstock-", getpid());
+  const absl::Status written = WriteDirectly(probe.string(), "");
+  fs::remove(probe, error);
+  if (!first.empty()) fs::remove_all(first, error);
+  if (!written.ok()) return absl::InvalidArgumentError(StrCat(path, ": cannot be written"));
   return absl::OkStatus();
 }
 
 absl::Status WriteTextFile(const std::string& path, std::string_view text) {
-  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-  stream.write(text.data(), static_cast<std::streamsize>(text.size()));
-  stream.close();
-  if (!stream) return absl::InvalidArgumentError(StrCat(path, ": cannot be written"));
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  // What is no regular file, such as a pipe, has nothing to lose.
+  if (fs::exists(status) && !fs::is_regular_file(status)) return WriteDirectly(path, text);
+  // The target of a symbolic link is replaced, not the link.
+  fs::path target = fs::exists(status) ? fs::canonical(path, error) : fs::path(path);
+  if (error || target.empty()) target = path;
+  const std::string part = StrCat(target.string(), ".part-", getpid());
+  const int fd = OpenTruncated(part);
+  // A folder may refuse new files and yet hold one that can be written.
+  if (fd < 0) return WriteDirectly(path, text);
+  if (const int failed = WriteAndClose(fd, text); failed != 0) {
+    fs::remove(part, error);
+    return NotWritten(path, failed);
+  }
+  if (fs::exists(status)) fs::permissions(part, status.permissions(), error);
+  fs::rename(part, target, error);
+  if (error) {
+    const int failed = error.value();
+    fs::remove(part, error);
+    return NotWritten(path, failed);
+  }
   return absl::OkStatus();
 }
 

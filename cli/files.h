@@ -21,10 +21,12 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_byt
 // contents. An empty path is fine.
 absl::Status CheckWritable(const std::string& path);
 
+// All or nothing: a file that is there is replaced once the new one is complete, so a process that
+// ends meanwhile leaves the old one, and beside it what it had written, as PATH.part-PID.
 absl::Status WriteTextFile(const std::string& path, std::string_view text);
 
-// Whether CreateFolder could create this folder, or files could be written in it if it is there. An
-// empty path is fine.
+// Whether CreateFolder could create this folder, and files could be written in it. Folders and a
+// file are created and removed again. An empty path is fine.
 absl::Status CheckCreatable(const std::string& path);
 
 // With its parents; fine if it is there.

@@ -4,7 +4,7 @@
 
 #include "absl/cleanup/cleanup.h"
 
-#include "actors/step_name.h"
+#include "actors/engine/step_name.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "kernels/checked/checked_kernels.h"
@@ -31,13 +31,11 @@ absl::Status RunChecked(const planner::Plan& plan, actors::SessionOptions option
                         const std::function<void(actors::Session*)>& on_session) {
   options.trace = false;
   options.first_step = snapshot.step;
+  options.states = snapshot.states;
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
                    actors::Session::Start(plan, options));
   on_session(session.get());
   const auto forget = absl::MakeCleanup([&on_session] { on_session(nullptr); });
-  for (const auto& [name, value] : snapshot.states) {
-    RETURN_IF_ERROR(session->SetState(name, value));
-  }
   // One at a time: what fails first is the cause.
   for (int64_t step = snapshot.step; step <= last_step; ++step) {
     ASSIGN_OR_RETURN(const actors::Feeds step_feeds, feeds.Get(step));

@@ -13,8 +13,8 @@
 #include "cli/feeds.h"
 #include "cli/trainer.h"
 
-#include "actors/session.h"
-#include "planner/plan.h"
+#include "actors/session/session.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::cli {
 

@@ -35,22 +35,17 @@ class Forward {
                                                       {.policy = "gpipe",
                                                        .strategy = ToString(layout.strategy),
                                                        .num_threads = layout.num_threads,
-                                                       .num_hosts = layout.num_hosts}));
+                                                       .host_devices = layout.host_devices}));
     actors::SessionOptions options;
     options.threads_per_device = static_cast<int>(layout.num_threads);
     options.kernels = &registries.kernels;
     options.policies = &registries.policies;
     options.start_engine = layout.start_engine;
+    options.num_processes = layout.num_processes;
+    options.states = parameters;
     auto forward = absl::WrapUnique(new Forward(layout));
     ASSIGN_OR_RETURN(forward->session_, actors::Session::Start(std::move(plan), options));
     layout.on_session(forward->session_.get());
-    for (const planner::StatePlan& state : forward->session_->plan().states) {
-      const auto found = parameters.find(state.name);
-      if (found == parameters.end()) {
-        return absl::InternalError(StrCat("the trained plan has no parameter ", state.name));
-      }
-      RETURN_IF_ERROR(forward->session_->SetState(state.name, found->second));
-    }
     return forward;
   }
   ~Forward() { layout_.on_session(nullptr); }
@@ -72,15 +67,6 @@ class Forward {
 };
 
 }  // namespace
-
-absl::StatusOr<Parameters> FetchParameters(const actors::Session& session) {
-  Parameters parameters;
-  for (const planner::StatePlan& state : session.plan().states) {
-    if (!state.is_parameter) continue;
-    ASSIGN_OR_RETURN(parameters[state.name], session.Fetch(state.name));
-  }
-  return parameters;
-}
 
 absl::StatusOr<double> ValidationLoss(const Registries& registries, const JobModel& model,
                                       const Parameters& parameters, absl::Span<const uint8_t> text,
@@ -139,8 +125,8 @@ absl::StatusOr<std::string> GenerateText(const Registries& registries, const Job
   ForwardLayout used = layout;
   if (layout.strategy.tp * layout.strategy.pp == 1) {
     used.strategy = {};
-    used.num_hosts = 1;
-    used.start_engine = nullptr;
+    used.host_devices = {};
+    used.num_processes = 1;
   }
   // Every part of the batch has the same window.
   const int64_t copies = used.strategy.dp;

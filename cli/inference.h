@@ -1,5 +1,6 @@
 // Trained parameters in use: loss on held-out text, and text made by the model. Each compiles a
-// forward-only plan of the model, laid out as it was trained, and runs it in a session of its own.
+// forward-only plan of the model, laid out as it was trained, and runs it in a session of its own,
+// in the processes that keep the parameters; so these need not travel.
 //
 // Thread rule: one thread; sessions have their own.
 
@@ -8,33 +9,33 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "cli/data.h"
 #include "cli/environment.h"
 #include "cli/job_graph.h"
 
-#include "actors/session.h"
-#include "planner/strategy.h"
+#include "actors/session/session.h"
+#include "planner/strategy/strategy.h"
 
 namespace penstock::cli {
 
-using Parameters = absl::flat_hash_map<std::string, Tensor>;
-
-// Of a session that has no step under way: every parameter of its plan.
-absl::StatusOr<Parameters> FetchParameters(const actors::Session& session);
+// The parameters of a model, which the processes that trained it keep.
+using Parameters = std::shared_ptr<const actors::KeptStates>;
 
 // Where and how a model lies while it is used.
 struct ForwardLayout {
   planner::Strategy strategy;          // of the training
   int64_t sequences_per_step = 1;      // of a micro-batch of the training
   int64_t num_threads = 1;             // of each device
-  int64_t num_hosts = 1;               // that the devices lie on
+  std::vector<uint32_t> host_devices;  // of each host; empty: all on one
   actors::EngineFactory start_engine;  // null: the devices of this process
+  uint32_t num_processes = 0;          // that it starts, the first ones; 0: all
   // Told of the session that runs, so that it can be stopped; null when it ends.
   std::function<void(actors::Session*)> on_session = [](actors::Session*) {};
 };
@@ -52,8 +53,8 @@ struct SampleOptions {
 };
 
 // Bytes that continue `prompt`, whose last `context` bytes the model sees first. A model that fits
-// one device, as its strategy splits the batch alone, runs on one of this process.
-// REQUIRES: the prompt has at least `context` bytes.
+// one device, as its strategy splits the batch alone, runs on the first device of the first
+// process. REQUIRES: the prompt has at least `context` bytes.
 absl::StatusOr<std::string> GenerateText(const Registries& registries, const JobModel& model,
                                          const Parameters& parameters, std::string_view prompt,
                                          const SampleOptions& options, const ForwardLayout& layout);

@@ -41,7 +41,7 @@ Interrupts::~Interrupts() {
 }
 
 void Interrupts::SetAbort(std::function<void()> abort) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   abort_ = std::move(abort);
 }
 
@@ -53,12 +53,12 @@ absl::Status Interrupts::ToStatus(std::string_view where) const {
 }
 
 bool Interrupts::HasAbort() {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return abort_ != nullptr;
 }
 
 void Interrupts::Abort() {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (abort_) {
     abort_();
     return;

@@ -12,11 +12,12 @@
 
 #include <atomic>
 #include <functional>
-#include <mutex>
 #include <ostream>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 
 namespace penstock::cli {
 
@@ -48,8 +49,8 @@ class Interrupts {
   int stop_fd_ = -1;
   std::atomic<int> count_{0};
   std::atomic<int> signal_{0};
-  std::mutex mutex_;
-  std::function<void()> abort_;  // guarded by mutex_
+  absl::Mutex mutex_;
+  std::function<void()> abort_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

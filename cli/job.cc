@@ -186,6 +186,50 @@ absl::Status SetMicrobatches(const toml::value& value, const std::string& folder
   return Integer([](Job& j) { return &j.parallel.microbatches; }, 1, 1 << 14)(value, folder, job);
 }
 
+// A list of tables {name = "a", devices = 3, processes = 1}.
+absl::Status SetHosts(const toml::value& value, const std::string& folder, Job& job) {
+  if (!value.is_array()) {
+    return Expected("a list of hosts such as [{name = \"a\", devices = 2}]", value);
+  }
+  std::vector<Job::Host> hosts;
+  for (const toml::value& element : value.as_array()) {
+    const std::string which = StrCat("host ", hosts.size() + 1);
+    if (!element.is_table()) return Expected("a table {name, devices, processes} a host", element);
+    Job::Host& host = hosts.emplace_back();
+    host.name = which;
+    for (const auto& [key, field] : element.as_table()) {
+      absl::Status status;
+      if (key == "name") {
+        status = String([&host](Job&) { return &host.name; })(field, folder, job);
+      } else if (key == "devices") {
+        status = Integer([&host](Job&) { return &host.devices; }, 1, 1 << 16)(field, folder, job);
+      } else if (key == "processes") {
+        status = Integer([&host](Job&) { return &host.processes; }, 1, 1 << 16)(field, folder, job);
+      } else {
+        return absl::InvalidArgumentError(
+            StrCat("unknown key '", key, "' of ", which, "; expected name, devices or processes"));
+      }
+      if (!status.ok()) {
+        return absl::Status(status.code(),
+                            StrCat(key, " of ", which, ": ", ToStd(status.message())));
+      }
+    }
+    if (host.devices == 0) {
+      return absl::InvalidArgumentError(
+          StrCat(host.name == which ? "" : "host ", host.name, " has no devices: set `devices`"));
+    }
+    const auto named = std::find_if(hosts.begin(), hosts.end(), [&](const Job::Host& other) {
+      return other.name == host.name;
+    });
+    if (&*named != &host) {
+      return absl::InvalidArgumentError(StrCat("two hosts are named ", host.name));
+    }
+  }
+  if (hosts.empty()) return absl::InvalidArgumentError("the list is empty: expected a host");
+  job.cluster.host = std::move(hosts);
+  return absl::OkStatus();
+}
+
 const std::vector<Key>& Keys() {
   using graph::LearningRateSchedule;
   using graph::Optimizer;
@@ -300,6 +344,10 @@ const std::vector<Key>& Keys() {
        Integer([](Job& j) { return &j.cluster.processes; }, 1, 1 << 16)},
       {"cluster.hosts", "Hosts to plan collectives for; devices are assigned contiguously (1)",
        Integer([](Job& j) { return &j.cluster.hosts; }, 1, 1 << 16)},
+      {"cluster.host",
+       "Hosts with uneven devices, in the order of the devices: a list of tables {name, devices, "
+       "processes}, or [[cluster.host]] sections; instead of cluster.hosts (none)",
+       SetHosts},
       {"cluster.threads", "Threads per device (the cores of the host divided by its devices)",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
       {"cluster.link_gbit_per_s",

@@ -74,10 +74,18 @@ struct Job {
     std::string schedule = "1f1b";
   } parallel;
 
+  // A host by name, with devices that follow those of the host before it.
+  struct Host {
+    std::string name;
+    int64_t devices = 0;
+    int64_t processes = 0;  // 0: as many as the others that do not say
+  };
+
   struct Cluster {
     std::optional<int64_t> devices;  // default: what the strategy needs, or 1
     int64_t processes = 1;
-    int64_t hosts = 1;               // that collectives are chosen for
+    int64_t hosts = 1;               // that devices are spread over evenly; see host_layout.h
+    std::vector<Host> host;          // in their order; empty: `hosts` of them
     std::optional<int64_t> threads;  // a device; default: the host's cores over its devices
     // Of the links between processes, for the replayed bound; default: planner::LinkRates.
     std::optional<double> link_gbit_per_s;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/files.h"
+#include "cli/host_layout.h"
 #include "fmt/format.h"
 
 #include "base/counted.h"
@@ -17,9 +18,9 @@
 #include "graph/verify.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
-#include "planner/select_mesh.h"
-#include "planner/stages.h"
-#include "planner/strategy.h"
+#include "planner/sharding/select_mesh.h"
+#include "planner/strategy/stages.h"
+#include "planner/strategy/strategy.h"
 
 namespace penstock::cli {
 namespace {
@@ -65,14 +66,6 @@ absl::Status CheckDevices(const Job& job, int64_t needed, std::string_view what,
       job, {"parallel.strategy", "cluster.devices"},
       absl::InvalidArgumentError(StrCat(what, " needs ", Counted(needed, "device"), ", not ",
                                         *job.cluster.devices, " (", origin, "); ", remedy)));
-}
-
-absl::Status CheckHosts(const Job& job, int64_t num_devices) {
-  if (job.cluster.hosts <= num_devices) return absl::OkStatus();
-  return AtKey(job, {"cluster.hosts"},
-               absl::InvalidArgumentError(StrCat("cluster.hosts = ", job.cluster.hosts, " for ",
-                                                 Counted(num_devices, "device"),
-                                                 ": each host needs one at least")));
 }
 
 // The keys that the training step depends on. The momentum of SGD, for example, is omitted where
@@ -233,7 +226,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     }
     RETURN_IF_ERROR(CheckDevices(job, mesh.num_devices(), StrCat("mesh ", mesh.name),
                                  "leave cluster.devices unset for a graph with its own mesh"));
-    RETURN_IF_ERROR(CheckHosts(job, mesh.num_devices()));
+    RETURN_IF_ERROR(HostDevicesOf(job, mesh.num_devices()).status());
     result.strategy = MeshText(mesh);
     result.num_devices = mesh.num_devices();
     result.microbatches = mesh.num_microbatches();
@@ -267,7 +260,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     // One device leaves nothing to choose.
     if (job.cluster.devices.value_or(1) > 1) result.note = choice->reason;
   }
-  RETURN_IF_ERROR(CheckHosts(job, strategy.num_devices()));
+  RETURN_IF_ERROR(HostDevicesOf(job, strategy.num_devices()).status());
   RETURN_IF_ERROR(
       AtKey(job, {"parallel.strategy"}, planner::CheckStrategy(strategy, 1, hints, result.graph)));
   RETURN_IF_ERROR(
@@ -292,12 +285,13 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
 
 CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
   return {job.parallel.schedule, graph.strategy, ThreadsOf(job, graph.num_devices),
-          job.cluster.hosts, graph.settings};
+          HostDevicesOf(job, graph.num_devices).value_or(HostDevices()), graph.settings};
 }
 
 int64_t ThreadsOf(const Job& job, int64_t num_devices) {
-  const int64_t devices_a_host = (num_devices + job.cluster.hosts - 1) / job.cluster.hosts;
-  return job.cluster.threads.value_or(std::max<int64_t>(UsableCores() / devices_a_host, 1));
+  const HostDevices hosts = HostDevicesOf(job, num_devices).value_or(HostDevices());
+  const uint32_t most = hosts.empty() ? 1 : *std::max_element(hosts.begin(), hosts.end());
+  return job.cluster.threads.value_or(std::max<int64_t>(UsableCores() / most, 1));
 }
 
 absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
@@ -309,7 +303,7 @@ absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::
   options.threads_per_device = static_cast<uint32_t>(settings.num_threads);
   options.strategy = settings.strategy;
   options.settings = settings.program;
-  options.num_hosts = settings.num_hosts;
+  options.host_devices = settings.host_devices;
   options.passes = settings.passes;
   return planner::Compile(registries.ops, std::move(graph), options);
 }

@@ -16,8 +16,8 @@
 #include "graph/graph.h"
 #include "graph/models/model.h"
 #include "planner/compile.h"
-#include "planner/plan.h"
-#include "planner/strategy.h"
+#include "planner/plan/plan.h"
+#include "planner/strategy/strategy.h"
 
 namespace penstock::cli {
 
@@ -54,8 +54,8 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
 struct CompileSettings {
   std::string policy;
   std::string strategy = {};
-  int64_t num_threads = 1;  // of each device, a CPU
-  int64_t num_hosts = 1;
+  int64_t num_threads = 1;                            // of each device, a CPU
+  std::vector<uint32_t> host_devices = {};            // see planner::CompileOptions
   std::vector<planner::ProgramSetting> program = {};  // recorded in the plan
   planner::PassOptions passes = {};                   // looks in
 };

@@ -3,6 +3,8 @@
 #include <thread>
 #include <utility>
 
+#include "absl/time/time.h"
+
 namespace penstock::cli {
 
 LinePrinter::LinePrinter(std::ostream& out, std::chrono::milliseconds patience)
@@ -11,32 +13,33 @@ LinePrinter::LinePrinter(std::ostream& out, std::chrono::milliseconds patience)
 }
 
 LinePrinter::~LinePrinter() {
-  std::unique_lock lock(state_->mutex);
+  const absl::MutexLock lock(&state_->mutex);
   state_->is_ending = true;
-  state_->changed.notify_all();
-  state_->changed.wait_for(lock, patience_, [this] { return state_->has_ended; });
+  state_->mutex.AwaitWithTimeout(absl::Condition(&state_->has_ended), absl::FromChrono(patience_));
 }
 
 void LinePrinter::Print(std::string line) {
-  const std::lock_guard lock(state_->mutex);
+  const absl::MutexLock lock(&state_->mutex);
   if (state_->lines.size() == kMaxLines) state_->lines.pop_front();
   state_->lines.push_back(std::move(line));
-  state_->changed.notify_all();
 }
 
 void LinePrinter::State::Run() {
-  std::unique_lock lock(mutex);
+  const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return is_ending || !lines.empty();
+  };
+  mutex.Lock();
   while (true) {
-    changed.wait(lock, [this] { return is_ending || !lines.empty(); });
+    mutex.Await(absl::Condition(&has_work));
     if (lines.empty()) break;
     const std::string line = std::move(lines.front());
     lines.pop_front();
-    lock.unlock();
+    mutex.Unlock();
     out << line << std::flush;
-    lock.lock();
+    mutex.Lock();
   }
   has_ended = true;
-  changed.notify_all();
+  mutex.Unlock();
 }
 
 }  // namespace penstock::cli

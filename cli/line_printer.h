@@ -8,13 +8,14 @@
 #define PENSTOCK_CLI_LINE_PRINTER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <ostream>
 #include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace penstock::cli {
 
@@ -39,11 +40,10 @@ class LinePrinter {
     void Run();
 
     std::ostream& out;
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::deque<std::string> lines;  // guarded by mutex, like the rest
-    bool is_ending = false;
-    bool has_ended = false;
+    absl::Mutex mutex;
+    std::deque<std::string> lines ABSL_GUARDED_BY(mutex);
+    bool is_ending ABSL_GUARDED_BY(mutex) = false;
+    bool has_ended ABSL_GUARDED_BY(mutex) = false;
   };
 
   const std::shared_ptr<State> state_;

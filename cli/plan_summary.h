@@ -10,7 +10,7 @@
 
 #include "cli/job_graph.h"
 
-#include "planner/plan.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::cli {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <set>
 #include <string_view>
+#include <utility>
 
 #include "cli/line_printer.h"
 
@@ -16,8 +16,10 @@ namespace penstock::cli {
 
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
                                                                 int64_t count, int64_t num_devices,
-                                                                const std::string& listen) {
+                                                                const std::string& listen,
+                                                                std::vector<uint32_t> devices) {
   actors::ClusterOptions options;
+  options.process_devices = std::move(devices);
   options.num_processes = static_cast<uint32_t>(count);
   options.num_devices = static_cast<uint32_t>(num_devices);
   const auto printer = std::make_shared<LinePrinter>(environment.err);
@@ -67,21 +69,29 @@ std::string CrowdingNote(const std::vector<actors::NodeDescription>& nodes, int6
   return "";
 }
 
-std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes, int64_t num_hosts) {
-  std::set<std::string_view> hosts;
-  size_t num_blocks = 0;
-  for (size_t rank = 0; rank < nodes.size(); ++rank) {
-    hosts.insert(nodes[rank].host);
-    if (rank == 0 || nodes[rank].host != nodes[rank - 1].host) ++num_blocks;
+std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes,
+                           const std::vector<uint32_t>& host_devices) {
+  std::map<std::string_view, uint32_t> hosts;  // their devices
+  std::vector<std::string_view> blocks;        // of ranks on one host, in order
+  for (const actors::NodeDescription& node : nodes) {
+    hosts[node.host] += node.num_devices;
+    if (blocks.empty() || blocks.back() != node.host) blocks.push_back(node.host);
   }
   std::string notes;
-  if (num_hosts > 0 && hosts.size() > 1 && static_cast<int64_t>(hosts.size()) != num_hosts) {
-    StrAppend(&notes, "note: the nodes are on ", hosts.size(),
-              " hosts; cluster.hosts = ", hosts.size(), " makes collectives that fit them\n");
-  }
-  if (num_blocks > hosts.size()) {
+  if (blocks.size() > hosts.size()) {
     StrAppend(&notes, "note: the ranks of a host are not one after another, so neither are its ",
               "devices; penstock node --rank puts them in order\n");
+  }
+  if (host_devices.empty() || hosts.size() == 1) return notes;
+  if (hosts.size() != host_devices.size()) {
+    return StrCat("note: the nodes are on ", hosts.size(), " hosts; cluster.hosts = ", hosts.size(),
+                  " makes collectives that fit them\n", notes);
+  }
+  for (size_t i = 0; i < blocks.size() && blocks.size() == hosts.size(); ++i) {
+    if (hosts[blocks[i]] == host_devices[i]) continue;
+    StrAppend(&notes, "note: ", blocks[i], " has ", Counted(hosts[blocks[i]], "device"), ", not ",
+              host_devices[i], " as the job says of host ", i + 1,
+              "; cluster.host describes each host\n");
   }
   return notes;
 }

@@ -18,15 +18,18 @@
 namespace penstock::cli {
 
 // Starts `count` nodes of this program, pinned to cores, or where `listen` is an address waits for
-// as many to join there. They will run a plan of `num_devices` devices. Each node that joins is
-// reported; what nodes print comes out with "[rank host] " before each line.
+// as many to join there. They will run a plan of `num_devices` devices, with so many of them each
+// as `devices` says, or without it as equal a number as can be. Each node that joins is reported;
+// what nodes print comes out with "[rank host] " before each line.
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
                                                                 int64_t count, int64_t num_devices,
-                                                                const std::string& listen);
+                                                                const std::string& listen,
+                                                                std::vector<uint32_t> devices = {});
 
-// What a user should know of how `nodes`, by rank, lie on their hosts, a line each; `num_hosts` is
-// what the collectives were chosen for, 0: not known.
-std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes, int64_t num_hosts);
+// What a user should know of how `nodes`, by rank, lie on their hosts, a line each. `host_devices`
+// are the devices of each host that the collectives were chosen for; empty: not known.
+std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes,
+                           const std::vector<uint32_t>& host_devices);
 
 // "4 devices share 2 cores: ...", where the devices of a host have fewer cores than threads; empty
 // otherwise. `nodes` by rank; without any, all devices are in this process.

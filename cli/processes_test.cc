@@ -328,19 +328,24 @@ TEST(CrowdingNoteTest, CountsTheCoresOfEachHost) {
 }
 
 TEST(PlacementNotesTest, TellWhatDoesNotFit) {
-  const auto notes = [](const std::vector<std::string>& hosts, int64_t num_hosts) {
+  const auto notes = [](const std::vector<std::string>& hosts,
+                        const std::vector<uint32_t>& host_devices) {
     std::vector<actors::NodeDescription> nodes;
     for (const std::string& host : hosts) {
       nodes.emplace_back().host = host;
       nodes.back().rank = static_cast<uint32_t>(nodes.size() - 1);
+      nodes.back().num_devices = 1;
     }
-    return PlacementNotes(nodes, num_hosts);
+    return PlacementNotes(nodes, host_devices);
   };
-  EXPECT_EQ(notes({"a", "a", "b", "b"}, 2), "");
-  EXPECT_EQ(notes({"a", "a", "a"}, 2), "") << "a plan for several hosts may be tried on one";
-  EXPECT_EQ(notes({"a", "b"}, 0), "");
-  EXPECT_THAT(notes({"a", "b", "c"}, 1), HasSubstr("cluster.hosts = 3 makes"));
-  EXPECT_THAT(notes({"a", "b", "a"}, 2), HasSubstr("penstock node --rank"));
+  EXPECT_EQ(notes({"a", "a", "b", "b"}, {2, 2}), "");
+  EXPECT_EQ(notes({"a", "a", "a"}, {1, 2}), "") << "a plan for several hosts may be tried on one";
+  EXPECT_EQ(notes({"a", "b"}, {}), "");
+  EXPECT_THAT(notes({"a", "b", "c"}, {3}), HasSubstr("cluster.hosts = 3 makes"));
+  EXPECT_THAT(notes({"a", "b", "a"}, {2, 1}), HasSubstr("penstock node --rank"));
+  EXPECT_EQ(notes({"a", "a", "a", "b"}, {3, 1}), "");
+  EXPECT_THAT(notes({"a", "a", "a", "b"}, {2, 2}),
+              HasSubstr("note: a has 3 devices, not 2 as the job says of host 1; cluster.host "));
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 #include "cli/progress.h"
 #include "fmt/format.h"
 
-#include "actors/communication_times.h"
-#include "actors/step_name.h"
+#include "actors/engine/step_name.h"
+#include "actors/trace/communication_times.h"
 #include "base/format.h"
 #include "base/strings.h"
 
@@ -75,6 +75,17 @@ std::string PathJson(const actors::CriticalPath& path) {
       ", \"bubble_fraction\": ", JsonNumber(path.bubble_fraction()), "}");
 }
 
+std::string MeanPathJson(const actors::MeanPath& path) {
+  std::vector<std::string> computing;
+  computing.reserve(path.device_compute_s.size());
+  for (const double seconds : path.device_compute_s) computing.push_back(JsonNumber(seconds));
+  return StrCat("{\"steps\": ", path.num_steps, ", \"step_time_s\": ", JsonNumber(path.duration_s),
+                ", \"compute_s\": ", JsonNumber(path.compute_s),
+                ", \"exposed_communication_s\": ", JsonNumber(path.exposed_communication_s),
+                ", \"idle_s\": ", JsonNumber(path.idle_s), ", \"device_compute_s\": [",
+                StrJoin(computing, ", "), "]}");
+}
+
 // "42.0 ms = 30.1 ms compute + 8.20 ms exposed communication + 3.70 ms idle"
 std::string PathSum(const actors::CriticalPath& path) {
   return fmt::format(
@@ -83,12 +94,19 @@ std::string PathSum(const actors::CriticalPath& path) {
       FormatSeconds(Seconds(path.exposed_communication_ns)), FormatSeconds(Seconds(path.idle_ns)));
 }
 
+std::string MeanPathText(const actors::MeanPath& path) {
+  return fmt::format(
+      "Mean of {} traced steps: {} = {} compute + {} exposed communication + {} idle.",
+      path.num_steps, FormatSeconds(path.duration_s), FormatSeconds(path.compute_s),
+      FormatSeconds(path.exposed_communication_s), FormatSeconds(path.idle_s));
+}
+
 std::string PathFractions(const actors::CriticalPath& path) {
   return fmt::format("{:.0f} % of communication hidden, bubble {:.0f} % of device time",
                      100 * path.hidden_fraction(), 100 * path.bubble_fraction());
 }
 
-// A step that takes the time given by planner/replay.h, with the measured times of actors.
+// A step that takes the time given by planner/cost/replay.h, with the measured times of actors.
 std::string ReplayText(const RunSummary& summary) {
   if (!(summary.replayed_step_s > 0)) return "";
   return StrCat(", replayed bound ", FormatSeconds(summary.replayed_step_s));
@@ -101,8 +119,9 @@ std::string PathReport(const planner::Plan& plan, const RunSummary& summary) {
   const actors::CriticalPath& path = *summary.path;
   std::string text = StrCat(
       "## Critical path (step ", actors::StepNumber(path.step.step), ", of median time)\n\n",
-      PathSum(path), "; ", PathFractions(path), ReplayText(summary),
-      ".\n\nThe path is the chain of acts that waited for each other from the beginning of the "
+      PathSum(path), "; ", PathFractions(path), ReplayText(summary), ".\n\n",
+      MeanPathText(summary.mean_path),
+      "\n\nThe path is the chain of acts that waited for each other from the beginning of the "
       "step "
       "to its end. Communication is exposed while its device does not compute. Idle: nothing of "
       "the "
@@ -165,7 +184,8 @@ std::string SummaryJson(const RunSummary& summary) {
   }
   if (summary.path.has_value()) {
     StrAppend(&text, ", \"replayed_step_time_s\": ", JsonNumber(summary.replayed_step_s),
-              ", \"critical_path\": ", PathJson(*summary.path));
+              ", \"critical_path\": ", PathJson(*summary.path),
+              ", \"mean_critical_path\": ", MeanPathJson(summary.mean_path));
   }
   return text + "}}";
 }

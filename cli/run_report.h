@@ -12,9 +12,9 @@
 
 #include "absl/types/span.h"
 
-#include "actors/critical_path.h"
-#include "actors/executor.h"
-#include "planner/plan.h"
+#include "actors/engine/executor.h"
+#include "actors/trace/critical_path.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::cli {
 
@@ -31,6 +31,7 @@ struct RunSummary {
   std::vector<double> busy_share;    // of each device's time, the part it had something to do
   // Of a typical step; nothing without a trace that holds one.
   std::optional<actors::CriticalPath> path;
+  actors::MeanPath mean_path;  // where there is a path
   double replayed_step_s = 0;  // where there is a path; NaN: not known
 };
 

@@ -8,7 +8,7 @@
 #include "cli/npy.h"
 #include "fmt/format.h"
 
-#include "actors/step_name.h"
+#include "actors/engine/step_name.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -98,13 +98,12 @@ bool Trainer::IsEvaluatedAfter(int64_t step) const {
 absl::Status Trainer::TakeSnapshot() {
   last_snapshot_step_ = num_steps();
   if (!has_nonfinite_loss_) {
-    Snapshot snapshot;
-    snapshot.step = num_steps();
-    for (const planner::StatePlan& state : session_.plan().states) {
-      ASSIGN_OR_RETURN(Tensor value, session_.Fetch(state.name));
-      snapshot.states.emplace_back(state.name, std::move(value));
+    auto states = session_.KeepStates(actors::StateSelection::kAll);
+    if (states.ok()) {
+      snapshot_ = {num_steps(), *std::move(states)};
+    } else if (!absl::IsResourceExhausted(states.status())) {
+      return states.status();
     }
-    snapshot_ = std::move(snapshot);
   }
   last_ns_ = last_snapshot_ns_ = clock_.NowNs();  // no part of the next step's time
   return absl::OkStatus();

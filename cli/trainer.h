@@ -8,8 +8,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,18 +21,17 @@
 #include "cli/progress.h"
 #include "cli/run_report.h"
 
-#include "actors/run_steps.h"
-#include "actors/session.h"
-#include "actors/trace.h"
+#include "actors/session/run_steps.h"
+#include "actors/session/session.h"
+#include "actors/trace/trace.h"
 #include "base/device.h"
-#include "base/tensor.h"
 
 namespace penstock::cli {
 
-// The states of a session before a step. Without states: as they are at the start.
+// The states of a session before a step, kept by its processes. Null: as they are at the start.
 struct Snapshot {
   int64_t step = 0;
-  std::vector<std::pair<std::string, Tensor>> states;
+  std::shared_ptr<const actors::KeptStates> states;
 };
 
 struct TrainerOptions {
@@ -41,7 +40,8 @@ struct TrainerOptions {
   // The loss on held-out text of the session's parameters; null: not measured between steps.
   // Called while no step is under way.
   std::function<absl::StatusOr<double>(const actors::Session&)> validate;
-  // Between two snapshots of the states, taken while no step is under way; 0: none are taken.
+  // Between two snapshots of the states, taken while no step is under way; 0: none are taken. Where
+  // there is no memory for another one, the last one stays.
   double snapshot_seconds = 0;
 };
 

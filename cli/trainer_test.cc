@@ -77,10 +77,8 @@ TEST_F(TrainerTest, ARunFromASnapshotRepeatsItsStepsBitForBit) {
   session->Stop();
 
   options_.first_step = 5;
+  options_.states = trainer.snapshot().states;
   const std::unique_ptr<actors::Session> again = Start();
-  for (const auto& [name, value] : trainer.snapshot().states) {
-    ASSERT_TRUE(again->SetState(name, value).ok());
-  }
   const auto step_feeds = feeds->Get(5);
   ASSERT_TRUE(step_feeds.ok());
   const auto result = again->Run(*step_feeds);
@@ -89,9 +87,6 @@ TEST_F(TrainerTest, ARunFromASnapshotRepeatsItsStepsBitForBit) {
   // And it is the number of the step that makes the difference.
   options_.first_step = 0;
   const std::unique_ptr<actors::Session> other = Start();
-  for (const auto& [name, value] : trainer.snapshot().states) {
-    ASSERT_TRUE(other->SetState(name, value).ok());
-  }
   EXPECT_NE(other->Run(*step_feeds)->fetches[0].second.As<float>()[0],
             static_cast<float>(summary.final_loss));
 }
@@ -127,8 +122,11 @@ TEST_F(TrainerTest, TheOriginIsFoundFromASnapshot) {
     if (state.name == "h0.mlp.b1") {
       for (int64_t i = 0; i < value->num_elements(); ++i) value->As<float>()[i] = 3e38f;
     }
-    snapshot.states.emplace_back(state.name, *std::move(value));
+    ASSERT_TRUE(session->SetState(state.name, *value).ok());
   }
+  const auto kept = session->KeepStates(actors::StateSelection::kAll);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  snapshot.states = *kept;
   int num_sessions = 0;
   const absl::Status found =
       FindNonFinite(plan_, options_, *feeds, snapshot, 3,

@@ -18,8 +18,8 @@
 #include "base/collective.h"
 #include "base/strings.h"
 #include "base/tensor.h"
-#include "planner/plan.h"
-#include "planner/plan_io.h"
+#include "planner/plan/plan.h"
+#include "planner/plan/plan_io.h"
 #include "tests/support/temp_folder.h"
 
 namespace penstock::testing {

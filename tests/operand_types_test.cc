@@ -358,7 +358,7 @@ class OperandTypesTest : public ::testing::TestWithParam<OpCase> {
     }
 
     const kernels::KernelDef& def = *kernels_.Find(spec.op);
-    const auto kernel = def.create(spec, *device_);
+    const auto kernel = def.create(spec, *device_, *stream_);
     if (has_16_bits && kernel.status().code() == absl::StatusCode::kUnimplemented) {
       EXPECT_THAT(std::string(kernel.status().message()), HasSubstr(spec.op));
       return;
@@ -430,6 +430,7 @@ class OperandTypesTest : public ::testing::TestWithParam<OpCase> {
   static constexpr int kNumThreads = 2;
   const kernels::KernelRegistry kernels_ = kernels::CpuKernels();
   const std::unique_ptr<Device> device_ = CreateCpuDevice(kNumThreads);
+  const std::unique_ptr<Stream> stream_ = device_->CreateStream();
 };
 
 TEST_P(OperandTypesTest, RunsAsDefined) { CheckVariants({{{}, GetParam().operands}}); }

@@ -23,16 +23,17 @@
 #include "gtest/gtest.h"
 
 #include "actors/cluster/cluster.h"
-#include "actors/session.h"
-#include "actors/state_init.h"
+#include "actors/session/session.h"
+#include "actors/session/state_init.h"
+#include "base/emulated_device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/text.h"
 #include "graph/verify.h"
+#include "kernels/emulated/emulated_kernels.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
 #include "tests/support/interpreter.h"
-#include "tests/support/late_device.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/shrink.h"
 
@@ -64,6 +65,7 @@ int64_t FirstSeed() { return FromEnvironment("PENSTOCK_PROPERTY_SEED", 0); }
 struct Registries {
   graph::OpRegistry ops = graph::BuiltinOps();
   kernels::KernelRegistry kernels = kernels::CpuKernels();
+  kernels::KernelRegistry emulated_kernels = kernels::EmulatedKernels(kernels);
   planner::PolicyRegistry policies = planner::BuiltinPolicies();
 };
 
@@ -158,7 +160,8 @@ std::map<std::string, Tensor> InitialStates(const Graph& graph, uint64_t seed) {
     plan.std = node.attributes.GetDouble("std", 0.02);
     plan.stream = static_cast<uint32_t>(node.attributes.GetInt("stream", 0));
     Tensor tensor(value.type);
-    actors::InitState(plan, {0, 0, WholeTile(value.type)}, seed, tensor.data());
+    actors::InitState(plan, {0, 0, WholeTile(value.type)}, seed, 0, tensor.num_bytes(),
+                      tensor.data());
     states[value.name] = std::move(tensor);
   }
   return states;
@@ -207,17 +210,19 @@ absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const Ra
   return plan;
 }
 
-// A device whose streams complete late, with the threads that CPU kernels want.
-class LateCpuDevice : public LateDevice {
- public:
-  explicit LateCpuDevice(uint64_t seed) : LateDevice(seed), pool_(1) {}
-  ThreadPool* thread_pool() override { return &pool_; }
+// Half of them have a thread of their own.
+void UseEmulatedDevices(const Registries& registries, uint64_t seed,
+                        actors::SessionOptions* options) {
+  options->kernels = &registries.emulated_kernels;
+  options->create_device = [seed](uint32_t index) {
+    return EmulatedDevice::Create({.has_thread = seed % 16 < 8, .seed = seed * 8 + index});
+  };
+}
 
- private:
-  ThreadPool pool_;
-};
+// A quarter of the cases.
+bool IsEmulated(const RandomCase& test) { return test.seed % 4 == 3; }
 
-// A quarter of the cases run on late devices, half of them and of the others in any firing order.
+// Half of the emulated and half of the others fire in any order.
 actors::SessionOptions SessionOptionsOf(const Registries& registries, const RandomCase& test) {
   actors::SessionOptions options;
   options.seed = test.seed;
@@ -225,25 +230,23 @@ actors::SessionOptions SessionOptionsOf(const Registries& registries, const Rand
   options.kernels = &registries.kernels;
   options.policies = &registries.policies;
   if (test.seed % 8 >= 4) options.firing_seed = test.seed;
-  if (test.seed % 4 == 3) {
-    options.create_device = [seed = test.seed](uint32_t index) {
-      return std::make_unique<LateCpuDevice>(seed * 8 + index);
-    };
-  }
+  if (IsEmulated(test)) UseEmulatedDevices(registries, test.seed, &options);
   return options;
 }
 
-// Node processes, as many as a case can use, one job of each number for all cases.
+// Node processes, as many as a case can use, one job of each number and kind of devices for all
+// cases.
 class Processes {
  public:
   // For a plan of so many devices; null: an error was reported.
-  absl::StatusOr<actors::Cluster*> For(size_t num_devices) {
+  absl::StatusOr<actors::Cluster*> For(size_t num_devices, bool is_emulated) {
     const auto count = std::min(static_cast<uint32_t>(num_devices), kMaxProcesses);
-    std::unique_ptr<actors::Cluster>& cluster = clusters_[count];
+    std::unique_ptr<actors::Cluster>& cluster = clusters_[{count, is_emulated}];
     if (cluster == nullptr) {
       actors::ClusterOptions options;
       options.num_processes = count;
       options.node_command = {PENSTOCK_COMMAND, "node"};
+      if (is_emulated) options.node_command = {PENSTOCK_FAULTY_NODE, "--devices", "emulated"};
       ASSIGN_OR_RETURN(cluster, actors::Cluster::Start(options));
     }
     return cluster.get();
@@ -252,7 +255,7 @@ class Processes {
   void Restart() { clusters_.clear(); }
 
  private:
-  std::map<uint32_t, std::unique_ptr<actors::Cluster>> clusters_;
+  std::map<std::pair<uint32_t, bool>, std::unique_ptr<actors::Cluster>> clusters_;
 };
 
 // Both ways to run a case, step by step, and what comes out of them compared. In this process, or
@@ -272,7 +275,8 @@ class Comparison {
                      CompileCase(registries_, test_, CompileOptionsOf(registries_, test_)));
     actors::SessionOptions options = SessionOptionsOf(registries_, test_);
     if (processes_ != nullptr) {
-      ASSIGN_OR_RETURN(actors::Cluster * cluster, processes_->For(plan.devices.size()));
+      ASSIGN_OR_RETURN(actors::Cluster * cluster,
+                       processes_->For(plan.devices.size(), IsEmulated(test_)));
       options.start_engine = cluster->engine_factory();
     }
     ASSIGN_OR_RETURN(session_, actors::Session::Start(std::move(plan), options));
@@ -436,15 +440,12 @@ TEST_P(PropertyTest, FiringOrdersGiveTheSameBits) {
     actors::SessionOptions options = SessionOptionsOf(registries, *test);
     options.firing_seed = 0;
     options.create_device = nullptr;
+    options.kernels = &registries.kernels;
     const absl::StatusOr<std::vector<Tensor>> planned = ResultsOf(*plan, *test, options);
     ASSERT_TRUE(planned.ok()) << planned.status();
-    for (const bool is_late : {false, true}) {
+    for (const bool is_emulated : {false, true}) {
       options.firing_seed = test->seed + 1;
-      if (is_late) {
-        options.create_device = [seed = test->seed](uint32_t index) {
-          return std::make_unique<LateCpuDevice>(seed * 8 + index);
-        };
-      }
+      if (is_emulated) UseEmulatedDevices(registries, test->seed, &options);
       const absl::StatusOr<std::vector<Tensor>> any = ResultsOf(*plan, *test, options);
       ASSERT_TRUE(any.ok()) << any.status();
       ASSERT_EQ(any->size(), planned->size());
@@ -452,7 +453,7 @@ TEST_P(PropertyTest, FiringOrdersGiveTheSameBits) {
         const Tensor& want = (*planned)[k];
         ASSERT_EQ((*any)[k].num_bytes(), want.num_bytes());
         EXPECT_EQ(std::memcmp((*any)[k].data(), want.data(), want.num_bytes()), 0)
-            << "result " << k << (is_late ? " on late devices" : "") << "\n"
+            << "result " << k << (is_emulated ? " on emulated devices" : "") << "\n"
             << Describe(*test);
       }
     }

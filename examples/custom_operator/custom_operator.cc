@@ -21,7 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
-#include "actors/session.h"
+#include "actors/session/session.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -33,7 +33,7 @@
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
-#include "planner/policy.h"
+#include "planner/policy/policy.h"
 
 namespace {
 

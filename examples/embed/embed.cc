@@ -14,12 +14,12 @@
 
 #include "actors/cluster/cluster.h"
 #include "actors/cluster/node.h"
-#include "actors/session.h"
+#include "actors/session/session.h"
 #include "graph/op.h"
 #include "graph/text.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
-#include "planner/policy.h"
+#include "planner/policy/policy.h"
 
 namespace {
 

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 
-#include "actors/session.h"
+#include "actors/session/session.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "graph/builder.h"
@@ -26,9 +26,9 @@
 #include "graph/training.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
-#include "planner/policy.h"
-#include "planner/stages.h"
-#include "planner/strategy.h"
+#include "planner/policy/policy.h"
+#include "planner/strategy/stages.h"
+#include "planner/strategy/strategy.h"
 
 namespace {
 

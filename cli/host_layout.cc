@@ -1,0 +1,97 @@
+#include "cli/host_layout.h"
+
+#include <string>
+
+#include "base/blocks.h"
+#include "base/counted.h"
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+// "node-a has 3, node-b 1".
+std::string ListHosts(const std::vector<Job::Host>& hosts) {
+  std::string text;
+  for (const Job::Host& host : hosts) {
+    StrAppend(&text, text.empty() ? "" : ", ", host.name, text.empty() ? " has " : " ",
+              host.devices);
+  }
+  return text;
+}
+
+std::vector<uint32_t> EvenBlocks(int64_t count, int64_t size) {
+  std::vector<uint32_t> blocks;
+  for (int64_t i = 0; i < count; ++i) {
+    blocks.push_back(
+        static_cast<uint32_t>(BlockBegin(i + 1, count, size) - BlockBegin(i, count, size)));
+  }
+  return blocks;
+}
+
+}  // namespace
+
+absl::StatusOr<HostDevices> HostDevicesOf(const Job& job, int64_t num_devices) {
+  const std::vector<Job::Host>& hosts = job.cluster.host;
+  if (hosts.empty()) {
+    if (job.cluster.hosts <= num_devices) return EvenBlocks(job.cluster.hosts, num_devices);
+    return AtKey(job, {"cluster.hosts"},
+                 absl::InvalidArgumentError(StrCat("cluster.hosts = ", job.cluster.hosts, " for ",
+                                                   Counted(num_devices, "device"),
+                                                   ": each host needs one at least")));
+  }
+  if (job.locations.contains("cluster.hosts") &&
+      job.cluster.hosts != static_cast<int64_t>(hosts.size())) {
+    return AtKey(job, {"cluster.hosts", "cluster.host"},
+                 absl::InvalidArgumentError(StrCat("cluster.hosts = ", job.cluster.hosts,
+                                                   ", but cluster.host names ", hosts.size(),
+                                                   "; leave out cluster.hosts")));
+  }
+  HostDevices devices;
+  int64_t total = 0;
+  for (const Job::Host& host : hosts) {
+    devices.push_back(static_cast<uint32_t>(host.devices));
+    total += host.devices;
+  }
+  if (total == num_devices) return devices;
+  return AtKey(job, {"cluster.host"},
+               absl::InvalidArgumentError(
+                   StrCat("the hosts have ", Counted(total, "device"), " (", ListHosts(hosts),
+                          ") and the job has ", num_devices,
+                          "; change the devices of a host, or the job's cluster.devices or "
+                          "parallel.strategy")));
+}
+
+absl::StatusOr<std::vector<uint32_t>> ProcessDevicesOf(const Job& job, int64_t num_processes) {
+  const std::vector<Job::Host>& hosts = job.cluster.host;
+  // One process runs all.
+  if (hosts.empty() || num_processes == 1) return std::vector<uint32_t>();
+  int64_t given = 0;  // processes of hosts that say how many they have
+  int64_t open = 0;   // hosts that do not
+  for (const Job::Host& host : hosts) {
+    given += host.processes;
+    if (host.processes == 0) ++open;
+  }
+  const int64_t left = num_processes - given;
+  if (open == 0 ? left != 0 : (left < open || left % open != 0)) {
+    return AtKey(job, {"cluster.processes", "cluster.host"},
+                 absl::InvalidArgumentError(StrCat(
+                     Counted(num_processes, "process", "es"), " cannot be spread over ",
+                     Counted(static_cast<int64_t>(hosts.size()), "host"), " (", ListHosts(hosts),
+                     "): give each host as many, or say how many with `processes` in "
+                     "cluster.host")));
+  }
+  std::vector<uint32_t> devices;
+  for (const Job::Host& host : hosts) {
+    const int64_t count = host.processes > 0 ? host.processes : left / open;
+    if (count > host.devices) {
+      return AtKey(job, {"cluster.host"},
+                   absl::InvalidArgumentError(StrCat(
+                       "host ", host.name, " has ", Counted(count, "process", "es"), " for ",
+                       Counted(host.devices, "device"), ": each process needs one at least")));
+    }
+    for (const uint32_t block : EvenBlocks(count, host.devices)) devices.push_back(block);
+  }
+  return devices;
+}
+
+}  // namespace penstock::cli
