@@ -635,6 +635,26 @@ TEST_F(ClusterTest, APolicyThatWaitsForAnotherProcessIsNotTakenForOneThatStalls)
   EXPECT_GE(result->wall_ns, 4'000'000'000);
 }
 
+// The same where the second micro-batch is computed, and its message is what takes so long.
+TEST_F(ClusterTest, APolicyThatWaitsForASlowMessageIsNotTakenForOneThatStalls) {
+  setenv("FAULTY_NODE_SLOW", "1:6000", 1);
+  setenv("UCX_TLS", "tcp", 1);
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  SessionOptions options;
+  options.kernels = &kernels_;
+  options.start_engine = (*cluster)->engine_factory();
+  auto session = Session::Start(TwoStagePlan(testing::kPatientPolicy, 0), options);
+  ASSERT_TRUE(session.ok()) << session.status();
+  int64_t longest_ns = 0;
+  for (int step = 0; step < 8 && longest_ns < 3'000'000'000; ++step) {
+    const absl::StatusOr<StepResult> result = (*session)->Run({});
+    ASSERT_TRUE(result.ok()) << result.status();
+    longest_ns = std::max(longest_ns, result->wall_ns);
+  }
+  EXPECT_GE(longest_ns, 3'000'000'000);
+}
+
 TEST_F(ClusterTest, NodesThatDoNotJoinAreNamed) {
   ClusterOptions options = Options(3);
   options.join_timeout = absl::Seconds(2 * kSlowdown);
