@@ -45,7 +45,9 @@ MembershipActor::behavior_type Behave(MembershipActor::pointer,
       },
       [members](ListAtom) {
         members->happens_before->Sync();
-        return MemberList{members->ranks.nodes(), members->ranks.missing()};
+        MemberList list{members->ranks.nodes(), members->ranks.missing()};
+        members->happens_before->Sync();
+        return list;
       },
   };
 }
@@ -114,12 +116,15 @@ absl::StatusOr<MemberList> Membership::List(absl::Duration timeout) const {
   absl::StatusOr<MemberList> list = absl::UnknownError("");
   caf::scoped_actor self(system_);
   self->request(actor_, absl::ToChronoMilliseconds(timeout), ListAtom::value)
-      .receive([&list](const MemberList& answer) { list = answer; },
-               [&list](const caf::error& error) {
-                 list = absl::DeadlineExceededError(
-                     StrCat("the membership of the job does not answer: ", caf::to_string(error)));
-               });
-  happens_before_->Sync();
+      .receive(
+          [&list, this](const MemberList& answer) {
+            happens_before_->Sync();
+            list = answer;
+          },
+          [&list](const caf::error& error) {
+            list = absl::DeadlineExceededError(
+                StrCat("the membership of the job does not answer: ", caf::to_string(error)));
+          });
   return list;
 }
 
