@@ -7,11 +7,14 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
-#include <mutex>
 #include <new>
 #include <random>
 #include <thread>
 #include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 #include "base/strings.h"
 
@@ -20,27 +23,27 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-// Where an allocation lies for the device's users, and where its bytes are.
+// An allocation: its address on the device, and the host memory that holds its bytes.
 struct Region {
   const std::byte* begin = nullptr;
   size_t num_bytes = 0;
   std::byte* host = nullptr;
 };
 
-// What is allocated on a device.
+// The allocations of a device.
 class Regions {
  public:
   void Add(const Region& region) {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     regions_.push_back(region);
   }
   void Remove(const std::byte* begin) {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     std::erase_if(regions_, [begin](const Region& region) { return region.begin == begin; });
   }
-  // The host's address of `num_bytes` at `data`; null unless they lie in one allocation.
+  // The host address of `num_bytes` bytes at `data`, or null unless they lie in one allocation.
   std::byte* Find(const void* data, size_t num_bytes) const {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const auto* byte = static_cast<const std::byte*>(data);
     for (const Region& region : regions_) {
       if (byte < region.begin || byte > region.begin + region.num_bytes) continue;
@@ -51,11 +54,11 @@ class Regions {
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<Region> regions_;
+  mutable absl::Mutex mutex_;
+  std::vector<Region> regions_ ABSL_GUARDED_BY(mutex_);
 };
 
-// From the heap, so that a sanitizer sees what is beyond its ends.
+// Heap memory, so that AddressSanitizer detects accesses beyond its ends.
 using Bytes = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
 
 Bytes AllocateBytes(size_t num_bytes) {
@@ -67,7 +70,7 @@ Bytes AllocateBytes(size_t num_bytes) {
 
 class EmulatedMemory : public Memory {
  public:
-  // `pages`: the range that nobody may touch, or null.
+  // `pages`: the inaccessible pages that give the memory its address, or null.
   EmulatedMemory(void* pages, size_t mapped_bytes, Bytes bytes, size_t num_bytes,
                  std::shared_ptr<Regions> regions)
       : Memory(pages == nullptr ? bytes.get() : static_cast<std::byte*>(pages), num_bytes),
@@ -100,7 +103,7 @@ class EventImpl : public Event {
   uint64_t num_records() const { return num_records_; }
   void CountRecord() { ++num_records_; }
 
-  // When the stream comes to it.
+  // Called when the stream reaches the event.
   void Reach(const StreamError* error) {
     has_error_ = error != nullptr;
     if (has_error_) error_ = *error;
@@ -108,7 +111,7 @@ class EventImpl : public Event {
   }
 
  private:
-  uint64_t num_records_ = 0;  // the recording thread's
+  uint64_t num_records_ = 0;  // used by the recording thread only
   bool has_error_ = false;
   StreamError error_;
   std::atomic<uint64_t> num_reached_{0};
@@ -129,7 +132,7 @@ struct Entry {
 
 class StreamImpl;
 
-// What the device, its streams and its thread share.
+// The state that the device, its streams and its thread share.
 class Core {
  public:
   explicit Core(const EmulatedDeviceOptions& options)
@@ -144,11 +147,11 @@ class Core {
   }
 
   void Add(StreamImpl* stream) {
-    const Visit visit(this);
+    const PriorityLock lock(this);
     streams_.push_back(stream);
   }
   void Remove(StreamImpl* stream) {
-    const Visit visit(this);
+    const PriorityLock lock(this);
     std::erase(streams_, stream);
   }
 
@@ -157,28 +160,30 @@ class Core {
     num_wakes_.fetch_add(1, std::memory_order_release);
     num_wakes_.notify_one();
   }
-  // Of a device without a thread: some of the stream's work.
+  // Runs some of the stream's work if the device has no thread. Returns whether anything ran.
   bool Poll(StreamImpl* stream);
-  // A stream's ring is full.
+  // Waits until the stream's ring has room.
   void MakeRoom(StreamImpl* stream);
 
   const std::shared_ptr<Regions>& regions() const { return regions_; }
 
  private:
-  // Looks for work before the thread sleeps: tens of microseconds.
+  // How often the thread polls before it sleeps: tens of microseconds.
   static constexpr int kMaxLooks = 2000;
 
-  // Holds the device's work up; the thread makes way.
-  class Visit {
+  // Holds the device's mutex for a scope; the device's thread gives way.
+  class ABSL_SCOPED_LOCKABLE PriorityLock {
    public:
-    explicit Visit(Core* core) : core_(core) {
-      ++core_->num_visitors_;
-      core_->mutex_.lock();
+    explicit PriorityLock(Core* core) ABSL_EXCLUSIVE_LOCK_FUNCTION(core->mutex_) : core_(core) {
+      ++core_->num_waiters_;
+      core_->mutex_.Lock();
     }
-    ~Visit() {
-      core_->mutex_.unlock();
-      --core_->num_visitors_;
+    ~PriorityLock() ABSL_UNLOCK_FUNCTION() {
+      core_->mutex_.Unlock();
+      --core_->num_waiters_;
     }
+    PriorityLock(const PriorityLock&) = delete;
+    PriorityLock& operator=(const PriorityLock&) = delete;
 
    private:
     Core* const core_;
@@ -189,16 +194,16 @@ class Core {
 
   const bool has_thread_;
   const std::shared_ptr<Regions> regions_ = std::make_shared<Regions>();
-  std::atomic<int> num_visitors_{0};
+  std::atomic<int> num_waiters_{0};  // that hold or want a PriorityLock
   std::atomic<uint32_t> num_wakes_{0};
   std::atomic<bool> is_stopping_{false};
-  std::mutex mutex_;  // held while work runs
-  std::mt19937_64 random_;
-  std::vector<StreamImpl*> streams_;
+  absl::Mutex mutex_;  // held while work runs
+  std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_);
+  std::vector<StreamImpl*> streams_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
-// A ring between the stream's owner and whoever runs its work.
+// A ring between the stream's owner, which pushes work, and the thread that runs it.
 class StreamImpl : public EmulatedStream {
  public:
   explicit StreamImpl(std::shared_ptr<Core> core) : core_(std::move(core)), entries_(kCapacity) {
@@ -244,7 +249,8 @@ class StreamImpl : public EmulatedStream {
 
   bool Poll() override { return core_->Poll(this); }
 
-  // By whoever holds the device's mutex: the oldest entry, unless there is none or it waits.
+  // Runs the oldest entry. Returns false if there is none or it waits for an event.
+  // REQUIRES: the device's mutex is held.
   bool RunOne() {
     const size_t head = head_.load(std::memory_order_relaxed);
     if (head == tail_.load(std::memory_order_acquire)) return false;
@@ -261,7 +267,7 @@ class StreamImpl : public EmulatedStream {
   }
 
  private:
-  // About as much as a GPU's queue holds.
+  // About the depth of a GPU's queue.
   static constexpr size_t kCapacity = 1024;
 
   Entry& Next(Action action) {
@@ -343,14 +349,14 @@ class StreamImpl : public EmulatedStream {
   std::vector<Entry> entries_;
   alignas(64) std::atomic<size_t> tail_{0};
   alignas(64) std::atomic<size_t> head_{0};
-  // Of whoever runs the work:
+  // Used while the device's mutex is held:
   bool has_error_ = false;
   StreamError error_;
 };
 
 bool Core::Poll(StreamImpl* stream) {
   if (has_thread_) return false;
-  const Visit visit(this);
+  const PriorityLock lock(this);
   bool has_moved = false;
   while ((random_() & 3) == 0 && stream->RunOne()) has_moved = true;
   return has_moved;
@@ -361,20 +367,20 @@ void Core::MakeRoom(StreamImpl* stream) {
     if (has_thread_) {
       sched_yield();
     } else {
-      // Streams that it waits for have to move as well.
-      const Visit visit(this);
+      // Run every stream, because this one may wait for others.
+      const PriorityLock lock(this);
       for (StreamImpl* any : streams_) any->RunOne();
     }
   }
 }
 
 bool Core::RunSome() {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (streams_.empty()) return false;
   const size_t first = random_() % streams_.size();
   bool has_moved = false;
   for (size_t i = 0; i < streams_.size(); ++i) {
-    // A few at a time, so that streams take turns.
+    // A few entries at a time, so that streams interleave.
     StreamImpl* stream = streams_[(first + i) % streams_.size()];
     for (uint64_t count = 1 + random_() % 16; count > 0 && stream->RunOne(); --count) {
       has_moved = true;
@@ -387,7 +393,7 @@ void Core::Work() {
   int looks = 0;
   while (!is_stopping_.load(std::memory_order_acquire)) {
     const uint32_t seen = num_wakes_.load(std::memory_order_acquire);
-    while (num_visitors_.load(std::memory_order_relaxed) > 0) sched_yield();
+    while (num_waiters_.load(std::memory_order_relaxed) > 0) sched_yield();
     if (RunSome()) {
       looks = 0;
     } else if (++looks >= kMaxLooks) {
@@ -410,7 +416,7 @@ class DeviceImpl : public EmulatedDevice {
   absl::StatusOr<std::unique_ptr<Memory>> Allocate(size_t num_bytes, MemoryKind kind) override {
     constexpr size_t kMost = size_t{1} << 46;  // of address space
     constexpr size_t kPageBytes = 4096;
-    // Of a page more, so that an address just behind the end is no one else's.
+    // One more page, so that the address just behind the end belongs to no other allocation.
     const size_t mapped_bytes = (num_bytes / kPageBytes + 2) * kPageBytes;
     void* pages = nullptr;
     Bytes bytes(nullptr, [](std::byte*) {});

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <string_view>
 #include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 #include "actors/cluster/child_process.h"
 #include "actors/cluster/cluster_access_internal.h"
@@ -53,7 +55,7 @@ class Cluster::Impl {
 
   std::vector<NodeTraffic> traffic() {
     std::vector<NodeTraffic> traffic;
-    const std::lock_guard lock(stop_mutex_);
+    const absl::MutexLock lock(&stop_mutex_);
     if (loop_ == nullptr) return traffic;
     (void)loop_->Await(
         [this, &traffic]() -> kj::Promise<void> {
@@ -67,7 +69,7 @@ class Cluster::Impl {
   }
 
   absl::Status Stop() {
-    const std::lock_guard lock(stop_mutex_);
+    const absl::MutexLock lock(&stop_mutex_);
     if (loop_ == nullptr) return end_;
     if (access_ != nullptr) access_->Close();
     const absl::Duration timeout = options_.stop_timeout + absl::Seconds(5);
@@ -90,7 +92,7 @@ class Cluster::Impl {
   }
 
   void Kill() {
-    const std::lock_guard lock(stop_mutex_);
+    const absl::MutexLock lock(&stop_mutex_);
     if (loop_ == nullptr) return;
     (void)loop_->Await(
         [this]() -> kj::Promise<void> {
@@ -180,9 +182,10 @@ class Cluster::Impl {
 
   ClusterOptions options_;
   std::vector<NodeDescription> nodes_;
-  std::mutex stop_mutex_;
-  absl::Status end_;                       // what Stop returned
-  std::shared_ptr<ClusterAccess> access_;  // closed by Stop
+  // Held by calls of the loop that may run at the same time as Stop.
+  absl::Mutex stop_mutex_;
+  absl::Status end_ ABSL_GUARDED_BY(stop_mutex_);  // what Stop returned
+  std::shared_ptr<ClusterAccess> access_;          // closed by Stop
   std::unique_ptr<ClusterActors> actors_;
   std::unique_ptr<NodeSupervisor> supervisor_;
   std::unique_ptr<control::ControlLoop> loop_;  // last: its thread uses all of the above

@@ -1,14 +1,15 @@
-// The way to a cluster for what may outlive it.
+// Access to the control loop and the supervisor of a cluster, for objects that may outlive the
+// cluster.
 //
-// Thread rule: thread-safe, but not from the loop's thread.
-// Invariant: after Close nobody is in With, and nobody enters.
+// Thread rule: thread-safe; must not be called on the loop's thread.
+// Invariant: when Close returns, no call of With is running, and later calls fail.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_CLUSTER_ACCESS_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_CLUSTER_ACCESS_INTERNAL_H_
 
-#include <mutex>
-
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/node_supervisor_internal.h"
@@ -17,27 +18,27 @@ namespace penstock::actors {
 
 class ClusterAccess {
  public:
-  // The arguments outlive Close.
+  // The arguments must live until Close returns.
   ClusterAccess(control::ControlLoop& loop, NodeSupervisor& supervisor)
       : loop_(&loop), supervisor_(&supervisor) {}
 
-  // Runs `use` with the loop and the supervisor; its status. kFailedPrecondition: the cluster has
-  // ended.
+  // Calls `use` with the loop and the supervisor and returns its status. Returns
+  // kFailedPrecondition if the cluster has ended.
   template <typename Use>
   absl::Status With(Use use) {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (loop_ == nullptr) return absl::FailedPreconditionError("the cluster has ended");
     return use(*loop_, *supervisor_);
   }
 
   void Close() {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     loop_ = nullptr;
   }
 
  private:
-  std::mutex mutex_;
-  control::ControlLoop* loop_;  // null: closed; guarded by mutex_
+  absl::Mutex mutex_;
+  control::ControlLoop* loop_ ABSL_GUARDED_BY(mutex_);  // null: closed
   NodeSupervisor* const supervisor_;
 };
 

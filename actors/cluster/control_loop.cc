@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include <kj/debug.h>
 
 #include "actors/cluster/control_loop_internal.h"
@@ -18,9 +18,9 @@ namespace penstock::actors::control {
 namespace {
 
 constexpr kj::uint kEventsPerPoll = 256;
-// Longest text of an error that is taken over from a peer.
+// Limit of the text of a peer's error.
 constexpr size_t kMaxErrorBytes = size_t{16} << 10;
-// Beyond its own timeout, for a loop that is busy.
+// How long Await waits beyond its timeout, because the loop may be busy.
 constexpr absl::Duration kSlack = absl::Seconds(5);
 
 }  // namespace
@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<ControlLoop>> ControlLoop::Start() {
 ControlLoop::~ControlLoop() {
   if (thread_.joinable()) {
     {
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       is_stopping_ = true;
     }
     (void)eventfd_write(event_fd_, 1);
@@ -49,65 +49,65 @@ ControlLoop::~ControlLoop() {
 
 void ControlLoop::Post(std::function<void()> work) {
   {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (is_stopping_) return;
     posted_.push_back(std::move(work));
-    if (posted_.size() > 1) return;  // the loop was called already
+    if (posted_.size() > 1) return;  // the loop has been woken already
   }
   (void)eventfd_write(event_fd_, 1);
 }
 
 absl::Status ControlLoop::AwaitStatus(std::function<StatusPromise()> begin, absl::Duration timeout,
                                       std::string_view what) {
-  timeout = std::min(timeout, absl::Hours(24 * 365));  // what clocks can count
+  timeout = std::min(timeout, absl::Hours(24 * 365));  // within the range of kj's clock
   struct Shared {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool is_done = false;
-    absl::Status status;
+    absl::Mutex mutex;
+    bool is_done ABSL_GUARDED_BY(mutex) = false;
+    absl::Status status ABSL_GUARDED_BY(mutex);
     bool IsDone() {
-      const std::lock_guard lock(mutex);
+      const absl::MutexLock lock(&mutex);
       return is_done;
     }
     void Set(absl::Status result) {
-      const std::lock_guard lock(mutex);
+      const absl::MutexLock lock(&mutex);
       if (is_done) return;
       is_done = true;
       status = std::move(result);
-      changed.notify_all();
     }
   };
   const auto shared = std::make_shared<Shared>();
-  const auto too_late = [what, timeout] {
+  const auto deadline_exceeded = [what, timeout] {
     return absl::DeadlineExceededError(
         StrCat(what, " did not come to an end in ", absl::FormatDuration(timeout)));
   };
-  Post([this, shared, begin = std::move(begin), timeout, late = too_late()] {
-    if (shared->IsDone()) return;  // nobody waits any more, what it refers to may be gone
+  Post([this, shared, begin = std::move(begin), timeout, late = deadline_exceeded()] {
+    // The caller has given up, and objects that `begin` refers to may have been destroyed.
+    if (shared->IsDone()) return;
     StatusPromise work = kj::evalNow([&begin] { return begin(); });
     const kj::Duration bound = absl::ToInt64Milliseconds(timeout) * kj::MILLISECONDS;
-    // The loser of a join goes before what follows the winner is done: work that is too late has
-    // gone when whoever waits is told, and so may what it refers to.
+    // A join destroys the promise that lost before it continues with the other. Work that times out
+    // is therefore cancelled before the caller learns of it and destroys what the work refers to.
     work.then([shared](absl::Status&& status) { shared->Set(std::move(status)); })
         .exclusiveJoin(timer().afterDelay(bound).then([shared, late] { shared->Set(late); }))
         .detach(
             [shared](const kj::Exception& exception) { shared->Set(FromException(exception)); });
   });
-  std::unique_lock lock(shared->mutex);
-  const auto wait_for = [&](absl::Duration bound) {
-    return shared->changed.wait_for(lock, absl::ToChronoNanoseconds(bound),
-                                    [&shared] { return shared->is_done; });
-  };
-  // Twice: a process that was stopped meanwhile gives its loop a chance.
-  if (wait_for(timeout + kSlack) || wait_for(kSlack)) return shared->status;
-  shared->is_done = true;
-  return too_late();
+  Shared& state = *shared;
+  const absl::MutexLock lock(&state.mutex);
+  const absl::Condition is_done(&state.is_done);
+  // The second wait is for a process that was suspended during the first: its loop can still run.
+  if (state.mutex.AwaitWithTimeout(is_done, timeout + kSlack) ||
+      state.mutex.AwaitWithTimeout(is_done, kSlack)) {
+    return state.status;
+  }
+  state.is_done = true;
+  return deadline_exceeded();
 }
 
 void ControlLoop::RunPosted() {
   std::vector<std::function<void()>> work;
   {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     work.swap(posted_);
   }
   for (const std::function<void()>& run : work) {
@@ -118,13 +118,13 @@ void ControlLoop::RunPosted() {
 }
 
 void ControlLoop::Main() {
-  // Writing to a peer that is gone is an error, not a signal.
+  // Writing to a closed connection must fail with an error and not raise a signal.
   sigset_t broken_pipe;
   sigemptyset(&broken_pipe);
   sigaddset(&broken_pipe, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
   kj::AsyncIoContext io = kj::setupAsyncIo();
-  // A peer that always has something to say does not keep the others from being heard.
+  // A peer that sends without pause must not starve the others.
   io.waitScope.setBusyPollInterval(kEventsPerPoll);
   io_ = &io;
   kj::UnixEventPort::FdObserver observer(io.unixEventPort, event_fd_,
@@ -134,7 +134,7 @@ void ControlLoop::Main() {
     (void)eventfd_read(event_fd_, &ignored);
     RunPosted();
     {
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       if (is_stopping_ && posted_.empty()) break;
     }
     observer.whenBecomesReadable().wait(io.waitScope);
@@ -150,11 +150,12 @@ kj::Duration ToKj(absl::Duration duration) {
 std::string SystemReason(const kj::Exception& exception) {
   const std::string_view text(exception.getDescription().begin(),
                               std::min(exception.getDescription().size(), kMaxErrorBytes));
-  // "connect(fd, addr, size): Connection refused; toString() = 127.0.0.1:99": the part between.
+  // Extracts "Connection refused" from "connect(fd, addr, size): Connection refused; toString() =
+  // 127.0.0.1:99".
   const size_t call_end = text.find("): ");
   std::string_view reason = call_end == std::string_view::npos ? text : text.substr(call_end + 3);
   reason = reason.substr(0, reason.find("; "));
-  // A few of them are sentences.
+  // Some messages are sentences.
   if (!reason.empty() && reason.back() == '.') reason.remove_suffix(1);
   return std::string(reason);
 }

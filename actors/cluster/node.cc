@@ -2,13 +2,13 @@
 
 #include <unistd.h>
 
-#include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/job_key.h"
@@ -24,38 +24,33 @@ namespace {
 
 using control::ControlLoop;
 
-// Ends the process if the work does not end in time.
+// Exits the process if it is not destroyed within `timeout` after Start.
 class Watchdog {
  public:
   explicit Watchdog(absl::Duration timeout) : timeout_(timeout) {}
 
   ~Watchdog() {
     {
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       is_done_ = true;
-      changed_.notify_all();
     }
     if (thread_.joinable()) thread_.join();
   }
 
   void Start() {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (thread_.joinable() || is_done_) return;
     thread_ = std::thread([this] {
-      std::unique_lock wait_lock(mutex_);
-      if (!changed_.wait_for(wait_lock, absl::ToChronoNanoseconds(timeout_),
-                             [this] { return is_done_; })) {
-        _exit(1);
-      }
+      const absl::MutexLock thread_lock(&mutex_);
+      if (!mutex_.AwaitWithTimeout(absl::Condition(&is_done_), timeout_)) _exit(1);
     });
   }
 
  private:
   const absl::Duration timeout_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_done_ = false;
-  std::thread thread_;
+  absl::Mutex mutex_;
+  bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // set by Start, under mutex_
 };
 
 control::StatusPromise Join(ControlLoop& loop, const std::string& coordinator,

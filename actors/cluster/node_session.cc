@@ -18,7 +18,7 @@
 namespace penstock::actors {
 namespace {
 
-constexpr size_t kTraceEventBytes = 48;  // of a message
+constexpr size_t kTraceEventBytes = 48;  // in a message
 
 }  // namespace
 
@@ -60,7 +60,7 @@ absl::StatusOr<std::string> NodeSession::Open(const SessionRequest& request, std
   return transport_->LocalAddress();
 }
 
-// What a step is fed with and brings has to fit into the memory.
+// The feeds and fetches of a step must fit into memory.
 absl::Status NodeSession::CheckStepFits() const {
   uint64_t available = MemoryLimit(options_);
   const auto take = [&available](const TensorType& type) {
@@ -96,7 +96,7 @@ absl::Status NodeSession::Connect(const std::vector<std::pair<uint32_t, std::str
   local.create_device = options_.create_device;
   local.policies = options_.policies;
   const uint64_t limit = MemoryLimit(options_);
-  // 0 would be all of the machine's.
+  // At least 1, because 0 would stand for all memory of the machine.
   const uint64_t left = std::max<uint64_t>(limit - std::min(limit, bytes_in_use), 1);
   local.max_memory_bytes =
       request_.max_memory_bytes > 0 ? std::min(request_.max_memory_bytes, left) : left;
@@ -137,7 +137,7 @@ absl::Status NodeSession::Submit(int64_t step,
   RETURN_IF_ERROR(fill_feeds(feed_tiles_->To(buffers)));
   for (const planner::FetchPlan& fetch : plan_.fetches) buffers->fetches.emplace_back(fetch.type);
   {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (static_cast<int64_t>(steps_.size()) >= kMaxStepsInFlight) {
       return absl::ResourceExhaustedError("too many steps are under way");
     }
@@ -151,7 +151,7 @@ absl::Status NodeSession::Submit(int64_t step,
 void NodeSession::OnStepDone(const DeviceStepReport& report) {
   StepState done;
   {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     StepState& state = steps_[report.step];
     state.reports.push_back(report);
     if (state.reports.size() < request_.num_devices) return;
@@ -177,7 +177,7 @@ void NodeSession::OnStepDone(const DeviceStepReport& report) {
     call.send()
         .ignoreResult()
         .attach(std::move(offered), kj::defer([num_untold] { --*num_untold; }))
-        .detach([](const kj::Exception&) {});  // the end is seen elsewhere
+        .detach([](const kj::Exception&) {});  // the agent sees a closed connection
   });
 }
 

@@ -1,10 +1,10 @@
 // The part of a session that one node runs: its slice of the plan, its transport, and the engine of
 // its devices.
 //
-// Thread rule: the node's work thread, but for the functions of EngineObserver, which the engine
-// calls.
-// Invariants: what the session makes fits into the memory that it was told; what the coordinator
-// does not read is bounded.
+// Thread rule: called by the node's work thread; the functions of EngineObserver are called by the
+// engine's threads.
+// Invariants: the session's allocations fit the memory limit of its request; the number of reports
+// that the coordinator has not read is bounded.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_NODE_SESSION_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_NODE_SESSION_INTERNAL_H_
@@ -15,15 +15,16 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
 #include "actors/cluster/control.capnp.h"
@@ -38,7 +39,7 @@
 
 namespace penstock::actors {
 
-// What a session asks for.
+// The parameters of a session.
 struct SessionRequest {
   uint32_t generation = 0;
   uint32_t first_device = 0;
@@ -53,56 +54,56 @@ struct SessionRequest {
   bool init_states = true;
 };
 
-// What the sessions of a process may have of its memory.
+// The bytes of memory that all sessions of a process may use.
 uint64_t MemoryLimit(const NodeOptions& options);
 
 class NodeSession : public EngineObserver {
  public:
   using TransportFactory = std::function<absl::StatusOr<std::unique_ptr<transport::UcxTransport>>(
       const transport::UcxOptions& options)>;
-  // Sends to the coordinator's observer: called with it on the loop's thread.
+  // Calls the given function with the coordinator's observer, on the loop's thread.
   using Tell = std::function<void(std::function<void(control::Observer::Client&)>)>;
 
-  // `options` outlives it. `num_untold` counts, over all sessions, the steps that are done here and
-  // that the coordinator has not taken note of.
+  // `options` must outlive the session. `num_untold` counts the steps of all sessions that are done
+  // here and whose report the coordinator has not acknowledged.
   NodeSession(const NodeOptions& options, Tell tell,
               std::shared_ptr<std::atomic<int64_t>> num_untold);
   ~NodeSession() override;
 
-  // Makes the transport; its address.
+  // Checks the plan and creates the transport. Returns the transport's address.
   absl::StatusOr<std::string> Open(const SessionRequest& request, std::string_view plan,
                                    const TransportFactory& create_transport);
 
-  // Connects to the devices of the other processes and loads the executors, into what others have
-  // left of the memory.
+  // Connects to the devices of the other processes and loads the executors. `bytes_in_use` is the
+  // memory that other sessions and kept states use.
   absl::Status Connect(const std::vector<std::pair<uint32_t, std::string>>& processes,
                        uint64_t bytes_in_use);
 
-  // Makes place for the next step, where `fill_feeds` puts the feeds that are read here, and
-  // submits it.
+  // Allocates the buffers of the next step, has `fill_feeds` write the feeds that are read here,
+  // and submits the step.
   absl::Status Submit(int64_t step, const std::function<absl::Status(ByteTarget)>& fill_feeds);
 
-  // Bytes of a state's tile.
+  // Reads bytes of a state's tile.
   absl::StatusOr<std::string> ReadState(uint32_t state, uint32_t placement, uint64_t offset,
                                         uint32_t size) const;
-  // Where the tiles of a state are to go: to all places that hold them.
-  // `status` gets the first error of a device.
+  // The target for a state's tiles: writes each tile to all devices here that hold it. The first
+  // error of a device is stored in `status`.
   absl::StatusOr<ByteTarget> StateTarget(uint32_t state,
                                          const std::shared_ptr<absl::Status>& status);
-  // A copy of states, of at most `max_bytes`.
+  // Copies states. Fails if the copy would need more than `max_bytes`.
   absl::StatusOr<KeptTiles> KeepStates(const std::vector<uint32_t>& states,
                                        uint64_t max_bytes) const;
-  // Fills the states from a copy. Returns those with a tile here that was not in it.
+  // Restores states from a copy. Returns the states of which a tile held here is not in the copy.
   absl::StatusOr<std::vector<uint32_t>> TakeStates(const KeptTiles& kept);
 
-  // Events that were not taken yet, a message's worth of them, and whether there are more.
+  // Takes at most one message of trace events; `has_more` says whether more are left.
   absl::StatusOr<std::vector<TraceEvent>> TakeTrace(bool* has_more);
 
   const SessionRequest& request() const { return request_; }
   // REQUIRES: CheckLoaded() is OK.
   LocalEngine& engine() { return *engine_; }
   absl::Status CheckLoaded() const;
-  // That the devices take, once they are loaded.
+  // The memory of the devices, once they are loaded.
   uint64_t num_bytes() const { return num_bytes_; }
 
   void OnStepDone(const DeviceStepReport& report) override;
@@ -125,15 +126,15 @@ class NodeSession : public EngineObserver {
   planner::Plan plan_;
   std::optional<FeedTiles> feed_tiles_;
   std::optional<FetchTiles> fetch_tiles_;
-  std::unique_ptr<transport::UcxTransport> transport_;  // until it is the engine's
+  std::unique_ptr<transport::UcxTransport> transport_;  // until Connect, which passes it on
   uint64_t num_bytes_ = 0;
   int64_t num_submitted_ = 0;
   const std::shared_ptr<std::atomic<int64_t>> num_untold_;
-  std::vector<TraceEvent> trace_;  // of which num_taken_ were told
+  std::vector<TraceEvent> trace_;  // num_taken_ of them have been taken
   size_t num_taken_ = 0;
 
-  std::mutex mutex_;
-  std::map<int64_t, StepState> steps_;  // guarded by mutex_
+  absl::Mutex mutex_;
+  std::map<int64_t, StepState> steps_ ABSL_GUARDED_BY(mutex_);  // submitted and not done
 
   std::unique_ptr<LocalEngine> engine_;  // last: its threads use all of the above
 };

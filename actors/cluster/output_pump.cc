@@ -1,6 +1,8 @@
 #include <exception>
 #include <utility>
 
+#include "absl/synchronization/mutex.h"
+
 #include "actors/cluster/output_pump_internal.h"
 #include "actors/engine/caf_thread_internal.h"
 #include "base/strings.h"
@@ -35,8 +37,8 @@ OutputPumpActor::behavior_type OutputPump::Pump(OutputPumpActor::pointer self,
 }
 
 caf::actor OutputPump::Start() {
-  const std::lock_guard lock(mutex_);
-  // What waited for the one before is lost with it.
+  const absl::MutexLock lock(&mutex_);
+  // The lines that the previous actor had queued are lost.
   if (num_queued_) shared_->num_dropped += *num_queued_;
   num_queued_ = std::make_shared<Counter>(0);
   actor_ = system_.spawn(Pump, shared_, num_queued_);
@@ -44,7 +46,7 @@ caf::actor OutputPump::Start() {
 }
 
 void OutputPump::Print(OutputLine line) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (!actor_ || *num_queued_ >= kMaxQueued) {
     ++shared_->num_dropped;
     return;
@@ -55,7 +57,7 @@ void OutputPump::Print(OutputLine line) {
 }
 
 OutputPumpActor OutputPump::actor() {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return actor_;
 }
 
@@ -78,7 +80,7 @@ absl::Status OutputPump::Flush(absl::Duration timeout) {
 void OutputPump::Stop() {
   OutputPumpActor pump;
   {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     pump = std::exchange(actor_, nullptr);
   }
   if (!pump) return;

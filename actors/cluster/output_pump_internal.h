@@ -1,9 +1,10 @@
-// Passes on what the processes of a job print, on a thread of its own: a reader that is slow, or
-// that throws, holds up neither the event loop nor the job.
+// Passes the lines that the processes of a job print to a callback, on a thread of its own. A
+// callback that is slow or throws therefore delays neither the event loop nor the job.
 //
-// Thread rule: thread-safe. The function that gets the lines is called by one thread at a time.
-// Invariants: lines of a process come in their order; no more than kMaxQueued wait, what comes
-// beyond that is dropped and counted; a function that throws loses its line, and those that waited.
+// Thread rule: thread-safe. One thread at a time calls the callback.
+// Invariants: the lines of a process stay in order; at most kMaxQueued lines are queued, and
+// further ones are dropped and counted; if the callback throws, that line and all queued lines are
+// lost.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_OUTPUT_PUMP_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_OUTPUT_PUMP_INTERNAL_H_
@@ -13,11 +14,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "caf/all.hpp"
 
@@ -39,7 +41,8 @@ namespace penstock::actors {
 
 using FlushAtom = caf::atom_constant<caf::atom("flush")>;
 
-// Answers a flush, once it has passed on what came before, with the lines that were dropped so far.
+// Replies to a flush with the number of lines dropped so far, after the lines sent before the
+// flush.
 using OutputPumpActor =
     caf::typed_actor<caf::reacts_to<OutputLine>, caf::replies_to<FlushAtom>::with<uint64_t>>;
 
@@ -48,15 +51,15 @@ class OutputPump {
   using OnOutput = std::function<void(uint32_t rank, std::string_view host, std::string_view line)>;
   static constexpr size_t kMaxQueued = size_t{1} << 16;
 
-  // `system` outlives it. `on_output` may be null.
+  // `system` must outlive the pump. `on_output` may be null.
   OutputPump(caf::actor_system& system, OnOutput on_output);
 
-  // Starts the actor; lines go to it from now on. Again: another one, in the place of the last.
+  // Starts an actor, to which lines go from now on. Replaces the previous actor if there is one.
   caf::actor Start();
   void Print(OutputLine line);
-  // Waits for the lines that came before. kDeadlineExceeded: they were not taken in time.
+  // Waits until the lines printed before have been passed on, or returns kDeadlineExceeded.
   absl::Status Flush(absl::Duration timeout);
-  // Ends the actor and waits for it. What waits is dropped.
+  // Ends the actor and waits for its end. Queued lines are dropped.
   void Stop();
 
   uint64_t num_dropped() const { return shared_->num_dropped; }
@@ -76,9 +79,9 @@ class OutputPump {
 
   caf::actor_system& system_;
   const std::shared_ptr<Shared> shared_;
-  std::mutex mutex_;
-  OutputPumpActor actor_;                // guarded by mutex_
-  std::shared_ptr<Counter> num_queued_;  // of this actor; the pointer is guarded by mutex_
+  absl::Mutex mutex_;
+  OutputPumpActor actor_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Counter> num_queued_ ABSL_GUARDED_BY(mutex_);  // lines queued for actor_
 };
 
 }  // namespace penstock::actors

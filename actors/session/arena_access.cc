@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<ArenaAccess>> ArenaAccess::Create(Device& device,
 }
 
 absl::Status ArenaAccess::Write(uint64_t begin, uint64_t num_bytes, Fill fill) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (is_synchronous_) {
     if (num_bytes > 0) fill(0, num_bytes, arena_ + begin);
     return absl::OkStatus();
@@ -38,7 +38,7 @@ absl::Status ArenaAccess::Write(uint64_t begin, uint64_t num_bytes, Fill fill) {
 }
 
 absl::Status ArenaAccess::Read(uint64_t begin, uint64_t num_bytes, Take take) {
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (is_synchronous_) {
     if (num_bytes > 0) take(0, num_bytes, arena_ + begin);
     return absl::OkStatus();

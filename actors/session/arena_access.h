@@ -1,9 +1,9 @@
 // Blocking copies between host memory and a device's arena, for states that are initialised, read
-// and written between steps. To an asynchronous device they go through a small buffer of pinned
-// memory and a stream of their own.
+// and written between steps. Copies to and from an asynchronous device go through a small buffer of
+// pinned memory on a stream of their own.
 //
-// Thread rule: thread-safe. Invariants: nothing that runs on the device uses the bytes meanwhile;
-// the caller sees to that.
+// Thread rule: thread-safe. The caller ensures that the device does not use the bytes during a
+// copy.
 
 #ifndef PENSTOCK_ACTORS_SESSION_ARENA_ACCESS_H_
 #define PENSTOCK_ACTORS_SESSION_ARENA_ACCESS_H_
@@ -11,11 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
 #include "base/device.h"
@@ -24,21 +25,22 @@ namespace penstock::actors {
 
 class ArenaAccess {
  public:
-  // What is copied at a time.
+  // The size of the pinned buffer.
   static constexpr size_t kChunkBytes = size_t{1} << 20;
 
-  // `device` and `arena` outlive the result. A copy of a chunk that takes longer than `timeout`
+  // `device` and `arena` must outlive the result. A chunk whose copy takes longer than `timeout`
   // fails.
   static absl::StatusOr<std::unique_ptr<ArenaAccess>> Create(Device& device, Memory& arena,
                                                              absl::Duration timeout);
 
-  // Calls `fill(offset, size, bytes)` for the ranges of `num_bytes` from `begin` on, one after the
-  // other, to put there what the arena is to hold; offsets count from `begin`.
-  // REQUIRES: the range lies in the arena; so for Read.
+  // Writes `num_bytes` to the arena from `begin` on. Calls `fill(offset, size, bytes)` for one
+  // chunk after the other; it stores the new contents in `bytes`. Offsets count from `begin`.
+  // REQUIRES: the range lies in the arena.
   using Fill = absl::FunctionRef<void(uint64_t offset, size_t size, std::byte* bytes)>;
   absl::Status Write(uint64_t begin, uint64_t num_bytes, Fill fill);
 
-  // Calls `take(offset, size, bytes)` with what the arena holds, likewise.
+  // Reads `num_bytes` of the arena from `begin` on. Calls `take(offset, size, bytes)` for one chunk
+  // after the other. REQUIRES: the range lies in the arena.
   using Take = absl::FunctionRef<void(uint64_t offset, size_t size, const std::byte* bytes)>;
   absl::Status Read(uint64_t begin, uint64_t num_bytes, Take take);
 
@@ -48,11 +50,11 @@ class ArenaAccess {
   std::byte* const arena_;
   const bool is_synchronous_;
   const int64_t timeout_ns_;
-  std::mutex mutex_;
-  // Of an asynchronous device:
-  std::unique_ptr<Memory> chunk_;
-  std::unique_ptr<Event> event_;
-  std::unique_ptr<Stream> stream_;
+  absl::Mutex mutex_;
+  // Null for a synchronous device:
+  std::unique_ptr<Memory> chunk_ ABSL_PT_GUARDED_BY(mutex_);
+  std::unique_ptr<Event> event_ ABSL_PT_GUARDED_BY(mutex_);
+  std::unique_ptr<Stream> stream_ ABSL_PT_GUARDED_BY(mutex_);
 };
 
 }  // namespace penstock::actors
