@@ -1,13 +1,11 @@
-// Gives the plain classes of a plan's engine their threads: a polling actor a device executor, one
-// actor for the communication of all devices, an actor a stage, and a supervisor of them all. They
-// have state: the end of any fails the session (supervision.h).
+// Runs the plain classes of a plan's engine as actors: one per device executor
+// (executor_actor_internal.h), one for the communication of all devices
+// (communication_actor_internal.h), one per stage (stage_actor_internal.h), and a supervisor. All
+// of them have state, so the unexpected end of any fails the session (supervision.h).
 //
-// An executor's thread polls; when there has been nothing to do for about as long as a wake-up
-// costs it sleeps, and is woken by choices of its stage, by its transport and by commands.
-//
-// Thread rule: Submit is thread-safe with the others; Describe, ReportActivity, TakeTrace and Stop
-// are called by one thread at a time. Nothing is submitted after Stop. Invariants: no thread of the
-// host outlives Stop; nothing is shared between hosts.
+// Thread rule: any thread may call Submit at any time before Stop. One thread at a time calls
+// Describe, ReportActivity, TakeTrace and Stop.
+// Invariants: no thread of the host outlives Stop; hosts share nothing.
 
 #ifndef PENSTOCK_ACTORS_ENGINE_HOST_H_
 #define PENSTOCK_ACTORS_ENGINE_HOST_H_
@@ -30,35 +28,37 @@
 
 namespace penstock::actors {
 
-// Makes an executor on the thread that it will run on.
+// Creates an executor; called on the thread that will run it.
 using ExecutorFactory = std::function<absl::StatusOr<std::unique_ptr<DeviceExecutor>>()>;
 
 struct HostParts {
-  // An entry a device in each; what is pointed at outlives the host.
+  // One entry per device in each. All pointers must outlive the host.
   std::vector<ExecutorFactory> executors;
   std::vector<StageLink*> links;
   std::vector<Waker*> wakers;
   std::vector<DeviceCommunication*> communications;
-  // An entry a stage in each.
+  // One entry per stage in each.
   std::vector<std::unique_ptr<StageController>> stages;
-  std::vector<std::vector<uint32_t>> stage_devices;  // by their entries above
-  transport::Transport* transport = nullptr;         // outlives the host's Stop
+  std::vector<std::vector<uint32_t>> stage_devices;  // indices into `executors`
+  transport::Transport* transport = nullptr;         // must live until Stop returns
   Waker* communication_waker = nullptr;
   uint32_t first_device = 0;  // the plan's index of the first entry
-  // The plan's, where all its devices are here: a stall is a failure then. Outlives the host.
+  // The plan's detector if all its devices are here; a stall then fails the session. Must outlive
+  // the host. Null otherwise.
   const StallDetector* stall_detector = nullptr;
-  // Called without one, from any thread: the executors here stand still, and the policy of a stage
-  // declines what could run. Called again while that lasts.
+  // Called, on any thread, if there is no stall detector, the executors here make no progress, and
+  // the policy of a stage declines every phase that is ready. Called repeatedly while that lasts.
   std::function<void()> on_declined;
-  // Called once or more, from any thread, when the session cannot go on: a policy's illegal choice,
-  // an actor that died.
+  // Called, on any thread, when the session cannot go on because of an illegal choice of a policy
+  // or the unexpected end of an actor. May be called several times.
   std::function<void(const absl::Status&)> on_failure;
   int threads_per_device = 1;
 };
 
 class Host {
  public:
-  // `timeout` bounds the loading of all devices. The first error of any.
+  // Starts the actors and loads all devices within `timeout`. Returns the error of the first device
+  // that failed.
   static absl::StatusOr<std::unique_ptr<Host>> Start(HostParts parts, absl::Duration timeout);
   ~Host();  // stops
   Host(const Host&) = delete;
@@ -66,19 +66,20 @@ class Host {
 
   void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers);
 
-  // What every device and stage waits for, an entry each; those that do not answer in time are
-  // named.
+  // Describes what every device and stage waits for. A device or stage that does not reply within
+  // `timeout` is listed as such.
   std::vector<WaitDescription> Describe(absl::Duration timeout);
 
-  // What has been done so far, after every stage has looked at what is known. An error if a stage
-  // does not answer in time, as its policy is busy.
+  // Lets every stage decide once more and reports the activity so far. Returns kDeadlineExceeded if
+  // a stage does not reply within `timeout`, for example because its policy is busy.
   absl::StatusOr<ActivityReport> ReportActivity(absl::Duration timeout);
 
-  // What executor `device` has recorded. REQUIRES: no step is under way.
+  // Takes the trace events of executor `device`. REQUIRES: no step is in flight.
   std::vector<TraceEvent> TakeTrace(uint32_t device);
 
-  // Ends all communication and joins all threads. A kernel that runs is waited for. The executors
-  // stay until the host goes: the transport may still write where they receive, and goes first.
+  // Ends all communication and joins all threads, after running kernels have returned. The
+  // executors live until the host is destroyed, because the transport may write to their receive
+  // buffers until it is destroyed.
   void Stop();
 
  private:

@@ -1,0 +1,123 @@
+#include <sched.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/engine/executor_actor_internal.h"
+#include "actors/engine/host_messages_internal.h"
+
+namespace penstock::actors {
+namespace {
+
+// About what waking a sleeping thread costs; see docs/ARCHITECTURE.md.
+constexpr int64_t kSpinNs = 50'000;
+// Polls before sleeping if more threads poll than there are cores.
+constexpr int kCrowdedPolls = 4;
+// Limit of one sleep, so that a lost wake-up costs time and not progress.
+constexpr int64_t kSleepMs = 100;
+
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+ExecutorActor::ExecutorActor(caf::actor_config& config, Setup setup)
+    : caf::blocking_actor(config), setup_(std::move(setup)) {}
+
+ExecutorActor::~ExecutorActor() { setup_.happens_before->Sync(); }
+
+void ExecutorActor::enqueue(caf::mailbox_element_ptr element, caf::execution_unit* unit) {
+  caf::blocking_actor::enqueue(std::move(element), unit);
+  setup_.waker->Notify();
+  setup_.happens_before->Sync();
+}
+
+void ExecutorActor::act() {
+  setup_.happens_before->Sync();
+  if (Load()) Run();
+  setup_.happens_before->Sync();
+}
+
+bool ExecutorActor::Load() {
+  absl::StatusOr<std::unique_ptr<DeviceExecutor>> created = setup_.create();
+  const absl::Status status = created.status();
+  if (status.ok()) {
+    *setup_.executor = *std::move(created);
+    executor_ = setup_.executor->get();
+    executor_->set_counts_cpu_time(setup_.is_crowded);
+  }
+  setup_.loaded->Set(setup_.index, status);
+  return status.ok();
+}
+
+void ExecutorActor::Run() {
+  caf::behavior commands{
+      [this](const SubmitMessage& message) {
+        executor_->SubmitStep(message.step, message.buffers);
+      },
+      [this](const DescribeMessage& message) {
+        std::vector<WaitDescription> waits;
+        for (std::string& line : executor_->Describe()) waits.push_back({std::move(line)});
+        message.replies->Set(setup_.index, std::move(waits));
+      },
+      [this](const caf::exit_msg& message) {
+        is_stopping_ = true;
+        fail_state(message.reason);
+      },
+  };
+  while (!is_stopping_) {
+    if (Work(commands) || Spin(commands) || is_stopping_) continue;
+    setup_.waker->PrepareSleep();
+    executor_->PrepareSleep();
+    if (Work(commands) || is_stopping_) {
+      setup_.waker->CancelSleep();
+    } else {
+      setup_.waker->Sleep(kSleepMs);
+    }
+  }
+  executor_->Cancel();
+}
+
+bool ExecutorActor::Work(caf::behavior& commands) {
+  bool has_moved = false;
+  while (has_next_message() && !is_stopping_) {
+    const caf::mailbox_element_ptr element = next_message();
+    setup_.happens_before->Sync();
+    commands(element->content());
+    has_moved = true;
+  }
+  if (is_stopping_) return false;
+  has_moved |= executor_->Poll();
+  if (has_moved) {
+    PollCounters::Increment(&setup_.counters->moves);
+  } else if (!executor_->has_pending_events()) {
+    PollCounters::Increment(&setup_.counters->idle_polls);
+  }
+  return has_moved;
+}
+
+bool ExecutorActor::Spin(caf::behavior& commands) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int polls = 0; !is_stopping_; ++polls) {
+    if (Work(commands)) return true;
+    if (executor_->has_pending_events() || setup_.is_crowded) {
+      sched_yield();
+    } else {
+      Pause();
+    }
+    // Streams notify nobody when their work is done, so they are polled until then.
+    if (executor_->has_pending_events()) continue;
+    if (setup_.is_crowded ? polls >= kCrowdedPolls
+                          : (std::chrono::steady_clock::now() - begin).count() >= kSpinNs) {
+      return false;
+    }
+  }
+  return false;
+}
+
+}  // namespace penstock::actors
