@@ -112,7 +112,7 @@ class Cluster::Impl {
   }
 
  private:
-  // Chooses what the options leave open. Returns the bytes of the key.
+  // Checks the options and fills in those that are not set. Returns the bytes of the key.
   absl::StatusOr<std::string> CheckOptions() {
     if (options_.num_processes < 1 || options_.num_processes > 65536) {
       return absl::InvalidArgumentError(
@@ -123,7 +123,7 @@ class Cluster::Impl {
                              std::count(devices.begin(), devices.end(), 0u) > 0)) {
       return absl::InvalidArgumentError(StrCat(
           "the devices of ", devices.size(), " processes were given (", StrJoin(devices, ", "),
-          "); expected one at least of each of ", options_.num_processes));
+          "); expected at least one for each of ", options_.num_processes));
     }
     if (options_.key.empty()) {
       ASSIGN_OR_RETURN(options_.key, NewJobKey());
@@ -139,7 +139,7 @@ class Cluster::Impl {
     return key;
   }
 
-  // Starts the nodes on this host, if that is asked for.
+  // Starts the nodes on this host if the options name a command.
   absl::Status StartProcesses() {
     if (options_.node_command.empty()) return absl::OkStatus();
     std::vector<std::vector<int>> cores(options_.num_processes);
