@@ -16,8 +16,7 @@ ClusterActors::ClusterActors(OutputPump::OnOutput on_output, RankTable ranks,
   system_ = std::make_unique<caf::actor_system>(config_);
   pump_ = std::make_unique<OutputPump>(*system_, std::move(on_output));
   membership_ = std::make_unique<Membership>(*system_, std::move(ranks), std::move(on_loss));
-  supervisor_ = system_->spawn<Supervisor>(std::move(on_failure), happens_before_);
-  happens_before_->Sync();
+  supervisor_ = system_->spawn<Supervisor>(std::move(on_failure));
   Watch(supervisor_, {pump_->Start(), "output pump", Child::kOutputPump,
                       [pump = pump_.get()] { return pump->Start(); }});
   Watch(supervisor_, {membership_->actor(), "membership", Child::kMembership, nullptr});
@@ -35,7 +34,6 @@ void ClusterActors::Stop() {
   }
   membership_->Stop();
   pump_->Stop();
-  happens_before_->Sync();
   system_ = nullptr;
 }
 

@@ -15,7 +15,6 @@
 
 #include "actors/cluster/membership_internal.h"
 #include "actors/cluster/output_pump_internal.h"
-#include "actors/engine/happens_before.h"
 #include "actors/engine/supervisor_internal.h"
 
 namespace penstock::actors {
@@ -38,7 +37,6 @@ class ClusterActors {
  private:
   caf::actor_system_config config_;
   std::unique_ptr<caf::actor_system> system_;  // null: stopped
-  const std::shared_ptr<HappensBefore> happens_before_ = std::make_shared<HappensBefore>();
   std::unique_ptr<OutputPump> pump_;
   std::unique_ptr<Membership> membership_;
   caf::actor supervisor_;

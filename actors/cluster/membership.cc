@@ -13,56 +13,43 @@ namespace {
 struct Members {
   RankTable ranks;
   const Membership::OnLoss on_loss;
-  const std::shared_ptr<HappensBefore> happens_before;
 };
 
 void HandleLoss(Members& members, const MemberLoss& loss) {
   if (loss.rank >= members.ranks.size() || members.ranks.is_lost(loss.rank)) return;
   members.ranks.MarkLost(loss.rank);
   members.on_loss(loss, LossReport(members.ranks.NameOf(loss.rank), loss));
-  members.happens_before->Sync();
 }
 
 MembershipActor::behavior_type Behave(MembershipActor::pointer,
                                       const std::shared_ptr<Members>& members) {
   return {
       [members](const ReserveRank& reserved) {
-        members->happens_before->Sync();
         members->ranks.Reserve(reserved.rank, reserved.pid, reserved.host);
       },
       [members](const JoinRequest& request) {
-        members->happens_before->Sync();
         JoinReply reply;
         const absl::StatusOr<uint32_t> rank = members->ranks.Join(request.wanted, request.node);
         reply.status = rank.status();
         if (rank.ok()) reply.node = members->ranks.node(*rank);
-        members->happens_before->Sync();
         return reply;
       },
-      [members](const MemberLoss& loss) {
-        members->happens_before->Sync();
-        HandleLoss(*members, loss);
-      },
+      [members](const MemberLoss& loss) { HandleLoss(*members, loss); },
       [members](ListAtom) {
-        members->happens_before->Sync();
         MemberList list{members->ranks.nodes(), members->ranks.missing()};
-        members->happens_before->Sync();
         return list;
       },
   };
 }
 
 // Asks for those who cannot wait, and bounds how long that takes.
-caf::behavior Ask(caf::event_based_actor* self, const MembershipActor& membership,
-                  const std::shared_ptr<HappensBefore>& happens_before) {
+caf::behavior Ask(caf::event_based_actor* self, const MembershipActor& membership) {
   return {
-      [self, membership, happens_before](const JoinQuestion& question) {
-        happens_before->Sync();
+      [self, membership](const JoinQuestion& question) {
         self->request(membership, absl::ToChronoMilliseconds(Membership::kJoinTimeout),
                       question.request)
             .then(
-                [on_joined = question.on_joined, happens_before](const JoinReply& reply) {
-                  happens_before->Sync();
+                [on_joined = question.on_joined](const JoinReply& reply) {
                   if (reply.status.ok()) {
                     on_joined(reply.node);
                   } else {
@@ -90,24 +77,16 @@ absl::Status LossReport(std::string_view member_name, const MemberLoss& loss) {
 
 Membership::Membership(caf::actor_system& system, RankTable ranks, OnLoss on_loss)
     : system_(system) {
-  actor_ = system_.spawn(Behave, std::shared_ptr<Members>(new Members{
-                                     std::move(ranks), std::move(on_loss), happens_before_}));
-  asker_ = system_.spawn(Ask, actor_, happens_before_);
-  happens_before_->Sync();
+  actor_ = system_.spawn(
+      Behave, std::shared_ptr<Members>(new Members{std::move(ranks), std::move(on_loss)}));
+  asker_ = system_.spawn(Ask, actor_);
 }
 
-void Membership::Reserve(ReserveRank reserved) {
-  happens_before_->Sync();
-  caf::anon_send(actor_, std::move(reserved));
-}
+void Membership::Reserve(ReserveRank reserved) { caf::anon_send(actor_, std::move(reserved)); }
 
-void Membership::Lose(MemberLoss loss) {
-  happens_before_->Sync();
-  caf::anon_send(actor_, std::move(loss));
-}
+void Membership::Lose(MemberLoss loss) { caf::anon_send(actor_, std::move(loss)); }
 
 void Membership::Join(JoinRequest request, OnJoined on_joined) {
-  happens_before_->Sync();
   caf::anon_send(asker_, JoinQuestion{std::move(request), std::move(on_joined)});
 }
 
@@ -116,15 +95,11 @@ absl::StatusOr<MemberList> Membership::List(absl::Duration timeout) const {
   absl::StatusOr<MemberList> list = absl::UnknownError("");
   caf::scoped_actor self(system_);
   self->request(actor_, absl::ToChronoMilliseconds(timeout), ListAtom::value)
-      .receive(
-          [&list, this](const MemberList& answer) {
-            happens_before_->Sync();
-            list = answer;
-          },
-          [&list](const caf::error& error) {
-            list = absl::DeadlineExceededError(
-                StrCat("the membership of the job does not answer: ", caf::to_string(error)));
-          });
+      .receive([&list, this](const MemberList& answer) { list = answer; },
+               [&list](const caf::error& error) {
+                 list = absl::DeadlineExceededError(
+                     StrCat("the membership of the job does not answer: ", caf::to_string(error)));
+               });
   return list;
 }
 
@@ -137,7 +112,6 @@ void Membership::Stop() {
   self->wait_for(actor_);
   self->send_exit(asker_, caf::exit_reason::user_shutdown);
   self->wait_for(asker_);
-  happens_before_->Sync();
   actor_ = nullptr;
   asker_ = nullptr;
 }

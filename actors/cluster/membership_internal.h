@@ -26,7 +26,6 @@
 
 #include "actors/cluster/node_description.h"
 #include "actors/cluster/rank_table.h"
-#include "actors/engine/happens_before.h"
 
 namespace penstock::actors {
 
@@ -115,7 +114,6 @@ class Membership {
 
  private:
   caf::actor_system& system_;
-  const std::shared_ptr<HappensBefore> happens_before_ = std::make_shared<HappensBefore>();
   MembershipActor actor_;
   caf::actor asker_;
 };

@@ -28,7 +28,6 @@ OutputPumpActor::behavior_type OutputPump::Pump(OutputPumpActor::pointer self,
   });
   return {
       [shared, num_queued](const OutputLine& line) {
-        shared->happens_before.Sync();
         --*num_queued;
         if (shared->on_output) shared->on_output(line.rank, line.host, line.text);
       },
@@ -52,7 +51,6 @@ void OutputPump::Print(OutputLine line) {
     return;
   }
   ++*num_queued_;
-  shared_->happens_before.Sync();
   caf::anon_send(actor_, std::move(line));
 }
 
@@ -88,7 +86,6 @@ void OutputPump::Stop() {
   caf::scoped_actor self(system_);
   self->send_exit(pump, caf::exit_reason::user_shutdown);
   self->wait_for(pump);
-  shared_->happens_before.Sync();
 }
 
 }  // namespace penstock::actors

@@ -23,8 +23,6 @@
 #include "absl/time/time.h"
 #include "caf/all.hpp"
 
-#include "actors/engine/happens_before.h"
-
 namespace penstock::actors {
 
 struct OutputLine {
@@ -68,7 +66,6 @@ class OutputPump {
   struct Shared {
     OnOutput on_output;
     std::atomic<uint64_t> num_dropped{0};
-    HappensBefore happens_before;
   };
   using Counter = std::atomic<size_t>;
 

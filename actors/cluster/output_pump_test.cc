@@ -71,8 +71,7 @@ TEST_F(OutputPumpTest, AReaderThatDoesNotReadBoundsWhatWaits) {
 // Its supervisor starts another one, and the lines after that come.
 TEST_F(OutputPumpTest, AReaderThatThrowsLosesItsLineAlone) {
   const caf::actor supervisor =
-      system_.spawn<Supervisor>([](const absl::Status& status) { ADD_FAILURE() << status; },
-                                std::make_shared<HappensBefore>());
+      system_.spawn<Supervisor>([](const absl::Status& status) { ADD_FAILURE() << status; });
   std::mutex mutex;
   std::condition_variable changed;
   int num_restarts = 0;

@@ -1,7 +1,5 @@
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
-
 #include "actors/engine/communication_actor_internal.h"
 #include "base/time_slice.h"
 
@@ -16,25 +14,18 @@ constexpr int kSleepMs = 100;
 
 CommunicationActor::CommunicationActor(caf::actor_config& config,
                                        std::vector<DeviceCommunication*> devices,
-                                       transport::Transport* transport, Waker* waker,
-                                       std::shared_ptr<HappensBefore> happens_before)
+                                       transport::Transport* transport, Waker* waker)
     : caf::blocking_actor(config),
       devices_(std::move(devices)),
       transport_(transport),
-      waker_(waker),
-      happens_before_(std::move(happens_before)) {}
-
-CommunicationActor::~CommunicationActor() { happens_before_->Sync(); }
+      waker_(waker) {}
 
 void CommunicationActor::enqueue(caf::mailbox_element_ptr element, caf::execution_unit* unit) {
   caf::blocking_actor::enqueue(std::move(element), unit);
   waker_->Notify();
-  happens_before_->Sync();
 }
 
 void CommunicationActor::act() {
-  happens_before_->Sync();
-  const absl::Cleanup sync = [this] { happens_before_->Sync(); };  // however it ends
   RequestShortSlices();
   caf::behavior commands{
       [this](const caf::exit_msg& message) {
@@ -59,7 +50,6 @@ bool CommunicationActor::Work(caf::behavior& commands) {
   bool has_moved = false;
   while (has_next_message() && !is_stopping_) {
     const caf::mailbox_element_ptr element = next_message();
-    happens_before_->Sync();
     commands(element->content());
     has_moved = true;
   }

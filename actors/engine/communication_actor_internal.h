@@ -16,7 +16,6 @@
 #include "caf/all.hpp"
 
 #include "actors/engine/device_communication.h"
-#include "actors/engine/happens_before.h"
 #include "actors/engine/waker.h"
 #include "transport/transport.h"
 
@@ -27,9 +26,7 @@ class CommunicationActor : public caf::blocking_actor {
  public:
   // What is pointed at outlives the actor; `transport` is that of the devices.
   CommunicationActor(caf::actor_config& config, std::vector<DeviceCommunication*> devices,
-                     transport::Transport* transport, Waker* waker,
-                     std::shared_ptr<HappensBefore> happens_before);
-  ~CommunicationActor() override;
+                     transport::Transport* transport, Waker* waker);
 
   const char* name() const override { return "communication"; }
   void enqueue(caf::mailbox_element_ptr element, caf::execution_unit* unit) override;
@@ -41,7 +38,6 @@ class CommunicationActor : public caf::blocking_actor {
   const std::vector<DeviceCommunication*> devices_;
   transport::Transport* const transport_;
   Waker* const waker_;
-  const std::shared_ptr<HappensBefore> happens_before_;
   bool is_stopping_ = false;
 };
 

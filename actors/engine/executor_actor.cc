@@ -29,18 +29,13 @@ inline void Pause() {
 ExecutorActor::ExecutorActor(caf::actor_config& config, Setup setup)
     : caf::blocking_actor(config), setup_(std::move(setup)) {}
 
-ExecutorActor::~ExecutorActor() { setup_.happens_before->Sync(); }
-
 void ExecutorActor::enqueue(caf::mailbox_element_ptr element, caf::execution_unit* unit) {
   caf::blocking_actor::enqueue(std::move(element), unit);
   setup_.waker->Notify();
-  setup_.happens_before->Sync();
 }
 
 void ExecutorActor::act() {
-  setup_.happens_before->Sync();
   if (Load()) Run();
-  setup_.happens_before->Sync();
 }
 
 bool ExecutorActor::Load() {
@@ -87,7 +82,6 @@ bool ExecutorActor::Work(caf::behavior& commands) {
   bool has_moved = false;
   while (has_next_message() && !is_stopping_) {
     const caf::mailbox_element_ptr element = next_message();
-    setup_.happens_before->Sync();
     commands(element->content());
     has_moved = true;
   }

@@ -14,7 +14,6 @@
 #include "caf/all.hpp"
 
 #include "actors/engine/executor.h"
-#include "actors/engine/happens_before.h"
 #include "actors/engine/host.h"
 #include "actors/engine/host_activity_internal.h"
 #include "actors/engine/reply_collector_internal.h"
@@ -30,7 +29,6 @@ class ExecutorActor : public caf::blocking_actor {
     uint32_t index = 0;  // among the executors of the host
     ExecutorFactory create;
     Waker* waker = nullptr;
-    std::shared_ptr<HappensBefore> happens_before;
     bool is_crowded = false;  // more threads poll than the process has cores
     PollCounters* counters = nullptr;
     std::shared_ptr<ReplyCollector<absl::Status>> loaded;  // gets the status of `create`
@@ -38,7 +36,6 @@ class ExecutorActor : public caf::blocking_actor {
   };
 
   ExecutorActor(caf::actor_config& config, Setup setup);
-  ~ExecutorActor() override;
 
   const char* name() const override { return "executor"; }
   void enqueue(caf::mailbox_element_ptr element, caf::execution_unit* unit) override;

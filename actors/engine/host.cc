@@ -8,7 +8,6 @@
 
 #include "actors/engine/communication_actor_internal.h"
 #include "actors/engine/executor_actor_internal.h"
-#include "actors/engine/happens_before.h"
 #include "actors/engine/host_activity_internal.h"
 #include "actors/engine/host_messages_internal.h"
 #include "actors/engine/reply_collector_internal.h"
@@ -43,14 +42,13 @@ class Host::Impl {
     first_device_ = parts.first_device;
     activity_.executors.resize(num_devices);
     const StageCallbacks callbacks = {parts.on_failure, parts.on_declined};
-    supervisor_ = system_.spawn<Supervisor>(std::move(parts.on_failure), happens_before_);
+    supervisor_ = system_.spawn<Supervisor>(std::move(parts.on_failure));
     for (size_t i = 0; i < num_devices; ++i) {
       activity_.poll_counters.push_back(std::make_unique<PollCounters>());
     }
     for (size_t stage = 0; stage < parts.stages.size(); ++stage) {
-      const caf::actor actor =
-          system_.spawn<StageActor>(std::move(parts.stages[stage]), stage, parts.stall_detector,
-                                    &activity_, callbacks, happens_before_);
+      const caf::actor actor = system_.spawn<StageActor>(
+          std::move(parts.stages[stage]), stage, parts.stall_detector, &activity_, callbacks);
       stage_actors_.push_back(actor);
       for (const uint32_t device : parts.stage_devices[stage]) {
         Waker* waker = parts.wakers[device];
@@ -63,11 +61,10 @@ class Host::Impl {
     const bool is_crowded = num_pollers > static_cast<size_t>(UsableCores());
     const auto loaded = std::make_shared<ReplyCollector<absl::Status>>(num_devices);
     for (uint32_t i = 0; i < num_devices; ++i) {
-      executor_actors_.push_back(system_.spawn<ExecutorActor, caf::detached>(ExecutorActor::Setup{
-          i, std::move(parts.executors[i]), parts.wakers[i], happens_before_, is_crowded,
-          activity_.poll_counters[i].get(), loaded, &activity_.executors[i]}));
+      executor_actors_.push_back(system_.spawn<ExecutorActor, caf::detached>(
+          ExecutorActor::Setup{i, std::move(parts.executors[i]), parts.wakers[i], is_crowded,
+                               activity_.poll_counters[i].get(), loaded, &activity_.executors[i]}));
     }
-    happens_before_->Sync();
     for (size_t i = 0; i < num_devices; ++i) {
       Supervise(executor_actors_[i], StrCat("executor of device ", first_device_ + i),
                 Child::kDeviceExecutor);
@@ -85,15 +82,13 @@ class Host::Impl {
     }
     // The communication actor starts after loading, because it uses what loading creates.
     communication_actors_.push_back(system_.spawn<CommunicationActor, caf::detached>(
-        std::move(parts.communications), parts.transport, parts.communication_waker,
-        happens_before_));
+        std::move(parts.communications), parts.transport, parts.communication_waker));
     Supervise(communication_actors_.back(), "communication executor",
               Child::kCommunicationExecutor);
     return absl::OkStatus();
   }
 
   void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {
-    happens_before_->Sync();
     // Executors first: with a static policy they need no decision of their stage.
     for (const caf::actor& actor : executor_actors_) {
       caf::anon_send(actor, SubmitMessage{step, buffers});
@@ -107,7 +102,6 @@ class Host::Impl {
     const size_t num_devices = executor_actors_.size();
     const auto replies =
         std::make_shared<ReplyCollector<Waits>>(num_devices + stage_actors_.size());
-    happens_before_->Sync();
     for (const std::vector<caf::actor>* actors : {&executor_actors_, &stage_actors_}) {
       for (const caf::actor& actor : *actors) caf::anon_send(actor, DescribeMessage{replies});
     }
@@ -128,7 +122,6 @@ class Host::Impl {
 
   absl::StatusOr<ActivityReport> ReportActivity(absl::Duration timeout) {
     const auto replies = std::make_shared<ReplyCollector<std::string>>(stage_actors_.size());
-    happens_before_->Sync();
     for (const caf::actor& actor : stage_actors_) caf::anon_send(actor, DeclinedMessage{replies});
     const std::vector<std::optional<std::string>> received = replies->Wait(timeout);
     std::string declined;
@@ -163,7 +156,6 @@ class Host::Impl {
 
  private:
   void Supervise(const caf::actor& actor, std::string name, Child child) {
-    happens_before_->Sync();
     Watch(supervisor_, {actor, std::move(name), child, nullptr});
   }
 
@@ -173,11 +165,8 @@ class Host::Impl {
       caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
     }
     self->wait_for(*actors);
-    happens_before_->Sync();
     actors->clear();
   }
-
-  const std::shared_ptr<HappensBefore> happens_before_ = std::make_shared<HappensBefore>();
   HostActivity activity_;  // outlives the actors
   caf::actor_system_config config_;
   caf::actor_system system_;

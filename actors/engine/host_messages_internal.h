@@ -1,7 +1,7 @@
 // The messages that a host sends to its executor actors and stage actors. They hold handles and
 // never leave the process.
 //
-// Thread rule: plain data. Sender and receiver order their accesses by HappensBefore::Sync.
+// Thread rule: plain data.
 
 #ifndef PENSTOCK_ACTORS_ENGINE_HOST_MESSAGES_INTERNAL_H_
 #define PENSTOCK_ACTORS_ENGINE_HOST_MESSAGES_INTERNAL_H_

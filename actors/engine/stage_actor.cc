@@ -18,28 +18,23 @@ using StallAtom = caf::atom_constant<caf::atom("stall")>;
 
 StageActor::StageActor(caf::actor_config& config, std::unique_ptr<StageController> controller,
                        size_t index, const StallDetector* stall_detector, HostActivity* activity,
-                       StageCallbacks callbacks, std::shared_ptr<HappensBefore> happens_before)
+                       StageCallbacks callbacks)
     : caf::event_based_actor(config),
       controller_(std::move(controller)),
       index_(index),
       stall_detector_(stall_detector),
       activity_(*activity),
-      callbacks_(std::move(callbacks)),
-      happens_before_(std::move(happens_before)) {}
-
-StageActor::~StageActor() { happens_before_->Sync(); }
+      callbacks_(std::move(callbacks)) {}
 
 caf::behavior StageActor::make_behavior() {
   return {
       [this](WakeAtom) { Decide(); },
       [this](StallAtom) { CheckStall(); },
       [this](const SubmitMessage& message) {
-        happens_before_->Sync();
         controller_->SetSubmittedSteps(message.step + 1);
         Decide();
       },
       [this](const DescribeMessage& message) {
-        happens_before_->Sync();
         message.replies->Set(activity_.executors.size() + index_,
                              {{controller_->Describe(), controller_->HasNoChoice()}});
       },
@@ -51,13 +46,11 @@ caf::behavior StageActor::make_behavior() {
 }
 
 void StageActor::Decide() {
-  happens_before_->Sync();
   do {
     while (Poll()) {
     }
     controller_->ArmWait();
   } while (Poll());
-  happens_before_->Sync();
   if (!controller_->status().ok()) {
     Fail(controller_->status());
   } else if (!is_watching_ && controller_->HasDeclined()) {

@@ -19,7 +19,6 @@
 #include "absl/status/status.h"
 #include "caf/all.hpp"
 
-#include "actors/engine/happens_before.h"
 #include "actors/engine/host_activity_internal.h"
 #include "actors/engine/stage.h"
 #include "actors/engine/stall_detector.h"
@@ -37,9 +36,7 @@ class StageActor : public caf::event_based_actor {
   // `index` counts the stages of the host. `stall_detector` is null if devices of the plan are in
   // other processes. `stall_detector` and `activity` must outlive the actor.
   StageActor(caf::actor_config& config, std::unique_ptr<StageController> controller, size_t index,
-             const StallDetector* stall_detector, HostActivity* activity, StageCallbacks callbacks,
-             std::shared_ptr<HappensBefore> happens_before);
-  ~StageActor() override;
+             const StallDetector* stall_detector, HostActivity* activity, StageCallbacks callbacks);
 
   const char* name() const override { return "stage"; }
   caf::behavior make_behavior() override;
@@ -56,7 +53,6 @@ class StageActor : public caf::event_based_actor {
   const StallDetector* const stall_detector_;
   HostActivity& activity_;
   const StageCallbacks callbacks_;
-  const std::shared_ptr<HappensBefore> happens_before_;
   ActivityReport last_report_;  // of the last check for a stall
   bool is_watching_ = false;
   bool has_failed_ = false;

@@ -6,27 +6,20 @@
 
 namespace penstock::actors {
 
-Supervisor::Supervisor(caf::actor_config& config, OnFailure on_failure,
-                       std::shared_ptr<HappensBefore> happens_before)
-    : caf::event_based_actor(config),
-      on_failure_(std::move(on_failure)),
-      happens_before_(std::move(happens_before)) {
+Supervisor::Supervisor(caf::actor_config& config, OnFailure on_failure)
+    : caf::event_based_actor(config), on_failure_(std::move(on_failure)) {
   set_down_handler([this](const caf::down_msg& message) { OnDown(message); });
 }
 
 caf::behavior Supervisor::make_behavior() {
   return {
       [this](const ChildRecord& record) {
-        happens_before_->Sync();
         Monitor({record, {}});
       },
   };
 }
 
-void Supervisor::on_exit() {
-  watched_.clear();
-  happens_before_->Sync();
-}
+void Supervisor::on_exit() { watched_.clear(); }
 
 void Supervisor::Monitor(Watched watched) {
   const caf::actor actor = watched.record.actor;
@@ -35,7 +28,6 @@ void Supervisor::Monitor(Watched watched) {
 }
 
 void Supervisor::OnDown(const caf::down_msg& message) {
-  happens_before_->Sync();
   const auto it = watched_.find(message.source);
   if (it == watched_.end()) return;
   Watched watched = std::move(it->second);

@@ -18,7 +18,6 @@
 #include "absl/status/status.h"
 #include "caf/all.hpp"
 
-#include "actors/engine/happens_before.h"
 #include "actors/engine/supervision.h"
 
 namespace penstock::actors {
@@ -43,9 +42,7 @@ class Supervisor : public caf::event_based_actor {
   // Called with the end of a child that escalates; the origin names the child.
   using OnFailure = std::function<void(const absl::Status& status)>;
 
-  Supervisor(caf::actor_config& config, OnFailure on_failure,
-             std::shared_ptr<HappensBefore> happens_before);
-  ~Supervisor() override { happens_before_->Sync(); }
+  Supervisor(caf::actor_config& config, OnFailure on_failure);
 
   const char* name() const override { return "supervisor"; }
   caf::behavior make_behavior() override;
@@ -62,7 +59,6 @@ class Supervisor : public caf::event_based_actor {
   void Escalate(const Watched& watched, const std::string& cause);
 
   const OnFailure on_failure_;
-  const std::shared_ptr<HappensBefore> happens_before_;
   std::map<caf::actor_addr, Watched> watched_;
 };
 

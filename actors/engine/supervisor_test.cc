@@ -33,13 +33,11 @@ caf::behavior Mortal(caf::event_based_actor* self, int number) {
 class SupervisorTest : public ::testing::Test {
  protected:
   SupervisorTest() : system_(config_) {
-    supervisor_ = system_.spawn<Supervisor>(
-        [this](const absl::Status& status) {
-          const std::lock_guard lock(mutex_);
-          failures_.push_back(status);
-          changed_.notify_all();
-        },
-        std::make_shared<HappensBefore>());
+    supervisor_ = system_.spawn<Supervisor>([this](const absl::Status& status) {
+      const std::lock_guard lock(mutex_);
+      failures_.push_back(status);
+      changed_.notify_all();
+    });
   }
   ~SupervisorTest() override {
     caf::anon_send_exit(supervisor_, caf::exit_reason::user_shutdown);

@@ -10,7 +10,6 @@
 #include "absl/synchronization/mutex.h"
 #include "caf/all.hpp"
 
-#include "actors/engine/happens_before.h"
 #include "actors/engine/step_name.h"
 #include "base/strings.h"
 
@@ -24,7 +23,6 @@ struct Run {
   const int64_t num_steps;
   Source& source;
   Sink& sink;
-  HappensBefore happens_before;
 
   absl::Mutex mutex;
   std::optional<absl::Status> end ABSL_GUARDED_BY(mutex);
@@ -69,7 +67,6 @@ class SourceActor : public caf::event_based_actor {
  public:
   SourceActor(caf::actor_config& config, std::shared_ptr<Run> run)
       : caf::event_based_actor(config), run_(std::move(run)) {}
-  ~SourceActor() override { run_->happens_before.Sync(); }
 
   const char* name() const override { return "source"; }
 
@@ -77,22 +74,17 @@ class SourceActor : public caf::event_based_actor {
     return {
         [this](const caf::actor& sink) { sink_ = sink; },
         [this](const CreditMessage&) { HandIn(); },
-        [this](const EndMessage& message) {
-          run_->happens_before.Sync();
-          End(message.status);
-        },
+        [this](const EndMessage& message) { End(message.status); },
     };
   }
 
   void on_exit() override {
     sink_ = nullptr;
     run_->End(absl::InternalError("the source has ended"));
-    run_->happens_before.Sync();
   }
 
  private:
   void HandIn() {
-    run_->happens_before.Sync();
     if (next_ == run_->num_steps || has_ended_) return;
     absl::StatusOr<Feeds> feeds = absl::InternalError("the source has no feeds");
     try {
@@ -103,7 +95,6 @@ class SourceActor : public caf::event_based_actor {
     }
     const absl::StatusOr<int64_t> id =
         feeds.ok() ? run_->session.Submit(*feeds) : absl::StatusOr<int64_t>(feeds.status());
-    run_->happens_before.Sync();
     if (!id.ok()) {
       End(id.status());
       return;
@@ -115,7 +106,6 @@ class SourceActor : public caf::event_based_actor {
   void End(const absl::Status& status) {
     if (has_ended_) return;
     has_ended_ = true;
-    run_->happens_before.Sync();
     send(sink_, EndMessage{status});
   }
 
@@ -129,27 +119,22 @@ class SinkActor : public caf::event_based_actor {
  public:
   SinkActor(caf::actor_config& config, std::shared_ptr<Run> run, caf::actor source)
       : caf::event_based_actor(config), run_(std::move(run)), source_(std::move(source)) {}
-  ~SinkActor() override { run_->happens_before.Sync(); }
 
   const char* name() const override { return "sink"; }
 
   caf::behavior make_behavior() override {
-    return {[this](const SubmittedMessage& message) { Take(message); },
-            [this](const EndMessage& message) {
-              run_->happens_before.Sync();
-              run_->End(status_.ok() ? message.status : status_);
-            }};
+    return {
+        [this](const SubmittedMessage& message) { Take(message); },
+        [this](const EndMessage& message) { run_->End(status_.ok() ? message.status : status_); }};
   }
 
   void on_exit() override {
     source_ = nullptr;
     run_->End(absl::InternalError("the sink has ended"));
-    run_->happens_before.Sync();
   }
 
  private:
   void Take(const SubmittedMessage& message) {
-    run_->happens_before.Sync();
     const absl::StatusOr<StepResult> result = run_->session.Wait(message.id);
     if (!status_.ok()) return;  // the run is ending
     absl::Status status = result.status();
@@ -159,7 +144,6 @@ class SinkActor : public caf::event_based_actor {
       status = absl::InternalError(StrCat("the sink of ", StepName(run_->first_step + message.step),
                                           " threw: ", error.what()));
     }
-    run_->happens_before.Sync();
     if (!status.ok()) {
       status_ = status;
       send(source_, EndMessage{status});
@@ -180,7 +164,7 @@ class SinkActor : public caf::event_based_actor {
 absl::Status RunSteps(Session& session, int64_t num_steps, int64_t steps_ahead, Source& source,
                       Sink& sink, int64_t first_step) {
   if (num_steps <= 0) return absl::OkStatus();
-  const std::shared_ptr<Run> run(new Run{session, first_step, num_steps, source, sink, {}, {}, {}});
+  const std::shared_ptr<Run> run(new Run{session, first_step, num_steps, source, sink, {}, {}});
   caf::actor_system_config config;
   config.set("scheduler.policy", caf::atom("sharing"));
   config.set("scheduler.max-threads", size_t{1});
@@ -188,7 +172,6 @@ absl::Status RunSteps(Session& session, int64_t num_steps, int64_t steps_ahead, 
   std::vector<caf::actor> actors;
   actors.push_back(system.spawn<SourceActor, caf::detached>(run));
   actors.push_back(system.spawn<SinkActor, caf::detached>(run, actors[0]));
-  run->happens_before.Sync();
   caf::anon_send(actors[0], actors[1]);
   for (int64_t i = 0; i < steps_ahead; ++i) caf::anon_send(actors[0], CreditMessage{});
 
@@ -198,7 +181,6 @@ absl::Status RunSteps(Session& session, int64_t num_steps, int64_t steps_ahead, 
     caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
   }
   self->wait_for(actors);
-  run->happens_before.Sync();
   return status;
 }
 

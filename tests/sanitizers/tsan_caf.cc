@@ -2,9 +2,8 @@
 // instrumented: ThreadSanitizer does not see the atomics of a mailbox, of the scheduler's queues
 // and of reference counts, and would report a race for all that they order.
 //
-// The functions below take the place of the library's, for calls from inside the library too,
-// because the dynamic linker looks into the program first. Each one tells ThreadSanitizer what it
-// orders and calls the library's:
+// The functions below take the place of the library's (next_function.h). Each one tells
+// ThreadSanitizer what it orders and calls the library's:
 //   - what happens before a message is sent, or an actor is launched, happens before the actor
 //   runs;
 //   - what an actor does happens before what it does later on another thread;
@@ -12,36 +11,21 @@
 //
 // Linked into builds with ThreadSanitizer only.
 
-#include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include "caf/all.hpp"
 
+#include "tests/sanitizers/next_function.h"
+
 namespace caf {
-namespace {
 
-// The library's function of this mangled name.
-template <typename Function>
-Function Next(const char* name) {
-  void* address = dlsym(RTLD_NEXT, name);
-  if (address == nullptr) {
-    fprintf(stderr, "tsan_caf.cc: %s is not in this version of CAF\n", name);
-    abort();
-  }
-  Function function;
-  memcpy(&function, &address, sizeof(function));
-  return function;
-}
-
-}  // namespace
+using penstock::testing::NextFunction;
 
 void scheduled_actor::enqueue(mailbox_element_ptr element, execution_unit* unit) {
-  static const auto next = Next<void (*)(scheduled_actor*, mailbox_element_ptr, execution_unit*)>(
+  static const auto next = NextFunction<void (*)(scheduled_actor*, mailbox_element_ptr,
+                                                 execution_unit*)>(
       "_ZN3caf15scheduled_actor7enqueueESt10unique_ptrINS_15mailbox_elementENS_6detail8disposerEE"
       "PNS_14execution_unitE");
   __tsan_release(this);
@@ -49,15 +33,16 @@ void scheduled_actor::enqueue(mailbox_element_ptr element, execution_unit* unit)
 }
 
 void scheduled_actor::launch(execution_unit* unit, bool lazy, bool hide) {
-  static const auto next = Next<void (*)(scheduled_actor*, execution_unit*, bool, bool)>(
+  static const auto next = NextFunction<void (*)(scheduled_actor*, execution_unit*, bool, bool)>(
       "_ZN3caf15scheduled_actor6launchEPNS_14execution_unitEbb");
   __tsan_release(this);
   next(this, unit, lazy, hide);
 }
 
 resumable::resume_result scheduled_actor::resume(execution_unit* unit, size_t max_throughput) {
-  static const auto next = Next<resume_result (*)(scheduled_actor*, execution_unit*, size_t)>(
-      "_ZN3caf15scheduled_actor6resumeEPNS_14execution_unitEm");
+  static const auto next =
+      NextFunction<resume_result (*)(scheduled_actor*, execution_unit*, size_t)>(
+          "_ZN3caf15scheduled_actor6resumeEPNS_14execution_unitEm");
   __tsan_acquire(this);
   const resume_result result = next(this, unit, max_throughput);
   __tsan_release(this);
@@ -65,7 +50,8 @@ resumable::resume_result scheduled_actor::resume(execution_unit* unit, size_t ma
 }
 
 void blocking_actor::enqueue(mailbox_element_ptr element, execution_unit* unit) {
-  static const auto next = Next<void (*)(blocking_actor*, mailbox_element_ptr, execution_unit*)>(
+  static const auto next = NextFunction<void (*)(blocking_actor*, mailbox_element_ptr,
+                                                 execution_unit*)>(
       "_ZN3caf14blocking_actor7enqueueESt10unique_ptrINS_15mailbox_elementENS_6detail8disposerEE"
       "PNS_14execution_unitE");
   __tsan_release(this);
@@ -74,29 +60,31 @@ void blocking_actor::enqueue(mailbox_element_ptr element, execution_unit* unit) 
 
 // Every message, of those too that arrive while the actor runs.
 intrusive::task_result scheduled_actor::mailbox_visitor::operator()(mailbox_element& element) {
-  static const auto next = Next<intrusive::task_result (*)(mailbox_visitor*, mailbox_element&)>(
-      "_ZN3caf15scheduled_actor15mailbox_visitorclERNS_15mailbox_elementE");
+  static const auto next =
+      NextFunction<intrusive::task_result (*)(mailbox_visitor*, mailbox_element&)>(
+          "_ZN3caf15scheduled_actor15mailbox_visitorclERNS_15mailbox_elementE");
   __tsan_acquire(self);
   return next(this, element);
 }
 
 intrusive::task_result blocking_actor::mailbox_visitor::operator()(mailbox_element& element) {
-  static const auto next = Next<intrusive::task_result (*)(mailbox_visitor*, mailbox_element&)>(
-      "_ZN3caf14blocking_actor15mailbox_visitorclERNS_15mailbox_elementE");
+  static const auto next =
+      NextFunction<intrusive::task_result (*)(mailbox_visitor*, mailbox_element&)>(
+          "_ZN3caf14blocking_actor15mailbox_visitorclERNS_15mailbox_elementE");
   __tsan_acquire(self);
   return next(this, element);
 }
 
 mailbox_element_ptr blocking_actor::dequeue() {
   static const auto next =
-      Next<mailbox_element_ptr (*)(blocking_actor*)>("_ZN3caf14blocking_actor7dequeueEv");
+      NextFunction<mailbox_element_ptr (*)(blocking_actor*)>("_ZN3caf14blocking_actor7dequeueEv");
   mailbox_element_ptr element = next(this);
   __tsan_acquire(this);
   return element;
 }
 
 void intrusive_ptr_release(actor_control_block* block) {
-  static const auto next = Next<void (*)(actor_control_block*)>(
+  static const auto next = NextFunction<void (*)(actor_control_block*)>(
       "_ZN3caf21intrusive_ptr_releaseEPNS_19actor_control_blockE");
   __tsan_release(block);
   __tsan_acquire(block);
@@ -104,7 +92,7 @@ void intrusive_ptr_release(actor_control_block* block) {
 }
 
 void intrusive_ptr_release_weak(actor_control_block* block) {
-  static const auto next = Next<void (*)(actor_control_block*)>(
+  static const auto next = NextFunction<void (*)(actor_control_block*)>(
       "_ZN3caf26intrusive_ptr_release_weakEPNS_19actor_control_blockE");
   __tsan_release(block);
   __tsan_acquire(block);
@@ -112,7 +100,8 @@ void intrusive_ptr_release_weak(actor_control_block* block) {
 }
 
 void ref_counted::deref() const noexcept {
-  static const auto next = Next<void (*)(const ref_counted*)>("_ZNK3caf11ref_counted5derefEv");
+  static const auto next =
+      NextFunction<void (*)(const ref_counted*)>("_ZNK3caf11ref_counted5derefEv");
   void* address = const_cast<ref_counted*>(this);
   __tsan_release(address);
   __tsan_acquire(address);

@@ -1,70 +1,80 @@
 // Makes absl::Mutex visible to ThreadSanitizer. Debian's libabsl_synchronization is not
 // instrumented, so ThreadSanitizer would report a race for every access that a mutex orders. The
-// linker redirects the calls of our code (--wrap, see base/CMakeLists.txt) to the functions below,
-// which tell ThreadSanitizer what the mutex does, as Abseil itself does where it is instrumented.
+// functions below tell it what the mutex does, as Abseil itself does where it is instrumented, and
+// call the library's (next_function.h).
 //
 // Linked into builds with ThreadSanitizer only. Functions that the project does not call are
-// missing; add them here and in base/CMakeLists.txt when they are needed.
+// missing; add them when they are needed.
 
 #include <sanitizer/tsan_interface.h>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-// The mangled names of Debian's Abseil, whose inline namespace is debian3.
-#define REAL(name) __real__ZN4absl7debian3##name
-#define WRAP(name) __wrap__ZN4absl7debian3##name
+#include "tests/sanitizers/next_function.h"
 
-extern "C" {
+namespace absl {
+ABSL_NAMESPACE_BEGIN
+namespace {
 
-void REAL(5Mutex4LockEv)(absl::Mutex* mutex);
-void WRAP(5Mutex4LockEv)(absl::Mutex* mutex) {
-  __tsan_mutex_pre_lock(mutex, 0);
-  REAL(5Mutex4LockEv)(mutex);
-  __tsan_mutex_post_lock(mutex, 0, 0);
-}
+using penstock::testing::NextFunction;
 
-void REAL(5Mutex6UnlockEv)(absl::Mutex* mutex);
-void WRAP(5Mutex6UnlockEv)(absl::Mutex* mutex) {
-  __tsan_mutex_pre_unlock(mutex, 0);
-  REAL(5Mutex6UnlockEv)(mutex);
-  __tsan_mutex_post_unlock(mutex, 0);
-}
-
-void REAL(5Mutex8LockWhenERKNS0_9ConditionE)(absl::Mutex* mutex, const absl::Condition& condition);
-void WRAP(5Mutex8LockWhenERKNS0_9ConditionE)(absl::Mutex* mutex, const absl::Condition& condition) {
-  __tsan_mutex_pre_lock(mutex, 0);
-  REAL(5Mutex8LockWhenERKNS0_9ConditionE)(mutex, condition);
-  __tsan_mutex_post_lock(mutex, 0, 0);
-}
-
-// While it waits, Await releases the mutex.
-void REAL(5Mutex5AwaitERKNS0_9ConditionE)(absl::Mutex* mutex, const absl::Condition& condition);
-void WRAP(5Mutex5AwaitERKNS0_9ConditionE)(absl::Mutex* mutex, const absl::Condition& condition) {
+// Waiting releases the mutex.
+void BeginWait(Mutex* mutex) {
   __tsan_mutex_pre_unlock(mutex, 0);
   __tsan_mutex_post_unlock(mutex, 0);
   __tsan_mutex_pre_lock(mutex, 0);
-  REAL(5Mutex5AwaitERKNS0_9ConditionE)(mutex, condition);
-  __tsan_mutex_post_lock(mutex, 0, 0);
 }
 
-bool REAL(5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE)(
-    absl::Mutex* mutex, const absl::Condition& condition, absl::Duration timeout);
-bool WRAP(5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE)(
-    absl::Mutex* mutex, const absl::Condition& condition, absl::Duration timeout) {
-  __tsan_mutex_pre_unlock(mutex, 0);
-  __tsan_mutex_post_unlock(mutex, 0);
-  __tsan_mutex_pre_lock(mutex, 0);
-  const bool is_true =
-      REAL(5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE)(mutex, condition, timeout);
-  __tsan_mutex_post_lock(mutex, 0, 0);
+void EndWait(Mutex* mutex) { __tsan_mutex_post_lock(mutex, 0, 0); }
+
+}  // namespace
+
+void Mutex::Lock() {
+  static const auto next = NextFunction<void (*)(Mutex*)>("_ZN4absl7debian35Mutex4LockEv");
+  __tsan_mutex_pre_lock(this, 0);
+  next(this);
+  __tsan_mutex_post_lock(this, 0, 0);
+}
+
+void Mutex::Unlock() {
+  static const auto next = NextFunction<void (*)(Mutex*)>("_ZN4absl7debian35Mutex6UnlockEv");
+  __tsan_mutex_pre_unlock(this, 0);
+  next(this);
+  __tsan_mutex_post_unlock(this, 0);
+}
+
+void Mutex::LockWhen(const Condition& condition) {
+  static const auto next = NextFunction<void (*)(Mutex*, const Condition&)>(
+      "_ZN4absl7debian35Mutex8LockWhenERKNS0_9ConditionE");
+  __tsan_mutex_pre_lock(this, 0);
+  next(this, condition);
+  __tsan_mutex_post_lock(this, 0, 0);
+}
+
+void Mutex::Await(const Condition& condition) {
+  static const auto next = NextFunction<void (*)(Mutex*, const Condition&)>(
+      "_ZN4absl7debian35Mutex5AwaitERKNS0_9ConditionE");
+  BeginWait(this);
+  next(this, condition);
+  EndWait(this);
+}
+
+// AwaitWithTimeout calls it too.
+bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
+  static const auto next = NextFunction<bool (*)(Mutex*, const Condition&, Time)>(
+      "_ZN4absl7debian35Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
+  BeginWait(this);
+  const bool is_true = next(this, condition, deadline);
+  EndWait(this);
   return is_true;
 }
 
-void REAL(5MutexD1Ev)(absl::Mutex* mutex);
-void WRAP(5MutexD1Ev)(absl::Mutex* mutex) {
-  __tsan_mutex_destroy(mutex, 0);
-  REAL(5MutexD1Ev)(mutex);
+Mutex::~Mutex() {
+  static const auto next = NextFunction<void (*)(Mutex*)>("_ZN4absl7debian35MutexD1Ev");
+  __tsan_mutex_destroy(this, 0);
+  next(this);
 }
 
-}  // extern "C"
+ABSL_NAMESPACE_END
+}  // namespace absl
