@@ -352,7 +352,8 @@ TEST_F(ClusterTest, ProcessesMayHaveUnevenDevices) {
   EXPECT_EQ((*cluster)->traffic()[0].feed_bytes, 6 * sizeof(float));
   EXPECT_EQ((*cluster)->traffic()[1].feed_bytes, 2 * sizeof(float));
   options.process_devices = {4, 0};
-  EXPECT_THAT(Cluster::Start(options).status().ToString(), HasSubstr("(4, 0); expected one"));
+  EXPECT_THAT(Cluster::Start(options).status().ToString(),
+              HasSubstr("(4, 0); expected at least one for each of 2"));
 }
 
 class KeptStatesTest : public ClusterTest {
