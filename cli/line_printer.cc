@@ -5,6 +5,8 @@
 
 #include "absl/time/time.h"
 
+#include "base/await.h"
+
 namespace penstock::cli {
 
 LinePrinter::LinePrinter(std::ostream& out, std::chrono::milliseconds patience)
@@ -15,7 +17,7 @@ LinePrinter::LinePrinter(std::ostream& out, std::chrono::milliseconds patience)
 LinePrinter::~LinePrinter() {
   const absl::MutexLock lock(&state_->mutex);
   state_->is_ending = true;
-  state_->mutex.AwaitWithTimeout(absl::Condition(&state_->has_ended), absl::FromChrono(patience_));
+  AwaitFor(absl::Condition(&state_->has_ended), absl::FromChrono(patience_), &state_->mutex);
 }
 
 void LinePrinter::Print(std::string line) {

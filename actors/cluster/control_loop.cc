@@ -12,6 +12,7 @@
 #include <kj/debug.h>
 
 #include "actors/cluster/control_loop_internal.h"
+#include "base/await.h"
 #include "base/strings.h"
 
 namespace penstock::actors::control {
@@ -96,8 +97,8 @@ absl::Status ControlLoop::AwaitStatus(std::function<StatusPromise()> begin, absl
   const absl::MutexLock lock(&state.mutex);
   const absl::Condition is_done(&state.is_done);
   // The second wait is for a process that was suspended during the first: its loop can still run.
-  if (state.mutex.AwaitWithTimeout(is_done, timeout + kSlack) ||
-      state.mutex.AwaitWithTimeout(is_done, kSlack)) {
+  if (AwaitFor(is_done, timeout + kSlack, &state.mutex) ||
+      AwaitFor(is_done, kSlack, &state.mutex)) {
     return state.status;
   }
   state.is_done = true;

@@ -16,6 +16,7 @@
 #include "actors/cluster/node_agent_internal.h"
 #include "actors/cluster/socket_address.h"
 #include "actors/engine/error_origin.h"
+#include "base/await.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -42,7 +43,7 @@ class Watchdog {
     if (thread_.joinable() || is_done_) return;
     thread_ = std::thread([this] {
       const absl::MutexLock thread_lock(&mutex_);
-      if (!mutex_.AwaitWithTimeout(absl::Condition(&is_done_), timeout_)) _exit(1);
+      if (!AwaitFor(absl::Condition(&is_done_), timeout_, &mutex_)) _exit(1);
     });
   }
 

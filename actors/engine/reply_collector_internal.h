@@ -16,6 +16,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
+#include "base/await.h"
+
 namespace penstock::actors {
 
 template <typename Reply>
@@ -39,7 +41,7 @@ class ReplyCollector {
       return num_missing_ == 0;
     };
     const absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&is_complete), timeout);
+    AwaitFor(absl::Condition(&is_complete), timeout, &mutex_);
     return replies_;
   }
 

@@ -10,6 +10,7 @@
 #include "actors/engine/check_plan.h"
 #include "actors/engine/error_origin.h"
 #include "actors/engine/step_name.h"
+#include "base/await.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "transport/transport.h"
@@ -98,7 +99,7 @@ class Session::Impl : private EngineObserver {
     const auto is_over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return state.missing_devices == 0 || !failure_.ok() || is_stopped_;
     };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&is_over), timeout_)) {
+    if (!AwaitFor(absl::Condition(&is_over), timeout_, &mutex_)) {
       mutex_.Unlock();
       const absl::Status status = DescribeTimeout(step);
       mutex_.Lock();
