@@ -2,7 +2,14 @@
 
 #include <poll.h>
 
+#include <utility>
+
 namespace penstock::transport {
+
+// Where the transport itself moves all bytes, nothing uses the memory once it has gone.
+void Transport::Hold(std::shared_ptr<const void> owner, uint64_t /*num_bytes*/) {
+  owners_.push_back(std::move(owner));
+}
 
 // Where no other process sends, wake-ups come from threads of this one.
 void Transport::Wait(int fd, int timeout_ms) {

@@ -11,7 +11,8 @@
 // once. When an endpoint is not driven any more its requests may go, done or not, and the transport
 // after them.
 // Invariants: messages of one (source, tag) match in order; every request ends: done, failed or
-// cancelled. A transport never blocks in any call.
+// cancelled. The bytes of a request that has ended, in whatever way, are neither read nor written
+// for it any more. A transport never blocks in any call.
 //
 // Example: device 0 sends 8 bytes to device 1.
 //   endpoint 1: Recv(0, {generation, channel, 7}, buffer, 8, &recv)     recv kPending
@@ -27,6 +28,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -118,6 +120,8 @@ struct TransportStats {
   uint64_t messages = 0;
   uint64_t bytes = 0;
   uint64_t dropped = 0;  // wrong generation or unknown channel
+  // Requests whose memory another library is reading or writing for the transport just now.
+  uint64_t transferring = 0;
 };
 
 class Transport {
@@ -127,18 +131,26 @@ class Transport {
   virtual uint32_t num_devices() const = 0;
   // The endpoint of a device hosted by this process; made once. Owned by the transport.
   virtual absl::StatusOr<Endpoint*> OpenEndpoint(uint32_t device) = 0;
-  // Memory in which messages lie, such as a device's arena; it stays until the transport is gone.
-  // Known memory is moved faster, and receives in it may be filled at any time, by any thread. Its
-  // pages may be replaced by others with the same bytes: nobody uses it during the call.
+  // Memory in which messages lie, such as a device's arena; it stays until the transport is gone,
+  // and longer if its owner was given to Hold. Known memory is moved faster, and receives in it may
+  // be filled at any time, by any thread. Its pages may be replaced by others with the same bytes:
+  // nobody uses it during the call.
   virtual absl::Status RegisterMemory(void* /*data*/, size_t /*num_bytes*/) {
     return absl::OkStatus();
   }
+  // Takes a share in memory that requests name, `num_bytes` in all. It is kept until nothing reads
+  // or writes the memory for a request any more: that may be after the transport has gone. Called
+  // before the first message, once for each owner.
+  virtual void Hold(std::shared_ptr<const void> owner, uint64_t num_bytes);
   // Sleeps until `fd` is readable, or something has arrived from another process for an endpoint
   // whose owner has prepared to sleep (its wake-up is called), or `timeout_ms` have passed. Bounds
   // on requests are counted here, so some thread of the process waits at least every second. One
   // thread at a time, beside the owners of the endpoints.
   virtual void Wait(int fd, int timeout_ms);
   virtual TransportStats stats() const = 0;
+
+ private:
+  std::vector<std::shared_ptr<const void>> owners_;
 };
 
 struct TransportOptions {

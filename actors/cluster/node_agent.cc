@@ -123,7 +123,8 @@ class NodeAgent::NodeServer final : public control::Node::Server {
                memcpy(plan->data() + offset, bytes, size);
              });
              RETURN_IF_ERROR(agent.Take(slice, std::move(target), request.timeout, "the plan"));
-             auto session = std::make_unique<NodeSession>(agent.options_, tell, agent.num_untold_);
+             auto session = std::make_unique<NodeSession>(agent.options_, tell, agent.num_untold_,
+                                                          agent.bytes_left_);
              ASSIGN_OR_RETURN(*address, session->Open(request, *plan, agent.create_transport_));
              agent.sessions_[request.generation] = std::move(session);
              return absl::OkStatus();
@@ -519,7 +520,7 @@ void NodeAgent::Disconnect() {
 }
 
 uint64_t NodeAgent::BytesInUse() const {
-  uint64_t num_bytes = 0;
+  uint64_t num_bytes = *bytes_left_;
   for (const auto& [generation, session] : sessions_) num_bytes += session->num_bytes();
   for (const auto& [number, kept] : kept_) num_bytes += kept.num_bytes();
   return num_bytes;

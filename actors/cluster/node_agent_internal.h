@@ -120,7 +120,7 @@ class NodeAgent {
   class NodeServer;
   struct Received;
 
-  // Work thread. The memory of the sessions and the kept states.
+  // Work thread. The memory of the sessions, of the kept states, and left behind by ended sessions.
   uint64_t BytesInUse() const;
 
   // Work thread. Writes the data of a call to `target`. Data that were too long for the call are
@@ -150,6 +150,9 @@ class NodeAgent {
   // Steps of all sessions that are done here and whose report the coordinator has not acknowledged.
   const std::shared_ptr<std::atomic<int64_t>> num_untold_ =
       std::make_shared<std::atomic<int64_t>>(0);
+  // Memory that transports of ended sessions have left behind.
+  const std::shared_ptr<std::atomic<uint64_t>> bytes_left_ =
+      std::make_shared<std::atomic<uint64_t>>(0);
 };
 
 }  // namespace penstock::actors

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 
 #include "actors/cluster/chunked_transfer_internal.h"
@@ -27,8 +28,12 @@ uint64_t MemoryLimit(const NodeOptions& options) {
 }
 
 NodeSession::NodeSession(const NodeOptions& options, Tell tell,
-                         std::shared_ptr<std::atomic<int64_t>> num_untold)
-    : options_(options), tell_(std::move(tell)), num_untold_(std::move(num_untold)) {}
+                         std::shared_ptr<std::atomic<int64_t>> num_untold,
+                         std::shared_ptr<std::atomic<uint64_t>> bytes_left)
+    : options_(options),
+      tell_(std::move(tell)),
+      num_untold_(std::move(num_untold)),
+      bytes_left_(std::move(bytes_left)) {}
 
 NodeSession::~NodeSession() {
   if (engine_ != nullptr) engine_->Stop();
@@ -56,6 +61,12 @@ absl::StatusOr<std::string> NodeSession::Open(const SessionRequest& request, std
   ucx.interfaces = options_.interfaces;
   ucx.request_timeout = std::chrono::seconds(
       std::clamp<int64_t>(absl::ToInt64Seconds(request.timeout), 1, 1'000'000));
+  // Steps may hang from then on.
+  ucx.on_unreleased = [this](const absl::Status& status) { OnFailure(status); };
+  ucx.on_left = [bytes_left = bytes_left_](uint64_t num_bytes, const std::string& why) {
+    *bytes_left += num_bytes;
+    std::fprintf(stderr, "%s\n", why.c_str());
+  };
   ASSIGN_OR_RETURN(transport_, create_transport(ucx));
   return transport_->LocalAddress();
 }

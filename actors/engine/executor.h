@@ -125,6 +125,11 @@ class DeviceExecutor {
   // Where executors outnumber the cores: time without a core counts as waiting.
   void set_counts_cpu_time(bool counts) { counts_cpu_time_ = counts; }
 
+  // The host memory that communication of an asynchronous device reads and writes; null of others.
+  std::shared_ptr<const Memory> staging_memory() const {
+    return staging_ == nullptr ? nullptr : staging_->memory();
+  }
+
   // One round: what streams and communication have completed is taken, and what is ready fires;
   // with nothing to fire, communication advances here. Returns whether anything happened.
   bool Poll();

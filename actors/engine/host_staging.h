@@ -45,6 +45,8 @@ class HostStaging {
                                                              absl::Span<const Comm> comms,
                                                              absl::Span<const HostCopy> copies);
 
+  // The transport reads and writes it: see Transport::Hold.
+  std::shared_ptr<const Memory> memory() const { return memory_; }
   uint64_t num_bytes() const { return memory_->num_bytes(); }
 
   // The tile of a feed or fetch in phase instance `instance`.
@@ -103,7 +105,7 @@ class HostStaging {
 
   HostStaging() = default;
 
-  std::unique_ptr<Memory> memory_;
+  std::shared_ptr<Memory> memory_;
   std::vector<Tile> tiles_;                  // a feed or fetch each
   std::vector<Transfer> transfers_;          // a communication each
   std::array<Queue, 2 * kNumLanes> queues_;  // by lane; receives apart

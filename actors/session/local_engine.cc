@@ -83,13 +83,15 @@ absl::Status LocalEngine::Open() {
   RETURN_IF_ERROR(CheckFits(
       plan_, options_.first_device, options_.num_devices,
       options_.max_memory_bytes > 0 ? options_.max_memory_bytes : MachineMemoryBytes(), &used));
+  transport_->Hold(memory_, used);
   const planner::Policy* policy = options_.policies->Find(plan_.policy);
   if (policy == nullptr) {
     return absl::NotFoundError(StrCat("there is no policy '", plan_.policy,
                                       "'; known: ", StrJoin(options_.policies->Names(), ", ")));
   }
-  devices_.resize(options_.num_devices);
-  arenas_.resize(options_.num_devices);
+  memory_->devices.resize(options_.num_devices);
+  memory_->arenas.resize(options_.num_devices);
+  memory_->stagings.resize(options_.num_devices);
   processors_ = PlaceDevices(options_.num_devices, options_.threads_per_device);
   accesses_.resize(options_.num_devices);
   HostParts parts;
@@ -112,10 +114,11 @@ absl::Status LocalEngine::Open() {
     parts.wakers.push_back(wakers_[i].get());
     ASSIGN_OR_RETURN(transport::Endpoint * endpoint,
                      transport_->OpenEndpoint(options_.first_device + i));
-    communications_.push_back(
+    memory_->communications.push_back(
         std::make_unique<DeviceCommunication>(endpoint, wakers_[i].get(), &communication_waker_));
-    parts.communications.push_back(communications_[i].get());
-    endpoint->SetWakeup([communication = communications_[i].get()] { communication->OnArrival(); });
+    parts.communications.push_back(memory_->communications[i].get());
+    endpoint->SetWakeup(
+        [communication = memory_->communications[i].get()] { communication->OnArrival(); });
     parts.executors.push_back([this, i, endpoint] { return Load(i, endpoint); });
   }
   for (uint32_t stage = 0; stage < plan_.stages.size(); ++stage) {
@@ -149,20 +152,20 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   // The threads that the device starts inherit this one's processors.
   if (!processors_.empty()) RETURN_IF_ERROR(PinThisThread(processors_[index]));
   if (options_.create_device != nullptr) {
-    ASSIGN_OR_RETURN(devices_[index], options_.create_device(device_index));
+    ASSIGN_OR_RETURN(memory_->devices[index], options_.create_device(device_index));
   } else {
     const int num_threads = std::max(options_.threads_per_device, 1);
-    devices_[index] = CreateCpuDevice(num_threads);
-    if (const int got = devices_[index]->thread_pool()->size(); got < num_threads) {
+    memory_->devices[index] = CreateCpuDevice(num_threads);
+    if (const int got = memory_->devices[index]->thread_pool()->size(); got < num_threads) {
       return absl::ResourceExhaustedError(StrCat("device ", device_index, " needs ", num_threads,
                                                  " threads; the system gives ", got,
                                                  " and no more"));
     }
   }
-  Device& device = *devices_[index];
-  ASSIGN_OR_RETURN(arenas_[index],
+  Device& device = *memory_->devices[index];
+  ASSIGN_OR_RETURN(memory_->arenas[index],
                    device.Allocate(plan_.devices[device_index].arena_bytes, MemoryKind::kDevice));
-  Memory& arena = *arenas_[index];
+  Memory& arena = *memory_->arenas[index];
   if (device.is_synchronous()) {
     RETURN_IF_ERROR(transport_->RegisterMemory(arena.data(), arena.num_bytes()));
   }
@@ -188,8 +191,8 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
                                            "' cannot be checked: the host cannot read them"));
   }
   const auto* kernels = is_checked ? &checked_kernels_ : options_.kernels;
-  parts.target = {&device, kernels, arenas_[index]->data(), endpoint};
-  parts.communication = communications_[index].get();
+  parts.target = {&device, kernels, memory_->arenas[index]->data(), endpoint};
+  parts.communication = memory_->communications[index].get();
   parts.stage = links_[index].get();
   parts.observer = observer_;
   parts.clock = &clock_;
@@ -199,7 +202,10 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   executor_options.trace_capacity = options_.trace_capacity;
   executor_options.first_step = options_.first_step;
   if (options_.firing_seed != 0) executor_options.firing_seed = options_.firing_seed + index;
-  return DeviceExecutor::Create(parts, executor_options);
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceExecutor> executor,
+                   DeviceExecutor::Create(parts, executor_options));
+  memory_->stagings[index] = executor->staging_memory();
+  return executor;
 }
 
 absl::Status LocalEngine::ReadTile(const planner::StatePlacement& placement, uint64_t offset,

@@ -113,18 +113,25 @@ class LocalEngine final : public Engine {
   const LocalEngineOptions options_;
   kernels::KernelRegistry checked_kernels_;  // of options_.kernels; empty without check_results
   const SteadyClock clock_;
-  // An entry a device of this process in each; made on the device's thread while it loads.
-  std::vector<std::unique_ptr<Device>> devices_;
-  std::vector<std::vector<int>> processors_;  // of each device; empty: they share all
-  std::vector<std::unique_ptr<Memory>> arenas_;
-  std::vector<std::unique_ptr<ArenaAccess>> accesses_;
+  // The memory that the transport reads and writes for requests. The transport holds it, too, and
+  // longer than this if need be (Transport::Hold): nothing in here depends on anything else.
+  struct CommunicatedMemory {
+    // An entry a device of this process in each; made on the device's thread while it loads.
+    std::vector<std::unique_ptr<Device>> devices;
+    std::vector<std::unique_ptr<Memory>> arenas;
+    std::vector<std::shared_ptr<const Memory>> stagings;  // null: a synchronous device has none
+    // With the buffers of collectives.
+    std::vector<std::unique_ptr<DeviceCommunication>> communications;
+  };
+  const std::shared_ptr<CommunicatedMemory> memory_ = std::make_shared<CommunicatedMemory>();
+  std::vector<std::vector<int>> processors_;            // of each device; empty: they share all
+  std::vector<std::unique_ptr<ArenaAccess>> accesses_;  // likewise
   std::vector<std::unique_ptr<StageLink>> links_;
   std::vector<std::unique_ptr<Waker>> wakers_;
   Waker communication_waker_;
-  std::vector<std::unique_ptr<DeviceCommunication>> communications_;
   std::optional<StallDetector> stall_detector_;  // of a plan that is here as a whole
   std::unique_ptr<Host> host_;  // its threads are joined by Stop, before anything goes
-  // Goes first: what it was moving when a step was abandoned, it may be moving still.
+  // Goes first: it ends what it was moving when a step was abandoned.
   std::unique_ptr<transport::Transport> transport_;
 };
 

@@ -266,6 +266,9 @@ class FaultyTransport final : public Transport {
   absl::Status RegisterMemory(void* data, size_t num_bytes) override {
     return inner_->RegisterMemory(data, num_bytes);
   }
+  void Hold(std::shared_ptr<const void> owner, uint64_t num_bytes) override {
+    inner_->Hold(std::move(owner), num_bytes);
+  }
   void Wait(int fd, int timeout_ms) override { inner_->Wait(fd, timeout_ms); }
   TransportStats stats() const override { return inner_->stats(); }
 

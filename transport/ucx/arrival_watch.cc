@@ -15,8 +15,9 @@ namespace penstock::transport::ucx {
 using Clock = std::chrono::steady_clock;
 
 absl::StatusOr<std::unique_ptr<ArrivalWatch>> ArrivalWatch::Create(
-    std::vector<UcxEndpoint*> endpoints) {
-  std::unique_ptr<ArrivalWatch> watch(new ArrivalWatch(std::move(endpoints)));
+    std::vector<UcxEndpoint*> endpoints, std::function<void(const absl::Status&)> on_unreleased) {
+  std::unique_ptr<ArrivalWatch> watch(
+      new ArrivalWatch(std::move(endpoints), std::move(on_unreleased)));
   RETURN_IF_ERROR(watch->Open());
   return watch;
 }
@@ -53,7 +54,10 @@ void ArrivalWatch::Wait(int fd, int timeout_ms) {
   }
   if (const auto now = Clock::now(); now >= next_second_) {
     next_second_ = now + std::chrono::seconds(1);
-    for (UcxEndpoint* endpoint : endpoints_) endpoint->Age();
+    for (UcxEndpoint* endpoint : endpoints_) {
+      const absl::Status late = endpoint->Age();
+      if (!late.ok() && on_unreleased_) on_unreleased_(late);
+    }
   }
 }
 

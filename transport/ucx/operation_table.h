@@ -6,7 +6,8 @@
 //   End            ended: it has a status, and its request is to be completed by the owner
 //   TakeEnded      completed: its request is gone, the rest is the caller's
 //   Recycle        free
-// UCX may hold on to an operation (`is_transferring`) beyond its end; it is recycled afterwards.
+// An operation does not end, and is not recycled, while UCX uses its bytes (`is_transferring`): the
+// request that has ended gives the bytes back to the caller.
 //
 // A pending operation has an id that peers may know: a slot and how often the slot was used before.
 //
@@ -72,7 +73,7 @@ class OperationTable {
     return operation.id == id && operation.is_pending() ? &operation : nullptr;
   }
 
-  // REQUIRES: is_pending().
+  // REQUIRES: is_pending(), and UCX does not use the bytes.
   void End(T* operation, absl::Status status) {
     operation->is_ended = true;
     operation->status = std::move(status);
@@ -95,11 +96,12 @@ class OperationTable {
     }
   }
 
-  bool has_transferring() {
+  // Calls visit(operation) for each whose bytes UCX uses.
+  template <typename Visit>
+  void ForEachTransferring(const Visit& visit) {
     for (uint32_t i = 0; i < pool_.size(); ++i) {
-      if (pool_.at(i).is_transferring) return true;
+      if (pool_.at(i).is_transferring) visit(pool_.at(i));
     }
-    return false;
   }
 
  private:

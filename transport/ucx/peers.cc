@@ -81,7 +81,7 @@ void Peers::Fail(Peer& peer, const absl::Status& cause) {
   peer.is_failed = true;
   peer.failure =
       absl::UnavailableError(StrCat("device ", peer.device, " is gone: ", ToStd(cause.message())));
-  has_new_failures_ = true;
+  has_failed_ = has_new_failures_ = true;
 }
 
 bool Peers::Age() {

@@ -41,6 +41,7 @@ struct Peer {
   bool is_failure_handled = false;  // its requests have been failed
   absl::Status failure;             // why it has failed
   uint32_t seconds_since_failure = 0;
+  bool is_reported = false;  // that UCX still uses memory of its requests
 };
 
 // The progress of the connections of an endpoint: that of the slowest.
@@ -91,6 +92,8 @@ class Peers {
   }
 
   void Fail(Peer& peer, const absl::Status& cause);
+  // Whether any peer has failed.
+  bool has_failed() const { return has_failed_; }
   bool has_new_failures() const { return has_new_failures_; }
   void ClearNewFailures() { has_new_failures_ = false; }
 
@@ -115,6 +118,7 @@ class Peers {
   const uint64_t key_;
   std::vector<Peer> peers_;
   std::vector<Peer*> by_device_;  // null: a device of this process
+  bool has_failed_ = false;
   bool has_new_failures_ = false;
   bool is_closing_ = false;
 };

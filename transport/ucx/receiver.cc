@@ -91,7 +91,7 @@ bool Receiver::CompleteRequests() {
     } else {
       Fail(request, receive->status);
     }
-    if (!receive->is_transferring) Recycle(receive);  // otherwise OnReceived does
+    Recycle(receive);
   }
   return true;
 }
@@ -242,11 +242,7 @@ void Receiver::OnReceived(void* request, ucs_status_t status, size_t length, voi
   receive->is_transferring = false;
   self.sources_[peer.index].transfers.Finish(receive->num_bytes);
   self.StartTransfers(peer);
-  if (!receive->is_ended) {
-    self.EndReceived(receive, status, length);
-  } else if (receive->request == nullptr) {
-    self.Recycle(receive);
-  }
+  self.EndReceived(receive, status, length);
 }
 
 void Receiver::EndReceived(ReceiveOperation* receive, ucs_status_t status, size_t num_bytes) {
@@ -331,24 +327,18 @@ void Receiver::FailReceives(const Peer& peer) {
 }
 
 bool Receiver::Age() {
-  const int64_t answer_seconds = options_.answer_timeout.count();
   bool has_expired = false;
   receives_.ForEachPending([&](ReceiveOperation& receive) {
     ++receive.seconds;
-    has_expired |= receive.seconds > options_.request_timeout.count() ||
-                   peers_[receive.peer].seconds_since_failure > answer_seconds;
+    has_expired |= receive.seconds > options_.request_timeout.count();
   });
   return has_expired;
 }
 
 void Receiver::Expire() {
-  const int64_t answer_seconds = options_.answer_timeout.count();
   receives_.ForEachPending([&](ReceiveOperation& receive) {
     Peer& peer = peers_[receive.peer];
-    if (peer.is_failed) {
-      if (peer.seconds_since_failure > answer_seconds) receives_.End(&receive, peer.failure);
-      return;
-    }
+    if (peer.is_failed) return;  // it ends when UCX has let go of its bytes
     if (receive.seconds <= options_.request_timeout.count()) return;
     const auto late = absl::DeadlineExceededError(
         StrCat("device ", device_, " waited for device ", peer.device, " on channel ",
@@ -359,6 +349,11 @@ void Receiver::Expire() {
       peers_.Fail(peer, late);
     }
   });
+}
+
+void Receiver::CountTransferring(std::vector<uint64_t>* counts) {
+  receives_.ForEachTransferring(
+      [&](const ReceiveOperation& receive) { ++(*counts)[peers_[receive.peer].index]; });
 }
 
 }  // namespace penstock::transport::ucx

@@ -63,7 +63,8 @@ class Receiver {
   // Returns whether there were any.
   bool CompleteRequests();
 
-  // Ends the receives from a failed peer, except those that UCX writes to, and drops its messages.
+  // Ends the receives from a failed peer and drops its messages. Receives that UCX writes to end
+  // when it has let go of them.
   void FailReceives(const Peer& peer);
   // A second has passed. Returns whether Expire has something to do.
   bool Age();
@@ -72,8 +73,8 @@ class Receiver {
 
   // Drops all unexpected messages and transfers that have not started.
   void DropMessages();
-  // Whether UCX writes to the register of any receive.
-  bool has_transferring() { return receives_.has_transferring(); }
+  // Adds to `counts`, by the index of the peer, the receives that UCX writes to.
+  void CountTransferring(std::vector<uint64_t>* counts);
 
   // Handle kMessageId and kCancelRequestId; `self` is a Receiver.
   static ucs_status_t OnMessage(void* self, const void* header, size_t header_length, void* data,

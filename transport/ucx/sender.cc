@@ -40,16 +40,14 @@ void Sender::OnSent(void* request, ucs_status_t status, void* operation) {
   auto* send = static_cast<SendOperation*>(operation);
   Sender& self = *send->sender;
   send->is_transferring = false;
-  if (send->is_ended) {
-    if (send->request == nullptr) self.Recycle(send);
-  } else if (status != UCS_OK && !send->is_acknowledged) {
-    const Peer& peer = self.peers_[send->peer];
-    self.sends_.End(send, peer.is_failed
-                              ? peer.failure
-                              : FromUcs(status, StrCat("sending to device ", peer.device,
-                                                       " on channel ", send->header.channel)));
-  } else {
+  const Peer& peer = self.peers_[send->peer];
+  if (send->is_acknowledged) {
     self.EndIfFinished(send);
+  } else if (peer.is_failed) {
+    self.sends_.End(send, peer.failure);  // nobody will acknowledge it
+  } else if (status != UCS_OK) {
+    self.sends_.End(send, FromUcs(status, StrCat("sending to device ", peer.device, " on channel ",
+                                                 send->header.channel)));
   }
 }
 
@@ -126,7 +124,7 @@ bool Sender::CompleteRequests() {
     } else {
       Fail(request, send->status);
     }
-    if (!send->is_transferring) Recycle(send);  // otherwise OnSent does
+    Recycle(send);
   }
   return true;
 }
@@ -149,8 +147,7 @@ bool Sender::Age() {
   bool has_expired = false;
   sends_.ForEachPending([&](SendOperation& send) {
     ++send.seconds;
-    has_expired |= send.seconds > (send.is_cancelling ? answer_seconds : request_seconds) ||
-                   peers_[send.peer].seconds_since_failure > answer_seconds;
+    has_expired |= send.seconds > (send.is_cancelling ? answer_seconds : request_seconds);
   });
   return has_expired;
 }
@@ -160,10 +157,7 @@ void Sender::Expire() {
   const int64_t request_seconds = options_.request_timeout.count();
   sends_.ForEachPending([&](SendOperation& send) {
     Peer& peer = peers_[send.peer];
-    if (peer.is_failed) {
-      if (peer.seconds_since_failure > answer_seconds) sends_.End(&send, peer.failure);
-      return;
-    }
+    if (peer.is_failed) return;  // it ends when UCX has let go of its bytes
     if (send.seconds <= (send.is_cancelling ? answer_seconds : request_seconds)) return;
     const auto late = absl::DeadlineExceededError(
         StrCat("device ", device_, " sent to device ", peer.device, " on channel ",
@@ -174,6 +168,11 @@ void Sender::Expire() {
       RequestCancel(&send, late);
     }
   });
+}
+
+void Sender::CountTransferring(std::vector<uint64_t>* counts) {
+  sends_.ForEachTransferring(
+      [&](const SendOperation& send) { ++(*counts)[peers_[send.peer].index]; });
 }
 
 }  // namespace penstock::transport::ucx

@@ -1,7 +1,8 @@
 // The sends of an endpoint to devices of other processes.
 //
 // A send has ended when its receiver has acknowledged it and UCX does not use its bytes any more;
-// or when it fails. To cancel one is to ask the receiver, which may have taken the message already.
+// or when it fails and UCX does not use its bytes any more. To cancel one is to ask the receiver,
+// which may have taken the message already.
 //
 // Thread rule: external synchronisation. Requests are completed by CompleteRequests only.
 // Invariant: allocates only when more sends are in flight than ever before.
@@ -48,15 +49,15 @@ class Sender {
   // Returns whether there were any.
   bool CompleteRequests();
 
-  // Ends the sends to a failed peer, except those whose bytes UCX uses.
+  // Ends the sends to a failed peer; those whose bytes UCX uses end when it has let go of them.
   void FailSends(const Peer& peer);
   // A second has passed. Returns whether Expire has something to do.
   bool Age();
   // Cancels the sends that have taken too long, and fails peers that do not answer cancel requests.
   void Expire();
 
-  // Whether UCX uses the bytes of any send.
-  bool has_transferring() { return sends_.has_transferring(); }
+  // Adds to `counts`, by the index of the peer, the sends whose bytes UCX uses.
+  void CountTransferring(std::vector<uint64_t>* counts);
 
   // Handles kAcksId; `self` is a Sender.
   static ucs_status_t OnAcks(void* self, const void* header, size_t header_length, void* data,

@@ -6,10 +6,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "base/counted.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "transport/ucx/ucx_status.h"
@@ -29,10 +31,9 @@ constexpr uint64_t kRemoteReceive = ~uint64_t{1};
 // Attempts to arm a worker that has something to do.
 constexpr int kArmRounds = 64;
 
-// How long closing waits: for the last acks to leave, which a peer that is gone prevents; for UCX
-// to abandon transfers; and for devices that may have begun to connect to this one.
+// How long closing waits: for the last acks to leave, which a peer that is gone prevents; and for
+// devices that may have begun to connect to this one.
 constexpr std::chrono::milliseconds kFlushTimeout{200};
-constexpr std::chrono::milliseconds kAbandonTimeout{5000};
 constexpr std::chrono::milliseconds kUnknownTimeout{20};
 
 uint64_t MakeKey() {
@@ -92,22 +93,22 @@ absl::Status UcxEndpoint::Open(ucp_context_h context) {
   return FromUcs(ucp_worker_get_efd(worker_, &event_fd_), "the worker's descriptor");
 }
 
-UcxEndpoint::~UcxEndpoint() { Close(); }
+UcxEndpoint::~UcxEndpoint() { Close(Clock::now()); }
 
 // Without transfers in flight, the connections are flushed, so that the last acks reach the peers.
-// To close or lose a connection that is being made fails an assertion of UCX, here or in the peer,
-// so such a connection is left behind with its worker.
-bool UcxEndpoint::Close() {
-  if (worker_ == nullptr) return true;
+// Otherwise they are closed by force. UCX then lets go of the memory, unless a peer on the same
+// host stands still with a full queue; destroying the worker ends that, too. To close or lose a
+// connection that is being made fails an assertion of UCX, here or in the peer.
+void UcxEndpoint::Close(Clock::time_point deadline) {
+  if (worker_ == nullptr) return;
   peers_.BeginClosing();
   SetWakeup(nullptr);
-  const auto progress_until = [this](Clock::duration timeout, const auto& is_reached) {
-    const auto deadline = Clock::now() + timeout;
-    while (!is_reached() && Clock::now() < deadline) {
+  const auto progress_until = [this](Clock::time_point end, const auto& is_reached) {
+    while (!is_reached() && Clock::now() < end) {
       if (ucp_worker_progress(worker_) == 0) std::this_thread::yield();
     }
   };
-  const bool is_transferring = sender_.has_transferring() || receiver_.has_transferring();
+  const bool is_transferring = IsTransferring();
   receiver_.DropMessages();
   std::vector<ucs_status_ptr_t> closing;
   bool has_unknown_peers = false;
@@ -117,19 +118,53 @@ bool UcxEndpoint::Close() {
     ucs_status_ptr_t request = Peers::Disconnect(peer, is_transferring || peer.is_failed);
     if (request != nullptr) closing.push_back(request);
   }
-  progress_until(is_transferring ? kAbandonTimeout : kFlushTimeout, [&closing] {
-    return std::none_of(closing.begin(), closing.end(), [](ucs_status_ptr_t request) {
-      return ucp_request_check_status(request) == UCS_INPROGRESS;
-    });
+  progress_until(is_transferring ? deadline : Clock::now() + kFlushTimeout, [&] {
+    return !IsTransferring() &&
+           std::none_of(closing.begin(), closing.end(), [](ucs_status_ptr_t request) {
+             return ucp_request_check_status(request) == UCS_INPROGRESS;
+           });
   });
   for (ucs_status_ptr_t request : closing) ucp_request_free(request);
   // A device that was never connected may have begun to connect to this one, which UCX does not
   // show.
-  if (has_unknown_peers) progress_until(kUnknownTimeout, [] { return false; });
-  const bool is_closed = peers_.state() != ConnectionState::kConnecting;
-  if (is_closed) ucp_worker_destroy(worker_);
+  if (has_unknown_peers) progress_until(Clock::now() + kUnknownTimeout, [] { return false; });
+  is_left_ = peers_.state() == ConnectionState::kConnecting;
+  if (!is_left_) ucp_worker_destroy(worker_);
   worker_ = nullptr;
-  return is_closed;
+}
+
+bool UcxEndpoint::IsTransferring() {
+  const bool is_destroyed = worker_ == nullptr && !is_left_;
+  return !is_destroyed && NumTransferring() > 0;
+}
+
+const std::vector<uint64_t>& UcxEndpoint::CountTransferring() {
+  num_transferring_.assign(peers_.all().size(), 0);
+  sender_.CountTransferring(&num_transferring_);
+  receiver_.CountTransferring(&num_transferring_);
+  return num_transferring_;
+}
+
+uint64_t UcxEndpoint::NumTransferring() {
+  const std::vector<uint64_t>& counts = CountTransferring();
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+}
+
+std::string UcxEndpoint::DescribeTransferring() {
+  const std::vector<uint64_t>& counts = CountTransferring();
+  std::vector<std::string> parts;
+  for (const Peer& peer : peers_.all()) {
+    if (counts[peer.index] == 0) continue;
+    parts.push_back(StrCat(Counted(counts[peer.index], "request"), " of device ", device_,
+                           " with device ", peer.device));
+  }
+  return StrJoin(parts, ", ");
+}
+
+void UcxEndpoint::AddStats(TransportStats* stats) {
+  counters_.AddTo(stats);
+  const Lock lock(lock_);
+  stats->transferring += NumTransferring();
 }
 
 absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device& address,
@@ -342,8 +377,8 @@ void UcxEndpoint::FailPeer(uint32_t device, const absl::Status& cause) {
   Wake();
 }
 
-// Fails the requests of peers that have failed. Those whose bytes UCX uses follow when it has let
-// go of them, which disconnecting brings about.
+// Fails the requests of peers that have failed. Those whose bytes UCX uses end when it has let go
+// of them, which disconnecting by force brings about.
 void UcxEndpoint::HandleFailures() {
   peers_.ClearNewFailures();
   for (Peer& peer : peers_.all()) {
@@ -383,14 +418,33 @@ ucs_status_t UcxEndpoint::OnProbe(void* self, const void* header, size_t header_
   return UCS_OK;
 }
 
-void UcxEndpoint::Age() {
+absl::Status UcxEndpoint::Age() {
   const Lock lock(lock_);
   const bool has_failed_peers = peers_.Age();
   const bool has_late_sends = sender_.Age();
   const bool has_late_receives = receiver_.Age();
-  if (!has_failed_peers && !has_late_sends && !has_late_receives) return;
-  has_expired_ = true;
-  Wake();
+  absl::Status late;
+  bool is_used_by_failed = false;
+  if (peers_.has_failed()) {
+    const std::vector<uint64_t>& counts = CountTransferring();
+    for (Peer& peer : peers_.all()) {
+      if (!peer.is_failed || counts[peer.index] == 0) continue;
+      is_used_by_failed = true;
+      if (peer.seconds_since_failure <= options_.answer_timeout.count() || peer.is_reported)
+        continue;
+      peer.is_reported = true;
+      late.Update(absl::UnavailableError(
+          StrCat(ToStd(peer.failure.message()), "; for ", peer.seconds_since_failure,
+                 " s the data plane has not let go of the memory of ",
+                 Counted(counts[peer.index], "request"), " of device ", device_)));
+    }
+  }
+  // UCX lets go while its worker is progressed.
+  if (has_failed_peers || has_late_sends || has_late_receives || is_used_by_failed) {
+    has_expired_ = true;
+    Wake();
+  }
+  return late;
 }
 
 }  // namespace penstock::transport::ucx

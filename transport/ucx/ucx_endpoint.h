@@ -11,17 +11,21 @@
 // Thread rule: the functions of Endpoint belong to the owner, OnArrival and Age to the thread that
 // waits, the functions marked so to any thread. All that touches the worker holds `lock_`, for a
 // few calls of UCX or the copy of a message at most. Callbacks of UCX only change operations; calls
-// of the owner complete requests. Invariant: nothing is allocated once every peer, channel page and
-// number of operations in flight has been seen.
+// of the owner complete requests. Invariants: no request ends while UCX uses its bytes, and no
+// worker is destroyed while UCX uses the bytes of any; nothing is allocated once every peer,
+// channel page and number of operations in flight has been seen.
 
 #ifndef PENSTOCK_TRANSPORT_UCX_UCX_ENDPOINT_H_
 #define PENSTOCK_TRANSPORT_UCX_UCX_ENDPOINT_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -52,10 +56,18 @@ class UcxEndpoint final : public Endpoint {
                                                              Endpoint* local);
   ~UcxEndpoint() override;
 
-  // REQUIRES: nobody waits any more, and ProgressConnections has been given time.
-  // Returns false if a connection was never made: UCX cannot free it, and the worker and all that
-  // it uses must stay.
-  bool Close();
+  // Disconnects, waits until `deadline` for UCX to let go of the memory of requests, and destroys
+  // the worker, which shuts down what is left. A worker with a connection that was never made
+  // cannot be destroyed and is left behind: see is_left. Nothing but the functions below is called
+  // afterwards. REQUIRES: nobody waits any more, and ProgressConnections has been given time.
+  void Close(std::chrono::steady_clock::time_point deadline);
+  // After Close: the worker was left behind, and with it the context has to stay.
+  bool is_left() const { return is_left_; }
+  // Whether UCX uses memory of requests. After Close: if so, it does for good, and this endpoint
+  // has to stay as well.
+  bool IsTransferring();
+  // "2 requests of device 1": those whose memory UCX uses, by their peers. Empty: there are none.
+  std::string DescribeTransferring();
 
   uint32_t generation() const override { return options_.transport.generation; }
   void Send(uint32_t peer, Tag tag, const void* data, size_t num_bytes, uint32_t flags,
@@ -80,7 +92,7 @@ class UcxEndpoint final : public Endpoint {
   void LeaveUnconnected(uint32_t device, PeerMemory* memory);
   void FailPeer(uint32_t device, const absl::Status& cause);
   void AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle, uint64_t place);
-  void AddStats(TransportStats* stats) const { counters_.AddTo(stats); }
+  void AddStats(TransportStats* stats);
 
   // Whether the owner has called yet.
   bool is_driven() const { return is_driven_.load(std::memory_order_relaxed); }
@@ -92,8 +104,9 @@ class UcxEndpoint final : public Endpoint {
   absl::Status Watch(int watch_fd, uint32_t index);
   // The worker's descriptor became readable.
   void OnArrival() { Wake(); }
-  // A second has passed.
-  void Age();
+  // A second has passed. Not OK once for each peer: it has failed, and UCX uses memory of its
+  // requests longer than it should.
+  absl::Status Age();
 
  private:
   // Calls of ucp_worker_progress in one Progress.
@@ -105,6 +118,8 @@ class UcxEndpoint final : public Endpoint {
 
   // With the lock.
   bool BeginRemote(const Peer& peer, Tag tag, uint64_t kind, Request* request);
+  uint64_t NumTransferring();
+  const std::vector<uint64_t>& CountTransferring();  // by index of the peer
   bool has_ended() const { return sender_.has_ended() || receiver_.has_ended(); }
   bool CompleteRequests();
   void FinishMatch();
@@ -139,7 +154,9 @@ class UcxEndpoint final : public Endpoint {
   ControlSender control_;
   Sender sender_;
   Receiver receiver_;
-  bool has_expired_ = false;  // an operation has reached its time limit
+  bool has_expired_ = false;                // an operation has reached its time limit
+  std::vector<uint64_t> num_transferring_;  // the last CountTransferring
+  bool is_left_ = false;
 
   int event_fd_ = -1;  // the worker's
   int watch_fd_ = -1;

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include <ucp/api/ucp.h>
 
+#include "base/format.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "transport/ucx/arrival_watch.h"
@@ -59,20 +60,35 @@ absl::Status SetDefaults(const UcxOptions& options, ucp_config_t* config) {
 class UcxTransportImpl final : public UcxTransport {
  public:
   explicit UcxTransportImpl(const UcxOptions& options)
-      : options_(options), local_(CreateInprocTransport(options.transport)) {}
+      : own_options_(std::make_unique<UcxOptions>(options)),
+        options_(*own_options_),
+        local_(CreateInprocTransport(options.transport)) {}
 
   ~UcxTransportImpl() override {
     is_closing_.store(true, std::memory_order_relaxed);
     if (starter_.joinable()) starter_.join();
     watch_.reset();
     AwaitConnections();
-    bool are_closed = true;
-    for (const auto& endpoint : endpoints_) are_closed &= endpoint->Close();
+    const auto deadline = std::chrono::steady_clock::now() + options_.release_timeout;
+    bool has_left_worker = false;
+    std::string transferring;
+    for (const auto& endpoint : endpoints_) {
+      endpoint->Close(deadline);
+      has_left_worker |= endpoint->is_left();
+      if (endpoint->IsTransferring()) {
+        StrAppend(&transferring, transferring.empty() ? "" : ", ",
+                  endpoint->DescribeTransferring());
+      }
+    }
+    if (!transferring.empty()) {
+      LeaveMemory(transferring);
+      return;
+    }
     endpoints_.clear();
-    if (!are_closed) return;
     const absl::MutexLock lock(&mutex_);
+    if (context_ == nullptr) return;
     for (ucp_mem_h handle : memory_) ucp_mem_unmap(context_, handle);
-    if (context_ != nullptr) ucp_cleanup(context_);
+    if (!has_left_worker) ucp_cleanup(context_);
   }
 
   absl::Status Open() {
@@ -99,7 +115,7 @@ class UcxTransportImpl final : public UcxTransport {
       endpoints.push_back(endpoint.get());
       endpoints_.push_back(std::move(endpoint));
     }
-    ASSIGN_OR_RETURN(watch_, ArrivalWatch::Create(std::move(endpoints)));
+    ASSIGN_OR_RETURN(watch_, ArrivalWatch::Create(std::move(endpoints), options_.on_unreleased));
     try {
       starter_ = std::thread([this] { ProgressUntilEstablished(); });
     } catch (const std::system_error& error) {
@@ -138,6 +154,12 @@ class UcxTransportImpl final : public UcxTransport {
     }
     for (const auto& endpoint : endpoints_) endpoint->AddMemory(data, num_bytes, handle, place);
     return absl::OkStatus();
+  }
+
+  void Hold(std::shared_ptr<const void> owner, uint64_t num_bytes) override {
+    const absl::MutexLock lock(&mutex_);
+    owners_.push_back(std::move(owner));
+    num_held_bytes_ += num_bytes;
   }
 
   TransportStats stats() const override {
@@ -215,6 +237,32 @@ class UcxTransportImpl final : public UcxTransport {
   }
 
  private:
+  // UCX uses memory of requests for ever: whatever it may touch is never freed.
+  void LeaveMemory(const std::string& transferring) {
+    struct Left {
+      std::unique_ptr<UcxOptions> options;
+      std::unique_ptr<Transport> local;
+      std::vector<std::unique_ptr<ucx::PeerMemory>> peer_memory;
+      std::vector<std::shared_ptr<const void>> owners;
+      std::vector<std::unique_ptr<UcxEndpoint>> endpoints;
+    };
+    // Reachable, so that it counts as no leak by mistake.
+    static absl::Mutex mutex;
+    static auto* const all_left = new std::vector<Left>();
+    const auto on_left = std::exchange(own_options_->on_left, nullptr);
+    own_options_->on_unreleased = nullptr;
+    const absl::MutexLock lock(&mutex_);
+    {
+      const absl::MutexLock left_lock(&mutex);
+      all_left->push_back({std::move(own_options_), std::move(local_), std::move(peer_memory_),
+                           std::move(owners_), std::move(endpoints_)});
+    }
+    if (!on_left) return;
+    on_left(num_held_bytes_,
+            StrCat("data plane: ", FormatBytes(num_held_bytes_),
+                   " of memory are never freed, as UCX cannot let go of ", transferring));
+  }
+
   bool IsLocal(uint32_t device) const {
     return device - options_.first_device < options_.num_local_devices;
   }
@@ -278,8 +326,9 @@ class UcxTransportImpl final : public UcxTransport {
     return FromUcs(status, "starting");
   }
 
-  const UcxOptions options_;
-  const std::unique_ptr<Transport> local_;
+  std::unique_ptr<UcxOptions> own_options_;
+  const UcxOptions& options_;
+  std::unique_ptr<Transport> local_;
   std::unique_ptr<ucx::SharedMemory> shared_;  // null: this process shares nothing
   ucp_context_h context_ = nullptr;
   std::vector<std::unique_ptr<UcxEndpoint>> endpoints_;
@@ -290,6 +339,8 @@ class UcxTransportImpl final : public UcxTransport {
   absl::Mutex mutex_;
   std::vector<ucp_mem_h> memory_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<ucx::PeerMemory>> peer_memory_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<const void>> owners_ ABSL_GUARDED_BY(mutex_);  // see Hold
+  uint64_t num_held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // Of each process, the first device and the number of devices.
   std::vector<std::pair<uint32_t, uint32_t>> processes_ ABSL_GUARDED_BY(mutex_);
 };

@@ -21,32 +21,47 @@
 // input on its ports aborts the process. So the network has to be private to the job, and addresses
 // travel only over the authenticated control plane.
 //
-// Time limits: every request ends. UCX detects the death of a peer that something was sent to (at
-// once over the network; over shared memory within a few 100 ms after the dead process is reaped),
-// and FailPeer reports one. Both end the requests of the peer's devices with kUnavailable. So does
-// a peer that does not answer a cancel request within `answer_timeout`. All other requests end with
-// kDeadlineExceeded after `request_timeout`. A register that UCX is transferring to or from a dead
-// peer is free when UCX has let go of it, after `answer_timeout` at the latest.
+// Time limits. UCX detects the death of a peer that something was sent to (at once over the
+// network; over shared memory within a few 100 ms after the dead process is reaped), and FailPeer
+// reports one. Both end the requests of the peer's devices with kUnavailable. So does a peer that
+// does not answer a cancel request within `answer_timeout`. All other requests end with
+// kDeadlineExceeded after `request_timeout`.
+//
+// Memory. A request does not end while UCX reads or writes its bytes, so the caller never reuses
+// memory that UCX uses, whatever has become of the peer. When a peer fails, its connection is
+// closed by force, which makes UCX let go, usually at the next Progress. If UCX still uses memory
+// of a failed peer's requests after `answer_timeout`, as it does while a peer on the same host
+// stands still with a full queue, `on_unreleased` is called: these requests may never end, so the
+// session has to. Closing forces UCX to let go of everything, waits up to `release_timeout`, and
+// then destroys UCX's workers, which shuts down what is left. A worker with an incomplete
+// connection cannot be destroyed, see below. If it uses memory of requests, all memory that was
+// given to Hold is never freed, and `on_left` is called.
+//
+// A peer reads shared memory by itself. One that has been declared dead and is alive may therefore
+// still read registers of a session that has failed; what it reads has no meaning. The pages stay
+// until it has unmapped them, and nobody but their owner writes them.
 //
 // A process that is killed while it writes into the shared receive queue of another blocks the
 // queue for all other writers. So when a peer fails, all others must answer a probe within
 // `answer_timeout`, or they fail too. After a death, the job continues in a new generation, with
 // new transports.
 //
-// UCX 1.13 fails an assertion and aborts if a network connection ends while it is being made. So
-// connections are not made when the first message is sent, but for all pairs of devices that will
-// exchange messages (UcxOptions::peers) at Connect, by a thread of the transport until the owners
-// of the endpoints call. Closing waits up to `answer_timeout` for connections that are still being
-// made; those that are not finished then are never freed. It also waits a little for peers to
-// finish theirs. The remaining risk is a peer that dies in the milliseconds after Connect.
+// Connections. UCX 1.13 fails an assertion, which aborts the process, if a network connection ends
+// while it is being made. Connections are therefore made early: Connect starts them for all pairs
+// of devices that will exchange messages (UcxOptions::peers), and a thread of the transport
+// completes them. The thread ends when the owners of the endpoints have begun to make progress
+// themselves. Closing waits up to `answer_timeout` for connections that are still being made, and
+// half a second for peers that are still completing theirs. A connection that is not complete by
+// then is left open with its worker, and never freed. One risk remains: a peer that dies in the
+// milliseconds after Connect.
 //
 // UCX's environment variables override the defaults of the transport, which ucx_transport.cc lists.
 // UCX_TLS=tcp, for example, disables shared memory.
 //
 // Thread rule: LocalAddress, Connect, FailPeer and RegisterMemory from any thread; Connect and
 // RegisterMemory before the first message that needs them.
-// Invariants: those of transport/transport.h, and: the bytes of requests that are not done stay
-// until the transport is gone.
+// Invariants: those of transport/transport.h, and: memory is registered, and its owners are held,
+// for as long as UCX uses any of it.
 
 #ifndef PENSTOCK_TRANSPORT_UCX_UCX_TRANSPORT_H_
 #define PENSTOCK_TRANSPORT_UCX_UCX_TRANSPORT_H_
@@ -54,6 +69,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -79,6 +95,14 @@ struct UcxOptions {
   // Time limits, see above. They are counted in whole seconds and may take one more.
   std::chrono::seconds request_timeout{600};
   std::chrono::seconds answer_timeout{5};
+  // How long closing waits for UCX to let go of the memory of requests.
+  std::chrono::milliseconds release_timeout{1000};
+  // Called by the thread in Wait, once for each failed peer of a device, if UCX has not let go in
+  // time of the memory of the peer's requests.
+  std::function<void(const absl::Status&)> on_unreleased;
+  // Called when closing has left memory behind for ever: how much its owners have, and a line that
+  // says why.
+  std::function<void(uint64_t num_bytes, const std::string& why)> on_left;
 };
 
 class UcxTransport : public Transport {

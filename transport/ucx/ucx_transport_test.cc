@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include <ucp/api/ucp.h>
@@ -44,6 +45,7 @@ extern char** environ;
 namespace penstock::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using transport::CreateUcxTransport;
 using transport::Endpoint;
@@ -298,6 +300,14 @@ int RunPeer(uint32_t device, const std::string& role) {
     if (!DriveUntil(endpoint, [&] { return HasBegun(large); })) return 15;
     if (request.is_done()) return 16;
   }
+  if (role == "exchange-large") {
+    std::vector<uint8_t> sent(kLargeBytes, 1);
+    Request send;
+    endpoint.Send(kSurvivor, {kGeneration, 1, 0}, sent.data(), sent.size(), kNoFlags, &send);
+    endpoint.Recv(kSurvivor, {kGeneration, 1, 0}, large.data(), large.size(), &request);
+    DriveUntil(endpoint, [&] { return send.is_done() && request.is_done(); });
+    return 19;
+  }
   if (role == "send-large") {
     endpoint.Send(kSurvivor, {kGeneration, 1, 0}, large.data(), large.size(), kNoFlags, &request);
     DriveUntil(endpoint, is_done);
@@ -349,6 +359,15 @@ class PeerProcess {
     return true;
   }
 
+  // Returns when it stands still.
+  void Stop() {
+    kill(pid_, SIGSTOP);
+    int status = 0;
+    ASSERT_EQ(waitpid(pid_, &status, WUNTRACED), pid_);
+    ASSERT_TRUE(WIFSTOPPED(status)) << "the peer has ended with " << WEXITSTATUS(status);
+  }
+  void Continue() { kill(pid_, SIGCONT); }
+
   // Kills and reaps it: to shared memory a zombie is alive.
   void Kill() {
     if (pid_ <= 0) return;
@@ -367,7 +386,7 @@ class PeerDeathTest : public ::testing::TestWithParam<std::string> {
  protected:
   void Start(const std::string& role) {
     const TransportsGuard guard(GetParam());
-    transport_ = MakeTransport(OptionsOf(kSurvivor));
+    transport_ = MakeTransport(options_);
     endpoint_ = *transport_->OpenEndpoint(kSurvivor);
     victim_ = std::make_unique<PeerProcess>(kVictim, role);
     bystander_ = std::make_unique<PeerProcess>(kBystander, "echo");
@@ -418,6 +437,7 @@ class PeerDeathTest : public ::testing::TestWithParam<std::string> {
     ExpectGone(recv);
   }
 
+  UcxOptions options_ = OptionsOf(kSurvivor);
   WaitedTransport transport_;
   Endpoint* endpoint_ = nullptr;
   std::unique_ptr<PeerProcess> victim_, bystander_;
@@ -521,6 +541,116 @@ TEST_P(PeerDeathTest, CancelDoesNotWaitForOneThatStandsStill) {
   ExpectGone(small);
   ExpectGone(large);
 }
+
+// --- Memory that UCX uses ------------------------------------------------------------------------
+
+// A long send and a long receive are under way when the peer stops moving.
+class UsedMemoryTest : public PeerDeathTest {
+ protected:
+  struct Registers {
+    std::vector<uint8_t> sent = std::vector<uint8_t>(kLargeBytes, 1);
+    std::vector<uint8_t> received = std::vector<uint8_t>(kLargeBytes);
+  };
+
+  void StartExchange() {
+    ASSERT_NO_FATAL_FAILURE(Start("exchange-large"));
+    registers_ = std::make_shared<Registers>();
+    registers_alive_ = registers_;
+    transport_->Hold(registers_, 2 * kLargeBytes);
+    endpoint_->Send(kVictim, {kGeneration, 1, 0}, registers_->sent.data(), kLargeBytes, kNoFlags,
+                    &send_);
+    endpoint_->Recv(kVictim, {kGeneration, 1, 0}, registers_->received.data(), kLargeBytes, &recv_);
+    ASSERT_TRUE(DriveUntil(*endpoint_, [&] { return transport_->stats().transferring == 2; }));
+    victim_->Stop();
+    ASSERT_EQ(send_.state, Request::State::kPending);
+    ASSERT_EQ(recv_.state, Request::State::kPending);
+  }
+
+  std::shared_ptr<Registers> registers_;
+  std::weak_ptr<Registers> registers_alive_;
+  Request send_, recv_;
+};
+
+// Nobody drives the endpoint, so UCX cannot let go; the requests stay, and somebody is told.
+TEST_P(UsedMemoryTest, RequestsEndWhenUcxHasLetGo) {
+  absl::Mutex mutex;
+  absl::Status late;
+  options_.on_unreleased = [&](const absl::Status& status) {
+    const absl::MutexLock lock(&mutex);
+    EXPECT_EQ(late, absl::OkStatus()) << "told twice: " << status;
+    late = status;
+  };
+  ASSERT_NO_FATAL_FAILURE(StartExchange());
+  transport_->FailPeer(kVictim, absl::AbortedError("it stands still"));
+  {
+    const absl::MutexLock lock(&mutex);
+    const auto is_told = [&late] { return !late.ok(); };
+    ASSERT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&is_told), absl::Seconds(30)));
+    EXPECT_EQ(late.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(late.message()),
+                AllOf(HasSubstr("device 1 is gone: it stands still"), HasSubstr("2 requests")));
+  }
+  EXPECT_EQ(transport_->stats().transferring, 2);
+  // Over shared memory, UCX cannot let go either before the peer has emptied its queue. Over tcp it
+  // can, and would abort the peer in an assertion.
+  if (GetParam() != "tcp") victim_->Continue();
+  ASSERT_TRUE(DriveUntil(*endpoint_, [&] {
+    const uint64_t num_used = transport_->stats().transferring;
+    EXPECT_GE(uint64_t{!send_.is_done()} + uint64_t{!recv_.is_done()}, num_used);
+    return send_.is_done() && recv_.is_done();
+  }));
+  ExpectGone(send_);
+  ExpectGone(recv_);
+  EXPECT_EQ(transport_->stats().transferring, 0);
+  registers_.reset();
+  EXPECT_FALSE(registers_alive_.expired());
+  transport_.reset();
+  EXPECT_TRUE(registers_alive_.expired());
+}
+
+TEST_P(UsedMemoryTest, IsFreedWhenTheTransportHasClosed) {
+  options_.on_left = [](uint64_t, const std::string& why) { ADD_FAILURE() << why; };
+  ASSERT_NO_FATAL_FAILURE(StartExchange());
+  registers_.reset();
+  EXPECT_FALSE(registers_alive_.expired());
+  transport_.reset();
+  EXPECT_TRUE(registers_alive_.expired());
+}
+
+// The peer never completes the connection, so UCX cannot destroy the worker that has the bytes.
+TEST(UcxTransportTest, MemoryStaysIfUcxCannotLetGo) {
+  const TransportsGuard guard("tcp");
+  UcxOptions options = OptionsOf(kSurvivor);
+  uint64_t num_left = 0;
+  std::vector<std::string> log;
+  options.on_left = [&](uint64_t num_bytes, const std::string& why) {
+    num_left += num_bytes;
+    log.push_back(why);
+  };
+  auto transport = MakeTransport(options);
+  PeerProcess victim(kVictim, "stop-unconnected");
+  ASSERT_NO_FATAL_FAILURE(victim.Join(*transport, kVictim));
+  Endpoint& endpoint = **transport->OpenEndpoint(kSurvivor);
+  auto sent = std::make_shared<std::vector<uint8_t>>(kLargeBytes);
+  const std::weak_ptr<std::vector<uint8_t>> alive = sent;
+  transport->Hold(sent, kLargeBytes);
+  Request send;
+  endpoint.Send(kVictim, {kGeneration, 1, 0}, sent->data(), kLargeBytes, kNoFlags, &send);
+  endpoint.Progress();
+  sent.reset();
+  EXPECT_EQ(transport->stats().transferring, 1);
+  transport.reset();
+  EXPECT_FALSE(alive.expired());
+  EXPECT_EQ(num_left, kLargeBytes);
+  ASSERT_EQ(log.size(), 1);
+  EXPECT_THAT(log[0],
+              AllOf(HasSubstr("64.0 MiB"), HasSubstr("1 request of device 0 with device 1")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ucx, UsedMemoryTest, ::testing::Values("posix", "tcp", ""),
+                         [](const ::testing::TestParamInfo<std::string>& info) {
+                           return info.param.empty() ? std::string("chosen") : info.param;
+                         });
 
 INSTANTIATE_TEST_SUITE_P(Ucx, PeerDeathTest, ::testing::Values("posix", "tcp", ""),
                          [](const ::testing::TestParamInfo<std::string>& info) {
