@@ -36,6 +36,11 @@ uint32_t ActNs(const PhasePlan& phase) {
   return static_cast<uint32_t>(std::min(phase.predicted_s * 1e9 / phase.num_actors, kLongestNs));
 }
 
+int RankOf(const CollectiveSpec& spec, uint32_t device) {
+  const auto member = std::find(spec.devices.begin(), spec.devices.end(), device);
+  return static_cast<int>(member - spec.devices.begin());
+}
+
 class Linker {
  public:
   Linker(const Plan& plan, uint32_t device, const LinkTarget& target)
@@ -84,11 +89,9 @@ class Linker {
         return LinkKernel(plan, out_.phases[phase_of_[index]].lane, &actor);
       case ActorKind::kFeed:
       case ActorKind::kFetch: {
-        const graph::KernelSpec& spec = plan_.kernels[plan.kernel];
         const bool is_feed = plan.kind == ActorKind::kFeed;
         actor.part = static_cast<uint32_t>(out_.copies.size());
-        const graph::TileDesc& tile = is_feed ? spec.outputs[0] : spec.inputs[0];
-        out_.copies.push_back({TileCopy(tile), plan.target, tile.num_bytes()});
+        out_.copies.push_back(DescribeHostCopy(plan_, index_, index));
         Phase& phase = out_.phases[phase_of_[index]];
         phase.has_host_copies = true;
         if (is_feed) return absl::OkStatus();
@@ -147,28 +150,12 @@ class Linker {
       return absl::FailedPreconditionError("the device has no transport");
     }
     actor->part = static_cast<uint32_t>(out_.comms.size());
-    Comm& comm = out_.comms.emplace_back();
-    comm.actor = index;
+    Comm& comm = out_.comms.emplace_back(DescribeComm(plan_, index_, index));
     comm.phase = phase_of_[index];
-    comm.kind = plan.kind;
-    if (plan.kind == ActorKind::kCollective) {
-      const CollectiveSpec& spec = plan_.collectives[plan.target];
-      const auto member = std::find(spec.devices.begin(), spec.devices.end(), index_);
-      const int rank = static_cast<int>(member - spec.devices.begin());
-      comm.channel = spec.channel;
-      const uint64_t element_bytes = ByteSize(spec.dtype);
-      comm.input_bytes = static_cast<uint64_t>(InputCount(spec, rank)) * element_bytes;
-      comm.output_bytes = static_cast<uint64_t>(OutputCount(spec, rank)) * element_bytes;
-      comm.is_in_place = plan.inputs[0].reg == plan.outputs[0].reg &&
-                         plan.inputs[0].offset == plan.outputs[0].offset;
-      ASSIGN_OR_RETURN(comm.collective, transport::CreateCollective(spec, rank, *target_.endpoint));
-      return absl::OkStatus();
-    }
-    const planner::TransferPlan& transfer = plan_.transfers[plan.target];
-    const bool is_send = plan.kind == ActorKind::kSend;
-    (is_send ? comm.input_bytes : comm.output_bytes) = transfer.num_bytes;
-    comm.channel = transfer.channel;
-    comm.peer = is_send ? transfer.destination : transfer.source;
+    if (plan.kind != ActorKind::kCollective) return absl::OkStatus();
+    const CollectiveSpec& spec = plan_.collectives[plan.target];
+    ASSIGN_OR_RETURN(comm.collective,
+                     transport::CreateCollective(spec, RankOf(spec, index_), *target_.endpoint));
     return absl::OkStatus();
   }
 
@@ -219,18 +206,11 @@ class Linker {
     return RunsOnStream(device_.actors[channel.producer].kind);
   }
 
-  // Collectives of one group start in the plan's order: of each in a phase, the one that follows.
   void FindNextOfGroups() {
     next_of_group_.assign(device_.actors.size(), kNone);
-    absl::flat_hash_map<std::vector<uint32_t>, uint32_t> last;
-    for (const Phase& phase : out_.phases) {
-      last.clear();
-      for (uint32_t i = phase.first_actor; i < phase.end_actor; ++i) {
-        const ActorPlan& plan = device_.actors[i];
-        if (plan.kind != ActorKind::kCollective) continue;
-        const auto [it, is_first] = last.try_emplace(plan_.collectives[plan.target].devices, i);
-        if (!is_first) next_of_group_[std::exchange(it->second, i)] = i;
-      }
+    const std::vector<uint32_t> previous = planner::PreviousOfGroups(plan_, index_);
+    for (uint32_t i = 0; i < previous.size(); ++i) {
+      if (previous[i] != kNone) next_of_group_[previous[i]] = i;
     }
   }
 
@@ -353,6 +333,38 @@ class Linker {
 };
 
 }  // namespace
+
+Comm DescribeComm(const Plan& plan, uint32_t device, uint32_t actor) {
+  const ActorPlan& actor_plan = plan.devices[device].actors[actor];
+  Comm comm;
+  comm.actor = actor;
+  comm.kind = actor_plan.kind;
+  if (actor_plan.kind == ActorKind::kCollective) {
+    const CollectiveSpec& spec = plan.collectives[actor_plan.target];
+    const int rank = RankOf(spec, device);
+    const uint64_t element_bytes = ByteSize(spec.dtype);
+    comm.channel = spec.channel;
+    comm.input_bytes = static_cast<uint64_t>(InputCount(spec, rank)) * element_bytes;
+    comm.output_bytes = static_cast<uint64_t>(OutputCount(spec, rank)) * element_bytes;
+    comm.is_in_place = actor_plan.inputs[0].reg == actor_plan.outputs[0].reg &&
+                       actor_plan.inputs[0].offset == actor_plan.outputs[0].offset;
+    return comm;
+  }
+  const planner::TransferPlan& transfer = plan.transfers[actor_plan.target];
+  const bool is_send = actor_plan.kind == ActorKind::kSend;
+  (is_send ? comm.input_bytes : comm.output_bytes) = transfer.num_bytes;
+  comm.channel = transfer.channel;
+  comm.peer = is_send ? transfer.destination : transfer.source;
+  return comm;
+}
+
+HostCopy DescribeHostCopy(const Plan& plan, uint32_t device, uint32_t actor) {
+  const ActorPlan& actor_plan = plan.devices[device].actors[actor];
+  const graph::KernelSpec& spec = plan.kernels[actor_plan.kernel];
+  const bool is_feed = actor_plan.kind == ActorKind::kFeed;
+  const graph::TileDesc& tile = is_feed ? spec.outputs[0] : spec.inputs[0];
+  return {TileCopy(tile), actor_plan.target, tile.num_bytes()};
+}
 
 absl::StatusOr<LinkedDevice> Link(const Plan& plan, uint32_t device, const LinkTarget& target) {
   return Linker(plan, device, target).Run();

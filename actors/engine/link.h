@@ -115,6 +115,12 @@ struct HostCopy {
   uint64_t num_bytes = 0;  // of the tile
 };
 
+// What a communication of the plan moves, without its collective and phase. REQUIRES: the actor is
+// a collective, a send or a receive.
+Comm DescribeComm(const planner::Plan& plan, uint32_t device, uint32_t actor);
+// REQUIRES: the actor is a feed or a fetch.
+HostCopy DescribeHostCopy(const planner::Plan& plan, uint32_t device, uint32_t actor);
+
 struct LinkedDevice {
   std::vector<Actor> actors;
   std::vector<uint32_t> needs;   // an actor each: messages it waits for

@@ -7,7 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 
 #include "base/status_macros.h"
@@ -313,6 +312,8 @@ class Firing {
     if (!items_.empty()) {
       ends = {items_.back().waits_end, items_.back().puts_end, items_.back().gives_end};
     }
+    std::vector<uint32_t> previous_of_group;
+    if (times_ != nullptr) previous_of_group = PreviousOfGroups(plan_, d);
     for (uint32_t p = 0; p < device.phases.size(); ++p) {
       const PhasePlan& phase = device.phases[p];
       PhaseState& state = phases_[phase_base_[d] + p];
@@ -329,20 +330,19 @@ class Firing {
         ends = now;
       }
       state.end_item = static_cast<uint32_t>(items_.size());
-      if (times_ != nullptr) AddTimes(state);
+      if (times_ != nullptr) AddTimes(state, previous_of_group);
     }
   }
 
-  void AddTimes(const PhaseState& state) {
-    absl::flat_hash_map<std::vector<uint32_t>, uint32_t> last;  // of each group
+  // `previous`: PreviousOfGroups.
+  void AddTimes(const PhaseState& state, const std::vector<uint32_t>& previous) {
+    const PhasePlan& phase = PlanOf(state);
     for (uint32_t i = state.first_item; i < state.end_item; ++i) {
       TimedItem timed;
-      const ActorPlan& actor = plan_.devices[state.device].actors[items_[i].actor];
       if (items_[i].member == kNone) {
         timed.seconds = times_->ComputeSeconds(state.device, items_[i].actor);
-      } else if (actor.kind == ActorKind::kCollective) {
-        const auto [it, is_first] = last.try_emplace(plan_.collectives[actor.target].devices, i);
-        if (!is_first) timed.follows = std::exchange(it->second, i);
+      } else if (const uint32_t before = previous[items_[i].actor]; before != kNone) {
+        timed.follows = state.first_item + (before - phase.first_actor);  // every actor is an item
       }
       timed_items_.push_back(timed);
     }

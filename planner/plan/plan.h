@@ -238,6 +238,11 @@ inline uint64_t ActorId(uint32_t device, uint32_t actor) {
 }
 inline uint32_t DeviceOfActor(uint64_t id) { return static_cast<uint32_t>(id >> 32); }
 
+// The order in which collectives of one group start: for each actor of the device, the collective
+// of the same group before it in its phase; kNone if there is none, and for other actors. REQUIRES:
+// phases and collectives name what exists.
+std::vector<uint32_t> PreviousOfGroups(const Plan& plan, uint32_t device);
+
 struct PlanCounts {
   uint64_t actors = 0;
   uint64_t channels = 0;  // within devices, plus transfers

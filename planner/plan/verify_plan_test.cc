@@ -677,5 +677,26 @@ TEST(VerifyPlan, RefusesOrdersThatDoNotRunEverything) {
   EXPECT_THAT(error_of({f0, b0, b1, f1}), HasSubstr("deadlock"));
 }
 
+TEST(PreviousOfGroups, OrdersCollectivesOfAGroupWithinAPhase) {
+  Plan plan;
+  plan.collectives.resize(3);
+  plan.collectives[0].devices = plan.collectives[2].devices = {0, 1};
+  plan.collectives[1].devices = {0, 2};
+  plan.devices.resize(1);
+  DevicePlan& device = plan.devices[0];
+  device.phases.resize(2);
+  device.phases[0].num_actors = 4;
+  device.phases[1].first_actor = 4;
+  device.phases[1].num_actors = 1;
+  device.actors.resize(5);
+  const std::vector<uint32_t> targets = {0, 1, kNone, 2, 0};
+  for (uint32_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] == kNone) continue;
+    device.actors[i].kind = ActorKind::kCollective;
+    device.actors[i].target = targets[i];
+  }
+  EXPECT_THAT(PreviousOfGroups(plan, 0), ElementsAre(kNone, kNone, kNone, 0, kNone));
+}
+
 }  // namespace
 }  // namespace penstock::planner
