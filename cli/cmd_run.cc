@@ -630,7 +630,10 @@ absl::Status ReportDryRun(const Environment& environment, const Options& options
   uint32_t first = 0;
   for (const uint32_t count : hosts) {
     uint64_t used = 0;
-    RETURN_IF_ERROR(actors::CheckFits(plan, first, count, MachineMemoryBytes(), &used));
+    const auto is_on_host = [first, count](uint32_t, uint32_t owner) {
+      return owner - first < count;
+    };
+    RETURN_IF_ERROR(actors::CheckFits(plan, first, count, MachineMemoryBytes(), is_on_host, &used));
     most_used = std::max(most_used, used);
     first += count;
   }

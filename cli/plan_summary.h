@@ -23,6 +23,14 @@ std::string SummarizeJob(const JobGraph& job);
 // The largest arena of a device.
 uint64_t PeakArenaBytes(const planner::Plan& plan);
 
+// The largest buffers for collectives of a device, beside its arena: on one host, and where no
+// device can read another's memory.
+struct CollectiveBuffers {
+  uint64_t on_host_bytes = 0;
+  uint64_t remote_bytes = 0;
+};
+CollectiveBuffers PeakCollectiveBuffers(const planner::Plan& plan);
+
 }  // namespace penstock::cli
 
 #endif  // PENSTOCK_CLI_PLAN_SUMMARY_H_

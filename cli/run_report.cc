@@ -10,6 +10,7 @@
 #include "cli/progress.h"
 #include "fmt/format.h"
 
+#include "actors/engine/device_memory.h"
 #include "actors/engine/step_name.h"
 #include "actors/trace/communication_times.h"
 #include "base/format.h"
@@ -250,17 +251,21 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
   if (summary.path.has_value()) StrAppend(&text, PathReport(plan, summary), "\n");
   text +=
       "## Devices\n\nBusy: the share of time in which a device had something to run, and a core to "
-      "run it on.\n\n| device | stage | arena | state | channels | workspace | busy |\n"
-      "|---|---|---|---|---|---|---|\n";
+      "run it on. Collective buffers: beside the arena, where devices read each other's "
+      "memory.\n\n| device | stage | arena | state | channels | workspace | "
+      "collective buffers | busy |\n|---|---|---|---|---|---|---|---|\n";
   for (size_t i = 0; i < plan.devices.size(); ++i) {
     const planner::DevicePlan& device = plan.devices[i];
     const std::string busy = i < summary.busy_share.size()
                                  ? fmt::format("{:.0f} %", 100 * summary.busy_share[i])
                                  : std::string("-");
-    text +=
-        fmt::format("| {} | {} | {} | {} | {} | {} | {} |\n", i, device.stage,
-                    FormatBytes(device.arena_bytes), FormatBytes(device.state_bytes),
-                    FormatBytes(device.channel_bytes), FormatBytes(device.workspace_bytes), busy);
+    text += fmt::format(
+        "| {} | {} | {} | {} | {} | {} | {} | {} |\n", i, device.stage,
+        FormatBytes(device.arena_bytes), FormatBytes(device.state_bytes),
+        FormatBytes(device.channel_bytes), FormatBytes(device.workspace_bytes),
+        FormatBytes(
+            actors::MemoryOf(plan, static_cast<uint32_t>(i), nullptr, true).collective_bytes),
+        busy);
   }
 
   if (events.empty()) return text;

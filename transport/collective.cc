@@ -215,6 +215,14 @@ std::vector<uint32_t> CollectivePeers(const CollectiveSpec& spec, uint32_t devic
   return PeersOf(spec, static_cast<int>(member - spec.devices.begin()));
 }
 
+uint64_t CollectiveBufferBytes(const CollectiveSpec& spec, int rank,
+                               const std::vector<bool>& can_view) {
+  const Schedule schedule = MakeSchedule(spec, rank, can_view);
+  int64_t num_bytes = schedule.scratch_bytes;
+  for (const auto& stream : schedule.streams) num_bytes += stream->buffer_bytes();
+  return static_cast<uint64_t>(num_bytes);
+}
+
 absl::StatusOr<std::unique_ptr<Collective>> CreateCollective(const CollectiveSpec& spec, int rank,
                                                              Endpoint& endpoint) {
   if (rank < 0 || static_cast<size_t>(rank) >= spec.devices.size()) {

@@ -30,9 +30,16 @@ absl::Status CheckCollective(const CollectiveSpec& spec, uint32_t num_devices);
 // REQUIRES: CheckCollective(spec) is OK and `device` is in the group.
 std::vector<uint32_t> CollectivePeers(const CollectiveSpec& spec, uint32_t device);
 
+// The bytes of messages that CreateCollective allocates room for, beside input and output.
+// `can_view`: of each rank, whether its memory can be read where it lies.
+// REQUIRES: CheckCollective(spec) is OK and `rank` is in the group.
+uint64_t CollectiveBufferBytes(const CollectiveSpec& spec, int rank,
+                               const std::vector<bool>& can_view);
+
 class Collective {
  public:
-  // Cancels what runs. REQUIRES: Settle() is true then, or the endpoint is not driven any more.
+  // Cancels what runs. Its buffers are memory that requests name: see Transport::Hold. REQUIRES:
+  // Settle() is true then, or the endpoint is not driven any more.
   virtual ~Collective() = default;
 
   // Begins the run number `sequence`, below 2^44. `input` and `output` hold InputCount and

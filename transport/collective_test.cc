@@ -705,5 +705,20 @@ TEST(CollectivePeersTest, OfARingAreItsNeighbours) {
   EXPECT_EQ(CollectivePeers(spec, spec.devices[3]).size(), 7u);
 }
 
+TEST(CollectiveBufferBytes, CountsWhatIsNotReadInPlace) {
+  CollectiveSpec spec;
+  spec.kind = CollectiveKind::kReduceScatter;
+  spec.devices = {0, 1, 2};
+  spec.dtype = DType::kF32;
+  spec.counts = {1000, 1000, 1000};
+  spec.chunk_bytes = 1024;
+  ASSERT_EQ(CheckCollective(spec, 3), absl::OkStatus());
+  EXPECT_EQ(CollectiveBufferBytes(spec, 0, {true, true, true}), 0);
+  // Two chunks in flight, each with a term of both peers.
+  EXPECT_EQ(CollectiveBufferBytes(spec, 0, {true, false, false}), 2 * 2 * 1024);
+  spec.kind = CollectiveKind::kAllGather;
+  EXPECT_EQ(CollectiveBufferBytes(spec, 0, {true, false, false}), 0);
+}
+
 }  // namespace
 }  // namespace penstock::transport

@@ -107,11 +107,21 @@ absl::Status ClusterEngine::CheckFitsNodes(const std::vector<NodeDescription>& n
         },
         timeout_, "the memory in use"));
   }
+  // As if memory were shared on each host; where it is not, the node finds out.
+  std::vector<std::string> hosts(plan.devices.size());
+  for (const NodeDescription& node : nodes) {
+    if (node.rank >= num_processes()) continue;
+    const DeviceRange devices = session_->DevicesOf(node.rank);
+    std::fill_n(hosts.begin() + devices.first, devices.count, node.host);
+  }
+  const CanView can_view = [&hosts](uint32_t reader, uint32_t owner) {
+    return hosts[reader] == hosts[owner];
+  };
   for (const NodeDescription& node : nodes) {
     if (node.rank >= num_processes()) continue;
     const DeviceRange devices = session_->DevicesOf(node.rank);
     RETURN_IF_ERROR(CheckFits(plan, devices.first, devices.count,
-                              given_limit > 0 ? given_limit : node.memory_bytes,
+                              given_limit > 0 ? given_limit : node.memory_bytes, can_view,
                               &used[given_limit > 0 ? "" : node.host]));
   }
   return absl::OkStatus();

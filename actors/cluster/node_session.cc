@@ -118,9 +118,7 @@ absl::Status NodeSession::Connect(const std::vector<std::pair<uint32_t, std::str
   std::unique_ptr<transport::Transport> transport = std::move(transport_);
   if (options_.wrap_transport) transport = options_.wrap_transport(std::move(transport));
   ASSIGN_OR_RETURN(engine_, LocalEngine::Start(plan_, std::move(transport), this, local));
-  for (uint32_t i = 0; i < request_.num_devices; ++i) {
-    num_bytes_ += plan_.devices[request_.first_device + i].arena_bytes;
-  }
+  num_bytes_ = engine_->num_bytes();
   return absl::OkStatus();
 }
 

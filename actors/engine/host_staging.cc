@@ -7,45 +7,60 @@
 namespace penstock::actors {
 namespace {
 
-// Ranges that begin where a cache line does.
-class Layout {
- public:
-  uint64_t Add(uint64_t num_bytes) {
-    constexpr uint64_t kLine = 64;
-    const uint64_t offset = num_bytes_;
-    num_bytes_ += (num_bytes + kLine - 1) / kLine * kLine;
-    return offset;
-  }
-  uint64_t num_bytes() const { return num_bytes_; }
-
- private:
-  uint64_t num_bytes_ = 0;
+struct Range {
+  uint64_t offset = 0;
+  uint64_t stride = 0;  // of feeds and fetches: from slot to slot
 };
 
+// Where everything lies, in ranges that begin where a cache line does.
+struct Layout {
+  std::vector<Range> copies;
+  std::vector<std::pair<uint64_t, uint64_t>> comms;  // offsets of input and output
+  uint64_t num_bytes = 0;
+
+  uint64_t Add(uint64_t size) {
+    constexpr uint64_t kLine = 64;
+    const uint64_t offset = num_bytes;
+    num_bytes += (size + kLine - 1) / kLine * kLine;
+    return offset;
+  }
+};
+
+Layout MakeLayout(absl::Span<const Comm> comms, absl::Span<const HostCopy> copies) {
+  Layout layout;
+  for (const HostCopy& copy : copies) {
+    Range range;
+    range.offset = layout.Add(copy.num_bytes);
+    for (uint32_t slot = 1; slot < HostStaging::kCopySlots; ++slot) layout.Add(copy.num_bytes);
+    range.stride = (layout.num_bytes - range.offset) / HostStaging::kCopySlots;
+    layout.copies.push_back(range);
+  }
+  for (const Comm& comm : comms) {
+    const uint64_t input = layout.Add(comm.input_bytes);
+    layout.comms.emplace_back(input, comm.is_in_place ? input : layout.Add(comm.output_bytes));
+  }
+  return layout;
+}
+
 }  // namespace
+
+uint64_t HostStaging::BytesFor(absl::Span<const Comm> comms, absl::Span<const HostCopy> copies) {
+  return MakeLayout(comms, copies).num_bytes;
+}
 
 absl::StatusOr<std::unique_ptr<HostStaging>> HostStaging::Create(
     Device& device, absl::Span<const Comm> comms, absl::Span<const HostCopy> copies) {
   std::unique_ptr<HostStaging> staging(new HostStaging());
-  Layout layout;
-  for (const HostCopy& copy : copies) {
-    Tile tile;
-    tile.offset = layout.Add(copy.num_bytes);
-    for (uint32_t slot = 1; slot < kCopySlots; ++slot) layout.Add(copy.num_bytes);
-    tile.stride = (layout.num_bytes() - tile.offset) / kCopySlots;
-    staging->tiles_.push_back(tile);
+  const Layout layout = MakeLayout(comms, copies);
+  for (const Range& range : layout.copies) {
+    staging->tiles_.push_back({range.offset, range.stride});
   }
-  std::vector<std::pair<uint64_t, uint64_t>> offsets;  // of input and output
-  for (const Comm& comm : comms) {
-    const uint64_t input = layout.Add(comm.input_bytes);
-    offsets.emplace_back(input, comm.is_in_place ? input : layout.Add(comm.output_bytes));
-  }
-  ASSIGN_OR_RETURN(staging->memory_, device.Allocate(layout.num_bytes(), MemoryKind::kPinned));
+  ASSIGN_OR_RETURN(staging->memory_, device.Allocate(layout.num_bytes, MemoryKind::kPinned));
   std::byte* const data = staging->memory_->data();
   for (size_t i = 0; i < comms.size(); ++i) {
     Transfer& transfer = staging->transfers_.emplace_back();
-    transfer.input = data + offsets[i].first;
-    transfer.output = data + offsets[i].second;
+    transfer.input = data + layout.comms[i].first;
+    transfer.output = data + layout.comms[i].second;
     transfer.input_bytes = comms[i].input_bytes;
     transfer.output_bytes = comms[i].output_bytes;
     transfer.is_receive = comms[i].kind == planner::ActorKind::kRecv;

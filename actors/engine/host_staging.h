@@ -45,6 +45,9 @@ class HostStaging {
                                                              absl::Span<const Comm> comms,
                                                              absl::Span<const HostCopy> copies);
 
+  // How much Create allocates.
+  static uint64_t BytesFor(absl::Span<const Comm> comms, absl::Span<const HostCopy> copies);
+
   // The transport reads and writes it: see Transport::Hold.
   std::shared_ptr<const Memory> memory() const { return memory_; }
   uint64_t num_bytes() const { return memory_->num_bytes(); }

@@ -18,16 +18,17 @@
 namespace penstock::actors {
 
 absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
-                       uint64_t limit, uint64_t* used) {
+                       uint64_t limit, const CanView& can_view, uint64_t* used) {
   for (uint32_t d = first_device; d < first_device + count; ++d) {
-    const uint64_t needed = plan.devices[d].arena_bytes;
+    const DeviceMemory memory = MemoryOf(plan, d, can_view, /*is_synchronous=*/true);
+    const uint64_t needed = memory.total();
     const uint64_t available = limit - std::min(*used, limit);
     if (needed > available) {
       const std::string shared =
           *used == 0 ? std::string()
                      : StrCat(" left by the devices before it, of ", FormatBytes(limit));
       return absl::ResourceExhaustedError(StrCat("the plan does not fit into memory: device ", d,
-                                                 " needs ", FormatBytes(needed), ", available are ",
+                                                 " needs ", ToString(memory), ", available are ",
                                                  FormatBytes(available), shared, ": ",
                                                  FormatBytes(needed - available), " are missing"));
     }
@@ -79,10 +80,19 @@ absl::Status LocalEngine::Open() {
   if (options_.check_results != kernels::ResultCheck::kNone) {
     checked_kernels_ = kernels::CheckedKernels(*options_.kernels, options_.check_results);
   }
+  max_bytes_ = options_.max_memory_bytes > 0 ? options_.max_memory_bytes : MachineMemoryBytes();
+  std::vector<transport::Endpoint*> endpoints;
+  for (uint32_t i = 0; i < options_.num_devices; ++i) {
+    ASSIGN_OR_RETURN(endpoints.emplace_back(), transport_->OpenEndpoint(options_.first_device + i));
+  }
   uint64_t used = 0;
   RETURN_IF_ERROR(CheckFits(
-      plan_, options_.first_device, options_.num_devices,
-      options_.max_memory_bytes > 0 ? options_.max_memory_bytes : MachineMemoryBytes(), &used));
+      plan_, options_.first_device, options_.num_devices, max_bytes_,
+      [&](uint32_t reader, uint32_t owner) {
+        return endpoints[reader - options_.first_device]->CanView(owner);
+      },
+      &used));
+  num_bytes_ = used;
   transport_->Hold(memory_, used);
   const planner::Policy* policy = options_.policies->Find(plan_.policy);
   if (policy == nullptr) {
@@ -112,8 +122,7 @@ absl::Status LocalEngine::Open() {
     wakers_.push_back(std::make_unique<Waker>());
     parts.links.push_back(links_[i].get());
     parts.wakers.push_back(wakers_[i].get());
-    ASSIGN_OR_RETURN(transport::Endpoint * endpoint,
-                     transport_->OpenEndpoint(options_.first_device + i));
+    transport::Endpoint* const endpoint = endpoints[i];
     memory_->communications.push_back(
         std::make_unique<DeviceCommunication>(endpoint, wakers_[i].get(), &communication_waker_));
     parts.communications.push_back(memory_->communications[i].get());
@@ -145,6 +154,19 @@ absl::Status LocalEngine::Open() {
   return absl::OkStatus();
 }
 
+// An asynchronous device copies through the host's memory, of which several devices take at a time.
+absl::Status LocalEngine::TakeStaging(uint32_t device_index) {
+  const uint64_t needed =
+      MemoryOf(plan_, device_index, nullptr, /*is_synchronous=*/false).staging_bytes;
+  const uint64_t used = num_bytes_.fetch_add(needed);
+  const uint64_t available = max_bytes_ - std::min(used, max_bytes_);
+  if (needed <= available) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      StrCat("the plan does not fit into memory: the host staging of device ", device_index,
+             " needs ", FormatBytes(needed), ", available are ", FormatBytes(available), ": ",
+             FormatBytes(needed - available), " are missing"));
+}
+
 // On the device's own thread: memory is touched and kernels are made where they are used.
 absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index,
                                                                   transport::Endpoint* endpoint) {
@@ -166,6 +188,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   ASSIGN_OR_RETURN(memory_->arenas[index],
                    device.Allocate(plan_.devices[device_index].arena_bytes, MemoryKind::kDevice));
   Memory& arena = *memory_->arenas[index];
+  if (!device.is_synchronous()) RETURN_IF_ERROR(TakeStaging(device_index));
   if (device.is_synchronous()) {
     RETURN_IF_ERROR(transport_->RegisterMemory(arena.data(), arena.num_bytes()));
   }

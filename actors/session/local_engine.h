@@ -10,6 +10,7 @@
 #ifndef PENSTOCK_ACTORS_SESSION_LOCAL_ENGINE_H_
 #define PENSTOCK_ACTORS_SESSION_LOCAL_ENGINE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "actors/engine/device_memory.h"
 #include "actors/engine/host.h"
 #include "actors/engine/stall_detector.h"
 #include "actors/session/arena_access.h"
@@ -55,10 +57,11 @@ struct LocalEngineOptions {
   bool init_states = true;  // false: the states will be set before the first step
 };
 
-// An error unless the arenas of `count` devices fit into what is left of `limit` bytes, of which
-// *used are taken; adds what they take. It names the first device without room.
+// An error unless the memory of `count` devices (device_memory.h), without the host staging of
+// asynchronous ones, fits into what is left of `limit` bytes, of which *used are taken; adds what
+// they take. It names the first device without room, and what it needs.
 absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
-                       uint64_t limit, uint64_t* used);
+                       uint64_t limit, const CanView& can_view, uint64_t* used);
 
 class LocalEngine final : public Engine {
  public:
@@ -84,6 +87,8 @@ class LocalEngine final : public Engine {
   // The same of the tiles that lie in this process alone.
   absl::StatusOr<KeptTiles> KeepTiles(const std::vector<uint32_t>& states);
   absl::StatusOr<std::vector<uint32_t>> TakeTiles(const KeptTiles& tiles);
+  // What the devices take: their memory as CheckFits counts it, and host staging.
+  uint64_t num_bytes() const { return num_bytes_.load(std::memory_order_relaxed); }
   // Whether a placement of a state is in this process.
   bool Holds(const planner::StatePlacement& placement) const {
     return placement.device - options_.first_device < options_.num_devices;
@@ -99,6 +104,7 @@ class LocalEngine final : public Engine {
   LocalEngine(const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
               EngineObserver* observer, const LocalEngineOptions& options);
   absl::Status Open();
+  absl::Status TakeStaging(uint32_t device_index);
   ArenaAccess& AccessTo(const planner::StatePlacement& placement) const {
     return *accesses_[placement.device - options_.first_device];
   }
@@ -113,6 +119,8 @@ class LocalEngine final : public Engine {
   const LocalEngineOptions options_;
   kernels::KernelRegistry checked_kernels_;  // of options_.kernels; empty without check_results
   const SteadyClock clock_;
+  uint64_t max_bytes_ = 0;  // of num_bytes_
+  std::atomic<uint64_t> num_bytes_{0};
   // The memory that the transport reads and writes for requests. The transport holds it, too, and
   // longer than this if need be (Transport::Hold): nothing in here depends on anything else.
   struct CommunicatedMemory {

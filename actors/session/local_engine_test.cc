@@ -27,12 +27,14 @@
 #include "kernels/emulated/emulated_kernels.h"
 #include "planner/policy/policy.h"
 #include "tests/support/engine_plan.h"
+#include "tests/support/faulty_transport.h"
 #include "transport/transport.h"
 
 namespace penstock::actors {
 namespace {
 
 using planner::PhaseKind;
+using ::testing::AllOf;
 using testing::EnginePlanBuilder;
 using ::testing::HasSubstr;
 using testing::kWidth;
@@ -200,6 +202,7 @@ class LocalEngineTest : public ::testing::Test {
     LocalEngineOptions options;
     options.create_device = create_device_;
     options.check_results = check_results_;
+    options.max_memory_bytes = max_memory_bytes_;
     options.num_devices = static_cast<uint32_t>(plan_.devices.size());
     options.kernels = &kernels_;
     options.policies = &policies_;
@@ -208,6 +211,8 @@ class LocalEngineTest : public ::testing::Test {
     engine_ = *std::move(engine);
     return absl::OkStatus();
   }
+
+  uint64_t max_memory_bytes_ = 0;
 
   static std::unique_ptr<transport::Transport> Inproc(uint32_t num_devices) {
     return transport::CreateInprocTransport({.num_devices = num_devices, .num_channels = 8});
@@ -286,6 +291,82 @@ TEST_F(LocalEngineTest, ResultsOfAnAsynchronousDeviceCannotBeChecked) {
   check_results_ = kernels::ResultCheck::kEveryStep;
   EXPECT_THAT(std::string(Start(OverlapPlan(), Inproc(3)).message()),
               HasSubstr("the results of kernels on devices of kind 'emulated' cannot be checked"));
+}
+
+// Something still reads and writes memory when the engine and the transport have gone.
+class KeepingTransport final : public transport::Transport {
+ public:
+  KeepingTransport(std::unique_ptr<transport::Transport> inner, std::shared_ptr<const void>* owner)
+      : inner_(std::move(inner)), owner_(owner) {}
+  std::string name() const override { return inner_->name(); }
+  uint32_t num_devices() const override { return inner_->num_devices(); }
+  absl::StatusOr<transport::Endpoint*> OpenEndpoint(uint32_t device) override {
+    return inner_->OpenEndpoint(device);
+  }
+  void Hold(std::shared_ptr<const void> owner, uint64_t num_bytes) override {
+    EXPECT_EQ(*owner_, nullptr);
+    EXPECT_GT(num_bytes, 0);
+    *owner_ = std::move(owner);
+  }
+  transport::TransportStats stats() const override { return inner_->stats(); }
+
+ private:
+  const std::unique_ptr<transport::Transport> inner_;
+  std::shared_ptr<const void>* const owner_;
+};
+
+TEST_F(LocalEngineTest, MemoryStaysWhileTheTransportHoldsIt) {
+  for (const bool is_synchronous : {true, false}) {
+    if (!is_synchronous) UseEmulatedDevices();
+    std::shared_ptr<const void> owner;
+    ASSERT_EQ(Start(OverlapPlan(), std::make_unique<KeepingTransport>(Inproc(3), &owner)),
+              absl::OkStatus());
+    EXPECT_GT(owner.use_count(), 1);
+    engine_->Submit(0, std::make_shared<StepBuffers>());
+    EXPECT_TRUE(observer_.AwaitDone(is_synchronous ? 3 : 6));
+    engine_.reset();
+    EXPECT_EQ(owner.use_count(), 1);
+    owner.reset();  // and depends on nothing that has gone
+  }
+}
+
+TEST_F(LocalEngineTest, BuffersOfCollectivesHaveToFit) {
+  testing::FaultOptions faults;
+  faults.views = testing::Views::kNone;
+  const planner::Plan plan = OverlapPlan();
+  uint64_t needed = 0;
+  for (uint32_t d = 0; d < 3; ++d) {
+    needed += MemoryOf(
+                  plan, d, [](uint32_t, uint32_t) { return false; }, true)
+                  .total();
+  }
+  // Devices 0 and 1 sum, so their buffers are what device 2 lacks room for.
+  max_memory_bytes_ = needed - 1;
+  const absl::Status status = Start(plan, testing::CreateFaultyTransport(Inproc(3), faults));
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("device 2 needs"));
+  max_memory_bytes_ = plan.devices[0].arena_bytes;
+  EXPECT_THAT(
+      std::string(Start(plan, testing::CreateFaultyTransport(Inproc(3), faults)).message()),
+      AllOf(HasSubstr("device 0 needs"), HasSubstr("(arena "), HasSubstr(", collective buffers ")));
+  max_memory_bytes_ = needed;
+  gate_.Open();
+  EXPECT_EQ(Start(plan, testing::CreateFaultyTransport(Inproc(3), faults)), absl::OkStatus());
+  EXPECT_EQ(engine_->num_bytes(), needed);
+}
+
+TEST_F(LocalEngineTest, HostStagingHasToFit) {
+  UseEmulatedDevices();
+  const planner::Plan plan = OverlapPlan();
+  uint64_t needed = 0;
+  for (uint32_t d = 0; d < 3; ++d) needed += MemoryOf(plan, d, nullptr, false).total();
+  max_memory_bytes_ = needed - 1;
+  EXPECT_THAT(std::string(Start(plan, Inproc(3)).message()),
+              HasSubstr("the host staging of device "));
+  max_memory_bytes_ = needed;
+  gate_.Open();
+  EXPECT_EQ(Start(plan, Inproc(3)), absl::OkStatus());
+  EXPECT_EQ(engine_->num_bytes(), needed);
 }
 
 // Its communication executor fails as soon as it has nothing to do.

@@ -8,7 +8,7 @@
 namespace penstock::transport {
 
 void Stream::Prepare() {
-  num_slots_ = static_cast<int>(std::min<int64_t>(window_, num_chunks()));
+  num_slots_ = num_slots();
   requests_ = std::vector<Request>(num_slots_ * requests_per_chunk_);
 }
 
@@ -114,10 +114,17 @@ std::vector<uint32_t> FoldStream::peers() const {
 
 void FoldStream::Prepare() {
   Stream::Prepare();
-  if (can_view_) return;
+  staging_bytes_ = StagingBytes();
+  staging_.resize(static_cast<size_t>(buffer_bytes()));
+}
+
+int64_t FoldStream::StagingBytes() const {
   constexpr int64_t kAlignment = 64;
-  staging_bytes_ = (max_chunk_bytes() + kAlignment - 1) / kAlignment * kAlignment;
-  staging_.resize(static_cast<size_t>(num_slots()) * num_peers_ * staging_bytes_);
+  return (max_chunk_bytes() + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+int64_t FoldStream::buffer_bytes() const {
+  return can_view_ ? 0 : num_slots() * num_peers_ * StagingBytes();
 }
 
 void FoldStream::Post(const Run& run, const Chunk& chunk, int slot) {

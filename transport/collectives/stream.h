@@ -82,6 +82,8 @@ class Stream {
   // Before the first run.
   void Add(const Chunk& chunk) { chunks_.push_back(chunk); }
   int64_t num_chunks() const { return static_cast<int64_t>(chunks_.size()); }
+  // Once all chunks are known: what Prepare allocates for bytes of messages.
+  virtual int64_t buffer_bytes() const { return 0; }
   // Makes the room that running takes, once all chunks are known.
   virtual void Prepare();
   // The devices that its messages come from or go to.
@@ -111,7 +113,9 @@ class Stream {
   virtual void Discard(Endpoint*, Request*) {}
 
   Request* RequestsOf(int slot) { return &requests_[slot * requests_per_chunk_]; }
-  int num_slots() const { return num_slots_; }
+  int num_slots() const {
+    return static_cast<int>(num_chunks() < window_ ? num_chunks() : window_);
+  }
   int64_t max_chunk_bytes() const;
 
  private:
@@ -121,7 +125,7 @@ class Stream {
 
   const int requests_per_chunk_;
   const int window_;
-  int num_slots_ = 0;
+  int num_slots_ = 0;  // since Prepare
   std::vector<Chunk> chunks_;
   std::vector<Request> requests_;  // requests_per_chunk_ a slot; chunk c has slot c % num_slots_
   int64_t num_posted_ = 0;
@@ -162,6 +166,7 @@ class FoldStream : public Stream {
   FoldStream(std::vector<uint32_t> terms, FoldFunction fold, int64_t element_bytes, bool can_view,
              bool is_streamed);
 
+  int64_t buffer_bytes() const override;
   void Prepare() override;
   std::vector<uint32_t> peers() const override;
 
@@ -169,6 +174,7 @@ class FoldStream : public Stream {
   void Post(const Run& run, const Chunk& chunk, int slot) override;
   void Finish(const Run& run, const Chunk& chunk, int slot) override;
   void Discard(Endpoint* endpoint, Request* request) override;
+  int64_t StagingBytes() const;  // of one buffer
   std::byte* StagingOf(int slot, int request) {
     return staging_.data() + (slot * num_peers_ + request) * staging_bytes_;
   }
