@@ -28,6 +28,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "actors/engine/device_memory.h"
 #include "actors/engine/error_origin.h"
 #include "actors/engine/stall_detector.h"
 #include "actors/session/session.h"
@@ -673,7 +674,9 @@ TEST_F(ClusterTest, APlanThatDoesNotFitNamesTheDevice) {
   options.kernels = &kernels_;
   options.start_engine = (*cluster)->engine_factory();
   const planner::Plan plan = MakePlan(4);
-  options.max_memory_bytes = 3 * plan.devices[0].arena_bytes;
+  for (uint32_t d = 0; d < 3; ++d) {
+    options.max_memory_bytes += MemoryOf(plan, d, nullptr, /*is_synchronous=*/true).total();
+  }
   const absl::StatusOr<std::unique_ptr<Session>> session = Session::Start(plan, options);
   EXPECT_EQ(session.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(session.status().ToString(), HasSubstr("device 3 needs"));

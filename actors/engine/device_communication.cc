@@ -74,7 +74,8 @@ void DeviceCommunication::Begin(const CommStart& start) {
 }
 
 bool DeviceCommunication::IsDone(Comm& comm) const {
-  return comm.collective != nullptr ? comm.collective->Poll() : comm.request.is_done();
+  if (comm.collective == nullptr) return comm.request.is_done();
+  return comm.collective->Poll() && comm.collective->Settle();
 }
 
 bool DeviceCommunication::Advance() {

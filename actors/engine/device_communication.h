@@ -12,7 +12,8 @@
 //
 // Thread rule: members say which thread calls them; "owner" is the thread that owns the endpoint.
 // Invariants: the endpoint is touched by its owner alone; whatever arrives after an owner's last
-// Advance wakes that owner or the next; nothing is allocated after Load.
+// Advance wakes that owner or the next; an operation completes, failed or not, when the transport
+// does not use its memory any more; nothing is allocated after Load.
 
 #ifndef PENSTOCK_ACTORS_ENGINE_DEVICE_COMMUNICATION_H_
 #define PENSTOCK_ACTORS_ENGINE_DEVICE_COMMUNICATION_H_

@@ -93,6 +93,41 @@ class DeviceCommunicationTest : public ::testing::Test {
   std::unique_ptr<transport::Transport> transport_;
 };
 
+// Fails at once, while peers still read what it has sent.
+class UnsettledCollective final : public transport::Collective {
+ public:
+  explicit UnsettledCollective(const bool* is_settled) : is_settled_(*is_settled) {}
+  void Start(const void*, void*, uint64_t, uint32_t) override {}
+  bool Poll() override { return true; }
+  const absl::Status& status() const override { return status_; }
+  uint32_t flags() const override { return 0; }
+  void Cancel() override {}
+  bool Settle() override { return is_settled_; }
+
+ private:
+  const bool& is_settled_;
+  const absl::Status status_ = absl::UnavailableError("a peer is gone");
+};
+
+TEST_F(DeviceCommunicationTest, AFailedCollectiveCompletesWhenItsMemoryIsFree) {
+  Make(false);
+  bool is_settled = false;
+  DeviceCommunication& communication = *sides_[0].communication;
+  std::vector<Comm> comms(1);
+  comms[0].collective = std::make_unique<UnsettledCollective>(&is_settled);
+  communication.Load(std::move(comms), 0, nullptr);
+  Start(0, 0, 0);
+  uint32_t comm = 9;
+  for (int i = 0; i < 3; ++i) {
+    communication.Advance();
+    EXPECT_FALSE(communication.NextCompletion(&comm));
+  }
+  is_settled = true;
+  communication.Advance();
+  EXPECT_TRUE(communication.NextCompletion(&comm));
+  EXPECT_EQ(comm, 0u);
+}
+
 TEST_F(DeviceCommunicationTest, ADeviceDrivesItsOwn) {
   Make(false);
   std::fill(sides_[0].sent.begin(), sides_[0].sent.end(), 3.0);
