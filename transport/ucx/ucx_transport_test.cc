@@ -359,6 +359,16 @@ class PeerProcess {
     return true;
   }
 
+  // Whether it has stopped itself in time.
+  bool AwaitStop() {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!HasStopped()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
+
   // Returns when it stands still.
   void Stop() {
     kill(pid_, SIGSTOP);
@@ -629,6 +639,7 @@ TEST(UcxTransportTest, MemoryStaysIfUcxCannotLetGo) {
   };
   auto transport = MakeTransport(options);
   PeerProcess victim(kVictim, "stop-unconnected");
+  ASSERT_TRUE(victim.AwaitStop());  // its threads connect otherwise
   ASSERT_NO_FATAL_FAILURE(victim.Join(*transport, kVictim));
   Endpoint& endpoint = **transport->OpenEndpoint(kSurvivor);
   auto sent = std::make_shared<std::vector<uint8_t>>(kLargeBytes);
