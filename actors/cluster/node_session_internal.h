@@ -65,8 +65,8 @@ class NodeSession : public EngineObserver {
   using Tell = std::function<void(std::function<void(control::Observer::Client&)>)>;
 
   // `options` must outlive the session. `num_untold` counts the steps of all sessions that are done
-  // here and whose report the coordinator has not acknowledged; `bytes_left` adds up the memory that
-  // the transports of sessions have left behind (UcxOptions::on_left).
+  // here and whose report the coordinator has not acknowledged; `bytes_left` adds up the memory
+  // that the transports of sessions have left behind (UcxOptions::on_left).
   NodeSession(const NodeOptions& options, Tell tell,
               std::shared_ptr<std::atomic<int64_t>> num_untold,
               std::shared_ptr<std::atomic<uint64_t>> bytes_left);

@@ -128,7 +128,7 @@ class DeviceCheck {
           seen[kind] = true;
           break;
         }
-        case Lane::kOnce:
+        case Lane::kPerStep:
         case Lane::kFloating:
           break;
         default:

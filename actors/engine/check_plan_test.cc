@@ -42,7 +42,7 @@ Plan FullPlan() {
   const uint32_t send = b.AddSend(0, "send.y", y0, 1);
   const uint32_t transfer = b.last_transfer();
   b.AddChannel(0, f0, send, 1, 1, 2);
-  b.BeginPhase(0, "update", PhaseKind::kAfterStep, Lane::kOnce, false);
+  b.BeginPhase(0, "update", PhaseKind::kAfterStep, Lane::kPerStep, false);
   const uint32_t all0 = b.AddCollective(0, "reduce", reduce, w0, total0);
   const uint32_t update = b.AddKernel(0, "update", "t.bump", {w0, total0}, {w0});
   b.AddChannel(0, all0, update);
@@ -59,7 +59,7 @@ Plan FullPlan() {
   const uint32_t fetch = b.AddFetch(1, "z", z1);
   b.AddChannel(1, recv, f1, 1, 1, 2);
   b.AddChannel(1, f1, fetch);
-  b.BeginPhase(1, "update", PhaseKind::kAfterStep, Lane::kOnce, false);
+  b.BeginPhase(1, "update", PhaseKind::kAfterStep, Lane::kPerStep, false);
   b.AddCollective(1, "reduce", reduce, total1, total1);
   return b.Build();
 }

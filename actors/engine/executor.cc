@@ -90,7 +90,7 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
   for (uint32_t p = 0; p < phases_.size(); ++p) {
     const Phase& phase = phases_[p];
     progress_[p].stream = &StreamOf(phase).stream();
-    if (phase.lane == Lane::kOnce) once_phases_.push_back(p);
+    if (phase.lane == Lane::kPerStep) per_step_phases_.push_back(p);
     if (phase.lane == Lane::kCompute) phase_of_kind_[static_cast<int>(phase.kind)] = p;
     instances_per_step_ += phase.per_microbatch ? num_microbatches_ : 1;
   }
@@ -215,8 +215,8 @@ bool DeviceExecutor::PollFloating() {
 
 bool DeviceExecutor::PollOnceLane() {
   if (running_once_ != kNone) return Advance(running_once_);
-  if (once_phases_.empty()) return false;
-  const uint32_t phase = once_phases_[once_turn_];
+  if (per_step_phases_.empty()) return false;
+  const uint32_t phase = per_step_phases_[once_turn_];
   if (!CanStart(phase) || !HasRoom(phase)) return false;
   running_once_ = phase;
   Start(phase);
@@ -387,10 +387,10 @@ void DeviceExecutor::FinishLaunch(uint32_t index) {
     case Lane::kCompute:
       running_compute_ = kNone;
       break;
-    case Lane::kOnce:
+    case Lane::kPerStep:
       running_once_ = kNone;
       if (!phase.per_microbatch || progress.next_instance % num_microbatches_ == 0) {
-        once_turn_ = (once_turn_ + 1) % once_phases_.size();
+        once_turn_ = (once_turn_ + 1) % per_step_phases_.size();
       }
       break;
     case Lane::kFloating:

@@ -303,7 +303,7 @@ class DeviceExecutor {
   uint32_t open_head_ = 0;
   uint32_t open_count_ = 0;
   std::vector<uint32_t> stalled_floating_;  // running, with actors that have not fired
-  std::vector<uint32_t> once_phases_;
+  std::vector<uint32_t> per_step_phases_;
   uint32_t once_turn_ = 0;
   uint32_t running_once_ = planner::kNone;
   uint32_t running_compute_ = planner::kNone;

@@ -166,10 +166,10 @@ std::vector<std::string> DeviceExecutor::Describe() const {
                                  StepName(decision->step), " first"));
         }
         break;
-      case Lane::kOnce:
-        if (once_phases_[once_turn_] != p) {
+      case Lane::kPerStep:
+        if (per_step_phases_[once_turn_] != p) {
           lines.push_back(StrCat(name, ", comes after phase '",
-                                 device_plan_.phases[once_phases_[once_turn_]].name, "'"));
+                                 device_plan_.phases[per_step_phases_[once_turn_]].name, "'"));
         }
         break;
       case Lane::kFloating:

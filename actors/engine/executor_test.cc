@@ -142,7 +142,7 @@ planner::Plan TrainingPlan(uint32_t microbatches, uint32_t credits, const std::s
   b.AddChannel(d, feed, f);
   b.BeginPhase(d, "B", PhaseKind::kBackward);
   const uint32_t bwd = b.AddKernel(d, "b", "t.sum", {stash}, {grad}, {}, true);
-  b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kOnce, false);
+  b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kPerStep, false);
   const uint32_t fetch = b.AddFetch(d, "grad", grad);
   const uint32_t update = b.AddKernel(d, "update", "t.bump", {w, grad}, {w});
   b.AddChannel(d, f, bwd, 1, 1, credits);
@@ -298,7 +298,7 @@ planner::Plan CollectivePlan() {
     b.BeginPhase(d, "reduce sum", PhaseKind::kTransfer, Lane::kFloating, false);
     const uint32_t again = b.AddCollective(d, "reduce again", outer, sum, reduced);
     b.AddChannel(d, add, again, 1, 2, 2);
-    b.BeginPhase(d, "after", PhaseKind::kAfterStep, Lane::kOnce, false);
+    b.BeginPhase(d, "after", PhaseKind::kAfterStep, Lane::kPerStep, false);
     const uint32_t last = d == 0 ? b.AddFetch(d, "out", reduced)
                                  : b.AddKernel(d, "sink", "t.affine", {reduced}, {reduced});
     b.AddChannel(d, again, last, 1, 1, 2);
@@ -327,13 +327,13 @@ TEST_F(ExecutorTest, Rates) {
   const uint32_t once = b.AddRegister(d, 2, false);
   const uint32_t each = b.AddRegister(d, 3);
   const uint32_t total = b.AddRegister(d, 2, false);
-  b.BeginPhase(d, "before", PhaseKind::kBeforeStep, Lane::kOnce, false);
+  b.BeginPhase(d, "before", PhaseKind::kBeforeStep, Lane::kPerStep, false);
   const uint32_t make = b.AddKernel(d, "make", "t.iota", {}, {once});
   b.BeginPhase(d, "F", PhaseKind::kForward);
   const uint32_t use = b.AddKernel(d, "use", "t.affine", {once}, {each}, {{"shift", 0.5}});
-  b.BeginPhase(d, "each", PhaseKind::kAfterStep, Lane::kOnce, true);
+  b.BeginPhase(d, "each", PhaseKind::kAfterStep, Lane::kPerStep, true);
   const uint32_t add = b.AddKernel(d, "add", "t.sum", {each}, {total}, {}, true);
-  b.BeginPhase(d, "after", PhaseKind::kAfterStep, Lane::kOnce, false);
+  b.BeginPhase(d, "after", PhaseKind::kAfterStep, Lane::kPerStep, false);
   const uint32_t fetch = b.AddFetch(d, "total", total);
   b.AddChannel(d, make, use, 3, 1, 6);
   b.AddChannel(d, use, add, 1, 1, 3);
@@ -518,7 +518,7 @@ TEST_F(ExecutorTest, PoisonTravelsThroughCollectivesAndStopsUpdates) {
     const uint32_t all = b.AddCollective(d, "all", reduce, x, y);
     b.AddChannel(d, make, risk);
     b.AddChannel(d, risk, all);
-    b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kOnce, false);
+    b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kPerStep, false);
     const uint32_t update = b.AddKernel(d, "update", "t.bump", {w, y}, {w});
     b.AddChannel(d, all, update);
   }
@@ -552,7 +552,7 @@ TEST_F(ExecutorTest, AFailedStepWritesNoState) {
   const uint32_t bump = b.AddKernel(d, "bump", "t.bump", {same_phase, x}, {same_phase});
   b.AddChannel(d, make, risk);
   b.AddChannel(d, risk, bump);
-  b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kOnce, false);
+  b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kPerStep, false);
   const uint32_t update = b.AddKernel(d, "update", "t.bump", {other_lane, x}, {other_lane});
   b.AddChannel(d, risk, update);
   ForSeeds(

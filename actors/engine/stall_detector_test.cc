@@ -28,7 +28,7 @@ planner::Plan MakePlan(CollectiveKind kind, std::vector<int64_t> counts) {
   b.AddRecv(1, "recv.h", x1, b.last_transfer());
   const uint32_t collective = b.AddCollectiveSpec(kind, {0, 1, 2}, std::move(counts), false);
   for (uint32_t d = 0; d < 3; ++d) {
-    b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kOnce, false);
+    b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kPerStep, false);
     const uint32_t in = b.AddRegister(d, 1, false);
     const uint32_t out = b.AddRegister(d, 1, false);
     b.AddCollective(d, "sum", collective, in, out);

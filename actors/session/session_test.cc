@@ -63,7 +63,7 @@ planner::Plan DataParallelPlan(uint32_t replicas, uint32_t microbatches) {
     const uint32_t bwd = b.AddKernel(d, "b", "t.sum", {stash}, {grad}, {}, true);
     b.BeginPhase(d, "reduce", PhaseKind::kTransfer, Lane::kFloating, false);
     const uint32_t all = b.AddCollective(d, "reduce.grad", reduce, grad, total);
-    b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kOnce, false);
+    b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kPerStep, false);
     const uint32_t update = b.AddKernel(d, "update", "t.bump", {w, total}, {w});
     if (d == 0) {
       const uint32_t fetch = b.AddFetch(d, "grad", total);

@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// One device: two kernels and a send in a phase of the compute lane, a kernel in the once lane.
+// One device: two kernels and a send in a phase of the compute lane, a kernel in the per-step lane.
 planner::Plan MakePlan() {
   planner::Plan plan;
   plan.devices.resize(1);
@@ -17,7 +17,7 @@ planner::Plan MakePlan() {
   device.actors[2].kind = planner::ActorKind::kSend;
   device.phases.resize(2);
   device.phases[0].num_actors = 3;
-  device.phases[1].lane = planner::Lane::kOnce;
+  device.phases[1].lane = planner::Lane::kPerStep;
   device.phases[1].first_actor = 3;
   device.phases[1].num_actors = 1;
   return plan;

@@ -163,7 +163,7 @@ planner::Plan CollectivePlan() {
     const uint32_t last = b.AddKernel(d, "d", "t.iota", {}, {x});
     b.AddChannel(d, a, r);
     b.AddChannel(d, r, last);
-    b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kOnce, false);
+    b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kPerStep, false);
     const uint32_t update = b.AddKernel(d, "update", "t.iota", {}, {x});
     b.AddChannel(d, last, update);
     b.AddChannel(d, update, a, 1, 1, 1, 1);

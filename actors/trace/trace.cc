@@ -46,7 +46,7 @@ Track TrackOf(const planner::DevicePlan& device, const TraceEvent& event) {
     switch (device.phases[event.phase].lane) {
       case Lane::kCompute:
         return {0, "compute phases"};
-      case Lane::kOnce:
+      case Lane::kPerStep:
         return {1, "once-a-step phases"};
       case Lane::kFloating:
         return {2, "floating phases"};

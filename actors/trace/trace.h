@@ -30,11 +30,11 @@ struct StepWindow {
   int64_t end_ns = 0;
 };
 
-// What the devices did in a step's window as SVG: a row a device with its compute and once lanes;
-// below it thin rows of what its links did, drawn while data moved: one each for sends, receives
-// and collectives, where the plan has them; F, B, W and once-a-step phases in colours of their own,
-// with micro-batch numbers where there is room; an axis in ms and a legend. Work of other steps in
-// the window is drawn pale. Draws an empty axis without events.
+// What the devices did in a step's window as SVG: a row a device with its compute and per-step
+// lanes; below it thin rows of what its links did, drawn while data moved: one each for sends,
+// receives and collectives, where the plan has them; F, B, W and once-a-step phases in colours of
+// their own, with micro-batch numbers where there is room; an axis in ms and a legend. Work of
+// other steps in the window is drawn pale. Draws an empty axis without events.
 void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> events,
                       const StepWindow& window, std::ostream& out);
 

@@ -25,7 +25,7 @@ planner::Plan SmallPlan() {
   const uint32_t x = b.AddRegister(0);
   b.BeginPhase(0, "F", PhaseKind::kForward);
   b.AddKernel(0, "a<b>", "t.iota", {}, {x});
-  b.BeginPhase(0, "update", PhaseKind::kAfterStep, planner::Lane::kOnce, false);
+  b.BeginPhase(0, "update", PhaseKind::kAfterStep, planner::Lane::kPerStep, false);
   b.AddKernel(0, "w", "t.iota", {}, {x});
   planner::Plan plan = b.Build();
   plan.name = "small & neat";

@@ -34,8 +34,8 @@ TEST(PredictStepTest, LanesOfOneDeviceAddUp) {
   DevicePlan device;
   AddPhase(&device, Lane::kCompute, true, 3);
   AddPhase(&device, Lane::kCompute, true, 4);
-  AddPhase(&device, Lane::kOnce, false, 10);
-  AddPhase(&device, Lane::kOnce, true, 1);
+  AddPhase(&device, Lane::kPerStep, false, 10);
+  AddPhase(&device, Lane::kPerStep, true, 1);
   EXPECT_DOUBLE_EQ(PredictStepSeconds(StagesOf({device}, 4)), 4 * 7 + 10 + 4);
 }
 
@@ -46,7 +46,7 @@ TEST(PredictStepTest, WhatFloatsCountsWhereItTakesLonger) {
     AddPhase(&device, Lane::kFloating, true, reduction, ActorKind::kCollective);
     EXPECT_DOUBLE_EQ(PredictStepSeconds(StagesOf({device}, 2)), 2 * std::max(3.0, reduction));
     DevicePlan once;
-    AddPhase(&once, Lane::kOnce, false, 3);
+    AddPhase(&once, Lane::kPerStep, false, 3);
     AddPhase(&once, Lane::kFloating, false, reduction, ActorKind::kCollective);
     EXPECT_DOUBLE_EQ(PredictStepSeconds(StagesOf({once}, 2)), std::max(3.0, reduction));
   }
@@ -61,7 +61,7 @@ TEST(PredictStepTest, APipelineFillsAndThenWaitsForItsSlowestStage) {
   AddPhase(&second, Lane::kCompute, true, 5);
   AddPhase(&second, Lane::kFloating, true, 1, ActorKind::kRecv);
   AddPhase(&second, Lane::kFloating, true, 1, ActorKind::kSend);
-  AddPhase(&second, Lane::kOnce, false, 7);
+  AddPhase(&second, Lane::kPerStep, false, 7);
   EXPECT_DOUBLE_EQ(PredictStepSeconds(StagesOf({first, second}, 1)), 1 + 3 + 1 + 5 + 7);
   EXPECT_DOUBLE_EQ(PredictStepSeconds(StagesOf({first, second}, 4)), 1 + 3 + 1 + 5 + 3 * 5 + 7);
   // Transfers that take longer than the stages.

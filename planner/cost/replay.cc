@@ -28,16 +28,16 @@ class ReplayTimes : public FiringTimes {
     return free = std::max(free, now) + seconds;
   }
 
-  double Communicate(uint32_t meeting, double now) override {
-    if (meeting >= plan_.collectives.size()) {
-      const TransferPlan& transfer = plan_.transfers[meeting - plan_.collectives.size()];
+  double Communicate(uint32_t rendezvous, double now) override {
+    if (rendezvous >= plan_.collectives.size()) {
+      const TransferPlan& transfer = plan_.transfers[rendezvous - plan_.collectives.size()];
       const LinkRates rates = RatesOf(transfer.source, transfer.destination);
       double& free = link_free_[LinkOf(transfer.source, transfer.destination)];
       const double end = std::max(free, now) + TransferSeconds(transfer.num_bytes, rates);
       free = end - rates.latency_s;  // the next message follows while this one is on its way
       return end;
     }
-    const CollectiveSpec& spec = plan_.collectives[meeting];
+    const CollectiveSpec& spec = plan_.collectives[rendezvous];
     LinkRates slowest = {0, std::numeric_limits<double>::infinity()};
     double begin = now;
     ForEachLink(spec, [&](uint32_t from, uint32_t to) {
@@ -101,7 +101,7 @@ absl::StatusOr<double> ReplayStepSeconds(const Plan& plan, const Policy& policy,
   }
   ReplayTimes times(plan, options);
   ASSIGN_OR_RETURN(const FiringResult result,
-                   FirePlan(plan, policy, FindMeetings(plan), workspace_bytes, &times));
+                   FirePlan(plan, policy, FindRendezvous(plan), workspace_bytes, &times));
   const std::vector<double>& ends = result.step_ends_s;
   const size_t last = ends.size() - 2;  // the one after it had nothing behind it
   return (ends[last] - ends[0]) / static_cast<double>(last);

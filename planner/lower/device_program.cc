@@ -10,7 +10,7 @@
 namespace penstock::planner {
 namespace {
 
-// One touch of a storage by an actor. Actors are numbered over the whole device.
+// One touch of a buffer by an actor. Actors are numbered over the whole device.
 struct Access {
   uint32_t actor = 0;
   int phase = 0;
@@ -37,31 +37,30 @@ bool IsGradientKind(PhaseKind kind) {
   return kind == PhaseKind::kBackward || kind == PhaseKind::kWeight;
 }
 
-class Finisher {
+class ProgramAssembler {
  public:
-  Finisher(const std::vector<Storage>& storages, const std::vector<DraftPhase>& phases,
-           const DeviceProgram::Credits& credits)
-      : storages_(storages), phases_(phases), credits_(credits), accesses_(storages.size()) {}
+  ProgramAssembler(const std::vector<Buffer>& buffers, const std::vector<DraftPhase>& phases,
+                   const DeviceProgram::Credits& credits)
+      : buffers_(buffers), phases_(phases), credits_(credits), accesses_(buffers.size()) {}
 
   DevicePlan Run(std::vector<uint32_t>* state_registers) {
     NumberActors();
-    for (size_t s = 0; s < storages_.size(); ++s) {
-      if (storages_[s].whole < 0) AddChannels(static_cast<int>(s));
+    for (size_t s = 0; s < buffers_.size(); ++s) {
+      if (buffers_[s].whole < 0) AddChannels(static_cast<int>(s));
     }
     std::stable_sort(device_.channels.begin(), device_.channels.end(),
                      [](const ChannelPlan& a, const ChannelPlan& b) {
                        return std::pair(a.consumer, a.producer) < std::pair(b.consumer, b.producer);
                      });
     LayOut();
-    for (size_t s = 0; s < storages_.size(); ++s) {
-      if (storages_[s].state >= 0)
-        (*state_registers)[storages_[s].state] = static_cast<uint32_t>(s);
+    for (size_t s = 0; s < buffers_.size(); ++s) {
+      if (buffers_[s].state >= 0) (*state_registers)[buffers_[s].state] = static_cast<uint32_t>(s);
     }
     return std::move(device_);
   }
 
  private:
-  int WholeOf(int s) const { return storages_[s].whole >= 0 ? storages_[s].whole : s; }
+  int WholeOf(int s) const { return buffers_[s].whole >= 0 ? buffers_[s].whole : s; }
 
   const PhasePlan& PhaseOf(const Access& access) const { return phases_[access.phase].plan; }
 
@@ -80,9 +79,9 @@ class Finisher {
           if (output >= 0) accesses_[WholeOf(output)].writers.push_back(access);
         }
         ActorPlan plan = draft.plan;
-        auto operand = [&](int storage) -> OperandPlan {
-          if (storage < 0) return {};
-          return {static_cast<uint32_t>(WholeOf(storage)), storages_[storage].offset};
+        auto operand = [&](int buffer) -> OperandPlan {
+          if (buffer < 0) return {};
+          return {static_cast<uint32_t>(WholeOf(buffer)), buffers_[buffer].offset};
         };
         for (int input : draft.inputs) plan.inputs.push_back(operand(input));
         for (int output : draft.outputs) plan.outputs.push_back(operand(output));
@@ -94,26 +93,26 @@ class Finisher {
   }
 
   // Instances that may be between the two phases at once, both running once a micro-batch.
-  int SlotsBetween(const Storage& storage, const PhasePlan& from, const PhasePlan& to) const {
+  int SlotsBetween(const Buffer& buffer, const PhasePlan& from, const PhasePlan& to) const {
     const int m = credits_.microbatches;
-    if (from.lane == Lane::kOnce || to.lane == Lane::kOnce) return m;
+    if (from.lane == Lane::kPerStep || to.lane == Lane::kPerStep) return m;
     if (IsGradientKind(to.kind) && from.kind == PhaseKind::kForward) {
       return std::min(m, credits_.stage_activations);
     }
-    if (IsGradientKind(to.kind) && storage.received) {
+    if (IsGradientKind(to.kind) && buffer.received) {
       return std::min(m, credits_.cross_activations);
     }
     return std::min(m, 2);
   }
 
   int SlotsOf(int s) const {
-    const Storage& storage = storages_[s];
+    const Buffer& buffer = buffers_[s];
     int slots = 1;
-    if (!storage.per_microbatch || storage.state >= 0) return slots;
+    if (!buffer.per_microbatch || buffer.state >= 0) return slots;
     for (const Access& writer : accesses_[s].writers) {
       for (const Access& reader : accesses_[s].readers) {
         if (reader.phase == writer.phase) continue;
-        slots = std::max(slots, SlotsBetween(storage, PhaseOf(writer), PhaseOf(reader)));
+        slots = std::max(slots, SlotsBetween(buffer, PhaseOf(writer), PhaseOf(reader)));
       }
     }
     return slots;
@@ -162,7 +161,7 @@ class Finisher {
             channel.produce = !writes_often && reads_often ? m : 1;
             channel.consume = writes_often && !reads_often ? m : 1;
             channel.capacity = writes_often != reads_often ? m : slots;
-            if (storages_[s].state >= 0) channel.initial = channel.capacity;
+            if (buffers_[s].state >= 0) channel.initial = channel.capacity;
             device_.channels.push_back(channel);
           }
         }
@@ -171,24 +170,24 @@ class Finisher {
   }
 
   void LayOut() {
-    device_.registers.resize(storages_.size());
-    std::vector<int> home(storages_.size(), -1);  // the phase inside which a workspace lives
+    device_.registers.resize(buffers_.size());
+    std::vector<int> home(buffers_.size(), -1);  // the phase inside which a workspace lives
     uint64_t end = 0;
     auto place = [&](size_t s, RegisterClass register_class) {
       RegisterPlan& reg = device_.registers[s];
       reg.register_class = register_class;
-      reg.per_microbatch = storages_[s].per_microbatch;
+      reg.per_microbatch = buffers_[s].per_microbatch;
       reg.slots = static_cast<uint32_t>(SlotsOf(static_cast<int>(s)));
-      reg.slot_bytes = AlignUp(storages_[s].bytes);
+      reg.slot_bytes = AlignUp(buffers_[s].bytes);
       reg.offset = end;
       end += reg.slots * reg.slot_bytes;
     };
-    for (size_t s = 0; s < storages_.size(); ++s) {
-      if (storages_[s].state >= 0) place(s, RegisterClass::kState);
+    for (size_t s = 0; s < buffers_.size(); ++s) {
+      if (buffers_[s].state >= 0) place(s, RegisterClass::kState);
     }
     device_.state_bytes = end;
-    for (size_t s = 0; s < storages_.size(); ++s) {
-      if (storages_[s].state >= 0 || storages_[s].whole >= 0) continue;
+    for (size_t s = 0; s < buffers_.size(); ++s) {
+      if (buffers_[s].state >= 0 || buffers_[s].whole >= 0) continue;
       const std::vector<Access>& writers = accesses_[s].writers;
       const bool is_local = !writers.empty() && accesses_[s].IsWithin(writers[0].phase) &&
                             phases_[writers[0].phase].plan.lane != Lane::kFloating;
@@ -202,7 +201,7 @@ class Finisher {
 
     const std::vector<Span> spans = FindSpans();
     const uint64_t workspace_begin = end;
-    for (Lane lane : {Lane::kCompute, Lane::kOnce}) {
+    for (Lane lane : {Lane::kCompute, Lane::kPerStep}) {
       uint64_t lane_bytes = 0;
       for (size_t p = 0; p < phases_.size(); ++p) {
         if (phases_[p].plan.lane != lane) continue;
@@ -270,10 +269,10 @@ class Finisher {
   uint64_t PackPhase(int p, const std::vector<int>& home, const std::vector<Span>& spans,
                      uint64_t base) {
     std::vector<Lifetime> lifetimes;
-    std::vector<size_t> storages;
-    for (size_t s = 0; s < storages_.size(); ++s) {
+    std::vector<size_t> buffers;
+    for (size_t s = 0; s < buffers_.size(); ++s) {
       if (home[s] != p) continue;
-      Lifetime lifetime = {storages_[s].bytes, INT64_MAX, 0, 0};
+      Lifetime lifetime = {buffers_[s].bytes, INT64_MAX, 0, 0};
       for (const Access& writer : accesses_[s].writers) {
         lifetime.first = std::min(lifetime.first, spans[writer.actor].first);
       }
@@ -283,13 +282,13 @@ class Finisher {
         }
       }
       lifetimes.push_back(lifetime);
-      storages.push_back(s);
+      buffers.push_back(s);
     }
     const uint64_t bytes = PackLifetimes(&lifetimes);
-    for (size_t i = 0; i < storages.size(); ++i) {
-      device_.registers[storages[i]] = {RegisterClass::kWorkspace,
-                                        storages_[storages[i]].per_microbatch, 1,
-                                        base + lifetimes[i].offset, AlignUp(lifetimes[i].bytes)};
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      device_.registers[buffers[i]] = {RegisterClass::kWorkspace,
+                                       buffers_[buffers[i]].per_microbatch, 1,
+                                       base + lifetimes[i].offset, AlignUp(lifetimes[i].bytes)};
     }
     return bytes;
   }
@@ -312,7 +311,7 @@ class Finisher {
     return most;
   }
 
-  const std::vector<Storage>& storages_;
+  const std::vector<Buffer>& buffers_;
   const std::vector<DraftPhase>& phases_;
   const DeviceProgram::Credits& credits_;
   std::vector<Accesses> accesses_;
@@ -321,19 +320,19 @@ class Finisher {
 
 }  // namespace
 
-int DeviceProgram::AddStorage(Storage storage) {
-  storages_.push_back(storage);
-  return static_cast<int>(storages_.size()) - 1;
+int DeviceProgram::AddBuffer(Buffer buffer) {
+  buffers_.push_back(buffer);
+  return static_cast<int>(buffers_.size()) - 1;
 }
 
 int DeviceProgram::AddPart(int whole, uint64_t bytes) {
-  Storage part;
+  Buffer part;
   part.bytes = bytes;
-  part.per_microbatch = storages_[whole].per_microbatch;
+  part.per_microbatch = buffers_[whole].per_microbatch;
   part.whole = whole;
-  part.offset = storages_[whole].bytes;
-  storages_[whole].bytes += AlignUp(bytes);
-  return AddStorage(part);
+  part.offset = buffers_[whole].bytes;
+  buffers_[whole].bytes += AlignUp(bytes);
+  return AddBuffer(part);
 }
 
 int DeviceProgram::AddPhase(PhasePlan plan) {
@@ -344,14 +343,14 @@ int DeviceProgram::AddPhase(PhasePlan plan) {
 void DeviceProgram::StartCommunicationEarly() {
   for (DraftPhase& phase : phases_) {
     if (phase.plan.lane != Lane::kFloating) {
-      planner::StartCommunicationEarly(storages_, &phase.actors);
+      planner::StartCommunicationEarly(buffers_, &phase.actors);
     }
   }
 }
 
 DevicePlan DeviceProgram::Finish(const Credits& credits,
                                  std::vector<uint32_t>* state_registers) const {
-  return Finisher(storages_, phases_, credits).Run(state_registers);
+  return ProgramAssembler(buffers_, phases_, credits).Run(state_registers);
 }
 
 }  // namespace penstock::planner

@@ -1,8 +1,8 @@
 // The draft of one device's program: actors in phases and the places in memory that they share.
 // Turned into channels, registers and arena offsets by Finish().
 //
-// A *storage* is one place in memory with its writers and readers; values that share bytes (a
-// reshape, a sum reduced in place, a parameter and its next version) share a storage. A storage may
+// A *buffer* is one place in memory with its writers and readers; values that share bytes (a
+// reshape, a sum reduced in place, a parameter and its next version) share a buffer. A buffer may
 // be a part of another: gradients that are reduced together lie side by side in one bucket.
 //
 // Thread rule: one thread.
@@ -20,19 +20,19 @@
 
 namespace penstock::planner {
 
-// What a storage holds when a step begins, and how often it is made.
-struct Storage {
+// What a buffer holds when a step begins, and how often it is made.
+struct Buffer {
   uint64_t bytes = 0;
   bool per_microbatch = true;
   int state = -1;         // index of the plan's state that lives here
   bool received = false;  // written by another device
-  int whole = -1;         // the storage of which this is a part, from byte `offset` on
+  int whole = -1;         // the buffer of which this is a part, from byte `offset` on
   uint64_t offset = 0;
 };
 
 struct DraftActor {
   ActorPlan plan;           // inputs and outputs empty; Finish fills them in
-  std::vector<int> inputs;  // storages; -1: unbound
+  std::vector<int> inputs;  // buffers; -1: unbound
   std::vector<int> outputs;
   uint64_t scratch_bytes = 0;
   double predicted_s = 0;
@@ -51,8 +51,8 @@ struct DraftPhase {
 
 class DeviceProgram {
  public:
-  int AddStorage(Storage storage);
-  Storage& storage(int index) { return storages_[index]; }
+  int AddBuffer(Buffer buffer);
+  Buffer& buffer(int index) { return buffers_[index]; }
 
   // Gives `whole` room for one more part at its end.
   int AddPart(int whole, uint64_t bytes);
@@ -72,12 +72,12 @@ class DeviceProgram {
     int cross_activations = 1;  // the same where F is another stage's
   };
 
-  // Lays out memory and derives the channels. `state_registers[i]` gets the register of the storage
+  // Lays out memory and derives the channels. `state_registers[i]` gets the register of the buffer
   // whose state is i.
   DevicePlan Finish(const Credits& credits, std::vector<uint32_t>* state_registers) const;
 
  private:
-  std::vector<Storage> storages_;
+  std::vector<Buffer> buffers_;
   std::vector<DraftPhase> phases_;
 };
 

@@ -22,10 +22,10 @@ class DeviceProgramTest : public ::testing::Test {
   }
   int Forward() { return Phase(PhaseKind::kForward, Lane::kCompute, true); }
   int Backward() { return Phase(PhaseKind::kBackward, Lane::kCompute, true); }
-  int Update() { return Phase(PhaseKind::kAfterStep, Lane::kOnce, false); }
+  int Update() { return Phase(PhaseKind::kAfterStep, Lane::kPerStep, false); }
 
-  int Storage(uint64_t bytes, bool per_microbatch = true, int state = -1) {
-    return program_.AddStorage({bytes, per_microbatch, state, false});
+  int Buffer(uint64_t bytes, bool per_microbatch = true, int state = -1) {
+    return program_.AddBuffer({bytes, per_microbatch, state, false});
   }
 
   void Actor(int phase, std::vector<int> inputs, std::vector<int> outputs,
@@ -54,9 +54,9 @@ class DeviceProgramTest : public ::testing::Test {
 
 TEST_F(DeviceProgramTest, WhatLivesInsideAPhaseIsPackedByLifetime) {
   const int f = Forward();
-  const int a = Storage(100);
-  const int b = Storage(100);
-  const int c = Storage(100);
+  const int a = Buffer(100);
+  const int b = Buffer(100);
+  const int c = Buffer(100);
   Actor(f, {}, {a});
   Actor(f, {a}, {b});
   Actor(f, {b}, {c});
@@ -74,7 +74,7 @@ TEST_F(DeviceProgramTest, WhatLivesInsideAPhaseIsPackedByLifetime) {
 
 TEST_F(DeviceProgramTest, ScratchLivesWhileItsKernelRuns) {
   const int f = Forward();
-  const int a = Storage(64);
+  const int a = Buffer(64);
   Actor(f, {}, {a}, ActorKind::kKernel, 64);
   Actor(f, {a}, {}, ActorKind::kKernel, 64);
   const DevicePlan plan = Finish(1, 1);
@@ -86,7 +86,7 @@ TEST_F(DeviceProgramTest, ScratchLivesWhileItsKernelRuns) {
 TEST_F(DeviceProgramTest, AnActivationHasAsManySlotsAsThereAreCredits) {
   const int f = Forward();
   const int b = Backward();
-  const int a = Storage(64);
+  const int a = Buffer(64);
   Actor(f, {}, {a});
   Actor(b, {a}, {});
   const DevicePlan plan = Finish(8, 3);
@@ -98,7 +98,7 @@ TEST_F(DeviceProgramTest, AnActivationHasAsManySlotsAsThereAreCredits) {
 TEST_F(DeviceProgramTest, AnAccumulatedGradientIsReadAfterAllMicrobatches) {
   const int b = Backward();
   const int u = Update();
-  const int sum = Storage(64, /*per_microbatch=*/false);
+  const int sum = Buffer(64, /*per_microbatch=*/false);
   Actor(b, {}, {sum});
   Actor(u, {sum}, {});
   const DevicePlan plan = Finish(4, 1);
@@ -109,7 +109,7 @@ TEST_F(DeviceProgramTest, AnAccumulatedGradientIsReadAfterAllMicrobatches) {
 TEST_F(DeviceProgramTest, AParameterIsThereBeforeTheFirstStep) {
   const int f = Forward();
   const int u = Update();
-  const int w = Storage(64, /*per_microbatch=*/false, /*state=*/0);
+  const int w = Buffer(64, /*per_microbatch=*/false, /*state=*/0);
   Actor(f, {w}, {});
   Actor(u, {w}, {w});
   const DevicePlan plan = Finish(4, 1, /*num_states=*/1);
@@ -122,7 +122,7 @@ TEST_F(DeviceProgramTest, AParameterIsThereBeforeTheFirstStep) {
 TEST_F(DeviceProgramTest, TheLastReaderOnTheStreamGivesTheCreditAndEveryOneBesideIt) {
   const int f = Forward();
   const int b = Backward();
-  const int a = Storage(64);
+  const int a = Buffer(64);
   Actor(f, {}, {a});
   Actor(b, {a}, {});
   Actor(b, {a}, {}, ActorKind::kCollective);
@@ -134,9 +134,9 @@ TEST_F(DeviceProgramTest, TheLastReaderOnTheStreamGivesTheCreditAndEveryOneBesid
 
 TEST_F(DeviceProgramTest, WhatACollectiveReadsLivesUntilItIsKnownToBeDone) {
   const int f = Forward();
-  const int a = Storage(64);
-  const int reduced = Storage(64);
-  const int other = Storage(64);
+  const int a = Buffer(64);
+  const int reduced = Buffer(64);
+  const int other = Buffer(64);
   Actor(f, {}, {a});
   Actor(f, {a}, {reduced}, ActorKind::kCollective);
   Actor(f, {}, {other});
@@ -150,9 +150,9 @@ TEST_F(DeviceProgramTest, WhatACollectiveReadsLivesUntilItIsKnownToBeDone) {
 TEST_F(DeviceProgramTest, WhatACollectiveWritesIsFreeBeforeItMayStart) {
   // The collective starts when actor 0 has completed; actor 2 may still read then.
   const int f = Forward();
-  const int a = Storage(64);
-  const int other = Storage(64);
-  const int gathered = Storage(64);
+  const int a = Buffer(64);
+  const int other = Buffer(64);
+  const int gathered = Buffer(64);
   Actor(f, {}, {a});
   Actor(f, {}, {other});
   Actor(f, {other}, {});
@@ -165,7 +165,7 @@ TEST_F(DeviceProgramTest, WhatACollectiveWritesIsFreeBeforeItMayStart) {
 
 TEST_F(DeviceProgramTest, FloatingPhasesShareNothing) {
   const int send = Phase(PhaseKind::kTransfer, Lane::kFloating, true);
-  const int a = Storage(64);
+  const int a = Buffer(64);
   Actor(send, {}, {a});
   Actor(send, {a}, {}, ActorKind::kSend);
   const DevicePlan plan = Finish(2, 1);
@@ -176,8 +176,8 @@ TEST_F(DeviceProgramTest, FloatingPhasesShareNothing) {
 TEST_F(DeviceProgramTest, LanesHaveTheirOwnWorkspace) {
   const int f = Forward();
   const int u = Update();
-  const int a = Storage(64);
-  const int b = Storage(64, /*per_microbatch=*/false);
+  const int a = Buffer(64);
+  const int b = Buffer(64, /*per_microbatch=*/false);
   Actor(f, {}, {a});
   Actor(f, {a}, {});
   Actor(u, {}, {b});

@@ -110,7 +110,7 @@ struct Assignment {
   ValueId value = kNoValue;
 };
 
-// Gradient sums of one stage that are reduced by one collective, beside the phases: their storage
+// Gradient sums of one stage that are reduced by one collective, beside the phases: their buffer
 // is contiguous, so nothing is copied.
 struct Bucket {
   std::vector<NodeId> nodes;  // all_reduce nodes, in the order in which their terms are made
@@ -199,9 +199,9 @@ class DeviceLowering {
   int PhaseIndex(const PhaseKey& key);
   int FloatingPhase(std::string name, bool per_microbatch);
   absl::StatusOr<TilePlan> Tile(ValueId value) const;
-  absl::StatusOr<int> NewStorage(ValueId value, bool per_microbatch);
-  // The storage from which actors of `phase` read the value.
-  absl::StatusOr<int> StorageForReading(ValueId value, int phase);
+  absl::StatusOr<int> NewBuffer(ValueId value, bool per_microbatch);
+  // The buffer from which actors of `phase` read the value.
+  absl::StatusOr<int> BufferForReading(ValueId value, int phase);
   void AddActor(int phase, ActorKind kind, std::string name, KernelPlan spec, uint32_t target,
                 std::vector<int> inputs, std::vector<int> outputs);
   absl::Status AddStates();
@@ -217,7 +217,7 @@ class DeviceLowering {
   absl::Status AddAssignments();
   bool WritesInPlace(const Assignment& assignment) const;
   bool MayOverwrite(const Node& node, int input, const KernelPlan& spec, int phase) const;
-  bool MayStayIn(int storage, ValueId result) const;
+  bool MayStayIn(int buffer, ValueId result) const;
 
   Lowering& shared_;
   const Graph& graph_;
@@ -228,13 +228,13 @@ class DeviceLowering {
   DeviceProgram program_;
   std::map<PhaseKey, int> phase_index_;
   PhaseKey assign_key_;
-  std::map<ValueId, int> storage_;                       // by root value
-  std::map<std::pair<ValueId, int>, int> leaf_storage_;  // leaf value, phase
-  std::map<ValueId, int> value_phase_;                   // phase in which a value is made here
-  std::set<int> formed_;    // storages that all micro-batches of a step form together
+  std::map<ValueId, int> buffer_;                       // by root value
+  std::map<std::pair<ValueId, int>, int> leaf_buffer_;  // leaf value, phase
+  std::map<ValueId, int> value_phase_;                  // phase in which a value is made here
+  std::set<int> formed_;    // buffers that all micro-batches of a step form together
   std::set<NodeId> fused_;  // accumulates that their producer does itself
   std::map<ValueId, ValueId> accumulates_into_;
-  std::map<ValueId, int> bucket_part_;  // storage of a gradient's terms in its bucket
+  std::map<ValueId, int> bucket_part_;  // buffer of a gradient's terms in its bucket
 };
 
 // ---------------------------------------------------------------------------- shared analysis
@@ -578,14 +578,14 @@ int DeviceLowering::FloatingPhase(std::string name, bool per_microbatch) {
   return program_.AddPhase(std::move(plan));
 }
 
-absl::StatusOr<int> DeviceLowering::NewStorage(ValueId value, bool per_microbatch) {
+absl::StatusOr<int> DeviceLowering::NewBuffer(ValueId value, bool per_microbatch) {
   const auto part = bucket_part_.find(value);
   if (part != bucket_part_.end()) return part->second;
   ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
-  Storage storage;
-  storage.bytes = tile.num_bytes();
-  storage.per_microbatch = per_microbatch;
-  return program_.AddStorage(storage);
+  Buffer buffer;
+  buffer.bytes = tile.num_bytes();
+  buffer.per_microbatch = per_microbatch;
+  return program_.AddBuffer(buffer);
 }
 
 void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, KernelPlan spec,
@@ -614,33 +614,33 @@ void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, Kerne
 absl::Status DeviceLowering::AddLeaf(ValueId value, int phase) {
   const Node& node = shared_.ProducerOf(value);
   ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
-  ASSIGN_OR_RETURN(int storage, NewStorage(value, program_.phase(phase).plan.per_microbatch));
+  ASSIGN_OR_RETURN(int buffer, NewBuffer(value, program_.phase(phase).plan.per_microbatch));
   KernelPlan spec;
   spec.outputs = {tile};
   if (node.op->name() == "input") {
     spec.op = "feed";
     uint32_t feed = 0;
     while (shared_.plan_.feeds[feed].name != graph_.value(value).name) ++feed;
-    AddActor(phase, ActorKind::kFeed, graph_.value(value).name, spec, feed, {}, {storage});
+    AddActor(phase, ActorKind::kFeed, graph_.value(value).name, spec, feed, {}, {buffer});
   } else {
     spec.op = std::string(node.op->name());
     spec.attributes = node.attributes;
-    AddActor(phase, ActorKind::kKernel, graph_.value(value).name, spec, kNone, {}, {storage});
+    AddActor(phase, ActorKind::kKernel, graph_.value(value).name, spec, kNone, {}, {buffer});
   }
-  leaf_storage_[{value, phase}] = storage;
+  leaf_buffer_[{value, phase}] = buffer;
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> DeviceLowering::StorageForReading(ValueId value, int phase) {
+absl::StatusOr<int> DeviceLowering::BufferForReading(ValueId value, int phase) {
   if (shared_.PhaseOf(value).is_leaf) {
-    if (!leaf_storage_.contains({value, phase})) RETURN_IF_ERROR(AddLeaf(value, phase));
-    return leaf_storage_.at({value, phase});
+    if (!leaf_buffer_.contains({value, phase})) RETURN_IF_ERROR(AddLeaf(value, phase));
+    return leaf_buffer_.at({value, phase});
   }
-  const auto it = storage_.find(shared_.RootOf(value));
-  if (it == storage_.end() || shared_.PhaseOf(value).stage != stage_) {
-    const auto received = storage_.find(value);
-    if (received != storage_.end()) return received->second;
-    return absl::InternalError(absl::StrCat("%", graph_.value(value).name, " has no storage"));
+  const auto it = buffer_.find(shared_.RootOf(value));
+  if (it == buffer_.end() || shared_.PhaseOf(value).stage != stage_) {
+    const auto received = buffer_.find(value);
+    if (received != buffer_.end()) return received->second;
+    return absl::InternalError(absl::StrCat("%", graph_.value(value).name, " has no buffer"));
   }
   return it->second;
 }
@@ -648,9 +648,9 @@ absl::StatusOr<int> DeviceLowering::StorageForReading(ValueId value, int phase) 
 absl::Status DeviceLowering::AddStates() {
   for (const auto& [value, index] : shared_.state_index_) {
     if (shared_.PhaseOf(value).stage != stage_) continue;
-    ASSIGN_OR_RETURN(int storage, NewStorage(value, false));
-    program_.storage(storage).state = index;
-    storage_[value] = storage;
+    ASSIGN_OR_RETURN(int buffer, NewBuffer(value, false));
+    program_.buffer(buffer).state = index;
+    buffer_[value] = buffer;
   }
   return absl::OkStatus();
 }
@@ -660,9 +660,9 @@ absl::Status DeviceLowering::AddBuckets() {
   for (size_t b = 0; b < shared_.buckets_.size(); ++b) {
     const Bucket& bucket = shared_.buckets_[b];
     if (bucket.stage != stage_) continue;
-    Storage storage;
-    storage.per_microbatch = per_microbatch;
-    const int whole = program_.AddStorage(storage);
+    Buffer buffer;
+    buffer.per_microbatch = per_microbatch;
+    const int whole = program_.AddBuffer(buffer);
     for (NodeId id : bucket.nodes) {
       const ValueId term = graph_.node(id).operands[0];
       ASSIGN_OR_RETURN(const TilePlan tile, Tile(term));
@@ -678,13 +678,12 @@ absl::Status DeviceLowering::AddBuckets() {
 
 absl::Status DeviceLowering::AddReceive(ValueId value) {
   const bool per_microbatch = shared_.IsMadeOften(value);
-  ASSIGN_OR_RETURN(int storage, NewStorage(value, per_microbatch));
-  program_.storage(storage).received = true;
-  storage_[value] = storage;
+  ASSIGN_OR_RETURN(int buffer, NewBuffer(value, per_microbatch));
+  program_.buffer(buffer).received = true;
+  buffer_[value] = buffer;
   const std::string name = absl::StrCat("recv ", graph_.value(value).name);
   const uint32_t transfer = shared_.transfers_.at({value, stage_, mesh_device_});
-  AddActor(FloatingPhase(name, per_microbatch), ActorKind::kRecv, name, {}, transfer, {},
-           {storage});
+  AddActor(FloatingPhase(name, per_microbatch), ActorKind::kRecv, name, {}, transfer, {}, {buffer});
   return absl::OkStatus();
 }
 
@@ -696,15 +695,15 @@ absl::Status DeviceLowering::AddSends(ValueId value) {
     const std::string name = absl::StrCat("send ", graph_.value(value).name);
     const uint32_t transfer = shared_.transfers_.at({value, stage, mesh_device_});
     const int phase = FloatingPhase(name, per_microbatch);
-    AddActor(phase, ActorKind::kSend, name, {}, transfer, {storage_.at(shared_.RootOf(value))}, {});
+    AddActor(phase, ActorKind::kSend, name, {}, transfer, {buffer_.at(shared_.RootOf(value))}, {});
   }
   return absl::OkStatus();
 }
 
-// Whether the value may lie in a storage of values before it. What micro-batches read may not lie
+// Whether the value may lie in a buffer of values before it. What micro-batches read may not lie
 // where micro-batches form it: the next step's would write there while this step's read.
-bool DeviceLowering::MayStayIn(int storage, ValueId result) const {
-  return !formed_.contains(storage) || !shared_.is_read_often_[result];
+bool DeviceLowering::MayStayIn(int buffer, ValueId result) const {
+  return !formed_.contains(buffer) || !shared_.is_read_often_[result];
 }
 
 absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
@@ -718,14 +717,14 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
   ASSIGN_OR_RETURN(TilePlan in, Tile(operand));
   ASSIGN_OR_RETURN(TilePlan out, Tile(result));
   const bool per_microbatch = program_.phase(phase).plan.per_microbatch;
-  ASSIGN_OR_RETURN(int source, StorageForReading(operand, phase));
+  ASSIGN_OR_RETURN(int source, BufferForReading(operand, phase));
 
   // A sum is reduced in place when nobody else reads its terms.
   const bool in_place =
       spec.kind == CollectiveKind::kAllReduce && shared_.users_[operand].size() == 1 &&
       shared_.RootOf(operand) == operand && !shared_.PhaseOf(operand).is_leaf &&
       !shared_.IsState(operand) && shared_.PhaseOf(operand).stage == stage_ &&
-      program_.storage(source).per_microbatch == per_microbatch && MayStayIn(source, result);
+      program_.buffer(source).per_microbatch == per_microbatch && MayStayIn(source, result);
   const int rank = static_cast<int>(std::find(spec.devices.begin(), spec.devices.end(), device_) -
                                     spec.devices.begin());
   auto flat = [&](const TilePlan& like, int64_t elements) {
@@ -741,10 +740,10 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
     return graph::Attributes{{"axis", dim}, {"sizes", graph::AttrValue::Ints(sizes)}};
   };
   auto new_flat = [&](const TilePlan& tile) {
-    Storage storage;
-    storage.bytes = tile.num_bytes();
-    storage.per_microbatch = per_microbatch;
-    return program_.AddStorage(storage);
+    Buffer buffer;
+    buffer.bytes = tile.num_bytes();
+    buffer.per_microbatch = per_microbatch;
+    return program_.AddBuffer(buffer);
   };
   int input = source;
   if (communication.pack_dim) {
@@ -760,9 +759,9 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
   }
   int output = in_place ? source : -1;
   if (output < 0) {
-    ASSIGN_OR_RETURN(output, NewStorage(result, per_microbatch));
+    ASSIGN_OR_RETURN(output, NewBuffer(result, per_microbatch));
   }
-  storage_[result] = output;
+  buffer_[result] = output;
   if (!communication.unpack_dim) {
     AddActor(phase, ActorKind::kCollective, name, {}, target, {input}, {output});
     return absl::OkStatus();
@@ -807,9 +806,9 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
   std::vector<int> inputs;
   for (ValueId operand : node.operands) {
     ASSIGN_OR_RETURN(TilePlan tile, Tile(operand));
-    ASSIGN_OR_RETURN(int storage, StorageForReading(operand, phase));
+    ASSIGN_OR_RETURN(int buffer, BufferForReading(operand, phase));
     spec.inputs.push_back(std::move(tile));
-    inputs.push_back(storage);
+    inputs.push_back(buffer);
   }
   std::vector<int> outputs;
   for (ValueId result : node.results) {
@@ -848,35 +847,35 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
     const auto whole = accumulates_into_.find(result);
     if (whole != accumulates_into_.end()) {
       // (The whole may lie in a bucket.)
-      ASSIGN_OR_RETURN(int storage, NewStorage(whole->second, false));
+      ASSIGN_OR_RETURN(int buffer, NewBuffer(whole->second, false));
       spec.accumulate = true;
-      formed_.insert(storage);
-      outputs.push_back(storage);
-      storage_[result] = storage;
-      storage_[whole->second] = storage;
+      formed_.insert(buffer);
+      outputs.push_back(buffer);
+      buffer_[result] = buffer;
+      buffer_[whole->second] = buffer;
       continue;
     }
-    int storage = -1;
+    int buffer = -1;
     for (const Assignment& assignment : shared_.assignments_) {
       if (assignment.value != result || !WritesInPlace(assignment)) continue;
-      storage = storage_.at(assignment.state);
+      buffer = buffer_.at(assignment.state);
     }
-    if (storage < 0 && r == 0) {
-      for (size_t i = 0; i < node.operands.size() && storage < 0; ++i) {
+    if (buffer < 0 && r == 0) {
+      for (size_t i = 0; i < node.operands.size() && buffer < 0; ++i) {
         if (spec.op == "constant" || spec.accumulate || bucket_part_.contains(result)) break;
         if (MayOverwrite(node, static_cast<int>(i), spec, phase) && MayStayIn(inputs[i], result)) {
-          storage = inputs[i];
+          buffer = inputs[i];
         }
       }
     }
-    if (storage < 0) {
+    if (buffer < 0) {
       const bool is_whole = FormsWhole(spec.op);
-      ASSIGN_OR_RETURN(storage,
-                       NewStorage(result, shared_.phases_[id].key.per_microbatch && !is_whole));
-      if (is_whole) formed_.insert(storage);
+      ASSIGN_OR_RETURN(buffer,
+                       NewBuffer(result, shared_.phases_[id].key.per_microbatch && !is_whole));
+      if (is_whole) formed_.insert(buffer);
     }
-    outputs.push_back(storage);
-    storage_[result] = storage;
+    outputs.push_back(buffer);
+    buffer_[result] = buffer;
   }
   const std::string& name = graph_.value(node.results[0]).name;
   AddActor(phase, ActorKind::kKernel, name, std::move(spec), kNone, std::move(inputs),
@@ -909,7 +908,7 @@ bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
         continue;
       }
       if (reading.stage != stage_) continue;  // a send: it holds the writer's phase back
-      if (reading.key.lane() == Lane::kOnce &&
+      if (reading.key.lane() == Lane::kPerStep &&
           (reading.key > phase.key || (reading.key == phase.key && user > producer_id))) {
         return false;
       }
@@ -931,7 +930,7 @@ absl::Status DeviceLowering::AddNode(NodeId id) {
     return AddSends(result);
   }
   if (shared_.bucket_of_.contains(id)) {
-    storage_[result] = bucket_part_.at(node.operands[0]);
+    buffer_[result] = bucket_part_.at(node.operands[0]);
   } else if (!fused_.contains(id)) {
     if (shared_.communications_.contains(id)) {
       RETURN_IF_ERROR(AddRedistribution(id, phase));
@@ -981,12 +980,12 @@ absl::Status DeviceLowering::AddFetch(size_t index) {
   }
   const int phase = PhaseIndex(FetchKey(value));
   ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
-  ASSIGN_OR_RETURN(int storage, StorageForReading(value, phase));
+  ASSIGN_OR_RETURN(int buffer, BufferForReading(value, phase));
   KernelPlan spec;
   spec.op = "fetch";
   spec.inputs = {tile};
   AddActor(phase, ActorKind::kFetch, absl::StrCat("return ", graph_.value(value).name), spec,
-           static_cast<uint32_t>(index), {storage}, {});
+           static_cast<uint32_t>(index), {buffer}, {});
   shared_.plan_.fetches[index].num_actors +=
       shared_.IsMadeOften(value) ? shared_.plan_.num_microbatches : 1;
   return absl::OkStatus();
@@ -1002,13 +1001,13 @@ absl::Status DeviceLowering::AddAssignments() {
   for (const Assignment& assignment : shared_.assignments_) {
     if (shared_.phases_[assignment.assign].stage != stage_ || WritesInPlace(assignment)) continue;
     const int phase = PhaseIndex(assign_key_);
-    ASSIGN_OR_RETURN(int source, StorageForReading(assignment.value, phase));
+    ASSIGN_OR_RETURN(int source, BufferForReading(assignment.value, phase));
     ASSIGN_OR_RETURN(TilePlan tile, Tile(assignment.state));
     const KernelPlan copy = {"copy", {}, {tile}, {tile}};
     const std::string& name = graph_.value(assignment.state).name;
-    if (program_.storage(source).state >= 0) {
+    if (program_.buffer(source).state >= 0) {
       // The new value is another state, which may be written too: take it before any is.
-      ASSIGN_OR_RETURN(const int taken, NewStorage(assignment.state, false));
+      ASSIGN_OR_RETURN(const int taken, NewBuffer(assignment.state, false));
       AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".next"), copy, kNone, {source},
                {taken});
       source = taken;
@@ -1018,7 +1017,7 @@ absl::Status DeviceLowering::AddAssignments() {
   for (const Copy& copy : copies) {
     ASSIGN_OR_RETURN(TilePlan tile, Tile(copy.state));
     AddActor(copy.phase, ActorKind::kKernel, absl::StrCat("assign ", graph_.value(copy.state).name),
-             {"copy", {}, {tile}, {tile}}, kNone, {copy.source}, {storage_.at(copy.state)});
+             {"copy", {}, {tile}, {tile}}, kNone, {copy.source}, {buffer_.at(copy.state)});
   }
   return absl::OkStatus();
 }
@@ -1038,7 +1037,7 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
     assign_key_ = std::max(assign_key_, shared_.phases_[assignment.assign].key);
   }
   for (const PhaseKey& key : keys) {
-    if (key.lane() != Lane::kOnce) continue;
+    if (key.lane() != Lane::kPerStep) continue;
     assign_key_ =
         std::max(assign_key_, key.per_microbatch ? PhaseKey{key.level + 1, false, 0} : key);
   }

@@ -13,7 +13,7 @@ namespace {
 // What actors that stay in front read and write.
 class Touched {
  public:
-  explicit Touched(const std::vector<Storage>& storages) : storages_(storages) {}
+  explicit Touched(const std::vector<Buffer>& buffers) : buffers_(buffers) {}
 
   void Add(const DraftActor& actor) {
     for (const int input : actor.inputs) read_.insert(WholeOf(input));
@@ -31,21 +31,20 @@ class Touched {
   }
 
  private:
-  int WholeOf(int s) const { return s < 0 || storages_[s].whole < 0 ? s : storages_[s].whole; }
+  int WholeOf(int s) const { return s < 0 || buffers_[s].whole < 0 ? s : buffers_[s].whole; }
 
-  const std::vector<Storage>& storages_;
+  const std::vector<Buffer>& buffers_;
   absl::flat_hash_set<int> read_;
   absl::flat_hash_set<int> written_;
 };
 
 }  // namespace
 
-void StartCommunicationEarly(const std::vector<Storage>& storages,
-                             std::vector<DraftActor>* actors) {
+void StartCommunicationEarly(const std::vector<Buffer>& buffers, std::vector<DraftActor>* actors) {
   size_t begin = 0;  // behind what has moved last
   for (size_t i = 0; i < actors->size(); ++i) {
     if (!(*actors)[i].is_async()) continue;
-    Touched needed(storages);
+    Touched needed(buffers);
     needed.Add((*actors)[i]);
     std::vector<bool> stays(i - begin);
     for (size_t k = i; k-- > begin;) {

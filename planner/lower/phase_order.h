@@ -15,11 +15,11 @@ namespace penstock::planner {
 // it starts earlier and that work hides it: the weight gradients of a layer behind the all_reduce
 // of its input gradient (Shoeybi et al., "Megatron-LM", 2019, overlaps the same two). Each actor
 // moves behind one communication at most, which bounds how much longer its operands live.
-// Communication keeps its order, and actors that touch the same storage, one of them writing, keep
+// Communication keeps its order, and actors that touch the same buffer, one of them writing, keep
 // theirs.
 //
-// `storages` are those of the device's program.
-void StartCommunicationEarly(const std::vector<Storage>& storages, std::vector<DraftActor>* actors);
+// `buffers` are those of the device's program.
+void StartCommunicationEarly(const std::vector<Buffer>& buffers, std::vector<DraftActor>* actors);
 
 }  // namespace penstock::planner
 

@@ -23,18 +23,18 @@ class PhaseOrderTest : public ::testing::Test {
     actor.outputs = std::move(outputs);
     actors_.push_back(std::move(actor));
   }
-  void Reduce(std::string name, int storage) {
-    Add(std::move(name), {storage}, {storage}, ActorKind::kCollective);
+  void Reduce(std::string name, int buffer) {
+    Add(std::move(name), {buffer}, {buffer}, ActorKind::kCollective);
   }
 
   std::vector<std::string> Order() {
-    StartCommunicationEarly(storages_, &actors_);
+    StartCommunicationEarly(buffers_, &actors_);
     std::vector<std::string> names;
     for (const DraftActor& actor : actors_) names.push_back(actor.plan.name);
     return names;
   }
 
-  std::vector<Storage> storages_ = std::vector<Storage>(10);
+  std::vector<Buffer> buffers_ = std::vector<Buffer>(10);
   std::vector<DraftActor> actors_;
 };
 
@@ -69,8 +69,8 @@ TEST_F(PhaseOrderTest, WhatOverwritesComesAfterItsReaders) {
 }
 
 TEST_F(PhaseOrderTest, PartsCountAsTheWhole) {
-  storages_[1].whole = 0;
-  storages_[2].whole = 0;
+  buffers_[1].whole = 0;
+  buffers_[2].whole = 0;
   Add("part", {}, {1});
   Add("other", {}, {3});
   Add("part", {}, {2});

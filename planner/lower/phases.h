@@ -25,7 +25,7 @@
 
 namespace penstock::planner {
 
-// A phase of one stage. The order of keys is the order of the once lane.
+// A phase of one stage. The order of keys is the order of the per-step lane.
 struct PhaseKey {
   int level = 0;
   bool per_microbatch = false;
@@ -34,7 +34,7 @@ struct PhaseKey {
   friend auto operator<=>(const PhaseKey&, const PhaseKey&) = default;
 
   // The policy schedules forwards and backwards of level 0; all else keeps its fixed order.
-  Lane lane() const { return per_microbatch && level == 0 ? Lane::kCompute : Lane::kOnce; }
+  Lane lane() const { return per_microbatch && level == 0 ? Lane::kCompute : Lane::kPerStep; }
   PhaseKind kind() const;
 };
 

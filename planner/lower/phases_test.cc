@@ -58,7 +58,7 @@ graph g {
   // The sum is kept while micro-batches pass; reducing it over devices comes after the last.
   EXPECT_EQ(phases.at("s").key, (PhaseKey{1, false, 0}));
   EXPECT_EQ(phases.at("t").key, (PhaseKey{1, false, 0}));
-  EXPECT_EQ(phases.at("t").key.lane(), Lane::kOnce);
+  EXPECT_EQ(phases.at("t").key.lane(), Lane::kPerStep);
   EXPECT_EQ(phases.at("t").key.kind(), PhaseKind::kAfterStep);
 }
 

@@ -215,7 +215,7 @@ class DeviceMemoryCheck {
   }
 
   // A phase that reads a channel register has a channel from a phase that writes it, or comes after
-  // it in the once lane.
+  // it in the per-step lane.
   absl::Status CheckGates() {
     std::sort(reads_.begin(), reads_.end());
     std::sort(writes_.begin(), writes_.end());
@@ -230,8 +230,8 @@ class DeviceMemoryCheck {
       bool is_gated = false;
       for (auto it = writers; it != writes_.end() && it->reg == read.reg && !is_gated; ++it) {
         const bool follows = it->phase < read.phase &&
-                             device_.phases[it->phase].lane == Lane::kOnce &&
-                             device_.phases[read.phase].lane == Lane::kOnce;
+                             device_.phases[it->phase].lane == Lane::kPerStep &&
+                             device_.phases[read.phase].lane == Lane::kPerStep;
         is_gated =
             it->phase == read.phase || follows || phase_pairs_.contains({it->phase, read.phase});
       }

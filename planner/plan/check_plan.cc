@@ -238,7 +238,7 @@ absl::Status CheckTileOf(const Plan& plan, const TilePlan& tile, const TensorTyp
 
 class StructureCheck {
  public:
-  explicit StructureCheck(const Plan& plan) : plan_(plan), meetings_(FindMeetings(plan)) {}
+  explicit StructureCheck(const Plan& plan) : plan_(plan), rendezvous_(FindRendezvous(plan)) {}
 
   absl::Status Run() {
     RETURN_IF_ERROR(CheckTags());
@@ -540,7 +540,7 @@ class StructureCheck {
 
   absl::Status CheckCollective(uint32_t c) const {
     const CollectiveSpec& spec = plan_.collectives[c];
-    const absl::Span<const ActorRef> actors = meetings_.Of(c);
+    const absl::Span<const ActorRef> actors = rendezvous_.Of(c);
     std::vector<int> ranks(spec.devices.size());
     std::iota(ranks.begin(), ranks.end(), 0);
     std::sort(ranks.begin(), ranks.end(),
@@ -618,7 +618,7 @@ class StructureCheck {
     const TransferPlan& transfer = plan_.transfers[t];
     ActorRef send = {kNone, kNone};
     ActorRef recv = {kNone, kNone};
-    for (const ActorRef& ref : meetings_.Of(plan_.collectives.size() + t)) {
+    for (const ActorRef& ref : rendezvous_.Of(plan_.collectives.size() + t)) {
       ActorRef& side = ActorOf(ref).kind == ActorKind::kSend ? send : recv;
       if (side.device != kNone) {
         return Invalid("transfer ", t, " is run twice on one side: by ", Describe(side), " and ",
@@ -685,7 +685,7 @@ class StructureCheck {
   }
 
   const Plan& plan_;
-  const Meetings meetings_;
+  const RendezvousTable rendezvous_;
   std::vector<uint64_t> fetch_firings_;
 };
 
@@ -696,25 +696,25 @@ uint64_t TokensPerSlot(const Plan& plan, const RegisterPlan& reg, uint64_t token
   return std::max<uint64_t>(tokens_per_step / (is_refilled ? plan.num_microbatches : 1), 1);
 }
 
-Meetings FindMeetings(const Plan& plan) {
-  Meetings meetings;
+RendezvousTable FindRendezvous(const Plan& plan) {
+  RendezvousTable rendezvous_table;
   std::vector<uint32_t> next(plan.collectives.size() + plan.transfers.size() + 1, 0);
   for (const DevicePlan& device : plan.devices) {
     for (const ActorPlan& actor : device.actors) {
-      const uint32_t meeting = MeetingOf(plan, actor);
-      if (meeting != kNone) ++next[meeting + 1];
+      const uint32_t rendezvous = RendezvousOf(plan, actor);
+      if (rendezvous != kNone) ++next[rendezvous + 1];
     }
   }
   std::partial_sum(next.begin(), next.end(), next.begin());
-  meetings.ends.assign(next.begin() + 1, next.end());
-  meetings.actors.resize(next.back());
+  rendezvous_table.ends.assign(next.begin() + 1, next.end());
+  rendezvous_table.actors.resize(next.back());
   for (uint32_t d = 0; d < plan.devices.size(); ++d) {
     for (uint32_t a = 0; a < plan.devices[d].actors.size(); ++a) {
-      const uint32_t meeting = MeetingOf(plan, plan.devices[d].actors[a]);
-      if (meeting != kNone) meetings.actors[next[meeting]++] = {d, a};
+      const uint32_t rendezvous = RendezvousOf(plan, plan.devices[d].actors[a]);
+      if (rendezvous != kNone) rendezvous_table.actors[next[rendezvous]++] = {d, a};
     }
   }
-  return meetings;
+  return rendezvous_table;
 }
 
 absl::Status CheckReferences(const Plan& plan) {

@@ -25,16 +25,17 @@ struct ActorRef {
   friend bool operator==(const ActorRef&, const ActorRef&) = default;
 };
 
-// The actors that meet: meeting m < Plan::collectives.size() is collective m, the others are the
-// transfers in order. Actors of one meeting are in increasing order of device.
-struct Meetings {
-  std::vector<uint32_t> ends;  // of meeting m: actors[ends[m - 1]] .. actors[ends[m] - 1]
+// The actors that meet: rendezvous m < Plan::collectives.size() is collective m, the others are the
+// transfers in order. Actors of one rendezvous are in increasing order of device.
+struct RendezvousTable {
+  std::vector<uint32_t> ends;  // of rendezvous m: actors[ends[m - 1]] .. actors[ends[m] - 1]
   std::vector<ActorRef> actors;
 
   size_t size() const { return ends.size(); }
-  uint32_t begin(size_t meeting) const { return meeting == 0 ? 0 : ends[meeting - 1]; }
-  absl::Span<const ActorRef> Of(size_t meeting) const {
-    return absl::MakeConstSpan(actors).subspan(begin(meeting), ends[meeting] - begin(meeting));
+  uint32_t begin(size_t rendezvous) const { return rendezvous == 0 ? 0 : ends[rendezvous - 1]; }
+  absl::Span<const ActorRef> Of(size_t rendezvous) const {
+    return absl::MakeConstSpan(actors).subspan(begin(rendezvous),
+                                               ends[rendezvous] - begin(rendezvous));
   }
 };
 
@@ -42,8 +43,8 @@ inline bool IsCommunication(ActorKind kind) {
   return kind == ActorKind::kCollective || kind == ActorKind::kSend || kind == ActorKind::kRecv;
 }
 
-// The meeting of a collective, send or receive; kNone for other actors.
-inline uint32_t MeetingOf(const Plan& plan, const ActorPlan& actor) {
+// The rendezvous of a collective, send or receive; kNone for other actors.
+inline uint32_t RendezvousOf(const Plan& plan, const ActorPlan& actor) {
   if (!IsCommunication(actor.kind)) return kNone;
   if (actor.kind == ActorKind::kCollective) return actor.target;
   return static_cast<uint32_t>(plan.collectives.size()) + actor.target;
@@ -63,7 +64,7 @@ uint64_t TokensPerSlot(const Plan& plan, const RegisterPlan& reg, uint64_t token
 absl::Status CheckReferences(const Plan& plan);
 
 // REQUIRES: CheckReferences(plan) is OK.
-Meetings FindMeetings(const Plan& plan);
+RendezvousTable FindRendezvous(const Plan& plan);
 
 // kInvalidArgument, naming the device, actor or phase and what was expected. Checks phases and
 // lanes, registers inside the arena, operands inside their register's slot, kernels' operands,

@@ -36,7 +36,7 @@ struct Place {
 // An actor at which something happens besides computation; with times, any actor.
 struct Item {
   uint32_t actor = 0;
-  uint32_t member = kNone;  // index into Meetings::actors, of communication
+  uint32_t member = kNone;  // index into RendezvousTable::actors, of communication
   // Members to wait for, with times items: waits_[previous item's end .. this end).
   uint32_t waits_end = 0;
   uint32_t puts_end = 0;   // places to put tokens into when it completes, likewise
@@ -66,13 +66,13 @@ struct TimedItem {
   uint32_t num_completed = 0;
 };
 
-// With times: the end of a phase's computation, or of a meeting. In order of time; those of one
+// With times: the end of a phase's computation, or of a rendezvous. In order of time; those of one
 // time in the order in which they were found.
 struct TimedEvent {
   double time = 0;
   uint64_t number = 0;
   bool is_meeting = false;
-  uint32_t index = 0;  // of the meeting or phase
+  uint32_t index = 0;  // of the rendezvous or phase
   friend bool operator>(const TimedEvent& a, const TimedEvent& b) {
     return std::pair(a.time, a.number) > std::pair(b.time, b.number);
   }
@@ -82,7 +82,7 @@ struct TimedEvent {
 struct Member {
   uint32_t phase = 0;
   uint32_t item = 0;
-  uint32_t meeting = 0;
+  uint32_t rendezvous = 0;
   uint32_t num_completed = 0;
 };
 
@@ -110,11 +110,11 @@ struct LiveSlots {
 
 class Firing {
  public:
-  Firing(const Plan& plan, const Policy& policy, const Meetings& meetings,
+  Firing(const Plan& plan, const Policy& policy, const RendezvousTable& rendezvous_table,
          const PhaseWorkspaceBytes& workspace_bytes, FiringTimes* times)
       : plan_(plan),
         policy_(policy),
-        meetings_(meetings),
+        rendezvous_(rendezvous_table),
         workspace_bytes_(workspace_bytes),
         times_(times),
         num_steps_(times == nullptr ? kUntimedSteps : kTimedSteps) {}
@@ -170,18 +170,18 @@ class Firing {
     step_ends_s_.resize(num_steps_);
     phases_.resize(num_phases);
     live_slots_.resize(num_registers);
-    members_.resize(meetings_.actors.size());
-    num_arrived_.resize(meetings_.size());
+    members_.resize(rendezvous_.actors.size());
+    num_arrived_.resize(rendezvous_.size());
     lanes_.resize(plan_.devices.size());
     phase_of_kind_.resize(plan_.devices.size());
     once_order_.resize(plan_.devices.size());
     live_bytes_.resize(plan_.devices.size());
     peak_bytes_.resize(plan_.devices.size());
     members_of_device_.resize(plan_.devices.size());
-    for (uint32_t m = 0; m < meetings_.size(); ++m) {
-      for (uint32_t i = meetings_.begin(m); i < meetings_.ends[m]; ++i) {
-        members_[i].meeting = m;
-        members_of_device_[meetings_.actors[i].device].push_back(i);
+    for (uint32_t m = 0; m < rendezvous_.size(); ++m) {
+      for (uint32_t i = rendezvous_.begin(m); i < rendezvous_.ends[m]; ++i) {
+        members_[i].rendezvous = m;
+        members_of_device_[rendezvous_.actors[i].device].push_back(i);
       }
     }
   }
@@ -247,7 +247,7 @@ class Firing {
       state.num_to_start = num_steps_ * FiringsPerStep(plan_, phase);
       if (phase.lane == Lane::kCompute) {
         phase_of_kind_[d][static_cast<size_t>(phase.kind)] = phase_base_[d] + p;
-      } else if (phase.lane == Lane::kOnce) {
+      } else if (phase.lane == Lane::kPerStep) {
         once_order_[d].push_back(phase_base_[d] + p);
       }
     }
@@ -269,7 +269,7 @@ class Firing {
     const auto first_item = static_cast<uint32_t>(items_.size());
     std::vector<uint32_t> member_of(num_actors, kNone);
     for (const uint32_t member : members_of_device_[d]) {
-      member_of[meetings_.actors[member].actor] = member;
+      member_of[rendezvous_.actors[member].actor] = member;
     }
 
     enum : size_t { kWaits, kPuts, kGives };
@@ -401,7 +401,7 @@ class Firing {
   // done.
   uint32_t Expected(uint32_t d, Lane lane) {
     LaneState& state = lanes_[d][static_cast<size_t>(lane)];
-    if (lane == Lane::kOnce) {
+    if (lane == Lane::kPerStep) {
       const std::vector<uint32_t>& order = once_order_[d];
       return state.position < num_steps_ * order.size() ? order[state.position % order.size()]
                                                         : kNone;
@@ -481,7 +481,7 @@ class Firing {
       List(p);
     } else {
       lane->running = kNone;
-      // In the once lane the instances of one phase and step follow each other.
+      // In the per-step lane the instances of one phase and step follow each other.
       if (PlanOf(state).lane == Lane::kCompute ||
           state.num_started % FiringsPerStep(plan_, PlanOf(state)) == 0) {
         ++lane->position;
@@ -539,19 +539,19 @@ class Firing {
   // A communication of the phase starts.
   void Meet(uint32_t p, uint32_t item) {
     ++phases_[p].num_pending;
-    const uint32_t meeting = members_[items_[item].member].meeting;
-    if (++num_arrived_[meeting] < meetings_.Of(meeting).size()) return;
-    num_arrived_[meeting] = 0;
+    const uint32_t rendezvous = members_[items_[item].member].rendezvous;
+    if (++num_arrived_[rendezvous] < rendezvous_.Of(rendezvous).size()) return;
+    num_arrived_[rendezvous] = 0;
     if (times_ == nullptr) {
-      CompleteMeeting(meeting, p);
+      CompleteRendezvous(rendezvous, p);
     } else {
-      AddEvent(times_->Communicate(meeting, now_s_), true, meeting);
+      AddEvent(times_->Communicate(rendezvous, now_s_), true, rendezvous);
     }
   }
 
   // All who meet have what they wait for. The phase `advancing` goes on by itself.
-  void CompleteMeeting(uint32_t meeting, uint32_t advancing) {
-    for (uint32_t i = meetings_.begin(meeting); i < meetings_.ends[meeting]; ++i) {
+  void CompleteRendezvous(uint32_t rendezvous, uint32_t advancing) {
+    for (uint32_t i = rendezvous_.begin(rendezvous); i < rendezvous_.ends[rendezvous]; ++i) {
       Member& member = members_[i];
       ++member.num_completed;
       if (times_ != nullptr) ++timed_items_[member.item].num_completed;
@@ -572,7 +572,7 @@ class Firing {
     events_.pop();
     now_s_ = event.time;
     if (event.is_meeting) {
-      CompleteMeeting(event.index, kNone);
+      CompleteRendezvous(event.index, kNone);
     } else {
       PhaseState& state = phases_[event.index];
       const uint32_t item = std::exchange(state.computing, kNone);
@@ -762,19 +762,20 @@ class Firing {
         waiting_actor = items_[i].actor;
       }
     }
-    const uint32_t meeting = members_[waited].meeting;
-    for (uint32_t i = meetings_.begin(meeting); i < meetings_.ends[meeting]; ++i) {
+    const uint32_t rendezvous = members_[waited].rendezvous;
+    for (uint32_t i = rendezvous_.begin(rendezvous); i < rendezvous_.ends[rendezvous]; ++i) {
       const Member& member = members_[i];
       const PhaseState& other = phases_[member.phase];
       const bool has_started = other.is_running && member.item < other.next_item &&
                                member.num_completed + 1 == other.num_started;
       if (has_started) continue;
-      const bool is_collective = meeting < plan_.collectives.size();
-      const uint64_t number = is_collective ? meeting : meeting - plan_.collectives.size();
-      return {StrCat("waits in ", DescribeActor(plan_, state.device, waiting_actor), " for ",
-                     is_collective ? "collective " : "transfer ", number, " with ",
-                     DescribeActor(plan_, meetings_.actors[i].device, meetings_.actors[i].actor)),
-              member.phase};
+      const bool is_collective = rendezvous < plan_.collectives.size();
+      const uint64_t number = is_collective ? rendezvous : rendezvous - plan_.collectives.size();
+      return {
+          StrCat("waits in ", DescribeActor(plan_, state.device, waiting_actor), " for ",
+                 is_collective ? "collective " : "transfer ", number, " with ",
+                 DescribeActor(plan_, rendezvous_.actors[i].device, rendezvous_.actors[i].actor)),
+          member.phase};
     }
     return {"waits for nothing", kNone};
   }
@@ -836,7 +837,7 @@ class Firing {
 
   const Plan& plan_;
   const Policy& policy_;
-  const Meetings& meetings_;
+  const RendezvousTable& rendezvous_;
   const PhaseWorkspaceBytes& workspace_bytes_;
   FiringTimes* const times_;
   const uint32_t num_steps_;
@@ -857,7 +858,7 @@ class Firing {
   // Its state.
   std::vector<PhaseState> phases_;
   std::vector<Member> members_;
-  std::vector<uint32_t> num_arrived_;            // at each meeting
+  std::vector<uint32_t> num_arrived_;            // at each rendezvous
   std::vector<std::array<LaneState, 2>> lanes_;  // of each device: compute and once
   std::vector<StageOrder> stages_;
   std::vector<uint32_t> worklist_;
@@ -874,10 +875,10 @@ class Firing {
 }  // namespace
 
 absl::StatusOr<FiringResult> FirePlan(const Plan& plan, const Policy& policy,
-                                      const Meetings& meetings,
+                                      const RendezvousTable& rendezvous_table,
                                       const PhaseWorkspaceBytes& workspace_bytes,
                                       FiringTimes* times) {
-  return Firing(plan, policy, meetings, workspace_bytes, times).Run();
+  return Firing(plan, policy, rendezvous_table, workspace_bytes, times).Run();
 }
 
 }  // namespace penstock::planner

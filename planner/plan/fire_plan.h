@@ -49,16 +49,16 @@ class FiringTimes {
   virtual double ComputeSeconds(uint32_t device, uint32_t actor) const = 0;
   // When a computation of a phase that could begin at `now` ends. Calls come in order of time.
   virtual double Compute(uint32_t device, double now, double seconds) = 0;
-  // When the communication of a meeting ends that all members had started at `now`. Likewise.
-  virtual double Communicate(uint32_t meeting, double now) = 0;
+  // When the communication of a rendezvous ends that all members had started at `now`. Likewise.
+  virtual double Communicate(uint32_t rendezvous, double now) = 0;
 };
 
 // kFailedPrecondition names the cycle of phases and actors that wait for each other.
 // kInvalidArgument: the policy's planned order does not run every phase as often as it must.
-// REQUIRES: CheckReferences, CheckStructure and CheckMemory accept the plan, whose meetings and
-// workspaces are given.
+// REQUIRES: CheckReferences, CheckStructure and CheckMemory accept the plan, whose rendezvous_table
+// and workspaces are given.
 absl::StatusOr<FiringResult> FirePlan(const Plan& plan, const Policy& policy,
-                                      const Meetings& meetings,
+                                      const RendezvousTable& rendezvous_table,
                                       const PhaseWorkspaceBytes& workspace_bytes,
                                       FiringTimes* times = nullptr);
 

@@ -8,7 +8,7 @@
 //   - A phase instance starts when its step has been submitted, every *gate* is open (below), and
 //     its lane is free and its turn has come:
 //       lane kCompute   one phase at a time, in the order that the stage's policy decides
-//       lane kOnce      one at a time, in the order of the device's phase list, for step after
+//       lane kPerStep   one at a time, in the order of the device's phase list, for step after
 //       step;
 //                       a phase that runs once a micro-batch runs its M instances in a row there
 //       lane kFloating  any number at once, as soon as the gates are open; every phase has its own
@@ -125,7 +125,7 @@ struct ChannelPlan {
   friend bool operator==(const ChannelPlan&, const ChannelPlan&) = default;
 };
 
-enum class Lane : uint8_t { kCompute, kOnce, kFloating };
+enum class Lane : uint8_t { kCompute, kPerStep, kFloating };
 
 struct PhasePlan {
   std::string name;  // "F", "B", "update", "recv h3.y", ...

@@ -187,8 +187,8 @@ std::string_view Name(Lane lane) {
   switch (lane) {
     case Lane::kCompute:
       return "compute";
-    case Lane::kOnce:
-      return "once";
+    case Lane::kPerStep:
+      return "per step";
     case Lane::kFloating:
       return "floating";
   }

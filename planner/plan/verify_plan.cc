@@ -24,14 +24,14 @@ absl::Status OutOfOrder(const Plan& plan, uint32_t d, uint32_t before, uint32_t 
 }
 
 // In the compute lane phases alternate as the policy says, the same on all devices of a stage, and
-// the order is that within each phase. In the once lane it goes from phase to phase.
+// the order is that within each phase. In the per-step lane it goes from phase to phase.
 absl::Status CheckCollectiveOrder(const Plan& plan) {
   for (uint32_t d = 0; d < plan.devices.size(); ++d) {
     const DevicePlan& device = plan.devices[d];
-    uint32_t last_once = kNone;
+    uint32_t last_per_step = kNone;
     for (const PhasePlan& phase : device.phases) {
       if (phase.lane == Lane::kFloating) continue;
-      uint32_t last = phase.lane == Lane::kOnce ? last_once : kNone;
+      uint32_t last = phase.lane == Lane::kPerStep ? last_per_step : kNone;
       for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
         const ActorPlan& actor = device.actors[a];
         if (actor.kind != ActorKind::kCollective) continue;
@@ -40,7 +40,7 @@ absl::Status CheckCollectiveOrder(const Plan& plan) {
         }
         last = a;
       }
-      if (phase.lane == Lane::kOnce) last_once = last;
+      if (phase.lane == Lane::kPerStep) last_per_step = last;
     }
   }
   return absl::OkStatus();
@@ -59,7 +59,7 @@ absl::StatusOr<PlanVerification> VerifyPlan(const Plan& plan, const PolicyRegist
   ASSIGN_OR_RETURN(const PhaseWorkspaceBytes workspace_bytes, CheckMemory(plan));
   RETURN_IF_ERROR(CheckAccessOrder(plan));
   ASSIGN_OR_RETURN(FiringResult result,
-                   FirePlan(plan, *policy, FindMeetings(plan), workspace_bytes));
+                   FirePlan(plan, *policy, FindRendezvous(plan), workspace_bytes));
   RETURN_IF_ERROR(CheckCollectiveOrder(plan));
   return PlanVerification{std::move(result.peak_live_bytes), result.firings};
 }

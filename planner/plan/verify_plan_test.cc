@@ -111,9 +111,9 @@ TEST(VerifyPlan, AcceptsValuesMadeOnceAStepAndMicrobatchesInTheOnceLane) {
   DeviceBuilder device(&plan, 0);
   const uint32_t once = device.AddRegister(RegisterClass::kChannel, kBytes, 1, false);
   const uint32_t often = device.AddRegister(RegisterClass::kChannel, kBytes, 3);
-  device.AddPhase("before", PhaseKind::kBeforeStep, Lane::kOnce, false);
+  device.AddPhase("before", PhaseKind::kBeforeStep, Lane::kPerStep, false);
   const uint32_t before = device.AddKernel("before", {}, {once});
-  device.AddPhase("second pass", PhaseKind::kAfterStep, Lane::kOnce, true);
+  device.AddPhase("second pass", PhaseKind::kAfterStep, Lane::kPerStep, true);
   const uint32_t second = device.AddKernel("second", {often}, {});
   device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
   const uint32_t forward = device.AddKernel("f", {once}, {often});
@@ -396,9 +396,9 @@ INSTANTIATE_TEST_SUITE_P(
          {"collective 1 runs once a step but actor 1 'h.sum' (device 2, phase F)"}},
         {"CollectiveLanes",
          [](Plan* p) {
-           p->devices[3].phases[0].lane = Lane::kOnce;
+           p->devices[3].phases[0].lane = Lane::kPerStep;
          },
-         {"collective 1", "different lanes", "actor 1 'h.sum' (device 3, phase F) in lane once"}},
+         {"collective 1", "different lanes", "actor 1 'h.sum' (device 3, phase F) in lane per step"}},
         {"CollectiveAcrossStages",
          [](Plan* p) {
            p->collectives[0].devices = {0, 2};
@@ -577,8 +577,8 @@ TEST(VerifyPlan, NamesADeadlockUnderAPolicyWithoutAnOrder) {
   EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
 }
 
-// Two devices run collectives 0 and 1 in the order given for each, in one phase of the once lane;
-// with `waits`, what follows a collective waits for it.
+// Two devices run collectives 0 and 1 in the order given for each, in one phase of the per-step
+// lane; with `waits`, what follows a collective waits for it.
 Plan TwoCollectives(std::vector<uint32_t> order0, std::vector<uint32_t> order1, bool waits) {
   Plan plan = EmptyPlan(1, 2, 1);
   AddAllReduce(&plan, {0, 1}, 16, false);
@@ -589,7 +589,7 @@ Plan TwoCollectives(std::vector<uint32_t> order0, std::vector<uint32_t> order1, 
     for (int i = 0; i < 4; ++i) {
       regs.push_back(device.AddRegister(RegisterClass::kWorkspace, kBytes));
     }
-    device.AddPhase("update", PhaseKind::kAfterStep, Lane::kOnce, false);
+    device.AddPhase("update", PhaseKind::kAfterStep, Lane::kPerStep, false);
     const uint32_t make = device.AddKernel("make", {}, {regs[0], regs[1]});
     for (const uint32_t c : d == 0 ? order0 : order1) {
       const std::string number = std::to_string(c);
@@ -627,7 +627,7 @@ TEST(VerifyPlan, RefusesCollectivesAgainstTheGlobalOrder) {
 }
 
 TEST(VerifyPlan, NamesADeadlockOfTransfersBetweenLanes) {
-  // Each device first sends in its once lane and then receives: nobody receives.
+  // Each device first sends in its per-step lane and then receives: nobody receives.
   Plan plan = EmptyPlan(1, 2, 1);
   AddTransfer(&plan, 0, 1, kBytes, false);
   AddTransfer(&plan, 1, 0, kBytes, false);
@@ -635,19 +635,20 @@ TEST(VerifyPlan, NamesADeadlockOfTransfersBetweenLanes) {
     DeviceBuilder device(&plan, d);
     const uint32_t out = device.AddRegister(RegisterClass::kWorkspace, kBytes);
     const uint32_t in = device.AddRegister(RegisterClass::kWorkspace, kBytes);
-    device.AddPhase("send", PhaseKind::kAfterStep, Lane::kOnce, false);
+    device.AddPhase("send", PhaseKind::kAfterStep, Lane::kPerStep, false);
     const uint32_t make = device.AddKernel("make", {}, {out});
     const uint32_t send = device.AddSend("send", d, out);
     device.Join(make, send, out);
-    device.AddPhase("recv", PhaseKind::kAfterStep, Lane::kOnce, false);
+    device.AddPhase("recv", PhaseKind::kAfterStep, Lane::kPerStep, false);
     device.AddRecv("recv", 1 - d, in);
   }
   const absl::Status status = Verify(plan);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("for transfer 0 with actor 2 'recv' (device 1, phase recv)"),
-                    HasSubstr("for transfer 1 with actor 2 'recv' (device 0, phase recv)"),
-                    HasSubstr("waits for the once lane, which is held by device 1 phase send")));
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("for transfer 0 with actor 2 'recv' (device 1, phase recv)"),
+            HasSubstr("for transfer 1 with actor 2 'recv' (device 0, phase recv)"),
+            HasSubstr("waits for the per-step lane, which is held by device 1 phase send")));
   for (uint32_t d = 0; d < 2; ++d) plan.devices[d].phases[1].lane = Lane::kFloating;
   EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
 }

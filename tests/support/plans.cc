@@ -231,7 +231,7 @@ Plan TrainingPlan(uint32_t num_microbatches, uint32_t credits) {
     const uint32_t gradient = s == 0 ? device.AddKernel("h.gradient", {x, dy, dw}, {dw})
                                      : device.AddKernel("h.gradient", {x, y, dw}, {dw, dy});
 
-    device.AddPhase("update", PhaseKind::kAfterStep, Lane::kOnce, false);
+    device.AddPhase("update", PhaseKind::kAfterStep, Lane::kPerStep, false);
     const uint32_t reduce_gradient = device.AddCollective("w.sum", 2 + s, dw, sum);
     const uint32_t update = device.AddKernel("w.update", {w, sum}, {w});
     device.Join(reduce_gradient, update, sum);
@@ -348,7 +348,7 @@ Plan LargePlan(uint32_t num_devices, uint32_t actors_per_device, uint32_t num_mi
       if (has_weight(forward)) outputs.push_back(gradients[forward / 2]);
       device.AddKernel(StrCat("layers.", forward / 8, ".backward.", forward % 8), inputs, outputs);
     }
-    device.AddPhase("update", PhaseKind::kAfterStep, Lane::kOnce, false);
+    device.AddPhase("update", PhaseKind::kAfterStep, Lane::kPerStep, false);
     for (uint32_t i = 0; i < num_updates; ++i) {
       const uint32_t a = 2 * num_forwards + i;
       std::vector<uint32_t> inputs = {weights[i]};

@@ -69,7 +69,7 @@ TEST(OperationTableTest, GivesEndedOperationsInOrder) {
   EXPECT_FALSE(table.has_ended());
 }
 
-TEST(OperationTableTest, VisitsWhatIsPending) {
+TEST(OperationTableTest, VisitsWhatIsPendingOrTransferring) {
   Table table;
   Request requests[3];
   TestOperation* operations[3];
@@ -79,9 +79,10 @@ TEST(OperationTableTest, VisitsWhatIsPending) {
   std::vector<TestOperation*> visited;
   table.ForEachPending([&](TestOperation& operation) { visited.push_back(&operation); });
   EXPECT_EQ(visited, std::vector<TestOperation*>{operations[2]});
-  EXPECT_FALSE(table.has_transferring());
-  operations[0]->is_transferring = true;
-  EXPECT_TRUE(table.has_transferring()) << "UCX holds an operation that has ended";
+  visited.clear();
+  operations[2]->is_transferring = true;
+  table.ForEachTransferring([&](TestOperation& operation) { visited.push_back(&operation); });
+  EXPECT_EQ(visited, std::vector<TestOperation*>{operations[2]});
 }
 
 }  // namespace
