@@ -188,7 +188,7 @@ std::string_view Name(Lane lane) {
     case Lane::kCompute:
       return "compute";
     case Lane::kPerStep:
-      return "per step";
+      return "per-step";
     case Lane::kFloating:
       return "floating";
   }

@@ -398,7 +398,7 @@ INSTANTIATE_TEST_SUITE_P(
          [](Plan* p) {
            p->devices[3].phases[0].lane = Lane::kPerStep;
          },
-         {"collective 1", "different lanes", "actor 1 'h.sum' (device 3, phase F) in lane per step"}},
+         {"collective 1", "different lanes", "actor 1 'h.sum' (device 3, phase F) in lane per-step"}},
         {"CollectiveAcrossStages",
          [](Plan* p) {
            p->collectives[0].devices = {0, 2};
