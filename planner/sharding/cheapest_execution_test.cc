@@ -1,45 +1,22 @@
 #include "planner/sharding/cheapest_execution.h"
 
 #include <string>
-#include <vector>
 
 #include "gtest/gtest.h"
 
-#include "base/strings.h"
 #include "tests/support/planner_fixture.h"
 
 namespace penstock::planner {
 namespace {
 
-using graph::Mesh;
-using graph::Sharding;
-
 class CheapestExecutionTest : public testing::PlannerFixture {
  protected:
-  // "operands -> results" of the last node of the graph.
   std::string Choose(std::string_view text) const {
-    const graph::Graph graph = MustParse(text);
-    const Mesh& mesh = graph.meshes()[0];
-    const graph::Node& node = graph.nodes().back();
-    const std::vector<TensorType> operand_types = graph.OperandTypes(node);
-    const std::vector<TensorType> result_types = graph.ResultTypes(node);
-    std::vector<Sharding> operands;
-    std::vector<Sharding> results;
-    for (graph::ValueId id : node.operands) {
-      operands.push_back(ClosedSharding(mesh, graph.value(id)));
-    }
-    for (graph::ValueId id : node.results) {
-      results.push_back(ClosedSharding(mesh, graph.value(id)));
-    }
-    ReshardCache cache(mesh);
-    const ExecutionSharding execution =
-        ChooseCheapestExecution(mesh, node.op->Rule({node.attributes, operand_types, result_types}),
-                                operand_types, result_types, operands, results, &cache);
-    std::vector<std::string> needed;
-    std::vector<std::string> left;
-    for (const Sharding& sharding : execution.operands) needed.push_back(ToString(mesh, sharding));
-    for (const Sharding& sharding : execution.results) left.push_back(ToString(mesh, sharding));
-    return StrCat(StrJoin(needed, ", "), " -> ", StrJoin(left, ", "));
+    return ChooseForLastNode(text, [](const NodeToExecute& node) {
+      ReshardCache cache(node.mesh);
+      return ChooseCheapestExecution(node.mesh, node.rule, node.operand_types, node.result_types,
+                                     node.operands, node.results, &cache);
+    });
   }
 };
 

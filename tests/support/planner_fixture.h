@@ -12,6 +12,7 @@
 
 #include "gtest/gtest.h"
 
+#include "base/strings.h"
 #include "graph/gradients.h"
 #include "graph/graph.h"
 #include "graph/op.h"
@@ -20,6 +21,7 @@
 #include "kernels/kernel.h"
 #include "planner/compile.h"
 #include "planner/sharding/decompose.h"
+#include "planner/sharding/execution_sharding.h"
 #include "planner/sharding/insert_reshards.h"
 #include "planner/sharding/lower_reshards.h"
 #include "planner/sharding/propagate.h"
@@ -84,6 +86,39 @@ class PlannerFixture : public ::testing::Test {
     const graph::ValueId value = graph.FindValue(name);
     if (value == graph::kNoValue || !graph.value(value).sharding) return "none";
     return graph::ToString(graph.meshes()[0], *graph.value(value).sharding);
+  }
+
+  // A node whose execution is to be chosen, with the shardings written on its operands and results.
+  struct NodeToExecute {
+    const graph::Mesh& mesh;
+    graph::ShardingRule rule;
+    std::vector<TensorType> operand_types;
+    std::vector<TensorType> result_types;
+    std::vector<graph::Sharding> operands;
+    std::vector<graph::Sharding> results;
+  };
+
+  // "operands -> results" of what `choose`, given the last node of the graph, returns.
+  template <typename Choose>
+  std::string ChooseForLastNode(std::string_view text, const Choose& choose) const {
+    const graph::Graph graph = MustParse(text);
+    const graph::Mesh& mesh = graph.meshes()[0];
+    const graph::Node& last = graph.nodes().back();
+    NodeToExecute node{mesh, {}, graph.OperandTypes(last), graph.ResultTypes(last), {}, {}};
+    node.rule = last.op->Rule({last.attributes, node.operand_types, node.result_types});
+    for (const graph::ValueId id : last.operands) {
+      node.operands.push_back(planner::ClosedSharding(mesh, graph.value(id)));
+    }
+    for (const graph::ValueId id : last.results) {
+      node.results.push_back(planner::ClosedSharding(mesh, graph.value(id)));
+    }
+    const planner::ExecutionSharding execution = choose(node);
+    const auto print = [&mesh](const std::vector<graph::Sharding>& shardings) {
+      std::vector<std::string> texts;
+      for (const graph::Sharding& sharding : shardings) texts.push_back(ToString(mesh, sharding));
+      return StrJoin(texts, ", ");
+    };
+    return StrCat(print(execution.operands), " -> ", print(execution.results));
   }
 
   // A verified plan.
