@@ -518,7 +518,11 @@ TEST_F(PropagateTest, ThousandsOfNodesInWellUnderASecond) {
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_TRUE(Propagate(PropagationLevel::kUserPriority, &graph).ok());
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+#if defined(__SANITIZE_ADDRESS__)
+  EXPECT_LT(elapsed.count(), 10.0);
+#else
   EXPECT_LT(elapsed.count(), 1.0);
+#endif
   const graph::Value& last = graph.value(graph.returns()[0].value);
   EXPECT_EQ(ToString(graph.meshes()[0], *last.sharding), "@[mb.dp?, ?]");
   const graph::Value& v0 = graph.value(graph.FindValue("v0"));
