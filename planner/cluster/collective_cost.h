@@ -29,8 +29,9 @@
 //                   networks", 2015)
 //
 // An all_to_all and a permute are direct. A broadcast is direct (the root sends to all), a chain
-// in chunks (ring), or hierarchical. A direct exchange in a torus takes what its busiest link does
-// under dimension-ordered routing. Partial use of a torus is estimated by the box that encloses it.
+// in chunks (ring), or hierarchical. A direct exchange in a torus takes as long as its busiest
+// link, under dimension-ordered routing. A group that is not a box is estimated by the box around
+// it.
 //
 // Example: an all_reduce of 1 GB over the 16 devices in the example of cluster.h. A ring crosses
 // with one flow: 2 * 15/16 GB / 25 GB/s = 75 ms. Hierarchical: inside, 2 * 7/8 GB / 300 GB/s =
@@ -80,11 +81,11 @@ struct CollectiveTime {
 };
 
 // The fastest of `methods` for the kind. `num_bytes`:
-//   all_reduce, reduce_scatter  what every member brings
-//   all_gather                  what every member ends with
-//   all_to_all                  what every member brings for all members, in equal parts
-//   broadcast                   what the root sends
-//   permute                     what every member sends to one other
+//   all_reduce, reduce_scatter  of the input of each member
+//   all_gather                  of the output of each member
+//   all_to_all                  of the input of each member, which has equal parts for all members
+//   broadcast                   of the root's input
+//   permute                     of the message from each member to one other
 // Direct is used where no method of `methods` applies. REQUIRES: num_bytes >= 0; the shape is one
 // of this cluster.
 CollectiveTime PredictCollective(const Cluster& cluster, const GroupShape& shape,

@@ -19,7 +19,7 @@ constexpr double kGbit = 1e9 / 8;  // bytes
 constexpr double kTera = 1e12;
 
 // Latencies of a step of a ring over NVLink, PCI Express and a network: the constants of NCCL for
-// its LL128 protocol (NVIDIA, NCCL, src/graph/tuning.cc, hwLatencies).
+// its LL128 protocol (NVIDIA, NCCL, src/graph/tuning.cc, the table of hardware latencies).
 constexpr double kNvlinkLatencyS = 1.9e-6;
 constexpr double kPcieLatencyS = 2.5e-6;
 constexpr double kInfinibandLatencyS = 4.0e-6;
