@@ -97,6 +97,9 @@ TEST(CollectiveCostTest, InsideANode) {
   EXPECT_DOUBLE_EQ(Seconds(cluster, group, kReduceScatter, 8e6, kOnlyHierarchical), 2 + 4 + 2);
   // A chain of 3 edges in k chunks: 3 + (k - 1) + 8 (2 + k)/k, least at k = 4.
   EXPECT_DOUBLE_EQ(Seconds(cluster, group, kBroadcast, 8e6, kOnlyRing), 3 + 3 + 12);
+  // 9 MB would be fastest in 4.2 chunks; 4 are faster than 5.
+  EXPECT_DOUBLE_EQ(Seconds(cluster, group, kBroadcast, 9e6, kOnlyRing), 3 + 3 + 13.5);
+  EXPECT_DOUBLE_EQ(Seconds(cluster, group, kBroadcast, 0, kOnlyRing), 3);
 }
 
 TEST(CollectiveCostTest, BetweenNodes) {
@@ -156,6 +159,9 @@ TEST(CollectiveCostTest, InATorus) {
   EXPECT_DOUBLE_EQ(Seconds(Torus({4}), Strided(0, 4, 1), kReduceScatter, 8e6, kOnlyTorus), 3 + 3);
   // A ring uses one direction.
   EXPECT_DOUBLE_EQ(Seconds(Torus({4}), Strided(0, 4, 1), kReduceScatter, 8e6, kOnlyRing), 3 + 6);
+  // Two of its edges share a link; the longest has 3 links.
+  EXPECT_DOUBLE_EQ(Seconds(Torus({4, 4}), {0, 1, 3, 6}, kReduceScatter, 8e6, kOnlyRing),
+                   3 * 3 + 12);
   // Two dimensions: halves of 8 MB, first along one, then a quarter of that along the other.
   EXPECT_DOUBLE_EQ(Seconds(Torus({4, 4}), Strided(0, 16, 1), kReduceScatter, 8e6, kOnlyTorus),
                    (3 + 4 * 0.75 / 2) + (3 + 1 * 0.75 / 2));

@@ -90,9 +90,9 @@ TEST(GroupShapeTest, TheEdgesOfARingMayShareLinks) {
   EXPECT_DOUBLE_EQ(ShapeOf(cluster, Strided(0, 8, 1)).torus->ring_load, 1);
   // 0 -> 1 -> 2 -> 0: the way back has the links to itself.
   EXPECT_DOUBLE_EQ(ShapeOf(cluster, {0, 1, 2}).torus->ring_load, 1);
-  // Row by row, the ends of rows of a square join over the same links.
-  const Cluster square = Find("tpu-v4:1x4x4");
-  EXPECT_GE(ShapeOf(square, Strided(0, 16, 1)).torus->ring_load, 1);
+  // In a square of 4: from (0, 1) to (0, 3), and from (1, 2) by (0, 2) to (0, 0), the ring passes
+  // the link from (0, 2) to (0, 3) twice.
+  EXPECT_DOUBLE_EQ(ShapeOf(Find("tpu-v4:1x4x4"), {0, 1, 3, 6}).torus->ring_load, 2);
 }
 
 TEST(GroupShapeTest, CountsGroupsThatLeaveAChild) {
