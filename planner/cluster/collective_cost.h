@@ -50,7 +50,7 @@
 #include <string_view>
 
 #include "base/collective.h"
-#include "planner/cluster/cluster.h"
+#include "planner/cluster/cluster_model.h"
 #include "planner/cluster/group_shape.h"
 
 namespace penstock::planner {

@@ -15,7 +15,7 @@
 
 #include "absl/types/span.h"
 
-#include "planner/cluster/cluster.h"
+#include "planner/cluster/cluster_model.h"
 
 namespace penstock::planner {
 

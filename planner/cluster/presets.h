@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 
-#include "planner/cluster/cluster.h"
+#include "planner/cluster/cluster_model.h"
 
 namespace penstock::planner {
 

@@ -1,4 +1,4 @@
-#include "planner/cluster/cluster.h"
+#include "planner/cluster/cluster_model.h"
 
 #include <algorithm>
 #include <cmath>

@@ -18,8 +18,8 @@
 //
 // Thread rule: values and pure functions.
 
-#ifndef PENSTOCK_PLANNER_CLUSTER_CLUSTER_H_
-#define PENSTOCK_PLANNER_CLUSTER_CLUSTER_H_
+#ifndef PENSTOCK_PLANNER_CLUSTER_CLUSTER_MODEL_H_
+#define PENSTOCK_PLANNER_CLUSTER_CLUSTER_MODEL_H_
 
 #include <array>
 #include <cstdint>
@@ -189,4 +189,4 @@ class Cluster {
 
 }  // namespace penstock::planner
 
-#endif  // PENSTOCK_PLANNER_CLUSTER_CLUSTER_H_
+#endif  // PENSTOCK_PLANNER_CLUSTER_CLUSTER_MODEL_H_
