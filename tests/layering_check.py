@@ -40,7 +40,7 @@ MAY_INCLUDE = {
 
 # folder -> its sub-folders, each of which may include those before it; "" is the folder itself.
 SUBFOLDERS = {
-    "planner": ("policy", "plan", "cost", "sharding", "strategy", "lower", ""),
+    "planner": ("cluster", "policy", "plan", "cost", "sharding", "strategy", "lower", ""),
     "actors": ("engine", "trace", "session", "cluster"),
 }
 

@@ -1,0 +1,421 @@
+#include "planner/cluster/cluster_file.h"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include <fmt/format.h>
+#include <toml.hpp>
+
+#include "base/dtype.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::planner {
+namespace {
+
+constexpr int kMaxNesting = 16;
+
+std::string_view KindOf(const toml::value& value) {
+  switch (value.type()) {
+    case toml::value_t::boolean:
+      return "a boolean";
+    case toml::value_t::integer:
+      return "an integer";
+    case toml::value_t::floating:
+      return "a float";
+    case toml::value_t::string:
+      return "a string";
+    case toml::value_t::array:
+      return "a list";
+    case toml::value_t::table:
+      return "a table";
+    default:
+      return "a date or time";
+  }
+}
+
+std::string PlaceOf(std::string_view file, const toml::source_location& where) {
+  return StrCat(file, ":", where.line(), ":", where.column());
+}
+
+// The first line of toml11's message, without its prefixes and its drawing of the source.
+std::string FirstLine(std::string_view what) {
+  what = what.substr(0, what.find('\n'));
+  for (const std::string_view prefix : {"[error] ", "toml::"}) {
+    if (what.substr(0, prefix.size()) == prefix) {
+      what.remove_prefix(prefix.size());
+      const size_t colon = what.find(": ");
+      if (prefix == "toml::" && colon != std::string_view::npos) what.remove_prefix(colon + 2);
+    }
+  }
+  return std::string(what.empty() ? "not a TOML value" : what);
+}
+
+// The parser recurses once for each bracket.
+bool IsTooDeep(std::string_view text) {
+  int depth = 0;
+  for (const char c : text) {
+    if (c == '[' || c == '{') ++depth;
+    if ((c == ']' || c == '}') && depth > 0) --depth;
+    if (depth > kMaxNesting) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<toml::value> ParseToml(std::string_view text, std::string_view file) {
+  if (text.size() > kMaxClusterFileBytes) {
+    return absl::InvalidArgumentError(StrCat(file, ": the file has ", text.size(),
+                                             " bytes: expected at most ", kMaxClusterFileBytes));
+  }
+  if (IsTooDeep(text)) {
+    return absl::InvalidArgumentError(
+        StrCat(file, ": brackets are nested more than ", kMaxNesting, " deep"));
+  }
+  std::istringstream stream{std::string(text)};
+  try {
+    return toml::parse(stream, std::string(file));
+  } catch (const toml::exception& error) {
+    return absl::InvalidArgumentError(
+        StrCat(PlaceOf(file, error.location()), ": ", FirstLine(error.what())));
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(StrCat(file, ": ", FirstLine(error.what())));
+  }
+}
+
+// A value with the name of its key, for errors.
+struct Entry {
+  std::string_view file;
+  std::string key;
+  const toml::value* value;
+
+  absl::Status Error(std::string_view message) const {
+    return absl::InvalidArgumentError(
+        StrCat(PlaceOf(file, value->location()), ": ", key, ": ", message));
+  }
+  absl::Status Expected(std::string_view what) const {
+    return Error(StrCat("expected ", what, ", not ", KindOf(*value)));
+  }
+  Entry Element(const toml::value& element) const { return {file, key, &element}; }
+};
+
+absl::StatusOr<std::string> ReadString(const Entry& entry) {
+  if (!entry.value->is_string()) return entry.Expected("a string");
+  return entry.value->as_string().str;
+}
+
+absl::StatusOr<int64_t> ReadInteger(const Entry& entry, int64_t least, int64_t most) {
+  if (!entry.value->is_integer()) return entry.Expected("an integer");
+  const int64_t number = entry.value->as_integer();
+  if (number >= least && number <= most) return number;
+  return entry.Error(StrCat(number, " is out of range: expected ", least, " to ", most));
+}
+
+absl::StatusOr<double> ReadNumber(const Entry& entry, double least, double most) {
+  double number = 0;
+  if (entry.value->is_floating()) {
+    number = entry.value->as_floating();
+  } else if (entry.value->is_integer()) {
+    number = static_cast<double>(entry.value->as_integer());
+  } else {
+    return entry.Expected("a number");
+  }
+  // Written so that NaN fails.
+  if (number >= least && number <= most) return number;
+  return entry.Error(
+      StrCat(number, " is out of range: expected a number from ", least, " to ", most));
+}
+
+// An integer or a list of them.
+absl::StatusOr<std::vector<int64_t>> ReadIntegers(const Entry& entry, int64_t most) {
+  std::vector<int64_t> numbers;
+  if (!entry.value->is_array()) {
+    if (!entry.value->is_integer()) return entry.Expected("an integer or a list of integers");
+    ASSIGN_OR_RETURN(numbers.emplace_back(), ReadInteger(entry, 1, most));
+    return numbers;
+  }
+  for (const toml::value& element : entry.value->as_array()) {
+    ASSIGN_OR_RETURN(numbers.emplace_back(), ReadInteger(entry.Element(element), 1, most));
+  }
+  if (numbers.empty()) return entry.Error("the list is empty: expected an integer");
+  return numbers;
+}
+
+// One table with a fixed set of keys.
+class Section {
+ public:
+  // `name` is empty for the whole file.
+  Section(std::string_view file, std::string_view name, const toml::value& table)
+      : file_(file), name_(name), table_(table) {}
+
+  // An error for a key that is not in `known`.
+  absl::Status CheckKeys(const std::vector<std::string_view>& known) const {
+    for (const auto& [key, value] : table_.as_table()) {
+      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      return absl::InvalidArgumentError(StrCat(PlaceOf(file_, value.location()), ": unknown key '",
+                                               Qualified(key), "'; expected ",
+                                               StrJoin(known, ", ")));
+    }
+    return absl::OkStatus();
+  }
+
+  bool Has(const std::string& key) const { return table_.as_table().count(key) > 0; }
+
+  absl::StatusOr<Entry> Get(const std::string& key) const {
+    const auto found = table_.as_table().find(key);
+    if (found != table_.as_table().end()) return Entry{file_, Qualified(key), &found->second};
+    return absl::InvalidArgumentError(StrCat(PlaceOf(file_, table_.location()), ": ",
+                                             name_.empty() ? "" : StrCat("[[", name_, "]] "),
+                                             "has no '", key, "'"));
+  }
+
+  absl::Status Read(const std::string& key, std::string* to) const {
+    ASSIGN_OR_RETURN(const Entry entry, Get(key));
+    ASSIGN_OR_RETURN(*to, ReadString(entry));
+    return absl::OkStatus();
+  }
+  absl::Status Read(const std::string& key, double least, double most, double* to) const {
+    ASSIGN_OR_RETURN(const Entry entry, Get(key));
+    ASSIGN_OR_RETURN(*to, ReadNumber(entry, least, most));
+    return absl::OkStatus();
+  }
+  absl::Status Read(const std::string& key, int64_t least, int64_t most, int64_t* to) const {
+    ASSIGN_OR_RETURN(const Entry entry, Get(key));
+    ASSIGN_OR_RETURN(*to, ReadInteger(entry, least, most));
+    return absl::OkStatus();
+  }
+
+  // The tables of [[key]]; empty if there are none.
+  absl::StatusOr<std::vector<const toml::value*>> Tables(const std::string& key,
+                                                         int64_t most) const {
+    std::vector<const toml::value*> tables;
+    if (!Has(key)) return tables;
+    ASSIGN_OR_RETURN(const Entry entry, Get(key));
+    const std::string expected = StrCat("sections [[", key, "]]");
+    if (!entry.value->is_array()) return entry.Expected(expected);
+    for (const toml::value& element : entry.value->as_array()) {
+      if (!element.is_table()) return entry.Element(element).Expected(expected);
+      tables.push_back(&element);
+      if (static_cast<int64_t>(tables.size()) > most) {
+        return entry.Element(element).Error(StrCat("expected at most ", most, " of ", expected));
+      }
+    }
+    return tables;
+  }
+
+  std::string Place() const { return PlaceOf(file_, table_.location()); }
+
+ private:
+  std::string Qualified(std::string_view key) const {
+    return name_.empty() ? std::string(key) : StrCat(name_, ".", key);
+  }
+
+  const std::string_view file_;
+  const std::string_view name_;
+  const toml::value& table_;
+};
+
+absl::Status ReadRates(const Entry& entry, DeviceKind* kind) {
+  if (!entry.value->is_table()) return entry.Expected("a table such as {f32 = 19.5e12}");
+  for (const auto& [name, value] : entry.value->as_table()) {
+    const Entry rate = {entry.file, StrCat(entry.key, ".", name), &value};
+    const std::optional<DType> dtype = ParseDType(name);
+    if (!dtype) return rate.Error("not a dtype: expected a name such as f32 or bf16");
+    ASSIGN_OR_RETURN(kind->peak_flops_per_s[static_cast<size_t>(*dtype)],
+                     ReadNumber(rate, kMinFlopsPerS, kMaxFlopsPerS));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadEfficiency(const Entry& entry, DeviceKind* kind) {
+  constexpr std::string_view kExpected = "a list of pairs [flops, fraction]";
+  if (!entry.value->is_array()) return entry.Expected(kExpected);
+  for (const toml::value& element : entry.value->as_array()) {
+    const Entry pair = entry.Element(element);
+    if (!element.is_array()) return pair.Expected(kExpected);
+    if (element.as_array().size() != 2) {
+      return pair.Error(
+          StrCat("expected a pair [flops, fraction], not ", element.as_array().size(), " values"));
+    }
+    EfficiencyPoint& point = kind->efficiency.emplace_back();
+    ASSIGN_OR_RETURN(point.flops, ReadNumber(entry.Element(element.as_array()[0]), 1, kMaxFlops));
+    ASSIGN_OR_RETURN(point.fraction, ReadNumber(entry.Element(element.as_array()[1]), 1e-9, 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
+  RETURN_IF_ERROR(section.CheckKeys(
+      {"name", "memory_bytes", "memory_bytes_per_s", "peak_flops_per_s", "efficiency"}));
+  DeviceKind kind;
+  RETURN_IF_ERROR(section.Read("name", &kind.name));
+  RETURN_IF_ERROR(section.Read("memory_bytes", int64_t{1}, kMaxMemoryBytes, &kind.memory_bytes));
+  RETURN_IF_ERROR(
+      section.Read("memory_bytes_per_s", kMinBytesPerS, kMaxBytesPerS, &kind.memory_bytes_per_s));
+  ASSIGN_OR_RETURN(const Entry rates, section.Get("peak_flops_per_s"));
+  RETURN_IF_ERROR(ReadRates(rates, &kind));
+  if (section.Has("efficiency")) {
+    ASSIGN_OR_RETURN(const Entry efficiency, section.Get("efficiency"));
+    RETURN_IF_ERROR(ReadEfficiency(efficiency, &kind));
+  }
+  return kind;
+}
+
+absl::StatusOr<NetworkLevel> ReadLevel(const Section& section) {
+  RETURN_IF_ERROR(
+      section.CheckKeys({"name", "fan_out", "bytes_per_s", "latency_s", "uplinks", "torus"}));
+  NetworkLevel level;
+  RETURN_IF_ERROR(section.Read("name", &level.name));
+  RETURN_IF_ERROR(section.Read("bytes_per_s", kMinBytesPerS, kMaxBytesPerS, &level.bytes_per_s));
+  RETURN_IF_ERROR(section.Read("latency_s", 0.0, kMaxLatencyS, &level.latency_s));
+  if (section.Has("torus")) {
+    ASSIGN_OR_RETURN(const Entry torus, section.Get("torus"));
+    ASSIGN_OR_RETURN(level.torus, ReadIntegers(torus, kMaxTorusExtent));
+  }
+  if (section.Has("fan_out") || level.torus.empty()) {
+    ASSIGN_OR_RETURN(const Entry fan_out, section.Get("fan_out"));
+    ASSIGN_OR_RETURN(level.fan_out, ReadIntegers(fan_out, kMaxClusterDevices));
+  } else {
+    int64_t size = 1;
+    for (const int64_t extent : level.torus) size = std::min(size * extent, kMaxClusterDevices + 1);
+    level.fan_out = {size};
+  }
+  if (!section.Has("uplinks")) return level;
+  ASSIGN_OR_RETURN(const Entry uplinks, section.Get("uplinks"));
+  if (!uplinks.value->is_string()) {
+    if (!uplinks.value->is_integer()) return uplinks.Expected("an integer or \"device\"");
+    ASSIGN_OR_RETURN(level.uplinks, ReadInteger(uplinks, 1, kMaxClusterDevices));
+    return level;
+  }
+  if (uplinks.value->as_string().str != "device") {
+    return uplinks.Error(StrCat("unknown value \"", uplinks.value->as_string().str,
+                                "\"; expected an integer or \"device\""));
+  }
+  level.uplinks = kUplinkPerDevice;
+  return level;
+}
+
+// `names`: the index of each kind.
+absl::StatusOr<DeviceRun> ReadRun(const Section& section,
+                                  const absl::flat_hash_map<std::string, int64_t>& names) {
+  RETURN_IF_ERROR(section.CheckKeys({"kind", "count"}));
+  DeviceRun run;
+  ASSIGN_OR_RETURN(const Entry kind, section.Get("kind"));
+  ASSIGN_OR_RETURN(const std::string name, ReadString(kind));
+  const auto found = names.find(name);
+  if (found == names.end()) {
+    return kind.Error(StrCat("no [[kind]] is named \"", name, "\""));
+  }
+  run.kind = found->second;
+  RETURN_IF_ERROR(section.Read("count", int64_t{1}, kMaxClusterDevices, &run.count));
+  return run;
+}
+
+// A TOML string. Names have no control characters.
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
+// As many digits as it takes to read the number back.
+std::string Digits(double number) { return fmt::format("{}", number); }
+
+// 8, or [8, 4] for several.
+std::string FormatIntegers(const std::vector<int64_t>& numbers) {
+  return numbers.size() == 1 ? StrCat(numbers[0]) : StrCat("[", StrJoin(numbers, ", "), "]");
+}
+
+std::string FormatKind(const DeviceKind& kind) {
+  std::vector<std::string> rates;
+  for (int d = 0; d < kNumDTypes; ++d) {
+    const double rate = kind.peak_flops_per_s[d];
+    if (rate > 0) rates.push_back(StrCat(Name(static_cast<DType>(d)), " = ", Digits(rate)));
+  }
+  std::string text =
+      StrCat("\n[[kind]]\nname = ", Quoted(kind.name), "\nmemory_bytes = ", kind.memory_bytes,
+             "\nmemory_bytes_per_s = ", Digits(kind.memory_bytes_per_s), "\npeak_flops_per_s = {",
+             StrJoin(rates, ", "), "}\n");
+  if (kind.efficiency.empty()) return text;
+  std::vector<std::string> points;
+  for (const EfficiencyPoint& point : kind.efficiency) {
+    points.push_back(StrCat("[", Digits(point.flops), ", ", Digits(point.fraction), "]"));
+  }
+  StrAppend(&text, "efficiency = [", StrJoin(points, ", "), "]\n");
+  return text;
+}
+
+std::string FormatLevel(const NetworkLevel& level) {
+  std::string text = StrCat("\n[[level]]\nname = ", Quoted(level.name),
+                            "\nfan_out = ", FormatIntegers(level.fan_out),
+                            "\nbytes_per_s = ", Digits(level.bytes_per_s),
+                            "\nlatency_s = ", Digits(level.latency_s), "\nuplinks = ");
+  StrAppend(&text, level.uplinks == kUplinkPerDevice ? "\"device\"" : StrCat(level.uplinks), "\n");
+  if (!level.torus.empty()) StrAppend(&text, "torus = ", FormatIntegers(level.torus), "\n");
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<Cluster> ParseCluster(std::string_view text, std::string_view file) {
+  ASSIGN_OR_RETURN(const toml::value root, ParseToml(text, file));
+  const Section whole(file, "", root);
+  RETURN_IF_ERROR(whole.CheckKeys({"name", "kind", "devices", "level"}));
+  ClusterSpec spec;
+  RETURN_IF_ERROR(whole.Read("name", &spec.name));
+
+  ASSIGN_OR_RETURN(const std::vector<const toml::value*> kinds,
+                   whole.Tables("kind", kMaxDeviceKinds));
+  absl::flat_hash_map<std::string, int64_t> names;
+  for (const toml::value* table : kinds) {
+    ASSIGN_OR_RETURN(DeviceKind kind, ReadKind(Section(file, "kind", *table)));
+    names.emplace(kind.name, static_cast<int64_t>(spec.kinds.size()));
+    spec.kinds.push_back(std::move(kind));
+  }
+  ASSIGN_OR_RETURN(const std::vector<const toml::value*> runs,
+                   whole.Tables("devices", kMaxClusterDevices));
+  for (const toml::value* table : runs) {
+    ASSIGN_OR_RETURN(spec.devices.emplace_back(), ReadRun(Section(file, "devices", *table), names));
+  }
+  if (spec.kinds.size() > 1 && runs.empty()) {
+    return absl::InvalidArgumentError(
+        StrCat(Section(file, "kind", *kinds[1]).Place(), ": there are ", kinds.size(),
+               " kinds, but no [[devices]] say which devices have which"));
+  }
+  ASSIGN_OR_RETURN(const std::vector<const toml::value*> levels,
+                   whole.Tables("level", kMaxNetworkLevels));
+  for (const toml::value* table : levels) {
+    ASSIGN_OR_RETURN(spec.levels.emplace_back(), ReadLevel(Section(file, "level", *table)));
+  }
+
+  ClusterPart part;
+  absl::StatusOr<Cluster> cluster = Cluster::Create(std::move(spec), &part);
+  if (cluster.ok()) return cluster;
+  const toml::value* at_fault = &root;
+  if (part.kind == ClusterPart::Kind::kDeviceKind) at_fault = kinds[part.index];
+  if (part.kind == ClusterPart::Kind::kLevel) at_fault = levels[part.index];
+  if (part.kind == ClusterPart::Kind::kDevices) at_fault = runs[part.index];
+  return absl::InvalidArgumentError(
+      StrCat(PlaceOf(file, at_fault->location()), ": ", ToStd(cluster.status().message())));
+}
+
+std::string FormatCluster(const Cluster& cluster) {
+  const ClusterSpec& spec = cluster.spec();
+  std::string text = StrCat("name = ", Quoted(spec.name), "\n");
+  for (const DeviceKind& kind : spec.kinds) StrAppend(&text, FormatKind(kind));
+  for (const DeviceRun& run : spec.devices) {
+    StrAppend(&text, "\n[[devices]]\nkind = ", Quoted(spec.kinds[run.kind].name),
+              "\ncount = ", run.count, "\n");
+  }
+  for (const NetworkLevel& level : spec.levels) StrAppend(&text, FormatLevel(level));
+  return text;
+}
+
+}  // namespace penstock::planner

@@ -1,0 +1,60 @@
+// Clusters as TOML files:
+//
+//   name = "two nodes"
+//
+//   [[kind]]
+//   name = "A100"
+//   memory_bytes = 85_899_345_920
+//   memory_bytes_per_s = 2.039e12
+//   peak_flops_per_s = {f32 = 19.5e12, bf16 = 312e12}  # by dtype
+//   efficiency = [[1e6, 0.1], [1e12, 0.7]]             # flops of an operation, part of the peak
+//
+//   [[devices]]           # only if there is more than one kind: runs, in the order of devices
+//   kind = "A100"
+//   count = 16
+//
+//   [[level]]             # from the inside out
+//   name = "node"
+//   fan_out = 8           # or one number for each group, such as [8, 4]
+//   bytes_per_s = 300e9   # of an uplink, in each direction
+//   latency_s = 2e-6
+//
+//   [[level]]
+//   name = "pod"
+//   fan_out = 2
+//   bytes_per_s = 25e9
+//   latency_s = 4e-6
+//   uplinks = "device"    # one for each device; or a number that the devices share (1)
+//
+// The level of a torus has `torus = [4, 4, 4]` and may leave out fan_out. cluster.h defines what
+// the values mean, and their limits.
+//
+// Reading is strict: an unknown or missing key, a value of the wrong type and one out of range are
+// errors that begin with file:line:column and say what was expected.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_CLUSTER_CLUSTER_FILE_H_
+#define PENSTOCK_PLANNER_CLUSTER_CLUSTER_FILE_H_
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+#include "planner/cluster/cluster_model.h"
+
+namespace penstock::planner {
+
+inline constexpr size_t kMaxClusterFileBytes = size_t{1} << 20;
+
+// `file` names the text in errors.
+absl::StatusOr<Cluster> ParseCluster(std::string_view text, std::string_view file);
+
+// A text that ParseCluster reads back as an equal description.
+std::string FormatCluster(const Cluster& cluster);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_CLUSTER_CLUSTER_FILE_H_

@@ -1,0 +1,192 @@
+// A cluster as values: kinds of devices, and the hierarchy of networks that joins them.
+//
+// Levels are listed from the inside out. Level 0 joins devices to the smallest groups, level 1
+// joins those groups to larger ones, and the outermost level has one group: the cluster. The
+// devices are numbered so that every group is a contiguous range. The *children* of a group are
+// devices at level 0 and groups of level l - 1 at level l. Each child is attached to its group's
+// network by its uplinks, which carry both directions at once.
+//
+// Example: two nodes of 8 devices, each device with a network card of 25 GB/s.
+//   level 0 "node"  fan_out 8, 300 GB/s, 2 us
+//   level 1 "pod"   fan_out 2, 25 GB/s, 4 us, kUplinkPerDevice
+// Devices 0 and 7 meet at level 0, devices 7 and 8 at level 1. If all 8 devices of a node send to
+// the other node at once, each has 25 GB/s. With one uplink for the node, each would have 3.125.
+//
+// Invariants: a Cluster is valid and immutable. Rates and latencies of a path never improve with
+// the level at which its ends meet: a path has the lowest rate and the highest latency of the
+// levels that it passes through.
+//
+// Thread rule: values and pure functions.
+
+#ifndef PENSTOCK_PLANNER_CLUSTER_CLUSTER_MODEL_H_
+#define PENSTOCK_PLANNER_CLUSTER_CLUSTER_MODEL_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "base/dtype.h"
+
+namespace penstock::planner {
+
+// The part of its peak rate that a device reaches in an operation of a given size.
+struct EfficiencyPoint {
+  double flops = 0;
+  double fraction = 0;
+
+  friend bool operator==(const EfficiencyPoint&, const EfficiencyPoint&) = default;
+};
+
+// Where a device kind has no curve. Narayanan et al., "Efficient Large-Scale Language Model
+// Training on GPU Clusters Using Megatron-LM" (2021) report 44 to 52 % of the peak for whole
+// training steps, which include communication, pipeline bubbles and memory-bound operators; large
+// products alone do better.
+inline constexpr double kDefaultEfficiency = 0.6;
+
+struct DeviceKind {
+  std::string name;
+  int64_t memory_bytes = 0;
+  double memory_bytes_per_s = 0;
+  // By DType. 0: the device has no rate for the type.
+  std::array<double, kNumDTypes> peak_flops_per_s = {};
+  std::vector<EfficiencyPoint> efficiency;  // by increasing flops; empty: kDefaultEfficiency
+
+  friend bool operator==(const DeviceKind&, const DeviceKind&) = default;
+};
+
+// Interpolates linearly in the logarithm of `flops`; constant beyond the ends of the curve.
+double EfficiencyAt(const DeviceKind& kind, double flops);
+
+inline constexpr int64_t kUplinkPerDevice = 0;
+
+struct NetworkLevel {
+  std::string name;  // of one group, such as "node"
+  // Children of each group: one number for all groups, or one for each in order.
+  std::vector<int64_t> fan_out;
+  double bytes_per_s = 0;  // of one uplink, in each direction
+  double latency_s = 0;  // from end to end of a path that this level joins; of one link of a torus
+  // Of each child. A transfer uses one uplink, and the devices of a child spread their transfers
+  // over its uplinks evenly. kUplinkPerDevice: no device shares its uplink.
+  int64_t uplinks = 1;
+  // Extents of a torus, empty for a switch. Only level 0 can be one. Device i of a group has the
+  // coordinates of i in row-major order, and a link of `bytes_per_s` to each neighbour.
+  std::vector<int64_t> torus;
+
+  friend bool operator==(const NetworkLevel&, const NetworkLevel&) = default;
+};
+
+// `count` devices of one kind.
+struct DeviceRun {
+  int64_t count = 0;
+  int64_t kind = 0;  // index in ClusterSpec::kinds
+
+  friend bool operator==(const DeviceRun&, const DeviceRun&) = default;
+};
+
+struct ClusterSpec {
+  std::string name;
+  std::vector<DeviceKind> kinds;
+  std::vector<DeviceRun> devices;    // in order; empty: all are of the first kind
+  std::vector<NetworkLevel> levels;  // from the inside out; empty: one device
+
+  friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;
+};
+
+// Limits of a description, so that none can take much memory or overflow a product.
+inline constexpr int64_t kMaxClusterDevices = int64_t{1} << 17;
+inline constexpr int64_t kMaxNetworkLevels = 8;
+inline constexpr int64_t kMaxDeviceKinds = 64;
+inline constexpr int64_t kMaxTorusDimensions = 6;
+inline constexpr int64_t kMaxTorusExtent = 256;
+inline constexpr int64_t kMaxEfficiencyPoints = 256;
+inline constexpr int64_t kMaxClusterNameBytes = 128;
+inline constexpr double kMinBytesPerS = 1e3;
+inline constexpr double kMaxBytesPerS = 1e16;
+inline constexpr double kMinFlopsPerS = 1e3;
+inline constexpr double kMaxFlopsPerS = 1e19;
+inline constexpr double kMaxFlops = 1e24;  // of one operation in an efficiency curve
+inline constexpr double kMaxLatencyS = 10;
+inline constexpr int64_t kMaxMemoryBytes = int64_t{1} << 50;
+
+// Errors of one part of a description, worded to follow the name of what they are about.
+absl::Status CheckDeviceKind(const DeviceKind& kind);
+absl::Status CheckNetworkLevel(const NetworkLevel& level);
+
+// Which part of a description an error is about.
+struct ClusterPart {
+  enum class Kind : uint8_t { kCluster, kDeviceKind, kLevel, kDevices };
+  Kind kind = Kind::kCluster;
+  int64_t index = 0;  // of a device kind, a level or a run of devices
+};
+
+class Cluster {
+ public:
+  // Errors name the level or kind at fault and what was expected; `at_fault` also says it as data.
+  static absl::StatusOr<Cluster> Create(ClusterSpec spec, ClusterPart* at_fault = nullptr);
+
+  const ClusterSpec& spec() const { return spec_; }
+  int64_t num_devices() const { return num_devices_; }
+  int num_levels() const { return static_cast<int>(spec_.levels.size()); }
+  const NetworkLevel& level(int l) const { return spec_.levels[l]; }
+
+  // REQUIRES, here and below: devices are in [0, num_devices()), levels in [0, num_levels()).
+  const DeviceKind& KindOf(int64_t device) const;
+
+  int64_t NumGroups(int l) const { return static_cast<int64_t>(begins_[l].size()) - 1; }
+  // The group of level `l` that holds a device. Level -1: the device itself.
+  int64_t GroupOf(int64_t device, int l) const;
+  // Devices of a group are [GroupBegin(l, g), GroupBegin(l, g + 1)).
+  int64_t GroupBegin(int l, int64_t group) const { return begins_[l][group]; }
+  // Of the largest group of a level; of level -1: 1.
+  int64_t LargestGroup(int l) const { return l < 0 ? 1 : largest_[l]; }
+
+  // Which child of its group a device lies in, for each level from the inside out.
+  std::vector<int64_t> Coordinates(int64_t device) const;
+  // In the torus of level 0. REQUIRES: level 0 is a torus.
+  std::vector<int64_t> TorusCoordinates(int64_t device) const;
+
+  // Links on a shortest path between two devices of one torus. REQUIRES: level 0 is a torus.
+  int64_t TorusLinks(int64_t a, int64_t b) const;
+
+  // The innermost level at which a group holds both; -1 for a device and itself.
+  int MeetingLevel(int64_t a, int64_t b) const;
+
+  // Of one transfer with no other traffic. Infinite rate and no latency for a device and itself.
+  double PathBytesPerS(int64_t from, int64_t to) const;
+  double PathLatencyS(int64_t from, int64_t to) const;
+  // Of the paths whose ends meet at level `l`; in a torus, of the longest of them.
+  double LatencyAcross(int l) const;
+
+  // What each of `k` devices of one child of level `l` has if all of them send to other children
+  // at once: the lowest rate of the levels up to `l`, the devices being spread evenly over the
+  // smaller groups. Across a torus, each transfer has a link. REQUIRES: k >= 1.
+  double BytesPerSOfEach(int l, int64_t k) const;
+  // The same for the uplinks of level `l` alone.
+  double UplinkBytesPerSOfEach(int l, int64_t k) const;
+
+ private:
+  explicit Cluster(ClusterSpec spec) : spec_(std::move(spec)) {}
+
+  // The steps of Create. `part` says which part an error is about.
+  absl::Status CheckKinds(ClusterPart* part) const;
+  absl::Status PlaceGroups(ClusterPart* part);
+  absl::Status PlaceKinds(ClusterPart* part);
+
+  // Links of the longest path in a torus; 1 for a switch.
+  int64_t DiameterOf(int l) const;
+
+  ClusterSpec spec_;
+  int64_t num_devices_ = 1;
+  std::vector<std::vector<int64_t>> begins_;  // by level: where groups begin, then num_devices_
+  std::vector<int64_t> largest_;              // by level: devices of the largest group
+  std::vector<int64_t> run_ends_;             // of spec_.devices
+};
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_CLUSTER_CLUSTER_MODEL_H_
