@@ -83,6 +83,21 @@ mailbox_element_ptr blocking_actor::dequeue() {
   return element;
 }
 
+// What an actor has not taken is destroyed when it ends.
+bool scheduled_actor::cleanup(error&& fail_state, execution_unit* unit) {
+  static const auto next = NextFunction<bool (*)(scheduled_actor*, error&&, execution_unit*)>(
+      "_ZN3caf15scheduled_actor7cleanupEONS_5errorEPNS_14execution_unitE");
+  __tsan_acquire(this);
+  return next(this, std::move(fail_state), unit);
+}
+
+bool blocking_actor::cleanup(error&& fail_state, execution_unit* unit) {
+  static const auto next = NextFunction<bool (*)(blocking_actor*, error&&, execution_unit*)>(
+      "_ZN3caf14blocking_actor7cleanupEONS_5errorEPNS_14execution_unitE");
+  __tsan_acquire(this);
+  return next(this, std::move(fail_state), unit);
+}
+
 void intrusive_ptr_release(actor_control_block* block) {
   static const auto next = NextFunction<void (*)(actor_control_block*)>(
       "_ZN3caf21intrusive_ptr_releaseEPNS_19actor_control_blockE");
