@@ -623,8 +623,10 @@ TEST_P(UsedMemoryTest, RequestsEndWhenUcxHasLetGo) {
     EXPECT_GE(uint64_t{!send_.is_done()} + uint64_t{!recv_.is_done()}, num_used);
     return send_.is_done() && recv_.is_done();
   }));
-  ExpectGone(send_);
-  ExpectGone(recv_);
+  // What UCX had moved completely before it let go is done.
+  for (Request* request : {&send_, &recv_}) {
+    if (request->state != Request::State::kDone) ExpectGone(*request);
+  }
   EXPECT_EQ(transport_->stats().transferring, 0);
   registers_.reset();
   EXPECT_FALSE(registers_alive_.expired());
