@@ -45,6 +45,11 @@ std::string Remark(const Registries& registries, std::string_view what, std::str
 }
 
 absl::Status List(const Environment& environment, const Options& options) {
+  if (options.what.empty()) {
+    return absl::InvalidArgumentError(
+        "list: what to list is missing; one of ops, policies, transports, devices, models, "
+        "presets");
+  }
   const std::vector<std::string> items = Items(environment.registries, options.what);
   if (options.is_json) {
     environment.out << nlohmann::json{{"items", items}}.dump() << "\n";
@@ -68,7 +73,6 @@ void AddListCommand(CLI::App& app, const Environment& environment, Action* actio
   command
       ->add_option("WHAT", options->what,
                    "One of ops, policies, transports, devices, models, presets")
-      ->required()
       ->check(CLI::IsMember({"ops", "policies", "transports", "devices", "models", "presets"}));
   command->add_flag("--json", options->is_json, "Print {\"items\": [names]}");
   command->callback([options, &environment, action] {

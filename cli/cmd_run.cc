@@ -214,6 +214,8 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
   return cluster;
 }
 
+constexpr char kCompileAnother[] = "; `penstock plan` compiles another plan";
+
 // An error that names the keys in which the job differs from the one that the plan is for.
 absl::Status PlanOfAnotherGraph(const Job& job, const JobGraph& graph, const planner::Plan& plan,
                                 const std::string& file) {
@@ -231,9 +233,9 @@ absl::Status PlanOfAnotherGraph(const Job& job, const JobGraph& graph, const pla
         StrCat(file, " is a plan for another graph: it was compiled from ", plan.name,
                " with other operators, sizes or constants than this job's"));
   }
-  return AtKey(
-      job, keys,
-      absl::InvalidArgumentError(StrCat(file, " was compiled with ", StrJoin(differences, "; "))));
+  return AtKey(job, keys,
+               absl::InvalidArgumentError(StrCat(file, " was compiled with ",
+                                                 StrJoin(differences, "; "), kCompileAnother)));
 }
 
 // What the job says of the layout has to be what the plan was compiled with.
@@ -244,8 +246,8 @@ absl::Status CheckIsPlanOf(const Job& job, const JobGraph& graph, const planner:
   }
   const auto differs = [&](std::string_view key, const auto& ours, const auto& theirs) {
     return AtKey(job, {std::string(key)},
-                 absl::InvalidArgumentError(
-                     StrCat(file, " was compiled with ", key, " = ", theirs, ", not ", ours)));
+                 absl::InvalidArgumentError(StrCat(file, " was compiled with ", key, " = ", theirs,
+                                                   ", not ", ours, kCompileAnother)));
   };
   if (job.parallel.strategy != "auto" && graph.strategy != plan.strategy) {
     return differs("parallel.strategy", graph.strategy, plan.strategy);

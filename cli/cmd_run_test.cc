@@ -478,6 +478,8 @@ TEST_F(CmdRunTest, TheReportTellsWorkFromWaiting) {
   EXPECT_THAT(report, HasSubstr("| computing | transferring | waiting | working / predicted |"));
   EXPECT_THAT(report, HasSubstr("## Phases (mean time of one run, steps 1 to 3)"));
   EXPECT_THAT(report, HasSubstr("## Devices"));
+  EXPECT_THAT(report, ::testing::ContainsRegex("collective buffers \\| computing \\|\n.*\n"
+                                               "\\| 0 \\| 0 \\|.* [0-9][0-9]? % \\|\n"));
   EXPECT_THAT(report, Not(HasSubstr("nan")));
   EXPECT_THAT(report, Not(HasSubstr("validation loss")));
   if (UsableCores() < 4) {

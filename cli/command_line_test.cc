@@ -82,6 +82,7 @@ TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
       {{"eval", bad_graph}, "bad.pst:2:8: "},
       {{"eval", Path("none.pst")}, "no such file"},
       {{"list", "wishes"}, "wishes"},
+      {{"list"}, "one of ops, policies, transports"},
       {{"bench", "nothing"}, "unknown benchmark 'nothing'"},
   };
   for (const Case& test : cases) {
@@ -215,9 +216,10 @@ TEST_F(CommandLineTest, APlanForAnotherGraphNamesWhatDiffers) {
     return outcome.err;
   };
   EXPECT_EQ(error_of({"train.steps=5"}), StrCat("penstock: --set train.steps=5: ", plan,
-                                                " was compiled with train.steps = 3, not 5\n"));
+                                                " was compiled with train.steps = 3, not 5; "
+                                                "`penstock plan` compiles another plan\n"));
   EXPECT_THAT(error_of({"train.learning_rate=0.125", "train.min_learning_rate=1e-3"}),
-              ::testing::EndsWith(" was compiled with train.learning_rate = 0.01, not 0.125\n"));
+              HasSubstr(" was compiled with train.learning_rate = 0.01, not 0.125; "));
   for (const char* setting : {"model.name=\"mlp\"",
                               "model.layers=3",
                               "model.width=32",
@@ -257,7 +259,7 @@ TEST_F(CommandLineTest, APlanForAnotherGraphNamesWhatDiffers) {
   EXPECT_THAT(Call({"run", graph_job, "--plan", Path("g.plan")}).err,
               ::testing::ContainsRegex(StrCat(graph_job, ":2:8: ", Path("g.plan"),
                                               " was compiled with model.file = graph g "
-                                              "[0-9a-f]+, not graph g [0-9a-f]+\n")));
+                                              "[0-9a-f]+, not graph g [0-9a-f]+; ")));
   EXPECT_THAT(Call({"run", graph_job, "--plan", plan}).err,
               HasSubstr("cosine.plan was compiled with "));
 }

@@ -250,22 +250,25 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
 
   if (summary.path.has_value()) StrAppend(&text, PathReport(plan, summary), "\n");
   text +=
-      "## Devices\n\nBusy: the share of time in which a device had something to run, and a core to "
-      "run it on. Collective buffers: beside the arena, where devices read each other's "
+      "## Devices\n\nComputing: the share of a step's time in which kernels of the device run, "
+      "mean "
+      "of the traced steps. Collective buffers: beside the arena, where devices read each other's "
       "memory.\n\n| device | stage | arena | state | channels | workspace | "
-      "collective buffers | busy |\n|---|---|---|---|---|---|---|---|\n";
+      "collective buffers | computing |\n|---|---|---|---|---|---|---|---|\n";
   for (size_t i = 0; i < plan.devices.size(); ++i) {
     const planner::DevicePlan& device = plan.devices[i];
-    const std::string busy = i < summary.busy_share.size()
-                                 ? fmt::format("{:.0f} %", 100 * summary.busy_share[i])
-                                 : std::string("-");
+    const actors::MeanPath& mean = summary.mean_path;
+    const std::string computing =
+        summary.path.has_value() && i < mean.device_compute_s.size() && mean.duration_s > 0
+            ? fmt::format("{:.0f} %", 100 * mean.device_compute_s[i] / mean.duration_s)
+            : std::string("-");
     text += fmt::format(
         "| {} | {} | {} | {} | {} | {} | {} | {} |\n", i, device.stage,
         FormatBytes(device.arena_bytes), FormatBytes(device.state_bytes),
         FormatBytes(device.channel_bytes), FormatBytes(device.workspace_bytes),
         FormatBytes(
             actors::MemoryOf(plan, static_cast<uint32_t>(i), nullptr, true).collective_bytes),
-        busy);
+        computing);
   }
 
   if (events.empty()) return text;

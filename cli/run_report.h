@@ -28,7 +28,6 @@ struct RunSummary {
   std::string sample;
   std::string cores_note;            // where devices outnumber the cores
   std::vector<double> step_times_s;  // of every step
-  std::vector<double> busy_share;    // of each device's time, the part it had something to do
   // Of a typical step; nothing without a trace that holds one.
   std::optional<actors::CriticalPath> path;
   actors::MeanPath mean_path;  // where there is a path

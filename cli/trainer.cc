@@ -50,18 +50,12 @@ Trainer::Trainer(const Environment& environment, const TrainerOptions& options, 
                 job.locations.contains("train.log_every") ? job.train.log_every : 0) {}
 
 absl::Status Trainer::Run(RunSummary* summary) {
-  busy_ns_.assign(session_.plan().devices.size(), 0);
-  wall_ns_ = busy_ns_;
   begin_ns_ = last_ns_ = last_snapshot_ns_ = clock_.NowNs();
   summary_ = summary;
   absl::Status status = RunSteps();
   PrintHeldLine(std::numeric_limits<double>::quiet_NaN());
   progress_.Clear();
   summary->steps = num_steps();
-  for (size_t i = 0; i < wall_ns_.size(); ++i) {
-    summary->busy_share.push_back(
-        wall_ns_[i] > 0 ? static_cast<double>(busy_ns_[i]) / static_cast<double>(wall_ns_[i]) : 0);
-  }
   // A session that was stopped refuses what comes after.
   if (interrupts_.count() > 0 &&
       (absl::IsCancelled(status) || absl::IsFailedPrecondition(status))) {
@@ -158,10 +152,6 @@ void Trainer::Report(int64_t step, const actors::StepResult& result) {
   last_step_ = {step, last_ns_, result.end_ns};
   step_windows_.push_back(last_step_);
   last_ns_ = result.end_ns;
-  for (const actors::DeviceStepReport& report : result.devices) {
-    wall_ns_[report.device] += report.wall_ns;
-    busy_ns_[report.device] += report.wall_ns - report.wait_ns;
-  }
   const double loss = ElementAsDouble(result.fetches[0].second, 0);
   if (!std::isfinite(loss) && !has_nonfinite_loss_) {
     has_nonfinite_loss_ = true;

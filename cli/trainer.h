@@ -98,8 +98,6 @@ class Trainer : private actors::Source, private actors::Sink {
   RunSummary* summary_ = nullptr;
   std::string held_line_;
   std::vector<double> losses_;
-  std::vector<int64_t> busy_ns_;  // of each device
-  std::vector<int64_t> wall_ns_;
 };
 
 }  // namespace penstock::cli

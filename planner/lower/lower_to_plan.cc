@@ -1104,7 +1104,7 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
     for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
       context.has_kind[kind] = shared_.keys_[stage].contains({0, true, kind});
     }
-    const int activations = shared_.options_.policy->ActivationCredits(context);
+    ASSIGN_OR_RETURN(const int activations, ActivationCreditsOf(*shared_.options_.policy, context));
     credits.cross_activations = std::max(credits.cross_activations, activations);
     if (stage == stage_) credits.stage_activations = activations;
   }

@@ -832,6 +832,7 @@ class Firing {
       }
       StrAppend(&text, ", which ", texts[i]);
     }
+    StrAppend(&text, "; phases are in the order of policy '", policy_.name(), "'");
     return absl::FailedPreconditionError(text);
   }
 

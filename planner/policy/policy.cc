@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::planner {
@@ -70,20 +71,44 @@ std::unique_ptr<StageScheduler> Policy::CreateScheduler(const StageContext& cont
   return std::make_unique<PlannedScheduler>(std::move(order));
 }
 
-absl::StatusOr<StageSchedule> MakeSchedule(const Policy& policy, const StageContext& context) {
-  StageSchedule schedule;
+namespace {
+
+// Calls ask(), and turns what it throws into an error.
+template <typename Ask>
+absl::Status AskPolicy(const Policy& policy, const StageContext& context, const Ask& ask) {
   const auto threw = [&](std::string_view what) {
     return absl::InvalidArgumentError(
         StrCat("policy '", policy.name(), "' threw at stage ", context.stage, ": ", what));
   };
   try {
-    schedule.order = policy.PlannedOrder(context);
-    if (context.has_choices()) schedule.scheduler = policy.CreateScheduler(context);
+    ask();
+    return absl::OkStatus();
   } catch (const std::exception& error) {
     return threw(error.what());
   } catch (...) {
     return threw("something that is no std::exception");
   }
+}
+
+}  // namespace
+
+absl::StatusOr<int> ActivationCreditsOf(const Policy& policy, const StageContext& context) {
+  int credits = 0;
+  RETURN_IF_ERROR(AskPolicy(policy, context, [&] { credits = policy.ActivationCredits(context); }));
+  if (credits < 1) {
+    return absl::InvalidArgumentError(StrCat("policy '", policy.name(), "' gives stage ",
+                                             context.stage, " ", credits,
+                                             " activation credits; expected at least 1"));
+  }
+  return credits;
+}
+
+absl::StatusOr<StageSchedule> MakeSchedule(const Policy& policy, const StageContext& context) {
+  StageSchedule schedule;
+  RETURN_IF_ERROR(AskPolicy(policy, context, [&] {
+    schedule.order = policy.PlannedOrder(context);
+    if (context.has_choices()) schedule.scheduler = policy.CreateScheduler(context);
+  }));
   if (context.has_choices() && schedule.scheduler == nullptr) {
     return absl::InvalidArgumentError(
         StrCat("policy '", policy.name(), "' chooses nothing for stage ", context.stage,

@@ -87,6 +87,9 @@ class Policy {
   virtual std::unique_ptr<StageScheduler> CreateScheduler(const StageContext& context) const;
 };
 
+// Asks the policy. Errors: it throws, or it gives less than one credit.
+absl::StatusOr<int> ActivationCreditsOf(const Policy& policy, const StageContext& context);
+
 // What a policy has for one stage.
 struct StageSchedule {
   std::vector<PhaseChoice> order;             // empty where it decides as it goes

@@ -1,5 +1,7 @@
 #include "planner/policy/policy.h"
 
+#include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -113,7 +115,35 @@ TEST(PolicyTest, RegistryRefusesDuplicatesAndKnowsItsNames) {
   EXPECT_EQ(registry.Find("zigzag"), nullptr);
   EXPECT_EQ(registry.Add(std::make_unique<Impostor>()).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(registry.Add(std::make_unique<Nameless>()).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Impostor().ActivationCredits(Context(0, 2, 5)), 5);
+}
+
+class Throwing : public Policy {
+ public:
+  std::string_view name() const override { return "throwing"; }
+  std::vector<PhaseChoice> PlannedOrder(const StageContext&) const override {
+    throw std::runtime_error("oops");
+  }
+};
+
+class Stingy : public Nameless {
+ public:
+  std::string_view name() const override { return "stingy"; }
+  int ActivationCredits(const StageContext&) const override { return 0; }
+};
+
+TEST(PolicyTest, WhatAPolicyThrowsIsAnError) {
+  const StageContext context = Context(1, 2, 5);
+  for (const absl::Status& status : {ActivationCreditsOf(Throwing(), context).status(),
+                                     MakeSchedule(Throwing(), context).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.message(), "policy 'throwing' threw at stage 1: oops");
+  }
+}
+
+TEST(PolicyTest, AStageNeedsACredit) {
+  EXPECT_EQ(ActivationCreditsOf(Impostor(), Context(0, 2, 5)).value(), 5);
+  EXPECT_EQ(ActivationCreditsOf(Stingy(), Context(0, 2, 5)).status().message(),
+            "policy 'stingy' gives stage 0 0 activation credits; expected at least 1");
 }
 
 }  // namespace
