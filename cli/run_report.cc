@@ -251,9 +251,8 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
   if (summary.path.has_value()) StrAppend(&text, PathReport(plan, summary), "\n");
   text +=
       "## Devices\n\nComputing: the share of a step's time in which kernels of the device run, "
-      "mean "
-      "of the traced steps. Collective buffers: beside the arena, where devices read each other's "
-      "memory.\n\n| device | stage | arena | state | channels | workspace | "
+      "mean of the traced steps. Collective buffers: beside the arena, where devices read each "
+      "other's memory.\n\n| device | stage | arena | state | channels | workspace | "
       "collective buffers | computing |\n|---|---|---|---|---|---|---|---|\n";
   for (size_t i = 0; i < plan.devices.size(); ++i) {
     const planner::DevicePlan& device = plan.devices[i];
