@@ -4,7 +4,6 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
-#include <sstream>
 #include <type_traits>
 #include <utility>
 
@@ -16,12 +15,12 @@
 #include "base/strings.h"
 #include "graph/models/config_check.h"
 #include "graph/op.h"
+#include "planner/cluster/toml_internal.h"
 
 namespace penstock::cli {
 namespace {
 
 constexpr size_t kMaxJobBytes = 1 << 20;
-constexpr int kMaxNesting = 32;
 constexpr int64_t kMaxCount = int64_t{1} << 40;
 
 // One key of a job. `set` gives the value to the job; its error says what was expected, the caller
@@ -32,27 +31,8 @@ struct Key {
   std::function<absl::Status(const toml::value&, const std::string& folder, Job&)> set;
 };
 
-std::string_view KindOf(const toml::value& value) {
-  switch (value.type()) {
-    case toml::value_t::boolean:
-      return "a boolean";
-    case toml::value_t::integer:
-      return "an integer";
-    case toml::value_t::floating:
-      return "a float";
-    case toml::value_t::string:
-      return "a string";
-    case toml::value_t::array:
-      return "a list";
-    case toml::value_t::table:
-      return "a table";
-    default:
-      return "a date or time";
-  }
-}
-
 absl::Status Expected(std::string_view what, const toml::value& value) {
-  return absl::InvalidArgumentError(StrCat("expected ", what, ", not ", KindOf(value)));
+  return absl::InvalidArgumentError(StrCat("expected ", what, ", not ", planner::TomlKind(value)));
 }
 
 // Keys by the kind of their value. `field` finds the member in the job.
@@ -417,50 +397,6 @@ absl::Status SetKey(std::string_view name, const toml::value& value, const std::
   return absl::OkStatus();
 }
 
-// toml11's message without its drawing: the first line, without "[error] " and its function's name.
-std::string FirstLine(std::string_view what) {
-  what = what.substr(0, what.find('\n'));
-  for (const std::string_view prefix : {"[error] ", "toml::"}) {
-    if (what.substr(0, prefix.size()) == prefix) {
-      what.remove_prefix(prefix.size());
-      if (prefix == "toml::" && what.find(": ") != std::string_view::npos) {
-        what.remove_prefix(what.find(": ") + 2);
-      }
-    }
-  }
-  // toml11 has no words for a value that begins like none.
-  return std::string(what.empty() ? "not a TOML value" : what);
-}
-
-// The parser descends once a bracket; a text deeper than any job is refused before it does.
-bool IsTooDeep(std::string_view text) {
-  int depth = 0;
-  for (const char c : text) {
-    if (c == '[' || c == '{') ++depth;
-    if ((c == ']' || c == '}') && depth > 0) --depth;
-    if (depth > kMaxNesting) return true;
-  }
-  return false;
-}
-
-absl::StatusOr<toml::value> ParseToml(std::string_view text, const std::string& file,
-                                      bool has_lines) {
-  if (IsTooDeep(text)) {
-    return absl::InvalidArgumentError(
-        StrCat(file, ": brackets are nested more than ", kMaxNesting, " deep"));
-  }
-  std::istringstream stream{std::string(text)};
-  try {
-    return toml::parse(stream, file);
-  } catch (const toml::exception& error) {
-    const toml::source_location& where = error.location();
-    const std::string place = has_lines ? Place(file, where.line(), where.column()) : file;
-    return absl::InvalidArgumentError(StrCat(place, ": ", FirstLine(error.what())));
-  } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(StrCat(file, ": ", FirstLine(error.what())));
-  }
-}
-
 bool IsSection(std::string_view name) {
   return std::any_of(Keys().begin(), Keys().end(), [name](const Key& key) {
     return key.name.substr(0, key.name.find('.')) == name;
@@ -506,7 +442,8 @@ struct JobText {
 
 absl::Status SetKeys(const JobText& source, Job& job) {
   const std::string_view file = source.file;
-  ASSIGN_OR_RETURN(const toml::value root, ParseToml(source.text, std::string(file), true));
+  ASSIGN_OR_RETURN(const toml::value root,
+                   planner::ParseToml(source.text, std::string(file), true));
   for (const auto& [section, table] : root.as_table()) {
     const bool is_expected = source.section.empty() || section == source.section;
     if (!IsSection(section) || !is_expected) {
@@ -589,7 +526,7 @@ absl::Status ApplyOverride(std::string_view assignment, Job& job) {
     return absl::InvalidArgumentError(StrCat(place, ": ", UnknownKey(name)));
   }
   const absl::StatusOr<toml::value> root =
-      ParseToml(StrCat("value = ", assignment.substr(equals + 1), "\n"), place, false);
+      planner::ParseToml(StrCat("value = ", assignment.substr(equals + 1), "\n"), place, false);
   if (!root.ok()) {
     return absl::InvalidArgumentError(
         StrCat(ToStd(root.status().message()),

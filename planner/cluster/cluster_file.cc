@@ -1,9 +1,7 @@
 #include "planner/cluster/cluster_file.h"
 
 #include <algorithm>
-#include <exception>
 #include <optional>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -14,77 +12,13 @@
 #include "base/dtype.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/cluster/toml_internal.h"
 
 namespace penstock::planner {
 namespace {
 
-constexpr int kMaxNesting = 16;
-
-std::string_view KindOf(const toml::value& value) {
-  switch (value.type()) {
-    case toml::value_t::boolean:
-      return "a boolean";
-    case toml::value_t::integer:
-      return "an integer";
-    case toml::value_t::floating:
-      return "a float";
-    case toml::value_t::string:
-      return "a string";
-    case toml::value_t::array:
-      return "a list";
-    case toml::value_t::table:
-      return "a table";
-    default:
-      return "a date or time";
-  }
-}
-
 std::string PlaceOf(std::string_view file, const toml::source_location& where) {
   return StrCat(file, ":", where.line(), ":", where.column());
-}
-
-// The first line of toml11's message, without its prefixes and its drawing of the source.
-std::string FirstLine(std::string_view what) {
-  what = what.substr(0, what.find('\n'));
-  for (const std::string_view prefix : {"[error] ", "toml::"}) {
-    if (what.substr(0, prefix.size()) == prefix) {
-      what.remove_prefix(prefix.size());
-      const size_t colon = what.find(": ");
-      if (prefix == "toml::" && colon != std::string_view::npos) what.remove_prefix(colon + 2);
-    }
-  }
-  return std::string(what.empty() ? "not a TOML value" : what);
-}
-
-// The parser recurses once for each bracket.
-bool IsTooDeep(std::string_view text) {
-  int depth = 0;
-  for (const char c : text) {
-    if (c == '[' || c == '{') ++depth;
-    if ((c == ']' || c == '}') && depth > 0) --depth;
-    if (depth > kMaxNesting) return true;
-  }
-  return false;
-}
-
-absl::StatusOr<toml::value> ParseToml(std::string_view text, std::string_view file) {
-  if (text.size() > kMaxClusterFileBytes) {
-    return absl::InvalidArgumentError(StrCat(file, ": the file has ", text.size(),
-                                             " bytes: expected at most ", kMaxClusterFileBytes));
-  }
-  if (IsTooDeep(text)) {
-    return absl::InvalidArgumentError(
-        StrCat(file, ": brackets are nested more than ", kMaxNesting, " deep"));
-  }
-  std::istringstream stream{std::string(text)};
-  try {
-    return toml::parse(stream, std::string(file));
-  } catch (const toml::exception& error) {
-    return absl::InvalidArgumentError(
-        StrCat(PlaceOf(file, error.location()), ": ", FirstLine(error.what())));
-  } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(StrCat(file, ": ", FirstLine(error.what())));
-  }
 }
 
 // A value with the name of its key, for errors.
@@ -98,7 +32,7 @@ struct Entry {
         StrCat(PlaceOf(file, value->location()), ": ", key, ": ", message));
   }
   absl::Status Expected(std::string_view what) const {
-    return Error(StrCat("expected ", what, ", not ", KindOf(*value)));
+    return Error(StrCat("expected ", what, ", not ", TomlKind(*value)));
   }
   Entry Element(const toml::value& element) const { return {file, key, &element}; }
 };
@@ -365,7 +299,11 @@ std::string FormatLevel(const NetworkLevel& level) {
 }  // namespace
 
 absl::StatusOr<Cluster> ParseCluster(std::string_view text, std::string_view file) {
-  ASSIGN_OR_RETURN(const toml::value root, ParseToml(text, file));
+  if (text.size() > kMaxClusterFileBytes) {
+    return absl::InvalidArgumentError(StrCat(file, ": the file has ", text.size(),
+                                             " bytes: expected at most ", kMaxClusterFileBytes));
+  }
+  ASSIGN_OR_RETURN(const toml::value root, ParseToml(text, std::string(file)));
   const Section whole(file, "", root);
   RETURN_IF_ERROR(whole.CheckKeys({"name", "kind", "devices", "level"}));
   ClusterSpec spec;
