@@ -17,10 +17,12 @@
 
 #include "caf/all.hpp"
 
+#include "tests/sanitizers/drop_reference.h"
 #include "tests/sanitizers/next_function.h"
 
 namespace caf {
 
+using penstock::testing::DropReference;
 using penstock::testing::NextFunction;
 
 void scheduled_actor::enqueue(mailbox_element_ptr element, execution_unit* unit) {
@@ -39,14 +41,14 @@ void scheduled_actor::launch(execution_unit* unit, bool lazy, bool hide) {
   next(this, unit, lazy, hide);
 }
 
-resumable::resume_result scheduled_actor::resume(execution_unit* unit, size_t max_throughput) {
-  static const auto next =
-      NextFunction<resume_result (*)(scheduled_actor*, execution_unit*, size_t)>(
-          "_ZN3caf15scheduled_actor6resumeEPNS_14execution_unitEm");
+// Before the first message: the actor's first behavior is made here.
+bool scheduled_actor::activate(execution_unit* unit) {
+  static const auto next = NextFunction<bool (*)(scheduled_actor*, execution_unit*)>(
+      "_ZN3caf15scheduled_actor8activateEPNS_14execution_unitE");
   __tsan_acquire(this);
-  const resume_result result = next(this, unit, max_throughput);
+  const bool is_active = next(this, unit);
   __tsan_release(this);
-  return result;
+  return is_active;
 }
 
 void blocking_actor::enqueue(mailbox_element_ptr element, execution_unit* unit) {
@@ -58,13 +60,16 @@ void blocking_actor::enqueue(mailbox_element_ptr element, execution_unit* unit) 
   next(this, std::move(element), unit);
 }
 
-// Every message, of those too that arrive while the actor runs.
+// Every message, of those too that arrive while the actor runs. The release is here and not at the
+// end of a run: as soon as the mailbox is empty, another thread may run the actor.
 intrusive::task_result scheduled_actor::mailbox_visitor::operator()(mailbox_element& element) {
   static const auto next =
       NextFunction<intrusive::task_result (*)(mailbox_visitor*, mailbox_element&)>(
           "_ZN3caf15scheduled_actor15mailbox_visitorclERNS_15mailbox_elementE");
   __tsan_acquire(self);
-  return next(this, element);
+  const intrusive::task_result result = next(this, element);
+  __tsan_release(self);
+  return result;
 }
 
 intrusive::task_result blocking_actor::mailbox_visitor::operator()(mailbox_element& element) {
@@ -98,29 +103,38 @@ bool blocking_actor::cleanup(error&& fail_state, execution_unit* unit) {
   return next(this, std::move(fail_state), unit);
 }
 
+// Who waits for the end of an actor attaches something to it. If the actor has ended, that is
+// called at once.
+bool monitorable_actor::cleanup(error&& reason, execution_unit* unit) {
+  static const auto next = NextFunction<bool (*)(monitorable_actor*, error&&, execution_unit*)>(
+      "_ZN3caf17monitorable_actor7cleanupEONS_5errorEPNS_14execution_unitE");
+  __tsan_release(this);
+  return next(this, std::move(reason), unit);
+}
+
+void monitorable_actor::attach(attachable_ptr ptr) {
+  static const auto next = NextFunction<void (*)(monitorable_actor*, attachable_ptr)>(
+      "_ZN3caf17monitorable_actor6attachESt10unique_ptrINS_10attachableESt14default_deleteIS2_EE");
+  next(this, std::move(ptr));
+  __tsan_acquire(this);
+}
+
 void intrusive_ptr_release(actor_control_block* block) {
   static const auto next = NextFunction<void (*)(actor_control_block*)>(
       "_ZN3caf21intrusive_ptr_releaseEPNS_19actor_control_blockE");
-  __tsan_release(block);
-  __tsan_acquire(block);
-  next(block);
+  DropReference(block, block->strong_refs, [block] { next(block); });
 }
 
 void intrusive_ptr_release_weak(actor_control_block* block) {
   static const auto next = NextFunction<void (*)(actor_control_block*)>(
       "_ZN3caf26intrusive_ptr_release_weakEPNS_19actor_control_blockE");
-  __tsan_release(block);
-  __tsan_acquire(block);
-  next(block);
+  DropReference(&block->weak_refs, block->weak_refs, [block] { next(block); });
 }
 
 void ref_counted::deref() const noexcept {
   static const auto next =
       NextFunction<void (*)(const ref_counted*)>("_ZNK3caf11ref_counted5derefEv");
-  void* address = const_cast<ref_counted*>(this);
-  __tsan_release(address);
-  __tsan_acquire(address);
-  next(this);
+  DropReference(this, rc_, [this] { next(this); });
 }
 
 }  // namespace caf

@@ -1,22 +1,28 @@
-// Makes absl::Mutex visible to ThreadSanitizer. Debian's libabsl_synchronization is not
-// instrumented, so ThreadSanitizer would report a race for every access that a mutex orders. The
-// functions below tell it what the mutex does, as Abseil itself does where it is instrumented, and
-// call the library's (next_function.h).
+// Makes absl::Mutex and the reference count of absl::Status visible to ThreadSanitizer. Debian's
+// Abseil is not instrumented, so ThreadSanitizer would report a race for every access that a mutex
+// orders, and for the deletion of a status that another thread has read. The functions below tell
+// it what is ordered, as Abseil itself does where it is instrumented, and call the library's
+// (next_function.h).
 //
 // Linked into builds with ThreadSanitizer only. Functions that the project does not call are
 // missing; add them when they are needed.
 
 #include <sanitizer/tsan_interface.h>
 
+#include <cstdint>
+
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
+#include "tests/sanitizers/drop_reference.h"
 #include "tests/sanitizers/next_function.h"
 
 namespace absl {
 ABSL_NAMESPACE_BEGIN
 namespace {
 
+using penstock::testing::DropReference;
 using penstock::testing::NextFunction;
 
 // Waiting releases the mutex.
@@ -74,6 +80,14 @@ Mutex::~Mutex() {
   static const auto next = NextFunction<void (*)(Mutex*)>("_ZN4absl7debian35MutexD1Ev");
   __tsan_mutex_destroy(this, 0);
   next(this);
+}
+
+// Copies of a status share one object; who drops the last reference deletes it.
+void Status::UnrefNonInlined(uintptr_t rep) {
+  static const auto next =
+      NextFunction<void (*)(uintptr_t)>("_ZN4absl7debian36Status15UnrefNonInlinedEm");
+  const status_internal::StatusRep* object = RepToPointer(rep);
+  DropReference(object, object->ref, [rep] { next(rep); });
 }
 
 ABSL_NAMESPACE_END
