@@ -381,9 +381,10 @@ class JobRun {
     const auto num_devices = static_cast<int64_t>(plan_.devices.size());
     ASSIGN_OR_RETURN(cluster_, StartCluster(environment_, options_, job_, num_devices));
     if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
-    summary_.cores_note = CrowdingNote(
-        cluster_ != nullptr ? cluster_->nodes() : std::vector<actors::NodeDescription>(),
-        num_devices, threads_);
+    const std::vector<actors::NodeDescription> nodes =
+        cluster_ != nullptr ? cluster_->nodes() : std::vector<actors::NodeDescription>();
+    cores_ = CoresOfDevices(nodes, num_devices, threads_);
+    summary_.cores_note = CrowdingNote(nodes, num_devices, threads_);
     if (!summary_.cores_note.empty()) {
       environment_.err << "note: " << summary_.cores_note << std::endl;
     }
@@ -447,9 +448,9 @@ class JobRun {
     const std::optional<actors::StepWindow> step =
         actors::MedianTracedStep(plan_, events_, trainer.step_windows());
     if (step.has_value()) {
-      summary_.path = actors::FindCriticalPath(plan_, events_, *step);
+      summary_.path = actors::FindCriticalPath(plan_, events_, *step, &cores_);
       summary_.mean_path = actors::MeanCriticalPath(plan_, events_, trainer.step_windows(),
-                                                    /*max_steps=*/100);
+                                                    /*max_steps=*/100, &cores_);
       summary_.replayed_step_s = ReplayStep();
     }
     Parameters parameters;
@@ -621,6 +622,7 @@ class JobRun {
   RunSummary summary_;
   actors::StepWindow last_step_;
   std::vector<actors::TraceEvent> events_;
+  actors::SharedCores cores_;
 };
 
 // What would run, and whether the devices of each host fit into a machine like this one.

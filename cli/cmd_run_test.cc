@@ -438,11 +438,13 @@ TEST_F(CmdRunTest, ATraceTellsTheCriticalPath) {
   EXPECT_NEAR(path["step_time_s"], step_times_s[step], 1e-8);
   const double compute_s = path["compute_s"];
   const double exposed_s = path["exposed_communication_s"];
+  const double core_wait_s = path["core_wait_s"];
   const double idle_s = path["idle_s"];
   EXPECT_GT(compute_s, 0);
   EXPECT_GE(exposed_s, 0);
+  EXPECT_GE(core_wait_s, 0);
   EXPECT_GE(idle_s, 0);
-  EXPECT_NEAR(compute_s + exposed_s + idle_s, path["step_time_s"], 1e-8);
+  EXPECT_NEAR(compute_s + exposed_s + core_wait_s + idle_s, path["step_time_s"], 1e-8);
   EXPECT_GT(summary["replayed_step_time_s"], 0);
   for (const char* fraction : {"hidden_fraction", "bubble_fraction"}) {
     EXPECT_GE(path[fraction], 0);
@@ -459,7 +461,7 @@ TEST_F(CmdRunTest, ATraceTellsTheCriticalPath) {
   EXPECT_NEAR(mean["step_time_s"],
               (step_times_s[2] + step_times_s[3] + step_times_s[4] + step_times_s[5]) / 4, 1e-8);
   EXPECT_NEAR(mean["compute_s"].get<double>() + mean["exposed_communication_s"].get<double>() +
-                  mean["idle_s"].get<double>(),
+                  mean["core_wait_s"].get<double>() + mean["idle_s"].get<double>(),
               mean["step_time_s"], 1e-8);
   EXPECT_THAT(Read("report.md"), HasSubstr(StrCat("## Critical path (step ", step, ", ")));
   EXPECT_THAT(Read("report.md"), HasSubstr("| device | longest acts of the path | runs | time |"));

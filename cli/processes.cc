@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -67,6 +68,42 @@ std::string CrowdingNote(const std::vector<actors::NodeDescription>& nodes, int6
                   Counted(host.devices * threads_per_device, "core"));
   }
   return "";
+}
+
+actors::SharedCores CoresOfDevices(const std::vector<actors::NodeDescription>& nodes,
+                                   int64_t num_devices, int64_t threads_per_device) {
+  actors::SharedCores cores;
+  const auto add_group = [&](int64_t num_cores) {
+    cores.num_at_once.push_back(static_cast<uint32_t>(
+        std::max<int64_t>(num_cores / std::max<int64_t>(threads_per_device, 1), 1)));
+    return static_cast<uint32_t>(cores.num_at_once.size() - 1);
+  };
+  cores.groups.resize(static_cast<size_t>(num_devices));
+  if (nodes.empty()) {
+    add_group(UsableCores());
+    return cores;
+  }
+  struct Host {
+    int64_t used_cores = 0;
+    std::optional<uint32_t> group;  // of all its processes
+  };
+  std::map<std::string_view, Host> hosts;
+  for (const actors::NodeDescription& node : nodes) hosts[node.host].used_cores += node.num_cores;
+  for (const actors::NodeDescription& node : nodes) {
+    Host& host = hosts[node.host];
+    uint32_t group = 0;
+    if (host.used_cores <= node.host_cores) {
+      group = add_group(node.num_cores);
+    } else {
+      if (!host.group.has_value()) host.group = add_group(node.host_cores);
+      group = *host.group;
+    }
+    for (uint32_t i = 0; i < node.num_devices; ++i) {
+      const size_t device = size_t{node.first_device} + i;
+      if (device < cores.groups.size()) cores.groups[device] = group;
+    }
+  }
+  return cores;
 }
 
 std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes,

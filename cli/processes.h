@@ -14,6 +14,7 @@
 #include "cli/environment.h"
 
 #include "actors/cluster/cluster.h"
+#include "actors/trace/critical_path.h"
 
 namespace penstock::cli {
 
@@ -35,6 +36,11 @@ std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes,
 // otherwise. `nodes` by rank; without any, all devices are in this process.
 std::string CrowdingNote(const std::vector<actors::NodeDescription>& nodes, int64_t num_devices,
                          int64_t threads_per_device);
+
+// Which devices of the job share cores: those of a process, or of all processes of a host that has
+// fewer cores than they use together. Arguments as above.
+actors::SharedCores CoresOfDevices(const std::vector<actors::NodeDescription>& nodes,
+                                   int64_t num_devices, int64_t threads_per_device);
 
 }  // namespace penstock::cli
 

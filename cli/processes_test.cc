@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/machine.h"
 #include "base/strings.h"
 #include "tests/support/program.h"
 #include "tests/support/temp_folder.h"
@@ -29,6 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
@@ -325,6 +327,28 @@ TEST(CrowdingNoteTest, CountsTheCoresOfEachHost) {
   EXPECT_THAT(CrowdingNote({a}, 2, 2),
               HasSubstr("2 devices of 2 threads each share 2 cores of a: expect longer steps "
                         "than on 4 cores"));
+}
+
+TEST(CoresOfDevicesTest, ProcessesOnCoresOfTheirOwnAreGroups) {
+  actors::SharedCores cores = CoresOfDevices({}, 3, 1);
+  EXPECT_THAT(cores.groups, ElementsAre(0, 0, 0));
+  EXPECT_THAT(cores.num_at_once, ElementsAre(UsableCores()));
+  actors::NodeDescription a;
+  a.host = "a";
+  a.num_cores = 2;
+  a.host_cores = 4;
+  a.num_devices = 2;
+  actors::NodeDescription b = a;
+  b.first_device = 2;
+  cores = CoresOfDevices({a, b}, 4, 1);
+  EXPECT_THAT(cores.groups, ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(cores.num_at_once, ElementsAre(2, 2));
+  EXPECT_THAT(CoresOfDevices({a, b}, 4, 8).num_at_once, ElementsAre(1, 1));
+  // Together they may use more cores than there are: so they share them.
+  a.num_cores = 4;
+  cores = CoresOfDevices({a, b}, 4, 2);
+  EXPECT_THAT(cores.groups, ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(cores.num_at_once, ElementsAre(2));
 }
 
 TEST(PlacementNotesTest, TellWhatDoesNotFit) {

@@ -71,6 +71,7 @@ std::string PathJson(const actors::CriticalPath& path) {
       ", \"step_time_s\": ", JsonNumber(Seconds(path.duration_ns())),
       ", \"compute_s\": ", JsonNumber(Seconds(path.compute_ns)),
       ", \"exposed_communication_s\": ", JsonNumber(Seconds(path.exposed_communication_ns)),
+      ", \"core_wait_s\": ", JsonNumber(Seconds(path.core_wait_ns)),
       ", \"idle_s\": ", JsonNumber(Seconds(path.idle_ns)),
       ", \"hidden_fraction\": ", JsonNumber(path.hidden_fraction()),
       ", \"bubble_fraction\": ", JsonNumber(path.bubble_fraction()), "}");
@@ -83,23 +84,33 @@ std::string MeanPathJson(const actors::MeanPath& path) {
   return StrCat("{\"steps\": ", path.num_steps, ", \"step_time_s\": ", JsonNumber(path.duration_s),
                 ", \"compute_s\": ", JsonNumber(path.compute_s),
                 ", \"exposed_communication_s\": ", JsonNumber(path.exposed_communication_s),
+                ", \"core_wait_s\": ", JsonNumber(path.core_wait_s),
                 ", \"idle_s\": ", JsonNumber(path.idle_s), ", \"device_compute_s\": [",
                 StrJoin(computing, ", "), "]}");
 }
 
-// "42.0 ms = 30.1 ms compute + 8.20 ms exposed communication + 3.70 ms idle"
-std::string PathSum(const actors::CriticalPath& path) {
+// "42.0 ms = 30.1 ms compute + 8.20 ms exposed communication + 3.00 ms waiting for cores + 0.70 ms
+// idle", without cores where none was waited for.
+std::string PathSum(double step_s, double compute_s, double exposed_communication_s,
+                    double core_wait_s, double idle_s) {
   return fmt::format(
-      "{} = {} compute + {} exposed communication + {} idle",
-      FormatSeconds(Seconds(path.duration_ns())), FormatSeconds(Seconds(path.compute_ns)),
-      FormatSeconds(Seconds(path.exposed_communication_ns)), FormatSeconds(Seconds(path.idle_ns)));
+      "{} = {} compute + {} exposed communication + {}{} idle", FormatSeconds(step_s),
+      FormatSeconds(compute_s), FormatSeconds(exposed_communication_s),
+      core_wait_s > 0 ? StrCat(FormatSeconds(core_wait_s), " waiting for cores + ") : "",
+      FormatSeconds(idle_s));
+}
+
+std::string PathSum(const actors::CriticalPath& path) {
+  return PathSum(Seconds(path.duration_ns()), Seconds(path.compute_ns),
+                 Seconds(path.exposed_communication_ns), Seconds(path.core_wait_ns),
+                 Seconds(path.idle_ns));
 }
 
 std::string MeanPathText(const actors::MeanPath& path) {
-  return fmt::format(
-      "Mean of {} traced steps: {} = {} compute + {} exposed communication + {} idle.",
-      path.num_steps, FormatSeconds(path.duration_s), FormatSeconds(path.compute_s),
-      FormatSeconds(path.exposed_communication_s), FormatSeconds(path.idle_s));
+  return StrCat("Mean of ", path.num_steps, " traced steps: ",
+                PathSum(path.duration_s, path.compute_s, path.exposed_communication_s,
+                        path.core_wait_s, path.idle_s),
+                ".");
 }
 
 std::string PathFractions(const actors::CriticalPath& path) {

@@ -326,6 +326,40 @@ DeviceTime TimeOf(const IntervalSet& computing, const IntervalSet& communicating
   return time;
 }
 
+// Of each device, when others computed on all of its cores.
+std::vector<IntervalSet> BusyCores(const std::vector<IntervalSet>& computing,
+                                   const SharedCores* cores) {
+  std::vector<IntervalSet> sets;
+  sets.reserve(computing.size());
+  for (uint32_t d = 0; d < computing.size(); ++d) {
+    std::vector<std::pair<int64_t, int>> changes;  // of how many of the others compute
+    const auto group_of = [cores](uint32_t device) {
+      return cores != nullptr && device < cores->groups.size() ? cores->groups[device] : kNone;
+    };
+    const uint32_t group = group_of(d);
+    if (group != kNone && group < cores->num_at_once.size()) {
+      for (uint32_t other = 0; other < computing.size(); ++other) {
+        if (other == d || group_of(other) != group) continue;
+        for (const auto& [begin, end] : computing[other].intervals()) {
+          changes.emplace_back(begin, 1);
+          changes.emplace_back(end, -1);
+        }
+      }
+      std::sort(changes.begin(), changes.end());
+    }
+    std::vector<Interval> busy;
+    int64_t num_computing = 0;
+    for (size_t i = 0; i + 1 < changes.size(); ++i) {
+      num_computing += changes[i].second;
+      if (num_computing >= cores->num_at_once[group]) {
+        busy.emplace_back(changes[i].first, changes[i + 1].first);
+      }
+    }
+    sets.emplace_back(std::move(busy));
+  }
+  return sets;
+}
+
 // Of each device, when data of its communication moved, in the window.
 std::vector<IntervalSet> Communications(const planner::Plan& plan,
                                         absl::Span<const TraceEvent> events,
@@ -366,7 +400,7 @@ double CriticalPath::bubble_fraction() const {
 }
 
 CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent> events,
-                              const StepWindow& window) {
+                              const StepWindow& window, const SharedCores* cores) {
   CriticalPath path;
   path.step = window;
   path.step.end_ns = std::max(window.begin_ns, window.end_ns);
@@ -376,6 +410,7 @@ CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceE
   for (uint32_t d = 0; d < plan.devices.size(); ++d) {
     computing.emplace_back(dependencies.Computations(d));
   }
+  const std::vector<IntervalSet> busy_cores = BusyCores(computing, cores);
 
   int64_t time = path.step.end_ns;
   // Extends the path back to `begin_ns`.
@@ -385,7 +420,12 @@ CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceE
     PathSegment segment = {
         kind,       event.device, event.actor, event.microbatch,
         event.step, begin_ns,     time,        computing[event.device].Covered(begin_ns, time)};
-    if (kind == SegmentKind::kIdle) segment.actor = kNone;
+    if (kind == SegmentKind::kIdle) {
+      segment.actor = kNone;
+      // While the device computed itself it did not wait.
+      segment.core_wait_ns = std::min(busy_cores[event.device].Covered(begin_ns, time),
+                                      segment.duration_ns() - segment.computing_ns);
+    }
     path.segments.push_back(segment);
     time = begin_ns;
   };
@@ -409,8 +449,9 @@ CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceE
 
   for (const PathSegment& segment : path.segments) {
     path.compute_ns += segment.computing_ns;
+    path.core_wait_ns += segment.core_wait_ns;
     (segment.kind == SegmentKind::kIdle ? path.idle_ns : path.exposed_communication_ns) +=
-        segment.duration_ns() - segment.computing_ns;
+        segment.duration_ns() - segment.computing_ns - segment.core_wait_ns;
   }
   const std::vector<IntervalSet> communicating = Communications(plan, events, path.step);
   for (size_t d = 0; d < plan.devices.size(); ++d) {
@@ -459,7 +500,8 @@ std::optional<StepWindow> MedianTracedStep(const planner::Plan& plan,
 }
 
 MeanPath MeanCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent> events,
-                          absl::Span<const StepWindow> windows, int64_t max_steps) {
+                          absl::Span<const StepWindow> windows, int64_t max_steps,
+                          const SharedCores* cores) {
   const std::vector<StepWindow> whole = WhollyTracedSteps(plan, events, windows);
   const auto num_whole = static_cast<int64_t>(whole.size());
   MeanPath mean;
@@ -474,11 +516,12 @@ MeanPath MeanCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent
                  [&](const TraceEvent& event) {
                    return event.end_ns >= window.begin_ns && event.begin_ns <= window.end_ns;
                  });
-    const CriticalPath path = FindCriticalPath(plan, near, window);
+    const CriticalPath path = FindCriticalPath(plan, near, window, cores);
     const double share = 1e-9 / static_cast<double>(mean.num_steps);
     mean.duration_s += share * static_cast<double>(path.duration_ns());
     mean.compute_s += share * static_cast<double>(path.compute_ns);
     mean.exposed_communication_s += share * static_cast<double>(path.exposed_communication_ns);
+    mean.core_wait_s += share * static_cast<double>(path.core_wait_ns);
     mean.idle_s += share * static_cast<double>(path.idle_ns);
     for (size_t d = 0; d < path.devices.size(); ++d) {
       mean.device_compute_s[d] += share * static_cast<double>(path.devices[d].compute_ns);

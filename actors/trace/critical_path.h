@@ -12,8 +12,8 @@
 // The predecessors of a communication are those of the member that started it last. So each act
 // adds a segment from its beginning (of a communication: from when all members had started it) to
 // its end, and the time between the end of the predecessor and the beginning of the act is a
-// segment without an act: the device could have run it and did not, because a thread had to wake up
-// or had no core, or because the step was not yet submitted.
+// segment without an act: the device could have run it and did not, because other devices computed
+// on its cores, because a thread had to wake up, or because the step was not yet submitted.
 //
 // Example: device 0 computes from 0 to 4 ms and sends; device 1, which posted the receive at 0 ms,
 // has the data at 6 ms and computes from 6.1 to 9 ms, when the step ends. The path is 4 ms of
@@ -50,10 +50,19 @@ struct PathSegment {
   int64_t step = 0;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  // Of begin_ns..end_ns, for how long the device computed.
+  // Of begin_ns..end_ns, for how long the device computed, and of kIdle, for how long it did not
+  // because other devices computed on all of its cores.
   int64_t computing_ns = 0;
+  int64_t core_wait_ns = 0;
 
   int64_t duration_ns() const { return end_ns - begin_ns; }
+};
+
+// Which devices share cores, for traces of devices that have fewer cores than threads.
+struct SharedCores {
+  std::vector<uint32_t> groups;  // of each device: of those that run on the same cores
+  // Of each group: how many of its devices can compute at once, at least 1.
+  std::vector<uint32_t> num_at_once;
 };
 
 // A device's share of a step. The rest of the step is a bubble: the device neither computed nor
@@ -72,7 +81,8 @@ struct CriticalPath {
   // Sums over the segments; together the duration of the step.
   int64_t compute_ns = 0;                // including computation beside a communication of the path
   int64_t exposed_communication_ns = 0;  // of communication, while its device did not compute
-  int64_t idle_ns = 0;
+  int64_t core_wait_ns = 0;              // of kIdle, while others computed on the device's cores
+  int64_t idle_ns = 0;                   // the rest of kIdle
 
   std::vector<DeviceTime> devices;
 
@@ -84,10 +94,11 @@ struct CriticalPath {
 };
 
 // The path of the step `window.step`. Only events that lie in the window count; all is idle where
-// there are none. Takes O(n log n) for n events. REQUIRES: events of a device are in the order of
-// their ends, as Session::TakeTrace gives them.
+// there are none. Without `cores`, no device waits for one. Takes O(n log n) for n events a device
+// and group. REQUIRES: events of a device are in the order of their ends, as Session::TakeTrace
+// gives them.
 CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent> events,
-                              const StepWindow& window);
+                              const StepWindow& window, const SharedCores* cores = nullptr);
 
 // The step of median duration among those of which the trace holds all events, without step 0,
 // which warms up, if there are others. Nothing where the trace holds no step as a whole. Windows
@@ -99,9 +110,10 @@ std::optional<StepWindow> MedianTracedStep(const planner::Plan& plan,
 // The mean of what the paths of several steps consist of, per step.
 struct MeanPath {
   int64_t num_steps = 0;
-  double duration_s = 0;  // the sum of the three
+  double duration_s = 0;  // the sum of the four
   double compute_s = 0;
   double exposed_communication_s = 0;
+  double core_wait_s = 0;
   double idle_s = 0;
   std::vector<double> device_compute_s;  // of each device, while it computed, on the path or not
 };
@@ -109,7 +121,8 @@ struct MeanPath {
 // Of at most `max_steps` of the steps of which the trace holds all events, evenly spaced, without
 // step 0 if there are others.
 MeanPath MeanCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent> events,
-                          absl::Span<const StepWindow> windows, int64_t max_steps);
+                          absl::Span<const StepWindow> windows, int64_t max_steps,
+                          const SharedCores* cores = nullptr);
 
 }  // namespace penstock::actors
 

@@ -50,7 +50,8 @@ int64_t Sum(const CriticalPath& path) {
     end_ns = segment.end_ns;
     sum += segment.duration_ns();
   }
-  EXPECT_EQ(sum, path.compute_ns + path.exposed_communication_ns + path.idle_ns);
+  EXPECT_EQ(sum,
+            path.compute_ns + path.exposed_communication_ns + path.core_wait_ns + path.idle_ns);
   return sum;
 }
 
@@ -235,6 +236,32 @@ TEST(CriticalPathTest, TracesMayBeIncomplete) {
                           {3, 100, 200});
   EXPECT_EQ(Sum(path), 100);
   EXPECT_EQ(path.idle_ns, 100);
+}
+
+// Device 1 has its data at 30 and begins at 60; from 35 to 50 device 0 computes the next
+// micro-batch, which it may do beside device 1 only if they have two cores.
+TEST(CriticalPathTest, DevicesThatShareCoresWaitForThem) {
+  const planner::Plan plan = PipelinePlan(2);
+  const std::vector<TraceEvent> events = {
+      {0, 0, 0, 0, 0, 0, 20}, {0, 1, 1, 0, 0, 20, 25}, {0, 0, 0, 1, 0, 35, 50},
+      {1, 0, 0, 0, 0, 5, 30}, {1, 1, 1, 0, 0, 60, 90},
+  };
+  const StepWindow window = {0, 0, 90};
+  for (const uint32_t num_at_once : {1u, 2u}) {
+    const SharedCores cores = {{0, 0}, {num_at_once}};
+    const CriticalPath path = FindCriticalPath(plan, events, window, &cores);
+    EXPECT_THAT(Show(plan, path), ElementsAre("compute 0 f 0..20", "communication 1 recv 20..30",
+                                              "idle 1 30..60", "compute 1 g 60..90"));
+    EXPECT_EQ(Sum(path), 90);
+    EXPECT_EQ(path.core_wait_ns, num_at_once == 1 ? 15 : 0);
+    EXPECT_EQ(path.core_wait_ns + path.idle_ns, 30);
+  }
+  const SharedCores own = {{0, 1}, {1, 1}};
+  EXPECT_EQ(FindCriticalPath(plan, events, window, &own).core_wait_ns, 0);
+  EXPECT_EQ(FindCriticalPath(plan, events, window).core_wait_ns, 0);
+  // Of devices and groups that are not described.
+  const SharedCores unknown = {{7}, {1}};
+  EXPECT_EQ(FindCriticalPath(plan, events, window, &unknown).core_wait_ns, 0);
 }
 
 // A kernel launched on a stream is recorded from its launch, long before it runs.
