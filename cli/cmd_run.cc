@@ -486,8 +486,6 @@ class JobRun {
 
   // Seconds of a step at the median times of the kernels in the trace; NaN: it cannot be replayed.
   double ReplayStep() const {
-    const planner::Policy* policy = environment_.registries.policies.Find(plan_.policy);
-    if (policy == nullptr) return kNotMeasured;
     const std::vector<std::vector<double>> times = actors::MedianComputeSeconds(plan_, events_);
     planner::ReplayOptions options;
     options.compute_s = [&](uint32_t device, uint32_t actor) { return times[device][actor]; };
@@ -508,7 +506,8 @@ class JobRun {
     options.link = [&](uint32_t from, uint32_t to) {
       return from == to ? planner::LinkRates() : between_processes;
     };
-    return planner::ReplayStepSeconds(plan_, *policy, options).value_or(kNotMeasured);
+    return planner::ReplayStepSeconds(plan_, environment_.registries.policies, options)
+        .value_or(kNotMeasured);
   }
 
   bool CanValidate() const {

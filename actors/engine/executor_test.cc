@@ -449,12 +449,9 @@ TEST_F(ExecutorTest, PolicyThatDecidesFromTheState) {
 class IllegalPolicy : public GreedyPolicy {
  public:
   std::string_view name() const override { return "illegal"; }
-  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
-    return {{PhaseKind::kForward, 0}, {PhaseKind::kForward, 2}};
-  }
   std::unique_ptr<planner::StageScheduler> CreateScheduler(
-      const planner::StageContext& context) const override {
-    return Policy::CreateScheduler(context);
+      const planner::StageContext&) const override {
+    return planner::FollowOrder({{PhaseKind::kForward, 0}, {PhaseKind::kForward, 2}});
   }
 };
 

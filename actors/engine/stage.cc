@@ -7,6 +7,7 @@
 #include "actors/engine/step_name.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/plan/stage_schedule.h"
 
 namespace penstock::actors {
 
@@ -15,22 +16,12 @@ using planner::PhaseChoice;
 using planner::PhaseKind;
 
 absl::StatusOr<std::unique_ptr<StageController>> StageController::Create(
-    const planner::Plan& plan, uint32_t stage, const planner::Policy& policy,
+    const planner::Plan& plan, uint32_t stage, const planner::PolicyRegistry& policies,
     std::vector<StageLink*> links) {
-  planner::StageContext context;
-  context.stage = static_cast<int>(stage);
-  context.num_stages = static_cast<int>(plan.stages.size());
-  context.num_microbatches = static_cast<int>(plan.num_microbatches);
-  context.has_kind = {};
-  for (const uint32_t device : plan.stages[stage].devices) {
-    for (const planner::PhasePlan& phase : plan.devices[device].phases) {
-      if (phase.lane != planner::Lane::kCompute) continue;
-      context.has_kind[static_cast<int>(phase.kind)] = true;
-    }
-  }
+  const planner::StageContext context = planner::StageContextOf(plan, stage);
   std::unique_ptr<StageController> controller(
-      new StageController(stage, policy, context, std::move(links)));
-  ASSIGN_OR_RETURN(planner::StageSchedule schedule, planner::MakeSchedule(policy, context));
+      new StageController(stage, plan.policy, context, std::move(links)));
+  ASSIGN_OR_RETURN(planner::StageSchedule schedule, planner::ScheduleOf(plan, stage, policies));
   controller->scheduler_ = std::move(schedule.scheduler);
   // Where there is nothing to choose, nothing depends on the view.
   controller->is_planned_ = !context.has_choices() || !schedule.order.empty();
@@ -38,9 +29,12 @@ absl::StatusOr<std::unique_ptr<StageController>> StageController::Create(
   return controller;
 }
 
-StageController::StageController(uint32_t stage, const planner::Policy& policy,
+StageController::StageController(uint32_t stage, std::string policy_name,
                                  planner::StageContext context, std::vector<StageLink*> links)
-    : stage_(stage), policy_name_(policy.name()), context_(context), links_(std::move(links)) {}
+    : stage_(stage),
+      policy_name_(std::move(policy_name)),
+      context_(context),
+      links_(std::move(links)) {}
 
 absl::Status StageController::ThrewError(std::string_view what) const {
   return absl::InternalError(StrCat("policy '", policy_name_, "' threw at stage ", stage_, ", ",

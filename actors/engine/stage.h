@@ -63,11 +63,11 @@ struct StageLink {
 
 class StageController {
  public:
-  // `links` are those of the stage's devices; they and the policy outlive the controller.
-  static absl::StatusOr<std::unique_ptr<StageController>> Create(const planner::Plan& plan,
-                                                                 uint32_t stage,
-                                                                 const planner::Policy& policy,
-                                                                 std::vector<StageLink*> links);
+  // `links` are those of the stage's devices; they and the policies outlive the controller. The
+  // plan's policy is asked only where the plan has no order for the stage.
+  static absl::StatusOr<std::unique_ptr<StageController>> Create(
+      const planner::Plan& plan, uint32_t stage, const planner::PolicyRegistry& policies,
+      std::vector<StageLink*> links);
 
   // Steps below `count` have been submitted.
   void SetSubmittedSteps(int64_t count) { submitted_ = count; }
@@ -95,7 +95,7 @@ class StageController {
   std::string Describe() const;
 
  private:
-  StageController(uint32_t stage, const planner::Policy& policy, planner::StageContext context,
+  StageController(uint32_t stage, std::string policy_name, planner::StageContext context,
                   std::vector<StageLink*> links);
 
   planner::StageView View() const;

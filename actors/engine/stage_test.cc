@@ -69,12 +69,19 @@ class FunctionPolicy : public planner::Policy {
 
 class StageTest : public ::testing::Test {
  protected:
-  std::unique_ptr<StageController> Create(const planner::Policy& policy, uint32_t microbatches) {
+  std::unique_ptr<StageController> Create(const std::string& policy, uint32_t microbatches) {
     plan_ = TwoDevices(microbatches);
+    plan_.policy = policy;
     absl::StatusOr<std::unique_ptr<StageController>> controller =
-        StageController::Create(plan_, 0, policy, {&links_[0], &links_[1]});
+        StageController::Create(plan_, 0, policies_, {&links_[0], &links_[1]});
     EXPECT_TRUE(controller.ok()) << controller.status();
     return *std::move(controller);
+  }
+
+  // With a policy 'function'.
+  std::unique_ptr<StageController> Create(FunctionPolicy::Next next, uint32_t microbatches) {
+    EXPECT_TRUE(policies_.Add(std::make_unique<FunctionPolicy>(std::move(next))).ok());
+    return Create(std::string("function"), microbatches);
   }
 
   // Takes what is in a device's ring.
@@ -87,13 +94,13 @@ class StageTest : public ::testing::Test {
     return text;
   }
 
-  const planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
+  planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
   planner::Plan plan_;
   StageLink links_[2];
 };
 
 TEST_F(StageTest, APlannedOrderIsDecidedAheadForAllDevicesAlike) {
-  const auto controller = Create(*policies_.Find("gpipe"), 2);
+  const auto controller = Create(std::string("gpipe"), 2);
   EXPECT_TRUE(controller->is_planned());
   while (controller->Poll()) {
   }
@@ -110,15 +117,15 @@ TEST_F(StageTest, APlannedOrderIsDecidedAheadForAllDevicesAlike) {
 
 TEST_F(StageTest, ADecidingPolicySeesWhatAllDevicesHaveDone) {
   // Backward as soon as its forward is complete everywhere.
-  const FunctionPolicy policy([](const StageView& view) -> std::optional<PhaseChoice> {
+  const auto next = [](const StageView& view) -> std::optional<PhaseChoice> {
     if (view.issued[1] < view.completed[0])
       return PhaseChoice{PhaseKind::kBackward, view.issued[1]};
     if (view.issued[0] < 2 && view.issued[0] == view.issued[1]) {
       return PhaseChoice{PhaseKind::kForward, view.issued[0]};
     }
     return std::nullopt;
-  });
-  const auto controller = Create(policy, 2);
+  };
+  const auto controller = Create(next, 2);
   EXPECT_FALSE(controller->is_planned());
   EXPECT_FALSE(controller->Poll());  // no step was submitted
   controller->SetSubmittedSteps(1);
@@ -133,8 +140,8 @@ TEST_F(StageTest, ADecidingPolicySeesWhatAllDevicesHaveDone) {
 }
 
 TEST_F(StageTest, AnIllegalChoiceIsNamedAndEndsTheStage) {
-  const FunctionPolicy policy([](const StageView&) { return PhaseChoice{PhaseKind::kForward, 1}; });
-  const auto controller = Create(policy, 2);
+  const auto next = [](const StageView&) { return PhaseChoice{PhaseKind::kForward, 1}; };
+  const auto controller = Create(next, 2);
   controller->SetSubmittedSteps(1);
   EXPECT_FALSE(controller->Poll());
   EXPECT_THAT(std::string(controller->status().message()),
@@ -143,10 +150,10 @@ TEST_F(StageTest, AnIllegalChoiceIsNamedAndEndsTheStage) {
 }
 
 TEST_F(StageTest, APolicyThatThrowsIsNamed) {
-  const FunctionPolicy policy([](const StageView&) -> std::optional<PhaseChoice> {
+  const auto next = [](const StageView&) -> std::optional<PhaseChoice> {
     throw std::runtime_error("out of ideas");
-  });
-  const auto controller = Create(policy, 1);
+  };
+  const auto controller = Create(next, 1);
   controller->SetSubmittedSteps(1);
   EXPECT_FALSE(controller->Poll());
   EXPECT_THAT(std::string(controller->status().message()), HasSubstr("threw at stage 0, step 1"));
@@ -154,7 +161,7 @@ TEST_F(StageTest, APolicyThatThrowsIsNamed) {
 }
 
 TEST_F(StageTest, ArmingAsksToBeWokenAsTheWindowRunsLow) {
-  const auto controller = Create(*policies_.Find("1f1b"), 1);
+  const auto controller = Create(std::string("1f1b"), 1);
   controller->ArmWait();
   EXPECT_TRUE(links_[0].is_waiting);
   EXPECT_EQ(links_[0].wake_size, StageLink::kWindow / 2);

@@ -94,11 +94,6 @@ absl::Status LocalEngine::Open() {
       &used));
   num_bytes_ = used;
   transport_->Hold(memory_, used);
-  const planner::Policy* policy = options_.policies->Find(plan_.policy);
-  if (policy == nullptr) {
-    return absl::NotFoundError(StrCat("there is no policy '", plan_.policy,
-                                      "'; known: ", StrJoin(options_.policies->Names(), ", ")));
-  }
   memory_->devices.resize(options_.num_devices);
   memory_->arenas.resize(options_.num_devices);
   memory_->stagings.resize(options_.num_devices);
@@ -141,7 +136,7 @@ absl::Status LocalEngine::Open() {
     if (links.empty()) continue;
     const bool is_whole = links.size() == plan_.stages[stage].devices.size();
     ASSIGN_OR_RETURN(std::unique_ptr<StageController> controller,
-                     StageController::Create(plan_, stage, *policy, std::move(links)));
+                     StageController::Create(plan_, stage, *options_.policies, std::move(links)));
     if (!is_whole && !controller->is_planned()) {
       return absl::UnimplementedError(
           StrCat("policy '", plan_.policy, "' decides as it goes, so the devices of stage ", stage,

@@ -347,9 +347,12 @@ TEST_F(SessionTest, KernelsArePreparedAsTheyAreLoaded) {
 class StubbornPolicy : public planner::Policy {
  public:
   std::string_view name() const override { return "stubborn"; }
-  std::vector<planner::PhaseChoice> PlannedOrder(
+  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
+    return {};
+  }
+  std::unique_ptr<planner::StageScheduler> CreateScheduler(
       const planner::StageContext& context) const override {
-    return std::vector<planner::PhaseChoice>(context.num_microbatches);
+    return planner::FollowOrder(std::vector<planner::PhaseChoice>(context.num_microbatches));
   }
 };
 

@@ -93,7 +93,7 @@ class ReplayTimes : public FiringTimes {
 
 }  // namespace
 
-absl::StatusOr<double> ReplayStepSeconds(const Plan& plan, const Policy& policy,
+absl::StatusOr<double> ReplayStepSeconds(const Plan& plan, const PolicyRegistry& policies,
                                          const ReplayOptions& options) {
   PhaseWorkspaceBytes workspace_bytes;  // not asked for
   for (const DevicePlan& device : plan.devices) {
@@ -101,7 +101,7 @@ absl::StatusOr<double> ReplayStepSeconds(const Plan& plan, const Policy& policy,
   }
   ReplayTimes times(plan, options);
   ASSIGN_OR_RETURN(const FiringResult result,
-                   FirePlan(plan, policy, FindRendezvous(plan), workspace_bytes, &times));
+                   FirePlan(plan, policies, FindRendezvous(plan), workspace_bytes, &times));
   const std::vector<double>& ends = result.step_ends_s;
   const size_t last = ends.size() - 2;  // the one after it had nothing behind it
   return (ends[last] - ends[0]) / static_cast<double>(last);

@@ -2,7 +2,7 @@
 // time, and nothing else takes time: a bound that a run can be compared with.
 //
 // The plan is fired in virtual time (fire_plan.h), under the same rules as in the engine: lanes in
-// the policy's order, gates, tokens and credits. What differs from a run: computation takes a given
+// the stages' orders, gates, tokens and credits. What differs from a run: computation takes a given
 // time per actor; a communication begins when all its members have started it and its links are
 // free, and takes what the alpha-beta model says (communication_cost.h) at the rates of the slowest
 // link between its members; threads, wake-ups and messages cost nothing. Steps are submitted
@@ -43,7 +43,7 @@ struct ReplayOptions {
 
 // Seconds a step. Errors are those of FirePlan. REQUIRES: VerifyPlan accepts the plan; the options'
 // lists are empty or name something for each device.
-absl::StatusOr<double> ReplayStepSeconds(const Plan& plan, const Policy& policy,
+absl::StatusOr<double> ReplayStepSeconds(const Plan& plan, const PolicyRegistry& policies,
                                          const ReplayOptions& options);
 
 }  // namespace penstock::planner

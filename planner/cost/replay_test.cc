@@ -31,7 +31,7 @@ double StepMs(const Plan& plan, const std::map<std::string, double>& times_ms,
     const auto it = times_ms.find(plan.devices[device].actors[actor].name);
     return it == times_ms.end() ? 0 : 1e-3 * it->second;
   };
-  const auto step_s = ReplayStepSeconds(plan, *policies.Find(plan.policy), options);
+  const auto step_s = ReplayStepSeconds(plan, policies, options);
   EXPECT_TRUE(step_s.ok()) << step_s.status();
   return 1e3 * step_s.value_or(-1);
 }
@@ -152,7 +152,7 @@ TEST(ReplayTest, ADeadlockIsAnError) {
   ReplayOptions options;
   options.compute_s = [](uint32_t, uint32_t) { return 1e-3; };
   const PolicyRegistry policies = BuiltinPolicies();
-  EXPECT_FALSE(ReplayStepSeconds(plan, *policies.Find("1f1b"), options).ok());
+  EXPECT_FALSE(ReplayStepSeconds(plan, policies, options).ok());
 }
 
 }  // namespace

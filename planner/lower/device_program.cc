@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "planner/lower/phase_order.h"
@@ -32,10 +33,6 @@ struct Accesses {
            std::all_of(readers.begin(), readers.end(), here);
   }
 };
-
-bool IsGradientKind(PhaseKind kind) {
-  return kind == PhaseKind::kBackward || kind == PhaseKind::kWeight;
-}
 
 class ProgramAssembler {
  public:
@@ -92,30 +89,37 @@ class ProgramAssembler {
     }
   }
 
-  // Instances that may be between the two phases at once, both running once a micro-batch.
-  int SlotsBetween(const Buffer& buffer, const PhasePlan& from, const PhasePlan& to) const {
-    const int m = credits_.microbatches;
-    if (from.lane == Lane::kPerStep || to.lane == Lane::kPerStep) return m;
-    if (IsGradientKind(to.kind) && from.kind == PhaseKind::kForward) {
-      return std::min(m, credits_.stage_activations);
-    }
-    if (IsGradientKind(to.kind) && buffer.received) {
-      return std::min(m, credits_.cross_activations);
-    }
-    return std::min(m, 2);
+  // Micro-batches that are at once between the start of a phase of kind `from` and the end of `to`.
+  int HeldBetween(PhaseKind from, PhaseKind to) const {
+    return credits_.order.empty() ? credits_.activations : HeldInOrder(credits_.order, from, to);
   }
 
+  // Slots of a buffer that is written and read once a micro-batch: as many as the order of the
+  // compute lane needs. One that is received has one more, so that the next micro-batch arrives
+  // while the lane computes; one that is only sent has two, so that the last one leaves meanwhile.
   int SlotsOf(int s) const {
     const Buffer& buffer = buffers_[s];
-    int slots = 1;
-    if (!buffer.per_microbatch || buffer.state >= 0) return slots;
+    if (!buffer.per_microbatch || buffer.state >= 0) return 1;
+    bool crosses_phases = false;
+    std::set<PhaseKind> kinds;  // of its phases in the compute lane: F, B, W
+    const auto add = [&](const PhasePlan& phase) {
+      if (phase.lane == Lane::kCompute) kinds.insert(phase.kind);
+    };
     for (const Access& writer : accesses_[s].writers) {
       for (const Access& reader : accesses_[s].readers) {
         if (reader.phase == writer.phase) continue;
-        slots = std::max(slots, SlotsBetween(buffer, PhaseOf(writer), PhaseOf(reader)));
+        if (PhaseOf(writer).lane == Lane::kPerStep || PhaseOf(reader).lane == Lane::kPerStep) {
+          return credits_.microbatches;
+        }
+        crosses_phases = true;
+        add(PhaseOf(writer));
+        add(PhaseOf(reader));
       }
     }
-    return slots;
+    if (!crosses_phases) return 1;
+    if (kinds.size() < 2) return std::min(credits_.microbatches, 2);
+    const int held = HeldBetween(*kinds.begin(), *kinds.rbegin());
+    return std::min(credits_.microbatches, buffer.received ? held + 1 : held);
   }
 
   // Of each phase, the last access on the stream and all beside it.

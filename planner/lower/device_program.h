@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 
 #include "planner/plan/plan.h"
 
@@ -65,11 +66,11 @@ class DeviceProgram {
   // Reorders the actors of phases that compute: see phase_order.h.
   void StartCommunicationEarly();
 
-  // How many instances of a channel may be in flight at once.
+  // What decides how many instances of a channel may be in flight at once.
   struct Credits {
-    int microbatches = 1;       // M
-    int stage_activations = 1;  // from F to B or W of this stage
-    int cross_activations = 1;  // the same where F is another stage's
+    int microbatches = 1;                 // M
+    absl::Span<const PhaseChoice> order;  // of this stage; empty: decided as the plan runs
+    int activations = 1;                  // without an order: from F to B or W
   };
 
   // Lays out memory and derives the channels. `state_registers[i]` gets the register of the buffer

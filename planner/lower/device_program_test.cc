@@ -38,9 +38,9 @@ class DeviceProgramTest : public ::testing::Test {
     program_.phase(phase).actors.push_back(std::move(actor));
   }
 
-  DevicePlan Finish(int microbatches, int stage_activations, int num_states = 0) {
+  DevicePlan Finish(int microbatches, int activations, int num_states = 0) {
     state_registers_.assign(num_states, kNone);
-    return program_.Finish({microbatches, stage_activations, stage_activations}, &state_registers_);
+    return program_.Finish({microbatches, {}, activations}, &state_registers_);
   }
 
   static ChannelPlan Channel(uint32_t producer, uint32_t consumer, uint32_t reg, uint32_t produce,
@@ -93,6 +93,46 @@ TEST_F(DeviceProgramTest, AnActivationHasAsManySlotsAsThereAreCredits) {
   EXPECT_EQ(plan.registers[a].register_class, RegisterClass::kChannel);
   EXPECT_EQ(plan.registers[a].slots, 3u);
   EXPECT_THAT(plan.channels, ElementsAre(Channel(0, 1, a, 1, 1, 3, 0)));
+}
+
+// Two micro-batches in flight between F and B, one between B and W.
+TEST_F(DeviceProgramTest, AnOrderTellsHowManySlotsAnEdgeNeeds) {
+  using enum PhaseKind;
+  const std::vector<PhaseChoice> order = {{kForward, 0}, {kForward, 1},  {kBackward, 0},
+                                          {kWeight, 0},  {kForward, 2},  {kBackward, 1},
+                                          {kWeight, 1},  {kBackward, 2}, {kWeight, 2}};
+  const auto phase = [this](const char* name, PhaseKind kind, Lane lane = Lane::kCompute) {
+    PhasePlan plan;
+    plan.name = name;
+    plan.kind = kind;
+    plan.lane = lane;
+    return program_.AddPhase(plan);
+  };
+  const int receive = phase("recv", kTransfer, Lane::kFloating);
+  const int f = phase("F", kForward);
+  const int b = phase("B", kBackward);
+  const int w = phase("W", kWeight);
+  const int send = phase("send", kTransfer, Lane::kFloating);
+  const int x = Buffer(64);
+  program_.buffer(x).received = true;
+  const int kept = Buffer(64);
+  program_.buffer(kept).received = true;
+  const int y = Buffer(64);
+  const int hidden = Buffer(64);
+  const int gradient = Buffer(64);
+  Actor(receive, {}, {x}, ActorKind::kRecv);
+  Actor(receive, {}, {kept}, ActorKind::kRecv);
+  Actor(f, {x, kept}, {y, hidden});
+  Actor(b, {hidden}, {gradient});
+  Actor(w, {gradient, kept}, {});
+  Actor(send, {y}, {}, ActorKind::kSend);
+  state_registers_.clear();
+  const DevicePlan plan = program_.Finish({3, order, 1}, &state_registers_);
+  EXPECT_EQ(plan.registers[x].slots, 2u);         // the next arrives while F computes
+  EXPECT_EQ(plan.registers[kept].slots, 3u);      // two from F to W, and the next
+  EXPECT_EQ(plan.registers[y].slots, 2u);         // the last leaves while F computes
+  EXPECT_EQ(plan.registers[hidden].slots, 2u);    // F to B
+  EXPECT_EQ(plan.registers[gradient].slots, 1u);  // B to W
 }
 
 TEST_F(DeviceProgramTest, AnAccumulatedGradientIsReadAfterAllMicrobatches) {

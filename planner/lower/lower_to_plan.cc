@@ -133,6 +133,7 @@ class Lowering {
   friend class DeviceLowering;
 
   absl::Status Analyse();
+  absl::Status ScheduleStages();
   absl::Status NumberTransfers();
   bool CanBucket(NodeId id) const;
   absl::Status FormBuckets();
@@ -178,7 +179,9 @@ class Lowering {
   size_t num_bucket_collectives_ = 0;                                // the first of the plan
   std::vector<Assignment> assignments_;
   std::map<ValueId, int> state_index_;
-  std::vector<std::set<PhaseKey>> keys_;  // a stage each
+  std::vector<std::set<PhaseKey>> keys_;          // a stage each
+  std::vector<std::vector<PhaseChoice>> orders_;  // likewise; empty: decided as the plan runs
+  std::vector<int> activations_;                  // likewise: credits, where decided then
   absl::flat_hash_map<std::string, std::vector<uint32_t>> kernels_by_op_;
 };
 
@@ -275,6 +278,24 @@ absl::Status Lowering::Analyse() {
     const Node& node = graph_.node(id);
     if (!phase.is_live || phase.is_leaf || node.op->has_declared_type()) continue;
     if (node.op->name() != "assign") keys_[phase.stage].insert(phase.key);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Lowering::ScheduleStages() {
+  StageContext context;
+  context.num_stages = num_stages_;
+  context.num_microbatches = static_cast<int>(plan_.num_microbatches);
+  for (int stage = 0; stage < num_stages_; ++stage) {
+    context.stage = stage;
+    for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
+      context.has_kind[kind] = keys_[stage].contains({0, true, kind});
+    }
+    ASSIGN_OR_RETURN(StageSchedule schedule, MakeSchedule(*options_.policy, context));
+    ASSIGN_OR_RETURN(const int activations, ActivationCreditsOf(*options_.policy, context));
+    if (!context.has_choices()) schedule.order.clear();
+    orders_.push_back(std::move(schedule.order));
+    activations_.push_back(activations);
   }
   return absl::OkStatus();
 }
@@ -539,11 +560,13 @@ absl::StatusOr<Plan> Lowering::Run() {
     const graph::Value& value = graph_.value(ret.value);
     plan_.fetches.push_back({value.name, value.type, 0});
   }
+  RETURN_IF_ERROR(ScheduleStages());
   RETURN_IF_ERROR(NumberTransfers());
   RETURN_IF_ERROR(FormBuckets());
   RETURN_IF_ERROR(NumberCollectives());
   for (int stage = 0; stage < num_stages_; ++stage) {
     StagePlan& plan = plan_.stages.emplace_back();
+    plan.order = orders_[stage];
     for (uint32_t d = 0; d < devices_per_stage_; ++d) {
       plan.devices.push_back(static_cast<uint32_t>(plan_.devices.size()));
       ASSIGN_OR_RETURN(DevicePlan device, DeviceLowering(*this, stage, d).Run());
@@ -1096,18 +1119,8 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
 
   DeviceProgram::Credits credits;
   credits.microbatches = static_cast<int>(shared_.plan_.num_microbatches);
-  StageContext context;
-  context.num_stages = shared_.num_stages_;
-  context.num_microbatches = credits.microbatches;
-  for (int stage = 0; stage < shared_.num_stages_; ++stage) {
-    context.stage = stage;
-    for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
-      context.has_kind[kind] = shared_.keys_[stage].contains({0, true, kind});
-    }
-    ASSIGN_OR_RETURN(const int activations, ActivationCreditsOf(*shared_.options_.policy, context));
-    credits.cross_activations = std::max(credits.cross_activations, activations);
-    if (stage == stage_) credits.stage_activations = activations;
-  }
+  credits.order = shared_.orders_[stage_];
+  credits.activations = shared_.activations_[stage_];
   std::vector<uint32_t> state_registers(shared_.plan_.states.size(), kNone);
   DevicePlan device = program_.Finish(credits, &state_registers);
   device.stage = static_cast<uint32_t>(stage_);

@@ -15,6 +15,7 @@
 namespace penstock::planner {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -215,7 +216,7 @@ graph g {
   EXPECT_EQ(bound, 2);
 }
 
-TEST_F(LowerToPlanTest, ActivationCreditsComeFromThePolicy) {
+TEST_F(LowerToPlanTest, SlotsOfActivationsComeFromTheOrder) {
   const graph::Graph graph = Train(R"(mesh m = [mb=4 temporal]
 graph g {
   %x = input : f32[8, 4] @[mb, _]
@@ -237,6 +238,28 @@ graph g {
   };
   EXPECT_EQ(most_slots(Compile(graph, "gpipe"), 0), 4u);
   EXPECT_EQ(most_slots(Compile(graph, "1f1b"), 0), 2u);
+  // The last stage holds one micro-batch while the next arrives.
+  EXPECT_EQ(most_slots(Compile(graph, "gpipe"), 1), 4u);
+  EXPECT_EQ(most_slots(Compile(graph, "1f1b"), 1), 2u);
+}
+
+TEST_F(LowerToPlanTest, ThePlanHoldsTheOrderOfItsStages) {
+  const graph::Graph graph = Train(R"(mesh m = [mb=2 temporal]
+graph g {
+  %x = input : f32[8, 4] @[mb, _]
+  %w = parameter : f32[4, 4]
+  %h = matmul(%x, %w) : f32[8, 4]
+  %loss = sum_squares(%h) : f32[]
+  return %loss
+})",
+                                   {}, 1);
+  using enum PhaseKind;
+  EXPECT_THAT(Compile(graph, "gpipe").stages[0].order,
+              ElementsAre(PhaseChoice{kForward, 0}, PhaseChoice{kForward, 1},
+                          PhaseChoice{kBackward, 0}, PhaseChoice{kBackward, 1}));
+  EXPECT_THAT(Compile(graph, "1f1b").stages[0].order,
+              ElementsAre(PhaseChoice{kForward, 0}, PhaseChoice{kBackward, 0},
+                          PhaseChoice{kForward, 1}, PhaseChoice{kBackward, 1}));
 }
 
 TEST_F(LowerToPlanTest, APolicyIsNeeded) {

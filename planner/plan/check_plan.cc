@@ -13,6 +13,7 @@
 #include "base/strings.h"
 #include "planner/plan/memory.h"
 #include "planner/plan/show_plan.h"
+#include "planner/plan/stage_schedule.h"
 
 namespace penstock::planner {
 namespace {
@@ -249,6 +250,7 @@ class StructureCheck {
       RETURN_IF_ERROR(CheckActors(d));
       RETURN_IF_ERROR(CheckChannels(d));
     }
+    RETURN_IF_ERROR(CheckOrders());
     for (uint32_t c = 0; c < plan_.collectives.size(); ++c) RETURN_IF_ERROR(CheckCollective(c));
     for (uint32_t t = 0; t < plan_.transfers.size(); ++t) RETURN_IF_ERROR(CheckTransfer(t));
     for (size_t f = 0; f < plan_.fetches.size(); ++f) {
@@ -269,6 +271,16 @@ class StructureCheck {
   }
   const PhasePlan& PhaseOf(ActorRef ref) const {
     return plan_.devices[ref.device].phases[PhaseIndexOf(ref)];
+  }
+
+  // The order of a stage runs what its devices have.
+  absl::Status CheckOrders() const {
+    for (uint32_t s = 0; s < plan_.stages.size(); ++s) {
+      if (plan_.stages[s].order.empty()) continue;
+      const absl::Status status = CheckOrder(StageContextOf(plan_, s), plan_.stages[s].order);
+      if (!status.ok()) return Invalid("the order of stage ", s, " has ", ToStd(status.message()));
+    }
+    return absl::OkStatus();
   }
 
   // Channels of collectives and transfers are the numbers from 0, each once.

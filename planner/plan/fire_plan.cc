@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/plan/show_plan.h"
+#include "planner/plan/stage_schedule.h"
 
 namespace penstock::planner {
 namespace {
@@ -110,10 +111,10 @@ struct LiveSlots {
 
 class Firing {
  public:
-  Firing(const Plan& plan, const Policy& policy, const RendezvousTable& rendezvous_table,
+  Firing(const Plan& plan, const PolicyRegistry& policies, const RendezvousTable& rendezvous_table,
          const PhaseWorkspaceBytes& workspace_bytes, FiringTimes* times)
       : plan_(plan),
-        policy_(policy),
+        policies_(policies),
         rendezvous_(rendezvous_table),
         workspace_bytes_(workspace_bytes),
         times_(times),
@@ -190,48 +191,11 @@ class Firing {
     const auto num_stages = static_cast<uint32_t>(plan_.stages.size());
     for (uint32_t s = 0; s < num_stages; ++s) {
       StageOrder stage;
-      for (const uint32_t d : plan_.stages[s].devices) {
-        for (const PhasePlan& phase : plan_.devices[d].phases) {
-          if (phase.lane == Lane::kCompute) stage.has_kind[static_cast<size_t>(phase.kind)] = true;
-        }
-      }
-      StageContext context;
-      context.stage = static_cast<int>(s);
-      context.num_stages = static_cast<int>(num_stages);
-      context.num_microbatches = static_cast<int>(plan_.num_microbatches);
-      context.has_kind = stage.has_kind;
-      ASSIGN_OR_RETURN(const StageSchedule schedule, MakeSchedule(policy_, context));
-      const std::vector<PhaseChoice>& order = schedule.order;
-      stage.is_planned = !order.empty();
-      if (stage.is_planned) RETURN_IF_ERROR(CheckOrder(s, stage, order));
-      for (const PhaseChoice& choice : order) stage.order.push_back(choice.kind);
+      stage.has_kind = StageContextOf(plan_, s).has_kind;
+      ASSIGN_OR_RETURN(const StageSchedule schedule, ScheduleOf(plan_, s, policies_));
+      stage.is_planned = !schedule.order.empty();
+      for (const PhaseChoice& choice : schedule.order) stage.order.push_back(choice.kind);
       stages_.push_back(std::move(stage));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status CheckOrder(uint32_t s, const StageOrder& stage,
-                          const std::vector<PhaseChoice>& order) const {
-    std::array<uint32_t, kNumPolicyKinds> counts = {};
-    for (const PhaseChoice& choice : order) {
-      const auto kind = static_cast<size_t>(choice.kind);
-      if (kind >= kNumPolicyKinds || !stage.has_kind[kind]) {
-        return absl::InvalidArgumentError(StrCat("policy ", policy_.name(),
-                                                 " orders a phase of kind ", Name(choice.kind),
-                                                 " on stage ", s, ", which has none"));
-      }
-      if (choice.microbatch != static_cast<int>(counts[kind]++)) {
-        return absl::InvalidArgumentError(StrCat(
-            "policy ", policy_.name(), " orders ", Name(choice.kind), " of micro-batch ",
-            choice.microbatch, " on stage ", s, ", expected micro-batch ", counts[kind] - 1));
-      }
-    }
-    for (size_t kind = 0; kind < kNumPolicyKinds; ++kind) {
-      const uint32_t expected = stage.has_kind[kind] ? plan_.num_microbatches : 0;
-      if (counts[kind] == expected) continue;
-      return absl::InvalidArgumentError(
-          StrCat("policy ", policy_.name(), " orders ", counts[kind], " phases of kind ",
-                 Name(static_cast<PhaseKind>(kind)), " on stage ", s, ", expected ", expected));
     }
     return absl::OkStatus();
   }
@@ -832,12 +796,12 @@ class Firing {
       }
       StrAppend(&text, ", which ", texts[i]);
     }
-    StrAppend(&text, "; phases are in the order of policy '", policy_.name(), "'");
+    StrAppend(&text, "; phases are in the order of policy '", plan_.policy, "'");
     return absl::FailedPreconditionError(text);
   }
 
   const Plan& plan_;
-  const Policy& policy_;
+  const PolicyRegistry& policies_;
   const RendezvousTable& rendezvous_;
   const PhaseWorkspaceBytes& workspace_bytes_;
   FiringTimes* const times_;
@@ -875,11 +839,11 @@ class Firing {
 
 }  // namespace
 
-absl::StatusOr<FiringResult> FirePlan(const Plan& plan, const Policy& policy,
+absl::StatusOr<FiringResult> FirePlan(const Plan& plan, const PolicyRegistry& policies,
                                       const RendezvousTable& rendezvous_table,
                                       const PhaseWorkspaceBytes& workspace_bytes,
                                       FiringTimes* times) {
-  return Firing(plan, policy, rendezvous_table, workspace_bytes, times).Run();
+  return Firing(plan, policies, rendezvous_table, workspace_bytes, times).Run();
 }
 
 }  // namespace penstock::planner

@@ -4,7 +4,7 @@
 // completes when all who meet there have started it. Kernels complete at once, so that a phase
 // takes as many steps as it has communication and channels to other phases.
 //
-// Once the policy's order is fixed, firing one phase never takes from another what it needs: a
+// Once the order of the stages is fixed, firing one phase never takes from another what it needs: a
 // channel has one producer and one consumer, and a lane one order. All firing sequences then lead
 // to the same end, and since channels' rates balance, a step leaves every place with the tokens it
 // found. So one step that completes proves all of them; two are fired, submitted together, so
@@ -53,11 +53,11 @@ class FiringTimes {
   virtual double Communicate(uint32_t rendezvous, double now) = 0;
 };
 
-// kFailedPrecondition names the cycle of phases and actors that wait for each other.
-// kInvalidArgument: the policy's planned order does not run every phase as often as it must.
-// REQUIRES: CheckReferences, CheckStructure and CheckMemory accept the plan, whose rendezvous_table
-// and workspaces are given.
-absl::StatusOr<FiringResult> FirePlan(const Plan& plan, const Policy& policy,
+// Phases go in the order of ScheduleOf (stage_schedule.h), whose errors it returns.
+// kFailedPrecondition names the cycle of phases and actors that wait for each other. REQUIRES:
+// CheckReferences, CheckStructure and CheckMemory accept the plan, whose rendezvous_table and
+// workspaces are given.
+absl::StatusOr<FiringResult> FirePlan(const Plan& plan, const PolicyRegistry& policies,
                                       const RendezvousTable& rendezvous_table,
                                       const PhaseWorkspaceBytes& workspace_bytes,
                                       FiringTimes* times = nullptr);

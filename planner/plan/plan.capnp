@@ -96,6 +96,9 @@ struct Device {
 struct Stages {
   numDevices @0 :List(UInt32);
   devices @1 :List(UInt32);  # runs by numDevices
+  numChoices @2 :List(UInt32);
+  kinds @3 :List(UInt8);            # runs by numChoices
+  microbatches @4 :List(UInt32);    # likewise
 }
 
 struct Collectives {

@@ -161,8 +161,11 @@ struct TransferPlan {
   friend bool operator==(const TransferPlan&, const TransferPlan&) = default;
 };
 
+// The devices of a stage, and the order in which all of them run the phases of their compute lane.
 struct StagePlan {
   std::vector<uint32_t> devices;
+  // Of one step; empty: the policy decides as the plan runs.
+  std::vector<PhaseChoice> order = {};
   friend bool operator==(const StagePlan&, const StagePlan&) = default;
 };
 
@@ -210,8 +213,8 @@ struct ProgramSetting {
 
 struct Plan {
   std::string name;
-  std::string strategy;  // "dp=2,tp=2,pp=1" as planned
-  std::string policy = "1f1b";
+  std::string strategy;                  // "dp=2,tp=2,pp=1" as planned
+  std::string policy = "1f1b";           // that made the stages' orders, or decides
   uint64_t graph_fingerprint = 0;        // of the program, see planner/compile.h
   std::vector<ProgramSetting> settings;  // if known
   uint32_t num_microbatches = 1;         // M

@@ -29,7 +29,7 @@
 namespace penstock::planner {
 namespace {
 
-constexpr uint32_t kFormatVersion = 2;
+constexpr uint32_t kFormatVersion = 3;
 constexpr size_t kMaxStringBytes = 4096;  // a file cannot make a reader repeat long strings
 constexpr int kMaxAttributeDepth = 8;
 
@@ -302,13 +302,22 @@ void WriteDevice(const DevicePlan& device, StringWriter* strings, schema::Device
 }
 
 void WriteStages(const std::vector<StagePlan>& stages, schema::Stages::Builder out) {
-  std::vector<uint32_t> num_devices, devices;
+  std::vector<uint32_t> num_devices, devices, num_choices, microbatches;
+  std::vector<uint8_t> kinds;
   for (const StagePlan& stage : stages) {
     num_devices.push_back(Count(stage.devices.size()));
     devices.insert(devices.end(), stage.devices.begin(), stage.devices.end());
+    num_choices.push_back(Count(stage.order.size()));
+    for (const PhaseChoice& choice : stage.order) {
+      kinds.push_back(static_cast<uint8_t>(choice.kind));
+      microbatches.push_back(static_cast<uint32_t>(choice.microbatch));
+    }
   }
   out.setNumDevices(Pointer(num_devices));
   out.setDevices(Pointer(devices));
+  out.setNumChoices(Pointer(num_choices));
+  out.setKinds(Pointer(kinds));
+  out.setMicrobatches(Pointer(microbatches));
 }
 
 void WriteCollectives(const Plan& plan, schema::Collectives::Builder out) {
@@ -832,7 +841,24 @@ absl::Status ReadStages(schema::Stages::Reader in, std::vector<StagePlan>* stage
     (*stages)[i].devices.resize(count);
     for (uint32_t& device : (*stages)[i].devices) device = devices.Next();
   }
-  return devices.is_done() ? absl::OkStatus() : Malformed("stages", "too many devices");
+  if (!devices.is_done()) return Malformed("stages", "too many devices");
+  const auto num_choices = in.getNumChoices();
+  Run<uint8_t> kinds(in.getKinds());
+  Run<uint32_t> microbatches(in.getMicrobatches());
+  RETURN_IF_ERROR(NumRows("stages", {num_devices.size(), num_choices.size()}).status());
+  for (uint32_t i = 0; i < num_choices.size(); ++i) {
+    const uint32_t count = num_choices[i];
+    if (!kinds.Has(count) || !microbatches.Has(count)) return Malformed("stages", "too few phases");
+    (*stages)[i].order.resize(count);
+    for (PhaseChoice& choice : (*stages)[i].order) {
+      RETURN_IF_ERROR(ReadEnum("stages", kinds.Next(), PhaseKind::kWeight, &choice.kind));
+      const uint32_t microbatch = microbatches.Next();
+      if (microbatch >= kMaxMicrobatches) return Malformed("stages", "a micro-batch out of range");
+      choice.microbatch = static_cast<int>(microbatch);
+    }
+  }
+  return kinds.is_done() && microbatches.is_done() ? absl::OkStatus()
+                                                   : Malformed("stages", "too many phases");
 }
 
 absl::Status ReadCollectives(schema::Collectives::Reader in, Plan* plan) {

@@ -13,6 +13,7 @@
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/strings.h"
+#include "planner/plan/stage_schedule.h"
 
 namespace penstock::planner {
 namespace {
@@ -63,10 +64,26 @@ std::string ShowDeviceSummary(const Plan& plan, uint32_t d) {
   return text;
 }
 
+// "F0 F1 B0 F2 B1 B2", of which a long one shows its beginning.
+std::string ShowOrder(const Plan& plan, uint32_t stage) {
+  constexpr size_t kMostShown = 24;
+  const std::vector<PhaseChoice>& order = plan.stages[stage].order;
+  if (order.empty()) {
+    if (!StageContextOf(plan, stage).has_choices()) return "";
+    return fmt::format("  order chosen by policy '{}' as the plan runs\n", plan.policy);
+  }
+  std::string text = "  order";
+  for (size_t i = 0; i < std::min(order.size(), kMostShown); ++i) {
+    text += fmt::format(" {}{}", Name(order[i].kind), order[i].microbatch);
+  }
+  if (order.size() > kMostShown) text += fmt::format(" ... ({} phases)", order.size());
+  return text + "\n";
+}
+
 std::string ShowStages(const Plan& plan) {
   std::string text;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    text += fmt::format("\nstage {}\n", s);
+  for (uint32_t s = 0; s < plan.stages.size(); ++s) {
+    text += fmt::format("\nstage {}\n{}", s, ShowOrder(plan, s));
     std::vector<std::pair<std::string, std::vector<uint32_t>>> groups;  // in order of first device
     std::map<std::string, size_t> group_of;
     std::vector<uint32_t> devices = plan.stages[s].devices;

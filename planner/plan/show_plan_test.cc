@@ -15,16 +15,21 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(ShowPlan, Summarises) {
-  const std::string text = ShowPlan(testing::TrainingPlan(4, 2));
+  Plan plan = testing::TrainingPlan(4, 2);
+  plan.stages[1].order = {{PhaseKind::kForward, 0}, {PhaseKind::kBackward, 0}};
+  const std::string text = ShowPlan(plan);
   EXPECT_THAT(text,
               HasSubstr("plan training: strategy tp=2,pp=2, policy 1f1b, 4 micro-batches a "
                         "step, graph 0123456789abcdef\n"
                         "4 devices in 2 stages, 32 actors, 38 channels, 4 collectives, 9 kernels"));
   EXPECT_THAT(text, HasSubstr("predicted step 12.5 ms"));
-  EXPECT_THAT(text,
-              HasSubstr("\nstage 1\n  devices 2-3\n    arena 768 B = state 64 B + channels 448 "
-                        "B + workspace 256 B; predicted peak 768 B\n"
-                        "    F                        F        compute   once a micro-batch"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "\nstage 1\n  order F0 B0\n  devices 2-3\n    arena 768 B = state 64 B + channels 448 "
+          "B + workspace 256 B; predicted peak 768 B\n"
+          "    F                        F        compute   once a micro-batch"));
+  EXPECT_THAT(text, HasSubstr("\nstage 0\n  order chosen by policy '1f1b' as the plan runs\n"));
   EXPECT_THAT(text, HasSubstr("all_reduce     direct       over    2 devices        4"));
   EXPECT_THAT(text, HasSubstr("device 0 -> device 2        1  256 B a step"));
 }

@@ -49,17 +49,12 @@ absl::Status CheckCollectiveOrder(const Plan& plan) {
 }  // namespace
 
 absl::StatusOr<PlanVerification> VerifyPlan(const Plan& plan, const PolicyRegistry& policies) {
-  const Policy* policy = policies.Find(plan.policy);
-  if (policy == nullptr) {
-    return absl::NotFoundError(StrCat("the plan's policy '", plan.policy,
-                                      "' is unknown; known: ", StrJoin(policies.Names(), ", ")));
-  }
   RETURN_IF_ERROR(CheckReferences(plan));
   RETURN_IF_ERROR(CheckStructure(plan));
   ASSIGN_OR_RETURN(const PhaseWorkspaceBytes workspace_bytes, CheckMemory(plan));
   RETURN_IF_ERROR(CheckAccessOrder(plan));
   ASSIGN_OR_RETURN(FiringResult result,
-                   FirePlan(plan, *policy, FindRendezvous(plan), workspace_bytes));
+                   FirePlan(plan, policies, FindRendezvous(plan), workspace_bytes));
   RETURN_IF_ERROR(CheckCollectiveOrder(plan));
   return PlanVerification{std::move(result.peak_live_bytes), result.firings};
 }

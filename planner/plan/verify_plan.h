@@ -31,7 +31,7 @@ struct PlanVerification {
 
 // kInvalidArgument: a rule is broken; the message names the device, actor or phase, and the numbers
 // found and expected. kFailedPrecondition: a deadlock; the message names its cycle. kNotFound: the
-// registry lacks the plan's policy.
+// plan leaves an order to its policy, which the registry lacks.
 absl::StatusOr<PlanVerification> VerifyPlan(const Plan& plan, const PolicyRegistry& policies);
 
 }  // namespace penstock::planner

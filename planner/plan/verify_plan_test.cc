@@ -656,13 +656,17 @@ TEST(VerifyPlan, NamesADeadlockOfTransfersBetweenLanes) {
   EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
 }
 
-TEST(VerifyPlan, RefusesAnUnknownPolicy) {
+TEST(VerifyPlan, APolicyHasToBeKnownWhereThePlanHasNoOrder) {
   Plan plan = TrainingPlan(1, 1);
   plan.policy = "zero-bubble";
   const absl::Status status = Verify(plan);
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("'zero-bubble'"), HasSubstr("1f1b, gpipe, test")));
+              AllOf(HasSubstr("'zero-bubble'"), HasSubstr("no order for stage 0")));
+  for (StagePlan& stage : plan.stages) {
+    stage.order = {{PhaseKind::kForward, 0}, {PhaseKind::kBackward, 0}};
+  }
+  EXPECT_TRUE(Verify(plan).ok()) << Verify(plan);
 }
 
 TEST(VerifyPlan, RefusesOrdersThatDoNotRunEverything) {
@@ -675,10 +679,16 @@ TEST(VerifyPlan, RefusesOrdersThatDoNotRunEverything) {
   const PhaseChoice b0 = {PhaseKind::kBackward, 0}, b1 = {PhaseKind::kBackward, 1};
   EXPECT_EQ(error_of({f0, f1, b0, b1}), "");
   EXPECT_THAT(error_of({f0, f1, b0}),
-              HasSubstr("orders 1 phases of kind B on stage 0, expected 2"));
-  EXPECT_THAT(error_of({f1, f0, b0, b1}), HasSubstr("orders F of micro-batch 1 on stage 0"));
-  EXPECT_THAT(error_of({f0, f1, {PhaseKind::kWeight, 0}}), HasSubstr("kind W on stage 0"));
+              HasSubstr("orders on stage 0: 1 phases of kind B, expected 2"));
+  EXPECT_THAT(error_of({f1, f0, b0, b1}),
+              HasSubstr("orders on stage 0: F of micro-batch 1, expected micro-batch 0"));
+  EXPECT_THAT(error_of({f0, f1, {PhaseKind::kWeight, 0}}),
+              HasSubstr("orders on stage 0: a phase of kind W"));
   EXPECT_THAT(error_of({f0, b0, b1, f1}), HasSubstr("deadlock"));
+  // The plan's own order is preferred.
+  plan.stages[0].order = {f0, f1, b0};
+  EXPECT_THAT(error_of({f0, f1, b0, b1}),
+              HasSubstr("the order of stage 0 has 1 phases of kind B, expected 2"));
 }
 
 TEST(PreviousOfGroups, OrdersCollectivesOfAGroupWithinAPhase) {

@@ -49,25 +49,26 @@ std::string_view Name(PhaseKind kind) {
 }
 
 int Policy::ActivationCredits(const StageContext& context) const {
-  const std::vector<PhaseChoice> order = PlannedOrder(context);
-  if (order.empty()) return std::max(context.num_microbatches, 1);
-  // A micro-batch is held from its F until the last phase that reads its activations.
-  const bool has_weight = context.has_kind[static_cast<int>(PhaseKind::kWeight)];
-  const bool has_backward = context.has_kind[static_cast<int>(PhaseKind::kBackward)];
-  if (!has_weight && !has_backward) return 1;
-  const PhaseKind last = has_weight ? PhaseKind::kWeight : PhaseKind::kBackward;
-  int held = 0;
-  int peak = 1;
-  for (const PhaseChoice& choice : order) {
-    if (choice.kind == PhaseKind::kForward) peak = std::max(peak, ++held);
-    if (choice.kind == last) --held;
-  }
-  return peak;
+  return std::max(context.num_microbatches, 1);
 }
 
 std::unique_ptr<StageScheduler> Policy::CreateScheduler(const StageContext& context) const {
   std::vector<PhaseChoice> order = PlannedOrder(context);
   if (order.empty()) return nullptr;
+  return FollowOrder(std::move(order));
+}
+
+int HeldInOrder(absl::Span<const PhaseChoice> order, PhaseKind from, PhaseKind to) {
+  int held = 0;
+  int peak = 1;
+  for (const PhaseChoice& choice : order) {
+    if (choice.kind == from) peak = std::max(peak, ++held);
+    if (choice.kind == to) --held;
+  }
+  return peak;
+}
+
+std::unique_ptr<StageScheduler> FollowOrder(std::vector<PhaseChoice> order) {
   return std::make_unique<PlannedScheduler>(std::move(order));
 }
 

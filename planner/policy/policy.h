@@ -21,6 +21,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace penstock::planner {
 
@@ -78,14 +79,22 @@ class Policy {
   // All phases of a step, those of one kind in micro-batch order; empty if not fixed beforehand.
   virtual std::vector<PhaseChoice> PlannedOrder(const StageContext& context) const = 0;
 
-  // Micro-batches whose activations a stage may hold at once: the credits of channels from F to B
-  // and W. Default: the peak of the planned order; all of them without one.
+  // Of a policy that decides as it goes: micro-batches whose activations a stage may hold at once,
+  // the credits of channels from F to B and W. Default: all of them. Those of a planned order are
+  // derived from it: see HeldInOrder.
   virtual int ActivationCredits(const StageContext& context) const;
 
   // Default: follows the planned order; null where there is none. A policy that decides as it goes
   // overrides this.
   virtual std::unique_ptr<StageScheduler> CreateScheduler(const StageContext& context) const;
 };
+
+// Micro-batches that are at once between the start of a phase of kind `from` and the end of the
+// last of kind `to` in an order: 2 from F to B in F0 F1 B0 F2 B1 B2. At least 1.
+int HeldInOrder(absl::Span<const PhaseChoice> order, PhaseKind from, PhaseKind to);
+
+// Gives the phases of `order` one after another.
+std::unique_ptr<StageScheduler> FollowOrder(std::vector<PhaseChoice> order);
 
 // Asks the policy. Errors: it throws, or it gives less than one credit.
 absl::StatusOr<int> ActivationCreditsOf(const Policy& policy, const StageContext& context);

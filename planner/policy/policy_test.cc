@@ -72,16 +72,20 @@ TEST(PolicyTest, EveryPhaseOnceAndInMicrobatchOrder) {
   }
 }
 
-TEST(PolicyTest, ActivationCreditsAreThePeakOfTheOrder) {
+TEST(PolicyTest, AnOrderTellsWhatIsHeld) {
   const PolicyRegistry registry = BuiltinPolicies();
-  const Policy& gpipe = *registry.Find("gpipe");
-  const Policy& one = *registry.Find("1f1b");
-  EXPECT_EQ(gpipe.ActivationCredits(Context(0, 4, 8)), 8);
-  EXPECT_EQ(one.ActivationCredits(Context(0, 4, 8)), 4);
-  EXPECT_EQ(one.ActivationCredits(Context(3, 4, 8)), 1);
-  EXPECT_EQ(one.ActivationCredits(Context(1, 4, 8, true, true)), 3);
-  EXPECT_EQ(one.ActivationCredits(Context(0, 4, 2)), 2);
-  EXPECT_EQ(one.ActivationCredits(Context(0, 4, 8, false)), 1);
+  const auto held = [&](const char* policy, const StageContext& context, PhaseKind from,
+                        PhaseKind to) {
+    return HeldInOrder(registry.Find(policy)->PlannedOrder(context), from, to);
+  };
+  using enum PhaseKind;
+  EXPECT_EQ(held("gpipe", Context(0, 4, 8), kForward, kBackward), 8);
+  EXPECT_EQ(held("1f1b", Context(0, 4, 8), kForward, kBackward), 4);
+  EXPECT_EQ(held("1f1b", Context(3, 4, 8), kForward, kBackward), 1);
+  EXPECT_EQ(held("1f1b", Context(1, 4, 8, true, true), kForward, kWeight), 3);
+  EXPECT_EQ(held("1f1b", Context(1, 4, 8, true, true), kBackward, kWeight), 1);
+  EXPECT_EQ(held("1f1b", Context(0, 4, 2), kForward, kBackward), 2);
+  EXPECT_EQ(HeldInOrder({}, kForward, kBackward), 1);
 }
 
 TEST(PolicyTest, DefaultSchedulerFollowsTheOrderStepAfterStep) {
@@ -123,6 +127,7 @@ class Throwing : public Policy {
   std::vector<PhaseChoice> PlannedOrder(const StageContext&) const override {
     throw std::runtime_error("oops");
   }
+  int ActivationCredits(const StageContext&) const override { throw std::runtime_error("oops"); }
 };
 
 class Stingy : public Nameless {

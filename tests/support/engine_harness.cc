@@ -46,15 +46,13 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     harness->arenas_.push_back(std::move(arena));
     harness->links_.push_back(std::make_unique<StageLink>());
   }
-  const planner::Policy* policy = policies.Find(checked.policy);
-  if (policy == nullptr) return absl::NotFoundError("no such policy");
   for (uint32_t stage = 0; stage < checked.stages.size(); ++stage) {
     std::vector<StageLink*> links;
     for (const uint32_t device : checked.stages[stage].devices) {
       links.push_back(harness->links_[device].get());
     }
     ASSIGN_OR_RETURN(std::unique_ptr<StageController> controller,
-                     StageController::Create(checked, stage, *policy, std::move(links)));
+                     StageController::Create(checked, stage, policies, std::move(links)));
     harness->stages_.push_back(std::move(controller));
   }
   for (uint32_t i = 0; i < num_devices; ++i) {

@@ -1,0 +1,34 @@
+// The order of the phases of a stage: the plan's own, or what its policy decides.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_PLAN_STAGE_SCHEDULE_H_
+#define PENSTOCK_PLANNER_PLAN_STAGE_SCHEDULE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "planner/plan/plan.h"
+#include "planner/policy/policy.h"
+
+namespace penstock::planner {
+
+// What a policy is told of a stage: its kinds are those of the phases of its devices.
+StageContext StageContextOf(const Plan& plan, uint32_t stage);
+
+// Whether every phase that the stage has is in the order once, those of one kind in micro-batch
+// order. The error says what is wrong, for example "F of micro-batch 2, expected micro-batch 1".
+absl::Status CheckOrder(const StageContext& context, absl::Span<const PhaseChoice> order);
+
+// Follows the plan's order; where the plan has none, asks its policy. kNotFound: that is not among
+// `policies`. kInvalidArgument: an order that does not run every phase as often as it must, or
+// MakeSchedule's errors.
+absl::StatusOr<StageSchedule> ScheduleOf(const Plan& plan, uint32_t stage,
+                                         const PolicyRegistry& policies);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_PLAN_STAGE_SCHEDULE_H_
