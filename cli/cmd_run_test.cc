@@ -17,8 +17,8 @@
 #include "nlohmann/json.hpp"
 
 #include "base/machine.h"
-#include "planner/policy/policy.h"
 #include "tests/support/command_line_fixture.h"
+#include "tests/support/test_policies.h"
 
 namespace penstock::cli {
 namespace {
@@ -715,32 +715,9 @@ TEST_F(CmdRunTest, IntendedInfinitiesAreNotBlamed) {
                                      "element 3; its operands are finite"));
 }
 
-// Neither an order nor a scheduler.
-class EmptyPolicy : public planner::Policy {
- public:
-  std::string_view name() const override { return "empty"; }
-  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
-    return {};
-  }
-};
-
-class SilentPolicy : public EmptyPolicy {
- public:
-  class Scheduler : public planner::StageScheduler {
-   public:
-    std::optional<planner::PhaseChoice> Next(const planner::StageView&) override { return {}; }
-    void Reset() override {}
-  };
-  std::string_view name() const override { return "silent"; }
-  std::unique_ptr<planner::StageScheduler> CreateScheduler(
-      const planner::StageContext&) const override {
-    return std::make_unique<Scheduler>();
-  }
-};
-
 TEST_F(CmdRunTest, APolicyThatChoosesNothingFailsAtOnce) {
-  ASSERT_TRUE(registries_.policies.Add(std::make_unique<EmptyPolicy>()).ok());
-  ASSERT_TRUE(registries_.policies.Add(std::make_unique<SilentPolicy>()).ok());
+  ASSERT_TRUE(registries_.policies.Add(testing::EmptyPolicy()).ok());
+  ASSERT_TRUE(registries_.policies.Add(testing::SilentPolicy()).ok());
   const Outcome empty = Call({"run", Path("job.toml"), "--set", "parallel.schedule=\"empty\""});
   EXPECT_EQ(empty.status, 2);
   EXPECT_THAT(empty.err, HasSubstr("penstock: policy 'empty' chooses nothing for stage 0: its "

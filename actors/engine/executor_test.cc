@@ -13,12 +13,14 @@
 #include "base/strings.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/engine_plan.h"
+#include "tests/support/test_policies.h"
 
 namespace penstock::actors {
 namespace {
 
 using planner::Lane;
 using planner::PhaseKind;
+using testing::DynamicPolicy;
 using testing::EngineHarness;
 using testing::EnginePlanBuilder;
 using testing::EngineTestKernels;
@@ -408,32 +410,17 @@ TEST_F(ExecutorTest, CreditsBoundWhatIsInFlight) {
 }
 
 // Backwards first where one is ready, else forwards: decides from the view alone.
-class GreedyScheduler : public planner::StageScheduler {
- public:
-  std::optional<planner::PhaseChoice> Next(const planner::StageView& view) override {
-    for (const PhaseKind kind : {PhaseKind::kBackward, PhaseKind::kForward}) {
-      const int k = static_cast<int>(kind);
-      if (view.ready[k] > 0) return planner::PhaseChoice{kind, view.issued[k]};
-    }
-    return std::nullopt;
+std::optional<planner::PhaseChoice> ChooseGreedily(const planner::StageContext&,
+                                                   const planner::StageView& view) {
+  for (const PhaseKind kind : {PhaseKind::kBackward, PhaseKind::kForward}) {
+    const int k = static_cast<int>(kind);
+    if (view.ready[k] > 0) return planner::PhaseChoice{kind, view.issued[k]};
   }
-  void Reset() override {}
-};
-
-class GreedyPolicy : public planner::Policy {
- public:
-  std::string_view name() const override { return "greedy"; }
-  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
-    return {};
-  }
-  std::unique_ptr<planner::StageScheduler> CreateScheduler(
-      const planner::StageContext&) const override {
-    return std::make_unique<GreedyScheduler>();
-  }
-};
+  return std::nullopt;
+}
 
 TEST_F(ExecutorTest, PolicyThatDecidesFromTheState) {
-  ASSERT_TRUE(policies_.Add(std::make_unique<GreedyPolicy>()).ok());
+  ASSERT_TRUE(policies_.Add(std::make_unique<DynamicPolicy>("greedy", ChooseGreedily)).ok());
   ForSeeds(
       PipelinePlan(3, 4, "greedy"),
       [](EngineHarness& harness) {
@@ -446,17 +433,11 @@ TEST_F(ExecutorTest, PolicyThatDecidesFromTheState) {
       kSeeds / 2);
 }
 
-class IllegalPolicy : public GreedyPolicy {
- public:
-  std::string_view name() const override { return "illegal"; }
-  std::unique_ptr<planner::StageScheduler> CreateScheduler(
-      const planner::StageContext&) const override {
-    return planner::FollowOrder({{PhaseKind::kForward, 0}, {PhaseKind::kForward, 2}});
-  }
-};
-
 TEST_F(ExecutorTest, IllegalChoiceIsAnError) {
-  ASSERT_TRUE(policies_.Add(std::make_unique<IllegalPolicy>()).ok());
+  const auto skip = [](const planner::StageContext&, const planner::StageView& view) {
+    return planner::PhaseChoice{PhaseKind::kForward, 2 * view.issued[0]};
+  };
+  ASSERT_TRUE(policies_.Add(std::make_unique<DynamicPolicy>("illegal", skip)).ok());
   std::unique_ptr<EngineHarness> harness = Start(PipelinePlan(2, 4, "illegal"), {});
   ASSERT_NE(harness, nullptr);
   harness->Submit({FeedOf(4, 0)});

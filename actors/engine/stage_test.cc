@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/support/engine_plan.h"
+#include "tests/support/test_policies.h"
 
 namespace penstock::actors {
 namespace {
@@ -21,6 +22,7 @@ using planner::PhaseChoice;
 using planner::PhaseKind;
 using planner::StageContext;
 using planner::StageView;
+using testing::DynamicPolicy;
 using ::testing::HasSubstr;
 
 // Two devices of one stage with forwards and backwards of `num_microbatches`.
@@ -42,31 +44,6 @@ std::string Text(const PhaseDecision& decision) {
          std::to_string(decision.step);
 }
 
-// Decides by a function of the view.
-class FunctionPolicy : public planner::Policy {
- public:
-  using Next = std::function<std::optional<PhaseChoice>(const StageView&)>;
-  explicit FunctionPolicy(Next next) : next_(std::move(next)) {}
-
-  std::string_view name() const override { return "function"; }
-  std::vector<PhaseChoice> PlannedOrder(const StageContext&) const override { return {}; }
-  std::unique_ptr<planner::StageScheduler> CreateScheduler(const StageContext&) const override {
-    class Scheduler : public planner::StageScheduler {
-     public:
-      explicit Scheduler(FunctionPolicy::Next next) : next_(std::move(next)) {}
-      std::optional<PhaseChoice> Next(const StageView& view) override { return next_(view); }
-      void Reset() override {}
-
-     private:
-      const FunctionPolicy::Next next_;
-    };
-    return std::make_unique<Scheduler>(next_);
-  }
-
- private:
-  const Next next_;
-};
-
 class StageTest : public ::testing::Test {
  protected:
   std::unique_ptr<StageController> Create(const std::string& policy, uint32_t microbatches) {
@@ -78,10 +55,9 @@ class StageTest : public ::testing::Test {
     return *std::move(controller);
   }
 
-  // With a policy 'function'.
-  std::unique_ptr<StageController> Create(FunctionPolicy::Next next, uint32_t microbatches) {
-    EXPECT_TRUE(policies_.Add(std::make_unique<FunctionPolicy>(std::move(next))).ok());
-    return Create(std::string("function"), microbatches);
+  std::unique_ptr<StageController> Create(const DynamicPolicy& policy, uint32_t microbatches) {
+    EXPECT_TRUE(policies_.Add(std::make_unique<DynamicPolicy>(policy)).ok());
+    return Create(std::string(policy.name()), microbatches);
   }
 
   // Takes what is in a device's ring.
@@ -117,15 +93,16 @@ TEST_F(StageTest, APlannedOrderIsDecidedAheadForAllDevicesAlike) {
 
 TEST_F(StageTest, ADecidingPolicySeesWhatAllDevicesHaveDone) {
   // Backward as soon as its forward is complete everywhere.
-  const auto next = [](const StageView& view) -> std::optional<PhaseChoice> {
-    if (view.issued[1] < view.completed[0])
-      return PhaseChoice{PhaseKind::kBackward, view.issued[1]};
-    if (view.issued[0] < 2 && view.issued[0] == view.issued[1]) {
-      return PhaseChoice{PhaseKind::kForward, view.issued[0]};
-    }
-    return std::nullopt;
-  };
-  const auto controller = Create(next, 2);
+  const DynamicPolicy policy(
+      "function", [](const StageContext&, const StageView& view) -> std::optional<PhaseChoice> {
+        if (view.issued[1] < view.completed[0])
+          return PhaseChoice{PhaseKind::kBackward, view.issued[1]};
+        if (view.issued[0] < 2 && view.issued[0] == view.issued[1]) {
+          return PhaseChoice{PhaseKind::kForward, view.issued[0]};
+        }
+        return std::nullopt;
+      });
+  const auto controller = Create(policy, 2);
   EXPECT_FALSE(controller->is_planned());
   EXPECT_FALSE(controller->Poll());  // no step was submitted
   controller->SetSubmittedSteps(1);
@@ -140,8 +117,10 @@ TEST_F(StageTest, ADecidingPolicySeesWhatAllDevicesHaveDone) {
 }
 
 TEST_F(StageTest, AnIllegalChoiceIsNamedAndEndsTheStage) {
-  const auto next = [](const StageView&) { return PhaseChoice{PhaseKind::kForward, 1}; };
-  const auto controller = Create(next, 2);
+  const DynamicPolicy policy("function", [](const StageContext&, const StageView&) {
+    return PhaseChoice{PhaseKind::kForward, 1};
+  });
+  const auto controller = Create(policy, 2);
   controller->SetSubmittedSteps(1);
   EXPECT_FALSE(controller->Poll());
   EXPECT_THAT(std::string(controller->status().message()),
@@ -150,10 +129,11 @@ TEST_F(StageTest, AnIllegalChoiceIsNamedAndEndsTheStage) {
 }
 
 TEST_F(StageTest, APolicyThatThrowsIsNamed) {
-  const auto next = [](const StageView&) -> std::optional<PhaseChoice> {
-    throw std::runtime_error("out of ideas");
-  };
-  const auto controller = Create(next, 1);
+  const DynamicPolicy policy(
+      "function", [](const StageContext&, const StageView&) -> std::optional<PhaseChoice> {
+        throw std::runtime_error("out of ideas");
+      });
+  const auto controller = Create(policy, 1);
   controller->SetSubmittedSteps(1);
   EXPECT_FALSE(controller->Poll());
   EXPECT_THAT(std::string(controller->status().message()), HasSubstr("threw at stage 0, step 1"));

@@ -16,6 +16,7 @@
 #include "base/strings.h"
 #include "kernels/emulated/emulated_kernels.h"
 #include "tests/support/engine_plan.h"
+#include "tests/support/test_policies.h"
 
 namespace penstock::actors {
 namespace {
@@ -343,67 +344,6 @@ TEST_F(SessionTest, KernelsArePreparedAsTheyAreLoaded) {
   EXPECT_FALSE(is_entered);
 }
 
-// Chooses micro-batch 0 for ever.
-class StubbornPolicy : public planner::Policy {
- public:
-  std::string_view name() const override { return "stubborn"; }
-  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
-    return {};
-  }
-  std::unique_ptr<planner::StageScheduler> CreateScheduler(
-      const planner::StageContext& context) const override {
-    return planner::FollowOrder(std::vector<planner::PhaseChoice>(context.num_microbatches));
-  }
-};
-
-// Never chooses.
-class SilentPolicy : public planner::Policy {
- public:
-  class Scheduler : public planner::StageScheduler {
-   public:
-    std::optional<planner::PhaseChoice> Next(const planner::StageView&) override { return {}; }
-    void Reset() override {}
-  };
-  std::string_view name() const override { return "silent"; }
-  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
-    return {};
-  }
-  std::unique_ptr<planner::StageScheduler> CreateScheduler(
-      const planner::StageContext&) const override {
-    return std::make_unique<Scheduler>();
-  }
-};
-
-// Neither an order nor a scheduler.
-class EmptyPolicy : public planner::Policy {
- public:
-  std::string_view name() const override { return "empty"; }
-  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
-    return {};
-  }
-};
-
-// Begins on a stage's forwards only when both are ready.
-class PatientPolicy : public planner::Policy {
- public:
-  class Scheduler : public planner::StageScheduler {
-   public:
-    std::optional<planner::PhaseChoice> Next(const planner::StageView& view) override {
-      if (view.issued[0] == 0 && view.ready[0] < 2) return std::nullopt;
-      return planner::PhaseChoice{PhaseKind::kForward, view.issued[0]};
-    }
-    void Reset() override {}
-  };
-  std::string_view name() const override { return "patient"; }
-  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
-    return {};
-  }
-  std::unique_ptr<planner::StageScheduler> CreateScheduler(
-      const planner::StageContext&) const override {
-    return std::make_unique<Scheduler>();
-  }
-};
-
 // Stage 1 could run its first forward and waits for the second, while stage 0 computes it for
 // longer than the engine takes to notice a standstill.
 TEST_F(SessionTest, APolicyThatWaitsForAnotherStageIsNotTakenForASilentOne) {
@@ -440,7 +380,13 @@ TEST_F(SessionTest, APolicyThatWaitsForAnotherStageIsNotTakenForASilentOne) {
   planner::Plan plan = b.Build();
   plan.policy = "patient";
   planner::PolicyRegistry policies = planner::BuiltinPolicies();
-  ASSERT_TRUE(policies.Add(std::make_unique<PatientPolicy>()).ok());
+  // Begins on a stage's forwards only when both are ready.
+  const auto choose = [](const planner::StageContext&,
+                         const planner::StageView& view) -> std::optional<planner::PhaseChoice> {
+    if (view.issued[0] == 0 && view.ready[0] < 2) return std::nullopt;
+    return planner::PhaseChoice{PhaseKind::kForward, view.issued[0]};
+  };
+  ASSERT_TRUE(policies.Add(std::make_unique<testing::DynamicPolicy>("patient", choose)).ok());
   options_.policies = &policies;
   auto session = Start(plan);
   ASSERT_TRUE(session.ok()) << session.status();
@@ -456,9 +402,13 @@ TEST_F(SessionTest, APolicyThatWaitsForAnotherStageIsNotTakenForASilentOne) {
 
 TEST_F(SessionTest, WrongPoliciesAreNamed) {
   planner::PolicyRegistry policies = planner::BuiltinPolicies();
-  ASSERT_TRUE(policies.Add(std::make_unique<StubbornPolicy>()).ok());
-  ASSERT_TRUE(policies.Add(std::make_unique<SilentPolicy>()).ok());
-  ASSERT_TRUE(policies.Add(std::make_unique<EmptyPolicy>()).ok());
+  // Chooses micro-batch 0 again and again.
+  const auto stubborn = [](const planner::StageContext&, const planner::StageView&) {
+    return planner::PhaseChoice{PhaseKind::kForward, 0};
+  };
+  ASSERT_TRUE(policies.Add(std::make_unique<testing::DynamicPolicy>("stubborn", stubborn)).ok());
+  ASSERT_TRUE(policies.Add(testing::SilentPolicy()).ok());
+  ASSERT_TRUE(policies.Add(testing::EmptyPolicy()).ok());
   options_.policies = &policies;
   planner::Plan plan = DataParallelPlan(2, 2);
   plan.policy = "stubborn";
@@ -506,7 +456,7 @@ TEST_F(SessionTest, LoadErrorsAreReturned) {
 
 TEST_F(SessionTest, StopEndsAWait) {
   planner::PolicyRegistry policies;
-  ASSERT_TRUE(policies.Add(std::make_unique<SilentPolicy>()).ok());
+  ASSERT_TRUE(policies.Add(testing::SilentPolicy()).ok());
   options_.policies = &policies;
   planner::Plan plan = DataParallelPlan(2, 2);
   plan.policy = "silent";

@@ -39,6 +39,7 @@
 #include "kernels/kernel.h"
 #include "planner/policy/policy.h"
 #include "tests/support/faulty_transport.h"
+#include "tests/support/test_policies.h"
 #include "transport/transport.h"
 
 namespace penstock::testing {
@@ -134,37 +135,17 @@ class SlowKernel : public kernels::Kernel {
 };
 
 // Runs the forwards of a stage in their order. Stage 1 begins once `num_awaited` are ready.
-class WaitingPolicy : public planner::Policy {
- public:
-  WaitingPolicy(std::string_view name, int num_awaited) : name_(name), num_awaited_(num_awaited) {}
-
-  std::string_view name() const override { return name_; }
-  std::vector<planner::PhaseChoice> PlannedOrder(const planner::StageContext&) const override {
-    return {};
-  }
-  std::unique_ptr<planner::StageScheduler> CreateScheduler(
-      const planner::StageContext& context) const override {
-    return std::make_unique<Scheduler>(context.stage == 1 ? num_awaited_ : 0);
-  }
-
- private:
-  class Scheduler : public planner::StageScheduler {
-   public:
-    explicit Scheduler(int num_awaited) : num_awaited_(num_awaited) {}
-
-    std::optional<planner::PhaseChoice> Next(const planner::StageView& view) override {
-      if (view.issued[0] == 0 && view.ready[0] < num_awaited_) return std::nullopt;
-      return planner::PhaseChoice{planner::PhaseKind::kForward, view.issued[0]};
-    }
-    void Reset() override {}
-
-   private:
-    const int num_awaited_;
-  };
-
-  const std::string_view name_;
-  const int num_awaited_;
-};
+std::unique_ptr<planner::Policy> WaitingPolicy(std::string_view name, int num_awaited) {
+  return std::make_unique<DynamicPolicy>(
+      name,
+      [num_awaited](const planner::StageContext& context,
+                    const planner::StageView& view) -> std::optional<planner::PhaseChoice> {
+        if (context.stage == 1 && view.issued[0] == 0 && view.ready[0] < num_awaited) {
+          return std::nullopt;
+        }
+        return planner::PhaseChoice{planner::PhaseKind::kForward, view.issued[0]};
+      });
+}
 
 kernels::KernelRegistry FaultyKernels(Fault at_end, MessageCount* messages) {
   const kernels::KernelRegistry cpu = kernels::CpuKernels();
@@ -232,8 +213,8 @@ int Main(int argc, char** argv) {
     options.create_device = [](uint32_t index) { return EmulatedDevice::Create({.seed = index}); };
   }
   planner::PolicyRegistry policies = planner::BuiltinPolicies();
-  (void)policies.Add(std::make_unique<WaitingPolicy>(kSilentPolicy, 3));
-  (void)policies.Add(std::make_unique<WaitingPolicy>(kPatientPolicy, 2));
+  (void)policies.Add(WaitingPolicy(kSilentPolicy, 3));
+  (void)policies.Add(WaitingPolicy(kPatientPolicy, 2));
   options.kernels = &kernels;
   options.policies = &policies;
   return actors::RunNode(options).ok() ? 0 : 1;
