@@ -445,6 +445,9 @@ class JobRun {
       events_ = session->TakeTrace();
       if (events_.empty()) NoteLostTrace();
     }
+    summary_.has_trace = !events_.empty();
+    summary_.traced = actors::FindTracedSteps(plan_, events_);
+    summary_.trace_capacity = session_options_.trace_capacity;
     const std::optional<actors::StepWindow> step =
         actors::MedianTracedStep(plan_, events_, trainer.step_windows());
     if (step.has_value()) {
@@ -714,7 +717,8 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
       ->option_text("FILE");
   command
       ->add_option("--trace", options->trace,
-                   "Write a Chrome trace (JSON) of what every device did")
+                   StrCat("Write a Chrome trace (JSON) of the steps that fit into the last ",
+                          actors::SessionOptions().trace_capacity, " events of each device"))
       ->option_text("FILE");
   command->add_option("--svg", options->svg, "Write a drawing of the phases of the last step")
       ->option_text("FILE");

@@ -472,6 +472,26 @@ TEST_F(CmdRunTest, ATraceTellsTheCriticalPath) {
   EXPECT_THAT(call({"--json"}), Not(HasSubstr("critical_path")));
 }
 
+// Of 4096 micro-batches, a few steps fill what a device keeps.
+TEST_F(CmdRunTest, ATraceOfTheLastStepsSaysSo) {
+  Write("many.pst",
+        "graph g {\n  %x = input : f32[4096, 1]\n  %w = parameter : f32[1, 1]\n"
+        "  %y = matmul(%x, %w) : f32[4096, 1]\n  %q = square(%y) : f32[4096, 1]\n"
+        "  %l = reduce_mean(%q) {axes=[0, 1]} : f32[]\n  return %l\n}\n");
+  const std::string job = Write("many.toml",
+                                "[model]\nfile = \"many.pst\"\n[data]\ninputs = \"random\"\n"
+                                "[train]\nsteps = 16\n[parallel]\nmicrobatches = 4096\n");
+  const Outcome all =
+      Call({"run", job, "--svg", Path("all.svg"), "--json", "--set", "train.steps=2"});
+  ASSERT_EQ(all.status, 0) << all.err;
+  EXPECT_THAT(all.out, HasSubstr("\"traced_steps\": {\"first\": 1, \"last\": 2}"));
+  const Outcome last = Call({"run", job, "--svg", Path("last.svg")});
+  ASSERT_EQ(last.status, 0) << last.err;
+  EXPECT_THAT(last.out, ::testing::ContainsRegex(
+                            "trace: steps [0-9]+ to 16 of 16: each device keeps its last "
+                            "262144 events; run with train.steps = [0-9]+ for earlier"));
+}
+
 TEST_F(CmdRunTest, TheReportTellsWorkFromWaiting) {
   RunLines({"--report", Path("report.md"), "--set", "parallel.strategy=\"dp=2,pp=2\"", "--set",
             "parallel.microbatches=2", "--set", "train.validation_sequences=0", "--set",

@@ -118,6 +118,30 @@ std::string PathFractions(const actors::CriticalPath& path) {
                      100 * path.hidden_fraction(), 100 * path.bubble_fraction());
 }
 
+// Whether the trace lacks events of a step that ran.
+bool IsTraceCut(const RunSummary& summary) {
+  if (!summary.has_trace || summary.steps == 0) return false;
+  return !summary.traced.has_value() || summary.traced->first > 0 ||
+         summary.traced->last + 1 < summary.steps;
+}
+
+// "steps 101 to 200 of 200 (...)": which steps a trace holds that lost events, and what to set for
+// others.
+std::string TraceText(const RunSummary& summary) {
+  const std::string limit =
+      StrCat("each device keeps its last ", summary.trace_capacity, " events");
+  if (!summary.traced.has_value()) {
+    return StrCat("no step as a whole: ", limit,
+                  "; fewer parallel.microbatches make a step smaller");
+  }
+  const int64_t first = actors::StepNumber(summary.traced->first);
+  const int64_t last = actors::StepNumber(summary.traced->last);
+  std::string text = first == last ? StrCat("step ", first) : StrCat("steps ", first, " to ", last);
+  StrAppend(&text, " of ", summary.steps, ": ", limit);
+  if (first > 1) StrAppend(&text, "; run with train.steps = ", first - 1, " for earlier steps");
+  return text;
+}
+
 // A step that takes the time given by planner/cost/replay.h, with the measured times of actors.
 std::string ReplayText(const RunSummary& summary) {
   if (!(summary.replayed_step_s > 0)) return "";
@@ -194,6 +218,10 @@ std::string SummaryJson(const RunSummary& summary) {
     StrAppend(&text, ", \"tokens_per_s\": ",
               JsonNumber(static_cast<double>(summary.tokens_per_step) / step_time_s));
   }
+  if (summary.traced.has_value()) {
+    StrAppend(&text, ", \"traced_steps\": {\"first\": ", actors::StepNumber(summary.traced->first),
+              ", \"last\": ", actors::StepNumber(summary.traced->last), "}");
+  }
   if (summary.path.has_value()) {
     StrAppend(&text, ", \"replayed_step_time_s\": ", JsonNumber(summary.replayed_step_s),
               ", \"critical_path\": ", PathJson(*summary.path),
@@ -236,6 +264,7 @@ std::string SummaryText(const RunSummary& summary) {
               PathSum(*summary.path), "\n      ", PathFractions(*summary.path), ReplayText(summary),
               "\n");
   }
+  if (IsTraceCut(summary)) StrAppend(&text, "trace: ", TraceText(summary), "\n");
   if (!summary.sample.empty()) StrAppend(&text, "\n", Printable(summary.sample), "\n");
   return text;
 }

@@ -28,6 +28,10 @@ struct RunSummary {
   std::string sample;
   std::string cores_note;            // where devices outnumber the cores
   std::vector<double> step_times_s;  // of every step
+  // What the trace holds as a whole; nothing without a trace, or where it holds no whole step.
+  bool has_trace = false;
+  std::optional<actors::StepRange> traced;
+  size_t trace_capacity = 0;  // events a device
   // Of a typical step; nothing without a trace that holds one.
   std::optional<actors::CriticalPath> path;
   actors::MeanPath mean_path;  // where there is a path

@@ -462,19 +462,31 @@ CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceE
 
 namespace {
 
+int64_t EventsPerStep(const planner::Plan& plan) {
+  int64_t count = 0;
+  for (const planner::DevicePlan& device : plan.devices) {
+    for (const planner::PhasePlan& phase : device.phases) {
+      count += (int64_t{phase.num_actors} + 1) * (phase.per_microbatch ? plan.num_microbatches : 1);
+    }
+  }
+  return count;
+}
+
+// Of each step that the trace holds events of.
+using StepCounts = absl::flat_hash_map<int64_t, int64_t>;
+
+StepCounts CountEvents(absl::Span<const TraceEvent> events) {
+  StepCounts counts;
+  for (const TraceEvent& event : events) ++counts[event.step];
+  return counts;
+}
+
 // The windows of the steps of which the trace holds all events, without step 0 if there are others.
 std::vector<StepWindow> WhollyTracedSteps(const planner::Plan& plan,
                                           absl::Span<const TraceEvent> events,
                                           absl::Span<const StepWindow> windows) {
-  int64_t events_per_step = 0;
-  for (const planner::DevicePlan& device : plan.devices) {
-    for (const planner::PhasePlan& phase : device.phases) {
-      events_per_step +=
-          (int64_t{phase.num_actors} + 1) * (phase.per_microbatch ? plan.num_microbatches : 1);
-    }
-  }
-  absl::flat_hash_map<int64_t, int64_t> counts;
-  for (const TraceEvent& event : events) ++counts[event.step];
+  const int64_t events_per_step = EventsPerStep(plan);
+  const StepCounts counts = CountEvents(events);
   std::vector<StepWindow> whole;
   for (const StepWindow& window : windows) {
     const auto it = counts.find(window.step);
@@ -485,6 +497,19 @@ std::vector<StepWindow> WhollyTracedSteps(const planner::Plan& plan,
 }
 
 }  // namespace
+
+std::optional<StepRange> FindTracedSteps(const planner::Plan& plan,
+                                         absl::Span<const TraceEvent> events) {
+  const int64_t events_per_step = EventsPerStep(plan);
+  std::optional<StepRange> range;
+  for (const auto& [step, count] : CountEvents(events)) {
+    if (count != events_per_step) continue;
+    if (!range.has_value()) range = {step, step};
+    range->first = std::min(range->first, step);
+    range->last = std::max(range->last, step);
+  }
+  return range;
+}
 
 std::optional<StepWindow> MedianTracedStep(const planner::Plan& plan,
                                            absl::Span<const TraceEvent> events,

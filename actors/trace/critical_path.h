@@ -100,6 +100,18 @@ struct CriticalPath {
 CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent> events,
                               const StepWindow& window, const SharedCores* cores = nullptr);
 
+// Steps, both ends included.
+struct StepRange {
+  int64_t first = 0;
+  int64_t last = 0;
+  friend bool operator==(const StepRange&, const StepRange&) = default;
+};
+
+// The first and the last step of which the trace holds all events. A device keeps its last events,
+// so those of early steps may be lost. Nothing where the trace holds no step as a whole.
+std::optional<StepRange> FindTracedSteps(const planner::Plan& plan,
+                                         absl::Span<const TraceEvent> events);
+
 // The step of median duration among those of which the trace holds all events, without step 0,
 // which warms up, if there are others. Nothing where the trace holds no step as a whole. Windows
 // are in the order of their steps.

@@ -297,6 +297,24 @@ TEST(CriticalPathTest, TheMedianIsOfStepsThatAreTracedAsAWhole) {
   EXPECT_EQ(MedianTracedStep(plan, events, windows)->step, 4);
 }
 
+TEST(CriticalPathTest, TracedStepsAreThoseOfWhichAllEventsAreThere) {
+  EnginePlanBuilder b;
+  b.AddDevice();
+  const uint32_t x = b.AddRegister(0);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  b.AddKernel(0, "a", "t.iota", {}, {x});
+  const planner::Plan plan = b.Build();
+  EXPECT_EQ(FindTracedSteps(plan, {}), std::nullopt);
+  // The first event of step 4 is lost.
+  std::vector<TraceEvent> events = {{0, kNone, 0, 0, 4, 0, 1}};
+  EXPECT_EQ(FindTracedSteps(plan, events), std::nullopt);
+  for (const int64_t step : {5, 6, 7}) {
+    events.push_back({0, 0, 0, 0, step, 0, 1});
+    events.push_back({0, kNone, 0, 0, step, 0, 1});
+  }
+  EXPECT_EQ(FindTracedSteps(plan, events), (StepRange{5, 7}));
+}
+
 // --- A real trace
 // ---------------------------------------------------------------------------------
 
