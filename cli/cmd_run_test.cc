@@ -137,7 +137,7 @@ TEST_F(CmdRunTest, InputsWithoutValuesAreRefused) {
     std::string message;
   };
   const std::vector<Case> cases = {
-      {"train.steps=2", "input x (f64[4, 3]) has no values: set data.inputs = {x = \"FILE.npy\"}"},
+      {"train.steps=2", "input x (f64[4, 3]) has no values: set data.inputs = {x = \"x.npy\"}"},
       {"data.inputs={y = \"random\"}", "the graph has no input 'y'"},
       {"data.inputs={xx = \"random\"}", "did you mean 'x'?"},
       {"data.inputs={x = 3}", "expected a path or \"random\" for the input x, not an integer"},
@@ -191,6 +191,42 @@ TEST_F(CmdRunTest, InputsOfDifferentNumbersOfStepsAreRefused) {
                         "together"));
   EXPECT_EQ(run({8, 4}).status, 0);
   EXPECT_EQ(run({10, 8, 4}).status, 0);
+}
+
+// The default text is for built-in models; the input of a graph file is not fed what nobody named.
+TEST_F(CmdRunTest, TokensOfAGraphFileAreFedOnlyTextThatTheJobNames) {
+  Write("tokens.pst",
+        "graph g {\n  %tokens = input : i32[8, 4]\n  %t = cast(%tokens) {dtype=f32} : f32[8, 4]\n"
+        "  %w = parameter : f32[4, 4]\n  %y = matmul(%t, %w) : f32[8, 4]\n"
+        "  %l = reduce_mean(%y) {axes=[0, 1]} : f32[]\n  return %l\n}\n");
+  const std::string job =
+      Write("tokens.toml", "[model]\nfile = \"tokens.pst\"\n[train]\nsteps = 1\n");
+  const std::string expected =
+      "input tokens (i32[8, 4]) has no values: set data.inputs = {tokens = \"tokens.npy\"} (.npy "
+      "files, folders of them, or \"random\"); data.text = [\"FILE\"] feeds tokens from a text\n";
+  const Outcome outcome = Call({"run", job});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err, StrCat("penstock: ", job, ":2:8: ", expected));
+  ASSERT_EQ(Call({"plan", job, "-o", Path("tokens.plan")}).status, 0);
+  EXPECT_EQ(Call({"run", Path("tokens.plan")}).err, StrCat("penstock: ", expected));
+
+  const std::string text = StrCat("data.text=\"", Path("text.txt"), "\"");
+  for (const std::string& file : {job, Path("tokens.plan")}) {
+    EXPECT_EQ(Call({"run", file, "--set", text}).status, 0);
+    EXPECT_EQ(Call({"run", file, "--set", "data.inputs=\"random\""}).status, 0);
+  }
+}
+
+TEST_F(CmdRunTest, AllInputsWithoutValuesAreNamedAtOnce) {
+  Write("pair.pst",
+        "graph g {\n  %labels = input : f32[4]\n  %y.1 = input : f32[4]\n"
+        "  %w = parameter : f32[4]\n  %a = mul(%labels, %w) : f32[4]\n"
+        "  %b = mul(%y.1, %a) : f32[4]\n  %l = reduce_mean(%b) {axes=[0]} : f32[]\n"
+        "  return %l\n}\n");
+  EXPECT_THAT(Call({"run", Write("pair.toml", "[model]\nfile = \"pair.pst\"\n")}).err,
+              HasSubstr("inputs labels (f32[4]), y.1 (f32[4]) have no values: set data.inputs = "
+                        "{labels = \"labels.npy\", \"y.1\" = \"y.1.npy\"} (.npy files, folders of "
+                        "them, or \"random\")\n"));
 }
 
 TEST_F(CmdRunTest, AnUnknownInputIsNotTakenForOneThatHasASource) {

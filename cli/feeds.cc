@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "cli/npy.h"
 
 #include "base/counted.h"
@@ -17,6 +18,20 @@ namespace penstock::cli {
 namespace {
 
 bool IsText(std::string_view name) { return name == "tokens" || name == "labels"; }
+
+// Whether a feed can hold tokens: i32 or i64 [batch, context].
+bool FitsText(const TensorType& type) {
+  return (type.dtype == DType::kI32 || type.dtype == DType::kI64) && type.shape.size() == 2 &&
+         type.num_elements() > 0;
+}
+
+// Whether the plan was compiled from a built-in model, which is made for text. The input of a graph
+// file that happens to be called tokens may mean something else.
+bool IsBuiltinModel(const planner::Plan& plan) {
+  return std::any_of(
+      plan.settings.begin(), plan.settings.end(),
+      [](const planner::ProgramSetting& setting) { return setting.name == "model.name"; });
+}
 
 // The source of an input; none where the job gives none.
 std::optional<Job::InputSource> SourceOf(const Job& job, const std::string& name) {
@@ -54,12 +69,41 @@ std::string Names(absl::Span<const planner::FeedPlan> feeds) {
   return penstock::StrJoin(names, ", ");
 }
 
+// A key of a TOML table: quoted where a dot or another character would end it.
+std::string TomlKey(const std::string& name) {
+  const bool is_bare = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+  });
+  return is_bare ? name : StrCat("\"", name, "\"");
+}
+
+// Names all inputs without values and the ways to give them.
+absl::Status WithoutValues(const Job& job, absl::Span<const planner::FeedPlan> feeds) {
+  std::vector<std::string> inputs;
+  std::vector<std::string> sources;
+  std::vector<std::string> texts;
+  for (const planner::FeedPlan& feed : feeds) {
+    inputs.push_back(StrCat(feed.name, " (", ToString(feed.type), ")"));
+    sources.push_back(StrCat(TomlKey(feed.name), " = \"", feed.name, ".npy\""));
+    if (IsText(feed.name) && FitsText(feed.type)) texts.push_back(feed.name);
+  }
+  std::string message =
+      StrCat(feeds.size() == 1 ? "input " : "inputs ", StrJoin(inputs, ", "),
+             feeds.size() == 1 ? " has" : " have", " no values: set data.inputs = {",
+             StrJoin(sources, ", "), "} (.npy files, folders of them, or \"random\")");
+  if (!texts.empty()) {
+    StrAppend(&message, "; data.text = [\"FILE\"] feeds ", StrJoin(texts, " and "), " from a text");
+  }
+  return AtKey(job, {"data.inputs", "model.file"}, absl::InvalidArgumentError(message));
+}
+
 }  // namespace
 
 absl::StatusOr<StepFeeds> StepFeeds::Create(const planner::Plan& plan, const Job& job) {
   StepFeeds feeds;
+  const bool reads_text = job.locations.contains("data.text") || IsBuiltinModel(plan);
   for (const planner::FeedPlan& feed : plan.feeds) {
-    const bool is_text = IsText(feed.name) && !SourceOf(job, feed.name).has_value();
+    const bool is_text = reads_text && IsText(feed.name) && !SourceOf(job, feed.name).has_value();
     (is_text ? feeds.text_feeds_ : feeds.other_feeds_).push_back(feed);
   }
   RETURN_IF_ERROR(feeds.OpenText(job));
@@ -87,8 +131,7 @@ absl::Status StepFeeds::OpenText(const Job& job) {
   }
   const planner::FeedPlan& first = text_feeds_[0];
   for (const planner::FeedPlan& feed : text_feeds_) {
-    if ((feed.type.dtype != DType::kI32 && feed.type.dtype != DType::kI64) ||
-        feed.type.shape.size() != 2 || feed.type.num_elements() == 0) {
+    if (!FitsText(feed.type)) {
       return absl::InvalidArgumentError(
           StrCat("input ", feed.name, " is ", ToString(feed.type),
                  "; text comes as i32 or i64 [batch, context]: give other values in data.inputs"));
@@ -124,20 +167,16 @@ absl::Status StepFeeds::OpenInputs(const Job& job) {
                             nearest.empty() ? StrCat("its inputs are ", Names(other_feeds_))
                                             : StrCat("did you mean '", nearest, "'?"))));
   }
+  std::vector<planner::FeedPlan> without_values;
+  for (const planner::FeedPlan& feed : other_feeds_) {
+    if (!SourceOf(job, feed.name).has_value()) without_values.push_back(feed);
+  }
+  if (!without_values.empty()) return WithoutValues(job, without_values);
   const InputValues* first = nullptr;
   inputs_.reserve(other_feeds_.size());
   for (const planner::FeedPlan& feed : other_feeds_) {
-    const std::optional<Job::InputSource> source = SourceOf(job, feed.name);
-    if (!source.has_value()) {
-      return AtKey(job, {"data.inputs", "model.file"},
-                   absl::InvalidArgumentError(StrCat("input ", feed.name, " (", ToString(feed.type),
-                                                     ") has no values: set "
-                                                     "data.inputs = {",
-                                                     feed.name, " = \"FILE.npy\"}, or {", feed.name,
-                                                     " = \"random\"} for random ones")));
-    }
-    absl::StatusOr<InputValues> values =
-        InputValues::Open(feed.name, feed.type, *source, static_cast<uint64_t>(job.train.seed));
+    absl::StatusOr<InputValues> values = InputValues::Open(
+        feed.name, feed.type, *SourceOf(job, feed.name), static_cast<uint64_t>(job.train.seed));
     if (!values.ok()) return AtKey(job, {"data.inputs"}, values.status());
     inputs_.push_back(*std::move(values));
     if (inputs_.back().period() == 0 || inputs_.back().is_constant()) continue;

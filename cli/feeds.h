@@ -1,5 +1,6 @@
 // What a plan's inputs are fed: "tokens" and "labels" from text, every other one from where the job
-// says (input_values.h).
+// says (input_values.h). The default text feeds built-in models only: for the inputs of a graph
+// file, whatever their names, the job names the text or gives values.
 //
 // Thread rule: a StepFeeds is immutable; Get may be called from any thread.
 

@@ -235,7 +235,8 @@ const std::vector<Key>& Keys() {
       {"model.dropout", "Dropout rate in [0, 1) (from model.name)",
        Number([](Job& j) { return &j.model.dropout; }, 0, std::nextafter(1.0, 0.0), "[0, 1)")},
       {"data.text",
-       "Files and folders of training text, read as bytes ([\"/usr/share/common-licenses\"])",
+       "Files and folders of training text, read as bytes (for built-in models, "
+       "[\"/usr/share/common-licenses\"])",
        Paths([](Job& j) { return &j.data.text; })},
       {"data.validation",
        "Files and folders of held-out text, for built-in models (the last tenth of each file in "
