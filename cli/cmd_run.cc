@@ -665,7 +665,9 @@ absl::Status Run(const Environment& environment, const Options& options) {
   RETURN_IF_ERROR(CheckTrains(program.plan));
   RETURN_IF_ERROR(CheckProcesses(options, job, program.plan));
   ASSIGN_OR_RETURN(StepFeeds feeds, StepFeeds::Create(program.plan, job));
-  environment.err << program.text << SummarizePlan(program.plan) << std::flush;
+  const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
+  environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text
+                  << SummarizePlan(program.plan) << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
   return JobRun(environment, options, job, std::move(program), std::move(feeds)).Run();
 }

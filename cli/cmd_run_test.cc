@@ -640,6 +640,9 @@ TEST_F(CmdRunTest, HostsMayBeUneven) {
   ASSERT_EQ(one.status, 0) << one.err;
   ASSERT_EQ(two.status, 0) << two.err;
   EXPECT_THAT(two.err, HasSubstr("devices 0 to 2"));
+  EXPECT_THAT(two.err, Not(HasSubstr(" for 2 hosts")));
+  uneven.insert(uneven.end(), {"--procs", "1", "--dry-run"});
+  EXPECT_THAT(Call(uneven).err, HasSubstr("note: 1 process for 2 hosts ("));
   const auto losses_of = [](const std::string& out) {
     std::vector<std::string> losses;
     std::istringstream lines(out);

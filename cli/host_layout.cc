@@ -94,4 +94,18 @@ absl::StatusOr<std::vector<uint32_t>> ProcessDevicesOf(const Job& job, int64_t n
   return devices;
 }
 
+std::string ProcessNote(const Job& job, int64_t num_processes) {
+  const int64_t num_hosts =
+      job.cluster.host.empty() ? job.cluster.hosts : static_cast<int64_t>(job.cluster.host.size());
+  if (num_processes >= num_hosts) return "";
+  const std::string_view key = job.cluster.host.empty() ? "cluster.hosts" : "cluster.host";
+  const auto place = job.locations.find(key);
+  return StrCat("note: ", Counted(num_processes, "process", "es"), " for ",
+                Counted(num_hosts, "host"),
+                place == job.locations.end() ? "" : StrCat(" (", place->second, ")"),
+                ": the collectives are planned for these hosts, but devices of several hosts run "
+                "in one process; --procs ",
+                num_hosts, " (or cluster.processes) gives each host its own\n");
+}
+
 }  // namespace penstock::cli

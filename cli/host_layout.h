@@ -8,6 +8,7 @@
 #define PENSTOCK_CLI_HOST_LAYOUT_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,6 +26,9 @@ absl::StatusOr<HostDevices> HostDevicesOf(const Job& job, int64_t num_devices);
 // The number of devices of each process, so that no process spans hosts that are named: the
 // processes of a host share its devices evenly. Without named hosts: empty, as any blocks will do.
 absl::StatusOr<std::vector<uint32_t>> ProcessDevicesOf(const Job& job, int64_t num_processes);
+
+// A line "note: ..." where the job describes more hosts than there are processes; else empty.
+std::string ProcessNote(const Job& job, int64_t num_processes);
 
 }  // namespace penstock::cli
 

@@ -62,6 +62,15 @@ TEST(HostLayoutTest, WhatDoesNotFitIsNamed) {
               HasSubstr("cluster.hosts = 3, but cluster.host names 2"));
 }
 
+TEST(HostLayoutTest, FewerProcessesThanHostsAreNoted) {
+  EXPECT_EQ(ProcessNote(Parse(kUneven), 2), "");
+  EXPECT_EQ(ProcessNote(Parse(""), 1), "");
+  EXPECT_THAT(ProcessNote(Parse(kUneven), 1),
+              HasSubstr("; --procs 2 (or cluster.processes) gives each host its own\n"));
+  EXPECT_THAT(ProcessNote(Parse("hosts = 3\n"), 2),
+              HasSubstr("note: 2 processes for 3 hosts (job.toml:2:9): the collectives are "));
+}
+
 TEST(HostLayoutTest, WrongDescriptionsAreErrors) {
   EXPECT_THAT(ErrorOf("host = 3\n"), HasSubstr("expected a list of hosts"));
   EXPECT_THAT(ErrorOf("host = []\n"), HasSubstr("the list is empty"));
