@@ -105,7 +105,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
     job.locations["cluster.devices"] = StrCat("--devices ", *options.devices);
   }
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(environment.registries, job));
-  environment.err << graph.ignored_keys;
+  environment.err << graph.notes;
   std::string explanation = SummarizeJob(graph);
   if (options.has_explanation) StrAppend(&explanation, ExplainShardings(graph.graph));
   if (const auto input = dumps.find(kInput); input != dumps.end()) {

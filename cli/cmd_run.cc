@@ -170,7 +170,7 @@ absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job)
   Program program;
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(registries, job));
   program.model = graph.model;
-  program.text = graph.ignored_keys + SummarizeJob(graph);
+  program.text = graph.notes + SummarizeJob(graph);
   ASSIGN_OR_RETURN(const planner::Plan plan,
                    CompileGraph(registries, std::move(graph.graph), SettingsOf(job, graph)));
   // What runs is what a plan file would hold.
@@ -268,7 +268,7 @@ absl::StatusOr<Program> LoadJobPlan(const Registries& registries, const Options&
   ASSIGN_OR_RETURN(Program program, LoadPlan(options.plan, job));
   RETURN_IF_ERROR(CheckIsPlanOf(job, graph, program.plan, options.plan));
   program.model = graph.model;
-  program.text = graph.ignored_keys + SummarizeJob(graph);
+  program.text = graph.notes + SummarizeJob(graph);
   return program;
 }
 

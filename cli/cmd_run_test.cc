@@ -301,21 +301,26 @@ TEST_F(CmdRunTest, MicrobatchesBesideAMeshOfTheGraphAreNoted) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("note: parallel.microbatches has no effect: the mesh in "
                                      "model.file states the micro-batches (--set "));
-  EXPECT_THAT(
-      Call({"run", job, "--devices", "4"}).err,
-      HasSubstr("mesh m needs 2 devices, not 4 (--devices 4); leave cluster.devices unset"));
+  EXPECT_THAT(Call({"run", job, "--devices", "4"}).err,
+              HasSubstr("mesh m needs 2 devices, not 4 (--devices 4); set --devices 2, or change "
+                        "the sizes of the mesh's axes"));
 }
 
 TEST_F(CmdRunTest, DevicesThatDoNotFitTheStrategyComeWithTheRemedy) {
   const std::vector<std::string> arguments = {"run",       Path("job.toml"), "--strategy",
                                               "dp=2,tp=2", "--devices",      "8"};
   EXPECT_THAT(Call(arguments).err,
-              HasSubstr("penstock: --strategy dp=2,tp=2: the strategy needs 4 devices, "
-                        "not 8 (--devices 8); --strategy auto (or parallel.strategy = \"auto\") "
-                        "lets the planner choose for 8"));
+              HasSubstr("penstock: --strategy dp=2,tp=2: strategy dp=2,tp=2,pp=1 needs 4 devices, "
+                        "not 8 (--devices 8); set --devices 4, or dp=4 to use 8, or --strategy "
+                        "auto to let the planner choose\n"));
+  // No size of one axis makes dp=2,tp=2 fit 3 devices.
+  EXPECT_THAT(Call({"run", Path("job.toml"), "--strategy", "dp=2,tp=2", "--devices", "3"}).err,
+              HasSubstr("set --devices 4, or --strategy auto"));
+  EXPECT_THAT(Call({"run", Path("job.toml"), "--strategy", "dp=4,tp=2", "--devices", "4"}).err,
+              HasSubstr("set --devices 8, or dp=2 to use 4, or "));
   EXPECT_THAT(
       Call({"plan", Path("job.toml"), "--strategy", "dp=2", "--set", "cluster.devices=3"}).err,
-      HasSubstr("needs 2 devices, not 3 (--set cluster.devices=3); --strategy auto"));
+      HasSubstr("needs 2 devices, not 3 (--set cluster.devices=3); set --devices 2, or dp=3 "));
   const Outcome automatic = Call({"run", Path("job.toml"), "--set", "parallel.strategy=\"tp=2\"",
                                   "--strategy", "auto", "--devices", "4", "--dry-run"});
   EXPECT_EQ(automatic.status, 0) << automatic.err;
@@ -323,6 +328,81 @@ TEST_F(CmdRunTest, DevicesThatDoNotFitTheStrategyComeWithTheRemedy) {
   ASSERT_EQ(Call({"plan", Path("job.toml"), "-o", Path("job.plan")}).status, 0);
   EXPECT_THAT(Call({"run", Path("job.plan"), "--strategy", "dp=1"}).err,
               HasSubstr("--strategy dp=1: a plan runs as it was compiled"));
+}
+
+// What the error shows works when it is put into the file: with tensor parallelism, pipeline stages
+// and micro-batches, and the strategy left as it is.
+TEST_F(CmdRunTest, TensorParallelismOfAGraphFileIsWrittenIntoItAsTheErrorSays) {
+  const std::vector<std::string> lines = {
+      "  %x = input : f32[8, 16]",
+      "  %b = parameter {init=\"zeros\"} : f32[3]",
+      "  %w1 = parameter {std=0.1} : f32[16, 32]",
+      "  %w2 = parameter {std=0.1} : f32[32, 3]",
+      "  %h = matmul(%x, %w1) : f32[8, 32]",
+      "  %a = gelu(%h) : f32[8, 32]",
+      "  %y = matmul(%a, %w2) : f32[8, 3]",
+      "  %z = bias_add(%y, %b) : f32[8, 3]",
+      "  %q = square(%z) : f32[8, 3]",
+      "  %l = reduce_mean(%q) {axes=[0, 1]} : f32[]",
+      "  return %l",
+  };
+  const auto write = [&](std::vector<std::string> graph, const std::string& mesh) {
+    Write("mlp.pst", StrCat(mesh, "\ngraph mlp {\n", StrJoin(graph, "\n"), "\n}\n"));
+  };
+  write(lines, "");
+  const std::string job = Write(
+      "mlp.toml", "[model]\nfile = \"mlp.pst\"\n[data]\ninputs = \"random\"\n[train]\nsteps = 3\n");
+  const std::vector<double> one = Losses(Call({"run", job, "--json"}));
+  ASSERT_EQ(one.size(), 3u);
+  for (const char* strategy : {"tp=2", "dp=2,tp=2", "dp=2,tp=2,pp=2"}) {
+    write(lines, "");
+    const std::vector<std::string> arguments = {"run", job, "--json", "--strategy", strategy};
+    const Outcome refused = Call(arguments);
+    EXPECT_EQ(refused.status, 2) << strategy;
+    EXPECT_THAT(refused.err,
+                HasSubstr(StrCat("penstock: --strategy ", strategy, ": tp = 2: ", Path("mlp.pst"),
+                                 " does not say which weights to split; ")));
+    // The example: a mesh, and statements that replace those of the same result.
+    std::istringstream example(refused.err.substr(refused.err.find("\n    mesh ") + 1));
+    std::vector<std::string> graph = lines;
+    std::string mesh;
+    for (std::string line; std::getline(example, line);) {
+      line = line.substr(2);
+      if (mesh.empty()) {
+        mesh = line;
+        continue;
+      }
+      const std::string result = line.substr(0, line.find('=') + 1);
+      for (std::string& old : graph) {
+        if (old.substr(0, result.size()) == result) old = line;
+      }
+    }
+    EXPECT_NE(graph, lines) << refused.err;
+    write(graph, mesh);
+    const Outcome outcome = Call(arguments);
+    const std::vector<double> losses = Losses(outcome);
+    ASSERT_EQ(losses.size(), 3u) << strategy << "\n" << refused.err;
+    for (int step = 0; step < 3; ++step) EXPECT_NEAR(losses[step], one[step], 1e-5 * one[step]);
+    EXPECT_THAT(outcome.out, HasSubstr(StrCat("\"strategy\": \"")));
+  }
+  // A mesh of other axes than the strategy's.
+  const Outcome other = Call({"run", job, "--strategy", "dp=4"});
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.err, HasSubstr("is laid out by its mesh m (dp=2,tp=2), not by dp=4,tp=1,pp=1; "
+                                   "change the mesh, or leave the strategy \"auto\"\n"));
+}
+
+TEST_F(CmdRunTest, StagesWithoutOverlapAreNoted) {
+  const auto run = [this](const std::string& microbatches) {
+    return Call({"run", Path("job.toml"), "--dry-run", "--strategy", "pp=2", "--set",
+                 StrCat("parallel.microbatches=", microbatches)});
+  };
+  const char expected[] =
+      "note: pp = 2 with 1 micro-batch: one stage computes at a time, a bubble of 50 %; several ";
+  EXPECT_THAT(run("1").err, HasSubstr(expected));
+  EXPECT_THAT(run("2").err, Not(HasSubstr("bubble")));
+  EXPECT_THAT(Call({"plan", Path("job.toml"), "--strategy", "pp=2", "--set", "train.batch=1"}).err,
+              HasSubstr(expected));
 }
 
 TEST_F(CmdRunTest, AWrongStrategyIsQuotedOnce) {

@@ -62,10 +62,83 @@ absl::Status CheckDevices(const Job& job, int64_t needed, std::string_view what,
   const auto place = job.locations.find("cluster.devices");
   const std::string origin =
       place == job.locations.end() ? std::string("cluster.devices") : place->second;
-  return AtKey(
-      job, {"parallel.strategy", "cluster.devices"},
-      absl::InvalidArgumentError(StrCat(what, " needs ", Counted(needed, "device"), ", not ",
-                                        *job.cluster.devices, " (", origin, "); ", remedy)));
+  return AtKey(job, {"parallel.strategy", "cluster.devices"},
+               absl::InvalidArgumentError(StrCat(what, " needs ", Counted(needed, "device"),
+                                                 ", not ", *job.cluster.devices, " (", origin,
+                                                 "); set --devices ", needed, remedy)));
+}
+
+// ", or dp=4 for 8 devices": the first axis that another size makes fit; empty where none does.
+std::string AxisForDevices(const Strategy& strategy, int64_t devices) {
+  for (const auto& [axis, size] :
+       {std::pair("dp", strategy.dp), std::pair("tp", strategy.tp), std::pair("pp", strategy.pp)}) {
+    const int64_t others = strategy.num_devices() / size;
+    if (devices % others == 0) {
+      return StrCat(", or ", axis, "=", devices / others, " to use ", devices);
+    }
+  }
+  return "";
+}
+
+absl::Status CheckDevicesOf(const Job& job, const Strategy& strategy) {
+  const int64_t devices = job.cluster.devices.value_or(strategy.num_devices());
+  return CheckDevices(
+      job, strategy.num_devices(), StrCat("strategy ", planner::ToString(strategy)),
+      StrCat(AxisForDevices(strategy, devices), ", or --strategy auto to let the planner choose"));
+}
+
+// Whether the axes of the mesh are those of the strategy: its stages are beside the mesh.
+bool IsMeshOf(const Strategy& strategy, const graph::Mesh& mesh) {
+  int64_t dp = 1;
+  int64_t tp = 1;
+  for (const graph::MeshAxis& axis : mesh.axes) {
+    if (axis.is_temporal) continue;
+    if (axis.name != "dp" && axis.name != "tp") return false;
+    (axis.name == "dp" ? dp : tp) = axis.size;
+  }
+  return strategy.dp == dp && strategy.tp == tp;
+}
+
+// Text for a graph file that has no mesh: one with the axes of the strategy, and statements of the
+// file split over them. Nothing else in a file says which weights tp splits.
+std::string ExampleOfSplit(const Strategy& strategy, int64_t microbatches, graph::Graph graph) {
+  graph::Mesh mesh;
+  mesh.name = "m";
+  if (microbatches > 1) mesh.axes.push_back({"mb", microbatches, true});
+  if (strategy.dp > 1) mesh.axes.push_back({"dp", strategy.dp, false});
+  mesh.axes.push_back({"tp", strategy.tp, false});
+  graph.mutable_meshes().push_back(mesh);
+  std::vector<graph::AxisRef> batch_axes;
+  for (const char* axis : {"mb", "dp"}) {
+    if (mesh.FindAxis(axis) >= 0) batch_axes.push_back(WholeAxis(mesh, mesh.FindAxis(axis)));
+  }
+  const auto split = [&graph](const graph::Node& node, int dim, std::vector<graph::AxisRef> axes) {
+    graph::Value& value = graph.mutable_value(node.results[0]);
+    graph::Sharding sharding =
+        graph::Sharding::Replicated(static_cast<int>(value.type.shape.size()));
+    sharding.dims[dim].axes = std::move(axes);
+    value.sharding = std::move(sharding);
+    return StrCat("\n    ", graph::PrintNode(graph, node));
+  };
+  std::string input;
+  std::string weight;
+  for (const graph::Node& node : graph.nodes()) {
+    if (node.results.empty()) continue;
+    const Shape& shape = graph.value(node.results[0]).type.shape;
+    if (node.op->name() == "input" && input.empty() && !batch_axes.empty() && !shape.empty()) {
+      input = split(node, 0, batch_axes);
+    }
+    if (node.op->name() != "parameter" || !weight.empty()) continue;
+    for (int dim = static_cast<int>(shape.size()) - 1; dim >= 0 && weight.empty(); --dim) {
+      if (shape[dim] % strategy.tp != 0) continue;
+      weight = split(node, dim, {WholeAxis(mesh, mesh.FindAxis("tp"))});
+    }
+  }
+  std::vector<std::string> axes;
+  for (const graph::MeshAxis& axis : mesh.axes) {
+    axes.push_back(StrCat(axis.name, "=", axis.size, axis.is_temporal ? " temporal" : ""));
+  }
+  return StrCat("\n    mesh m = [", StrJoin(axes, ", "), "]", input, weight);
 }
 
 // The keys that the training step depends on. The momentum of SGD, for example, is omitted where
@@ -151,6 +224,16 @@ std::string IgnoredKeys(const Job& job, const graph::Graph& graph) {
   return notes;
 }
 
+// Stages with one micro-batch between them wait for each other.
+void AddBubbleNote(int64_t pp, JobGraph& graph) {
+  if (pp == 1 || graph.microbatches > 1) return;
+  graph.notes += fmt::format(
+      "note: pp = {} with 1 micro-batch: one stage computes at a time, a bubble of {:.0f} %; "
+      "several micro-batches overlap the stages (parallel.microbatches, which the batch has to be "
+      "a multiple of)\n",
+      pp, 100.0 * static_cast<double>(pp - 1) / static_cast<double>(pp));
+}
+
 }  // namespace
 
 absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& job) {
@@ -199,39 +282,52 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   JobGraph result;
   absl::StatusOr<std::optional<Strategy>> given = planner::ParseStrategy(job.parallel.strategy);
   if (!given.ok()) return AtKey(job, {"parallel.strategy"}, given.status());
-  if (given->has_value()) {
-    RETURN_IF_ERROR(CheckDevices(job, (*given)->num_devices(), "the strategy",
-                                 StrCat("--strategy auto (or parallel.strategy = \"auto\") lets "
-                                        "the planner choose for ",
-                                        job.cluster.devices.value_or(0))));
-  }
+  if (given->has_value()) RETURN_IF_ERROR(CheckDevicesOf(job, **given));
 
   ASSIGN_OR_RETURN(result.model, ResolveModel(registries, job));
   ASSIGN_OR_RETURN(graph::Graph forward, ForwardGraph(registries, job, result.model));
+  if (!job.model.file.empty() && given->has_value() && (*given)->tp > 1 &&
+      forward.meshes().empty()) {
+    const int64_t microbatches = job.parallel.microbatches > 0
+                                     ? job.parallel.microbatches
+                                     : planner::ChooseMicrobatches(**given, forward);
+    return AtKey(
+        job, {"parallel.strategy"},
+        absl::InvalidArgumentError(StrCat(
+            "tp = ", (*given)->tp, ": ", job.model.file,
+            " does not say which weights to split; put the axes into a mesh before its graph and "
+            "a sharding on the batch and on weights, for example",
+            ExampleOfSplit(**given, microbatches, forward))));
+  }
   result.num_parameters = graph::NumParameters(forward);
   result.settings = ProgramSettings(job, result.model, forward);
   absl::StatusOr<graph::Graph> training =
       graph::BuildTrainingGraph(registries.ops, std::move(forward), TrainingOptionsOf(job));
   if (!training.ok()) return AtKey(job, {"model.file"}, training.status());
   result.graph = *std::move(training);
-  if (!job.model.file.empty()) result.ignored_keys = IgnoredKeys(job, result.graph);
+  if (!job.model.file.empty()) result.notes = IgnoredKeys(job, result.graph);
 
   if (!result.graph.meshes().empty()) {
     // A file that says how it is split is taken at its word.
     const graph::Mesh& mesh = result.graph.meshes()[0];
-    if (given->has_value()) {
+    if (given->has_value() && !IsMeshOf(**given, mesh)) {
       return AtKey(job, {"parallel.strategy"},
-                   absl::InvalidArgumentError(StrCat(job.model.file, " has a mesh of its own (",
-                                                     mesh.name, "): leave the strategy \"auto\"")));
+                   absl::InvalidArgumentError(
+                       StrCat(job.model.file, " is laid out by its mesh ", mesh.name, " (",
+                              MeshText(mesh), "), not by ", planner::ToString(**given),
+                              "; change the mesh, or leave the strategy \"auto\"")));
     }
-    RETURN_IF_ERROR(CheckDevices(job, mesh.num_devices(), StrCat("mesh ", mesh.name),
-                                 "leave cluster.devices unset for a graph with its own mesh"));
-    RETURN_IF_ERROR(HostDevicesOf(job, mesh.num_devices()).status());
-    result.strategy = MeshText(mesh);
-    result.num_devices = mesh.num_devices();
+    const int64_t pp = given->has_value() ? (*given)->pp : 1;
+    result.num_devices = mesh.num_devices() * pp;
+    RETURN_IF_ERROR(CheckDevices(job, result.num_devices, StrCat("mesh ", mesh.name),
+                                 ", or change the sizes of the mesh's axes"));
+    RETURN_IF_ERROR(HostDevicesOf(job, result.num_devices).status());
+    result.strategy = MeshText(mesh) + (pp > 1 ? StrCat(",pp=", pp) : "");
     result.microbatches = mesh.num_microbatches();
     result.note = StrCat("laid out by the mesh ", mesh.name, " of ", job.model.file);
-    RETURN_IF_ERROR(planner::AssignStages(1, result.graph));
+    RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
+                          planner::AssignStages(static_cast<int>(pp), result.graph)));
+    AddBubbleNote(pp, result);
     return result;
   }
 
@@ -270,6 +366,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
                         planner::AssignStages(static_cast<int>(strategy.pp), result.graph)));
   result.strategy = planner::ToString(strategy);
   result.num_devices = strategy.num_devices();
+  AddBubbleNote(strategy.pp, result);
   return result;
 }
 

@@ -35,8 +35,8 @@ struct JobGraph {
   std::string strategy;  // "dp=2,tp=2,pp=1"
   int64_t microbatches = 1;
   int64_t num_devices = 1;
-  std::string note;          // how the strategy was chosen, where the job left it open
-  std::string ignored_keys;  // "note: KEY has no effect: ...", a line for each such key of the job
+  std::string note;   // how the strategy was chosen, where the job left it open
+  std::string notes;  // "note: ...", a line for each thing to know before the run
   int64_t num_parameters = 0;
 };
 

@@ -514,8 +514,8 @@ absl::StatusOr<AxisRef> Parser::Resolve(const Mesh& mesh, const WrittenAxis& axi
   if (index < 0) {
     if (graph_.meshes().empty()) {
       return lexer_.Error(axis.name, StrCat("axis '", axis.name.text,
-                                            "' needs a mesh; expected "
-                                            "'mesh m = [...]' before the graph"));
+                                            "' needs a mesh; expected one such as 'mesh m = [",
+                                            axis.name.text, "=2]' before the graph"));
     }
     std::vector<std::string_view> known;
     for (const MeshAxis& each : mesh.axes) known.push_back(each.name);

@@ -266,7 +266,8 @@ TEST_F(TextTest, ErrorsSayWhatWasExpected) {
   EXPECT_THAT(ErrorOf("graph g {"), HasSubstr("found the end of the file"));
   EXPECT_THAT(ErrorOf("graph g { } x"), HasSubstr("expected the end of the file"));
   EXPECT_THAT(ErrorOf("mesh m = [a=2, a=2]"), HasSubstr("axis a is declared twice"));
-  EXPECT_THAT(ErrorOf("graph g { %x = input : f32[8] @[a] }"), HasSubstr("needs a mesh"));
+  EXPECT_THAT(ErrorOf("graph g { %x = input : f32[8] @[a] }"),
+              HasSubstr("axis 'a' needs a mesh; expected one such as 'mesh m = [a=2]' before"));
 }
 
 TEST_F(TextTest, LimitsAreErrors) {
