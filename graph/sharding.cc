@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 
+#include "base/counted.h"
 #include "base/strings.h"
 
 namespace penstock::graph {
@@ -231,9 +232,9 @@ Sharding Sharding::Replicated(int rank) {
 
 absl::Status CheckSharding(const Mesh& mesh, const Sharding& sharding, const Shape& shape) {
   if (sharding.dims.size() != shape.size()) {
-    return absl::InvalidArgumentError(StrCat("the sharding has ", sharding.dims.size(),
-                                             " dimensions, the value ", penstock::ToString(shape),
-                                             " has ", shape.size()));
+    return absl::InvalidArgumentError(
+        StrCat("the sharding has ", Counted(sharding.dims.size(), "dimension"), ", the value ",
+               penstock::ToString(shape), " has ", shape.size()));
   }
   std::vector<AxisUse> uses;
   for (size_t i = 0; i < sharding.dims.size(); ++i) {

@@ -243,7 +243,7 @@ TEST_F(TextTest, ErrorsSayWhatWasExpected) {
       {"%h = neg(%x) {a=99999999999999999999} : f32[8, 16]", "64-bit integer"},
       {"%h = neg(%x) {a=\"b} : f32[8, 16]", "does not end on its line"},
       {"%h = neg(%x) : f32[8, 16] @[c, ?]", "mesh m has no axis 'c'; expected one of: a, b"},
-      {"%h = neg(%x) : f32[8, 16] @[a]", "the sharding has 1 dimensions"},
+      {"%h = neg(%x) : f32[8, 16] @[a]", "the sharding has 1 dimension, "},
       {"%h = neg(%x) : f32[8, 16] @[a, a]", "4:27: dimension 1: axis a is already used"},
       {"%h = neg(%x) : f32[8, 16] @[a:(3)2, ?]", "does not divide axis a of size 4"},
       {"%h = neg(%x) : f32[8, 16] @[a q1, ?]", "expected ',', ']' or a priority such as 'p1'"},

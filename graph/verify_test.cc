@@ -71,7 +71,7 @@ TEST_F(VerifyTest, ShardingsFitTheirMesh) {
 
 TEST_F(VerifyTest, ReturnShardingsFitToo) {
   graph_.mutable_returns()[0].sharding = Sharding::Open(1);
-  ExpectRefused("return 0, %y: the sharding has 1 dimensions");
+  ExpectRefused("return 0, %y: the sharding has 1 dimension, ");
   graph_.mutable_returns()[0] = {17, std::nullopt};
   ExpectRefused("return 0 is value 17 of 4");
 }

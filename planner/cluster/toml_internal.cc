@@ -21,8 +21,12 @@ std::string FirstLine(std::string_view what) {
       }
     }
   }
-  // toml11 has no words for a value that begins like none.
-  return std::string(what.empty() ? "not a TOML value" : what);
+  // toml11 has no words, or odd ones, for a value that begins like none.
+  if (what.empty() || what.find("unknown value appeared") != std::string_view::npos) {
+    return "not a TOML value; a string needs quotes";
+  }
+  if (what.back() == '.') what.remove_suffix(1);
+  return std::string(what);
 }
 
 // The parser descends once a bracket; a text that is nested deeper is refused before it does.

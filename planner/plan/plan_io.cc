@@ -1143,7 +1143,9 @@ absl::StatusOr<Plan> PlanFromBytes(std::string_view bytes) {
   }
   Header header;
   std::memcpy(&header, bytes.data(), sizeof(Header));
-  if (header.magic != Header().magic) return absl::DataLossError("not a plan: wrong magic number");
+  if (header.magic != Header().magic)
+    return absl::DataLossError(
+        "not a compiled plan, as `penstock plan` writes: wrong magic number");
   const std::string_view payload = bytes.substr(sizeof(Header));
   if (payload.size() < header.payload_bytes) {
     return absl::DataLossError(StrCat("truncated: ", payload.size(), " bytes of payload, expected ",

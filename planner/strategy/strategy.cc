@@ -96,7 +96,7 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
     const size_t equals = part.find('=');
     if (equals == std::string_view::npos) {
       return refuse(part.empty() ? std::string("an axis is missing")
-                                 : StrCat("'", part, "' has no size"));
+                                 : StrCat("'", part, "' is not of the form AXIS=SIZE"));
     }
     const std::string_view axis = part.substr(0, equals);
     const std::string_view digits = part.substr(equals + 1);
@@ -144,7 +144,8 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
       return absl::InvalidArgumentError(StrCat(microbatches == 1  ? dp
                                                : strategy.dp == 1 ? count
                                                                   : dp + " times " + count,
-                                               " does not divide batch = ", batch));
+                                               " does not divide batch = ", batch,
+                                               "; a batch that is a multiple of ", parts, " fits"));
     }
   }
   RETURN_IF_ERROR(CheckTensorParallel(strategy.tp, hints, graph));

@@ -62,7 +62,7 @@ TEST(ParseStrategyTest, AutoIsNoStrategy) {
 
 TEST(ParseStrategyTest, ErrorsNameTheAxis) {
   const std::vector<std::pair<std::string, std::string>> bad = {
-      {"", "an axis is missing"},        {"dp", "'dp' has no size"},
+      {"", "an axis is missing"},        {"dp", "'dp' is not of the form AXIS=SIZE"},
       {"dp=0", "'dp' is '0'"},           {"dp=-2", "'dp' is '-2'"},
       {"dp=two", "'dp' is 'two'"},       {"dp=2,dp=2", "given twice"},
       {"zp=2", "unknown axis 'zp'"},     {"dp=2,", "an axis is missing"},
@@ -107,7 +107,8 @@ TEST_F(StrategyTest, RefusesWhatDoesNotDivide) {
   };
   EXPECT_EQ(check({2, 2, 2}, 2), "");
   EXPECT_THAT(check({1, 3, 1}, 1), HasSubstr("tp = 3 does not divide the 4 heads of h0.attn"));
-  EXPECT_THAT(check({3, 1, 1}, 1), HasSubstr("dp = 3 does not divide batch = 16"));
+  EXPECT_THAT(check({3, 1, 1}, 1),
+              HasSubstr("dp = 3 does not divide batch = 16; a batch that is a multiple of 3 fits"));
   EXPECT_THAT(check({2, 1, 1}, 16),
               HasSubstr("dp = 2 times microbatches = 16 does not divide batch = 16"));
   EXPECT_THAT(check({1, 1, 1}, 3), HasSubstr("microbatches = 3 does not divide batch = 16"));
