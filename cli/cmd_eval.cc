@@ -88,7 +88,7 @@ bool HasInput(const Options& options, const std::string& name, fs::path* path) {
 
 absl::StatusOr<planner::Plan> CompileFile(const Environment& environment, const Options& options) {
   const Registries& registries = environment.registries;
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.file, graph::kMaxTextBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadGraphFile(options.file));
   ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(text, options.file, registries.ops));
   RETURN_IF_ERROR(graph::VerifyGraph(graph));
   if (graph.returns().empty()) {

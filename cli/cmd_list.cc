@@ -1,5 +1,7 @@
 // penstock list: the names that jobs and options may use.
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,9 +12,13 @@
 #include "nlohmann/json.hpp"
 
 #include "base/strings.h"
+#include "graph/op.h"
 
 namespace penstock::cli {
 namespace {
+
+constexpr std::string_view kLists[] = {"ops",     "policies", "transports",
+                                       "devices", "models",   "presets"};
 
 struct Options {
   std::string what;
@@ -45,10 +51,13 @@ std::string Remark(const Registries& registries, std::string_view what, std::str
 }
 
 absl::Status List(const Environment& environment, const Options& options) {
-  if (options.what.empty()) {
+  if (std::find(std::begin(kLists), std::end(kLists), options.what) == std::end(kLists)) {
+    const std::string nearest = graph::NearestName(options.what, kLists);
     return absl::InvalidArgumentError(
-        "list: what to list is missing; one of ops, policies, transports, devices, models, "
-        "presets");
+        StrCat(options.what.empty() ? std::string("list: what to list is missing")
+                                    : StrCat("list: there is no list '", options.what, "'"),
+               nearest.empty() ? StrCat("; one of ", StrJoin(kLists, ", "))
+                               : StrCat("; did you mean '", nearest, "'?")));
   }
   const std::vector<std::string> items = Items(environment.registries, options.what);
   if (options.is_json) {
@@ -70,10 +79,8 @@ absl::Status List(const Environment& environment, const Options& options) {
 void AddListCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("list", "List operators, models and other names.");
-  command
-      ->add_option("WHAT", options->what,
-                   "One of ops, policies, transports, devices, models, presets")
-      ->check(CLI::IsMember({"ops", "policies", "transports", "devices", "models", "presets"}));
+  command->add_option("WHAT", options->what,
+                      "One of ops, policies, transports, devices, models, presets");
   command->add_flag("--json", options->is_json, "Print {\"items\": [names]}");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return List(environment, *options); };

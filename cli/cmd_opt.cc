@@ -25,7 +25,7 @@ struct Options {
 };
 
 absl::Status Opt(const Environment& environment, const Options& options) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.file, graph::kMaxTextBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadGraphFile(options.file));
   planner::PassOptions pass_options;
   if (options.has_timing) {
     pass_options.on_timing = [&environment](const planner::PassTiming& timing) {

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "cli/help_text.h"
+#include "cli/job.h"
 
 #include "actors/cluster/cluster.h"
 #include "base/strings.h"
@@ -63,6 +65,37 @@ absl::Status CheckCommand(const CLI::App& app, std::string_view name) {
                                            nearest.empty()
                                                ? StrCat("known: ", penstock::StrJoin(known, ", "))
                                                : StrCat("did you mean '", nearest, "'?")));
+}
+
+// CLI11 would list the arguments that are left, last first.
+std::string UnexpectedArgument(const CLI::App& app, absl::Span<const std::string> arguments) {
+  const CLI::App* command = app.get_subcommands().empty() ? &app : app.get_subcommands()[0];
+  const std::string call = command == &app ? "penstock" : StrCat("penstock ", command->get_name());
+  std::vector<std::string> options;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+  }
+  const std::vector<std::string_view> known(options.begin(), options.end());
+  for (const std::string& argument : arguments) {
+    const std::string name = argument.substr(0, argument.find('='));
+    const bool is_option = name.size() > 1 && name[0] == '-' &&
+                           !absl::ascii_isdigit(static_cast<unsigned char>(name[1]));
+    if (!is_option || command->get_option_no_throw(name) != nullptr) continue;
+    std::string message = StrCat("`", call, "` has no option ", name);
+    for (const std::string_view key : JobKeys()) {
+      const bool has_keys = command->get_option_no_throw("--set") != nullptr;
+      if (has_keys && StrCat("--", key.substr(key.find('.') + 1)) == name) {
+        return StrCat(message, "; did you mean --set ", key, "=...?");
+      }
+    }
+    if (const std::string nearest = graph::NearestName(name, known); !nearest.empty()) {
+      return StrCat(message, "; did you mean ", nearest, "?");
+    }
+    return StrCat(message, "; see `", call, " --help`");
+  }
+  const std::vector<std::string> left = app.remaining(true);
+  return StrCat("`", call, "` takes no argument ", left.empty() ? "here" : left[0], "; see `", call,
+                " --help`");
 }
 
 }  // namespace
@@ -134,7 +167,17 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(std::move(reversed));
+  } catch (const CLI::ExtrasError&) {
+    environment.err << "penstock: " << UnexpectedArgument(app, arguments) << std::endl;
+    return 2;
   } catch (const CLI::ParseError& error) {
+    if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
+        app.get_subcommands().empty()) {
+      environment.err << "penstock: a command is missing, as in `penstock run JOB.toml`; `penstock "
+                         "--help` lists the commands"
+                      << std::endl;
+      return 2;
+    }
     // Prints the help that was asked for, or the message.
     return app.exit(error, environment.out, environment.err) == 0 ? 0 : 2;
   }

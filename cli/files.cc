@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "graph/text.h"
 
 namespace penstock::cli {
 namespace {
@@ -52,7 +53,7 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_byt
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) return absl::NotFoundError(StrCat(path, ": no such file"));
   if (std::filesystem::is_directory(status)) {
-    return absl::InvalidArgumentError(StrCat(path, ": is a folder"));
+    return absl::InvalidArgumentError(StrCat(path, ": is a folder; expected a file"));
   }
   std::ifstream stream(path, std::ios::binary);
   if (!stream) return absl::InvalidArgumentError(StrCat(path, ": cannot be opened"));
@@ -72,7 +73,7 @@ absl::Status CheckWritable(const std::string& path) {
   if (path.empty()) return absl::OkStatus();
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
-    return absl::InvalidArgumentError(StrCat(path, ": is a folder"));
+    return absl::InvalidArgumentError(StrCat(path, ": is a folder; expected the name of a file"));
   }
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   const bool exists = std::filesystem::exists(status);
@@ -146,8 +147,19 @@ absl::Status WriteTextFile(const std::string& path, std::string_view text) {
 absl::Status CreateFolder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) return absl::InvalidArgumentError(StrCat(path, ": ", error.message()));
+  if (error) {
+    return absl::InvalidArgumentError(
+        StrCat(path, ": cannot be created as a folder (", error.message(), ")"));
+  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadGraphFile(const std::string& path) {
+  if (HasSuffix(path, ".toml")) {
+    return absl::InvalidArgumentError(StrCat(
+        path, ": a .toml file is a job, which `penstock run` runs; expected a graph (.pst)"));
+  }
+  return ReadTextFile(path, graph::kMaxTextBytes);
 }
 
 bool HasSuffix(std::string_view text, std::string_view suffix) {

@@ -32,6 +32,9 @@ absl::Status CheckCreatable(const std::string& path);
 // With its parents; fine if it is there.
 absl::Status CreateFolder(const std::string& path);
 
+// The text of a graph file; a job is refused with what to do.
+absl::StatusOr<std::string> ReadGraphFile(const std::string& path);
+
 bool HasSuffix(std::string_view text, std::string_view suffix);
 
 }  // namespace penstock::cli

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "cli/files.h"
 #include "cli/help_text.h"
 #include <toml.hpp>
@@ -39,6 +40,11 @@ absl::Status Expected(std::string_view what, const toml::value& value) {
 template <typename Field>
 auto Integer(Field field, int64_t least, int64_t most) {
   return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
+    if (value.is_floating() && value.as_floating() == std::rint(value.as_floating()) &&
+        std::abs(value.as_floating()) < 1e15) {
+      return absl::InvalidArgumentError(StrCat("expected an integer, not a float; write ",
+                                               static_cast<int64_t>(value.as_floating())));
+    }
     if (!value.is_integer()) return Expected("an integer", value);
     const int64_t number = value.as_integer();
     if (number < least || number > most) {
@@ -452,7 +458,9 @@ absl::Status SetKeys(const JobText& source, Job& job) {
                                    table.is_table() ? "section" : "key", " '", section, "'");
       const std::string nearest = table.is_table() ? graph::NearestName(section, Sections()) : "";
       if (!is_expected) {
-        StrAppend(&message, "; this file holds [", source.section, "] alone");
+        StrAppend(&message,
+                  table.is_table() ? "; this file holds [" : "; its keys stand below a line [",
+                  source.section, table.is_table() ? "] alone" : "]");
       } else if (!nearest.empty()) {
         StrAppend(&message, "; did you mean '", nearest, "'?");
       } else if (!table.is_table()) {
@@ -485,6 +493,21 @@ absl::StatusOr<Job> MakeJob(absl::Span<const JobText> sources,
   }
   RETURN_IF_ERROR(CheckModelKeys(job));
   return job;
+}
+
+// What to write instead of a value that is not TOML: most often a string without quotes.
+absl::Status ExplainValue(std::string_view key, std::string_view value, const absl::Status& error,
+                          const Job& job) {
+  const auto is_plain = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+           std::string_view("_./-=, ").find(c) != std::string_view::npos;
+  };
+  if (value.empty() || !std::all_of(value.begin(), value.end(), is_plain)) return error;
+  const std::string place = StrCat("--set ", key, "=", value);
+  Job copy = job;
+  RETURN_IF_ERROR(SetKey(key, toml::value(std::string(value)), "", place, copy));
+  return absl::InvalidArgumentError(StrCat(
+      place, ": not a TOML value; a string needs quotes: --set '", key, "=\"", value, "\"'"));
 }
 
 }  // namespace
@@ -528,11 +551,7 @@ absl::Status ApplyOverride(std::string_view assignment, Job& job) {
   }
   const absl::StatusOr<toml::value> root =
       planner::ParseToml(StrCat("value = ", assignment.substr(equals + 1), "\n"), place, false);
-  if (!root.ok()) {
-    return absl::InvalidArgumentError(
-        StrCat(ToStd(root.status().message()),
-               " (the value is in TOML syntax: strings need quotes, as model.name='\"gpt\"')"));
-  }
+  if (!root.ok()) return ExplainValue(name, assignment.substr(equals + 1), root.status(), job);
   if (root->as_table().size() != 1) {
     return absl::InvalidArgumentError(StrCat(place, ": expected one value"));
   }

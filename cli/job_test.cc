@@ -150,7 +150,9 @@ TEST(JobTest, ErrorsOfOverridesBeginWithTheOption) {
                                HasSubstr("did you mean 'train.steps'?")));
   EXPECT_THAT(ErrorOf("", {"train.steps"}), StartsWith("--set train.steps: expected key=value"));
   EXPECT_THAT(ErrorOf("", {"train.steps=\"x\""}), HasSubstr("expected an integer, not a string"));
-  EXPECT_THAT(ErrorOf("", {"model.name=gpt"}), HasSubstr("strings need quotes"));
+  EXPECT_THAT(ErrorOf("", {"model.name=gpt"}),
+              HasSubstr("--set model.name=gpt: not a TOML value; a string needs quotes: "
+                        "--set 'model.name=\"gpt\"'"));
   EXPECT_THAT(ErrorOf("", {"train.steps=5\ntrain.batch=1"}), StartsWith("--set "));
 }
 
