@@ -1,0 +1,245 @@
+// The options and keys of `penstock run`: strategies, devices, and what is wrong with them.
+
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/support/run_fixture.h"
+
+namespace penstock::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class CmdRunOptionsTest : public testing::RunFixture {};
+
+TEST_F(CmdRunOptionsTest, KeysWithoutEffectOnAGraphFileAreNotedOnce) {
+  const std::string job = GraphJob(
+      "batch = 4\nvalidation_every = 1\nvalidation_sequences = 0\n[sample]\nbytes = 9\n"
+      "[data]\ninputs = \"random\"\n");
+  const Outcome outcome = Call({"run", job, "--set", "train.dtype=\"f64\""});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const auto count = [&outcome](const std::string& text) {
+    size_t found = 0;
+    for (size_t at = outcome.err.find(text); at != std::string::npos;
+         at = outcome.err.find(text, at + 1)) {
+      ++found;
+    }
+    return found;
+  };
+  EXPECT_EQ(count(" has no effect: "), 4) << outcome.err;
+  EXPECT_EQ(count("note: train.batch has no effect: model.file states the shapes of its inputs ("),
+            1);
+  EXPECT_EQ(count("graph.toml:7:9)\n"), 1) << outcome.err;
+  EXPECT_EQ(count("note: train.dtype has no effect: model.file states the types of its values "
+                  "(--set train.dtype=\"f64\")\n"),
+            1);
+  EXPECT_EQ(count("note: train.validation_every has no effect: "), 1);
+  EXPECT_EQ(count("note: sample.bytes has no effect: "), 1);
+  // `plan` says it too, and not where its result goes.
+  const Outcome plan = Call({"plan", job});
+  EXPECT_THAT(plan.err, HasSubstr("note: train.batch has no effect: "));
+  EXPECT_THAT(plan.out, Not(HasSubstr("has no effect")));
+  // Built-in models use all of these keys, and what is not set needs no note.
+  EXPECT_THAT(Call({"run", Path("job.toml")}).err, Not(HasSubstr("has no effect")));
+  EXPECT_THAT(Call({"run", GraphJob("[data]\ninputs = \"random\"\n")}).err,
+              Not(HasSubstr("has no effect")));
+}
+
+TEST_F(CmdRunOptionsTest, MicrobatchesBesideAMeshOfTheGraphAreNoted) {
+  Write("mesh.pst",
+        "mesh m = [d=2]\ngraph g {\n  %x = input : f32[8, 4] @[d, _]\n"
+        "  %w = parameter : f32[4, 4]\n  %y = matmul(%x, %w) : f32[8, 4]\n"
+        "  %l = reduce_mean(%y) {axes=[0, 1]} : f32[]\n  return %l\n}\n");
+  const std::string job = Write("mesh.toml",
+                                "[model]\nfile = \"mesh.pst\"\n[train]\nsteps = 1\n"
+                                "[data]\ninputs = \"random\"\n");
+  const Outcome outcome = Call({"run", job, "--set", "parallel.microbatches=4"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("note: parallel.microbatches has no effect: the mesh in "
+                                     "model.file states the micro-batches (--set "));
+  EXPECT_THAT(Call({"run", job, "--devices", "4"}).err,
+              HasSubstr("mesh m needs 2 devices, not 4 (--devices 4); set --devices 2, or change "
+                        "the sizes of the mesh's axes"));
+}
+
+TEST_F(CmdRunOptionsTest, DevicesThatDoNotFitTheStrategyComeWithTheRemedy) {
+  const std::vector<std::string> arguments = {"run",       Path("job.toml"), "--strategy",
+                                              "dp=2,tp=2", "--devices",      "8"};
+  EXPECT_THAT(Call(arguments).err,
+              HasSubstr("penstock: --strategy dp=2,tp=2: strategy dp=2,tp=2,pp=1 needs 4 devices, "
+                        "not 8 (--devices 8); set --devices 4, or dp=4 to use 8, or --strategy "
+                        "auto to let the planner choose\n"));
+  // No size of one axis makes dp=2,tp=2 fit 3 devices.
+  EXPECT_THAT(Call({"run", Path("job.toml"), "--strategy", "dp=2,tp=2", "--devices", "3"}).err,
+              HasSubstr("set --devices 4, or --strategy auto"));
+  EXPECT_THAT(Call({"run", Path("job.toml"), "--strategy", "dp=4,tp=2", "--devices", "4"}).err,
+              HasSubstr("set --devices 8, or dp=2 to use 4, or "));
+  EXPECT_THAT(
+      Call({"plan", Path("job.toml"), "--strategy", "dp=2", "--set", "cluster.devices=3"}).err,
+      HasSubstr("needs 2 devices, not 3 (--set cluster.devices=3); set --devices 2, or dp=3 "));
+  const Outcome automatic = Call({"run", Path("job.toml"), "--set", "parallel.strategy=\"tp=2\"",
+                                  "--strategy", "auto", "--devices", "4", "--dry-run"});
+  EXPECT_EQ(automatic.status, 0) << automatic.err;
+  EXPECT_THAT(automatic.err, HasSubstr("4 devices of "));
+  ASSERT_EQ(Call({"plan", Path("job.toml"), "-o", Path("job.plan")}).status, 0);
+  EXPECT_THAT(Call({"run", Path("job.plan"), "--strategy", "dp=1"}).err,
+              HasSubstr("--strategy dp=1: a plan runs as it was compiled"));
+}
+
+// What the error shows works when it is put into the file: with tensor parallelism, pipeline stages
+// and micro-batches, and the strategy left as it is.
+TEST_F(CmdRunOptionsTest, TensorParallelismOfAGraphFileIsWrittenIntoItAsTheErrorSays) {
+  const std::vector<std::string> lines = {
+      "  %x = input : f32[8, 16]",
+      "  %b = parameter {init=\"zeros\"} : f32[3]",
+      "  %w1 = parameter {std=0.1} : f32[16, 32]",
+      "  %w2 = parameter {std=0.1} : f32[32, 3]",
+      "  %h = matmul(%x, %w1) : f32[8, 32]",
+      "  %a = gelu(%h) : f32[8, 32]",
+      "  %y = matmul(%a, %w2) : f32[8, 3]",
+      "  %z = bias_add(%y, %b) : f32[8, 3]",
+      "  %q = square(%z) : f32[8, 3]",
+      "  %l = reduce_mean(%q) {axes=[0, 1]} : f32[]",
+      "  return %l",
+  };
+  const auto write = [&](std::vector<std::string> graph, const std::string& mesh) {
+    Write("mlp.pst", StrCat(mesh, "\ngraph mlp {\n", StrJoin(graph, "\n"), "\n}\n"));
+  };
+  write(lines, "");
+  const std::string job = Write(
+      "mlp.toml", "[model]\nfile = \"mlp.pst\"\n[data]\ninputs = \"random\"\n[train]\nsteps = 3\n");
+  const std::vector<double> one = Losses(Call({"run", job, "--json"}));
+  ASSERT_EQ(one.size(), 3u);
+  for (const char* strategy : {"tp=2", "dp=2,tp=2", "dp=2,tp=2,pp=2"}) {
+    write(lines, "");
+    const std::vector<std::string> arguments = {"run", job, "--json", "--strategy", strategy};
+    const Outcome refused = Call(arguments);
+    EXPECT_EQ(refused.status, 2) << strategy;
+    EXPECT_THAT(refused.err,
+                HasSubstr(StrCat("penstock: --strategy ", strategy, ": tp = 2: ", Path("mlp.pst"),
+                                 " does not say which weights to split; ")));
+    // The example: a mesh, and statements that replace those of the same result.
+    std::istringstream example(refused.err.substr(refused.err.find("\n    mesh ") + 1));
+    std::vector<std::string> graph = lines;
+    std::string mesh;
+    for (std::string line; std::getline(example, line);) {
+      line = line.substr(2);
+      if (mesh.empty()) {
+        mesh = line;
+        continue;
+      }
+      const std::string result = line.substr(0, line.find('=') + 1);
+      for (std::string& old : graph) {
+        if (old.substr(0, result.size()) == result) old = line;
+      }
+    }
+    EXPECT_NE(graph, lines) << refused.err;
+    write(graph, mesh);
+    const Outcome outcome = Call(arguments);
+    const std::vector<double> losses = Losses(outcome);
+    ASSERT_EQ(losses.size(), 3u) << strategy << "\n" << refused.err;
+    for (int step = 0; step < 3; ++step) EXPECT_NEAR(losses[step], one[step], 1e-5 * one[step]);
+    EXPECT_THAT(outcome.out, HasSubstr(StrCat("\"strategy\": \"")));
+  }
+  // A mesh of other axes than the strategy's.
+  const Outcome other = Call({"run", job, "--strategy", "dp=4"});
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.err, HasSubstr("is laid out by its mesh m (dp=2,tp=2), not by dp=4,tp=1,pp=1; "
+                                   "change the mesh, or leave the strategy \"auto\"\n"));
+}
+
+TEST_F(CmdRunOptionsTest, StagesWithoutOverlapAreNoted) {
+  const auto run = [this](const std::string& microbatches) {
+    return Call({"run", Path("job.toml"), "--dry-run", "--strategy", "pp=2", "--set",
+                 StrCat("parallel.microbatches=", microbatches)});
+  };
+  const char expected[] =
+      "note: pp = 2 with 1 micro-batch: one stage computes at a time, a bubble of 50 %; several ";
+  EXPECT_THAT(run("1").err, HasSubstr(expected));
+  EXPECT_THAT(run("2").err, Not(HasSubstr("bubble")));
+  EXPECT_THAT(Call({"plan", Path("job.toml"), "--strategy", "pp=2", "--set", "train.batch=1"}).err,
+              HasSubstr(expected));
+}
+
+TEST_F(CmdRunOptionsTest, AWrongStrategyIsQuotedOnce) {
+  const std::string expected =
+      "unknown axis 'xp'; expected \"auto\" or axis sizes such as \"dp=2,tp=2,pp=1\"\n";
+  EXPECT_EQ(Call({"run", Path("job.toml"), "--strategy", "dp=2,xp=2"}).err,
+            StrCat("penstock: --strategy dp=2,xp=2: ", expected));
+  const std::string job = Write("axis.toml", Job() + "[parallel]\nstrategy = \"dp=2,xp=2\"\n");
+  EXPECT_THAT(Call({"run", job}).err,
+              ::testing::MatchesRegex(StrCat("penstock: ", job, ":[0-9]+:12: ", expected)));
+}
+
+TEST_F(CmdRunOptionsTest, NumbersThatAreTooSmallAreRefusedInAShortLine) {
+  for (const auto& [option, value] :
+       {std::pair("--devices", "0"), std::pair("--procs", "0"), std::pair("--procs", "-3")}) {
+    const Outcome outcome = Call({"run", Path("job.toml"), option, value});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(StrCat(option, ": must be at least 1, not ", value, "\n")));
+    EXPECT_LT(outcome.err.size(), 200) << outcome.err;
+  }
+  EXPECT_THAT(Call({"node", "--join", "127.0.0.1:1", "--rank", "-1"}).err,
+              HasSubstr("--rank: must be at least 0, not -1"));
+}
+
+TEST_F(CmdRunOptionsTest, APlanRunsWithNoMoreThreadsThanItWasCompiledFor) {
+  const std::string plan = Path("job.plan");
+  ASSERT_EQ(Call({"plan", Path("job.toml"), "-o", plan, "--set", "cluster.threads=2"}).status, 0);
+  const std::string text = StrCat("data.text=\"", Path("text.txt"), "\"");
+  const Outcome more = Call({"run", plan, "--set", "cluster.threads=8"});
+  EXPECT_EQ(more.status, 2);
+  EXPECT_THAT(more.err, HasSubstr(StrCat("penstock: --set cluster.threads=8: ", plan,
+                                         " was compiled for 2 threads a device, not 8")));
+  EXPECT_THAT(Call({"run", Path("job.toml"), "--plan", plan, "--set", "cluster.threads=8"}).err,
+              HasSubstr(" was compiled for 2 threads a device, not 8"));
+  for (const char* fewer : {"cluster.threads=2", "cluster.threads=1"}) {
+    EXPECT_EQ(Call({"run", plan, "--set", text, "--set", "train.steps=1", "--set", fewer}).status,
+              0);
+  }
+}
+
+TEST_F(CmdRunOptionsTest, AGraphFileIsNoJob) {
+  GraphJob();
+  for (const char* command : {"run", "plan"}) {
+    const Outcome outcome = Call({command, Path("graph.pst")});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("graph.pst: a .pst file is a graph; name it in model.file "
+                                       "of a job (a .toml file)"));
+  }
+}
+
+TEST_F(CmdRunOptionsTest, AMissingGraphFileIsPlacedAtItsKey) {
+  const std::string job = Write("gone.toml", "[model]\n  file = \"gone.pst\"\n");
+  for (const char* command : {"run", "plan"}) {
+    const Outcome outcome = Call({command, job});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(outcome.err,
+              StrCat("penstock: ", job, ":2:10: ", Path("gone.pst"), ": no such file\n"));
+  }
+  EXPECT_EQ(Call({"run", GraphJob(), "--set", "model.file=\"/gone.pst\""}).err,
+            "penstock: --set model.file=\"/gone.pst\": /gone.pst: no such file\n");
+}
+
+TEST_F(CmdRunOptionsTest, ListenAddressesAreCheckedBeforeAnythingElse) {
+  const auto error_of = [this](const std::string& address) {
+    const Outcome outcome = Call({"run", Path("none.plan"), "--listen", address});
+    EXPECT_EQ(outcome.status, 2);
+    return outcome.err;
+  };
+  EXPECT_EQ(error_of(""),
+            "penstock: --listen \"\": the address is empty; expected HOST:PORT or unix:PATH\n");
+  EXPECT_THAT(error_of("127.0.0.1:99999"),
+              HasSubstr("--listen \"127.0.0.1:99999\": '99999' is not a port; expected a number "
+                        "from 0 to 65535"));
+  EXPECT_THAT(error_of("127.0.0.1:0"), HasSubstr("none.plan"));
+}
+
+}  // namespace
+}  // namespace penstock::cli
