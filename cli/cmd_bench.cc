@@ -442,8 +442,9 @@ constexpr char kActorsHelp[] =
   stream          the same, launched on a device whose streams are asynchronous
   credits         a phase F and a phase B, 4 micro-batches; each F actor has a channel to a B actor
   chain           a phase for every actor, joined to the next by one register; 2 micro-batches
-Metrics of a shape: `act`, the executor's busy time per act; `step`, from submission to the result,
-both of the fastest step; and `allocations_per_act`, beyond those of a step of 10 actors.
+Metrics of a shape: `act`, the executor's busy time per act, one firing of an actor; `step`, from
+submission to the result, both of the fastest step; and `allocations_per_act`, beyond those of a
+step of 10 actors.
 `wake/polling` and `wake/sleeping` are the medians from the submission of a step of one act to its
 completion, while the executor polls or sleeps; with `_fastest`, the fastest.
 )";

@@ -168,7 +168,7 @@ absl::Status Eval(const Environment& environment, const Options& options) {
   if (options.processes > static_cast<int64_t>(plan.devices.size())) {
     return absl::InvalidArgumentError(StrCat("--procs ", options.processes, ": the graph has ",
                                              Counted(plan.devices.size(), "device"),
-                                             ", and each process needs one at least"));
+                                             ", and each process needs at least one"));
   }
   if (options.processes > 1) {
     ASSIGN_OR_RETURN(cluster, StartProcesses(environment, options.processes,

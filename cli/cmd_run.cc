@@ -187,7 +187,7 @@ absl::Status CheckProcesses(const Options& options, const Job& job, const planne
   return AtKey(job, {"cluster.processes"},
                absl::InvalidArgumentError(StrCat(Counted(count, "process", "es"), " for ",
                                                  Counted(num_devices, "device"),
-                                                 ": each process needs one at least")));
+                                                 ": each process needs at least one")));
 }
 
 // The nodes that the job asks for; null where this process runs all.
@@ -391,7 +391,7 @@ class JobRun {
     const absl::Status status = Train();
     const absl::Status ended = cluster_ != nullptr ? cluster_->Stop() : absl::OkStatus();
     if (status.ok() && !ended.ok()) {
-      environment_.err << "note: the job is done, but not all of its processes ended in order: "
+      environment_.err << "note: the job is done, but some of its processes did not end cleanly: "
                        << ToStd(ended.message()) << std::endl;
     }
     const absl::Status written = WriteResults();
@@ -440,7 +440,7 @@ class JobRun {
     last_step_ = trainer.last_step();
     events_ = session->TakeTrace();
     if (!trained.ok() && session_options_.trace && events_.empty()) {
-      // The job was broken off: what devices of this process have recorded is still there.
+      // The job was aborted: what devices of this process have recorded is still there.
       session->Stop();
       events_ = session->TakeTrace();
       if (events_.empty()) NoteLostTrace();
@@ -482,7 +482,7 @@ class JobRun {
     for (const std::string* file : {&options_.trace, &options_.svg}) {
       if (!file->empty()) files.push_back(*file);
     }
-    environment_.err << "note: the job was broken off, so the trace of its processes is lost";
+    environment_.err << "note: the job was aborted, so the trace of its processes is lost";
     if (!files.empty()) environment_.err << "; not written: " << StrJoin(files, ", ");
     environment_.err << std::endl;
   }
@@ -573,7 +573,7 @@ class JobRun {
     for (int64_t step = snapshot.step; step < num_steps; ++step) {
       replayed_s += summary_.step_times_s[static_cast<size_t>(step)];
     }
-    const std::string going_on = "; train.on_nonfinite = \"continue\" trains on nevertheless";
+    const std::string going_on = "; train.on_nonfinite = \"continue\" continues the training";
     environment_.err << loss << "; running steps " << snapshot.step + 1 << " to " << num_steps
                      << " again to find the first result that is not finite";
     if (replayed_s > kLongReplaySeconds) {
@@ -589,7 +589,7 @@ class JobRun {
     }
     std::string origin(ToStd(found.message()));
     if (found.ok()) {
-      origin = StrCat("no kernel made it of finite operands",
+      origin = StrCat("no kernel computed it from finite operands",
                       plan_.collectives.empty() ? "" : "; a sum over devices may have");
     }
     // The first step has seen no update, and an input none at all.

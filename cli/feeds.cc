@@ -187,7 +187,7 @@ absl::Status StepFeeds::OpenInputs(const Job& job) {
           absl::InvalidArgumentError(StrCat(
               "data.inputs: ", first->name(), " has values for ", Counted(first->period(), "step"),
               " and ", feed.name, " for ", inputs_.back().period(),
-              ": they would not stay together; give both values for as many steps, or ", feed.name,
+              ": they would get out of step; give both values for as many steps, or ", feed.name,
               " a file of exactly its shape to feed it in every step")));
     }
   }

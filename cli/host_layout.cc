@@ -37,7 +37,7 @@ absl::StatusOr<HostDevices> HostDevicesOf(const Job& job, int64_t num_devices) {
     return AtKey(job, {"cluster.hosts"},
                  absl::InvalidArgumentError(StrCat("cluster.hosts = ", job.cluster.hosts, " for ",
                                                    Counted(num_devices, "device"),
-                                                   ": each host needs one at least")));
+                                                   ": each host needs at least one")));
   }
   if (job.locations.contains("cluster.hosts") &&
       job.cluster.hosts != static_cast<int64_t>(hosts.size())) {
@@ -87,7 +87,7 @@ absl::StatusOr<std::vector<uint32_t>> ProcessDevicesOf(const Job& job, int64_t n
       return AtKey(job, {"cluster.host"},
                    absl::InvalidArgumentError(StrCat(
                        "host ", host.name, " has ", Counted(count, "process", "es"), " for ",
-                       Counted(host.devices, "device"), ": each process needs one at least")));
+                       Counted(host.devices, "device"), ": each process needs at least one")));
     }
     for (const uint32_t block : EvenBlocks(count, host.devices)) devices.push_back(block);
   }

@@ -249,14 +249,16 @@ const std::vector<Key>& Keys() {
        "data.text)",
        Paths([](Job& j) { return &j.data.validation; })},
       {"data.inputs",
-       "Values of the inputs that are not text, such as {x = \"x.npy\", y = \"ys/\", "
+       "Values of inputs, such as {x = \"x.npy\", y = \"ys/\", "
        "z = \"random\"}: a .npy file of the input's shape is fed in every step; one with a "
        "multiple "
        "of its rows, or with one more dimension in front, holds successive steps in order, and "
        "so does a folder of files, in the order of their names. After the last step they start "
        "again from the first. Inputs with successive steps need the same number of them. A "
        "single string serves all inputs: a "
-       "folder with NAME.npy or a folder NAME for each, or \"random\" (none)",
+       "folder with NAME.npy or a folder NAME for each, or \"random\" (none: a built-in model "
+       "reads "
+       "data.text)",
        SetInputs},
       {"train.steps", "Number of training steps (50)",
        Integer([](Job& j) { return &j.train.steps; }, 1, kMaxCount)},
@@ -338,7 +340,8 @@ const std::vector<Key>& Keys() {
       {"cluster.threads", "Threads per device (the cores of the host divided by its devices)",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
       {"cluster.link_gbit_per_s",
-       "Bandwidth of the links between processes, each way, for the replayed bound of --trace, "
+       "Bandwidth of the links between processes in each direction, for the replayed bound of "
+       "--trace, "
        "--svg and --report; the default is that of one host (64)",
        Number([](Job& j) { return &j.cluster.link_gbit_per_s; }, 1e-6, 1e6, "1e-6 to 1e6")},
       {"cluster.link_latency_us", "Latency of these links in microseconds, likewise (1)",

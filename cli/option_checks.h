@@ -11,7 +11,7 @@
 
 namespace penstock::cli {
 
-// An integer of at least `least`: "--devices: has to be at least 1, not 0".
+// An integer of at least `least`: "--devices: must be at least 1, not 0".
 CLI::Validator AtLeast(int64_t least);
 
 }  // namespace penstock::cli

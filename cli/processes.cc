@@ -122,7 +122,7 @@ std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes,
   if (host_devices.empty() || hosts.size() == 1) return notes;
   if (hosts.size() != host_devices.size()) {
     return StrCat("note: the nodes are on ", hosts.size(), " hosts; cluster.hosts = ", hosts.size(),
-                  " makes collectives that fit them\n", notes);
+                  " plans collectives for them\n", notes);
   }
   for (size_t i = 0; i < blocks.size() && blocks.size() == hosts.size(); ++i) {
     if (hosts[blocks[i]] == host_devices[i]) continue;

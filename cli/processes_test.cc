@@ -134,7 +134,7 @@ TEST_F(ProcessesTest, AnInterruptedJobWritesWhatItWasAskedFor) {
   EXPECT_THAT(read("trace.json"), HasSubstr(StrCat("\"step\":", steps)));
 }
 
-// Also where it evaluates when the interrupt comes, and when it has to be broken off: in one
+// Also where it evaluates when the interrupt comes, and when it has to be aborted: in one
 // process nothing recorded is lost.
 TEST_F(ProcessesTest, AJobOfOneProcessWritesItsTraceHoweverItEnds) {
   for (const int signal : {SIGINT, SIGTERM}) {
@@ -164,7 +164,7 @@ TEST_F(ProcessesTest, ATerminatedJobWritesNoFilesWithoutContents) {
   EXPECT_FALSE(fs::exists(folder_.Path("trace.json")));
   EXPECT_FALSE(fs::exists(folder_.Path("step.svg")));
   EXPECT_THAT(run_->output(),
-              HasSubstr(StrCat("note: the job was broken off, so the trace of its processes is "
+              HasSubstr(StrCat("note: the job was aborted, so the trace of its processes is "
                                "lost; not written: ",
                                folder_.Path("trace.json"), ", ", folder_.Path("step.svg"), "\n")));
   std::ifstream stream(folder_.Path("report.md"));
@@ -365,7 +365,8 @@ TEST(PlacementNotesTest, TellWhatDoesNotFit) {
   EXPECT_EQ(notes({"a", "a", "b", "b"}, {2, 2}), "");
   EXPECT_EQ(notes({"a", "a", "a"}, {1, 2}), "") << "a plan for several hosts may be tried on one";
   EXPECT_EQ(notes({"a", "b"}, {}), "");
-  EXPECT_THAT(notes({"a", "b", "c"}, {3}), HasSubstr("cluster.hosts = 3 makes"));
+  EXPECT_THAT(notes({"a", "b", "c"}, {3}),
+              HasSubstr("cluster.hosts = 3 plans collectives for them"));
   EXPECT_THAT(notes({"a", "b", "a"}, {2, 1}), HasSubstr("penstock node --rank"));
   EXPECT_EQ(notes({"a", "a", "a", "b"}, {3, 1}), "");
   EXPECT_THAT(notes({"a", "a", "a", "b"}, {2, 2}),
