@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "actors/cluster/chunked_transfer_internal.h"
@@ -9,6 +10,7 @@
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/plan_slice.h"
 #include "actors/cluster/read_tiles_internal.h"
+#include "actors/cluster/state_exchange_internal.h"
 #include "actors/engine/tile_copy.h"
 #include "actors/session/state_tiles.h"
 #include "base/counted.h"
@@ -59,6 +61,8 @@ absl::Status ClusterEngine::Open(const std::vector<NodeDescription>& nodes,
                                              Counted(num_processes(), "process", "es")));
   }
   RETURN_IF_ERROR(CheckFitsNodes(nodes, options.max_memory_bytes));
+  hosts_.resize(supervisor_.num_processes());
+  for (const NodeDescription& node : nodes) hosts_[node.rank] = node.host;
   std::vector<std::shared_ptr<const std::string>> slices;
   uint64_t plan_bytes = 0;
   for (uint32_t rank = 0; rank < num_processes(); ++rank) {
@@ -319,37 +323,35 @@ absl::StatusOr<std::shared_ptr<const KeptStates>> ClusterEngine::KeepStates(
 
 absl::StatusOr<std::vector<uint32_t>> ClusterEngine::TakeStates(const KeptStates& kept) {
   const size_t num_states = session_->plan().states.size();
-  std::vector<bool> is_missing(num_states, false);
   const auto* here = dynamic_cast<const ClusterKeptStates*>(&kept);
   if (here == nullptr || !here->IsOf(*access_)) {
-    is_missing.assign(num_states, true);
-  } else {
-    RETURN_IF_ERROR(CallAll(
-        [&](uint32_t, control::Node::Client& node) {
-          auto call = node.takeStatesRequest();
-          call.setGeneration(session_->generation());
-          call.setKept(here->number());
-          return control::StatusOf(call.send(), [&is_missing](auto&& response) -> absl::Status {
-            const auto missing = response.getMissing();
-            if (missing.size() > is_missing.size()) {
-              return absl::InternalError("named more states than the plan has");
-            }
-            for (const uint32_t state : missing) {
-              if (state >= is_missing.size()) {
-                return absl::InternalError("named a state that the plan does not have");
+    std::vector<uint32_t> all(num_states);
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+  std::vector<std::vector<uint32_t>> missing(num_processes());  // of each node
+  RETURN_IF_ERROR(CallAll(
+      [&](uint32_t rank, control::Node::Client& node) {
+        auto call = node.takeStatesRequest();
+        call.setGeneration(session_->generation());
+        call.setKept(here->number());
+        return control::StatusOf(
+            call.send(), [&of_node = missing[rank], num_states](auto&& response) -> absl::Status {
+              const auto states = response.getMissing();
+              if (states.size() > num_states) {
+                return absl::InternalError("named more states than the plan has");
               }
-              is_missing[state] = true;
-            }
-            return absl::OkStatus();
-          });
-        },
-        "taking over the states"));
-  }
-  std::vector<uint32_t> missing;
-  for (uint32_t state = 0; state < num_states; ++state) {
-    if (is_missing[state]) missing.push_back(state);
-  }
-  return missing;
+              for (const uint32_t state : states) {
+                if (state >= num_states || (!of_node.empty() && state <= of_node.back())) {
+                  return absl::InternalError("named a state twice, or one that the plan lacks");
+                }
+                of_node.push_back(state);
+              }
+              return absl::OkStatus();
+            });
+      },
+      "taking over the states"));
+  return StateExchange(loop_, supervisor_, *session_, *here, hosts_, timeout_).Move(missing);
 }
 
 // --- Traces --------------------------------------------------------------------------------------

@@ -85,7 +85,8 @@ class ClusterEngine final : public Engine {
   const absl::Duration stop_timeout_;
   const std::shared_ptr<ClusterSession> session_;
   const NodeCalls calls_;
-  uint64_t trace_capacity_ = 0;  // events a device
+  uint64_t trace_capacity_ = 0;     // events a device
+  std::vector<std::string> hosts_;  // of each node of the cluster
   bool is_stopped_ = false;
 };
 

@@ -29,6 +29,8 @@ class ClusterKeptStates final : public KeptStates {
 
   // For the nodes: each of a cluster has another.
   uint64_t number() const { return number_; }
+  // Of each process of the session that kept them.
+  const std::vector<DeviceRange>& devices() const { return devices_; }
   bool IsOf(const ClusterAccess& access) const { return access_.get() == &access; }
 
  private:
@@ -37,8 +39,8 @@ class ClusterKeptStates final : public KeptStates {
   const std::shared_ptr<ClusterAccess> access_;
   const absl::Duration timeout_;
   uint64_t number_ = 0;
-  std::vector<DeviceRange> devices_;  // of each process of the session
-  std::vector<uint64_t> num_bytes_;   // that each process keeps
+  std::vector<DeviceRange> devices_;
+  std::vector<uint64_t> num_bytes_;  // that each process keeps
 };
 
 }  // namespace penstock::actors

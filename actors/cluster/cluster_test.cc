@@ -411,15 +411,11 @@ TEST_F(KeptStatesTest, StayOnTheirNodesWhereTheLayoutIsTheSame) {
   EXPECT_EQ(after_two->Read("c")->As<float>()[1], -0.2f);
 }
 
-TEST_F(KeptStatesTest, TravelWhereTheLayoutIsAnother) {
+// Kept in another process than the session that takes them.
+TEST_F(KeptStatesTest, TravelBetweenClusterAndThisProcess) {
   const auto kept = Train(nullptr, 2);
   ASSERT_NE(kept, nullptr);
   options_.states = kept;
-  auto session = Session::Start(MakePlan(2, kSize), options_);
-  ASSERT_TRUE(session.ok()) << session.status();
-  EXPECT_EQ(StateBytes(), 2 * kSize * sizeof(float));  // read once, written once
-  EXPECT_TRUE(AreSame((*session)->Fetch("c"), kept->Read("c")));
-  // Into a session of this process, and from one.
   options_.start_engine = nullptr;
   auto local = Session::Start(MakePlan(4, kSize), options_);
   ASSERT_TRUE(local.ok()) << local.status();
@@ -473,6 +469,145 @@ TEST_F(KeptStatesTest, GoWithTheirLastReference) {
   session->reset();
   cluster_ = nullptr;
   EXPECT_EQ(many[0]->Read("c").status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// How a matrix lies in a session, such as {4, "[d, _]"}: its rows over four devices.
+struct MatrixLayout {
+  int num_devices;
+  std::string sharding;
+  uint32_t num_processes = 0;  // 0: all
+};
+
+class KeptMatrixTest : public KeptStatesTest {
+ protected:
+  static constexpr int kRows = 600;
+  static constexpr int kColumns = 1000;
+  static constexpr uint64_t kBytes = uint64_t{kRows} * kColumns * sizeof(float);
+
+  absl::StatusOr<std::unique_ptr<Session>> Start(const MatrixLayout& layout,
+                                                 std::shared_ptr<const KeptStates> states,
+                                                 int rows = kRows, int columns = kColumns) {
+    const std::string type = StrCat("f32[", rows, ", ", columns, "]");
+    options_.states = std::move(states);
+    options_.num_processes = layout.num_processes;
+    return Session::Start(PlanOf(StrCat("mesh m = [d=", layout.num_devices,
+                                        "]\n"
+                                        "graph g {\n"
+                                        "  %x = input : ",
+                                        type, " @", layout.sharding,
+                                        "\n"
+                                        "  %w = state : ",
+                                        type, " @", layout.sharding,
+                                        "\n"
+                                        "  %one = state : f32[] @[]\n"
+                                        "  %y = neg(%x) : ",
+                                        type,
+                                        "\n"
+                                        "  %n = add(%w, %y) : ",
+                                        type,
+                                        "\n"
+                                        "  assign(%w, %n)\n"
+                                        "  %two = add(%one, %one) : f32[]\n"
+                                        "  assign(%one, %two)\n"
+                                        "  return %y\n"
+                                        "}\n")),
+                          options_);
+  }
+
+  // Different numbers in a session of this layout, or what the first one says.
+  std::shared_ptr<const KeptStates> Keep(const MatrixLayout& layout, Fault first = Fault::kNone,
+                                         int rows = kRows, int columns = kColumns) {
+    auto session = Start(layout, nullptr, rows, columns);
+    EXPECT_TRUE(session.ok()) << session.status();
+    if (!session.ok()) return nullptr;
+    Tensor x({DType::kF32, {rows, columns}});
+    for (int i = 0; i < rows * columns; ++i) x.As<float>()[i] = static_cast<float>(i);
+    if (first != Fault::kNone) x.As<float>()[0] = testing::ToFeed(first);
+    EXPECT_TRUE((*session)->Run({{"x", x}}).ok());
+    Tensor one({DType::kF32, {}});
+    one.As<float>()[0] = 1;
+    EXPECT_TRUE((*session)->SetState("one", one).ok());
+    before_ = StateBytes();
+    auto kept = (*session)->KeepStates(StateSelection::kAll);
+    EXPECT_TRUE(kept.ok()) << kept.status();
+    return kept.ok() ? *std::move(kept) : nullptr;
+  }
+
+  uint64_t BytesBetweenNodes() const {
+    uint64_t num_bytes = 0;
+    for (const NodeTraffic& node : cluster_->traffic()) num_bytes += node.state_bytes_from_nodes;
+    return num_bytes;
+  }
+
+  // Opens a session of another layout from what one has kept, checks that no state came to this
+  // process, and returns how many bytes went between nodes.
+  uint64_t Move(const MatrixLayout& from, const MatrixLayout& to, int rows = kRows,
+                int columns = kColumns) {
+    const auto kept = Keep(from, Fault::kNone, rows, columns);
+    if (kept == nullptr) return 0;
+    const uint64_t between_nodes = BytesBetweenNodes();
+    auto session = Start(to, kept, rows, columns);
+    EXPECT_TRUE(session.ok()) << session.status();
+    if (!session.ok()) return 0;
+    EXPECT_EQ(StateBytes() - before_, 0u);
+    EXPECT_TRUE(AreSame((*session)->Fetch("w"), kept->Read("w")));
+    EXPECT_TRUE(AreSame((*session)->Fetch("one"), kept->Read("one")));
+    const auto w = (*session)->Fetch("w");
+    EXPECT_TRUE(w.ok() &&
+                w->As<float>()[rows * columns - 1] == -static_cast<float>(rows * columns - 1));
+    return BytesBetweenNodes() - between_nodes;
+  }
+
+  uint64_t before_ = 0;
+};
+
+// Each node has half of the matrix and needs the other half of half of it.
+TEST_F(KeptMatrixTest, GoesFromNodeToNodeWhereTheLayoutIsAnother) {
+  EXPECT_EQ(Move({4, "[d, _]"}, {4, "[d, _]"}), 0u);
+  EXPECT_EQ(Move({4, "[d, _]"}, {4, "[_, d]"}), kBytes / 2);
+  EXPECT_EQ(Move({4, "[_, d]"}, {2, "[d, _]"}), kBytes / 2);
+  EXPECT_EQ(Move({4, "[d, _]"}, {2, "[d, _]"}), 0u);
+}
+
+TEST_F(KeptMatrixTest, GoesToFewerProcessesAndToMore) {
+  EXPECT_EQ(Move({4, "[d, _]"}, {1, "[_, _]", 1}), kBytes / 2);
+  EXPECT_EQ(Move({1, "[_, _]", 1}, {4, "[d, _]"}), kBytes / 2 + sizeof(float));
+}
+
+// A node gets what its devices share once, and nothing that it has.
+TEST_F(KeptMatrixTest, ReplicasNeedNothingAndAreFilledOnce) {
+  EXPECT_EQ(Move({4, "[_, _]"}, {4, "[_, d]"}), 0u);
+  EXPECT_EQ(Move({4, "[_, d]"}, {4, "[_, _]"}), kBytes);
+}
+
+TEST_F(KeptMatrixTest, TilesMayBeUneven) {
+  EXPECT_GT(Move({3, "[d, _]"}, {4, "[_, d]"}, 7, 1001), 0u);
+  EXPECT_GT(Move({4, "[_, d]"}, {3, "[d, _]"}, 601, 7), 0u);
+}
+
+TEST_F(KeptMatrixTest, DevicesMayBeAsynchronous) {
+  ClusterOptions options = Options(2);
+  options.node_command.insert(options.node_command.end(), {"--devices", "emulated"});
+  cluster_ = nullptr;
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  cluster_ = *std::move(cluster);
+  options_.start_engine = cluster_->engine_factory();
+  EXPECT_EQ(Move({4, "[d, _]"}, {4, "[_, d]"}), kBytes / 2);
+}
+
+// While it sends: the job ends in its name, and no node waits for it.
+TEST_F(KeptMatrixTest, TheLossOfANodeInAnExchangeIsTold) {
+  setenv("FAULTY_NODE_MESSAGE", StrCat("0:", static_cast<int>(Fault::kKill), ":2").c_str(), 1);
+  SetUp();
+  const auto kept = Keep({4, "[d, _]"}, Fault::kCount);
+  ASSERT_NE(kept, nullptr);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto session = Start({4, "[_, d]"}, kept);
+  EXPECT_EQ(session.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(session.status().ToString(), HasSubstr("node 0"));
+  EXPECT_THAT(session.status().ToString(), HasSubstr("killed by signal 9"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kSlowdown * kBound);
 }
 
 // A kernel's error is the step's, with the actor's name, and the job goes on.

@@ -10,6 +10,8 @@
 #                              <----  submit(step, feeds)
 #   Observer.stepDone           ---->  reports and fetched tiles
 #                              <----  keepStates(): copies that outlive the session
+#                              <----  openExchange(), runExchange(), finishExchange(): what another
+#                                     layout needs of the copies goes from node to node
 #                              <----  close(), then another open, or exit()
 #
 # Several sessions may be open at a time, such as one that trains and waits while another validates.
@@ -76,6 +78,16 @@ interface Node {
   # Bytes of a kept tile: both numbers in the order of keepStates.
   readKept @13 (kept :UInt64, state :UInt32, tile :UInt32, offset :UInt64, size :UInt32) -> Chunk;
   dropStates @14 (kept :UInt64) -> (status :Status);
+  # An exchange of kept states between nodes: see node_exchange_internal.h. Exchanges are counted
+  # from 1 by the coordinator. `address` is empty without peers.
+  openExchange @15 (exchange :UInt32, rank :UInt32, numRanks :UInt32, peers :List(UInt32),
+                    timeoutMs :UInt64) -> (address :Data, status :Status);
+  # Sends from what is kept under a number, and writes into the states of a session; returns when
+  # this node has nothing left to send and to receive.
+  runExchange @16 (exchange :UInt32, kept :UInt64, generation :UInt32, chunkBytes :UInt32,
+                   timeoutMs :UInt64, peers :List(ExchangePeer)) -> (status :Status);
+  # All nodes are done, or one has failed.
+  finishExchange @17 (exchange :UInt32) -> ();
 }
 
 interface Observer {
@@ -106,6 +118,21 @@ interface Source {
 struct Chunk {
   bytes @0 :Data;
   status @1 :Status;
+}
+
+# What goes to another node and comes from it, or is copied within the node.
+struct ExchangePeer {
+  rank @0 :UInt32;
+  address @1 :Data;
+  sends @2 :List(StatePart);
+  receives @3 :List(StatePart);
+}
+
+struct StatePart {
+  state @0 :UInt32;  # to send: in the order of keepStates; to receive: of the session's plan
+  tile @1 :UInt32;   # to send: in the order of keepStates
+  offset @2 :List(Int64);  # a box of elements of the state
+  shape @3 :List(Int64);
 }
 
 struct SessionSpec {

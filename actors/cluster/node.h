@@ -38,7 +38,8 @@ struct NodeOptions {
   // coordinator.
   std::string interfaces;
   uint64_t max_memory_bytes = 0;  // that a session may have of this process; 0: the machine's
-  // Wraps the transport of each session: to delay, count or fail messages. Empty: nothing does.
+  // Wraps the transport of each session, and of each exchange of states: to delay, count or fail
+  // messages. Empty: nothing does.
   std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)>
       wrap_transport;
   // Makes the devices, by their index in the plan; null: CPU devices.

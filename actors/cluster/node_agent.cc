@@ -1,6 +1,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -28,9 +30,18 @@ constexpr uint32_t kMaxSilenceMs = 3'600'000;
 // Far more than any plan has.
 constexpr unsigned kMaxProcesses = 65536;
 constexpr unsigned kMaxStates = 1 << 20;
+// A transport takes some bytes for each pair of them.
+constexpr uint32_t kMaxExchangeRanks = 4096;
+constexpr size_t kMinExchangeChunk = size_t{1} << 12;
+constexpr size_t kMaxExchangeChunk = size_t{1} << 24;
 constexpr int64_t kMaxFirstStep = int64_t{1} << 48;
 // For the answers of stages, which come at once unless a policy is busy.
 constexpr absl::Duration kActivityTimeout = absl::Seconds(1);
+
+absl::Duration Timeout(uint64_t milliseconds) {
+  return absl::Milliseconds(
+      static_cast<int64_t>(std::min<uint64_t>(milliseconds, uint64_t{1} << 40)));
+}
 
 template <typename T>
 kj::ArrayPtr<const T> AsList(const std::vector<T>& values) {
@@ -86,8 +97,7 @@ class NodeAgent::NodeServer final : public control::Node::Server {
     request.threads_per_device =
         static_cast<int>(std::min<uint32_t>(spec.getThreadsPerDevice(), 4096));
     request.seed = spec.getSeed();
-    request.timeout = absl::Milliseconds(
-        static_cast<int64_t>(std::min<uint64_t>(spec.getTimeoutMs(), uint64_t{1} << 40)));
+    request.timeout = Timeout(spec.getTimeoutMs());
     request.trace_capacity = std::min<uint64_t>(spec.getTraceCapacity(), uint64_t{1} << 24);
     request.max_memory_bytes = spec.getMaxMemoryBytes();
     request.check_results = static_cast<kernels::ResultCheck>(
@@ -316,15 +326,14 @@ class NodeAgent::NodeServer final : public control::Node::Server {
                tile = params.getTile(), offset = params.getOffset(), size = params.getSize(),
                bytes]() -> absl::Status {
              const auto kept = agent.kept_.find(number);
-             uint64_t num_bytes = 0;
-             const std::byte* from =
-                 kept == agent.kept_.end() ? nullptr : kept->second.Find(state, tile, &num_bytes);
+             const KeptTiles::Tile* from =
+                 kept == agent.kept_.end() ? nullptr : kept->second.Find(state, tile);
              if (from == nullptr) {
                return absl::NotFoundError(
                    StrCat("tile ", tile, " of state ", state, " is not kept here"));
              }
-             RETURN_IF_ERROR(control::CheckChunk(offset, size, num_bytes));
-             bytes->assign(reinterpret_cast<const char*>(from) + offset, size);
+             RETURN_IF_ERROR(control::CheckChunk(offset, size, from->desc.num_bytes()));
+             bytes->assign(reinterpret_cast<const char*>(from->bytes.get()) + offset, size);
              return absl::OkStatus();
            })
         .then([context, bytes](absl::Status&& status) mutable {
@@ -340,6 +349,87 @@ class NodeAgent::NodeServer final : public control::Node::Server {
       return absl::OkStatus();
     });
     return Answer(context, kj::mv(dropped));
+  }
+
+  kj::Promise<void> openExchange(OpenExchangeContext context) override {
+    const auto params = context.getParams();
+    const uint32_t number = params.getExchange();
+    const absl::Status status = CheckNewExchange(params);
+    if (!status.ok()) {
+      control::WriteStatus(status, context.getResults().initStatus());
+      return kj::READY_NOW;
+    }
+    transport::UcxOptions options;
+    options.transport.num_devices = params.getNumRanks();
+    options.transport.generation = number;
+    options.transport.num_channels = 1;
+    options.first_device = params.getRank();
+    options.peers.resize(1);
+    for (const uint32_t peer : params.getPeers()) options.peers[0].push_back(peer);
+    options.interfaces = agent_.options_.interfaces;
+    options.request_timeout = std::chrono::seconds(
+        std::clamp<int64_t>(absl::ToInt64Seconds(Timeout(params.getTimeoutMs())), 1, 1'000'000));
+    options.on_left = [bytes_left = agent_.bytes_left_](uint64_t bytes, const std::string& why) {
+      *bytes_left += bytes;
+      std::fprintf(stderr, "%s\n", why.c_str());
+    };
+    const auto exchange = std::make_shared<NodeExchange>(agent_.options_.wrap_transport);
+    agent_.last_exchange_ = number;
+    agent_.exchanges_[number] = exchange;
+    const auto address = std::make_shared<std::string>();
+    return Do([&agent = agent_, exchange, options = std::move(options), address]() -> absl::Status {
+             ASSIGN_OR_RETURN(*address, exchange->Open(options, agent.create_transport_));
+             return absl::OkStatus();
+           })
+        .then([context, address](absl::Status&& opened) mutable {
+          auto results = context.getResults();
+          results.setAddress(AsData(address->data(), address->size()));
+          control::WriteStatus(opened, results.initStatus());
+        });
+  }
+
+  kj::Promise<void> runExchange(RunExchangeContext context) override {
+    const auto params = context.getParams();
+    const auto found = agent_.exchanges_.find(params.getExchange());
+    absl::StatusOr<std::vector<NodeExchange::Peer>> peers = ReadExchangePeers(params.getPeers());
+    if (found == agent_.exchanges_.end() || !peers.ok()) {
+      control::WriteStatus(
+          peers.ok() ? absl::FailedPreconditionError("there is no such exchange") : peers.status(),
+          context.getResults().initStatus());
+      return kj::READY_NOW;
+    }
+    ByteExchange::Options options;
+    options.chunk_bytes =
+        std::clamp<size_t>(params.getChunkBytes(), kMinExchangeChunk, kMaxExchangeChunk);
+    options.timeout = Timeout(params.getTimeoutMs());
+    auto done = Do(
+        [&agent = agent_, exchange = found->second, number = params.getKept(),
+         generation = params.getGeneration(), peers = *std::move(peers), options]() {
+          const auto kept = agent.kept_.find(number);
+          const auto session = agent.sessions_.find(generation);
+          return exchange->Run(peers, kept == agent.kept_.end() ? nullptr : &kept->second,
+                               session == agent.sessions_.end() ? nullptr : session->second.get(),
+                               options);
+        },
+        [exchange = found->second, timeout = options.timeout](const absl::Status& status) {
+          if (status.ok()) exchange->Linger(timeout);
+          exchange->Close();
+        });
+    return Answer(context, kj::mv(done));
+  }
+
+  kj::Promise<void> finishExchange(FinishExchangeContext context) override {
+    const auto found = agent_.exchanges_.find(context.getParams().getExchange());
+    if (found == agent_.exchanges_.end()) return kj::READY_NOW;
+    found->second->Stop();
+    // Closed by the work thread, which may have to wait.
+    const std::shared_ptr<NodeExchange> exchange = std::move(found->second);
+    agent_.exchanges_.erase(found);
+    return Do([exchange] {
+             exchange->Close();
+             return absl::OkStatus();
+           })
+        .ignoreResult();
   }
 
   kj::Promise<void> reportActivity(ReportActivityContext context) override {
@@ -370,18 +460,43 @@ class NodeAgent::NodeServer final : public control::Node::Server {
   }
 
  private:
-  // Has the work thread run `work`, and ends with its status.
-  control::StatusPromise Do(std::function<absl::Status()> work) {
+  absl::Status CheckNewExchange(control::Node::OpenExchangeParams::Reader params) const {
+    if (agent_.has_ended_) return absl::CancelledError("the node has ended");
+    if (params.getExchange() <= agent_.last_exchange_) {
+      return absl::FailedPreconditionError(StrCat("exchange ", params.getExchange(), " is over"));
+    }
+    if (agent_.exchanges_.size() >= kMaxExchanges) {
+      return absl::ResourceExhaustedError("too many exchanges of states are under way");
+    }
+    const uint32_t num_ranks = params.getNumRanks();
+    if (num_ranks > kMaxExchangeRanks || params.getRank() >= num_ranks ||
+        params.getPeers().size() >= num_ranks) {
+      return absl::InvalidArgumentError("an exchange of too many processes");
+    }
+    for (const uint32_t peer : params.getPeers()) {
+      if (peer >= num_ranks || peer == params.getRank()) {
+        return absl::InvalidArgumentError(StrCat("node ", peer, " is no peer of an exchange"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Has the work thread run `work`, and ends with its status. The work thread then goes on with
+  // `after`.
+  control::StatusPromise Do(std::function<absl::Status()> work,
+                            std::function<void(const absl::Status&)> after = nullptr) {
     auto pair = kj::newPromiseAndFulfiller<absl::Status>();
     auto fulfiller =
         std::make_shared<kj::Own<kj::PromiseFulfiller<absl::Status>>>(kj::mv(pair.fulfiller));
-    const bool is_taken = agent_.work_.Push(
-        [&loop = agent_.loop_, fulfiller = std::move(fulfiller), work = std::move(work)]() mutable {
+    const bool is_taken =
+        agent_.work_.Push([&loop = agent_.loop_, fulfiller = std::move(fulfiller),
+                           work = std::move(work), after = std::move(after)]() mutable {
           const absl::Status status = work();
           // The fulfiller is the loop's, to the end.
           loop.Post([fulfiller = std::move(fulfiller), status] {
             (*fulfiller)->fulfill(absl::Status(status));
           });
+          if (after) after(status);
         });
     if (!is_taken) return absl::ResourceExhaustedError("too many calls are under way");
     return kj::mv(pair.promise);
@@ -514,6 +629,7 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
 
 void NodeAgent::Disconnect() {
   work_.Clear();
+  exchanges_.clear();
   listen_ = nullptr;
   watch_ = nullptr;
   connection_ = nullptr;
@@ -530,6 +646,7 @@ void NodeAgent::End(const absl::Status& status) {
   if (on_end_) on_end_();
   has_ended_ = true;
   transfers_.cancel("the node has ended");
+  for (const auto& [number, exchange] : exchanges_) exchange->Stop();
   work_.End(status);
 }
 

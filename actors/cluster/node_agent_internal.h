@@ -32,6 +32,7 @@
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/node.h"
+#include "actors/cluster/node_exchange_internal.h"
 #include "actors/cluster/node_session_internal.h"
 #include "actors/cluster/scattered_bytes.h"
 #include "actors/session/kept_tiles.h"
@@ -96,6 +97,8 @@ class NodeAgent {
   // Limits of open sessions and of kept copies of states. A job needs fewer.
   static constexpr size_t kMaxSessions = 8;
   static constexpr size_t kMaxKept = 16;
+  // Exchanges of states that are under way: one for each session that is being opened.
+  static constexpr size_t kMaxExchanges = 8;
 
   // `options` and `loop` must outlive the agent. End calls `on_end`.
   NodeAgent(const NodeOptions& options, control::ControlLoop& loop, std::function<void()> on_end,
@@ -143,6 +146,9 @@ class NodeAgent {
   kj::Canceler transfers_;
   std::string reading_;  // names the transfer in progress; empty: none
   bool has_ended_ = false;
+  std::map<uint32_t, std::shared_ptr<NodeExchange>> exchanges_;  // by number; what the work thread
+                                                                 // uses of one, it shares
+  uint32_t last_exchange_ = 0;
   // Used by the work thread:
   std::map<uint32_t, std::unique_ptr<NodeSession>> sessions_;  // by generation
   uint32_t generation_ = 0;                                    // of the last session

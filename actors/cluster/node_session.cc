@@ -9,6 +9,7 @@
 #include "actors/engine/check_plan.h"
 #include "actors/engine/peers_of_device.h"
 #include "actors/engine/step_name.h"
+#include "actors/engine/tile_copy.h"
 #include "actors/session/state_tiles.h"
 #include "base/format.h"
 #include "base/machine.h"
@@ -283,6 +284,40 @@ absl::StatusOr<KeptTiles> NodeSession::KeepStates(const std::vector<uint32_t>& s
 absl::StatusOr<std::vector<uint32_t>> NodeSession::TakeStates(const KeptTiles& kept) {
   RETURN_IF_ERROR(CheckLoaded());
   return engine_->TakeTiles(kept);
+}
+
+absl::Status NodeSession::AddBox(uint32_t state, const Box& box,
+                                 const std::shared_ptr<absl::Status>& status, ByteTarget* target) {
+  RETURN_IF_ERROR(CheckState(state));
+  const auto& placements = plan_.states[state].placements;
+  std::vector<std::pair<TileCopy, StateTile>> parts;
+  uint64_t num_bytes = 0;
+  for (StateTile& tile :
+       StateTiles(plan_.states[state], request_.first_device, request_.num_devices)) {
+    const absl::StatusOr<graph::TileDesc> part = BoxInTile(box, placements[tile[0]].tile);
+    if (!part.ok()) continue;
+    num_bytes = part->num_bytes();
+    parts.emplace_back(TileCopy(*part), std::move(tile));
+  }
+  if (parts.empty()) {
+    return absl::InvalidArgumentError(
+        StrCat("no tile of the state '", plan_.states[state].name, "' here contains the box ",
+               penstock::ToString(box.shape), " at ", penstock::ToString(box.offset)));
+  }
+  target->Add(num_bytes, [this, &placements, parts = std::move(parts), status](
+                             uint64_t offset, size_t size, const std::byte* bytes) {
+    for (const auto& [copy, tile] : parts) {
+      copy.ForEachRunOf(
+          0, static_cast<int64_t>(offset), static_cast<int64_t>(size),
+          [&](int64_t to, int64_t from, int64_t count) {
+            for (const uint32_t placement : tile) {
+              status->Update(engine_->WriteTile(placements[placement], static_cast<uint64_t>(to),
+                                                static_cast<uint64_t>(count), bytes + from));
+            }
+          });
+    }
+  });
+  return absl::OkStatus();
 }
 
 // --- Traces --------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@
 #include "actors/cluster/fetch_tiles.h"
 #include "actors/cluster/node.h"
 #include "actors/cluster/scattered_bytes.h"
+#include "actors/cluster/state_moves.h"
 #include "actors/session/kept_tiles.h"
 #include "actors/session/local_engine.h"
 #include "planner/plan/plan.h"
@@ -97,6 +98,11 @@ class NodeSession : public EngineObserver {
                                        uint64_t max_bytes) const;
   // Restores states from a copy. Returns the states of which a tile held here is not in the copy.
   absl::StatusOr<std::vector<uint32_t>> TakeStates(const KeptTiles& kept);
+
+  // Appends the target for the elements of a box of a state, in row-major order: writes them to all
+  // tiles here that contain the box. The first error of a device is stored in `status`.
+  absl::Status AddBox(uint32_t state, const Box& box, const std::shared_ptr<absl::Status>& status,
+                      ByteTarget* target);
 
   // Takes at most one message of trace events; `has_more` says whether more are left.
   absl::StatusOr<std::vector<TraceEvent>> TakeTrace(bool* has_more);

@@ -65,6 +65,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   }
   void AddBytesInUse(uint32_t rank, int64_t num_bytes) { nodes_[rank]->bytes_in_use += num_bytes; }
   uint64_t NextKeptNumber() { return ++num_kept_; }
+  uint32_t NextExchangeNumber() { return ++num_exchanges_; }
 
   uint32_t num_processes() const { return options_.num_processes; }
   // "node 1 (pid 4711 on host-b)", as far as known.
@@ -138,6 +139,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   std::vector<std::shared_ptr<ClusterSession>> sessions_;  // that run
   uint32_t generation_ = 0;                                // of the last session
   uint64_t num_kept_ = 0;
+  uint32_t num_exchanges_ = 0;
 
   // Null before Listen and after Close.
   kj::Own<kj::PromiseFulfiller<absl::Status>> joined_fulfiller_;

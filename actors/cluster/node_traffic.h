@@ -1,5 +1,5 @@
-// What has passed between the coordinator and a node, in bytes of tensors: what tests and reports
-// hold placements against.
+// What has passed between the coordinator and a node, and between nodes where the coordinator had
+// them exchange states, in bytes of tensors: what tests and reports hold placements against.
 //
 // Thread rule: a value.
 
@@ -16,6 +16,8 @@ struct NodeTraffic {
   uint64_t fetch_bytes = 0;          // from the node
   uint64_t state_bytes_written = 0;  // to the node
   uint64_t state_bytes_read = 0;     // from the node
+  // From other nodes to the node, not through the coordinator.
+  uint64_t state_bytes_from_nodes = 0;
 };
 
 // One of the counters, kept by all of them; null where they are.

@@ -5,8 +5,9 @@
 //   ASSIGN_OR_RETURN(auto validation, Session::Start(forward_plan, options));
 //
 // Each process keeps a copy of the tiles that its devices hold, each once. A session whose devices
-// have the same tiles in the same processes takes them there; the states that lie elsewhere or are
-// split in another way travel through this process.
+// have the same tiles in the same processes takes them there. What lies elsewhere or is split in
+// another way goes from node to node of a cluster; only between a cluster and this process, or
+// another cluster, does it pass through this process.
 //
 // Memory: the bytes of the tiles, in each process, from KeepStates until the last reference to the
 // KeptStates goes, or the process ends. A session copies them: its updates and its failure change

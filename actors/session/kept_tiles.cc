@@ -36,16 +36,15 @@ absl::StatusOr<KeptTiles> KeptTiles::Copy(const planner::Plan& plan,
     for (const StateTile& placements : StateTiles(state, first_device, num_devices)) {
       const planner::StatePlacement& placement = state.placements[placements[0]];
       Tile& tile = to.tiles.emplace_back();
-      tile.offset = placement.tile.offset;
-      tile.shape = placement.tile.shape;
-      tile.num_bytes = placement.tile.num_bytes();
-      tile.bytes.reset(new (std::nothrow) std::byte[tile.num_bytes]);
+      tile.desc = placement.tile;
+      const uint64_t num_bytes = tile.desc.num_bytes();
+      tile.bytes.reset(new (std::nothrow) std::byte[num_bytes]);
       if (tile.bytes == nullptr) {
-        return absl::ResourceExhaustedError(StrCat("no memory to keep the state '", state.name,
-                                                   "': ", FormatBytes(tile.num_bytes)));
+        return absl::ResourceExhaustedError(
+            StrCat("no memory to keep the state '", state.name, "': ", FormatBytes(num_bytes)));
       }
       RETURN_IF_ERROR(read(placement, tile.bytes.get()));
-      kept.num_bytes_ += tile.num_bytes;
+      kept.num_bytes_ += num_bytes;
     }
   }
   return kept;
@@ -67,7 +66,7 @@ absl::StatusOr<std::vector<uint32_t>> KeptTiles::Fill(const planner::Plan& plan,
       if (from != nullptr) {
         const auto it =
             std::find_if(from->tiles.begin(), from->tiles.end(), [&tile](const Tile& candidate) {
-              return candidate.offset == tile.offset && candidate.shape == tile.shape;
+              return candidate.desc.offset == tile.offset && candidate.desc.shape == tile.shape;
             });
         if (it != from->tiles.end()) kept = &*it;
       }
@@ -84,10 +83,9 @@ absl::StatusOr<std::vector<uint32_t>> KeptTiles::Fill(const planner::Plan& plan,
   return missing;
 }
 
-const std::byte* KeptTiles::Find(uint32_t state, uint32_t tile, uint64_t* num_bytes) const {
+const KeptTiles::Tile* KeptTiles::Find(uint32_t state, uint32_t tile) const {
   if (state >= states_.size() || tile >= states_[state].tiles.size()) return nullptr;
-  *num_bytes = states_[state].tiles[tile].num_bytes;
-  return states_[state].tiles[tile].bytes.get();
+  return &states_[state].tiles[tile];
 }
 
 }  // namespace penstock::actors

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "graph/kernel_spec.h"
 #include "planner/plan/plan.h"
 
 namespace penstock::actors {
@@ -44,18 +45,16 @@ class KeptTiles {
   absl::StatusOr<std::vector<uint32_t>> Fill(const planner::Plan& plan, uint32_t first_device,
                                              uint32_t num_devices, const WriteTile& write) const;
 
+  struct Tile {
+    graph::TileDesc desc;
+    std::unique_ptr<std::byte[]> bytes;  // desc.num_bytes()
+  };
   // A tile by its number, in the order of the states and of their tiles; null: there is none.
-  const std::byte* Find(uint32_t state, uint32_t tile, uint64_t* num_bytes) const;
+  const Tile* Find(uint32_t state, uint32_t tile) const;
 
   uint64_t num_bytes() const { return num_bytes_; }
 
  private:
-  struct Tile {
-    Shape offset;
-    Shape shape;
-    uint64_t num_bytes = 0;
-    std::unique_ptr<std::byte[]> bytes;
-  };
   struct State {
     TensorType type;
     std::vector<Tile> tiles;

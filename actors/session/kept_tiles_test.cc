@@ -115,13 +115,12 @@ TEST_F(KeptTilesTest, TilesHaveNumbers) {
   At(0, 1, 0) = {3, 4};
   const absl::StatusOr<KeptTiles> kept = KeptTiles::Copy(plan, {1, 0}, 0, 2, From(0));
   ASSERT_TRUE(kept.ok()) << kept.status();
-  uint64_t num_bytes = 0;
-  const std::byte* tile = kept->Find(1, 1, &num_bytes);
+  const KeptTiles::Tile* tile = kept->Find(1, 1);
   ASSERT_NE(tile, nullptr);
-  EXPECT_EQ(num_bytes, 8u);
-  EXPECT_EQ(reinterpret_cast<const float*>(tile)[1], 4);
-  EXPECT_EQ(kept->Find(1, 2, &num_bytes), nullptr);
-  EXPECT_EQ(kept->Find(2, 0, &num_bytes), nullptr);
+  EXPECT_EQ(tile->desc, plan.states[0].placements[1].tile);
+  EXPECT_EQ(reinterpret_cast<const float*>(tile->bytes.get())[1], 4);
+  EXPECT_EQ(kept->Find(1, 2), nullptr);
+  EXPECT_EQ(kept->Find(2, 0), nullptr);
 }
 
 }  // namespace

@@ -9,8 +9,7 @@ absl::Status LocalKeptStates::ReadInto(uint32_t state, Tensor* value) const {
   const planner::StatePlan& plan = states()[state];
   uint32_t number = 0;
   for (const StateTile& placements : StateTiles(plan, 0, UINT32_MAX)) {
-    uint64_t num_bytes = 0;
-    const std::byte* bytes = tiles_.Find(state, number++, &num_bytes);
+    const std::byte* bytes = tiles_.Find(state, number++)->bytes.get();
     TileCopy(plan.placements[placements[0]].tile).ToGlobal(bytes, value->data(), 0);
   }
   return absl::OkStatus();
