@@ -413,23 +413,21 @@ class JobRun {
     ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
                      actors::Session::Start(plan_, session_options_));
     AbortByStopping(session.get());
-    const auto end_abort = absl::MakeCleanup([this] { interrupts_.SetAbort(nullptr); });
+    const auto end_sessions = absl::MakeCleanup([this] {
+      interrupts_.SetAbort(nullptr);
+      validator_ = nullptr;
+      running_ = nullptr;
+    });
     RETURN_IF_ERROR(DumpStates(options_.dump, *session));
     TrainerOptions trainer_options;
     trainer_options.is_json = options_.is_json;
     trainer_options.dump = options_.dump;
     if (CanValidate() && job_.train.validation_every > 0) {
-      trainer_options.validate = [this, running = session.get()](
-                                     const actors::Session& trained) -> absl::StatusOr<double> {
-        ASSIGN_OR_RETURN(const Parameters parameters,
-                         trained.KeepStates(actors::StateSelection::kParameters));
-        // Beside the session that trains, which waits.
-        ForwardLayout layout = TrainedLayout();
-        layout.on_session = [this, running](actors::Session* evaluating) {
-          AbortByStopping(running, evaluating);
-        };
-        return Validate(parameters, layout);
+      running_ = session.get();  // which waits while another one validates
+      trainer_options.validate = [this](const actors::Session& trained) {
+        return validator().LossOf(trained);
       };
+      trainer_options.release_memory = [this] { return validator().Release(); };
     }
     if (job_.train.stops_on_nonfinite &&
         StateBytes(plan_) <= MachineMemoryBytes() / kSnapshotMemoryShare) {
@@ -458,10 +456,12 @@ class JobRun {
     }
     Parameters parameters;
     if (trained.ok() && model_.model != nullptr && feeds_.corpus() != nullptr) {
-      ASSIGN_OR_RETURN(parameters, session->KeepStates(actors::StateSelection::kParameters));
+      ASSIGN_OR_RETURN(parameters, validator().KeepParameters(*session));
     }
     session->Stop();
+    running_ = nullptr;
     if (trainer.has_nonfinite_loss() && absl::IsAborted(trained)) {
+      validator_ = nullptr;
       return Explain(trained, trainer.num_steps(), trainer.snapshot());
     }
     RETURN_IF_ERROR(trained);
@@ -531,19 +531,27 @@ class JobRun {
     return layout;
   }
 
-  absl::StatusOr<double> Validate(const Parameters& parameters, const ForwardLayout& layout) {
-    return ValidationLoss(environment_.registries, model_, parameters, feeds_.corpus()->validation,
-                          job_.train.validation_sequences, layout);
+  Validator& validator() {
+    if (validator_ == nullptr) {
+      ForwardLayout layout = TrainedLayout();
+      layout.on_session = [this](actors::Session* evaluating) {
+        AbortByStopping(running_, evaluating);
+      };
+      validator_ = std::make_unique<Validator>(environment_, model_, feeds_.corpus()->validation,
+                                               job_.train.validation_sequences, std::move(layout));
+    }
+    return *validator_;
   }
 
   // Validation loss and sample of the trained parameters.
   absl::Status UseParameters(const Parameters& parameters) {
+    if (job_.train.validation_sequences > 0) {
+      ASSIGN_OR_RETURN(summary_.validation_loss, validator().Loss(parameters));
+    }
+    validator_ = nullptr;
+    if (job_.sample.bytes == 0) return absl::OkStatus();
     ForwardLayout layout = TrainedLayout();
     layout.on_session = [this](actors::Session* running) { AbortByStopping(running); };
-    if (job_.train.validation_sequences > 0) {
-      ASSIGN_OR_RETURN(summary_.validation_loss, Validate(parameters, layout));
-    }
-    if (job_.sample.bytes == 0) return absl::OkStatus();
     const std::vector<uint8_t>& text = feeds_.corpus()->validation;
     const std::string prompt(text.begin(),
                              text.begin() + static_cast<std::ptrdiff_t>(model_.config.context));
@@ -625,6 +633,8 @@ class JobRun {
   actors::StepWindow last_step_;
   std::vector<actors::TraceEvent> events_;
   actors::SharedCores cores_;
+  actors::Session* running_ = nullptr;    // the session that trains, if others run beside it
+  std::unique_ptr<Validator> validator_;  // null: not used yet, or no more
 };
 
 // What would run, and whether the devices of each host fit into a machine like this one.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "cli/feeds.h"
 #include "cli/npy.h"
@@ -16,10 +17,6 @@
 #include "base/strings.h"
 
 namespace penstock::cli {
-namespace {
-
-constexpr uint32_t kSampleStream = 0x5a3b0001;
-constexpr size_t kNumBytes = 256;
 
 // The model for `use`, with its parameters, in a session of its own.
 class Forward {
@@ -43,12 +40,10 @@ class Forward {
     options.start_engine = layout.start_engine;
     options.num_processes = layout.num_processes;
     options.states = parameters;
-    auto forward = absl::WrapUnique(new Forward(layout));
-    ASSIGN_OR_RETURN(forward->session_, actors::Session::Start(std::move(plan), options));
-    layout.on_session(forward->session_.get());
-    return forward;
+    ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
+                     actors::Session::Start(std::move(plan), options));
+    return absl::WrapUnique(new Forward(std::move(session)));
   }
-  ~Forward() { layout_.on_session(nullptr); }
   Forward(const Forward&) = delete;
   Forward& operator=(const Forward&) = delete;
 
@@ -59,39 +54,117 @@ class Forward {
     return std::move(result.fetches[0].second);
   }
 
- private:
-  explicit Forward(const ForwardLayout& layout) : layout_(layout) {}
+  actors::Session& session() { return *session_; }
 
-  const ForwardLayout& layout_;
-  std::unique_ptr<actors::Session> session_;
+ private:
+  explicit Forward(std::unique_ptr<actors::Session> session) : session_(std::move(session)) {}
+
+  const std::unique_ptr<actors::Session> session_;
 };
+
+namespace {
+
+constexpr uint32_t kSampleStream = 0x5a3b0001;
+constexpr size_t kNumBytes = 256;
+
+// Tells of the session that runs, while it does.
+auto Announce(const ForwardLayout& layout, Forward& forward) {
+  layout.on_session(&forward.session());
+  return absl::MakeCleanup([&layout] { layout.on_session(nullptr); });
+}
 
 }  // namespace
 
-absl::StatusOr<double> ValidationLoss(const Registries& registries, const JobModel& model,
-                                      const Parameters& parameters, absl::Span<const uint8_t> text,
-                                      int64_t max_sequences, const ForwardLayout& layout) {
-  const int64_t context = model.config.context;
+Validator::Validator(const Environment& environment, const JobModel& model,
+                     absl::Span<const uint8_t> text, int64_t max_sequences, ForwardLayout layout,
+                     uint64_t memory_bytes)
+    : environment_(environment),
+      model_(model),
+      text_(text),
+      max_sequences_(max_sequences),
+      layout_(std::move(layout)),
+      memory_bytes_(memory_bytes) {}
+
+Validator::~Validator() = default;
+
+absl::StatusOr<double> Validator::LossOf(const actors::Session& trained) {
+  ASSIGN_OR_RETURN(const Parameters parameters, KeepParameters(trained));
+  ASSIGN_OR_RETURN(const double loss, Loss(parameters));
+  if (!stays_open_) {
+    forward_ = nullptr;
+  } else if (is_open() && !Fits(trained)) {
+    Release();
+  }
+  return loss;
+}
+
+absl::StatusOr<double> Validator::Loss(const Parameters& parameters) {
+  absl::StatusOr<double> loss = MeanLoss(parameters);
+  if (!loss.ok()) forward_ = nullptr;
+  return loss;
+}
+
+absl::StatusOr<Parameters> Validator::KeepParameters(const actors::Session& trained) {
+  absl::StatusOr<Parameters> parameters = trained.KeepStates(actors::StateSelection::kParameters);
+  if (absl::IsResourceExhausted(parameters.status()) && Release()) {
+    parameters = trained.KeepStates(actors::StateSelection::kParameters);
+  }
+  return parameters;
+}
+
+bool Validator::Release() {
+  if (!is_open()) return false;
+  forward_ = nullptr;
+  if (stays_open_) {
+    environment_.err << "note: there is no memory to keep the model for validation loaded beside "
+                        "the training; each validation loads it again"
+                     << std::endl;
+  }
+  stays_open_ = false;
+  return true;
+}
+
+bool Validator::Fits(const actors::Session& trained) const {
+  if (layout_.start_engine != nullptr) return true;  // its processes count
+  uint64_t num_bytes = 0;
+  for (const actors::Session* session : {&trained, &std::as_const(forward_->session())}) {
+    for (const planner::DevicePlan& device : session->plan().devices) {
+      num_bytes += device.arena_bytes;
+    }
+  }
+  // The parameters while they are copied, and two snapshots while one replaces the other.
+  for (const planner::StatePlan& state : trained.plan().states) {
+    num_bytes += 3 * state.type.num_bytes();
+  }
+  return num_bytes <= memory_bytes_;
+}
+
+absl::StatusOr<double> Validator::MeanLoss(const Parameters& parameters) {
+  const int64_t context = model_.config.context;
   std::vector<int64_t> starts =
-      ValidationStarts(static_cast<int64_t>(text.size()), context, max_sequences);
+      ValidationStarts(static_cast<int64_t>(text_.size()), context, max_sequences_);
   const auto count = static_cast<int64_t>(starts.size());
   if (count == 0) return std::numeric_limits<double>::quiet_NaN();
-  const int64_t dp = layout.strategy.dp;
+  const int64_t dp = layout_.strategy.dp;
   const int64_t batch =
-      dp * std::clamp<int64_t>(layout.sequences_per_step / dp, 1, (count + dp - 1) / dp);
+      dp * std::clamp<int64_t>(layout_.sequences_per_step / dp, 1, (count + dp - 1) / dp);
   // The last step is filled up with windows whose losses do not count.
   starts.resize((count + batch - 1) / batch * batch, starts[0]);
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<Forward> forward,
-      Forward::Start(registries, model, parameters, graph::ModelUse::kEvaluate, batch, layout));
+  if (forward_ == nullptr) {
+    ASSIGN_OR_RETURN(forward_, Forward::Start(environment_.registries, model_, parameters,
+                                              graph::ModelUse::kEvaluate, batch, layout_));
+  } else {
+    RETURN_IF_ERROR(forward_->session().TakeStates(*parameters));
+  }
+  const auto end = Announce(layout_, *forward_);
   double total = 0;
   for (int64_t first = 0; first < count; first += batch) {
     ASSIGN_OR_RETURN(
         const Tensor losses,
-        forward->Run(MakeBatch(text,
-                               absl::MakeConstSpan(starts).subspan(static_cast<size_t>(first),
-                                                                   static_cast<size_t>(batch)),
-                               context)));
+        forward_->Run(MakeBatch(text_,
+                                absl::MakeConstSpan(starts).subspan(static_cast<size_t>(first),
+                                                                    static_cast<size_t>(batch)),
+                                context)));
     for (int64_t i = 0; i < std::min(batch, count - first); ++i) {
       total += ElementAsDouble(losses, i);
     }
@@ -133,6 +206,7 @@ absl::StatusOr<std::string> GenerateText(const Registries& registries, const Job
   ASSIGN_OR_RETURN(
       const std::unique_ptr<Forward> forward,
       Forward::Start(registries, model, parameters, graph::ModelUse::kPredict, copies, used));
+  const auto end = Announce(used, *forward);
   const auto context = static_cast<size_t>(model.config.context);
   std::string text(prompt.substr(prompt.size() - context));
   Batch batch;

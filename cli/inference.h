@@ -21,6 +21,7 @@
 #include "cli/job_graph.h"
 
 #include "actors/session/session.h"
+#include "base/machine.h"
 #include "planner/strategy/strategy.h"
 
 namespace penstock::cli {
@@ -36,15 +37,56 @@ struct ForwardLayout {
   std::vector<uint32_t> host_devices;  // of each host; empty: all on one
   actors::EngineFactory start_engine;  // null: the devices of this process
   uint32_t num_processes = 0;          // that it starts, the first ones; 0: all
-  // Told of the session that runs, so that it can be stopped; null when it ends.
+  // Told of the session that runs, so that it can be stopped; null when it has run.
   std::function<void(actors::Session*)> on_session = [](actors::Session*) {};
 };
 
-// The mean loss in nats over up to `max_sequences` windows of the text, the same windows under any
-// layout. NaN where the text has none.
-absl::StatusOr<double> ValidationLoss(const Registries& registries, const JobModel& model,
-                                      const Parameters& parameters, absl::Span<const uint8_t> text,
-                                      int64_t max_sequences, const ForwardLayout& layout);
+class Forward;  // a session that runs a model
+
+// The loss on held-out text of a model that is trained, measured any number of times.
+//
+// The session that computes it stays open from one time to the next, where memory allows. The
+// processes of a cluster count the memory of their sessions and of what they keep: where it does
+// not suffice, Release closes the session. In this process it is closed each time if it and the
+// training do not fit together.
+class Validator {
+ public:
+  // Up to `max_sequences` windows of the text, the same windows under any layout. The arguments but
+  // the layout outlive the validator. `memory_bytes` is what there is in this process.
+  Validator(const Environment& environment, const JobModel& model, absl::Span<const uint8_t> text,
+            int64_t max_sequences, ForwardLayout layout,
+            uint64_t memory_bytes = MachineMemoryBytes());
+  ~Validator();
+
+  // The mean loss in nats of the parameters that a session has now. No step is under way in it.
+  // NaN where the text has no window.
+  absl::StatusOr<double> LossOf(const actors::Session& trained);
+  // The same of parameters that were kept.
+  absl::StatusOr<double> Loss(const Parameters& parameters);
+
+  // Keeps the parameters that a session has, and releases memory if they need it.
+  absl::StatusOr<Parameters> KeepParameters(const actors::Session& trained);
+
+  // Closes the session if it is open, and returns whether it was. From then on it is opened each
+  // time, of which the first time a note tells.
+  bool Release();
+
+  bool is_open() const { return forward_ != nullptr; }
+
+ private:
+  absl::StatusOr<double> MeanLoss(const Parameters& parameters);
+  // Whether this process has the memory for both sessions.
+  bool Fits(const actors::Session& trained) const;
+
+  const Environment& environment_;
+  const JobModel& model_;
+  const absl::Span<const uint8_t> text_;
+  const int64_t max_sequences_;
+  const ForwardLayout layout_;
+  const uint64_t memory_bytes_;
+  bool stays_open_ = true;
+  std::unique_ptr<Forward> forward_;  // null: closed
+};
 
 struct SampleOptions {
   int64_t num_bytes = 0;

@@ -93,6 +93,10 @@ absl::Status Trainer::TakeSnapshot() {
   last_snapshot_step_ = num_steps();
   if (!has_nonfinite_loss_) {
     auto states = session_.KeepStates(actors::StateSelection::kAll);
+    if (absl::IsResourceExhausted(states.status()) && options_.release_memory &&
+        options_.release_memory()) {
+      states = session_.KeepStates(actors::StateSelection::kAll);
+    }
     if (states.ok()) {
       snapshot_ = {num_steps(), *std::move(states)};
     } else if (!absl::IsResourceExhausted(states.status())) {

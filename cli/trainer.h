@@ -40,6 +40,9 @@ struct TrainerOptions {
   // The loss on held-out text of the session's parameters; null: not measured between steps.
   // Called while no step is under way.
   std::function<absl::StatusOr<double>(const actors::Session&)> validate;
+  // Frees memory that the steps do not need, such as that of a session that validates between them;
+  // whether there was any. Null: there is none.
+  std::function<bool()> release_memory;
   // Between two snapshots of the states, taken while no step is under way; 0: none are taken. Where
   // there is no memory for another one, the last one stays.
   double snapshot_seconds = 0;

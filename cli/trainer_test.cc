@@ -6,15 +6,22 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "cli/environment.h"
 #include "cli/find_nonfinite.h"
+#include "cli/inference.h"
 #include "cli/job_graph.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "actors/session/local_engine.h"
+#include "base/machine.h"
 #include "base/strings.h"
 #include "tests/support/temp_folder.h"
+#include "transport/transport.h"
 
 namespace penstock::cli {
 namespace {
@@ -107,6 +114,150 @@ TEST_F(TrainerTest, SnapshotsChangeNothing) {
     losses.push_back(summary.final_loss);
   }
   EXPECT_EQ(losses[0], losses[1]);
+}
+
+// The devices of this process, without memory for copies of states while a validator has a session.
+class ShortOfMemory final : public actors::Engine {
+ public:
+  ShortOfMemory(std::unique_ptr<actors::Engine> inner, const Validator* validator)
+      : inner_(std::move(inner)), validator_(*validator) {}
+
+  absl::StatusOr<std::shared_ptr<const actors::KeptStates>> KeepStates(
+      const std::vector<uint32_t>& states) override {
+    if (validator_.is_open()) return absl::ResourceExhaustedError("no memory");
+    return inner_->KeepStates(states);
+  }
+  void Submit(int64_t step, const std::shared_ptr<actors::StepBuffers>& buffers) override {
+    inner_->Submit(step, buffers);
+  }
+  std::vector<actors::WaitDescription> Describe(absl::Duration timeout) override {
+    return inner_->Describe(timeout);
+  }
+  absl::Status ReadState(const planner::StatePlan& state, Tensor* value) override {
+    return inner_->ReadState(state, value);
+  }
+  absl::Status WriteState(const planner::StatePlan& state, const Tensor& value) override {
+    return inner_->WriteState(state, value);
+  }
+  absl::StatusOr<std::vector<uint32_t>> TakeStates(const actors::KeptStates& kept) override {
+    return inner_->TakeStates(kept);
+  }
+  absl::StatusOr<std::vector<actors::TraceEvent>> TakeTrace() override {
+    return inner_->TakeTrace();
+  }
+  void Stop() override { inner_->Stop(); }
+
+ private:
+  const std::unique_ptr<actors::Engine> inner_;
+  const Validator& validator_;
+};
+
+class ValidatorTest : public TrainerTest {
+ protected:
+  static constexpr std::string_view kNote = "each validation loads it again";
+
+  ValidatorTest() {
+    absl::StatusOr<JobGraph> graph = BuildJobGraph(registries_, job_);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    model_ = std::move(graph->model);
+    feeds_ = StepFeeds::Create(plan_, job_);
+    EXPECT_TRUE(feeds_.ok()) << feeds_.status();
+    job_.train.validation_every = 1;
+  }
+
+  Validator MakeValidator(uint64_t memory_bytes = MachineMemoryBytes()) {
+    ForwardLayout layout;
+    layout.sequences_per_step = 4;
+    return {environment_, model_, feeds_->corpus()->validation, 4, layout, memory_bytes};
+  }
+
+  // The losses that a validator measures after each step but the last.
+  std::vector<double> Train(Validator& validator, TrainerOptions options = {}) {
+    std::vector<double> losses;
+    options.validate = [&](const actors::Session& trained) -> absl::StatusOr<double> {
+      const auto loss = validator.LossOf(trained);
+      EXPECT_TRUE(loss.ok()) << loss.status();
+      losses.push_back(loss.value_or(0));
+      return loss;
+    };
+    const std::unique_ptr<actors::Session> session = Start();
+    Interrupts interrupts(err_);
+    Trainer trainer(environment_, options, job_, *session, *feeds_, interrupts);
+    RunSummary summary;
+    EXPECT_TRUE(trainer.Run(&summary).ok());
+    last_snapshot_ = trainer.snapshot().step;
+    return losses;
+  }
+
+  // Starts engines that have no memory for copies of states while the validator has a session.
+  static actors::EngineFactory EngineWithout(const Validator& validator) {
+    return [&validator](const planner::Plan& plan, actors::EngineObserver* observer,
+                        const actors::SessionOptions& options)
+               -> absl::StatusOr<std::unique_ptr<actors::Engine>> {
+      actors::LocalEngineOptions local;
+      local.num_devices = static_cast<uint32_t>(plan.devices.size());
+      local.seed = options.seed;
+      local.kernels = options.kernels;
+      local.policies = options.policies;
+      auto engine = actors::LocalEngine::Start(
+          plan, transport::CreateInprocTransport({local.num_devices, 0, plan.num_channels}),
+          observer, local);
+      if (!engine.ok()) return engine.status();
+      return std::make_unique<ShortOfMemory>(*std::move(engine), &validator);
+    };
+  }
+
+  size_t NumNotes() const {
+    size_t count = 0;
+    const std::string text = err_.str();
+    for (size_t at = text.find(kNote); at != std::string::npos; at = text.find(kNote, at + 1)) {
+      ++count;
+    }
+    return count;
+  }
+
+  JobModel model_;
+  absl::StatusOr<StepFeeds> feeds_ = absl::UnknownError("not made");
+  int64_t last_snapshot_ = 0;
+};
+
+TEST_F(ValidatorTest, MeasuresTheSameWhetherItStaysOpenOrNot) {
+  Validator open = MakeValidator();
+  const std::vector<double> losses = Train(open);
+  EXPECT_TRUE(open.is_open());
+  EXPECT_EQ(NumNotes(), 0u);
+  ASSERT_EQ(losses.size(), 5u);
+  for (size_t i = 1; i < losses.size(); ++i) EXPECT_NE(losses[i], losses[i - 1]);
+
+  Validator closing = MakeValidator(/*memory_bytes=*/1);
+  EXPECT_EQ(Train(closing), losses);
+  EXPECT_FALSE(closing.is_open());
+  EXPECT_EQ(NumNotes(), 1u);
+}
+
+TEST_F(ValidatorTest, GivesWayToTheParametersThatItNeeds) {
+  Validator validator = MakeValidator();
+  const std::vector<double> losses = Train(validator);
+  Validator other = MakeValidator();
+  options_.start_engine = EngineWithout(other);
+  EXPECT_EQ(Train(other), losses);
+  EXPECT_EQ(NumNotes(), 1u);
+}
+
+TEST_F(ValidatorTest, GivesWayToSnapshots) {
+  Validator validator = MakeValidator();
+  TrainerOptions options;
+  options.snapshot_seconds = 1e-9;  // before every step
+  int num_released = 0;
+  options.release_memory = [&] {
+    ++num_released;
+    return validator.Release();
+  };
+  options_.start_engine = EngineWithout(validator);
+  EXPECT_EQ(Train(validator, options).size(), 5u);
+  EXPECT_EQ(last_snapshot_, 5);
+  EXPECT_EQ(num_released, 1);
+  EXPECT_EQ(NumNotes(), 1u);
 }
 
 TEST_F(TrainerTest, TheOriginIsFoundFromASnapshot) {

@@ -585,6 +585,22 @@ TEST_F(KeptMatrixTest, TilesMayBeUneven) {
   EXPECT_GT(Move({4, "[_, d]"}, {3, "[d, _]"}, 601, 7), 0u);
 }
 
+// Beside the session that keeps them, and more often than a node has room for exchanges.
+TEST_F(KeptMatrixTest, GoesIntoAnOpenSessionAnyNumberOfTimes) {
+  auto from = Start({4, "[d, _]"}, nullptr, 8, 8);
+  auto to = Start({4, "[_, d]"}, nullptr, 8, 8);
+  ASSERT_TRUE(from.ok() && to.ok()) << from.status() << to.status();
+  Tensor w({DType::kF32, {8, 8}});
+  for (int i = 0; i < 20; ++i) {
+    for (int j = 0; j < 64; ++j) w.As<float>()[j] = static_cast<float>(100 * i + j);
+    ASSERT_TRUE((*from)->SetState("w", w).ok());
+    auto kept = (*from)->KeepStates(StateSelection::kAll);
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    ASSERT_EQ((*to)->TakeStates(**kept), absl::OkStatus());
+    EXPECT_TRUE(AreSame((*to)->Fetch("w"), w));
+  }
+}
+
 TEST_F(KeptMatrixTest, DevicesMayBeAsynchronous) {
   ClusterOptions options = Options(2);
   options.node_command.insert(options.node_command.end(), {"--devices", "emulated"});

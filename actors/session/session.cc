@@ -44,7 +44,7 @@ class Session::Impl : private EngineObserver {
     } else {
       ASSIGN_OR_RETURN(engine_, StartLocalEngine(options));
     }
-    return options.states == nullptr ? absl::OkStatus() : TakeStates(*options.states);
+    return options.states == nullptr ? absl::OkStatus() : FillStates(*options.states);
   }
 
   const planner::Plan& plan() const { return plan_; }
@@ -156,6 +156,15 @@ class Session::Impl : private EngineObserver {
     return engine_->KeepStates(states);
   }
 
+  absl::Status TakeStates(const KeptStates& kept) {
+    const absl::MutexLock engine_lock(&engine_mutex_);
+    {
+      const absl::MutexLock lock(&mutex_);
+      RETURN_IF_ERROR(CheckIdle());
+    }
+    return FillStates(kept);
+  }
+
   std::vector<TraceEvent> TakeTrace() {
     const absl::MutexLock engine_lock(&engine_mutex_);
     {
@@ -200,8 +209,8 @@ class Session::Impl : private EngineObserver {
                               local);
   }
 
-  // What lies where it is needed stays there; the rest goes through this process.
-  absl::Status TakeStates(const KeptStates& kept) {
+  // What the engine cannot take goes through this process.
+  absl::Status FillStates(const KeptStates& kept) {
     ASSIGN_OR_RETURN(const std::vector<uint32_t> missing, engine_->TakeStates(kept));
     for (const uint32_t index : missing) {
       const planner::StatePlan& state = plan_.states[index];
@@ -336,6 +345,7 @@ absl::StatusOr<std::shared_ptr<const KeptStates>> Session::KeepStates(
     StateSelection selection) const {
   return impl_->KeepStates(selection);
 }
+absl::Status Session::TakeStates(const KeptStates& kept) { return impl_->TakeStates(kept); }
 std::vector<TraceEvent> Session::TakeTrace() { return impl_->TakeTrace(); }
 void Session::Stop() { impl_->Stop(); }
 

@@ -15,9 +15,10 @@
 // kDeadlineExceeded with what every device waits for; it and a policy's illegal choice end the
 // session: further calls return the same status.
 //
-// Thread rule: thread-safe; Fetch, SetState and KeepStates want no step under way, TakeTrace none
-// or Stop. Invariants: every wait is bounded by the timeout, save that Stop waits for a kernel that
-// runs. Sessions share nothing: many can run one after another or at the same time.
+// Thread rule: thread-safe; Fetch, SetState, KeepStates and TakeStates want no step under way,
+// TakeTrace none or Stop. Invariants: every wait is bounded by the timeout, save that Stop waits
+// for a kernel that runs. Sessions share nothing: many can run one after another or at the same
+// time.
 
 #ifndef PENSTOCK_ACTORS_SESSION_SESSION_H_
 #define PENSTOCK_ACTORS_SESSION_SESSION_H_
@@ -123,6 +124,11 @@ class Session {
   // A copy of states in the processes of their devices, which outlives the session. No step under
   // way. See kept_states.h for the memory that it takes.
   absl::StatusOr<std::shared_ptr<const KeptStates>> KeepStates(StateSelection selection) const;
+
+  // Sets all states of the plan to what was kept, as SessionOptions::states does at the start: for
+  // a session that stays open while others go on. No step under way. After an error nothing can be
+  // said of the states.
+  absl::Status TakeStates(const KeptStates& kept);
 
   // Events recorded since the start or the last call, of all devices, of each device the last
   // options.trace_capacity; empty without options.trace. After Stop, those of devices in this

@@ -525,6 +525,26 @@ TEST_F(SessionTest, AnotherSessionGoesOnFromKeptStates) {
   }
 }
 
+// A session that stays open takes the states of another again and again.
+TEST_F(SessionTest, AnOpenSessionTakesStates) {
+  auto from = Start(DataParallelPlan(2, 1));
+  auto to = Start(DataParallelPlan(2, 1));
+  ASSERT_TRUE(from.ok() && to.ok());
+  for (int i = 1; i < 4; ++i) {
+    Tensor value({DType::kF64, {kWidth}});
+    value.As<double>()[3] = i;
+    ASSERT_TRUE((*from)->SetState("w", value).ok());
+    const auto kept = (*from)->KeepStates(StateSelection::kAll);
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    ASSERT_EQ((*to)->TakeStates(**kept), absl::OkStatus());
+    EXPECT_EQ((*to)->Fetch("w")->As<double>()[3], i);
+  }
+  const auto nothing = (*from)->KeepStates(StateSelection::kParameters);
+  EXPECT_EQ((*to)->TakeStates(**nothing).code(), absl::StatusCode::kNotFound);
+  (*to)->Stop();
+  EXPECT_EQ((*to)->TakeStates(**nothing).code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(SessionTest, KeptStatesAreReadFromOutside) {
   auto session = Start(DataParallelPlan(2, 1));
   ASSERT_TRUE(session.ok()) << session.status();
