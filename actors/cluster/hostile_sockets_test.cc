@@ -224,6 +224,29 @@ class LyingNodeTest : public ::testing::Test {
     kj::Promise<void> writeState(WriteStateContext context) override {
       return test_.on_write_(context.getParams());
     }
+    kj::Promise<void> keepStates(KeepStatesContext) override { return kj::READY_NOW; }
+    kj::Promise<void> dropStates(DropStatesContext) override { return kj::READY_NOW; }
+    kj::Promise<void> takeStates(TakeStatesContext context) override {
+      const std::vector<uint32_t>& missing = test_.missing_;
+      context.getResults().setMissing({missing.data(), missing.size()});
+      return kj::READY_NOW;
+    }
+    kj::Promise<void> openExchange(OpenExchangeContext context) override {
+      context.getResults().initAddress(test_.address_bytes_);
+      return kj::READY_NOW;
+    }
+    kj::Promise<void> runExchange(RunExchangeContext context) override {
+      if (test_.exchange_status_.ok()) {
+        test_.HangUp();
+        return kj::NEVER_DONE;
+      }
+      control::WriteStatus(test_.exchange_status_, context.getResults().initStatus());
+      return kj::READY_NOW;
+    }
+    kj::Promise<void> finishExchange(FinishExchangeContext) override {
+      ++test_.num_finished_;
+      return kj::READY_NOW;
+    }
     kj::Promise<void> close(CloseContext) override { return kj::READY_NOW; }
     kj::Promise<void> exit(ExitContext) override { return kj::READY_NOW; }
 
@@ -266,12 +289,17 @@ class LyingNodeTest : public ::testing::Test {
       EXPECT_TRUE(joined.ok()) << joined;
     };
     ASSIGN_OR_RETURN(cluster_, Cluster::Start(options));
+    ASSIGN_OR_RETURN(session_, StartSession(nullptr));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Session>> StartSession(std::shared_ptr<const KeptStates> states) {
     SessionOptions session;
     session.kernels = &kernels_;
     session.timeout = absl::Seconds(30);
     session.start_engine = cluster_->engine_factory();
-    ASSIGN_OR_RETURN(session_, Session::Start(MakePlan(), session));
-    return absl::OkStatus();
+    session.states = std::move(states);
+    return Session::Start(MakePlan(), session);
   }
 
   kj::Promise<void> Join(const std::string& address, const std::string& key, bool has_node) {
@@ -336,6 +364,11 @@ class LyingNodeTest : public ::testing::Test {
   std::function<kj::Promise<void>(control::Node::SubmitParams::Reader)> on_submit_;
   std::function<uint32_t(control::Node::ReadStateParams::Reader)> on_read_;
   std::function<kj::Promise<void>(control::Node::WriteStateParams::Reader)> on_write_;
+  // What it says of kept states: those that it lacks, and how their exchange ends; OK: it hangs up.
+  std::vector<uint32_t> missing_ = {0};
+  unsigned address_bytes_ = 0;
+  absl::Status exchange_status_ = absl::DataLossError("what was kept is gone");
+  int num_finished_ = 0;
   int num_asked_ = 0;
   std::string errors_;
   kj::Own<control::RpcConnection> rpc_;
@@ -455,6 +488,42 @@ TEST_F(LyingNodeTest, AChunkOfAStateOfAnotherLengthIsRefused) {
     EXPECT_THAT(status.ToString(), AllOf(HasSubstr("node 0 (pid 77"),
                                          HasSubstr(StrCat("a chunk of ", wrong, " bytes"))));
   }
+}
+
+// It is told of the end all the same.
+TEST_F(LyingNodeTest, OneThatFailsInAnExchangeOfStatesIsNamed) {
+  ASSERT_TRUE(Start(1, true).ok());
+  const auto kept = session_->KeepStates(StateSelection::kAll);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  const absl::Status status = StartSession(*kept).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.ToString(),
+              AllOf(HasSubstr("node 0 (pid 77"), HasSubstr("what was kept is gone")));
+  OnLoop([&] { address_bytes_ = (1 << 20) + 1; });
+  EXPECT_THAT(StartSession(*kept).status().ToString(),
+              AllOf(HasSubstr("node 0 (pid 77"), HasSubstr("an address of 1048577 bytes")));
+  OnLoop([&] { EXPECT_EQ(num_finished_, 2); });
+}
+
+TEST_F(LyingNodeTest, OneThatLacksWhatThereIsNotIsNamed) {
+  ASSERT_TRUE(Start(1, true).ok());
+  const auto kept = session_->KeepStates(StateSelection::kAll);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  for (const std::vector<uint32_t>& missing :
+       std::vector<std::vector<uint32_t>>{{1}, {0, 0}, {0, 1}, {UINT32_MAX}}) {
+    OnLoop([&] { missing_ = missing; });
+    const absl::Status status = StartSession(*kept).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(status.ToString(), AllOf(HasSubstr("node 0 (pid 77"), HasSubstr("state")));
+  }
+}
+
+TEST_F(LyingNodeTest, OneThatIsGoneInAnExchangeOfStatesIsNamed) {
+  ASSERT_TRUE(Start(1, true).ok());
+  const auto kept = session_->KeepStates(StateSelection::kAll);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  OnLoop([&] { exchange_status_ = absl::OkStatus(); });
+  ExpectLoss(StartSession(*kept).status(), "");
 }
 
 // What was offered with a call cannot be read after it, nor what was never offered.
