@@ -28,11 +28,13 @@ class Forward {
                                                         const ForwardLayout& layout) {
     ASSIGN_OR_RETURN(graph::Graph graph,
                      BuildForwardGraph(registries, model, use, batch, layout.strategy));
-    ASSIGN_OR_RETURN(planner::Plan plan, CompileGraph(registries, std::move(graph),
-                                                      {.policy = "gpipe",
-                                                       .strategy = ToString(layout.strategy),
-                                                       .num_threads = layout.num_threads,
-                                                       .host_devices = layout.host_devices}));
+    ASSIGN_OR_RETURN(planner::Plan plan,
+                     CompileGraph(registries, std::move(graph),
+                                  {.policy = "gpipe",
+                                   .strategy = ToString(layout.strategy),
+                                   .num_threads = layout.num_threads,
+                                   .chunks_per_group = static_cast<int>(layout.strategy.vpp),
+                                   .host_devices = layout.host_devices}));
     actors::SessionOptions options;
     options.threads_per_device = static_cast<int>(layout.num_threads);
     options.kernels = &registries.kernels;

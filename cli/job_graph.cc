@@ -318,15 +318,18 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
                               "; change the mesh, or leave the strategy \"auto\"")));
     }
     const int64_t pp = given->has_value() ? (*given)->pp : 1;
+    const int64_t vpp = given->has_value() ? (*given)->vpp : 1;
     result.num_devices = mesh.num_devices() * pp;
     RETURN_IF_ERROR(CheckDevices(job, result.num_devices, StrCat("mesh ", mesh.name),
                                  ", or change the sizes of the mesh's axes"));
     RETURN_IF_ERROR(HostDevicesOf(job, result.num_devices).status());
-    result.strategy = MeshText(mesh) + (pp > 1 ? StrCat(",pp=", pp) : "");
+    result.strategy = StrCat(MeshText(mesh), pp > 1 ? StrCat(",pp=", pp) : "",
+                             vpp > 1 ? StrCat(",vpp=", vpp) : "");
+    result.chunks_per_group = static_cast<int>(vpp);
     result.microbatches = mesh.num_microbatches();
     result.note = StrCat("laid out by the mesh ", mesh.name, " of ", job.model.file);
     RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
-                          planner::AssignStages(static_cast<int>(pp), result.graph)));
+                          planner::AssignStages(static_cast<int>(pp * vpp), result.graph)));
     AddBubbleNote(pp, result);
     return result;
   }
@@ -363,7 +366,8 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
       AtKey(job, {"parallel.microbatches"},
             planner::ApplyStrategy(strategy, result.microbatches, hints, result.graph)));
   RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
-                        planner::AssignStages(static_cast<int>(strategy.pp), result.graph)));
+                        planner::AssignStages(strategy.num_stages(), result.graph)));
+  result.chunks_per_group = static_cast<int>(strategy.vpp);
   result.strategy = planner::ToString(strategy);
   result.num_devices = strategy.num_devices();
   AddBubbleNote(strategy.pp, result);
@@ -376,13 +380,17 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
   ASSIGN_OR_RETURN(graph::Graph graph,
                    graph::BuildModelGraph(registries.ops, *model.model, model.config, use, batch));
   RETURN_IF_ERROR(planner::ApplyStrategy(strategy, 1, model.model->tensor_splits, graph));
-  RETURN_IF_ERROR(planner::AssignStages(static_cast<int>(strategy.pp), graph));
+  RETURN_IF_ERROR(planner::AssignStages(strategy.num_stages(), graph));
   return graph;
 }
 
 CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
-  return {job.parallel.schedule, graph.strategy, ThreadsOf(job, graph.num_devices),
-          HostDevicesOf(job, graph.num_devices).value_or(HostDevices()), graph.settings};
+  return {.policy = job.parallel.schedule,
+          .strategy = graph.strategy,
+          .num_threads = ThreadsOf(job, graph.num_devices),
+          .chunks_per_group = graph.chunks_per_group,
+          .host_devices = HostDevicesOf(job, graph.num_devices).value_or(HostDevices()),
+          .program = graph.settings};
 }
 
 int64_t ThreadsOf(const Job& job, int64_t num_devices) {
@@ -401,6 +409,7 @@ absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::
   options.strategy = settings.strategy;
   options.settings = settings.program;
   options.host_devices = settings.host_devices;
+  options.chunks_per_group = settings.chunks_per_group;
   options.passes = settings.passes;
   return planner::Compile(registries.ops, std::move(graph), options);
 }

@@ -35,8 +35,9 @@ struct JobGraph {
   std::string strategy;  // "dp=2,tp=2,pp=1"
   int64_t microbatches = 1;
   int64_t num_devices = 1;
-  std::string note;   // how the strategy was chosen, where the job left it open
-  std::string notes;  // "note: ...", a line for each thing to know before the run
+  int chunks_per_group = 1;  // see planner::CompileOptions
+  std::string note;          // how the strategy was chosen, where the job left it open
+  std::string notes;         // "note: ...", a line for each thing to know before the run
   int64_t num_parameters = 0;
 };
 
@@ -55,7 +56,8 @@ struct CompileSettings {
   std::string policy;
   std::string strategy = {};
   int64_t num_threads = 1;                            // of each device, a CPU
-  std::vector<uint32_t> host_devices = {};            // see planner::CompileOptions
+  int chunks_per_group = 1;                           // see planner::CompileOptions
+  std::vector<uint32_t> host_devices = {};            // likewise
   std::vector<planner::ProgramSetting> program = {};  // recorded in the plan
   planner::PassOptions passes = {};                   // looks in
 };

@@ -42,6 +42,22 @@ uint64_t Fingerprint(graph::Graph graph) {
   return XXH64(text.data(), text.size(), 0);
 }
 
+namespace {
+
+// LowerOptions::num_groups.
+absl::StatusOr<int> NumGroups(const graph::Graph& graph, int chunks_per_group) {
+  if (chunks_per_group == 1) return 0;
+  int num_stages = 1;
+  for (const graph::Node& node : graph.nodes()) num_stages = std::max(num_stages, node.stage + 1);
+  if (chunks_per_group < 1 || chunks_per_group > kMaxChunks || num_stages % chunks_per_group != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(num_stages, " stages cannot be run as ",
+                                                   chunks_per_group, " chunks a group of devices"));
+  }
+  return num_stages / chunks_per_group;
+}
+
+}  // namespace
+
 absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
                              const CompileOptions& options) {
   const Policy* policy = options.policies->Find(options.policy);
@@ -73,6 +89,7 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
   lower.bucket_bytes = options.bucket_bytes;
   lower.host_devices = options.host_devices;
   lower.split_weight_gradients = options.split_weight_gradients;
+  ASSIGN_OR_RETURN(lower.num_groups, NumGroups(graph, options.chunks_per_group));
   ASSIGN_OR_RETURN(Plan plan, LowerToPlan(ops, graph, lower));
   plan.strategy = options.strategy;
   plan.settings = options.settings;

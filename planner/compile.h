@@ -28,6 +28,9 @@ struct CompileOptions {
   std::string strategy;                  // recorded in the plan
   std::vector<ProgramSetting> settings;  // likewise
   bool split_weight_gradients = false;
+  // How many of the graph's stages each group of devices runs, as its chunks: stage v is chunk v /
+  // S of group v % S, where S is the number of stages divided by this.
+  int chunks_per_group = 1;
   // Gradients of one dtype and group are reduced together up to this size; 0: each by itself.
   int64_t bucket_bytes = 4 << 20;
   // Devices of each host for which collectives are chosen: they lie on the hosts in blocks, in this

@@ -96,11 +96,14 @@ TEST_P(AnyPlanTest, GivesTheLossesOfOneDevice) {
 }
 
 const Layout kLayouts[] = {
-    {"dp=1", 1, 4, "1f1b"},           {"dp=2", 2, 1, "1f1b"},      {"dp=2", 2, 4, "1f1b"},
-    {"tp=2", 2, 1, "1f1b"},           {"tp=2", 2, 4, "1f1b"},      {"pp=2", 2, 1, "1f1b"},
-    {"pp=2", 2, 4, "1f1b"},           {"pp=2", 2, 1, "gpipe"},     {"pp=2", 2, 4, "gpipe"},
-    {"dp=2,tp=2", 4, 1, "1f1b"},      {"dp=2,tp=2", 4, 4, "1f1b"}, {"dp=2,tp=2,pp=2", 8, 1, "1f1b"},
-    {"dp=2,tp=2,pp=2", 8, 4, "1f1b"},
+    {"dp=1", 1, 4, "1f1b"},           {"dp=2", 2, 1, "1f1b"},
+    {"dp=2", 2, 4, "1f1b"},           {"tp=2", 2, 1, "1f1b"},
+    {"tp=2", 2, 4, "1f1b"},           {"pp=2", 2, 1, "1f1b"},
+    {"pp=2", 2, 4, "1f1b"},           {"pp=2", 2, 1, "gpipe"},
+    {"pp=2", 2, 4, "gpipe"},          {"dp=2,tp=2", 4, 1, "1f1b"},
+    {"dp=2,tp=2", 4, 4, "1f1b"},      {"dp=2,tp=2,pp=2", 8, 1, "1f1b"},
+    {"dp=2,tp=2,pp=2", 8, 4, "1f1b"}, {"pp=2,vpp=2", 2, 4, "1f1b"},
+    {"pp=2,vpp=3", 2, 4, "gpipe"},    {"tp=2,pp=2,vpp=2", 4, 2, "1f1b"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),

@@ -186,6 +186,7 @@ planner::CompileOptions CompileOptionsOf(const Registries& registries, const Ran
   options.policies = &registries.policies;
   options.kernels = kernels::TraitsOf(registries.kernels, 1);
   options.split_weight_gradients = test.split_weight_gradients;
+  options.chunks_per_group = test.chunks_per_group;
   return options;
 }
 

@@ -107,7 +107,7 @@ class DeviceCheck {
 
   absl::Status CheckPhases() {
     if (device_.actors.size() >= kNone) return Bad("too many actors");
-    std::array<bool, planner::kNumPolicyKinds> seen = {};
+    std::vector<bool> seen;  // of each phase type
     uint64_t next = 0;
     for (size_t i = 0; i < device_.phases.size(); ++i) {
       const PhasePlan& phase = device_.phases[i];
@@ -124,8 +124,13 @@ class DeviceCheck {
           if (kind >= planner::kNumPolicyKinds || !phase.per_microbatch) {
             return Bad(where, ": the compute lane runs F, B and W, once a micro-batch");
           }
-          if (seen[kind]) return Bad(where, ": a second phase of its kind in the compute lane");
-          seen[kind] = true;
+          if (phase.chunk >= planner::kMaxChunks) return Bad(where, ": a chunk out of range");
+          const uint32_t type = planner::PhaseType(phase.kind, phase.chunk);
+          if (type >= seen.size()) seen.resize(type + 1);
+          if (seen[type]) {
+            return Bad(where, ": a second phase of its kind and chunk in the compute lane");
+          }
+          seen[type] = true;
           break;
         }
         case Lane::kPerStep:

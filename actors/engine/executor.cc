@@ -86,12 +86,14 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
           std::count_if(actors_.begin(), actors_.end(),
                         [](const Actor& actor) { return !RunsOnStream(actor.kind); }))),
       random_(options.firing_seed) {
-  phase_of_kind_.fill(kNone);
   for (uint32_t p = 0; p < phases_.size(); ++p) {
     const Phase& phase = phases_[p];
     progress_[p].stream = &StreamOf(phase).stream();
     if (phase.lane == Lane::kPerStep) per_step_phases_.push_back(p);
-    if (phase.lane == Lane::kCompute) phase_of_kind_[static_cast<int>(phase.kind)] = p;
+    if (phase.lane == Lane::kCompute) {
+      if (phase.type >= phase_of_type_.size()) phase_of_type_.resize(phase.type + 1, kNone);
+      phase_of_type_[phase.type] = p;
+    }
     instances_per_step_ += phase.per_microbatch ? num_microbatches_ : 1;
   }
   for (uint32_t i = 0; i < actors_.size(); ++i) {
@@ -229,11 +231,11 @@ bool DeviceExecutor::PollComputeLane() {
   if (stage_ == nullptr) return false;
   const PhaseDecision* decision = stage_->decisions.Front();
   if (decision == nullptr || decision->step >= submitted_) return false;
-  const int kind = static_cast<int>(decision->kind);
-  const uint32_t phase = phase_of_kind_[kind];
+  const uint32_t type = decision->type;
+  const uint32_t phase = type < phase_of_type_.size() ? phase_of_type_[type] : kNone;
   if (phase == kNone) {  // the stage has such phases, this device does not
     stage_->decisions.Pop();
-    stage_->counts.completed[kind].fetch_add(1, std::memory_order_release);
+    stage_->counts[type].completed.fetch_add(1, std::memory_order_release);
     return true;
   }
   if (!CanStart(phase) || !HasRoom(phase)) return false;
@@ -247,12 +249,12 @@ bool DeviceExecutor::PollComputeLane() {
 
 void DeviceExecutor::ReportAvailable() {
   bool has_changed = false;
-  for (int kind = 0; kind < planner::kNumPolicyKinds; ++kind) {
+  for (uint32_t type = 0; type < stage_->counts.size(); ++type) {
     const int64_t limit = submitted_ * num_microbatches_;
     int64_t available = limit;
-    if (phase_of_kind_[kind] != kNone) {
-      const Phase& phase = phases_[phase_of_kind_[kind]];
-      const Progress& progress = progress_[phase_of_kind_[kind]];
+    if (type < phase_of_type_.size() && phase_of_type_[type] != kNone) {
+      const Phase& phase = phases_[phase_of_type_[type]];
+      const Progress& progress = progress_[phase_of_type_[type]];
       const int64_t started = progress.next_instance + (progress.is_running ? 1 : 0);
       available -= started;
       for (uint32_t i = 0; i < phase.num_places; ++i) {
@@ -261,8 +263,9 @@ void DeviceExecutor::ReportAvailable() {
       }
       available += started;
     }
-    if (stage_->counts.available[kind].load(std::memory_order_relaxed) == available) continue;
-    stage_->counts.available[kind].store(available, std::memory_order_release);
+    std::atomic<int64_t>& reported = stage_->counts[type].available;
+    if (reported.load(std::memory_order_relaxed) == available) continue;
+    reported.store(available, std::memory_order_release);
     has_changed = true;
   }
   if (has_changed && stage_->is_waiting.exchange(false, std::memory_order_acq_rel) &&
@@ -403,16 +406,15 @@ void DeviceExecutor::FinishLaunch(uint32_t index) {
     return;
   }
   if (is_tracing_) Trace(MarkOf(kNone, index, progress.begin_ns), clock_->NowNs());
-  if (phase.lane == Lane::kCompute) CountComputed(phase.kind, clock_->NowNs() - progress.begin_ns);
+  if (phase.lane == Lane::kCompute) CountComputed(phase.type, clock_->NowNs() - progress.begin_ns);
   StepRecord& record = RecordOf(progress.step);
   if (--record.remaining == 0) CompleteStep(record);
 }
 
 // An instance of the compute lane is complete.
-void DeviceExecutor::CountComputed(planner::PhaseKind phase_kind, int64_t duration_ns) {
-  const int kind = static_cast<int>(phase_kind);
-  stage_->counts.duration_ns[kind].fetch_add(duration_ns, std::memory_order_relaxed);
-  stage_->counts.completed[kind].fetch_add(1, std::memory_order_release);
+void DeviceExecutor::CountComputed(uint32_t type, int64_t duration_ns) {
+  stage_->counts[type].duration_ns.fetch_add(duration_ns, std::memory_order_relaxed);
+  stage_->counts[type].completed.fetch_add(1, std::memory_order_release);
   if (stage_->decisions.size() <= stage_->wake_size.load(std::memory_order_relaxed) &&
       stage_->is_waiting.exchange(false, std::memory_order_acq_rel) && stage_->wake_controller) {
     stage_->wake_controller();

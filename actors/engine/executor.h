@@ -217,7 +217,7 @@ class DeviceExecutor {
   void FinishIfDone(uint32_t phase);
   void FinishLaunch(uint32_t phase);
   void Complete(const LaneStream::Mark& instance, int64_t now);
-  void CountComputed(planner::PhaseKind kind, int64_t duration_ns);
+  void CountComputed(uint32_t type, int64_t duration_ns);
   void CompleteStep(StepRecord& record);
   void QueueIfOpen(uint32_t phase);
 
@@ -307,7 +307,7 @@ class DeviceExecutor {
   uint32_t once_turn_ = 0;
   uint32_t running_once_ = planner::kNone;
   uint32_t running_compute_ = planner::kNone;
-  std::array<uint32_t, planner::kNumPolicyKinds> phase_of_kind_;
+  std::vector<uint32_t> phase_of_type_;
 
   std::array<StepRecord, kMaxStepsInFlight> steps_;
   uint64_t instances_per_step_ = 0;

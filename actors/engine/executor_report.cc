@@ -160,9 +160,8 @@ std::vector<std::string> DeviceExecutor::Describe() const {
       case Lane::kCompute:
         if (decision == nullptr) {
           lines.push_back(StrCat(name, ", could run; its stage has not chosen"));
-        } else if (phase_of_kind_[static_cast<int>(decision->kind)] != p) {
-          lines.push_back(StrCat(name, ", could run; its stage chose ",
-                                 planner::Name(decision->kind), decision->microbatch, " of ",
+        } else if (decision->type != phase.type) {
+          lines.push_back(StrCat(name, ", could run; its stage chose ", ToString(*decision), " of ",
                                  StepName(decision->step), " first"));
         }
         break;

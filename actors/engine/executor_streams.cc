@@ -78,7 +78,7 @@ void DeviceExecutor::Complete(const LaneStream::Mark& instance, int64_t now) {
     ran.begin_ns = std::max(ran.begin_ns, std::exchange(last_ns, now));
   }
   if (is_tracing_) Trace(ran, now);
-  if (phase.lane == Lane::kCompute) CountComputed(phase.kind, now - ran.begin_ns);
+  if (phase.lane == Lane::kCompute) CountComputed(phase.type, now - ran.begin_ns);
   StepRecord& record = RecordOf(instance.step);
   if (--record.remaining == 0) CompleteStep(record);
 }

@@ -414,7 +414,9 @@ std::optional<planner::PhaseChoice> ChooseGreedily(const planner::StageContext&,
                                                    const planner::StageView& view) {
   for (const PhaseKind kind : {PhaseKind::kBackward, PhaseKind::kForward}) {
     const int k = static_cast<int>(kind);
-    if (view.ready[k] > 0) return planner::PhaseChoice{kind, view.issued[k]};
+    if (view.chunks[0].ready[k] > 0) {
+      return planner::PhaseChoice{kind, view.chunks[0].issued[k]};
+    };
   }
   return std::nullopt;
 }
@@ -435,7 +437,7 @@ TEST_F(ExecutorTest, PolicyThatDecidesFromTheState) {
 
 TEST_F(ExecutorTest, IllegalChoiceIsAnError) {
   const auto skip = [](const planner::StageContext&, const planner::StageView& view) {
-    return planner::PhaseChoice{PhaseKind::kForward, 2 * view.issued[0]};
+    return planner::PhaseChoice{PhaseKind::kForward, 2 * view.chunks[0].issued[0]};
   };
   ASSERT_TRUE(policies_.Add(std::make_unique<DynamicPolicy>("illegal", skip)).ok());
   std::unique_ptr<EngineHarness> harness = Start(PipelinePlan(2, 4, "illegal"), {});

@@ -69,7 +69,8 @@ class Linker {
       phase.first_actor = plan.first_actor;
       phase.end_actor = plan.first_actor + plan.num_actors;
       phase.lane = plan.lane;
-      phase.kind = plan.kind;
+      if (plan.lane == planner::Lane::kCompute)
+        phase.type = planner::PhaseType(plan.kind, plan.chunk);
       phase.per_microbatch = plan.per_microbatch;
       phase.act_ns = ActNs(plan);
       phase_of_.insert(phase_of_.end(), plan.num_actors, static_cast<uint32_t>(out_.phases.size()));

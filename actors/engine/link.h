@@ -100,7 +100,7 @@ struct Phase {
   uint32_t missing = 0;  // places whose count is below their need
   uint32_t act_ns = 0;   // what one of its actors takes on average, as predicted
   planner::Lane lane = planner::Lane::kCompute;
-  planner::PhaseKind kind = planner::PhaseKind::kForward;
+  uint32_t type = 0;  // of the compute lane: planner::PhaseType
   bool per_microbatch = true;
   bool has_host_copies = false;  // feeds or fetches
   // The other lanes that it has channels with: what it uses, they may be using. A bit each, by

@@ -15,6 +15,12 @@ using planner::kNumPolicyKinds;
 using planner::PhaseChoice;
 using planner::PhaseKind;
 
+std::string ToString(const PhaseDecision& decision) {
+  return planner::ToString({static_cast<PhaseKind>(decision.type % kNumPolicyKinds),
+                            static_cast<int>(decision.microbatch),
+                            static_cast<int>(decision.type / kNumPolicyKinds)});
+}
+
 absl::StatusOr<std::unique_ptr<StageController>> StageController::Create(
     const planner::Plan& plan, uint32_t stage, const planner::PolicyRegistry& policies,
     std::vector<StageLink*> links) {
@@ -33,8 +39,13 @@ StageController::StageController(uint32_t stage, std::string policy_name,
                                  planner::StageContext context, std::vector<StageLink*> links)
     : stage_(stage),
       policy_name_(std::move(policy_name)),
-      context_(context),
-      links_(std::move(links)) {}
+      context_(std::move(context)),
+      links_(std::move(links)) {
+  view_.chunks.resize(context_.chunks.size());
+  for (StageLink* link : links_) {
+    link->counts = std::vector<PhaseCounts>(context_.chunks.size() * kNumPolicyKinds);
+  }
+}
 
 absl::Status StageController::ThrewError(std::string_view what) const {
   return absl::InternalError(StrCat("policy '", policy_name_, "' threw at stage ", stage_, ", ",
@@ -42,36 +53,44 @@ absl::Status StageController::ThrewError(std::string_view what) const {
 }
 
 bool StageController::IsStepIssued() const {
-  for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
-    if (context_.has_kind[kind] && issued_[kind] < context_.num_microbatches) return false;
+  for (int chunk = 0; chunk < context_.num_chunks(); ++chunk) {
+    for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
+      if (context_.chunks[chunk][kind] &&
+          view_.chunks[chunk].issued[kind] < context_.num_microbatches) {
+        return false;
+      }
+    }
   }
   return true;
 }
 
-planner::StageView StageController::View() const {
-  planner::StageView view;
-  view.issued = issued_;
+const planner::StageView& StageController::View() {
   const int64_t before = step_ * context_.num_microbatches;
-  for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
-    if (!context_.has_kind[kind]) continue;
-    int64_t completed = INT64_MAX;
-    int64_t available = INT64_MAX;
-    int64_t total = 0;
-    int64_t duration_ns = 0;
-    for (const StageLink* link : links_) {
-      const int64_t device_completed = link->counts.completed[kind].load(std::memory_order_acquire);
-      completed = std::min(completed, device_completed);
-      available = std::min(available, link->counts.available[kind].load(std::memory_order_acquire));
-      total += device_completed;
-      duration_ns += link->counts.duration_ns[kind].load(std::memory_order_relaxed);
+  const int64_t limit = context_.num_microbatches;
+  for (int chunk = 0; chunk < context_.num_chunks(); ++chunk) {
+    planner::ChunkView& view = view_.chunks[chunk];
+    for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
+      if (!context_.chunks[chunk][kind]) continue;
+      const uint32_t type = planner::PhaseType(static_cast<PhaseKind>(kind), chunk);
+      int64_t completed = INT64_MAX;
+      int64_t available = INT64_MAX;
+      int64_t total = 0;
+      int64_t duration_ns = 0;
+      for (const StageLink* link : links_) {
+        const PhaseCounts& counts = link->counts[type];
+        const int64_t device_completed = counts.completed.load(std::memory_order_acquire);
+        completed = std::min(completed, device_completed);
+        available = std::min(available, counts.available.load(std::memory_order_acquire));
+        total += device_completed;
+        duration_ns += counts.duration_ns.load(std::memory_order_relaxed);
+      }
+      view.completed[kind] = static_cast<int>(std::clamp<int64_t>(completed - before, 0, limit));
+      const int64_t available_in_step = std::clamp<int64_t>(available - before, 0, limit);
+      view.ready[kind] = std::max(static_cast<int>(available_in_step) - view.issued[kind], 0);
+      view.mean_ns[kind] = total > 0 ? duration_ns / total : 0;
     }
-    const int64_t limit = context_.num_microbatches;
-    view.completed[kind] = static_cast<int>(std::clamp<int64_t>(completed - before, 0, limit));
-    const int64_t available_in_step = std::clamp<int64_t>(available - before, 0, limit);
-    view.ready[kind] = std::max(static_cast<int>(available_in_step) - issued_[kind], 0);
-    view.mean_ns[kind] = total > 0 ? duration_ns / total : 0;
   }
-  return view;
+  return view_;
 }
 
 bool StageController::Poll() {
@@ -84,7 +103,7 @@ bool StageController::Poll() {
   for (; room > 0; --room) {
     if (IsStepIssued()) {
       ++step_;
-      issued_ = {};
+      for (planner::ChunkView& view : view_.chunks) view.issued = {};
       scheduler_->Reset();
     }
     if (!is_planned_ && step_ >= submitted_) break;
@@ -99,19 +118,17 @@ bool StageController::Poll() {
       break;
     }
     if (!choice.has_value()) break;
-    const int kind = static_cast<int>(choice->kind);
-    if (kind >= kNumPolicyKinds || !context_.has_kind[kind] ||
-        choice->microbatch != issued_[kind] || choice->microbatch >= context_.num_microbatches) {
-      status_ = absl::InternalError(
-          StrCat("policy '", policy_name_, "' chose ", planner::Name(choice->kind),
-                 choice->microbatch, " on stage ", stage_, " in ", StepName(step_),
-                 ", which is not the next of a kind it has (issued ", "F ", issued_[0], ", B ",
-                 issued_[1], ", W ", issued_[2], " of ", context_.num_microbatches, ")"));
+    if (!IsNext(*choice)) {
+      status_ = absl::InternalError(StrCat(
+          "policy '", policy_name_, "' chose ", planner::ToString(*choice), " on stage ", stage_,
+          " in ", StepName(step_), ", which is not the next of a chunk and kind that it has (of ",
+          context_.num_microbatches, " micro-batches", DescribeCounts(), ")"));
       break;
     }
-    ++issued_[kind];
+    ++view_.chunks[choice->chunk].issued[static_cast<int>(choice->kind)];
     for (StageLink* link : links_) {
-      link->decisions.TryPush({step_, static_cast<uint32_t>(choice->microbatch), choice->kind});
+      link->decisions.TryPush({step_, static_cast<uint32_t>(choice->microbatch),
+                               planner::PhaseType(choice->kind, choice->chunk)});
     }
     has_decided = true;
   }
@@ -123,14 +140,19 @@ bool StageController::Poll() {
   return has_decided;
 }
 
-bool StageController::HasDeclined() const {
+bool StageController::IsNext(const PhaseChoice& choice) const {
+  return context_.has(choice.kind, choice.chunk) && choice.microbatch < context_.num_microbatches &&
+         choice.microbatch == view_.chunks[choice.chunk].issued[static_cast<int>(choice.kind)];
+}
+
+bool StageController::HasDeclined() {
   if (is_planned_ || !status_.ok() || step_ >= submitted_ || IsStepIssued()) return false;
-  const planner::StageView view = View();
   bool could_run = false;
-  for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
-    if (!context_.has_kind[kind]) continue;
-    if (view.completed[kind] < view.issued[kind]) return false;
-    could_run |= view.ready[kind] > 0;
+  for (const planner::ChunkView& view : View().chunks) {
+    for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
+      if (view.completed[kind] < view.issued[kind]) return false;
+      could_run |= view.ready[kind] > 0;
+    }
   }
   return could_run;
 }
@@ -144,15 +166,26 @@ void StageController::ArmWait() {
   }
 }
 
-std::string StageController::Describe() const {
-  std::string text = StrCat("stage ", stage_, ", policy '", policy_name_, "': ", StepName(step_));
-  const planner::StageView view = View();
-  for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
-    if (!context_.has_kind[kind]) continue;
-    StrAppend(&text, ", ", planner::Name(static_cast<PhaseKind>(kind)), " issued ",
-              view.issued[kind], " completed ", view.completed[kind]);
-    if (!is_planned_) StrAppend(&text, " ready ", view.ready[kind]);
+// ", F issued 2 completed 1, B issued 0 completed 0", with the chunk where there are several.
+std::string StageController::DescribeCounts() {
+  std::string text;
+  const planner::StageView& view = View();
+  for (int chunk = 0; chunk < context_.num_chunks(); ++chunk) {
+    for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
+      if (!context_.chunks[chunk][kind]) continue;
+      const planner::ChunkView& counts = view.chunks[chunk];
+      StrAppend(&text, ", ", planner::Name(static_cast<PhaseKind>(kind)),
+                context_.num_chunks() > 1 ? StrCat(" of chunk ", chunk) : "", " issued ",
+                counts.issued[kind], " completed ", counts.completed[kind]);
+      if (!is_planned_) StrAppend(&text, " ready ", counts.ready[kind]);
+    }
   }
+  return text;
+}
+
+std::string StageController::Describe() {
+  std::string text = StrCat("stage ", stage_, ", policy '", policy_name_, "': ", StepName(step_),
+                            DescribeCounts());
   if (HasNoChoice()) StrAppend(&text, "; the policy chooses nothing more");
   if (!status_.ok()) StrAppend(&text, "; ", ToStd(status_.message()));
   return text;

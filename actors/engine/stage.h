@@ -11,12 +11,11 @@
 // Thread rule: a StageController belongs to one thread (the stage's actor); a StageLink joins it to
 // one executor, each touching the side named.
 // Invariants: every device of the group sees the same choices in the same order; a choice is of a
-// kind that the stage has and of the next micro-batch of its kind, or the stage fails.
+// chunk and kind that the stage has and of the next micro-batch of those, or the stage fails.
 
 #ifndef PENSTOCK_ACTORS_ENGINE_STAGE_H_
 #define PENSTOCK_ACTORS_ENGINE_STAGE_H_
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -36,23 +35,28 @@ namespace penstock::actors {
 struct PhaseDecision {
   int64_t step = 0;
   uint32_t microbatch = 0;
-  planner::PhaseKind kind = planner::PhaseKind::kForward;
+  uint32_t type = 0;  // planner::PhaseType
 };
 
-// Counts of one device since the start of the session; they only grow.
-struct StageCounts {
-  std::array<std::atomic<int64_t>, planner::kNumPolicyKinds> completed = {};
+// "F3"; of a later chunk "F3 of chunk 1".
+std::string ToString(const PhaseDecision& decision);
+
+// Counts of one device and type of phase since the start of the session; they only grow.
+struct PhaseCounts {
+  std::atomic<int64_t> completed{0};
   // Instances whose tokens and credits are or were there. Kept only where counts_ready is set.
-  std::array<std::atomic<int64_t>, planner::kNumPolicyKinds> available = {};
-  std::array<std::atomic<int64_t>, planner::kNumPolicyKinds> duration_ns = {};
+  std::atomic<int64_t> available{0};
+  std::atomic<int64_t> duration_ns{0};
 };
 
 struct StageLink {
   static constexpr size_t kWindow = 64;  // choices ahead
 
   SpscRing<PhaseDecision> decisions{kWindow};  // controller to executor
-  StageCounts counts;                          // written by the executor
-  bool counts_ready = false;                   // set before either side starts
+  // Of each type of phase. The controller makes them before either side starts, the executor
+  // counts.
+  std::vector<PhaseCounts> counts;
+  bool counts_ready = false;  // set before either side starts
 
   // The controller asks for a wake-up when no more than `wake_size` choices are left.
   std::atomic<bool> is_waiting{false};
@@ -78,7 +82,7 @@ class StageController {
 
   // The policy was asked, chooses nothing, and all its choices have been completed, though a phase
   // could run. If nothing else is under way either, that is for ever.
-  bool HasDeclined() const;
+  bool HasDeclined();
 
   // The policy chooses as it goes, was asked, and has nothing for the step under way.
   bool HasNoChoice() const { return !is_planned_ && step_ < submitted_ && !IsStepIssued(); }
@@ -92,14 +96,17 @@ class StageController {
   bool is_planned() const { return is_planned_; }
 
   // "stage 0 of policy '1f1b' is in step 3: issued F 2 B 0, ..."; for reports.
-  std::string Describe() const;
+  std::string Describe();
 
  private:
   StageController(uint32_t stage, std::string policy_name, planner::StageContext context,
                   std::vector<StageLink*> links);
 
-  planner::StageView View() const;
+  const planner::StageView& View();
+  std::string DescribeCounts();
   bool IsStepIssued() const;
+  // Whether it is a phase of this stage, of the micro-batch after the last one issued.
+  bool IsNext(const planner::PhaseChoice& choice) const;
   absl::Status ThrewError(std::string_view what) const;
 
   const uint32_t stage_;
@@ -110,7 +117,7 @@ class StageController {
   bool is_planned_ = false;  // choices do not depend on the view: decided before submission
   int64_t submitted_ = 0;
   int64_t step_ = 0;
-  std::array<int, planner::kNumPolicyKinds> issued_ = {};  // of step_
+  planner::StageView view_;  // of step_
   absl::Status status_;
 };
 

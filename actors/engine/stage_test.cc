@@ -40,8 +40,7 @@ planner::Plan TwoDevices(uint32_t num_microbatches) {
 }
 
 std::string Text(const PhaseDecision& decision) {
-  return std::string(planner::Name(decision.kind)) + std::to_string(decision.microbatch) + "@" +
-         std::to_string(decision.step);
+  return ToString(decision) + "@" + std::to_string(decision.step);
 }
 
 class StageTest : public ::testing::Test {
@@ -95,10 +94,12 @@ TEST_F(StageTest, ADecidingPolicySeesWhatAllDevicesHaveDone) {
   // Backward as soon as its forward is complete everywhere.
   const DynamicPolicy policy(
       "function", [](const StageContext&, const StageView& view) -> std::optional<PhaseChoice> {
-        if (view.issued[1] < view.completed[0])
-          return PhaseChoice{PhaseKind::kBackward, view.issued[1]};
-        if (view.issued[0] < 2 && view.issued[0] == view.issued[1]) {
-          return PhaseChoice{PhaseKind::kForward, view.issued[0]};
+        const planner::ChunkView& chunk = view.chunks[0];
+        if (chunk.issued[1] < chunk.completed[0]) {
+          return PhaseChoice{PhaseKind::kBackward, chunk.issued[1]};
+        }
+        if (chunk.issued[0] < 2 && chunk.issued[0] == chunk.issued[1]) {
+          return PhaseChoice{PhaseKind::kForward, chunk.issued[0]};
         }
         return std::nullopt;
       });
@@ -108,12 +109,44 @@ TEST_F(StageTest, ADecidingPolicySeesWhatAllDevicesHaveDone) {
   controller->SetSubmittedSteps(1);
   EXPECT_TRUE(controller->Poll());
   EXPECT_EQ(Drain(0), "F0@0");
-  links_[0].counts.completed[0] = 1;
+  links_[0].counts[0].completed = 1;
   EXPECT_FALSE(controller->Poll());  // the other device has not completed it
-  links_[1].counts.completed[0] = 1;
+  links_[1].counts[0].completed = 1;
   EXPECT_TRUE(controller->Poll());
   EXPECT_EQ(Drain(0), "B0@0 F1@0");
   EXPECT_EQ(Drain(1), "F0@0 B0@0 F1@0");
+}
+
+TEST_F(StageTest, ChunksAreChosenApart) {
+  plan_ = TwoDevices(1);
+  plan_.policy = "function";
+  for (planner::DevicePlan& device : plan_.devices) {
+    planner::PhasePlan later = device.phases[0];
+    later.chunk = 1;
+    device.phases.push_back(later);
+  }
+  // The forward of chunk 1, then those of chunk 0.
+  const auto next = [](const StageContext& context,
+                       const StageView& view) -> std::optional<PhaseChoice> {
+    EXPECT_EQ(context.num_chunks(), 2);
+    if (view.chunks[1].issued[0] == 0) return PhaseChoice{PhaseKind::kForward, 0, 1};
+    if (view.chunks[1].completed[0] == 0) return std::nullopt;
+    return PhaseChoice{PhaseKind::kForward, view.chunks[0].issued[0]};
+  };
+  ASSERT_TRUE(policies_.Add(std::make_unique<DynamicPolicy>("function", next)).ok());
+  const auto controller = StageController::Create(plan_, 0, policies_, {&links_[0], &links_[1]});
+  ASSERT_TRUE(controller.ok()) << controller.status();
+  (*controller)->SetSubmittedSteps(1);
+  EXPECT_TRUE((*controller)->Poll());
+  EXPECT_EQ(Drain(0), "F0 of chunk 1@0");
+  for (StageLink& link : links_) {
+    link.counts[planner::PhaseType(PhaseKind::kForward, 1)].completed = 1;
+  }
+  EXPECT_TRUE((*controller)->Poll());
+  EXPECT_EQ(Drain(0), "F0@0");
+  // Of F1 there is none.
+  EXPECT_THAT(std::string((*controller)->status().message()), HasSubstr("chose F1 on stage 0"));
+  EXPECT_THAT((*controller)->Describe(), HasSubstr("F of chunk 1 issued 1 completed 1"));
 }
 
 TEST_F(StageTest, AnIllegalChoiceIsNamedAndEndsTheStage) {

@@ -383,8 +383,9 @@ TEST_F(SessionTest, APolicyThatWaitsForAnotherStageIsNotTakenForASilentOne) {
   // Begins on a stage's forwards only when both are ready.
   const auto choose = [](const planner::StageContext&,
                          const planner::StageView& view) -> std::optional<planner::PhaseChoice> {
-    if (view.issued[0] == 0 && view.ready[0] < 2) return std::nullopt;
-    return planner::PhaseChoice{PhaseKind::kForward, view.issued[0]};
+    const planner::ChunkView& chunk = view.chunks[0];
+    if (chunk.issued[0] == 0 && chunk.ready[0] < 2) return std::nullopt;
+    return planner::PhaseChoice{PhaseKind::kForward, chunk.issued[0]};
   };
   ASSERT_TRUE(policies.Add(std::make_unique<testing::DynamicPolicy>("patient", choose)).ok());
   options_.policies = &policies;

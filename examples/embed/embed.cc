@@ -50,7 +50,7 @@ class Simple : public penstock::planner::Policy {
     std::vector<penstock::planner::PhaseChoice> order;
     for (const auto kind :
          {penstock::planner::PhaseKind::kForward, penstock::planner::PhaseKind::kBackward}) {
-      if (!context.has_kind[static_cast<int>(kind)]) continue;
+      if (!context.has(kind)) continue;
       for (int m = 0; m < context.num_microbatches; ++m) order.push_back({kind, m});
     }
     return order;

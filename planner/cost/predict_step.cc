@@ -51,9 +51,13 @@ double PredictStepSeconds(const Plan& plan) {
   double first = 0;
   double round = 0;
   double once = 0;
+  uint32_t num_chunks = 1;
   for (const StagePlan& stage : plan.stages) {
     double stage_first = 0;
     for (uint32_t device : stage.devices) {
+      for (const PhasePlan& phase : plan.devices[device].phases) {
+        num_chunks = std::max(num_chunks, phase.chunk + 1);
+      }
       const Times times = TimesOf(plan.devices[device], plan.num_microbatches);
       stage_first = std::max(stage_first, times.received + std::max(times.compute, times.reduced));
       round = std::max({round, times.compute, times.reduced + times.received + times.sent});
@@ -61,7 +65,7 @@ double PredictStepSeconds(const Plan& plan) {
     }
     first += stage_first;
   }
-  return first + (plan.num_microbatches - 1) * round + once;
+  return first / num_chunks + (plan.num_microbatches - 1.0 / num_chunks) * round + once;
 }
 
 }  // namespace penstock::planner

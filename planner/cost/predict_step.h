@@ -12,8 +12,10 @@
 //        + the slowest stage's max(lanes, floating) per step
 //
 // The first two lines are a pipeline's: one micro-batch passes through all stages, the others come
-// out one by one behind it, as often as the slowest stage lets them. A policy that interleaves
-// better or keeps fewer in flight is not seen.
+// out one by one behind it, as often as the slowest stage lets them. Where stages have c chunks,
+// the others follow when the first has left the first chunks: step = the sum / c + (micro-batches -
+// 1 / c)
+// * the slowest + the last line. A policy that keeps fewer in flight is not seen.
 //
 // Thread rule: a pure function.
 

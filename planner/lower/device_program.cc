@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "planner/lower/phase_order.h"
@@ -89,8 +88,8 @@ class ProgramAssembler {
     }
   }
 
-  // Micro-batches that are at once between the start of a phase of kind `from` and the end of `to`.
-  int HeldBetween(PhaseKind from, PhaseKind to) const {
+  // Micro-batches that are at once between the start of `from` and the end of `to`.
+  int HeldBetween(ChunkPhase from, ChunkPhase to) const {
     return credits_.order.empty() ? credits_.activations : HeldInOrder(credits_.order, from, to);
   }
 
@@ -101,9 +100,10 @@ class ProgramAssembler {
     const Buffer& buffer = buffers_[s];
     if (!buffer.per_microbatch || buffer.state >= 0) return 1;
     bool crosses_phases = false;
-    std::set<PhaseKind> kinds;  // of its phases in the compute lane: F, B, W
+    std::vector<ChunkPhase> phases;  // that touch it, of the compute lane
     const auto add = [&](const PhasePlan& phase) {
-      if (phase.lane == Lane::kCompute) kinds.insert(phase.kind);
+      if (phase.lane != Lane::kCompute) return;
+      phases.push_back({static_cast<int>(phase.chunk), phase.kind});
     };
     for (const Access& writer : accesses_[s].writers) {
       for (const Access& reader : accesses_[s].readers) {
@@ -117,8 +117,13 @@ class ProgramAssembler {
       }
     }
     if (!crosses_phases) return 1;
-    if (kinds.size() < 2) return std::min(credits_.microbatches, 2);
-    const int held = HeldBetween(*kinds.begin(), *kinds.rbegin());
+    int held = 0;
+    for (const ChunkPhase& from : phases) {
+      for (const ChunkPhase& to : phases) {
+        if (from != to) held = std::max(held, HeldBetween(from, to));
+      }
+    }
+    if (held == 0) held = buffer.received ? 1 : 2;
     return std::min(credits_.microbatches, buffer.received ? held + 1 : held);
   }
 

@@ -154,6 +154,9 @@ class Lowering {
   bool IsMadeOften(ValueId value) const {
     return PhaseOf(value).key.per_microbatch && !FormsWhole(ProducerOf(value).op->name());
   }
+  // The phase in which a returned value is fetched: where it is made, or the first that has it
+  // whole.
+  PhaseKey FetchKey(ValueId value) const;
   // The value whose bytes this one shares through reshapes.
   ValueId RootOf(ValueId value) const { return root_[value]; }
 
@@ -214,7 +217,6 @@ class DeviceLowering {
   absl::Status AddRedistribution(NodeId id, int phase);
   absl::Status AddKernel(NodeId id, int phase);
   absl::Status AddLeaf(ValueId value, int phase);
-  PhaseKey FetchKey(ValueId value) const;
   absl::Status AddFetch(size_t index);
   absl::Status AddSends(ValueId value);
   absl::Status AddAssignments();
@@ -243,7 +245,8 @@ class DeviceLowering {
 // ---------------------------------------------------------------------------- shared analysis
 
 absl::Status Lowering::Analyse() {
-  ASSIGN_OR_RETURN(phases_, AssignPhases(graph_, options_.split_weight_gradients));
+  ASSIGN_OR_RETURN(phases_,
+                   AssignPhases(graph_, {options_.split_weight_gradients, options_.num_groups}));
   devices_per_stage_ = static_cast<uint32_t>(mesh_.num_devices());
   users_ = graph_.Users();
   is_read_often_ = FindReadOften(graph_);
@@ -279,7 +282,20 @@ absl::Status Lowering::Analyse() {
     if (!phase.is_live || phase.is_leaf || node.op->has_declared_type()) continue;
     if (node.op->name() != "assign") keys_[phase.stage].insert(phase.key);
   }
+  for (const graph::Return& ret : graph_.returns()) {
+    keys_[PhaseOf(ret.value).stage].insert(FetchKey(ret.value));
+  }
   return absl::OkStatus();
+}
+
+PhaseKey Lowering::FetchKey(ValueId value) const {
+  const NodePhase& source = PhaseOf(value);
+  const bool made_often = IsMadeOften(value);
+  if (source.is_leaf || ProducerOf(value).op->has_declared_type()) {
+    return made_often ? kFirstForwardKey : kBeforeStepKey;
+  }
+  if (!made_often && source.key.per_microbatch) return {source.key.level + 1, false, 0};
+  return source.key;
 }
 
 absl::Status Lowering::ScheduleStages() {
@@ -288,8 +304,11 @@ absl::Status Lowering::ScheduleStages() {
   context.num_microbatches = static_cast<int>(plan_.num_microbatches);
   for (int stage = 0; stage < num_stages_; ++stage) {
     context.stage = stage;
-    for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
-      context.has_kind[kind] = keys_[stage].contains({0, true, kind});
+    context.chunks = {PhaseKinds{}};
+    for (const PhaseKey& key : keys_[stage]) {
+      if (key.lane() != Lane::kCompute) continue;
+      if (key.chunk >= context.num_chunks()) context.chunks.resize(key.chunk + 1);
+      context.chunks[key.chunk][static_cast<size_t>(key.kind())] = true;
     }
     ASSIGN_OR_RETURN(StageSchedule schedule, MakeSchedule(*options_.policy, context));
     ASSIGN_OR_RETURN(const int activations, ActivationCreditsOf(*options_.policy, context));
@@ -494,9 +513,9 @@ graph::OpCost Lowering::CostOf(const KernelPlan& spec) const {
 
 uint32_t Lowering::KernelIndex(const KernelPlan& spec) {
   std::string key = spec.op;
-  for (const TilePlan& tile : spec.inputs) absl::StrAppend(&key, ToString(tile.shape));
+  for (const TilePlan& tile : spec.inputs) absl::StrAppend(&key, penstock::ToString(tile.shape));
   for (const TilePlan& tile : spec.outputs) {
-    absl::StrAppend(&key, "|", ToString(tile.shape), ToString(tile.offset));
+    absl::StrAppend(&key, "|", penstock::ToString(tile.shape), penstock::ToString(tile.offset));
   }
   std::vector<uint32_t>& candidates = kernels_by_op_[key];
   for (uint32_t index : candidates) {
@@ -966,17 +985,6 @@ absl::Status DeviceLowering::AddNode(NodeId id) {
   return absl::OkStatus();
 }
 
-// The phase in which a returned value is fetched: where it is made, or the first that has it whole.
-PhaseKey DeviceLowering::FetchKey(ValueId value) const {
-  const NodePhase& source = shared_.PhaseOf(value);
-  const bool made_often = shared_.IsMadeOften(value);
-  if (source.is_leaf || shared_.ProducerOf(value).op->has_declared_type()) {
-    return made_often ? kFirstForwardKey : kBeforeStepKey;
-  }
-  if (!made_often && source.key.per_microbatch) return {source.key.level + 1, false, 0};
-  return source.key;
-}
-
 absl::Status DeviceLowering::AddFetch(size_t index) {
   const ValueId value = graph_.returns()[index].value;
   const NodePhase& source = shared_.PhaseOf(value);
@@ -1001,7 +1009,7 @@ absl::Status DeviceLowering::AddFetch(size_t index) {
     }
     if (part != coordinate) return absl::OkStatus();
   }
-  const int phase = PhaseIndex(FetchKey(value));
+  const int phase = PhaseIndex(shared_.FetchKey(value));
   ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
   ASSIGN_OR_RETURN(int buffer, BufferForReading(value, phase));
   KernelPlan spec;
@@ -1048,9 +1056,6 @@ absl::Status DeviceLowering::AddAssignments() {
 absl::StatusOr<DevicePlan> DeviceLowering::Run() {
   // The phases of the stage, the same on all its devices.
   std::set<PhaseKey> keys = shared_.keys_[stage_];
-  for (const graph::Return& ret : graph_.returns()) {
-    if (shared_.PhaseOf(ret.value).stage == stage_) keys.insert(FetchKey(ret.value));
-  }
   // Copies into states come after everything that reads the old value at its place in the order.
   bool has_copies = false;
   assign_key_ = kFirstUpdateKey;
@@ -1075,6 +1080,8 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
       absl::StrAppend(&plan.name, " level ", key.level);
     }
     if (!key.per_microbatch && key.order > 0) absl::StrAppend(&plan.name, " ", key.order);
+    if (plan.lane == Lane::kCompute) plan.chunk = static_cast<uint32_t>(key.chunk);
+    if (key.chunk > 0) absl::StrAppend(&plan.name, " of chunk ", key.chunk);
     phase_index_[key] = program_.AddPhase(std::move(plan));
   }
 

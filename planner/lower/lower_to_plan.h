@@ -25,6 +25,7 @@ struct LowerOptions {
   const Policy* policy = nullptr;
   graph::KernelTraits kernels;
   bool split_weight_gradients = false;
+  int num_groups = 0;  // see PhaseOptions
   // Gradients are reduced together up to this size; 0: each by itself.
   int64_t bucket_bytes = 0;
   // The devices of each host, in blocks; empty: all on one.

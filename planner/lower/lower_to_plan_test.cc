@@ -9,6 +9,7 @@
 #include "base/strings.h"
 #include "graph/training.h"
 #include "planner/cost/communication_cost.h"
+#include "planner/plan/stage_schedule.h"
 #include "planner/strategy/stages.h"
 #include "tests/support/planner_fixture.h"
 
@@ -260,6 +261,44 @@ graph g {
   EXPECT_THAT(Compile(graph, "1f1b").stages[0].order,
               ElementsAre(PhaseChoice{kForward, 0}, PhaseChoice{kBackward, 0},
                           PhaseChoice{kForward, 1}, PhaseChoice{kBackward, 1}));
+}
+
+// Four virtual stages on two devices: each boundary is crossed by transfers, and the phases of both
+// chunks share the compute lane.
+TEST_F(LowerToPlanTest, VirtualStagesShareTheirDevices) {
+  const graph::Graph graph = Train(R"(mesh m = [mb=4 temporal]
+graph g {
+  %x = input : f32[8, 4] @[mb, _]
+  %w0 = parameter : f32[4, 4]
+  %h0 = matmul(%x, %w0) : f32[8, 4]
+  %w1 = parameter : f32[4, 4]
+  %h1 = matmul(%h0, %w1) : f32[8, 4]
+  %w2 = parameter : f32[4, 4]
+  %h2 = matmul(%h1, %w2) : f32[8, 4]
+  %w3 = parameter : f32[4, 4]
+  %h3 = matmul(%h2, %w3) : f32[8, 4]
+  %loss = sum_squares(%h3) : f32[]
+  return %loss
+})",
+                                   {}, 4);
+  CompileOptions options = OptionsFor("1f1b");
+  options.chunks_per_group = 2;
+  const absl::StatusOr<Plan> plan = planner::Compile(ops_, graph, options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_THAT(plan->devices, SizeIs(2));
+  for (uint32_t d = 0; d < 2; ++d) {
+    EXPECT_EQ(StageContextOf(*plan, d).num_chunks(), 2);
+    EXPECT_THAT(plan->stages[d].order, SizeIs(2 * 2 * 4));
+  }
+  int num_per_microbatch = 0;
+  for (const TransferPlan& transfer : plan->transfers) {
+    EXPECT_NE(transfer.source, transfer.destination);
+    num_per_microbatch += transfer.per_microbatch ? 1 : 0;
+  }
+  EXPECT_EQ(num_per_microbatch, 3 + 3);  // activations and their gradients
+  options.chunks_per_group = 3;
+  EXPECT_THAT(std::string(planner::Compile(ops_, graph, options).status().message()),
+              HasSubstr("4 stages cannot be run as 3 chunks"));
 }
 
 TEST_F(LowerToPlanTest, APolicyIsNeeded) {

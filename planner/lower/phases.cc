@@ -65,14 +65,18 @@ absl::Status CheckStageOrder(const Graph& graph, const std::vector<NodePhase>& p
     for (ValueId operand : graph.node(id).operands) {
       const NodeId producer = graph.value(operand).producer;
       const NodePhase& source = phases[producer];
-      if (source.is_leaf || source.key != user.key || user.key.order >= kUpdateOrder) continue;
+      if (source.is_leaf || !source.key.per_microbatch || source.key.level != user.key.level ||
+          source.key.order != user.key.order || user.key.order >= kUpdateOrder) {
+        continue;
+      }
       const bool is_forward = user.key.order == kForwardOrder;
-      if (is_forward ? source.stage > user.stage : source.stage < user.stage) {
+      const int from = source.virtual_stage;
+      const int to = user.virtual_stage;
+      if (is_forward ? from > to : from < to) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "%s on stage %d reads %s of stage %d: %s must not flow to %s stages",
-            Describe(graph, graph.node(id)), user.stage, Describe(graph, graph.node(producer)),
-            source.stage, is_forward ? "forward values" : "gradients",
-            is_forward ? "earlier" : "later"));
+            Describe(graph, graph.node(id)), to, Describe(graph, graph.node(producer)), from,
+            is_forward ? "forward values" : "gradients", is_forward ? "earlier" : "later"));
       }
     }
   }
@@ -102,7 +106,7 @@ bool IsPerMicrobatch(const Graph& graph, ValueId value) {
 }
 
 absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
-                                                    bool split_weight_gradients) {
+                                                    const PhaseOptions& options) {
   std::vector<NodePhase> phases(graph.num_nodes());
 
   std::vector<bool> is_needed(graph.num_values(), false);
@@ -122,7 +126,9 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
     NodePhase& phase = phases[id];
     if (!phase.is_live) continue;
     const std::string_view op = node.op->name();
-    phase.stage = std::max(node.stage, 0);
+    phase.virtual_stage = std::max(node.stage, 0);
+    const bool has_chunks = options.num_groups > 0;
+    phase.stage = has_chunks ? phase.virtual_stage % options.num_groups : phase.virtual_stage;
     phase.is_leaf = op == "input" || op == "constant" || op == "iota";
     phase.key.per_microbatch = RunsPerMicrobatch(graph, node);
     if (op == "assign") {
@@ -137,7 +143,7 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
       phase.key.level = std::max(phase.key.level, source.key.level + (forms_whole ? 1 : 0));
     }
     if (phase.key.per_microbatch) {
-      phase.key.order = MicrobatchOrder(node, split_weight_gradients);
+      phase.key.order = MicrobatchOrder(node, options.split_weight_gradients);
       if (phase.key.order == kUpdateOrder) phase.key.level = std::max(phase.key.level, 1);
       // A backward node may be needed by a forward one (a returned gradient penalty, say): what
       // follows a backward is backward.
@@ -147,6 +153,9 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
         if (source.key.level != phase.key.level) continue;
         const bool hops = source.key.order >= kUpdateOrder && source.stage != phase.stage;
         phase.key.order = std::max(phase.key.order, source.key.order + (hops ? 1 : 0));
+      }
+      if (has_chunks && phase.key.order < kUpdateOrder) {
+        phase.key.chunk = phase.virtual_stage / options.num_groups;
       }
       continue;
     }

@@ -16,6 +16,7 @@
 #define PENSTOCK_PLANNER_LOWER_PHASES_H_
 
 #include <compare>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,7 +32,16 @@ struct PhaseKey {
   bool per_microbatch = false;
   int order = 0;  // once a step: the hop; once a micro-batch: 0 forward, 1 backward,
                   // 2 weight, 3 and more: update, by hop
-  friend auto operator<=>(const PhaseKey&, const PhaseKey&) = default;
+  int chunk = 0;  // of forwards, backwards and weight gradients
+  friend bool operator==(const PhaseKey&, const PhaseKey&) = default;
+  // Forwards go through the chunks in order, all else in the opposite order.
+  friend std::strong_ordering operator<=>(const PhaseKey& a, const PhaseKey& b) {
+    const auto rank = [](const PhaseKey& key) {
+      return std::tuple(key.level, key.per_microbatch, key.order,
+                        key.order == 0 ? key.chunk : -key.chunk);
+    };
+    return rank(a) <=> rank(b);
+  }
 
   // The policy schedules forwards and backwards of level 0; all else keeps its fixed order.
   Lane lane() const { return per_microbatch && level == 0 ? Lane::kCompute : Lane::kPerStep; }
@@ -39,20 +49,27 @@ struct PhaseKey {
 };
 
 struct NodePhase {
-  bool is_live = false;  // something returned or assigned depends on it
-  bool is_leaf = false;  // input, constant, iota: made again wherever it is read
-  int stage = 0;
+  bool is_live = false;   // something returned or assigned depends on it
+  bool is_leaf = false;   // input, constant, iota: made again wherever it is read
+  int stage = 0;          // the group of devices
+  int virtual_stage = 0;  // the node's own
   PhaseKey key;
 };
 
 // Whether the value is split or partial over a temporal axis.
 bool IsPerMicrobatch(const graph::Graph& graph, graph::ValueId value);
 
-// One entry a node. `split_weight_gradients`: weight gradients get phases of their own (W). An
-// error names nodes whose stages contradict the order of forwards and backwards. REQUIRES: reshards
-// lowered.
+struct PhaseOptions {
+  bool split_weight_gradients = false;  // into phases of their own (W)
+  // The nodes' stages are virtual ones: group s of the S groups runs the stages s, s + S, ..., as
+  // its chunks 0, 1, .... 0: as many groups as stages.
+  int num_groups = 0;
+};
+
+// One entry a node. An error names nodes whose stages contradict the order of forwards and
+// backwards. REQUIRES: reshards lowered.
 absl::StatusOr<std::vector<NodePhase>> AssignPhases(const graph::Graph& graph,
-                                                    bool split_weight_gradients);
+                                                    const PhaseOptions& options);
 
 }  // namespace penstock::planner
 

@@ -28,7 +28,8 @@ graph g {
 class PhasesTest : public testing::PlannerFixture {
  protected:
   std::map<std::string, NodePhase> Phases(const graph::Graph& lowered, bool split = false) const {
-    absl::StatusOr<std::vector<NodePhase>> phases = AssignPhases(lowered, split);
+    absl::StatusOr<std::vector<NodePhase>> phases =
+        AssignPhases(lowered, {.split_weight_gradients = split});
     EXPECT_TRUE(phases.ok()) << phases.status();
     std::map<std::string, NodePhase> by_name;
     if (!phases.ok()) return by_name;
@@ -132,10 +133,37 @@ graph g {
   %z = exp(%y) : f32[8] @[mb] stage 0
   return %z
 })");
-  const absl::StatusOr<std::vector<NodePhase>> phases = AssignPhases(graph, false);
+  const absl::StatusOr<std::vector<NodePhase>> phases = AssignPhases(graph, {});
   ASSERT_FALSE(phases.ok());
   EXPECT_THAT(std::string(phases.status().message()),
               HasSubstr("%z on stage 0 reads %y of stage 1"));
+}
+
+// Four stages on two groups of devices: h1 and h3 are chunks of the second.
+TEST_F(PhasesTest, AGroupRunsSeveralStagesAsItsChunks) {
+  const std::string text = R"(mesh m = [mb=2 temporal]
+graph g {
+  %x = input : f32[8] @[mb] stage 0
+  %h0 = tanh(%x) : f32[8] @[mb] stage 0
+  %h1 = tanh(%h0) : f32[8] @[mb] stage 1
+  %h2 = tanh(%h1) : f32[8] @[mb] stage 2
+  %h3 = tanh(%h2) : f32[8] @[mb] stage 3
+  return %h3
+})";
+  const graph::Graph graph = MustParse(text);
+  const absl::StatusOr<std::vector<NodePhase>> phases = AssignPhases(graph, {.num_groups = 2});
+  ASSERT_TRUE(phases.ok()) << phases.status();
+  for (int i = 0; i < 4; ++i) {
+    const graph::ValueId value = graph.FindValue("h" + std::to_string(i));
+    const NodePhase& phase = (*phases)[graph.value(value).producer];
+    EXPECT_EQ(phase.stage, i % 2);
+    EXPECT_EQ(phase.key, (PhaseKey{0, true, 0, i / 2}));
+  }
+  // Chunks follow each other as stages do.
+  graph::Graph wrong = graph;
+  wrong.mutable_node(graph.value(graph.FindValue("h1")).producer).stage = 3;
+  EXPECT_THAT(std::string(AssignPhases(wrong, {.num_groups = 2}).status().message()),
+              HasSubstr("%h2 on stage 2 reads %h1 of stage 3"));
 }
 
 TEST_F(PhasesTest, AValueIsPerMicrobatchWhenSplitOrPartialInTime) {

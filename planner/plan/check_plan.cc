@@ -354,8 +354,7 @@ class StructureCheck {
 
   absl::Status CheckPhases(uint32_t d) const {
     const DevicePlan& device = plan_.devices[d];
-    std::array<uint32_t, kNumPolicyKinds> phase_of_kind;
-    phase_of_kind.fill(kNone);
+    std::vector<uint32_t> phase_of_type;
     for (uint32_t p = 0; p < device.phases.size(); ++p) {
       const PhasePlan& phase = device.phases[p];
       if (phase.lane != Lane::kCompute) continue;
@@ -365,11 +364,18 @@ class StructureCheck {
                        phase.per_microbatch ? "micro-batch" : "step",
                        ") is in the compute lane, which takes F, B and W once a micro-batch");
       }
-      if (phase_of_kind[kind] != kNone) {
-        return Invalid(DescribePhase(plan_, d, p), " is the second of kind ", Name(phase.kind),
-                       " in the compute lane after ", DescribePhase(plan_, d, phase_of_kind[kind]));
+      if (phase.chunk >= kMaxChunks) {
+        return Invalid(DescribePhase(plan_, d, p), " is of chunk ", phase.chunk, "; there may be ",
+                       kMaxChunks);
       }
-      phase_of_kind[kind] = p;
+      const uint32_t type = PhaseType(phase.kind, phase.chunk);
+      if (type >= phase_of_type.size()) phase_of_type.resize(type + 1, kNone);
+      if (phase_of_type[type] != kNone) {
+        return Invalid(DescribePhase(plan_, d, p), " is the second of kind ", Name(phase.kind),
+                       " of its chunk in the compute lane after ",
+                       DescribePhase(plan_, d, phase_of_type[type]));
+      }
+      phase_of_type[type] = p;
     }
     return absl::OkStatus();
   }

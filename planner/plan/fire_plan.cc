@@ -97,8 +97,8 @@ struct LaneState {
 // decided while firing.
 struct StageOrder {
   bool is_planned = false;
-  std::vector<PhaseKind> order;
-  std::array<bool, kNumPolicyKinds> has_kind = {};
+  std::vector<uint32_t> order;  // of phase types
+  std::vector<bool> has_type;
 };
 
 // Slots of a channel register in use: the most over its channels.
@@ -174,7 +174,7 @@ class Firing {
     members_.resize(rendezvous_.actors.size());
     num_arrived_.resize(rendezvous_.size());
     lanes_.resize(plan_.devices.size());
-    phase_of_kind_.resize(plan_.devices.size());
+    phase_of_type_.resize(plan_.devices.size());
     once_order_.resize(plan_.devices.size());
     live_bytes_.resize(plan_.devices.size());
     peak_bytes_.resize(plan_.devices.size());
@@ -191,10 +191,14 @@ class Firing {
     const auto num_stages = static_cast<uint32_t>(plan_.stages.size());
     for (uint32_t s = 0; s < num_stages; ++s) {
       StageOrder stage;
-      stage.has_kind = StageContextOf(plan_, s).has_kind;
+      for (const PhaseKinds& kinds : StageContextOf(plan_, s).chunks) {
+        stage.has_type.insert(stage.has_type.end(), kinds.begin(), kinds.end());
+      }
       ASSIGN_OR_RETURN(const StageSchedule schedule, ScheduleOf(plan_, s, policies_));
       stage.is_planned = !schedule.order.empty();
-      for (const PhaseChoice& choice : schedule.order) stage.order.push_back(choice.kind);
+      for (const PhaseChoice& choice : schedule.order) {
+        stage.order.push_back(PhaseType(choice.kind, static_cast<uint32_t>(choice.chunk)));
+      }
       stages_.push_back(std::move(stage));
     }
     return absl::OkStatus();
@@ -202,7 +206,6 @@ class Firing {
 
   void AddDevice(uint32_t d) {
     const DevicePlan& device = plan_.devices[d];
-    phase_of_kind_[d].fill(kNone);
     for (uint32_t p = 0; p < device.phases.size(); ++p) {
       const PhasePlan& phase = device.phases[p];
       PhaseState& state = phases_[phase_base_[d] + p];
@@ -210,7 +213,9 @@ class Firing {
       state.phase = p;
       state.num_to_start = num_steps_ * FiringsPerStep(plan_, phase);
       if (phase.lane == Lane::kCompute) {
-        phase_of_kind_[d][static_cast<size_t>(phase.kind)] = phase_base_[d] + p;
+        const uint32_t type = PhaseType(phase.kind, phase.chunk);
+        if (type >= phase_of_type_[d].size()) phase_of_type_[d].resize(type + 1, kNone);
+        phase_of_type_[d][type] = phase_base_[d] + p;
       } else if (phase.lane == Lane::kPerStep) {
         once_order_[d].push_back(phase_base_[d] + p);
       }
@@ -373,11 +378,15 @@ class Firing {
     const StageOrder& stage = stages_[plan_.devices[d].stage];
     const size_t size = stage.order.size() * (stage.is_planned ? num_steps_ : 1);
     for (; state.position < size; ++state.position) {
-      const PhaseKind kind = stage.order[state.position % stage.order.size()];
-      const uint32_t p = phase_of_kind_[d][static_cast<size_t>(kind)];
+      const uint32_t p = PhaseOfType(d, stage.order[state.position % stage.order.size()]);
       if (p != kNone) return p;
     }
     return kNone;
+  }
+
+  // kNone: the device has none.
+  uint32_t PhaseOfType(uint32_t d, uint32_t type) const {
+    return type < phase_of_type_[d].size() ? phase_of_type_[d][type] : kNone;
   }
 
   void Poll(uint32_t p) {
@@ -592,28 +601,31 @@ class Firing {
       if (lane.running != kNone || Expected(d, Lane::kCompute) != kNone) return false;
     }
     for (int kind = kNumPolicyKinds - 1; kind >= 0; --kind) {
-      if (!IsWanted(stage, kind, devices)) continue;
-      const bool is_ready = std::all_of(devices.begin(), devices.end(), [&](uint32_t d) {
-        const uint32_t p = phase_of_kind_[d][kind];
-        return p == kNone || phases_[p].num_closed == 0;
-      });
-      if (!is_ready) continue;
-      stage.order.push_back(static_cast<PhaseKind>(kind));
-      for (const uint32_t d : devices) List(phase_of_kind_[d][kind]);
-      return true;
+      for (uint32_t type = kind; type < stage.has_type.size(); type += kNumPolicyKinds) {
+        if (!IsWanted(stage, type, devices)) continue;
+        const bool is_ready = std::all_of(devices.begin(), devices.end(), [&](uint32_t d) {
+          const uint32_t p = PhaseOfType(d, type);
+          return p == kNone || phases_[p].num_closed == 0;
+        });
+        if (!is_ready) continue;
+        stage.order.push_back(type);
+        for (const uint32_t d : devices) List(PhaseOfType(d, type));
+        return true;
+      }
     }
     return false;
   }
 
   // Whether the stage has phases of the kind left to choose in its present step. REQUIRES: no
   // device of the stage is behind with what was chosen.
-  bool IsWanted(const StageOrder& stage, int kind, const std::vector<uint32_t>& devices) const {
-    const auto num_kinds = std::count(stage.has_kind.begin(), stage.has_kind.end(), true);
-    if (!stage.has_kind[kind]) return false;
-    const size_t step = stage.order.size() / (num_kinds * plan_.num_microbatches);
+  bool IsWanted(const StageOrder& stage, uint32_t type,
+                const std::vector<uint32_t>& devices) const {
+    const auto num_types = std::count(stage.has_type.begin(), stage.has_type.end(), true);
+    if (!stage.has_type[type]) return false;
+    const size_t step = stage.order.size() / (num_types * plan_.num_microbatches);
     const size_t limit = std::min<size_t>(step + 1, num_steps_) * plan_.num_microbatches;
     return std::any_of(devices.begin(), devices.end(), [&](uint32_t d) {
-      const uint32_t p = phase_of_kind_[d][kind];
+      const uint32_t p = PhaseOfType(d, type);
       return p != kNone && phases_[p].num_started < limit;
     });
   }
@@ -755,10 +767,10 @@ class Firing {
       return {StrCat("waits for the choice of stage ", s, " after ", Describe(behind)), behind};
     }
     if (phases_[p].num_closed > 0) return WaitForGate(p);
-    for (int kind = 0; kind < kNumPolicyKinds; ++kind) {
-      if (!IsWanted(stages_[s], kind, devices)) continue;
+    for (uint32_t type = 0; type < stages_[s].has_type.size(); ++type) {
+      if (!IsWanted(stages_[s], type, devices)) continue;
       for (const uint32_t d : devices) {
-        const uint32_t other = phase_of_kind_[d][kind];
+        const uint32_t other = PhaseOfType(d, type);
         if (other == kNone || phases_[other].num_closed == 0) continue;
         return {
             StrCat("waits for the choice of stage ", s, ", for which it takes ", Describe(other)),
@@ -817,8 +829,8 @@ class Firing {
   std::vector<uint32_t> puts_;
   std::vector<uint32_t> gives_;
   std::vector<std::vector<uint32_t>> members_of_device_;
-  std::vector<std::array<uint32_t, kNumPolicyKinds>> phase_of_kind_;  // in the compute lane
-  std::vector<std::vector<uint32_t>> once_order_;                     // of each device, one step
+  std::vector<std::vector<uint32_t>> phase_of_type_;  // in the compute lane, of each device
+  std::vector<std::vector<uint32_t>> once_order_;     // of each device, one step
 
   // Its state.
   std::vector<PhaseState> phases_;

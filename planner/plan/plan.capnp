@@ -79,6 +79,7 @@ struct Phases {
   firstActors @4 :List(UInt32);
   numActors @5 :List(UInt32);
   predictedSeconds @6 :List(Float64);
+  chunks @7 :List(UInt32);
 }
 
 struct Device {
@@ -99,6 +100,7 @@ struct Stages {
   numChoices @2 :List(UInt32);
   kinds @3 :List(UInt8);            # runs by numChoices
   microbatches @4 :List(UInt32);    # likewise
+  chunks @5 :List(UInt32);          # likewise
 }
 
 struct Collectives {

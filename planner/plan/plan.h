@@ -135,6 +135,7 @@ struct PhasePlan {
   uint32_t first_actor = 0;
   uint32_t num_actors = 0;
   double predicted_s = 0;
+  uint32_t chunk = 0;  // in the compute lane: of the model, see policy.h
   friend bool operator==(const PhasePlan&, const PhasePlan&) = default;
 };
 

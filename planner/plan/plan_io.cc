@@ -277,6 +277,7 @@ void WritePhases(const std::vector<PhasePlan>& phases, StringWriter* strings,
   auto first_actors = out.initFirstActors(size);
   auto num_actors = out.initNumActors(size);
   auto predicted = out.initPredictedSeconds(size);
+  auto chunks = out.initChunks(size);
   for (uint32_t i = 0; i < size; ++i) {
     const PhasePlan& phase = phases[i];
     names.set(i, strings->Add(phase.name));
@@ -286,6 +287,7 @@ void WritePhases(const std::vector<PhasePlan>& phases, StringWriter* strings,
     first_actors.set(i, phase.first_actor);
     num_actors.set(i, phase.num_actors);
     predicted.set(i, phase.predicted_s);
+    chunks.set(i, phase.chunk);
   }
 }
 
@@ -302,7 +304,7 @@ void WriteDevice(const DevicePlan& device, StringWriter* strings, schema::Device
 }
 
 void WriteStages(const std::vector<StagePlan>& stages, schema::Stages::Builder out) {
-  std::vector<uint32_t> num_devices, devices, num_choices, microbatches;
+  std::vector<uint32_t> num_devices, devices, num_choices, microbatches, chunks;
   std::vector<uint8_t> kinds;
   for (const StagePlan& stage : stages) {
     num_devices.push_back(Count(stage.devices.size()));
@@ -311,6 +313,7 @@ void WriteStages(const std::vector<StagePlan>& stages, schema::Stages::Builder o
     for (const PhaseChoice& choice : stage.order) {
       kinds.push_back(static_cast<uint8_t>(choice.kind));
       microbatches.push_back(static_cast<uint32_t>(choice.microbatch));
+      chunks.push_back(static_cast<uint32_t>(choice.chunk));
     }
   }
   out.setNumDevices(Pointer(num_devices));
@@ -318,6 +321,7 @@ void WriteStages(const std::vector<StagePlan>& stages, schema::Stages::Builder o
   out.setNumChoices(Pointer(num_choices));
   out.setKinds(Pointer(kinds));
   out.setMicrobatches(Pointer(microbatches));
+  out.setChunks(Pointer(chunks));
 }
 
 void WriteCollectives(const Plan& plan, schema::Collectives::Builder out) {
@@ -800,10 +804,11 @@ absl::Status ReadPhases(schema::Phases::Reader in, const StringReader& strings,
   const auto first_actors = in.getFirstActors();
   const auto num_actors = in.getNumActors();
   const auto predicted = in.getPredictedSeconds();
+  const auto chunks = in.getChunks();
   ASSIGN_OR_RETURN(
       const uint32_t size,
       NumRows("phases", {names.size(), kinds.size(), lanes.size(), per_microbatch.size(),
-                         first_actors.size(), num_actors.size(), predicted.size()}));
+                         first_actors.size(), num_actors.size(), predicted.size(), chunks.size()}));
   phases->resize(size);
   for (uint32_t i = 0; i < size; ++i) {
     PhasePlan& phase = (*phases)[i];
@@ -814,6 +819,8 @@ absl::Status ReadPhases(schema::Phases::Reader in, const StringReader& strings,
     phase.first_actor = first_actors[i];
     phase.num_actors = num_actors[i];
     phase.predicted_s = predicted[i];
+    phase.chunk = chunks[i];
+    if (phase.chunk >= kMaxChunks) return Malformed("phases", "a chunk out of range");
   }
   return absl::OkStatus();
 }
@@ -845,20 +852,27 @@ absl::Status ReadStages(schema::Stages::Reader in, std::vector<StagePlan>* stage
   const auto num_choices = in.getNumChoices();
   Run<uint8_t> kinds(in.getKinds());
   Run<uint32_t> microbatches(in.getMicrobatches());
+  Run<uint32_t> chunks(in.getChunks());
   RETURN_IF_ERROR(NumRows("stages", {num_devices.size(), num_choices.size()}).status());
   for (uint32_t i = 0; i < num_choices.size(); ++i) {
     const uint32_t count = num_choices[i];
-    if (!kinds.Has(count) || !microbatches.Has(count)) return Malformed("stages", "too few phases");
+    if (!kinds.Has(count) || !microbatches.Has(count) || !chunks.Has(count)) {
+      return Malformed("stages", "too few phases");
+    }
     (*stages)[i].order.resize(count);
     for (PhaseChoice& choice : (*stages)[i].order) {
       RETURN_IF_ERROR(ReadEnum("stages", kinds.Next(), PhaseKind::kWeight, &choice.kind));
       const uint32_t microbatch = microbatches.Next();
       if (microbatch >= kMaxMicrobatches) return Malformed("stages", "a micro-batch out of range");
       choice.microbatch = static_cast<int>(microbatch);
+      const uint32_t chunk = chunks.Next();
+      if (chunk >= kMaxChunks) return Malformed("stages", "a chunk out of range");
+      choice.chunk = static_cast<int>(chunk);
     }
   }
-  return kinds.is_done() && microbatches.is_done() ? absl::OkStatus()
-                                                   : Malformed("stages", "too many phases");
+  return kinds.is_done() && microbatches.is_done() && chunks.is_done()
+             ? absl::OkStatus()
+             : Malformed("stages", "too many phases");
 }
 
 absl::Status ReadCollectives(schema::Collectives::Reader in, Plan* plan) {

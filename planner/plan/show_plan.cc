@@ -72,9 +72,16 @@ std::string ShowOrder(const Plan& plan, uint32_t stage) {
     if (!StageContextOf(plan, stage).has_choices()) return "";
     return fmt::format("  order chosen by policy '{}' as the plan runs\n", plan.policy);
   }
+  const int num_chunks = StageContextOf(plan, stage).num_chunks();
   std::string text = "  order";
   for (size_t i = 0; i < std::min(order.size(), kMostShown); ++i) {
-    text += fmt::format(" {}{}", Name(order[i].kind), order[i].microbatch);
+    // With chunks, the virtual stage first.
+    if (num_chunks > 1) {
+      text += fmt::format(" {}", order[i].chunk * plan.stages.size() + stage);
+    } else {
+      text += " ";
+    }
+    text += fmt::format("{}{}", Name(order[i].kind), order[i].microbatch);
   }
   if (order.size() > kMostShown) text += fmt::format(" ... ({} phases)", order.size());
   return text + "\n";

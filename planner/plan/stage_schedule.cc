@@ -1,47 +1,61 @@
 #include "planner/plan/stage_schedule.h"
 
 #include <array>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::planner {
 
+namespace {
+
+std::string OfChunk(int chunk) { return chunk == 0 ? "" : StrCat(" of chunk ", chunk); }
+
+}  // namespace
+
 StageContext StageContextOf(const Plan& plan, uint32_t stage) {
   StageContext context;
   context.stage = static_cast<int>(stage);
   context.num_stages = static_cast<int>(plan.stages.size());
   context.num_microbatches = static_cast<int>(plan.num_microbatches);
-  context.has_kind = {};
+  context.chunks = {PhaseKinds{}};
   for (const uint32_t device : plan.stages[stage].devices) {
     for (const PhasePlan& phase : plan.devices[device].phases) {
-      if (phase.lane == Lane::kCompute) context.has_kind[static_cast<size_t>(phase.kind)] = true;
+      if (phase.lane != Lane::kCompute) continue;
+      if (phase.chunk >= context.chunks.size()) context.chunks.resize(phase.chunk + 1);
+      context.chunks[phase.chunk][static_cast<size_t>(phase.kind)] = true;
     }
   }
   return context;
 }
 
 absl::Status CheckOrder(const StageContext& context, absl::Span<const PhaseChoice> order) {
-  std::array<int, kNumPolicyKinds> counts = {};
+  std::vector<std::array<int, kNumPolicyKinds>> counts(context.chunks.size());
   for (const PhaseChoice& choice : order) {
-    const auto kind = static_cast<size_t>(choice.kind);
-    if (kind >= kNumPolicyKinds || !context.has_kind[kind]) {
-      return absl::InvalidArgumentError(
-          StrCat("a phase of kind ", Name(choice.kind), ", of which the stage has none"));
+    if (!context.has(choice.kind, choice.chunk)) {
+      return absl::InvalidArgumentError(StrCat("a phase of kind ", Name(choice.kind),
+                                               OfChunk(choice.chunk),
+                                               ", of which the stage has none"));
     }
-    if (choice.microbatch != counts[kind]++) {
+    int& count = counts[choice.chunk][static_cast<size_t>(choice.kind)];
+    if (choice.microbatch != count) {
       return absl::InvalidArgumentError(StrCat(Name(choice.kind), " of micro-batch ",
-                                               choice.microbatch, ", expected micro-batch ",
-                                               counts[kind] - 1));
+                                               choice.microbatch, OfChunk(choice.chunk),
+                                               ", expected micro-batch ", count));
     }
+    ++count;
   }
-  for (size_t kind = 0; kind < kNumPolicyKinds; ++kind) {
-    const int expected = context.has_kind[kind] ? context.num_microbatches : 0;
-    if (counts[kind] == expected) continue;
-    return absl::InvalidArgumentError(StrCat(counts[kind], " phases of kind ",
-                                             Name(static_cast<PhaseKind>(kind)), ", expected ",
-                                             expected));
+  for (int chunk = 0; chunk < context.num_chunks(); ++chunk) {
+    for (int k = 0; k < kNumPolicyKinds; ++k) {
+      const auto kind = static_cast<PhaseKind>(k);
+      if (!context.has(kind, chunk) || counts[chunk][k] == context.num_microbatches) continue;
+      return absl::InvalidArgumentError(StrCat(counts[chunk][k], " phases of kind ", Name(kind),
+                                               OfChunk(chunk), ", expected ",
+                                               context.num_microbatches));
+    }
   }
   return absl::OkStatus();
 }

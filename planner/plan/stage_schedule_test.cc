@@ -48,7 +48,7 @@ TEST(StageScheduleTest, AContextTellsWhatTheDevicesHave) {
   EXPECT_EQ(first.stage, 0);
   EXPECT_EQ(first.num_stages, 2);
   EXPECT_EQ(first.num_microbatches, 2);
-  EXPECT_THAT(first.has_kind, ElementsAre(true, true, false));
+  EXPECT_THAT(first.chunks, ElementsAre(ElementsAre(true, true, false)));
   EXPECT_FALSE(StageContextOf(plan, 1).has_choices());
 }
 
@@ -94,6 +94,14 @@ TEST(StageScheduleTest, OrdersRunEveryPhaseOnce) {
   EXPECT_THAT(error_of({kF0, kF1, kB0, kB1, kB1}), HasSubstr("B of micro-batch 1, expected"));
   EXPECT_THAT(error_of({{PhaseKind::kWeight, 0}}), HasSubstr("kind W"));
   EXPECT_THAT(error_of({{PhaseKind::kTransfer, 0}}), HasSubstr("kind transfer"));
+  EXPECT_THAT(error_of({kF0, {PhaseKind::kForward, 1, 1}}), HasSubstr("kind F of chunk 1"));
+  PhasePlan later;
+  later.chunk = 1;
+  plan.devices[0].phases.push_back(later);
+  EXPECT_THAT(error_of({kF0, kF1, kB0, kB1}), HasSubstr("0 phases of kind F of chunk 1"));
+  const PhaseChoice later0 = {PhaseKind::kForward, 0, 1};
+  const PhaseChoice later1 = {PhaseKind::kForward, 1, 1};
+  EXPECT_EQ(error_of({kF0, kF1, later0, later1, kB0, kB1}), "");
 }
 
 }  // namespace

@@ -48,6 +48,18 @@ std::string_view Name(PhaseKind kind) {
   return "unknown";
 }
 
+bool StageContext::has_choices() const {
+  return std::any_of(chunks.begin(), chunks.end(), [](const PhaseKinds& kinds) {
+    return std::find(kinds.begin(), kinds.end(), true) != kinds.end();
+  });
+}
+
+std::string ToString(const PhaseChoice& choice) {
+  std::string text = StrCat(Name(choice.kind), choice.microbatch);
+  if (choice.chunk != 0) StrAppend(&text, " of chunk ", choice.chunk);
+  return text;
+}
+
 int Policy::ActivationCredits(const StageContext& context) const {
   return std::max(context.num_microbatches, 1);
 }
@@ -58,12 +70,13 @@ std::unique_ptr<StageScheduler> Policy::CreateScheduler(const StageContext& cont
   return FollowOrder(std::move(order));
 }
 
-int HeldInOrder(absl::Span<const PhaseChoice> order, PhaseKind from, PhaseKind to) {
+int HeldInOrder(absl::Span<const PhaseChoice> order, ChunkPhase from, ChunkPhase to) {
   int held = 0;
   int peak = 1;
   for (const PhaseChoice& choice : order) {
-    if (choice.kind == from) peak = std::max(peak, ++held);
-    if (choice.kind == to) --held;
+    const ChunkPhase phase = {choice.chunk, choice.kind};
+    if (phase == from) peak = std::max(peak, ++held);
+    if (phase == to) --held;
   }
   return peak;
 }

@@ -1,10 +1,12 @@
 // Scheduling policies: which phase a stage group runs next. One decision a group, followed by all
 // its devices in the same order. The same object serves planning and runs.
 //
-// A phase is the forward (F), input-gradient (B) or weight-gradient (W) part of one stage for one
-// micro-batch; micro-batches of one kind run in increasing order. Phases that run once a step
-// (before the first F, or after the last B) and communication are not the policy's business.
-// A policy may know its order beforehand (PlannedOrder) or look at the state (Next); a wrong one
+// A phase is the forward (F), input-gradient (B) or weight-gradient (W) part of one chunk of the
+// model for one micro-batch. A *chunk* is what a stage group holds of the model: one pipeline
+// stage, or several *virtual stages*; chunk c of group s of S groups is virtual stage c * S + s.
+// Phases of one chunk and kind run in increasing order of micro-batch. Phases that run once a step
+// (before the first F, or after the last B) and communication are not the policy's business. A
+// policy may know its order beforehand (PlannedOrder) or look at the state (Next); a wrong one
 // makes a run slow, never wrong: a phase starts only when its tokens and credits are there.
 //
 // Thread rule: Policy objects are immutable and shared; a StageScheduler belongs to its stage.
@@ -13,9 +15,11 @@
 #define PENSTOCK_PLANNER_POLICY_POLICY_H_
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -37,35 +41,58 @@ inline constexpr int kNumPolicyKinds = 3;  // F, B, W
 
 std::string_view Name(PhaseKind kind);
 
+inline constexpr int kMaxChunks = 256;  // of a stage group
+
+// Kinds of phases and chunks counted together: first the kinds of chunk 0.
+inline uint32_t PhaseType(PhaseKind kind, uint32_t chunk) {
+  return chunk * kNumPolicyKinds + static_cast<uint32_t>(kind);
+}
+
+// Which kinds of phases a chunk has.
+using PhaseKinds = std::array<bool, kNumPolicyKinds>;
+
 struct StageContext {
-  int stage = 0;
+  int stage = 0;  // the group
   int num_stages = 1;
   int num_microbatches = 1;
-  std::array<bool, kNumPolicyKinds> has_kind = {true, false, false};
+  std::vector<PhaseKinds> chunks = {{true, false, false}};  // at least one
 
+  int num_chunks() const { return static_cast<int>(chunks.size()); }
+  bool has(PhaseKind kind, int chunk = 0) const {
+    return static_cast<int>(kind) < kNumPolicyKinds && chunk >= 0 && chunk < num_chunks() &&
+           chunks[chunk][static_cast<int>(kind)];
+  }
   // Whether the stage has phases to order.
-  bool has_choices() const { return has_kind[0] || has_kind[1] || has_kind[2]; }
+  bool has_choices() const;
 };
 
 struct PhaseChoice {
   PhaseKind kind = PhaseKind::kForward;
   int microbatch = 0;
+  int chunk = 0;
   friend bool operator==(const PhaseChoice&, const PhaseChoice&) = default;
 };
 
-// What a scheduler sees. Counts are of this step.
-struct StageView {
+// "F3"; of a later chunk "F3 of chunk 1".
+std::string ToString(const PhaseChoice& choice);
+
+// What a scheduler sees of one chunk. Counts are of this step.
+struct ChunkView {
   std::array<int, kNumPolicyKinds> issued = {};     // chosen so far
   std::array<int, kNumPolicyKinds> completed = {};  // finished on every device of the group
   std::array<int, kNumPolicyKinds> ready = {};  // whose tokens and credits are there, beyond issued
   std::array<int64_t, kNumPolicyKinds> mean_ns = {};  // measured duration; 0: not yet known
 };
 
+struct StageView {
+  std::vector<ChunkView> chunks;
+};
+
 class StageScheduler {
  public:
   virtual ~StageScheduler() = default;
   // The next phase, or nothing: ask again when the view has changed. Every phase of the step must
-  // be chosen exactly once, those of one kind in micro-batch order.
+  // be chosen exactly once, those of one chunk and kind in micro-batch order.
   virtual std::optional<PhaseChoice> Next(const StageView& view) = 0;
   // A new step begins.
   virtual void Reset() = 0;
@@ -76,7 +103,8 @@ class Policy {
   virtual ~Policy() = default;
   virtual std::string_view name() const = 0;
 
-  // All phases of a step, those of one kind in micro-batch order; empty if not fixed beforehand.
+  // All phases of a step, those of one chunk and kind in micro-batch order; empty if not fixed
+  // beforehand.
   virtual std::vector<PhaseChoice> PlannedOrder(const StageContext& context) const = 0;
 
   // Of a policy that decides as it goes: micro-batches whose activations a stage may hold at once,
@@ -89,9 +117,16 @@ class Policy {
   virtual std::unique_ptr<StageScheduler> CreateScheduler(const StageContext& context) const;
 };
 
-// Micro-batches that are at once between the start of a phase of kind `from` and the end of the
-// last of kind `to` in an order: 2 from F to B in F0 F1 B0 F2 B1 B2. At least 1.
-int HeldInOrder(absl::Span<const PhaseChoice> order, PhaseKind from, PhaseKind to);
+// A kind of phase of one chunk.
+struct ChunkPhase {
+  int chunk = 0;
+  PhaseKind kind = PhaseKind::kForward;
+  friend auto operator<=>(const ChunkPhase&, const ChunkPhase&) = default;
+};
+
+// Micro-batches that are at once between the start of `from` and the end of `to` in an order: 2
+// from F to B in F0 F1 B0 F2 B1 B2. At least 1.
+int HeldInOrder(absl::Span<const PhaseChoice> order, ChunkPhase from, ChunkPhase to);
 
 // Gives the phases of `order` one after another.
 std::unique_ptr<StageScheduler> FollowOrder(std::vector<PhaseChoice> order);
@@ -121,7 +156,9 @@ class PolicyRegistry {
 };
 
 // gpipe: all forwards, then all backwards (Huang et al. 2019).
-// 1f1b: at most (stages - stage) micro-batches in flight (PipeDream-Flush, Narayanan et al. 2021).
+// 1f1b: at most (stages - stage) micro-batches in flight (PipeDream-Flush, Narayanan et al. 2021);
+// with several chunks a stage its interleaved form, which shortens the bubble (Narayanan et al.,
+// "Efficient Large-Scale Language Model Training on GPU Clusters", 2021).
 PolicyRegistry BuiltinPolicies();
 
 }  // namespace penstock::planner

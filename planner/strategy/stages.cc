@@ -315,7 +315,7 @@ absl::Status AssignStages(int num_stages, Graph& graph) {
   }
   const Sequence sequence = BuildSequence(graph);
   if (num_stages > 1 && static_cast<int>(sequence.nodes.size()) < num_stages) {
-    return absl::InvalidArgumentError(StrCat("pp = ", num_stages, " is more than the ",
+    return absl::InvalidArgumentError(StrCat(num_stages, " stages are more than the ",
                                              sequence.nodes.size(), " operators of the model"));
   }
   const std::vector<int> starts = CutSequence(sequence.cost, sequence.crossing, num_stages);

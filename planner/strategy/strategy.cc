@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/op.h"
+#include "planner/policy/policy.h"
 
 namespace penstock::planner {
 namespace {
@@ -80,7 +81,9 @@ absl::Status CheckTensorParallel(int64_t tp, absl::Span<const SplitHint> hints,
 }  // namespace
 
 std::string ToString(const Strategy& strategy) {
-  return StrCat("dp=", strategy.dp, ",tp=", strategy.tp, ",pp=", strategy.pp);
+  std::string text = StrCat("dp=", strategy.dp, ",tp=", strategy.tp, ",pp=", strategy.pp);
+  if (strategy.vpp > 1) StrAppend(&text, ",vpp=", strategy.vpp);
+  return text;
 }
 
 absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
@@ -100,10 +103,11 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
     }
     const std::string_view axis = part.substr(0, equals);
     const std::string_view digits = part.substr(equals + 1);
-    int64_t* size = axis == "dp"   ? &strategy.dp
-                    : axis == "tp" ? &strategy.tp
-                    : axis == "pp" ? &strategy.pp
-                                   : nullptr;
+    int64_t* size = axis == "dp"    ? &strategy.dp
+                    : axis == "tp"  ? &strategy.tp
+                    : axis == "pp"  ? &strategy.pp
+                    : axis == "vpp" ? &strategy.vpp
+                                    : nullptr;
     if (size == nullptr) return refuse(StrCat("unknown axis '", axis, "'"));
     if (std::find(seen.begin(), seen.end(), axis) != seen.end()) {
       return refuse(StrCat("axis '", axis, "' is given twice"));
@@ -150,9 +154,17 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
   }
   RETURN_IF_ERROR(CheckTensorParallel(strategy.tp, hints, graph));
   const int64_t workers = CountWorkers(graph);
-  if (strategy.pp > 1 && strategy.pp > workers) {
+  if (strategy.vpp > 1 && strategy.pp == 1) {
     return absl::InvalidArgumentError(
-        StrCat("pp = ", strategy.pp, " is more than the ", workers, " operators of the model"));
+        StrCat("vpp = ", strategy.vpp, " without pipeline stages: set pp to 2 or more"));
+  }
+  if (strategy.vpp > kMaxChunks) {
+    return absl::InvalidArgumentError(StrCat("vpp = ", strategy.vpp, " is more than ", kMaxChunks));
+  }
+  if (strategy.pp > 1 && strategy.pp * strategy.vpp > workers) {
+    return absl::InvalidArgumentError(StrCat(strategy.vpp > 1 ? "pp times vpp" : "pp", " = ",
+                                             strategy.pp * strategy.vpp, " is more than the ",
+                                             workers, " operators of the model"));
   }
   return absl::OkStatus();
 }

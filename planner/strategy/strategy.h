@@ -1,5 +1,8 @@
 // A parallel strategy: how many ways the batch (dp), the weights (tp) and the layers (pp) are
-// split, and the mesh and shardings it means for a graph.
+// split, and the mesh and shardings it means for a graph. With vpp > 1 the layers are cut into
+// pp * vpp virtual stages, which the pp groups of devices run in turn (Narayanan et al., "Efficient
+// Large-Scale Language Model Training on GPU Clusters", 2021): the bubble is shorter, and more
+// crosses between the groups.
 //
 // Example: "dp=2,tp=2" with 4 micro-batches gives the mesh [mb=4 temporal, dp=2, tp=2]; inputs are
 // split @[mb.dp, _, ...], the parameters that a model's SplitHints name are split over tp, and all
@@ -28,12 +31,14 @@ struct Strategy {
   int64_t dp = 1;
   int64_t tp = 1;
   int64_t pp = 1;
+  int64_t vpp = 1;  // virtual stages of each pipeline stage
 
+  int num_stages() const { return static_cast<int>(pp * vpp); }  // virtual ones
   int64_t num_devices() const { return dp * tp * pp; }
   friend bool operator==(const Strategy&, const Strategy&) = default;
 };
 
-// "dp=2,tp=2,pp=1": always all three.
+// "dp=2,tp=2,pp=1": always all three; with several virtual stages "dp=2,tp=2,pp=2,vpp=4".
 std::string ToString(const Strategy& strategy);
 
 // Devices that a strategy may ask for.
@@ -44,7 +49,8 @@ inline constexpr int64_t kMaxDevices = 1 << 16;
 absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text);
 
 // Whether the strategy fits the graph: dp * microbatches divides the batch, tp divides what must be
-// divided (heads) and has weights to split, there are at least pp operators. The batch is
+// divided (heads) and has weights to split, there are at least pp * vpp operators, and vpp > 1 only
+// with pp > 1. The batch is
 // dimension 0 of the first input that has dimensions.
 absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
                            absl::Span<const graph::SplitHint> hints, const graph::Graph& graph);

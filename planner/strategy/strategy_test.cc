@@ -54,6 +54,15 @@ TEST(ParseStrategyTest, ReadsAxesInAnyOrder) {
   EXPECT_EQ((*strategy)->num_devices(), 8);
 }
 
+TEST(ParseStrategyTest, VirtualStagesNeedNoDevices) {
+  const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("pp=2,vpp=3");
+  ASSERT_TRUE(strategy.ok()) << strategy.status();
+  EXPECT_EQ(**strategy, (Strategy{1, 1, 2, 3}));
+  EXPECT_EQ(ToString(**strategy), "dp=1,tp=1,pp=2,vpp=3");
+  EXPECT_EQ((*strategy)->num_devices(), 2);
+  EXPECT_EQ((*strategy)->num_stages(), 6);
+}
+
 TEST(ParseStrategyTest, AutoIsNoStrategy) {
   const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("auto");
   ASSERT_TRUE(strategy.ok());
@@ -113,6 +122,8 @@ TEST_F(StrategyTest, RefusesWhatDoesNotDivide) {
               HasSubstr("dp = 2 times microbatches = 16 does not divide batch = 16"));
   EXPECT_THAT(check({1, 1, 1}, 3), HasSubstr("microbatches = 3 does not divide batch = 16"));
   EXPECT_THAT(check({1, 1, 1000}, 1), HasSubstr("pp = 1000 is more than the"));
+  EXPECT_THAT(check({1, 1, 10, 100}, 1), HasSubstr("pp times vpp = 1000 is more than the"));
+  EXPECT_THAT(check({1, 1, 1, 2}, 1), HasSubstr("vpp = 2 without pipeline stages"));
   EXPECT_THAT(check({1, 1, 1}, 0), HasSubstr("microbatches = 0"));
   EXPECT_THAT(MessageOf(CheckStrategy({1, 2, 1}, 1, {}, graph_)), HasSubstr("how to split it"));
 }

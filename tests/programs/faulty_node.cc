@@ -140,10 +140,11 @@ std::unique_ptr<planner::Policy> WaitingPolicy(std::string_view name, int num_aw
       name,
       [num_awaited](const planner::StageContext& context,
                     const planner::StageView& view) -> std::optional<planner::PhaseChoice> {
-        if (context.stage == 1 && view.issued[0] == 0 && view.ready[0] < num_awaited) {
+        if (context.stage == 1 && view.chunks[0].issued[0] == 0 &&
+            view.chunks[0].ready[0] < num_awaited) {
           return std::nullopt;
         }
-        return planner::PhaseChoice{planner::PhaseKind::kForward, view.issued[0]};
+        return planner::PhaseChoice{planner::PhaseKind::kForward, view.chunks[0].issued[0]};
       });
 }
 

@@ -121,13 +121,18 @@ class PlannerFixture : public ::testing::Test {
     return StrCat(print(execution.operands), " -> ", print(execution.results));
   }
 
-  // A verified plan.
-  planner::Plan Compile(graph::Graph graph, std::string policy = "1f1b") const {
+  planner::CompileOptions OptionsFor(std::string policy) const {
     planner::CompileOptions options;
     options.policy = std::move(policy);
     options.policies = &policies_;
     options.kernels = kernels::TraitsOf(kernels_, 1);
-    absl::StatusOr<planner::Plan> plan = planner::Compile(ops_, std::move(graph), options);
+    return options;
+  }
+
+  // A verified plan.
+  planner::Plan Compile(graph::Graph graph, std::string policy = "1f1b") const {
+    absl::StatusOr<planner::Plan> plan =
+        planner::Compile(ops_, std::move(graph), OptionsFor(std::move(policy)));
     EXPECT_TRUE(plan.ok()) << plan.status();
     return plan.ok() ? *std::move(plan) : planner::Plan();
   }

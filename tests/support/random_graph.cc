@@ -1240,6 +1240,11 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   result.graph.mutable_meshes().push_back(RandomMesh(random, 8 / num_stages, num_microbatches));
   Annotate(random, result);
   if (num_stages > 1) AssignRandomStages(random, static_cast<int>(num_stages), result.graph);
+  int last_stage = 0;
+  for (const Node& node : result.graph.nodes()) last_stage = std::max(last_stage, node.stage);
+  for (const int chunks : {2, 3, 4}) {
+    if ((last_stage + 1) % chunks == 0 && random.Chance(0.4)) result.chunks_per_group = chunks;
+  }
   result.policy = random.Chance(0.5) ? "gpipe" : "1f1b";
   result.split_weight_gradients = random.Chance(0.3);
   return result;

@@ -35,6 +35,7 @@ struct RandomCase {
   graph::Graph graph;  // with its mesh, shardings and stages
   std::map<std::string, InputRange> inputs;
   std::string policy = "gpipe";
+  int chunks_per_group = 1;
   bool split_weight_gradients = false;
   int num_steps = 1;
 };

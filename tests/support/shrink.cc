@@ -151,6 +151,8 @@ class Shrinker {
     candidate.split_weight_gradients = false;
     if (best_.split_weight_gradients) shrunk = Try(candidate) || shrunk;
     candidate = best_;
+    candidate.chunks_per_group = 1;
+    if (best_.chunks_per_group > 1) shrunk = Try(candidate) || shrunk;
     for (NodeId id = 0; id < candidate.graph.num_nodes(); ++id) {
       candidate.graph.mutable_node(id).stage = -1;
     }
@@ -285,6 +287,7 @@ RandomCase Shrink(const RandomCase& failing, const std::function<bool(const Rand
 
 std::string Describe(const RandomCase& test) {
   return StrCat("# seed ", test.seed, ", policy ", test.policy,
+                test.chunks_per_group > 1 ? StrCat(", ", test.chunks_per_group, " chunks") : "",
                 test.split_weight_gradients ? ", weight gradients split" : "", ", ", test.num_steps,
                 " steps\n", graph::PrintGraph(test.graph));
 }
