@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -364,8 +365,8 @@ class NodeAgent::NodeServer final : public control::Node::Server {
     options.transport.generation = number;
     options.transport.num_channels = 1;
     options.first_device = params.getRank();
-    options.peers.resize(1);
-    for (const uint32_t peer : params.getPeers()) options.peers[0].push_back(peer);
+    const std::set<uint32_t> peers(params.getPeers().begin(), params.getPeers().end());
+    options.peers.emplace_back(peers.begin(), peers.end());
     options.interfaces = agent_.options_.interfaces;
     options.request_timeout = std::chrono::seconds(
         std::clamp<int64_t>(absl::ToInt64Seconds(Timeout(params.getTimeoutMs())), 1, 1'000'000));

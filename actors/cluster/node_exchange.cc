@@ -130,9 +130,10 @@ void NodeExchange::Linger(absl::Duration timeout) {
 }
 
 void NodeExchange::Close() {
-  exchange_.reset();
+  // The transport goes before the requests that it may still know.
   transport_ = nullptr;
   opened_ = nullptr;
+  exchange_.reset();
 }
 
 }  // namespace penstock::actors

@@ -50,8 +50,8 @@ struct PathSegment {
   int64_t step = 0;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  // Of begin_ns..end_ns, for how long the device computed, and of kIdle, for how long it did not
-  // because other devices computed on all of its cores.
+  // Of begin_ns..end_ns, for how long the device computed, and of kIdle, for how long other devices
+  // computed on all of its cores, at most as long as it did not compute.
   int64_t computing_ns = 0;
   int64_t core_wait_ns = 0;
 
@@ -94,9 +94,9 @@ struct CriticalPath {
 };
 
 // The path of the step `window.step`. Only events that lie in the window count; all is idle where
-// there are none. Without `cores`, no device waits for one. Takes O(n log n) for n events a device
-// and group. REQUIRES: events of a device are in the order of their ends, as Session::TakeTrace
-// gives them.
+// there are none. Without `cores`, no device waits for one. Takes O(d n log n) for n events and
+// d devices that share cores. REQUIRES: events of a device are in the order of their ends, as
+// Session::TakeTrace gives them.
 CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent> events,
                               const StepWindow& window, const SharedCores* cores = nullptr);
 

@@ -140,7 +140,17 @@ absl::StatusOr<TileDesc> TileOf(const Mesh& mesh, const Sharding& sharding, cons
     tile.shape.push_back(first.size());
     tile.offset.push_back(first.begin);
     int64_t stride = 0;
-    for (int64_t microbatch = 1; microbatch < microbatches; ++microbatch) {
+    const std::vector<AxisRef>& axes = sharding.dims[d].axes;
+    if (!axes.empty() && graph::IsTemporal(mesh, axes[0]) && axes[0].size == microbatches &&
+        extent % microbatches == 0) {
+      // Split over time first, and evenly: each part is split alike.
+      tile.microbatch_stride.push_back(extent / microbatches);
+      continue;
+    }
+    const bool is_temporal = std::any_of(axes.begin(), axes.end(), [&](const AxisRef& axis) {
+      return graph::IsTemporal(mesh, axis);
+    });
+    for (int64_t microbatch = 1; is_temporal && microbatch < microbatches; ++microbatch) {
       const Range range = graph::LocalRange(mesh, sharding.dims[d], extent, device, microbatch);
       if (microbatch == 1) stride = range.begin - first.begin;
       if (range.size() != first.size() || range.begin != first.begin + microbatch * stride) {

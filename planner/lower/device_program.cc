@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "planner/lower/phase_order.h"
@@ -88,43 +90,36 @@ class ProgramAssembler {
     }
   }
 
-  // Micro-batches that are at once between the start of `from` and the end of `to`.
-  int HeldBetween(ChunkPhase from, ChunkPhase to) const {
-    return credits_.order.empty() ? credits_.activations : HeldInOrder(credits_.order, from, to);
-  }
-
-  // Slots of a buffer that is written and read once a micro-batch: as many as the order of the
-  // compute lane needs. One that is received has one more, so that the next micro-batch arrives
-  // while the lane computes; one that is only sent has two, so that the last one leaves meanwhile.
+  // Slots of a buffer that is written and read once a micro-batch: as many as the orders of the
+  // stages need (schedule_times.h). One that is received or only sent has at least two, so that the
+  // next micro-batch arrives, or the last one leaves, while the lane computes.
   int SlotsOf(int s) const {
     const Buffer& buffer = buffers_[s];
     if (!buffer.per_microbatch || buffer.state >= 0) return 1;
-    bool crosses_phases = false;
-    std::vector<ChunkPhase> phases;  // that touch it, of the compute lane
-    const auto add = [&](const PhasePlan& phase) {
-      if (phase.lane != Lane::kCompute) return;
-      phases.push_back({static_cast<int>(phase.chunk), phase.kind});
-    };
-    for (const Access& writer : accesses_[s].writers) {
-      for (const Access& reader : accesses_[s].readers) {
-        if (reader.phase == writer.phase) continue;
-        if (PhaseOf(writer).lane == Lane::kPerStep || PhaseOf(reader).lane == Lane::kPerStep) {
-          return credits_.microbatches;
+    std::set<ChunkPhase> phases;  // that touch it, of the compute lane
+    std::set<int> touching;
+    bool is_touched_per_step = false;
+    for (const std::vector<Access>* accesses : {&accesses_[s].writers, &accesses_[s].readers}) {
+      for (const Access& access : *accesses) {
+        const PhasePlan& phase = PhaseOf(access);
+        touching.insert(access.phase);
+        is_touched_per_step |= phase.lane == Lane::kPerStep;
+        if (phase.lane == Lane::kCompute) {
+          phases.insert({static_cast<int>(phase.chunk), phase.kind});
         }
-        crosses_phases = true;
-        add(PhaseOf(writer));
-        add(PhaseOf(reader));
       }
     }
-    if (!crosses_phases) return 1;
-    int held = 0;
-    for (const ChunkPhase& from : phases) {
-      for (const ChunkPhase& to : phases) {
-        if (from != to) held = std::max(held, HeldBetween(from, to));
-      }
+    if (touching.size() < 2) return 1;
+    if (is_touched_per_step) return credits_.microbatches;
+    int slots = 2;
+    if (buffer.received || phases.size() > 1) {
+      const int held = credits_.times == nullptr ? credits_.activations
+                       : buffer.received && !buffer.source.has_value()
+                           ? credits_.microbatches
+                           : credits_.times->MostHeld(credits_.stage, phases, buffer.source);
+      slots = buffer.received ? std::max(held, 2) : held;
     }
-    if (held == 0) held = buffer.received ? 1 : 2;
-    return std::min(credits_.microbatches, buffer.received ? held + 1 : held);
+    return std::min(credits_.microbatches, slots);
   }
 
   // Of each phase, the last access on the stream and all beside it.

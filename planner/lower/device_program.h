@@ -11,12 +11,13 @@
 #define PENSTOCK_PLANNER_LOWER_DEVICE_PROGRAM_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 
+#include "planner/lower/schedule_times.h"
 #include "planner/plan/plan.h"
 
 namespace penstock::planner {
@@ -25,9 +26,10 @@ namespace penstock::planner {
 struct Buffer {
   uint64_t bytes = 0;
   bool per_microbatch = true;
-  int state = -1;         // index of the plan's state that lives here
-  bool received = false;  // written by another device
-  int whole = -1;         // the buffer of which this is a part, from byte `offset` on
+  int state = -1;                         // index of the plan's state that lives here
+  bool received = false;                  // written by another device,
+  std::optional<StagePhase> source = {};  // in this phase, if it is of a compute lane
+  int whole = -1;  // the buffer of which this is a part, from byte `offset` on
   uint64_t offset = 0;
 };
 
@@ -68,9 +70,10 @@ class DeviceProgram {
 
   // What decides how many instances of a channel may be in flight at once.
   struct Credits {
-    int microbatches = 1;                 // M
-    absl::Span<const PhaseChoice> order;  // of this stage; empty: decided as the plan runs
-    int activations = 1;                  // without an order: from F to B or W
+    int microbatches = 1;                  // M
+    int stage = 0;                         // of this device
+    const ScheduleTimes* times = nullptr;  // null: stages decide as the plan runs
+    int activations = 1;                   // then: what may be between the phases of a stage
   };
 
   // Lays out memory and derives the channels. `state_registers[i]` gets the register of the buffer

@@ -40,7 +40,7 @@ class DeviceProgramTest : public ::testing::Test {
 
   DevicePlan Finish(int microbatches, int activations, int num_states = 0) {
     state_registers_.assign(num_states, kNone);
-    return program_.Finish({microbatches, {}, activations}, &state_registers_);
+    return program_.Finish({microbatches, 0, nullptr, activations}, &state_registers_);
   }
 
   static ChannelPlan Channel(uint32_t producer, uint32_t consumer, uint32_t reg, uint32_t produce,
@@ -95,12 +95,23 @@ TEST_F(DeviceProgramTest, AnActivationHasAsManySlotsAsThereAreCredits) {
   EXPECT_THAT(plan.channels, ElementsAre(Channel(0, 1, a, 1, 1, 3, 0)));
 }
 
-// Two micro-batches in flight between F and B, one between B and W.
-TEST_F(DeviceProgramTest, AnOrderTellsHowManySlotsAnEdgeNeeds) {
+// Stage 1 has two micro-batches in flight between F and B, one between B and W.
+TEST_F(DeviceProgramTest, OrdersDecideHowManySlotsAnEdgeNeeds) {
   using enum PhaseKind;
-  const std::vector<PhaseChoice> order = {{kForward, 0}, {kForward, 1},  {kBackward, 0},
-                                          {kWeight, 0},  {kForward, 2},  {kBackward, 1},
-                                          {kWeight, 1},  {kBackward, 2}, {kWeight, 2}};
+  const StagePhase source = {0, {0, kForward}};
+  const std::optional<ScheduleTimes> times =
+      ScheduleTimes::Of({{{kForward, 0}, {kForward, 1}, {kForward, 2}},
+                         {{kForward, 0},
+                          {kForward, 1},
+                          {kBackward, 0},
+                          {kWeight, 0},
+                          {kForward, 2},
+                          {kBackward, 1},
+                          {kWeight, 1},
+                          {kBackward, 2},
+                          {kWeight, 2}}},
+                        3, {{source, {1, {0, kForward}}}});
+  ASSERT_TRUE(times.has_value());
   const auto phase = [this](const char* name, PhaseKind kind, Lane lane = Lane::kCompute) {
     PhasePlan plan;
     plan.name = name;
@@ -108,28 +119,32 @@ TEST_F(DeviceProgramTest, AnOrderTellsHowManySlotsAnEdgeNeeds) {
     plan.lane = lane;
     return program_.AddPhase(plan);
   };
+  const auto received = [&](std::optional<StagePhase> from) {
+    const int buffer = Buffer(64);
+    program_.buffer(buffer).received = true;
+    program_.buffer(buffer).source = from;
+    return buffer;
+  };
   const int receive = phase("recv", kTransfer, Lane::kFloating);
   const int f = phase("F", kForward);
   const int b = phase("B", kBackward);
   const int w = phase("W", kWeight);
   const int send = phase("send", kTransfer, Lane::kFloating);
-  const int x = Buffer(64);
-  program_.buffer(x).received = true;
-  const int kept = Buffer(64);
-  program_.buffer(kept).received = true;
+  const int x = received(source);
+  const int unknown = received(std::nullopt);
   const int y = Buffer(64);
   const int hidden = Buffer(64);
   const int gradient = Buffer(64);
   Actor(receive, {}, {x}, ActorKind::kRecv);
-  Actor(receive, {}, {kept}, ActorKind::kRecv);
-  Actor(f, {x, kept}, {y, hidden});
+  Actor(receive, {}, {unknown}, ActorKind::kRecv);
+  Actor(f, {x, unknown}, {y, hidden});
   Actor(b, {hidden}, {gradient});
-  Actor(w, {gradient, kept}, {});
+  Actor(w, {gradient}, {});
   Actor(send, {y}, {}, ActorKind::kSend);
   state_registers_.clear();
-  const DevicePlan plan = program_.Finish({3, order, 1}, &state_registers_);
+  const DevicePlan plan = program_.Finish({3, 1, &*times}, &state_registers_);
   EXPECT_EQ(plan.registers[x].slots, 2u);         // the next arrives while F computes
-  EXPECT_EQ(plan.registers[kept].slots, 3u);      // two from F to W, and the next
+  EXPECT_EQ(plan.registers[unknown].slots, 3u);   // as many as there are
   EXPECT_EQ(plan.registers[y].slots, 2u);         // the last leaves while F computes
   EXPECT_EQ(plan.registers[hidden].slots, 2u);    // F to B
   EXPECT_EQ(plan.registers[gradient].slots, 1u);  // B to W

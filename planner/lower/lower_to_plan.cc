@@ -134,6 +134,9 @@ class Lowering {
 
   absl::Status Analyse();
   absl::Status ScheduleStages();
+  PhaseReads FindReads() const;
+  // Nothing for leaves, and for nodes that do not run in a compute lane.
+  std::optional<StagePhase> ComputePhaseOf(const NodePhase& phase) const;
   absl::Status NumberTransfers();
   bool CanBucket(NodeId id) const;
   absl::Status FormBuckets();
@@ -168,6 +171,7 @@ class Lowering {
   std::vector<NodePhase> phases_;
   std::vector<std::vector<NodeId>> users_;
   std::vector<ValueId> root_;
+  std::vector<std::vector<ValueId>> values_of_root_;  // that share its bytes, itself too
   std::vector<bool> is_read_often_;
   int num_stages_ = 1;
   uint32_t devices_per_stage_ = 1;
@@ -181,10 +185,12 @@ class Lowering {
   std::map<std::pair<int, uint32_t>, uint32_t> bucket_collectives_;  // bucket, plan device
   size_t num_bucket_collectives_ = 0;                                // the first of the plan
   std::vector<Assignment> assignments_;
+  std::map<ValueId, int> num_assignments_of_;  // of a new value
   std::map<ValueId, int> state_index_;
   std::vector<std::set<PhaseKey>> keys_;          // a stage each
   std::vector<std::vector<PhaseChoice>> orders_;  // likewise; empty: decided as the plan runs
-  std::vector<int> activations_;                  // likewise: credits, where decided then
+  std::optional<ScheduleTimes> times_;            // of all orders, if all are known
+  int activations_ = 1;                           // else: the most credits of a stage
   absl::flat_hash_map<std::string, std::vector<uint32_t>> kernels_by_op_;
 };
 
@@ -260,6 +266,10 @@ absl::Status Lowering::Analyse() {
     if (PhaseOf(operand).is_leaf || PhaseOf(operand).stage != PhaseOf(value).stage) continue;
     root_[value] = root_[operand];
   }
+  values_of_root_.resize(graph_.num_values());
+  for (ValueId value = 0; value < graph_.num_values(); ++value) {
+    values_of_root_[root_[value]].push_back(value);
+  }
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const NodePhase& phase = phases_[id];
     const Node& node = graph_.node(id);
@@ -267,6 +277,7 @@ absl::Status Lowering::Analyse() {
     num_stages_ = std::max(num_stages_, phase.stage + 1);
     if (node.op->name() == "assign") {
       assignments_.push_back({id, node.operands[0], node.operands[1]});
+      ++num_assignments_of_[node.operands[1]];
     }
     for (ValueId operand : node.operands) {
       const NodePhase& source = PhaseOf(operand);
@@ -302,6 +313,7 @@ absl::Status Lowering::ScheduleStages() {
   StageContext context;
   context.num_stages = num_stages_;
   context.num_microbatches = static_cast<int>(plan_.num_microbatches);
+  bool has_orders = true;
   for (int stage = 0; stage < num_stages_; ++stage) {
     context.stage = stage;
     context.chunks = {PhaseKinds{}};
@@ -311,12 +323,36 @@ absl::Status Lowering::ScheduleStages() {
       context.chunks[key.chunk][static_cast<size_t>(key.kind())] = true;
     }
     ASSIGN_OR_RETURN(StageSchedule schedule, MakeSchedule(*options_.policy, context));
-    ASSIGN_OR_RETURN(const int activations, ActivationCreditsOf(*options_.policy, context));
     if (!context.has_choices()) schedule.order.clear();
+    if (schedule.order.empty() && context.has_choices()) {
+      has_orders = false;
+      ASSIGN_OR_RETURN(const int credits, ActivationCreditsOf(*options_.policy, context));
+      activations_ = std::max(activations_, credits);
+    }
     orders_.push_back(std::move(schedule.order));
-    activations_.push_back(activations);
   }
+  if (has_orders) times_ = ScheduleTimes::Of(orders_, context.num_microbatches, FindReads());
+  // A deadlock between the orders is for the verifier to describe.
+  if (has_orders && !times_.has_value()) activations_ = context.num_microbatches;
   return absl::OkStatus();
+}
+
+std::optional<StagePhase> Lowering::ComputePhaseOf(const NodePhase& phase) const {
+  if (!phase.is_live || phase.is_leaf || phase.key.lane() != Lane::kCompute) return std::nullopt;
+  return StagePhase{phase.stage, {phase.key.chunk, phase.key.kind()}};
+}
+
+PhaseReads Lowering::FindReads() const {
+  PhaseReads reads;
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const std::optional<StagePhase> reader = ComputePhaseOf(phases_[id]);
+    if (!reader.has_value()) continue;
+    for (const ValueId operand : graph_.node(id).operands) {
+      const std::optional<StagePhase> source = ComputePhaseOf(PhaseOf(operand));
+      if (source.has_value() && *source != *reader) reads.insert({*source, *reader});
+    }
+  }
+  return reads;
 }
 
 absl::Status Lowering::NumberTransfers() {
@@ -722,6 +758,7 @@ absl::Status DeviceLowering::AddReceive(ValueId value) {
   const bool per_microbatch = shared_.IsMadeOften(value);
   ASSIGN_OR_RETURN(int buffer, NewBuffer(value, per_microbatch));
   program_.buffer(buffer).received = true;
+  program_.buffer(buffer).source = shared_.ComputePhaseOf(shared_.PhaseOf(value));
   buffer_[value] = buffer;
   const std::string name = absl::StrCat("recv ", graph_.value(value).name);
   const uint32_t transfer = shared_.transfers_.at({value, stage_, mesh_device_});
@@ -939,8 +976,7 @@ bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
   if (result >= updated.size() || producer.operands[updated[result]] != assignment.state) {
     return false;
   }
-  for (ValueId value = 0; value < graph_.num_values(); ++value) {
-    if (shared_.RootOf(value) != assignment.state) continue;
+  for (ValueId value : shared_.values_of_root_[assignment.state]) {
     for (NodeId user : shared_.users_[value]) {
       const NodePhase& reading = shared_.phases_[user];
       if (!reading.is_live || user == producer_id) continue;
@@ -957,9 +993,7 @@ bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
     }
   }
   // Two assigns of one new value cannot both be in place.
-  return std::count_if(shared_.assignments_.begin(), shared_.assignments_.end(),
-                       [&](const Assignment& other) { return other.value == assignment.value; }) ==
-         1;
+  return shared_.num_assignments_of_.at(assignment.value) == 1;
 }
 
 absl::Status DeviceLowering::AddNode(NodeId id) {
@@ -1126,8 +1160,9 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
 
   DeviceProgram::Credits credits;
   credits.microbatches = static_cast<int>(shared_.plan_.num_microbatches);
-  credits.order = shared_.orders_[stage_];
-  credits.activations = shared_.activations_[stage_];
+  credits.stage = stage_;
+  credits.times = shared_.times_.has_value() ? &*shared_.times_ : nullptr;
+  credits.activations = shared_.activations_;
   std::vector<uint32_t> state_registers(shared_.plan_.states.size(), kNone);
   DevicePlan device = program_.Finish(credits, &state_registers);
   device.stage = static_cast<uint32_t>(stage_);

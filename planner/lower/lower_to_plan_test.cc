@@ -301,6 +301,24 @@ graph g {
               HasSubstr("4 stages cannot be run as 3 chunks"));
 }
 
+// A group runs all forwards of its first chunk before those of its second, which read what the
+// first chunk of another group has made meanwhile.
+TEST_F(LowerToPlanTest, ValuesThatSkipStagesHaveRoom) {
+  std::string text =
+      "mesh m = [mb=7 temporal]\ngraph g {\n  %x = input : f32[14, 4] @[mb, _] stage 0\n";
+  StrAppend(&text, "  %h0 = tanh(%x) : f32[14, 4] stage 0\n");
+  for (int i = 1; i < 6; ++i) {
+    StrAppend(&text, "  %h", i, " = tanh(%h", i - 1, ") : f32[14, 4] stage ", i, "\n");
+  }
+  StrAppend(&text, "  %y = add(%h5, %h0) : f32[14, 4] stage 5\n  return %y\n}");
+  for (const char* policy : {"1f1b", "gpipe"}) {
+    CompileOptions options = OptionsFor(policy);
+    options.chunks_per_group = 2;
+    const absl::StatusOr<Plan> plan = planner::Compile(ops_, MustParse(text), options);
+    EXPECT_TRUE(plan.ok()) << policy << ": " << plan.status();
+  }
+}
+
 TEST_F(LowerToPlanTest, APolicyIsNeeded) {
   const absl::StatusOr<Plan> plan = LowerToPlan(ops_, graph::Graph(), {});
   ASSERT_FALSE(plan.ok());

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include <xxhash.h>
 
+#include "planner/plan/show_plan.h"
 #include "planner/plan/verify_plan.h"
 #include "tests/support/plans.h"
 #include "tests/support/temp_folder.h"
@@ -182,6 +183,7 @@ TEST(PlanIo, SurvivesForgedPayloads) {
     }
     ++num_read;
     VerifyPlan(*plan, policies).status().IgnoreError();
+    EXPECT_NE(ShowPlan(*plan), "");
     ASSERT_EQ(PlanFromBytes(Bytes(*plan)).value(), *plan);
   }
   EXPECT_GT(num_read, 100);

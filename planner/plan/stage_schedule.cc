@@ -24,7 +24,9 @@ StageContext StageContextOf(const Plan& plan, uint32_t stage) {
   context.chunks = {PhaseKinds{}};
   for (const uint32_t device : plan.stages[stage].devices) {
     for (const PhasePlan& phase : plan.devices[device].phases) {
-      if (phase.lane != Lane::kCompute) continue;
+      const bool is_known =
+          static_cast<int>(phase.kind) < kNumPolicyKinds && phase.chunk < kMaxChunks;
+      if (phase.lane != Lane::kCompute || !is_known) continue;
       if (phase.chunk >= context.chunks.size()) context.chunks.resize(phase.chunk + 1);
       context.chunks[phase.chunk][static_cast<size_t>(phase.kind)] = true;
     }

@@ -16,7 +16,8 @@
 
 namespace penstock::planner {
 
-// What a policy is told of a stage: its kinds are those of the phases of its devices.
+// What a policy is told of a stage: its chunks and kinds are those of the phases of its devices.
+// Phases of kinds and chunks that there are not are left out (CheckStructure refuses them).
 StageContext StageContextOf(const Plan& plan, uint32_t stage);
 
 // Whether every phase that the stage has is in the order once, those of one kind in micro-batch

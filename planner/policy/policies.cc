@@ -10,8 +10,8 @@ namespace penstock::planner {
 namespace {
 
 // Micro-batches pass through the chunks in rounds of about as many as there are stages, and no
-// fewer, so that the first of a round is back from the last stage when the round has left the
-// first. The number of rounds; with one chunk, one.
+// fewer where there are enough, so that the first of a round is back from the last stage when the
+// round has left the first. The number of rounds; with one chunk, one.
 int NumRounds(const StageContext& context) {
   if (context.num_chunks() == 1) return 1;
   return std::max(context.num_microbatches / context.num_stages, 1);

@@ -70,17 +70,6 @@ std::unique_ptr<StageScheduler> Policy::CreateScheduler(const StageContext& cont
   return FollowOrder(std::move(order));
 }
 
-int HeldInOrder(absl::Span<const PhaseChoice> order, ChunkPhase from, ChunkPhase to) {
-  int held = 0;
-  int peak = 1;
-  for (const PhaseChoice& choice : order) {
-    const ChunkPhase phase = {choice.chunk, choice.kind};
-    if (phase == from) peak = std::max(peak, ++held);
-    if (phase == to) --held;
-  }
-  return peak;
-}
-
 std::unique_ptr<StageScheduler> FollowOrder(std::vector<PhaseChoice> order) {
   return std::make_unique<PlannedScheduler>(std::move(order));
 }

@@ -25,7 +25,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 
 namespace penstock::planner {
 
@@ -109,7 +108,7 @@ class Policy {
 
   // Of a policy that decides as it goes: micro-batches whose activations a stage may hold at once,
   // the credits of channels from F to B and W. Default: all of them. Those of a planned order are
-  // derived from it: see HeldInOrder.
+  // derived from it, and this is not asked.
   virtual int ActivationCredits(const StageContext& context) const;
 
   // Default: follows the planned order; null where there is none. A policy that decides as it goes
@@ -123,10 +122,6 @@ struct ChunkPhase {
   PhaseKind kind = PhaseKind::kForward;
   friend auto operator<=>(const ChunkPhase&, const ChunkPhase&) = default;
 };
-
-// Micro-batches that are at once between the start of `from` and the end of `to` in an order: 2
-// from F to B in F0 F1 B0 F2 B1 B2. At least 1.
-int HeldInOrder(absl::Span<const PhaseChoice> order, ChunkPhase from, ChunkPhase to);
 
 // Gives the phases of `order` one after another.
 std::unique_ptr<StageScheduler> FollowOrder(std::vector<PhaseChoice> order);

@@ -156,26 +156,6 @@ TEST(PolicyTest, EveryPhaseOnceAndInMicrobatchOrder) {
   }
 }
 
-TEST(PolicyTest, AnOrderTellsWhatIsHeld) {
-  const PolicyRegistry registry = BuiltinPolicies();
-  const auto held = [&](const char* policy, const StageContext& context, PhaseKind from,
-                        PhaseKind to) {
-    return HeldInOrder(registry.Find(policy)->PlannedOrder(context), {0, from}, {0, to});
-  };
-  using enum PhaseKind;
-  EXPECT_EQ(held("gpipe", Context(0, 4, 8), kForward, kBackward), 8);
-  EXPECT_EQ(held("1f1b", Context(0, 4, 8), kForward, kBackward), 4);
-  EXPECT_EQ(held("1f1b", Context(3, 4, 8), kForward, kBackward), 1);
-  EXPECT_EQ(held("1f1b", Context(1, 4, 8, true, true), kForward, kWeight), 3);
-  EXPECT_EQ(held("1f1b", Context(1, 4, 8, true, true), kBackward, kWeight), 1);
-  EXPECT_EQ(held("1f1b", Context(0, 4, 2), kForward, kBackward), 2);
-  EXPECT_EQ(HeldInOrder({}, {0, kForward}, {0, kBackward}), 1);
-  const std::vector<PhaseChoice> chunks =
-      registry.Find("1f1b")->PlannedOrder(Context(0, 2, 4, true, false, 2));
-  EXPECT_EQ(HeldInOrder(chunks, {0, kForward}, {0, kBackward}), 4);
-  EXPECT_EQ(HeldInOrder(chunks, {1, kForward}, {1, kBackward}), 2);
-}
-
 TEST(PolicyTest, DefaultSchedulerFollowsTheOrderStepAfterStep) {
   const PolicyRegistry registry = BuiltinPolicies();
   const StageContext context = Context(0, 2, 3);

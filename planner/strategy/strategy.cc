@@ -124,6 +124,12 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
   if (strategy.num_devices() > kMaxDevices) {
     return refuse(StrCat("it needs more than ", kMaxDevices, " devices"));
   }
+  if (strategy.vpp > 1 && strategy.pp == 1) {
+    return refuse(StrCat("vpp=", strategy.vpp, " without pipeline stages: set pp to 2 or more"));
+  }
+  if (strategy.vpp > kMaxChunks) {
+    return refuse(StrCat("vpp=", strategy.vpp, " is more than ", kMaxChunks));
+  }
   return std::optional<Strategy>(strategy);
 }
 
@@ -154,13 +160,6 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
   }
   RETURN_IF_ERROR(CheckTensorParallel(strategy.tp, hints, graph));
   const int64_t workers = CountWorkers(graph);
-  if (strategy.vpp > 1 && strategy.pp == 1) {
-    return absl::InvalidArgumentError(
-        StrCat("vpp = ", strategy.vpp, " without pipeline stages: set pp to 2 or more"));
-  }
-  if (strategy.vpp > kMaxChunks) {
-    return absl::InvalidArgumentError(StrCat("vpp = ", strategy.vpp, " is more than ", kMaxChunks));
-  }
   if (strategy.pp > 1 && strategy.pp * strategy.vpp > workers) {
     return absl::InvalidArgumentError(StrCat(strategy.vpp > 1 ? "pp times vpp" : "pp", " = ",
                                              strategy.pp * strategy.vpp, " is more than the ",

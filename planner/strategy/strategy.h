@@ -44,13 +44,12 @@ std::string ToString(const Strategy& strategy);
 // Devices that a strategy may ask for.
 inline constexpr int64_t kMaxDevices = 1 << 16;
 
-// "dp=2,tp=2" (what is left out is 1), or "auto": no value. Errors name what is wrong and what was
-// expected; the caller adds where the text is from.
+// "dp=2,tp=2" (what is left out is 1; vpp needs pp), or "auto": no value. Errors name what is wrong
+// and what was expected; the caller adds where the text is from.
 absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text);
 
 // Whether the strategy fits the graph: dp * microbatches divides the batch, tp divides what must be
-// divided (heads) and has weights to split, there are at least pp * vpp operators, and vpp > 1 only
-// with pp > 1. The batch is
+// divided (heads) and has weights to split, there are at least pp * vpp operators. The batch is
 // dimension 0 of the first input that has dimensions.
 absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
                            absl::Span<const graph::SplitHint> hints, const graph::Graph& graph);

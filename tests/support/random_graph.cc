@@ -1201,10 +1201,13 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   RandomCase result;
   result.seed = seed;
   result.graph.set_name(StrCat("case", seed));
-  const int64_t num_microbatches = random.Chance(0.5) ? random.Between(2, 4) : 1;
+  const int64_t num_microbatches = random.Chance(0.5)   ? random.Between(2, 4)
+                                   : random.Chance(0.3) ? random.Between(5, 8)
+                                                        : 1;
   const int64_t num_stages = random.Chance(0.5) ? 1 : random.Between(2, 4);
-  const int64_t batch =
-      num_microbatches * (num_microbatches == 4 ? random.Between(1, 3) : random.Between(1, 4));
+  const int64_t batch = num_microbatches * random.Between(1, num_microbatches < 4    ? 4
+                                                             : num_microbatches == 4 ? 3
+                                                                                     : 1);
   const DType dtype = random.Chance(0.85) ? DType::kF64 : DType::kF32;
 
   Grower grower(ops, random, result, batch, dtype);
