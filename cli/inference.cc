@@ -69,7 +69,7 @@ namespace {
 constexpr uint32_t kSampleStream = 0x5a3b0001;
 constexpr size_t kNumBytes = 256;
 
-// Tells of the session that runs, while it does.
+// Reports the session while it runs.
 auto Announce(const ForwardLayout& layout, Forward& forward) {
   layout.on_session(&forward.session());
   return absl::MakeCleanup([&layout] { layout.on_session(nullptr); });

@@ -68,7 +68,7 @@ class Validator {
   absl::StatusOr<Parameters> KeepParameters(const actors::Session& trained);
 
   // Closes the session if it is open, and returns whether it was. From then on it is opened each
-  // time, of which the first time a note tells.
+  // time; a note says so the first time.
   bool Release();
 
   bool is_open() const { return forward_ != nullptr; }

@@ -320,9 +320,8 @@ const std::vector<Key>& Keys() {
       {"sample.temperature", "Sampling temperature; 0 always takes the most likely byte (0.8)",
        Number([](Job& j) { return &j.sample.temperature; }, 0, 1e6, "0 to 1e6")},
       {"parallel.strategy",
-       "\"auto\", or sizes of the data, tensor and pipeline axes such as \"dp=2,tp=2,pp=1\", and "
-       "with pp the virtual stages of each pipeline stage, \"vpp=2\" "
-       "(\"auto\")",
+       "\"auto\", or sizes of the data, tensor and pipeline axes such as \"dp=2,tp=2,pp=2\", and "
+       "virtual stages of each pipeline stage such as \"vpp=2\" (\"auto\")",
        String([](Job& j) { return &j.parallel.strategy; })},
       {"parallel.microbatches", "Number of micro-batches per step, or \"auto\" (\"auto\")",
        SetMicrobatches},

@@ -505,7 +505,7 @@ TEST_F(LyingNodeTest, OneThatFailsInAnExchangeOfStatesIsNamed) {
   OnLoop([&] { EXPECT_EQ(num_finished_, 2); });
 }
 
-TEST_F(LyingNodeTest, OneThatLacksWhatThereIsNotIsNamed) {
+TEST_F(LyingNodeTest, ANodeThatNamesWrongMissingStatesIsNamed) {
   ASSERT_TRUE(Start(1, true).ok());
   const auto kept = session_->KeepStates(StateSelection::kAll);
   ASSERT_TRUE(kept.ok()) << kept.status();

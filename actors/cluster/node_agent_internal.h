@@ -97,7 +97,7 @@ class NodeAgent {
   // Limits of open sessions and of kept copies of states. A job needs fewer.
   static constexpr size_t kMaxSessions = 8;
   static constexpr size_t kMaxKept = 16;
-  // Exchanges of states that are under way: one for each session that is being opened.
+  // Exchanges of states that are under way: one for each session that takes states.
   static constexpr size_t kMaxExchanges = 8;
 
   // `options` and `loop` must outlive the agent. End calls `on_end`.

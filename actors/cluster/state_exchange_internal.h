@@ -3,8 +3,8 @@
 // (node_exchange_internal.h); the bytes of the states do not pass through it.
 //
 // Thread rule: Move on any thread but the loop's.
-// Invariants: as NodeCalls; after Move, no node takes part in the exchange any more, or it will
-// have heard of its end before its next call.
+// Invariants: as NodeCalls; Move tells every node to finish before it returns, and a node handles
+// that before its next call.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_STATE_EXCHANGE_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_STATE_EXCHANGE_INTERNAL_H_

@@ -42,7 +42,7 @@ struct StateMove {
   uint32_t from = 0;  // process
   uint32_t tile = 0;  // of that process, as an index of its list
   uint32_t to = 0;    // process
-  Box box;            // lies in each tile of `to` that it meets
+  Box box;            // lies in each tile of `to` that it intersects
   friend bool operator==(const StateMove&, const StateMove&) = default;
 };
 

@@ -95,7 +95,7 @@ class StageController {
   // The policy's order is fixed: controllers with other devices of the stage choose alike.
   bool is_planned() const { return is_planned_; }
 
-  // "stage 0 of policy '1f1b' is in step 3: issued F 2 B 0, ..."; for reports.
+  // "stage 0, policy '1f1b': step 3, F issued 2 completed 1, ..."; for reports.
   std::string Describe();
 
  private:

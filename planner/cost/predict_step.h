@@ -13,9 +13,8 @@
 //
 // The first two lines are a pipeline's: one micro-batch passes through all stages, the others come
 // out one by one behind it, as often as the slowest stage lets them. Where stages have c chunks,
-// the others follow when the first has left the first chunks: step = the sum / c + (micro-batches -
-// 1 / c)
-// * the slowest + the last line. A policy that keeps fewer in flight is not seen.
+// the others follow when the first has left the first chunks: the first line is divided by c, and
+// the second has (micro-batches - 1 / c). A policy that keeps fewer in flight is not seen.
 //
 // Thread rule: a pure function.
 

@@ -79,7 +79,7 @@ struct TimedEvent {
   }
 };
 
-// Who meets: one entry a member.
+// A member of a rendezvous.
 struct Member {
   uint32_t phase = 0;
   uint32_t item = 0;
