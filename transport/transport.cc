@@ -8,6 +8,7 @@ namespace penstock::transport {
 
 // Where the transport itself moves all bytes, nothing uses the memory once it has gone.
 void Transport::Hold(std::shared_ptr<const void> owner, uint64_t /*num_bytes*/) {
+  const absl::MutexLock lock(&owners_mutex_);
   owners_.push_back(std::move(owner));
 }
 

@@ -30,8 +30,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 
 namespace penstock::transport {
 
@@ -140,7 +142,7 @@ class Transport {
   }
   // Takes a share in memory that requests name, `num_bytes` in all. It is kept until nothing reads
   // or writes the memory for a request any more: that may be after the transport has gone. Called
-  // before the first message, once for each owner.
+  // before the first message that names the memory, once for each owner; by any thread.
   virtual void Hold(std::shared_ptr<const void> owner, uint64_t num_bytes);
   // Sleeps until `fd` is readable, or something has arrived from another process for an endpoint
   // whose owner has prepared to sleep (its wake-up is called), or `timeout_ms` have passed. Bounds
@@ -150,7 +152,8 @@ class Transport {
   virtual TransportStats stats() const = 0;
 
  private:
-  std::vector<std::shared_ptr<const void>> owners_;
+  absl::Mutex owners_mutex_;
+  std::vector<std::shared_ptr<const void>> owners_ ABSL_GUARDED_BY(owners_mutex_);
 };
 
 struct TransportOptions {

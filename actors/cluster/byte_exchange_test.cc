@@ -23,8 +23,14 @@ class ByteExchangeTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kNumDevices = 3;
 
+  // Exchanges set the wake-up of their endpoints, which has to be done before a peer sends.
   ByteExchangeTest()
-      : transport_(transport::CreateInprocTransport({kNumDevices, 7, 1})), stoppers_(kNumDevices) {}
+      : transport_(transport::CreateInprocTransport({kNumDevices, 7, 1})), stoppers_(kNumDevices) {
+    for (uint32_t device = 0; device < kNumDevices; ++device) {
+      exchanges_.push_back(std::make_unique<ByteExchange>(
+          *transport_, **transport_->OpenEndpoint(device), stoppers_[device]));
+    }
+  }
 
   static std::string Message(uint32_t from, uint32_t to) {
     std::string text((from * 5 + to) * 37 % 100, '\0');
@@ -49,14 +55,14 @@ class ByteExchangeTest : public ::testing::Test {
 
   absl::Status Run(uint32_t device, std::map<uint32_t, ByteSource> sends,
                    std::map<uint32_t, ByteTarget> receives, absl::Duration timeout) {
-    ByteExchange exchange(*transport_, **transport_->OpenEndpoint(device), stoppers_[device]);
-    const absl::Status status = exchange.Run(sends, receives, {16, timeout});
-    if (status.ok()) exchange.Linger(absl::Seconds(20));
+    const absl::Status status = exchanges_[device]->Run(sends, receives, {16, timeout});
+    if (status.ok()) exchanges_[device]->Linger(absl::Seconds(20));
     return status;
   }
 
   std::unique_ptr<transport::Transport> transport_;
   std::vector<ByteExchange::Stopper> stoppers_;
+  std::vector<std::unique_ptr<ByteExchange>> exchanges_;
 };
 
 TEST_F(ByteExchangeTest, MovesStreamsOfAnySizeBetweenAll) {
@@ -74,13 +80,12 @@ TEST_F(ByteExchangeTest, MovesStreamsOfAnySizeBetweenAll) {
         receives[peer] =
             TargetOf(&received[peer * kNumDevices + device], Message(peer, device).size());
       }
-      ByteExchange exchange(*transport_, **transport_->OpenEndpoint(device), stoppers_[device]);
-      statuses[device] = exchange.Run(sends, receives, {16, absl::Seconds(20)});
+      statuses[device] = exchanges_[device]->Run(sends, receives, {16, absl::Seconds(20)});
       // The last one lets all go.
       if (++num_done == kNumDevices) {
         for (ByteExchange::Stopper& stopper : stoppers_) stopper.Stop();
       }
-      exchange.Linger(absl::Seconds(20));
+      exchanges_[device]->Linger(absl::Seconds(20));
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -121,9 +126,9 @@ TEST_F(ByteExchangeTest, RefusesAStreamOfAnotherSize) {
 }
 
 TEST_F(ByteExchangeTest, NothingToMoveIsDoneAtOnce) {
-  ByteExchange exchange(*transport_, **transport_->OpenEndpoint(0), stoppers_[0]);
-  EXPECT_EQ(exchange.Run({{1, ByteSource()}}, {{1, ByteTarget()}}, {16, absl::ZeroDuration()}),
-            absl::OkStatus());
+  EXPECT_EQ(
+      exchanges_[0]->Run({{1, ByteSource()}}, {{1, ByteTarget()}}, {16, absl::ZeroDuration()}),
+      absl::OkStatus());
 }
 
 }  // namespace
