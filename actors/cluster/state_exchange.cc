@@ -36,6 +36,12 @@ void SetList(const Shape& values, capnp::List<int64_t>::Builder list) {
   for (unsigned i = 0; i < values.size(); ++i) list.set(i, values[i]);
 }
 
+void SetBox(const Box& box, control::StatePart::Builder part) {
+  const auto num_dims = static_cast<unsigned>(box.shape.size());
+  SetList(box.offset, part.initOffset(num_dims));
+  SetList(box.shape, part.initShape(num_dims));
+}
+
 }  // namespace
 
 StateExchange::StateExchange(control::ControlLoop& loop, NodeSupervisor& supervisor,
@@ -173,9 +179,7 @@ absl::Status StateExchange::Run() {
               const Part& part = sent->second[j];
               sends[j].setState(part.kept_state);
               sends[j].setTile(part.tile);
-              const auto num_dims = static_cast<unsigned>(part.box.shape.size());
-              SetList(part.box.offset, sends[j].initOffset(num_dims));
-              SetList(part.box.shape, sends[j].initShape(num_dims));
+              SetBox(part.box, sends[j]);
             }
           }
           const auto received = parts_.find({peer, rank});
@@ -184,9 +188,7 @@ absl::Status StateExchange::Run() {
             for (unsigned j = 0; j < receives.size(); ++j) {
               const Part& part = received->second[j];
               receives[j].setState(part.state);
-              const auto num_dims = static_cast<unsigned>(part.box.shape.size());
-              SetList(part.box.offset, receives[j].initOffset(num_dims));
-              SetList(part.box.shape, receives[j].initShape(num_dims));
+              SetBox(part.box, receives[j]);
             }
           }
         }

@@ -26,9 +26,10 @@ namespace penstock::planner {
 struct Buffer {
   uint64_t bytes = 0;
   bool per_microbatch = true;
-  int state = -1;                         // index of the plan's state that lives here
-  bool received = false;                  // written by another device,
-  std::optional<StagePhase> source = {};  // in this phase, if it is of a compute lane
+  int state = -1;         // index of the plan's state that lives here
+  bool received = false;  // written by another device
+  // Of a received one: the phase that makes it there, if that is of a compute lane.
+  std::optional<StagePhase> source = {};
   int whole = -1;  // the buffer of which this is a part, from byte `offset` on
   uint64_t offset = 0;
 };
