@@ -90,6 +90,27 @@ std::string ExplainShardings(const graph::Graph& graph) {
   return text;
 }
 
+// A number for each device; of many, a row for each amount.
+nlohmann::json PeakMemory(const planner::FoldedPlan& plan) {
+  constexpr uint32_t kMaxListedDevices = 64;
+  nlohmann::json list = nlohmann::json::array();
+  if (plan.num_devices() <= kMaxListedDevices) {
+    for (uint32_t d = 0; d < plan.num_devices(); ++d) {
+      list.push_back(plan.programs[plan.ProgramOf(d)].arena_bytes);
+    }
+    return list;
+  }
+  std::map<uint64_t, uint64_t> devices_by_bytes;
+  const std::vector<uint32_t> sizes = plan.SizeOfClasses();
+  for (size_t p = 0; p < plan.programs.size(); ++p) {
+    devices_by_bytes[plan.programs[p].arena_bytes] += sizes[p % sizes.size()];
+  }
+  for (const auto& [bytes, devices] : devices_by_bytes) {
+    list.push_back({{"bytes", bytes}, {"devices", devices}});
+  }
+  return list;
+}
+
 absl::Status Plan(const Environment& environment, const Options& options) {
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
@@ -119,31 +140,35 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   };
   CompileSettings settings = SettingsOf(job, graph);
   settings.passes = passes;
-  ASSIGN_OR_RETURN(const planner::Plan plan,
-                   CompileGraph(environment.registries, std::move(graph.graph), settings));
+  ASSIGN_OR_RETURN(const planner::FoldedPlan plan,
+                   CompileFoldedGraph(environment.registries, std::move(graph.graph), settings));
   RETURN_IF_ERROR(dumped);
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));
 
   if (options.is_json) {
     const planner::PlanCounts counts = planner::Count(plan);
-    nlohmann::json json = {{"strategy", plan.strategy},
-                           {"stages", plan.stages.size()},
-                           {"microbatches", plan.num_microbatches},
-                           {"devices", plan.devices.size()},
+    nlohmann::json json = {{"strategy", plan.common.strategy},
+                           {"stages", plan.num_stages()},
+                           {"microbatches", plan.common.num_microbatches},
+                           {"devices", plan.num_devices()},
                            {"actors", counts.actors},
                            {"channels", counts.channels},
                            {"collectives", counts.collectives},
-                           {"predicted_step_time_s", plan.predicted_step_s},
-                           {"predicted_peak_memory_bytes", plan.predicted_peak_bytes},
+                           {"predicted_step_time_s", plan.common.predicted_step_s},
+                           {"predicted_peak_memory_bytes", PeakMemory(plan)},
                            {"search_time_s", search_s}};
     if (options.has_explanation) json["explanation"] = explanation;
     environment.out << json.dump() << "\n";
     return absl::OkStatus();
   }
-  environment.out << explanation << SummarizePlan(plan) << "      compiled in "
-                  << FormatSeconds(search_s) << "\n";
-  if (options.has_explanation) environment.out << planner::ShowPlan(plan);
+  ASSIGN_OR_RETURN(const std::string summary, SummarizePlan(plan));
+  environment.out << explanation << summary << "      compiled in " << FormatSeconds(search_s)
+                  << "\n";
+  if (options.has_explanation) {
+    ASSIGN_OR_RETURN(const planner::Plan expanded, planner::ExpandPlan(plan));
+    environment.out << planner::ShowPlan(expanded);
+  }
   return absl::OkStatus();
 }
 

@@ -171,8 +171,8 @@ absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job)
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(registries, job));
   program.model = graph.model;
   program.text = graph.notes + SummarizeJob(graph);
-  ASSIGN_OR_RETURN(const planner::Plan plan,
-                   CompileGraph(registries, std::move(graph.graph), SettingsOf(job, graph)));
+  ASSIGN_OR_RETURN(const planner::FoldedPlan plan,
+                   CompileFoldedGraph(registries, std::move(graph.graph), SettingsOf(job, graph)));
   // What runs is what a plan file would hold.
   ASSIGN_OR_RETURN(const std::string bytes, planner::PlanToBytes(plan));
   ASSIGN_OR_RETURN(program.plan, planner::PlanFromBytes(bytes));

@@ -399,8 +399,9 @@ int64_t ThreadsOf(const Job& job, int64_t num_devices) {
   return job.cluster.threads.value_or(std::max<int64_t>(UsableCores() / most, 1));
 }
 
-absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
-                                           const CompileSettings& settings) {
+absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registries,
+                                                       graph::Graph graph,
+                                                       const CompileSettings& settings) {
   planner::CompileOptions options;
   options.policy = settings.policy;
   options.policies = &registries.policies;
@@ -411,7 +412,14 @@ absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::
   options.host_devices = settings.host_devices;
   options.chunks_per_group = settings.chunks_per_group;
   options.passes = settings.passes;
-  return planner::Compile(registries.ops, std::move(graph), options);
+  return planner::CompileFolded(registries.ops, std::move(graph), options);
+}
+
+absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
+                                           const CompileSettings& settings) {
+  ASSIGN_OR_RETURN(const planner::FoldedPlan folded,
+                   CompileFoldedGraph(registries, std::move(graph), settings));
+  return planner::ExpandPlan(folded);
 }
 
 }  // namespace penstock::cli

@@ -67,6 +67,11 @@ CompileSettings SettingsOf(const Job& job, const JobGraph& graph);
 // Threads of each device: the job's, or as many as the cores of a host give each of its devices.
 int64_t ThreadsOf(const Job& job, int64_t num_devices);
 
+absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registries,
+                                                       graph::Graph graph,
+                                                       const CompileSettings& settings);
+
+// With the program of every device spelled out.
 absl::StatusOr<planner::Plan> CompileGraph(const Registries& registries, graph::Graph graph,
                                            const CompileSettings& settings);
 

@@ -1,6 +1,8 @@
 #include "cli/plan_summary.h"
 
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "cli/progress.h"
 
@@ -8,20 +10,17 @@
 #include "actors/engine/device_memory.h"
 #include "base/counted.h"
 #include "base/format.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::cli {
 
-uint64_t PeakArenaBytes(const planner::Plan& plan) {
-  uint64_t peak = 0;
-  for (const planner::DevicePlan& device : plan.devices) peak = std::max(peak, device.arena_bytes);
-  return peak;
-}
+namespace {
 
-CollectiveBuffers PeakCollectiveBuffers(const planner::Plan& plan) {
+CollectiveBuffers PeakCollectiveBuffers(const planner::Plan& plan,
+                                        absl::Span<const uint32_t> devices) {
   CollectiveBuffers peak;
-  if (!actors::CheckPlan(plan).ok()) return peak;  // it will be refused
-  for (uint32_t d = 0; d < plan.devices.size(); ++d) {
+  for (const uint32_t d : devices) {
     const auto bytes = [&plan, d](bool can_view) {
       return actors::MemoryOf(
                  plan, d, [can_view](uint32_t, uint32_t) { return can_view; }, true)
@@ -33,10 +32,12 @@ CollectiveBuffers PeakCollectiveBuffers(const planner::Plan& plan) {
   return peak;
 }
 
-std::string SummarizePlan(const planner::Plan& plan) {
-  const planner::PlanCounts counts = planner::Count(plan);
-  const CollectiveBuffers buffers = PeakCollectiveBuffers(plan);
-  std::string memory = StrCat(FormatBytes(PeakArenaBytes(plan)), " a device");
+// `plan`: what is not of single devices, and their arenas.
+std::string Summarize(const planner::Plan& plan, const planner::PlanCounts& counts,
+                      const CollectiveBuffers& buffers) {
+  uint64_t peak = 0;
+  for (const planner::DevicePlan& device : plan.devices) peak = std::max(peak, device.arena_bytes);
+  std::string memory = StrCat(FormatBytes(peak), " a device");
   if (buffers.remote_bytes > 0) {
     StrAppend(&memory, ", collective buffers ", FormatBytes(buffers.on_host_bytes), " (",
               FormatBytes(buffers.remote_bytes), " if memory is not shared)");
@@ -48,6 +49,25 @@ std::string SummarizePlan(const planner::Plan& plan) {
                 ", ", Counted(counts.channels, "channel"), ", ",
                 Counted(counts.collectives, "collective"), "\n      up to ", memory,
                 ", predicted step ", FormatSeconds(plan.predicted_step_s), "\n");
+}
+
+}  // namespace
+
+CollectiveBuffers PeakCollectiveBuffers(const planner::Plan& plan) {
+  if (!actors::CheckPlan(plan).ok()) return {};  // it will be refused
+  std::vector<uint32_t> devices(plan.devices.size());
+  std::iota(devices.begin(), devices.end(), 0);
+  return PeakCollectiveBuffers(plan, devices);
+}
+
+std::string SummarizePlan(const planner::Plan& plan) {
+  return Summarize(plan, planner::Count(plan), PeakCollectiveBuffers(plan));
+}
+
+absl::StatusOr<std::string> SummarizePlan(const planner::FoldedPlan& plan) {
+  const std::vector<uint32_t> devices = planner::FirstOfPrograms(plan);
+  ASSIGN_OR_RETURN(const planner::Plan some, planner::ExpandDevices(plan, devices));
+  return Summarize(some, planner::Count(plan), PeakCollectiveBuffers(some, devices));
 }
 
 std::string SummarizeJob(const JobGraph& job) {

@@ -8,20 +8,20 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "cli/job_graph.h"
 
+#include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
 
 namespace penstock::cli {
 
 // A few lines: layout, size, memory and predicted time.
 std::string SummarizePlan(const planner::Plan& plan);
+absl::StatusOr<std::string> SummarizePlan(const planner::FoldedPlan& plan);
 
 // "gpt, 3.2M parameters": one line, with how the strategy was chosen where the job left it open.
 std::string SummarizeJob(const JobGraph& job);
-
-// The largest arena of a device.
-uint64_t PeakArenaBytes(const planner::Plan& plan);
 
 // The largest buffers for collectives of a device, beside its arena: on one host, and where no
 // device can read another's memory.

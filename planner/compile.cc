@@ -10,7 +10,7 @@
 #include "graph/text.h"
 #include "planner/fit.h"
 #include "planner/lower/lower_to_plan.h"
-#include "planner/plan/verify_plan.h"
+#include "planner/plan/verify_folded_plan.h"
 #include "planner/sharding/decompose.h"
 #include "planner/sharding/insert_reshards.h"
 #include "planner/sharding/lower_reshards.h"
@@ -58,8 +58,8 @@ absl::StatusOr<int> NumGroups(const graph::Graph& graph, int chunks_per_group) {
 
 }  // namespace
 
-absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
-                             const CompileOptions& options) {
+absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Graph graph,
+                                         const CompileOptions& options) {
   const Policy* policy = options.policies->Find(options.policy);
   if (policy == nullptr) {
     std::vector<std::string> names;
@@ -90,19 +90,24 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
   lower.host_devices = options.host_devices;
   lower.split_weight_gradients = options.split_weight_gradients;
   ASSIGN_OR_RETURN(lower.num_groups, NumGroups(graph, options.chunks_per_group));
-  ASSIGN_OR_RETURN(Plan plan, LowerToPlan(ops, graph, lower));
+  lower.fold = options.fold;
+  ASSIGN_OR_RETURN(FoldedPlan folded, LowerToPlan(ops, graph, lower));
+  Plan& plan = folded.common;
   plan.strategy = options.strategy;
   plan.settings = options.settings;
   plan.threads_per_device = options.threads_per_device;
   // Whatever redistribution came last, a result is called as the program calls it.
   for (size_t i = 0; i < return_names.size(); ++i) plan.fetches[i].name = return_names[i];
   plan.graph_fingerprint = fingerprint;
-  if (options.verify) {
-    absl::StatusOr<PlanVerification> verification = VerifyPlan(plan, *options.policies);
-    if (!verification.ok()) return verification.status();
-  }
-  if (!options.memory_bytes.empty()) RETURN_IF_ERROR(CheckFits(plan, options.memory_bytes));
-  return plan;
+  if (options.verify) RETURN_IF_ERROR(VerifyFoldedPlan(folded, *options.policies));
+  if (!options.memory_bytes.empty()) RETURN_IF_ERROR(CheckFits(folded, options.memory_bytes));
+  return folded;
+}
+
+absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
+                             const CompileOptions& options) {
+  ASSIGN_OR_RETURN(const FoldedPlan folded, CompileFolded(ops, std::move(graph), options));
+  return ExpandPlan(folded);
 }
 
 }  // namespace penstock::planner

@@ -15,6 +15,7 @@
 #include "graph/kernel_spec.h"
 #include "graph/op.h"
 #include "planner/pass.h"
+#include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
 
@@ -39,11 +40,16 @@ struct CompileOptions {
   // Memory of each device; empty: not checked.
   std::vector<uint64_t> memory_bytes;
   bool verify = true;
+  bool fold = true;  // devices that do the same share a program
   PassOptions passes;
 };
 
 // `graph` carries its mesh, some shardings and, for a pipeline, the stage of every node; without
 // any it is one stage. Errors name the node, pass or device concerned.
+absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Graph graph,
+                                         const CompileOptions& options);
+
+// The same, with the program of every device spelled out.
 absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
                              const CompileOptions& options);
 

@@ -8,16 +8,17 @@
 
 namespace penstock::planner {
 
-absl::Status CheckFits(const Plan& plan, const std::vector<uint64_t>& memory_bytes_per_device) {
-  if (memory_bytes_per_device.size() != plan.devices.size()) {
-    return absl::InvalidArgumentError(
-        StrCat("the plan has ", Counted(plan.devices.size(), "device"), ", but the memory of ",
-               memory_bytes_per_device.size(), " is given"));
+absl::Status CheckFits(const FoldedPlan& plan,
+                       const std::vector<uint64_t>& memory_bytes_per_device) {
+  if (memory_bytes_per_device.size() != plan.num_devices()) {
+    return absl::InvalidArgumentError(StrCat("the plan has ", Counted(plan.num_devices(), "device"),
+                                             ", but the memory of ", memory_bytes_per_device.size(),
+                                             " is given"));
   }
   size_t num_too_small = 0;
   std::string message;
-  for (size_t d = 0; d < plan.devices.size(); ++d) {
-    const DevicePlan& device = plan.devices[d];
+  for (uint32_t d = 0; d < plan.num_devices(); ++d) {
+    const DevicePlan& device = plan.programs[plan.ProgramOf(d)];
     const uint64_t available_bytes = memory_bytes_per_device[d];
     if (device.arena_bytes <= available_bytes) continue;
     if (++num_too_small > 1) continue;

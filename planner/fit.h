@@ -10,14 +10,15 @@
 
 #include "absl/status/status.h"
 
-#include "planner/plan/plan.h"
+#include "planner/plan/folded_plan.h"
 
 namespace penstock::planner {
 
 // kResourceExhausted when a device of the plan needs more than it has: names the first such
 // device, what it needs by class of memory, and how many more do not fit. kInvalidArgument unless
 // there is one amount for every device.
-absl::Status CheckFits(const Plan& plan, const std::vector<uint64_t>& memory_bytes_per_device);
+absl::Status CheckFits(const FoldedPlan& plan,
+                       const std::vector<uint64_t>& memory_bytes_per_device);
 
 }  // namespace penstock::planner
 

@@ -12,14 +12,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Plan TwoDevices() {
-  Plan plan;
-  plan.devices.resize(2);
-  plan.devices[0].arena_bytes = 1 << 20;
-  plan.devices[1].arena_bytes = 3435973836;
-  plan.devices[1].state_bytes = 1181116006;
-  plan.devices[1].channel_bytes = 1 << 30;
-  plan.devices[1].workspace_bytes = 512 << 20;
+FoldedPlan TwoDevices() {
+  FoldedPlan plan;
+  plan.common.stages.resize(1);
+  plan.class_of = {0, 1};
+  std::vector<DevicePlan>& devices = plan.programs;
+  devices.resize(2);
+  devices[0].arena_bytes = 1 << 20;
+  devices[1].arena_bytes = 3435973836;
+  devices[1].state_bytes = 1181116006;
+  devices[1].channel_bytes = 1 << 30;
+  devices[1].workspace_bytes = 512 << 20;
   return plan;
 }
 

@@ -33,6 +33,7 @@
 #include "kernels/emulated/emulated_kernels.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
+#include "planner/plan/plan_io.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/shrink.h"
@@ -196,7 +197,15 @@ absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const Ra
                                           const planner::CompileOptions& options) {
   constexpr CollectiveAlgorithm kAlgorithms[] = {
       CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing, CollectiveAlgorithm::kHierarchical};
-  ASSIGN_OR_RETURN(planner::Plan plan, planner::Compile(registries.ops, test.graph, options));
+  ASSIGN_OR_RETURN(const planner::FoldedPlan folded,
+                   planner::CompileFolded(registries.ops, test.graph, options));
+  ASSIGN_OR_RETURN(const std::string bytes, planner::PlanToBytes(folded));
+  ASSIGN_OR_RETURN(planner::Plan plan, planner::PlanFromBytes(bytes));
+  planner::CompileOptions unfolded = options;
+  unfolded.fold = false;
+  ASSIGN_OR_RETURN(const planner::Plan spelled_out,
+                   planner::Compile(registries.ops, test.graph, unfolded));
+  EXPECT_TRUE(plan == spelled_out) << "devices that share a program differ";
   std::mt19937_64 random(test.seed);
   if (random() % 2 == 0) return plan;
   for (CollectiveSpec& spec : plan.collectives) {

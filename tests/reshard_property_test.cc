@@ -16,6 +16,7 @@
 #include "base/strings.h"
 #include "graph/sharding.h"
 #include "planner/lower/communication.h"
+#include "planner/plan/coordinates.h"
 #include "planner/sharding/plan_reshard.h"
 #include "tests/support/collective_reference.h"
 #include "tests/support/random_graph.h"

@@ -213,7 +213,14 @@ void ChooseCollective(const std::vector<uint32_t>& hosts, CollectiveSpec* spec) 
   const int64_t max_chunks = std::max<int64_t>(kMaxCollectiveMessages / (2 * int64_t{n}) - 1, 1);
   while (total / spec->chunk_bytes >= max_chunks) spec->chunk_bytes *= 2;
   spec->hosts.clear();
-  if (choice.algorithm == CollectiveAlgorithm::kHierarchical) spec->hosts = hosts;
+  if (choice.algorithm != CollectiveAlgorithm::kHierarchical) return;
+  // Numbered as they occur: groups that lie on their hosts alike have the same spec.
+  std::vector<uint32_t> seen;
+  for (const uint32_t host : hosts) {
+    const auto known = std::find(seen.begin(), seen.end(), host);
+    spec->hosts.push_back(static_cast<uint32_t>(known - seen.begin()));
+    if (known == seen.end()) seen.push_back(host);
+  }
 }
 
 }  // namespace penstock::planner

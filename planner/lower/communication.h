@@ -18,11 +18,6 @@
 
 namespace penstock::planner {
 
-// The tile of a tensor that a device of the mesh holds. An error if the micro-batches of a temporal
-// axis are not all of one size.
-absl::StatusOr<graph::TileDesc> TileOf(const graph::Mesh& mesh, const graph::Sharding& sharding,
-                                       const TensorType& type, int64_t device);
-
 // The kinds that need other devices.
 std::optional<CollectiveKind> CollectiveOf(std::string_view op);
 
@@ -31,6 +26,7 @@ std::optional<CollectiveKind> CollectiveOf(std::string_view op);
 // `pack` and `unpack` along one dimension: a rank's data lie one part after another for the others.
 struct Communication {
   std::vector<CollectiveSpec> groups;  // every device is in one
+  std::vector<graph::AxisRef> axes;    // the groups are GroupDevices(mesh, axes)
   std::optional<int> pack_dim;         // input tile -> parts
   std::optional<int> unpack_dim;       // parts -> output tile
   // Sizes of the parts along pack_dim and unpack_dim, by device of the mesh.

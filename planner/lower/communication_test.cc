@@ -37,22 +37,6 @@ class CommunicationTest : public testing::PlannerFixture {
   }
 };
 
-TEST_F(CommunicationTest, TilesAreUnevenAndMicrobatchesAreNot) {
-  const graph::Graph graph = MustParse(R"(mesh m = [mb=2 temporal, a=4]
-graph g {
-  %x = input : f32[10, 5] @[mb, a]
-  return %x
-})");
-  const Mesh& mesh = graph.meshes()[0];
-  absl::StatusOr<TileDesc> tile =
-      TileOf(mesh, ClosedSharding(mesh, graph.value(0)), graph.value(0).type, 3);
-  ASSERT_TRUE(tile.ok()) << tile.status();
-  EXPECT_THAT(tile->shape, ElementsAre(5, 1));
-  EXPECT_THAT(tile->offset, ElementsAre(0, 4));
-  EXPECT_THAT(tile->microbatch_stride, ElementsAre(5, 0));
-  EXPECT_THAT(tile->global, ElementsAre(10, 5));
-}
-
 TEST_F(CommunicationTest, GroupsDifferOnlyInTheAxesThatMove) {
   const Communication communication =
       Plan("[x=2, y=3]", "f32[6, 6]", "@[x, y]", CollectiveKind::kAllGather, "@[x, _]");

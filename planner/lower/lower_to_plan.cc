@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -21,6 +22,8 @@
 #include "planner/lower/device_program.h"
 #include "planner/lower/phases.h"
 #include "planner/plan/access_order.h"
+#include "planner/plan/coordinates.h"
+#include "planner/plan/folded_plan.h"
 #include "planner/plan/memory.h"
 #include "planner/sharding/execution_sharding.h"
 
@@ -119,7 +122,33 @@ struct Bucket {
   int64_t bytes = 0;
   DType dtype = DType::kF32;
   std::vector<CollectiveSpec> groups;  // of the first node: the groups of all
+  std::vector<graph::AxisRef> axes;    // likewise
 };
+
+// Whether the device has coordinate 0 on all axes of a sum: of equal terms, the one that counts.
+bool IsFirstOf(const Mesh& mesh, const graph::PartialSpec& partial, uint32_t device) {
+  return std::all_of(partial.axes.begin(), partial.axes.end(), [&](const graph::AxisRef& axis) {
+    return graph::Coordinate(mesh, axis, device, 0) == 0;
+  });
+}
+
+// Whether the device is the first of those that hold the same tile: on what splits nothing of an
+// axis, its coordinate is 0.
+bool IsFirstWithTile(const Mesh& mesh, const Sharding& sharding, uint32_t device) {
+  for (int axis = 0; axis < static_cast<int>(mesh.axes.size()); ++axis) {
+    if (mesh.axes[axis].is_temporal) continue;
+    int64_t part = 0;
+    for (const graph::DimSharding& dim : sharding.dims) {
+      for (const graph::AxisRef& piece : dim.axes) {
+        if (piece.axis != axis) continue;
+        part += graph::Coordinate(mesh, piece, device, 0) *
+                (mesh.axes[axis].size / (piece.pre * piece.size));
+      }
+    }
+    if (part != graph::Coordinate(mesh, graph::WholeAxis(mesh, axis), device, 0)) return false;
+  }
+  return true;
+}
 
 // What holds for all devices: phases, transfers, collectives, tables.
 class Lowering {
@@ -127,10 +156,16 @@ class Lowering {
   Lowering(const graph::OpRegistry& ops, Graph graph, const LowerOptions& options)
       : ops_(ops), graph_(std::move(graph)), options_(options), mesh_(graph_.meshes()[0]) {}
 
-  absl::StatusOr<Plan> Run();
+  absl::StatusOr<FoldedPlan> Run();
 
  private:
   friend class DeviceLowering;
+
+  // The collective of each group of a stage's devices, which are numbered in the mesh.
+  struct Groups {
+    std::vector<CollectiveSpec> specs;
+    std::vector<uint32_t> group_of;  // of each device
+  };
 
   absl::Status Analyse();
   absl::Status ScheduleStages();
@@ -138,13 +173,25 @@ class Lowering {
   // Nothing for leaves, and for nodes that do not run in a compute lane.
   std::optional<StagePhase> ComputePhaseOf(const NodePhase& phase) const;
   absl::Status NumberTransfers();
+  absl::StatusOr<const Communication*> CommunicationOf(NodeId id, CollectiveKind kind);
+  uint32_t AddCollective(int stage, bool per_microbatch, std::vector<CollectiveSpec> specs,
+                         std::vector<graph::AxisRef> axes);
+  const CollectiveSpec& SpecOn(uint32_t collective, uint32_t mesh_device) const {
+    const Groups& groups = groups_[collective];
+    return groups.specs[groups.group_of[mesh_device]];
+  }
   bool CanBucket(NodeId id) const;
   absl::Status FormBuckets();
   absl::Status NumberCollectives();
-  // The host on which each device is taken to be.
-  std::vector<uint32_t> HostsOf(const std::vector<uint32_t>& devices) const;
+  // The host on which each device of a stage is taken to be.
+  std::vector<uint32_t> HostsOf(int stage, const std::vector<uint32_t>& devices) const;
+  // Index of the value's sharding in the plan; kNone: its tile is the same on all devices.
+  uint32_t ShardingIndex(ValueId value, bool always = false);
+  // What makes the program of a device of the mesh differ from others', by device.
+  std::vector<std::vector<int64_t>> Signatures() const;
+  void FindClasses();
   graph::OpCost CostOf(const KernelPlan& spec) const;
-  uint32_t KernelIndex(const KernelPlan& spec);
+  uint32_t KernelIndex(const KernelPlan& spec, const std::vector<uint32_t>& shardings);
   absl::Status CheckKernels() const;
 
   const Node& ProducerOf(ValueId value) const { return graph_.node(graph_.value(value).producer); }
@@ -167,7 +214,8 @@ class Lowering {
   const Graph graph_;
   const LowerOptions& options_;
   const Mesh& mesh_;
-  Plan plan_;
+  FoldedPlan folded_;
+  Plan& plan_ = folded_.common;
   std::vector<NodePhase> phases_;
   std::vector<std::vector<NodeId>> users_;
   std::vector<ValueId> root_;
@@ -177,13 +225,15 @@ class Lowering {
   uint32_t devices_per_stage_ = 1;
   // Stages other than the producer's that read a value.
   std::map<ValueId, std::set<int>> remote_readers_;
-  std::map<std::tuple<ValueId, int, uint32_t>, uint32_t> transfers_;  // value, stage, device
-  std::map<NodeId, Communication> communications_;
-  std::map<std::pair<NodeId, uint32_t>, uint32_t> collectives_;  // node, plan device
+  std::map<std::pair<ValueId, int>, uint32_t> transfers_;  // value, stage
+  // By kind, type and shardings: layers repeat.
+  absl::flat_hash_map<std::string, std::unique_ptr<const Communication>> communication_by_key_;
+  std::map<NodeId, const Communication*> communications_;
+  std::map<NodeId, uint32_t> collectives_;
+  std::vector<Groups> groups_;  // of each collective
   std::vector<Bucket> buckets_;
   std::map<NodeId, int> bucket_of_;
-  std::map<std::pair<int, uint32_t>, uint32_t> bucket_collectives_;  // bucket, plan device
-  size_t num_bucket_collectives_ = 0;                                // the first of the plan
+  std::vector<uint32_t> bucket_collectives_;  // of each bucket; the first of the plan
   std::vector<Assignment> assignments_;
   std::map<ValueId, int> num_assignments_of_;  // of a new value
   std::map<ValueId, int> state_index_;
@@ -192,9 +242,12 @@ class Lowering {
   std::optional<ScheduleTimes> times_;            // of all orders, if all are known
   int activations_ = 1;                           // else: the most credits of a stage
   absl::flat_hash_map<std::string, std::vector<uint32_t>> kernels_by_op_;
+  absl::flat_hash_map<std::string, uint32_t> sharding_by_text_;
+  std::vector<std::optional<uint32_t>> sharding_index_;  // of each value, if asked for
+  std::vector<uint32_t> class_sizes_;
 };
 
-// Builds the program of one device.
+// Builds the program of one device, and of all of its class.
 class DeviceLowering {
  public:
   DeviceLowering(Lowering& shared, int stage, uint32_t mesh_device)
@@ -202,8 +255,7 @@ class DeviceLowering {
         graph_(shared.graph_),
         mesh_(shared.mesh_),
         stage_(stage),
-        mesh_device_(mesh_device),
-        device_(stage * shared.devices_per_stage_ + mesh_device) {}
+        mesh_device_(mesh_device) {}
 
   absl::StatusOr<DevicePlan> Run();
 
@@ -214,8 +266,10 @@ class DeviceLowering {
   absl::StatusOr<int> NewBuffer(ValueId value, bool per_microbatch);
   // The buffer from which actors of `phase` read the value.
   absl::StatusOr<int> BufferForReading(ValueId value, int phase);
-  void AddActor(int phase, ActorKind kind, std::string name, KernelPlan spec, uint32_t target,
-                std::vector<int> inputs, std::vector<int> outputs);
+  // `shardings` are those of the kernel's inputs, then of its outputs.
+  void AddActor(int phase, ActorKind kind, std::string name, KernelPlan spec,
+                std::vector<uint32_t> shardings, uint32_t target, std::vector<int> inputs,
+                std::vector<int> outputs);
   absl::Status AddStates();
   absl::Status AddBuckets();
   absl::Status AddReceive(ValueId value);
@@ -235,7 +289,6 @@ class DeviceLowering {
   const Mesh& mesh_;
   const int stage_;
   const uint32_t mesh_device_;
-  const uint32_t device_;
   DeviceProgram program_;
   std::map<PhaseKey, int> phase_index_;
   PhaseKey assign_key_;
@@ -357,21 +410,18 @@ PhaseReads Lowering::FindReads() const {
 
 absl::Status Lowering::NumberTransfers() {
   for (const auto& [value, stages] : remote_readers_) {
-    const int source = PhaseOf(value).stage;
     const graph::Value& v = graph_.value(value);
-    const Sharding sharding = ClosedSharding(mesh_, v);
     for (int stage : stages) {
-      for (uint32_t d = 0; d < devices_per_stage_; ++d) {
-        ASSIGN_OR_RETURN(const TilePlan tile, TileOf(mesh_, sharding, v.type, d));
-        TransferPlan transfer;
-        transfer.num_bytes = tile.num_bytes();
-        transfer.channel = plan_.num_channels++;
-        transfer.source = source * devices_per_stage_ + d;
-        transfer.destination = stage * devices_per_stage_ + d;
-        transfer.per_microbatch = IsMadeOften(value);
-        transfers_[{value, stage, d}] = static_cast<uint32_t>(plan_.transfers.size());
-        plan_.transfers.push_back(transfer);
-      }
+      FoldedTransfer transfer;
+      transfer.source_stage = static_cast<uint32_t>(PhaseOf(value).stage);
+      transfer.destination_stage = static_cast<uint32_t>(stage);
+      transfer.per_microbatch = IsMadeOften(value);
+      transfer.first_channel = plan_.num_channels;
+      transfer.type = v.type;
+      transfer.sharding = ShardingIndex(value, true);
+      plan_.num_channels += devices_per_stage_;
+      transfers_[{value, stage}] = static_cast<uint32_t>(folded_.transfers.size());
+      folded_.transfers.push_back(std::move(transfer));
     }
   }
   return absl::OkStatus();
@@ -413,20 +463,15 @@ absl::Status Lowering::FormBuckets() {
     const Node& node = graph_.node(id);
     const graph::Value& term = graph_.value(node.operands[0]);
     const Sharding from = ClosedSharding(mesh_, term);
-    ASSIGN_OR_RETURN(Communication communication,
-                     PlanCommunication(mesh_, CollectiveKind::kAllReduce, term.type, from,
-                                       ClosedSharding(mesh_, graph_.value(node.results[0]))));
+    ASSIGN_OR_RETURN(const Communication* communication,
+                     CommunicationOf(id, CollectiveKind::kAllReduce));
     ASSIGN_OR_RETURN(const TilePlan tile, TileOf(mesh_, from, term.type, 0));
     const auto bytes = static_cast<int64_t>(tile.num_bytes());
     int bucket = -1;
     for (int b = static_cast<int>(buckets_.size()) - 1; b >= 0 && bucket < 0; --b) {
       const Bucket& other = buckets_[b];
-      const bool same_groups = std::equal(
-          other.groups.begin(), other.groups.end(), communication.groups.begin(),
-          communication.groups.end(),
-          [](const CollectiveSpec& x, const CollectiveSpec& y) { return x.devices == y.devices; });
-      if (!same_groups || other.stage != phases_[id].stage || other.dtype != term.type.dtype ||
-          other.key != phases_[id].key) {
+      if (other.axes != communication->axes || other.stage != phases_[id].stage ||
+          other.dtype != term.type.dtype || other.key != phases_[id].key) {
         continue;
       }
       if (other.bytes + bytes > options_.bucket_bytes) break;
@@ -439,36 +484,29 @@ absl::Status Lowering::FormBuckets() {
                           phases_[id].key,
                           0,
                           term.type.dtype,
-                          std::move(communication.groups)});
+                          communication->groups,
+                          communication->axes});
     }
     buckets_[bucket].nodes.push_back(id);
     buckets_[bucket].bytes += bytes;
     bucket_of_[id] = bucket;
   }
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    const Bucket& bucket = buckets_[b];
-    for (const CollectiveSpec& group : bucket.groups) {
-      CollectiveSpec spec = group;
+  for (const Bucket& bucket : buckets_) {
+    std::vector<CollectiveSpec> specs = bucket.groups;
+    for (CollectiveSpec& spec : specs) {
       int64_t elements = 0;
       for (NodeId id : bucket.nodes) {
         const graph::Value& term = graph_.value(graph_.node(id).operands[0]);
         ASSIGN_OR_RETURN(const TilePlan tile,
-                         TileOf(mesh_, ClosedSharding(mesh_, term), term.type, group.devices[0]));
+                         TileOf(mesh_, ClosedSharding(mesh_, term), term.type, spec.devices[0]));
         elements += static_cast<int64_t>(AlignUp(tile.num_bytes()) / ByteSize(bucket.dtype));
       }
       const int n = static_cast<int>(spec.devices.size());
       for (int r = 0; r < n; ++r) spec.counts[r] = PartOf(elements, r, n).size();
-      for (uint32_t& device : spec.devices) {
-        device += bucket.stage * devices_per_stage_;
-        bucket_collectives_[{static_cast<int>(b), device}] =
-            static_cast<uint32_t>(plan_.collectives.size());
-      }
-      ChooseCollective(HostsOf(spec.devices), &spec);
-      plan_.collectives.push_back(std::move(spec));
-      plan_.collective_per_microbatch.push_back(mesh_.num_microbatches() == 1);
     }
+    bucket_collectives_.push_back(
+        AddCollective(bucket.stage, mesh_.num_microbatches() == 1, std::move(specs), bucket.axes));
   }
-  num_bucket_collectives_ = plan_.collectives.size();
   return absl::OkStatus();
 }
 
@@ -483,35 +521,70 @@ absl::Status Lowering::NumberCollectives() {
     if (!phases_[id].is_live || bucket_of_.contains(id)) continue;
     const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
     if (!kind) continue;
-    const graph::Value& result = graph_.value(node.results[0]);
-    ASSIGN_OR_RETURN(Communication communication,
-                     PlanCommunication(mesh_, *kind, result.type,
-                                       ClosedSharding(mesh_, graph_.value(node.operands[0])),
-                                       ClosedSharding(mesh_, result)));
-    for (CollectiveSpec& spec : communication.groups) {
-      spec.channel = plan_.num_channels++;
-      for (uint32_t& device : spec.devices) {
-        device += phases_[id].stage * devices_per_stage_;
-        collectives_[{id, device}] = static_cast<uint32_t>(plan_.collectives.size());
-      }
-      ChooseCollective(HostsOf(spec.devices), &spec);
-      plan_.collectives.push_back(spec);
-      plan_.collective_per_microbatch.push_back(phases_[id].key.per_microbatch);
-    }
-    communications_.emplace(id, std::move(communication));
+    ASSIGN_OR_RETURN(const Communication* communication, CommunicationOf(id, *kind));
+    const uint32_t collective = AddCollective(phases_[id].stage, phases_[id].key.per_microbatch,
+                                              communication->groups, communication->axes);
+    folded_.collectives[collective].first_channel = plan_.num_channels;
+    plan_.num_channels += static_cast<uint32_t>(communication->groups.size());
+    collectives_[id] = collective;
+    communications_[id] = communication;
   }
   // Lower channels go first on a link (transport.h): transfers between stages, then what phases
   // wait for, then sums of gradients. Of these the last ones are of the first layers, which the
   // next forward pass needs first.
-  for (size_t i = num_bucket_collectives_; i-- > 0;) {
-    plan_.collectives[i].channel = plan_.num_channels++;
+  for (size_t i = bucket_collectives_.size(); i-- > 0;) {
+    folded_.collectives[bucket_collectives_[i]].first_channel = plan_.num_channels;
+    plan_.num_channels += static_cast<uint32_t>(groups_[bucket_collectives_[i]].specs.size());
   }
   return absl::OkStatus();
 }
 
-std::vector<uint32_t> Lowering::HostsOf(const std::vector<uint32_t>& devices) const {
+absl::StatusOr<const Communication*> Lowering::CommunicationOf(NodeId id, CollectiveKind kind) {
+  const Node& node = graph_.node(id);
+  const graph::Value& result = graph_.value(node.results[0]);
+  const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
+  const Sharding to = ClosedSharding(mesh_, result);
+  const std::string key =
+      absl::StrCat(std::string(Name(kind)), " ", penstock::ToString(result.type), " ",
+                   graph::ToString(mesh_, from), " ", graph::ToString(mesh_, to));
+  std::unique_ptr<const Communication>& known = communication_by_key_[key];
+  if (known == nullptr) {
+    ASSIGN_OR_RETURN(Communication communication,
+                     PlanCommunication(mesh_, kind, result.type, from, to));
+    known = std::make_unique<const Communication>(std::move(communication));
+  }
+  return known.get();
+}
+
+// `specs` have devices of the mesh, and no channel.
+uint32_t Lowering::AddCollective(int stage, bool per_microbatch, std::vector<CollectiveSpec> specs,
+                                 std::vector<graph::AxisRef> axes) {
+  FoldedCollective collective;
+  collective.stage = static_cast<uint32_t>(stage);
+  collective.per_microbatch = per_microbatch;
+  collective.axes = std::move(axes);
+  Groups groups;
+  groups.group_of.resize(devices_per_stage_);
+  bool is_uniform = true;
+  for (uint32_t g = 0; g < specs.size(); ++g) {
+    CollectiveSpec& spec = specs[g];
+    ChooseCollective(HostsOf(stage, spec.devices), &spec);
+    for (const uint32_t device : spec.devices) groups.group_of[device] = g;
+    collective.specs.push_back(spec);
+    collective.specs.back().devices.clear();
+    is_uniform = is_uniform && collective.specs.back() == collective.specs[0];
+  }
+  if (is_uniform) collective.specs.resize(1);
+  groups.specs = std::move(specs);
+  groups_.push_back(std::move(groups));
+  folded_.collectives.push_back(std::move(collective));
+  return static_cast<uint32_t>(folded_.collectives.size() - 1);
+}
+
+std::vector<uint32_t> Lowering::HostsOf(int stage, const std::vector<uint32_t>& devices) const {
   std::vector<uint32_t> hosts;
-  for (const uint32_t device : devices) {
+  for (const uint32_t mesh_device : devices) {
+    const uint32_t device = static_cast<uint32_t>(stage) * devices_per_stage_ + mesh_device;
     uint32_t host = 0;
     uint32_t end = 0;  // of the devices of the hosts so far
     for (const uint32_t count : options_.host_devices) {
@@ -547,7 +620,27 @@ graph::OpCost Lowering::CostOf(const KernelPlan& spec) const {
   return copy;
 }
 
-uint32_t Lowering::KernelIndex(const KernelPlan& spec) {
+uint32_t Lowering::ShardingIndex(ValueId value, bool always) {
+  sharding_index_.resize(graph_.num_values());
+  std::optional<uint32_t>& index = sharding_index_[value];
+  if (index.has_value() && !(always && *index == kNone)) return *index;
+  Sharding sharding = ClosedSharding(mesh_, graph_.value(value));
+  sharding.partials.clear();
+  sharding.replicated.clear();
+  const bool is_whole = std::all_of(sharding.dims.begin(), sharding.dims.end(),
+                                    [](const graph::DimSharding& dim) { return dim.axes.empty(); });
+  if (is_whole && !always) {
+    index = kNone;
+    return kNone;
+  }
+  const auto next = static_cast<uint32_t>(folded_.shardings.size());
+  const auto [known, is_new] = sharding_by_text_.emplace(graph::ToString(mesh_, sharding), next);
+  if (is_new) folded_.shardings.push_back(std::move(sharding));
+  if (!is_whole) index = known->second;
+  return known->second;
+}
+
+uint32_t Lowering::KernelIndex(const KernelPlan& spec, const std::vector<uint32_t>& shardings) {
   std::string key = spec.op;
   for (const TilePlan& tile : spec.inputs) absl::StrAppend(&key, penstock::ToString(tile.shape));
   for (const TilePlan& tile : spec.outputs) {
@@ -555,22 +648,94 @@ uint32_t Lowering::KernelIndex(const KernelPlan& spec) {
   }
   std::vector<uint32_t>& candidates = kernels_by_op_[key];
   for (uint32_t index : candidates) {
-    if (plan_.kernels[index] == spec) return index;
+    if (folded_.kernels[index] == spec && folded_.kernel_shardings[index] == shardings) {
+      return index;
+    }
   }
-  candidates.push_back(static_cast<uint32_t>(plan_.kernels.size()));
-  plan_.kernels.push_back(spec);
+  candidates.push_back(static_cast<uint32_t>(folded_.kernels.size()));
+  folded_.kernels.push_back(spec);
+  folded_.kernel_shardings.push_back(shardings);
   return candidates.back();
+}
+
+std::vector<std::vector<int64_t>> Lowering::Signatures() const {
+  std::vector<std::vector<int64_t>> signatures(devices_per_stage_);
+  const auto add = [&](const auto& of_device) {
+    for (uint32_t d = 0; d < devices_per_stage_; ++d) signatures[d].push_back(of_device(d));
+  };
+  // Sizes of tiles.
+  std::set<std::pair<std::vector<graph::AxisRef>, int64_t>> seen;
+  for (ValueId value = 0; value < graph_.num_values(); ++value) {
+    const graph::Value& v = graph_.value(value);
+    const Sharding sharding = ClosedSharding(mesh_, v);
+    for (size_t i = 0; i < sharding.dims.size(); ++i) {
+      const graph::DimSharding& dim = sharding.dims[i];
+      const int64_t extent = v.type.shape[i];
+      if (extent % graph::NumParts(dim) == 0 || !seen.insert({dim.axes, extent}).second) continue;
+      add([&](uint32_t d) { return graph::LocalRange(mesh_, dim, extent, d, 0).size(); });
+      if (mesh_.num_microbatches() == 1) continue;
+      add([&](uint32_t d) {
+        return graph::LocalRange(mesh_, dim, extent, d, 1).begin -
+               graph::LocalRange(mesh_, dim, extent, d, 0).begin;
+      });
+    }
+  }
+  // Groups of other sizes than the rest have.
+  for (size_t c = 0; c < groups_.size(); ++c) {
+    const std::vector<CollectiveSpec>& specs = folded_.collectives[c].specs;
+    if (specs.size() == 1) continue;
+    add([&](uint32_t d) {
+      return std::find(specs.begin(), specs.end(), specs[groups_[c].group_of[d]]) - specs.begin();
+    });
+  }
+  for (const auto& [node, communication] : communications_) {
+    for (const auto* sizes : {&communication->pack_sizes, &communication->unpack_sizes}) {
+      if (std::all_of(sizes->begin(), sizes->end(),
+                      [&](const auto& other) { return other == sizes->front(); })) {
+        continue;
+      }
+      add([&](uint32_t d) {
+        return std::find(sizes->begin(), sizes->end(), (*sizes)[d]) - sizes->begin();
+      });
+    }
+  }
+  // Terms that are neutral on all devices but some.
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const Node& node = graph_.node(id);
+    if (node.op->name() != "local_slice") continue;
+    for (const graph::PartialSpec& partial :
+         ClosedSharding(mesh_, graph_.value(node.results[0])).partials) {
+      add([&](uint32_t d) { return IsFirstOf(mesh_, partial, d); });
+    }
+  }
+  for (const graph::Return& ret : graph_.returns()) {
+    const Sharding sharding = ClosedSharding(mesh_, graph_.value(ret.value));
+    add([&](uint32_t d) { return IsFirstWithTile(mesh_, sharding, d); });
+  }
+  return signatures;
+}
+
+void Lowering::FindClasses() {
+  folded_.class_of.resize(devices_per_stage_);
+  std::map<std::vector<int64_t>, uint32_t> class_by_signature;
+  const std::vector<std::vector<int64_t>> signatures = Signatures();
+  for (uint32_t d = 0; d < devices_per_stage_; ++d) {
+    const auto next = static_cast<uint32_t>(class_by_signature.size());
+    folded_.class_of[d] =
+        options_.fold ? class_by_signature.emplace(signatures[d], next).first->second : d;
+  }
+  class_sizes_ = folded_.SizeOfClasses();
 }
 
 // That every operator runs on these element types; an error names the first node that does not.
 absl::Status Lowering::CheckKernels() const {
-  for (uint32_t k = 0; k < plan_.kernels.size(); ++k) {
-    const KernelPlan& kernel = plan_.kernels[k];
+  for (uint32_t k = 0; k < folded_.kernels.size(); ++k) {
+    const KernelPlan& kernel = folded_.kernels[k];
     if (kernel.op == "feed" || kernel.op == "fetch") continue;
     const absl::Status status = options_.kernels.check_kernel(kernel);
     if (status.ok()) continue;
-    for (const DevicePlan& device : plan_.devices) {
-      for (const ActorPlan& actor : device.actors) {
+    for (const DevicePlan& program : folded_.programs) {
+      for (const ActorPlan& actor : program.actors) {
         if (actor.kernel != k) continue;
         const ValueId value = graph_.FindValue(actor.name);
         std::string where;
@@ -586,8 +751,9 @@ absl::Status Lowering::CheckKernels() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Plan> Lowering::Run() {
+absl::StatusOr<FoldedPlan> Lowering::Run() {
   RETURN_IF_ERROR(Analyse());
+  folded_.mesh = mesh_;
   plan_.name = graph_.name();
   plan_.num_microbatches = static_cast<uint32_t>(mesh_.num_microbatches());
   plan_.policy = std::string(options_.policy->name());
@@ -609,6 +775,8 @@ absl::StatusOr<Plan> Lowering::Run() {
       state.stream = init_streams[id];
       state_index_[node.results[0]] = static_cast<int>(plan_.states.size());
       plan_.states.push_back(std::move(state));
+      folded_.states.push_back(
+          {static_cast<uint32_t>(phases_[id].stage), ShardingIndex(node.results[0], true), {}});
     }
   }
   for (const graph::Return& ret : graph_.returns()) {
@@ -619,19 +787,17 @@ absl::StatusOr<Plan> Lowering::Run() {
   RETURN_IF_ERROR(NumberTransfers());
   RETURN_IF_ERROR(FormBuckets());
   RETURN_IF_ERROR(NumberCollectives());
+  FindClasses();
   for (int stage = 0; stage < num_stages_; ++stage) {
-    StagePlan& plan = plan_.stages.emplace_back();
-    plan.order = orders_[stage];
-    for (uint32_t d = 0; d < devices_per_stage_; ++d) {
-      plan.devices.push_back(static_cast<uint32_t>(plan_.devices.size()));
-      ASSIGN_OR_RETURN(DevicePlan device, DeviceLowering(*this, stage, d).Run());
-      plan_.predicted_peak_bytes.push_back(device.arena_bytes);
-      plan_.devices.push_back(std::move(device));
+    plan_.stages.emplace_back().order = orders_[stage];
+    for (const uint32_t d : folded_.FirstOfClasses()) {
+      ASSIGN_OR_RETURN(DevicePlan program, DeviceLowering(*this, stage, d).Run());
+      folded_.programs.push_back(std::move(program));
     }
   }
   RETURN_IF_ERROR(CheckKernels());
-  plan_.predicted_step_s = PredictStepSeconds(plan_);
-  return std::move(plan_);
+  plan_.predicted_step_s = PredictStepSeconds(PlanOfPrograms(folded_));
+  return std::move(folded_);
 }
 
 // ------------------------------------------------------------------------------- one device
@@ -667,7 +833,8 @@ absl::StatusOr<int> DeviceLowering::NewBuffer(ValueId value, bool per_microbatch
 }
 
 void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, KernelPlan spec,
-                              uint32_t target, std::vector<int> inputs, std::vector<int> outputs) {
+                              std::vector<uint32_t> shardings, uint32_t target,
+                              std::vector<int> inputs, std::vector<int> outputs) {
   DraftActor actor;
   actor.plan.name = std::move(name);
   actor.plan.kind = kind;
@@ -680,11 +847,12 @@ void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, Kerne
     const graph::OpCost cost = shared_.CostOf(spec);
     actor.predicted_s =
         std::max(cost.bytes / options.bytes_per_s, cost.flops / options.flops_per_s);
-    actor.plan.kernel = shared_.KernelIndex(spec);
+    actor.plan.kernel = shared_.KernelIndex(spec, shardings);
   } else if (kind == ActorKind::kCollective) {
-    actor.predicted_s = CollectiveSeconds(shared_.plan_.collectives[target], options.link);
+    actor.predicted_s = CollectiveSeconds(shared_.SpecOn(target, mesh_device_), options.link);
   } else {
-    actor.predicted_s = TransferSeconds(shared_.plan_.transfers[target].num_bytes, options.link);
+    const int buffer = actor.inputs.empty() ? actor.outputs[0] : actor.inputs[0];
+    actor.predicted_s = TransferSeconds(program_.buffer(buffer).bytes, options.link);
   }
   program_.phase(phase).actors.push_back(std::move(actor));
 }
@@ -699,11 +867,13 @@ absl::Status DeviceLowering::AddLeaf(ValueId value, int phase) {
     spec.op = "feed";
     uint32_t feed = 0;
     while (shared_.plan_.feeds[feed].name != graph_.value(value).name) ++feed;
-    AddActor(phase, ActorKind::kFeed, graph_.value(value).name, spec, feed, {}, {buffer});
+    AddActor(phase, ActorKind::kFeed, graph_.value(value).name, spec,
+             {shared_.ShardingIndex(value)}, feed, {}, {buffer});
   } else {
     spec.op = std::string(node.op->name());
     spec.attributes = node.attributes;
-    AddActor(phase, ActorKind::kKernel, graph_.value(value).name, spec, kNone, {}, {buffer});
+    AddActor(phase, ActorKind::kKernel, graph_.value(value).name, spec,
+             {shared_.ShardingIndex(value)}, kNone, {}, {buffer});
   }
   leaf_buffer_[{value, phase}] = buffer;
   return absl::OkStatus();
@@ -747,9 +917,8 @@ absl::Status DeviceLowering::AddBuckets() {
       bucket_part_[term] = program_.AddPart(whole, tile.num_bytes());
     }
     const std::string name = absl::StrCat("reduce gradients ", b);
-    const uint32_t target = shared_.bucket_collectives_.at({static_cast<int>(b), device_});
-    AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, target, {whole},
-             {whole});
+    AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, {},
+             shared_.bucket_collectives_[b], {whole}, {whole});
   }
   return absl::OkStatus();
 }
@@ -761,8 +930,9 @@ absl::Status DeviceLowering::AddReceive(ValueId value) {
   program_.buffer(buffer).source = shared_.ComputePhaseOf(shared_.PhaseOf(value));
   buffer_[value] = buffer;
   const std::string name = absl::StrCat("recv ", graph_.value(value).name);
-  const uint32_t transfer = shared_.transfers_.at({value, stage_, mesh_device_});
-  AddActor(FloatingPhase(name, per_microbatch), ActorKind::kRecv, name, {}, transfer, {}, {buffer});
+  const uint32_t transfer = shared_.transfers_.at({value, stage_});
+  AddActor(FloatingPhase(name, per_microbatch), ActorKind::kRecv, name, {}, {}, transfer, {},
+           {buffer});
   return absl::OkStatus();
 }
 
@@ -772,9 +942,10 @@ absl::Status DeviceLowering::AddSends(ValueId value) {
   const bool per_microbatch = shared_.IsMadeOften(value);
   for (int stage : readers->second) {
     const std::string name = absl::StrCat("send ", graph_.value(value).name);
-    const uint32_t transfer = shared_.transfers_.at({value, stage, mesh_device_});
+    const uint32_t transfer = shared_.transfers_.at({value, stage});
     const int phase = FloatingPhase(name, per_microbatch);
-    AddActor(phase, ActorKind::kSend, name, {}, transfer, {buffer_.at(shared_.RootOf(value))}, {});
+    AddActor(phase, ActorKind::kSend, name, {}, {}, transfer, {buffer_.at(shared_.RootOf(value))},
+             {});
   }
   return absl::OkStatus();
 }
@@ -790,9 +961,9 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
   const ValueId operand = node.operands[0];
   const ValueId result = node.results[0];
   const std::string& name = graph_.value(result).name;
-  const Communication& communication = shared_.communications_.at(id);
-  const uint32_t target = shared_.collectives_.at({id, device_});
-  const CollectiveSpec& spec = shared_.plan_.collectives[target];
+  const Communication& communication = *shared_.communications_.at(id);
+  const uint32_t target = shared_.collectives_.at(id);
+  const CollectiveSpec& spec = shared_.SpecOn(target, mesh_device_);
   ASSIGN_OR_RETURN(TilePlan in, Tile(operand));
   ASSIGN_OR_RETURN(TilePlan out, Tile(result));
   const bool per_microbatch = program_.phase(phase).plan.per_microbatch;
@@ -804,8 +975,8 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
       shared_.RootOf(operand) == operand && !shared_.PhaseOf(operand).is_leaf &&
       !shared_.IsState(operand) && shared_.PhaseOf(operand).stage == stage_ &&
       program_.buffer(source).per_microbatch == per_microbatch && MayStayIn(source, result);
-  const int rank = static_cast<int>(std::find(spec.devices.begin(), spec.devices.end(), device_) -
-                                    spec.devices.begin());
+  const int rank = static_cast<int>(
+      std::find(spec.devices.begin(), spec.devices.end(), mesh_device_) - spec.devices.begin());
   auto flat = [&](const TilePlan& like, int64_t elements) {
     TilePlan tile;
     tile.dtype = like.dtype;
@@ -833,8 +1004,8 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
         {in},
         {parts}};
     input = new_flat(parts);
-    AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".pack"), pack, kNone, {source},
-             {input});
+    AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".pack"), pack,
+             {shared_.ShardingIndex(operand), kNone}, kNone, {source}, {input});
   }
   int output = in_place ? source : -1;
   if (output < 0) {
@@ -842,19 +1013,19 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
   }
   buffer_[result] = output;
   if (!communication.unpack_dim) {
-    AddActor(phase, ActorKind::kCollective, name, {}, target, {input}, {output});
+    AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {output});
     return absl::OkStatus();
   }
   const TilePlan parts = flat(out, OutputCount(spec, rank));
   const int gathered = new_flat(parts);
-  AddActor(phase, ActorKind::kCollective, name, {}, target, {input}, {gathered});
+  AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {gathered});
   KernelPlan unpack = {
       "unpack",
       part_attributes(*communication.unpack_dim, communication.unpack_sizes[mesh_device_]),
       {parts},
       {out}};
-  AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".unpack"), unpack, kNone, {gathered},
-           {output});
+  AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".unpack"), unpack,
+           {kNone, shared_.ShardingIndex(result)}, kNone, {gathered}, {output});
   return absl::OkStatus();
 }
 
@@ -904,11 +1075,7 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
       if (from.partials == to.partials) break;
       const bool is_idempotent = partial.reduction == graph::Reduction::kMax ||
                                  partial.reduction == graph::Reduction::kMin;
-      const bool is_first =
-          std::all_of(partial.axes.begin(), partial.axes.end(), [&](const graph::AxisRef& axis) {
-            return graph::Coordinate(mesh_, axis, mesh_device_, 0) == 0;
-          });
-      if (is_idempotent || is_first) continue;
+      if (is_idempotent || IsFirstOf(mesh_, partial, mesh_device_)) continue;
       const double neutral = partial.reduction == graph::Reduction::kProd ? 1.0 : 0.0;
       spec.op = "constant";
       spec.attributes = {{"value", neutral}};
@@ -956,9 +1123,14 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
     outputs.push_back(buffer);
     buffer_[result] = buffer;
   }
+  std::vector<uint32_t> shardings;
+  if (!inputs.empty()) {
+    for (ValueId operand : node.operands) shardings.push_back(shared_.ShardingIndex(operand));
+  }
+  for (ValueId made : node.results) shardings.push_back(shared_.ShardingIndex(made));
   const std::string& name = graph_.value(node.results[0]).name;
-  AddActor(phase, ActorKind::kKernel, name, std::move(spec), kNone, std::move(inputs),
-           std::move(outputs));
+  AddActor(phase, ActorKind::kKernel, name, std::move(spec), std::move(shardings), kNone,
+           std::move(inputs), std::move(outputs));
   return absl::OkStatus();
 }
 
@@ -1025,24 +1197,7 @@ absl::Status DeviceLowering::AddFetch(size_t index) {
   if (source.stage != stage_) return absl::OkStatus();
   // Of the devices that hold the same tile the first one writes it.
   const Sharding sharding = ClosedSharding(mesh_, graph_.value(value));
-  for (int axis = 0; axis < static_cast<int>(mesh_.axes.size()); ++axis) {
-    if (mesh_.axes[axis].is_temporal) continue;
-    int64_t part = 0;
-    std::vector<graph::AxisRef> pieces;
-    for (const graph::DimSharding& dim : sharding.dims) {
-      for (const graph::AxisRef& piece : dim.axes) {
-        if (piece.axis == axis) pieces.push_back(piece);
-      }
-    }
-    // The coordinate on the pieces of the axis that split nothing must be 0.
-    const int64_t coordinate =
-        graph::Coordinate(mesh_, graph::WholeAxis(mesh_, axis), mesh_device_, 0);
-    for (const graph::AxisRef& piece : pieces) {
-      const int64_t minor = mesh_.axes[axis].size / (piece.pre * piece.size);
-      part += graph::Coordinate(mesh_, piece, mesh_device_, 0) * minor;
-    }
-    if (part != coordinate) return absl::OkStatus();
-  }
+  if (!IsFirstWithTile(mesh_, sharding, mesh_device_)) return absl::OkStatus();
   const int phase = PhaseIndex(shared_.FetchKey(value));
   ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
   ASSIGN_OR_RETURN(int buffer, BufferForReading(value, phase));
@@ -1050,9 +1205,10 @@ absl::Status DeviceLowering::AddFetch(size_t index) {
   spec.op = "fetch";
   spec.inputs = {tile};
   AddActor(phase, ActorKind::kFetch, absl::StrCat("return ", graph_.value(value).name), spec,
-           static_cast<uint32_t>(index), {buffer}, {});
+           {shared_.ShardingIndex(value)}, static_cast<uint32_t>(index), {buffer}, {});
   shared_.plan_.fetches[index].num_actors +=
-      shared_.IsMadeOften(value) ? shared_.plan_.num_microbatches : 1;
+      shared_.class_sizes_[shared_.folded_.class_of[mesh_device_]] *
+      (shared_.IsMadeOften(value) ? shared_.plan_.num_microbatches : 1);
   return absl::OkStatus();
 }
 
@@ -1069,12 +1225,13 @@ absl::Status DeviceLowering::AddAssignments() {
     ASSIGN_OR_RETURN(int source, BufferForReading(assignment.value, phase));
     ASSIGN_OR_RETURN(TilePlan tile, Tile(assignment.state));
     const KernelPlan copy = {"copy", {}, {tile}, {tile}};
+    const std::vector<uint32_t> shardings(2, shared_.ShardingIndex(assignment.state));
     const std::string& name = graph_.value(assignment.state).name;
     if (program_.buffer(source).state >= 0) {
       // The new value is another state, which may be written too: take it before any is.
       ASSIGN_OR_RETURN(const int taken, NewBuffer(assignment.state, false));
-      AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".next"), copy, kNone, {source},
-               {taken});
+      AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".next"), copy, shardings, kNone,
+               {source}, {taken});
       source = taken;
     }
     copies.push_back({assignment.state, source, phase});
@@ -1082,7 +1239,9 @@ absl::Status DeviceLowering::AddAssignments() {
   for (const Copy& copy : copies) {
     ASSIGN_OR_RETURN(TilePlan tile, Tile(copy.state));
     AddActor(copy.phase, ActorKind::kKernel, absl::StrCat("assign ", graph_.value(copy.state).name),
-             {"copy", {}, {tile}, {tile}}, kNone, {copy.source}, {buffer_.at(copy.state)});
+             {"copy", {}, {tile}, {tile}},
+             std::vector<uint32_t>(2, shared_.ShardingIndex(copy.state)), kNone, {copy.source},
+             {buffer_.at(copy.state)});
   }
   return absl::OkStatus();
 }
@@ -1166,20 +1325,18 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
   std::vector<uint32_t> state_registers(shared_.plan_.states.size(), kNone);
   DevicePlan device = program_.Finish(credits, &state_registers);
   device.stage = static_cast<uint32_t>(stage_);
-  AddOrderChannels(shared_.plan_.kernels, &device);
+  AddOrderChannels(shared_.folded_.kernels, &device);
   for (const auto& [value, index] : shared_.state_index_) {
     if (shared_.PhaseOf(value).stage != stage_) continue;
-    ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
-    shared_.plan_.states[index].placements.push_back(
-        {device_, state_registers[index], std::move(tile)});
+    shared_.folded_.states[index].registers.push_back(state_registers[index]);
   }
   return device;
 }
 
 }  // namespace
 
-absl::StatusOr<Plan> LowerToPlan(const graph::OpRegistry& ops, const Graph& graph,
-                                 const LowerOptions& options) {
+absl::StatusOr<FoldedPlan> LowerToPlan(const graph::OpRegistry& ops, const Graph& graph,
+                                       const LowerOptions& options) {
   if (options.policy == nullptr) return absl::InvalidArgumentError("no scheduling policy is given");
   Graph with_mesh = graph;
   if (with_mesh.meshes().empty()) with_mesh.mutable_meshes().push_back({"m", {}});

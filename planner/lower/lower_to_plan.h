@@ -16,7 +16,7 @@
 #include "graph/kernel_spec.h"
 #include "graph/op.h"
 #include "planner/cost/communication_cost.h"
-#include "planner/plan/plan.h"
+#include "planner/plan/folded_plan.h"
 #include "planner/policy/policy.h"
 
 namespace penstock::planner {
@@ -34,10 +34,12 @@ struct LowerOptions {
   double flops_per_s = 1e11;
   double bytes_per_s = 1e10;
   LinkRates link;
+  // Whether devices of one class share a program; otherwise each has its own.
+  bool fold = true;
 };
 
-absl::StatusOr<Plan> LowerToPlan(const graph::OpRegistry& ops, const graph::Graph& graph,
-                                 const LowerOptions& options);
+absl::StatusOr<FoldedPlan> LowerToPlan(const graph::OpRegistry& ops, const graph::Graph& graph,
+                                       const LowerOptions& options);
 
 }  // namespace penstock::planner
 

@@ -320,7 +320,7 @@ TEST_F(LowerToPlanTest, ValuesThatSkipStagesHaveRoom) {
 }
 
 TEST_F(LowerToPlanTest, APolicyIsNeeded) {
-  const absl::StatusOr<Plan> plan = LowerToPlan(ops_, graph::Graph(), {});
+  const absl::StatusOr<FoldedPlan> plan = LowerToPlan(ops_, graph::Graph(), {});
   ASSERT_FALSE(plan.ok());
   EXPECT_THAT(std::string(plan.status().message()), HasSubstr("policy"));
 }

@@ -243,14 +243,7 @@ class StructureCheck {
 
   absl::Status Run() {
     RETURN_IF_ERROR(CheckTags());
-    fetch_firings_.assign(plan_.fetches.size(), 0);
-    for (uint32_t d = 0; d < plan_.devices.size(); ++d) {
-      RETURN_IF_ERROR(CheckRegisters(d));
-      RETURN_IF_ERROR(CheckPhases(d));
-      RETURN_IF_ERROR(CheckActors(d));
-      RETURN_IF_ERROR(CheckChannels(d));
-    }
-    RETURN_IF_ERROR(CheckOrders());
+    RETURN_IF_ERROR(RunOfDevices());
     for (uint32_t c = 0; c < plan_.collectives.size(); ++c) RETURN_IF_ERROR(CheckCollective(c));
     for (uint32_t t = 0; t < plan_.transfers.size(); ++t) RETURN_IF_ERROR(CheckTransfer(t));
     for (size_t f = 0; f < plan_.fetches.size(); ++f) {
@@ -259,6 +252,17 @@ class StructureCheck {
                      " firings a step; its actors make ", fetch_firings_[f]);
     }
     return CheckStates();
+  }
+
+  absl::Status RunOfDevices() {
+    fetch_firings_.assign(plan_.fetches.size(), 0);
+    for (uint32_t d = 0; d < plan_.devices.size(); ++d) {
+      RETURN_IF_ERROR(CheckRegisters(d));
+      RETURN_IF_ERROR(CheckPhases(d));
+      RETURN_IF_ERROR(CheckActors(d));
+      RETURN_IF_ERROR(CheckChannels(d));
+    }
+    return CheckOrders();
   }
 
  private:
@@ -802,5 +806,7 @@ absl::Status CheckReferences(const Plan& plan) {
 }
 
 absl::Status CheckStructure(const Plan& plan) { return StructureCheck(plan).Run(); }
+
+absl::Status CheckDevices(const Plan& plan) { return StructureCheck(plan).RunOfDevices(); }
 
 }  // namespace penstock::planner

@@ -72,6 +72,9 @@ RendezvousTable FindRendezvous(const Plan& plan);
 // state. REQUIRES: CheckReferences(plan) is OK.
 absl::Status CheckStructure(const Plan& plan);
 
+// What of it concerns single devices, and the orders of stages. REQUIRES: likewise.
+absl::Status CheckDevices(const Plan& plan);
+
 }  // namespace penstock::planner
 
 #endif  // PENSTOCK_PLANNER_PLAN_CHECK_PLAN_H_

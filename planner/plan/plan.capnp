@@ -151,6 +151,31 @@ struct Settings {
   values @1 :List(UInt32);
 }
 
+# Of a plan whose devices share programs (folded_plan.h). Then the devices are the programs, kernels
+# and targets of actors are those of the folded plan, a collective has a row for each of its
+# specifications, with the channel of its first group, and a transfer joins stages.
+struct Folding {
+  meshName @0 :UInt32;
+  axisNames @1 :List(UInt32);
+  axisSizes @2 :List(Int64);
+  axesAreTemporal @3 :List(UInt8);
+  classes @4 :List(UInt32);             # of each device of the mesh; empty: nothing is folded
+  shardingRanks @5 :List(UInt8);
+  dimPieces @6 :List(UInt32);           # runs by shardingRanks: pieces of axes that split each
+  pieceAxes @7 :List(UInt32);           # runs by dimPieces, then by collectivePieces
+  piecePres @8 :List(Int64);            # likewise
+  pieceSizes @9 :List(Int64);           # likewise
+  kernelShardings @10 :List(UInt32);    # of each kernel its inputs and outputs
+  collectiveStages @11 :List(UInt32);
+  collectiveRows @12 :List(UInt32);     # specifications in the table of collectives
+  collectivePieces @13 :List(UInt32);
+  transferShardings @14 :List(UInt32);
+  transferTypes @15 :Types;
+  stateStages @16 :List(UInt32);
+  stateShardings @17 :List(UInt32);
+  stateRegisters @18 :List(UInt32);     # of each state one a class
+}
+
 struct Plan {
   name @0 :UInt32;
   strategy @1 :UInt32;
@@ -173,4 +198,5 @@ struct Plan {
   states @18 :States;
   threadsPerDevice @19 :UInt32 = 1;
   settings @20 :Settings;
+  folding @21 :Folding;
 }

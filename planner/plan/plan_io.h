@@ -9,8 +9,11 @@
 //   24  8  XXH64 of the payload, seeded with the XXH64 (seed 0) of the 24 bytes before
 //
 // The payload is a Cap'n Proto message (plan.capnp, https://capnproto.org/encoding.html), not
-// packed: a table is a struct of columns, so that a million actors are a few dozen lists, and a
-// reader never needs more memory than a bounded multiple of the file's size.
+// packed: a table is a struct of columns, so that a million actors are a few dozen lists. A reader
+// never needs more memory than a bounded multiple of the file's size, or of what the devices of a
+// folded plan may have in all (check_folded_plan.h).
+//
+// A folded plan is stored with a device for each program; reading it spells all devices out.
 //
 // Reading trusts nothing: the hash, the lengths of the columns, every enumerator, string, index and
 // shape are checked (CheckReferences of check_plan.h is the last of it).
@@ -26,12 +29,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
 
 namespace penstock::planner {
 
 // Replaces the file at `path` as a whole, or leaves it as it was.
 absl::Status WritePlan(const Plan& plan, const std::string& path);
+absl::Status WritePlan(const FoldedPlan& plan, const std::string& path);
 
 // kDataLoss names the file and what is wrong with it; kFailedPrecondition: another format version;
 // kNotFound and others from the system: it cannot be opened or read.
@@ -40,6 +45,7 @@ absl::StatusOr<Plan> ReadPlan(const std::string& path);
 // The contents of such a file. kInvalidArgument: the plan is malformed (CheckReferences).
 // kResourceExhausted: a table is too long for the format (2^29 - 1 entries).
 absl::StatusOr<std::string> PlanToBytes(const Plan& plan);
+absl::StatusOr<std::string> PlanToBytes(const FoldedPlan& plan);
 absl::StatusOr<Plan> PlanFromBytes(std::string_view bytes);
 
 }  // namespace penstock::planner

@@ -11,6 +11,7 @@
 
 #include "planner/plan/show_plan.h"
 #include "planner/plan/verify_plan.h"
+#include "tests/support/folded_plans.h"
 #include "tests/support/plans.h"
 #include "tests/support/temp_folder.h"
 
@@ -141,12 +142,11 @@ TEST(PlanIo, NamesAnotherVersion) {
   const absl::Status status = PlanFromBytes(bytes).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("version 7"), HasSubstr("reads version 3")));
+              AllOf(HasSubstr("version 7"), HasSubstr("reads version 4")));
 }
 
 // Damage that comes with the right hash: whatever is read is either refused or can be verified.
-TEST(PlanIo, SurvivesForgedPayloads) {
-  const std::string original = Bytes(testing::TrainingPlan(2, 1));
+void SurviveForgedPayloads(const std::string& original) {
   const PolicyRegistry policies = BuiltinPolicies();
   std::mt19937_64 random(17);
   int num_read = 0;
@@ -187,6 +187,12 @@ TEST(PlanIo, SurvivesForgedPayloads) {
     ASSERT_EQ(PlanFromBytes(Bytes(*plan)).value(), *plan);
   }
   EXPECT_GT(num_read, 100);
+}
+
+TEST(PlanIo, SurvivesForgedPayloads) { SurviveForgedPayloads(Bytes(testing::TrainingPlan(2, 1))); }
+
+TEST(PlanIo, SurvivesForgedFoldedPlans) {
+  SurviveForgedPayloads(PlanToBytes(testing::FoldedTrainingPlan()).value());
 }
 
 TEST(PlanIo, SurvivesTruncatedPayloadsWithTheRightHash) {

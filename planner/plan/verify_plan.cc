@@ -23,6 +23,8 @@ absl::Status OutOfOrder(const Plan& plan, uint32_t d, uint32_t before, uint32_t 
              " in the same lane, against the plan's order of collectives"));
 }
 
+}  // namespace
+
 // In the compute lane phases alternate as the policy says, the same on all devices of a stage, and
 // the order is that within each phase. In the per-step lane it goes from phase to phase.
 absl::Status CheckCollectiveOrder(const Plan& plan) {
@@ -45,8 +47,6 @@ absl::Status CheckCollectiveOrder(const Plan& plan) {
   }
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::StatusOr<PlanVerification> VerifyPlan(const Plan& plan, const PolicyRegistry& policies) {
   RETURN_IF_ERROR(CheckReferences(plan));

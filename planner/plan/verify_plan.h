@@ -34,6 +34,9 @@ struct PlanVerification {
 // plan leaves an order to its policy, which the registry lacks.
 absl::StatusOr<PlanVerification> VerifyPlan(const Plan& plan, const PolicyRegistry& policies);
 
+// The last of these rules. REQUIRES: CheckReferences and CheckStructure accept the plan.
+absl::Status CheckCollectiveOrder(const Plan& plan);
+
 }  // namespace penstock::planner
 
 #endif  // PENSTOCK_PLANNER_PLAN_VERIFY_PLAN_H_

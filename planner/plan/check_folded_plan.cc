@@ -1,0 +1,189 @@
+#include "planner/plan/check_folded_plan.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/shape.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/sharding.h"
+#include "planner/plan/coordinates.h"
+
+namespace penstock::planner {
+namespace {
+
+template <typename... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(StrCat(parts...));
+}
+
+class FoldedCheck {
+ public:
+  explicit FoldedCheck(const FoldedPlan& folded) : folded_(folded) {}
+
+  absl::Status Run() {
+    RETURN_IF_ERROR(CheckClasses());
+    RETURN_IF_ERROR(CheckKernels());
+    RETURN_IF_ERROR(CheckPrograms());
+    RETURN_IF_ERROR(CheckCollectives());
+    RETURN_IF_ERROR(CheckTransfers());
+    return CheckStates();
+  }
+
+ private:
+  absl::Status CheckClasses() {
+    RETURN_IF_ERROR(graph::CheckMesh(folded_.mesh));
+    const auto num_devices = static_cast<uint64_t>(folded_.mesh.num_devices());
+    if (folded_.class_of.size() != num_devices) {
+      return Invalid("the mesh has ", num_devices, " devices, but there are classes of ",
+                     folded_.class_of.size());
+    }
+    if (num_devices * folded_.num_stages() > kMaxFoldedDevices) {
+      return Invalid("the plan has ", num_devices * folded_.num_stages(), " devices; there may be ",
+                     kMaxFoldedDevices);
+    }
+    uint32_t next = 0;
+    for (const uint32_t c : folded_.class_of) {
+      if (c > next) return Invalid("class ", c, " occurs before class ", next);
+      next = std::max(next, c + 1);
+    }
+    num_classes_ = next;
+    return absl::OkStatus();
+  }
+
+  // A sharding, for a tensor of this shape.
+  absl::Status CheckUse(uint32_t sharding, const Shape& shape) {
+    if (sharding >= folded_.shardings.size()) {
+      return Invalid("sharding ", sharding, " does not exist; there are ",
+                     folded_.shardings.size());
+    }
+    if (!checked_.insert({sharding, shape}).second) return absl::OkStatus();
+    RETURN_IF_ERROR(CheckShape(shape));
+    return graph::CheckSharding(folded_.mesh, folded_.shardings[sharding], shape);
+  }
+
+  absl::Status CheckKernels() {
+    if (folded_.kernel_shardings.size() != folded_.kernels.size()) {
+      return Invalid("the plan has ", folded_.kernels.size(), " kernels, but the shardings of ",
+                     folded_.kernel_shardings.size());
+    }
+    for (size_t k = 0; k < folded_.kernels.size(); ++k) {
+      const KernelPlan& kernel = folded_.kernels[k];
+      const std::vector<uint32_t>& shardings = folded_.kernel_shardings[k];
+      if (shardings.size() != kernel.inputs.size() + kernel.outputs.size()) {
+        return Invalid("kernel ", k, " has ", kernel.inputs.size() + kernel.outputs.size(),
+                       " tiles, but shardings of ", shardings.size());
+      }
+      for (size_t i = 0; i < shardings.size(); ++i) {
+        if (shardings[i] == kNone) continue;
+        const size_t num_inputs = kernel.inputs.size();
+        const TilePlan& tile = i < num_inputs ? kernel.inputs[i] : kernel.outputs[i - num_inputs];
+        RETURN_IF_ERROR(CheckUse(shardings[i], tile.global));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckPrograms() {
+    if (folded_.programs.size() != uint64_t{folded_.num_stages()} * num_classes_) {
+      return Invalid("the plan has ", folded_.programs.size(), " programs, expected ",
+                     uint64_t{folded_.num_stages()} * num_classes_);
+    }
+    const std::vector<uint32_t> sizes = folded_.SizeOfClasses();
+    uint64_t parts = 0;
+    for (size_t p = 0; p < folded_.programs.size(); ++p) {
+      const DevicePlan& program = folded_.programs[p];
+      if (program.stage != p / num_classes_) {
+        return Invalid("program ", p, " is of stage ", program.stage, ", expected ",
+                       p / num_classes_);
+      }
+      parts +=
+          sizes[p % num_classes_] * (uint64_t{program.actors.size()} + program.channels.size() +
+                                     program.registers.size() + program.phases.size());
+      if (parts > kMaxExpandedParts) {
+        return Invalid("the devices have more than ", kMaxExpandedParts, " parts in all");
+      }
+      for (const ActorPlan& actor : program.actors) {
+        if (actor.kernel != kNone && actor.kernel >= folded_.kernels.size()) {
+          return Invalid("kernel ", actor.kernel, " does not exist; there are ",
+                         folded_.kernels.size());
+        }
+        const bool is_collective = actor.kind == ActorKind::kCollective;
+        const bool is_transfer = actor.kind == ActorKind::kSend || actor.kind == ActorKind::kRecv;
+        const size_t num_targets =
+            is_collective ? folded_.collectives.size() : folded_.transfers.size();
+        if ((is_collective || is_transfer) && actor.target >= num_targets) {
+          return Invalid("the target ", actor.target, " of a ", Name(actor.kind),
+                         " does not exist; there are ", num_targets);
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckStage(uint32_t stage) const {
+    if (stage < folded_.num_stages()) return absl::OkStatus();
+    return Invalid("stage ", stage, " does not exist; there are ", folded_.num_stages());
+  }
+
+  absl::Status CheckCollectives() {
+    const uint64_t num_devices = folded_.devices_per_stage();
+    if ((folded_.collectives.size() + folded_.transfers.size()) * num_devices >
+        kMaxExpandedGroups) {
+      return Invalid("the devices take part in more than ", kMaxExpandedGroups,
+                     " collectives and transfers in all");
+    }
+    for (const FoldedCollective& collective : folded_.collectives) {
+      RETURN_IF_ERROR(CheckStage(collective.stage));
+      // The axes of a tensor with as many elements as devices are of the kind that is wanted here.
+      graph::Sharding sharding = graph::Sharding::Replicated(1);
+      sharding.dims[0].axes = collective.axes;
+      RETURN_IF_ERROR(graph::CheckSharding(
+          folded_.mesh, sharding,
+          {int64_t{folded_.mesh.num_devices()} * folded_.mesh.num_microbatches()}));
+      if (collective.specs.size() == 1) continue;
+      const size_t num_groups = GroupDevices(folded_.mesh, collective.axes).size();
+      if (collective.specs.size() == num_groups) continue;
+      return Invalid("a collective of ", num_groups, " groups has ", collective.specs.size(),
+                     " specifications");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckTransfers() {
+    for (const FoldedTransfer& transfer : folded_.transfers) {
+      RETURN_IF_ERROR(CheckStage(transfer.source_stage));
+      RETURN_IF_ERROR(CheckStage(transfer.destination_stage));
+      RETURN_IF_ERROR(CheckUse(transfer.sharding, transfer.type.shape));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckStates() {
+    if (folded_.states.size() != folded_.common.states.size()) {
+      return Invalid("the plan has ", folded_.common.states.size(), " states, but places of ",
+                     folded_.states.size());
+    }
+    for (size_t i = 0; i < folded_.states.size(); ++i) {
+      const FoldedState& state = folded_.states[i];
+      RETURN_IF_ERROR(CheckStage(state.stage));
+      RETURN_IF_ERROR(CheckUse(state.sharding, folded_.common.states[i].type.shape));
+      if (state.registers.size() == num_classes_) continue;
+      return Invalid("state '", folded_.common.states[i].name, "' has registers in ",
+                     state.registers.size(), " classes of ", num_classes_);
+    }
+    return absl::OkStatus();
+  }
+
+  const FoldedPlan& folded_;
+  uint32_t num_classes_ = 0;
+  std::set<std::pair<uint32_t, Shape>> checked_;
+};
+
+}  // namespace
+
+absl::Status CheckFoldedReferences(const FoldedPlan& folded) { return FoldedCheck(folded).Run(); }
+
+}  // namespace penstock::planner

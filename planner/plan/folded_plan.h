@@ -1,0 +1,107 @@
+// A plan in which devices that run the same program share it, so that it is as large as its
+// programs, whatever the number of devices.
+//
+// Every stage has the devices of one mesh: device s * D + d of the plan is device d of the mesh in
+// stage s, for D = mesh.num_devices(). What differs between the devices of a program follows from
+// d: where their tiles lie, by the shardings of the tensors, and with whom they communicate, by the
+// axes that a collective joins; a transfer joins equal d of two stages. Devices whose tiles differ
+// in size, or that have other parts in a collective or fetch, are of different *classes*. Classes
+// hold for all stages at once.
+//
+// Example: dp=16 and tp=8 in 8 stages are 1,024 devices and 16 programs: in each stage that of the
+// first device, which fetches the loss, and that of the 127 others.
+//
+// Thread rule: values and pure functions.
+
+#ifndef PENSTOCK_PLANNER_PLAN_FOLDED_PLAN_H_
+#define PENSTOCK_PLANNER_PLAN_FOLDED_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "base/collective.h"
+#include "graph/sharding.h"
+#include "planner/plan/plan.h"
+
+namespace penstock::planner {
+
+// A collective of every group of devices of a stage.
+struct FoldedCollective {
+  uint32_t stage = 0;
+  bool per_microbatch = false;
+  uint32_t first_channel = 0;        // group g has channel first_channel + g
+  std::vector<graph::AxisRef> axes;  // the groups are GroupDevices(mesh, axes)
+  std::vector<CollectiveSpec>
+      specs;  // without devices and channel: one for all groups, or one each
+};
+
+// A message from each device of a stage to the same one of another.
+struct FoldedTransfer {
+  uint32_t source_stage = 0;
+  uint32_t destination_stage = 0;
+  bool per_microbatch = true;
+  uint32_t first_channel = 0;  // device d of the mesh has channel first_channel + d
+  TensorType type;             // of the tensor
+  uint32_t sharding = 0;
+};
+
+// A state lies on all devices of one stage.
+struct FoldedState {
+  uint32_t stage = 0;
+  uint32_t sharding = 0;
+  std::vector<uint32_t> registers;  // of each class
+};
+
+struct FoldedPlan {
+  // All that is not of single devices. Its devices, kernels, collectives, transfers, placements of
+  // states and predicted peaks are empty; fetches count the actors of all devices.
+  Plan common;
+  graph::Mesh mesh;
+  std::vector<uint32_t> class_of;  // of each device of the mesh; classes are numbered as they occur
+  // Program of class c in stage s: s * num_classes() + c. Kernels, and targets of collectives,
+  // sends and receives, are those below.
+  std::vector<DevicePlan> programs;
+  std::vector<KernelPlan> kernels;  // each as on the first device of a class that has it
+  // Of each kernel's inputs, then its outputs: indices into `shardings`; kNone: the tile is the
+  // same on all devices.
+  std::vector<std::vector<uint32_t>> kernel_shardings;
+  std::vector<FoldedCollective> collectives;  // in their global order
+  std::vector<FoldedTransfer> transfers;
+  std::vector<FoldedState> states;  // of common.states
+  std::vector<graph::Sharding> shardings;
+
+  uint32_t num_stages() const { return static_cast<uint32_t>(common.stages.size()); }
+  uint32_t devices_per_stage() const { return static_cast<uint32_t>(class_of.size()); }
+  uint32_t num_devices() const { return num_stages() * devices_per_stage(); }
+  uint32_t num_classes() const;
+  uint32_t ProgramOf(uint32_t device) const {
+    return device / devices_per_stage() * num_classes() + class_of[device % devices_per_stage()];
+  }
+  // The first device of the mesh in each class, and how many there are.
+  std::vector<uint32_t> FirstOfClasses() const;
+  std::vector<uint32_t> SizeOfClasses() const;
+};
+
+// The plan of all devices.
+absl::StatusOr<Plan> ExpandPlan(const FoldedPlan& folded);
+
+// The same, but only `devices` have actors and channels; the phases of the others are empty.
+absl::StatusOr<Plan> ExpandDevices(const FoldedPlan& folded, absl::Span<const uint32_t> devices);
+
+// The first device of each program, in the order of programs.
+std::vector<uint32_t> FirstOfPrograms(const FoldedPlan& folded);
+
+// A device for each program, in the same order: their phases, registers and channels, and the order
+// in which they meet. All devices of a stage meet in a collective, though they are of several
+// groups; sizes are those of the first group. A transfer joins two programs of one class.
+Plan PlanOfPrograms(const FoldedPlan& folded);
+
+// Of the plan of all devices.
+PlanCounts Count(const FoldedPlan& folded);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_PLAN_FOLDED_PLAN_H_

@@ -1,0 +1,255 @@
+#include "planner/plan/folding_columns_internal.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace penstock::planner::internal {
+namespace {
+
+using graph::AxisRef;
+
+constexpr std::string_view kTable = "folding";
+
+struct PieceWriter {
+  std::vector<uint32_t> axes;
+  std::vector<int64_t> pres, sizes;
+
+  uint32_t Add(const std::vector<AxisRef>& pieces) {
+    for (const AxisRef& piece : pieces) {
+      axes.push_back(static_cast<uint32_t>(piece.axis));
+      pres.push_back(piece.pre);
+      sizes.push_back(piece.size);
+    }
+    return RowCount(pieces.size());
+  }
+};
+
+class PieceReader {
+ public:
+  explicit PieceReader(schema::Folding::Reader in)
+      : axes_(in.getPieceAxes()), pres_(in.getPiecePres()), sizes_(in.getPieceSizes()) {}
+
+  absl::Status Next(uint32_t count, std::vector<AxisRef>* pieces) {
+    if (!axes_.Has(count) || !pres_.Has(count) || !sizes_.Has(count)) {
+      return Malformed(kTable, "too few pieces of axes");
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t axis = axes_.Next();
+      if (axis > kMaxRank * 1024u) return Malformed(kTable, StrCat("a piece of axis ", axis));
+      pieces->push_back({static_cast<int>(axis), pres_.Next(), sizes_.Next()});
+    }
+    return absl::OkStatus();
+  }
+  bool is_done() const { return axes_.is_done() && pres_.is_done() && sizes_.is_done(); }
+
+ private:
+  Run<uint32_t> axes_;
+  Run<int64_t> pres_, sizes_;
+};
+
+absl::Status ReadMesh(schema::Folding::Reader in, const StringReader& strings, graph::Mesh* mesh) {
+  const auto names = in.getAxisNames();
+  const auto sizes = in.getAxisSizes();
+  const auto are_temporal = in.getAxesAreTemporal();
+  ASSIGN_OR_RETURN(const uint32_t count,
+                   NumRows(kTable, {names.size(), sizes.size(), are_temporal.size()}));
+  RETURN_IF_ERROR(strings.Get(kTable, in.getMeshName(), &mesh->name));
+  for (uint32_t i = 0; i < count; ++i) {
+    graph::MeshAxis& axis = mesh->axes.emplace_back();
+    RETURN_IF_ERROR(strings.Get(kTable, names[i], &axis.name));
+    RETURN_IF_ERROR(ReadBool(kTable, are_temporal[i], &axis.is_temporal));
+    axis.size = sizes[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadCollectives(schema::Folding::Reader in, PieceReader* pieces, Plan* stored,
+                             FoldedPlan* folded) {
+  const auto stages = in.getCollectiveStages();
+  const auto rows = in.getCollectiveRows();
+  const auto num_pieces = in.getCollectivePieces();
+  ASSIGN_OR_RETURN(const uint32_t size,
+                   NumRows(kTable, {stages.size(), rows.size(), num_pieces.size()}));
+  size_t next = 0;
+  for (uint32_t i = 0; i < size; ++i) {
+    if (rows[i] == 0 || rows[i] > stored->collectives.size() - next) {
+      return Malformed(kTable, StrCat("collective ", i, " has ", rows[i], " rows"));
+    }
+    FoldedCollective& collective = folded->collectives.emplace_back();
+    collective.stage = stages[i];
+    collective.per_microbatch = stored->collective_per_microbatch[next];
+    collective.first_channel = stored->collectives[next].channel;
+    for (uint32_t r = 0; r < rows[i]; ++r) {
+      CollectiveSpec& spec = collective.specs.emplace_back(std::move(stored->collectives[next++]));
+      if (!spec.devices.empty()) return Malformed(kTable, "a collective lists devices");
+      spec.channel = 0;
+    }
+    RETURN_IF_ERROR(pieces->Next(num_pieces[i], &collective.axes));
+  }
+  if (next != stored->collectives.size()) return Malformed(kTable, "too many collectives");
+  return absl::OkStatus();
+}
+
+absl::Status ReadTransfers(schema::Folding::Reader in, const Plan& stored, FoldedPlan* folded) {
+  const auto shardings = in.getTransferShardings();
+  TypeReader types(in.getTransferTypes());
+  if (shardings.size() != stored.transfers.size()) {
+    return Malformed(kTable, "transfers and their shardings differ in number");
+  }
+  for (uint32_t i = 0; i < shardings.size(); ++i) {
+    const TransferPlan& row = stored.transfers[i];
+    FoldedTransfer& transfer = folded->transfers.emplace_back();
+    transfer.source_stage = row.source;
+    transfer.destination_stage = row.destination;
+    transfer.per_microbatch = row.per_microbatch;
+    transfer.first_channel = row.channel;
+    transfer.sharding = shardings[i];
+    RETURN_IF_ERROR(types.Next(&transfer.type));
+  }
+  return types.Finish();
+}
+
+absl::Status ReadStates(schema::Folding::Reader in, FoldedPlan* folded) {
+  const auto stages = in.getStateStages();
+  const auto shardings = in.getStateShardings();
+  Run<uint32_t> registers(in.getStateRegisters());
+  ASSIGN_OR_RETURN(const uint32_t size, NumRows(kTable, {stages.size(), shardings.size()}));
+  const uint32_t num_classes = folded->num_classes();
+  for (uint32_t i = 0; i < size; ++i) {
+    FoldedState& state = folded->states.emplace_back();
+    state.stage = stages[i];
+    state.sharding = shardings[i];
+    if (!registers.Has(num_classes)) return Malformed(kTable, "too few registers of states");
+    for (uint32_t c = 0; c < num_classes; ++c) state.registers.push_back(registers.Next());
+  }
+  if (registers.is_done()) return absl::OkStatus();
+  return Malformed(kTable, "too many registers of states");
+}
+
+}  // namespace
+
+Plan StoredForm(const FoldedPlan& folded) {
+  Plan plan = folded.common;
+  plan.devices = folded.programs;
+  plan.kernels = folded.kernels;
+  for (const FoldedCollective& collective : folded.collectives) {
+    for (const CollectiveSpec& spec : collective.specs) {
+      plan.collectives.push_back(spec);
+      plan.collectives.back().channel = collective.first_channel;
+      plan.collective_per_microbatch.push_back(collective.per_microbatch);
+    }
+  }
+  for (const FoldedTransfer& transfer : folded.transfers) {
+    plan.transfers.push_back({transfer.first_channel, transfer.source_stage,
+                              transfer.destination_stage, 0, transfer.per_microbatch});
+  }
+  return plan;
+}
+
+void WriteFolding(const FoldedPlan& folded, StringWriter* strings, schema::Folding::Builder out) {
+  out.setMeshName(strings->Add(folded.mesh.name));
+  const uint32_t num_axes = RowCount(folded.mesh.axes.size());
+  auto names = out.initAxisNames(num_axes);
+  auto sizes = out.initAxisSizes(num_axes);
+  auto are_temporal = out.initAxesAreTemporal(num_axes);
+  for (uint32_t i = 0; i < num_axes; ++i) {
+    const graph::MeshAxis& axis = folded.mesh.axes[i];
+    names.set(i, strings->Add(axis.name));
+    sizes.set(i, axis.size);
+    are_temporal.set(i, axis.is_temporal ? 1 : 0);
+  }
+  out.setClasses(Pointer(folded.class_of));
+
+  PieceWriter pieces;
+  std::vector<uint8_t> ranks;
+  std::vector<uint32_t> dim_pieces;
+  for (const graph::Sharding& sharding : folded.shardings) {
+    ranks.push_back(static_cast<uint8_t>(sharding.dims.size()));
+    for (const graph::DimSharding& dim : sharding.dims) dim_pieces.push_back(pieces.Add(dim.axes));
+  }
+  std::vector<uint32_t> kernel_shardings;
+  for (const std::vector<uint32_t>& shardings : folded.kernel_shardings) {
+    kernel_shardings.insert(kernel_shardings.end(), shardings.begin(), shardings.end());
+  }
+  std::vector<uint32_t> stages, rows, collective_pieces;
+  for (const FoldedCollective& collective : folded.collectives) {
+    stages.push_back(collective.stage);
+    rows.push_back(RowCount(collective.specs.size()));
+    collective_pieces.push_back(pieces.Add(collective.axes));
+  }
+  std::vector<uint32_t> transfer_shardings;
+  TypeWriter types;
+  for (const FoldedTransfer& transfer : folded.transfers) {
+    transfer_shardings.push_back(transfer.sharding);
+    types.Add(transfer.type);
+  }
+  std::vector<uint32_t> state_stages, state_shardings, state_registers;
+  for (const FoldedState& state : folded.states) {
+    state_stages.push_back(state.stage);
+    state_shardings.push_back(state.sharding);
+    state_registers.insert(state_registers.end(), state.registers.begin(), state.registers.end());
+  }
+  out.setShardingRanks(Pointer(ranks));
+  out.setDimPieces(Pointer(dim_pieces));
+  out.setPieceAxes(Pointer(pieces.axes));
+  out.setPiecePres(Pointer(pieces.pres));
+  out.setPieceSizes(Pointer(pieces.sizes));
+  out.setKernelShardings(Pointer(kernel_shardings));
+  out.setCollectiveStages(Pointer(stages));
+  out.setCollectiveRows(Pointer(rows));
+  out.setCollectivePieces(Pointer(collective_pieces));
+  out.setTransferShardings(Pointer(transfer_shardings));
+  types.Write(out.initTransferTypes());
+  out.setStateStages(Pointer(state_stages));
+  out.setStateShardings(Pointer(state_shardings));
+  out.setStateRegisters(Pointer(state_registers));
+}
+
+absl::StatusOr<FoldedPlan> ReadFolding(schema::Folding::Reader in, const StringReader& strings,
+                                       Plan stored) {
+  FoldedPlan folded;
+  RETURN_IF_ERROR(ReadMesh(in, strings, &folded.mesh));
+  for (const uint32_t c : in.getClasses()) folded.class_of.push_back(c);
+  // As many registers of each state are read.
+  if (folded.num_classes() > folded.class_of.size()) {
+    return Malformed(
+        kTable, StrCat(folded.num_classes(), " classes of ", folded.class_of.size(), " devices"));
+  }
+
+  PieceReader pieces(in);
+  Run<uint32_t> dim_pieces(in.getDimPieces());
+  for (const uint8_t rank : in.getShardingRanks()) {
+    if (rank > kMaxRank || !dim_pieces.Has(rank)) return Malformed(kTable, "too few dimensions");
+    graph::Sharding& sharding = folded.shardings.emplace_back(graph::Sharding::Replicated(rank));
+    for (graph::DimSharding& dim : sharding.dims) {
+      RETURN_IF_ERROR(pieces.Next(dim_pieces.Next(), &dim.axes));
+    }
+  }
+  if (!dim_pieces.is_done()) return Malformed(kTable, "too many dimensions");
+
+  Run<uint32_t> kernel_shardings(in.getKernelShardings());
+  for (const KernelPlan& kernel : stored.kernels) {
+    const size_t num_tiles = kernel.inputs.size() + kernel.outputs.size();
+    if (!kernel_shardings.Has(num_tiles)) return Malformed(kTable, "too few shardings of kernels");
+    std::vector<uint32_t>& shardings = folded.kernel_shardings.emplace_back();
+    for (size_t i = 0; i < num_tiles; ++i) shardings.push_back(kernel_shardings.Next());
+  }
+  if (!kernel_shardings.is_done()) return Malformed(kTable, "too many shardings of kernels");
+
+  RETURN_IF_ERROR(ReadCollectives(in, &pieces, &stored, &folded));
+  RETURN_IF_ERROR(ReadTransfers(in, stored, &folded));
+  RETURN_IF_ERROR(ReadStates(in, &folded));
+  if (!pieces.is_done()) return Malformed(kTable, "too many pieces of axes");
+  folded.programs = std::move(stored.devices);
+  folded.kernels = std::move(stored.kernels);
+  folded.common = std::move(stored);
+  folded.common.devices.clear();
+  folded.common.kernels.clear();
+  folded.common.collectives.clear();
+  folded.common.collective_per_microbatch.clear();
+  folded.common.transfers.clear();
+  return folded;
+}
+
+}  // namespace penstock::planner::internal
