@@ -24,6 +24,7 @@
 #include "bench/count_allocations.h"
 #include "bench/kernels_bench.h"
 #include "bench/messages_bench.h"
+#include "bench/planner_bench.h"
 #include "bench/transport_bench.h"
 #include "kernels/kernel.h"
 #include "planner/cost/collective_choice.h"
@@ -426,12 +427,44 @@ absl::StatusOr<Report> RunMessages(const Options& asked) {
   return report;
 }
 
+absl::StatusOr<Report> RunPlanner(const Options& options) {
+  constexpr int64_t kNodes = 100000;
+  const std::regex pattern(options.filter);
+  Report report;
+  const std::string propagation = StrCat("planner/propagate/", kNodes);
+  if (std::regex_search(propagation, pattern)) {
+    ASSIGN_OR_RETURN(const double seconds, bench::MeasurePropagation(kNodes));
+    report.metrics.push_back({propagation, seconds, "s"});
+  }
+  const bench::PlanningCase cases[] = {
+      {},
+      {"gpt3-175b", {128, 8, 1}, 1536, 1},
+      {"gpt3-125m", {2, 2, 2}, 64, 4},
+      {"gpt3-125m", {128, 4, 2}, 4096, 4},
+  };
+  for (const bench::PlanningCase& planning : cases) {
+    const std::string name = StrCat("planner/", planning.preset, "/", ToString(planning.strategy));
+    if (!std::regex_search(name, pattern)) continue;
+    ASSIGN_OR_RETURN(const bench::PlanningFigures figures, bench::MeasurePlanning(planning));
+    report.metrics.push_back({name + "/build", figures.build_s, "s"});
+    report.metrics.push_back({name + "/compile", figures.compile_s, "s"});
+    report.metrics.push_back({name + "/file", static_cast<double>(figures.file_bytes), "B"});
+    report.metrics.push_back({name + "/actors", static_cast<double>(figures.actors), "actors"});
+    report.metrics.push_back({name + "/arena_over_live", figures.arena_over_live, "ratio"});
+  }
+  if (report.metrics.empty()) {
+    return absl::InvalidArgumentError(StrCat("--filter ", options.filter, ": nothing matches"));
+  }
+  return report;
+}
+
 constexpr Group kGroups[] = {
     {"actors", "engine overhead of acts in several shapes, and the wake-up of an executor",
      RunActors},
     {"collectives", "collectives between 2 and 4 processes", RunCollectives},
     {"kernels", "CPU kernels at the sizes of a small GPT", RunKernels},
     {"messages", "one-way latency between actors on different devices", RunMessages},
+    {"planner", "time to plan, and sizes of plans", RunPlanner},
     {"transport", "messages between two processes, compared with ucx_perftest", RunTransport},
 };
 

@@ -99,7 +99,7 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   // Whatever redistribution came last, a result is called as the program calls it.
   for (size_t i = 0; i < return_names.size(); ++i) plan.fetches[i].name = return_names[i];
   plan.graph_fingerprint = fingerprint;
-  if (options.verify) RETURN_IF_ERROR(VerifyFoldedPlan(folded, *options.policies));
+  if (options.verify) RETURN_IF_ERROR(VerifyFoldedPlan(folded, *options.policies).status());
   if (!options.memory_bytes.empty()) RETURN_IF_ERROR(CheckFits(folded, options.memory_bytes));
   return folded;
 }

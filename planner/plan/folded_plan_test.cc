@@ -208,7 +208,7 @@ TEST(VerifyFoldedPlan, FindsWhatIsWrongInOneProgram) {
   for (const Damage& damage : damages) {
     FoldedPlan damaged = plan;
     damage.apply(damaged);
-    const absl::Status status = VerifyFoldedPlan(damaged, policies);
+    const absl::Status status = VerifyFoldedPlan(damaged, policies).status();
     EXPECT_FALSE(status.ok()) << damage.what;
     EXPECT_THAT(std::string(status.message()), HasSubstr(damage.message)) << damage.what;
   }

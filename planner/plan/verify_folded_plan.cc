@@ -156,23 +156,32 @@ class MeetingCheck {
   std::map<std::vector<AxisRef>, std::vector<std::vector<uint32_t>>> groups_;
 };
 
-absl::Status VerifyPrograms(const FoldedPlan& folded, const PolicyRegistry& policies) {
+absl::StatusOr<PlanVerification> VerifyPrograms(const FoldedPlan& folded, const PolicyRegistry& policies) {
   const Plan programs = PlanOfPrograms(folded);
   RETURN_IF_ERROR(CheckDevices(programs));
   RETURN_IF_ERROR(MeetingCheck(folded, programs).Run());
   ASSIGN_OR_RETURN(const PhaseWorkspaceBytes workspace_bytes, CheckMemory(programs));
   RETURN_IF_ERROR(CheckAccessOrder(programs));
   RETURN_IF_ERROR(CheckCollectiveOrder(programs));
-  return FirePlan(programs, policies, FindRendezvous(programs), workspace_bytes).status();
+  ASSIGN_OR_RETURN(FiringResult result,
+                   FirePlan(programs, policies, FindRendezvous(programs), workspace_bytes));
+  return PlanVerification{std::move(result.peak_live_bytes), result.firings};
 }
 
 }  // namespace
 
-absl::Status VerifyFoldedPlan(const FoldedPlan& folded, const PolicyRegistry& policies) {
-  const absl::Status verified = VerifyPrograms(folded, policies);
-  if (verified.code() != absl::StatusCode::kFailedPrecondition) return verified;
+absl::StatusOr<PlanVerification> VerifyFoldedPlan(const FoldedPlan& folded,
+                                                  const PolicyRegistry& policies) {
+  absl::StatusOr<PlanVerification> verified = VerifyPrograms(folded, policies);
+  if (verified.status().code() != absl::StatusCode::kFailedPrecondition) return verified;
   ASSIGN_OR_RETURN(const Plan plan, ExpandPlan(folded));
-  return VerifyPlan(plan, policies).status();
+  ASSIGN_OR_RETURN(const PlanVerification of_devices, VerifyPlan(plan, policies));
+  PlanVerification of_programs;
+  of_programs.firings = of_devices.firings;
+  for (const uint32_t device : FirstOfPrograms(folded)) {
+    of_programs.peak_live_bytes.push_back(of_devices.peak_live_bytes[device]);
+  }
+  return of_programs;
 }
 
 }  // namespace penstock::planner

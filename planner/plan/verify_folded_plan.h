@@ -12,15 +12,17 @@
 #ifndef PENSTOCK_PLANNER_PLAN_VERIFY_FOLDED_PLAN_H_
 #define PENSTOCK_PLANNER_PLAN_VERIFY_FOLDED_PLAN_H_
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 #include "planner/plan/folded_plan.h"
+#include "planner/plan/verify_plan.h"
 #include "planner/policy/policy.h"
 
 namespace penstock::planner {
 
-// Errors are those of VerifyPlan; where they name a device, it is the number of a program.
-absl::Status VerifyFoldedPlan(const FoldedPlan& folded, const PolicyRegistry& policies);
+// The result is of programs, not of devices. Errors are those of VerifyPlan; where they name a
+// device, it is the number of a program.
+absl::StatusOr<PlanVerification> VerifyFoldedPlan(const FoldedPlan& folded, const PolicyRegistry& policies);
 
 }  // namespace penstock::planner
 
