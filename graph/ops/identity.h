@@ -1,4 +1,6 @@
-// The family of operators whose result is their operand, laid out or stored in another way.
+// The family of operators whose result is their operand, laid out or stored in another way. What
+// redistributes parameters has the attribute `per_use`: it runs in each phase that reads its
+// result, once a micro-batch, and the result is not kept longer.
 //
 // Thread rule: as Op.
 

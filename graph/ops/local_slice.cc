@@ -5,7 +5,9 @@
 namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeLocalSlice() {
-  return MakeIdentity({.name = "local_slice", .work = IdentityWork::kTakePart});
+  return MakeIdentity({.name = "local_slice",
+                       .work = IdentityWork::kTakePart,
+                       .attributes = {{"per_use", Kind::kBool}}});
 }
 
 }  // namespace penstock::graph::ops

@@ -4,6 +4,8 @@
 
 namespace penstock::graph::ops {
 
-std::unique_ptr<const Op> MakePermute() { return MakeIdentity({.name = "permute"}); }
+std::unique_ptr<const Op> MakePermute() {
+  return MakeIdentity({.name = "permute", .attributes = {{"per_use", Kind::kBool}}});
+}
 
 }  // namespace penstock::graph::ops

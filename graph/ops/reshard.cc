@@ -6,7 +6,8 @@
 namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeReshard() {
-  return MakeIdentity({.name = "reshard", .is_differentiable = true});
+  return MakeIdentity(
+      {.name = "reshard", .is_differentiable = true, .attributes = {{"per_use", Kind::kBool}}});
 }
 
 }  // namespace penstock::graph::ops

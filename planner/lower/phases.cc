@@ -32,6 +32,7 @@ bool AnyTemporal(const Mesh& mesh, absl::Span<const AxisRef> axes) {
 bool RunsPerMicrobatch(const Graph& graph, const Node& node) {
   if (node.op->has_declared_type() && node.op->name() != "input") return false;
   if (node.op->name() == "assign") return false;
+  if (node.attributes.GetBool("per_use", false)) return true;
   if (graph.meshes()[0].num_microbatches() == 1) return node.phase != graph::Phase::kUpdate;
   auto is_per_microbatch = [&](ValueId value) { return IsPerMicrobatch(graph, value); };
   return std::any_of(node.operands.begin(), node.operands.end(), is_per_microbatch) ||
@@ -136,6 +137,8 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
       phase.stage = phases[graph.value(node.operands[0]).producer].stage;
       phase.key.level = 1;
     }
+    // What an update reads of a parameter is sliced where it is updated.
+    if (op == "local_slice" && node.phase == graph::Phase::kUpdate) phase.key.level = 1;
     for (ValueId operand : node.operands) {
       const NodePhase& source = phases[graph.value(operand).producer];
       if (source.is_leaf) continue;

@@ -1,11 +1,12 @@
 // Which phase every node of a lowered graph runs in: the unit that a schedule orders.
 //
 // A node runs once a micro-batch if it touches a temporal axis, else once a step; where there is
-// one micro-batch, everything but the update does. Its *level* counts how often, on the way from
-// the inputs, a value of all micro-batches was formed: a training step has level 0 (forwards,
-// backwards, and what they read) and level 1 (the update). Nodes that run once a step are divided
-// further by *hop*, the number of stage boundaries crossed on the way within one level (gradient
-// clipping: partial norms, their sum on one stage, the scaled updates).
+// one micro-batch, everything but the update does. What is marked per_use runs with its readers.
+// Its *level* counts how often, on the way from the inputs, a value of all micro-batches was
+// formed: a training step has level 0 (forwards, backwards, and what they read) and level 1 (the
+// update). Nodes that run once a step are divided further by *hop*, the number of stage boundaries
+// crossed on the way within one level (gradient clipping: partial norms, their sum on one stage,
+// the scaled updates).
 //
 // Worked example, pp=2: loss = F0, F1 | B1, B0 at level 0; the squared norms of each stage's
 // gradients are (level 1, hop 0), their sum on stage 0 (1, 1) and AdamW on stage 1 (1, 2).

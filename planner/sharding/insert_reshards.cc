@@ -1,6 +1,8 @@
 #include "planner/sharding/insert_reshards.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,12 +56,59 @@ Sharding WithoutTemporalPartials(const Mesh& mesh, Sharding sharding) {
   return sharding;
 }
 
+// Without the sums over micro-batches that the kernel, which leaves `made`, does not make.
+Sharding WithoutOtherSums(const Mesh& mesh, Sharding sharding, const Sharding& made) {
+  for (PartialSpec& partial : sharding.partials) {
+    std::erase_if(partial.axes, [&](const AxisRef& axis) {
+      return graph::IsTemporal(mesh, axis) &&
+             std::none_of(
+                 made.partials.begin(), made.partials.end(), [&](const PartialSpec& other) {
+                   return other.reduction == partial.reduction &&
+                          std::find(other.axes.begin(), other.axes.end(), axis) != other.axes.end();
+                 });
+    });
+  }
+  std::erase_if(sharding.partials, [](const PartialSpec& p) { return p.axes.empty(); });
+  return sharding;
+}
+
+bool HasTemporalPartials(const Mesh& mesh, const Sharding& sharding) {
+  return WithoutTemporalPartials(mesh, sharding).partials != sharding.partials;
+}
+
+// Devices over which a value is split.
+int64_t SpatialParts(const Mesh& mesh, const Sharding& sharding) {
+  int64_t parts = 1;
+  for (const graph::DimSharding& dim : sharding.dims) {
+    for (const AxisRef& axis : dim.axes) parts *= graph::IsTemporal(mesh, axis) ? 1 : axis.size;
+  }
+  return parts;
+}
+
+bool HasTemporalAxes(const Mesh& mesh, const Sharding& sharding) {
+  const auto is_temporal = [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); };
+  return HasTemporalPartials(mesh, sharding) ||
+         std::any_of(sharding.dims.begin(), sharding.dims.end(),
+                     [&](const graph::DimSharding& dim) {
+                       return std::any_of(dim.axes.begin(), dim.axes.end(), is_temporal);
+                     });
+}
+
+// A version of a value that some reader asked for.
+struct Version {
+  Sharding sharding;
+  ValueId value = kNoValue;
+  int stage = -1;
+  std::optional<bool> is_for_forward;  // of one made per use
+};
+
 // What has become of a value of the old graph.
 struct Versions {
   ValueId raw = kNoValue;      // as its kernel leaves it
   ValueId desired = kNoValue;  // as propagation decided; made when first asked for
   Sharding desired_sharding;
-  std::vector<std::pair<Sharding, ValueId>> others;
+  ValueId summed = kNoValue;  // `desired`, summed over micro-batches where it is not
+  std::vector<Version> others;
 };
 
 class Inserter {
@@ -83,9 +132,14 @@ class Inserter {
 
   absl::Status AddNode(const Node& node);
   ValueId AddReshard(ValueId value, const Sharding& to, const Node& context,
-                     const std::string& name);
+                     const std::string& name, bool per_use = false);
   ValueId Desired(ValueId old);
+  ValueId Summed(ValueId old);
   ValueId As(ValueId old, const Sharding& needed, const Node& context);
+  ValueId AsTerm(ValueId old, const std::vector<PartialSpec>& partials);
+  bool IsGatheredPerUse(ValueId old, const Sharding& needed, const Node& context) const;
+  std::vector<PartialSpec> CommonPartials(const ShardingRule& rule, const std::vector<int>& group,
+                                          const Node& node, ExecutionSharding* execution) const;
   bool PassPartials(const ShardingRule& rule, const Node& node, ExecutionSharding* execution,
                     absl::InlinedVector<ValueId, 4>* operands);
   bool MayStayPartial(ValueId old) const;
@@ -98,6 +152,7 @@ class Inserter {
   std::vector<Versions> versions_;
   std::vector<int> num_uses_;  // operand occurrences and returns
   std::vector<NodeId> now_;    // of a node of the old graph
+  bool runs_often_ = false;    // whether the current node runs once a micro-batch
   ReshardCache costs_;
 };
 
@@ -110,6 +165,7 @@ absl::Status Inserter::Run() {
 
   for (const Node& node : in_.nodes()) RETURN_IF_ERROR(AddNode(node));
 
+  runs_often_ = false;
   for (const graph::Return& ret : in_.returns()) {
     const Node& producer = in_.node(in_.value(ret.value).producer);
     ValueId value = Desired(ret.value);
@@ -154,6 +210,7 @@ void Inserter::AddTyped(const Node& node, absl::InlinedVector<ValueId, 4> operan
 }
 
 absl::Status Inserter::AddNode(const Node& node) {
+  runs_often_ = false;
   std::vector<Sharding> results;
   for (ValueId result : node.results) {
     Sharding closed = ClosedSharding(mesh(), in_.value(result));
@@ -165,10 +222,15 @@ absl::Status Inserter::AddNode(const Node& node) {
     Sharding held = results[0];
     held.partials.clear();
     if (op != "input") DropTemporal(mesh(), &held);
+    Sharding& desired = versions_[node.results[0]].desired_sharding;
+    desired = WithoutOtherSums(mesh(), std::move(desired), held);
     AddTyped(node, {}, {held});
     return absl::OkStatus();
   }
   if (IsRedistribution(op)) {
+    results[0] = WithoutOtherSums(mesh(), std::move(results[0]),
+                                  versions_[node.operands[0]].desired_sharding);
+    versions_[node.results[0]].desired_sharding = results[0];
     AddTyped(node, {Desired(node.operands[0])}, results);
     return absl::OkStatus();
   }
@@ -189,15 +251,26 @@ absl::Status Inserter::AddNode(const Node& node) {
   }
   ExecutionSharding execution = ChooseCheapestExecution(mesh(), rule, operand_types, result_types,
                                                         operands, results, &costs_);
+  const auto has_temporal = [&](const Sharding& each) { return HasTemporalAxes(mesh(), each); };
+  runs_often_ = mesh().num_microbatches() == 1 ||
+                std::any_of(execution.operands.begin(), execution.operands.end(), has_temporal) ||
+                std::any_of(execution.results.begin(), execution.results.end(), has_temporal);
   absl::InlinedVector<ValueId, 4> inputs;
   if (!PassPartials(rule, node, &execution, &inputs)) {
     for (size_t o = 0; o < node.operands.size(); ++o) {
       inputs.push_back(As(node.operands[o], execution.operands[o], node));
     }
   }
+  for (size_t r = 0; r < node.results.size(); ++r) {
+    Sharding& desired = versions_[node.results[r]].desired_sharding;
+    desired = WithoutOtherSums(mesh(), std::move(desired), execution.results[r]);
+  }
   AddTyped(node, std::move(inputs), execution.results);
   for (ValueId result : node.results) {
-    if (!MayStayPartial(result)) Desired(result);
+    if (!MayStayPartial(result) ||
+        HasTemporalPartials(mesh(), versions_[result].desired_sharding)) {
+      Summed(result);
+    }
   }
   return absl::OkStatus();
 }
@@ -208,29 +281,84 @@ bool Inserter::MayStayPartial(ValueId old) const {
          ShardingOf(versions.raw).is_partial();
 }
 
-// Lets a sum stay partial through a node that is linear in it. All operands of the group must be
-// partial over the same axes, serve this node alone and lie as the node needs them.
+// The sums that the operands of the group leave open in the same way: they must be partial over the
+// same axes, serve this node alone and lie as the node needs them. Nothing if they are not.
+//
+// An elementwise node then runs as its terms lie, so that two gradients of which each replica is to
+// have a part are added before they are scattered. Scalars need not agree: one that is not partial
+// over some axis can become so for nothing. So the squared norms of gradients that are split over
+// different axes are added before they are reduced once.
+std::vector<PartialSpec> Inserter::CommonPartials(const ShardingRule& rule,
+                                                  const std::vector<int>& group, const Node& node,
+                                                  ExecutionSharding* execution) const {
+  if (group.empty() || node.results.size() != 1) return {};
+  // Micro-batches are summed first, unless their sums are to be kept apart.
+  const bool keeps_time = HasTemporalPartials(mesh(), versions_[node.results[0]].desired_sharding);
+  bool has_scalars = in_.value(node.results[0]).type.num_elements() == 1;
+  int64_t most_elements = 0;
+  for (const int o : group) {
+    const int64_t elements = in_.value(node.operands[o]).type.num_elements();
+    has_scalars = has_scalars && elements == 1;
+    most_elements = std::max(most_elements, elements);
+  }
+  if (in_.value(node.results[0]).type.num_elements() > most_elements) return {};
+  const bool is_elementwise =
+      group.size() == node.operands.size() &&
+      std::all_of(rule.operands.begin(), rule.operands.end(),
+                  [&](const graph::TensorFactors& dims) { return dims == rule.results[0]; });
+
+  const std::vector<graph::DimSharding>* dims = nullptr;  // of the terms
+  std::vector<PartialSpec> common;
+  for (size_t i = 0; i < group.size(); ++i) {
+    const ValueId old = node.operands[group[i]];
+    if (!MayStayPartial(old)) {
+      if (has_scalars && group.size() > 1) continue;
+      return {};
+    }
+    Sharding raw = ShardingOf(versions_[old].raw);
+    if (!keeps_time) raw = WithoutTemporalPartials(mesh(), std::move(raw));
+    if (raw.partials.empty() && has_scalars && group.size() > 1) continue;
+    if (raw.partials.size() != 1 || raw.partials[0].reduction != graph::Reduction::kSum) return {};
+    if (is_elementwise) {
+      const Sharding& as_made = ShardingOf(versions_[old].raw);
+      if (dims != nullptr && as_made.dims != *dims) return {};
+      dims = &as_made.dims;
+    } else if (raw.dims != execution->operands[group[i]].dims) {
+      return {};
+    }
+    if (!has_scalars && i > 0 && raw.partials != common) return {};
+    if (common.empty()) {
+      common = raw.partials;
+      continue;
+    }
+    for (const AxisRef& axis : raw.partials[0].axes) {
+      std::vector<AxisRef>& axes = common[0].axes;
+      if (std::find(axes.begin(), axes.end(), axis) != axes.end()) continue;
+      const bool clashes = std::any_of(axes.begin(), axes.end(), [&](const AxisRef& other) {
+        return graph::Overlap(axis, other) || !graph::CanCoexist(axis, other);
+      });
+      if (clashes) return {};
+      axes.push_back(axis);
+    }
+  }
+  if (common.empty()) return {};
+  if (dims != nullptr) {
+    for (Sharding& operand : execution->operands) operand.dims = *dims;
+    execution->results[0].dims = *dims;
+  }
+  Sharding canonical;
+  canonical.partials = std::move(common);
+  graph::Canonicalize(mesh(), &canonical);
+  return canonical.partials;
+}
+
+// Lets sums stay partial through a node that is linear in them.
 bool Inserter::PassPartials(const ShardingRule& rule, const Node& node,
                             ExecutionSharding* execution,
                             absl::InlinedVector<ValueId, 4>* operands) {
   for (const std::vector<int>& group : rule.linear) {
-    std::vector<PartialSpec> partials;
-    bool fits = node.results.size() == 1;
-    int64_t most_elements = 0;
-    for (size_t i = 0; i < group.size() && fits; ++i) {
-      const ValueId old = node.operands[group[i]];
-      if (!MayStayPartial(old)) {
-        fits = false;
-        break;
-      }
-      const Sharding raw = WithoutTemporalPartials(mesh(), ShardingOf(versions_[old].raw));
-      fits = raw.partials.size() == 1 && raw.partials[0].reduction == graph::Reduction::kSum &&
-             raw.dims == execution->operands[group[i]].dims && (i == 0 || raw.partials == partials);
-      partials = raw.partials;
-      most_elements = std::max(most_elements, in_.value(old).type.num_elements());
-    }
-    if (!fits || group.empty()) continue;
-    if (in_.value(node.results[0]).type.num_elements() > most_elements) continue;
+    const std::vector<PartialSpec> partials = CommonPartials(rule, group, node, execution);
+    if (partials.empty()) continue;
     Sharding& result = execution->results[0];
     if (result.is_partial()) continue;
     const bool clashes =
@@ -245,16 +373,9 @@ bool Inserter::PassPartials(const ShardingRule& rule, const Node& node,
     if (clashes) continue;
     for (size_t o = 0; o < node.operands.size(); ++o) {
       const ValueId old = node.operands[o];
-      if (std::find(group.begin(), group.end(), static_cast<int>(o)) == group.end()) {
-        operands->push_back(As(old, execution->operands[o], node));
-        continue;
-      }
-      const ValueId raw = versions_[old].raw;
-      const Sharding accumulated = WithoutTemporalPartials(mesh(), ShardingOf(raw));
-      operands->push_back(accumulated == ShardingOf(raw)
-                              ? raw
-                              : AddReshard(raw, accumulated, in_.node(in_.value(old).producer),
-                                           out_.UniqueName(in_.value(old).name)));
+      const bool is_term =
+          std::find(group.begin(), group.end(), static_cast<int>(o)) != group.end();
+      operands->push_back(is_term ? AsTerm(old, partials) : As(old, execution->operands[o], node));
     }
     result.partials = partials;
     return true;
@@ -262,9 +383,20 @@ bool Inserter::PassPartials(const ShardingRule& rule, const Node& node,
   return false;
 }
 
+// The value as a term of a sum over these axes.
+ValueId Inserter::AsTerm(ValueId old, const std::vector<PartialSpec>& partials) {
+  const ValueId source = MayStayPartial(old) ? versions_[old].raw : Summed(old);
+  Sharding term = ShardingOf(source);
+  term.partials = partials;
+  if (term == ShardingOf(source)) return source;
+  return AddReshard(source, term, in_.node(in_.value(old).producer),
+                    out_.UniqueName(in_.value(old).name));
+}
+
 ValueId Inserter::AddReshard(ValueId value, const Sharding& to, const Node& context,
-                             const std::string& name) {
+                             const std::string& name, bool per_use) {
   Node node;
+  if (per_use) node.attributes.Set("per_use", true);
   node.op = reshard_;
   node.operands = {value};
   node.mesh = context.mesh;
@@ -290,19 +422,47 @@ ValueId Inserter::Desired(ValueId old) {
   return versions.desired;
 }
 
+// The desired version, summed over micro-batches where they make it.
+ValueId Inserter::Summed(ValueId old) {
+  Versions& versions = versions_[old];
+  if (!HasTemporalPartials(mesh(), versions.desired_sharding)) return Desired(old);
+  if (versions.summed == kNoValue) {
+    versions.summed =
+        AddReshard(Desired(old), WithoutTemporalPartials(mesh(), versions.desired_sharding),
+                   in_.node(in_.value(old).producer),
+                   out_.UniqueName(absl::StrCat(in_.value(old).name, ".sum")));
+  }
+  return versions.summed;
+}
+
+// A parameter that is split further than its readers can use it is gathered in each phase that
+// reads it: kept whole, it would not have been split.
+bool Inserter::IsGatheredPerUse(ValueId old, const Sharding& needed, const Node& context) const {
+  const Node& producer = in_.node(in_.value(old).producer);
+  return producer.op->name() == "parameter" && runs_often_ &&
+         context.phase != graph::Phase::kUpdate &&
+         SpatialParts(mesh(), ShardingOf(versions_[old].raw)) > SpatialParts(mesh(), needed);
+}
+
 ValueId Inserter::As(ValueId old, const Sharding& needed, const Node& context) {
   Versions& versions = versions_[old];
   if (ShardingOf(versions.raw) == needed) return versions.raw;
   if (versions.desired_sharding == needed) return Desired(old);
-  for (const auto& [sharding, value] : versions.others) {
-    if (sharding == needed && out_.node(out_.value(value).producer).stage == context.stage) {
-      return value;
+  const bool per_use = IsGatheredPerUse(old, needed, context);
+  std::optional<bool> is_for_forward;
+  if (per_use) is_for_forward = context.phase == graph::Phase::kForward;
+  for (const Version& version : versions.others) {
+    if (version.sharding == needed && version.stage == context.stage &&
+        version.is_for_forward == is_for_forward) {
+      return version.value;
     }
   }
   // A sum that one reader wants split goes there in one step; otherwise it is reduced once.
-  const ValueId source = MayStayPartial(old) ? versions.raw : Desired(old);
-  const ValueId made = AddReshard(source, needed, context, out_.UniqueName(in_.value(old).name));
-  versions.others.emplace_back(needed, made);
+  const ValueId source = per_use || MayStayPartial(old) ? versions.raw : Summed(old);
+  if (ShardingOf(source) == needed) return source;
+  const ValueId made =
+      AddReshard(source, needed, context, out_.UniqueName(in_.value(old).name), per_use);
+  versions.others.push_back({needed, made, context.stage, is_for_forward});
   return made;
 }
 

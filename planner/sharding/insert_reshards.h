@@ -3,10 +3,14 @@
 // that its kernel leaves, and wherever that is not what the value or its reader asks for, a
 // `reshard` node stands between. Partial values are reduced where they arise, except that a sum
 // passes through linear operators whose other terms are partial in the same way (two gradients are
-// added first and reduced once); over a temporal axis it is always accumulated at once.
+// added first and reduced once). Over a temporal axis it is accumulated at once, unless the value
+// is asked for as partial(sum, mb): then each micro-batch reduces its own terms over devices, and
+// their results are accumulated.
 //
 // A parameter or state is never split over a temporal axis: it is held as the axes before the first
-// temporal one say, and each micro-batch slices what it reads.
+// temporal one say, and each micro-batch slices what it reads. A parameter that its readers need
+// less split is made so *per use* (attribute per_use of the reshard): once in each phase that reads
+// it, so that nothing is kept between phases.
 //
 // REQUIRES: shardings propagated, one mesh.
 
