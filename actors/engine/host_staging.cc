@@ -1,5 +1,6 @@
 #include "actors/engine/host_staging.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -36,7 +37,9 @@ Layout MakeLayout(absl::Span<const Comm> comms, absl::Span<const HostCopy> copie
     layout.copies.push_back(range);
   }
   for (const Comm& comm : comms) {
-    const uint64_t input = layout.Add(comm.input_bytes);
+    // In place, one may be a part of the other.
+    const uint64_t input = layout.Add(
+        comm.is_in_place ? std::max(comm.input_bytes, comm.output_bytes) : comm.input_bytes);
     layout.comms.emplace_back(input, comm.is_in_place ? input : layout.Add(comm.output_bytes));
   }
   return layout;

@@ -6,6 +6,7 @@
 #ifndef PENSTOCK_PLANNER_LOWER_COMMUNICATION_H_
 #define PENSTOCK_PLANNER_LOWER_COMMUNICATION_H_
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>

@@ -43,6 +43,7 @@ class ProgramAssembler {
 
   DevicePlan Run(std::vector<uint32_t>* state_registers) {
     NumberActors();
+    AddOrders();
     for (size_t s = 0; s < buffers_.size(); ++s) {
       if (buffers_[s].whole < 0) AddChannels(static_cast<int>(s));
     }
@@ -87,6 +88,26 @@ class ProgramAssembler {
         device_.actors.push_back(std::move(plan));
       }
       device_.phases.push_back(std::move(phase));
+    }
+  }
+
+  // The order that actors have been given, apart from that of their data.
+  void AddOrders() {
+    for (size_t p = 0; p < phases_.size(); ++p) {
+      const uint32_t first = device_.phases[p].first_actor;
+      const auto add = [&](int before, int after) {
+        device_.channels.push_back({first + static_cast<uint32_t>(before),
+                                    first + static_cast<uint32_t>(after), kNone, 1, 1, 1, 0});
+      };
+      for (const auto& [before, after] : phases_[p].order) add(before, after);
+      const std::vector<DraftActor>& actors = phases_[p].actors;
+      for (size_t i = 0; i < actors.size(); ++i) {
+        if (actors[i].after < 0) continue;
+        const auto before =
+            std::find_if(actors.begin(), actors.end(),
+                         [&](const DraftActor& actor) { return actor.id == actors[i].after; });
+        add(static_cast<int>(before - actors.begin()), static_cast<int>(i));
+      }
     }
   }
 
@@ -339,16 +360,48 @@ int DeviceProgram::AddPart(int whole, uint64_t bytes) {
   return AddBuffer(part);
 }
 
+int DeviceProgram::AddView(int buffer, uint64_t offset, uint64_t bytes) {
+  Buffer view;
+  view.bytes = bytes;
+  view.per_microbatch = buffers_[buffer].per_microbatch;
+  view.whole = buffers_[buffer].whole >= 0 ? buffers_[buffer].whole : buffer;
+  view.offset = buffers_[buffer].offset + offset;
+  return AddBuffer(view);
+}
+
+void DeviceProgram::AddActor(int phase, DraftActor actor) {
+  std::vector<DraftActor>& actors = phases_[phase].actors;
+  actor.id = static_cast<int>(actors.size());
+  actors.push_back(std::move(actor));
+}
+
 int DeviceProgram::AddPhase(PhasePlan plan) {
-  phases_.push_back({std::move(plan), {}});
+  phases_.push_back({std::move(plan), {}, {}});
   return static_cast<int>(phases_.size()) - 1;
 }
 
-void DeviceProgram::StartCommunicationEarly() {
-  for (DraftPhase& phase : phases_) {
-    if (phase.plan.lane != Lane::kFloating) {
-      planner::StartCommunicationEarly(buffers_, &phase.actors);
+void DeviceProgram::OrderCommunication(int64_t waiting_bytes) {
+  // Of each buffer: the only phase that touches it, or none.
+  constexpr int kUntouched = -1;
+  constexpr int kSeveral = -2;
+  std::vector<int> home(buffers_.size(), kUntouched);
+  for (size_t p = 0; p < phases_.size(); ++p) {
+    for (const DraftActor& actor : phases_[p].actors) {
+      for (const std::vector<int>* operands : {&actor.inputs, &actor.outputs}) {
+        for (const int s : *operands) {
+          if (s < 0) continue;
+          int& phase = home[buffers_[s].whole < 0 ? s : buffers_[s].whole];
+          phase =
+              phase == kUntouched || phase == static_cast<int>(p) ? static_cast<int>(p) : kSeveral;
+        }
+      }
     }
+  }
+  for (size_t p = 0; p < phases_.size(); ++p) {
+    DraftPhase& phase = phases_[p];
+    if (phase.plan.lane == Lane::kFloating) continue;
+    StartCommunicationEarly(buffers_, &phase.actors);
+    LimitWaitingBytes(buffers_, home, static_cast<int>(p), waiting_bytes, &phase);
   }
 }
 

@@ -3,7 +3,8 @@
 //
 // A *buffer* is one place in memory with its writers and readers; values that share bytes (a
 // reshape, a sum reduced in place, a parameter and its next version) share a buffer. A buffer may
-// be a part of another: gradients that are reduced together lie side by side in one bucket.
+// be a part of another: gradients that are reduced together lie side by side in one bucket, and the
+// part of a parameter that a device updates lies in the parameter.
 //
 // Thread rule: one thread.
 
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,6 +38,8 @@ struct Buffer {
 
 struct DraftActor {
   ActorPlan plan;           // inputs and outputs empty; Finish fills them in
+  int id = -1;              // of those of its phase, in the order in which they were added
+  int after = -1;           // of an actor before it in the phase: starts when that has completed
   std::vector<int> inputs;  // buffers; -1: unbound
   std::vector<int> outputs;
   uint64_t scratch_bytes = 0;
@@ -51,6 +55,7 @@ struct DraftActor {
 struct DraftPhase {
   PhasePlan plan;
   std::vector<DraftActor> actors;
+  std::vector<std::pair<int, int>> order = {};  // positions: the second starts after the first
 };
 
 class DeviceProgram {
@@ -61,13 +66,19 @@ class DeviceProgram {
   // Gives `whole` room for one more part at its end.
   int AddPart(int whole, uint64_t bytes);
 
+  // Bytes of `buffer`, or of the buffer that it is a part of, by another name.
+  int AddView(int buffer, uint64_t offset, uint64_t bytes);
+
   // Phases stand in the order in which they are added.
   int AddPhase(PhasePlan plan);
   DraftPhase& phase(int index) { return phases_[index]; }
+  // Puts the actor at the end of a phase.
+  void AddActor(int phase, DraftActor actor);
   int num_phases() const { return static_cast<int>(phases_.size()); }
 
-  // Reorders the actors of phases that compute: see phase_order.h.
-  void StartCommunicationEarly();
+  // Reorders the actors of phases that compute, and lets at most so many bytes wait in a phase for
+  // communication that nothing there reads: see phase_order.h.
+  void OrderCommunication(int64_t waiting_bytes);
 
   // What decides how many instances of a channel may be in flight at once.
   struct Credits {

@@ -21,6 +21,7 @@
 #include "planner/lower/communication.h"
 #include "planner/lower/device_program.h"
 #include "planner/lower/phases.h"
+#include "planner/lower/prefetch.h"
 #include "planner/plan/access_order.h"
 #include "planner/plan/coordinates.h"
 #include "planner/plan/folded_plan.h"
@@ -114,9 +115,11 @@ struct Assignment {
 };
 
 // Gradient sums of one stage that are reduced by one collective, beside the phases: their buffer
-// is contiguous, so nothing is copied.
+// is contiguous, so nothing is copied. A reduce_scatter has its bucket to itself: parts of several
+// gradients would not lie side by side.
 struct Bucket {
-  std::vector<NodeId> nodes;  // all_reduce nodes, in the order in which their terms are made
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::vector<NodeId> nodes;  // in the order in which their terms are made
   int stage = 0;
   PhaseKey key;
   int64_t bytes = 0;
@@ -125,10 +128,20 @@ struct Bucket {
   std::vector<graph::AxisRef> axes;    // likewise
 };
 
-// Whether the device has coordinate 0 on all axes of a sum: of equal terms, the one that counts.
-bool IsFirstOf(const Mesh& mesh, const graph::PartialSpec& partial, uint32_t device) {
+// Of the equal terms that a slice into a sum leaves, all but one are neutral: whether the device's
+// counts. Over axes on which the terms were partial before, all count.
+bool IsFirstOf(const Mesh& mesh, const Sharding& from, const graph::PartialSpec& partial,
+               uint32_t device) {
+  const auto was_partial = [&](const graph::AxisRef& axis) {
+    return std::any_of(
+        from.partials.begin(), from.partials.end(), [&](const graph::PartialSpec& before) {
+          return std::any_of(
+              before.axes.begin(), before.axes.end(),
+              [&](const graph::AxisRef& other) { return graph::Overlap(axis, other); });
+        });
+  };
   return std::all_of(partial.axes.begin(), partial.axes.end(), [&](const graph::AxisRef& axis) {
-    return graph::Coordinate(mesh, axis, device, 0) == 0;
+    return was_partial(axis) || graph::Coordinate(mesh, axis, device, 0) == 0;
   });
 }
 
@@ -217,6 +230,7 @@ class Lowering {
   FoldedPlan folded_;
   Plan& plan_ = folded_.common;
   std::vector<NodePhase> phases_;
+  std::vector<NodeTurn> turns_;
   std::vector<std::vector<NodeId>> users_;
   std::vector<ValueId> root_;
   std::vector<std::vector<ValueId>> values_of_root_;  // that share its bytes, itself too
@@ -269,18 +283,21 @@ class DeviceLowering {
   // `shardings` are those of the kernel's inputs, then of its outputs.
   void AddActor(int phase, ActorKind kind, std::string name, KernelPlan spec,
                 std::vector<uint32_t> shardings, uint32_t target, std::vector<int> inputs,
-                std::vector<int> outputs);
+                std::vector<int> outputs, int after = -1);
   absl::Status AddStates();
   absl::Status AddBuckets();
   absl::Status AddReceive(ValueId value);
-  absl::Status AddNode(NodeId id);
-  absl::Status AddRedistribution(NodeId id, int phase);
+  absl::Status AddNode(const NodeTurn& turn);
+  absl::Status AddRedistribution(const NodeTurn& turn, int phase);
+  void FinishGather(NodeId id);
   absl::Status AddKernel(NodeId id, int phase);
   absl::Status AddLeaf(ValueId value, int phase);
   absl::Status AddFetch(size_t index);
   absl::Status AddSends(ValueId value);
   absl::Status AddAssignments();
+  bool IsReadBefore(ValueId state, NodeId writer) const;
   bool WritesInPlace(const Assignment& assignment) const;
+  absl::StatusOr<bool> AddPartOfState(NodeId id, int phase);
   bool MayOverwrite(const Node& node, int input, const KernelPlan& spec, int phase) const;
   bool MayStayIn(int buffer, ValueId result) const;
 
@@ -299,6 +316,15 @@ class DeviceLowering {
   std::set<NodeId> fused_;  // accumulates that their producer does itself
   std::map<ValueId, ValueId> accumulates_into_;
   std::map<ValueId, int> bucket_part_;  // buffer of a gradient's terms in its bucket
+  // The kernel that follows a gather.
+  struct Unpack {
+    KernelPlan kernel;
+    int phase = 0;
+    int parts = -1;
+    int output = -1;
+  };
+  std::map<NodeId, Unpack> unpacks_;
+  std::map<ValueId, int> scattered_part_;  // buffer of the part that a reduce_scatter leaves
 };
 
 // ---------------------------------------------------------------------------- shared analysis
@@ -306,6 +332,7 @@ class DeviceLowering {
 absl::Status Lowering::Analyse() {
   ASSIGN_OR_RETURN(phases_,
                    AssignPhases(graph_, {options_.split_weight_gradients, options_.num_groups}));
+  turns_ = OrderNodes(graph_, phases_, options_.bucket_bytes);
   devices_per_stage_ = static_cast<uint32_t>(mesh_.num_devices());
   users_ = graph_.Users();
   is_read_often_ = FindReadOften(graph_);
@@ -428,10 +455,14 @@ absl::Status Lowering::NumberTransfers() {
 }
 
 // A sum over devices of a gradient that is complete when its term is made, that only the update
-// reads, and whose term nobody else reads.
+// reads, and whose term nobody else reads. One that is scattered as soon as it is made needs no
+// memory beyond its phase, so it stays there.
 bool Lowering::CanBucket(NodeId id) const {
   const Node& node = graph_.node(id);
-  if (!phases_[id].is_live || CollectiveOf(node.op->name()) != CollectiveKind::kAllReduce) {
+  const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
+  if (!phases_[id].is_live ||
+      (kind != CollectiveKind::kAllReduce &&
+       (kind != CollectiveKind::kReduceScatter || mesh_.num_microbatches() == 1))) {
     return false;
   }
   const ValueId term = node.operands[0];
@@ -440,7 +471,7 @@ bool Lowering::CanBucket(NodeId id) const {
   const graph::Value& value = graph_.value(term);
   if (users_[term].size() != 1 || RootOf(term) != term || PhaseOf(term).is_leaf || IsState(term) ||
       PhaseOf(term).stage != phases_[id].stage || CollectiveOf(producer.op->name()) ||
-      producer.results.size() != 1 || value.sharding->partials.size() != 1 ||
+      value.sharding->partials.size() != 1 ||
       value.sharding->partials[0].reduction != graph::Reduction::kSum ||
       graph_.value(result).sharding->is_partial()) {
     return false;
@@ -463,15 +494,18 @@ absl::Status Lowering::FormBuckets() {
     const Node& node = graph_.node(id);
     const graph::Value& term = graph_.value(node.operands[0]);
     const Sharding from = ClosedSharding(mesh_, term);
-    ASSIGN_OR_RETURN(const Communication* communication,
-                     CommunicationOf(id, CollectiveKind::kAllReduce));
+    const CollectiveKind kind = *CollectiveOf(node.op->name());
+    ASSIGN_OR_RETURN(const Communication* communication, CommunicationOf(id, kind));
+    if (communication->pack_dim.has_value()) continue;
     ASSIGN_OR_RETURN(const TilePlan tile, TileOf(mesh_, from, term.type, 0));
     const auto bytes = static_cast<int64_t>(tile.num_bytes());
     int bucket = -1;
-    for (int b = static_cast<int>(buckets_.size()) - 1; b >= 0 && bucket < 0; --b) {
+    const bool is_shared = kind == CollectiveKind::kAllReduce;
+    for (int b = static_cast<int>(buckets_.size()) - 1; is_shared && b >= 0 && bucket < 0; --b) {
       const Bucket& other = buckets_[b];
-      if (other.axes != communication->axes || other.stage != phases_[id].stage ||
-          other.dtype != term.type.dtype || other.key != phases_[id].key) {
+      if (other.kind != kind || other.axes != communication->axes ||
+          other.stage != phases_[id].stage || other.dtype != term.type.dtype ||
+          other.key != phases_[id].key) {
         continue;
       }
       if (other.bytes + bytes > options_.bucket_bytes) break;
@@ -479,7 +513,8 @@ absl::Status Lowering::FormBuckets() {
     }
     if (bucket < 0) {
       bucket = static_cast<int>(buckets_.size());
-      buckets_.push_back({{},
+      buckets_.push_back({kind,
+                          {},
                           phases_[id].stage,
                           phases_[id].key,
                           0,
@@ -502,7 +537,9 @@ absl::Status Lowering::FormBuckets() {
         elements += static_cast<int64_t>(AlignUp(tile.num_bytes()) / ByteSize(bucket.dtype));
       }
       const int n = static_cast<int>(spec.devices.size());
-      for (int r = 0; r < n; ++r) spec.counts[r] = PartOf(elements, r, n).size();
+      for (int r = 0; r < n && bucket.kind == CollectiveKind::kAllReduce; ++r) {
+        spec.counts[r] = PartOf(elements, r, n).size();
+      }
     }
     bucket_collectives_.push_back(
         AddCollective(bucket.stage, mesh_.num_microbatches() == 1, std::move(specs), bucket.axes));
@@ -512,8 +549,10 @@ absl::Status Lowering::FormBuckets() {
 
 // In the order in which the lanes of every device come to them.
 absl::Status Lowering::NumberCollectives() {
-  std::vector<NodeId> by_phase(graph_.num_nodes());
-  std::iota(by_phase.begin(), by_phase.end(), 0);
+  std::vector<NodeId> by_phase;
+  for (const NodeTurn& turn : turns_) {
+    if (turn.part != NodeTurn::Part::kFinish) by_phase.push_back(turn.node);
+  }
   std::stable_sort(by_phase.begin(), by_phase.end(),
                    [&](NodeId a, NodeId b) { return phases_[a].key < phases_[b].key; });
   for (NodeId id : by_phase) {
@@ -703,9 +742,10 @@ std::vector<std::vector<int64_t>> Lowering::Signatures() const {
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const Node& node = graph_.node(id);
     if (node.op->name() != "local_slice") continue;
+    const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
     for (const graph::PartialSpec& partial :
          ClosedSharding(mesh_, graph_.value(node.results[0])).partials) {
-      add([&](uint32_t d) { return IsFirstOf(mesh_, partial, d); });
+      add([&](uint32_t d) { return IsFirstOf(mesh_, from, partial, d); });
     }
   }
   for (const graph::Return& ret : graph_.returns()) {
@@ -834,8 +874,9 @@ absl::StatusOr<int> DeviceLowering::NewBuffer(ValueId value, bool per_microbatch
 
 void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, KernelPlan spec,
                               std::vector<uint32_t> shardings, uint32_t target,
-                              std::vector<int> inputs, std::vector<int> outputs) {
+                              std::vector<int> inputs, std::vector<int> outputs, int after) {
   DraftActor actor;
+  actor.after = after;
   actor.plan.name = std::move(name);
   actor.plan.kind = kind;
   actor.plan.target = target;
@@ -854,7 +895,7 @@ void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, Kerne
     const int buffer = actor.inputs.empty() ? actor.outputs[0] : actor.inputs[0];
     actor.predicted_s = TransferSeconds(program_.buffer(buffer).bytes, options.link);
   }
-  program_.phase(phase).actors.push_back(std::move(actor));
+  program_.AddActor(phase, std::move(actor));
 }
 
 absl::Status DeviceLowering::AddLeaf(ValueId value, int phase) {
@@ -916,9 +957,25 @@ absl::Status DeviceLowering::AddBuckets() {
       ASSIGN_OR_RETURN(const TilePlan tile, Tile(term));
       bucket_part_[term] = program_.AddPart(whole, tile.num_bytes());
     }
-    const std::string name = absl::StrCat("reduce gradients ", b);
-    AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, {},
-             shared_.bucket_collectives_[b], {whole}, {whole});
+    const uint32_t target = shared_.bucket_collectives_[b];
+    int output = whole;
+    if (bucket.kind == CollectiveKind::kReduceScatter) {
+      // Into the device's own part of the buffer.
+      const Node& node = graph_.node(bucket.nodes[0]);
+      const CollectiveSpec& spec = shared_.SpecOn(target, mesh_device_);
+      const auto rank = std::find(spec.devices.begin(), spec.devices.end(), mesh_device_);
+      const int64_t before = std::accumulate(
+          spec.counts.begin(), spec.counts.begin() + (rank - spec.devices.begin()), int64_t{0});
+      ASSIGN_OR_RETURN(const TilePlan tile, Tile(node.results[0]));
+      output =
+          program_.AddView(bucket_part_.at(node.operands[0]),
+                           static_cast<uint64_t>(before) * ByteSize(tile.dtype), tile.num_bytes());
+      scattered_part_[node.results[0]] = output;
+    }
+    const std::string name = absl::StrCat(
+        bucket.kind == CollectiveKind::kAllReduce ? "reduce gradients " : "scatter gradient ", b);
+    AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, {}, target,
+             {whole}, {output});
   }
   return absl::OkStatus();
 }
@@ -956,7 +1013,8 @@ bool DeviceLowering::MayStayIn(int buffer, ValueId result) const {
   return !formed_.contains(buffer) || !shared_.is_read_often_[result];
 }
 
-absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
+absl::Status DeviceLowering::AddRedistribution(const NodeTurn& turn, int phase) {
+  const NodeId id = turn.node;
   const Node& node = graph_.node(id);
   const ValueId operand = node.operands[0];
   const ValueId result = node.results[0];
@@ -1008,25 +1066,50 @@ absl::Status DeviceLowering::AddRedistribution(NodeId id, int phase) {
              {shared_.ShardingIndex(operand), kNone}, kNone, {source}, {input});
   }
   int output = in_place ? source : -1;
+  for (const Assignment& assignment : shared_.assignments_) {
+    if (assignment.value == result && WritesInPlace(assignment)) {
+      output = buffer_.at(assignment.state);
+    }
+  }
   if (output < 0) {
     ASSIGN_OR_RETURN(output, NewBuffer(result, per_microbatch));
   }
   buffer_[result] = output;
+  int after = -1;
+  if (turn.is_gated) {
+    const std::vector<DraftActor>& actors = program_.phase(phase).actors;
+    const auto last = std::find_if(actors.rbegin(), actors.rend(),
+                                   [](const DraftActor& actor) { return !actor.is_async(); });
+    if (last != actors.rend()) after = last->id;
+  }
   if (!communication.unpack_dim) {
-    AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {output});
+    AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {output}, after);
     return absl::OkStatus();
   }
   const TilePlan parts = flat(out, OutputCount(spec, rank));
   const int gathered = new_flat(parts);
-  AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {gathered});
-  KernelPlan unpack = {
-      "unpack",
-      part_attributes(*communication.unpack_dim, communication.unpack_sizes[mesh_device_]),
-      {parts},
-      {out}};
-  AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".unpack"), unpack,
-           {kNone, shared_.ShardingIndex(result)}, kNone, {gathered}, {output});
+  AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {gathered}, after);
+  unpacks_[id] = {
+      {"unpack",
+       part_attributes(*communication.unpack_dim, communication.unpack_sizes[mesh_device_]),
+       {parts},
+       {out}},
+      phase,
+      gathered,
+      output};
+  if (turn.part == NodeTurn::Part::kAll) FinishGather(id);
   return absl::OkStatus();
+}
+
+// What a gather that has started leaves to do.
+void DeviceLowering::FinishGather(NodeId id) {
+  const auto it = unpacks_.find(id);
+  if (it == unpacks_.end()) return;
+  const std::string& name = graph_.value(graph_.node(id).results[0]).name;
+  Unpack& unpack = it->second;
+  AddActor(unpack.phase, ActorKind::kKernel, absl::StrCat(name, ".unpack"),
+           std::move(unpack.kernel), {kNone, shared_.ShardingIndex(graph_.node(id).results[0])},
+           kNone, {unpack.parts}, {unpack.output});
 }
 
 // Whether the kernel may write its first result over this operand: nobody else reads it, and it
@@ -1068,6 +1151,8 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
   spec.accumulate = spec.op == "accumulate";
 
   if (spec.op == "local_slice") {
+    ASSIGN_OR_RETURN(const bool is_view, AddPartOfState(id, phase));
+    if (is_view) return absl::OkStatus();
     // Into a sum: all terms but the first are neutral.
     const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
     const Sharding to = ClosedSharding(mesh_, graph_.value(node.results[0]));
@@ -1075,7 +1160,7 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
       if (from.partials == to.partials) break;
       const bool is_idempotent = partial.reduction == graph::Reduction::kMax ||
                                  partial.reduction == graph::Reduction::kMin;
-      if (is_idempotent || IsFirstOf(mesh_, partial, mesh_device_)) continue;
+      if (is_idempotent || IsFirstOf(mesh_, from, partial, mesh_device_)) continue;
       const double neutral = partial.reduction == graph::Reduction::kProd ? 1.0 : 0.0;
       spec.op = "constant";
       spec.attributes = {{"value", neutral}};
@@ -1134,41 +1219,84 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
   return absl::OkStatus();
 }
 
-// Whether the node that makes the new value may write it where the state is: its kernel can, it
-// runs after the step, and nothing reads the old state later.
+// Whether nothing in the per-step lane reads the state after the node `writer` of this stage has
+// written it.
+bool DeviceLowering::IsReadBefore(ValueId state, NodeId writer) const {
+  const NodePhase& phase = shared_.phases_[writer];
+  for (ValueId value : shared_.values_of_root_[state]) {
+    for (NodeId user : shared_.users_[value]) {
+      const NodePhase& reading = shared_.phases_[user];
+      if (!reading.is_live || user == writer) continue;
+      if (graph_.node(user).op->name() == "assign") {
+        // Copied to another state, after everything else; or this very assign.
+        if (shared_.RootOf(graph_.node(user).operands[1]) == state) return false;
+        continue;
+      }
+      if (reading.stage != stage_) continue;  // a send: it holds the writer's phase back
+      if (reading.key.lane() == Lane::kPerStep &&
+          (reading.key > phase.key || (reading.key == phase.key && user > writer))) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Whether the node that makes the new value may write it where the state is: its kernel can, or it
+// gathers the parts; it runs after the step, and nothing reads the old state later.
 bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
   const NodeId producer_id = graph_.value(assignment.value).producer;
   const Node& producer = graph_.node(producer_id);
   const NodePhase& phase = shared_.phases_[producer_id];
   if (phase.stage != stage_ || phase.key.per_microbatch || phase.key.level == 0) return false;
-  const std::vector<int> updated = producer.op->updated_operands();
-  const size_t result =
-      std::find(producer.results.begin(), producer.results.end(), assignment.value) -
-      producer.results.begin();
-  if (result >= updated.size() || producer.operands[updated[result]] != assignment.state) {
-    return false;
-  }
-  for (ValueId value : shared_.values_of_root_[assignment.state]) {
-    for (NodeId user : shared_.users_[value]) {
-      const NodePhase& reading = shared_.phases_[user];
-      if (!reading.is_live || user == producer_id) continue;
-      if (graph_.node(user).op->name() == "assign") {
-        // Copied to another state, after everything else; or this very assign.
-        if (shared_.RootOf(graph_.node(user).operands[1]) == assignment.state) return false;
-        continue;
-      }
-      if (reading.stage != stage_) continue;  // a send: it holds the writer's phase back
-      if (reading.key.lane() == Lane::kPerStep &&
-          (reading.key > phase.key || (reading.key == phase.key && user > producer_id))) {
-        return false;
-      }
+  if (CollectiveOf(producer.op->name()) != CollectiveKind::kAllGather) {
+    const std::vector<int> updated = producer.op->updated_operands();
+    const size_t result =
+        std::find(producer.results.begin(), producer.results.end(), assignment.value) -
+        producer.results.begin();
+    if (result >= updated.size() || producer.operands[updated[result]] != assignment.state) {
+      return false;
     }
   }
   // Two assigns of one new value cannot both be in place.
-  return shared_.num_assignments_of_.at(assignment.value) == 1;
+  return IsReadBefore(assignment.state, producer_id) &&
+         shared_.num_assignments_of_.at(assignment.value) == 1;
 }
 
-absl::Status DeviceLowering::AddNode(NodeId id) {
+// Lets an update work on its part of a parameter where that lies, if its bytes are contiguous: the
+// node slices the parameter for one update, whose result is gathered into the parameter again.
+absl::StatusOr<bool> DeviceLowering::AddPartOfState(NodeId id, int phase) {
+  const Node& slice = graph_.node(id);
+  const ValueId state = slice.operands[0];
+  const ValueId part = slice.results[0];
+  if (!shared_.IsState(state) || shared_.users_[part].size() != 1) return false;
+  const NodeId update = shared_.users_[part][0];
+  const std::vector<int> updated = graph_.node(update).op->updated_operands();
+  if (updated.empty() || graph_.node(update).operands[updated[0]] != part ||
+      shared_.phases_[update].key != shared_.phases_[id].key || !IsReadBefore(state, update)) {
+    return false;
+  }
+  const std::vector<NodeId>& users = shared_.users_[graph_.node(update).results[0]];
+  const bool is_put_back =
+      users.size() == 1 &&
+      std::any_of(shared_.assignments_.begin(), shared_.assignments_.end(),
+                  [&](const Assignment& assignment) {
+                    return assignment.state == state &&
+                           graph_.value(assignment.value).producer == users[0] &&
+                           WritesInPlace(assignment);
+                  });
+  if (!is_put_back) return false;
+  ASSIGN_OR_RETURN(const TilePlan whole_tile, Tile(state));
+  ASSIGN_OR_RETURN(const TilePlan tile, Tile(part));
+  const std::optional<uint64_t> offset = ContiguousOffset(whole_tile, tile);
+  if (!offset.has_value()) return false;
+  buffer_[part] = program_.AddView(buffer_.at(state), *offset, tile.num_bytes());
+  value_phase_[part] = phase;
+  return true;
+}
+
+absl::Status DeviceLowering::AddNode(const NodeTurn& turn) {
+  const NodeId id = turn.node;
   const Node& node = graph_.node(id);
   const NodePhase& node_phase = shared_.phases_[id];
   const int phase = PhaseIndex(node_phase.key);
@@ -1178,10 +1306,12 @@ absl::Status DeviceLowering::AddNode(NodeId id) {
     return AddSends(result);
   }
   if (shared_.bucket_of_.contains(id)) {
-    buffer_[result] = bucket_part_.at(node.operands[0]);
+    const auto scattered = scattered_part_.find(result);
+    buffer_[result] =
+        scattered != scattered_part_.end() ? scattered->second : bucket_part_.at(node.operands[0]);
   } else if (!fused_.contains(id)) {
     if (shared_.communications_.contains(id)) {
-      RETURN_IF_ERROR(AddRedistribution(id, phase));
+      RETURN_IF_ERROR(AddRedistribution(turn, phase));
       value_phase_[result] = phase;
     } else {
       RETURN_IF_ERROR(AddKernel(id, phase));
@@ -1303,19 +1433,23 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
     fused_.insert(id);
     accumulates_into_[term] = node.results[0];
   }
-  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
-    const NodePhase& phase = shared_.phases_[id];
-    const Node& node = graph_.node(id);
+  for (const NodeTurn& turn : shared_.turns_) {
+    const NodePhase& phase = shared_.phases_[turn.node];
+    const Node& node = graph_.node(turn.node);
     if (!phase.is_live || phase.is_leaf || phase.stage != stage_ || node.op->has_declared_type() ||
         node.op->name() == "assign") {
       continue;
     }
-    RETURN_IF_ERROR(AddNode(id));
+    if (turn.part == NodeTurn::Part::kFinish) {
+      FinishGather(turn.node);
+    } else {
+      RETURN_IF_ERROR(AddNode(turn));
+    }
   }
   for (size_t i = 0; i < graph_.returns().size(); ++i) RETURN_IF_ERROR(AddFetch(i));
   RETURN_IF_ERROR(AddAssignments());
 
-  program_.StartCommunicationEarly();
+  program_.OrderCommunication(shared_.options_.bucket_bytes);
 
   DeviceProgram::Credits credits;
   credits.microbatches = static_cast<int>(shared_.plan_.num_microbatches);

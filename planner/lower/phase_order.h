@@ -5,6 +5,7 @@
 #ifndef PENSTOCK_PLANNER_LOWER_PHASE_ORDER_H_
 #define PENSTOCK_PLANNER_LOWER_PHASE_ORDER_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "planner/lower/device_program.h"
@@ -18,8 +19,19 @@ namespace penstock::planner {
 // Communication keeps its order, and actors that touch the same buffer, one of them writing, keep
 // theirs.
 //
+// What has been given a place by `after` stays there.
+//
 // `buffers` are those of the device's program.
 void StartCommunicationEarly(const std::vector<Buffer>& buffers, std::vector<DraftActor>* actors);
+
+// Lets the bytes that communication reads be used again before the phase ends, where nothing in the
+// phase waits for its result: gradients that are scattered for the update. A kernel that makes more
+// of such bytes waits for the oldest communication under way while all that are under way have more
+// than `waiting_bytes`; the latest one is never waited for.
+//
+// `home` holds the only phase that touches a buffer, if there is one.
+void LimitWaitingBytes(const std::vector<Buffer>& buffers, const std::vector<int>& home, int index,
+                       int64_t waiting_bytes, DraftPhase* phase);
 
 }  // namespace penstock::planner
 

@@ -61,6 +61,19 @@ absl::StatusOr<TileDesc> TileOf(const Mesh& mesh, const Sharding& sharding, cons
   return tile;
 }
 
+std::optional<uint64_t> ContiguousOffset(const TileDesc& whole, const TileDesc& part) {
+  if (part.num_elements() == 0) return 0;
+  int64_t elements = 0;
+  bool is_split = false;
+  for (size_t d = 0; d < whole.shape.size(); ++d) {
+    // Behind the split dimension all is taken, before it there is nothing to choose from.
+    if (is_split && part.shape[d] != whole.shape[d]) return std::nullopt;
+    is_split |= part.shape[d] > 1;
+    elements = elements * whole.shape[d] + part.offset[d] - whole.offset[d];
+  }
+  return static_cast<uint64_t>(elements) * ByteSize(whole.dtype);
+}
+
 std::vector<std::vector<uint32_t>> GroupDevices(const Mesh& mesh, std::vector<AxisRef> axes) {
   std::erase_if(axes, [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); });
   std::map<int64_t, std::map<int64_t, uint32_t>> groups;

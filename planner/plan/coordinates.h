@@ -7,6 +7,7 @@
 #define PENSTOCK_PLANNER_PLAN_COORDINATES_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,10 @@ namespace penstock::planner {
 // axis are not all of one size.
 absl::StatusOr<graph::TileDesc> TileOf(const graph::Mesh& mesh, const graph::Sharding& sharding,
                                        const TensorType& type, int64_t device);
+
+// Where the bytes of a part of a tile begin in it, if they are contiguous there. REQUIRES: `part`
+// lies inside `whole` and is of the same tensor.
+std::optional<uint64_t> ContiguousOffset(const graph::TileDesc& whole, const graph::TileDesc& part);
 
 // Groups of devices that differ only in their coordinates on `axes`, each ordered by these: major
 // axis first. The groups are in the order of their first devices. Temporal axes do not count.
