@@ -12,6 +12,7 @@
 #include "base/strings.h"
 #include "graph/op.h"
 #include "planner/policy/policy.h"
+#include "planner/strategy/zero.h"
 
 namespace penstock::planner {
 namespace {
@@ -22,6 +23,7 @@ using graph::SplitHint;
 using graph::ValueId;
 
 constexpr int64_t kMicrobatchesPerStage = 4;
+constexpr int64_t kMaxZero = 3;
 
 // The input that tells the batch; null where no input has dimensions.
 const graph::Value* FindBatchInput(const Graph& graph) {
@@ -83,6 +85,8 @@ absl::Status CheckTensorParallel(int64_t tp, absl::Span<const SplitHint> hints,
 std::string ToString(const Strategy& strategy) {
   std::string text = StrCat("dp=", strategy.dp, ",tp=", strategy.tp, ",pp=", strategy.pp);
   if (strategy.vpp > 1) StrAppend(&text, ",vpp=", strategy.vpp);
+  if (strategy.zero > 0) StrAppend(&text, ",zero=", strategy.zero);
+  if (strategy.sp) StrAppend(&text, ",sp=true");
   return text;
 }
 
@@ -93,6 +97,7 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
         StrCat(why, "; expected \"auto\" or axis sizes such as \"dp=2,tp=2,pp=1\""));
   };
   Strategy strategy;
+  int64_t zero = 0;
   std::vector<std::string_view> seen;
   for (const absl::string_view field : absl::StrSplit(ToAbsl(text), ',')) {
     const std::string_view part = ToStd(absl::StripAsciiWhitespace(field));
@@ -103,23 +108,37 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
     }
     const std::string_view axis = part.substr(0, equals);
     const std::string_view digits = part.substr(equals + 1);
-    int64_t* size = axis == "dp"    ? &strategy.dp
-                    : axis == "tp"  ? &strategy.tp
-                    : axis == "pp"  ? &strategy.pp
-                    : axis == "vpp" ? &strategy.vpp
-                                    : nullptr;
-    if (size == nullptr) return refuse(StrCat("unknown axis '", axis, "'"));
+    int64_t* size = axis == "dp"     ? &strategy.dp
+                    : axis == "tp"   ? &strategy.tp
+                    : axis == "pp"   ? &strategy.pp
+                    : axis == "vpp"  ? &strategy.vpp
+                    : axis == "zero" ? &zero
+                                     : nullptr;
+    if (size == nullptr && axis != "sp") return refuse(StrCat("unknown axis '", axis, "'"));
     if (std::find(seen.begin(), seen.end(), axis) != seen.end()) {
       return refuse(StrCat("axis '", axis, "' is given twice"));
     }
     seen.push_back(axis);
+    if (axis == "sp") {
+      if (digits != "true" && digits != "false") {
+        return refuse(StrCat("sp is '", digits, "', not true or false"));
+      }
+      strategy.sp = digits == "true";
+      continue;
+    }
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *size);
-    if (error != std::errc() || end != digits.data() + digits.size() || *size < 1 ||
-        *size > kMaxDevices) {
+    const bool is_number = error == std::errc() && end == digits.data() + digits.size();
+    if (axis == "zero") {
+      if (is_number && zero >= 0 && zero <= kMaxZero) continue;
+      return refuse(StrCat("zero is '", digits, "', not a number from 1 (optimiser state) to ",
+                           kMaxZero, " (parameters too), or 0 for none"));
+    }
+    if (!is_number || *size < 1 || *size > kMaxDevices) {
       return refuse(StrCat("the size of '", axis, "' is '", digits, "', not a number from 1 to ",
                            kMaxDevices));
     }
   }
+  strategy.zero = static_cast<int>(zero);
   // Each factor is at most 2^16, so the product fits.
   if (strategy.num_devices() > kMaxDevices) {
     return refuse(StrCat("it needs more than ", kMaxDevices, " devices"));
@@ -129,6 +148,13 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
   }
   if (strategy.vpp > kMaxChunks) {
     return refuse(StrCat("vpp=", strategy.vpp, " is more than ", kMaxChunks));
+  }
+  if (strategy.zero > 0 && strategy.dp == 1) {
+    return refuse(StrCat("zero=", strategy.zero,
+                         " splits over the data-parallel devices: set dp to 2 or more"));
+  }
+  if (strategy.sp && strategy.tp == 1) {
+    return refuse("sp=true splits over the tensor-parallel devices: set tp to 2 or more");
   }
   return std::optional<Strategy>(strategy);
 }
@@ -247,7 +273,7 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
     }
   }
   graph.mutable_meshes().push_back(std::move(mesh));
-  return absl::OkStatus();
+  return strategy.zero > 0 ? SplitOverReplicas(strategy.zero, graph) : absl::OkStatus();
 }
 
 }  // namespace penstock::planner

@@ -4,6 +4,10 @@
 // Large-Scale Language Model Training on GPU Clusters", 2021): the bubble is shorter, and more
 // crosses between the groups.
 //
+// Two options say what else is split. They become shardings like all else:
+//   zero=1|2|3  the optimiser's state, the gradients too, the parameters too, over dp (zero.h)
+//   sp=true     what lies between the tensor parallel parts of a layer, over tp (ValueHint)
+//
 // Example: "dp=2,tp=2" with 4 micro-batches gives the mesh [mb=4 temporal, dp=2, tp=2]; inputs are
 // split @[mb.dp, _, ...], the parameters that a model's SplitHints name are split over tp, and all
 // else follows by propagation. Stage s of pp stages has the dp * tp devices from s * dp * tp on.
@@ -32,20 +36,24 @@ struct Strategy {
   int64_t tp = 1;
   int64_t pp = 1;
   int64_t vpp = 1;  // virtual stages of each pipeline stage
+  int zero = 0;     // 1 to 3: what is split over dp besides the batch
+  bool sp = false;  // sequence parallel beside tp
 
   int num_stages() const { return static_cast<int>(pp * vpp); }  // virtual ones
   int64_t num_devices() const { return dp * tp * pp; }
   friend bool operator==(const Strategy&, const Strategy&) = default;
 };
 
-// "dp=2,tp=2,pp=1": always all three; with several virtual stages "dp=2,tp=2,pp=2,vpp=4".
+// "dp=2,tp=2,pp=1": always all three; what differs from its default follows:
+// "dp=2,tp=2,pp=2,vpp=4,zero=1,sp=true".
 std::string ToString(const Strategy& strategy);
 
 // Devices that a strategy may ask for.
 inline constexpr int64_t kMaxDevices = 1 << 16;
 
-// "dp=2,tp=2" (what is left out is 1; vpp needs pp), or "auto": no value. Errors name what is wrong
-// and what was expected; the caller adds where the text is from.
+// "dp=2,tp=2" in any order (an axis that is left out is 1; vpp needs pp, zero needs dp, sp needs
+// tp), or "auto": no value. Errors name what is wrong and what was expected; the caller adds where
+// the text is from.
 absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text);
 
 // Whether the strategy fits the graph: dp * microbatches divides the batch, tp divides what must be

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 
 #include "base/strings.h"
+#include "graph/training.h"
 
 namespace penstock::planner {
 namespace {
@@ -63,6 +64,16 @@ TEST(ParseStrategyTest, VirtualStagesNeedNoDevices) {
   EXPECT_EQ((*strategy)->num_stages(), 6);
 }
 
+TEST(ParseStrategyTest, OptionsFollowTheAxes) {
+  const absl::StatusOr<std::optional<Strategy>> strategy =
+      ParseStrategy("zero=2, sp=true, tp=2, dp=4");
+  ASSERT_TRUE(strategy.ok()) << strategy.status();
+  EXPECT_EQ(**strategy, (Strategy{.dp = 4, .tp = 2, .zero = 2, .sp = true}));
+  EXPECT_EQ(ToString(**strategy), "dp=4,tp=2,pp=1,zero=2,sp=true");
+  EXPECT_EQ(**ParseStrategy(ToString(**strategy)), **strategy);
+  EXPECT_EQ(**ParseStrategy("zero=0,sp=false"), Strategy());
+}
+
 TEST(ParseStrategyTest, AutoIsNoStrategy) {
   const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("auto");
   ASSERT_TRUE(strategy.ok());
@@ -77,6 +88,10 @@ TEST(ParseStrategyTest, ErrorsNameTheAxis) {
       {"zp=2", "unknown axis 'zp'"},     {"dp=2,", "an axis is missing"},
       {"dp=99999999999999999999", "dp"}, {"dp=65536,tp=65536,pp=65536", "more than 65536 devices"},
       {"vpp=2", "without pipeline"},     {"pp=2,vpp=257", "vpp=257 is more than 256"},
+      {"zero=1", "set dp to 2 or more"}, {"tp=2,zero=1", "set dp to 2 or more"},
+      {"dp=2,sp=true", "set tp to 2"},   {"dp=2,zero=4", "zero is '4', not a number from 1"},
+      {"dp=2,zero=-1", "zero is '-1'"},  {"dp=2,zero=", "zero is ''"},
+      {"dp=2,zero=1,zero=1", "twice"},   {"tp=2,sp=1", "sp is '1', not true or false"},
   };
   for (const auto& [text, message] : bad) {
     const auto strategy = ParseStrategy(text);
@@ -102,6 +117,60 @@ TEST_F(StrategyTest, SplitsTheBatchAndTheHintedWeights) {
   EXPECT_EQ(ShardingOf("h0.mlp.b1"), "open");
   EXPECT_EQ(ShardingOf("h0.ln1.scale"), "open");
   EXPECT_EQ(graph_.returns()[0].sharding, graph::Sharding::Replicated(0));
+}
+
+// Graphs with an optimizer: ZeRO as shardings.
+class ZeroTest : public StrategyTest {
+ protected:
+  ZeroTest() {
+    absl::StatusOr<graph::Graph> graph = graph::BuildTrainingGraph(ops_, graph_, {});
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    if (graph.ok()) graph_ = *std::move(graph);
+  }
+
+  void Apply(const Strategy& strategy, int64_t microbatches) {
+    const absl::Status status = ApplyStrategy(strategy, microbatches, gpt_.tensor_splits, graph_);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+};
+
+TEST_F(ZeroTest, Level1SplitsTheOptimizersState) {
+  Apply({.dp = 2, .zero = 1}, 4);
+  EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[?, ?] replicated(dp)");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p1, _ p1]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.v"), "@[dp p1, _ p1]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.grad"), "@[dp p1, _ p1]");
+  // A part would be too small.
+  EXPECT_EQ(ShardingOf("h0.mlp.b1.m"), "open");
+}
+
+TEST_F(ZeroTest, Level2SumsGradientsOverDevicesFirst) {
+  Apply({.dp = 2, .zero = 2}, 4);
+  EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[?, ?] replicated(dp)");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p1, _ p1]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.grad"), "@[dp p1, _ p1] partial(sum, mb)");
+}
+
+TEST_F(ZeroTest, Level3SplitsParameters) {
+  Apply({.dp = 2, .zero = 3}, 1);
+  EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[dp p1, _]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p1, _ p1]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.grad"), "@[dp p1, _ p1]");
+  EXPECT_EQ(ShardingOf("h0.mlp.b1"), "@[?] replicated(dp)");
+}
+
+TEST_F(ZeroTest, TensorParallelAxesStay) {
+  Apply({.dp = 2, .tp = 2, .zero = 1}, 1);
+  EXPECT_EQ(ShardingOf("h0.mlp.w2"), "@[tp, _]");
+  // Behind tp, so that the part of a device is contiguous.
+  EXPECT_EQ(ShardingOf("h0.mlp.w2.m"), "@[tp.dp p1, _ p1]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p1, tp p1]");
+}
+
+TEST_F(ZeroTest, Level3LeavesTheDimensionsOfOtherAxesAlone) {
+  Apply({.dp = 2, .tp = 2, .zero = 3}, 1);
+  EXPECT_EQ(ShardingOf("h0.mlp.w2"), "@[tp, dp p1]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[dp p1, tp]");
 }
 
 TEST_F(StrategyTest, AxesOfOneAreLeftOut) {

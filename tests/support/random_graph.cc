@@ -1069,6 +1069,54 @@ void Annotate(Random& random, RandomCase& result) {
   }
 }
 
+// Splits what optimizers work on over one more axis, in one of the ways that ZeRO does: the states,
+// the gradients too (summed over devices once a micro-batch), the parameters too.
+void SplitUpdates(Random& random, Graph& graph) {
+  const Mesh mesh = graph.meshes()[0];
+  const int64_t level = random.Between(1, 3);
+  for (const Node& node : graph.nodes()) {
+    if (node.op->name() != "adamw" && node.op->name() != "sgd") continue;
+    const TensorType type = graph.value(node.operands[0]).type;
+    const int rank = static_cast<int>(type.shape.size());
+    if (rank == 0 || random.Chance(0.2)) continue;
+    Sharding split = graph.value(node.operands[0]).sharding.value_or(Sharding::Open(rank));
+    if (split.is_partial()) continue;
+    const std::optional<AxisRef> axis = UnusedAxis(random, mesh, split);
+    if (!axis || graph::IsTemporal(mesh, *axis)) continue;
+    split.dims[random.Below(rank)].axes.push_back(*axis);
+    if (random.Chance(0.7)) {
+      for (graph::DimSharding& dim : split.dims) dim.priority = 1;
+    }
+    graph::Canonicalize(mesh, &split);
+    if (!graph::CheckSharding(mesh, split, type.shape).ok()) continue;
+    for (size_t o = 2; o < node.operands.size(); ++o) {
+      graph::Value& state = graph.mutable_value(node.operands[o]);
+      const bool is_state = graph.node(state.producer).op->name() == "state";
+      if (is_state && state.type == type) state.sharding = split;
+    }
+    if (level == 3) {
+      graph.mutable_value(node.operands[0]).sharding = split;
+    } else if (random.Chance(0.7)) {
+      // The parameter stays whole.
+      Sharding& whole =
+          graph.mutable_value(node.operands[0])
+              .sharding.emplace(
+                  graph.value(node.operands[0]).sharding.value_or(Sharding::Open(rank)));
+      whole.replicated.push_back(*axis);
+      graph::Canonicalize(mesh, &whole);
+    }
+    if (level == 1) continue;
+    for (int a = 0; a < static_cast<int>(mesh.axes.size()); ++a) {
+      if (mesh.axes[a].is_temporal && mesh.axes[a].size > 1) {
+        split.partials = {{graph::Reduction::kSum, {graph::WholeAxis(mesh, a)}}};
+      }
+    }
+    if (graph::CheckSharding(mesh, split, type.shape).ok()) {
+      graph.mutable_value(node.operands[1]).sharding = split;
+    }
+  }
+}
+
 // Cuts the forward nodes at random; everything else follows them: what is declared lies with its
 // first reader, a backward node with its forward node, an update with its parameter.
 void AssignRandomStages(Random& random, int num_stages, Graph& graph) {
@@ -1250,6 +1298,7 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   }
   result.policy = random.Chance(0.5) ? "gpipe" : "1f1b";
   result.split_weight_gradients = random.Chance(0.3);
+  if (random.Chance(0.6)) SplitUpdates(random, result.graph);
   return result;
 }
 

@@ -1,0 +1,129 @@
+#include "planner/strategy/zero.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "graph/op.h"
+#include "planner/sharding/execution_sharding.h"
+#include "planner/sharding/propagate.h"
+
+namespace penstock::planner {
+namespace {
+
+using graph::AxisRef;
+using graph::Graph;
+using graph::kNoValue;
+using graph::Mesh;
+using graph::Node;
+using graph::Sharding;
+using graph::ValueId;
+
+// Batches reach all values before the weights' splits over dp do.
+constexpr int kAfterTheBatch = 1;
+
+// What an update node works on.
+struct Update {
+  ValueId parameter = kNoValue;
+  ValueId gradient = kNoValue;
+  std::vector<ValueId> states;
+};
+
+std::vector<Update> FindUpdates(const Graph& graph) {
+  std::vector<Update> updates;
+  for (const Node& node : graph.nodes()) {
+    const std::vector<int> overwritten = node.op->updated_operands();
+    if (node.phase != graph::Phase::kUpdate || overwritten.empty()) continue;
+    Update update;
+    update.parameter = node.operands[overwritten[0]];
+    const graph::Value& parameter = graph.value(update.parameter);
+    if (graph.node(parameter.producer).op->name() != "parameter") continue;
+    for (int o = 0; o < static_cast<int>(node.operands.size()); ++o) {
+      const graph::Value& operand = graph.value(node.operands[o]);
+      if (operand.type != parameter.type || node.operands[o] == update.parameter) continue;
+      const bool is_overwritten =
+          std::find(overwritten.begin(), overwritten.end(), o) != overwritten.end();
+      if (is_overwritten) {
+        update.states.push_back(node.operands[o]);
+      } else if (update.gradient == kNoValue) {
+        update.gradient = node.operands[o];
+      }
+    }
+    updates.push_back(std::move(update));
+  }
+  return updates;
+}
+
+// The dimension in which a tensor with this sharding is split over dp too: one that parts divide,
+// the outermost of those, so that a part is contiguous. Nothing if parts would be too small.
+// `alone`: no dimension that other axes split.
+std::optional<size_t> ChooseDim(const Sharding& sharding, const TensorType& type, int64_t replicas,
+                                bool alone) {
+  int64_t parts = replicas;
+  for (const graph::DimSharding& dim : sharding.dims) parts *= graph::NumParts(dim);
+  if (static_cast<int64_t>(type.num_bytes()) / parts < kMinPartBytes) return std::nullopt;
+  std::optional<size_t> uneven;
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    const int64_t here = graph::NumParts(sharding.dims[d]);
+    if ((alone && here > 1) || type.shape[d] < here * replicas) continue;
+    if (type.shape[d] % (here * replicas) == 0) return d;
+    // The longest dimension has the least uneven parts.
+    if (!uneven ||
+        type.shape[d] / here > type.shape[*uneven] / graph::NumParts(sharding.dims[*uneven])) {
+      uneven = d;
+    }
+  }
+  return uneven;
+}
+
+}  // namespace
+
+absl::Status SplitOverReplicas(int level, Graph& graph) {
+  const Mesh mesh = graph.meshes()[0];
+  const AxisRef dp = graph::WholeAxis(mesh, mesh.FindAxis("dp"));
+  const int mb = mesh.FindAxis("mb");
+  // How other axes split the parameters follows by propagation.
+  Graph propagated = graph;
+  RETURN_IF_ERROR(Propagate(PropagationLevel::kUserPriority, &propagated));
+  const auto layout_of = [&](ValueId value) {
+    return ClosedSharding(mesh, propagated.value(value));
+  };
+
+  for (const Node& node : graph.nodes()) {
+    if (node.op->name() != "parameter") continue;
+    graph::Value& parameter = graph.mutable_value(node.results[0]);
+    const Sharding layout = layout_of(node.results[0]);
+    const std::optional<size_t> dim =
+        level == 3 ? ChooseDim(layout, parameter.type, dp.size, /*alone=*/true) : std::nullopt;
+    if (dim.has_value()) {
+      Sharding split = layout;
+      split.dims[*dim].axes.push_back(dp);
+      split.dims[*dim].priority = kAfterTheBatch;
+      parameter.sharding = std::move(split);
+    } else if (!parameter.sharding.has_value()) {
+      parameter.sharding = Sharding::Open(static_cast<int>(parameter.type.shape.size()));
+      parameter.sharding->replicated = {dp};
+    }
+  }
+  for (const Update& update : FindUpdates(graph)) {
+    const graph::Value& parameter = graph.value(update.parameter);
+    const Sharding layout = layout_of(update.parameter);
+    const std::optional<size_t> dim =
+        ChooseDim(layout, parameter.type, dp.size, /*alone=*/level == 3);
+    if (!dim.has_value()) continue;
+    Sharding split = layout;
+    split.dims[*dim].axes.push_back(dp);
+    for (graph::DimSharding& each : split.dims) each.priority = kAfterTheBatch;
+    for (const ValueId state : update.states) graph.mutable_value(state).sharding = split;
+    if (update.gradient == kNoValue) continue;
+    if (level >= 2 && mb >= 0) {
+      split.partials.push_back({graph::Reduction::kSum, {graph::WholeAxis(mesh, mb)}});
+    }
+    graph.mutable_value(update.gradient).sharding = std::move(split);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace penstock::planner
