@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "base/clock.h"
+#include "base/device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/builder.h"

@@ -41,7 +41,7 @@ class ProgramAssembler {
                    const DeviceProgram::Credits& credits)
       : buffers_(buffers), phases_(phases), credits_(credits), accesses_(buffers.size()) {}
 
-  DevicePlan Run(std::vector<uint32_t>* state_registers) {
+  DevicePlan Run(std::vector<uint32_t>* state_registers, std::vector<ViewOperand>* views) {
     NumberActors();
     AddOrders();
     for (size_t s = 0; s < buffers_.size(); ++s) {
@@ -55,6 +55,7 @@ class ProgramAssembler {
     for (size_t s = 0; s < buffers_.size(); ++s) {
       if (buffers_[s].state >= 0) (*state_registers)[buffers_[s].state] = static_cast<uint32_t>(s);
     }
+    *views = std::move(views_);
     return std::move(device_);
   }
 
@@ -78,12 +79,16 @@ class ProgramAssembler {
           if (output >= 0) accesses_[WholeOf(output)].writers.push_back(access);
         }
         ActorPlan plan = draft.plan;
-        auto operand = [&](int buffer) -> OperandPlan {
-          if (buffer < 0) return {};
-          return {static_cast<uint32_t>(WholeOf(buffer)), buffers_[buffer].offset};
+        const auto add = [&](int buffer, bool is_output, std::vector<OperandPlan>* operands) {
+          const auto index = static_cast<uint32_t>(operands->size());
+          OperandPlan& operand = operands->emplace_back();
+          if (buffer < 0) return;
+          operand = {static_cast<uint32_t>(WholeOf(buffer)), buffers_[buffer].offset};
+          const uint32_t view = buffers_[buffer].view;
+          if (view != kNone) views_.push_back({actor, is_output, index, view});
         };
-        for (int input : draft.inputs) plan.inputs.push_back(operand(input));
-        for (int output : draft.outputs) plan.outputs.push_back(operand(output));
+        for (int input : draft.inputs) add(input, false, &plan.inputs);
+        for (int output : draft.outputs) add(output, true, &plan.outputs);
         phase.predicted_s += draft.predicted_s;
         device_.actors.push_back(std::move(plan));
       }
@@ -341,6 +346,7 @@ class ProgramAssembler {
   const DeviceProgram::Credits& credits_;
   std::vector<Accesses> accesses_;
   DevicePlan device_;
+  std::vector<ViewOperand> views_;
 };
 
 }  // namespace
@@ -360,13 +366,14 @@ int DeviceProgram::AddPart(int whole, uint64_t bytes) {
   return AddBuffer(part);
 }
 
-int DeviceProgram::AddView(int buffer, uint64_t offset, uint64_t bytes) {
-  Buffer view;
-  view.bytes = bytes;
-  view.per_microbatch = buffers_[buffer].per_microbatch;
-  view.whole = buffers_[buffer].whole >= 0 ? buffers_[buffer].whole : buffer;
-  view.offset = buffers_[buffer].offset + offset;
-  return AddBuffer(view);
+int DeviceProgram::AddView(int buffer, uint32_t view, uint64_t offset, uint64_t bytes) {
+  Buffer part;
+  part.bytes = bytes;
+  part.per_microbatch = buffers_[buffer].per_microbatch;
+  part.whole = buffers_[buffer].whole >= 0 ? buffers_[buffer].whole : buffer;
+  part.offset = buffers_[buffer].offset + offset;
+  part.view = view;
+  return AddBuffer(part);
 }
 
 void DeviceProgram::AddActor(int phase, DraftActor actor) {
@@ -405,9 +412,9 @@ void DeviceProgram::OrderCommunication(int64_t waiting_bytes) {
   }
 }
 
-DevicePlan DeviceProgram::Finish(const Credits& credits,
-                                 std::vector<uint32_t>* state_registers) const {
-  return ProgramAssembler(buffers_, phases_, credits).Run(state_registers);
+DevicePlan DeviceProgram::Finish(const Credits& credits, std::vector<uint32_t>* state_registers,
+                                 std::vector<ViewOperand>* views) const {
+  return ProgramAssembler(buffers_, phases_, credits).Run(state_registers, views);
 }
 
 }  // namespace penstock::planner

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 
 #include "planner/lower/schedule_times.h"
+#include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
 
 namespace penstock::planner {
@@ -34,6 +35,7 @@ struct Buffer {
   std::optional<StagePhase> source = {};
   int whole = -1;  // the buffer of which this is a part, from byte `offset` on
   uint64_t offset = 0;
+  uint32_t view = kNone;  // FoldedPlan::views, where `offset` depends on the device
 };
 
 struct DraftActor {
@@ -66,8 +68,9 @@ class DeviceProgram {
   // Gives `whole` room for one more part at its end.
   int AddPart(int whole, uint64_t bytes);
 
-  // Bytes of `buffer`, or of the buffer that it is a part of, by another name.
-  int AddView(int buffer, uint64_t offset, uint64_t bytes);
+  // Bytes of `buffer`, or of the buffer that it is a part of, by another name: its part `view`,
+  // which begins at `offset` on this device.
+  int AddView(int buffer, uint32_t view, uint64_t offset, uint64_t bytes);
 
   // Phases stand in the order in which they are added.
   int AddPhase(PhasePlan plan);
@@ -89,8 +92,9 @@ class DeviceProgram {
   };
 
   // Lays out memory and derives the channels. `state_registers[i]` gets the register of the buffer
-  // whose state is i.
-  DevicePlan Finish(const Credits& credits, std::vector<uint32_t>* state_registers) const;
+  // whose state is i, `views` the operands that are views.
+  DevicePlan Finish(const Credits& credits, std::vector<uint32_t>* state_registers,
+                    std::vector<ViewOperand>* views) const;
 
  private:
   std::vector<Buffer> buffers_;

@@ -40,7 +40,7 @@ class DeviceProgramTest : public ::testing::Test {
 
   DevicePlan Finish(int microbatches, int activations, int num_states = 0) {
     state_registers_.assign(num_states, kNone);
-    return program_.Finish({microbatches, 0, nullptr, activations}, &state_registers_);
+    return program_.Finish({microbatches, 0, nullptr, activations}, &state_registers_, &views_);
   }
 
   static ChannelPlan Channel(uint32_t producer, uint32_t consumer, uint32_t reg, uint32_t produce,
@@ -50,6 +50,7 @@ class DeviceProgramTest : public ::testing::Test {
 
   DeviceProgram program_;
   std::vector<uint32_t> state_registers_;
+  std::vector<ViewOperand> views_;
 };
 
 TEST_F(DeviceProgramTest, WhatLivesInsideAPhaseIsPackedByLifetime) {
@@ -142,7 +143,7 @@ TEST_F(DeviceProgramTest, OrdersDecideHowManySlotsAnEdgeNeeds) {
   Actor(w, {gradient}, {});
   Actor(send, {y}, {}, ActorKind::kSend);
   state_registers_.clear();
-  const DevicePlan plan = program_.Finish({3, 1, &*times}, &state_registers_);
+  const DevicePlan plan = program_.Finish({3, 1, &*times}, &state_registers_, &views_);
   EXPECT_EQ(plan.registers[x].slots, 2u);         // the next arrives while F computes
   EXPECT_EQ(plan.registers[unknown].slots, 3u);   // as many as there are
   EXPECT_EQ(plan.registers[y].slots, 2u);         // the last leaves while F computes

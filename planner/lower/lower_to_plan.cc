@@ -200,6 +200,8 @@ class Lowering {
   std::vector<uint32_t> HostsOf(int stage, const std::vector<uint32_t>& devices) const;
   // Index of the value's sharding in the plan; kNone: its tile is the same on all devices.
   uint32_t ShardingIndex(ValueId value, bool always = false);
+  // The view of the device's part of the tile of a value: both are of one tensor.
+  uint32_t ViewIndex(ValueId whole, ValueId part);
   // What makes the program of a device of the mesh differ from others', by device.
   std::vector<std::vector<int64_t>> Signatures() const;
   void FindClasses();
@@ -679,6 +681,15 @@ uint32_t Lowering::ShardingIndex(ValueId value, bool always) {
   return known->second;
 }
 
+uint32_t Lowering::ViewIndex(ValueId whole, ValueId part) {
+  const FoldedView view = {graph_.value(whole).type, ShardingIndex(whole, true),
+                           ShardingIndex(part, true)};
+  const auto known = std::find(folded_.views.begin(), folded_.views.end(), view);
+  if (known != folded_.views.end()) return static_cast<uint32_t>(known - folded_.views.begin());
+  folded_.views.push_back(view);
+  return static_cast<uint32_t>(folded_.views.size() - 1);
+}
+
 uint32_t Lowering::KernelIndex(const KernelPlan& spec, const std::vector<uint32_t>& shardings) {
   std::string key = spec.op;
   for (const TilePlan& tile : spec.inputs) absl::StrAppend(&key, penstock::ToString(tile.shape));
@@ -962,14 +973,17 @@ absl::Status DeviceLowering::AddBuckets() {
     if (bucket.kind == CollectiveKind::kReduceScatter) {
       // Into the device's own part of the buffer.
       const Node& node = graph_.node(bucket.nodes[0]);
-      const CollectiveSpec& spec = shared_.SpecOn(target, mesh_device_);
-      const auto rank = std::find(spec.devices.begin(), spec.devices.end(), mesh_device_);
-      const int64_t before = std::accumulate(
-          spec.counts.begin(), spec.counts.begin() + (rank - spec.devices.begin()), int64_t{0});
-      ASSIGN_OR_RETURN(const TilePlan tile, Tile(node.results[0]));
-      output =
-          program_.AddView(bucket_part_.at(node.operands[0]),
-                           static_cast<uint64_t>(before) * ByteSize(tile.dtype), tile.num_bytes());
+      const ValueId term = node.operands[0];
+      const ValueId part = node.results[0];
+      ASSIGN_OR_RETURN(const TilePlan whole_tile, Tile(term));
+      ASSIGN_OR_RETURN(const TilePlan tile, Tile(part));
+      const std::optional<uint64_t> offset = ContiguousOffset(whole_tile, tile);
+      if (!offset.has_value()) {
+        return absl::InternalError(
+            absl::StrCat("the parts of %", graph_.value(term).name, " are not contiguous"));
+      }
+      output = program_.AddView(bucket_part_.at(term), shared_.ViewIndex(term, part), *offset,
+                                tile.num_bytes());
       scattered_part_[node.results[0]] = output;
     }
     const std::string name = absl::StrCat(
@@ -1290,7 +1304,8 @@ absl::StatusOr<bool> DeviceLowering::AddPartOfState(NodeId id, int phase) {
   ASSIGN_OR_RETURN(const TilePlan tile, Tile(part));
   const std::optional<uint64_t> offset = ContiguousOffset(whole_tile, tile);
   if (!offset.has_value()) return false;
-  buffer_[part] = program_.AddView(buffer_.at(state), *offset, tile.num_bytes());
+  buffer_[part] = program_.AddView(buffer_.at(state), shared_.ViewIndex(state, part), *offset,
+                                   tile.num_bytes());
   value_phase_[part] = phase;
   return true;
 }
@@ -1457,7 +1472,8 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
   credits.times = shared_.times_.has_value() ? &*shared_.times_ : nullptr;
   credits.activations = shared_.activations_;
   std::vector<uint32_t> state_registers(shared_.plan_.states.size(), kNone);
-  DevicePlan device = program_.Finish(credits, &state_registers);
+  DevicePlan device =
+      program_.Finish(credits, &state_registers, &shared_.folded_.view_operands.emplace_back());
   device.stage = static_cast<uint32_t>(stage_);
   AddOrderChannels(shared_.folded_.kernels, &device);
   for (const auto& [value, index] : shared_.state_index_) {

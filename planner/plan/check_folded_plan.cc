@@ -27,6 +27,7 @@ class FoldedCheck {
     RETURN_IF_ERROR(CheckClasses());
     RETURN_IF_ERROR(CheckKernels());
     RETURN_IF_ERROR(CheckPrograms());
+    RETURN_IF_ERROR(CheckViews());
     RETURN_IF_ERROR(CheckCollectives());
     RETURN_IF_ERROR(CheckTransfers());
     return CheckStates();
@@ -117,6 +118,31 @@ class FoldedCheck {
         if ((is_collective || is_transfer) && actor.target >= num_targets) {
           return Invalid("the target ", actor.target, " of a ", Name(actor.kind),
                          " does not exist; there are ", num_targets);
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckViews() {
+    for (const FoldedView& view : folded_.views) {
+      RETURN_IF_ERROR(CheckUse(view.whole, view.type.shape));
+      RETURN_IF_ERROR(CheckUse(view.part, view.type.shape));
+    }
+    if (folded_.view_operands.size() != folded_.programs.size()) {
+      return Invalid("the plan has ", folded_.programs.size(), " programs, but views in ",
+                     folded_.view_operands.size());
+    }
+    for (size_t p = 0; p < folded_.programs.size(); ++p) {
+      const std::vector<ActorPlan>& actors = folded_.programs[p].actors;
+      for (const ViewOperand& operand : folded_.view_operands[p]) {
+        const bool exists = operand.view < folded_.views.size() && operand.actor < actors.size() &&
+                            operand.index < (operand.is_output ? actors[operand.actor].outputs
+                                                               : actors[operand.actor].inputs)
+                                                .size();
+        if (!exists) {
+          return Invalid("program ", p, ": operand ", operand.index, " of actor ", operand.actor,
+                         " is view ", operand.view, ", which does not exist");
         }
       }
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -27,7 +28,10 @@ class Expander {
  public:
   // Devices are wanted with their actors, or without.
   Expander(const FoldedPlan& folded, std::vector<bool> is_wanted)
-      : folded_(folded), plan_(folded.common), is_wanted_(std::move(is_wanted)) {}
+      : folded_(folded),
+        plan_(folded.common),
+        is_wanted_(std::move(is_wanted)),
+        first_of_classes_(folded.FirstOfClasses()) {}
 
   absl::StatusOr<Plan> Run() {
     ExpandCollectives();
@@ -99,6 +103,13 @@ class Expander {
     }
     plan_.devices.push_back(program);
     DevicePlan& plan = plan_.devices.back();
+    for (const ViewOperand& view : folded_.view_operands[folded_.ProgramOf(device)]) {
+      ActorPlan& actor = plan.actors[view.actor];
+      ASSIGN_OR_RETURN(const uint64_t here, ViewOffset(view.view, d));
+      ASSIGN_OR_RETURN(const uint64_t on_first,
+                       ViewOffset(view.view, first_of_classes_[folded_.class_of[d]]));
+      (view.is_output ? actor.outputs : actor.inputs)[view.index].offset += here - on_first;
+    }
     for (ActorPlan& actor : plan.actors) {
       if (actor.kernel != kNone) {
         ASSIGN_OR_RETURN(actor.kernel, KernelOn(actor.kernel, d));
@@ -123,6 +134,18 @@ class Expander {
     plan.registers = program.registers;
     plan.phases = program.phases;
     for (PhasePlan& phase : plan.phases) phase.first_actor = phase.num_actors = 0;
+  }
+
+  absl::StatusOr<uint64_t> ViewOffset(uint32_t view, uint32_t d) const {
+    const FoldedView& folded = folded_.views[view];
+    ASSIGN_OR_RETURN(const TilePlan whole,
+                     TileOf(folded_.mesh, folded_.shardings[folded.whole], folded.type, d));
+    ASSIGN_OR_RETURN(const TilePlan part,
+                     TileOf(folded_.mesh, folded_.shardings[folded.part], folded.type, d));
+    const std::optional<uint64_t> offset = ContiguousOffset(whole, part);
+    if (offset.has_value()) return *offset;
+    return absl::InvalidArgumentError(
+        absl::StrCat("view ", view, ": the part of the tile is not contiguous"));
   }
 
   // The kernel in the plan's table, where equal ones stand once.
@@ -169,6 +192,7 @@ class Expander {
   const FoldedPlan& folded_;
   Plan plan_;
   const std::vector<bool> is_wanted_;
+  const std::vector<uint32_t> first_of_classes_;
   std::map<std::vector<AxisRef>, std::unique_ptr<Groups>> groups_;
   std::vector<uint32_t> first_of_collective_;
   absl::flat_hash_map<std::string, std::vector<uint32_t>> kernels_by_key_;

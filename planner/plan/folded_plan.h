@@ -48,6 +48,22 @@ struct FoldedTransfer {
   uint32_t sharding = 0;
 };
 
+// Where a part of a tile begins in the tile, if a device works on its own part of what it holds. On
+// the first device of a class, the offset of an operand says it.
+struct FoldedView {
+  TensorType type;     // of the tensor
+  uint32_t whole = 0;  // the sharding of the tile
+  uint32_t part = 0;   // the sharding of its part
+  friend bool operator==(const FoldedView&, const FoldedView&) = default;
+};
+
+struct ViewOperand {
+  uint32_t actor = 0;
+  bool is_output = false;
+  uint32_t index = 0;  // among the actor's inputs or outputs
+  uint32_t view = 0;
+};
+
 // A state lies on all devices of one stage.
 struct FoldedState {
   uint32_t stage = 0;
@@ -72,6 +88,8 @@ struct FoldedPlan {
   std::vector<FoldedTransfer> transfers;
   std::vector<FoldedState> states;  // of common.states
   std::vector<graph::Sharding> shardings;
+  std::vector<FoldedView> views;
+  std::vector<std::vector<ViewOperand>> view_operands;  // of each program
 
   uint32_t num_stages() const { return static_cast<uint32_t>(common.stages.size()); }
   uint32_t devices_per_stage() const { return static_cast<uint32_t>(class_of.size()); }

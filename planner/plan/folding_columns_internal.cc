@@ -127,6 +127,72 @@ absl::Status ReadStates(schema::Folding::Reader in, FoldedPlan* folded) {
   return Malformed(kTable, "too many registers of states");
 }
 
+absl::Status ReadViews(schema::Folding::Reader in, size_t num_programs, FoldedPlan* folded) {
+  const auto wholes = in.getViewWholes();
+  const auto parts = in.getViewParts();
+  TypeReader types(in.getViewTypes());
+  ASSIGN_OR_RETURN(const uint32_t size, NumRows(kTable, {wholes.size(), parts.size()}));
+  for (uint32_t i = 0; i < size; ++i) {
+    FoldedView& view = folded->views.emplace_back();
+    RETURN_IF_ERROR(types.Next(&view.type));
+    view.whole = wholes[i];
+    view.part = parts[i];
+  }
+  RETURN_IF_ERROR(types.Finish());
+
+  const auto counts = in.getNumViewOperands();
+  Run<uint32_t> actors(in.getViewActors());
+  Run<uint8_t> are_outputs(in.getViewsAreOutputs());
+  Run<uint32_t> indices(in.getViewIndices());
+  Run<uint32_t> views(in.getViews());
+  if (counts.size() != num_programs) return Malformed(kTable, "views of other programs");
+  for (const uint32_t count : counts) {
+    std::vector<ViewOperand>& operands = folded->view_operands.emplace_back();
+    if (!actors.Has(count) || !are_outputs.Has(count) || !indices.Has(count) || !views.Has(count)) {
+      return Malformed(kTable, "too few views");
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+      ViewOperand& operand = operands.emplace_back();
+      operand.actor = actors.Next();
+      RETURN_IF_ERROR(ReadBool(kTable, are_outputs.Next(), &operand.is_output));
+      operand.index = indices.Next();
+      operand.view = views.Next();
+    }
+  }
+  if (actors.is_done() && are_outputs.is_done() && indices.is_done() && views.is_done()) {
+    return absl::OkStatus();
+  }
+  return Malformed(kTable, "too many views");
+}
+
+void WriteViews(const FoldedPlan& folded, schema::Folding::Builder out) {
+  TypeWriter types;
+  std::vector<uint32_t> wholes, parts, counts, actors, indices, views;
+  std::vector<uint8_t> are_outputs;
+  for (const FoldedView& view : folded.views) {
+    types.Add(view.type);
+    wholes.push_back(view.whole);
+    parts.push_back(view.part);
+  }
+  for (const std::vector<ViewOperand>& operands : folded.view_operands) {
+    counts.push_back(RowCount(operands.size()));
+    for (const ViewOperand& operand : operands) {
+      actors.push_back(operand.actor);
+      are_outputs.push_back(operand.is_output ? 1 : 0);
+      indices.push_back(operand.index);
+      views.push_back(operand.view);
+    }
+  }
+  types.Write(out.initViewTypes());
+  out.setViewWholes(Pointer(wholes));
+  out.setViewParts(Pointer(parts));
+  out.setNumViewOperands(Pointer(counts));
+  out.setViewActors(Pointer(actors));
+  out.setViewsAreOutputs(Pointer(are_outputs));
+  out.setViewIndices(Pointer(indices));
+  out.setViews(Pointer(views));
+}
+
 }  // namespace
 
 Plan StoredForm(const FoldedPlan& folded) {
@@ -204,6 +270,7 @@ void WriteFolding(const FoldedPlan& folded, StringWriter* strings, schema::Foldi
   out.setStateStages(Pointer(state_stages));
   out.setStateShardings(Pointer(state_shardings));
   out.setStateRegisters(Pointer(state_registers));
+  WriteViews(folded, out);
 }
 
 absl::StatusOr<FoldedPlan> ReadFolding(schema::Folding::Reader in, const StringReader& strings,
@@ -240,6 +307,7 @@ absl::StatusOr<FoldedPlan> ReadFolding(schema::Folding::Reader in, const StringR
   RETURN_IF_ERROR(ReadCollectives(in, &pieces, &stored, &folded));
   RETURN_IF_ERROR(ReadTransfers(in, stored, &folded));
   RETURN_IF_ERROR(ReadStates(in, &folded));
+  RETURN_IF_ERROR(ReadViews(in, stored.devices.size(), &folded));
   if (!pieces.is_done()) return Malformed(kTable, "too many pieces of axes");
   folded.programs = std::move(stored.devices);
   folded.kernels = std::move(stored.kernels);

@@ -174,6 +174,14 @@ struct Folding {
   stateStages @16 :List(UInt32);
   stateShardings @17 :List(UInt32);
   stateRegisters @18 :List(UInt32);     # of each state one a class
+  viewTypes @19 :Types;
+  viewWholes @20 :List(UInt32);
+  viewParts @21 :List(UInt32);
+  numViewOperands @22 :List(UInt32);    # of each program
+  viewActors @23 :List(UInt32);         # runs by numViewOperands
+  viewsAreOutputs @24 :List(UInt8);     # likewise
+  viewIndices @25 :List(UInt32);        # likewise
+  views @26 :List(UInt32);              # likewise
 }
 
 struct Plan {

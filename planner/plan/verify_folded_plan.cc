@@ -156,7 +156,8 @@ class MeetingCheck {
   std::map<std::vector<AxisRef>, std::vector<std::vector<uint32_t>>> groups_;
 };
 
-absl::StatusOr<PlanVerification> VerifyPrograms(const FoldedPlan& folded, const PolicyRegistry& policies) {
+absl::StatusOr<PlanVerification> VerifyPrograms(const FoldedPlan& folded,
+                                                const PolicyRegistry& policies) {
   const Plan programs = PlanOfPrograms(folded);
   RETURN_IF_ERROR(CheckDevices(programs));
   RETURN_IF_ERROR(MeetingCheck(folded, programs).Run());

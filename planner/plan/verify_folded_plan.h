@@ -22,7 +22,8 @@ namespace penstock::planner {
 
 // The result is of programs, not of devices. Errors are those of VerifyPlan; where they name a
 // device, it is the number of a program.
-absl::StatusOr<PlanVerification> VerifyFoldedPlan(const FoldedPlan& folded, const PolicyRegistry& policies);
+absl::StatusOr<PlanVerification> VerifyFoldedPlan(const FoldedPlan& folded,
+                                                  const PolicyRegistry& policies);
 
 }  // namespace penstock::planner
 
