@@ -26,7 +26,7 @@ constexpr double kStep = 1e-5;
 constexpr double kTolerance = 1e-7;
 
 // A graph whose float operands are parameters and whose other operands are inputs, all called "x0",
-// "x1", ... The loss is a sum of the results, each element times the input "c<i>".
+// "x1", ... The loss is a sum of the float results, each element times the input "c<i>".
 struct Program {
   Graph graph;
   std::map<std::string, Tensor> feeds;
@@ -54,6 +54,7 @@ absl::StatusOr<Program> MakeProgram(const OpRegistry& ops, const OpCase& test) {
   const std::vector<ValueId> results = builder.AddMulti(test.op, operands, test.attributes);
   for (uint32_t i = 0; i < results.size(); ++i) {
     const TensorType type = builder.type(results[i]);
+    if (!IsFloat(type.dtype)) continue;
     const std::string name = "c" + std::to_string(i);
     program.feeds[name] = DrawOperand({type, -1, 1}, 100 + i);
     ValueId term = builder.Add("mul", {results[i], builder.Declare("input", name, type)});

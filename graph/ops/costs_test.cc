@@ -182,6 +182,14 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
       {"cross_entropy", EachOperand(1 + 1 + 8 + 1)},  // max, minus it, exp, sum
       {"cross_entropy_grad", EachOperand(1 + 8 + 1)},
 
+      {"top_k", {[](const Case& c) {
+         return c.operand(0) * static_cast<double>(c.attributes.GetInt("k", 0));
+       }}},
+      {"expert_slots", EachOperand(2)},
+      {"dispatch", Moves()},
+      {"combine", Moves()},
+      {"combine_weight_grad", Moves()},
+
       {"dropout", EachResult(20 + 3)},
       {"random_uniform", EachResult(20 + 2)},
       {"random_normal", EachResult(20 + 20)},

@@ -86,6 +86,11 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeQkvAttentionGrad(); add(MakeQkvAttentionGrad());
   extern OpPtr MakeCrossEntropy(); add(MakeCrossEntropy());
   extern OpPtr MakeCrossEntropyGrad(); add(MakeCrossEntropyGrad());
+  extern OpPtr MakeTopK(); add(MakeTopK());
+  extern OpPtr MakeExpertSlots(); add(MakeExpertSlots());
+  extern OpPtr MakeDispatch(); add(MakeDispatch());
+  extern OpPtr MakeCombine(); add(MakeCombine());
+  extern OpPtr MakeCombineWeightGrad(); add(MakeCombineWeightGrad());
 
   // Random numbers and sources.
   extern OpPtr MakeDropout(); add(MakeDropout());

@@ -29,12 +29,15 @@ KernelRegistry CpuKernels() {
   extern Def BiasGeluGradKernel(); add("bias_gelu_grad", BiasGeluGradKernel());
   extern Def BroadcastKernel(); add("broadcast", BroadcastKernel());
   extern Def CastKernel(); add("cast", CastKernel());
+  extern Def CombineKernel(); add("combine", CombineKernel());
+  extern Def CombineWeightGradKernel(); add("combine_weight_grad", CombineWeightGradKernel());
   extern Def ConcatKernel(); add("concat", ConcatKernel());
   extern Def ConstantKernel(); add("constant", ConstantKernel());
   extern Def CopyKernel(); add("copy", CopyKernel());
   extern Def CosKernel(); add("cos", CosKernel());
   extern Def CrossEntropyKernel(); add("cross_entropy", CrossEntropyKernel());
   extern Def CrossEntropyGradKernel(); add("cross_entropy_grad", CrossEntropyGradKernel());
+  extern Def DispatchKernel(); add("dispatch", DispatchKernel());
   extern Def DivKernel(); add("div", DivKernel());
   extern Def DropoutKernel(); add("dropout", DropoutKernel());
   extern Def DynamicSliceKernel(); add("dynamic_slice", DynamicSliceKernel());
@@ -44,6 +47,7 @@ KernelRegistry CpuKernels() {
   extern Def EmbeddingGradKernel(); add("embedding_grad", EmbeddingGradKernel());
   extern Def EqualKernel(); add("equal", EqualKernel());
   extern Def ExpKernel(); add("exp", ExpKernel());
+  extern Def ExpertSlotsKernel(); add("expert_slots", ExpertSlotsKernel());
   extern Def GatherMicrobatchesKernel(); add("gather_microbatches", GatherMicrobatchesKernel());
   extern Def GeluKernel(); add("gelu", GeluKernel());
   extern Def GeluGradKernel(); add("gelu_grad", GeluGradKernel());
@@ -90,6 +94,7 @@ KernelRegistry CpuKernels() {
   extern Def SumExpKernel(); add("sum_exp", SumExpKernel());
   extern Def SumSquaresKernel(); add("sum_squares", SumSquaresKernel());
   extern Def TanhKernel(); add("tanh", TanhKernel());
+  extern Def TopKKernel(); add("top_k", TopKKernel());
   extern Def TransposeKernel(); add("transpose", TransposeKernel());
   extern Def UnpackKernel(); add("unpack", UnpackKernel());
   extern Def WhereKernel(); add("where", WhereKernel());

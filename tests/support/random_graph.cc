@@ -723,6 +723,60 @@ void MakeCrossEntropy(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, {logits, labels, results[1], results[2], dloss}, {}, 2 * g.Bound(dloss)));
 }
 
+// Of draws that nothing else knows: no ties that rounding could turn.
+void MakeTopK(Grower& g, std::string_view op) {
+  const TensorType type = {g.dtype(), g.RandomShape(1, 3)};
+  const ValueId x = g.random().Chance(0.3) ? g.Input(type, {}) : g.Parameter(type);
+  const Attributes k = {{"k", g.random().Between(1, type.shape.back())}};
+  for (ValueId result : g.Ops(op, {x}, k, g.Bound(x))) {
+    if (result != kNoValue) g.Emit(result);
+  }
+}
+
+void MakeExpertSlots(Grower& g, std::string_view op) {
+  const int64_t experts = g.random().Between(1, 5);
+  const ValueId choices = g.Indices(g.RandomShape(2, 4), experts);
+  const int64_t capacity = g.random().Between(1, 5);
+  for (ValueId result : g.Ops(op, {choices}, {{"experts", experts}, {"capacity", capacity}}, 25,
+                              g.random().Chance(0.5) ? 2 : 1)) {
+    if (result != kNoValue) g.Emit(result);
+  }
+}
+
+void MakeRouting(Grower& g, std::string_view op) {
+  Shape slots = g.RandomShape(2, 3);
+  const int64_t k = std::min<int64_t>(slots.back(), 3);
+  slots.back() = k;
+  const Shape groups(slots.begin(), slots.end() - 2);
+  const int64_t width = g.Dim();
+  Shape tokens = Leading(slots);
+  tokens.push_back(width);
+  const int64_t experts = g.random().Between(1, 5);
+  const int64_t capacity = g.random().Between(1, 4);
+  Shape places = groups;
+  places.insert(places.end(), {experts, capacity, width});
+  const DType dtype = g.random().Chance(0.5) ? DType::kI64 : DType::kI8;
+  const ValueId to = g.Input({dtype, slots}, {-1, static_cast<double>(experts * capacity)});
+  if (op == "combine_weight_grad") {
+    const ValueId x = g.Float(tokens);
+    const ValueId y = g.Float(places);
+    g.Emit(g.Op(op, {x, y, to}, {}, static_cast<double>(width) * g.Bound(x) * g.Bound(y)));
+    return;
+  }
+  const bool is_dispatch = op == "dispatch";
+  Values operands = {g.Float(is_dispatch ? tokens : places), to};
+  // Tokens may share a place.
+  const int64_t most = is_dispatch ? tokens[tokens.size() - 2] * k : k;
+  double bound = static_cast<double>(most) * g.Bound(operands[0]);
+  if (g.random().Chance(0.5)) {
+    operands.push_back(g.Float(slots));
+    bound *= g.Bound(operands[2]);
+  }
+  Attributes attributes;
+  if (is_dispatch) attributes = {{"experts", experts}, {"capacity", capacity}};
+  g.Emit(g.Op(op, operands, std::move(attributes), bound));
+}
+
 void MakeDropout(Grower& g, std::string_view op) {
   const ValueId x = g.Float();
   g.Emit(g.Op(op, {x}, {{"rate", 0.3}, {"stream", g.NewStream()}}, 2 * g.Bound(x)));
@@ -877,6 +931,11 @@ constexpr Maker kMakers[] = {
     {"qkv_attention_grad", MakeQkvAttention},
     {"cross_entropy", MakeCrossEntropy},
     {"cross_entropy_grad", MakeCrossEntropy},
+    {"top_k", MakeTopK},
+    {"expert_slots", MakeExpertSlots},
+    {"dispatch", MakeRouting},
+    {"combine", MakeRouting},
+    {"combine_weight_grad", MakeRouting},
     {"dropout", MakeDropout},
     {"random_uniform", MakeRandomNumbers},
     {"random_normal", MakeRandomNumbers},

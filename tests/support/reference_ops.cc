@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -550,6 +551,96 @@ Values EmbeddingGrad(const Attributes& attributes, const Values& dy, const Value
   return table;
 }
 
+// ---- Routing of tokens to experts.
+
+std::vector<Values> TopK(const Attributes& attributes, const Values& x) {
+  Shape shape = x.shape;
+  shape.back() = attributes.GetInt("k", 1);
+  std::vector<Values> results = {Zeros(shape), Zeros(shape)};
+  for (int64_t row = 0; row < NumRows(x); ++row) {
+    std::vector<int64_t> order(RowSize(x));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return At(x, row, a) > At(x, row, b); });
+    for (int64_t j = 0; j < shape.back(); ++j) {
+      At(results[0], row, j) = At(x, row, order[j]);
+      At(results[1], row, j) = static_cast<double>(order[j]);
+    }
+  }
+  return results;
+}
+
+std::vector<Values> ExpertSlots(const Attributes& attributes, const Values& choices) {
+  const int64_t capacity = attributes.GetInt("capacity", 1);
+  Shape load = RowsShape(choices);
+  const int64_t s = load.back();
+  load.back() = attributes.GetInt("experts", 1);
+  std::vector<Values> results = {Zeros(choices.shape), Zeros(load)};
+  for (int64_t group = 0; group < NumRows(results[1]); ++group) {
+    for (int64_t j = 0; j < RowSize(choices); ++j) {
+      for (int64_t token = 0; token < s; ++token) {
+        const auto expert = static_cast<int64_t>(At(choices, group * s + token, j));
+        const auto place = static_cast<int64_t>(At(results[1], group, expert)++);
+        At(results[0], group * s + token, j) =
+            place < capacity ? static_cast<double>(expert * capacity + place) : -1;
+      }
+    }
+  }
+  return results;
+}
+
+// Tokens [..., s, d], slots [..., s, k] and places [..., e, c, d] as matrices: body(token, choice,
+// place) for every choice that has a place.
+template <typename F>
+void ForEachPlace(const Values& slots, const Shape& places, F body) {
+  const int64_t places_a_group = places[places.size() - 3] * places[places.size() - 2];
+  const int64_t s = slots.shape[slots.shape.size() - 2];
+  for (int64_t token = 0; token < NumRows(slots); ++token) {
+    for (int64_t j = 0; j < RowSize(slots); ++j) {
+      const auto slot = static_cast<int64_t>(At(slots, token, j));
+      if (slot < 0 || slot >= places_a_group) continue;
+      body(token, token * RowSize(slots) + j, token / s * places_a_group + slot);
+    }
+  }
+}
+
+double WeightOf(const std::vector<Values>& x, int64_t choice) {
+  return x.size() > 2 ? x[2].elements[choice] : 1;
+}
+
+Values Dispatch(const Attributes& attributes, const std::vector<Values>& x) {
+  Shape shape = RowsShape(x[0]);
+  shape.back() = attributes.GetInt("experts", 1);
+  shape.insert(shape.end(), {attributes.GetInt("capacity", 1), RowSize(x[0])});
+  Values y = Zeros(shape);
+  ForEachPlace(x[1], shape, [&](int64_t token, int64_t choice, int64_t place) {
+    for (int64_t d = 0; d < RowSize(y); ++d)
+      At(y, place, d) += WeightOf(x, choice) * At(x[0], token, d);
+  });
+  return y;
+}
+
+Values Combine(const std::vector<Values>& x) {
+  Shape shape = RowsShape(x[1]);
+  shape.push_back(RowSize(x[0]));
+  Values z = Zeros(shape);
+  ForEachPlace(x[1], x[0].shape, [&](int64_t token, int64_t choice, int64_t place) {
+    for (int64_t d = 0; d < RowSize(z); ++d)
+      At(z, token, d) += WeightOf(x, choice) * At(x[0], place, d);
+  });
+  return z;
+}
+
+Values CombineWeightGrad(const std::vector<Values>& x) {
+  Values weights = Zeros(x[2].shape);
+  ForEachPlace(x[2], x[1].shape, [&](int64_t token, int64_t choice, int64_t place) {
+    for (int64_t d = 0; d < RowSize(x[0]); ++d) {
+      weights.elements[choice] += At(x[0], token, d) * At(x[1], place, d);
+    }
+  });
+  return weights;
+}
+
 // ---- Optimisers.
 
 std::vector<Values> Adamw(const Attributes& attributes, const std::vector<Values>& x) {
@@ -789,6 +880,11 @@ const std::map<std::string, Evaluate>& Table() {
        [](const Call& c) -> Results { return {QkvAttentionGrad(c.attributes, c.x)}; }},
       {"cross_entropy", [](const Call& c) { return CrossEntropy(c.x[0], c.x[1]); }},
       {"cross_entropy_grad", [](const Call& c) -> Results { return {CrossEntropyGrad(c.x)}; }},
+      {"top_k", [](const Call& c) { return TopK(c.attributes, c.x[0]); }},
+      {"expert_slots", [](const Call& c) { return ExpertSlots(c.attributes, c.x[0]); }},
+      {"dispatch", [](const Call& c) -> Results { return {Dispatch(c.attributes, c.x)}; }},
+      {"combine", [](const Call& c) -> Results { return {Combine(c.x)}; }},
+      {"combine_weight_grad", [](const Call& c) -> Results { return {CombineWeightGrad(c.x)}; }},
       {"dropout", Dropout},
       {"adamw", [](const Call& c) { return Adamw(c.attributes, c.x); }},
       {"sgd", [](const Call& c) { return Sgd(c.attributes, c.x); }},
