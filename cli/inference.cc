@@ -198,7 +198,7 @@ absl::StatusOr<std::string> GenerateText(const Registries& registries, const Job
                                          const SampleOptions& options,
                                          const ForwardLayout& layout) {
   ForwardLayout used = layout;
-  if (layout.strategy.tp * layout.strategy.pp == 1) {
+  if (layout.strategy.tp * layout.strategy.pp * layout.strategy.ep == 1) {
     used.strategy = {};
     used.host_devices = {};
     used.num_processes = 1;

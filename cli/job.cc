@@ -240,6 +240,20 @@ const std::vector<Key>& Keys() {
        Integer([](Job& j) { return &j.model.vocabulary; }, 256, kMaxSize)},
       {"model.dropout", "Dropout rate in [0, 1) (from model.name)",
        Number([](Job& j) { return &j.model.dropout; }, 0, std::nextafter(1.0, 0.0), "[0, 1)")},
+      {"model.experts", "Experts of a mixture-of-experts layer (from model.name)",
+       Integer([](Job& j) { return &j.model.experts; }, 1, graph::kMaxExperts)},
+      {"model.top_k", "Experts that each token goes to (from model.name)",
+       Integer([](Job& j) { return &j.model.top_k; }, 1, graph::kMaxExperts)},
+      {"model.capacity_factor",
+       "Tokens of a sequence that an expert takes, as a multiple of an even share; 0: all that "
+       "choose it (from model.name)",
+       Number([](Job& j) { return &j.model.capacity_factor; }, 0, kHuge, "at least 0")},
+      {"model.balance", "Weight of the loss that balances the experts' load (from model.name)",
+       Number([](Job& j) { return &j.model.balance; }, 0, kHuge, "at least 0")},
+      {"model.expert_every",
+       "Blocks of which the last one has experts: 1 for all blocks, 2 for every other one (from "
+       "model.name)",
+       Integer([](Job& j) { return &j.model.expert_every; }, 1, graph::kMaxLayers)},
       {"data.text",
        "Files and folders of training text, read as bytes (for built-in models, "
        "[\"/usr/share/common-licenses\"])",
@@ -320,8 +334,9 @@ const std::vector<Key>& Keys() {
       {"sample.temperature", "Sampling temperature; 0 always takes the most likely byte (0.8)",
        Number([](Job& j) { return &j.sample.temperature; }, 0, 1e6, "0 to 1e6")},
       {"parallel.strategy",
-       "\"auto\", or sizes of the data, tensor and pipeline axes such as \"dp=2,tp=2,pp=2\", and "
-       "virtual stages of each pipeline stage such as \"vpp=2\" (\"auto\")",
+       "\"auto\", or sizes of the data, tensor and pipeline axes such as \"dp=2,tp=2,pp=2\", "
+       "virtual stages of each pipeline stage such as \"vpp=2\", and the part of the data axis that "
+       "splits the experts of a model, such as \"ep=2\" (\"auto\")",
        String([](Job& j) { return &j.parallel.strategy; })},
       {"parallel.microbatches", "Number of micro-batches per step, or \"auto\" (\"auto\")",
        SetMicrobatches},

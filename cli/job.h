@@ -33,6 +33,8 @@ struct Job {
     // What the job sets itself; the rest is the model's or preset's.
     std::optional<int64_t> layers, width, heads, context, vocabulary;
     std::optional<double> dropout;
+    std::optional<int64_t> experts, top_k, expert_every;
+    std::optional<double> capacity_factor, balance;
   } model;
 
   // Where an input that is not text has its values from.

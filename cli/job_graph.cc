@@ -73,7 +73,8 @@ std::string AxisForDevices(const Strategy& strategy, int64_t devices) {
   for (const auto& [axis, size] :
        {std::pair("dp", strategy.dp), std::pair("tp", strategy.tp), std::pair("pp", strategy.pp)}) {
     const int64_t others = strategy.num_devices() / size;
-    if (devices % others == 0) {
+    if (devices % others == 0 &&
+        (axis != std::string_view("dp") || devices / others % strategy.ep == 0)) {
       return StrCat(", or ", axis, "=", devices / others, " to use ", devices);
     }
   }
@@ -96,7 +97,7 @@ bool IsMeshOf(const Strategy& strategy, const graph::Mesh& mesh) {
     if (axis.name != "dp" && axis.name != "tp") return false;
     (axis.name == "dp" ? dp : tp) = axis.size;
   }
-  return strategy.dp == dp && strategy.tp == tp;
+  return strategy.dp == dp && strategy.tp == tp && strategy.ep == 1;
 }
 
 // Text for a graph file that has no mesh: one with the axes of the strategy, and statements of the
@@ -160,6 +161,11 @@ std::vector<planner::ProgramSetting> ProgramSettings(const Job& job, const JobMo
     add("model.context", model.config.context);
     add("model.vocabulary", model.config.vocabulary);
     add("model.dropout", model.config.dropout);
+    add("model.experts", model.config.experts);
+    add("model.top_k", model.config.top_k);
+    add("model.capacity_factor", model.config.capacity_factor);
+    add("model.balance", model.config.balance);
+    add("model.expert_every", model.config.expert_every);
     add("train.batch", job.train.batch);
     add("train.dtype", Name(job.train.dtype));
   }
@@ -267,6 +273,11 @@ absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& j
   config.context = job.model.context.value_or(config.context);
   config.vocabulary = job.model.vocabulary.value_or(config.vocabulary);
   config.dropout = job.model.dropout.value_or(config.dropout);
+  config.experts = job.model.experts.value_or(config.experts);
+  config.top_k = job.model.top_k.value_or(config.top_k);
+  config.capacity_factor = job.model.capacity_factor.value_or(config.capacity_factor);
+  config.balance = job.model.balance.value_or(config.balance);
+  config.expert_every = job.model.expert_every.value_or(config.expert_every);
   RETURN_IF_ERROR(
       AtKey(job, {"model.heads", "model.width", "model.name"}, resolved.model->check(config)));
   return resolved;

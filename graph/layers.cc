@@ -1,6 +1,7 @@
 #include "graph/layers.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/strings.h"
 
@@ -65,6 +66,62 @@ ValueId LayerBuilder::Mlp(ValueId x, std::string_view name, int64_t hidden, doub
   const ValueId active = builder_.Add("bias_gelu", {product, b1}, {}, "gelu");
   const ValueId down = builder_.Add("matmul", {active, w2}, {}, "down");
   return Dropout(builder_.Add("bias_add", {down, b2}, {}, "out"), "dropout");
+}
+
+ValueId LayerBuilder::MixtureOfExperts(ValueId x, std::string_view name, const Experts& sizes,
+                                       double std, double output_std, ValueId* balance) {
+  if (!builder_.status().ok()) return kNoValue;
+  const NameScope scope(builder_, name);
+  const Shape shape = builder_.type(x).shape;  // [b, s, d]
+  const int64_t width = shape.back();
+  const ValueId router = Normal("router", {width, sizes.experts}, std);
+  const ValueId w1 = Normal("w1", {sizes.experts, width, sizes.hidden}, std);
+  const ValueId w2 = Normal("w2", {sizes.experts, sizes.hidden, width}, output_std);
+  const Attributes places = {{"experts", sizes.experts}, {"capacity", sizes.capacity}};
+
+  const ValueId scores = builder_.Add("matmul", {x, router}, {}, "scores");
+  const ValueId probabilities = builder_.Add("softmax", {scores}, {}, "probabilities");
+  const std::vector<ValueId> chosen =
+      builder_.AddMulti("top_k", {probabilities}, {{"k", sizes.top_k}}, "chosen");
+  if (chosen.size() != 2) return kNoValue;
+  ValueId weights = chosen[0];
+  if (sizes.top_k > 1) {
+    const ValueId sum =
+        builder_.Add("reduce_sum", {weights}, {{"axes", AttrValue::Ints({2})}}, "chosen_sum");
+    const Attributes repeated = {
+        {"shape", AttrValue::Ints({shape[0], shape[1], sizes.top_k})},
+        {"axes", AttrValue::Ints({0, 1})},
+    };
+    weights =
+        builder_.Add("div", {weights, builder_.Add("broadcast", {sum}, repeated)}, {}, "weights");
+  }
+  const std::vector<ValueId> slots =
+      builder_.AddMulti("expert_slots", {chosen[1]}, places, "slots", balance == nullptr ? 1 : 2);
+  if (slots.empty()) return kNoValue;
+
+  const ValueId dispatched = builder_.Add("dispatch", {x, slots[0]}, places, "dispatched");
+  const ValueId up =
+      builder_.Add("einsum", {dispatched, w1}, {{"equation", "becd,edh->bech"}}, "up");
+  const ValueId active = builder_.Add("gelu", {up}, {}, "gelu");
+  const ValueId down =
+      builder_.Add("einsum", {active, w2}, {{"equation", "bech,ehd->becd"}}, "down");
+  const ValueId combined = builder_.Add("combine", {down, slots[0], weights}, {}, "combined");
+
+  if (balance != nullptr) {
+    const Attributes tokens = {{"axes", AttrValue::Ints({1})}};
+    const ValueId mean = builder_.Add("reduce_mean", {probabilities}, tokens, "mean_probability");
+    const ValueId load = builder_.Add("cast", {slots[1]}, {{"dtype", dtype_}}, "load");
+    const ValueId product = builder_.Add("mul", {load, mean}, {}, "balance.product");
+    // Its mean over experts and sequences; f is load / (s k).
+    const ValueId total =
+        builder_.Add("reduce_mean", {product}, {{"axes", AttrValue::Ints({0, 1})}}, "balance.mean");
+    const auto experts = static_cast<double>(sizes.experts);
+    const auto choices = static_cast<double>(shape[1] * sizes.top_k);
+    const ValueId scale =
+        builder_.Constant(sizes.balance_weight * experts * experts / choices, {dtype_, {}});
+    *balance = builder_.Add("mul", {total, scale}, {}, "balance");
+  }
+  return Dropout(combined, "dropout");
 }
 
 ValueId LayerBuilder::CausalSelfAttention(ValueId x, std::string_view name, int64_t heads,

@@ -53,6 +53,30 @@ class LayerBuilder {
   // w2 ~ N(0, output_std^2).
   ValueId Mlp(ValueId x, std::string_view name, int64_t hidden, double std, double output_std);
 
+  // A mixture of experts over x[b, s, d]: every token goes to the `top_k` experts that a router
+  // likes best, and the result is dropout(sum over them of weight * gelu(x . w1[e]) . w2[e]).
+  //   p = softmax(x . router[d, experts])      the router's probabilities
+  //   weight = p of the chosen experts, divided by their sum if there are several (Shazeer et al.
+  //            2017, as in GShard and Mixtral), and p itself if there is one (Fedus et al.,
+  //            "Switch Transformers", 2021: the router needs a gradient)
+  // An expert takes at most `capacity` tokens of each sequence; choices beyond it are dropped
+  // (graph/ops/expert_slots.cc). Parameters NAME.router, NAME.w1[experts, d, hidden],
+  // NAME.w2[experts, hidden, d]; the experts have no biases.
+  //
+  // *balance, unless null, gets a scalar that is smallest where all experts are chosen equally:
+  // experts * the mean over sequences of the sum over experts of f P, with f the share of the
+  // sequence's choices that went to the expert and P the mean of its probability (Switch
+  // Transformers, equation 4, in groups as in GShard), times `balance_weight`.
+  struct Experts {
+    int64_t experts = 1;
+    int64_t top_k = 1;
+    int64_t capacity = 1;
+    int64_t hidden = 1;
+    double balance_weight = 1;
+  };
+  ValueId MixtureOfExperts(ValueId x, std::string_view name, const Experts& sizes, double std,
+                           double output_std, ValueId* balance);
+
   // Causal self-attention of x[b, s, d] with `heads` heads of d / heads, and its output projection:
   //   qkv[b, s, 3, h, k] = x . qkv_w[d, 3, h, k] + qkv_b[3, h, k]
   //   dropout(qkv_attention(qkv)[b, s, h, k] . proj_w[h, k, d] + proj_b[d])

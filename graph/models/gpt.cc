@@ -1,69 +1,18 @@
 #include "graph/models/gpt.h"
 
-#include <cmath>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "base/strings.h"
-#include "graph/layers.h"
-#include "graph/models/config_check.h"
+#include "graph/models/transformer.h"
 
 namespace penstock::graph {
 namespace {
 
-constexpr double kStd = 0.02;
-constexpr int64_t kMlpRatio = 4;
-
-absl::Status CheckGpt(const ModelConfig& config) {
-  RETURN_IF_ERROR(CheckModelConfig(config));
-  RETURN_IF_ERROR(CheckModelSize("heads", config.heads));
-  if (config.width % config.heads != 0) {
-    return absl::InvalidArgumentError(
-        StrCat("heads = ", config.heads, " does not divide width = ", config.width));
-  }
-  return absl::OkStatus();
-}
-
 ModelOutputs BuildGpt(GraphBuilder& builder, const ModelConfig& config, ModelUse use,
                       int64_t batch) {
-  LayerBuilder layers(builder, config.dtype, use == ModelUse::kTrain ? config.dropout : 0.0);
-  const double output_std = kStd / std::sqrt(2.0 * static_cast<double>(config.layers));
-  const Shape ids = {batch, config.context};
-
-  ModelOutputs outputs;
-  outputs.tokens = builder.Declare("input", "tokens", {DType::kI32, ids});
-  if (use != ModelUse::kPredict) {
-    outputs.labels = builder.Declare("input", "labels", {DType::kI32, ids});
-  }
-  const ValueId wte = layers.Normal("wte", {config.vocabulary, config.width}, kStd);
-  const ValueId wpe = layers.Normal("wpe", {config.context, config.width}, kStd);
-  const ValueId positions =
-      builder.Add("broadcast", {wpe},
-                  {{"shape", AttrValue::Ints({batch, config.context, config.width})},
-                   {"axes", AttrValue::Ints({1, 2})}},
-                  "positions");
-  ValueId x = builder.Add("add", {layers.Embedding(wte, outputs.tokens, "embedded"), positions}, {},
-                          "embedding");
-  x = layers.Dropout(x, "embedding.dropout");
-
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const NameScope scope(builder, StrCat("h", layer));
-    const ValueId mixed = layers.CausalSelfAttention(layers.LayerNorm(x, "ln1"), "attn",
-                                                     config.heads, kStd, output_std);
-    x = builder.Add("add", {x, mixed}, {}, "attn.residual");
-    const ValueId mapped =
-        layers.Mlp(layers.LayerNorm(x, "ln2"), "mlp", kMlpRatio * config.width, kStd, output_std);
-    x = builder.Add("add", {x, mapped}, {}, "mlp.residual");
-  }
-  x = layers.LayerNorm(x, "ln_f");
-  outputs.logits = builder.Add("matmul", {x, wte}, {{"transpose_b", true}}, "logits");
-  if (use != ModelUse::kPredict) {
-    const ValueId losses =
-        builder.Add("cross_entropy", {outputs.logits, outputs.labels}, {}, "losses");
-    const Shape axes = use == ModelUse::kTrain ? Shape{0, 1} : Shape{1};
-    outputs.loss = builder.Add("reduce_mean", {losses}, {{"axes", AttrValue::Ints(axes)}}, "loss");
-  }
-  return outputs;
+  return BuildTransformer(
+      builder, config, use, batch,
+      [](LayerBuilder& layers, ValueId x, int64_t /*block*/, const WeightScales& scales,
+         ValueId* /*auxiliary*/) { return AddMlp(layers, x, scales); });
 }
 
 Preset Sized(std::string name, int64_t layers, int64_t width, int64_t heads, int64_t context,
@@ -84,15 +33,10 @@ Model GptModel() {
   Model model;
   model.name = "gpt";
   model.summary = "GPT-2 architecture: pre-norm transformer with tied embeddings";
-  model.check = CheckGpt;
+  model.check = CheckTransformer;
   model.build = BuildGpt;
-  model.tensor_splits = {
-      {.pattern = "wte", .dim = 0, .what = "vocabulary"},
-      {.pattern = "h*.attn.qkv_w", .dim = 2, .what = "heads", .must_divide = true},
-      {.pattern = "h*.attn.proj_w", .dim = 0, .what = "heads", .must_divide = true},
-      {.pattern = "h*.mlp.w1", .dim = 1, .what = "hidden units"},
-      {.pattern = "h*.mlp.w2", .dim = 0, .what = "hidden units"},
-  };
+  model.tensor_splits = TransformerSplits();
+  for (SplitHint& hint : MlpSplits()) model.tensor_splits.push_back(std::move(hint));
   return model;
 }
 

@@ -6,6 +6,7 @@
 #include "base/strings.h"
 #include "graph/models/gpt.h"
 #include "graph/models/mlp.h"
+#include "graph/models/moe.h"
 
 namespace penstock::graph {
 
@@ -55,6 +56,7 @@ ModelRegistry BuiltinModels() {
   // The names below are distinct and the models known, so nothing here can fail.
   registry.AddModel(GptModel()).IgnoreError();
   registry.AddModel(MlpModel()).IgnoreError();
+  registry.AddModel(MoeModel()).IgnoreError();
   for (Preset& preset : GptPresets()) registry.AddPreset(std::move(preset)).IgnoreError();
   return registry;
 }

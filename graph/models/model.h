@@ -29,6 +29,12 @@ struct ModelConfig {
   int64_t vocabulary = 256;  // 256: bytes
   double dropout = 0.1;
   DType dtype = DType::kF32;  // of the whole model
+  // Of mixture-of-experts layers.
+  int64_t experts = 8;
+  int64_t top_k = 2;              // experts a token
+  double capacity_factor = 1.25;  // of an even share of the tokens; 0: no token is dropped
+  double balance = 0.01;          // weight of the term that balances the experts' load
+  int64_t expert_every = 1;       // every how many-th block has experts
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
@@ -50,13 +56,14 @@ struct ModelOutputs {
                               // [batch] (kEvaluate); none for kPredict
 };
 
-// Tensor parallelism as data: parameters whose name matches `pattern` have their dimension `dim`
-// split over the axis tp. In a pattern "*" stands for any characters.
+// Tensor and expert parallelism as data: parameters whose name matches `pattern` have their
+// dimension `dim` split over the axis tp or ep. In a pattern "*" stands for any characters.
 struct SplitHint {
   std::string pattern;
   int dim = 0;
   std::string what;          // what the dimension counts, for messages: "heads"
   bool must_divide = false;  // uneven parts are an error rather than a nuisance
+  std::string axis = "tp";   // or "ep"
 };
 
 struct Model {
@@ -92,7 +99,7 @@ class ModelRegistry {
   absl::btree_map<std::string, Preset, std::less<>> presets_;
 };
 
-// gpt and mlp, and the presets of gpt.
+// gpt, mlp and moe, and the presets of gpt.
 ModelRegistry BuiltinModels();
 
 // The graph of a model for one use: its inputs, and one returned value, the loss or (kPredict) the

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 
 #include "base/strings.h"
+#include "graph/models/moe.h"
 #include "graph/verify.h"
 
 namespace penstock::graph {
@@ -31,6 +32,7 @@ class ModelTest : public ::testing::Test {
     config.width = 32;
     config.heads = 4;
     config.context = 8;
+    config.expert_every = 2;
     return config;
   }
 
@@ -84,6 +86,52 @@ TEST_F(ModelTest, GptHasTheShapesOfItsHeader) {
   EXPECT_EQ(TypeOf(*graph, "h1.mlp.w1"), "f32[32, 128]");
   EXPECT_EQ(TypeOf(*graph, "logits"), "f32[3, 8, 256]");
   EXPECT_EQ(TypeOf(*graph, "loss"), "f32[]");
+}
+
+TEST_F(ModelTest, MoeHasTheShapesOfItsHeader) {
+  ModelConfig config = Small();
+  config.experts = 5;
+  config.top_k = 2;
+  config.capacity_factor = 1.25;
+  const absl::StatusOr<Graph> graph = Build("moe", config, ModelUse::kTrain, 3);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  // The last of every two blocks has experts.
+  EXPECT_EQ(TypeOf(*graph, "h0.mlp.w1"), "f32[32, 128]");
+  EXPECT_EQ(TypeOf(*graph, "h0.moe.w1"), "no such value");
+  EXPECT_EQ(TypeOf(*graph, "h1.mlp.w1"), "no such value");
+  EXPECT_EQ(TypeOf(*graph, "h1.moe.router"), "f32[32, 5]");
+  EXPECT_EQ(TypeOf(*graph, "h1.moe.w1"), "f32[5, 32, 128]");
+  EXPECT_EQ(TypeOf(*graph, "h1.moe.w2"), "f32[5, 128, 32]");
+  // 1.25 times an even share, 2 * 8 / 5, is 4.
+  EXPECT_EQ(TypeOf(*graph, "h1.moe.dispatched"), "f32[3, 5, 4, 32]");
+  EXPECT_EQ(TypeOf(*graph, "h1.moe.balance"), "f32[]");
+  EXPECT_EQ(TypeOf(*graph, "loss"), "f32[]");
+}
+
+// Nothing is dropped, nor balanced, where nothing is trained.
+TEST_F(ModelTest, MoeDropsTokensInTrainingOnly) {
+  for (const ModelUse use : {ModelUse::kEvaluate, ModelUse::kPredict}) {
+    const absl::StatusOr<Graph> graph = Build("moe", Small(), use, 3);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    EXPECT_EQ(TypeOf(*graph, "h1.moe.dispatched"), "f32[3, 8, 8, 32]");
+    EXPECT_EQ(TypeOf(*graph, "h1.moe.balance"), "no such value");
+  }
+}
+
+TEST_F(ModelTest, CapacityIsAShareOfTheSequence) {
+  ModelConfig config;
+  config.context = 100;
+  config.experts = 8;
+  config.top_k = 2;
+  const auto capacity = [&](double factor) {
+    config.capacity_factor = factor;
+    return ExpertCapacity(config, ModelUse::kTrain);
+  };
+  EXPECT_EQ(capacity(1), 25);
+  EXPECT_EQ(capacity(1.25), 32);   // 31.25
+  EXPECT_EQ(capacity(1e-9), 1);    // at least one
+  EXPECT_EQ(capacity(1e30), 100);  // at most all
+  EXPECT_EQ(capacity(0), 100);     // dropless
 }
 
 // The published models have these many parameters (tied embeddings counted once).
@@ -171,6 +219,27 @@ TEST_F(ModelTest, SizesThatMakeNoSenseAreRefused) {
   config = Small();
   config.dtype = DType::kI32;
   EXPECT_THAT(error(config), HasSubstr("dtype = i32"));
+  const auto moe_error = [this](const ModelConfig& config) {
+    return std::string(ToStd(Build("moe", config, ModelUse::kTrain, 1).status().message()));
+  };
+  config = Small();
+  config.heads = 5;
+  EXPECT_THAT(moe_error(config), HasSubstr("heads = 5 does not divide width = 32"));
+  config = Small();
+  config.experts = 0;
+  EXPECT_THAT(moe_error(config), HasSubstr("experts = 0: must lie between 1 and"));
+  config = Small();
+  config.top_k = 9;
+  EXPECT_THAT(moe_error(config), HasSubstr("top_k = 9: must lie between 1 and 8"));
+  config = Small();
+  config.expert_every = 3;
+  EXPECT_THAT(moe_error(config), HasSubstr("expert_every = 3: must lie between 1 and 2"));
+  config = Small();
+  config.capacity_factor = -1;
+  EXPECT_THAT(moe_error(config), HasSubstr("capacity_factor = -1: must be at least 0"));
+  config = Small();
+  config.balance = -1;
+  EXPECT_THAT(moe_error(config), HasSubstr("balance = -1: must be at least 0"));
   EXPECT_FALSE(Build("gpt", Small(), ModelUse::kTrain, 0).ok());
 }
 

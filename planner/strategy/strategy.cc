@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_split.h"
@@ -42,10 +43,11 @@ int64_t CountWorkers(const Graph& graph) {
   });
 }
 
-// The hint for a parameter, or null.
-const SplitHint* FindHint(absl::Span<const SplitHint> hints, const graph::Value& parameter) {
+// The hint for a parameter and an axis, or null.
+const SplitHint* FindHint(absl::Span<const SplitHint> hints, const graph::Value& parameter,
+                          std::string_view axis) {
   for (const SplitHint& hint : hints) {
-    if (graph::MatchesPattern(hint.pattern, parameter.name) &&
+    if (hint.axis == axis && graph::MatchesPattern(hint.pattern, parameter.name) &&
         hint.dim < static_cast<int>(parameter.type.shape.size())) {
       return &hint;
     }
@@ -53,30 +55,29 @@ const SplitHint* FindHint(absl::Span<const SplitHint> hints, const graph::Value&
   return nullptr;
 }
 
-absl::Status CheckTensorParallel(int64_t tp, absl::Span<const SplitHint> hints,
-                                 const Graph& graph) {
-  if (tp == 1) return absl::OkStatus();
+// Whether `size` parts fit the weights that the hints split over the axis; `nothing` is what to say
+// when there are none.
+absl::Status CheckSplits(std::string_view axis, int64_t size, absl::Span<const SplitHint> hints,
+                         const Graph& graph, std::string_view nothing) {
+  if (size == 1) return absl::OkStatus();
   bool has_split = false;
   for (const Node& node : graph.nodes()) {
     if (node.op->name() != "parameter") continue;
     const graph::Value& value = graph.value(node.results[0]);
-    const SplitHint* hint = FindHint(hints, value);
+    const SplitHint* hint = FindHint(hints, value, axis);
     if (hint == nullptr) continue;
     has_split = true;
     const int64_t extent = value.type.shape[hint->dim];
-    if (hint->must_divide && extent % tp != 0) {
-      return absl::InvalidArgumentError(StrCat("tp = ", tp, " does not divide the ", extent, " ",
+    if (hint->must_divide && extent % size != 0) {
+      return absl::InvalidArgumentError(StrCat(axis, " = ", size, " does not divide the ", extent,
+                                               " ", hint->what, " of ", value.name));
+    }
+    if (extent < size) {
+      return absl::InvalidArgumentError(StrCat(axis, " = ", size, " is more than the ", extent, " ",
                                                hint->what, " of ", value.name));
     }
-    if (extent < tp) {
-      return absl::InvalidArgumentError(
-          StrCat("tp = ", tp, " is more than the ", extent, " ", hint->what, " of ", value.name));
-    }
   }
-  if (!has_split) {
-    return absl::InvalidArgumentError(
-        StrCat("tp = ", tp, ": the model says of no weight how to split it"));
-  }
+  if (!has_split) return absl::InvalidArgumentError(StrCat(axis, " = ", size, ": ", nothing));
   return absl::OkStatus();
 }
 
@@ -85,6 +86,7 @@ absl::Status CheckTensorParallel(int64_t tp, absl::Span<const SplitHint> hints,
 std::string ToString(const Strategy& strategy) {
   std::string text = StrCat("dp=", strategy.dp, ",tp=", strategy.tp, ",pp=", strategy.pp);
   if (strategy.vpp > 1) StrAppend(&text, ",vpp=", strategy.vpp);
+  if (strategy.ep > 1) StrAppend(&text, ",ep=", strategy.ep);
   if (strategy.zero > 0) StrAppend(&text, ",zero=", strategy.zero);
   if (strategy.sp) StrAppend(&text, ",sp=true");
   return text;
@@ -112,6 +114,7 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
                     : axis == "tp"   ? &strategy.tp
                     : axis == "pp"   ? &strategy.pp
                     : axis == "vpp"  ? &strategy.vpp
+                    : axis == "ep"   ? &strategy.ep
                     : axis == "zero" ? &zero
                                      : nullptr;
     if (size == nullptr && axis != "sp") return refuse(StrCat("unknown axis '", axis, "'"));
@@ -145,6 +148,10 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
   }
   if (strategy.vpp > 1 && strategy.pp == 1) {
     return refuse(StrCat("vpp=", strategy.vpp, " without pipeline stages: set pp to 2 or more"));
+  }
+  if (strategy.dp % strategy.ep != 0) {
+    return refuse(StrCat("ep=", strategy.ep, " does not divide dp=", strategy.dp,
+                         ": experts are split over a part of the data-parallel devices"));
   }
   if (strategy.vpp > kMaxChunks) {
     return refuse(StrCat("vpp=", strategy.vpp, " is more than ", kMaxChunks));
@@ -184,7 +191,10 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
                                                "; a batch that is a multiple of ", parts, " fits"));
     }
   }
-  RETURN_IF_ERROR(CheckTensorParallel(strategy.tp, hints, graph));
+  RETURN_IF_ERROR(
+      CheckSplits("tp", strategy.tp, hints, graph, "the model says of no weight how to split it"));
+  RETURN_IF_ERROR(CheckSplits("ep", strategy.ep, hints, graph,
+                              "the model has no experts; leave ep out, or train the model moe"));
   const int64_t workers = CountWorkers(graph);
   if (strategy.pp > 1 && strategy.pp * strategy.vpp > workers) {
     return absl::InvalidArgumentError(StrCat(strategy.vpp > 1 ? "pp times vpp" : "pp", " = ",
@@ -238,13 +248,18 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
   graph::Mesh mesh;
   mesh.name = "m";
   if (microbatches > 1) mesh.axes.push_back({"mb", microbatches, true});
-  mesh.axes.push_back({"dp", strategy.dp, false});
+  mesh.axes.push_back({"dp", strategy.dp / strategy.ep, false});
+  if (strategy.ep > 1) mesh.axes.push_back({"ep", strategy.ep, false});
   mesh.axes.push_back({"tp", strategy.tp, false});
 
-  std::vector<graph::AxisRef> batch_axes;
-  if (microbatches > 1) batch_axes.push_back(WholeAxis(mesh, mesh.FindAxis("mb")));
-  if (strategy.dp > 1) batch_axes.push_back(WholeAxis(mesh, mesh.FindAxis("dp")));
-  const graph::AxisRef tp_axis = WholeAxis(mesh, mesh.FindAxis("tp"));
+  graph::DimSharding batch_split;
+  for (const char* name : {"mb", "dp", "ep"}) {
+    const int axis = mesh.FindAxis(name);
+    if (axis >= 0 && mesh.axes[static_cast<size_t>(axis)].size > 1) {
+      batch_split.axes.push_back(WholeAxis(mesh, axis));
+    }
+  }
+  if (strategy.ep > 1) batch_split.priority = 1;
 
   const graph::Value* batch_input = FindBatchInput(graph);
   const int64_t batch = batch_input == nullptr ? 0 : batch_input->type.shape[0];
@@ -254,16 +269,19 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
       const int rank = static_cast<int>(value.type.shape.size());
       graph::Sharding sharding = graph::Sharding::Replicated(rank);
       // An input of another leading extent is no batch: every device has all of it.
-      if (rank > 0 && value.type.shape[0] == batch) sharding.dims[0].axes = batch_axes;
+      if (rank > 0 && value.type.shape[0] == batch) sharding.dims[0] = batch_split;
       value.sharding = std::move(sharding);
-    } else if (node.op->name() == "parameter" && strategy.tp > 1) {
+    } else if (node.op->name() == "parameter") {
       graph::Value& value = graph.mutable_value(node.results[0]);
-      const SplitHint* hint = FindHint(hints, value);
-      if (hint == nullptr) continue;
-      graph::Sharding sharding =
-          graph::Sharding::Replicated(static_cast<int>(value.type.shape.size()));
-      sharding.dims[hint->dim].axes = {tp_axis};
-      value.sharding = std::move(sharding);
+      for (const auto& [name, size] :
+           {std::pair("tp", strategy.tp), std::pair("ep", strategy.ep)}) {
+        const SplitHint* hint = size > 1 ? FindHint(hints, value, name) : nullptr;
+        if (hint == nullptr) continue;
+        if (!value.sharding.has_value()) {
+          value.sharding = graph::Sharding::Replicated(static_cast<int>(value.type.shape.size()));
+        }
+        value.sharding->dims[hint->dim].axes = {WholeAxis(mesh, mesh.FindAxis(name))};
+      }
     }
   }
   // A scalar result is whole everywhere; without this it could stay a partial sum.

@@ -4,6 +4,11 @@
 // Large-Scale Language Model Training on GPU Clusters", 2021): the bubble is shorter, and more
 // crosses between the groups.
 //
+// Expert parallelism lies inside data parallelism: with ep > 1 the experts of mixture-of-experts
+// layers are split over an ep-sized part of the dp devices, and every token goes to the device of
+// its expert and back. It needs no devices of its own. The mesh then has the axes [dp / ep, ep]
+// instead of dp, and the batch is split over both.
+//
 // Two options say what else is split. They become shardings like all else:
 //   zero=1|2|3  the optimiser's state, the gradients too, the parameters too, over dp (zero.h)
 //   sp=true     what lies between the tensor parallel parts of a layer, over tp (ValueHint)
@@ -36,6 +41,7 @@ struct Strategy {
   int64_t tp = 1;
   int64_t pp = 1;
   int64_t vpp = 1;  // virtual stages of each pipeline stage
+  int64_t ep = 1;   // expert parallel: divides dp
   int zero = 0;     // 1 to 3: what is split over dp besides the batch
   bool sp = false;  // sequence parallel beside tp
 
@@ -45,20 +51,20 @@ struct Strategy {
 };
 
 // "dp=2,tp=2,pp=1": always all three; what differs from its default follows:
-// "dp=2,tp=2,pp=2,vpp=4,zero=1,sp=true".
+// "dp=4,tp=2,pp=2,vpp=4,ep=2,zero=1,sp=true".
 std::string ToString(const Strategy& strategy);
 
 // Devices that a strategy may ask for.
 inline constexpr int64_t kMaxDevices = 1 << 16;
 
-// "dp=2,tp=2" in any order (an axis that is left out is 1; vpp needs pp, zero needs dp, sp needs
-// tp), or "auto": no value. Errors name what is wrong and what was expected; the caller adds where
-// the text is from.
+// "dp=2,tp=2" in any order (an axis that is left out is 1; vpp needs pp, ep divides dp, zero needs
+// dp, sp needs tp), or "auto": no value. Errors name what is wrong and what was expected; the
+// caller adds where the text is from.
 absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text);
 
-// Whether the strategy fits the graph: dp * microbatches divides the batch, tp divides what must be
-// divided (heads) and has weights to split, there are at least pp * vpp operators. The batch is
-// dimension 0 of the first input that has dimensions.
+// Whether the strategy fits the graph: dp * microbatches divides the batch, tp and ep divide what
+// must be divided (heads, experts) and have weights to split, there are at least pp * vpp
+// operators. The batch is dimension 0 of the first input that has dimensions.
 absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
                            absl::Span<const graph::SplitHint> hints, const graph::Graph& graph);
 
@@ -78,9 +84,12 @@ absl::StatusOr<StrategyChoice> ChooseStrategy(int64_t num_devices, int64_t micro
 // Micro-batches by the rule above for a given strategy.
 int64_t ChooseMicrobatches(const Strategy& strategy, const graph::Graph& graph);
 
-// Gives the graph its mesh [mb temporal, dp, tp] ("mb" only where there are several) and writes the
-// strategy's shardings on inputs, hinted parameters and scalar results. Does not assign stages
-// (stages.h). Refuses what CheckStrategy refuses, and a graph that has a mesh already.
+// Gives the graph its mesh [mb temporal, dp, ep, tp] ("mb" and "ep" only where there are several;
+// "dp" is dp / ep) and writes the strategy's shardings on inputs, hinted parameters and scalar
+// results. With ep the batch has user priority 1: the split of the experts propagates first, to the
+// tokens at the experts, and what the batch then splits further lies outside the experts. Does not
+// assign stages (stages.h). Refuses what CheckStrategy refuses, and a graph that has a mesh
+// already.
 absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
                            absl::Span<const graph::SplitHint> hints, graph::Graph& graph);
 

@@ -74,6 +74,14 @@ TEST(ParseStrategyTest, OptionsFollowTheAxes) {
   EXPECT_EQ(**ParseStrategy("zero=0,sp=false"), Strategy());
 }
 
+TEST(ParseStrategyTest, ExpertsLieInsideDataParallelism) {
+  const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("ep=2,dp=4,tp=2");
+  ASSERT_TRUE(strategy.ok()) << strategy.status();
+  EXPECT_EQ((*strategy)->ep, 2);
+  EXPECT_EQ(ToString(**strategy), "dp=4,tp=2,pp=1,ep=2");
+  EXPECT_EQ((*strategy)->num_devices(), 8);
+}
+
 TEST(ParseStrategyTest, AutoIsNoStrategy) {
   const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("auto");
   ASSERT_TRUE(strategy.ok());
@@ -82,16 +90,28 @@ TEST(ParseStrategyTest, AutoIsNoStrategy) {
 
 TEST(ParseStrategyTest, ErrorsNameTheAxis) {
   const std::vector<std::pair<std::string, std::string>> bad = {
-      {"", "an axis is missing"},        {"dp", "'dp' is not of the form AXIS=SIZE"},
-      {"dp=0", "'dp' is '0'"},           {"dp=-2", "'dp' is '-2'"},
-      {"dp=two", "'dp' is 'two'"},       {"dp=2,dp=2", "given twice"},
-      {"zp=2", "unknown axis 'zp'"},     {"dp=2,", "an axis is missing"},
-      {"dp=99999999999999999999", "dp"}, {"dp=65536,tp=65536,pp=65536", "more than 65536 devices"},
-      {"vpp=2", "without pipeline"},     {"pp=2,vpp=257", "vpp=257 is more than 256"},
-      {"zero=1", "set dp to 2 or more"}, {"tp=2,zero=1", "set dp to 2 or more"},
-      {"dp=2,sp=true", "set tp to 2"},   {"dp=2,zero=4", "zero is '4', not a number from 1"},
-      {"dp=2,zero=-1", "zero is '-1'"},  {"dp=2,zero=", "zero is ''"},
-      {"dp=2,zero=1,zero=1", "twice"},   {"tp=2,sp=1", "sp is '1', not true or false"},
+      {"", "an axis is missing"},
+      {"dp", "'dp' is not of the form AXIS=SIZE"},
+      {"dp=0", "'dp' is '0'"},
+      {"dp=-2", "'dp' is '-2'"},
+      {"dp=two", "'dp' is 'two'"},
+      {"dp=2,dp=2", "given twice"},
+      {"zp=2", "unknown axis 'zp'"},
+      {"dp=2,", "an axis is missing"},
+      {"dp=99999999999999999999", "dp"},
+      {"dp=65536,tp=65536,pp=65536", "more than 65536 devices"},
+      {"vpp=2", "without pipeline"},
+      {"pp=2,vpp=257", "vpp=257 is more than 256"},
+      {"zero=1", "set dp to 2 or more"},
+      {"tp=2,zero=1", "set dp to 2 or more"},
+      {"dp=2,sp=true", "set tp to 2"},
+      {"dp=2,zero=4", "zero is '4', not a number from 1"},
+      {"dp=2,zero=-1", "zero is '-1'"},
+      {"dp=2,zero=", "zero is ''"},
+      {"dp=2,zero=1,zero=1", "twice"},
+      {"tp=2,sp=1", "sp is '1', not true or false"},
+      {"ep=2", "ep=2 does not divide dp=1"},
+      {"dp=4,ep=3", "ep=3 does not divide dp=4"},
   };
   for (const auto& [text, message] : bad) {
     const auto strategy = ParseStrategy(text);
@@ -195,6 +215,35 @@ TEST_F(StrategyTest, RefusesWhatDoesNotDivide) {
   EXPECT_THAT(check({1, 1, 10, 100}, 1), HasSubstr("pp times vpp = 1000 is more than the"));
   EXPECT_THAT(check({1, 1, 1}, 0), HasSubstr("microbatches = 0"));
   EXPECT_THAT(MessageOf(CheckStrategy({1, 2, 1}, 1, {}, graph_)), HasSubstr("how to split it"));
+}
+
+TEST_F(StrategyTest, SplitsTheExpertsOverAPartOfTheBatchsAxis) {
+  const graph::Model& moe = *models_.FindModel("moe");
+  graph::ModelConfig config;
+  config.layers = 2;
+  config.width = 32;
+  config.context = 8;
+  config.experts = 6;
+  absl::StatusOr<graph::Graph> graph =
+      graph::BuildModelGraph(ops_, moe, config, graph::ModelUse::kTrain, 16);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  graph_ = *std::move(graph);
+  const auto check = [&](const Strategy& strategy) {
+    return MessageOf(CheckStrategy(strategy, 1, moe.tensor_splits, graph_));
+  };
+  EXPECT_THAT(check({.dp = 4, .ep = 4}),
+              HasSubstr("ep = 4 does not divide the 6 experts of h0.moe.w1"));
+  EXPECT_THAT(MessageOf(CheckStrategy({.dp = 2, .ep = 2}, 1, gpt_.tensor_splits, graph_)),
+              HasSubstr("ep = 2: the model has no experts"));
+  const absl::Status status =
+      ApplyStrategy({.dp = 4, .tp = 2, .ep = 2}, 4, moe.tensor_splits, graph_);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(graph_.meshes()[0].num_devices(), 8);
+  EXPECT_EQ(ShardingOf("tokens"), "@[mb.dp.ep p1, _]");
+  EXPECT_EQ(ShardingOf("h0.moe.w1"), "@[ep, _, tp]");
+  EXPECT_EQ(ShardingOf("h0.moe.w2"), "@[ep, tp, _]");
+  EXPECT_EQ(ShardingOf("h0.moe.router"), "open");
+  EXPECT_EQ(ShardingOf("h0.attn.qkv_w"), "@[_, _, tp, _]");
 }
 
 TEST_F(StrategyTest, AMeshIsNotReplaced) {

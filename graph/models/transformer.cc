@@ -1,0 +1,95 @@
+#include "graph/models/transformer.h"
+
+#include <cmath>
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/models/config_check.h"
+
+namespace penstock::graph {
+namespace {
+
+constexpr double kStd = 0.02;
+constexpr int64_t kMlpRatio = 4;
+
+}  // namespace
+
+absl::Status CheckTransformer(const ModelConfig& config) {
+  RETURN_IF_ERROR(CheckModelConfig(config));
+  RETURN_IF_ERROR(CheckModelSize("heads", config.heads));
+  if (config.width % config.heads != 0) {
+    return absl::InvalidArgumentError(
+        StrCat("heads = ", config.heads, " does not divide width = ", config.width));
+  }
+  return absl::OkStatus();
+}
+
+ValueId AddMlp(LayerBuilder& layers, ValueId x, const WeightScales& scales) {
+  if (!layers.builder().status().ok()) return kNoValue;
+  const int64_t width = layers.builder().type(x).shape.back();
+  return layers.Mlp(x, "mlp", kMlpRatio * width, scales.std, scales.output_std);
+}
+
+ModelOutputs BuildTransformer(GraphBuilder& builder, const ModelConfig& config, ModelUse use,
+                              int64_t batch, const FeedForward& feed_forward) {
+  LayerBuilder layers(builder, config.dtype, use == ModelUse::kTrain ? config.dropout : 0.0);
+  const WeightScales scales = {
+      .std = kStd, .output_std = kStd / std::sqrt(2.0 * static_cast<double>(config.layers))};
+  const Shape ids = {batch, config.context};
+
+  ModelOutputs outputs;
+  outputs.tokens = builder.Declare("input", "tokens", {DType::kI32, ids});
+  if (use != ModelUse::kPredict) {
+    outputs.labels = builder.Declare("input", "labels", {DType::kI32, ids});
+  }
+  const ValueId wte = layers.Normal("wte", {config.vocabulary, config.width}, kStd);
+  const ValueId wpe = layers.Normal("wpe", {config.context, config.width}, kStd);
+  const ValueId positions =
+      builder.Add("broadcast", {wpe},
+                  {{"shape", AttrValue::Ints({batch, config.context, config.width})},
+                   {"axes", AttrValue::Ints({1, 2})}},
+                  "positions");
+  ValueId x = builder.Add("add", {layers.Embedding(wte, outputs.tokens, "embedded"), positions}, {},
+                          "embedding");
+  x = layers.Dropout(x, "embedding.dropout");
+
+  ValueId auxiliary = kNoValue;
+  for (int64_t block = 0; block < config.layers; ++block) {
+    const NameScope scope(builder, StrCat("h", block));
+    const ValueId mixed = layers.CausalSelfAttention(layers.LayerNorm(x, "ln1"), "attn",
+                                                     config.heads, scales.std, scales.output_std);
+    x = builder.Add("add", {x, mixed}, {}, "attn.residual");
+    const ValueId mapped =
+        feed_forward(layers, layers.LayerNorm(x, "ln2"), block, scales, &auxiliary);
+    x = builder.Add("add", {x, mapped}, {}, "mlp.residual");
+  }
+  x = layers.LayerNorm(x, "ln_f");
+  outputs.logits = builder.Add("matmul", {x, wte}, {{"transpose_b", true}}, "logits");
+  if (use != ModelUse::kPredict) {
+    const ValueId losses =
+        builder.Add("cross_entropy", {outputs.logits, outputs.labels}, {}, "losses");
+    const Shape axes = use == ModelUse::kTrain ? Shape{0, 1} : Shape{1};
+    const bool has_more = use == ModelUse::kTrain && auxiliary != kNoValue;
+    outputs.loss = builder.Add("reduce_mean", {losses}, {{"axes", AttrValue::Ints(axes)}},
+                               has_more ? "cross_entropy" : "loss");
+    if (has_more) outputs.loss = builder.Add("add", {outputs.loss, auxiliary}, {}, "loss");
+  }
+  return outputs;
+}
+
+std::vector<SplitHint> TransformerSplits() {
+  return {
+      {.pattern = "wte", .dim = 0, .what = "vocabulary"},
+      {.pattern = "h*.attn.qkv_w", .dim = 2, .what = "heads", .must_divide = true},
+      {.pattern = "h*.attn.proj_w", .dim = 0, .what = "heads", .must_divide = true},
+  };
+}
+
+std::vector<SplitHint> MlpSplits() {
+  return {
+      {.pattern = "h*.mlp.w1", .dim = 1, .what = "hidden units"},
+      {.pattern = "h*.mlp.w2", .dim = 0, .what = "hidden units"},
+  };
+}
+
+}  // namespace penstock::graph
