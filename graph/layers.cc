@@ -101,10 +101,10 @@ ValueId LayerBuilder::MixtureOfExperts(ValueId x, std::string_view name, const E
 
   const ValueId dispatched = builder_.Add("dispatch", {x, slots[0]}, places, "dispatched");
   const ValueId up =
-      builder_.Add("einsum", {dispatched, w1}, {{"equation", "becd,edh->bech"}}, "up");
+      builder_.Add("einsum", {dispatched, w1}, {{"equation", "ebcd,edh->ebch"}}, "up");
   const ValueId active = builder_.Add("gelu", {up}, {}, "gelu");
   const ValueId down =
-      builder_.Add("einsum", {active, w2}, {{"equation", "bech,ehd->becd"}}, "down");
+      builder_.Add("einsum", {active, w2}, {{"equation", "ebch,ehd->ebcd"}}, "down");
   const ValueId combined = builder_.Add("combine", {down, slots[0], weights}, {}, "combined");
 
   if (balance != nullptr) {

@@ -151,7 +151,7 @@ TEST_F(ExpertParallelTest, TokensMoveTwiceALayerEachWay) {
   backward.erase("all_reduce");
   EXPECT_THAT(backward, ::testing::IsEmpty());
   for (const std::string& statement : Statements(lowered, "all_to_all")) {
-    EXPECT_THAT(statement, ::testing::HasSubstr(" : f32[16, 8, 20, 32] @["));
+    EXPECT_THAT(statement, ::testing::HasSubstr(" : f32[8, 16, 20, 32] @["));
   }
   for (const std::string& statement : Statements(lowered, "all_reduce")) {
     EXPECT_THAT(statement, ::testing::Not(::testing::HasSubstr(".moe.w")));

@@ -103,7 +103,7 @@ TEST_F(ModelTest, MoeHasTheShapesOfItsHeader) {
   EXPECT_EQ(TypeOf(*graph, "h1.moe.w1"), "f32[5, 32, 128]");
   EXPECT_EQ(TypeOf(*graph, "h1.moe.w2"), "f32[5, 128, 32]");
   // 1.25 times an even share, 2 * 8 / 5, is 4.
-  EXPECT_EQ(TypeOf(*graph, "h1.moe.dispatched"), "f32[3, 5, 4, 32]");
+  EXPECT_EQ(TypeOf(*graph, "h1.moe.dispatched"), "f32[5, 3, 4, 32]");
   EXPECT_EQ(TypeOf(*graph, "h1.moe.balance"), "f32[]");
   EXPECT_EQ(TypeOf(*graph, "loss"), "f32[]");
 }
@@ -113,7 +113,7 @@ TEST_F(ModelTest, MoeDropsTokensInTrainingOnly) {
   for (const ModelUse use : {ModelUse::kEvaluate, ModelUse::kPredict}) {
     const absl::StatusOr<Graph> graph = Build("moe", Small(), use, 3);
     ASSERT_TRUE(graph.ok()) << graph.status();
-    EXPECT_EQ(TypeOf(*graph, "h1.moe.dispatched"), "f32[3, 8, 8, 32]");
+    EXPECT_EQ(TypeOf(*graph, "h1.moe.dispatched"), "f32[8, 3, 8, 32]");
     EXPECT_EQ(TypeOf(*graph, "h1.moe.balance"), "no such value");
   }
 }

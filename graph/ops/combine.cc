@@ -1,4 +1,4 @@
-// combine(y[..., e, c, d], slots i[..., s, k], [weights[..., s, k]]) -> [..., s, d]: for every
+// combine(y[e, ..., c, d], slots i[..., s, k], [weights[..., s, k]]) -> [..., s, d]: for every
 // token the sum over the k places that it went to, each times its weight. See routing.h.
 
 #include "base/status_macros.h"
@@ -29,7 +29,7 @@ class CombineOp : public Op {
                                                       .s = slots[slots.size() - 2],
                                                       .k = slots.back(),
                                                       .d = y.back(),
-                                                      .e = y[y.size() - 3],
+                                                      .e = y[0],
                                                       .c = y[y.size() - 2]},
                                                      "kec");
     rule.operands = {factors.places, factors.slots};
@@ -49,10 +49,10 @@ class CombineOp : public Op {
     const Shape places = builder.type(y).shape;
     std::vector<ValueId> operands(node.operands.begin(), node.operands.end());
     operands[0] = grads[0];
-    std::vector<ValueId> gradients = {builder.Add("dispatch", operands,
-                                                  {{"experts", places[places.size() - 3]},
-                                                   {"capacity", places[places.size() - 2]}}),
-                                      kNoValue};
+    std::vector<ValueId> gradients = {
+        builder.Add("dispatch", operands,
+                    {{"experts", places[0]}, {"capacity", places[places.size() - 2]}}),
+        kNoValue};
     if (operands.size() > 2) {
       gradients.push_back(builder.Add("combine_weight_grad", {grads[0], y, slots}));
     }

@@ -1,4 +1,4 @@
-// combine_weight_grad(x[..., s, d], y[..., e, c, d], slots i[..., s, k]) -> [..., s, k]: the
+// combine_weight_grad(x[..., s, d], y[e, ..., c, d], slots i[..., s, k]) -> [..., s, k]: the
 // product of every token with each place that it went to; 0 for none. It is the gradient of the
 // weights of combine (x is that of the result) and of dispatch (y is that of the result). See
 // routing.h.
@@ -28,7 +28,7 @@ class CombineWeightGradOp : public Op {
                                                       .s = x[x.size() - 2],
                                                       .k = context.operands[2].shape.back(),
                                                       .d = x.back(),
-                                                      .e = y[y.size() - 3],
+                                                      .e = y[0],
                                                       .c = y[y.size() - 2]},
                                                      "dec");
     rule.operands = {factors.tokens, factors.places, factors.slots};

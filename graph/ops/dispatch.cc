@@ -1,6 +1,6 @@
-// dispatch(x[..., s, d], slots i[..., s, k], [weights[..., s, k]]) {experts, capacity} -> [...,
-// experts, capacity, d]: every place holds the token that goes there, times its weight; zeros if
-// there is none, and the sum if there are several. See routing.h.
+// dispatch(x[..., s, d], slots i[..., s, k], [weights[..., s, k]]) {experts, capacity} ->
+// [experts, ..., capacity, d]: every place holds the token that goes there, times its weight; zeros
+// if there is none, and the sum if there are several. See routing.h.
 
 #include "base/status_macros.h"
 #include "graph/ops/routing.h"
@@ -21,8 +21,8 @@ class DispatchOp : public Op {
     if (context.operands.size() > 2) RETURN_IF_ERROR(CheckWeights(context, 2, 1, 0));
     const TensorType& x = context.operands[0];
     Shape shape = WithoutLast(WithoutLast(x.shape));
-    shape.insert(shape.end(),
-                 {NumExperts(context.attributes), Capacity(context.attributes), x.shape.back()});
+    shape.insert(shape.begin(), NumExperts(context.attributes));
+    shape.insert(shape.end(), {Capacity(context.attributes), x.shape.back()});
     RETURN_IF_ERROR(CheckShape(shape));
     return std::vector<TensorType>{{x.dtype, shape}};
   }

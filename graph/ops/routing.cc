@@ -5,10 +5,10 @@
 namespace penstock::graph::ops {
 namespace {
 
-// The first dimensions of a shape and further ones.
-Shape Join(const Shape& shape, size_t num_kept, absl::Span<const int64_t> last) {
-  Shape joined(shape.begin(), shape.begin() + static_cast<ptrdiff_t>(num_kept));
-  joined.insert(joined.end(), last.begin(), last.end());
+// `shape` without its first and last dimensions, as many as said, and with others behind.
+Shape Join(const Shape& shape, int first, int last, absl::Span<const int64_t> more) {
+  Shape joined(shape.begin() + first, shape.end() - last);
+  joined.insert(joined.end(), more.begin(), more.end());
   return joined;
 }
 
@@ -42,8 +42,9 @@ absl::Status CheckPlacesOf(const OpContext& context, int places, int tokens) {
   RETURN_IF_ERROR(CheckSameDType(context, places, tokens));
   const Shape& x = context.operands[tokens].shape;
   const Shape& y = context.operands[places].shape;
-  return CheckOperandShape(context, places,
-                           Join(x, x.size() - 2, {y[y.size() - 3], y[y.size() - 2], x.back()}),
+  Shape expected = Join(x, 0, 2, {y[y.size() - 2], x.back()});
+  expected.insert(expected.begin(), y[0]);
+  return CheckOperandShape(context, places, expected,
                            StrCat("with the groups and the width of operand ", tokens));
 }
 
@@ -51,8 +52,7 @@ absl::Status CheckSlotsOfTokens(const OpContext& context, int slots, int tokens)
   RETURN_IF_ERROR(CheckInteger(context, slots));
   RETURN_IF_ERROR(CheckMinRank(context, slots, 2));
   const Shape& x = context.operands[tokens].shape;
-  return CheckOperandShape(context, slots,
-                           Join(x, x.size() - 1, {context.operands[slots].shape.back()}),
+  return CheckOperandShape(context, slots, Join(x, 0, 1, {context.operands[slots].shape.back()}),
                            StrCat("that of operand ", tokens, " but for the last axis"));
 }
 
@@ -61,8 +61,7 @@ absl::Status CheckSlotsOfPlaces(const OpContext& context, int slots, int places)
   RETURN_IF_ERROR(CheckMinRank(context, slots, 2));
   const Shape& y = context.operands[places].shape;
   const Shape& shape = context.operands[slots].shape;
-  return CheckOperandShape(context, slots,
-                           Join(y, y.size() - 3, {shape[shape.size() - 2], shape.back()}),
+  return CheckOperandShape(context, slots, Join(y, 1, 2, {shape[shape.size() - 2], shape.back()}),
                            StrCat("with the groups of operand ", places));
 }
 
@@ -84,10 +83,11 @@ RoutingFactors AddRoutingFactors(ShardingRule& rule, const RoutingExtents& exten
   const DimFactors d = add('d', extents.d);
   const DimFactors e = add('e', extents.e);
   const DimFactors c = add('c', extents.c);
-  RoutingFactors factors = {.tokens = groups, .slots = groups, .places = groups};
+  RoutingFactors factors = {.tokens = groups, .slots = groups, .places = {e}};
   for (const DimFactors& dim : {s, d}) factors.tokens.push_back(dim);
   for (const DimFactors& dim : {s, k}) factors.slots.push_back(dim);
-  for (const DimFactors& dim : {e, c, d}) factors.places.push_back(dim);
+  factors.places.insert(factors.places.end(), groups.begin(), groups.end());
+  for (const DimFactors& dim : {c, d}) factors.places.push_back(dim);
   return factors;
 }
 

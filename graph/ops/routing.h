@@ -1,12 +1,13 @@
 // What expert_slots, dispatch, combine and combine_weight_grad share.
 //
-// Tokens x[..., s, d] come in groups, the leading dimensions. A group has e experts with c places
-// for tokens each: [..., e, c, d]. slots[..., s, k] says which k places a token goes to, each as
-// the number expert * c + place. A number outside [0, e * c) means none.
+// Tokens x[..., s, d] come in groups, the leading dimensions. Each of e experts has c places for
+// the tokens of a group: [e, ..., c, d], so that all places of an expert are one matrix. slots[...,
+// s, k] says which k places a token goes to, each as the number expert * c + place. A number
+// outside [0, e * c) means none.
 //
 // Sharding. Every extent is a factor. A place takes its tokens from its own group, so e and c split
 // without communication, and where s or k is split the places hold sums. When tokens are split over
-// groups and experts over the same axis, a redistribution of [..., e, c, d] from one split to the
+// groups and experts over the same axis, a redistribution of [e, ..., c, d] from one split to the
 // other lies between them: an all_to_all.
 //
 // Thread rule: pure functions.
@@ -26,7 +27,7 @@ inline int64_t Capacity(const Attributes& attributes) { return attributes.GetInt
 
 // Checks of operands by their role. A check refers to operands that were checked before.
 absl::Status CheckTokens(const OpContext& context, int tokens);                // [..., s, d]
-absl::Status CheckPlaces(const OpContext& context, int places);                // [..., e, c, d]
+absl::Status CheckPlaces(const OpContext& context, int places);                // [e, ..., c, d]
 absl::Status CheckPlacesOf(const OpContext& context, int places, int tokens);  // of these tokens
 absl::Status CheckSlotsOfTokens(const OpContext& context, int slots, int tokens);  // [..., s, k]
 absl::Status CheckSlotsOfPlaces(const OpContext& context, int slots, int places);
@@ -45,7 +46,7 @@ struct RoutingExtents {
 struct RoutingFactors {
   TensorFactors tokens;  // [..., s, d]
   TensorFactors slots;   // [..., s, k]
-  TensorFactors places;  // [..., e, c, d]
+  TensorFactors places;  // [e, ..., c, d]
 };
 
 // Adds the factors. `reduced` holds the letters that the result lacks and that leave sums: "sk" for

@@ -1,6 +1,6 @@
 // top_k(x[..., n]) {k} -> values[..., k], indices i64[..., k]: the k largest elements of each row,
 // the largest first and of equal ones the first in the row. The gradient goes back to the places
-// that the values came from: a dispatch of k rows of one element to n slots.
+// that the values came from: a dispatch of k rows of one element to the n places of one expert.
 
 #include "base/status_macros.h"
 #include "graph/ops/common.h"
@@ -52,7 +52,7 @@ class TopKOp : public Op {
     const ValueId dy = builder.Add("reshape", {grads[0]}, as_rows);
     const ValueId slots = builder.Add("reshape", {node.results[1]}, as_rows);
     const ValueId dx =
-        builder.Add("dispatch", {dy, slots}, {{"experts", x.back()}, {"capacity", int64_t{1}}});
+        builder.Add("dispatch", {dy, slots}, {{"experts", int64_t{1}}, {"capacity", x.back()}});
     return std::vector<ValueId>{builder.Add("reshape", {dx}, {{"shape", AttrValue::Ints(x)}})};
   }
   OpCost Cost(const OpContext& context) const override {

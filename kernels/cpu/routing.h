@@ -12,7 +12,7 @@
 
 namespace penstock::kernels {
 
-// The tiles of slots [..., s, k] and of places [..., e, c, d]. Groups, tokens and places of the
+// The tiles of slots [..., s, k] and of places [e, ..., c, d]. Groups, tokens and places of the
 // tiles are numbered from 0 on; a row of places is one place.
 class Routing {
  public:
@@ -20,11 +20,10 @@ class Routing {
       : choices_(slots.shape.back()),
         tokens_(slots.shape[slots.shape.size() - 2]),
         places_(places),
-        experts_(places.shape[places.shape.size() - 3]),
+        experts_(places.shape[0]),
         capacity_(places.shape[places.shape.size() - 2]),
-        width_(places.shape.back()),
-        expert_dim_(Rank(places) - 3) {
-    for (int i = 0; i < expert_dim_; ++i) groups_ *= places.shape[i];
+        width_(places.shape.back()) {
+    for (int i = 1; i < capacity_dim(); ++i) groups_ *= places.shape[i];
   }
 
   int64_t groups() const { return groups_; }
@@ -38,11 +37,12 @@ class Routing {
   class Rows {
    public:
     Rows(const Routing& routing, int64_t microbatch)
-        : first_expert_(TileBegin(routing.places_, routing.expert_dim_, microbatch)),
-          first_place_(TileBegin(routing.places_, routing.expert_dim_ + 1, microbatch)),
-          global_capacity_(GlobalExtent(routing.places_, routing.expert_dim_ + 1)),
-          num_slots_(global_capacity_ * GlobalExtent(routing.places_, routing.expert_dim_)),
+        : first_expert_(TileBegin(routing.places_, 0, microbatch)),
+          first_place_(TileBegin(routing.places_, routing.capacity_dim(), microbatch)),
+          global_capacity_(GlobalExtent(routing.places_, routing.capacity_dim())),
+          num_slots_(global_capacity_ * GlobalExtent(routing.places_, 0)),
           experts_(routing.experts_),
+          groups_(routing.groups_),
           capacity_(routing.capacity_) {}
 
     int64_t operator()(int64_t group, int64_t slot) const {
@@ -50,7 +50,7 @@ class Routing {
       const int64_t expert = slot / global_capacity_ - first_expert_;
       const int64_t place = slot % global_capacity_ - first_place_;
       if (expert < 0 || expert >= experts_ || place < 0 || place >= capacity_) return -1;
-      return (group * experts_ + expert) * capacity_ + place;
+      return (expert * groups_ + group) * capacity_ + place;
     }
 
    private:
@@ -59,10 +59,13 @@ class Routing {
     int64_t global_capacity_;
     int64_t num_slots_;
     int64_t experts_;
+    int64_t groups_;
     int64_t capacity_;
   };
 
  private:
+  int capacity_dim() const { return Rank(places_) - 2; }
+
   int64_t groups_ = 1;
   int64_t choices_;
   int64_t tokens_;
@@ -70,7 +73,6 @@ class Routing {
   int64_t experts_;
   int64_t capacity_;
   int64_t width_;
-  int expert_dim_;
 };
 
 }  // namespace penstock::kernels

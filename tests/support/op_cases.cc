@@ -151,9 +151,9 @@ std::vector<OpCase> OpCases() {
       {"expert_slots", {{"experts", 3}, {"capacity", 2}}, {I({2, 4, 2}, 0, 3)}},
       {"dispatch", {{"experts", 3}, {"capacity", 2}}, {F({2, 4, 3}), I({2, 4, 2}, 0, 6)}},
       {"dispatch", {{"experts", 4}, {"capacity", 2}}, {F({4, 3}), I({4, 2}, -1, 8), F({4, 2})}},
-      {"combine", {}, {F({2, 3, 2, 4}), I({2, 5, 2}, 0, 6)}},
+      {"combine", {}, {F({3, 2, 2, 4}), I({2, 5, 2}, 0, 6)}},
       {"combine", {}, {F({4, 2, 3}), I({5, 2}, -1, 8), F({5, 2})}},
-      {"combine_weight_grad", {}, {F({2, 5, 4}), F({2, 3, 2, 4}), I({2, 5, 2}, -1, 6)}},
+      {"combine_weight_grad", {}, {F({2, 5, 4}), F({3, 2, 2, 4}), I({2, 5, 2}, -1, 6)}},
       // Random numbers and sources.
       {"dropout", {{"rate", 0.3}, {"stream", 5}}, {F({4, 5})}},
       {"random_uniform", {{"shape", Ints({4, 5})}, {"stream", 1}, {"dtype", DType::kF64}}, {}},

@@ -754,7 +754,8 @@ void MakeRouting(Grower& g, std::string_view op) {
   const int64_t experts = g.random().Between(1, 5);
   const int64_t capacity = g.random().Between(1, 4);
   Shape places = groups;
-  places.insert(places.end(), {experts, capacity, width});
+  places.insert(places.begin(), experts);
+  places.insert(places.end(), {capacity, width});
   const DType dtype = g.random().Chance(0.5) ? DType::kI64 : DType::kI8;
   const ValueId to = g.Input({dtype, slots}, {-1, static_cast<double>(experts * capacity)});
   if (op == "combine_weight_grad") {

@@ -589,17 +589,18 @@ std::vector<Values> ExpertSlots(const Attributes& attributes, const Values& choi
   return results;
 }
 
-// Tokens [..., s, d], slots [..., s, k] and places [..., e, c, d] as matrices: body(token, choice,
+// Tokens [..., s, d], slots [..., s, k] and places [e, ..., c, d] as matrices: body(token, choice,
 // place) for every choice that has a place.
 template <typename F>
 void ForEachPlace(const Values& slots, const Shape& places, F body) {
-  const int64_t places_a_group = places[places.size() - 3] * places[places.size() - 2];
+  const int64_t c = places[places.size() - 2];
   const int64_t s = slots.shape[slots.shape.size() - 2];
+  const int64_t groups = NumRows(slots) / s;
   for (int64_t token = 0; token < NumRows(slots); ++token) {
     for (int64_t j = 0; j < RowSize(slots); ++j) {
       const auto slot = static_cast<int64_t>(At(slots, token, j));
-      if (slot < 0 || slot >= places_a_group) continue;
-      body(token, token * RowSize(slots) + j, token / s * places_a_group + slot);
+      if (slot < 0 || slot >= places[0] * c) continue;
+      body(token, token * RowSize(slots) + j, (slot / c * groups + token / s) * c + slot % c);
     }
   }
 }
@@ -610,8 +611,9 @@ double WeightOf(const std::vector<Values>& x, int64_t choice) {
 
 Values Dispatch(const Attributes& attributes, const std::vector<Values>& x) {
   Shape shape = RowsShape(x[0]);
-  shape.back() = attributes.GetInt("experts", 1);
-  shape.insert(shape.end(), {attributes.GetInt("capacity", 1), RowSize(x[0])});
+  shape.back() = attributes.GetInt("capacity", 1);
+  shape.push_back(RowSize(x[0]));
+  shape.insert(shape.begin(), attributes.GetInt("experts", 1));
   Values y = Zeros(shape);
   ForEachPlace(x[1], shape, [&](int64_t token, int64_t choice, int64_t place) {
     for (int64_t d = 0; d < RowSize(y); ++d)
