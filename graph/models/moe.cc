@@ -59,7 +59,8 @@ int64_t ExpertCapacity(const ModelConfig& config, ModelUse use) {
   const double even_share = static_cast<double>(config.top_k) *
                             static_cast<double>(config.context) /
                             static_cast<double>(config.experts);
-  const double capacity = std::ceil(config.capacity_factor * even_share);
+  // A product that is whole but for rounding stays as it is.
+  const double capacity = std::ceil(config.capacity_factor * even_share * (1 - 1e-12));
   return std::clamp<int64_t>(
       static_cast<int64_t>(std::min(capacity, static_cast<double>(config.context))), 1,
       config.context);
