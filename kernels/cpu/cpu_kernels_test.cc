@@ -692,6 +692,74 @@ void AddLanguage(std::vector<KernelCase>* cases) {
   }
 }
 
+// The current token's choice at k, as the letters of a place: false if it has none.
+bool GoToPlace(Reference& r, int slots) {
+  const auto slot = static_cast<int64_t>(r.In(slots));
+  if (slot < 0) return false;
+  r.At('e') = slot / r.Size('c');
+  r.At('c') = slot % r.Size('c');
+  return true;
+}
+
+void AddRouting(std::vector<KernelCase>* cases) {
+  cases->push_back({"top_k",
+                    {{"k", 3}},
+                    {{"abN"}},
+                    {{"abK"}, {"abK", 0, 0, DType::kI64}},
+                    {{'a', 6}, {'b', 400}, {'N', 11}, {'K', 3}},
+                    [](Reference& r) {
+                      r.Loop("ab", [&] {
+                        std::vector<int64_t> order;
+                        r.Loop("N", [&] { order.push_back(r.At('N')); });
+                        const auto x = [&](int64_t i) {
+                          r.At('N') = i;
+                          return r.In(0);
+                        };
+                        std::stable_sort(order.begin(), order.end(),
+                                         [&](int64_t i, int64_t j) { return x(i) > x(j); });
+                        r.Loop("K", [&] {
+                          r.Out(0) = x(order[r.At('K')]);
+                          r.Out(1) = static_cast<double>(order[r.At('K')]);
+                        });
+                        r.At('N') = 0;
+                      });
+                    }});
+  // Several tokens may share a place; a tenth of them goes nowhere.
+  for (const bool has_weights : {false, true}) {
+    const testing::Sizes sizes = {{'g', 4}, {'s', 12}, {'k', 2}, {'e', 3}, {'c', 6}, {'d', 500}};
+    const Operand slots = {"gsk", -2, 18, DType::kI32};
+    std::vector<Operand> operands = {{"gsd"}, slots};
+    if (has_weights) operands.push_back({"gsk"});
+    const auto weight = [has_weights](Reference& r) { return has_weights ? r.In(2) : 1; };
+    cases->push_back({"dispatch",
+                      {{"experts", 3}, {"capacity", 6}},
+                      operands,
+                      {{"egcd"}},
+                      sizes,
+                      [weight](Reference& r) {
+                        r.Loop("gskd", [&] {
+                          if (GoToPlace(r, 1)) r.Out(0) += weight(r) * r.In(0);
+                        });
+                        r.At('e') = r.At('c') = 0;
+                      }});
+    operands[0] = {"egcd"};
+    cases->push_back({"combine", {}, operands, {{"gsd"}}, sizes, [weight](Reference& r) {
+                        r.Loop("gskd", [&] {
+                          if (GoToPlace(r, 1)) r.Out(0) += weight(r) * r.In(0);
+                        });
+                        r.At('e') = r.At('c') = 0;
+                      }});
+    if (has_weights) continue;
+    cases->push_back(
+        {"combine_weight_grad", {}, {{"gsd"}, {"egcd"}, slots}, {{"gsk"}}, sizes, [](Reference& r) {
+           r.Loop("gskd", [&] {
+             if (GoToPlace(r, 2)) r.Out(0) += r.In(0) * r.In(1);
+           });
+           r.At('e') = r.At('c') = 0;
+         }});
+  }
+}
+
 // Scores, probabilities and the log-sum-exp of the head and query at the current place; `q` and `k`
 // are functions of the key.
 template <typename Score>
@@ -917,6 +985,7 @@ std::vector<KernelCase> AllCases() {
   AddSoftmax(&cases, 1, "aBc", "ac", 'B');
   AddNorms(&cases);
   AddLanguage(&cases);
+  AddRouting(&cases);
   AddAttention(&cases);
   AddRandom(&cases);
   AddOptimizers(&cases);

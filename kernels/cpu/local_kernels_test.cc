@@ -473,7 +473,11 @@ TEST(ErrorsTest, IndicesOutsideTheTableAreNamed) {
                logits = Counting(Whole({2, 10})), column = Counting(Whole({2}));
   // The table of 12 rows is split: 12 is outside of all, 1 is in another tile.
   const TileDesc part = Tile({4, 3}, {12, 3}, {8, 0});
+  const TileDesc choices = Whole({1, 2}, DType::kI32), slots = Whole({1, 2}, DType::kI64);
   for (const auto& [test, id] : std::vector<std::pair<Case, std::string>>{
+           {{Spec("expert_slots", {choices}, {slots}, {{"experts", 12}, {"capacity", 9}}),
+             {Of(DType::kI32, {1, 2}, {1, 12})}},
+            "12"},
            {{Spec("embedding", {part, ids32}, {Whole({2, 3})}), {table, ids}}, "12"},
            {{Spec("embedding", {part, ids64}, {Whole({2, 3})}), {table, negative}}, "-3"},
            {{Spec("embedding_grad", {Whole({2, 3}), ids32}, {part}), {rows, ids}}, "12"},
