@@ -278,8 +278,11 @@ absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& j
   config.capacity_factor = job.model.capacity_factor.value_or(config.capacity_factor);
   config.balance = job.model.balance.value_or(config.balance);
   config.expert_every = job.model.expert_every.value_or(config.expert_every);
-  RETURN_IF_ERROR(
-      AtKey(job, {"model.heads", "model.width", "model.name"}, resolved.model->check(config)));
+  const absl::Status status = resolved.model->check(config);
+  // The message begins with the name of a key.
+  const std::string_view message = ToStd(status.message());
+  const std::string key = StrCat("model.", message.substr(0, message.find(' ')));
+  RETURN_IF_ERROR(AtKey(job, {key, "model.heads", "model.width", "model.name"}, status));
   return resolved;
 }
 
