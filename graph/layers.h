@@ -53,20 +53,21 @@ class LayerBuilder {
   // w2 ~ N(0, output_std^2).
   ValueId Mlp(ValueId x, std::string_view name, int64_t hidden, double std, double output_std);
 
-  // A mixture of experts over x[b, s, d]: every token goes to the `top_k` experts that a router
-  // likes best, and the result is dropout(sum over them of weight * gelu(x . w1[e]) . w2[e]).
-  //   p = softmax(x . router[d, experts])      the router's probabilities
-  //   weight = p of the chosen experts, divided by their sum if there are several (Shazeer et al.
-  //            2017, as in GShard and Mixtral), and p itself if there is one (Fedus et al.,
-  //            "Switch Transformers", 2021: the router needs a gradient)
-  // An expert takes at most `capacity` tokens of each sequence; choices beyond it are dropped
+  // A mixture of experts over x[b, s, d]: a router sends every token to `top_k` experts.
+  //   p = softmax(x . router[d, experts])
+  //   the result = dropout(sum over the top_k largest p of weight * gelu(x . w1[e]) . w2[e])
+  // The weight is p divided by the sum of the top_k largest (Shazeer et al. 2017, as in GShard and
+  // Mixtral). With top_k 1 it is p itself (Fedus et al., "Switch Transformers", 2021): otherwise
+  // the router would have no gradient.
+  //
+  // An expert takes at most `capacity` tokens of each sequence; further choices are dropped
   // (graph/ops/expert_slots.cc). Parameters NAME.router, NAME.w1[experts, d, hidden],
   // NAME.w2[experts, hidden, d]; the experts have no biases.
   //
-  // *balance, unless null, gets a scalar that is smallest where all experts are chosen equally:
-  // experts * the mean over sequences of the sum over experts of f P, with f the share of the
-  // sequence's choices that went to the expert and P the mean of its probability (Switch
-  // Transformers, equation 4, in groups as in GShard), times `balance_weight`.
+  // *balance, unless null, becomes a scalar to add to the loss: balance_weight times the mean over
+  // sequences of experts * (the sum over experts of f P), with f the share of the sequence's
+  // choices that went to the expert and P the mean of its p (Switch Transformers, equation 4, for
+  // each group as in GShard). It is balance_weight where all experts are chosen equally.
   struct Experts {
     int64_t experts = 1;
     int64_t top_k = 1;

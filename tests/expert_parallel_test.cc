@@ -18,11 +18,13 @@
 #include "planner/strategy/strategy.h"
 #include "tests/support/planner_fixture.h"
 
-namespace penstock::planner {
+namespace penstock::testing {
 namespace {
 
 using graph::ModelConfig;
 using graph::Phase;
+using planner::Plan;
+using planner::Strategy;
 
 // Bytes that the first device receives in one step, by kind of collective.
 using Traffic = std::map<CollectiveKind, int64_t>;
@@ -65,7 +67,7 @@ bool IsOfExperts(std::string_view name) {
   return graph::MatchesPattern("*.moe.w1*", name) || graph::MatchesPattern("*.moe.w2*", name);
 }
 
-class ExpertParallelTest : public testing::PlannerFixture {
+class ExpertParallelTest : public PlannerFixture {
  protected:
   static constexpr int64_t kBatch = 16;
 
@@ -100,9 +102,10 @@ class ExpertParallelTest : public testing::PlannerFixture {
     absl::StatusOr<graph::Graph> graph =
         graph::BuildTrainingGraph(ops_, *std::move(forward), graph::TrainingOptions());
     EXPECT_TRUE(graph.ok()) << graph.status();
-    absl::Status status = ApplyStrategy(strategy, microbatches, model.tensor_splits, *graph);
+    absl::Status status =
+        planner::ApplyStrategy(strategy, microbatches, model.tensor_splits, *graph);
     EXPECT_TRUE(status.ok()) << status;
-    status = AssignStages(strategy.num_stages(), *graph);
+    status = planner::AssignStages(strategy.num_stages(), *graph);
     EXPECT_TRUE(status.ok()) << status;
     return *std::move(graph);
   }
@@ -126,9 +129,9 @@ class ExpertParallelTest : public testing::PlannerFixture {
   // Bytes of the parameters that a device holds, of experts or of the rest.
   static int64_t ParameterBytes(const Plan& plan, uint32_t device, bool of_experts) {
     int64_t bytes = 0;
-    for (const StatePlan& state : plan.states) {
+    for (const planner::StatePlan& state : plan.states) {
       if (!state.is_parameter || IsOfExperts(state.name) != of_experts) continue;
-      for (const StatePlacement& placement : state.placements) {
+      for (const planner::StatePlacement& placement : state.placements) {
         if (placement.device == device) bytes += static_cast<int64_t>(placement.tile.num_bytes());
       }
     }
@@ -272,4 +275,4 @@ TEST_F(ExpertParallelTest, WideExpertsMoveFewerBytesThanDataParallelism) {
 }
 
 }  // namespace
-}  // namespace penstock::planner
+}  // namespace penstock::testing
