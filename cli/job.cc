@@ -240,19 +240,18 @@ const std::vector<Key>& Keys() {
        Integer([](Job& j) { return &j.model.vocabulary; }, 256, kMaxSize)},
       {"model.dropout", "Dropout rate in [0, 1) (from model.name)",
        Number([](Job& j) { return &j.model.dropout; }, 0, std::nextafter(1.0, 0.0), "[0, 1)")},
-      {"model.experts", "Experts of a mixture-of-experts layer (from model.name)",
+      {"model.experts", "Experts of a mixture-of-experts layer, for the model moe (8)",
        Integer([](Job& j) { return &j.model.experts; }, 1, graph::kMaxExperts)},
-      {"model.top_k", "Experts that each token goes to (from model.name)",
+      {"model.top_k", "Experts that each token goes to, for moe (2)",
        Integer([](Job& j) { return &j.model.top_k; }, 1, graph::kMaxExperts)},
       {"model.capacity_factor",
-       "Tokens of a sequence that an expert takes, as a multiple of an even share; 0: all that "
-       "choose it (from model.name)",
+       "Tokens of a sequence that an expert takes, as a multiple of an even share, for moe; 0: no "
+       "token is dropped (1.25)",
        Number([](Job& j) { return &j.model.capacity_factor; }, 0, kHuge, "at least 0")},
-      {"model.balance", "Weight of the loss that balances the experts' load (from model.name)",
+      {"model.balance", "Weight of the loss that balances the load of the experts, for moe (0.01)",
        Number([](Job& j) { return &j.model.balance; }, 0, kHuge, "at least 0")},
       {"model.expert_every",
-       "Blocks of which the last one has experts: 1 for all blocks, 2 for every other one (from "
-       "model.name)",
+       "Every how many-th block has experts, for moe: 2 for every other block (1)",
        Integer([](Job& j) { return &j.model.expert_every; }, 1, graph::kMaxLayers)},
       {"data.text",
        "Files and folders of training text, read as bytes (for built-in models, "
