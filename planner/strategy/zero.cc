@@ -78,11 +78,34 @@ std::optional<size_t> ChooseDim(const Sharding& sharding, const TensorType& type
   return uneven;
 }
 
+// The axes over which a tensor has replicas: those of the batch that do not split it, as "ep" does
+// experts.
+std::vector<AxisRef> ReplicaAxes(const Mesh& mesh, const Sharding& layout) {
+  std::vector<AxisRef> axes;
+  for (const char* name : {"dp", "ep"}) {
+    const int index = mesh.FindAxis(name);
+    if (index < 0 || mesh.axes[static_cast<size_t>(index)].size == 1) continue;
+    const AxisRef axis = graph::WholeAxis(mesh, index);
+    const bool is_used =
+        std::any_of(layout.dims.begin(), layout.dims.end(), [&](const graph::DimSharding& dim) {
+          return std::any_of(dim.axes.begin(), dim.axes.end(),
+                             [&](const AxisRef& other) { return graph::Overlap(axis, other); });
+        });
+    if (!is_used) axes.push_back(axis);
+  }
+  return axes;
+}
+
+int64_t SizeOf(const std::vector<AxisRef>& axes) {
+  int64_t size = 1;
+  for (const AxisRef& axis : axes) size *= axis.size;
+  return size;
+}
+
 }  // namespace
 
 absl::Status SplitOverReplicas(int level, Graph& graph) {
   const Mesh mesh = graph.meshes()[0];
-  const AxisRef dp = graph::WholeAxis(mesh, mesh.FindAxis("dp"));
   const int mb = mesh.FindAxis("mb");
   // How other axes split the parameters follows by propagation.
   Graph propagated = graph;
@@ -95,26 +118,31 @@ absl::Status SplitOverReplicas(int level, Graph& graph) {
     if (node.op->name() != "parameter") continue;
     graph::Value& parameter = graph.mutable_value(node.results[0]);
     const Sharding layout = layout_of(node.results[0]);
+    const std::vector<AxisRef> replicas = ReplicaAxes(mesh, layout);
     const std::optional<size_t> dim =
-        level == 3 ? ChooseDim(layout, parameter.type, dp.size, /*alone=*/true) : std::nullopt;
+        level == 3 && !replicas.empty()
+            ? ChooseDim(layout, parameter.type, SizeOf(replicas), /*alone=*/true)
+            : std::nullopt;
     if (dim.has_value()) {
       Sharding split = layout;
-      split.dims[*dim].axes.push_back(dp);
+      split.dims[*dim].axes.insert(split.dims[*dim].axes.end(), replicas.begin(), replicas.end());
       split.dims[*dim].priority = kAfterTheBatch;
       parameter.sharding = std::move(split);
     } else if (!parameter.sharding.has_value()) {
       parameter.sharding = Sharding::Open(static_cast<int>(parameter.type.shape.size()));
-      parameter.sharding->replicated = {dp};
+      parameter.sharding->replicated = replicas;
     }
   }
   for (const Update& update : FindUpdates(graph)) {
     const graph::Value& parameter = graph.value(update.parameter);
     const Sharding layout = layout_of(update.parameter);
+    const std::vector<AxisRef> replicas = ReplicaAxes(mesh, layout);
+    if (replicas.empty()) continue;
     const std::optional<size_t> dim =
-        ChooseDim(layout, parameter.type, dp.size, /*alone=*/level == 3);
+        ChooseDim(layout, parameter.type, SizeOf(replicas), /*alone=*/level == 3);
     if (!dim.has_value()) continue;
     Sharding split = layout;
-    split.dims[*dim].axes.push_back(dp);
+    split.dims[*dim].axes.insert(split.dims[*dim].axes.end(), replicas.begin(), replicas.end());
     for (graph::DimSharding& each : split.dims) each.priority = kAfterTheBatch;
     for (const ValueId state : update.states) graph.mutable_value(state).sharding = split;
     if (update.gradient == kNoValue) continue;
