@@ -13,12 +13,13 @@
 
 #include "base/strings.h"
 #include "graph/op.h"
+#include "planner/cluster/presets.h"
 
 namespace penstock::cli {
 namespace {
 
-constexpr std::string_view kLists[] = {"ops",     "policies", "transports",
-                                       "devices", "models",   "presets"};
+constexpr std::string_view kLists[] = {"ops",    "policies", "transports", "devices",
+                                       "models", "presets",  "clusters"};
 
 struct Options {
   std::string what;
@@ -34,6 +35,14 @@ std::vector<std::string> Items(const Registries& registries, std::string_view wh
   if (what == "transports") return registries.transports;
   if (what == "devices") return registries.devices;
   if (what == "models") return copy(registries.models.ModelNames());
+  if (what == "clusters") {
+    std::vector<std::string> names;
+    for (const planner::ClusterPreset& preset : planner::ClusterPresets()) {
+      names.push_back(StrCat(preset.name, ":", preset.size));
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
   return copy(registries.models.PresetNames());
 }
 
@@ -46,6 +55,11 @@ std::string Remark(const Registries& registries, std::string_view what, std::str
     return StrCat(preset->model, ", ", config.layers, " layers, width ", config.width, ", ",
                   config.heads, " heads, context ", config.context, ", vocabulary ",
                   config.vocabulary);
+  }
+  for (const planner::ClusterPreset& preset : planner::ClusterPresets()) {
+    if (what == "clusters" && name.substr(0, name.find(':')) == preset.name) {
+      return std::string(preset.help);
+    }
   }
   return "";
 }
@@ -80,7 +94,7 @@ void AddListCommand(CLI::App& app, const Environment& environment, Action* actio
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand("list", "List operators, models and other names.");
   command->add_option("WHAT", options->what,
-                      "One of ops, policies, transports, devices, models, presets");
+                      "One of ops, policies, transports, devices, models, presets, clusters");
   command->add_flag("--json", options->is_json, "Print {\"items\": [names]}");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return List(environment, *options); };

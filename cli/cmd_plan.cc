@@ -195,8 +195,9 @@ void AddPlanCommand(CLI::App& app, const Environment& environment, Action* actio
       ->check(AtLeast(1));
   command
       ->add_option("--cluster", options->cluster,
-                   "Override keys of [cluster] with those in this file (.toml)")
-      ->option_text("FILE");
+                   "Override cluster.file with this preset or description of a cluster, or keys of "
+                   "[cluster] with those in this file (.toml)")
+      ->option_text("CLUSTER");
   command
       ->add_option("--dump", options->dumps,
                    StrCat("Write the graph after a pass, in the text format. May be repeated. "

@@ -721,8 +721,9 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
       ->option_text("ADDRESS");
   command
       ->add_option("--cluster", options->cluster,
-                   "Override keys of [cluster] with those in this file (.toml)")
-      ->option_text("FILE");
+                   "Override cluster.file with this preset or description of a cluster, or keys of "
+                   "[cluster] with those in this file (.toml)")
+      ->option_text("CLUSTER");
   command
       ->add_option("--plan", options->plan,
                    "Use this plan, compiled earlier from the same job, instead of compiling")

@@ -386,7 +386,8 @@ TEST_F(CommandLineTest, ResultsThatCannotBeWrittenAreAnError) {
 }
 
 TEST_F(CommandLineTest, ListsNames) {
-  for (const std::string what : {"ops", "policies", "transports", "devices", "models", "presets"}) {
+  for (const std::string what :
+       {"ops", "policies", "transports", "devices", "models", "presets", "clusters"}) {
     const Outcome outcome = Call({"list", what, "--json"});
     ASSERT_EQ(outcome.status, 0) << outcome.err;
     const auto items = nlohmann::json::parse(outcome.out)["items"].get<std::vector<std::string>>();
@@ -396,6 +397,7 @@ TEST_F(CommandLineTest, ListsNames) {
     EXPECT_THAT(text.out, HasSubstr(items[0]));
   }
   EXPECT_THAT(Call({"list", "presets"}).out, HasSubstr("gpt2-124m"));
+  EXPECT_THAT(Call({"list", "clusters"}).out, HasSubstr("dgx-a100:NODES"));
 }
 
 TEST_F(CommandLineTest, OptPrintsTheGraph) {
@@ -625,6 +627,65 @@ TEST_F(CommandLineTest, AClusterFileGoesOverTheJobs) {
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("cluster.toml:1:2: unexpected section 'train'; this file "
                                      "holds [cluster] alone"));
+}
+
+// What --cluster names is told apart by its content: a preset, a description, or keys of a job.
+TEST_F(CommandLineTest, AClusterDecidesThePrediction) {
+  const std::string description = R"(name = "two slow hosts"
+[[kind]]
+name = "slow"
+memory_bytes = 1_000_000_000
+memory_bytes_per_s = 1e9
+peak_flops_per_s = {f32 = 1e9}
+[[level]]
+name = "host"
+fan_out = 2
+bytes_per_s = 1e6
+latency_s = 1e-6
+)";
+  const auto step = [&](std::vector<std::string> more) {
+    std::vector<std::string> call = {"plan", Path("job.toml"), "--strategy", "dp=2", "--json"};
+    call.insert(call.end(), more.begin(), more.end());
+    const Outcome outcome = Call(call);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.status == 0
+               ? nlohmann::json::parse(outcome.out)["predicted_step_time_s"].get<double>()
+               : 0.0;
+  };
+  const double here = step({});
+  const double preset = step({"--cluster", "dgx-a100:1"});
+  const double slow = step({"--cluster", Write("slow.toml", description)});
+  EXPECT_GT(here, 0);
+  EXPECT_LT(preset, here);
+  EXPECT_GT(slow, here);
+  // The same from the job, whose folder a path counts from.
+  const std::string job = Write("slow_job.toml", Job() + "[cluster]\nfile = \"slow.toml\"\n");
+  const Outcome by_key = Call({"plan", job, "--strategy", "dp=2", "--json"});
+  ASSERT_EQ(by_key.status, 0) << by_key.err;
+  EXPECT_EQ(nlohmann::json::parse(by_key.out)["predicted_step_time_s"], slow);
+
+  EXPECT_THAT(Call({"plan", job, "--strategy", "dp=4"}).err,
+              HasSubstr("slow_job.toml:19:8: the cluster has 2 devices, and the job needs 4"));
+  EXPECT_THAT(Call({"plan", job, "--cluster", "dgx-a10:2"}).err,
+              HasSubstr("--cluster dgx-a10:2: unknown cluster preset 'dgx-a10'"));
+  Write("slow.toml", description + "uplinks = 0.5\n");
+  EXPECT_THAT(Call({"plan", job}).err, HasSubstr("slow.toml:12:11: "));
+}
+
+// Devices that share cores are predicted to take turns; slow links between hosts take their time.
+TEST_F(CommandLineTest, ThePredictionKnowsHostsAndCores) {
+  const auto step = [&](std::string strategy, std::vector<std::string> sets) {
+    std::vector<std::string> call = {"plan", Path("job.toml"), "--strategy", strategy, "--json"};
+    for (const std::string& set : sets) call.insert(call.end(), {"--set", set});
+    const Outcome outcome = Call(call);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    if (outcome.status != 0) return 0.0;
+    return nlohmann::json::parse(outcome.out)["predicted_step_time_s"].get<double>();
+  };
+  EXPECT_GT(step("dp=2", {"cluster.hosts=2", "cluster.link_gbit_per_s=0.001"}),
+            2 * step("dp=2", {}));
+  // As many threads as there are cores, at least: one device at a time.
+  EXPECT_GT(step("dp=2", {"cluster.threads=1024"}), 0.95 * step("dp=1", {"cluster.threads=1024"}));
 }
 
 TEST_F(CommandLineTest, EvalRunsTheGraphAsSharded) {

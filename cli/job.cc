@@ -16,6 +16,7 @@
 #include "base/strings.h"
 #include "graph/models/config_check.h"
 #include "graph/op.h"
+#include "planner/cluster/presets.h"
 #include "planner/cluster/toml_internal.h"
 
 namespace penstock::cli {
@@ -216,6 +217,21 @@ absl::Status SetHosts(const toml::value& value, const std::string& folder, Job& 
   return absl::OkStatus();
 }
 
+// Whether the text is the name of a preset, whatever its size is.
+bool NamesClusterPreset(std::string_view text) {
+  const std::string_view name = text.substr(0, text.find(':'));
+  const std::vector<planner::ClusterPreset>& presets = planner::ClusterPresets();
+  return std::any_of(presets.begin(), presets.end(),
+                     [&](const planner::ClusterPreset& preset) { return preset.name == name; });
+}
+
+absl::Status SetClusterFile(const toml::value& value, const std::string& folder, Job& job) {
+  if (!value.is_string()) return Expected("a preset or a path", value);
+  const std::string& text = value.as_string().str;
+  job.cluster.file = NamesClusterPreset(text) ? text : Resolve(folder, text);
+  return absl::OkStatus();
+}
+
 const std::vector<Key>& Keys() {
   using graph::LearningRateSchedule;
   using graph::Optimizer;
@@ -342,7 +358,13 @@ const std::vector<Key>& Keys() {
        SetMicrobatches},
       {"parallel.schedule", "Scheduling policy: see `penstock list policies` (\"1f1b\")",
        String([](Job& j) { return &j.parallel.schedule; })},
-      {"cluster.devices", "Number of devices (what parallel.strategy needs; for \"auto\", 1)",
+      {"cluster.file",
+       "Cluster to plan for: a preset such as \"dgx-a100:16\" (`penstock list clusters`) or a file "
+       "that describes one (this machine)",
+       SetClusterFile},
+      {"cluster.devices",
+       "Number of devices (what parallel.strategy needs; for \"auto\", those of cluster.file, or "
+       "1)",
        Integer([](Job& j) { return &j.cluster.devices; }, 1, 1 << 16)},
       {"cluster.processes", "Number of processes; each runs a contiguous range of devices (1)",
        Integer([](Job& j) { return &j.cluster.processes; }, 1, 1 << 16)},
@@ -528,6 +550,13 @@ absl::Status ExplainValue(std::string_view key, std::string_view value, const ab
       place, ": not a TOML value; a string needs quotes: --set '", key, "=\"", value, "\"'"));
 }
 
+// Whether a file for --cluster describes devices and networks (cluster_file.h) and is not a part of
+// a job.
+absl::StatusOr<bool> DescribesCluster(std::string_view text, const std::string& file) {
+  ASSIGN_OR_RETURN(const toml::value root, planner::ParseToml(text, file, true));
+  return root.as_table().count("kind") > 0 || root.as_table().count("level") > 0;
+}
+
 }  // namespace
 
 absl::StatusOr<Job> ParseJob(std::string_view text, std::string_view file, std::string_view folder,
@@ -548,12 +577,23 @@ absl::StatusOr<Job> ReadJob(const std::string& path, absl::Span<const std::strin
   }
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJobBytes));
   std::vector<JobText> sources = {{text, path, folder_of(path)}};
+  if (cluster.empty()) return MakeJob(sources, overrides);
   std::string cluster_text;
-  if (!cluster.empty()) {
+  // What is no path is the name of a preset, if only a wrong one.
+  bool is_description = !std::filesystem::exists(cluster) && !HasSuffix(cluster, ".toml") &&
+                        cluster.find('/') == std::string::npos;
+  if (!is_description) {
     ASSIGN_OR_RETURN(cluster_text, ReadTextFile(cluster, kMaxJobBytes));
-    sources.push_back({cluster_text, cluster, folder_of(cluster), "cluster"});
+    ASSIGN_OR_RETURN(is_description, DescribesCluster(cluster_text, cluster));
   }
-  return MakeJob(sources, overrides);
+  if (!is_description) {
+    sources.push_back({cluster_text, cluster, folder_of(cluster), "cluster"});
+    return MakeJob(sources, overrides);
+  }
+  ASSIGN_OR_RETURN(Job job, MakeJob(sources, overrides));
+  job.cluster.file = cluster;
+  job.locations["cluster.file"] = StrCat("--cluster ", cluster);
+  return job;
 }
 
 absl::Status ApplyOverride(std::string_view assignment, Job& job) {

@@ -84,6 +84,7 @@ struct Job {
   };
 
   struct Cluster {
+    std::string file;                // a description or a preset of one; empty: this machine
     std::optional<int64_t> devices;  // default: what the strategy needs, or 1
     int64_t processes = 1;
     int64_t hosts = 1;               // that devices are spread over evenly; see host_layout.h
@@ -101,7 +102,8 @@ struct Job {
 // `file` names the text in errors; relative paths in the job count from `folder`.
 absl::StatusOr<Job> ParseJob(std::string_view text, std::string_view file, std::string_view folder,
                              absl::Span<const std::string> overrides);
-// `cluster` is a file that holds [cluster] alone, whose keys go over the job's; empty: none.
+// `cluster` is a file that holds [cluster] alone, whose keys go over the job's, or a value for
+// cluster.file; empty: none.
 absl::StatusOr<Job> ReadJob(const std::string& path, absl::Span<const std::string> overrides,
                             const std::string& cluster = "");
 

@@ -7,10 +7,10 @@
 
 #include "cli/files.h"
 #include "cli/host_layout.h"
+#include "cli/job_machine.h"
 #include "fmt/format.h"
 
 #include "base/counted.h"
-#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/text.h"
@@ -345,6 +345,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
                           planner::AssignStages(static_cast<int>(pp * vpp), result.graph)));
     AddBubbleNote(pp, result);
+    ASSIGN_OR_RETURN(result.machine, MachineOf(job, result.num_devices));
     return result;
   }
 
@@ -358,7 +359,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
                               ? job.parallel.microbatches
                               : planner::ChooseMicrobatches(strategy, result.graph);
   } else {
-    const int64_t devices = job.cluster.devices.value_or(1);
+    ASSIGN_OR_RETURN(const int64_t devices, DevicesForAuto(job));
     absl::StatusOr<planner::StrategyChoice> choice =
         planner::ChooseStrategy(devices, job.parallel.microbatches, hints, result.graph);
     if (!choice.ok()) {
@@ -385,6 +386,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   result.strategy = planner::ToString(strategy);
   result.num_devices = strategy.num_devices();
   AddBubbleNote(strategy.pp, result);
+  ASSIGN_OR_RETURN(result.machine, MachineOf(job, result.num_devices));
   return result;
 }
 
@@ -398,19 +400,36 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
   return graph;
 }
 
+namespace {
+
+// The hosts for which collectives are chosen: the job's, or the innermost groups of its cluster.
+HostDevices HostsToPlanFor(const Job& job, const JobGraph& graph) {
+  const bool has_hosts =
+      job.locations.contains("cluster.hosts") || job.locations.contains("cluster.host");
+  if (has_hosts || job.cluster.file.empty() || !graph.machine.has_value()) {
+    return HostDevicesOf(job, graph.num_devices).value_or(HostDevices());
+  }
+  const planner::Cluster& cluster = graph.machine->cluster;
+  HostDevices hosts;
+  for (int64_t device = 0; device < graph.num_devices; ++device) {
+    const bool is_new = device == 0 || cluster.num_levels() == 0 ||
+                        cluster.GroupOf(device, 0) != cluster.GroupOf(device - 1, 0);
+    if (is_new) hosts.push_back(0);
+    ++hosts.back();
+  }
+  return hosts;
+}
+
+}  // namespace
+
 CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
   return {.policy = job.parallel.schedule,
           .strategy = graph.strategy,
           .num_threads = ThreadsOf(job, graph.num_devices),
           .chunks_per_group = graph.chunks_per_group,
-          .host_devices = HostDevicesOf(job, graph.num_devices).value_or(HostDevices()),
-          .program = graph.settings};
-}
-
-int64_t ThreadsOf(const Job& job, int64_t num_devices) {
-  const HostDevices hosts = HostDevicesOf(job, num_devices).value_or(HostDevices());
-  const uint32_t most = hosts.empty() ? 1 : *std::max_element(hosts.begin(), hosts.end());
-  return job.cluster.threads.value_or(std::max<int64_t>(UsableCores() / most, 1));
+          .host_devices = HostsToPlanFor(job, graph),
+          .program = graph.settings,
+          .machine = graph.machine};
 }
 
 absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registries,
@@ -426,6 +445,8 @@ absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registr
   options.host_devices = settings.host_devices;
   options.chunks_per_group = settings.chunks_per_group;
   options.passes = settings.passes;
+  if (settings.machine.has_value()) options.machine = &*settings.machine;
+  options.estimate = settings.estimate;
   return planner::CompileFolded(registries.ops, std::move(graph), options);
 }
 

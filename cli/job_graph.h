@@ -6,6 +6,7 @@
 #define PENSTOCK_CLI_JOB_GRAPH_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@
 #include "graph/models/model.h"
 #include "planner/compile.h"
 #include "planner/plan/plan.h"
+#include "planner/search/estimate.h"
+#include "planner/search/machine.h"
 #include "planner/strategy/strategy.h"
 
 namespace penstock::cli {
@@ -35,9 +38,10 @@ struct JobGraph {
   std::string strategy;  // "dp=2,tp=2,pp=1"
   int64_t microbatches = 1;
   int64_t num_devices = 1;
-  int chunks_per_group = 1;  // see planner::CompileOptions
-  std::string note;          // how the strategy was chosen, where the job left it open
-  std::string notes;         // "note: ...", a line for each thing to know before the run
+  int chunks_per_group = 1;                 // see planner::CompileOptions
+  std::optional<planner::Machine> machine;  // where it is to run
+  std::string note;   // how the strategy was chosen, where the job left it open
+  std::string notes;  // "note: ...", a line for each thing to know before the run
   int64_t num_parameters = 0;
 };
 
@@ -59,13 +63,12 @@ struct CompileSettings {
   int chunks_per_group = 1;                           // see planner::CompileOptions
   std::vector<uint32_t> host_devices = {};            // likewise
   std::vector<planner::ProgramSetting> program = {};  // recorded in the plan
+  std::optional<planner::Machine> machine = {};       // for which the step is predicted
+  planner::StepEstimate* estimate = nullptr;          // filled in, if the machine is given
   planner::PassOptions passes = {};                   // looks in
 };
 
 CompileSettings SettingsOf(const Job& job, const JobGraph& graph);
-
-// Threads of each device: the job's, or as many as the cores of a host give each of its devices.
-int64_t ThreadsOf(const Job& job, int64_t num_devices);
 
 absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registries,
                                                        graph::Graph graph,

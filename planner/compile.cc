@@ -1,5 +1,7 @@
 #include "planner/compile.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +13,7 @@
 #include "planner/fit.h"
 #include "planner/lower/lower_to_plan.h"
 #include "planner/plan/verify_folded_plan.h"
+#include "planner/search/stage_work.h"
 #include "planner/sharding/decompose.h"
 #include "planner/sharding/insert_reshards.h"
 #include "planner/sharding/lower_reshards.h"
@@ -56,6 +59,20 @@ absl::StatusOr<int> NumGroups(const graph::Graph& graph, int chunks_per_group) {
   return num_stages / chunks_per_group;
 }
 
+absl::StatusOr<StepEstimate> EstimateGraph(const graph::Graph& graph,
+                                           const CompileOptions& options) {
+  int num_stages = 1;
+  for (const graph::Node& node : graph.nodes()) num_stages = std::max(num_stages, node.stage + 1);
+  WorkOptions work_options;
+  work_options.num_groups = num_stages / std::max(options.chunks_per_group, 1);
+  ASSIGN_OR_RETURN(const ModelWork work, MeasureWork(graph, *options.machine, work_options));
+  EstimateOptions estimate_options;
+  estimate_options.policy = options.policies->Find(options.policy);
+  estimate_options.chunks_per_group = options.chunks_per_group;
+  estimate_options.bucket_bytes = static_cast<double>(options.bucket_bytes);
+  return EstimateStep(work, *options.machine, estimate_options);
+}
+
 }  // namespace
 
 absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Graph graph,
@@ -83,6 +100,12 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
 
   RETURN_IF_ERROR(RunPasses(CompilePasses(ops), options.passes, &graph));
 
+  std::optional<StepEstimate> estimate;
+  if (options.machine != nullptr) {
+    ASSIGN_OR_RETURN(estimate, EstimateGraph(graph, options));
+    if (options.estimate != nullptr) *options.estimate = *estimate;
+  }
+
   LowerOptions lower;
   lower.policy = policy;
   lower.kernels = options.kernels;
@@ -93,6 +116,7 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   lower.fold = options.fold;
   ASSIGN_OR_RETURN(FoldedPlan folded, LowerToPlan(ops, graph, lower));
   Plan& plan = folded.common;
+  if (estimate.has_value()) plan.predicted_step_s = estimate->step_s;
   plan.strategy = options.strategy;
   plan.settings = options.settings;
   plan.threads_per_device = options.threads_per_device;

@@ -18,6 +18,8 @@
 #include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
+#include "planner/search/estimate.h"
+#include "planner/search/machine.h"
 
 namespace penstock::planner {
 
@@ -39,6 +41,10 @@ struct CompileOptions {
   std::vector<uint32_t> host_devices;
   // Memory of each device; empty: not checked.
   std::vector<uint64_t> memory_bytes;
+  // Where the plan is to run. Its step is predicted for it (search/estimate.h); without one, from
+  // the constants of lower_to_plan.h.
+  const Machine* machine = nullptr;
+  StepEstimate* estimate = nullptr;  // filled in, if the machine is given
   bool verify = true;
   bool fold = true;  // devices that do the same share a program
   PassOptions passes;

@@ -41,7 +41,8 @@ MAY_INCLUDE = {
 
 # folder -> its sub-folders, each of which may include those before it; "" is the folder itself.
 SUBFOLDERS = {
-    "planner": ("cluster", "policy", "plan", "cost", "sharding", "strategy", "lower", ""),
+    "planner": ("cluster", "policy", "plan", "cost", "sharding", "strategy", "lower", "search",
+                ""),
     "actors": ("engine", "trace", "session", "cluster"),
 }
 

@@ -94,6 +94,34 @@ graph::Reduction ReductionOf(const Sharding& from, const std::vector<AxisRef>& r
 
 }  // namespace
 
+std::vector<AxisRef> MovedAxes(CollectiveKind kind, const Sharding& from, const Sharding& to) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return Difference(AxesOfPartials(from), AxesOfPartials(to));
+    case CollectiveKind::kReduceScatter: {
+      // The order in which the target dimension takes the axes is the order of the ranks.
+      const int dim = GrownDim(from, to);
+      return Difference(to.dims[dim].axes, from.dims[dim].axes);
+    }
+    case CollectiveKind::kAllGather:
+      return Difference(AxesOfDims(from), AxesOfDims(to));
+    case CollectiveKind::kAllToAll: {
+      std::vector<AxisRef> moving;
+      for (size_t d = 0; d < from.dims.size(); ++d) {
+        for (const AxisRef& axis : Difference(from.dims[d].axes, to.dims[d].axes)) {
+          moving.push_back(axis);
+        }
+      }
+      return moving;
+    }
+    case CollectiveKind::kPermute:
+      return AxesOfDims(from);
+    case CollectiveKind::kBroadcast:
+      break;
+  }
+  return {};
+}
+
 std::optional<CollectiveKind> CollectiveOf(std::string_view op) {
   for (CollectiveKind kind :
        {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
@@ -115,33 +143,10 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
     out.push_back(std::move(tile_out));
   }
 
-  std::vector<AxisRef> moving;
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-    case CollectiveKind::kReduceScatter:
-      moving = Difference(AxesOfPartials(from), AxesOfPartials(to));
-      break;
-    case CollectiveKind::kAllGather:
-      moving = Difference(AxesOfDims(from), AxesOfDims(to));
-      break;
-    case CollectiveKind::kAllToAll:
-      for (size_t d = 0; d < from.dims.size(); ++d) {
-        for (const AxisRef& axis : Difference(from.dims[d].axes, to.dims[d].axes)) {
-          moving.push_back(axis);
-        }
-      }
-      break;
-    case CollectiveKind::kPermute:
-      moving = AxesOfDims(from);
-      break;
-    case CollectiveKind::kBroadcast:
-      return absl::InternalError("a broadcast is no redistribution step");
+  if (kind == CollectiveKind::kBroadcast) {
+    return absl::InternalError("a broadcast is no redistribution step");
   }
-  if (kind == CollectiveKind::kReduceScatter) {
-    // The order in which the target dimension takes the axes is the order of the ranks.
-    const int dim = GrownDim(from, to);
-    moving = Difference(to.dims[dim].axes, from.dims[dim].axes);
-  }
+  const std::vector<AxisRef> moving = MovedAxes(kind, from, to);
 
   Communication communication;
   communication.pack_sizes.resize(mesh.num_devices());

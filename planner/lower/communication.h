@@ -22,6 +22,11 @@ namespace penstock::planner {
 // The kinds that need other devices.
 std::optional<CollectiveKind> CollectiveOf(std::string_view op);
 
+// The axes that a redistribution step moves data over, or reduces over. Devices that differ in no
+// other coordinate form a group. REQUIRES: the step is one that PlanReshard makes.
+std::vector<graph::AxisRef> MovedAxes(CollectiveKind kind, const graph::Sharding& from,
+                                      const graph::Sharding& to);
+
 // The collective of one redistribution step. Devices are those of the mesh; a plan adds the first
 // device of the stage, numbers the channels and chooses the algorithms. The copies are kernels
 // `pack` and `unpack` along one dimension: a rank's data lie one part after another for the others.

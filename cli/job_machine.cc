@@ -1,0 +1,136 @@
+#include "cli/job_machine.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/files.h"
+#include "cli/host_layout.h"
+
+#include "base/blocks.h"
+#include "base/counted.h"
+#include "base/machine.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "planner/cluster/cluster_file.h"
+#include "planner/cluster/presets.h"
+#include "planner/cost/communication_cost.h"
+
+namespace penstock::cli {
+namespace {
+
+// A core of this machine in predictions.
+constexpr double kCoreFlopsPerS = 1e11;  // f32
+constexpr double kCoreBytesPerS = 1e10;
+
+planner::DeviceKind CpuDevice(int64_t num_threads, int64_t memory_bytes) {
+  const auto cores = static_cast<double>(num_threads);
+  planner::DeviceKind kind;
+  kind.name = "cpu";
+  kind.memory_bytes = std::clamp<int64_t>(memory_bytes, 1, planner::kMaxMemoryBytes);
+  kind.memory_bytes_per_s = kCoreBytesPerS * cores;
+  kind.peak_flops_per_s[static_cast<size_t>(DType::kF32)] = kCoreFlopsPerS * cores;
+  kind.peak_flops_per_s[static_cast<size_t>(DType::kF64)] = kCoreFlopsPerS * cores / 2;
+  kind.efficiency = {{.flops = 1, .fraction = 1}};
+  return kind;
+}
+
+// Devices of each block between which messages pass over links slower than memory: hosts, or where
+// the job gives the rate of its links, processes.
+absl::StatusOr<HostDevices> BlocksOf(const Job& job, int64_t num_devices) {
+  ASSIGN_OR_RETURN(HostDevices hosts, HostDevicesOf(job, num_devices));
+  const bool has_links =
+      job.cluster.link_gbit_per_s.has_value() || job.cluster.link_latency_us.has_value();
+  const int64_t processes = std::min(job.cluster.processes, num_devices);
+  if (hosts.size() > 1 || !has_links || processes == 1) return hosts;
+  HostDevices blocks;
+  for (int64_t i = 0; i < processes; ++i) {
+    blocks.push_back(static_cast<uint32_t>(BlockBegin(i + 1, processes, num_devices) -
+                                           BlockBegin(i, processes, num_devices)));
+  }
+  return blocks;
+}
+
+// This machine, or several like it.
+absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devices) {
+  ASSIGN_OR_RETURN(const HostDevices hosts, HostDevicesOf(job, num_devices));
+  ASSIGN_OR_RETURN(const HostDevices blocks, BlocksOf(job, num_devices));
+  const int64_t threads = std::min<int64_t>(ThreadsOf(job, num_devices), UsableCores());
+  const int64_t most = *std::max_element(hosts.begin(), hosts.end());
+  planner::ClusterSpec spec;
+  spec.name = "this machine";
+  const uint64_t memory =
+      std::min(MachineMemoryBytes(), static_cast<uint64_t>(planner::kMaxMemoryBytes));
+  spec.kinds.push_back(CpuDevice(threads, static_cast<int64_t>(memory) / most));
+  const planner::LinkRates on_host;
+  planner::NetworkLevel host;
+  host.name = "host";
+  host.fan_out.assign(blocks.begin(), blocks.end());
+  host.bytes_per_s = on_host.bytes_per_s;
+  host.latency_s = on_host.latency_s;
+  spec.levels.push_back(host);
+  if (blocks.size() > 1) {
+    planner::NetworkLevel network;
+    network.name = "network";
+    network.fan_out = {static_cast<int64_t>(blocks.size())};
+    network.bytes_per_s =
+        std::min(job.cluster.link_gbit_per_s.value_or(on_host.bytes_per_s * 8e-9) * 1e9 / 8,
+                 planner::kMaxBytesPerS);
+    network.latency_s = std::max(job.cluster.link_latency_us.value_or(0) * 1e-6, on_host.latency_s);
+    network.latency_s = std::min(network.latency_s, planner::kMaxLatencyS);
+    spec.levels.push_back(network);
+  }
+  ASSIGN_OR_RETURN(planner::Cluster cluster, planner::Cluster::Create(std::move(spec)));
+  planner::Machine machine{std::move(cluster)};
+  for (const uint32_t devices : hosts) {
+    const int64_t at_once = std::max<int64_t>(UsableCores() / threads, 1);
+    machine.core_groups.push_back({devices, std::min<int64_t>(at_once, devices)});
+  }
+  // What passes between hosts takes links, not cores.
+  machine.communication_uses_cores = blocks.size() == 1;
+  return machine;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<planner::Cluster>> ClusterOf(const Job& job) {
+  const std::string& file = job.cluster.file;
+  if (file.empty()) return std::optional<planner::Cluster>();
+  const bool is_path = std::filesystem::exists(file) || file.find('/') != std::string::npos ||
+                       HasSuffix(file, ".toml");
+  if (!is_path) {
+    absl::StatusOr<planner::Cluster> preset = planner::FindClusterPreset(file);
+    if (!preset.ok()) return AtKey(job, {"cluster.file"}, preset.status());
+    return std::optional<planner::Cluster>(*std::move(preset));
+  }
+  const absl::StatusOr<std::string> text = ReadTextFile(file, planner::kMaxClusterFileBytes);
+  if (!text.ok()) return AtKey(job, {"cluster.file"}, text.status());
+  ASSIGN_OR_RETURN(planner::Cluster cluster, planner::ParseCluster(*text, file));
+  return std::optional<planner::Cluster>(std::move(cluster));
+}
+
+absl::StatusOr<int64_t> DevicesForAuto(const Job& job) {
+  if (job.cluster.devices.has_value()) return *job.cluster.devices;
+  ASSIGN_OR_RETURN(const std::optional<planner::Cluster> cluster, ClusterOf(job));
+  return cluster.has_value() ? cluster->num_devices() : 1;
+}
+
+int64_t ThreadsOf(const Job& job, int64_t num_devices) {
+  const HostDevices hosts = HostDevicesOf(job, num_devices).value_or(HostDevices());
+  const uint32_t most = hosts.empty() ? 1 : *std::max_element(hosts.begin(), hosts.end());
+  return job.cluster.threads.value_or(std::max<int64_t>(UsableCores() / most, 1));
+}
+
+absl::StatusOr<planner::Machine> MachineOf(const Job& job, int64_t num_devices) {
+  ASSIGN_OR_RETURN(std::optional<planner::Cluster> cluster, ClusterOf(job));
+  if (!cluster.has_value()) return MachineAtHand(job, num_devices);
+  if (num_devices <= cluster->num_devices()) return planner::Machine{*std::move(cluster)};
+  return AtKey(job, {"cluster.file"},
+               absl::InvalidArgumentError(StrCat("the cluster has ",
+                                                 Counted(cluster->num_devices(), "device"),
+                                                 ", and the job needs ", num_devices)));
+}
+
+}  // namespace penstock::cli

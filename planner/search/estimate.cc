@@ -1,0 +1,300 @@
+#include "planner/search/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "planner/search/schedule_seconds.h"
+
+namespace penstock::planner {
+namespace {
+
+using Moment = StageTransfer::Moment;
+
+class Estimator {
+ public:
+  Estimator(const ModelWork& work, const Machine& machine, const EstimateOptions& options)
+      : work_(work),
+        machine_(machine),
+        options_(options),
+        num_groups_(static_cast<int>(work.stages.size()) / options.chunks_per_group),
+        microbatches_(static_cast<double>(work.num_microbatches)) {}
+
+  absl::StatusOr<StepEstimate> Run() {
+    estimate_.groups.resize(num_groups_);
+    ScheduleInput input = MakeInput();
+    ASSIGN_OR_RETURN(const auto orders,
+                     OrdersOf(*options_.policy, num_groups_, options_.chunks_per_group,
+                              static_cast<int>(work_.num_microbatches), !input.backward_s.empty()));
+    const std::optional<ScheduleOutcome> outcome = RunSchedule(input, orders);
+    if (!outcome.has_value()) {
+      return absl::FailedPreconditionError("the orders of the stages wait for each other for ever");
+    }
+    AddMemory(*outcome);
+    AddTimes(*outcome);
+    // What the transfers of micro-batches cost is what the schedule saves without them.
+    if (num_groups_ > 1) {
+      const double with_transfers = *std::max_element(outcome->end_s.begin(), outcome->end_s.end());
+      for (ScheduleEdge& edge : input.edges) edge.seconds = 0;
+      input.ready_s.clear();
+      const std::optional<ScheduleOutcome> without = RunSchedule(input, orders);
+      const double end = *std::max_element(without->end_s.begin(), without->end_s.end());
+      estimate_.transfer_s = std::max(with_transfers - end, 0.0);
+    }
+    Divide();
+    return std::move(estimate_);
+  }
+
+ private:
+  int GroupOf(int stage) const { return stage % num_groups_; }
+
+  // Of a value from one group to another: device d of the one sends to device d of the other.
+  double SendSeconds(int from, int to, double num_bytes) {
+    if (from == to) return 0;
+    const auto [it, is_new] = links_.try_emplace({from, to});
+    const int64_t n = work_.devices_per_stage;
+    Link& link = it->second;
+    if (is_new) {
+      std::vector<std::vector<int64_t>> pairs;
+      for (int64_t d = 0; d < n; ++d) pairs.push_back({from * n + d, to * n + d});
+      link.at_once = CountGroupsAtOnce(machine_.cluster, pairs);
+      // Of the pairs that meet at one level, one stands for all.
+      std::map<int, int64_t> by_level;
+      for (int64_t d = 0; d < n; ++d) {
+        by_level.try_emplace(machine_.cluster.MeetingLevel(from * n + d, to * n + d), d);
+      }
+      for (const auto& [level, d] : by_level) link.senders.push_back(d);
+    }
+    double slowest = 0;
+    for (const int64_t d : link.senders) {
+      slowest = std::max(slowest, PredictSendSeconds(machine_.cluster, from * n + d, to * n + d,
+                                                     num_bytes, link.at_once));
+    }
+    return slowest;
+  }
+
+  ScheduleInput MakeInput() {
+    ScheduleInput input;
+    input.num_groups = num_groups_;
+    input.num_microbatches = static_cast<int>(work_.num_microbatches);
+    bool has_backward = false;
+    for (const StageWork& stage : work_.stages) {
+      input.forward_s.push_back(stage.forward.seconds());
+      input.backward_s.push_back(stage.backward.seconds());
+      has_backward |= stage.backward.seconds() > 0;
+    }
+    if (!has_backward) input.backward_s.clear();
+    input.ready_s.assign(work_.stages.size(), 0);
+    std::map<std::tuple<int, int, Moment>, double> bytes;
+    for (const StageTransfer& transfer : work_.transfers) {
+      bytes[{transfer.from, transfer.to, transfer.moment}] += transfer.num_bytes;
+    }
+    for (const auto& [edge, num_bytes] : bytes) {
+      const auto& [from, to, moment] = edge;
+      const double seconds = SendSeconds(GroupOf(from), GroupOf(to), num_bytes);
+      if (moment == Moment::kForward || moment == Moment::kBackward) {
+        // A value of a forward phase may be read by a backward phase alone, which is later anyway.
+        const bool is_forward = moment == Moment::kForward;
+        if (is_forward == (from < to)) input.edges.push_back({from, to, is_forward, seconds});
+      } else if (moment == Moment::kBeforeStep) {
+        input.ready_s[to] = std::max(input.ready_s[to], seconds);
+      } else {
+        after_step_.push_back({GroupOf(from), seconds});
+      }
+    }
+    return input;
+  }
+
+  void AddMemory(const ScheduleOutcome& outcome) {
+    const double double_buffered = std::min(microbatches_, 2.0);
+    std::vector<double> forward_workspace(num_groups_);
+    std::vector<double> backward_workspace(num_groups_);
+    std::vector<double> update_workspace(num_groups_);
+    for (size_t s = 0; s < work_.stages.size(); ++s) {
+      const StageMemory& memory = work_.stages[s].memory;
+      const int g = GroupOf(static_cast<int>(s));
+      GroupEstimate& group = estimate_.groups[g];
+      const int in_flight = std::max(outcome.in_flight[s], 1);
+      if (static_cast<int>(s) == g) group.in_flight = in_flight;
+      group.memory.parameters += memory.parameters;
+      group.memory.optimizer += memory.optimizer;
+      group.memory.gradients += memory.gradients;
+      group.memory.activations += memory.activations * in_flight;
+      forward_workspace[g] = std::max(forward_workspace[g], memory.forward_workspace);
+      backward_workspace[g] = std::max(backward_workspace[g], memory.backward_workspace);
+      update_workspace[g] = std::max(update_workspace[g], memory.update_workspace);
+    }
+    for (const StageTransfer& transfer : work_.transfers) {
+      MemoryEstimate& source = estimate_.groups[GroupOf(transfer.from)].memory;
+      MemoryEstimate& reader = estimate_.groups[GroupOf(transfer.to)].memory;
+      const bool is_often =
+          transfer.moment == Moment::kForward || transfer.moment == Moment::kBackward;
+      if (!is_often) {
+        reader.transfers += transfer.num_bytes;
+        continue;
+      }
+      if (!transfer.is_kept_by_source) source.transfers += double_buffered * transfer.num_bytes;
+      // It arrives while the micro-batch before it is still at work.
+      const double kept = std::min(microbatches_, outcome.in_flight[transfer.to] + 1.0);
+      if (transfer.is_kept_by_reader) {
+        reader.activations += kept * transfer.num_bytes;
+      } else {
+        reader.transfers += double_buffered * transfer.num_bytes;
+      }
+    }
+    for (int g = 0; g < num_groups_; ++g) {
+      GroupEstimate& group = estimate_.groups[g];
+      group.memory.workspace =
+          std::max(forward_workspace[g], backward_workspace[g]) + update_workspace[g];
+      const int64_t n = work_.devices_per_stage;
+      group.memory_limit_bytes = machine_.cluster.KindOf(g * n).memory_bytes;
+      for (int64_t d = 1; d < n; ++d) {
+        group.memory_limit_bytes =
+            std::min(group.memory_limit_bytes, machine_.cluster.KindOf(g * n + d).memory_bytes);
+      }
+    }
+  }
+
+  // Seconds of the reductions of all gradients of a stage, and of the last bucket.
+  std::pair<double, double> ReductionSeconds(const StageWork& stage) const {
+    double all = 0;
+    double last = 0;
+    for (const GradientReduction& reduction : stage.gradients) {
+      const CommunicatingGroups& groups = work_.reduction_groups[reduction.group];
+      const double buckets =
+          options_.bucket_bytes > 0
+              ? std::max(std::ceil(reduction.num_bytes / options_.bucket_bytes), 1.0)
+              : 1;
+      const double bucket_s = PredictSeconds(machine_, groups, reduction.num_bytes / buckets);
+      all += buckets * bucket_s;
+      last = std::max(last, bucket_s);
+    }
+    return {all, last};
+  }
+
+  void AddTimes(const ScheduleOutcome& outcome) {
+    std::vector<double> reduction(num_groups_);
+    std::vector<double> last(num_groups_);
+    std::vector<double> window(num_groups_);
+    std::vector<PhaseWork> per_microbatch(num_groups_);
+    update_.resize(num_groups_);
+    for (size_t s = 0; s < work_.stages.size(); ++s) {
+      const StageWork& stage = work_.stages[s];
+      const int g = GroupOf(static_cast<int>(s));
+      const auto [all_s, last_s] = ReductionSeconds(stage);
+      reduction[g] += all_s;
+      last[g] = std::max(last[g], last_s);
+      window[g] += stage.backward.compute_s;
+      for (const PhaseWork* phase : {&stage.forward, &stage.backward}) {
+        per_microbatch[g].compute_s += phase->compute_s;
+        per_microbatch[g].communication_s += phase->communication_s;
+      }
+      update_[g].compute_s += stage.update.compute_s;
+      update_[g].communication_s += stage.update.communication_s;
+    }
+    double ready = 0;
+    std::vector<double> end = outcome.end_s;
+    exposed_reduction_.resize(num_groups_);
+    for (int g = 0; g < num_groups_; ++g) {
+      exposed_reduction_[g] = std::max(reduction[g] - window[g], last[g]);
+      end[g] += exposed_reduction_[g];
+      ready = std::max(ready, end[g]);
+      GroupEstimate& group = estimate_.groups[g];
+      group.compute_s = microbatches_ * per_microbatch[g].compute_s + update_[g].compute_s;
+      group.communication_s = microbatches_ * per_microbatch[g].communication_s +
+                              update_[g].communication_s + exposed_reduction_[g];
+      estimate_.gradient_reduction_s = std::max(estimate_.gradient_reduction_s, reduction[g]);
+      estimate_.inline_communication_s =
+          std::max(estimate_.inline_communication_s,
+                   microbatches_ * per_microbatch[g].communication_s + update_[g].communication_s);
+    }
+    // Norms go to one stage and come back; shared gradients follow the reductions of their stage.
+    for (const auto& [from, seconds] : after_step_) ready = std::max(ready, end[from] + seconds);
+    double update = 0;
+    for (const PhaseWork& work : update_) update = std::max(update, work.seconds());
+    estimate_.step_s = ready + update;
+
+    // The work of devices that share cores.
+    int64_t device = 0;
+    for (const CoreGroup& cores : machine_.core_groups) {
+      double compute = 0;
+      double communication = 0;
+      for (int64_t i = 0; i < cores.num_devices; ++i, ++device) {
+        const auto g = static_cast<int>(device / work_.devices_per_stage);
+        if (g >= num_groups_) continue;
+        compute += estimate_.groups[g].compute_s;
+        if (!machine_.communication_uses_cores) continue;
+        communication += microbatches_ * per_microbatch[g].communication_s +
+                         update_[g].communication_s + reduction[g];
+      }
+      const auto at_once = static_cast<double>(std::max<int64_t>(cores.num_at_once, 1));
+      const double busy = (compute + communication) / at_once;
+      if (busy <= estimate_.step_s) continue;
+      estimate_.step_s = busy;
+      estimate_.is_bound_by_cores = true;
+      estimate_.compute_s = compute / at_once;
+      estimate_.communication_s = communication / at_once;
+    }
+  }
+
+  // Divides the step into compute, exposed communication and bubble.
+  void Divide() {
+    if (!estimate_.is_bound_by_cores) {
+      const auto slowest = std::max_element(estimate_.groups.begin(), estimate_.groups.end(),
+                                            [](const GroupEstimate& a, const GroupEstimate& b) {
+                                              return a.compute_s + a.communication_s <
+                                                     b.compute_s + b.communication_s;
+                                            });
+      estimate_.compute_s = slowest->compute_s;
+      estimate_.communication_s = std::min(slowest->communication_s + estimate_.transfer_s,
+                                           std::max(estimate_.step_s - estimate_.compute_s, 0.0));
+    }
+    estimate_.bubble_s =
+        std::max(estimate_.step_s - estimate_.compute_s - estimate_.communication_s, 0.0);
+  }
+
+  struct Link {
+    GroupsAtOnce at_once;
+    std::vector<int64_t> senders;
+  };
+
+  const ModelWork& work_;
+  const Machine& machine_;
+  const EstimateOptions& options_;
+  const int num_groups_;
+  const double microbatches_;
+  StepEstimate estimate_;
+  std::map<std::pair<int, int>, Link> links_;
+  std::vector<std::pair<int, double>> after_step_;  // from a group, seconds
+  std::vector<PhaseWork> update_;
+  std::vector<double> exposed_reduction_;
+};
+
+}  // namespace
+
+bool StepEstimate::fits() const {
+  return std::all_of(groups.begin(), groups.end(),
+                     [](const GroupEstimate& group) { return group.fits(); });
+}
+
+int StepEstimate::fullest_group() const {
+  const auto spare = [](const GroupEstimate& group) {
+    return static_cast<double>(group.memory_limit_bytes) - group.memory.total();
+  };
+  return static_cast<int>(std::min_element(groups.begin(), groups.end(),
+                                           [&](const GroupEstimate& a, const GroupEstimate& b) {
+                                             return spare(a) < spare(b);
+                                           }) -
+                          groups.begin());
+}
+
+absl::StatusOr<StepEstimate> EstimateStep(const ModelWork& work, const Machine& machine,
+                                          const EstimateOptions& options) {
+  return Estimator(work, machine, options).Run();
+}
+
+}  // namespace penstock::planner

@@ -1,0 +1,91 @@
+// How long a step takes and what memory it needs, from the work of its stages.
+//
+// The groups of devices follow the orders of the schedule (schedule_seconds.h). Then, on each
+// group:
+//
+//   gradients   reductions run beside the last backward phases; what is longer than those, and at
+//               least the last bucket, is exposed
+//   transfers   sums of gradients of shared parameters go to the stage that owns them
+//   update      the optimiser, when all gradients are there
+//
+//   step = compute + exposed communication + bubble
+//
+// of the group that computes longest; the bubble is what is left of the step. If devices share
+// cores, the step takes at least as long as the work of all devices of a host takes on its cores.
+//
+// Memory: see stage_work.h. A stage holds the activations of as many micro-batches as the orders
+// keep in flight.
+//
+// Thread rule: values and pure functions.
+
+#ifndef PENSTOCK_PLANNER_SEARCH_ESTIMATE_H_
+#define PENSTOCK_PLANNER_SEARCH_ESTIMATE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "planner/policy/policy.h"
+#include "planner/search/machine.h"
+#include "planner/search/stage_work.h"
+
+namespace penstock::planner {
+
+// Bytes of one device.
+struct MemoryEstimate {
+  double parameters = 0;
+  double optimizer = 0;
+  double gradients = 0;
+  double activations = 0;  // of all micro-batches in flight
+  double transfers = 0;    // values sent to or received from other stages
+  double workspace = 0;
+
+  double total() const {
+    return parameters + optimizer + gradients + activations + transfers + workspace;
+  }
+};
+
+// A part of the model that a group of devices runs, and how it spends a step.
+struct GroupEstimate {
+  double compute_s = 0;
+  double communication_s = 0;  // exposed, without waiting for other stages
+  MemoryEstimate memory;
+  int64_t memory_limit_bytes = 0;  // of the least of its devices
+  int in_flight = 0;               // micro-batches of its first chunk
+
+  bool fits() const { return memory.total() <= static_cast<double>(memory_limit_bytes); }
+};
+
+struct StepEstimate {
+  double step_s = 0;
+  double compute_s = 0;
+  double communication_s = 0;  // exposed
+  double bubble_s = 0;
+  // All of it, hidden or exposed, of the group that has most.
+  double gradient_reduction_s = 0;
+  double inline_communication_s = 0;  // collectives that phases wait for
+  double transfer_s = 0;              // exposed, between stages
+  bool is_bound_by_cores = false;
+  std::vector<GroupEstimate> groups;
+
+  bool fits() const;
+  // Index of the group that lacks most memory, or that has the least to spare.
+  int fullest_group() const;
+};
+
+struct EstimateOptions {
+  const Policy* policy = nullptr;
+  int chunks_per_group = 1;
+  double bucket_bytes = 4 << 20;  // see CompileOptions
+};
+
+// Errors: the policy fails, or its orders wait for each other for ever. REQUIRES: the number of
+// stages is a multiple of chunks_per_group.
+absl::StatusOr<StepEstimate> EstimateStep(const ModelWork& work, const Machine& machine,
+                                          const EstimateOptions& options);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_SEARCH_ESTIMATE_H_

@@ -1,0 +1,286 @@
+#include "planner/search/estimate.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "base/strings.h"
+#include "graph/models/model.h"
+#include "graph/op.h"
+#include "graph/training.h"
+#include "kernels/kernel.h"
+#include "planner/cluster/presets.h"
+#include "planner/compile.h"
+#include "planner/pass.h"
+#include "planner/search/stage_work.h"
+#include "planner/strategy/stages.h"
+#include "planner/strategy/strategy.h"
+
+namespace penstock::planner {
+namespace {
+
+// Devices of `bytes_per_s` links and `flops_per_s`, `fan_out` on each of `num_nodes` nodes.
+Machine MakeMachine(int64_t fan_out, int64_t num_nodes, double flops_per_s, double link_bytes_per_s,
+                    double network_bytes_per_s, int64_t memory_bytes = int64_t{1} << 36) {
+  ClusterSpec spec;
+  spec.name = "test";
+  DeviceKind& kind = spec.kinds.emplace_back();
+  kind.name = "device";
+  kind.memory_bytes = memory_bytes;
+  kind.memory_bytes_per_s = 1e15;
+  kind.peak_flops_per_s.fill(flops_per_s);
+  kind.efficiency = {{1, 1}};
+  NetworkLevel node;
+  node.name = "node";
+  node.fan_out = {fan_out};
+  node.bytes_per_s = link_bytes_per_s;
+  spec.levels.push_back(node);
+  if (num_nodes > 1) {
+    NetworkLevel pod;
+    pod.name = "pod";
+    pod.fan_out = {num_nodes};
+    pod.bytes_per_s = network_bytes_per_s;
+    pod.uplinks = kUplinkPerDevice;
+    spec.levels.push_back(pod);
+  }
+  return {*Cluster::Create(std::move(spec))};
+}
+
+class EstimateTest : public ::testing::Test {
+ protected:
+  EstimateTest()
+      : ops_(graph::BuiltinOps()),
+        models_(graph::BuiltinModels()),
+        policies_(BuiltinPolicies()),
+        kernels_(kernels::CpuKernels()) {}
+
+  static graph::ModelConfig Config(int64_t layers = 4) {
+    graph::ModelConfig config;
+    config.layers = layers;
+    config.width = 64;
+    config.heads = 4;
+    config.context = 32;
+    config.dropout = 0;
+    return config;
+  }
+
+  // The training step of gpt under a strategy, before any pass.
+  graph::Graph Train(std::string_view text, int64_t microbatches, const graph::ModelConfig& config,
+                     int64_t batch = 16, double clip_norm = 0) {
+    const graph::Model& gpt = *models_.FindModel("gpt");
+    graph::Graph forward =
+        *graph::BuildModelGraph(ops_, gpt, config, graph::ModelUse::kTrain, batch);
+    graph::TrainingOptions training;
+    training.clip_norm = clip_norm;
+    graph::Graph graph = *graph::BuildTrainingGraph(ops_, std::move(forward), training);
+    strategy_ = **ParseStrategy(text);
+    EXPECT_TRUE(ApplyStrategy(strategy_, microbatches, gpt.tensor_splits, graph).ok());
+    EXPECT_TRUE(AssignStages(strategy_.num_stages(), graph).ok());
+    return graph;
+  }
+
+  // The plan, with its estimate in estimate_.
+  Plan CompileFor(graph::Graph graph, const Machine& machine) {
+    CompileOptions options;
+    options.policies = &policies_;
+    options.kernels = kernels::TraitsOf(kernels_, 1);
+    options.chunks_per_group = static_cast<int>(strategy_.vpp);
+    options.machine = &machine;
+    options.estimate = &estimate_;
+    options.bucket_bytes = bucket_bytes_;
+    absl::StatusOr<Plan> plan = Compile(ops_, std::move(graph), options);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? *std::move(plan) : Plan();
+  }
+
+  graph::OpRegistry ops_;
+  graph::ModelRegistry models_;
+  PolicyRegistry policies_;
+  kernels::KernelRegistry kernels_;
+  Strategy strategy_;
+  int64_t bucket_bytes_ = 4 << 20;
+  StepEstimate estimate_;
+};
+
+// All but the workspace is the same to within alignment. Of the workspace, the scratch memory of
+// kernels is not known, nor how much longer values live beside communication.
+TEST_F(EstimateTest, MemoryIsThatOfThePlan) {
+  const Machine machine = MakeMachine(8, 1, 1e11, 1e10, 1e10);
+  const std::vector<std::pair<std::string, int64_t>> strategies = {
+      {"dp=1", 1}, {"dp=1", 4}, {"dp=4", 1},       {"tp=2", 1},           {"dp=2,tp=2", 2},
+      {"pp=2", 4}, {"pp=4", 8}, {"pp=2,vpp=2", 4}, {"dp=2,tp=2,pp=2", 4},
+  };
+  for (const auto& [text, microbatches] : strategies) {
+    SCOPED_TRACE(StrCat(text, " with ", microbatches, " micro-batches"));
+    const Plan plan = CompileFor(Train(text, microbatches, Config()), machine);
+    ASSERT_EQ(plan.stages.size(), estimate_.groups.size());
+    for (size_t g = 0; g < estimate_.groups.size(); ++g) {
+      const DevicePlan& device = plan.devices[plan.stages[g].devices[0]];
+      const MemoryEstimate& memory = estimate_.groups[g].memory;
+      const double kept = memory.total() - memory.workspace;
+      EXPECT_NEAR(kept / static_cast<double>(device.state_bytes + device.channel_bytes), 1, 0.03)
+          << "group " << g;
+      EXPECT_NEAR(memory.total() / static_cast<double>(device.arena_bytes), 1, 0.25)
+          << "group " << g;
+    }
+  }
+}
+
+// A product's flops are divided by dp and tp alike; nothing else takes time on this machine.
+TEST_F(EstimateTest, ComputeIsDividedOverDevices) {
+  const Machine machine = MakeMachine(4, 1, 1e11, 1e15, 1e15);
+  CompileFor(Train("dp=1", 1, Config()), machine);
+  const double alone = estimate_.step_s;
+  EXPECT_NEAR(estimate_.compute_s, alone, 1e-12);
+  for (const char* strategy : {"dp=4", "dp=2,tp=2"}) {
+    CompileFor(Train(strategy, 1, Config()), machine);
+    EXPECT_NEAR(estimate_.step_s / alone, 0.25, 0.03) << strategy;
+    EXPECT_LT(estimate_.communication_s, 1e-3 * alone) << strategy;
+  }
+}
+
+// Four stages of a layer each: a step is longer by (p - 1) / M, and what is not divided evenly.
+TEST_F(EstimateTest, APipelineHasABubble) {
+  graph::ModelConfig config = Config(16);
+  config.vocabulary = 256;
+  const Machine machine = MakeMachine(4, 1, 1e11, 1e15, 1e15);
+  CompileFor(Train("dp=1", 1, config, 32), machine);
+  const double alone = estimate_.step_s;
+  CompileFor(Train("pp=4", 8, config, 32), machine);
+  EXPECT_NEAR(estimate_.step_s / (alone / 4), 11.0 / 8, 0.12);
+  EXPECT_NEAR(estimate_.bubble_s / estimate_.step_s, 3.0 / 11, 0.05);
+  EXPECT_NEAR(estimate_.compute_s + estimate_.communication_s + estimate_.bubble_s,
+              estimate_.step_s, 1e-9);
+  EXPECT_EQ(estimate_.groups[0].in_flight, 4);
+  EXPECT_EQ(estimate_.groups[3].in_flight, 1);
+}
+
+TEST_F(EstimateTest, ReductionsOfGradientsHideBehindTheBackwardPass) {
+  const graph::Graph graph = Train("dp=4", 1, Config());
+  bucket_bytes_ = 64 << 10;
+  // Shorter than the backward pass: all but the last bucket is hidden.
+  CompileFor(graph, MakeMachine(4, 1, 1e9, 4e7, 1e15));
+  ASSERT_LT(estimate_.gradient_reduction_s, 0.6 * estimate_.compute_s);
+  EXPECT_GT(estimate_.communication_s, 0);
+  EXPECT_LT(estimate_.communication_s, 0.15 * estimate_.gradient_reduction_s);
+  // Much longer than it.
+  CompileFor(graph, MakeMachine(4, 1, 1e9, 1e5, 1e15));
+  ASSERT_GT(estimate_.gradient_reduction_s, 5 * estimate_.compute_s);
+  EXPECT_GT(estimate_.communication_s, estimate_.gradient_reduction_s - estimate_.compute_s);
+}
+
+TEST_F(EstimateTest, TensorParallelSumsAreExposed) {
+  const graph::Graph graph = Train("tp=4", 1, Config());
+  CompileFor(graph, MakeMachine(4, 1, 1e11, 1e9, 1e9));
+  // In each layer 2 sums forward and 2 backward; outside, for the embedding and the head's input
+  // gradient, each of 16 * 32 * 64 floats.
+  const double num_bytes = (4 * 4 + 2) * 16 * 32 * 64 * 4;
+  EXPECT_NEAR(estimate_.inline_communication_s, num_bytes * 2 * 3 / 4 / 1e9,
+              0.1 * estimate_.inline_communication_s);
+  EXPECT_NEAR(estimate_.communication_s, estimate_.inline_communication_s,
+              0.1 * estimate_.communication_s);
+}
+
+// The groups of dp leave the nodes, 4 at once through the uplink that a node has for each device;
+// with one uplink for all, they take 4 times as long.
+TEST_F(EstimateTest, GroupsShareUplinks) {
+  const graph::Graph graph = Train("dp=2,tp=4", 1, Config());
+  Machine machine = MakeMachine(4, 2, 1e15, 1e15, 1e9);
+  CompileFor(graph, machine);
+  const double apart = estimate_.gradient_reduction_s;
+  ClusterSpec spec = machine.cluster.spec();
+  spec.levels[1].uplinks = 1;
+  machine.cluster = *Cluster::Create(spec);
+  CompileFor(graph, machine);
+  EXPECT_NEAR(estimate_.gradient_reduction_s / apart, 4, 0.01);
+}
+
+// One core does the work of all its devices; with as many cores as devices nothing is shared.
+TEST_F(EstimateTest, DevicesThatShareCoresTakeTurns) {
+  const graph::Graph graph = Train("dp=4", 1, Config());
+  Machine machine = MakeMachine(4, 1, 1e9, 1e15, 1e15);
+  CompileFor(graph, machine);
+  const double apart = estimate_.step_s;
+  machine.core_groups = {{4, 4}};
+  CompileFor(graph, machine);
+  EXPECT_NEAR(estimate_.step_s, apart, 1e-6 * apart);
+  machine.core_groups = {{4, 2}};
+  CompileFor(graph, machine);
+  EXPECT_NEAR(estimate_.step_s, 2 * apart, 1e-3 * apart);
+  EXPECT_TRUE(estimate_.is_bound_by_cores);
+}
+
+// While a stage waits, another has its core: a pipeline's bubble costs nothing there.
+TEST_F(EstimateTest, APipelineOnOneCoreHasNoBubble) {
+  Machine machine = MakeMachine(2, 1, 1e9, 1e15, 1e15);
+  CompileFor(Train("dp=1", 2, Config()), machine);
+  const double alone = estimate_.step_s;
+  machine.core_groups = {{2, 1}};
+  CompileFor(Train("pp=2", 2, Config()), machine);
+  EXPECT_NEAR(estimate_.step_s, alone, 0.02 * alone);
+}
+
+TEST_F(EstimateTest, ASlowKindOfDeviceHoldsTheOthersBack) {
+  Machine machine = MakeMachine(2, 1, 1e9, 1e15, 1e15);
+  const graph::Graph graph = Train("dp=2", 1, Config());
+  CompileFor(graph, machine);
+  const double fast = estimate_.step_s;
+  ClusterSpec spec = machine.cluster.spec();
+  spec.kinds.push_back(spec.kinds[0]);
+  spec.kinds[1].name = "slow";
+  spec.kinds[1].peak_flops_per_s.fill(5e8);
+  spec.kinds[1].memory_bytes = 1000;
+  spec.devices = {{1, 0}, {1, 1}};
+  machine.cluster = *Cluster::Create(spec);
+  CompileFor(graph, machine);
+  EXPECT_NEAR(estimate_.step_s, 2 * fast, 0.01 * fast);
+  EXPECT_EQ(estimate_.groups[0].memory_limit_bytes, 1000);
+  EXPECT_FALSE(estimate_.fits());
+}
+
+TEST_F(EstimateTest, AClusterThatIsTooSmallIsAnError) {
+  const Machine machine = MakeMachine(2, 1, 1e9, 1e9, 1e9);
+  CompileOptions options;
+  options.policies = &policies_;
+  options.kernels = kernels::TraitsOf(kernels_, 1);
+  options.machine = &machine;
+  const absl::StatusOr<Plan> plan = Compile(ops_, Train("dp=4", 1, Config()), options);
+  EXPECT_THAT(std::string(ToStd(plan.status().message())),
+              ::testing::HasSubstr("needs 4 devices, and the cluster test has 2"));
+}
+
+// Joining the stages of a finer cut gives the work of a coarser one.
+TEST_F(EstimateTest, JoinedStagesHaveTheWorkOfTheirParts) {
+  const Machine machine = MakeMachine(8, 1, 1e11, 1e10, 1e10);
+  graph::Graph fine = Train("dp=2,tp=2,pp=4", 4, Config(8));
+  graph::Graph coarse = Train("dp=2,tp=2,pp=2", 4, Config(8));
+  const auto measure = [&](graph::Graph& graph) {
+    EXPECT_TRUE(RunPasses(CompilePasses(ops_), {}, &graph).ok());
+    return *MeasureWork(graph, machine, {.num_groups = 2});
+  };
+  const ModelWork expected = measure(coarse);
+  const ModelWork joined = Join(measure(fine), {0, 2});
+  ASSERT_EQ(joined.stages.size(), 2u);
+  for (size_t s = 0; s < 2; ++s) {
+    const StageWork& a = joined.stages[s];
+    const StageWork& b = expected.stages[s];
+    EXPECT_NEAR(a.forward.compute_s, b.forward.compute_s, 1e-9 * b.forward.compute_s);
+    EXPECT_NEAR(a.backward.compute_s, b.backward.compute_s, 1e-9 * b.backward.compute_s);
+    EXPECT_NEAR(a.backward.communication_s, b.backward.communication_s,
+                1e-9 * b.backward.communication_s);
+    EXPECT_NEAR(a.update.compute_s, b.update.compute_s, 1e-6 * b.update.compute_s);
+    EXPECT_DOUBLE_EQ(a.memory.parameters, b.memory.parameters);
+    EXPECT_DOUBLE_EQ(a.memory.optimizer, b.memory.optimizer);
+    EXPECT_NEAR(a.memory.gradients, b.memory.gradients, 64);
+    EXPECT_NEAR(a.memory.activations, b.memory.activations, 0.01 * b.memory.activations);
+    EXPECT_EQ(a.gradients.size(), b.gradients.size());
+  }
+  EXPECT_EQ(joined.transfers.size(), expected.transfers.size());
+}
+
+}  // namespace
+}  // namespace penstock::planner

@@ -1,0 +1,42 @@
+// Where a job runs, for predictions: a cluster, and which of its devices share cores.
+//
+// Device d of a plan is device d of the cluster. Devices with a processor of their own, such as
+// GPUs, share no cores. The devices of a host without enough cores for all of them do: while one
+// waits, the others are faster, so what counts is the work of all of them together.
+//
+// Example: 4 devices of a thread each on a host with 2 cores are {num_devices = 4, num_at_once =
+// 2}.
+//
+// Thread rule: a value.
+
+#ifndef PENSTOCK_PLANNER_SEARCH_MACHINE_H_
+#define PENSTOCK_PLANNER_SEARCH_MACHINE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/cluster/cluster_model.h"
+#include "planner/cluster/collective_cost.h"
+
+namespace penstock::planner {
+
+// Consecutive devices that share cores.
+struct CoreGroup {
+  int64_t num_devices = 0;
+  int64_t num_at_once = 0;  // that the cores can serve
+
+  friend bool operator==(const CoreGroup&, const CoreGroup&) = default;
+};
+
+struct Machine {
+  Cluster cluster;
+  CollectiveMethods methods = {};
+  // From device 0 on; devices beyond the last group share no cores.
+  std::vector<CoreGroup> core_groups = {};
+  // Whether communication takes a core from computation, as copies through shared memory do.
+  bool communication_uses_cores = false;
+};
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_SEARCH_MACHINE_H_

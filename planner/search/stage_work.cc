@@ -1,0 +1,508 @@
+#include "planner/search/stage_work.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/op.h"
+#include "planner/lower/communication.h"
+#include "planner/plan/coordinates.h"
+#include "planner/lower/phases.h"
+#include "planner/sharding/execution_sharding.h"
+
+namespace penstock::planner {
+namespace {
+
+using graph::AxisRef;
+using graph::Graph;
+using graph::Mesh;
+using graph::Node;
+using graph::NodeId;
+using graph::Sharding;
+using graph::ValueId;
+
+bool FormsWhole(std::string_view op) { return op == "accumulate" || op == "gather_microbatches"; }
+
+// Where a node's work and memory count.
+enum class Moment : uint8_t { kForward, kBackward, kUpdate };
+
+Moment MomentOf(const PhaseKey& key) {
+  if (key.lane() != Lane::kCompute) return Moment::kUpdate;
+  return key.order == 0 ? Moment::kForward : Moment::kBackward;
+}
+
+// A kernel on one device of a kind.
+double RooflineSeconds(const DeviceKind& kind, DType dtype, const graph::OpCost& cost) {
+  double peak = kind.peak_flops_per_s[static_cast<size_t>(dtype)];
+  if (peak == 0) {
+    peak = *std::max_element(kind.peak_flops_per_s.begin(), kind.peak_flops_per_s.end());
+  }
+  double seconds = cost.bytes / kind.memory_bytes_per_s;
+  if (cost.flops > 0 && peak > 0) {
+    seconds = std::max(seconds, cost.flops / (peak * EfficiencyAt(kind, cost.flops)));
+  }
+  return seconds;
+}
+
+class Measurer {
+ public:
+  Measurer(const Graph& graph, const Machine& machine, const WorkOptions& options)
+      : graph_(graph), machine_(machine), options_(options), mesh_(graph.meshes()[0]) {}
+
+  absl::StatusOr<ModelWork> Run() {
+    work_.num_microbatches = mesh_.num_microbatches();
+    work_.devices_per_stage = mesh_.num_devices();
+    const int64_t num_devices = options_.num_groups * mesh_.num_devices();
+    if (num_devices > machine_.cluster.num_devices()) {
+      return absl::InvalidArgumentError(
+          StrCat("the layout needs ", num_devices, " devices, and the cluster ",
+                 machine_.cluster.spec().name, " has ", machine_.cluster.num_devices()));
+    }
+    ASSIGN_OR_RETURN(phases_, AssignPhases(graph_, {}));
+    FindKinds(num_devices);
+    users_ = graph_.Users();
+    for (const NodePhase& phase : phases_) {
+      if (!phase.is_live) continue;
+      const auto needed = static_cast<size_t>(phase.virtual_stage) + 1;
+      if (work_.stages.size() < needed) work_.stages.resize(needed);
+    }
+    types_.reserve(graph_.num_values());
+    for (ValueId value = 0; value < graph_.num_values(); ++value) types_.push_back(TileType(value));
+    FindRoots();
+    for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+      if (phases_[id].is_live && !phases_[id].is_leaf) AddNode(id);
+    }
+    AddValues();
+    AddWorkspaces();
+    return std::move(work_);
+  }
+
+ private:
+  // One use of memory inside a phase, in positions of nodes, both included.
+  struct Lifetime {
+    double bytes = 0;
+    NodeId first = 0;
+    NodeId last = 0;
+    bool is_taken_over = false;  // by the result of the last reader
+  };
+
+  void FindKinds(int64_t num_devices) {
+    std::set<const DeviceKind*> kinds;
+    const ClusterSpec& spec = machine_.cluster.spec();
+    int64_t begin = 0;
+    if (spec.devices.empty()) kinds.insert(&spec.kinds[0]);
+    for (const DeviceRun& run : spec.devices) {
+      if (begin < num_devices) kinds.insert(&spec.kinds[static_cast<size_t>(run.kind)]);
+      begin += run.count;
+    }
+    kinds_.assign(kinds.begin(), kinds.end());
+  }
+
+  TensorType TileType(ValueId value) const {
+    const graph::Value& v = graph_.value(value);
+    TensorType type = v.type;
+    if (!v.sharding.has_value()) return type;
+    for (size_t d = 0; d < type.shape.size(); ++d) {
+      const int64_t parts = graph::NumParts(v.sharding->dims[d]);
+      type.shape[d] = (type.shape[d] + parts - 1) / parts;
+    }
+    return type;
+  }
+
+  double BytesOf(ValueId value) const { return static_cast<double>(types_[value].num_bytes()); }
+  const Node& ProducerOf(ValueId value) const { return graph_.node(graph_.value(value).producer); }
+  const NodePhase& PhaseOf(ValueId value) const { return phases_[graph_.value(value).producer]; }
+  bool IsState(ValueId value) const {
+    const Node& node = ProducerOf(value);
+    return node.op->has_declared_type() && node.op->name() != "input";
+  }
+  StageWork& StageOf(NodeId id) { return work_.stages[phases_[id].virtual_stage]; }
+
+  // A sum of what the backward pass made that only nodes that run once a step read.
+  bool IsGradientReduction(NodeId id) const {
+    const Node& node = graph_.node(id);
+    const PhaseKey& made = PhaseOf(node.operands[0]).key;
+    if (PhaseOf(node.operands[0]).is_leaf || IsState(node.operands[0])) return false;
+    if (!made.per_microbatch || MomentOf(made) != Moment::kBackward) return false;
+    return std::all_of(users_[node.results[0]].begin(), users_[node.results[0]].end(),
+                       [&](NodeId user) {
+                         const NodePhase& phase = phases_[user];
+                         return !phase.is_live || MomentOf(phase.key) == Moment::kUpdate;
+                       });
+  }
+
+  // Values that share bytes: reshapes, sums reduced or accumulated in place, next versions of
+  // states.
+  void FindRoots() {
+    root_.resize(graph_.num_values());
+    for (ValueId value = 0; value < graph_.num_values(); ++value) {
+      root_[value] = value;
+      const Node& node = ProducerOf(value);
+      if (!PhaseOf(value).is_live || node.operands.empty()) continue;
+      const std::string_view op = node.op->name();
+      ValueId source = graph::kNoValue;
+      if (op == "reshape") source = node.operands[0];
+      if ((op == "all_reduce" || op == "accumulate") && users_[node.operands[0]].size() == 1) {
+        source = node.operands[0];
+      }
+      const std::vector<int> updated = node.op->updated_operands();
+      const auto result = static_cast<size_t>(graph_.value(value).result_index);
+      if (result < updated.size() && IsState(node.operands[updated[result]])) {
+        source = node.operands[updated[result]];
+      }
+      if (source == graph::kNoValue || PhaseOf(source).is_leaf) continue;
+      if (PhaseOf(source).virtual_stage != PhaseOf(value).virtual_stage) continue;
+      if (IsState(source) && op != "reshape" && updated.empty()) continue;
+      root_[value] = root_[source];
+    }
+  }
+
+  bool IsFree(NodeId id) const {
+    const Node& node = graph_.node(id);
+    if (node.op->has_declared_type() || node.op->name() == "assign") return true;
+    return node.op->name() == "reshape" && root_[node.results[0]] != node.results[0];
+  }
+
+  void AddNode(NodeId id) {
+    const Node& node = graph_.node(id);
+    const PhaseKey& key = phases_[id].key;
+    StageWork& stage = StageOf(id);
+    if (node.op->has_declared_type()) {
+      const bool is_parameter = node.op->name() == "parameter";
+      (is_parameter ? stage.memory.parameters : stage.memory.optimizer) += BytesOf(node.results[0]);
+    }
+    if (IsFree(id)) return;
+    const Moment moment = MomentOf(key);
+    PhaseWork& phase = moment == Moment::kForward    ? stage.forward
+                       : moment == Moment::kBackward ? stage.backward
+                                                     : stage.update;
+    const double times = moment == Moment::kUpdate && key.per_microbatch
+                             ? static_cast<double>(work_.num_microbatches)
+                             : 1;
+    const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
+    if (!kind.has_value()) {
+      phase.compute_s += times * KernelSeconds(node);
+      return;
+    }
+    const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
+    const Sharding to = ClosedSharding(mesh_, graph_.value(node.results[0]));
+    const double bytes =
+        BytesOf(*kind == CollectiveKind::kAllGather ? node.results[0] : node.operands[0]);
+    const int group = GroupOf(*kind, MovedAxes(*kind, from, to));
+    if (work_.reduction_groups[group].shapes[0].num_members == 1) return;
+    if (IsGradientReduction(id)) {
+      AddReduction({group, bytes}, &stage.gradients);
+      return;
+    }
+    phase.communication_s += times * PredictSeconds(machine_, work_.reduction_groups[group], bytes);
+    phase.compute_s += times * PackingSeconds(*kind, node);
+  }
+
+  // The copies around a collective whose parts do not lie one after another.
+  double PackingSeconds(CollectiveKind kind, const Node& node) const {
+    double bytes = 0;
+    if (kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllToAll) {
+      bytes += 2 * BytesOf(node.operands[0]);
+    }
+    if (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kAllToAll) {
+      bytes += 2 * BytesOf(node.results[0]);
+    }
+    return SlowestSeconds(types_[node.results[0]].dtype, {.flops = 0, .bytes = bytes});
+  }
+
+  double SlowestSeconds(DType dtype, const graph::OpCost& cost) const {
+    double slowest = 0;
+    for (const DeviceKind* kind : kinds_) {
+      slowest = std::max(slowest, RooflineSeconds(*kind, dtype, cost));
+    }
+    return slowest;
+  }
+
+  double KernelSeconds(const Node& node) const {
+    std::vector<TensorType> operands;
+    std::vector<TensorType> results;
+    for (const ValueId operand : node.operands) operands.push_back(types_[operand]);
+    for (const ValueId result : node.results) results.push_back(types_[result]);
+    graph::OpCost cost = node.op->Cost({node.attributes, operands, results});
+    // The kernel that makes the terms adds them to the sum.
+    if (node.op->name() == "accumulate" && root_[node.results[0]] != node.results[0]) {
+      cost = {.flops = 0, .bytes = static_cast<double>(results[0].num_bytes())};
+    }
+    DType dtype = results[0].dtype;
+    for (const TensorType& type : operands) {
+      if (IsFloat(type.dtype)) dtype = type.dtype;
+    }
+    return SlowestSeconds(dtype, cost);
+  }
+
+  static void AddReduction(const GradientReduction& reduction,
+                           std::vector<GradientReduction>* list) {
+    for (GradientReduction& other : *list) {
+      if (other.group != reduction.group) continue;
+      other.num_bytes += reduction.num_bytes;
+      return;
+    }
+    list->push_back(reduction);
+  }
+
+  int GroupOf(CollectiveKind kind, const std::vector<AxisRef>& axes) {
+    const auto [it, is_new] =
+        groups_.try_emplace({kind, axes}, static_cast<int>(work_.reduction_groups.size()));
+    if (!is_new) return it->second;
+    std::vector<std::vector<int64_t>> members;
+    const std::vector<std::vector<uint32_t>> of_stage = GroupDevices(mesh_, axes);
+    for (int64_t g = 0; g < options_.num_groups; ++g) {
+      for (const std::vector<uint32_t>& devices : of_stage) {
+        std::vector<int64_t>& group = members.emplace_back();
+        for (const uint32_t device : devices) group.push_back(g * mesh_.num_devices() + device);
+      }
+    }
+    CommunicatingGroups groups;
+    groups.kind = kind;
+    for (const std::vector<int64_t>& group : members) {
+      GroupShape shape = ShapeOf(machine_.cluster, group);
+      if (std::find(groups.shapes.begin(), groups.shapes.end(), shape) == groups.shapes.end()) {
+        groups.shapes.push_back(std::move(shape));
+      }
+    }
+    groups.at_once = CountGroupsAtOnce(machine_.cluster, members);
+    work_.reduction_groups.push_back(std::move(groups));
+    return it->second;
+  }
+
+  // Who touches the bytes of a root value on its own stage.
+  struct Touches {
+    bool forward = false;
+    bool backward = false;
+    bool update = false;
+    bool is_whole = false;  // formed by all micro-batches
+    NodeId first = 0;
+    NodeId last = 0;
+
+    void Add(const PhaseKey& key, NodeId id) {
+      const Moment moment = MomentOf(key);
+      forward |= moment == Moment::kForward;
+      backward |= moment == Moment::kBackward;
+      update |= moment == Moment::kUpdate;
+      last = std::max(last, id);
+    }
+    int num_moments() const { return (forward ? 1 : 0) + (backward ? 1 : 0) + (update ? 1 : 0); }
+  };
+
+  void AddValues() {
+    std::map<ValueId, Touches> touches;
+    for (ValueId value = 0; value < graph_.num_values(); ++value) {
+      const NodePhase& phase = PhaseOf(value);
+      if (!phase.is_live || phase.is_leaf) continue;
+      const ValueId root = root_[value];
+      const NodeId producer = graph_.value(value).producer;
+      const auto [it, is_new] = touches.try_emplace(root);
+      if (is_new) it->second.first = producer;
+      it->second.Add(phase.key, producer);
+      it->second.is_whole |= FormsWhole(graph_.node(producer).op->name());
+      for (const NodeId user : users_[value]) {
+        if (!phases_[user].is_live) continue;
+        if (phases_[user].virtual_stage != phase.virtual_stage) continue;
+        if (graph_.node(user).op->name() == "assign") continue;
+        it->second.Add(phases_[user].key, user);
+      }
+    }
+    for (const auto& [root, touch] : touches) {
+      if (!IsState(root)) AddRegister(root, touch);
+    }
+    for (ValueId value = 0; value < graph_.num_values(); ++value) {
+      const NodePhase& phase = PhaseOf(value);
+      if (phase.is_live && !phase.is_leaf) AddTransfers(value, touches.at(root_[value]));
+    }
+  }
+
+  void AddRegister(ValueId root, const Touches& touch) {
+    const NodePhase& phase = PhaseOf(root);
+    const double bytes = BytesOf(root);
+    StageMemory& memory = work_.stages[phase.virtual_stage].memory;
+    const bool is_per_microbatch = phase.key.per_microbatch && !touch.is_whole;
+    if (touch.is_whole || (touch.num_moments() > 1 && !is_per_microbatch)) {
+      memory.gradients += bytes;
+    } else if (touch.update && touch.num_moments() > 1) {
+      memory.gradients += bytes * static_cast<double>(work_.num_microbatches);
+    } else if (touch.num_moments() > 1) {
+      memory.activations += bytes;
+    } else {
+      const NodeId last = touch.last;
+      Lifetime lifetime = {bytes, touch.first, last};
+      // An elementwise kernel may write its result over an operand that nobody reads later.
+      const Node& reader = graph_.node(last);
+      lifetime.is_taken_over =
+          last != touch.first && !reader.results.empty() &&
+          reader.op->propagation_priority() == graph::PropagationPriority::kFirst &&
+          root_[reader.results[0]] == reader.results[0] && BytesOf(reader.results[0]) == bytes;
+      lifetimes_[{phase.virtual_stage, MomentOf(phase.key)}].push_back(lifetime);
+    }
+  }
+
+  void AddTransfers(ValueId value, const Touches& touch) {
+    const NodePhase& phase = PhaseOf(value);
+    std::map<int, bool> readers;  // stage, whether its backward phase reads it
+    for (const NodeId user : users_[value]) {
+      const NodePhase& reader = phases_[user];
+      if (!reader.is_live || reader.virtual_stage == phase.virtual_stage) continue;
+      if (graph_.node(user).op->name() == "assign") continue;
+      readers[reader.virtual_stage] |= MomentOf(reader.key) == Moment::kBackward;
+    }
+    for (const auto& [to, is_read_backward] : readers) {
+      StageTransfer transfer;
+      transfer.value = value;
+      transfer.from = phase.virtual_stage;
+      transfer.to = to;
+      transfer.num_bytes = BytesOf(value);
+      const bool is_made_often =
+          phase.key.per_microbatch && !FormsWhole(ProducerOf(value).op->name());
+      if (is_made_often && phase.key.level == 0) {
+        const bool is_forward = phase.key.order == 0;
+        transfer.moment =
+            is_forward ? StageTransfer::Moment::kForward : StageTransfer::Moment::kBackward;
+        transfer.is_kept_by_source = is_forward && touch.backward;
+        transfer.is_kept_by_reader = is_forward && is_read_backward;
+      } else {
+        transfer.moment = IsState(value) || (phase.key.level == 0 && !phase.key.per_microbatch)
+                              ? StageTransfer::Moment::kBeforeStep
+                              : StageTransfer::Moment::kAfterStep;
+      }
+      work_.transfers.push_back(transfer);
+    }
+  }
+
+  // The most bytes that live at once in each kind of phase.
+  void AddWorkspaces() {
+    for (const auto& [where, lifetimes] : lifetimes_) {
+      // What ends before a node makes room for its results only if they take it over.
+      std::vector<std::pair<int64_t, double>> changes;
+      for (const Lifetime& lifetime : lifetimes) {
+        changes.emplace_back(2 * int64_t{lifetime.first}, lifetime.bytes);
+        const int64_t end = 2 * int64_t{lifetime.last} + (lifetime.is_taken_over ? -1 : 1);
+        changes.emplace_back(end, -lifetime.bytes);
+      }
+      std::sort(changes.begin(), changes.end());
+      double now = 0;
+      double most = 0;
+      for (const auto& [position, change] : changes) most = std::max(most, now += change);
+      StageMemory& memory = work_.stages[where.first].memory;
+      switch (where.second) {
+        case Moment::kForward:
+          memory.forward_workspace = most;
+          break;
+        case Moment::kBackward:
+          memory.backward_workspace = most;
+          break;
+        case Moment::kUpdate:
+          memory.update_workspace = most;
+          break;
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const Machine& machine_;
+  const WorkOptions& options_;
+  const Mesh& mesh_;
+  ModelWork work_;
+  std::vector<const DeviceKind*> kinds_;  // of the devices that are used
+  std::vector<NodePhase> phases_;
+  std::vector<std::vector<NodeId>> users_;
+  std::vector<TensorType> types_;  // tiles
+  std::vector<ValueId> root_;
+  std::map<std::pair<CollectiveKind, std::vector<AxisRef>>, int> groups_;
+  std::map<std::pair<int, Moment>, std::vector<Lifetime>> lifetimes_;
+};
+
+}  // namespace
+
+double PredictSeconds(const Machine& machine, const CommunicatingGroups& groups, double num_bytes) {
+  double slowest = 0;
+  for (const GroupShape& shape : groups.shapes) {
+    slowest = std::max(slowest, PredictCollective(machine.cluster, shape, groups.kind, num_bytes,
+                                                  groups.at_once, machine.methods)
+                                    .seconds);
+  }
+  return slowest;
+}
+
+absl::StatusOr<ModelWork> MeasureWork(const Graph& graph, const Machine& machine,
+                                      const WorkOptions& options) {
+  return Measurer(graph, machine, options).Run();
+}
+
+ModelWork Join(const ModelWork& work, absl::Span<const int> starts) {
+  ModelWork joined;
+  joined.reduction_groups = work.reduction_groups;
+  joined.num_microbatches = work.num_microbatches;
+  joined.devices_per_stage = work.devices_per_stage;
+  joined.stages.resize(starts.size());
+  std::vector<int> joined_into(work.stages.size(), 0);
+  int into = 0;
+  for (int s = 0; s < static_cast<int>(work.stages.size()); ++s) {
+    if (into + 1 < static_cast<int>(starts.size()) && s >= starts[into + 1]) ++into;
+    joined_into[s] = into;
+    const StageWork& part = work.stages[s];
+    StageWork& whole = joined.stages[into];
+    const auto add = [](const PhaseWork& from, PhaseWork* to) {
+      to->compute_s += from.compute_s;
+      to->communication_s += from.communication_s;
+    };
+    add(part.forward, &whole.forward);
+    add(part.backward, &whole.backward);
+    add(part.update, &whole.update);
+    for (const GradientReduction& reduction : part.gradients) {
+      const auto same = std::find_if(
+          whole.gradients.begin(), whole.gradients.end(),
+          [&](const GradientReduction& other) { return other.group == reduction.group; });
+      if (same == whole.gradients.end()) {
+        whole.gradients.push_back(reduction);
+      } else {
+        same->num_bytes += reduction.num_bytes;
+      }
+    }
+    whole.memory.parameters += part.memory.parameters;
+    whole.memory.optimizer += part.memory.optimizer;
+    whole.memory.gradients += part.memory.gradients;
+    whole.memory.activations += part.memory.activations;
+    for (double StageMemory::*workspace :
+         {&StageMemory::forward_workspace, &StageMemory::backward_workspace,
+          &StageMemory::update_workspace}) {
+      whole.memory.*workspace = std::max(whole.memory.*workspace, part.memory.*workspace);
+    }
+  }
+  // One copy of a value goes to each stage that reads it.
+  std::map<std::tuple<int, int, int, int>, size_t> index;
+  std::set<std::tuple<int, int, int>> kept;
+  for (StageTransfer transfer : work.transfers) {
+    transfer.from = joined_into[transfer.from];
+    transfer.to = joined_into[transfer.to];
+    if (transfer.from == transfer.to) {
+      if (transfer.is_kept_by_reader && !transfer.is_kept_by_source &&
+          kept.insert({transfer.value, transfer.copy, transfer.to}).second) {
+        joined.stages[transfer.to].memory.activations += transfer.num_bytes;
+      }
+      continue;
+    }
+    const auto [it, is_new] = index.try_emplace(
+        {transfer.value, transfer.copy, transfer.from, transfer.to}, joined.transfers.size());
+    if (is_new) {
+      joined.transfers.push_back(transfer);
+    } else {
+      joined.transfers[it->second].is_kept_by_reader |= transfer.is_kept_by_reader;
+      joined.transfers[it->second].is_kept_by_source |= transfer.is_kept_by_source;
+    }
+  }
+  return joined;
+}
+
+}  // namespace penstock::planner

@@ -1,0 +1,128 @@
+// What each stage of a lowered graph computes, communicates and holds in a step: what an estimate
+// is made of, found without lowering to a plan.
+//
+// Of the devices of a stage, the first one counts: its tiles are the largest of each value. Kernels
+// take the longer of their flops at the rate of the device's kind and their bytes at the rate of
+// its memory (Williams, Waterman & Patterson, "Roofline: an insightful visual performance model",
+// 2009); collectives take what PredictCollective says with all groups of all stages at once.
+//
+// A collective counts as
+//   gradient reduction  if it sums what the backward pass made, and only nodes that run once a step
+//                       read the result: it runs beside the backward pass
+//   inline              otherwise: its phase waits for it
+//
+// Memory follows the rules of lower-to-plan: state and what crosses phases have registers of their
+// own, in as many copies as micro-batches are in flight; what lives inside a phase shares a
+// workspace by lifetime.
+//
+// Stages can be joined (Join), so that the work of small stages tells that of larger ones, and
+// repeated (see repeated_layers.h). A joined stage has the sum of the work of its parts, and the
+// largest of their workspaces.
+//
+// Thread rule: values and pure functions.
+
+#ifndef PENSTOCK_PLANNER_SEARCH_STAGE_WORK_H_
+#define PENSTOCK_PLANNER_SEARCH_STAGE_WORK_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "base/collective.h"
+#include "graph/graph.h"
+#include "planner/cluster/group_shape.h"
+#include "planner/search/machine.h"
+
+namespace penstock::planner {
+
+// Seconds of one kind of phase for one micro-batch.
+struct PhaseWork {
+  double compute_s = 0;
+  double communication_s = 0;  // inline
+  double seconds() const { return compute_s + communication_s; }
+  friend bool operator==(const PhaseWork&, const PhaseWork&) = default;
+};
+
+// Gradients that one kind of collective sums between the same groups of devices.
+struct GradientReduction {
+  int group = 0;         // index in ModelWork::reduction_groups
+  double num_bytes = 0;  // of each member's input, in all
+
+  friend bool operator==(const GradientReduction&, const GradientReduction&) = default;
+};
+
+// Bytes of a device.
+struct StageMemory {
+  double parameters = 0;
+  double optimizer = 0;    // other states
+  double gradients = 0;    // and all else that is kept once a step
+  double activations = 0;  // of one micro-batch, kept from its forward to its backward phase
+  double forward_workspace = 0;
+  double backward_workspace = 0;
+  double update_workspace = 0;
+};
+
+struct StageWork {
+  PhaseWork forward;
+  PhaseWork backward;  // with weight gradients
+  PhaseWork update;    // and all else that runs once a step
+  std::vector<GradientReduction> gradients;
+  StageMemory memory;
+};
+
+// A value that one stage makes and another reads.
+struct StageTransfer {
+  enum class Moment : uint8_t {
+    kBeforeStep,  // a parameter that another stage holds
+    kForward,     // once a micro-batch
+    kBackward,
+    kAfterStep,  // a sum of gradients, a norm
+  };
+  int value = 0;  // names the value, with `copy`
+  int copy = 0;   // of a repeated layer
+  int from = 0;
+  int to = 0;
+  Moment moment = Moment::kForward;
+  double num_bytes = 0;            // of a device
+  bool is_kept_by_source = false;  // for its own backward phase
+  bool is_kept_by_reader = false;  // likewise
+};
+
+// How the groups of one collective lie: the different shapes of all that work at once.
+struct CommunicatingGroups {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  std::vector<GroupShape> shapes;
+  GroupsAtOnce at_once;
+};
+
+// Of the slowest group.
+double PredictSeconds(const Machine& machine, const CommunicatingGroups& groups, double num_bytes);
+
+struct ModelWork {
+  std::vector<StageWork> stages;  // virtual ones
+  std::vector<StageTransfer> transfers;
+  std::vector<CommunicatingGroups> reduction_groups;
+  int64_t num_microbatches = 1;
+  int64_t devices_per_stage = 1;
+};
+
+struct WorkOptions {
+  // Groups of devices that run the stages. The same collectives of all of them count as
+  // simultaneous.
+  int num_groups = 1;
+};
+
+// The work of every stage of a graph. Errors are those of AssignPhases, and that the cluster has
+// too few devices. REQUIRES: reshards lowered, one mesh, stages assigned.
+absl::StatusOr<ModelWork> MeasureWork(const graph::Graph& graph, const Machine& machine,
+                                      const WorkOptions& options);
+
+// Joins the stages [starts[i], starts[i + 1]) into one. REQUIRES: starts begin with 0, increase and
+// are stages.
+ModelWork Join(const ModelWork& work, absl::Span<const int> starts);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_SEARCH_STAGE_WORK_H_
