@@ -80,59 +80,13 @@ Cut CutAt(absl::Span<const int> points, absl::Span<const double> total,
   return cut;
 }
 
-// The sequence of forward operators with what a cut needs to know of it.
-struct Sequence {
-  std::vector<NodeId> nodes;
-  std::vector<double> cost;
-  std::vector<double> crossing;
-};
-
-Sequence BuildSequence(const Graph& graph) {
-  Sequence sequence;
-  std::vector<int> position(graph.num_nodes(), -1);
-  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
-    const Node& node = graph.node(id);
-    if (node.phase != Phase::kForward || node.operands.empty()) continue;
-    position[id] = static_cast<int>(sequence.nodes.size());
-    sequence.nodes.push_back(id);
-    sequence.cost.push_back(WorkOf(graph, node));
-  }
-  const size_t count = sequence.nodes.size();
-  // Bytes that begin and end to cross at each position.
-  std::vector<double> change(count + 1, 0.0);
-  std::vector<int> last_use(graph.num_values(), -1);
-  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
-    const Node& node = graph.node(id);
-    if (node.phase != Phase::kForward) {
-      if (node.forward != kNoNode && position[node.forward] >= 0) {
-        sequence.cost[position[node.forward]] += WorkOf(graph, node);
-      }
-      continue;
-    }
-    for (const ValueId operand : node.operands) last_use[operand] = position[id];
-  }
-  for (ValueId id = 0; id < graph.num_values(); ++id) {
-    const graph::Value& value = graph.value(id);
-    const int from = position[value.producer];
-    if (from < 0 || last_use[id] <= from) continue;
-    change[from] += static_cast<double>(value.type.num_bytes());
-    change[last_use[id]] -= static_cast<double>(value.type.num_bytes());
-  }
-  double crossing = 0;
-  for (size_t i = 0; i < count; ++i) {
-    crossing += change[i];
-    sequence.crossing.push_back(crossing);
-  }
-  return sequence;
-}
-
 class StageAssigner {
  public:
   explicit StageAssigner(Graph& graph) : graph_(graph), users_(graph.Users()) {
     for (NodeId id = 0; id < graph.num_nodes(); ++id) Set(id, kUnassigned);
   }
 
-  void AssignForward(const Sequence& sequence, absl::Span<const int> starts) {
+  void AssignForward(const ForwardSequence& sequence, absl::Span<const int> starts) {
     int stage = 0;
     for (size_t i = 0; i < sequence.nodes.size(); ++i) {
       while (stage + 1 < static_cast<int>(starts.size()) &&
@@ -264,7 +218,53 @@ class StageAssigner {
   const std::vector<std::vector<NodeId>> users_;
 };
 
+void AssignAll(const ForwardSequence& sequence, absl::Span<const int> starts, Graph& graph) {
+  StageAssigner assigner(graph);
+  assigner.AssignForward(sequence, starts);
+  assigner.AssignBackward(static_cast<int>(starts.size()));
+  assigner.AssignUpdate();
+}
+
 }  // namespace
+
+ForwardSequence ForwardSequenceOf(const Graph& graph) {
+  ForwardSequence sequence;
+  std::vector<int> position(graph.num_nodes(), -1);
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    const Node& node = graph.node(id);
+    if (node.phase != Phase::kForward || node.operands.empty()) continue;
+    position[id] = static_cast<int>(sequence.nodes.size());
+    sequence.nodes.push_back(id);
+    sequence.cost.push_back(WorkOf(graph, node));
+  }
+  const size_t count = sequence.nodes.size();
+  // Bytes that begin and end to cross at each position.
+  std::vector<double> change(count + 1, 0.0);
+  std::vector<int> last_use(graph.num_values(), -1);
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    const Node& node = graph.node(id);
+    if (node.phase != Phase::kForward) {
+      if (node.forward != kNoNode && position[node.forward] >= 0) {
+        sequence.cost[position[node.forward]] += WorkOf(graph, node);
+      }
+      continue;
+    }
+    for (const ValueId operand : node.operands) last_use[operand] = position[id];
+  }
+  for (ValueId id = 0; id < graph.num_values(); ++id) {
+    const graph::Value& value = graph.value(id);
+    const int from = position[value.producer];
+    if (from < 0 || last_use[id] <= from) continue;
+    change[from] += static_cast<double>(value.type.num_bytes());
+    change[last_use[id]] -= static_cast<double>(value.type.num_bytes());
+  }
+  double crossing = 0;
+  for (size_t i = 0; i < count; ++i) {
+    crossing += change[i];
+    sequence.crossing.push_back(crossing);
+  }
+  return sequence;
+}
 
 std::vector<int> CutSequence(absl::Span<const double> cost, absl::Span<const double> crossing,
                              int num_parts) {
@@ -313,16 +313,25 @@ absl::Status AssignStages(int num_stages, Graph& graph) {
     return absl::InvalidArgumentError(
         StrCat("pp = ", num_stages, ": there must be at least one stage"));
   }
-  const Sequence sequence = BuildSequence(graph);
+  const ForwardSequence sequence = ForwardSequenceOf(graph);
   if (num_stages > 1 && static_cast<int>(sequence.nodes.size()) < num_stages) {
     return absl::InvalidArgumentError(StrCat(num_stages, " stages are more than the ",
                                              sequence.nodes.size(), " operators of the model"));
   }
-  const std::vector<int> starts = CutSequence(sequence.cost, sequence.crossing, num_stages);
-  StageAssigner assigner(graph);
-  assigner.AssignForward(sequence, starts);
-  assigner.AssignBackward(num_stages);
-  assigner.AssignUpdate();
+  AssignAll(sequence, CutSequence(sequence.cost, sequence.crossing, num_stages), graph);
+  return absl::OkStatus();
+}
+
+absl::Status AssignStagesAt(absl::Span<const int> starts, Graph& graph) {
+  const ForwardSequence sequence = ForwardSequenceOf(graph);
+  bool is_cut = !starts.empty() && starts[0] == 0;
+  for (size_t i = 1; i < starts.size(); ++i) is_cut = is_cut && starts[i] > starts[i - 1];
+  if (!is_cut || starts.back() >= static_cast<int>(std::max<size_t>(sequence.nodes.size(), 1))) {
+    return absl::InvalidArgumentError(StrCat("the starts of ", starts.size(),
+                                             " stages do not cut the ", sequence.nodes.size(),
+                                             " operators of the model"));
+  }
+  AssignAll(sequence, starts, graph);
   return absl::OkStatus();
 }
 

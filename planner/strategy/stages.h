@@ -31,6 +31,18 @@ namespace penstock::planner {
 // Invariant: a forward node's operands come from its own stage or earlier ones.
 absl::Status AssignStages(int num_stages, graph::Graph& graph);
 
+// The forward operators that have operands, in graph order: what is cut into stages.
+struct ForwardSequence {
+  std::vector<graph::NodeId> nodes;
+  std::vector<double> cost;      // work of the operator, forward and backward
+  std::vector<double> crossing;  // bytes that pass from operators 0..i to those after i
+};
+ForwardSequence ForwardSequenceOf(const graph::Graph& graph);
+
+// As AssignStages, with the index in the sequence of the first operator of each stage. An error
+// unless they begin with 0 and increase.
+absl::Status AssignStagesAt(absl::Span<const int> starts, graph::Graph& graph);
+
 // The cut of a sequence into `num_parts` contiguous, non-empty parts: the index of each part's
 // first element. cost[i] is the time of element i, crossing[i] what passes from elements 0..i to
 // those after i. Minimises the largest part's cost by dynamic programming over cut points; of the

@@ -204,6 +204,11 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
   return absl::OkStatus();
 }
 
+int64_t BatchOf(const Graph& graph) {
+  const graph::Value* input = FindBatchInput(graph);
+  return input == nullptr ? 0 : input->type.shape[0];
+}
+
 int64_t ChooseMicrobatches(const Strategy& strategy, const Graph& graph) {
   const graph::Value* input = FindBatchInput(graph);
   if (strategy.pp == 1 || input == nullptr) return 1;

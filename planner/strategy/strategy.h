@@ -81,6 +81,9 @@ absl::StatusOr<StrategyChoice> ChooseStrategy(int64_t num_devices, int64_t micro
                                               absl::Span<const graph::SplitHint> hints,
                                               const graph::Graph& graph);
 
+// Sequences of a step: dimension 0 of the first input that has dimensions; 0 without one.
+int64_t BatchOf(const graph::Graph& graph);
+
 // Micro-batches by the rule above for a given strategy.
 int64_t ChooseMicrobatches(const Strategy& strategy, const graph::Graph& graph);
 

@@ -1,0 +1,67 @@
+// The work of a model with many layers, measured on one with three of them.
+//
+// The forward operators are cut into *segments* where least crosses, at least between the layers.
+// Each segment of the short model is measured as a stage; those of the middle layer are repeated.
+// Stages are made of whole segments.
+//
+// Thread rule: the methods are const; a FoldedModel may be shared by readers.
+
+#ifndef PENSTOCK_PLANNER_SEARCH_FOLDED_WORK_H_
+#define PENSTOCK_PLANNER_SEARCH_FOLDED_WORK_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "graph/graph.h"
+#include "graph/models/model.h"
+#include "graph/op.h"
+#include "graph/training.h"
+#include "planner/search/repeated_layers.h"
+#include "planner/search/stage_work.h"
+
+namespace penstock::planner {
+
+class FoldedModel {
+ public:
+  // Errors are those of BuildTrainingGraph.
+  static absl::StatusOr<FoldedModel> Create(const graph::OpRegistry& ops,
+                                            const graph::Graph& forward,
+                                            absl::Span<const graph::SplitHint> hints,
+                                            const graph::TrainingOptions& training);
+
+  // The training step of the short model, its segments being its stages; no shardings.
+  const graph::Graph& graph() const { return graph_; }
+  const RepeatedLayers& layers() const { return layers_; }
+
+  int num_segments() const { return static_cast<int>(starts_.size()); }
+  // Of each segment of the whole model, its first operator in ForwardSequenceOf(whole model).
+  const std::vector<int>& starts() const { return starts_; }
+
+  // The work of the whole model's segments from that of the short one's.
+  ModelWork Unfold(const ModelWork& work) const;
+
+ private:
+  static absl::StatusOr<FoldedModel> CreateFrom(const graph::OpRegistry& ops,
+                                                const graph::Graph& forward,
+                                                const RepeatedLayers& layers,
+                                                const graph::TrainingOptions& training);
+
+  graph::Graph graph_;
+  RepeatedLayers layers_;
+  std::vector<int> starts_;
+  // Segments of the short model: those of the middle layer, which stand for `repeats_` layers.
+  int first_repeated_ = 0;
+  int num_repeated_ = 0;
+  int repeats_ = 1;
+};
+
+// Cuts a sequence of costs into `num_parts` contiguous parts, not empty, so that the largest sum is
+// as small as possible, up to one part in 10^9: the first element of each. The earlier parts are as
+// large as that allows. REQUIRES: 1 <= num_parts <= cost.size().
+std::vector<int> CutEvenly(absl::Span<const double> cost, int num_parts);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_SEARCH_FOLDED_WORK_H_

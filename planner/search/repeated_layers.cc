@@ -1,0 +1,166 @@
+#include "planner/search/repeated_layers.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/op.h"
+
+namespace penstock::planner {
+namespace {
+
+using graph::Graph;
+using graph::Node;
+using graph::NodeId;
+using graph::ValueId;
+
+// Copies longer than this are not looked for.
+constexpr int kMaxNodesPerCopy = 1024;
+
+// What a node is apart from its operands.
+struct NodeKind {
+  const graph::Op* op = nullptr;
+  graph::Attributes attributes;
+  std::vector<TensorType> results;
+  int hint = -1;
+  friend bool operator==(const NodeKind&, const NodeKind&) = default;
+};
+
+NodeKind KindOf(const Graph& graph, const Node& node, absl::Span<const graph::SplitHint> hints) {
+  NodeKind kind = {node.op, node.attributes, graph.ResultTypes(node)};
+  kind.attributes.Erase("stream");
+  if (node.op->has_declared_type()) {
+    kind.attributes.Erase("std");
+    const std::string& name = graph.value(node.results[0]).name;
+    for (size_t h = 0; h < hints.size() && kind.hint < 0; ++h) {
+      if (graph::MatchesPattern(hints[h].pattern, name)) kind.hint = static_cast<int>(h);
+    }
+  }
+  return kind;
+}
+
+class Finder {
+ public:
+  Finder(const Graph& graph, absl::Span<const graph::SplitHint> hints, int min_copies)
+      : graph_(graph), min_copies_(min_copies) {
+    std::map<const graph::Op*, std::vector<std::pair<NodeKind, int>>> known;
+    int num_kinds = 0;
+    for (const Node& node : graph.nodes()) {
+      NodeKind kind = KindOf(graph, node, hints);
+      auto& list = known[node.op];
+      auto found = std::find_if(list.begin(), list.end(),
+                                [&](const auto& entry) { return entry.first == kind; });
+      if (found == list.end()) {
+        list.emplace_back(std::move(kind), num_kinds++);
+        found = std::prev(list.end());
+      }
+      kinds_.push_back(found->second);
+    }
+  }
+
+  RepeatedLayers Run() {
+    const int count = graph_.num_nodes();
+    RepeatedLayers best;
+    for (int period = 1; period <= std::min(count / min_copies_, kMaxNodesPerCopy); ++period) {
+      int run = 0;
+      for (NodeId id = 0; id + period <= count; ++id) {
+        const bool is_alike = id + period < count && IsAlike(id, id + period);
+        if (is_alike) {
+          ++run;
+          continue;
+        }
+        Offer({id - run, period, (run + period) / period}, &best);
+        run = 0;
+      }
+      // A longer period can cover little more.
+      if (best.num_copies > 0 && best.num_copies * best.nodes_per_copy > count / 2) break;
+    }
+    return best;
+  }
+
+ private:
+  bool IsAlike(NodeId a, NodeId b) const {
+    if (kinds_[a] != kinds_[b]) return false;
+    const Node& x = graph_.node(a);
+    const Node& y = graph_.node(b);
+    if (x.operands.size() != y.operands.size()) return false;
+    for (size_t o = 0; o < x.operands.size(); ++o) {
+      if (x.operands[o] == y.operands[o]) continue;
+      const graph::Value& v = graph_.value(x.operands[o]);
+      const graph::Value& w = graph_.value(y.operands[o]);
+      if (v.result_index != w.result_index || a - v.producer != b - w.producer) return false;
+    }
+    return true;
+  }
+
+  void Offer(const RepeatedLayers& layers, RepeatedLayers* best) const {
+    if (layers.num_copies < min_copies_) return;
+    if (layers.num_copies * layers.nodes_per_copy <= best->num_copies * best->nodes_per_copy) {
+      return;
+    }
+    if (CanDrop(layers)) *best = layers;
+  }
+
+  // Whether what follows reads only the last two copies, and what comes before.
+  bool CanDrop(const RepeatedLayers& layers) const {
+    const NodeId end = layers.first_node + layers.num_copies * layers.nodes_per_copy;
+    const NodeId last_two = end - 2 * layers.nodes_per_copy;
+    const auto is_within_reach = [&](ValueId value) {
+      const NodeId producer = graph_.value(value).producer;
+      return producer < layers.first_node || producer >= last_two;
+    };
+    for (NodeId id = end; id < graph_.num_nodes(); ++id) {
+      const Node& node = graph_.node(id);
+      if (!std::all_of(node.operands.begin(), node.operands.end(), is_within_reach)) return false;
+    }
+    return std::all_of(graph_.returns().begin(), graph_.returns().end(),
+                       [&](const graph::Return& ret) { return is_within_reach(ret.value); });
+  }
+
+  const Graph& graph_;
+  const int min_copies_;
+  std::vector<int> kinds_;
+};
+
+}  // namespace
+
+RepeatedLayers FindRepeatedLayers(const Graph& graph, absl::Span<const graph::SplitHint> hints,
+                                  int min_copies) {
+  return Finder(graph, hints, min_copies).Run();
+}
+
+Graph WithCopies(const Graph& graph, const RepeatedLayers& layers, int num_copies) {
+  const NodeId end = layers.first_node + layers.num_copies * layers.nodes_per_copy;
+  const NodeId kept_end = layers.first_node + num_copies * layers.nodes_per_copy;
+  Graph out(graph.name());
+  out.mutable_meshes() = graph.meshes();
+  std::vector<ValueId> now(graph.num_values(), graph::kNoValue);
+  const auto now_of = [&](ValueId value) {
+    const graph::Value& v = graph.value(value);
+    if (v.producer < kept_end || v.producer >= end) return now[value];
+    // As far from the end of the copies that are left.
+    return now[graph.node(v.producer - (end - kept_end)).results[v.result_index]];
+  };
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    if (id >= kept_end && id < end) continue;
+    const Node& node = graph.node(id);
+    Node copy = node;
+    for (ValueId& operand : copy.operands) operand = now_of(operand);
+    copy.results.clear();
+    std::vector<std::string> names;
+    for (const ValueId result : node.results) names.push_back(graph.value(result).name);
+    const NodeId made = out.AddTyped(std::move(copy), graph.ResultTypes(node), names);
+    for (size_t r = 0; r < node.results.size(); ++r) {
+      now[node.results[r]] = out.node(made).results[r];
+      out.mutable_value(now[node.results[r]]).sharding = graph.value(node.results[r]).sharding;
+    }
+  }
+  for (const graph::Return& ret : graph.returns()) {
+    out.mutable_returns().push_back({now_of(ret.value), ret.sharding});
+  }
+  return out;
+}
+
+}  // namespace penstock::planner

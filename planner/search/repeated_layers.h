@@ -1,0 +1,44 @@
+// Layers that a model repeats, and the model with fewer of them: what is planned for three layers
+// tells what ninety-six cost.
+//
+// Two nodes are alike if they have the same operator, attributes and result types, the same split
+// hint, and their operands either are the same values or were made equally many nodes before them.
+// Streams of random numbers and deviations of initial values do not count. A run of copies is a
+// sequence of nodes that is alike itself, shifted by the length of one copy.
+//
+// Example: the nodes t0 t1 | a0 b0 | a1 b1 | a2 b2 | a3 b3 | u, in which b reads the a before it, a
+// reads the b (or t1) before it, and u reads b3: first_node 2, nodes_per_copy 2, num_copies 4.
+// With 3 copies, the nodes a3 and b3 are gone, and u reads b2.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_SEARCH_REPEATED_LAYERS_H_
+#define PENSTOCK_PLANNER_SEARCH_REPEATED_LAYERS_H_
+
+#include "absl/types/span.h"
+
+#include "graph/graph.h"
+#include "graph/models/model.h"
+
+namespace penstock::planner {
+
+struct RepeatedLayers {
+  graph::NodeId first_node = 0;
+  int nodes_per_copy = 0;
+  int num_copies = 0;  // 0: the graph repeats nothing
+
+  friend bool operator==(const RepeatedLayers&, const RepeatedLayers&) = default;
+};
+
+// The run that covers most nodes, with at least `min_copies` copies whose last two alone are read
+// by what follows.
+RepeatedLayers FindRepeatedLayers(const graph::Graph& graph,
+                                  absl::Span<const graph::SplitHint> hints, int min_copies);
+
+// The graph with the first `num_copies` copies. REQUIRES: FindRepeatedLayers found the layers in
+// the graph, and 2 <= num_copies <= layers.num_copies.
+graph::Graph WithCopies(const graph::Graph& graph, const RepeatedLayers& layers, int num_copies);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_SEARCH_REPEATED_LAYERS_H_

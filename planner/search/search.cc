@@ -1,0 +1,407 @@
+#include "planner/search/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "base/counted.h"
+#include "base/format.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "planner/search/folded_work.h"
+#include "planner/search/stage_work.h"
+
+namespace penstock::planner {
+namespace {
+
+// A bound that is this close to the best time is no reason to skip a strategy: rounding.
+constexpr double kSlack = 1 - 1e-9;
+
+std::vector<int64_t> Divisors(int64_t number) {
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d * d <= number; ++d) {
+    if (number % d != 0) continue;
+    divisors.push_back(d);
+    if (d * d != number) divisors.push_back(number / d);
+  }
+  std::sort(divisors.begin(), divisors.end());
+  return divisors;
+}
+
+// Simpler strategies compare less.
+auto Simplicity(const Strategy& strategy, int64_t microbatches) {
+  return std::tuple(strategy.vpp, strategy.pp, strategy.tp, microbatches);
+}
+
+bool IsSimpler(const Candidate& a, const Candidate& b) {
+  return Simplicity(a.strategy, a.microbatches) < Simplicity(b.strategy, b.microbatches);
+}
+
+// The axes and options of a strategy. Each function takes a strategy in which all before it are
+// chosen, and adds those that differ in its own field; dp gets the devices that are left.
+using Choice = void (*)(const Strategy& base, int64_t num_devices, const SearchLimits& limits,
+                        std::vector<Strategy>* out);
+
+void ChooseTensor(const Strategy& base, int64_t num_devices, const SearchLimits& limits,
+                  std::vector<Strategy>* out) {
+  for (const int64_t tp : Divisors(num_devices / base.num_devices())) {
+    if (tp > limits.tp) break;
+    Strategy& strategy = out->emplace_back(base);
+    strategy.tp = tp;
+  }
+}
+
+void ChoosePipeline(const Strategy& base, int64_t num_devices, const SearchLimits& limits,
+                    std::vector<Strategy>* out) {
+  for (const int64_t pp : Divisors(num_devices / base.num_devices())) {
+    if (pp > limits.pp) break;
+    Strategy& strategy = out->emplace_back(base);
+    strategy.pp = pp;
+  }
+}
+
+void ChooseVirtualStages(const Strategy& base, int64_t, const SearchLimits& limits,
+                         std::vector<Strategy>* out) {
+  for (int64_t vpp = 1; vpp <= limits.vpp; ++vpp) {
+    if (vpp > 1 && base.pp == 1) break;
+    Strategy& strategy = out->emplace_back(base);
+    strategy.vpp = vpp;
+  }
+}
+
+void ChooseData(const Strategy& base, int64_t num_devices, const SearchLimits& limits,
+                std::vector<Strategy>* out) {
+  const int64_t dp = num_devices / base.num_devices();
+  if (dp > limits.dp) return;
+  Strategy& strategy = out->emplace_back(base);
+  strategy.dp = dp;
+}
+
+constexpr Choice kChoices[] = {ChooseTensor, ChoosePipeline, ChooseVirtualStages, ChooseData};
+
+class Searcher {
+ public:
+  explicit Searcher(const SearchProblem& problem) : problem_(problem) {}
+
+  absl::StatusOr<SearchResult> Run() {
+    ASSIGN_OR_RETURN(FoldedModel model, FoldedModel::Create(*problem_.ops, *problem_.forward,
+                                                            problem_.hints, problem_.training));
+    model_ = &model;
+    result_.num_layers = model.layers().num_copies;
+    ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf({}, 1));
+    const ModelWork serial = model.Unfold(*short_work);
+    for (const StageWork& stage : serial.stages) {
+      serial_s_ += stage.forward.compute_s + stage.backward.compute_s;
+      state_bytes_ += stage.memory.parameters + stage.memory.optimizer;
+    }
+    ListCandidates();
+    if (open_.empty()) return NoneDivides();
+    for (const Open& open : open_) RETURN_IF_ERROR(Try(open));
+    return Finish();
+  }
+
+ private:
+  // A candidate that was not looked at yet.
+  struct Open {
+    Strategy strategy;
+    int64_t microbatches = 1;
+    double bound_s = 0;
+  };
+
+  void ListCandidates() {
+    const int64_t batch = BatchOf(*problem_.forward);
+    for (const Strategy& strategy : EnumerateStrategies(problem_.num_devices, problem_.limits)) {
+      if (strategy.num_stages() > model_->num_segments()) {
+        Refuse(absl::InvalidArgumentError(StrCat(ToString(strategy), ": the model has ",
+                                                 model_->num_segments(), " places for stages")));
+        continue;
+      }
+      std::vector<int64_t> counts = {problem_.microbatches};
+      if (problem_.microbatches == 0) {
+        counts = {1};
+        if (batch > 0 && batch % strategy.dp == 0) counts = Divisors(batch / strategy.dp);
+      }
+      for (const int64_t microbatches : counts) {
+        if (microbatches > problem_.limits.microbatches) break;
+        const absl::Status status =
+            CheckStrategy(strategy, microbatches, problem_.hints, *problem_.forward);
+        if (!status.ok()) {
+          Refuse(status);
+          continue;
+        }
+        open_.push_back({strategy, microbatches, Bound(strategy, microbatches)});
+      }
+    }
+    std::stable_sort(open_.begin(), open_.end(), [](const Open& a, const Open& b) {
+      return std::tuple(a.bound_s, Simplicity(a.strategy, a.microbatches)) <
+             std::tuple(b.bound_s, Simplicity(b.strategy, b.microbatches));
+    });
+  }
+
+  void Refuse(const absl::Status& status) {
+    ++result_.num_refused;
+    last_refusal_ = status;
+  }
+
+  // The work divided evenly, without communication, with the bubble of a pipeline that has as many
+  // micro-batches in flight as it wants. On shared cores, a pipeline's bubble may cost nothing.
+  double Bound(const Strategy& strategy, int64_t microbatches) const {
+    double bubble = 1;
+    if (problem_.machine->core_groups.empty()) {
+      bubble +=
+          static_cast<double>(strategy.pp - 1) / static_cast<double>(microbatches * strategy.vpp);
+    }
+    return serial_s_ / static_cast<double>(strategy.num_devices()) * bubble;
+  }
+
+  // Of parameters and states, if all are divided as far as the strategy can.
+  double LeastStateBytes(const Strategy& strategy) const {
+    return state_bytes_ / static_cast<double>(strategy.tp * strategy.pp);
+  }
+
+  // The work of the short model's segments.
+  absl::StatusOr<const ModelWork*> WorkOf(Strategy strategy, int64_t microbatches) {
+    const int64_t num_groups = strategy.pp;
+    strategy.pp = 1;
+    strategy.vpp = 1;
+    const auto [it, is_new] = works_.try_emplace({ToString(strategy), num_groups, microbatches});
+    if (!is_new) return &it->second;
+    graph::Graph graph = model_->graph();
+    RETURN_IF_ERROR(ApplyStrategy(strategy, microbatches, problem_.hints, graph));
+    RETURN_IF_ERROR(problem_.lower(graph));
+    WorkOptions options;
+    options.num_groups = static_cast<int>(num_groups);
+    ASSIGN_OR_RETURN(it->second, MeasureWork(graph, *problem_.machine, options));
+    return &it->second;
+  }
+
+  absl::Status Try(const Open& open) {
+    const Strategy& strategy = open.strategy;
+    if (best_s_ <= open.bound_s * kSlack) {
+      ++result_.num_bounded;
+      return absl::OkStatus();
+    }
+    // Without a pipeline, more micro-batches only save memory; with one, fewer need more.
+    const auto fitted = least_fitting_.find(ToString(strategy));
+    if (strategy.pp == 1 && fitted != least_fitting_.end() && open.microbatches > fitted->second) {
+      ++result_.num_bounded;
+      return absl::OkStatus();
+    }
+    const auto failed = most_failing_.find(ToString(strategy));
+    if (failed != most_failing_.end() && open.microbatches < failed->second) {
+      ++result_.num_too_large;
+      return absl::OkStatus();
+    }
+    const int64_t memory_bytes = problem_.machine->cluster.KindOf(0).memory_bytes;
+    const bool is_hopeless = problem_.machine->cluster.spec().kinds.size() == 1 &&
+                             LeastStateBytes(strategy) > static_cast<double>(memory_bytes);
+    if (is_hopeless && has_nearest_) {
+      ++result_.num_too_large;
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf(strategy, open.microbatches));
+    const ModelWork work = model_->Unfold(*short_work);
+    Candidate candidate;
+    candidate.strategy = strategy;
+    candidate.microbatches = open.microbatches;
+    ASSIGN_OR_RETURN(candidate.estimate, Estimate(strategy, work, &candidate.stage_starts));
+    ++result_.num_estimated;
+    if (candidate.estimate.fits()) {
+      best_s_ = std::min(best_s_, candidate.estimate.step_s);
+      int64_t& least =
+          least_fitting_.try_emplace(ToString(strategy), open.microbatches).first->second;
+      least = std::min(least, open.microbatches);
+    } else {
+      ++result_.num_too_large;
+      int64_t& most = most_failing_[ToString(strategy)];
+      most = std::max(most, open.microbatches);
+      has_nearest_ = true;
+    }
+    Keep(std::move(candidate));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<StepEstimate> Estimate(const Strategy& strategy, const ModelWork& work,
+                                        std::vector<int>* stage_starts) const {
+    std::vector<double> cost;
+    for (const StageWork& stage : work.stages) {
+      cost.push_back(stage.forward.seconds() + stage.backward.seconds());
+    }
+    const std::vector<int> segments = CutEvenly(cost, strategy.num_stages());
+    for (const int segment : segments) stage_starts->push_back(model_->starts()[segment]);
+    EstimateOptions options;
+    options.policy = problem_.policy;
+    options.chunks_per_group = static_cast<int>(strategy.vpp);
+    options.bucket_bytes = problem_.bucket_bytes;
+    return EstimateStep(Join(work, segments), *problem_.machine, options);
+  }
+
+  // How far a candidate is from fitting: 0 if it does.
+  static double ExcessBytes(const Candidate& candidate) {
+    double excess = 0;
+    for (const GroupEstimate& group : candidate.estimate.groups) {
+      excess =
+          std::max(excess, group.memory.total() - static_cast<double>(group.memory_limit_bytes));
+    }
+    return excess;
+  }
+
+  // Of a strategy, the best number of micro-batches is kept.
+  void Keep(Candidate candidate) {
+    const auto [it, is_new] = kept_.try_emplace(ToString(candidate.strategy), candidate);
+    if (is_new) return;
+    Candidate& other = it->second;
+    const auto rank = [](const Candidate& c) {
+      return std::tuple(ExcessBytes(c), c.estimate.step_s, c.microbatches);
+    };
+    if (rank(candidate) < rank(other)) other = std::move(candidate);
+  }
+
+  absl::Status NoneDivides() const {
+    return absl::InvalidArgumentError(
+        StrCat("no strategy fits ", Counted(problem_.num_devices, "device"),
+               "; the last one tried: ", ToStd(last_refusal_.message())));
+  }
+
+  absl::StatusOr<SearchResult> Finish() {
+    std::vector<Candidate> candidates;
+    for (auto& [name, candidate] : kept_) candidates.push_back(std::move(candidate));
+    std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+      const double excess_a = ExcessBytes(a);
+      const double excess_b = ExcessBytes(b);
+      if ((excess_a > 0 || excess_b > 0) && excess_a != excess_b) return excess_a < excess_b;
+      if (a.estimate.step_s != b.estimate.step_s) return a.estimate.step_s < b.estimate.step_s;
+      return IsSimpler(a, b);
+    });
+    if (!candidates[0].estimate.fits()) {
+      return absl::ResourceExhaustedError(
+          StrCat("no strategy for ", Counted(problem_.num_devices, "device"), " fits into memory; ",
+                 Describe(candidates[0]), " comes nearest: ", WhatLimits(candidates[0])));
+    }
+    // Of those that are as fast as the best, the simplest.
+    const double limit = candidates[0].estimate.step_s * (1 + kTieTolerance);
+    size_t best = 0;
+    for (size_t i = 1; i < candidates.size(); ++i) {
+      const bool ties = candidates[i].estimate.fits() && candidates[i].estimate.step_s <= limit;
+      if (ties && IsSimpler(candidates[i], candidates[best])) best = i;
+    }
+    result_.best = std::move(candidates[best]);
+    candidates.erase(candidates.begin() + static_cast<std::ptrdiff_t>(best));
+    result_.others = std::move(candidates);
+    return std::move(result_);
+  }
+
+  const SearchProblem& problem_;
+  const FoldedModel* model_ = nullptr;
+  double serial_s_ = 0;     // of all phases on one device
+  double state_bytes_ = 0;  // of all parameters and states
+  std::vector<Open> open_;
+  absl::Status last_refusal_ = absl::InvalidArgumentError("there must be at least one device");
+  std::map<std::tuple<std::string, int64_t, int64_t>, ModelWork> works_;
+  double best_s_ = std::numeric_limits<double>::infinity();
+  std::map<std::string, int64_t> least_fitting_;  // micro-batches, by strategy
+  std::map<std::string, int64_t> most_failing_;
+  bool has_nearest_ = false;  // something that does not fit was estimated
+  std::map<std::string, Candidate> kept_;
+  SearchResult result_;
+};
+
+// "12.3 GiB parameters and 4.5 GiB activations": the two largest parts.
+std::string LargestParts(const MemoryEstimate& memory) {
+  std::vector<std::pair<double, std::string_view>> parts = {
+      {memory.parameters, "of parameters"}, {memory.optimizer, "of optimizer states"},
+      {memory.gradients, "of gradients"},   {memory.activations, "of activations"},
+      {memory.transfers, "between stages"}, {memory.workspace, "of workspace"}};
+  std::sort(parts.rbegin(), parts.rend());
+  return StrCat(FormatBytes(static_cast<uint64_t>(parts[0].first)), " ", parts[0].second, " and ",
+                FormatBytes(static_cast<uint64_t>(parts[1].first)), " ", parts[1].second);
+}
+
+}  // namespace
+
+std::vector<Strategy> EnumerateStrategies(int64_t num_devices, const SearchLimits& limits) {
+  std::vector<Strategy> strategies = {Strategy()};
+  for (const Choice choose : kChoices) {
+    std::vector<Strategy> more;
+    for (const Strategy& strategy : strategies) choose(strategy, num_devices, limits, &more);
+    strategies = std::move(more);
+  }
+  std::sort(strategies.begin(), strategies.end(), [](const Strategy& a, const Strategy& b) {
+    return Simplicity(a, 1) < Simplicity(b, 1);
+  });
+  return strategies;
+}
+
+absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem) {
+  return Searcher(problem).Run();
+}
+
+std::string Describe(const Candidate& candidate) {
+  return StrCat(ToString(candidate.strategy), ", ",
+                Counted(candidate.microbatches, "micro-batch", "es"));
+}
+
+std::string WhyNot(const Candidate& other, const Candidate& best) {
+  const StepEstimate& a = other.estimate;
+  const StepEstimate& b = best.estimate;
+  if (!a.fits()) {
+    const GroupEstimate& group = a.groups[a.fullest_group()];
+    return StrCat("needs ", FormatBytes(static_cast<uint64_t>(group.memory.total())), " of ",
+                  FormatBytes(static_cast<uint64_t>(group.memory_limit_bytes)), " a device");
+  }
+  if (a.step_s <= b.step_s * (1 + kTieTolerance)) return "as fast; the other is simpler";
+  const std::pair<double, std::string_view> parts[] = {
+      {a.compute_s - b.compute_s, "computation"},
+      {a.communication_s - b.communication_s, "communication"},
+      {a.bubble_s - b.bubble_s, "bubble"}};
+  const auto& most = *std::max_element(std::begin(parts), std::end(parts));
+  return StrCat(FormatSeconds(most.first), " more ", most.second);
+}
+
+std::string WhatLimits(const Candidate& candidate) {
+  const StepEstimate& estimate = candidate.estimate;
+  const GroupEstimate& group = estimate.groups[estimate.fullest_group()];
+  const MemoryEstimate& memory = group.memory;
+  const auto limit = static_cast<double>(group.memory_limit_bytes);
+  if (!estimate.fits()) {
+    const double states = memory.parameters + memory.optimizer + memory.gradients;
+    std::string remedy;
+    if (states > limit) {
+      const auto factor = static_cast<int64_t>(std::ceil(states / (0.9 * limit)));
+      remedy = StrCat("parameters, states and gradients alone take ",
+                      FormatBytes(static_cast<uint64_t>(states)), ": about ", factor,
+                      " times as many devices for tp or pp would hold them");
+    } else {
+      remedy = StrCat("a smaller batch, or more micro-batches where they divide it, would leave ",
+                      "activations at most ",
+                      FormatBytes(static_cast<uint64_t>(
+                          std::max(limit - memory.total() + memory.activations, 0.0))));
+    }
+    return StrCat("a device needs ", FormatBytes(static_cast<uint64_t>(memory.total())), " of ",
+                  FormatBytes(static_cast<uint64_t>(limit)), ", with ", LargestParts(memory), "; ",
+                  remedy, "; or devices with that memory");
+  }
+  const double others = estimate.communication_s + estimate.bubble_s;
+  if (estimate.compute_s >= others) {
+    return StrCat("computation takes ", FormatSeconds(estimate.compute_s), " of ",
+                  FormatSeconds(estimate.step_s), ": faster or more devices would help most");
+  }
+  if (estimate.communication_s >= estimate.bubble_s) {
+    const std::string_view which = estimate.inline_communication_s >= estimate.communication_s / 2
+                                       ? "collectives that computation waits for"
+                                   : estimate.transfer_s >= estimate.communication_s / 2
+                                       ? "transfers between stages"
+                                       : "reductions of gradients";
+    return StrCat("exposed communication takes ", FormatSeconds(estimate.communication_s), " of ",
+                  FormatSeconds(estimate.step_s), ", most of it ", which,
+                  ": faster links would help most");
+  }
+  return StrCat("the bubble takes ", FormatSeconds(estimate.bubble_s), " of ",
+                FormatSeconds(estimate.step_s), ": more micro-batches would help most");
+}
+
+}  // namespace penstock::planner

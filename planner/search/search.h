@@ -1,0 +1,108 @@
+// Chooses a strategy: of all ways to divide a training step over devices, the one that is estimated
+// to be fastest and fits into memory.
+//
+// Every strategy is lowered and measured on a model with three of the layers that the real one
+// repeats (repeated_layers.h), cut at the points where least crosses; the work of the middle layer
+// counts as often as there are layers between. So a search takes as long for a hundred layers as
+// for ten. Stages are cut so that the slowest is as fast as possible.
+//
+// A strategy is not lowered if it cannot win: its states alone do not fit into memory, or its work,
+// divided over the devices without communication, with the bubble of its pipeline, takes longer
+// than the best strategy so far.
+//
+// Strategies whose times are within kTieTolerance of each other tie; the simpler one is taken: one
+// without virtual stages, with fewer stages, then with less tensor parallelism, then with fewer
+// micro-batches. The result depends on nothing but the problem.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_SEARCH_SEARCH_H_
+#define PENSTOCK_PLANNER_SEARCH_SEARCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "graph/graph.h"
+#include "graph/models/model.h"
+#include "graph/op.h"
+#include "graph/training.h"
+#include "planner/policy/policy.h"
+#include "planner/search/estimate.h"
+#include "planner/search/machine.h"
+#include "planner/strategy/strategy.h"
+
+namespace penstock::planner {
+
+inline constexpr double kTieTolerance = 1e-3;
+
+// Largest sizes that are considered.
+struct SearchLimits {
+  int64_t dp = kMaxDevices;
+  int64_t tp = kMaxDevices;
+  int64_t pp = kMaxDevices;
+  int64_t vpp = 8;
+  int64_t microbatches = 1 << 12;
+};
+
+struct SearchProblem {
+  const graph::OpRegistry* ops = nullptr;
+  const graph::Graph* forward = nullptr;  // returns the loss; without a mesh
+  graph::TrainingOptions training;
+  absl::Span<const graph::SplitHint> hints;
+  const Machine* machine = nullptr;
+  const Policy* policy = nullptr;
+  int64_t num_devices = 1;
+  int64_t microbatches = 0;  // 0: chosen too
+  SearchLimits limits;
+  double bucket_bytes = 4 << 20;
+  // From a graph with shardings and stages to one with lowered redistributions (CompilePasses).
+  std::function<absl::Status(graph::Graph&)> lower;
+};
+
+// A strategy that was lowered and estimated.
+struct Candidate {
+  Strategy strategy;
+  int64_t microbatches = 1;
+  // Of each stage, the index of its first operator in ForwardSequenceOf(the whole model).
+  std::vector<int> stage_starts;
+  StepEstimate estimate;
+};
+
+struct SearchResult {
+  Candidate best;
+  // The other strategies, each with its best number of micro-batches: those that fit by time, then
+  // the others.
+  std::vector<Candidate> others;
+  int num_estimated = 0;
+  int num_refused = 0;    // do not divide the model or the batch
+  int num_too_large = 0;  // do not fit into memory
+  int num_bounded = 0;    // could not be faster than the best
+  int num_layers = 0;     // that the model repeats; 0: none
+};
+
+// Errors: no strategy divides the model, or none fits into memory (kResourceExhausted): then the
+// message says which comes nearest, what it lacks, and what would make it fit.
+absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem);
+
+// The strategies for a number of devices, simplest first.
+std::vector<Strategy> EnumerateStrategies(int64_t num_devices, const SearchLimits& limits);
+
+// "dp=2,tp=2,pp=1, 4 micro-batches".
+std::string Describe(const Candidate& candidate);
+
+// Why `other` lost against `best`, in a few words: "1.2 s more communication".
+std::string WhyNot(const Candidate& other, const Candidate& best);
+
+// What would have to change for the estimate to be faster, or for it to fit: one sentence.
+std::string WhatLimits(const Candidate& candidate);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_SEARCH_SEARCH_H_
