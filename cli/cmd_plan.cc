@@ -12,6 +12,7 @@
 
 #include "CLI/CLI.hpp"
 #include "cli/environment.h"
+#include "cli/explain.h"
 #include "cli/files.h"
 #include "cli/job.h"
 #include "cli/job_graph.h"
@@ -78,14 +79,41 @@ struct Options {
   bool is_json = false;
 };
 
-// Which parameters the strategy splits, and how: the rest follows by propagation.
+// "h12.mlp.w1" as "h*.mlp.w1".
+std::string WithoutNumbers(std::string_view name) {
+  std::string text;
+  for (const char c : name) {
+    const bool is_digit = c >= '0' && c <= '9';
+    if (!is_digit) text += c;
+    if (is_digit && (text.empty() || text.back() != '*')) text += '*';
+  }
+  return text;
+}
+
+// Which parameters the strategy splits, and how: the rest follows by propagation. Those of layers
+// that are split alike are one line.
 std::string ExplainShardings(const graph::Graph& graph) {
-  std::string text = "shardings given (all others follow by propagation):\n";
+  std::vector<std::pair<std::string, std::vector<std::string_view>>> lines;  // with their names
   for (graph::ValueId id = 0; id < graph.num_values(); ++id) {
     const graph::Value& value = graph.value(id);
     if (!value.sharding.has_value()) continue;
-    StrAppend(&text, "  ", value.name, " : ", ToString(value.type), " ",
-              graph::ToString(graph.meshes()[0], *value.sharding), "\n");
+    const std::string line = StrCat(WithoutNumbers(value.name), " : ", ToString(value.type), " ",
+                                    graph::ToString(graph.meshes()[0], *value.sharding));
+    const auto same = std::find_if(lines.begin(), lines.end(),
+                                   [&](const auto& other) { return other.first == line; });
+    if (same == lines.end()) {
+      lines.push_back({line, {value.name}});
+    } else {
+      same->second.push_back(value.name);
+    }
+  }
+  std::string text = "shardings given (all others follow by propagation):\n";
+  for (const auto& [line, names] : lines) {
+    const size_t colon = line.find(" : ");
+    StrAppend(&text, "  ", names.size() == 1 ? names[0] : line.substr(0, colon),
+              line.substr(colon));
+    if (names.size() > 1) StrAppend(&text, " (", names.size(), " of them)");
+    StrAppend(&text, "\n");
   }
   return text;
 }
@@ -138,11 +166,15 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   passes.on_dump = [&](std::string_view pass, std::string_view text) {
     if (dumped.ok()) dumped = WriteTextFile(dumps.find(pass)->second, std::string(text));
   };
+  planner::StepEstimate estimate;
   CompileSettings settings = SettingsOf(job, graph);
   settings.passes = passes;
+  settings.estimate = &estimate;
   ASSIGN_OR_RETURN(const planner::FoldedPlan plan,
-                   CompileFoldedGraph(environment.registries, std::move(graph.graph), settings));
+                   CompileFoldedGraph(environment.registries, graph.graph, settings));
   RETURN_IF_ERROR(dumped);
+  environment.err << MemoryNote(estimate);
+  if (options.has_explanation) StrAppend(&explanation, ExplainPlan(graph, estimate));
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));
 
@@ -158,6 +190,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
                            {"predicted_step_time_s", plan.common.predicted_step_s},
                            {"predicted_peak_memory_bytes", PeakMemory(plan)},
                            {"search_time_s", search_s}};
+    json.update(ExplainPlanJson(graph, estimate));
     if (options.has_explanation) json["explanation"] = explanation;
     environment.out << json.dump() << "\n";
     return absl::OkStatus();
@@ -165,10 +198,6 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const std::string summary, SummarizePlan(plan));
   environment.out << explanation << summary << "      compiled in " << FormatSeconds(search_s)
                   << "\n";
-  if (options.has_explanation) {
-    ASSIGN_OR_RETURN(const planner::Plan expanded, planner::ExpandPlan(plan));
-    environment.out << planner::ShowPlan(expanded);
-  }
   return absl::OkStatus();
 }
 
@@ -205,8 +234,10 @@ void AddPlanCommand(CLI::App& app, const Environment& environment, Action* actio
                           DumpNames(environment.registries.ops)))
       ->option_text("PASS=FILE")
       ->allow_extra_args(false);
-  command->add_flag("--explain", options->has_explanation,
-                    "Also print the given shardings, the phases and the memory of each device");
+  command->add_flag(
+      "--explain", options->has_explanation,
+      "Also print the given shardings, the axes, where the predicted time and the memory go, "
+      "the strategies that came next, and the phases of each device");
   command->add_flag("--json", options->is_json, "Print one JSON object");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Plan(environment, *options); };

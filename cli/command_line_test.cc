@@ -688,6 +688,68 @@ TEST_F(CommandLineTest, ThePredictionKnowsHostsAndCores) {
   EXPECT_GT(step("dp=2", {"cluster.threads=1024"}), 0.95 * step("dp=1", {"cluster.threads=1024"}));
 }
 
+TEST_F(CommandLineTest, AutoChoosesForTheClusterAndExplains) {
+  const auto plan = [&](std::vector<std::string> more) {
+    std::vector<std::string> call = {"plan", Path("job.toml"), "--strategy", "auto"};
+    call.insert(call.end(), more.begin(), more.end());
+    return Call(call);
+  };
+  // All devices of the cluster, without a key for their number.
+  const Outcome outcome = plan({"--cluster", "cpu-ethernet:2", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["devices"], 4);
+  EXPECT_EQ(json["cluster"], "cpu-ethernet:2");
+  const nlohmann::json& step = json["prediction"];
+  EXPECT_EQ(step["step_s"], json["predicted_step_time_s"]);
+  EXPECT_NEAR(step["step_s"].get<double>(),
+              step["compute_s"].get<double>() + step["exposed_communication_s"].get<double>() +
+                  step["bubble_s"].get<double>(),
+              1e-6 * step["step_s"].get<double>());
+  EXPECT_EQ(step["stages"].size(), json["stages"]);
+  EXPECT_GT(step["stages"][0]["memory"]["parameters_bytes"], 0);
+  EXPECT_GT(json["search"]["estimated"], 0);
+  ASSERT_FALSE(json["runners_up"].empty());
+  EXPECT_GE(json["runners_up"][0]["step_s"].get<double>(), 0.999 * step["step_s"].get<double>());
+  EXPECT_FALSE(json["runners_up"][0]["reason"].get<std::string>().empty());
+
+  const Outcome text = plan({"--cluster", "cpu-ethernet:2", "--explain"});
+  ASSERT_EQ(text.status, 0) << text.err;
+  for (const char* part : {"axes:\n", "predicted step:\n", "exposed communication", "bubble",
+                           "stages (", "limit: ", "runners-up:\n", "chosen"}) {
+    EXPECT_THAT(text.out, HasSubstr(part));
+  }
+  // A strategy that is given has no runners-up.
+  const Outcome given = Call({"plan", Path("job.toml"), "--strategy", "dp=2", "--explain"});
+  EXPECT_THAT(given.out, HasSubstr("predicted step:\n"));
+  EXPECT_THAT(given.out, Not(HasSubstr("runners-up")));
+}
+
+TEST_F(CommandLineTest, WhatDoesNotFitIntoTheClusterSaysWhatWould) {
+  Write("tiny.toml", R"(name = "tiny"
+[[kind]]
+name = "tiny"
+memory_bytes = 20_000
+memory_bytes_per_s = 1e9
+peak_flops_per_s = {f32 = 1e9}
+[[level]]
+name = "host"
+fan_out = 2
+bytes_per_s = 1e9
+latency_s = 1e-6
+)");
+  const std::string job = Write("tiny_job.toml", Job() + "[cluster]\nfile = \"tiny.toml\"\n");
+  const Outcome outcome = Call({"plan", job});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("tiny_job.toml:19:8: no strategy for 2 devices fits into "
+                                     "memory; "));
+  EXPECT_THAT(outcome.err, HasSubstr("times as many devices"));
+  // One that the user insists on is planned, with a note.
+  const Outcome given = Call({"plan", job, "--strategy", "dp=2"});
+  EXPECT_EQ(given.status, 0) << given.err;
+  EXPECT_THAT(given.err, HasSubstr("note: predicted not to fit into memory: a device needs "));
+}
+
 TEST_F(CommandLineTest, EvalRunsTheGraphAsSharded) {
   const std::string file = Write("g.pst",
                                  "mesh m = [d=2]\n"

@@ -11,6 +11,7 @@
 #include "fmt/format.h"
 
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/text.h"
@@ -240,6 +241,44 @@ void AddBubbleNote(int64_t pp, JobGraph& graph) {
       pp, 100.0 * static_cast<double>(pp - 1) / static_cast<double>(pp));
 }
 
+// The fastest strategy for the job's machine.
+absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registries, const Job& job,
+                                                     const graph::Graph& forward,
+                                                     absl::Span<const graph::SplitHint> hints) {
+  planner::SearchProblem problem;
+  ASSIGN_OR_RETURN(problem.num_devices, DevicesForAuto(job));
+  ASSIGN_OR_RETURN(const planner::Machine machine, MachineOf(job, problem.num_devices));
+  problem.ops = &registries.ops;
+  problem.forward = &forward;
+  problem.training = TrainingOptionsOf(job);
+  problem.hints = hints;
+  problem.machine = &machine;
+  problem.policy = registries.policies.Find(job.parallel.schedule);
+  problem.microbatches = job.parallel.microbatches;
+  problem.lower = [&registries](graph::Graph& graph) {
+    for (const planner::Pass& pass : planner::CompilePasses(registries.ops)) {
+      RETURN_IF_ERROR(pass.run(graph));
+    }
+    return absl::OkStatus();
+  };
+  absl::StatusOr<planner::SearchResult> result = planner::FindStrategy(problem);
+  if (result.ok()) {
+    // Of this machine, the run will tell what it has.
+    if (!job.cluster.file.empty()) {
+      RETURN_IF_ERROR(AtKey(job, {"cluster.file"}, planner::CheckFits(*result)));
+    }
+    return result;
+  }
+  // Whose fault it is: with micro-batches left open there is a strategy, or there is none.
+  bool has_strategy = false;
+  if (problem.microbatches > 0) {
+    problem.microbatches = 0;
+    has_strategy = planner::FindStrategy(problem).ok();
+  }
+  if (has_strategy) return AtKey(job, {"parallel.microbatches"}, result.status());
+  return AtKey(job, {"cluster.devices", "cluster.file"}, result.status());
+}
+
 }  // namespace
 
 absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& job) {
@@ -314,6 +353,8 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
             ExampleOfSplit(**given, microbatches, forward))));
   }
   result.num_parameters = graph::NumParameters(forward);
+  std::optional<graph::Graph> search_forward;
+  if (!given->has_value() && forward.meshes().empty()) search_forward = forward;
   result.settings = ProgramSettings(job, result.model, forward);
   absl::StatusOr<graph::Graph> training =
       graph::BuildTrainingGraph(registries.ops, std::move(forward), TrainingOptionsOf(job));
@@ -359,20 +400,16 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
                               ? job.parallel.microbatches
                               : planner::ChooseMicrobatches(strategy, result.graph);
   } else {
-    ASSIGN_OR_RETURN(const int64_t devices, DevicesForAuto(job));
-    absl::StatusOr<planner::StrategyChoice> choice =
-        planner::ChooseStrategy(devices, job.parallel.microbatches, hints, result.graph);
-    if (!choice.ok()) {
-      // Whose fault it is: with micro-batches left open there is a strategy, or there is none.
-      const bool has_strategy = job.parallel.microbatches > 0 &&
-                                planner::ChooseStrategy(devices, 0, hints, result.graph).ok();
-      return AtKey(job, {has_strategy ? "parallel.microbatches" : "cluster.devices"},
-                   choice.status());
-    }
-    strategy = choice->strategy;
-    result.microbatches = choice->microbatches;
+    ASSIGN_OR_RETURN(result.search, SearchStrategy(registries, job, *search_forward, hints));
+    const planner::Candidate& best = result.search->best;
+    strategy = best.strategy;
+    result.microbatches = best.microbatches;
     // One device leaves nothing to choose.
-    if (job.cluster.devices.value_or(1) > 1) result.note = choice->reason;
+    if (strategy.num_devices() > 1) {
+      result.note = StrCat(planner::Describe(best), ", the best of ",
+                           Counted(result.search->num_estimated, "estimate"), ": predicted step ",
+                           FormatSeconds(best.estimate.step_s));
+    }
   }
   RETURN_IF_ERROR(HostDevicesOf(job, strategy.num_devices()).status());
   RETURN_IF_ERROR(
@@ -380,12 +417,15 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   RETURN_IF_ERROR(
       AtKey(job, {"parallel.microbatches"},
             planner::ApplyStrategy(strategy, result.microbatches, hints, result.graph)));
-  RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
-                        planner::AssignStages(strategy.num_stages(), result.graph)));
+  RETURN_IF_ERROR(
+      AtKey(job, {"parallel.strategy"},
+            result.search.has_value()
+                ? planner::AssignStagesAt(result.search->best.stage_starts, result.graph)
+                : planner::AssignStages(strategy.num_stages(), result.graph)));
   result.chunks_per_group = static_cast<int>(strategy.vpp);
   result.strategy = planner::ToString(strategy);
   result.num_devices = strategy.num_devices();
-  AddBubbleNote(strategy.pp, result);
+  if (!result.search.has_value()) AddBubbleNote(strategy.pp, result);
   ASSIGN_OR_RETURN(result.machine, MachineOf(job, result.num_devices));
   return result;
 }

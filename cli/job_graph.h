@@ -20,6 +20,7 @@
 #include "planner/plan/plan.h"
 #include "planner/search/estimate.h"
 #include "planner/search/machine.h"
+#include "planner/search/search.h"
 #include "planner/strategy/strategy.h"
 
 namespace penstock::cli {
@@ -40,6 +41,8 @@ struct JobGraph {
   int64_t num_devices = 1;
   int chunks_per_group = 1;                 // see planner::CompileOptions
   std::optional<planner::Machine> machine;  // where it is to run
+  // How the strategy was found, where the job left it open and its graph has no mesh.
+  std::optional<planner::SearchResult> search;
   std::string note;   // how the strategy was chosen, where the job left it open
   std::string notes;  // "note: ...", a line for each thing to know before the run
   int64_t num_parameters = 0;

@@ -15,6 +15,8 @@ namespace {
 
 using Moment = StageTransfer::Moment;
 
+constexpr double kLeastBubble = 1e-9;
+
 class Estimator {
  public:
   Estimator(const ModelWork& work, const Machine& machine, const EstimateOptions& options)
@@ -253,8 +255,9 @@ class Estimator {
       estimate_.communication_s = std::min(slowest->communication_s + estimate_.transfer_s,
                                            std::max(estimate_.step_s - estimate_.compute_s, 0.0));
     }
-    estimate_.bubble_s =
-        std::max(estimate_.step_s - estimate_.compute_s - estimate_.communication_s, 0.0);
+    estimate_.bubble_s = estimate_.step_s - estimate_.compute_s - estimate_.communication_s;
+    // Rounding is no bubble.
+    if (estimate_.bubble_s < kLeastBubble * estimate_.step_s) estimate_.bubble_s = 0;
   }
 
   struct Link {

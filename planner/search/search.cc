@@ -20,6 +20,9 @@ namespace {
 
 // A bound that is this close to the best time is no reason to skip a strategy: rounding.
 constexpr double kSlack = 1 - 1e-9;
+constexpr double kNever = std::numeric_limits<double>::infinity();
+// If nothing fits, so many of the most divided strategies are estimated.
+constexpr size_t kMaxHopeless = 16;
 
 std::vector<int64_t> Divisors(int64_t number) {
   std::vector<int64_t> divisors;
@@ -101,6 +104,7 @@ class Searcher {
     ListCandidates();
     if (open_.empty()) return NoneDivides();
     for (const Open& open : open_) RETURN_IF_ERROR(Try(open));
+    if (best_s_ == kNever) RETURN_IF_ERROR(TryHopeless());
     return Finish();
   }
 
@@ -199,16 +203,36 @@ class Searcher {
     const int64_t memory_bytes = problem_.machine->cluster.KindOf(0).memory_bytes;
     const bool is_hopeless = problem_.machine->cluster.spec().kinds.size() == 1 &&
                              LeastStateBytes(strategy) > static_cast<double>(memory_bytes);
-    if (is_hopeless && has_nearest_) {
+    if (is_hopeless) {
       ++result_.num_too_large;
+      hopeless_.push_back(open);
       return absl::OkStatus();
     }
+    return Estimate(open);
+  }
+
+  // If nothing fits, what comes nearest is among those that divide states most.
+  absl::Status TryHopeless() {
+    std::stable_sort(hopeless_.begin(), hopeless_.end(), [this](const Open& a, const Open& b) {
+      return std::tuple(LeastStateBytes(a.strategy), -a.microbatches) <
+             std::tuple(LeastStateBytes(b.strategy), -b.microbatches);
+    });
+    if (hopeless_.size() > kMaxHopeless) hopeless_.resize(kMaxHopeless);
+    for (const Open& open : hopeless_) {
+      RETURN_IF_ERROR(Estimate(open));
+      --result_.num_too_large;  // counted already
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Estimate(const Open& open) {
+    const Strategy& strategy = open.strategy;
     ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf(strategy, open.microbatches));
     const ModelWork work = model_->Unfold(*short_work);
     Candidate candidate;
     candidate.strategy = strategy;
     candidate.microbatches = open.microbatches;
-    ASSIGN_OR_RETURN(candidate.estimate, Estimate(strategy, work, &candidate.stage_starts));
+    ASSIGN_OR_RETURN(candidate.estimate, EstimateStages(strategy, work, &candidate.stage_starts));
     ++result_.num_estimated;
     if (candidate.estimate.fits()) {
       best_s_ = std::min(best_s_, candidate.estimate.step_s);
@@ -219,14 +243,13 @@ class Searcher {
       ++result_.num_too_large;
       int64_t& most = most_failing_[ToString(strategy)];
       most = std::max(most, open.microbatches);
-      has_nearest_ = true;
     }
     Keep(std::move(candidate));
     return absl::OkStatus();
   }
 
-  absl::StatusOr<StepEstimate> Estimate(const Strategy& strategy, const ModelWork& work,
-                                        std::vector<int>* stage_starts) const {
+  absl::StatusOr<StepEstimate> EstimateStages(const Strategy& strategy, const ModelWork& work,
+                                              std::vector<int>* stage_starts) const {
     std::vector<double> cost;
     for (const StageWork& stage : work.stages) {
       cost.push_back(stage.forward.seconds() + stage.backward.seconds());
@@ -277,15 +300,10 @@ class Searcher {
       if (a.estimate.step_s != b.estimate.step_s) return a.estimate.step_s < b.estimate.step_s;
       return IsSimpler(a, b);
     });
-    if (!candidates[0].estimate.fits()) {
-      return absl::ResourceExhaustedError(
-          StrCat("no strategy for ", Counted(problem_.num_devices, "device"), " fits into memory; ",
-                 Describe(candidates[0]), " comes nearest: ", WhatLimits(candidates[0])));
-    }
     // Of those that are as fast as the best, the simplest.
     const double limit = candidates[0].estimate.step_s * (1 + kTieTolerance);
     size_t best = 0;
-    for (size_t i = 1; i < candidates.size(); ++i) {
+    for (size_t i = 1; i < candidates.size() && best_s_ != kNever; ++i) {
       const bool ties = candidates[i].estimate.fits() && candidates[i].estimate.step_s <= limit;
       if (ties && IsSimpler(candidates[i], candidates[best])) best = i;
     }
@@ -302,10 +320,10 @@ class Searcher {
   std::vector<Open> open_;
   absl::Status last_refusal_ = absl::InvalidArgumentError("there must be at least one device");
   std::map<std::tuple<std::string, int64_t, int64_t>, ModelWork> works_;
-  double best_s_ = std::numeric_limits<double>::infinity();
+  double best_s_ = kNever;                        // of those that fit
   std::map<std::string, int64_t> least_fitting_;  // micro-batches, by strategy
   std::map<std::string, int64_t> most_failing_;
-  bool has_nearest_ = false;  // something that does not fit was estimated
+  std::vector<Open> hopeless_;
   std::map<std::string, Candidate> kept_;
   SearchResult result_;
 };
@@ -338,6 +356,13 @@ std::vector<Strategy> EnumerateStrategies(int64_t num_devices, const SearchLimit
 
 absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem) {
   return Searcher(problem).Run();
+}
+
+absl::Status CheckFits(const SearchResult& result) {
+  if (result.best.estimate.fits()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(StrCat(
+      "no strategy for ", Counted(result.best.strategy.num_devices(), "device"),
+      " fits into memory; ", Describe(result.best), " comes nearest: ", WhatLimits(result.best)));
 }
 
 std::string Describe(const Candidate& candidate) {

@@ -87,9 +87,12 @@ struct SearchResult {
   int num_layers = 0;     // that the model repeats; 0: none
 };
 
-// Errors: no strategy divides the model, or none fits into memory (kResourceExhausted): then the
-// message says which comes nearest, what it lacks, and what would make it fit.
+// Where nothing fits into memory, the result is what comes nearest (see CheckFits). An error: no
+// strategy divides the model.
 absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem);
+
+// kResourceExhausted unless the best strategy fits: what it lacks, and what would make it fit.
+absl::Status CheckFits(const SearchResult& result);
 
 // The strategies for a number of devices, simplest first.
 std::vector<Strategy> EnumerateStrategies(int64_t num_devices, const SearchLimits& limits);

@@ -165,8 +165,10 @@ TEST_F(KnownAnswersTest, AMemoryLimitRulesOutTheFastest) {
 
 TEST_F(KnownAnswersTest, WhatDoesNotFitAtAllSaysWhatWould) {
   const absl::StatusOr<SearchResult> result = Find(256, 32, 20000);
-  ASSERT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << result.status();
-  const std::string message(ToStd(result.status().message()));
+  ASSERT_TRUE(result.ok()) << result.status();
+  const absl::Status status = CheckFits(*result);
+  ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  const std::string message(ToStd(status.message()));
   EXPECT_THAT(message, HasSubstr("no strategy for 4 devices fits into memory; dp=1,tp=4,pp=1, "));
   EXPECT_THAT(message, HasSubstr("comes nearest: a device needs "));
   EXPECT_THAT(message, HasSubstr("times as many devices"));

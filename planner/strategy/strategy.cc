@@ -219,30 +219,6 @@ int64_t ChooseMicrobatches(const Strategy& strategy, const Graph& graph) {
   return 1;
 }
 
-absl::StatusOr<StrategyChoice> ChooseStrategy(int64_t num_devices, int64_t microbatches,
-                                              absl::Span<const SplitHint> hints,
-                                              const Graph& graph) {
-  absl::Status last = absl::InvalidArgumentError("there must be at least one device");
-  for (int64_t dp = num_devices; dp >= 1; --dp) {
-    if (num_devices % dp != 0) continue;
-    for (int64_t tp = num_devices / dp; tp >= 1; --tp) {
-      if ((num_devices / dp) % tp != 0) continue;
-      StrategyChoice choice;
-      choice.strategy = {dp, tp, num_devices / dp / tp};
-      choice.microbatches =
-          microbatches > 0 ? microbatches : ChooseMicrobatches(choice.strategy, graph);
-      last = CheckStrategy(choice.strategy, choice.microbatches, hints, graph);
-      if (!last.ok()) continue;
-      choice.reason = StrCat(ToString(choice.strategy), " for ", Counted(num_devices, "device"),
-                             ", by rule (data parallel first, then tensor parallel, then "
-                             "pipeline), not by search");
-      return choice;
-    }
-  }
-  return absl::InvalidArgumentError(StrCat("no strategy fits ", Counted(num_devices, "device"),
-                                           "; the last one tried: ", ToStd(last.message())));
-}
-
 absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
                            absl::Span<const SplitHint> hints, Graph& graph) {
   RETURN_IF_ERROR(CheckStrategy(strategy, microbatches, hints, graph));

@@ -68,23 +68,11 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text);
 absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
                            absl::Span<const graph::SplitHint> hints, const graph::Graph& graph);
 
-struct StrategyChoice {
-  Strategy strategy;
-  int64_t microbatches = 1;
-  std::string reason;  // one sentence
-};
-
-// Chooses by simple rules, not by cost: of the strategies that fit, the one with the largest dp,
-// then the largest tp; micro-batches, where not given (0): 1 without a pipeline, else the largest
-// number up to 4 a stage that divides the batch of one data-parallel part.
-absl::StatusOr<StrategyChoice> ChooseStrategy(int64_t num_devices, int64_t microbatches,
-                                              absl::Span<const graph::SplitHint> hints,
-                                              const graph::Graph& graph);
-
 // Sequences of a step: dimension 0 of the first input that has dimensions; 0 without one.
 int64_t BatchOf(const graph::Graph& graph);
 
-// Micro-batches by the rule above for a given strategy.
+// Micro-batches where they are left open: 1 without a pipeline, else the largest number up to 4 a
+// stage that divides the batch of one data-parallel part.
 int64_t ChooseMicrobatches(const Strategy& strategy, const graph::Graph& graph);
 
 // Gives the graph its mesh [mb temporal, dp, ep, tp] ("mb" and "ep" only where there are several;

@@ -251,21 +251,6 @@ TEST_F(StrategyTest, AMeshIsNotReplaced) {
   EXPECT_THAT(MessageOf(ApplyStrategy({1, 1, 1}, 1, {}, graph_)), HasSubstr("already"));
 }
 
-TEST_F(StrategyTest, AutoPrefersDataThenTensorThenPipeline) {
-  const auto choose = [this](int64_t devices, int64_t microbatches) {
-    absl::StatusOr<StrategyChoice> choice =
-        ChooseStrategy(devices, microbatches, gpt_.tensor_splits, graph_);
-    EXPECT_TRUE(choice.ok()) << choice.status();
-    return choice.ok() ? choice->strategy : Strategy{};
-  };
-  EXPECT_EQ(choose(1, 0), (Strategy{1, 1, 1}));
-  EXPECT_EQ(choose(4, 0), (Strategy{4, 1, 1}));
-  EXPECT_EQ(choose(4, 8), (Strategy{2, 2, 1}));
-  EXPECT_EQ(choose(4, 16), (Strategy{1, 4, 1}));
-  EXPECT_EQ(choose(3, 0), (Strategy{1, 1, 3}));
-  EXPECT_FALSE(ChooseStrategy(997, 0, gpt_.tensor_splits, graph_).ok());
-}
-
 TEST_F(StrategyTest, MicrobatchesFillAPipelineAndDivideTheBatch) {
   EXPECT_EQ(ChooseMicrobatches({4, 1, 1}, graph_), 1);
   EXPECT_EQ(ChooseMicrobatches({1, 1, 2}, graph_), 8);

@@ -1,0 +1,268 @@
+#include "cli/explain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+#include "base/counted.h"
+#include "base/format.h"
+#include "base/strings.h"
+#include "planner/search/search.h"
+
+namespace penstock::cli {
+namespace {
+
+using planner::Candidate;
+using planner::GroupEstimate;
+using planner::MemoryEstimate;
+using planner::StepEstimate;
+
+// Runners-up that are shown.
+constexpr size_t kMaxRunnersUp = 8;
+
+std::string Bytes(double num_bytes) { return FormatBytes(static_cast<uint64_t>(num_bytes)); }
+
+// Columns as wide as their widest cell: the first one flush left, the others flush right.
+std::string Table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const std::vector<std::string>& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const std::vector<std::string>& row : rows) {
+    std::string line = "  ";
+    for (size_t c = 0; c < row.size(); ++c) {
+      const bool is_text = c == 0 || c + 1 == widths.size();
+      if (c > 0) line += "  ";
+      line += is_text ? fmt::format("{:<{}}", row[c], widths[c])
+                      : fmt::format("{:>{}}", row[c], widths[c]);
+    }
+    while (!line.empty() && line.back() == ' ') line.pop_back();
+    StrAppend(&text, line, "\n");
+  }
+  return text;
+}
+
+// Stages whose rows would be the same are one row.
+bool IsAlike(const GroupEstimate& a, const GroupEstimate& b) {
+  const auto close = [](double x, double y) { return std::abs(x - y) <= 1e-6 * std::max(x, y); };
+  return close(a.compute_s, b.compute_s) && close(a.communication_s, b.communication_s) &&
+         close(a.memory.total(), b.memory.total()) && a.in_flight == b.in_flight;
+}
+
+std::string StageTable(const StepEstimate& estimate) {
+  std::vector<std::vector<std::string>> rows = {
+      {"stage", "compute", "communication", "in flight", "memory", "of", "parameters", "optimizer",
+       "gradients", "activations", "transfers", "workspace", ""}};
+  const std::vector<GroupEstimate>& groups = estimate.groups;
+  for (size_t begin = 0; begin < groups.size();) {
+    size_t end = begin + 1;
+    while (end < groups.size() && IsAlike(groups[begin], groups[end])) ++end;
+    const GroupEstimate& group = groups[begin];
+    const MemoryEstimate& memory = group.memory;
+    rows.push_back({end == begin + 1 ? StrCat(begin) : StrCat(begin, " to ", end - 1),
+                    FormatSeconds(group.compute_s), FormatSeconds(group.communication_s),
+                    StrCat(group.in_flight), Bytes(memory.total()),
+                    Bytes(static_cast<double>(group.memory_limit_bytes)), Bytes(memory.parameters),
+                    Bytes(memory.optimizer), Bytes(memory.gradients), Bytes(memory.activations),
+                    Bytes(memory.transfers), Bytes(memory.workspace),
+                    group.fits() ? "" : "does not fit"});
+    begin = end;
+  }
+  return Table(rows);
+}
+
+// What an axis splits.
+std::string AxisTable(const JobGraph& job) {
+  std::vector<std::vector<std::string>> rows = {{"axis", "size", "splits"}};
+  for (const graph::MeshAxis& axis : job.graph.meshes()[0].axes) {
+    const std::string_view what = axis.is_temporal    ? "the batch, in time (micro-batches)"
+                                  : axis.name == "dp" ? "the batch"
+                                  : axis.name == "tp" ? "weights"
+                                                      : "";
+    rows.push_back({axis.name, StrCat(axis.size), std::string(what)});
+  }
+  int num_stages = 1;
+  for (const graph::Node& node : job.graph.nodes())
+    num_stages = std::max(num_stages, node.stage + 1);
+  const int groups = num_stages / job.chunks_per_group;
+  rows.push_back({"pp", StrCat(groups),
+                  job.chunks_per_group == 1
+                      ? "layers"
+                      : StrCat("layers, in ", job.chunks_per_group, " virtual stages each")});
+  return Table(rows);
+}
+
+std::string TimeTable(const StepEstimate& estimate) {
+  const auto row = [&](std::string_view name, double seconds, std::string remark) {
+    return std::vector<std::string>{std::string(name), FormatSeconds(seconds),
+                                    fmt::format("{:.1f} %", 100 * seconds / estimate.step_s),
+                                    std::move(remark)};
+  };
+  std::string parts;
+  if (estimate.communication_s > 0) {
+    parts = StrCat("collectives that phases wait for ",
+                   FormatSeconds(estimate.inline_communication_s), ", reductions of gradients ",
+                   FormatSeconds(estimate.gradient_reduction_s), " (hidden or not)");
+    if (estimate.transfer_s > 0) {
+      StrAppend(&parts, ", transfers between stages ", FormatSeconds(estimate.transfer_s));
+    }
+  }
+  return Table(
+      {row("compute", estimate.compute_s,
+           estimate.is_bound_by_cores ? "of all devices, on the cores that they share" : ""),
+       row("exposed communication", estimate.communication_s, parts),
+       row("bubble", estimate.bubble_s, ""), row("step", estimate.step_s, "")});
+}
+
+double LargestMemory(const StepEstimate& estimate) {
+  return estimate.groups[estimate.fullest_group()].memory.total();
+}
+
+// Those that fit, and those that do not and would be faster.
+std::vector<const Candidate*> RunnersUp(const planner::SearchResult& search) {
+  std::vector<const Candidate*> runners_up;
+  size_t num_fitting = 0;
+  for (const Candidate& other : search.others) {
+    const bool fits = other.estimate.fits();
+    if (fits ? num_fitting++ >= kMaxRunnersUp / 2
+             : other.estimate.step_s >= search.best.estimate.step_s) {
+      continue;
+    }
+    runners_up.push_back(&other);
+    if (runners_up.size() == kMaxRunnersUp) break;
+  }
+  return runners_up;
+}
+
+// What another candidate lacks to win.
+std::string WhatWouldWin(const Candidate& other, const Candidate& best) {
+  const double gain = best.estimate.step_s - other.estimate.step_s;
+  if (!other.estimate.fits()) {
+    return StrCat("wins if a device has ", Bytes(LargestMemory(other.estimate)), ": ",
+                  fmt::format("{:.1f} % faster", 100 * gain / best.estimate.step_s));
+  }
+  const StepEstimate& step = other.estimate;
+  const double needed = -gain;
+  if (needed <= planner::kTieTolerance * best.estimate.step_s) return "ties";
+  const auto part = [&](double seconds) {
+    return fmt::format("{:.0f} %", std::ceil(100 * needed / seconds));
+  };
+  if (step.communication_s > needed && step.communication_s >= step.bubble_s) {
+    return StrCat("wins if its communication takes ", part(step.communication_s), " less");
+  }
+  if (step.bubble_s > needed) {
+    return StrCat("wins if its bubble is ", part(step.bubble_s), " shorter");
+  }
+  return StrCat("wins if its computation takes ", part(step.compute_s), " less");
+}
+
+std::string RunnersUpTable(const planner::SearchResult& search) {
+  std::vector<std::vector<std::string>> rows = {{"strategy", "step", "compute", "communication",
+                                                 "bubble", "memory",
+                                                 "why not, and what would win"}};
+  const auto add = [&](const Candidate& candidate, std::string remark) {
+    const StepEstimate& estimate = candidate.estimate;
+    rows.push_back({planner::Describe(candidate), FormatSeconds(estimate.step_s),
+                    FormatSeconds(estimate.compute_s), FormatSeconds(estimate.communication_s),
+                    FormatSeconds(estimate.bubble_s), Bytes(LargestMemory(estimate)),
+                    std::move(remark)});
+  };
+  add(search.best, "chosen");
+  for (const Candidate* other : RunnersUp(search)) {
+    add(*other,
+        StrCat(planner::WhyNot(*other, search.best), "; ", WhatWouldWin(*other, search.best)));
+  }
+  return Table(rows);
+}
+
+nlohmann::json MemoryJson(const MemoryEstimate& memory) {
+  return {{"total_bytes", memory.total()},           {"parameters_bytes", memory.parameters},
+          {"optimizer_bytes", memory.optimizer},     {"gradients_bytes", memory.gradients},
+          {"activations_bytes", memory.activations}, {"transfers_bytes", memory.transfers},
+          {"workspace_bytes", memory.workspace}};
+}
+
+nlohmann::json StepJson(const StepEstimate& estimate) {
+  return {{"step_s", estimate.step_s},
+          {"compute_s", estimate.compute_s},
+          {"exposed_communication_s", estimate.communication_s},
+          {"bubble_s", estimate.bubble_s}};
+}
+
+}  // namespace
+
+std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate) {
+  std::string text;
+  if (job.machine.has_value()) {
+    const planner::Cluster& cluster = job.machine->cluster;
+    StrAppend(&text, "cluster: ", cluster.spec().name, ", ",
+              Counted(cluster.num_devices(), "device"), ", of which the plan uses ",
+              job.num_devices, "\n");
+  }
+  StrAppend(&text, "axes:\n", AxisTable(job));
+  StrAppend(&text, "predicted step:\n", TimeTable(estimate));
+  StrAppend(&text, "stages (seconds a step, memory a device):\n", StageTable(estimate));
+  const Candidate chosen = {{}, job.microbatches, {}, estimate};
+  StrAppend(&text, "limit: ", planner::WhatLimits(chosen), "\n");
+  if (!job.search.has_value()) return text;
+  const planner::SearchResult& search = *job.search;
+  StrAppend(&text, "search: ", Counted(search.num_estimated, "estimate"), "; ", search.num_refused,
+            " do not divide the model or the batch, ", search.num_too_large,
+            " do not fit into memory, ", search.num_bounded, " cannot be faster\n");
+  StrAppend(&text, "runners-up:\n", RunnersUpTable(search));
+  return text;
+}
+
+nlohmann::json ExplainPlanJson(const JobGraph& job, const StepEstimate& estimate) {
+  nlohmann::json json;
+  if (job.machine.has_value()) json["cluster"] = job.machine->cluster.spec().name;
+  nlohmann::json prediction = StepJson(estimate);
+  prediction["gradient_reduction_s"] = estimate.gradient_reduction_s;
+  prediction["inline_communication_s"] = estimate.inline_communication_s;
+  prediction["transfer_s"] = estimate.transfer_s;
+  prediction["fits"] = estimate.fits();
+  prediction["stages"] = nlohmann::json::array();
+  for (const GroupEstimate& group : estimate.groups) {
+    prediction["stages"].push_back({{"compute_s", group.compute_s},
+                                    {"exposed_communication_s", group.communication_s},
+                                    {"microbatches_in_flight", group.in_flight},
+                                    {"memory_limit_bytes", group.memory_limit_bytes},
+                                    {"memory", MemoryJson(group.memory)}});
+  }
+  json["prediction"] = std::move(prediction);
+  if (!job.search.has_value()) return json;
+  const planner::SearchResult& search = *job.search;
+  json["search"] = {{"estimated", search.num_estimated},
+                    {"refused", search.num_refused},
+                    {"too_large", search.num_too_large},
+                    {"bounded", search.num_bounded},
+                    {"repeated_layers", search.num_layers}};
+  json["runners_up"] = nlohmann::json::array();
+  for (const Candidate* other : RunnersUp(search)) {
+    nlohmann::json row = StepJson(other->estimate);
+    row["strategy"] = planner::ToString(other->strategy);
+    row["microbatches"] = other->microbatches;
+    row["memory_bytes"] = LargestMemory(other->estimate);
+    row["fits"] = other->estimate.fits();
+    row["reason"] = planner::WhyNot(*other, search.best);
+    row["wins_if"] = WhatWouldWin(*other, search.best);
+    json["runners_up"].push_back(std::move(row));
+  }
+  return json;
+}
+
+std::string MemoryNote(const StepEstimate& estimate) {
+  if (estimate.groups.empty() || estimate.fits()) return "";
+  const Candidate candidate = {{}, 1, {}, estimate};
+  return StrCat("note: predicted not to fit into memory: ", planner::WhatLimits(candidate), "\n");
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,30 @@
+// Why a plan is as it is: its axes, its stages with their memory, where its predicted time goes,
+// and what came next in the search.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_CLI_EXPLAIN_H_
+#define PENSTOCK_CLI_EXPLAIN_H_
+
+#include <string>
+
+#include "cli/job_graph.h"
+#include "nlohmann/json_fwd.hpp"
+
+#include "planner/search/estimate.h"
+
+namespace penstock::cli {
+
+// Tables of text. `estimate` is that of the plan.
+std::string ExplainPlan(const JobGraph& job, const planner::StepEstimate& estimate);
+
+// The same as data: {"cluster", "prediction", "search", "runners_up"}; the last two where the
+// strategy was searched for.
+nlohmann::json ExplainPlanJson(const JobGraph& job, const planner::StepEstimate& estimate);
+
+// "note: ..." where the plan is predicted not to fit into the memory of its devices; else empty.
+std::string MemoryNote(const planner::StepEstimate& estimate);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_EXPLAIN_H_
