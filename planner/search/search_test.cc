@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -263,6 +265,82 @@ TEST_F(SearchTest, TheEstimateOfTheSearchIsThatOfThePlan) {
     EXPECT_NEAR(candidate->estimate.groups[0].memory.total() / whole.groups[0].memory.total(), 1,
                 0.02);
   }
+}
+
+// Every strategy and number of micro-batches that divides, estimated on the whole model, without
+// bounds: the search has the same optimum.
+TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
+  std::mt19937 random(7);
+  const auto pick = [&](std::vector<int64_t> from) { return from[random() % from.size()]; };
+  int num_limited = 0;
+  for (int round = 0; round < 24; ++round) {
+    graph::ModelConfig config;
+    config.layers = pick({1, 2, 3, 5, 8});
+    config.heads = 4;
+    config.width = pick({16, 32, 64});
+    config.context = pick({8, 16, 64});
+    config.dropout = 0;
+    const int64_t batch = pick({4, 8, 12});
+    const graph::Graph forward = *graph::BuildModelGraph(ops_, *models_.FindModel("gpt"), config,
+                                                         graph::ModelUse::kTrain, batch);
+    ClusterSpec spec = FreeComputation(4).cluster.spec();
+    spec.kinds[0].peak_flops_per_s.fill(1e11);
+    spec.kinds[0].memory_bytes_per_s = 1e10;
+    spec.kinds[0].memory_bytes = pick({int64_t{1} << 30, 6 << 20, 3 << 20, 3 << 19});
+    spec.levels[0].fan_out = {2};
+    spec.levels[0].latency_s = 1e-6;
+    NetworkLevel outer = spec.levels[0];
+    outer.name = "outer";
+    outer.bytes_per_s = static_cast<double>(pick({100'000'000, 1'000'000'000}));
+    spec.levels.push_back(outer);
+    const Machine machine = {*Cluster::Create(spec)};
+    SearchProblem problem = Problem(forward, gpt_hints(), machine, 4);
+    problem.limits.vpp = 2;
+    SCOPED_TRACE(StrCat("round ", round, ": ", config.layers, " layers of ", config.width,
+                        ", batch ", batch));
+
+    const FoldedModel model = *FoldedModel::Create(ops_, forward, gpt_hints(), problem.training);
+    const graph::Graph whole = *graph::BuildTrainingGraph(ops_, forward, problem.training);
+    double best_s = std::numeric_limits<double>::infinity();
+    for (int64_t dp : {1, 2, 4}) {
+      for (int64_t tp : {1, 2, 4}) {
+        if (4 % (dp * tp) != 0) continue;
+        for (int64_t vpp : {1, 2}) {
+          const int64_t pp = 4 / dp / tp;
+          if (pp == 1 && vpp > 1) continue;
+          const Strategy strategy = {dp, tp, pp, vpp};
+          for (int64_t microbatches = 1; microbatches <= batch; ++microbatches) {
+            graph::Graph graph = whole;
+            if (!ApplyStrategy(strategy, microbatches, gpt_hints(), graph).ok()) continue;
+            if (strategy.num_stages() > model.num_segments()) continue;
+            ASSERT_TRUE(AssignStagesAt(model.starts(), graph).ok());
+            ASSERT_TRUE(problem.lower(graph).ok());
+            const ModelWork work =
+                *MeasureWork(graph, machine, {.num_groups = static_cast<int>(pp)});
+            std::vector<double> cost;
+            for (const StageWork& stage : work.stages) {
+              cost.push_back(stage.forward.seconds() + stage.backward.seconds());
+            }
+            EstimateOptions options;
+            options.policy = problem.policy;
+            options.chunks_per_group = static_cast<int>(vpp);
+            const StepEstimate estimate =
+                *EstimateStep(Join(work, CutEvenly(cost, strategy.num_stages())), machine, options);
+            if (estimate.fits()) best_s = std::min(best_s, estimate.step_s);
+          }
+        }
+      }
+    }
+    const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->best.estimate.fits(), best_s < 1e9);
+    if (result->num_too_large > 0) ++num_limited;
+    if (best_s > 1e9) continue;
+    EXPECT_LE(result->best.estimate.step_s, best_s * (1 + kTieTolerance) * (1 + 1e-4))
+        << Describe(result->best);
+    EXPECT_GE(result->best.estimate.step_s, best_s * (1 - 1e-4)) << Describe(result->best);
+  }
+  EXPECT_GT(num_limited, 4);
 }
 
 // Twice: nothing but the problem decides.
