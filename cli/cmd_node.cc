@@ -41,7 +41,9 @@ absl::Status Run(const Environment& environment, Options options) {
       err << StrCat("joined as ", ToString(node), "\n") << std::flush;
     };
   }
-  return actors::RunNode(options.node);
+  RETURN_IF_ERROR(actors::RunNode(options.node));
+  if (!options.is_quiet) environment.err << "the job is done" << std::endl;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -70,7 +72,8 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
       ->add_option("--key-file", options->key_file,
                    "Read the job's key from this file (the environment variable PENSTOCK_KEY)")
       ->option_text("FILE");
-  command->add_flag("--quiet", options->is_quiet, "Do not report that this node has joined");
+  command->add_flag("--quiet", options->is_quiet,
+                    "Do not report that this node has joined, and that the job is done");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Run(environment, *options); };
   });

@@ -6,6 +6,7 @@
 #include <memory>
 #include <regex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -27,10 +28,14 @@ using testing::Program;
 class CmdNodeTest : public testing::CommandLineFixture {
  protected:
   // A job of two devices in two processes that waits for nodes.
-  std::unique_ptr<Program> Listen(const std::string& address, const char* steps = "3") const {
-    return std::make_unique<Program>(std::vector<std::string>{
-        PENSTOCK_COMMAND, "run", Path("job.toml"), "--json", "--devices", "2", "--procs", "2",
-        "--listen", address, "--set", StrCat("train.steps=", steps)});
+  std::unique_ptr<Program> Listen(const std::string& address, const char* steps = "3",
+                                  const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments = {
+        PENSTOCK_COMMAND, "run",   Path("job.toml"), "--json",
+        "--devices",      "2",     "--procs",        "2",
+        "--listen",       address, "--set",          StrCat("train.steps=", steps)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return std::make_unique<Program>(arguments);
   }
 
   // From the command that the coordinator prints.
@@ -71,7 +76,8 @@ TEST_F(CmdNodeTest, ThePrintedCommandIsCompleteAndBothSidesReportTheNode) {
     const std::string line = StrCat("rank ", rank, " on ", HostName(), ": device ", rank, ", ",
                                     cores, ", interface lo\n");
     EXPECT_THAT(run->output(), HasSubstr(StrCat("joined: ", line)));
-    EXPECT_THAT((rank == 0 ? first : second)->output(), HasSubstr(StrCat("joined as ", line)));
+    EXPECT_EQ((rank == 0 ? first : second)->output(),
+              StrCat("joined as ", line, "the job is done\n"));
   }
 }
 
@@ -135,6 +141,70 @@ TEST_F(CmdNodeTest, SurvivorsOfALostNodeSayWhichItWas) {
   EXPECT_EQ(survivor->AwaitEnd(), 1) << survivor->output();
   EXPECT_THAT(survivor->output(),
               ContainsRegex(StrCat("\npenstock: the job has failed: ", cause, "$")));
+}
+
+TEST_F(CmdNodeTest, NodesOfAJobThatFailsSayWhy) {
+  // The loss is not finite from the first step on.
+  const auto run = Listen("127.0.0.1:0", "3",
+                          {"--set", "train.learning_rate=1e30", "--set", "train.dtype=\"f32\""});
+  ReadCommand(*run);
+  const auto nodes = {Join(), Join()};
+  EXPECT_EQ(run->AwaitEnd(), 1) << run->output();
+  for (const auto& node : nodes) {
+    EXPECT_EQ(node->AwaitEnd(), 1) << node->output();
+    EXPECT_THAT(node->output(),
+                ContainsRegex("\npenstock: the job has failed: the loss of step [0-9]+ is .*\n$"));
+  }
+}
+
+TEST_F(CmdNodeTest, NodesOfAnInterruptedJobSaySo) {
+  const auto run = Listen("127.0.0.1:0", "100000000");
+  ReadCommand(*run);
+  const auto nodes = {Join(), Join()};
+  ASSERT_TRUE(run->AwaitOutput("\"step\": 3")) << run->output();
+  kill(run->pid(), SIGINT);
+  EXPECT_EQ(run->AwaitEnd(), 128 + SIGINT) << run->output();
+  for (const auto& node : nodes) {
+    EXPECT_EQ(node->AwaitEnd(), 1) << node->output();
+    EXPECT_THAT(node->output(), HasSubstr("\npenstock: the job was ended: interrupted "));
+  }
+}
+
+TEST_F(CmdNodeTest, WhatUcxRefusesIsExplained) {
+  struct Case {
+    std::vector<std::pair<std::string, std::string>> environment;
+    const char* message;
+  };
+  const std::vector<Case> cases = {
+      {{{"UCX_TLS", "foo"}},
+       ": data plane: starting UCX on interface lo failed: the environment sets UCX_TLS=foo; "
+       "correct or unset it (UCX: no usable "},
+      {{{"UCX_TLS", "tcp,self"}, {"UCX_NET_DEVICES", "eth9"}},
+       " cannot be reached over UCX_NET_DEVICES=eth9: the environment sets UCX_TLS=tcp,self and "
+       "UCX_NET_DEVICES=eth9; correct or unset them (UCX: "},
+  };
+  for (const Case& test : cases) {
+    Program run({PENSTOCK_COMMAND, "run", Path("job.toml"), "--devices", "2", "--procs", "2"},
+                test.environment);
+    EXPECT_EQ(run.AwaitEnd(), 1) << run.output();
+    EXPECT_THAT(run.output(), HasSubstr(test.message));
+    EXPECT_THAT(run.output(), Not(ContainsRegex("UCX +(WARN|ERROR)")));
+  }
+  Program run({"/bin/sh", "-c", "ulimit -n 20 && exec \"$0\" \"$@\"", PENSTOCK_COMMAND, "run",
+               Path("job.toml"), "--devices", "4", "--procs", "2"});
+  EXPECT_EQ(run.AwaitEnd(), 1) << run.output();
+  EXPECT_THAT(run.output(), HasSubstr(" failed: a process here may open only 20 files; raise the "
+                                      "limit with `ulimit -n 1024` (UCX: "));
+  EXPECT_THAT(run.output(), Not(ContainsRegex("UCX +(WARN|ERROR)")));
+}
+
+// Once, as a note.
+TEST_F(CmdNodeTest, WarningsOfUcxAreNotes) {
+  Program run({PENSTOCK_COMMAND, "run", Path("job.toml"), "--devices", "2", "--procs", "2"},
+              {{"UCX_FOO", "1"}});
+  EXPECT_EQ(run.AwaitEnd(), 0) << run.output();
+  EXPECT_THAT(run.output(), ContainsRegex("\\[0 .*\\] note: data plane: UCX warns: .*UCX_FOO"));
+  EXPECT_THAT(run.output(), Not(ContainsRegex("UCX +(WARN|ERROR)")));
 }
 
 TEST_F(CmdNodeTest, AddressesThatCannotBeUsedAreExplained) {

@@ -389,7 +389,7 @@ class JobRun {
       environment_.err << "note: " << summary_.cores_note << std::endl;
     }
     const absl::Status status = Train();
-    const absl::Status ended = cluster_ != nullptr ? cluster_->Stop() : absl::OkStatus();
+    const absl::Status ended = cluster_ != nullptr ? cluster_->Stop(status) : absl::OkStatus();
     if (status.ok() && !ended.ok()) {
       environment_.err << "note: the job is done, but some of its processes did not end cleanly: "
                        << ToStd(ended.message()) << std::endl;

@@ -85,6 +85,43 @@ class NetworkHostsTest(unittest.TestCase):
         self.assertEqual(len(losses(output)), STEPS)
         self.assertEqual(losses(output), losses(here.stdout))
 
+    def test_nodes_that_no_network_joins_say_so(self):
+        network = self.join(2)
+        environment = {**os.environ, "UCX_TLS": "tcp,self"}
+        coordinator = subprocess.Popen(
+            network.inside(0, [PENSTOCK, "run", *JOB, "--procs", "2", "--set", "cluster.hosts=2",
+                               "--listen", "10.77.0.1:0"]),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        self.addCleanup(coordinator.kill)
+        key = address = None
+        for line in coordinator.stderr:
+            match = re.search(r"PENSTOCK_KEY=(\w+) penstock node --join (\S+)", line)
+            if match:
+                key, address = match.groups()
+                break
+        self.assertIsNotNone(address, "the coordinator did not say where to join")
+        nodes = []
+        for host in range(2):
+            nodes.append(subprocess.Popen(
+                network.inside(host, [PENSTOCK, "node", "--join", address, "--rank", str(host),
+                                      "--interface", "lo"]),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                env={**environment, "PENSTOCK_KEY": key}))
+            self.addCleanup(nodes[-1].kill)
+        output, errors = coordinator.communicate(timeout=60)
+        self.assertEqual(coordinator.returncode, 1, errors)
+        cause = r"node \d \(pid \d+ on \S+\): device \d cannot be reached over interface " \
+                r"lo: give both nodes the interface \(--interface\) of a network that joins them"
+        self.assertRegex(errors, "(?m)^penstock: " + cause)
+        for node in nodes:
+            text, _ = node.communicate(timeout=30)
+            self.assertEqual(node.returncode, 1, text)
+            lines = text.splitlines()
+            self.assertEqual(len(lines), 2, text)  # nothing of UCX's
+            self.assertRegex(lines[0], "^joined as ")
+            self.assertRegex(lines[1], "^penstock: the job has failed: " + cause)
+        self.assertNotRegex(output + errors, "UCX +(WARN|ERROR)")
+
     def test_four_hosts_give_the_losses_of_one(self):
         self.check(self.join(4), nodes_a_host=1)
 

@@ -26,7 +26,7 @@ namespace penstock::actors {
 class Cluster::Impl {
  public:
   explicit Impl(const ClusterOptions& options) : options_(options) {}
-  ~Impl() { (void)Stop(); }
+  ~Impl() { (void)Stop(absl::OkStatus()); }
 
   absl::Status Start() {
     ASSIGN_OR_RETURN(const std::string key, CheckOptions());
@@ -68,12 +68,13 @@ class Cluster::Impl {
     return traffic;
   }
 
-  absl::Status Stop() {
+  absl::Status Stop(const absl::Status& outcome) {
     const absl::MutexLock lock(&stop_mutex_);
     if (loop_ == nullptr) return end_;
     if (access_ != nullptr) access_->Close();
     const absl::Duration timeout = options_.stop_timeout + absl::Seconds(5);
-    end_ = loop_->Await([this] { return supervisor_->Stop(); }, timeout, "the end of the nodes");
+    end_ =
+        loop_->Await([&] { return supervisor_->Stop(outcome); }, timeout, "the end of the nodes");
     end_.Update(loop_->Await(
         [this]() -> kj::Promise<void> {
           supervisor_->Close();
@@ -196,7 +197,10 @@ Cluster::~Cluster() = default;
 
 absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& options) {
   auto impl = std::make_unique<Impl>(options);
-  RETURN_IF_ERROR(impl->Start());
+  if (const absl::Status started = impl->Start(); !started.ok()) {
+    (void)impl->Stop(started);
+    return started;
+  }
   return std::unique_ptr<Cluster>(new Cluster(std::move(impl)));
 }
 
@@ -211,7 +215,7 @@ EngineFactory Cluster::engine_factory() {
       };
 }
 
-absl::Status Cluster::Stop() { return impl_->Stop(); }
+absl::Status Cluster::Stop(const absl::Status& outcome) { return impl_->Stop(outcome); }
 void Cluster::Kill() { impl_->Kill(); }
 
 }  // namespace penstock::actors

@@ -76,7 +76,7 @@ inline constexpr char kShellStatusPayload[] = "penstock/shell-status";
 
 class Cluster {
  public:
-  // Returns when all nodes have joined.
+  // Returns when all nodes have joined. On failure, those that have are told the reason.
   static absl::StatusOr<std::unique_ptr<Cluster>> Start(const ClusterOptions& options);
   ~Cluster();  // stops
   Cluster(const Cluster&) = delete;
@@ -91,8 +91,9 @@ class Cluster {
   std::vector<NodeTraffic> traffic() const;
 
   // Ends all nodes. OK if the job ran and all nodes ended in order; otherwise the first loss of a
-  // node, before or while they ended. Again: the same status.
-  absl::Status Stop();
+  // node, before or while they ended. Again: the same status. If `outcome`, what became of the job,
+  // is an error, RunNode returns it at the nodes that were not started here.
+  absl::Status Stop(const absl::Status& outcome = absl::OkStatus());
 
   // The same at once: nodes that were started here are killed, the others left alone. Calls of the
   // session return kCancelled.

@@ -53,8 +53,9 @@ struct NodeOptions {
   const planner::PolicyRegistry* policies = nullptr;
 };
 
-// OK when the coordinator has ended it in order. kUnavailable where it is gone, and where the job
-// has lost another node: a node that joined by itself is then told which.
+// OK when the coordinator has ended it in order. kUnavailable where it is gone. A node that was not
+// started by the coordinator is also told how the job ended: kUnavailable with the node that it
+// lost, kCancelled, or kAborted with the reason.
 absl::Status RunNode(const NodeOptions& options);
 
 }  // namespace penstock::actors

@@ -49,6 +49,17 @@ kj::ArrayPtr<const T> AsList(const std::vector<T>& values) {
   return {values.data(), values.size()};
 }
 
+// What RunNode returns where the job has failed or was cancelled. Other codes than these two would
+// say that this node was called wrongly.
+absl::Status EndOfJob(const absl::Status& cause) {
+  if (absl::IsCancelled(cause)) return WithPrefix("the job was ended: ", cause);
+  const absl::Status failed = WithPrefix("the job has failed: ", cause);
+  if (absl::IsUnavailable(failed)) return failed;
+  absl::Status aborted = absl::AbortedError(failed.message());
+  SetOrigin(OriginOf(failed), &aborted);
+  return aborted;
+}
+
 // Lets go of a capability on the loop's thread, whose it is.
 template <typename Client>
 struct Holder {
@@ -455,8 +466,11 @@ class NodeAgent::NodeServer final : public control::Node::Server {
   kj::Promise<void> exit(ExitContext context) override {
     const auto reader = context.getParams().getCause();
     absl::Status cause = control::ReadStatus(reader);
-    SetOrigin({.rank = reader.getRank()}, &cause);
-    agent_.End(cause.ok() ? cause : WithPrefix("the job has failed: ", cause));
+    if (!cause.ok()) {
+      SetOrigin({.rank = reader.getRank()}, &cause);
+      cause = EndOfJob(cause);
+    }
+    agent_.End(cause);
     return kj::READY_NOW;
   }
 

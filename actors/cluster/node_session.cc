@@ -64,6 +64,11 @@ absl::StatusOr<std::string> NodeSession::Open(const SessionRequest& request, std
       std::clamp<int64_t>(absl::ToInt64Seconds(request.timeout), 1, 1'000'000));
   // Steps may hang from then on.
   ucx.on_unreleased = [this](const absl::Status& status) { OnFailure(status); };
+  if (request.generation == 1) {  // the first session of the job speaks for all
+    ucx.on_warning = [](const std::string& warning) {
+      std::fprintf(stderr, "note: %s\n", warning.c_str());
+    };
+  }
   ucx.on_left = [bytes_left = bytes_left_](uint64_t num_bytes, const std::string& why) {
     *bytes_left += num_bytes;
     std::fprintf(stderr, "%s\n", why.c_str());

@@ -224,9 +224,9 @@ void NodeSupervisor::taskFailed(kj::Exception&& exception) {
 
 // --- The end -------------------------------------------------------------------------------------
 
-kj::Promise<void> NodeSupervisor::Stop() {
+kj::Promise<void> NodeSupervisor::Stop(const absl::Status& outcome) {
   is_ending_ = true;
-  TellToExit(absl::OkStatus());
+  TellToExit(outcome);
   return AwaitExits(StopDeadline());
 }
 

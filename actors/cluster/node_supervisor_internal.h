@@ -82,8 +82,9 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   // Does nothing if `session` does not run.
   void EndSession(const std::shared_ptr<ClusterSession>& session);
 
-  // The job is over. Resolves when all nodes have exited, or options.stop_timeout has passed.
-  kj::Promise<void> Stop();
+  // The job is over, with this outcome. Resolves when all nodes have exited, or
+  // options.stop_timeout has passed.
+  kj::Promise<void> Stop(const absl::Status& outcome);
   // The job cannot go on: its sessions fail with the cause, and the nodes are told to exit. Nothing
   // if it is ending already.
   void Fail(const absl::Status& cause);

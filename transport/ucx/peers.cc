@@ -1,8 +1,12 @@
 #include "transport/ucx/peers.h"
 
+#include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "base/strings.h"
+#include "transport/ucx/ucx_log.h"
+#include "transport/ucx/ucx_status.h"
 
 namespace penstock::transport::ucx {
 
@@ -37,11 +41,17 @@ absl::Status Peers::Connect(ucp_worker_h worker, uint32_t device,
   params.err_handler.cb = &OnError;
   params.err_handler.arg = &peer;
   ucp_ep_h ep = nullptr;
+  const LogScope log;
   if (const ucs_status_t status = ucp_ep_create(worker, &params, &ep); status != UCS_OK) {
+    std::string remedy = EnvironmentRemedy();
+    if (std::getenv("UCX_NET_DEVICES") == nullptr) {
+      remedy = StrCat("give both nodes the interface (--interface) of a network that joins them",
+                      remedy.empty() ? "" : "; ", remedy);
+    }
     return absl::UnavailableError(
-        StrCat("device ", device, " cannot be reached over interface ", options_.interfaces,
-               ": give both nodes the interface (--interface) of a network that joins them (UCX: ",
-               ucs_status_string(status), ")"));
+        StrCat("device ", device, " cannot be reached over ",
+               DescribeInterfaces(options_.interfaces), ": ", remedy,
+               " (UCX: ", log.error().empty() ? ucs_status_string(status) : log.error(), ")"));
   }
   peer.ep = ep;
   peer.key = address.key;

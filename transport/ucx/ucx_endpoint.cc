@@ -67,7 +67,12 @@ absl::Status UcxEndpoint::Open(ucp_context_h context) {
   ucp_worker_params_t params = {};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  RETURN_IF_ERROR(FromUcs(ucp_worker_create(context, &params, &worker_), "making a worker"));
+  {
+    const LogScope log;
+    const ucs_status_t status = ucp_worker_create(context, &params, &worker_);
+    RETURN_IF_ERROR(FromUcs(status, StrCat("making the UCX worker of device ", device_), log));
+    log.PassWarnings(options_.on_warning);
+  }
   receiver_.set_worker(worker_);
 
   const auto handle = [this](unsigned id, ucp_am_recv_callback_t callback, void* self) {

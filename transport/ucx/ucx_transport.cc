@@ -21,6 +21,7 @@
 #include "transport/ucx/arrival_watch.h"
 #include "transport/ucx/shared_memory.h"
 #include "transport/ucx/ucx_endpoint.h"
+#include "transport/ucx/ucx_log.h"
 #include "transport/ucx/ucx_status.h"
 #include "transport/ucx/wire.h"
 
@@ -308,8 +309,10 @@ class UcxTransportImpl final : public UcxTransport {
   }
 
   absl::Status OpenContext() {
+    const ucx::LogScope log;
     ucp_config_t* config = nullptr;
-    RETURN_IF_ERROR(FromUcs(ucp_config_read(nullptr, nullptr, &config), "reading its settings"));
+    RETURN_IF_ERROR(
+        FromUcs(ucp_config_read(nullptr, nullptr, &config), "reading the settings of UCX", log));
     const absl::Status set = SetDefaults(options_, config);
     ucp_params_t params = {};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED |
@@ -323,7 +326,10 @@ class UcxTransportImpl final : public UcxTransport {
     const ucs_status_t status = set.ok() ? ucp_init(&params, config, &context_) : UCS_OK;
     ucp_config_release(config);
     RETURN_IF_ERROR(set);
-    return FromUcs(status, "starting");
+    RETURN_IF_ERROR(FromUcs(
+        status, StrCat("starting UCX on ", ucx::DescribeInterfaces(options_.interfaces)), log));
+    log.PassWarnings(options_.on_warning);
+    return absl::OkStatus();
   }
 
   std::unique_ptr<UcxOptions> own_options_;

@@ -56,7 +56,8 @@
 // milliseconds after Connect.
 //
 // UCX's environment variables override the defaults of the transport, which ucx_transport.cc lists.
-// UCX_TLS=tcp, for example, disables shared memory.
+// UCX_TLS=tcp, for example, disables shared memory. UCX's log lines become part of our errors, or
+// go to UcxOptions::on_warning; UCX prints them only if UCX_LOG_LEVEL is set (ucx_log.h).
 //
 // Thread rule: LocalAddress, Connect, FailPeer and RegisterMemory from any thread; Connect and
 // RegisterMemory before the first message that needs them.
@@ -100,6 +101,8 @@ struct UcxOptions {
   // Called by the thread in Wait, once for each failed peer of a device, if UCX has not let go in
   // time of the memory of the peer's requests.
   std::function<void(const absl::Status&)> on_unreleased;
+  // Told what UCX finds odd in its environment, in a line: a variable that it does not know.
+  std::function<void(const std::string& warning)> on_warning;
   // Called when closing has left memory behind for ever: how much its owners have, and a line that
   // says why.
   std::function<void(uint64_t num_bytes, const std::string& why)> on_left;
