@@ -19,8 +19,12 @@
 namespace penstock::cli {
 namespace {
 
+// Firing an actor takes about as long, and predictions leave it out.
+constexpr double kMinPredictedSeconds = 1e-6;
+
 std::string Ratio(double measured, double predicted) {
-  return predicted > 0 ? fmt::format("{:.2f}", measured / predicted) : std::string("-");
+  return predicted >= kMinPredictedSeconds ? fmt::format("{:.2f}", measured / predicted)
+                                           : std::string("-");
 }
 
 // Measured time of the runs of a phase: while its kernels run, while its data move, and the rest,
@@ -39,7 +43,7 @@ PhaseTimes MeasurePhases(const planner::Plan& plan, absl::Span<const actors::Tra
   for (size_t i = 0; i < events.size(); ++i) {
     const actors::TraceEvent& event = events[i];
     PhaseTime& time = times[{event.device, event.phase}];
-    const double seconds = 1e-9 * static_cast<double>(transfers[i].end_ns - transfers[i].begin_ns);
+    const double seconds = 1e-9 * static_cast<double>(transfers[i].moving_ns);
     if (event.actor == planner::kNone) {
       ++time.runs;
       time.total_s += seconds;
@@ -313,10 +317,13 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
   if (events.empty()) return text;
   text +=
       StrCat("\n## Phases (mean time of one run, ", TracedSteps(events), ")\n\n",
-             "Computing: its kernels run, by the clock. Transferring: its data move. Waiting: the "
-             "rest, for the other side of a communication or until the device notices that data "
-             "have come. Kernels and transfers of one phase may overlap. Working: computing plus "
-             "transferring, at most the whole run.\n\n"
+             "Computing: its kernels run, by the clock. Transferring: its data move. That begins "
+             "when both sides have started the communication, and takes as long as the fastest of "
+             "the same size or larger between the same devices. Waiting: the rest, for the other "
+             "side, for a core, for a link that other data use, or until the device notices that "
+             "data have come. Kernels and transfers of one phase may overlap. Working: computing "
+             "plus transferring, at most the whole run. Phases predicted to take less than 1 us "
+             "have no ratio, because firing an actor takes as long.\n\n"
              "| device | phase | runs | predicted | computing | transferring | waiting | working "
              "/ predicted |\n|---|---|---|---|---|---|---|---|\n");
   for (const auto& [key, measured] : MeasurePhases(plan, events)) {

@@ -1,6 +1,7 @@
 #include "cli/run_report.h"
 
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -39,6 +40,39 @@ TEST(RunReportTest, AWholeTraceNeedsNoNote) {
   untraced.steps = 200;
   EXPECT_THAT(SummaryText(untraced), Not(HasSubstr("trace:")));
   EXPECT_THAT(SummaryJson(untraced), Not(HasSubstr("traced_steps")));
+}
+
+// Sending a scalar does not take a millisecond: the second time, a thread had no core.
+TEST(RunReportTest, ATransferWithoutACoreWaits) {
+  planner::Plan plan;
+  plan.devices.resize(2);
+  plan.transfers = {{.source = 0, .destination = 1, .num_bytes = 4}};
+  for (planner::DevicePlan& device : plan.devices) {
+    device.actors.resize(1);
+    device.phases.resize(2);
+    device.phases[0].name = "exchange";
+    device.phases[0].num_actors = 1;
+    device.phases[0].predicted_s = 1e-6;
+    device.phases[1].name = "before";
+    device.phases[1].predicted_s = 2e-9;
+  }
+  plan.devices[0].actors[0].kind = planner::ActorKind::kSend;
+  plan.devices[1].actors[0].kind = planner::ActorKind::kRecv;
+  constexpr int64_t kMs = 1'000'000;
+  std::vector<actors::TraceEvent> events;
+  for (uint32_t device = 0; device < 2; ++device) {
+    events.push_back({device, 0, 0, 0, 0, 0, 2000});
+    events.push_back({device, planner::kNone, 0, 0, 0, 0, 2000});
+    events.push_back({device, 0, 0, 0, 1, kMs, 4 * kMs});
+    events.push_back({device, planner::kNone, 0, 0, 1, kMs, 4 * kMs});
+    events.push_back({device, planner::kNone, 1, 0, 1, 4 * kMs, 5 * kMs});
+  }
+  RunSummary summary;
+  summary.steps = 2;
+  const std::string report = RunReport(plan, summary, events);
+  EXPECT_THAT(report, ::testing::ContainsRegex("\\| 0 \\| exchange \\| 2 \\| 1.00 us \\| 0.00 us "
+                                               "\\| 2.00 us \\| 1.50 ms \\| 2.00 \\|\n"));
+  EXPECT_THAT(report, ::testing::ContainsRegex("\\| 1 \\| before \\| 1 \\| .* \\| - \\|\n"));
 }
 
 }  // namespace

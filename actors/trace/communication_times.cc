@@ -1,9 +1,16 @@
 #include "actors/trace/communication_times.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
+
+#include "base/collective.h"
+#include "base/dtype.h"
 
 namespace penstock::actors {
 namespace {
@@ -26,6 +33,49 @@ Exchange ExchangeOf(const planner::ActorPlan& actor, const TraceEvent& event) {
   return {actor.kind == ActorKind::kCollective, actor.target, event.step, event.microbatch};
 }
 
+// What moves data in the same way: transfers from one device to another, or collectives of a kind
+// over a group.
+using Route = std::tuple<bool, int, std::vector<uint32_t>>;
+
+// The route of an exchange, and how many bytes it moves.
+std::pair<Route, uint64_t> RouteOf(const planner::Plan& plan, const Exchange& exchange) {
+  const uint32_t target = std::get<1>(exchange);
+  if (!std::get<0>(exchange)) {
+    if (target >= plan.transfers.size()) return {};
+    const planner::TransferPlan& transfer = plan.transfers[target];
+    return {{false, 0, {transfer.source, transfer.destination}}, transfer.num_bytes};
+  }
+  if (target >= plan.collectives.size()) return {};
+  const CollectiveSpec& spec = plan.collectives[target];
+  const int64_t count = std::accumulate(spec.counts.begin(), spec.counts.end(), int64_t{0});
+  return {{true, static_cast<int>(spec.kind), spec.devices},
+          static_cast<uint64_t>(count) * ByteSize(spec.dtype)};
+}
+
+// By route and bytes, the shortest time in which so many bytes or more were moved.
+using ShortestTimes = std::map<Route, std::map<uint64_t, int64_t>>;
+
+ShortestTimes FindShortest(const planner::Plan& plan,
+                           const absl::flat_hash_map<Exchange, TransferTime>& exchanges) {
+  ShortestTimes shortest;
+  for (const auto& [exchange, time] : exchanges) {
+    const int64_t duration_ns = time.end_ns - time.begin_ns;
+    // Where bytes are buffered, a sender may be done before its receiver has begun. That says
+    // nothing of how long they took.
+    if (duration_ns <= 0) continue;
+    const auto [route, num_bytes] = RouteOf(plan, exchange);
+    const auto [it, is_new] = shortest[route].try_emplace(num_bytes, duration_ns);
+    if (!is_new) it->second = std::min(it->second, duration_ns);
+  }
+  for (auto& [route, times] : shortest) {
+    int64_t least_ns = std::numeric_limits<int64_t>::max();
+    for (auto it = times.rbegin(); it != times.rend(); ++it) {
+      least_ns = it->second = std::min(it->second, least_ns);
+    }
+  }
+  return shortest;
+}
+
 }  // namespace
 
 bool IsCommunication(const planner::Plan& plan, const TraceEvent& event) {
@@ -44,15 +94,25 @@ std::vector<TransferTime> TransferTimes(const planner::Plan& plan,
     it->second.begin_ns = std::max(it->second.begin_ns, event.begin_ns);
     it->second.end_ns = std::min(it->second.end_ns, event.end_ns);
   }
+  const ShortestTimes shortest = FindShortest(plan, exchanges);
   std::vector<TransferTime> times;
   times.reserve(events.size());
   for (const TraceEvent& event : events) {
     TransferTime time = {event.begin_ns, std::max(event.begin_ns, event.end_ns)};
-    if (const planner::ActorPlan* actor = CommunicationOf(plan, event); actor != nullptr) {
-      const TransferTime& exchange = exchanges.at(ExchangeOf(*actor, event));
-      time.begin_ns = std::clamp(exchange.begin_ns, time.begin_ns, time.end_ns);
-      time.end_ns = std::clamp(exchange.end_ns, time.begin_ns, time.end_ns);
+    const planner::ActorPlan* actor = CommunicationOf(plan, event);
+    int64_t needed_ns = std::numeric_limits<int64_t>::max();
+    if (actor != nullptr) {
+      const Exchange exchange = ExchangeOf(*actor, event);
+      const TransferTime& common = exchanges.at(exchange);
+      time.begin_ns = std::clamp(common.begin_ns, time.begin_ns, time.end_ns);
+      time.end_ns = std::clamp(common.end_ns, time.begin_ns, time.end_ns);
+      const auto [route, num_bytes] = RouteOf(plan, exchange);
+      if (const auto of_route = shortest.find(route); of_route != shortest.end()) {
+        const auto at_least = of_route->second.lower_bound(num_bytes);
+        if (at_least != of_route->second.end()) needed_ns = at_least->second;
+      }
     }
+    time.moving_ns = std::min(time.end_ns - time.begin_ns, needed_ns);
     times.push_back(time);
   }
   return times;

@@ -21,8 +21,19 @@ planner::Plan MakePlan() {
     device.actors[2].target = 0;
     device.phases.resize(1);
   }
+  plan.collectives.resize(1);
+  plan.collectives[0].devices = {0, 1};
+  plan.collectives[0].counts = {256};
+  // The second one is larger.
+  plan.transfers = {{.source = 0, .destination = 1, .num_bytes = 4},
+                    {.source = 0, .destination = 1, .num_bytes = 4096}};
   plan.devices[0].actors[2].kind = planner::ActorKind::kSend;
   plan.devices[1].actors[2].kind = planner::ActorKind::kRecv;
+  for (planner::DevicePlan& device : plan.devices) {
+    planner::ActorPlan second = device.actors[2];
+    second.target = 1;
+    device.actors.push_back(second);
+  }
   return plan;
 }
 
@@ -51,6 +62,47 @@ TEST(CommunicationTimesTest, DataMoveFromTheLastStartToTheFirstEnd) {
 TEST(CommunicationTimesTest, ASendMayBeDoneBeforeItsReceiveIsPosted) {
   EXPECT_THAT(Times({{0, 2, 0, 0, 0, 1, 2}, {1, 2, 0, 0, 0, 5, 7}}),
               ElementsAre(Pair(2, 2), Pair(5, 5)));
+}
+
+std::vector<int64_t> MovingTimes(const std::vector<TraceEvent>& events) {
+  std::vector<int64_t> times;
+  for (const TransferTime& time : TransferTimes(MakePlan(), events)) {
+    times.push_back(time.moving_ns);
+  }
+  return times;
+}
+
+TEST(CommunicationTimesTest, BytesMoveAsLongAsTheFastestTransferOfAsManyTook) {
+  // The second transfer had to wait for a core. Kernels have their own time.
+  EXPECT_THAT(MovingTimes({{1, 2, 0, 0, 0, 2, 14},
+                           {0, 2, 0, 0, 0, 9, 10},
+                           {1, 2, 0, 0, 1, 20, 35},
+                           {0, 2, 0, 0, 1, 29, 34},
+                           {0, 0, 0, 0, 1, 0, 50}}),
+              ElementsAre(1, 1, 1, 1, 50));
+  // A larger transfer bounds a smaller one, not the other way round.
+  EXPECT_THAT(MovingTimes({{1, 2, 0, 0, 0, 0, 100},
+                           {0, 2, 0, 0, 0, 0, 90},
+                           {1, 3, 0, 0, 0, 0, 40},
+                           {0, 3, 0, 0, 0, 0, 30}}),
+              ElementsAre(30, 30, 30, 30));
+  EXPECT_THAT(MovingTimes({{1, 2, 0, 0, 0, 0, 5},
+                           {0, 2, 0, 0, 0, 0, 5},
+                           {1, 3, 0, 0, 0, 0, 40},
+                           {0, 3, 0, 0, 0, 0, 30}}),
+              ElementsAre(5, 5, 30, 30));
+  // A send that was buffered says nothing of how long its bytes take.
+  EXPECT_THAT(MovingTimes({{0, 2, 0, 0, 0, 1, 2},
+                           {1, 2, 0, 0, 0, 5, 7},
+                           {0, 2, 0, 0, 1, 10, 18},
+                           {1, 2, 0, 0, 1, 10, 18}}),
+              ElementsAre(0, 0, 8, 8));
+  // A collective, whose members start at 5 and at 20.
+  EXPECT_THAT(MovingTimes({{0, 1, 0, 0, 0, 0, 9},
+                           {1, 1, 0, 0, 0, 5, 9},
+                           {0, 1, 0, 0, 1, 20, 60},
+                           {1, 1, 0, 0, 1, 20, 60}}),
+              ElementsAre(4, 4, 4, 4));
 }
 
 TEST(CommunicationTimesTest, ForeignClocksStayWithinTheEvent) {

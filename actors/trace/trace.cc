@@ -167,9 +167,8 @@ void WriteTraceJson(const planner::Plan& plan, absl::Span<const TraceEvent> even
     nlohmann::json args = {{"step", StepNumber(event.step)}, {"phase", phase.name}};
     if (phase.per_microbatch) args["microbatch"] = event.microbatch;
     if (IsCommunication(plan, event)) {
-      args["wait_ms"] = static_cast<double>(event.end_ns - event.begin_ns -
-                                            (transfers[i].end_ns - transfers[i].begin_ns)) *
-                        1e-6;
+      args["wait_ms"] =
+          static_cast<double>(event.end_ns - event.begin_ns - transfers[i].moving_ns) * 1e-6;
     }
     const std::string& name = event.actor == kNone ? phase.name : device.actors[event.actor].name;
     list.push_back({{"ph", "X"},

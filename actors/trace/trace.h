@@ -19,7 +19,7 @@ namespace penstock::actors {
 // All events, as JSON: a process a device; in it a thread for the phases of each lane and one for
 // the actors of each kind. `plan` is the one that was run. Times begin with the first event. A
 // slice is named after its phase or actor; its arguments hold the step (from 1), the phase, the
-// micro-batch and, of communication, how long it waited: for the other side, or to be noticed.
+// micro-batch and, of communication, how long it waited (communication_times.h).
 void WriteTraceJson(const planner::Plan& plan, absl::Span<const TraceEvent> events,
                     std::ostream& out);
 
