@@ -8,7 +8,9 @@ namespace penstock::kernels {
 namespace {
 
 // loss = log_sum - (logits[label] - max) with log_sum = log(sum(exp(logits - max))): no digit is
-// lost to what all logits of a row have in common.
+// lost to what all logits of a row have in common. If the label has the largest logit, the loss may
+// be far smaller than its term of the sum, 1, which is therefore left to log1p. Any other label has
+// a loss of at least log(2).
 template <typename T>
 class CrossEntropy : public CpuKernel {
  public:
@@ -26,11 +28,18 @@ class CrossEntropy : public CpuKernel {
         const T* x = Input<T>(args, 0) + row * rows_.size;
         const T max = MaxOf(rows_.size, x);
         const auto m = Splat(max);
+        const int64_t label = labels[row];
+        // Of the terms from `first` on.
+        const auto sum_of = [&](int64_t first, int64_t count) {
+          return SumOf<T>(
+              count, [&](auto v) { return ExpOfSmall(v - m); }, x + first);
+        };
         const double log_sum =
-            std::log(SumOf<T>(
-                         rows_.size, [&](auto v) { return ExpOfSmall(v - m); }, x) +
-                     NanUnlessFinite(max));
-        loss[row] = static_cast<T>(log_sum - (static_cast<double>(x[labels[row]]) - max));
+            x[label] == max
+                ? std::log1p(sum_of(0, label) + sum_of(label + 1, rows_.size - label - 1) +
+                             NanUnlessFinite(max))
+                : std::log(sum_of(0, rows_.size) + NanUnlessFinite(max));
+        loss[row] = static_cast<T>(log_sum - (static_cast<double>(x[label]) - max));
         if (maxima != nullptr) maxima[row] = max;
         if (log_sums != nullptr) log_sums[row] = static_cast<T>(log_sum);
       }

@@ -106,22 +106,43 @@ TEST_P(CrossEntropyTest, LossAndGradientAreThoseOfTheDifferences) {
 
 INSTANTIATE_TEST_SUITE_P(Offsets, CrossEntropyTest, ::testing::Values(0.0, 1e4, -1e4, 1e6, -1e6));
 
-// Of a confident row, too: log(1 + x) for a small x.
+// Of a confident row, too: log(1 + x) for a small x, wherever the maximum lies, and of ties.
 TEST(CrossEntropyKernelTest, SmallLossesKeepTheirDigits) {
   const std::unique_ptr<Device> device = CreateCpuDevice(1);
-  Tensor logits(TensorType{DType::kF32, {2, 40}});
-  Tensor labels(TensorType{DType::kI64, {2}});
-  for (int64_t i = 0; i < 80; ++i) logits.As<float>()[i] = i % 40 == 0 ? 14.0f : 0.0f;
-  for (int64_t row : {0, 1}) labels.As<int64_t>()[row] = 0;
-  KernelSpec spec;
-  spec.op = "cross_entropy";
-  spec.inputs = {testing::WholeTile(logits.type()), testing::WholeTile(labels.type())};
-  spec.outputs = {testing::WholeTile({DType::kF32, {2}})};
-  const auto loss =
-      testing::RunKernel(CpuKernels(), *device, spec, std::vector<Tensor>{logits, labels});
-  ASSERT_TRUE(loss.ok()) << loss.status();
-  const double expected = std::log1p(39 * std::exp(-14.0));
-  for (int64_t row : {0, 1}) EXPECT_NEAR((*loss)[0].As<float>()[row], expected, 0.01 * expected);
+  struct Case {
+    float max;
+    int64_t classes;
+    int64_t label;
+    int64_t num_max = 1;
+  };
+  const Case cases[] = {{17, 3, 0},  {16, 3, 0},         {20, 64, 0},    {10, 3, 0},
+                        {14, 40, 0}, {14, 40, 39},       {1, 7, 3},      {30, 1000, 500},
+                        {60, 5, 2},  {5, 1, 0},          {12, 40, 0, 2}, {0, 9, 4, 9},
+                        {-3, 9, 4},  {17, 300, 299, 150}};
+  for (const Case& test : cases) {
+    SCOPED_TRACE(::testing::Message() << test.max << ", " << test.classes << ", " << test.label);
+    Tensor logits(TensorType{DType::kF32, {1, test.classes}});
+    Tensor labels(TensorType{DType::kI64, {1}});
+    float* x = logits.As<float>();
+    for (int64_t i = 0; i < test.classes; ++i) x[i] = -0.25f * static_cast<float>(i % 3);
+    for (int64_t i = 0; i < test.num_max; ++i) x[(test.label + i) % test.classes] = test.max;
+    labels.As<int64_t>()[0] = test.label;
+    KernelSpec spec;
+    spec.op = "cross_entropy";
+    spec.inputs = {testing::WholeTile(logits.type()), testing::WholeTile(labels.type())};
+    spec.outputs = {testing::WholeTile({DType::kF32, {1}})};
+    const auto loss =
+        testing::RunKernel(CpuKernels(), *device, spec, std::vector<Tensor>{logits, labels});
+    ASSERT_TRUE(loss.ok()) << loss.status();
+    const int64_t top = std::max_element(x, x + test.classes) - x;
+    double others = 0;
+    for (int64_t i = 0; i < test.classes; ++i) {
+      if (i != top) others += std::exp(static_cast<double>(x[i]) - x[top]);
+    }
+    const double expected =
+        std::log1p(others) - (static_cast<double>(x[test.label]) - static_cast<double>(x[top]));
+    EXPECT_NEAR((*loss)[0].As<float>()[0], expected, 1e-6 * expected);
+  }
 }
 
 }  // namespace
