@@ -415,15 +415,37 @@ TEST_F(CmdRunTest, APolicyThatChoosesNothingFailsAtOnce) {
 }
 
 TEST_F(CmdRunTest, AModelThatFitsNoMachineSaysHowMuchMemoryIsMissing) {
-  for (const char* devices : {"1", "4"}) {
-    const Outcome outcome =
-        Call({"run", Path("job.toml"), "--devices", devices, "--set", "model.width=100000", "--set",
-              "model.heads=4", "--set", "model.layers=4"});
-    EXPECT_EQ(outcome.status, 2);
-    EXPECT_THAT(outcome.err, ::testing::ContainsRegex(
-                                 "the plan does not fit into memory: device 0 needs [0-9.]+ "
-                                 "TiB( \\(.*\\))?, available are .*: [0-9.]+ TiB are missing"));
+  // With and without running, on one device and on several: the same numbers.
+  struct Case {
+    const char* devices;
+    const char* width;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"1", "100000", "device 0 needs 1[0-9].[0-9] TiB, available are .*: 1[0-9].[0-9] TiB "},
+      {"1", "600000", "device 0 needs 5[0-9][0-9].[0-9] TiB, available are .*: 5[0-9]+.[0-9] TiB "},
+      {"4", "100000",
+       "devices 0 to 3 need 5[0-9].[0-9] TiB .the most: device 0 with 1[0-9].[0-9] TiB .*, "
+       "available are .*: 5[0-9].[0-9] TiB "},
+  };
+  for (const Case& test : cases) {
+    for (const bool is_dry : {false, true}) {
+      std::vector<std::string> arguments = {"run",        Path("job.toml"),
+                                            "--devices",  test.devices,
+                                            "--set",      StrCat("model.width=", test.width),
+                                            "--set",      "model.heads=4",
+                                            "--set",      "model.layers=4",
+                                            "--strategy", StrCat("dp=", test.devices)};
+      if (is_dry) arguments.push_back("--dry-run");
+      const Outcome outcome = Call(arguments);
+      EXPECT_EQ(outcome.status, 2);
+      EXPECT_THAT(outcome.err,
+                  ::testing::ContainsRegex(
+                      StrCat("the plan does not fit into memory: ", test.message, "are missing")));
+    }
   }
+  Write("large.pst", "graph g {\n  %w = parameter : f32[100000000, 1000000]\n  return %w\n}\n");
+  EXPECT_THAT(Call({"eval", Path("large.pst")}).err, HasSubstr(" TiB are missing"));
 }
 
 TEST_F(CmdRunTest, ThreadsUseTheCoresAtHand) {

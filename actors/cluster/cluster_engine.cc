@@ -121,9 +121,18 @@ absl::Status ClusterEngine::CheckFitsNodes(const std::vector<NodeDescription>& n
   const CanView can_view = [&hosts](uint32_t reader, uint32_t owner) {
     return hosts[reader] == hosts[owner];
   };
-  for (const NodeDescription& node : nodes) {
+  // Neighbours that share memory are checked together, so that the error says what all of them
+  // lack.
+  for (size_t i = 0; i < nodes.size();) {
+    const NodeDescription& node = nodes[i++];
     if (node.rank >= num_processes()) continue;
-    const DeviceRange devices = session_->DevicesOf(node.rank);
+    DeviceRange devices = session_->DevicesOf(node.rank);
+    for (; i < nodes.size() && nodes[i].rank < num_processes(); ++i) {
+      const DeviceRange next = session_->DevicesOf(nodes[i].rank);
+      const bool is_shared = given_limit > 0 || nodes[i].host == node.host;
+      if (!is_shared || next.first != devices.first + devices.count) break;
+      devices.count += next.count;
+    }
     RETURN_IF_ERROR(CheckFits(plan, devices.first, devices.count,
                               given_limit > 0 ? given_limit : node.memory_bytes, can_view,
                               &used[given_limit > 0 ? "" : node.host]));

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 
 #include "actors/engine/tile_copy.h"
+#include "base/format.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "transport/collective.h"
@@ -29,7 +30,9 @@ using planner::Plan;
 using planner::RegisterPlan;
 
 constexpr uint32_t kMaxDevices = 4096;
-constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 44;
+// More than any machine has; the arenas of kMaxDevices can be added up. Whether they fit into the
+// memory at hand is for CheckFits to say.
+constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 50;
 constexpr int64_t kMaxElements = int64_t{1} << 48;
 constexpr uint64_t kAlignment = 64;
 // The engine packs counts of one actor's operands, messages and gates into 16 bits.
@@ -77,7 +80,8 @@ class DeviceCheck {
 
   absl::Status Run() {
     if (device_.arena_bytes > kMaxArenaBytes) {
-      return Bad("an arena of ", device_.arena_bytes, " bytes is above the limit");
+      return Bad("it needs ", FormatBytes(device_.arena_bytes), " of memory; a device has at most ",
+                 FormatBytes(kMaxArenaBytes));
     }
     for (size_t i = 0; i < device_.registers.size(); ++i) {
       RETURN_IF_ERROR(Prefixed(StrCat("register ", i), CheckRegister(device_.registers[i])));

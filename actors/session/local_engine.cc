@@ -19,21 +19,32 @@ namespace penstock::actors {
 
 absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
                        uint64_t limit, const CanView& can_view, uint64_t* used) {
+  const uint64_t available = limit - std::min(*used, limit);
+  uint64_t needed = 0;
+  uint32_t largest = first_device;
+  DeviceMemory most;
   for (uint32_t d = first_device; d < first_device + count; ++d) {
     const DeviceMemory memory = MemoryOf(plan, d, can_view, /*is_synchronous=*/true);
-    const uint64_t needed = memory.total();
-    const uint64_t available = limit - std::min(*used, limit);
-    if (needed > available) {
-      const std::string shared =
-          *used == 0 ? std::string()
-                     : StrCat(" left by the devices before it, of ", FormatBytes(limit));
-      return absl::ResourceExhaustedError(StrCat("the plan does not fit into memory: device ", d,
-                                                 " needs ", ToString(memory), ", available are ",
-                                                 FormatBytes(available), shared, ": ",
-                                                 FormatBytes(needed - available), " are missing"));
+    needed += memory.total();
+    if (memory.total() > most.total()) {
+      most = memory;
+      largest = d;
     }
-    *used += needed;
   }
+  if (needed > available) {
+    const std::string devices =
+        count == 1 ? StrCat("device ", first_device, " needs ", ToString(most))
+                   : StrCat("devices ", first_device, " to ", first_device + count - 1, " need ",
+                            FormatBytes(needed), " (the most: device ", largest, " with ",
+                            ToString(most), ")");
+    const std::string taken =
+        *used == 0 ? std::string()
+                   : StrCat(" (", FormatBytes(limit), " without ", FormatBytes(*used), " in use)");
+    return absl::ResourceExhaustedError(StrCat(
+        "the plan does not fit into memory: ", devices, ", available are ", FormatBytes(available),
+        taken, ": ", FormatBytes(needed - available), " are missing"));
+  }
+  *used += needed;
   return absl::OkStatus();
 }
 

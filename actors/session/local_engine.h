@@ -59,7 +59,7 @@ struct LocalEngineOptions {
 
 // An error unless the memory of `count` devices (device_memory.h), without the host staging of
 // asynchronous ones, fits into what is left of `limit` bytes, of which *used are taken; adds what
-// they take. It names the first device without room, and what it needs.
+// they take. It says how much all of them lack.
 absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
                        uint64_t limit, const CanView& can_view, uint64_t* used);
 

@@ -340,15 +340,17 @@ TEST_F(LocalEngineTest, BuffersOfCollectivesHaveToFit) {
                   plan, d, [](uint32_t, uint32_t) { return false; }, true)
                   .total();
   }
-  // Devices 0 and 1 sum, so their buffers are what device 2 lacks room for.
   max_memory_bytes_ = needed - 1;
   const absl::Status status = Start(plan, testing::CreateFaultyTransport(Inproc(3), faults));
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("device 2 needs"));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(StrCat("devices 0 to 2 need ", needed, " B")),
+                    HasSubstr(": 1 B are missing")));
   max_memory_bytes_ = plan.devices[0].arena_bytes;
-  EXPECT_THAT(
-      std::string(Start(plan, testing::CreateFaultyTransport(Inproc(3), faults)).message()),
-      AllOf(HasSubstr("device 0 needs"), HasSubstr("(arena "), HasSubstr(", collective buffers ")));
+  EXPECT_THAT(std::string(Start(plan, testing::CreateFaultyTransport(Inproc(3), faults)).message()),
+              AllOf(HasSubstr("(the most: device "), HasSubstr("(arena "),
+                    HasSubstr(", collective buffers "),
+                    HasSubstr(StrCat(": ", needed - max_memory_bytes_, " B are missing"))));
   max_memory_bytes_ = needed;
   gate_.Open();
   EXPECT_EQ(Start(plan, testing::CreateFaultyTransport(Inproc(3), faults)), absl::OkStatus());
