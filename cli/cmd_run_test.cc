@@ -373,6 +373,25 @@ TEST_F(CmdRunTest, AnInputThatIsNotFiniteIsNamed) {
   EXPECT_THAT(outcome.err, Not(HasSubstr("learning_rate")));
 }
 
+// The infinity, not the NaN that a later operator makes of it: the loss of the step is finite, its
+// gradient is not.
+TEST_F(CmdRunTest, AnInfinityBehindAFiniteLossIsNamedBeforeItsNan) {
+  Write("sqrt.pst",
+        "graph g {\n  %x = input : f32[4, 4]\n  %w = parameter {init=\"zeros\"} : f32[4, 4]\n"
+        "  %a = matmul(%x, %w) : f32[4, 4]\n  %s = square(%a) : f32[4, 4]\n"
+        "  %l = sqrt(%s) : f32[4, 4]\n  %loss = reduce_mean(%l) {axes=[0, 1]} : f32[]\n"
+        "  return %loss\n}\n");
+  const std::string job = Write("sqrt.toml",
+                                "[model]\nfile = \"sqrt.pst\"\n[train]\nsteps = 3\n"
+                                "[data]\ninputs = \"random\"\n");
+  const Outcome outcome = Call({"run", job});
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("the loss of step 2 is nan: actor s.grad on device 0, step 1, micro-batch "
+                        "0: result 0 of div (a tile f32[4, 4]) holds an infinity at element 0; its "
+                        "operands are finite"));
+}
+
 // A mask of -inf and a guarded log(0) are intended; what goes wrong is a division by zero.
 TEST_F(CmdRunTest, IntendedInfinitiesAreNotBlamed) {
   Write("mask.pst",

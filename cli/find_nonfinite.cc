@@ -4,6 +4,7 @@
 
 #include "absl/cleanup/cleanup.h"
 
+#include "actors/engine/error_origin.h"
 #include "actors/engine/step_name.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -53,7 +54,11 @@ absl::Status FindNonFinite(const planner::Plan& plan, actors::SessionOptions opt
   // The loss of a step before the last was finite: infinities of the first are intended.
   if (last_step > snapshot.step) {
     options.check_results = ResultCheck::kAfterFirstStep;
-    RETURN_IF_ERROR(RunChecked(plan, options, feeds, snapshot, last_step, on_session));
+    const absl::Status found = RunChecked(plan, options, feeds, snapshot, last_step, on_session);
+    // Unless the first step itself has made the NaN, behind its loss: in a gradient or an update.
+    const bool is_of_first_step = absl::IsOutOfRange(found) && last_step == snapshot.step + 1 &&
+                                  actors::OriginOf(found).step == snapshot.step;
+    if (!is_of_first_step) RETURN_IF_ERROR(found);
   }
   options.check_results = ResultCheck::kEveryStep;
   return RunChecked(plan, options, feeds, snapshot, last_step, on_session);
