@@ -21,12 +21,50 @@ std::string FirstLine(std::string_view what) {
       }
     }
   }
+  if (!what.empty() && what.back() == '.') what.remove_suffix(1);
+  return std::string(what);
+}
+
+// Our words for what toml11 says about a text, which gives no other sign of what is wrong. `line`
+// is the one it names.
+std::string Reword(const std::string& what, std::string_view line) {
+  const auto says = [&what](std::string_view words) {
+    return what.find(words) != std::string::npos;
+  };
+  const auto name_in_quotes = [&what] {
+    const size_t begin = what.find('"');
+    const size_t end = what.rfind('"');
+    return begin < end ? what.substr(begin + 1, end - begin - 1) : std::string();
+  };
   // toml11 has no words, or odd ones, for a value that begins like none.
-  if (what.empty() || what.find("unknown value appeared") != std::string_view::npos) {
+  if (what.empty() || says("unknown value appeared")) {
     return "not a TOML value; a string needs quotes";
   }
-  if (what.back() == '.') what.remove_suffix(1);
-  return std::string(what);
+  if (says("value (\"") && says("already exists")) {
+    return StrCat("the key '", name_in_quotes(), "' is set twice; remove one of the lines");
+  }
+  if (says("table (\"") && says("already exists")) {
+    return StrCat("the section [", name_in_quotes(), "] appears twice; join the two");
+  }
+  if (says("invalid key appeared")) {
+    const size_t begin = line.find_first_not_of(" \t");
+    const bool is_section = begin != std::string_view::npos && line[begin] == '[';
+    if (is_section && line.find(']') == std::string_view::npos) {
+      return "']' is missing after the name of the section";
+    }
+    return "expected KEY = VALUE or [SECTION]";
+  }
+  if (says("missing key-value separator")) return "'=' is missing; expected KEY = VALUE";
+  if (says("empty key")) return "the key before '=' is missing; expected KEY = VALUE";
+  if (says("missing value after")) return "the value after '=' is missing; expected KEY = VALUE";
+  if (says("invalid line format")) return "text after the value; expected one KEY = VALUE per line";
+  if (says("newline required after")) return "text after ']'; expected [SECTION] on its own line";
+  if (says("not a valid string")) return "a quote is missing or an escape is unknown in a string";
+  if (says("missing array separator")) return "',' or ']' is missing in a list";
+  if (says("missing curly brace")) {
+    return "'}' is missing; a table in braces has to end on its line";
+  }
+  return StrCat("not valid TOML (", what, ")");
 }
 
 // The parser descends once a bracket; a text that is nested deeper is refused before it does.
@@ -74,9 +112,10 @@ absl::StatusOr<toml::value> ParseToml(std::string_view text, const std::string& 
     const toml::source_location& where = error.location();
     const std::string place =
         has_lines ? StrCat(file, ":", where.line(), ":", where.column()) : file;
-    return absl::InvalidArgumentError(StrCat(place, ": ", FirstLine(error.what())));
+    return absl::InvalidArgumentError(
+        StrCat(place, ": ", Reword(FirstLine(error.what()), where.line_str())));
   } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(StrCat(file, ": ", FirstLine(error.what())));
+    return absl::InvalidArgumentError(StrCat(file, ": ", Reword(FirstLine(error.what()), "")));
   }
 }
 
