@@ -475,11 +475,16 @@ constexpr char kActorsHelp[] =
   stream          the same, launched on a device whose streams are asynchronous
   credits         a phase F and a phase B, 4 micro-batches; each F actor has a channel to a B actor
   chain           a phase for every actor, joined to the next by one register; 2 micro-batches
-Metrics of a shape: `act`, the executor's busy time per act, one firing of an actor; `step`, from
-submission to the result, both of the fastest step; and `allocations_per_act`, beyond those of a
-step of 10 actors.
-`wake/polling` and `wake/sleeping` are the medians from the submission of a step of one act to its
-completion, while the executor polls or sleeps; with `_fastest`, the fastest.
+
+Metrics of each shape; an act is one firing of an actor:
+  act                  busy time of the executor per act, in the fastest step
+  step                 time from submission to the result, in the fastest step
+  allocations_per_act  allocations, without those of a step of 10 actors
+Metrics of the wake-up of an executor, from the submission of a step of one act to its completion:
+  wake/polling           median while the executor polls
+  wake/polling_fastest   minimum while the executor polls
+  wake/sleeping          median while the executor sleeps
+  wake/sleeping_fastest  minimum while the executor sleeps
 )";
 
 std::string DescribeGroups() {
