@@ -2,6 +2,7 @@
 
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "fmt/format.h"
 
@@ -20,9 +21,12 @@ std::string FormatBytes(uint64_t num_bytes) {
 }
 
 std::string FormatSeconds(double seconds) {
-  if (seconds >= 1) return fmt::format("{:#.3g} s", seconds);
-  if (seconds >= 1e-3) return fmt::format("{:#.3g} ms", seconds * 1e3);
-  return fmt::format("{:#.3g} us", seconds * 1e6);
+  // Limits that rounding respects: 0.9999 ms is 1.00 ms, not 1000 us.
+  const auto [amount, unit] = seconds >= 0.9995      ? std::pair(seconds, "s")
+                              : seconds >= 0.9995e-3 ? std::pair(seconds * 1e3, "ms")
+                                                     : std::pair(seconds * 1e6, "us");
+  const int num_decimals = amount >= 99.95 ? 0 : amount >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f} {}", amount, num_decimals, unit);
 }
 
 }  // namespace penstock

@@ -13,7 +13,7 @@ namespace penstock {
 // "512 B", "3.2 GiB": one decimal from 1 KiB on.
 std::string FormatBytes(uint64_t num_bytes);
 
-// "12.5 us", "3.40 ms", "1.25 s": three significant digits.
+// "12.5 us", "3.40 ms", "206 ms", "1.25 s": three digits, at most two of them decimals.
 std::string FormatSeconds(double seconds);
 
 }  // namespace penstock

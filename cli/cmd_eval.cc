@@ -156,7 +156,10 @@ void Print(const Environment& environment, const std::vector<Result>& results, b
 absl::Status Eval(const Environment& environment, const Options& options) {
   std::error_code error;
   if (!options.inputs.empty() && !fs::is_directory(options.inputs, error)) {
-    return absl::NotFoundError(StrCat("--inputs ", options.inputs, ": no such folder"));
+    return absl::NotFoundError(StrCat("--inputs ", options.inputs,
+                                      fs::exists(options.inputs, error)
+                                          ? ": is a file; expected a folder with NAME.npy files"
+                                          : ": no such folder"));
   }
   ASSIGN_OR_RETURN(planner::Plan plan, CompileFile(environment, options));
   actors::SessionOptions session_options;

@@ -3,13 +3,16 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "cli/environment.h"
 #include "cli/files.h"
 #include "cli/option_checks.h"
 
+#include "actors/cluster/job_key.h"
 #include "actors/cluster/node.h"
+#include "actors/cluster/socket_address.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -22,18 +25,40 @@ struct Options {
   bool is_quiet = false;
 };
 
-absl::Status Run(const Environment& environment, Options options) {
+absl::StatusOr<std::string> ReadKey(const Options& options) {
+  std::string key;
+  std::string source = "PENSTOCK_KEY";
   if (!options.key_file.empty()) {
-    ASSIGN_OR_RETURN(options.node.key, ReadTextFile(options.key_file, 4096));
-    while (!options.node.key.empty() && options.node.key.back() == '\n') {
-      options.node.key.pop_back();
+    source = StrCat("--key-file ", options.key_file);
+    absl::StatusOr<std::string> text = ReadTextFile(options.key_file, 4096);
+    if (!text.ok()) {
+      return absl::Status(text.status().code(),
+                          StrCat("--key-file ", ToStd(text.status().message())));
     }
-  } else if (const char* key = std::getenv("PENSTOCK_KEY")) {
-    options.node.key = key;
+    key = *std::move(text);
+    while (!key.empty() && key.back() == '\n') key.pop_back();
+  } else if (const char* variable = std::getenv("PENSTOCK_KEY")) {
+    key = variable;
   } else {
     return absl::InvalidArgumentError(
         "the job's key is missing: set PENSTOCK_KEY or give --key-file");
   }
+  if (const absl::Status parsed = actors::ParseJobKey(key).status(); !parsed.ok()) {
+    return absl::InvalidArgumentError(
+        StrCat(source, ": ", ToStd(parsed.message()),
+               "; copy it from the command that `penstock run --listen` prints"));
+  }
+  return key;
+}
+
+absl::Status Run(const Environment& environment, Options options) {
+  const absl::Status address = actors::CheckJoinAddress(options.node.coordinator);
+  if (!address.ok()) {
+    return absl::InvalidArgumentError(
+        StrCat("--join ", ToStd(address.message()),
+               "; use the address that `penstock run --listen` prints"));
+  }
+  ASSIGN_OR_RETURN(options.node.key, ReadKey(options));
   options.node.kernels = &environment.registries.kernels;
   options.node.policies = &environment.registries.policies;
   if (!options.is_quiet) {

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <filesystem>
 #include <memory>
 #include <regex>
 #include <string>
@@ -54,6 +55,12 @@ class CmdNodeTest : public testing::CommandLineFixture {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return std::make_unique<Program>(arguments, std::vector<std::pair<std::string, std::string>>{
                                                     {"PENSTOCK_KEY", key.empty() ? key_ : key}});
+  }
+
+  // What a program prints that does not end well.
+  static std::string Finish(const std::unique_ptr<Program>& program) {
+    EXPECT_NE(program->AwaitEnd(), 0) << program->output();
+    return program->output();
   }
 
   std::string key_;
@@ -109,7 +116,15 @@ TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {
        std::string(64, 'a'),
        "the connection was closed before the coordinator answered: the key is not the one that "
        "`penstock run` printed (PENSTOCK_KEY or --key-file), or what listens at 127.0.0.1:"},
-      {{}, "abc", "64 hexadecimal digits"},
+      {{},
+       "abc",
+       "PENSTOCK_KEY: the job's key has 64 hexadecimal digits; what is given has 3 characters; "
+       "copy "
+       "it from the command that `penstock run --listen` prints"},
+      {{"--key-file", Path("none")}, "", StrCat("--key-file ", Path("none"), ": no such file")},
+      {{"--key-file", Path("job.toml")},
+       "",
+       StrCat("--key-file ", Path("job.toml"), ": the job's key has 64 hexadecimal digits; ")},
       {{"--interface", "eth77"},
        "",
        "network interface 'eth77': there is none of that name that "
@@ -141,6 +156,28 @@ TEST_F(CmdNodeTest, SurvivorsOfALostNodeSayWhichItWas) {
   EXPECT_EQ(survivor->AwaitEnd(), 1) << survivor->output();
   EXPECT_THAT(survivor->output(),
               ContainsRegex(StrCat("\npenstock: the job has failed: ", cause, "$")));
+}
+
+// Neither an interrupt nor SIGKILL keeps the next job from listening at the same path.
+TEST_F(CmdNodeTest, SocketFilesDoNotStayInTheWay) {
+  const std::string address = StrCat("unix:", Path("socket"));
+  for (const int signal : {SIGINT, SIGKILL}) {
+    const auto run = Listen(address);
+    ReadCommand(*run);
+    EXPECT_TRUE(std::filesystem::exists(Path("socket")));
+    // A job that is alive keeps its socket.
+    EXPECT_THAT(Finish(Listen(address)), HasSubstr("Address already in use; choose a path where no "
+                                                   "other job listens"));
+    kill(run->pid(), signal);
+    EXPECT_EQ(run->AwaitEnd(), 128 + signal) << run->output();
+    EXPECT_EQ(std::filesystem::exists(Path("socket")), signal == SIGKILL);
+  }
+  const auto run = Listen(address);
+  ReadCommand(*run);
+  const auto nodes = {Join(), Join()};
+  EXPECT_EQ(run->AwaitEnd(), 0) << run->output();
+  for (const auto& node : nodes) EXPECT_EQ(node->AwaitEnd(), 0) << node->output();
+  EXPECT_FALSE(std::filesystem::exists(Path("socket")));
 }
 
 TEST_F(CmdNodeTest, NodesOfAJobThatFailsSayWhy) {
@@ -221,13 +258,24 @@ TEST_F(CmdNodeTest, AddressesThatCannotBeUsedAreExplained) {
   EXPECT_EQ(foreign->AwaitEnd(), 2);
   EXPECT_THAT(foreign->output(), HasSubstr("cannot listen at 192.0.2.1:0: Cannot assign requested "
                                            "address"));
+  EXPECT_THAT(
+      Finish(Listen("80")),
+      HasSubstr("penstock: --listen \"80\": the host is missing; expected HOST:PORT, such as "
+                "127.0.0.1:80"));
+  EXPECT_THAT(Finish(Listen(StrCat("unix:", Path("none/s")))),
+              HasSubstr("No such file or directory; choose a path where no other job listens, in a "
+                        "folder that exists and can be written"));
   key_ = std::string(64, 'a');
   address_ = "127.0.0.1";
   const auto without_port = Join();
   EXPECT_EQ(without_port->AwaitEnd(), 2);
   EXPECT_THAT(without_port->output(),
-              HasSubstr("penstock: joining the coordinator at \"127.0.0.1\": the port is missing; "
-                        "expected HOST:PORT; use the address that `penstock run --listen` prints"));
+              HasSubstr("penstock: --join \"127.0.0.1\": the port is missing; expected HOST:PORT; "
+                        "use the address that `penstock run --listen` prints"));
+  // Before the key is looked at.
+  key_ = "abc";
+  EXPECT_THAT(Finish(Join()), HasSubstr("penstock: --join \"127.0.0.1\": the port is missing"));
+  key_ = std::string(64, 'a');
   address_ = "127.0.0.1:1";
   const auto nobody = Join();
   EXPECT_EQ(nobody->AwaitEnd(), 1);

@@ -91,8 +91,11 @@ constexpr std::string_view kKeysOfPlans[] = {"train.steps", "train.seed", "data.
 constexpr std::string_view kMoreKeysOfPlans[] = {"train.log_every", "train.on_nonfinite",
                                                  "cluster.threads"};
 
+constexpr std::string_view kOneInput = "data.inputs.";
+
 absl::Status CheckKeyOfPlan(std::string_view assignment) {
-  const std::string_view key = assignment.substr(0, assignment.find('='));
+  std::string_view key = assignment.substr(0, assignment.find('='));
+  if (key.substr(0, kOneInput.size()) == kOneInput) key = "data.inputs";
   for (const absl::Span<const std::string_view> keys :
        {absl::MakeConstSpan(kKeysOfPlans), absl::MakeConstSpan(kMoreKeysOfPlans)}) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) return absl::OkStatus();
@@ -193,7 +196,8 @@ absl::Status CheckProcesses(const Options& options, const Job& job, const planne
 // The nodes that the job asks for; null where this process runs all.
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment& environment,
                                                               const Options& options,
-                                                              const Job& job, int64_t num_devices) {
+                                                              const Job& job, int64_t num_devices,
+                                                              Interrupts& interrupts) {
   int64_t count = job.cluster.processes;
   if (count > num_devices) {
     environment.err << "note: of cluster.processes = " << count << ", "
@@ -205,7 +209,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
   ASSIGN_OR_RETURN(std::vector<uint32_t> devices, ProcessDevicesOf(job, count));
   ASSIGN_OR_RETURN(std::unique_ptr<actors::Cluster> cluster,
                    StartProcesses(environment, count, num_devices, options.listen.value_or(""),
-                                  std::move(devices)));
+                                  std::move(devices), [&interrupts](const std::string& address) {
+                                    interrupts.RemoveAtExit(actors::FileOf(address));
+                                  }));
   HostDevices hosts;  // that the plan is for, if that is known
   if (options.plan.empty() && !HasSuffix(options.file, ".plan")) {
     ASSIGN_OR_RETURN(hosts, HostDevicesOf(job, num_devices));
@@ -233,9 +239,16 @@ absl::Status PlanOfAnotherGraph(const Job& job, const JobGraph& graph, const pla
         StrCat(file, " is a plan for another graph: it was compiled from ", plan.name,
                " with other operators, sizes or constants than this job's"));
   }
-  return AtKey(job, keys,
-               absl::InvalidArgumentError(StrCat(file, " was compiled with ",
-                                                 StrJoin(differences, "; "), kCompileAnother)));
+  // The schedule of the learning rate is part of the plan, the number of steps is not.
+  const std::string run_plan =
+      keys.size() == 1 && keys[0] == "train.steps"
+          ? StrCat(", and `penstock run ", file, " --set train.steps=", job.train.steps,
+                   "` runs so many steps of this one")
+          : std::string();
+  return AtKey(
+      job, keys,
+      absl::InvalidArgumentError(StrCat(file, " was compiled with ", StrJoin(differences, "; "),
+                                        kCompileAnother, run_plan)));
 }
 
 // What the job says of the layout has to be what the plan was compiled with.
@@ -379,7 +392,8 @@ class JobRun {
 
   absl::Status Run() {
     const auto num_devices = static_cast<int64_t>(plan_.devices.size());
-    ASSIGN_OR_RETURN(cluster_, StartCluster(environment_, options_, job_, num_devices));
+    ASSIGN_OR_RETURN(cluster_,
+                     StartCluster(environment_, options_, job_, num_devices, interrupts_));
     if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
     const std::vector<actors::NodeDescription> nodes =
         cluster_ != nullptr ? cluster_->nodes() : std::vector<actors::NodeDescription>();
@@ -582,7 +596,10 @@ class JobRun {
       replayed_s += summary_.step_times_s[static_cast<size_t>(step)];
     }
     const std::string going_on = "; train.on_nonfinite = \"continue\" continues the training";
-    environment_.err << loss << "; running steps " << snapshot.step + 1 << " to " << num_steps
+    const int64_t first = snapshot.step + 1;
+    environment_.err << loss << "; running "
+                     << (first == num_steps ? StrCat("step ", first)
+                                            : StrCat("steps ", first, " to ", num_steps))
                      << " again to find the first result that is not finite";
     if (replayed_s > kLongReplaySeconds) {
       environment_.err << fmt::format(" (about {:.0f} minutes; Ctrl-C ends the search)",

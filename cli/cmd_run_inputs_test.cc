@@ -123,6 +123,25 @@ TEST_F(CmdRunInputsTest, InputsWithoutValuesAreRefused) {
                     StrCat("data.inputs={x=\"", Path("x3.npy"), "\", y=\"", Path("y2.npy"), "\"}")})
                   .err,
               HasSubstr("x has values for 3 steps and y for 2"));
+  // Inputs set one by one, or over what the job says; and of a plan, which has no job to write to.
+  EXPECT_EQ(
+      Call({"run", two, "--set", "data.inputs.x=\"random\"", "--set", "data.inputs.y=\"random\""})
+          .status,
+      0);
+  EXPECT_EQ(Call({"run", two, "--set", "data.inputs=\"random\"", "--set",
+                  StrCat("data.inputs.x=\"", Path("x3.npy"), "\"")})
+                .status,
+            0);
+  EXPECT_THAT(Call({"run", two, "--set", "data.inputs.x=3"}).err,
+              HasSubstr("expected a path or \"random\" for the input x, not an integer"));
+  ASSERT_EQ(Call({"plan", two, "-o", Path("two.plan")}).status, 0);
+  EXPECT_THAT(Call({"run", Path("two.plan")}).err,
+              HasSubstr("have no values: give --set 'data.inputs={x = \"x.npy\", y = "
+                        "\"y.npy\"}' (.npy files"));
+  EXPECT_EQ(Call({"run", Path("two.plan"), "--set", "train.steps=1", "--set",
+                  "data.inputs.x=\"random\"", "--set", "data.inputs.y=\"random\""})
+                .status,
+            0);
 }
 
 TEST_F(CmdRunInputsTest, InputsOfDifferentNumbersOfStepsAreRefused) {
@@ -162,7 +181,10 @@ TEST_F(CmdRunInputsTest, TokensOfAGraphFileAreFedOnlyTextThatTheJobNames) {
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.err, StrCat("penstock: ", job, ":2:8: ", expected));
   ASSERT_EQ(Call({"plan", job, "-o", Path("tokens.plan")}).status, 0);
-  EXPECT_EQ(Call({"run", Path("tokens.plan")}).err, StrCat("penstock: ", expected));
+  EXPECT_EQ(Call({"run", Path("tokens.plan")}).err,
+            "penstock: input tokens (i32[8, 4]) has no values: give --set 'data.inputs={tokens = "
+            "\"tokens.npy\"}' (.npy files, folders of them, or \"random\"); --set "
+            "'data.text=[\"FILE\"]' feeds tokens from a text\n");
 
   const std::string text = StrCat("data.text=\"", Path("text.txt"), "\"");
   for (const std::string& file : {job, Path("tokens.plan")}) {

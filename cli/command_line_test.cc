@@ -61,7 +61,8 @@ TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
       {{"run", job, "--device", "3"}, "has no option --device; did you mean --devices?"},
       {{"run", job, "3"}, "`penstock run` takes no argument 3; see `penstock run --help`"},
       {{"doctor", "--xyz"}, "`penstock doctor` has no option --xyz; see `penstock doctor --help`"},
-      {{"--json"}, "a command is missing"},
+      {{"--json"}, "`penstock` has no option --json; see `penstock --help`"},
+      {{"-x"}, "`penstock` has no option -x; see `penstock --help`"},
       {{"run", job, "--set", "model.name=gpt"},
        "a string needs quotes: --set 'model.name=\"gpt\"'"},
       {{"run", job, "--set", "parallel.strategy=dp=2"},
@@ -103,6 +104,9 @@ TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
       {{"opt", bad_graph}, "bad.pst:2:8: "},
       {{"eval", bad_graph}, "bad.pst:2:8: "},
       {{"eval", Path("none.pst")}, "no such file"},
+      {{"eval", Write("g.pst", "graph g {\n  %x = input : f32[2]\n  return %x\n}\n"), "--inputs",
+        job},
+       "job.toml: is a file; expected a folder with NAME.npy files"},
       {{"list", "wishes"}, "there is no list 'wishes'; one of ops, policies, "},
       {{"list", "polices"}, "there is no list 'polices'; did you mean 'policies'?"},
       {{"eval", job},
@@ -244,7 +248,12 @@ TEST_F(CommandLineTest, APlanForAnotherGraphNamesWhatDiffers) {
   };
   EXPECT_EQ(error_of({"train.steps=5"}), StrCat("penstock: --set train.steps=5: ", plan,
                                                 " was compiled with train.steps = 3, not 5; "
-                                                "`penstock plan` compiles another plan\n"));
+                                                "`penstock plan` compiles another plan, and "
+                                                "`penstock run ",
+                                                plan,
+                                                " --set train.steps=5` runs so many steps of this "
+                                                "one\n"));
+  EXPECT_EQ(Call({"run", plan, "--set", "train.steps=1"}).status, 0);
   EXPECT_THAT(error_of({"train.learning_rate=0.125", "train.min_learning_rate=1e-3"}),
               HasSubstr(" was compiled with train.learning_rate = 0.01, not 0.125; "));
   for (const char* setting : {"model.name=\"mlp\"",
@@ -371,12 +380,28 @@ TEST_F(CommandLineTest, OneIsNotSeveral) {
   const Outcome show = Call({"show", Path("job.plan")});
   EXPECT_THAT(show.out, HasSubstr("1 micro-batch a step"));
   EXPECT_THAT(show.out, HasSubstr("1 device in 1 stage, "));
+  ASSERT_EQ(Call({"plan", Path("job.toml"), "--strategy", "pp=2", "-o", Path("pp.plan")}).status,
+            0);
+  EXPECT_THAT(Call({"show", Path("pp.plan"), "--device", "0"}).out,
+              ::testing::AllOf(HasSubstr(" 1 actor "), Not(HasSubstr(" 1 actors"))));
   const Outcome devices =
       Call({"run", Path("job.toml"), "--set", "parallel.strategy=\"dp=1\"", "--devices", "2"});
   EXPECT_THAT(devices.err, HasSubstr("needs 1 device, "));
+  const Outcome run =
+      Call({"run", Path("job.toml"), "--set", "train.steps=1", "--report", Path("one.md")});
+  EXPECT_THAT(run.out, HasSubstr("run:  1 step, loss "));
+  EXPECT_THAT(Read("one.md"), HasSubstr("\n1 step, final loss "));
+  EXPECT_THAT(Read("one.md"), HasSubstr("Mean of 1 traced step: "));
+  EXPECT_THAT(Read("one.md"), HasSubstr("## Phases (mean time of one run, step 1)"));
 }
 
 TEST_F(CommandLineTest, ResultsThatCannotBeWrittenAreAnError) {
+  if (std::filesystem::is_character_file("/dev/full")) {
+    const Outcome plan = Call({"plan", Path("job.toml"), "-o", "/dev/full"});
+    EXPECT_NE(plan.status, 0);
+    EXPECT_THAT(plan.err, HasSubstr("cannot write /dev/full: No space left on device"));
+    EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+  }
   std::ofstream full("/dev/full");
   std::ostringstream err;
   const Registries registries = BuiltinRegistries();
@@ -507,9 +532,11 @@ TEST_F(CommandLineTest, PlanTellsWhatItCompiled) {
 }
 
 TEST_F(CommandLineTest, TheVersionIsPrinted) {
-  const Outcome outcome = Call({"--version"});
-  EXPECT_EQ(outcome.status, 0);
-  EXPECT_THAT(outcome.out, ::testing::MatchesRegex("penstock [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  for (const char* option : {"--version", "-V"}) {
+    const Outcome outcome = Call({option});
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_THAT(outcome.out, ::testing::MatchesRegex("penstock [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  }
 }
 
 TEST_F(CommandLineTest, PlanTakesTheNumberOfDevices) {
@@ -748,6 +775,19 @@ latency_s = 1e-6
   const Outcome given = Call({"plan", job, "--strategy", "dp=2"});
   EXPECT_EQ(given.status, 0) << given.err;
   EXPECT_THAT(given.err, HasSubstr("note: predicted not to fit into memory: a device needs "));
+}
+
+// The graph is correct, its inputs are not: a failure while running.
+TEST_F(CommandLineTest, AnErrorOfAStepIsStatusOne) {
+  const std::string file = Write("ids.pst",
+                                 "graph g {\n  %t = parameter : f32[4, 2]\n  %i = input : i64[3]\n"
+                                 "  %e = embedding(%t, %i) : f32[3, 2]\n  return %e\n}\n");
+  Tensor ids({DType::kI64, {3}});
+  ids.As<int64_t>()[1] = 4;
+  ASSERT_TRUE(WriteNpy(Path("i.npy"), ids).ok());
+  const Outcome outcome = Call({"eval", file, "--inputs", folder_.string()});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("embedding: index 4 lies outside [0, 4)"));
 }
 
 TEST_F(CommandLineTest, EvalRunsTheGraphAsSharded) {

@@ -9,6 +9,7 @@
 #include "cli/job.h"
 
 #include "actors/cluster/cluster.h"
+#include "actors/engine/error_origin.h"
 #include "base/strings.h"
 
 namespace penstock::cli {
@@ -30,8 +31,8 @@ constexpr char kFooter[] =
     "only JSON to standard output; progress and messages go to standard error.\n\n"
     "Exit status: 0 success, 1 failure while running, 2 invalid usage or input, 130 after Ctrl-C, "
     "143\n"
-    "after SIGTERM. If a process that the command started dies, its shell status: 128 + the\n"
-    "signal, or its exit status.";
+    "after SIGTERM. If a process that the command started dies, the command exits with that\n"
+    "process's status (128 + the signal).";
 
 // Wraps descriptions and prints an option's text (FILE, N) where one is set.
 class HelpFormatter : public CLI::Formatter {
@@ -117,6 +118,8 @@ int ExitStatus(const absl::Status& status) {
       payload.has_value() && absl::SimpleAtoi(std::string(*payload), &shell_status)) {
     return shell_status;
   }
+  // A step has failed on a device: the command was called correctly.
+  if (actors::OriginOf(status).device >= 0) return 1;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return 0;
@@ -139,7 +142,7 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   CLI::App app(kDescription, "penstock");
   app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
-  app.set_version_flag("--version", StrCat("penstock ", PENSTOCK_VERSION));
+  app.set_version_flag("-V,--version", StrCat("penstock ", PENSTOCK_VERSION));
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return StrCat("penstock: ", std::string(error.what()),
                   "\nRun with --help for more information.\n");
@@ -173,6 +176,10 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   } catch (const CLI::ParseError& error) {
     if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
         app.get_subcommands().empty()) {
+      if (!arguments.empty()) {
+        environment.err << "penstock: " << UnexpectedArgument(app, arguments) << std::endl;
+        return 2;
+      }
       environment.err << "penstock: a command is missing, as in `penstock run JOB.toml`; `penstock "
                          "--help` lists the commands"
                       << std::endl;

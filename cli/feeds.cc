@@ -87,12 +87,17 @@ absl::Status WithoutValues(const Job& job, absl::Span<const planner::FeedPlan> f
     sources.push_back(StrCat(TomlKey(feed.name), " = \"", feed.name, ".npy\""));
     if (IsText(feed.name) && FitsText(feed.type)) texts.push_back(feed.name);
   }
-  std::string message =
-      StrCat(feeds.size() == 1 ? "input " : "inputs ", StrJoin(inputs, ", "),
-             feeds.size() == 1 ? " has" : " have", " no values: set data.inputs = {",
-             StrJoin(sources, ", "), "} (.npy files, folders of them, or \"random\")");
+  // A plan that is run by itself has no job file to write it in.
+  const bool has_job = job.locations.contains("model.file") || job.locations.contains("model.name");
+  const std::string values = StrJoin(sources, ", ");
+  std::string message = StrCat(feeds.size() == 1 ? "input " : "inputs ", StrJoin(inputs, ", "),
+                               feeds.size() == 1 ? " has" : " have", " no values: ",
+                               has_job ? StrCat("set data.inputs = {", values, "}")
+                                       : StrCat("give --set 'data.inputs={", values, "}'"),
+                               " (.npy files, folders of them, or \"random\")");
   if (!texts.empty()) {
-    StrAppend(&message, "; data.text = [\"FILE\"] feeds ", StrJoin(texts, " and "), " from a text");
+    StrAppend(&message, has_job ? "; data.text = [\"FILE\"]" : "; --set 'data.text=[\"FILE\"]'",
+              " feeds ", StrJoin(texts, " and "), " from a text");
   }
   return AtKey(job, {"data.inputs", "model.file"}, absl::InvalidArgumentError(message));
 }

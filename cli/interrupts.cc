@@ -45,6 +45,11 @@ void Interrupts::SetAbort(std::function<void()> abort) {
   abort_ = std::move(abort);
 }
 
+void Interrupts::RemoveAtExit(std::string path) {
+  const absl::MutexLock lock(&mutex_);
+  file_ = std::move(path);
+}
+
 absl::Status Interrupts::ToStatus(std::string_view where) const {
   absl::Status status =
       absl::CancelledError(StrCat("interrupted (", strsignal(signal_), ") ", where));
@@ -66,6 +71,7 @@ void Interrupts::Abort() {
   // Nothing runs yet, or no more: nodes end when this process does.
   const char message[] = "penstock: interrupted; no step was running\n";
   (void)!write(STDERR_FILENO, message, sizeof(message) - 1);
+  if (!file_.empty()) unlink(file_.c_str());
   _exit(128 + signal_);
 }
 

@@ -35,6 +35,9 @@ class Interrupts {
   // first signal. Returns when a call of the one before is over.
   void SetAbort(std::function<void()> abort);
 
+  // A file, such as a socket, to remove if a signal ends the process where nothing is to be ended.
+  void RemoveAtExit(std::string path);
+
   // kCancelled, which makes the command end with 128 + the signal: "interrupted (Interrupt) WHERE".
   absl::Status ToStatus(std::string_view where) const;
 
@@ -51,6 +54,7 @@ class Interrupts {
   std::atomic<int> signal_{0};
   absl::Mutex mutex_;
   std::function<void()> abort_ ABSL_GUARDED_BY(mutex_);
+  std::string file_ ABSL_GUARDED_BY(mutex_);  // empty: none
   std::thread thread_;
 };
 

@@ -377,9 +377,8 @@ const std::vector<Key>& Keys() {
       {"cluster.threads", "Threads per device (the cores of the host divided by its devices)",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
       {"cluster.link_gbit_per_s",
-       "Bandwidth of the links between processes in each direction, for the replayed bound of "
-       "--trace, "
-       "--svg and --report; the default is that of one host (64)",
+       "Bandwidth of the links between processes in each direction. The summary of a traced run "
+       "uses it to simulate the plan; the default is that of one host (64)",
        Number([](Job& j) { return &j.cluster.link_gbit_per_s; }, 1e-6, 1e6, "1e-6 to 1e6")},
       {"cluster.link_latency_us", "Latency of these links in microseconds, likewise (1)",
        Number([](Job& j) { return &j.cluster.link_latency_us; }, 0, 1e7, "0 to 1e7")},
@@ -604,6 +603,14 @@ absl::Status ApplyOverride(std::string_view assignment, Job& job) {
   }
   std::string_view name = assignment.substr(0, equals);
   while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
+  // One input of several: the others stay as they are.
+  constexpr std::string_view kInputs = "data.inputs";
+  std::string_view input;
+  if (name.substr(0, kInputs.size()) == kInputs && name.size() > kInputs.size() + 1 &&
+      name[kInputs.size()] == '.') {
+    input = name.substr(kInputs.size() + 1);
+    name = kInputs;
+  }
   if (FindKey(name) == nullptr) {
     return absl::InvalidArgumentError(StrCat(place, ": ", UnknownKey(name)));
   }
@@ -613,7 +620,15 @@ absl::Status ApplyOverride(std::string_view assignment, Job& job) {
   if (root->as_table().size() != 1) {
     return absl::InvalidArgumentError(StrCat(place, ": expected one value"));
   }
-  return SetKey(name, root->as_table().at("value"), "", place, job);
+  const toml::value& value = root->as_table().at("value");
+  if (input.empty()) return SetKey(name, value, "", place, job);
+  const auto all = job.data.all_inputs;
+  auto inputs = job.data.inputs;
+  RETURN_IF_ERROR(SetKey(name, toml::table{{std::string(input), value}}, "", place, job));
+  inputs.insert_or_assign(std::string(input), job.data.inputs.begin()->second);
+  job.data.inputs = std::move(inputs);
+  job.data.all_inputs = all;
+  return absl::OkStatus();
 }
 
 absl::Status AtKey(const Job& job, absl::Span<const std::string_view> keys, absl::Status status) {

@@ -15,10 +15,9 @@
 
 namespace penstock::cli {
 
-absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
-                                                                int64_t count, int64_t num_devices,
-                                                                const std::string& listen,
-                                                                std::vector<uint32_t> devices) {
+absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(
+    const Environment& environment, int64_t count, int64_t num_devices, const std::string& listen,
+    std::vector<uint32_t> devices, std::function<void(const std::string&)> on_listening) {
   actors::ClusterOptions options;
   options.process_devices = std::move(devices);
   options.num_processes = static_cast<uint32_t>(count);
@@ -35,8 +34,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   } else {
     options.listen = listen;
     options.join_timeout = absl::Minutes(10);
-    options.on_listening = [&err = environment.err, count](const std::string& address,
-                                                           const std::string& key) {
+    options.on_listening = [&err = environment.err, count, on_listening = std::move(on_listening)](
+                               const std::string& address, const std::string& key) {
+      if (on_listening) on_listening(address);
       err << "Waiting for " << Counted(count, "node")
           << ". Start each with:\n  PENSTOCK_KEY=" << key << " penstock node --join " << address
           << std::endl;

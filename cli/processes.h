@@ -21,11 +21,12 @@ namespace penstock::cli {
 // Starts `count` nodes of this program, pinned to cores, or where `listen` is an address waits for
 // as many to join there. They will run a plan of `num_devices` devices, with so many of them each
 // as `devices` says, or without it as equal a number as can be. Each node that joins is reported;
-// what nodes print comes out with "[rank host] " before each line.
-absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
-                                                                int64_t count, int64_t num_devices,
-                                                                const std::string& listen,
-                                                                std::vector<uint32_t> devices = {});
+// what nodes print comes out with "[rank host] " before each line. `on_listening` is told the
+// address once nodes can join there.
+absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(
+    const Environment& environment, int64_t count, int64_t num_devices, const std::string& listen,
+    std::vector<uint32_t> devices = {},
+    std::function<void(const std::string& address)> on_listening = nullptr);
 
 // What a user should know of how `nodes`, by rank, lie on their hosts, a line each. `host_devices`
 // are the devices of each host that the collectives were chosen for; empty: not known.

@@ -13,6 +13,7 @@
 #include "actors/engine/device_memory.h"
 #include "actors/engine/step_name.h"
 #include "actors/trace/communication_times.h"
+#include "base/counted.h"
 #include "base/format.h"
 #include "base/strings.h"
 
@@ -64,6 +65,7 @@ std::string TracedSteps(absl::Span<const actors::TraceEvent> events) {
     first = std::min(first, event.step);
     last = std::max(last, event.step);
   }
+  if (first == last) return StrCat("step ", actors::StepNumber(first));
   return StrCat("steps ", actors::StepNumber(first), " to ", actors::StepNumber(last));
 }
 
@@ -111,7 +113,7 @@ std::string PathSum(const actors::CriticalPath& path) {
 }
 
 std::string MeanPathText(const actors::MeanPath& path) {
-  return StrCat("Mean of ", path.num_steps, " traced steps: ",
+  return StrCat("Mean of ", Counted(path.num_steps, "traced step"), ": ",
                 PathSum(path.duration_s, path.compute_s, path.exposed_communication_s,
                         path.core_wait_s, path.idle_s),
                 ".");
@@ -250,7 +252,7 @@ std::string Printable(std::string_view text) {
 
 std::string SummaryText(const RunSummary& summary) {
   const double step_time_s = TypicalStepTime(summary.step_times_s);
-  std::string text = fmt::format("run:  {} steps, loss {}, {} a step", summary.steps,
+  std::string text = fmt::format("run:  {}, loss {}, {} a step", Counted(summary.steps, "step"),
                                  FormatLoss(summary.final_loss), FormatSeconds(step_time_s));
   if (summary.tokens_per_step > 0 && step_time_s > 0) {
     StrAppend(&text, ", ", FormatCount(static_cast<double>(summary.tokens_per_step) / step_time_s),
@@ -282,7 +284,7 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
       "| step | {} | {} | {} |\n\n",
       FormatSeconds(plan.predicted_step_s), FormatSeconds(step_time_s),
       Ratio(step_time_s, plan.predicted_step_s));
-  text += fmt::format("{} steps, final loss {:.6f}", summary.steps, summary.final_loss);
+  text += fmt::format("{}, final loss {:.6f}", Counted(summary.steps, "step"), summary.final_loss);
   if (!std::isnan(summary.validation_loss)) {
     text += fmt::format(", validation loss {:.6f}", summary.validation_loss);
   }

@@ -85,10 +85,8 @@ class Cluster::Impl {
     actors_->Stop();
     loop_ = nullptr;
     if (!supervisor_->loss().ok()) end_ = supervisor_->loss();
-    constexpr std::string_view kUnix = "unix:";
-    if (!supervisor_->address().empty() && options_.listen.substr(0, kUnix.size()) == kUnix) {
-      unlink(options_.listen.substr(kUnix.size()).c_str());
-    }
+    const std::string file = FileOf(supervisor_->address());
+    if (!file.empty()) unlink(file.c_str());
     return end_;
   }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 
+#include "base/counted.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -22,7 +23,9 @@ absl::StatusOr<std::string> NewJobKey() {
 absl::StatusOr<std::string> ParseJobKey(std::string_view digits) {
   if (digits.size() != 2 * kJobKeyBytes ||
       !std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return isxdigit(c); })) {
-    return absl::InvalidArgumentError("the job's key has to be 64 hexadecimal digits");
+    return absl::InvalidArgumentError(StrCat("the job's key has ", 2 * kJobKeyBytes,
+                                             " hexadecimal digits; what is given has ",
+                                             Counted(digits.size(), "character")));
   }
   return absl::HexStringToBytes(ToAbsl(digits));
 }

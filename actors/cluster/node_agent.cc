@@ -568,7 +568,9 @@ control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const 
         return greeted.ok() ? JoinOver(kj::mv(stream)) : control::StatusPromise(std::move(greeted));
       })
       .exclusiveJoin(loop_.timer().afterDelay(kGreetingTimeout).then([]() -> absl::Status {
-        return absl::DeadlineExceededError("the coordinator does not answer");
+        return absl::DeadlineExceededError(
+            "what listens there does not answer as a coordinator; use the address that `penstock "
+            "run --listen` prints, and check that the job still runs");
       }));
 }
 

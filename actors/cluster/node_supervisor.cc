@@ -57,6 +57,7 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
       loop_.timer(), std::move(key),
       static_cast<uint32_t>(std::clamp<int64_t>(absl::ToInt64Milliseconds(silence), 1, 3'600'000)),
       *this);
+  RemoveStaleSocket(options_.listen);
   return loop_.io()
       .provider->getNetwork()
       .parseAddress(options_.listen.c_str())
@@ -74,7 +75,10 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
       .catch_([this](kj::Exception&& exception) -> absl::Status {
         return absl::InvalidArgumentError(
             StrCat("cannot listen at ", options_.listen, ": ", control::SystemReason(exception),
-                   "; choose an address of this host and a free port (port 0: any)"));
+                   IsUnixAddress(options_.listen)
+                       ? "; choose a path where no other job listens, in a folder that exists and "
+                         "can be written"
+                       : "; choose an address of this host and a free port (port 0: any)"));
       });
 }
 

@@ -46,7 +46,9 @@ std::string RankTable::WhyNoRank(int wanted) const {
   for (const Entry& entry : entries_) {
     if (entry.is_free() && !entry.is_reserved) free.push_back(StrCat(entry.node.rank));
   }
-  const std::string all_joined = StrCat("all ", entries_.size(), " nodes of the job have joined");
+  const std::string all_joined =
+      entries_.size() == 1 ? std::string("the only node of the job has joined")
+                           : StrCat("all ", entries_.size(), " nodes of the job have joined");
   if (wanted < 0) return all_joined;
   return StrCat("rank ", wanted, " is taken by ", NameOf(static_cast<uint32_t>(wanted)), "; ",
                 free.empty() ? all_joined

@@ -2,9 +2,13 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "absl/strings/numbers.h"
 
@@ -68,6 +72,9 @@ std::string WrongInternetAddress(std::string_view text, bool needs_port) {
   const SocketAddress address = SplitAddress(text);
   if (std::string wrong = WrongHost(text, address.host); !wrong.empty()) return wrong;
   if (address.port.empty()) {
+    if (std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+      return StrCat("the host is missing; expected HOST:PORT, such as 127.0.0.1:", text);
+    }
     const bool ends_in_colon = text.back() == ':' && (text[0] == '[' || !IsIpv6(address.host));
     if (!needs_port && !ends_in_colon) return "";
     return "the port is missing; expected HOST:PORT";
@@ -106,6 +113,28 @@ SocketAddress SplitAddress(std::string_view text) {
   if (std::count(text.begin(), text.end(), ':') != 1) return {std::string(text), ""};
   const size_t colon = text.find(':');
   return {std::string(text.substr(0, colon)), std::string(text.substr(colon + 1))};
+}
+
+void RemoveStaleSocket(std::string_view text) {
+  const std::string path = FileOf(text);
+  struct stat info = {};
+  if (path.empty() || lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return;
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return;
+  std::copy(path.begin(), path.end(), address.sun_path);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return;
+  const int result = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  const bool is_stale = result != 0 && errno == ECONNREFUSED;
+  close(fd);
+  if (is_stale) unlink(path.c_str());
+}
+
+std::string FileOf(std::string_view text) {
+  constexpr std::string_view kUnix = "unix:";
+  return text.substr(0, kUnix.size()) == kUnix ? std::string(text.substr(kUnix.size()))
+                                               : std::string();
 }
 
 std::string JoinAddress(std::string_view host, unsigned port) {

@@ -1,7 +1,7 @@
 // The text of the addresses at which a coordinator listens: "HOST:PORT", "[IPV6]:PORT", "HOST",
 // "unix:PATH" and "unix-abstract:NAME".
 //
-// Thread rule: pure functions.
+// Thread rule: pure functions, but for the one that touches a file.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_SOCKET_ADDRESS_H_
 #define PENSTOCK_ACTORS_CLUSTER_SOCKET_ADDRESS_H_
@@ -28,6 +28,13 @@ SocketAddress SplitAddress(std::string_view text);
 absl::Status CheckListenAddress(std::string_view text);
 // The same of an address to connect to: the port has to be given and above 0.
 absl::Status CheckJoinAddress(std::string_view text);
+
+// The file of "unix:PATH"; empty: the address has none.
+std::string FileOf(std::string_view text);
+
+// Removes the file of an address if it is a socket where nobody listens, which a coordinator that
+// was killed leaves behind.
+void RemoveStaleSocket(std::string_view text);
 
 // With brackets around an IPv6 host.
 std::string JoinAddress(std::string_view host, unsigned port);

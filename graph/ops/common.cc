@@ -16,17 +16,20 @@ std::string NameOperand(int operand, OperandNames names) {
 
 absl::Status CheckFloat(const OpContext& context, int operand) {
   if (IsFloat(context.operands[operand].dtype)) return absl::OkStatus();
-  return Invalid("needs a float type, ", Describe(context, operand), " is none");
+  return Invalid("operand ", operand, " is ", ToString(context.operands[operand]),
+                 "; expected a float type");
 }
 
 absl::Status CheckInteger(const OpContext& context, int operand) {
   if (IsInteger(context.operands[operand].dtype)) return absl::OkStatus();
-  return Invalid("needs an integer type, ", Describe(context, operand), " is none");
+  return Invalid("operand ", operand, " is ", ToString(context.operands[operand]),
+                 "; expected an integer type");
 }
 
 absl::Status CheckNumber(const OpContext& context, int operand) {
   if (context.operands[operand].dtype != DType::kBool) return absl::OkStatus();
-  return Invalid("needs a float or integer type, ", Describe(context, operand), " is none");
+  return Invalid("operand ", operand, " is ", ToString(context.operands[operand]),
+                 "; expected a float or integer type");
 }
 
 absl::Status CheckSameDType(const OpContext& context, int operand, int other) {

@@ -161,6 +161,15 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 absl::Status ReplaceFile(std::string_view bytes, const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    // A pipe or a device is written to, not replaced.
+    File file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (file.descriptor() >= 0 && WriteAll(file.descriptor(), bytes) && file.Close()) {
+      return absl::OkStatus();
+    }
+    return SystemError(errno, "write", path);
+  }
   std::string temporary = path + ".XXXXXX";
   File file(mkostemp(temporary.data(), O_CLOEXEC));
   if (file.descriptor() < 0) return SystemError(errno, "create a file beside", path);

@@ -51,9 +51,10 @@ std::string ShowMemory(const Plan& plan, uint32_t d) {
 }
 
 std::string ShowPhase(const PhasePlan& phase) {
-  return fmt::format("{:<24} {:<8} {:<9} once a {:<12} {:>8} actors  {:>9}", phase.name,
+  return fmt::format("{:<24} {:<8} {:<9} once a {:<12} {:>8} {:<6}  {:>9}", phase.name,
                      Name(phase.kind), Name(phase.lane), Rate(phase.per_microbatch),
-                     phase.num_actors, FormatSeconds(phase.predicted_s));
+                     phase.num_actors, phase.num_actors == 1 ? "actor" : "actors",
+                     FormatSeconds(phase.predicted_s));
 }
 
 std::string ShowDeviceSummary(const Plan& plan, uint32_t d) {
