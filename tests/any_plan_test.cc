@@ -127,6 +127,10 @@ const Layout kLayouts[] = {
     {"dp=2,tp=2,zero=3", 4, 4, "1f1b"},
     {"dp=2,pp=2,zero=1", 4, 4, "1f1b"},
     {"dp=2,pp=2,zero=2", 4, 4, "gpipe"},
+    {"tp=2,sp=true", 2, 1, "1f1b"},
+    {"tp=2,sp=true", 2, 4, "1f1b"},
+    {"dp=2,tp=2,zero=2,sp=true", 4, 4, "1f1b"},
+    {"tp=2,pp=2,sp=true", 4, 4, "1f1b"},
     {"dp=2,pp=2,zero=3", 4, 4, "1f1b"},
     {"dp=2,pp=2,vpp=2,zero=3", 4, 4, "1f1b"},
 };

@@ -142,6 +142,31 @@ TEST_F(StrategyQualityTest, TensorParallel) {
                            Pair("all_reduce scalar", Traffic{1, 4})));
 }
 
+// Each all_reduce of tensor parallelism becomes a reduce_scatter and an all_gather; 2 more
+// all_gathers a layer backward, and 1 for the head, gather again what was gathered for the weights'
+// products: kept from forward to backward, it would take the memory that sp saves. The gradients of
+// norms and of the biases on the residual stream are summed over tp, in one bucket.
+TEST_F(StrategyQualityTest, SequenceParallel) {
+  const Setting setting = {"tp=2,sp=true"};
+  const Plan plan = PlanOf(setting);
+  const std::map<std::string, Traffic> traffic = TrafficOf(plan);
+  const int64_t activation = kBatch * kContext * setting.width * 4;
+  const int64_t per_token = kBatch * kContext * 4;
+  const int64_t scatters = 4 * setting.layers + 2;
+  const int64_t gathers = 6 * setting.layers + 3;
+  // In each layer two norms and the biases of two projections; the last norm.
+  const int64_t summed = (6 * setting.layers + 2) * setting.width * 4;
+  // Better than expected at the embedding: to gather the table, and scatter its gradient, moves
+  // half of what the residual stream there has.
+  const int64_t less = activation - kVocabulary * setting.width * 4;
+  EXPECT_THAT(traffic, UnorderedElementsAre(
+                           Pair("reduce_scatter", Traffic{scatters, scatters * activation - less}),
+                           Pair("all_gather", Traffic{gathers, gathers * activation - less}),
+                           Pair("all_reduce", Traffic{4, 3 * per_token + summed}),
+                           Pair("all_reduce scalar", Traffic{1, 4})));
+  EXPECT_LT(plan.devices[0].channel_bytes, PlanOf({"tp=2"}).devices[0].channel_bytes);
+}
+
 // The gradients that are worth it are scattered and their parameters gathered, once a step. Those
 // of norms and biases share one all_reduce: the expected counts would scatter them too, but parts
 // of 64 to 256 elements cost more latency than their states are worth memory. The scalars are the

@@ -154,5 +154,14 @@ TEST_F(HostStagingTest, TilesOfInstancesThatOverlapAreApart) {
   for (size_t i = 1; i < tiles.size(); ++i) EXPECT_GE(tiles[i] - tiles[i - 1], 20);
 }
 
+// A part that is gathered into the whole where the whole begins, and the reverse.
+TEST_F(HostStagingTest, InPlaceTheLargerOfTheTwoHasRoom) {
+  for (const bool is_gather : {true, false}) {
+    std::vector<Comm> comms = Comms(ActorKind::kCollective, 1, /*is_in_place=*/true);
+    (is_gather ? comms[0].output_bytes : comms[0].input_bytes) = 64 * kBytes;
+    EXPECT_GE(HostStaging::BytesFor(comms, {}), 64 * kBytes) << is_gather;
+  }
+}
+
 }  // namespace
 }  // namespace penstock::actors

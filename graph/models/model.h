@@ -58,12 +58,18 @@ struct ModelOutputs {
 
 // Tensor and expert parallelism as data: parameters whose name matches `pattern` have their
 // dimension `dim` split over the axis tp or ep. In a pattern "*" stands for any characters.
+//
+// Sequence parallelism (Korthikanti et al., "Reducing activation recomputation in large transformer
+// models", 2022) likewise: with is_sequence, the hint is for values that are no parameters. They
+// are split only if a strategy asks for it, and after the parameters' splits have reached all that
+// they reach.
 struct SplitHint {
   std::string pattern;
   int dim = 0;
   std::string what;          // what the dimension counts, for messages: "heads"
   bool must_divide = false;  // uneven parts are an error rather than a nuisance
   std::string axis = "tp";   // or "ep"
+  bool is_sequence = false;
 };
 
 struct Model {

@@ -185,17 +185,20 @@ TEST_F(ModelTest, DropoutDoesNotChangeTheInitialisation) {
   }
 }
 
-TEST_F(ModelTest, HintsNameParameters) {
+TEST_F(ModelTest, HintsNameParametersAndValuesOverSequences) {
   for (const std::string_view name : models_.ModelNames()) {
     const absl::StatusOr<Graph> graph = Build(name, Small(), ModelUse::kTrain, 3);
     ASSERT_TRUE(graph.ok());
     for (const SplitHint& hint : models_.FindModel(name)->tensor_splits) {
       int matches = 0;
       for (const Node& node : graph->nodes()) {
-        if (node.op->name() != "parameter") continue;
+        if ((node.op->name() == "parameter") == hint.is_sequence) continue;
         const Value& value = graph->value(node.results[0]);
         if (!MatchesPattern(hint.pattern, value.name)) continue;
         ++matches;
+        if (hint.is_sequence) {
+          EXPECT_EQ(value.type.shape[hint.dim], Small().context);
+        }
         EXPECT_LT(hint.dim, static_cast<int>(value.type.shape.size()));
       }
       EXPECT_GT(matches, 0) << name << " " << hint.pattern;

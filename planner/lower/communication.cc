@@ -16,28 +16,6 @@ using graph::Mesh;
 using graph::Sharding;
 using graph::TileDesc;
 
-// Pieces of axes that `a` has and `b` lacks, in the order of `a`. Both may cut axes differently:
-// the answer is in pieces of the common refinement.
-std::vector<AxisRef> Difference(absl::Span<const AxisRef> a, absl::Span<const AxisRef> b) {
-  std::vector<AxisRef> difference;
-  for (const AxisRef& axis : a) {
-    std::set<int64_t> cuts = {axis.pre, axis.pre * axis.size};
-    for (const AxisRef& other : b) {
-      if (other.axis != axis.axis) continue;
-      for (int64_t cut : {other.pre, other.pre * other.size}) {
-        if (cut > axis.pre && cut < axis.pre * axis.size) cuts.insert(cut);
-      }
-    }
-    for (auto it = cuts.begin(); std::next(it) != cuts.end(); ++it) {
-      const AxisRef piece = {axis.axis, *it, *std::next(it) / *it};
-      const bool in_b = std::any_of(
-          b.begin(), b.end(), [&](const AxisRef& other) { return graph::Overlap(piece, other); });
-      if (!in_b) difference.push_back(piece);
-    }
-  }
-  return difference;
-}
-
 std::vector<AxisRef> AxesOfDims(const Sharding& sharding) {
   std::vector<AxisRef> axes;
   for (const DimSharding& dim : sharding.dims) {
@@ -93,6 +71,26 @@ graph::Reduction ReductionOf(const Sharding& from, const std::vector<AxisRef>& r
 }
 
 }  // namespace
+
+std::vector<AxisRef> Difference(absl::Span<const AxisRef> a, absl::Span<const AxisRef> b) {
+  std::vector<AxisRef> difference;
+  for (const AxisRef& axis : a) {
+    std::set<int64_t> cuts = {axis.pre, axis.pre * axis.size};
+    for (const AxisRef& other : b) {
+      if (other.axis != axis.axis) continue;
+      for (int64_t cut : {other.pre, other.pre * other.size}) {
+        if (cut > axis.pre && cut < axis.pre * axis.size) cuts.insert(cut);
+      }
+    }
+    for (auto it = cuts.begin(); std::next(it) != cuts.end(); ++it) {
+      const AxisRef piece = {axis.axis, *it, *std::next(it) / *it};
+      const bool in_b = std::any_of(
+          b.begin(), b.end(), [&](const AxisRef& other) { return graph::Overlap(piece, other); });
+      if (!in_b) difference.push_back(piece);
+    }
+  }
+  return difference;
+}
 
 std::vector<AxisRef> MovedAxes(CollectiveKind kind, const Sharding& from, const Sharding& to) {
   switch (kind) {

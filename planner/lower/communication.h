@@ -12,12 +12,18 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 #include "base/collective.h"
 #include "graph/kernel_spec.h"
 #include "graph/sharding.h"
 
 namespace penstock::planner {
+
+// Pieces of axes that `a` has and `b` lacks, in the order of `a`. Both may cut axes differently:
+// the answer is in pieces of the common refinement.
+std::vector<graph::AxisRef> Difference(absl::Span<const graph::AxisRef> a,
+                                       absl::Span<const graph::AxisRef> b);
 
 // The kinds that need other devices.
 std::optional<CollectiveKind> CollectiveOf(std::string_view op);

@@ -132,16 +132,13 @@ struct Bucket {
 // counts. Over axes on which the terms were partial before, all count.
 bool IsFirstOf(const Mesh& mesh, const Sharding& from, const graph::PartialSpec& partial,
                uint32_t device) {
-  const auto was_partial = [&](const graph::AxisRef& axis) {
-    return std::any_of(
-        from.partials.begin(), from.partials.end(), [&](const graph::PartialSpec& before) {
-          return std::any_of(
-              before.axes.begin(), before.axes.end(),
-              [&](const graph::AxisRef& other) { return graph::Overlap(axis, other); });
-        });
-  };
-  return std::all_of(partial.axes.begin(), partial.axes.end(), [&](const graph::AxisRef& axis) {
-    return was_partial(axis) || graph::Coordinate(mesh, axis, device, 0) == 0;
+  std::vector<graph::AxisRef> summed;
+  for (const graph::PartialSpec& before : from.partials) {
+    summed.insert(summed.end(), before.axes.begin(), before.axes.end());
+  }
+  const std::vector<graph::AxisRef> added = Difference(partial.axes, summed);
+  return std::all_of(added.begin(), added.end(), [&](const graph::AxisRef& axis) {
+    return graph::Coordinate(mesh, axis, device, 0) == 0;
   });
 }
 

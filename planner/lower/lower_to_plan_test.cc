@@ -391,5 +391,73 @@ TEST_F(LowerToPlanTest, ATypeWithoutAKernelIsNamedWithItsPlace) {
   EXPECT_EQ(status.message(), "test.pst:4:3: %z: the cpu has no kernel for add on bf16");
 }
 
+TEST_F(LowerToPlanTest, APartOfAParameterIsUpdatedWhereItLies) {
+  const Plan plan = Compile(MustParse(R"(mesh m = [dp=2]
+graph g {
+  %x = input : f32[8, 4] @[dp, _]
+  %w = parameter : f32[4, 6] @[_, _] replicated(dp)
+  %b = state {init="zeros"} : f32[4, 6] @[dp, _]
+  %y = matmul(%x, %w) : f32[8, 6]
+  %g = matmul(%x, %y) {transpose_a=true} : f32[4, 6] @[dp, _] phase weight_backward
+  %one = constant {value=1.0, dtype=f32, shape=[]} : f32[] phase update
+  %n, %m = sgd(%w, %g, %one, %one, %b) {momentum=0.5} : f32[4, 6], f32[4, 6] phase update
+  assign(%w, %n) phase update
+  assign(%b, %m) phase update
+  return %y
+})"));
+  for (uint32_t d = 0; d < 2; ++d) {
+    const DevicePlan& device = plan.devices[d];
+    const ActorPlan* update = nullptr;
+    const ActorPlan* gather = nullptr;
+    for (const ActorPlan& actor : device.actors) {
+      if (actor.kind == ActorKind::kCollective &&
+          plan.collectives[actor.target].kind == CollectiveKind::kAllGather) {
+        gather = &actor;
+      }
+      if (actor.kind != ActorKind::kKernel) continue;
+      const std::string& op = plan.kernels[actor.kernel].op;
+      EXPECT_NE(op, "local_slice");
+      EXPECT_NE(op, "copy");
+      if (op == "sgd") update = &actor;
+    }
+    ASSERT_NE(update, nullptr);
+    ASSERT_NE(gather, nullptr);
+    // Rows 2d and 2d + 1 of %w, in its register.
+    EXPECT_EQ(update->inputs[0].offset, d * 2 * 6 * 4);
+    EXPECT_EQ(update->outputs[0], update->inputs[0]);
+    EXPECT_EQ(gather->inputs[0], update->inputs[0]);
+    EXPECT_EQ(gather->outputs[0].reg, update->inputs[0].reg);
+    EXPECT_EQ(gather->outputs[0].offset, 0u);
+    EXPECT_EQ(device.registers[gather->outputs[0].reg].register_class, RegisterClass::kState);
+  }
+}
+
+TEST_F(LowerToPlanTest, ASumOverMicrobatchesIsScatteredWhereItLies) {
+  const Plan plan = Compile(MustParse(R"(mesh m = [mb=2 temporal, dp=2]
+graph g {
+  %x = input : f32[8, 4] @[mb.dp, _]
+  %w = state {init="ones"} : f32[4, 6] @[dp, _]
+  %y = input : f32[8, 6] @[mb.dp, _]
+  %g = matmul(%x, %y) {transpose_a=true} : f32[4, 6] @[dp, _] phase weight_backward
+  %n = add(%w, %g) : f32[4, 6] phase update
+  assign(%w, %n) phase update
+  return %y
+})"));
+  for (uint32_t d = 0; d < 2; ++d) {
+    int num_scatters = 0;
+    for (const PhasePlan& phase : plan.devices[d].phases) {
+      for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
+        const ActorPlan& actor = plan.devices[d].actors[a];
+        if (actor.kind != ActorKind::kCollective) continue;
+        ++num_scatters;
+        EXPECT_EQ(phase.lane, Lane::kFloating);
+        EXPECT_EQ(actor.outputs[0].reg, actor.inputs[0].reg);
+        EXPECT_EQ(actor.outputs[0].offset, d * 2 * 6 * 4);
+      }
+    }
+    EXPECT_EQ(num_scatters, 1);
+  }
+}
+
 }  // namespace
 }  // namespace penstock::planner

@@ -85,5 +85,47 @@ TEST_F(PhaseOrderTest, UnboundOperandsOrderNothing) {
   EXPECT_THAT(Order(), ElementsAre("b", "reduce", "a"));
 }
 
+TEST_F(PhaseOrderTest, WhatHasAPlaceKeepsIt) {
+  Add("a", {}, {0});
+  Add("b", {0}, {1});
+  Add("gather", {2}, {3}, ActorKind::kCollective);
+  actors_.back().after = 1;
+  Add("c", {1, 3}, {4});
+  EXPECT_THAT(Order(), ElementsAre("a", "b", "gather", "c"));
+}
+
+// Gradients g0, g1, ... of 100 bytes, each made by a kernel and scattered to the update.
+class WaitingBytesTest : public PhaseOrderTest {
+ protected:
+  std::vector<std::pair<int, int>> Limit(int64_t waiting_bytes) {
+    DraftPhase phase;
+    std::vector<int> home(20, 0);
+    buffers_.resize(20);
+    for (int g = 0; g < 5; ++g) {
+      buffers_[g].bytes = 100;
+      home[10 + g] = -2;  // the update reads it
+      Add("dw", {}, {g});
+      Add("scatter", {g}, {10 + g}, ActorKind::kCollective);
+    }
+    phase.actors = std::move(actors_);
+    LimitWaitingBytes(buffers_, home, 0, waiting_bytes, &phase);
+    return phase.order;
+  }
+};
+
+TEST_F(WaitingBytesTest, AKernelWaitsForTheOldestScatterWhenTheBytesAreUsedUp) {
+  // Kernel 4 would be the third to have bytes at once.
+  EXPECT_THAT(Limit(200), ElementsAre(std::pair(1, 4), std::pair(3, 6), std::pair(5, 8)));
+}
+
+TEST_F(WaitingBytesTest, OneScatterIsAlwaysUnderWay) {
+  EXPECT_THAT(Limit(0), ElementsAre(std::pair(1, 4), std::pair(3, 6), std::pair(5, 8)));
+}
+
+TEST_F(WaitingBytesTest, MoreBytesLetMoreWait) {
+  EXPECT_THAT(Limit(400), ElementsAre(std::pair(1, 8)));
+  EXPECT_TRUE(Limit(500).empty());
+}
+
 }  // namespace
 }  // namespace penstock::planner

@@ -18,6 +18,9 @@ using graph::ShardingRule;
 // in one axis.
 constexpr size_t kMaxChoices = 64;
 
+// What an execution that leaves all operands where they are counts, of the bytes that it moves.
+constexpr double kOperandsStay = 0.5;
+
 // Rounding is no saving.
 constexpr double kLeastSaving = 1e-6;
 
@@ -27,13 +30,15 @@ class Chooser {
  public:
   Chooser(const Mesh& mesh, const ShardingRule& rule, absl::Span<const TensorType> operand_types,
           absl::Span<const TensorType> result_types, absl::Span<const Sharding> operands,
-          absl::Span<const Sharding> results, ReshardCache* cache)
+          absl::Span<const Sharding> results, absl::Span<const double> operand_shares,
+          ReshardCache* cache)
       : mesh_(mesh),
         rule_(rule),
         operand_types_(operand_types),
         result_types_(result_types),
         operands_(operands),
         results_(results),
+        operand_shares_(operand_shares),
         cache_(*cache) {}
 
   ExecutionSharding Run() {
@@ -114,20 +119,32 @@ class Chooser {
     return factors;
   }
 
+  int64_t PartsOf(const Sharding& sharding) const {
+    int64_t parts = 1;
+    for (const graph::DimSharding& dim : sharding.dims) {
+      for (const AxisRef& axis : dim.axes) parts *= IsTemporal(axis) ? 1 : axis.size;
+    }
+    return parts;
+  }
+
   // A device's bytes over links, of all operands and results.
   double Bytes(const ExecutionSharding& execution) {
-    double bytes = 0;
-    const auto add = [&](const TensorType& type, const Sharding& from, const Sharding& to) {
-      bytes += cache_.Cost(from, to) * static_cast<double>(type.num_elements()) *
-               static_cast<double>(ByteSize(type.dtype));
+    const auto of = [&](const TensorType& type, const Sharding& from, const Sharding& to) {
+      return cache_.Cost(from, to) * static_cast<double>(type.num_elements()) *
+             static_cast<double>(ByteSize(type.dtype));
     };
+    double of_operands = 0;
     for (size_t o = 0; o < operands_.size(); ++o) {
-      add(operand_types_[o], operands_[o], execution.operands[o]);
+      const bool is_shared =
+          !operand_shares_.empty() && PartsOf(execution.operands[o]) < PartsOf(operands_[o]);
+      of_operands += of(operand_types_[o], operands_[o], execution.operands[o]) *
+                     (is_shared ? operand_shares_[o] : 1);
     }
+    double of_results = 0;
     for (size_t r = 0; r < results_.size(); ++r) {
-      add(result_types_[r], execution.results[r], results_[r]);
+      of_results += of(result_types_[r], execution.results[r], results_[r]);
     }
-    return bytes;
+    return of_operands > 0 ? of_operands + of_results : kOperandsStay * of_results;
   }
 
   // All combinations of the options, or, where there are too many, those one axis away.
@@ -201,6 +218,7 @@ class Chooser {
   const absl::Span<const TensorType> result_types_;
   const absl::Span<const Sharding> operands_;
   const absl::Span<const Sharding> results_;
+  const absl::Span<const double> operand_shares_;  // or empty: each is charged in full
   ReshardCache& cache_;
   std::vector<std::vector<std::vector<AxisRef>>> lists_;  // of each factor
   std::vector<Option> options_;
@@ -217,8 +235,11 @@ ExecutionSharding ChooseCheapestExecution(const Mesh& mesh, const ShardingRule& 
                                           absl::Span<const TensorType> operand_types,
                                           absl::Span<const TensorType> result_types,
                                           absl::Span<const Sharding> operands,
-                                          absl::Span<const Sharding> results, ReshardCache* cache) {
-  return Chooser(mesh, rule, operand_types, result_types, operands, results, cache).Run();
+                                          absl::Span<const Sharding> results,
+                                          absl::Span<const double> operand_shares,
+                                          ReshardCache* cache) {
+  return Chooser(mesh, rule, operand_types, result_types, operands, results, operand_shares, cache)
+      .Run();
 }
 
 }  // namespace penstock::planner

@@ -9,6 +9,11 @@
 // it. The rules of ChooseExecution give the first one; another replaces it if it moves fewer bytes
 // and divides the work as far. Micro-batches stay where the rules put them.
 //
+// The choice sees one node. Two things that it does not see count nevertheless: a gathered operand
+// may serve other readers, and an operand that moves forward moves backward too, for its
+// gradient. So an operand may be charged in part, and where no operand moves, half of the bytes
+// count.
+//
 // Thread rule: a pure function, but for the cache.
 
 #ifndef PENSTOCK_PLANNER_SHARDING_CHEAPEST_EXECUTION_H_
@@ -23,12 +28,14 @@
 
 namespace penstock::planner {
 
-// `operands` and `results` are as in ChooseExecution; so are their types.
+// `operands` and `results` are as in ChooseExecution; so are their types. `operand_shares` says
+// which part of gathering each operand this node is charged with; empty: all.
 ExecutionSharding ChooseCheapestExecution(const graph::Mesh& mesh, const graph::ShardingRule& rule,
                                           absl::Span<const TensorType> operand_types,
                                           absl::Span<const TensorType> result_types,
                                           absl::Span<const graph::Sharding> operands,
                                           absl::Span<const graph::Sharding> results,
+                                          absl::Span<const double> operand_shares,
                                           ReshardCache* cache);
 
 }  // namespace penstock::planner

@@ -1,6 +1,8 @@
 #include "planner/sharding/cheapest_execution.h"
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -11,11 +13,11 @@ namespace {
 
 class CheapestExecutionTest : public testing::PlannerFixture {
  protected:
-  std::string Choose(std::string_view text) const {
-    return ChooseForLastNode(text, [](const NodeToExecute& node) {
+  std::string Choose(std::string_view text, const std::vector<double>& shares = {}) const {
+    return ChooseForLastNode(text, [&shares](const NodeToExecute& node) {
       ReshardCache cache(node.mesh);
       return ChooseCheapestExecution(node.mesh, node.rule, node.operand_types, node.result_types,
-                                     node.operands, node.results, &cache);
+                                     node.operands, node.results, shares, &cache);
     });
   }
 };
@@ -89,6 +91,28 @@ graph g {
   return %y
 })"),
             "@[mb, a], @[a, _] -> @[mb, _] partial(sum, a)");
+}
+
+// Where the others would move, what stays counts half; and what is gathered for several readers is
+// charged to each in part.
+TEST_F(CheapestExecutionTest, ResidualStreamsAreGatheredForProducts) {
+  constexpr const char* kProjection = R"(mesh m = [tp=2]
+graph g {
+  %h = input : f32[1024, 64] @[_, tp]
+  %w = input : f32[64, 64] @[tp, _]
+  %y = matmul(%h, %w) : f32[1024, 64] @[tp, _]
+  return %y
+})";
+  EXPECT_EQ(Choose(kProjection), "@[_, tp], @[tp, _] -> @[_, _] partial(sum, tp)");
+  constexpr const char* kGradient = R"(mesh m = [tp=2]
+graph g {
+  %dy = input : f32[1024, 64] @[tp, _]
+  %w = input : f32[64, 64] @[tp, _]
+  %dh = matmul(%dy, %w) {transpose_b=true} : f32[1024, 64] @[_, tp]
+  return %dh
+})";
+  EXPECT_EQ(Choose(kGradient), "@[tp, _], @[_, _] -> @[tp, _]");
+  EXPECT_EQ(Choose(kGradient, {0.5, 1}), "@[_, _], @[tp, _] -> @[_, tp]");
 }
 
 }  // namespace

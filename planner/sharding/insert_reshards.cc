@@ -94,12 +94,33 @@ bool HasTemporalAxes(const Mesh& mesh, const Sharding& sharding) {
                      });
 }
 
+// Whether the node sums products of its two operands over some factor.
+bool IsProduct(const Graph& graph, const Node& node) {
+  if (node.operands.size() != 2 || node.results.size() != 1) return false;
+  const std::vector<TensorType> operand_types = graph.OperandTypes(node);
+  const std::vector<TensorType> result_types = graph.ResultTypes(node);
+  const ShardingRule rule = node.op->Rule({node.attributes, operand_types, result_types});
+  const auto has = [](const graph::TensorFactors& dims, int factor) {
+    return std::any_of(dims.begin(), dims.end(), [factor](const graph::DimFactors& dim) {
+      return std::find(dim.begin(), dim.end(), factor) != dim.end();
+    });
+  };
+  for (int factor = 0; factor < static_cast<int>(rule.factors.size()); ++factor) {
+    if (rule.factors[factor].kind == graph::FactorKind::kReduction &&
+        has(rule.operands[0], factor) && has(rule.operands[1], factor)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // A version of a value that some reader asked for.
 struct Version {
   Sharding sharding;
   ValueId value = kNoValue;
   int stage = -1;
-  std::optional<bool> is_for_forward;  // of one made per use
+  std::optional<bool> is_for_forward;  // of one that is gathered
+  bool per_use = false;
 };
 
 // What has become of a value of the old graph.
@@ -143,6 +164,7 @@ class Inserter {
   bool PassPartials(const ShardingRule& rule, const Node& node, ExecutionSharding* execution,
                     absl::InlinedVector<ValueId, 4>* operands);
   bool MayStayPartial(ValueId old) const;
+  int NumSharing(ValueId old, const Node& reader) const;
   void AddTyped(const Node& node, absl::InlinedVector<ValueId, 4> operands,
                 absl::Span<const Sharding> results);
 
@@ -151,15 +173,24 @@ class Inserter {
   Graph out_;
   std::vector<Versions> versions_;
   std::vector<int> num_uses_;  // operand occurrences and returns
-  std::vector<NodeId> now_;    // of a node of the old graph
-  bool runs_often_ = false;    // whether the current node runs once a micro-batch
+  // Products that read a value: of the forward pass, and of the rest.
+  std::vector<std::pair<int, int>> num_products_;
+  std::vector<NodeId> now_;  // of a node of the old graph
+  bool runs_often_ = false;  // whether the current node runs once a micro-batch
   ReshardCache costs_;
 };
 
 absl::Status Inserter::Run() {
   num_uses_.assign(in_.num_values(), 0);
+  num_products_.assign(in_.num_values(), {0, 0});
   for (const Node& node : in_.nodes()) {
-    for (ValueId operand : node.operands) ++num_uses_[operand];
+    const bool is_product = IsProduct(in_, node);
+    for (ValueId operand : node.operands) {
+      ++num_uses_[operand];
+      if (!is_product) continue;
+      auto& [forward, backward] = num_products_[operand];
+      ++(node.phase == graph::Phase::kForward ? forward : backward);
+    }
   }
   for (const graph::Return& ret : in_.returns()) num_uses_[ret.value] += 2;
 
@@ -249,8 +280,10 @@ absl::Status Inserter::AddNode(const Node& node) {
     AddTyped(node, {versions_[node.operands[0]].raw, As(node.operands[1], operands[1], node)}, {});
     return absl::OkStatus();
   }
+  std::vector<double> shares;
+  for (ValueId operand : node.operands) shares.push_back(1.0 / NumSharing(operand, node));
   ExecutionSharding execution = ChooseCheapestExecution(mesh(), rule, operand_types, result_types,
-                                                        operands, results, &costs_);
+                                                        operands, results, shares, &costs_);
   const auto has_temporal = [&](const Sharding& each) { return HasTemporalAxes(mesh(), each); };
   runs_often_ = mesh().num_microbatches() == 1 ||
                 std::any_of(execution.operands.begin(), execution.operands.end(), has_temporal) ||
@@ -275,6 +308,13 @@ absl::Status Inserter::AddNode(const Node& node) {
   return absl::OkStatus();
 }
 
+// Readers that are likely to need the value in the same way: the gradients of a product's operands
+// both read that of its result.
+int Inserter::NumSharing(ValueId old, const Node& reader) const {
+  const auto& [forward, backward] = num_products_[old];
+  return std::max(reader.phase == graph::Phase::kForward ? forward : backward, 1);
+}
+
 bool Inserter::MayStayPartial(ValueId old) const {
   const Versions& versions = versions_[old];
   return versions.desired == kNoValue && num_uses_[old] == 1 &&
@@ -294,16 +334,16 @@ std::vector<PartialSpec> Inserter::CommonPartials(const ShardingRule& rule,
   if (group.empty() || node.results.size() != 1) return {};
   // Micro-batches are summed first, unless their sums are to be kept apart.
   const bool keeps_time = HasTemporalPartials(mesh(), versions_[node.results[0]].desired_sharding);
-  bool has_scalars = in_.value(node.results[0]).type.num_elements() == 1;
+  bool has_scalars = in_.value(node.results[0]).type.shape.empty();
   int64_t most_elements = 0;
   for (const int o : group) {
-    const int64_t elements = in_.value(node.operands[o]).type.num_elements();
-    has_scalars = has_scalars && elements == 1;
-    most_elements = std::max(most_elements, elements);
+    const TensorType& type = in_.value(node.operands[o]).type;
+    has_scalars = has_scalars && type.shape.empty();
+    most_elements = std::max(most_elements, type.num_elements());
   }
   if (in_.value(node.results[0]).type.num_elements() > most_elements) return {};
   const bool is_elementwise =
-      group.size() == node.operands.size() &&
+      group.size() > 1 && group.size() == node.operands.size() &&
       std::all_of(rule.operands.begin(), rule.operands.end(),
                   [&](const graph::TensorFactors& dims) { return dims == rule.results[0]; });
 
@@ -449,11 +489,17 @@ ValueId Inserter::As(ValueId old, const Sharding& needed, const Node& context) {
   if (ShardingOf(versions.raw) == needed) return versions.raw;
   if (versions.desired_sharding == needed) return Desired(old);
   const bool per_use = IsGatheredPerUse(old, needed, context);
+  // What is split is kept from forward to backward as it is: a gathered version would take the
+  // memory that the split saves.
   std::optional<bool> is_for_forward;
-  if (per_use) is_for_forward = context.phase == graph::Phase::kForward;
+  const Sharding& held =
+      per_use || MayStayPartial(old) ? ShardingOf(versions.raw) : versions.desired_sharding;
+  if (SpatialParts(mesh(), held) > SpatialParts(mesh(), needed)) {
+    is_for_forward = context.phase == graph::Phase::kForward;
+  }
   for (const Version& version : versions.others) {
     if (version.sharding == needed && version.stage == context.stage &&
-        version.is_for_forward == is_for_forward) {
+        version.is_for_forward == is_for_forward && version.per_use == per_use) {
       return version.value;
     }
   }
@@ -462,7 +508,7 @@ ValueId Inserter::As(ValueId old, const Sharding& needed, const Node& context) {
   if (ShardingOf(source) == needed) return source;
   const ValueId made =
       AddReshard(source, needed, context, out_.UniqueName(in_.value(old).name), per_use);
-  versions.others.push_back({needed, made, context.stage, is_for_forward});
+  versions.others.push_back({needed, made, context.stage, is_for_forward, per_use});
   return made;
 }
 

@@ -177,5 +177,111 @@ graph g {
   EXPECT_THAT(Statements(graph, "reshard"), ElementsAre("%x_1 = reshard(%x) : f32[8, 8] @[a, _]"));
 }
 
+TEST_F(InsertReshardsTest, AGradientInPartsIsScattered) {
+  // Summed over micro-batches first, once a step.
+  const graph::Graph once = Lower(R"(mesh m = [mb=4 temporal, dp=2]
+graph g {
+  %x = input : f32[16, 4] @[mb.dp, _]
+  %y = input : f32[16, 8] @[mb.dp, _]
+  %g = matmul(%x, %y) {transpose_a=true} : f32[4, 8] @[dp, _]
+  %n = neg(%g) : f32[4, 8]
+  return %n @[dp, _]
+})");
+  EXPECT_THAT(Statements(once, "accumulate"), SizeIs(1));
+  EXPECT_THAT(Statements(once, "reduce_scatter"),
+              ElementsAre("%g = reduce_scatter(%g.accumulate) : f32[4, 8] @[dp, _]"));
+  // Asked for as a sum over micro-batches: each scatters its terms, whose parts are summed.
+  const graph::Graph often = Lower(R"(mesh m = [mb=4 temporal, dp=2]
+graph g {
+  %x = input : f32[16, 4] @[mb.dp, _]
+  %y = input : f32[16, 8] @[mb.dp, _]
+  %g = matmul(%x, %y) {transpose_a=true} : f32[4, 8] @[dp, _] partial(sum, mb)
+  %n = neg(%g) : f32[4, 8]
+  return %n @[dp, _]
+})");
+  EXPECT_THAT(Statements(often, "reduce_scatter"),
+              ElementsAre("%g = reduce_scatter(%g.local) : f32[4, 8] @[dp, _] partial(sum, mb)"));
+  EXPECT_THAT(Statements(often, "accumulate"),
+              ElementsAre("%g.sum = accumulate(%g) : f32[4, 8] @[dp, _]"));
+}
+
+TEST_F(InsertReshardsTest, ASumOverMicrobatchesThatIsNoneIsNotMade) {
+  const graph::Graph graph = Lower(R"(mesh m = [mb=4 temporal, dp=2]
+graph g {
+  %w = parameter : f32[4, 8]
+  %g = neg(%w) : f32[4, 8] @[dp, _] partial(sum, mb)
+  return %g @[dp, _]
+})");
+  EXPECT_THAT(Statements(graph, "accumulate"), IsEmpty());
+}
+
+TEST_F(InsertReshardsTest, GradientsOfATiedWeightAreAddedBeforeTheyAreScattered) {
+  const graph::Graph graph = Lower(R"(mesh m = [dp=2]
+graph g {
+  %x = input : f32[16, 4] @[dp, _]
+  %y = input : f32[16, 8] @[dp, _]
+  %z = input : f32[16, 8] @[dp, _]
+  %a = matmul(%x, %y) {transpose_a=true} : f32[4, 8]
+  %b = matmul(%x, %z) {transpose_a=true} : f32[4, 8]
+  %g = add(%a, %b) : f32[4, 8] @[dp, _]
+  return %g @[dp, _]
+})");
+  EXPECT_THAT(Statements(graph, "reduce_scatter"),
+              ElementsAre("%g = reduce_scatter(%g.local) : f32[4, 8] @[dp, _]"));
+}
+
+TEST_F(InsertReshardsTest, ScalarsOfAnyLayoutAreAddedBeforeTheyAreReduced) {
+  const graph::Graph graph = Lower(R"(mesh m = [dp=2, tp=2]
+graph g {
+  %x = input : f32[8, 4] @[dp, tp]
+  %y = input : f32[8, 4] @[_, tp]
+  %z = input : f32[8, 4] @[_, _]
+  %a = sum_squares(%x) : f32[]
+  %b = sum_squares(%y) : f32[]
+  %c = sum_squares(%z) : f32[]
+  %ab = add(%a, %b) : f32[]
+  %abc = add(%ab, %c) : f32[]
+  %norm = sqrt(%abc) : f32[]
+  return %norm
+})");
+  EXPECT_THAT(Statements(graph, "all_reduce"),
+              ElementsAre("%abc = all_reduce(%abc.local) : f32[] @[]"));
+}
+
+TEST_F(InsertReshardsTest, AParameterIsGatheredInEachPhaseThatReadsIt) {
+  const graph::Graph graph = Lower(Differentiate(MustParse(R"(mesh m = [mb=2 temporal, dp=2]
+graph g {
+  %x = input : f32[32, 4] @[mb.dp, _]
+  %v = parameter : f32[4, 4] @[dp p1, _]
+  %w = parameter : f32[4, 4] @[dp p1, _]
+  %h = matmul(%x, %v) : f32[32, 4]
+  %i = matmul(%h, %w) : f32[32, 4]
+  %j = matmul(%i, %w) : f32[32, 4]
+  %loss = sum_squares(%j) : f32[]
+  return %loss
+})")));
+  // Backward does not read %v: the gradient of %x is not asked for.
+  EXPECT_THAT(
+      Statements(graph, "all_gather"),
+      ElementsAre("%v_1 = all_gather(%v) {per_use=true} : f32[4, 4] @[_, _]",
+                  "%w_1 = all_gather(%w) {per_use=true} : f32[4, 4] @[_, _]",
+                  "%w_2 = all_gather(%w) {per_use=true} : f32[4, 4] @[_, _] phase backward"));
+}
+
+TEST_F(InsertReshardsTest, WhatIsGatheredForwardIsGatheredAgainBackward) {
+  const graph::Graph graph = Lower(Differentiate(MustParse(R"(mesh m = [tp=2]
+graph g {
+  %x = input : f32[4, 32] @[tp p1, _]
+  %y = neg(%x) : f32[4, 32]
+  %w = parameter : f32[32, 64] @[_, tp]
+  %z = matmul(%y, %w) : f32[4, 64]
+  %loss = sum_squares(%z) : f32[]
+  return %loss
+})")));
+  EXPECT_THAT(Statements(graph, "all_gather"),
+              ElementsAre("%y_1 = all_gather(%y) : f32[4, 32] @[_, _]",
+                          "%y_2 = all_gather(%y) : f32[4, 32] @[_, _] phase weight_backward"));
+}
+
 }  // namespace
 }  // namespace penstock::planner

@@ -26,6 +26,9 @@ using graph::ValueId;
 constexpr int64_t kMicrobatchesPerStage = 4;
 constexpr int64_t kMaxZero = 3;
 
+// Splits of weights reach all that they reach before those of sequences do.
+constexpr int kAfterTheWeights = 1;
+
 // The input that tells the batch; null where no input has dimensions.
 const graph::Value* FindBatchInput(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
@@ -43,30 +46,37 @@ int64_t CountWorkers(const Graph& graph) {
   });
 }
 
-// The hint for a parameter and an axis, or null.
-const SplitHint* FindHint(absl::Span<const SplitHint> hints, const graph::Value& parameter,
+// The hint for a value and an axis, or null.
+const SplitHint* FindHint(absl::Span<const SplitHint> hints, const Graph& graph, ValueId id,
                           std::string_view axis) {
+  const graph::Value& value = graph.value(id);
+  const Node& producer = graph.node(value.producer);
+  // What a model names are values of its forward pass.
+  if (producer.phase != graph::Phase::kForward) return nullptr;
+  const bool is_parameter = producer.op->name() == "parameter";
   for (const SplitHint& hint : hints) {
-    if (hint.axis == axis && graph::MatchesPattern(hint.pattern, parameter.name) &&
-        hint.dim < static_cast<int>(parameter.type.shape.size())) {
+    if (hint.axis == axis && hint.is_sequence != is_parameter &&
+        graph::MatchesPattern(hint.pattern, value.name) &&
+        hint.dim < static_cast<int>(value.type.shape.size())) {
       return &hint;
     }
   }
   return nullptr;
 }
 
-// Whether `size` parts fit the weights that the hints split over the axis; `nothing` is what to say
-// when there are none.
-absl::Status CheckSplits(std::string_view axis, int64_t size, absl::Span<const SplitHint> hints,
-                         const Graph& graph, std::string_view nothing) {
+// Whether `size` parts fit what the hints split over the axis, sequences only if asked for;
+// `nothing` is what to say when there are no weights.
+absl::Status CheckSplits(std::string_view axis, int64_t size, bool with_sequences,
+                         absl::Span<const SplitHint> hints, const Graph& graph,
+                         std::string_view nothing) {
   if (size == 1) return absl::OkStatus();
   bool has_split = false;
-  for (const Node& node : graph.nodes()) {
-    if (node.op->name() != "parameter") continue;
-    const graph::Value& value = graph.value(node.results[0]);
-    const SplitHint* hint = FindHint(hints, value, axis);
-    if (hint == nullptr) continue;
-    has_split = true;
+  bool has_sequence = false;
+  for (ValueId id = 0; id < graph.num_values(); ++id) {
+    const graph::Value& value = graph.value(id);
+    const SplitHint* hint = FindHint(hints, graph, id, axis);
+    if (hint == nullptr || (hint->is_sequence && !with_sequences)) continue;
+    (hint->is_sequence ? has_sequence : has_split) = true;
     const int64_t extent = value.type.shape[hint->dim];
     if (hint->must_divide && extent % size != 0) {
       return absl::InvalidArgumentError(StrCat(axis, " = ", size, " does not divide the ", extent,
@@ -78,6 +88,10 @@ absl::Status CheckSplits(std::string_view axis, int64_t size, absl::Span<const S
     }
   }
   if (!has_split) return absl::InvalidArgumentError(StrCat(axis, " = ", size, ": ", nothing));
+  if (with_sequences && !has_sequence) {
+    return absl::InvalidArgumentError(
+        "sp = true: the model does not say which of its values run over a sequence");
+  }
   return absl::OkStatus();
 }
 
@@ -191,9 +205,9 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
                                                "; a batch that is a multiple of ", parts, " fits"));
     }
   }
-  RETURN_IF_ERROR(
-      CheckSplits("tp", strategy.tp, hints, graph, "the model says of no weight how to split it"));
-  RETURN_IF_ERROR(CheckSplits("ep", strategy.ep, hints, graph,
+  RETURN_IF_ERROR(CheckSplits("tp", strategy.tp, strategy.sp, hints, graph,
+                              "the model says of no weight how to split it"));
+  RETURN_IF_ERROR(CheckSplits("ep", strategy.ep, /*with_sequences=*/false, hints, graph,
                               "the model has no experts; leave ep out, or train the model moe"));
   const int64_t workers = CountWorkers(graph);
   if (strategy.pp > 1 && strategy.pp * strategy.vpp > workers) {
@@ -252,16 +266,21 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
       // An input of another leading extent is no batch: every device has all of it.
       if (rank > 0 && value.type.shape[0] == batch) sharding.dims[0] = batch_split;
       value.sharding = std::move(sharding);
-    } else if (node.op->name() == "parameter") {
-      graph::Value& value = graph.mutable_value(node.results[0]);
+    }
+    for (const ValueId id : node.results) {
       for (const auto& [name, size] :
            {std::pair("tp", strategy.tp), std::pair("ep", strategy.ep)}) {
-        const SplitHint* hint = size > 1 ? FindHint(hints, value, name) : nullptr;
-        if (hint == nullptr) continue;
+        const SplitHint* hint = size > 1 ? FindHint(hints, graph, id, name) : nullptr;
+        if (hint == nullptr || (hint->is_sequence && !strategy.sp)) continue;
+        graph::Value& value = graph.mutable_value(id);
+        const int rank = static_cast<int>(value.type.shape.size());
         if (!value.sharding.has_value()) {
-          value.sharding = graph::Sharding::Replicated(static_cast<int>(value.type.shape.size()));
+          value.sharding =
+              hint->is_sequence ? graph::Sharding::Open(rank) : graph::Sharding::Replicated(rank);
         }
-        value.sharding->dims[hint->dim].axes = {WholeAxis(mesh, mesh.FindAxis(name))};
+        graph::DimSharding& dim = value.sharding->dims[hint->dim];
+        dim.axes = {WholeAxis(mesh, mesh.FindAxis(name))};
+        if (hint->is_sequence) dim.priority = kAfterTheWeights;
       }
     }
   }

@@ -11,7 +11,7 @@
 //
 // Two options say what else is split. They become shardings like all else:
 //   zero=1|2|3  the optimiser's state, the gradients too, the parameters too, over dp (zero.h)
-//   sp=true     what lies between the tensor parallel parts of a layer, over tp (ValueHint)
+//   sp=true     what lies between the tensor parallel parts of a layer, over tp (SplitHint)
 //
 // Example: "dp=2,tp=2" with 4 micro-batches gives the mesh [mb=4 temporal, dp=2, tp=2]; inputs are
 // split @[mb.dp, _, ...], the parameters that a model's SplitHints name are split over tp, and all

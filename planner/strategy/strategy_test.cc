@@ -139,6 +139,25 @@ TEST_F(StrategyTest, SplitsTheBatchAndTheHintedWeights) {
   EXPECT_EQ(graph_.returns()[0].sharding, graph::Sharding::Replicated(0));
 }
 
+TEST_F(StrategyTest, SequenceParallelSplitsTheResidualStream) {
+  ASSERT_TRUE(ApplyStrategy({.tp = 2}, 1, gpt_.tensor_splits, graph_).ok());
+  EXPECT_EQ(ShardingOf("h0.attn.residual"), "open");
+  graph_.mutable_meshes().clear();
+  ASSERT_TRUE(ApplyStrategy({.tp = 2, .sp = true}, 1, gpt_.tensor_splits, graph_).ok());
+  EXPECT_EQ(ShardingOf("h0.attn.residual"), "@[?, tp? p1, ?]");
+  EXPECT_EQ(ShardingOf("h1.mlp.residual"), "@[?, tp? p1, ?]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[_, tp]");
+}
+
+TEST_F(StrategyTest, SequenceParallelNeedsAModelWithSequences) {
+  std::vector<graph::SplitHint> weights;
+  for (const graph::SplitHint& hint : gpt_.tensor_splits) {
+    if (!hint.is_sequence) weights.push_back(hint);
+  }
+  EXPECT_THAT(MessageOf(CheckStrategy({.tp = 2, .sp = true}, 1, weights, graph_)),
+              HasSubstr("which of its values run over a sequence"));
+}
+
 // Graphs with an optimizer: ZeRO as shardings.
 class ZeroTest : public StrategyTest {
  protected:
@@ -157,9 +176,9 @@ class ZeroTest : public StrategyTest {
 TEST_F(ZeroTest, Level1SplitsTheOptimizersState) {
   Apply({.dp = 2, .zero = 1}, 4);
   EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[?, ?] replicated(dp)");
-  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p1, _ p1]");
-  EXPECT_EQ(ShardingOf("h0.mlp.w1.v"), "@[dp p1, _ p1]");
-  EXPECT_EQ(ShardingOf("h0.mlp.w1.grad"), "@[dp p1, _ p1]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p2, _ p2]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.v"), "@[dp p2, _ p2]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.grad"), "@[dp p2, _ p2]");
   // A part would be too small.
   EXPECT_EQ(ShardingOf("h0.mlp.b1.m"), "open");
 }
@@ -167,15 +186,15 @@ TEST_F(ZeroTest, Level1SplitsTheOptimizersState) {
 TEST_F(ZeroTest, Level2SumsGradientsOverDevicesFirst) {
   Apply({.dp = 2, .zero = 2}, 4);
   EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[?, ?] replicated(dp)");
-  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p1, _ p1]");
-  EXPECT_EQ(ShardingOf("h0.mlp.w1.grad"), "@[dp p1, _ p1] partial(sum, mb)");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p2, _ p2]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.grad"), "@[dp p2, _ p2] partial(sum, mb)");
 }
 
 TEST_F(ZeroTest, Level3SplitsParameters) {
   Apply({.dp = 2, .zero = 3}, 1);
-  EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[dp p1, _]");
-  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p1, _ p1]");
-  EXPECT_EQ(ShardingOf("h0.mlp.w1.grad"), "@[dp p1, _ p1]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[dp p2, _]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p2, _ p2]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.grad"), "@[dp p2, _ p2]");
   EXPECT_EQ(ShardingOf("h0.mlp.b1"), "@[?] replicated(dp)");
 }
 
@@ -183,14 +202,14 @@ TEST_F(ZeroTest, TensorParallelAxesStay) {
   Apply({.dp = 2, .tp = 2, .zero = 1}, 1);
   EXPECT_EQ(ShardingOf("h0.mlp.w2"), "@[tp, _]");
   // Behind tp, so that the part of a device is contiguous.
-  EXPECT_EQ(ShardingOf("h0.mlp.w2.m"), "@[tp.dp p1, _ p1]");
-  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p1, tp p1]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w2.m"), "@[tp.dp p2, _ p2]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp p2, tp p2]");
 }
 
 TEST_F(ZeroTest, Level3LeavesTheDimensionsOfOtherAxesAlone) {
   Apply({.dp = 2, .tp = 2, .zero = 3}, 1);
-  EXPECT_EQ(ShardingOf("h0.mlp.w2"), "@[tp, dp p1]");
-  EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[dp p1, tp]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w2"), "@[tp, dp p2]");
+  EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[dp p2, tp]");
 }
 
 TEST_F(StrategyTest, AxesOfOneAreLeftOut) {

@@ -21,8 +21,8 @@ using graph::Node;
 using graph::Sharding;
 using graph::ValueId;
 
-// Batches reach all values before the weights' splits over dp do.
-constexpr int kAfterTheBatch = 1;
+// Batches, and all else that a strategy splits, reach what they reach before these splits do.
+constexpr int kAfterTheBatch = 2;
 
 // What an update node works on.
 struct Update {

@@ -1,0 +1,100 @@
+#include "planner/lower/prefetch.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gmock/gmock.h"
+
+#include "tests/support/planner_fixture.h"
+
+namespace penstock::planner {
+namespace {
+
+using ::testing::ElementsAre;
+
+class PrefetchTest : public testing::PlannerFixture {
+ protected:
+  // The turns of products and gathers by the names of their results; "..." after a start, and
+  // "wait" before one that follows another node.
+  std::vector<std::string> Turns(std::string_view text, int64_t bytes_ahead) const {
+    const graph::Graph graph = MustParse(text);
+    const absl::StatusOr<std::vector<NodePhase>> phases = AssignPhases(graph, {});
+    EXPECT_TRUE(phases.ok()) << phases.status();
+    std::vector<std::string> turns;
+    if (!phases.ok()) return turns;
+    for (const NodeTurn& turn : OrderNodes(graph, *phases, bytes_ahead)) {
+      const graph::Node& node = graph.node(turn.node);
+      if (node.op->has_declared_type() || turn.part == NodeTurn::Part::kFinish) continue;
+      turns.push_back(StrCat(turn.is_gated ? "wait " : "", graph.value(node.results[0]).name));
+    }
+    return turns;
+  }
+};
+
+// Three layers of a weight each, 64 bytes gathered.
+constexpr std::string_view kLayers = R"(mesh m = [dp=2]
+graph g {
+  %x = input : f32[8, 4] @[dp, _]
+  %a = parameter : f32[4, 4] @[dp, _]
+  %b = parameter : f32[4, 4] @[dp, _]
+  %c = parameter : f32[4, 4] @[dp, _]
+  %ga = all_gather(%a) {per_use=true} : f32[4, 4] @[_, _]
+  %A = matmul(%x, %ga) : f32[8, 4] @[dp, _]
+  %gb = all_gather(%b) {per_use=true} : f32[4, 4] @[_, _]
+  %B = matmul(%A, %gb) : f32[8, 4] @[dp, _]
+  %gc = all_gather(%c) {per_use=true} : f32[4, 4] @[_, _]
+  %C = matmul(%B, %gc) : f32[8, 4] @[dp, _]
+  return %C @[dp, _]
+})";
+
+TEST_F(PrefetchTest, OneGatherIsAheadHoweverLittleMemoryThereIs) {
+  EXPECT_THAT(Turns(kLayers, 0), ElementsAre("ga", "gb", "A", "wait gc", "B", "C"));
+}
+
+TEST_F(PrefetchTest, MemoryLetsMoreBeAhead) {
+  EXPECT_THAT(Turns(kLayers, 3 * 64), ElementsAre("ga", "gb", "gc", "A", "B", "C"));
+  EXPECT_THAT(Turns(kLayers, 3 * 64 - 1), ElementsAre("ga", "gb", "A", "wait gc", "B", "C"));
+}
+
+TEST_F(PrefetchTest, WhatIsHeldForALaterUseCounts) {
+  // %a is read again by the last product, so %c has to wait.
+  EXPECT_THAT(Turns(R"(mesh m = [dp=2]
+graph g {
+  %x = input : f32[8, 4] @[dp, _]
+  %a = parameter : f32[4, 4] @[dp, _]
+  %b = parameter : f32[4, 4] @[dp, _]
+  %c = parameter : f32[4, 4] @[dp, _]
+  %ga = all_gather(%a) {per_use=true} : f32[4, 4] @[_, _]
+  %A = matmul(%x, %ga) : f32[8, 4] @[dp, _]
+  %N = neg(%A) : f32[8, 4] @[dp, _]
+  %gb = all_gather(%b) {per_use=true} : f32[4, 4] @[_, _]
+  %B = matmul(%N, %gb) : f32[8, 4] @[dp, _]
+  %M = neg(%B) : f32[8, 4] @[dp, _]
+  %gc = all_gather(%c) {per_use=true} : f32[4, 4] @[_, _]
+  %C = matmul(%M, %gc) : f32[8, 4] @[dp, _]
+  %D = matmul(%C, %ga) : f32[8, 4] @[dp, _]
+  return %D @[dp, _]
+})",
+                    2 * 64),
+              ElementsAre("ga", "gb", "A", "N", "wait gc", "B", "M", "C", "D"));
+}
+
+TEST_F(PrefetchTest, OtherRedistributionsStayWhereTheyAre) {
+  EXPECT_THAT(Turns(R"(mesh m = [dp=2]
+graph g {
+  %x = input : f32[8, 4] @[dp, _]
+  %a = parameter : f32[4, 4] @[dp, _]
+  %y = neg(%x) : f32[8, 4] @[dp, _]
+  %z = all_gather(%y) : f32[8, 4] @[_, _]
+  %w = neg(%z) : f32[8, 4] @[_, _]
+  %ga = all_gather(%a) : f32[4, 4] @[_, _]
+  %A = matmul(%w, %ga) : f32[8, 4] @[_, _]
+  return %A @[_, _]
+})",
+                    1 << 20),
+              ElementsAre("y", "z", "w", "ga", "A"));
+}
+
+}  // namespace
+}  // namespace penstock::planner
