@@ -350,9 +350,10 @@ const std::vector<Key>& Keys() {
        Number([](Job& j) { return &j.sample.temperature; }, 0, 1e6, "0 to 1e6")},
       {"parallel.strategy",
        "\"auto\", or sizes of the data, tensor and pipeline axes such as \"dp=2,tp=2,pp=2\", "
-       "virtual stages of each pipeline stage such as \"vpp=2\", and the part of the data axis "
-       "that "
-       "splits the experts of a model, such as \"ep=2\" (\"auto\")",
+       "virtual stages of each pipeline stage such as \"vpp=2\", the part of the data axis that "
+       "splits the experts of a model (\"ep=2\"), what data parallel devices split of optimiser "
+       "state, gradients and parameters (\"zero=1\", 2 or 3), and \"sp=true\" to split activations "
+       "over sequences beside tp (\"auto\")",
        String([](Job& j) { return &j.parallel.strategy; })},
       {"parallel.microbatches", "Number of micro-batches per step, or \"auto\" (\"auto\")",
        SetMicrobatches},

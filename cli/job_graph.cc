@@ -22,6 +22,7 @@
 #include "planner/sharding/select_mesh.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/strategy.h"
+#include "planner/strategy/zero.h"
 
 namespace penstock::cli {
 namespace {
@@ -372,17 +373,29 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
                               MeshText(mesh), "), not by ", planner::ToString(**given),
                               "; change the mesh, or leave the strategy \"auto\"")));
     }
+    const int zero = given->has_value() ? (*given)->zero : 0;
+    if (given->has_value() && (*given)->sp) {
+      return AtKey(job, {"parallel.strategy"},
+                   absl::InvalidArgumentError(
+                       StrCat("sp = true: ", job.model.file, " is laid out by its mesh ", mesh.name,
+                              "; write tp on the values that are to be split over sequences")));
+    }
     const int64_t pp = given->has_value() ? (*given)->pp : 1;
     const int64_t vpp = given->has_value() ? (*given)->vpp : 1;
     result.num_devices = mesh.num_devices() * pp;
     RETURN_IF_ERROR(CheckDevices(job, result.num_devices, StrCat("mesh ", mesh.name),
                                  ", or change the sizes of the mesh's axes"));
     RETURN_IF_ERROR(HostDevicesOf(job, result.num_devices).status());
-    result.strategy = StrCat(MeshText(mesh), pp > 1 ? StrCat(",pp=", pp) : "",
-                             vpp > 1 ? StrCat(",vpp=", vpp) : "");
+    result.strategy =
+        StrCat(MeshText(mesh), pp > 1 ? StrCat(",pp=", pp) : "",
+               vpp > 1 ? StrCat(",vpp=", vpp) : "", zero > 0 ? StrCat(",zero=", zero) : "");
     result.chunks_per_group = static_cast<int>(vpp);
     result.microbatches = mesh.num_microbatches();
     result.note = StrCat("laid out by the mesh ", mesh.name, " of ", job.model.file);
+    if (zero > 0) {
+      RETURN_IF_ERROR(
+          AtKey(job, {"parallel.strategy"}, planner::SplitOverReplicas(zero, result.graph)));
+    }
     RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
                           planner::AssignStages(static_cast<int>(pp * vpp), result.graph)));
     AddBubbleNote(pp, result);

@@ -44,7 +44,7 @@ struct Comm {
   uint32_t actor = 0;
   uint32_t phase = 0;
   planner::ActorKind kind = planner::ActorKind::kCollective;
-  bool is_in_place = false;  // a collective whose input and output are the same memory
+  bool is_in_place = false;  // a collective whose input and output begin at the same byte
   int64_t begin_ns = 0;      // with a clock
   int64_t end_ns = 0;        // likewise
 };

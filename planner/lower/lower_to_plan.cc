@@ -248,7 +248,7 @@ class Lowering {
   std::map<NodeId, int> bucket_of_;
   std::vector<uint32_t> bucket_collectives_;  // of each bucket; the first of the plan
   std::vector<Assignment> assignments_;
-  std::map<ValueId, int> num_assignments_of_;  // of a new value
+  std::map<ValueId, std::vector<Assignment>> assignments_of_;  // of a new value
   std::map<ValueId, int> state_index_;
   std::vector<std::set<PhaseKey>> keys_;          // a stage each
   std::vector<std::vector<PhaseChoice>> orders_;  // likewise; empty: decided as the plan runs
@@ -296,6 +296,7 @@ class DeviceLowering {
   absl::Status AddAssignments();
   bool IsReadBefore(ValueId state, NodeId writer) const;
   bool WritesInPlace(const Assignment& assignment) const;
+  ValueId StateWrittenBy(ValueId value) const;
   absl::StatusOr<bool> AddPartOfState(NodeId id, int phase);
   bool MayOverwrite(const Node& node, int input, const KernelPlan& spec, int phase) const;
   bool MayStayIn(int buffer, ValueId result) const;
@@ -356,7 +357,7 @@ absl::Status Lowering::Analyse() {
     num_stages_ = std::max(num_stages_, phase.stage + 1);
     if (node.op->name() == "assign") {
       assignments_.push_back({id, node.operands[0], node.operands[1]});
-      ++num_assignments_of_[node.operands[1]];
+      assignments_of_[node.operands[1]].push_back(assignments_.back());
     }
     for (ValueId operand : node.operands) {
       const NodePhase& source = PhaseOf(operand);
@@ -1077,10 +1078,8 @@ absl::Status DeviceLowering::AddRedistribution(const NodeTurn& turn, int phase) 
              {shared_.ShardingIndex(operand), kNone}, kNone, {source}, {input});
   }
   int output = in_place ? source : -1;
-  for (const Assignment& assignment : shared_.assignments_) {
-    if (assignment.value == result && WritesInPlace(assignment)) {
-      output = buffer_.at(assignment.state);
-    }
+  if (const ValueId state = StateWrittenBy(result); state != kNoValue) {
+    output = buffer_.at(state);
   }
   if (output < 0) {
     ASSIGN_OR_RETURN(output, NewBuffer(result, per_microbatch));
@@ -1198,9 +1197,8 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
       continue;
     }
     int buffer = -1;
-    for (const Assignment& assignment : shared_.assignments_) {
-      if (assignment.value != result || !WritesInPlace(assignment)) continue;
-      buffer = buffer_.at(assignment.state);
+    if (const ValueId state = StateWrittenBy(result); state != kNoValue) {
+      buffer = buffer_.at(state);
     }
     if (buffer < 0 && r == 0) {
       for (size_t i = 0; i < node.operands.size() && buffer < 0; ++i) {
@@ -1271,7 +1269,14 @@ bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
   }
   // Two assigns of one new value cannot both be in place.
   return IsReadBefore(assignment.state, producer_id) &&
-         shared_.num_assignments_of_.at(assignment.value) == 1;
+         shared_.assignments_of_.at(assignment.value).size() == 1;
+}
+
+// The state where the value is written when it is made, if there is one.
+ValueId DeviceLowering::StateWrittenBy(ValueId value) const {
+  const auto it = shared_.assignments_of_.find(value);
+  if (it == shared_.assignments_of_.end() || !WritesInPlace(it->second[0])) return kNoValue;
+  return it->second[0].state;
 }
 
 // Lets an update work on its part of a parameter where that lies, if its bytes are contiguous: the
@@ -1288,14 +1293,8 @@ absl::StatusOr<bool> DeviceLowering::AddPartOfState(NodeId id, int phase) {
     return false;
   }
   const std::vector<NodeId>& users = shared_.users_[graph_.node(update).results[0]];
-  const bool is_put_back =
-      users.size() == 1 &&
-      std::any_of(shared_.assignments_.begin(), shared_.assignments_.end(),
-                  [&](const Assignment& assignment) {
-                    return assignment.state == state &&
-                           graph_.value(assignment.value).producer == users[0] &&
-                           WritesInPlace(assignment);
-                  });
+  const bool is_put_back = users.size() == 1 && !graph_.node(users[0]).results.empty() &&
+                           StateWrittenBy(graph_.node(users[0]).results[0]) == state;
   if (!is_put_back) return false;
   ASSIGN_OR_RETURN(const TilePlan whole_tile, Tile(state));
   ASSIGN_OR_RETURN(const TilePlan tile, Tile(part));

@@ -291,7 +291,8 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
     }
   }
   graph.mutable_meshes().push_back(std::move(mesh));
-  return strategy.zero > 0 ? SplitOverReplicas(strategy.zero, graph) : absl::OkStatus();
+  if (strategy.zero == 0 || strategy.dp == 1) return absl::OkStatus();
+  return SplitOverReplicas(strategy.zero, graph);
 }
 
 }  // namespace penstock::planner

@@ -106,7 +106,12 @@ int64_t SizeOf(const std::vector<AxisRef>& axes) {
 
 absl::Status SplitOverReplicas(int level, Graph& graph) {
   const Mesh mesh = graph.meshes()[0];
-  const int mb = mesh.FindAxis("mb");
+  std::vector<AxisRef> microbatches;
+  for (int axis = 0; axis < static_cast<int>(mesh.axes.size()); ++axis) {
+    if (mesh.axes[axis].is_temporal && mesh.axes[axis].size > 1) {
+      microbatches.push_back(graph::WholeAxis(mesh, axis));
+    }
+  }
   // How other axes split the parameters follows by propagation.
   Graph propagated = graph;
   RETURN_IF_ERROR(Propagate(PropagationLevel::kUserPriority, &propagated));
@@ -146,8 +151,8 @@ absl::Status SplitOverReplicas(int level, Graph& graph) {
     for (graph::DimSharding& each : split.dims) each.priority = kAfterTheBatch;
     for (const ValueId state : update.states) graph.mutable_value(state).sharding = split;
     if (update.gradient == kNoValue) continue;
-    if (level >= 2 && mb >= 0) {
-      split.partials.push_back({graph::Reduction::kSum, {graph::WholeAxis(mesh, mb)}});
+    if (level >= 2 && !microbatches.empty()) {
+      split.partials.push_back({graph::Reduction::kSum, microbatches});
     }
     graph.mutable_value(update.gradient).sharding = std::move(split);
   }
