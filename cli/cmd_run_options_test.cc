@@ -147,6 +147,14 @@ TEST_F(CmdRunOptionsTest, TensorParallelismOfAGraphFileIsWrittenIntoItAsTheError
     for (int step = 0; step < 3; ++step) EXPECT_NEAR(losses[step], one[step], 1e-5 * one[step]);
     EXPECT_THAT(outcome.out, HasSubstr(StrCat("\"strategy\": \"")));
   }
+  // ZeRO over the mesh's axis dp; sequences are the file's to name.
+  const std::string options = "dp=2,tp=2,zero=3";
+  const Outcome zero = Call({"run", job, "--json", "--strategy", options});
+  EXPECT_THAT(zero.out, HasSubstr("\"strategy\": \"dp=2,tp=2,zero=3\""));
+  const std::vector<double> losses = Losses(zero);
+  ASSERT_EQ(losses.size(), 3u) << zero.err;
+  for (int step = 0; step < 3; ++step) EXPECT_NEAR(losses[step], one[step], 1e-5 * one[step]);
+  EXPECT_THAT(Call({"run", job, "--strategy", "dp=2,tp=2,sp=true"}).err, HasSubstr("sp = true: "));
   // A mesh of other axes than the strategy's.
   const Outcome other = Call({"run", job, "--strategy", "dp=4"});
   EXPECT_EQ(other.status, 2);
