@@ -1,8 +1,6 @@
 #include "bench/kernels_bench.h"
 
 #include <cstdint>
-#include <cstring>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,8 +8,7 @@
 #include "benchmark/benchmark.h"
 #include "fmt/format.h"
 
-#include "base/device.h"
-#include "base/random.h"
+#include "bench/kernel_timing.h"
 #include "kernels/kernel.h"
 
 namespace penstock::bench {
@@ -21,72 +18,31 @@ using kernels::KernelSpec;
 using kernels::TileDesc;
 
 TileDesc Whole(Shape shape, DType dtype = DType::kF32) {
-  TileDesc tile;
-  tile.dtype = dtype;
-  tile.shape = shape;
-  tile.global = shape;
-  tile.offset = Shape(shape.size(), 0);
-  tile.microbatch_stride = Shape(shape.size(), 0);
-  return tile;
+  return WholeTile(std::move(shape), dtype);
 }
 
-// Runs one kernel on one thread. Floats are drawn from [0, 1), integers are 1.
+// Runs one kernel on one thread.
 void RunKernel(benchmark::State& state, const KernelSpec& spec, double flops) {
-  const kernels::KernelRegistry registry = kernels::CpuKernels();
-  const kernels::KernelDef* def = registry.Find(spec.op);
-  const std::unique_ptr<Device> device = CreateCpuDevice(1);
-  const std::unique_ptr<Stream> stream = device->CreateStream();
-  std::vector<std::unique_ptr<Memory>> memory;
-  const auto allocate = [&](size_t num_bytes) {
-    memory.push_back(device->Allocate(num_bytes, MemoryKind::kDevice).value());
-    return static_cast<void*>(memory.back()->data());
-  };
-  size_t num_bytes = 0;
-  std::vector<void*> inputs;
-  std::vector<void*> outputs;
-  for (const TileDesc& tile : spec.inputs) {
-    inputs.push_back(allocate(tile.num_bytes()));
-    num_bytes += tile.num_bytes();
-    for (int64_t i = 0; i < tile.num_elements(); ++i) {
-      if (tile.dtype == DType::kF32) {
-        static_cast<float*>(inputs.back())[i] = RandomUniform({1, 0, 0}, i);
-      } else if (tile.dtype == DType::kF64) {
-        static_cast<double*>(inputs.back())[i] = RandomUniform({1, 0, 0}, i);
-      } else {
-        static_cast<int64_t*>(inputs.back())[i] = 1;
-      }
-    }
-  }
-  for (const TileDesc& tile : spec.outputs) {
-    outputs.push_back(allocate(tile.num_bytes()));
-    num_bytes += tile.num_bytes();
-  }
-  kernels::KernelArgs args;
-  args.inputs = inputs;
-  args.outputs = outputs;
-  args.workspace = allocate(def->workspace_bytes ? def->workspace_bytes(spec, 1) : 0);
-  auto kernel = def->create(spec, *device, *stream);
+  absl::StatusOr<PreparedKernel> kernel = PreparedKernel::Create(spec);
   if (!kernel.ok()) {
     state.SkipWithError(std::string(kernel.status().message()).c_str());
     return;
   }
   for (auto _ : state) {
-    const absl::Status status = (*kernel)->Run(args);
+    const absl::Status status = kernel->Run();
     if (!status.ok()) state.SkipWithError(std::string(status.message()).c_str());
   }
   using benchmark::Counter;
   const double runs = static_cast<double>(state.iterations());
   if (flops > 0) state.counters["GFLOP/s"] = Counter(runs * flops * 1e-9, Counter::kIsRate);
-  state.counters["GB/s"] = Counter(runs * static_cast<double>(num_bytes) * 1e-9, Counter::kIsRate);
+  state.counters["GB/s"] =
+      Counter(runs * static_cast<double>(kernel->num_bytes()) * 1e-9, Counter::kIsRate);
 }
 
 void Register(const std::string& name, std::string op, graph::Attributes attributes,
               std::vector<TileDesc> inputs, std::vector<TileDesc> outputs, double flops = 0) {
-  KernelSpec spec;
-  spec.op = std::move(op);
-  spec.attributes = std::move(attributes);
-  spec.inputs = std::move(inputs);
-  spec.outputs = std::move(outputs);
+  KernelSpec spec =
+      MakeKernelSpec(std::move(op), std::move(attributes), std::move(inputs), std::move(outputs));
   benchmark::RegisterBenchmark(
       ("kernels/" + name).c_str(),
       [spec = std::move(spec), flops](benchmark::State& state) { RunKernel(state, spec, flops); });

@@ -155,6 +155,7 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   AddEvalCommand(app, environment, &action);
   AddListCommand(app, environment, &action);
   AddBenchCommand(app, environment, &action);
+  AddProfileCommand(app, environment, &action);
   AddNodeCommand(app, environment, &action);
   AddDoctorCommand(app, environment, &action);
   app.footer(kFooter);  // commands added before do not inherit it

@@ -95,6 +95,19 @@ absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devic
   return machine;
 }
 
+planner::Machine MachineOf(planner::Cluster cluster) {
+  planner::Machine machine{std::move(cluster)};
+  const int64_t at_once = machine.cluster.spec().devices_at_once;
+  if (at_once == 0 || machine.cluster.num_levels() == 0) return machine;
+  for (int64_t group = 0; group < machine.cluster.NumGroups(0); ++group) {
+    const int64_t size =
+        machine.cluster.GroupBegin(0, group + 1) - machine.cluster.GroupBegin(0, group);
+    machine.core_groups.push_back({size, std::min(at_once, size)});
+  }
+  machine.communication_uses_cores = machine.cluster.num_levels() == 1;
+  return machine;
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<planner::Cluster>> ClusterOf(const Job& job) {
@@ -128,7 +141,7 @@ int64_t ThreadsOf(const Job& job, int64_t num_devices) {
 absl::StatusOr<planner::Machine> MachineOf(const Job& job, int64_t num_devices) {
   ASSIGN_OR_RETURN(std::optional<planner::Cluster> cluster, ClusterOf(job));
   if (!cluster.has_value()) return MachineAtHand(job, num_devices);
-  if (num_devices <= cluster->num_devices()) return planner::Machine{*std::move(cluster)};
+  if (num_devices <= cluster->num_devices()) return MachineOf(*std::move(cluster));
   return AtKey(job, {"cluster.file"},
                absl::InvalidArgumentError(StrCat("the cluster has ",
                                                  Counted(cluster->num_devices(), "device"),

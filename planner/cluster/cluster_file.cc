@@ -305,9 +305,13 @@ absl::StatusOr<Cluster> ParseCluster(std::string_view text, std::string_view fil
   }
   ASSIGN_OR_RETURN(const toml::value root, ParseToml(text, std::string(file)));
   const Section whole(file, "", root);
-  RETURN_IF_ERROR(whole.CheckKeys({"name", "kind", "devices", "level"}));
+  RETURN_IF_ERROR(whole.CheckKeys({"name", "devices_at_once", "kind", "devices", "level"}));
   ClusterSpec spec;
   RETURN_IF_ERROR(whole.Read("name", &spec.name));
+  if (whole.Has("devices_at_once")) {
+    RETURN_IF_ERROR(
+        whole.Read("devices_at_once", int64_t{1}, kMaxClusterDevices, &spec.devices_at_once));
+  }
 
   ASSIGN_OR_RETURN(const std::vector<const toml::value*> kinds,
                    whole.Tables("kind", kMaxDeviceKinds));
@@ -347,6 +351,9 @@ absl::StatusOr<Cluster> ParseCluster(std::string_view text, std::string_view fil
 std::string FormatCluster(const Cluster& cluster) {
   const ClusterSpec& spec = cluster.spec();
   std::string text = StrCat("name = ", Quoted(spec.name), "\n");
+  if (spec.devices_at_once > 0) {
+    StrAppend(&text, "devices_at_once = ", spec.devices_at_once, "\n");
+  }
   for (const DeviceKind& kind : spec.kinds) StrAppend(&text, FormatKind(kind));
   for (const DeviceRun& run : spec.devices) {
     StrAppend(&text, "\n[[devices]]\nkind = ", Quoted(spec.kinds[run.kind].name),

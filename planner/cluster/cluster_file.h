@@ -1,6 +1,7 @@
 // Clusters as TOML files:
 //
 //   name = "two nodes"
+//   devices_at_once = 4   # of a group of the first level; may be left out: all
 //
 //   [[kind]]
 //   name = "A100"

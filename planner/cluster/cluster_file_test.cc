@@ -84,6 +84,16 @@ TEST(ClusterFileTest, ReadsAllThatADescriptionHas) {
   EXPECT_EQ(spec.levels[1].uplinks, kUplinkPerDevice);
 }
 
+TEST(ClusterFileTest, DevicesMayShareCores) {
+  const absl::StatusOr<Cluster> cluster =
+      ParseCluster(Edited("\n\n[[kind]]", "\ndevices_at_once = 6\n[[kind]]"), "c.toml");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_EQ(cluster->spec().devices_at_once, 6);
+  EXPECT_EQ(ParseCluster(FormatCluster(*cluster), "c.toml")->spec(), cluster->spec());
+  EXPECT_THAT(ErrorOf(Edited("\n\n[[kind]]", "\ndevices_at_once = 0\n[[kind]]")),
+              StartsWith("c.toml:2:19: devices_at_once: 0 is out of range"));
+}
+
 TEST(ClusterFileTest, ATorusNeedsNoFanOut) {
   const std::string text =
       R"(name = "torus"

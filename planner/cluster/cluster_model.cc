@@ -140,6 +140,8 @@ absl::StatusOr<Cluster> Cluster::Create(ClusterSpec spec, ClusterPart* at_fault)
   ClusterPart& part = at_fault == nullptr ? ignored : *at_fault;
   part = {};
   RETURN_IF_ERROR(CheckName(spec.name));
+  RETURN_IF_ERROR(
+      CheckRange("devices_at_once", spec.devices_at_once, int64_t{0}, kMaxClusterDevices));
   Cluster cluster(std::move(spec));
   RETURN_IF_ERROR(cluster.CheckKinds(&part));
   RETURN_IF_ERROR(cluster.PlaceGroups(&part));

@@ -93,6 +93,9 @@ struct ClusterSpec {
   std::vector<DeviceKind> kinds;
   std::vector<DeviceRun> devices;    // in order; empty: all are of the first kind
   std::vector<NetworkLevel> levels;  // from the inside out; empty: one device
+  // Of the devices of a group of level 0, those that can compute at once, as they share the cores
+  // of a host; 0: all.
+  int64_t devices_at_once = 0;
 
   friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;
 };

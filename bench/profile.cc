@@ -1,0 +1,96 @@
+#include "bench/profile.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/machine.h"
+#include "base/status_macros.h"
+#include "bench/collectives_bench.h"
+#include "bench/kernel_timing.h"
+#include "bench/transport_bench.h"
+
+namespace penstock::bench {
+namespace {
+
+constexpr int64_t kProductSizes[] = {8, 16, 32, 64, 128, 256, 512, 1024};
+constexpr int64_t kF64Size = 512;
+// Of a tensor in a sum.
+constexpr int64_t kSumElements = int64_t{1} << 21;
+constexpr size_t kShortMessageBytes = 8;
+constexpr size_t kReductionBytes = size_t{1} << 20;
+constexpr int kMaxMessages = 2000;
+constexpr int kMaxReductions = 200;
+
+double ProductFlops(int64_t size) {
+  const auto n = static_cast<double>(size);
+  return 2 * n * n * n;
+}
+
+absl::StatusOr<double> MeasureProductFlopsPerS(int64_t size, DType dtype) {
+  const kernels::TileDesc tile = WholeTile({size, size}, dtype);
+  ASSIGN_OR_RETURN(const double seconds,
+                   MeasureKernelSeconds(MakeKernelSpec("matmul", {}, {tile, tile}, {tile})));
+  return ProductFlops(size) / seconds;
+}
+
+absl::StatusOr<planner::DeviceKind> MeasureCore() {
+  planner::DeviceKind kind;
+  kind.name = "core of " + HostName();
+  std::vector<double> rates;
+  for (const int64_t size : kProductSizes) {
+    ASSIGN_OR_RETURN(rates.emplace_back(), MeasureProductFlopsPerS(size, DType::kF32));
+  }
+  const double peak = *std::max_element(rates.begin(), rates.end());
+  kind.peak_flops_per_s[static_cast<size_t>(DType::kF32)] = peak;
+  for (size_t i = 0; i < rates.size(); ++i) {
+    kind.efficiency.push_back({ProductFlops(kProductSizes[i]), rates[i] / peak});
+  }
+  ASSIGN_OR_RETURN(kind.peak_flops_per_s[static_cast<size_t>(DType::kF64)],
+                   MeasureProductFlopsPerS(kF64Size, DType::kF64));
+  const kernels::TileDesc tile = WholeTile({kSumElements});
+  ASSIGN_OR_RETURN(const double seconds,
+                   MeasureKernelSeconds(MakeKernelSpec("add", {}, {tile, tile}, {tile})));
+  kind.memory_bytes_per_s = 3 * static_cast<double>(tile.num_bytes()) / seconds;
+  return kind;
+}
+
+absl::StatusOr<planner::NetworkLevel> MeasureHost() {
+  TransportBenchOptions options;
+  options.sizes = {kShortMessageBytes};
+  options.runs_perftest = false;
+  options.max_rounds = kMaxMessages;
+  ASSIGN_OR_RETURN(const std::vector<TransportBenchRow> rows, MeasureTransport(options));
+  planner::NetworkLevel level;
+  level.name = "host";
+  level.latency_s = std::min(1e-6 * rows.front().ours.one_way_us, planner::kMaxLatencyS);
+  // An all_reduce between two members sends half of the data twice.
+  CollectivesBenchOptions reduction;
+  reduction.cases = {{.num_bytes = kReductionBytes}};
+  reduction.max_rounds = kMaxReductions;
+  ASSIGN_OR_RETURN(const std::vector<double> us, MeasureCollectives(reduction));
+  const double seconds = std::max(1e-6 * us[0] - 2 * level.latency_s, 1e-9);
+  level.bytes_per_s = std::clamp(static_cast<double>(kReductionBytes) / seconds,
+                                 planner::kMinBytesPerS, planner::kMaxBytesPerS);
+  return level;
+}
+
+}  // namespace
+
+absl::StatusOr<planner::Cluster> MeasureMachine(const ProfileOptions& options) {
+  planner::ClusterSpec spec;
+  spec.name = HostName();
+  spec.devices_at_once = std::min(options.num_cores, options.num_devices);
+  ASSIGN_OR_RETURN(planner::NetworkLevel host, MeasureHost());
+  host.fan_out = {options.num_devices};
+  spec.levels.push_back(std::move(host));
+  ASSIGN_OR_RETURN(planner::DeviceKind core, MeasureCore());
+  const auto memory =
+      static_cast<int64_t>(std::min<uint64_t>(MachineMemoryBytes(), planner::kMaxMemoryBytes));
+  core.memory_bytes = std::max<int64_t>(memory / options.num_devices, 1);
+  spec.kinds.push_back(std::move(core));
+  return planner::Cluster::Create(std::move(spec));
+}
+
+}  // namespace penstock::bench

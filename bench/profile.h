@@ -1,0 +1,32 @@
+// Measures this machine for predictions: a description of a cluster whose rates are those of its
+// kernels and of messages between its processes.
+//
+//   products     square, of growing sizes: the peak rate of each dtype, and in f32 the part of it
+//                that a product of so many flops reaches
+//   memory       a sum of two tensors that no cache of a core holds
+//   messages     between two processes, over shared memory: the latency
+//   all_reduce   between two processes: the rate, sums included
+//
+// Thread rule: from a process without transports of its own: it forks.
+
+#ifndef PENSTOCK_BENCH_PROFILE_H_
+#define PENSTOCK_BENCH_PROFILE_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+#include "planner/cluster/cluster_model.h"
+
+namespace penstock::bench {
+
+struct ProfileOptions {
+  int64_t num_devices = 1;  // of one thread each, on this host
+  int64_t num_cores = 1;    // that they share
+};
+
+absl::StatusOr<planner::Cluster> MeasureMachine(const ProfileOptions& options);
+
+}  // namespace penstock::bench
+
+#endif  // PENSTOCK_BENCH_PROFILE_H_

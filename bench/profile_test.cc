@@ -1,0 +1,35 @@
+#include "bench/profile.h"
+
+#include "gtest/gtest.h"
+
+#include "planner/cluster/cluster_file.h"
+
+namespace penstock::bench {
+namespace {
+
+TEST(ProfileTest, AMeasuredMachineIsADescriptionOfACluster) {
+  const absl::StatusOr<planner::Cluster> cluster = MeasureMachine({4, 2});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_EQ(cluster->num_devices(), 4);
+  const planner::ClusterSpec& spec = cluster->spec();
+  EXPECT_EQ(spec.devices_at_once, 2);
+  const planner::DeviceKind& core = spec.kinds[0];
+  // Any core of this century, and none of the next.
+  EXPECT_GT(core.peak_flops_per_s[static_cast<size_t>(DType::kF32)], 1e8);
+  EXPECT_LT(core.peak_flops_per_s[static_cast<size_t>(DType::kF32)], 1e14);
+  EXPECT_GT(core.memory_bytes_per_s, 1e7);
+  EXPECT_LT(core.memory_bytes_per_s, 1e13);
+  EXPECT_GT(spec.levels[0].bytes_per_s, 1e6);
+  EXPECT_GT(spec.levels[0].latency_s, 1e-9);
+  EXPECT_LT(spec.levels[0].latency_s, 1e-1);
+  // Small products are less efficient than the best.
+  EXPECT_LT(core.efficiency.front().fraction, 0.9);
+
+  const absl::StatusOr<planner::Cluster> again =
+      planner::ParseCluster(planner::FormatCluster(*cluster), "profile.toml");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->spec(), spec);
+}
+
+}  // namespace
+}  // namespace penstock::bench
