@@ -254,13 +254,50 @@ class Searcher {
     for (const StageWork& stage : work.stages) {
       cost.push_back(stage.forward.seconds() + stage.backward.seconds());
     }
-    const std::vector<int> segments = CutEvenly(cost, strategy.num_stages());
-    for (const int segment : segments) stage_starts->push_back(model_->starts()[segment]);
     EstimateOptions options;
     options.policy = problem_.policy;
     options.chunks_per_group = static_cast<int>(strategy.vpp);
     options.bucket_bytes = problem_.bucket_bytes;
-    return EstimateStep(Join(work, segments), *problem_.machine, options);
+    std::vector<int> segments = CutEvenly(cost, strategy.num_stages());
+    ASSIGN_OR_RETURN(StepEstimate estimate,
+                     EstimateStep(Join(work, segments), *problem_.machine, options));
+    if (!estimate.fits() && strategy.pp > 1 && strategy.vpp == 1) {
+      const CutMemory memory = MemoryOf(work, estimate);
+      const std::vector<int> smaller = CutEvenly(cost, strategy.num_stages(), &memory);
+      if (!smaller.empty()) {
+        segments = smaller;
+        ASSIGN_OR_RETURN(estimate, EstimateStep(Join(work, segments), *problem_.machine, options));
+      }
+    }
+    for (const int segment : segments) stage_starts->push_back(model_->starts()[segment]);
+    return estimate;
+  }
+
+  // What stages may hold, from the estimate of other cuts: earlier stages keep more micro-batches
+  // in flight, so they may have to do with fewer layers. Besides what segments tell, each needs as
+  // much as the neediest of that estimate.
+  static CutMemory MemoryOf(const ModelWork& work, const StepEstimate& estimate) {
+    CutMemory memory;
+    for (const StageWork& stage : work.stages) {
+      memory.kept_bytes.push_back(stage.memory.parameters + stage.memory.optimizer +
+                                  stage.memory.gradients);
+      memory.in_flight_bytes.push_back(stage.memory.activations);
+    }
+    for (const StageTransfer& transfer : work.transfers) {
+      if (transfer.is_kept_by_reader && !transfer.is_kept_by_source) {
+        memory.in_flight_bytes[transfer.to] += transfer.num_bytes;
+      }
+    }
+    double rest = 0;
+    memory.limit_bytes = kNever;
+    for (const GroupEstimate& group : estimate.groups) {
+      memory.in_flight.push_back(group.in_flight);
+      rest = std::max(rest, group.memory.transfers + group.memory.workspace);
+      memory.limit_bytes =
+          std::min(memory.limit_bytes, static_cast<double>(group.memory_limit_bytes));
+    }
+    memory.limit_bytes -= rest;
+    return memory;
   }
 
   // How far a candidate is from fitting: 0 if it does.
