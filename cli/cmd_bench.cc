@@ -25,6 +25,7 @@
 #include "bench/kernels_bench.h"
 #include "bench/messages_bench.h"
 #include "bench/planner_bench.h"
+#include "bench/search_bench.h"
 #include "bench/transport_bench.h"
 #include "kernels/kernel.h"
 #include "planner/cost/collective_choice.h"
@@ -101,6 +102,11 @@ absl::StatusOr<Report> RunRegistered(std::string_view group, const std::string& 
 absl::StatusOr<Report> RunKernels(const Options& options) {
   bench::RegisterKernelBenchmarks();
   return RunRegistered("kernels", options.filter);
+}
+
+absl::StatusOr<Report> RunSearch(const Options& options) {
+  bench::RegisterSearchBenchmarks();
+  return RunRegistered("search", options.filter);
 }
 
 // Metrics of one shape and number of actors; the names alone where it was not measured.
@@ -465,6 +471,7 @@ constexpr Group kGroups[] = {
     {"kernels", "CPU kernels at the sizes of a small GPT", RunKernels},
     {"messages", "one-way latency between actors on different devices", RunMessages},
     {"planner", "time to plan, and sizes of plans", RunPlanner},
+    {"search", "search and estimates for large models on many devices", RunSearch},
     {"transport", "messages between two processes, compared with ucx_perftest", RunTransport},
 };
 

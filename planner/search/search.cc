@@ -131,8 +131,12 @@ class Searcher {
       }
       for (const int64_t microbatches : counts) {
         if (microbatches > problem_.limits.microbatches) break;
+        // The short model divides as the whole one does; there is room for the stages.
+        Strategy of_stage = strategy;
+        of_stage.pp = 1;
+        of_stage.vpp = 1;
         const absl::Status status =
-            CheckStrategy(strategy, microbatches, problem_.hints, *problem_.forward);
+            CheckStrategy(of_stage, microbatches, problem_.hints, model_->graph());
         if (!status.ok()) {
           Refuse(status);
           continue;

@@ -29,6 +29,9 @@ using graph::NodeId;
 using graph::Sharding;
 using graph::ValueId;
 
+// Values of this size count for their latency only.
+constexpr double kSmallBytes = 64;
+
 bool FormsWhole(std::string_view op) { return op == "accumulate" || op == "gather_microbatches"; }
 
 // Where a node's work and memory count.
@@ -376,7 +379,18 @@ class Measurer {
                               ? StageTransfer::Moment::kBeforeStep
                               : StageTransfer::Moment::kAfterStep;
       }
-      work_.transfers.push_back(transfer);
+      if (transfer.num_bytes > kSmallBytes || is_made_often) {
+        work_.transfers.push_back(transfer);
+        continue;
+      }
+      // Scalars of the optimiser: between two stages they travel together.
+      const auto [it, is_new] = small_transfers_.try_emplace(
+          {transfer.from, transfer.to, transfer.moment}, work_.transfers.size());
+      if (is_new) {
+        work_.transfers.push_back(transfer);
+      } else {
+        work_.transfers[it->second].num_bytes += transfer.num_bytes;
+      }
     }
   }
 
@@ -421,6 +435,7 @@ class Measurer {
   std::vector<ValueId> root_;
   std::map<std::pair<CollectiveKind, std::vector<AxisRef>>, int> groups_;
   std::map<std::pair<int, Moment>, std::vector<Lifetime>> lifetimes_;
+  std::map<std::tuple<int, int, StageTransfer::Moment>, size_t> small_transfers_;
 };
 
 }  // namespace

@@ -1,0 +1,17 @@
+// How long the planner takes for large models on many devices, without lowering to a plan.
+//
+// Thread rule: call once, before the benchmarks run.
+
+#ifndef PENSTOCK_BENCH_SEARCH_BENCH_H_
+#define PENSTOCK_BENCH_SEARCH_BENCH_H_
+
+namespace penstock::bench {
+
+// Registers with Google Benchmark, under names such as "planner/search/gpt3-175b/hgx-h100:128":
+//   search    the choice of a strategy; counters: strategies estimated, and the predicted step in s
+//   estimate  a given strategy, on the whole graph: build, passes, work of the stages, step
+void RegisterSearchBenchmarks();
+
+}  // namespace penstock::bench
+
+#endif  // PENSTOCK_BENCH_SEARCH_BENCH_H_
