@@ -7,9 +7,9 @@
 
 namespace penstock::bench {
 
-// Registers with Google Benchmark, under names such as "planner/search/gpt3-175b/hgx-h100:128":
-//   search    the choice of a strategy; counters: strategies estimated, and the predicted step in s
-//   estimate  a given strategy, on the whole graph: build, passes, work of the stages, step
+// Registers with Google Benchmark, under names such as "search/gpt3-175b/hgx-h100:128":
+//   search/CASE           the choice of a strategy; counters: strategies estimated, and the predicted step in s
+//   search/estimate/CASE  a given strategy, on the whole graph: build, passes, work of the stages, step
 void RegisterSearchBenchmarks();
 
 }  // namespace penstock::bench
