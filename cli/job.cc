@@ -355,7 +355,8 @@ const std::vector<Key>& Keys() {
        "state, gradients and parameters (\"zero=1\", 2 or 3), and \"sp=true\" to split activations "
        "over sequences beside tp (\"auto\")",
        String([](Job& j) { return &j.parallel.strategy; })},
-      {"parallel.microbatches", "Number of micro-batches per step, or \"auto\" (\"auto\")",
+      {"parallel.microbatches",
+       "Number of micro-batches per step, or \"auto\": what is predicted to be fastest (\"auto\")",
        SetMicrobatches},
       {"parallel.schedule", "Scheduling policy: see `penstock list policies` (\"1f1b\")",
        String([](Job& j) { return &j.parallel.schedule; })},

@@ -242,12 +242,19 @@ void AddBubbleNote(int64_t pp, JobGraph& graph) {
       pp, 100.0 * static_cast<double>(pp - 1) / static_cast<double>(pp));
 }
 
-// The fastest strategy for the job's machine.
+// The fastest strategy for the job's machine; of a strategy that is given, the best number of
+// micro-batches.
 absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registries, const Job& job,
                                                      const graph::Graph& forward,
-                                                     absl::Span<const graph::SplitHint> hints) {
+                                                     absl::Span<const graph::SplitHint> hints,
+                                                     std::optional<Strategy> given) {
   planner::SearchProblem problem;
-  ASSIGN_OR_RETURN(problem.num_devices, DevicesForAuto(job));
+  problem.strategy = given;
+  if (given.has_value()) {
+    problem.num_devices = given->num_devices();
+  } else {
+    ASSIGN_OR_RETURN(problem.num_devices, DevicesForAuto(job));
+  }
   ASSIGN_OR_RETURN(const planner::Machine machine, MachineOf(job, problem.num_devices));
   problem.ops = &registries.ops;
   problem.forward = &forward;
@@ -265,7 +272,7 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
   absl::StatusOr<planner::SearchResult> result = planner::FindStrategy(problem);
   if (result.ok()) {
     // Of this machine, the run will tell what it has.
-    if (!job.cluster.file.empty()) {
+    if (!job.cluster.file.empty() && !given.has_value()) {
       RETURN_IF_ERROR(AtKey(job, {"cluster.file"}, planner::CheckFits(*result)));
     }
     return result;
@@ -355,7 +362,8 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   }
   result.num_parameters = graph::NumParameters(forward);
   std::optional<graph::Graph> search_forward;
-  if (!given->has_value() && forward.meshes().empty()) search_forward = forward;
+  const bool is_open = !given->has_value() || job.parallel.microbatches == 0;
+  if (is_open && forward.meshes().empty()) search_forward = forward;
   result.settings = ProgramSettings(job, result.model, forward);
   absl::StatusOr<graph::Graph> training =
       graph::BuildTrainingGraph(registries.ops, std::move(forward), TrainingOptionsOf(job));
@@ -407,16 +415,28 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
                                                   ? std::vector<graph::SplitHint>()
                                                   : result.model.model->tensor_splits;
   Strategy strategy;
+  std::vector<int> stage_starts;  // empty: cut by the work of operators
   if (given->has_value()) {
     strategy = **given;
-    result.microbatches = job.parallel.microbatches > 0
-                              ? job.parallel.microbatches
-                              : planner::ChooseMicrobatches(strategy, result.graph);
+    result.microbatches = job.parallel.microbatches;
+    if (result.microbatches == 0) {
+      // What is wrong with the strategy is said below.
+      const absl::StatusOr<planner::SearchResult> search =
+          SearchStrategy(registries, job, *search_forward, hints, strategy);
+      if (search.ok()) {
+        result.microbatches = search->best.microbatches;
+        stage_starts = search->best.stage_starts;
+      } else {
+        result.microbatches = planner::ChooseMicrobatches(strategy, result.graph);
+      }
+    }
   } else {
-    ASSIGN_OR_RETURN(result.search, SearchStrategy(registries, job, *search_forward, hints));
+    ASSIGN_OR_RETURN(result.search,
+                     SearchStrategy(registries, job, *search_forward, hints, std::nullopt));
     const planner::Candidate& best = result.search->best;
     strategy = best.strategy;
     result.microbatches = best.microbatches;
+    stage_starts = best.stage_starts;
     // One device leaves nothing to choose.
     if (strategy.num_devices() > 1) {
       result.note = StrCat(planner::Describe(best), ", the best of ",
@@ -430,11 +450,10 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   RETURN_IF_ERROR(
       AtKey(job, {"parallel.microbatches"},
             planner::ApplyStrategy(strategy, result.microbatches, hints, result.graph)));
-  RETURN_IF_ERROR(
-      AtKey(job, {"parallel.strategy"},
-            result.search.has_value()
-                ? planner::AssignStagesAt(result.search->best.stage_starts, result.graph)
-                : planner::AssignStages(strategy.num_stages(), result.graph)));
+  RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
+                        stage_starts.empty()
+                            ? planner::AssignStages(strategy.num_stages(), result.graph)
+                            : planner::AssignStagesAt(stage_starts, result.graph)));
   result.chunks_per_group = static_cast<int>(strategy.vpp);
   result.strategy = planner::ToString(strategy);
   result.num_devices = strategy.num_devices();

@@ -64,6 +64,16 @@ absl::StatusOr<FoldedModel> FoldedModel::Create(const graph::OpRegistry& ops, co
   return CreateFrom(ops, forward, {}, training);
 }
 
+absl::StatusOr<FoldedModel> FoldedModel::CreateUncut(const graph::OpRegistry& ops,
+                                                     const Graph& forward,
+                                                     const graph::TrainingOptions& training) {
+  FoldedModel model;
+  ASSIGN_OR_RETURN(model.graph_, graph::BuildTrainingGraph(ops, forward, training));
+  model.starts_ = {0};
+  RETURN_IF_ERROR(AssignStagesAt(model.starts_, model.graph_));
+  return model;
+}
+
 absl::StatusOr<FoldedModel> FoldedModel::CreateFrom(const graph::OpRegistry& ops,
                                                     const Graph& forward,
                                                     const RepeatedLayers& layers,

@@ -31,6 +31,11 @@ class FoldedModel {
                                             absl::Span<const graph::SplitHint> hints,
                                             const graph::TrainingOptions& training);
 
+  // The whole model as one segment.
+  static absl::StatusOr<FoldedModel> CreateUncut(const graph::OpRegistry& ops,
+                                                 const graph::Graph& forward,
+                                                 const graph::TrainingOptions& training);
+
   // The training step of the short model, its segments being its stages; no shardings.
   const graph::Graph& graph() const { return graph_; }
   const RepeatedLayers& layers() const { return layers_; }

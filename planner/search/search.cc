@@ -95,6 +95,12 @@ class Searcher {
                                                             problem_.hints, problem_.training));
     model_ = &model;
     result_.num_layers = model.layers().num_copies;
+    if (!WorkOf({}, 1).ok()) {
+      // Its forwards and backwards cannot be cut there.
+      ASSIGN_OR_RETURN(
+          model, FoldedModel::CreateUncut(*problem_.ops, *problem_.forward, problem_.training));
+      works_.clear();
+    }
     ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf({}, 1));
     const ModelWork serial = model.Unfold(*short_work);
     for (const StageWork& stage : serial.stages) {
@@ -103,8 +109,9 @@ class Searcher {
     }
     ListCandidates();
     if (open_.empty()) return NoneDivides();
-    for (const Open& open : open_) RETURN_IF_ERROR(Try(open));
-    if (best_s_ == kNever) RETURN_IF_ERROR(TryHopeless());
+    for (const Open& open : open_) Try(open);
+    if (best_s_ == kNever) TryHopeless();
+    if (kept_.empty()) return NoneDivides();
     return Finish();
   }
 
@@ -118,7 +125,11 @@ class Searcher {
 
   void ListCandidates() {
     const int64_t batch = BatchOf(*problem_.forward);
-    for (const Strategy& strategy : EnumerateStrategies(problem_.num_devices, problem_.limits)) {
+    std::vector<Strategy> strategies = {problem_.strategy.value_or(Strategy())};
+    if (!problem_.strategy.has_value()) {
+      strategies = EnumerateStrategies(problem_.num_devices, problem_.limits);
+    }
+    for (const Strategy& strategy : strategies) {
       if (strategy.num_stages() > model_->num_segments()) {
         Refuse(absl::InvalidArgumentError(StrCat(ToString(strategy), ": the model has ",
                                                  model_->num_segments(), " places for stages")));
@@ -176,33 +187,33 @@ class Searcher {
     const int64_t num_groups = strategy.pp;
     strategy.pp = 1;
     strategy.vpp = 1;
-    const auto [it, is_new] = works_.try_emplace({ToString(strategy), num_groups, microbatches});
-    if (!is_new) return &it->second;
+    const auto key = std::tuple(ToString(strategy), num_groups, microbatches);
+    if (const auto it = works_.find(key); it != works_.end()) return &it->second;
     graph::Graph graph = model_->graph();
     RETURN_IF_ERROR(ApplyStrategy(strategy, microbatches, problem_.hints, graph));
     RETURN_IF_ERROR(problem_.lower(graph));
     WorkOptions options;
     options.num_groups = static_cast<int>(num_groups);
-    ASSIGN_OR_RETURN(it->second, MeasureWork(graph, *problem_.machine, options));
-    return &it->second;
+    ASSIGN_OR_RETURN(ModelWork work, MeasureWork(graph, *problem_.machine, options));
+    return &works_.emplace(key, std::move(work)).first->second;
   }
 
-  absl::Status Try(const Open& open) {
+  void Try(const Open& open) {
     const Strategy& strategy = open.strategy;
     if (best_s_ <= open.bound_s * kSlack) {
       ++result_.num_bounded;
-      return absl::OkStatus();
+      return;
     }
     // Without a pipeline, more micro-batches only save memory; with one, fewer need more.
     const auto fitted = least_fitting_.find(ToString(strategy));
     if (strategy.pp == 1 && fitted != least_fitting_.end() && open.microbatches > fitted->second) {
       ++result_.num_bounded;
-      return absl::OkStatus();
+      return;
     }
     const auto failed = most_failing_.find(ToString(strategy));
     if (failed != most_failing_.end() && open.microbatches < failed->second) {
       ++result_.num_too_large;
-      return absl::OkStatus();
+      return;
     }
     const int64_t memory_bytes = problem_.machine->cluster.KindOf(0).memory_bytes;
     const bool is_hopeless = problem_.machine->cluster.spec().kinds.size() == 1 &&
@@ -210,23 +221,28 @@ class Searcher {
     if (is_hopeless) {
       ++result_.num_too_large;
       hopeless_.push_back(open);
-      return absl::OkStatus();
+      return;
     }
-    return Estimate(open);
+    EstimateOrRefuse(open);
   }
 
   // If nothing fits, what comes nearest is among those that divide states most.
-  absl::Status TryHopeless() {
+  void TryHopeless() {
     std::stable_sort(hopeless_.begin(), hopeless_.end(), [this](const Open& a, const Open& b) {
       return std::tuple(LeastStateBytes(a.strategy), -a.microbatches) <
              std::tuple(LeastStateBytes(b.strategy), -b.microbatches);
     });
     if (hopeless_.size() > kMaxHopeless) hopeless_.resize(kMaxHopeless);
     for (const Open& open : hopeless_) {
-      RETURN_IF_ERROR(Estimate(open));
+      EstimateOrRefuse(open);
       --result_.num_too_large;  // counted already
     }
-    return absl::OkStatus();
+  }
+
+  // One that cannot be lowered is refused like one that does not divide the model.
+  void EstimateOrRefuse(const Open& open) {
+    const absl::Status status = Estimate(open);
+    if (!status.ok()) Refuse(status);
   }
 
   absl::Status Estimate(const Open& open) {

@@ -58,8 +58,9 @@ struct SearchProblem {
   absl::Span<const graph::SplitHint> hints;
   const Machine* machine = nullptr;
   const Policy* policy = nullptr;
-  int64_t num_devices = 1;
-  int64_t microbatches = 0;  // 0: chosen too
+  int64_t num_devices = 1;           // those of `strategy`, if it is given
+  std::optional<Strategy> strategy;  // given: only the number of micro-batches is chosen
+  int64_t microbatches = 0;          // 0: chosen too
   SearchLimits limits;
   double bucket_bytes = 4 << 20;
   // From a graph with shardings and stages to one with lowered redistributions (CompilePasses).

@@ -431,6 +431,54 @@ TEST_F(SearchTest, GivenMicrobatchesAreKept) {
               HasSubstr("no strategy fits 8 devices; the last one tried: "));
 }
 
+// Of a strategy that is given, the number of micro-batches is chosen.
+TEST_F(SearchTest, AGivenStrategyIsKept) {
+  const Machine machine = {*FindClusterPreset("dgx-a100:1")};
+  const graph::Graph forward = Gpt("gpt2-124m", 8, 32);
+  SearchProblem problem = Problem(forward, gpt_hints(), machine, 8);
+  problem.strategy = Strategy{2, 1, 4};
+  const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->best.strategy, *problem.strategy);
+  EXPECT_GT(result->best.microbatches, 1);
+  EXPECT_TRUE(result->others.empty());
+}
+
+TEST_F(SearchTest, AStrategyThatCannotBeLoweredIsRefused) {
+  const Machine machine = {*FindClusterPreset("dgx-a100:1")};
+  const graph::Graph forward = Gpt("gpt2-124m", 8, 32);
+  SearchProblem problem = Problem(forward, gpt_hints(), machine, 8);
+  problem.lower = [lower = problem.lower](graph::Graph& graph) {
+    const int tp = graph.meshes()[0].FindAxis("tp");
+    if (graph.meshes()[0].axes[tp].size > 1) return absl::UnimplementedError("no tp here");
+    return lower(graph);
+  };
+  const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->best.strategy.tp, 1);
+  EXPECT_GT(result->num_refused, 0);
+  problem.lower = [](graph::Graph&) { return absl::UnimplementedError("nothing at all"); };
+  EXPECT_THAT(std::string(ToStd(FindStrategy(problem).status().message())),
+              HasSubstr("nothing at all"));
+}
+
+// A model that cannot be cut has no pipelines.
+TEST_F(SearchTest, AModelThatCannotBeCutIsOneStage) {
+  const Machine machine = {*FindClusterPreset("dgx-a100:1")};
+  const graph::Graph forward = Gpt("gpt2-124m", 4, 32);
+  SearchProblem problem = Problem(forward, gpt_hints(), machine, 8);
+  problem.lower = [lower = problem.lower](graph::Graph& graph) {
+    for (const graph::Node& node : graph.nodes()) {
+      if (node.stage > 0) return absl::InvalidArgumentError("flows to earlier stages");
+    }
+    return lower(graph);
+  };
+  const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->best.strategy.pp, 1);
+  for (const Candidate& other : result->others) EXPECT_EQ(other.strategy.pp, 1);
+}
+
 // gpt3-175b on 1,024 H100: within the time that `penstock plan` has, and in no more for more
 // layers. The limits are loose; docs/ has measured times.
 TEST_F(SearchTest, ALargeModelOnManyDevicesIsSearchedInSeconds) {
