@@ -39,6 +39,7 @@ uint64_t Fingerprint(graph::Graph graph) {
   for (graph::NodeId node = 0; node < graph.num_nodes(); ++node) {
     graph.mutable_node(node).mesh = 0;
     graph.mutable_node(node).stage = -1;
+    graph.mutable_node(node).attributes.Erase("per_use");
   }
   for (graph::Return& ret : graph.mutable_returns()) ret.sharding.reset();
   const std::string text = graph::PrintGraph(graph);

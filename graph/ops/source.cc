@@ -14,7 +14,10 @@ class DeclaredOp : public Op {
   int min_operands() const override { return 0; }
   std::vector<AttrSpec> attributes() const override {
     if (!def_.has_initializer) return {};
-    return {{"init", Kind::kString}, {"std", Kind::kDouble}, {"stream", Kind::kInt}};
+    return {{"init", Kind::kString},
+            {"std", Kind::kDouble},
+            {"stream", Kind::kInt},
+            {"per_use", Kind::kBool}};
   }
   bool has_declared_type() const override { return true; }
   InferredTypes InferTypes(const OpContext&) const override {

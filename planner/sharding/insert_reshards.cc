@@ -29,6 +29,9 @@ using graph::Sharding;
 using graph::ShardingRule;
 using graph::ValueId;
 
+// A gathered parameter takes memory, and is gathered again for gradients, which are scattered.
+constexpr double kGatherOfSplitParameter = 8;
+
 // The names of `reshard` and of what it is lowered to: they say their sharding themselves.
 bool IsRedistribution(std::string_view op) {
   static constexpr std::string_view kNames[] = {
@@ -164,7 +167,7 @@ class Inserter {
   bool PassPartials(const ShardingRule& rule, const Node& node, ExecutionSharding* execution,
                     absl::InlinedVector<ValueId, 4>* operands);
   bool MayStayPartial(ValueId old) const;
-  int NumSharing(ValueId old, const Node& reader) const;
+  double ShareOfGathering(ValueId old, const Node& reader) const;
   void AddTyped(const Node& node, absl::InlinedVector<ValueId, 4> operands,
                 absl::Span<const Sharding> results);
 
@@ -281,7 +284,7 @@ absl::Status Inserter::AddNode(const Node& node) {
     return absl::OkStatus();
   }
   std::vector<double> shares;
-  for (ValueId operand : node.operands) shares.push_back(1.0 / NumSharing(operand, node));
+  for (ValueId operand : node.operands) shares.push_back(ShareOfGathering(operand, node));
   ExecutionSharding execution = ChooseCheapestExecution(mesh(), rule, operand_types, result_types,
                                                         operands, results, shares, &costs_);
   const auto has_temporal = [&](const Sharding& each) { return HasTemporalAxes(mesh(), each); };
@@ -308,11 +311,21 @@ absl::Status Inserter::AddNode(const Node& node) {
   return absl::OkStatus();
 }
 
-// Readers that are likely to need the value in the same way: the gradients of a product's operands
-// both read that of its result.
-int Inserter::NumSharing(ValueId old, const Node& reader) const {
+// What part of gathering the value the reader is charged with. Readers that are likely to need it
+// in the same way share it: the gradients of a product's operands both read that of its result. A
+// parameter that is split for good, not only to be kept in parts, should stay so.
+double Inserter::ShareOfGathering(ValueId old, const Node& reader) const {
+  const Node& producer = in_.node(in_.value(old).producer);
+  if (producer.op->name() == "parameter") {
+    return producer.attributes.GetBool("per_use", false) ? 1 : kGatherOfSplitParameter;
+  }
+  for (const Version& version : versions_[old].others) {
+    // It has been gathered for another reader.
+    const bool is_for_forward = reader.phase == graph::Phase::kForward;
+    if (version.is_for_forward == is_for_forward && version.stage == reader.stage) return 0;
+  }
   const auto& [forward, backward] = num_products_[old];
-  return std::max(reader.phase == graph::Phase::kForward ? forward : backward, 1);
+  return 1.0 / std::max(reader.phase == graph::Phase::kForward ? forward : backward, 1);
 }
 
 bool Inserter::MayStayPartial(ValueId old) const {
@@ -475,11 +488,10 @@ ValueId Inserter::Summed(ValueId old) {
   return versions.summed;
 }
 
-// A parameter that is split further than its readers can use it is gathered in each phase that
-// reads it: kept whole, it would not have been split.
+// Whether each phase that reads the parameter gathers it for itself.
 bool Inserter::IsGatheredPerUse(ValueId old, const Sharding& needed, const Node& context) const {
   const Node& producer = in_.node(in_.value(old).producer);
-  return producer.op->name() == "parameter" && runs_often_ &&
+  return producer.attributes.GetBool("per_use", false) && runs_often_ &&
          context.phase != graph::Phase::kUpdate &&
          SpatialParts(mesh(), ShardingOf(versions_[old].raw)) > SpatialParts(mesh(), needed);
 }

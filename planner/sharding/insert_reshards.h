@@ -8,9 +8,9 @@
 // their results are accumulated.
 //
 // A parameter or state is never split over a temporal axis: it is held as the axes before the first
-// temporal one say, and each micro-batch slices what it reads. A parameter that its readers need
-// less split is made so *per use* (attribute per_use of the reshard): once in each phase that reads
-// it, so that nothing is kept between phases.
+// temporal one say, and each micro-batch slices what it reads. A parameter with the
+// attribute per_use that its readers need less split is made so once in each phase that reads it
+// (attribute per_use of the reshard), so that nothing is kept between phases.
 //
 // REQUIRES: shardings propagated, one mesh.
 

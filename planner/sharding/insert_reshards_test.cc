@@ -248,12 +248,12 @@ graph g {
               ElementsAre("%abc = all_reduce(%abc.local) : f32[] @[]"));
 }
 
-TEST_F(InsertReshardsTest, AParameterIsGatheredInEachPhaseThatReadsIt) {
+TEST_F(InsertReshardsTest, AParameterCanBeGatheredInEachPhaseThatReadsIt) {
   const graph::Graph graph = Lower(Differentiate(MustParse(R"(mesh m = [mb=2 temporal, dp=2]
 graph g {
   %x = input : f32[32, 4] @[mb.dp, _]
-  %v = parameter : f32[4, 4] @[dp p1, _]
-  %w = parameter : f32[4, 4] @[dp p1, _]
+  %v = parameter {per_use=true} : f32[4, 4] @[dp p1, _]
+  %w = parameter {per_use=true} : f32[4, 4] @[dp p1, _]
   %h = matmul(%x, %v) : f32[32, 4]
   %i = matmul(%h, %w) : f32[32, 4]
   %j = matmul(%i, %w) : f32[32, 4]

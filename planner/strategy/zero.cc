@@ -133,6 +133,7 @@ absl::Status SplitOverReplicas(int level, Graph& graph) {
       split.dims[*dim].axes.insert(split.dims[*dim].axes.end(), replicas.begin(), replicas.end());
       split.dims[*dim].priority = kAfterTheBatch;
       parameter.sharding = std::move(split);
+      graph.mutable_node(parameter.producer).attributes.Set("per_use", true);
     } else if (!parameter.sharding.has_value()) {
       parameter.sharding = Sharding::Open(static_cast<int>(parameter.type.shape.size()));
       parameter.sharding->replicated = replicas;

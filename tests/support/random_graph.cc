@@ -1155,7 +1155,11 @@ void SplitUpdates(Random& random, Graph& graph) {
       if (is_state && state.type == type) state.sharding = split;
     }
     if (level == 3) {
-      graph.mutable_value(node.operands[0]).sharding = split;
+      graph::Value& parameter = graph.mutable_value(node.operands[0]);
+      parameter.sharding = split;
+      if (graph.node(parameter.producer).op->name() == "parameter" && random.Chance(0.8)) {
+        graph.mutable_node(parameter.producer).attributes.Set("per_use", true);
+      }
     } else if (random.Chance(0.7)) {
       // The parameter stays whole.
       Sharding& whole =
