@@ -23,6 +23,9 @@ constexpr double kSlack = 1 - 1e-9;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 // If nothing fits, so many of the most divided strategies are estimated.
 constexpr size_t kMaxHopeless = 16;
+// So many of the fastest are estimated with their options too.
+constexpr size_t kMaxRefined = 6;
+constexpr int kMostZero = 3;
 
 std::vector<int64_t> Divisors(int64_t number) {
   std::vector<int64_t> divisors;
@@ -37,7 +40,8 @@ std::vector<int64_t> Divisors(int64_t number) {
 
 // Simpler strategies compare less.
 auto Simplicity(const Strategy& strategy, int64_t microbatches) {
-  return std::tuple(strategy.vpp, strategy.pp, strategy.tp, microbatches);
+  return std::tuple(strategy.vpp, strategy.pp, strategy.tp, strategy.ep, strategy.zero, strategy.sp,
+                    microbatches);
 }
 
 bool IsSimpler(const Candidate& a, const Candidate& b) {
@@ -84,7 +88,17 @@ void ChooseData(const Strategy& base, int64_t num_devices, const SearchLimits& l
   strategy.dp = dp;
 }
 
-constexpr Choice kChoices[] = {ChooseTensor, ChoosePipeline, ChooseVirtualStages, ChooseData};
+void ChooseExperts(const Strategy& base, int64_t, const SearchLimits& limits,
+                   std::vector<Strategy>* out) {
+  for (const int64_t ep : Divisors(base.dp)) {
+    if (ep > limits.ep) break;
+    Strategy& strategy = out->emplace_back(base);
+    strategy.ep = ep;
+  }
+}
+
+constexpr Choice kChoices[] = {ChooseTensor, ChoosePipeline, ChooseVirtualStages, ChooseData,
+                               ChooseExperts};
 
 class Searcher {
  public:
@@ -105,11 +119,16 @@ class Searcher {
     const ModelWork serial = model.Unfold(*short_work);
     for (const StageWork& stage : serial.stages) {
       serial_s_ += stage.forward.compute_s + stage.backward.compute_s;
-      state_bytes_ += stage.memory.parameters + stage.memory.optimizer;
+      parameter_bytes_ += stage.memory.parameters;
+      optimizer_bytes_ += stage.memory.optimizer;
     }
     ListCandidates();
     if (open_.empty()) return NoneDivides();
     for (const Open& open : open_) Try(open);
+    if (!problem_.strategy.has_value()) {
+      TryDividing();
+      TryOptions();
+    }
     if (best_s_ == kNever) TryHopeless();
     if (kept_.empty()) return NoneDivides();
     return Finish();
@@ -127,7 +146,12 @@ class Searcher {
     const int64_t batch = BatchOf(*problem_.forward);
     std::vector<Strategy> strategies = {problem_.strategy.value_or(Strategy())};
     if (!problem_.strategy.has_value()) {
-      strategies = EnumerateStrategies(problem_.num_devices, problem_.limits);
+      SearchLimits limits = problem_.limits;
+      const bool has_experts =
+          std::any_of(problem_.hints.begin(), problem_.hints.end(),
+                      [](const graph::SplitHint& hint) { return hint.axis == "ep"; });
+      if (!has_experts) limits.ep = 1;
+      strategies = EnumerateStrategies(problem_.num_devices, limits);
     }
     for (const Strategy& strategy : strategies) {
       if (strategy.num_stages() > model_->num_segments()) {
@@ -179,7 +203,10 @@ class Searcher {
 
   // Of parameters and states, if all are divided as far as the strategy can.
   double LeastStateBytes(const Strategy& strategy) const {
-    return state_bytes_ / static_cast<double>(strategy.tp * strategy.pp);
+    const auto parts = static_cast<double>(strategy.tp * strategy.pp * strategy.ep);
+    const auto replicas = static_cast<double>(strategy.dp / strategy.ep);
+    return parameter_bytes_ / (strategy.zero == kMostZero ? parts * replicas : parts) +
+           optimizer_bytes_ / (strategy.zero > 0 ? parts * replicas : parts);
   }
 
   // The work of the short model's segments.
@@ -213,6 +240,7 @@ class Searcher {
     const auto failed = most_failing_.find(ToString(strategy));
     if (failed != most_failing_.end() && open.microbatches < failed->second) {
       ++result_.num_too_large;
+      too_large_.push_back(open);
       return;
     }
     const int64_t memory_bytes = problem_.machine->cluster.KindOf(0).memory_bytes;
@@ -221,9 +249,55 @@ class Searcher {
     if (is_hopeless) {
       ++result_.num_too_large;
       hopeless_.push_back(open);
+      too_large_.push_back(open);
       return;
     }
     EstimateOrRefuse(open);
+  }
+
+  // What does not fit is tried with more of its state divided over its replicas, as far as it
+  // takes.
+  void TryDividing() {
+    std::vector<Open> open = std::move(too_large_);
+    while (!open.empty()) {
+      too_large_.clear();
+      for (Open& each : open) {
+        if (each.strategy.zero == kMostZero || each.strategy.dp == 1) continue;
+        ++each.strategy.zero;
+        Try(each);
+      }
+      open = std::move(too_large_);
+    }
+  }
+
+  // The fastest are tried with options that seldom make a difference: each update on one replica
+  // instead of all, and activations split over sequences.
+  void TryOptions() {
+    std::vector<Candidate> fastest;
+    for (const auto& [name, candidate] : kept_) {
+      if (candidate.estimate.fits()) fastest.push_back(candidate);
+    }
+    std::sort(fastest.begin(), fastest.end(), [](const Candidate& a, const Candidate& b) {
+      if (a.estimate.step_s != b.estimate.step_s) return a.estimate.step_s < b.estimate.step_s;
+      return IsSimpler(a, b);
+    });
+    if (fastest.size() > kMaxRefined) fastest.resize(kMaxRefined);
+    const bool has_sequences =
+        std::any_of(problem_.hints.begin(), problem_.hints.end(),
+                    [](const graph::SplitHint& hint) { return hint.is_sequence; });
+    for (const Candidate& candidate : fastest) {
+      const bool may_divide = candidate.strategy.zero == 0 && candidate.strategy.dp > 1;
+      const bool may_split = has_sequences && candidate.strategy.tp > 1;
+      for (int options = 1; options < 4; ++options) {
+        const bool divides = (options & 1) != 0;
+        const bool splits = (options & 2) != 0;
+        if ((divides && !may_divide) || (splits && !may_split)) continue;
+        Open open = {candidate.strategy, candidate.microbatches, 0};
+        if (divides) open.strategy.zero = 1;
+        open.strategy.sp = splits;
+        EstimateOrRefuse(open);
+      }
+    }
   }
 
   // If nothing fits, what comes nearest is among those that divide states most.
@@ -261,6 +335,7 @@ class Searcher {
       least = std::min(least, open.microbatches);
     } else {
       ++result_.num_too_large;
+      too_large_.push_back(open);
       int64_t& most = most_failing_[ToString(strategy)];
       most = std::max(most, open.microbatches);
     }
@@ -372,8 +447,9 @@ class Searcher {
 
   const SearchProblem& problem_;
   const FoldedModel* model_ = nullptr;
-  double serial_s_ = 0;     // of all phases on one device
-  double state_bytes_ = 0;  // of all parameters and states
+  double serial_s_ = 0;  // of all phases on one device
+  double parameter_bytes_ = 0;
+  double optimizer_bytes_ = 0;
   std::vector<Open> open_;
   absl::Status last_refusal_ = absl::InvalidArgumentError("there must be at least one device");
   std::map<std::tuple<std::string, int64_t, int64_t>, ModelWork> works_;
@@ -381,6 +457,7 @@ class Searcher {
   std::map<std::string, int64_t> least_fitting_;  // micro-batches, by strategy
   std::map<std::string, int64_t> most_failing_;
   std::vector<Open> hopeless_;
+  std::vector<Open> too_large_;
   std::map<std::string, Candidate> kept_;
   SearchResult result_;
 };

@@ -10,9 +10,12 @@
 // divided over the devices without communication, with the bubble of its pipeline, takes longer
 // than the best strategy so far.
 //
+// Options are not enumerated with the axes. What does not fit is tried with zero=1, 2 and 3, as far
+// as it takes; the fastest strategies are tried with zero=1 and sp=true.
+//
 // Strategies whose times are within kTieTolerance of each other tie; the simpler one is taken: one
-// without virtual stages, with fewer stages, then with less tensor parallelism, then with fewer
-// micro-batches. The result depends on nothing but the problem.
+// without virtual stages, with fewer stages, then with less tensor and expert parallelism, without
+// options, then with fewer micro-batches. The result depends on nothing but the problem.
 //
 // Thread rule: pure functions.
 
@@ -48,6 +51,7 @@ struct SearchLimits {
   int64_t tp = kMaxDevices;
   int64_t pp = kMaxDevices;
   int64_t vpp = 8;
+  int64_t ep = kMaxDevices;
   int64_t microbatches = 1 << 12;
 };
 
