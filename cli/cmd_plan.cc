@@ -79,15 +79,13 @@ struct Options {
   bool is_json = false;
 };
 
-// "h12.mlp.w1" as "h*.mlp.w1".
-std::string WithoutNumbers(std::string_view name) {
-  std::string text;
-  for (const char c : name) {
-    const bool is_digit = c >= '0' && c <= '9';
-    if (!is_digit) text += c;
-    if (is_digit && (text.empty() || text.back() != '*')) text += '*';
-  }
-  return text;
+// "h12.mlp.w1" as "h*.mlp.w1": the first number is the layer's.
+std::string WithoutLayer(std::string_view name) {
+  constexpr std::string_view kDigits = "0123456789";
+  const size_t begin = name.find_first_of(kDigits);
+  if (begin == std::string_view::npos) return std::string(name);
+  const size_t end = std::min(name.find_first_not_of(kDigits, begin), name.size());
+  return StrCat(name.substr(0, begin), "*", name.substr(end));
 }
 
 // Which parameters the strategy splits, and how: the rest follows by propagation. Those of layers
@@ -97,7 +95,7 @@ std::string ExplainShardings(const graph::Graph& graph) {
   for (graph::ValueId id = 0; id < graph.num_values(); ++id) {
     const graph::Value& value = graph.value(id);
     if (!value.sharding.has_value()) continue;
-    const std::string line = StrCat(WithoutNumbers(value.name), " : ", ToString(value.type), " ",
+    const std::string line = StrCat(WithoutLayer(value.name), " : ", ToString(value.type), " ",
                                     graph::ToString(graph.meshes()[0], *value.sharding));
     const auto same = std::find_if(lines.begin(), lines.end(),
                                    [&](const auto& other) { return other.first == line; });

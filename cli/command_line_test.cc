@@ -742,10 +742,14 @@ TEST_F(CommandLineTest, AutoChoosesForTheClusterAndExplains) {
 
   const Outcome text = plan({"--cluster", "cpu-ethernet:2", "--explain"});
   ASSERT_EQ(text.status, 0) << text.err;
-  for (const char* part : {"axes:\n", "predicted step:\n", "exposed communication", "bubble",
-                           "stages (", "limit: ", "runners-up:\n", "chosen"}) {
+  for (const char* part :
+       {"shardings given", "axes:\n", "predicted step:\n", "exposed communication", "bubble",
+        "stages (", "limit: ", "runners-up:\n", "chosen"}) {
     EXPECT_THAT(text.out, HasSubstr(part));
   }
+  // Layers that are split alike are one line.
+  EXPECT_THAT(Call({"plan", Path("job.toml"), "--strategy", "tp=2", "--explain"}).out,
+              HasSubstr("  h*.mlp.w1 : f64[16, 64] @[_, tp] (2 of them)\n"));
   // A strategy that is given has no runners-up.
   const Outcome given = Call({"plan", Path("job.toml"), "--strategy", "dp=2", "--explain"});
   EXPECT_THAT(given.out, HasSubstr("predicted step:\n"));
