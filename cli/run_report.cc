@@ -163,14 +163,13 @@ std::string PathReport(const planner::Plan& plan, const RunSummary& summary) {
       "## Critical path (step ", actors::StepNumber(path.step.step), ", of median time)\n\n",
       PathSum(path), "; ", PathFractions(path), ReplayText(summary), ".\n\n",
       MeanPathText(summary.mean_path),
-      "\n\nThe path is the chain of acts that waited for each other from the beginning of the "
-      "step "
-      "to its end. Communication is exposed while its device does not compute. Idle: nothing of "
-      "the "
-      "path ran, because a thread had to wake up or had no core. Bubble: a device neither computed "
-      "nor moved data. Replayed bound: the plan fired with the median times of its kernels, links "
-      "at "
-      "the rates that the planner assumes, and nothing else that takes time.\n\n"
+      "\n\nThe path is the chain of acts that determined the step time; an act is one firing of an "
+      "actor. Communication is exposed while its device does not compute. Waiting for cores: other "
+      "devices computed on all cores of the device. Idle: nothing of the path ran, because a "
+      "thread "
+      "had to wake up. Bubble: a device neither computed nor moved data. Replayed bound: a "
+      "simulation of the plan with the measured median kernel times, the link rates that the "
+      "planner assumes, and no runtime overhead.\n\n"
       "| device | computing | transferring | of it hidden | bubble |\n|---|---|---|---|---|\n");
   for (size_t i = 0; i < path.devices.size(); ++i) {
     const actors::DeviceTime& time = path.devices[i];

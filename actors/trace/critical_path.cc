@@ -363,13 +363,14 @@ std::vector<IntervalSet> BusyCores(const std::vector<IntervalSet>& computing,
 // Of each device, when data of its communication moved, in the window.
 std::vector<IntervalSet> Communications(const planner::Plan& plan,
                                         absl::Span<const TraceEvent> events,
+                                        absl::Span<const TransferTime> times,
                                         const StepWindow& window) {
   std::vector<std::vector<Interval>> intervals(plan.devices.size());
-  const std::vector<TransferTime> times = TransferTimes(plan, events);
   for (size_t i = 0; i < events.size(); ++i) {
     if (!IsCommunication(plan, events[i])) continue;
-    intervals[events[i].device].emplace_back(std::max(times[i].begin_ns, window.begin_ns),
-                                             std::min(times[i].end_ns, window.end_ns));
+    intervals[events[i].device].emplace_back(
+        std::max(times[i].begin_ns, window.begin_ns),
+        std::min(times[i].begin_ns + times[i].moving_ns, window.end_ns));
   }
   std::vector<IntervalSet> sets;
   sets.reserve(intervals.size());
@@ -411,20 +412,24 @@ CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceE
     computing.emplace_back(dependencies.Computations(d));
   }
   const std::vector<IntervalSet> busy_cores = BusyCores(computing, cores);
+  const std::vector<TransferTime> times = TransferTimes(plan, events);
 
   int64_t time = path.step.end_ns;
-  // Extends the path back to `begin_ns`.
-  const auto add = [&](SegmentKind kind, const TraceEvent& event, int64_t begin_ns) {
+  // Extends the path back to `begin_ns`. From `done_ns` on, the segment may have waited for a core.
+  const auto add = [&](SegmentKind kind, const TraceEvent& event, int64_t begin_ns,
+                       int64_t done_ns) {
     begin_ns = std::clamp(begin_ns, path.step.begin_ns, time);
     if (begin_ns == time) return;
     PathSegment segment = {
         kind,       event.device, event.actor, event.microbatch,
         event.step, begin_ns,     time,        computing[event.device].Covered(begin_ns, time)};
-    if (kind == SegmentKind::kIdle) {
-      segment.actor = kNone;
+    if (kind == SegmentKind::kIdle) segment.actor = kNone;
+    if (kind != SegmentKind::kCompute) {
+      done_ns = std::clamp(done_ns, begin_ns, time);
       // While the device computed itself it did not wait.
-      segment.core_wait_ns = std::min(busy_cores[event.device].Covered(begin_ns, time),
-                                      segment.duration_ns() - segment.computing_ns);
+      segment.core_wait_ns =
+          std::min(busy_cores[event.device].Covered(done_ns, time),
+                   time - done_ns - computing[event.device].Covered(done_ns, time));
     }
     path.segments.push_back(segment);
     time = begin_ns;
@@ -434,14 +439,16 @@ CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceE
   uint32_t waiting = act;  // the act that could not begin before `time`
   while (act != kNone && !is_on_path[act] && time > path.step.begin_ns) {
     is_on_path[act] = true;
-    add(SegmentKind::kIdle, dependencies.event(waiting), dependencies.event(act).end_ns);
+    add(SegmentKind::kIdle, dependencies.event(waiting), dependencies.event(act).end_ns,
+        dependencies.event(act).end_ns);
     waiting = dependencies.LastStarter(act);
+    const int64_t begin_ns = dependencies.event(waiting).begin_ns;
     add(dependencies.IsCommunication(act) ? SegmentKind::kCommunication : SegmentKind::kCompute,
-        dependencies.event(act), dependencies.event(waiting).begin_ns);
+        dependencies.event(act), begin_ns, begin_ns + times[act].moving_ns);
     act = dependencies.PredecessorOf(waiting);
   }
   if (waiting != kNone) {
-    add(SegmentKind::kIdle, dependencies.event(waiting), path.step.begin_ns);
+    add(SegmentKind::kIdle, dependencies.event(waiting), path.step.begin_ns, path.step.begin_ns);
   } else if (time > path.step.begin_ns) {
     path.segments.push_back({.step = window.step, .begin_ns = path.step.begin_ns, .end_ns = time});
   }
@@ -453,7 +460,7 @@ CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceE
     (segment.kind == SegmentKind::kIdle ? path.idle_ns : path.exposed_communication_ns) +=
         segment.duration_ns() - segment.computing_ns - segment.core_wait_ns;
   }
-  const std::vector<IntervalSet> communicating = Communications(plan, events, path.step);
+  const std::vector<IntervalSet> communicating = Communications(plan, events, times, path.step);
   for (size_t d = 0; d < plan.devices.size(); ++d) {
     path.devices.push_back(TimeOf(computing[d], communicating[d], path.step));
   }

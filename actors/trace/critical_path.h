@@ -50,8 +50,9 @@ struct PathSegment {
   int64_t step = 0;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  // Of begin_ns..end_ns, for how long the device computed, and of kIdle, for how long other devices
-  // computed on all of its cores, at most as long as it did not compute.
+  // Of begin_ns..end_ns, for how long the device computed; and for how long other devices computed
+  // on all of its cores while it did not, in kIdle, or in kCommunication after the time that the
+  // bytes need (communication_times.h).
   int64_t computing_ns = 0;
   int64_t core_wait_ns = 0;
 
@@ -69,7 +70,7 @@ struct SharedCores {
 // were data of its own communication moving.
 struct DeviceTime {
   int64_t compute_ns = 0;
-  int64_t communication_ns = 0;         // while data moved
+  int64_t communication_ns = 0;         // while data moved, for as long as they need
   int64_t hidden_communication_ns = 0;  // of communication_ns, while it computed as well
   int64_t bubble_ns = 0;
 };
@@ -81,7 +82,7 @@ struct CriticalPath {
   // Sums over the segments; together the duration of the step.
   int64_t compute_ns = 0;                // including computation beside a communication of the path
   int64_t exposed_communication_ns = 0;  // of communication, while its device did not compute
-  int64_t core_wait_ns = 0;              // of kIdle, while others computed on the device's cores
+  int64_t core_wait_ns = 0;              // while others computed on the device's cores
   int64_t idle_ns = 0;                   // the rest of kIdle
 
   std::vector<DeviceTime> devices;

@@ -264,6 +264,28 @@ TEST(CriticalPathTest, DevicesThatShareCoresWaitForThem) {
   EXPECT_EQ(FindCriticalPath(plan, events, window, &unknown).core_wait_ns, 0);
 }
 
+// The second transfer is as large as the first, which took 5; then it waits for a core, on which
+// device 0 computes from 125 to 145. What is left is communication: the link may have been slow.
+TEST(CriticalPathTest, CommunicationMayWaitForACore) {
+  const planner::Plan plan = PipelinePlan(2);
+  const std::vector<TraceEvent> events = {
+      {0, 0, 0, 0, 0, 0, 20},    {0, 1, 1, 0, 0, 20, 25},   {1, 0, 0, 0, 0, 5, 25},
+      {1, 1, 1, 0, 0, 25, 30},   {0, 0, 0, 0, 1, 100, 120}, {0, 1, 1, 0, 1, 120, 150},
+      {0, 0, 0, 1, 1, 125, 145}, {1, 0, 0, 0, 1, 105, 150}, {1, 1, 1, 0, 1, 150, 190},
+  };
+  const StepWindow window = {1, 100, 190};
+  const SharedCores cores = {{0, 0}, {1}};
+  const CriticalPath path = FindCriticalPath(plan, events, window, &cores);
+  EXPECT_THAT(Show(plan, path), ElementsAre("compute 0 f 100..120", "communication 1 recv 120..150",
+                                            "compute 1 g 150..190"));
+  EXPECT_EQ(Sum(path), 90);
+  EXPECT_EQ(path.core_wait_ns, 20);
+  EXPECT_EQ(path.exposed_communication_ns, 10);
+  EXPECT_EQ(path.idle_ns, 0);
+  EXPECT_EQ(path.devices[1].communication_ns, 5);
+  EXPECT_EQ(FindCriticalPath(plan, events, window).exposed_communication_ns, 30);
+}
+
 // A kernel launched on a stream is recorded from its launch, long before it runs.
 TEST(CriticalPathTest, LaunchedKernelsBeginWhenTheStreamIsFree) {
   const planner::Plan plan = CollectivePlan();

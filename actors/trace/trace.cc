@@ -197,7 +197,7 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
   for (size_t i = 0; i < events.size(); ++i) {
     const TraceEvent& event = events[i];
     const int64_t begin_ns = std::max(transfers[i].begin_ns, window.begin_ns);
-    const int64_t end_ns = std::min(transfers[i].end_ns, window.end_ns);
+    const int64_t end_ns = std::min(transfers[i].begin_ns + transfers[i].moving_ns, window.end_ns);
     if (begin_ns < end_ns && IsKnown(plan, event)) drawn.push_back({event, begin_ns, end_ns});
   }
   const int64_t first = window.begin_ns;
