@@ -1,7 +1,10 @@
 // `penstock run --listen` and `penstock node` as a user types them: what both sides print, and what
 // is said of wrong addresses, ranks, keys and interfaces.
 
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
@@ -282,6 +285,21 @@ TEST_F(CmdNodeTest, AddressesThatCannotBeUsedAreExplained) {
   EXPECT_THAT(nobody->output(), HasSubstr("no coordinator answers (Connection refused); start "
                                           "`penstock run --listen` first"));
   EXPECT_THAT(nobody->output(), Not(HasSubstr("sockfd")));
+  // What listens there says nothing.
+  const int silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in here = {};
+  here.sin_family = AF_INET;
+  here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(here);
+  auto* const generic = reinterpret_cast<sockaddr*>(&here);
+  ASSERT_EQ(bind(silent, generic, size), 0);
+  ASSERT_EQ(listen(silent, 1), 0);
+  ASSERT_EQ(getsockname(silent, generic, &size), 0);
+  address_ = StrCat("127.0.0.1:", ntohs(here.sin_port));
+  EXPECT_THAT(Finish(Join()),
+              HasSubstr("what listens there does not answer as a coordinator; use the address that "
+                        "`penstock run --listen` prints, and check that the job still runs"));
+  close(silent);
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ TEST(SocketAddressTest, AddressesAreChecked) {
       {"[::1", "\"[::1\": ']' is missing; expected [IPV6]:PORT"},
       {"[::1]80", "expected ':' and a port after ']'"},
       {"[node7]:80", "'node7' is not an IPv6 address"},
+      {"80", "\"80\": the host is missing; expected HOST:PORT, such as 127.0.0.1:80"},
       {":5000", "\":5000\": the host is missing; expected HOST:PORT"},
       {"host:80:x", "\"host:80:x\": it has more than one colon and is not an IPv6 address"},
       {"two words:80", "'two words' is not a host"},

@@ -54,6 +54,9 @@ TEST(RankTableTest, SaysWhyThereIsNoRank) {
   ASSERT_TRUE(table.Join(0, {}).ok());
   ASSERT_TRUE(table.Join(2, {}).ok());
   EXPECT_EQ(table.Join(-1, {}).status().message(), "all 3 nodes of the job have joined");
+  RankTable one(1, 1, {});
+  ASSERT_TRUE(one.Join(-1, {}).ok());
+  EXPECT_EQ(one.Join(-1, {}).status().message(), "the only node of the job has joined");
   EXPECT_EQ(table.Join(1, {}).status().message(),
             "rank 1 is taken by node 1 (pid 7 on b); all 3 nodes of the job have joined");
 }

@@ -54,7 +54,8 @@ LogScope::~LogScope() { current_scope = nullptr; }
 
 void LogScope::PassWarnings(const std::function<void(const std::string&)>& on_warning) const {
   if (!on_warning) return;
-  for (const std::string& warning : warnings_) on_warning(StrCat("data plane: UCX warns: ", warning));
+  for (const std::string& warning : warnings_)
+    on_warning(StrCat("data plane: UCX warns: ", warning));
 }
 
 void LogScope::Add(bool is_error, std::string line) {
