@@ -100,21 +100,5 @@ TEST_F(CommunicationTest, NamesTheKindsThatNeedOthers) {
   EXPECT_EQ(CollectiveOf("broadcast"), std::nullopt);
 }
 
-TEST_F(CommunicationTest, PartsThatAreContiguousHaveAnOffset) {
-  const auto tile = [](Shape shape, Shape offset) {
-    TileDesc desc;
-    desc.dtype = DType::kF32;
-    desc.shape = std::move(shape);
-    desc.offset = std::move(offset);
-    return desc;
-  };
-  const TileDesc whole = tile({8, 6}, {16, 0});
-  EXPECT_EQ(ContiguousOffset(whole, tile({2, 6}, {20, 0})), 4u * 6 * 4);
-  EXPECT_EQ(ContiguousOffset(whole, tile({1, 3}, {17, 3})), (6u + 3) * 4);
-  EXPECT_EQ(ContiguousOffset(whole, tile({2, 3}, {20, 0})), std::nullopt);
-  EXPECT_EQ(ContiguousOffset(whole, tile({0, 6}, {24, 0})), 0u);
-  EXPECT_EQ(ContiguousOffset(whole, whole), 0u);
-}
-
 }  // namespace
 }  // namespace penstock::planner

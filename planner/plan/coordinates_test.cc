@@ -35,6 +35,22 @@ TEST(TileOf, RefusesMicrobatchesOfDifferentSizes) {
             "dimension 0 of f32[5, 5] with @[mb, _]: the 2 micro-batches do not divide it evenly");
 }
 
+TEST(ContiguousOffset, IsOfPartsThatAreContiguous) {
+  const auto tile = [](Shape shape, Shape offset) {
+    graph::TileDesc desc;
+    desc.dtype = DType::kF32;
+    desc.shape = std::move(shape);
+    desc.offset = std::move(offset);
+    return desc;
+  };
+  const graph::TileDesc whole = tile({8, 6}, {16, 0});
+  EXPECT_EQ(ContiguousOffset(whole, tile({2, 6}, {20, 0})), 4u * 6 * 4);
+  EXPECT_EQ(ContiguousOffset(whole, tile({1, 3}, {17, 3})), (6u + 3) * 4);
+  EXPECT_EQ(ContiguousOffset(whole, tile({2, 3}, {20, 0})), std::nullopt);
+  EXPECT_EQ(ContiguousOffset(whole, tile({0, 6}, {24, 0})), 0u);
+  EXPECT_EQ(ContiguousOffset(whole, whole), 0u);
+}
+
 TEST(GroupDevices, JoinsWhatDiffersInTheAxesAlone) {
   const graph::Mesh mesh = {"m", {{"mb", 2, true}, {"a", 2, false}, {"b", 3, false}}};
   const auto whole = [&](int axis) { return graph::WholeAxis(mesh, axis); };
