@@ -158,12 +158,22 @@ INSTANTIATE_TEST_SUITE_P(Groups, AnyPlanDoubleTest, ::testing::Range(0, kGroups)
 // the batch, the experts and the layers are split. One step that routed a token otherwise would
 // show in the losses of those that follow.
 const Layout kExpertLayouts[] = {
-    {"dp=1", 1, 4, "1f1b"},           {"dp=2", 2, 1, "1f1b"},
-    {"dp=2,ep=2", 2, 1, "1f1b"},      {"dp=4,ep=2", 4, 2, "1f1b"},
-    {"dp=4,ep=4", 4, 1, "1f1b"},      {"dp=4,ep=4", 4, 4, "1f1b"},
-    {"tp=2", 2, 2, "1f1b"},           {"dp=2,tp=2,ep=2", 4, 2, "1f1b"},
-    {"pp=2", 2, 4, "gpipe"},          {"dp=2,pp=2,ep=2", 4, 1, "1f1b"},
-    {"dp=2,pp=2,ep=2", 4, 4, "1f1b"}, {"dp=2,tp=2,pp=2,ep=2", 8, 4, "1f1b"},
+    {"dp=1", 1, 4, "1f1b"},
+    {"dp=2", 2, 1, "1f1b"},
+    {"dp=2,ep=2", 2, 1, "1f1b"},
+    {"dp=4,ep=2", 4, 2, "1f1b"},
+    {"dp=4,ep=4", 4, 1, "1f1b"},
+    {"dp=4,ep=4", 4, 4, "1f1b"},
+    {"tp=2", 2, 2, "1f1b"},
+    {"dp=2,tp=2,ep=2", 4, 2, "1f1b"},
+    {"pp=2", 2, 4, "gpipe"},
+    {"dp=2,pp=2,ep=2", 4, 1, "1f1b"},
+    {"dp=2,pp=2,ep=2", 4, 4, "1f1b"},
+    {"dp=2,tp=2,pp=2,ep=2", 8, 4, "1f1b"},
+    {"dp=4,ep=2,zero=1", 4, 2, "1f1b"},
+    {"dp=4,ep=4,zero=2", 4, 4, "1f1b"},
+    {"dp=4,ep=2,zero=3", 4, 1, "1f1b"},
+    {"dp=2,tp=2,ep=2,sp=true", 4, 2, "1f1b"},
 };
 
 struct ExpertSettings {

@@ -14,7 +14,6 @@ namespace penstock::planner {
 namespace {
 
 using graph::Mesh;
-using graph::TileDesc;
 using ::testing::ElementsAre;
 
 class CommunicationTest : public testing::PlannerFixture {
