@@ -86,16 +86,18 @@ const std::string kConstantRate =
     "--set train.learning_rate=3e-4 --set 'train.schedule=\"constant\"' --set "
     "train.warmup_steps=0 --set model.dropout=0.1";
 
+constexpr int kSteps = 25;
+
 class AnyPlanTest : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(AnyPlanTest, GivesTheLossesOfOneDevice) {
-  const std::vector<double> losses = Losses(GetParam(), kConstantRate, 50);
-  ExpectSameLosses(Losses(kOneDevice, kConstantRate, 50), losses, 1e-4);
+  const std::vector<double> losses = Losses(GetParam(), kConstantRate, kSteps);
+  ExpectSameLosses(Losses(kOneDevice, kConstantRate, kSteps), losses, 1e-4);
   // Wherever the devices are, the same bits.
   for (const int processes : {2, 4}) {
     if (processes > GetParam().devices) continue;
     EXPECT_EQ(losses,
-              Losses(GetParam(), kConstantRate + " --procs " + std::to_string(processes), 50))
+              Losses(GetParam(), kConstantRate + " --procs " + std::to_string(processes), kSteps))
         << processes << " processes";
   }
 }
@@ -144,11 +146,11 @@ class AnyPlanDoubleTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(AnyPlanDoubleTest, AgreesToNineDigits) {
   const std::string settings = "--set 'train.dtype=\"f64\"'";
-  const std::vector<double> one = Losses(kOneDevice, settings, 50);
+  const std::vector<double> one = Losses(kOneDevice, settings, kSteps);
   for (size_t i = GetParam(); i < std::size(kLayouts); i += kGroups) {
     const Layout& layout = kLayouts[i];
     SCOPED_TRACE(Name(layout));
-    ExpectSameLosses(one, Losses(layout, settings, 50), 1e-9);
+    ExpectSameLosses(one, Losses(layout, settings, kSteps), 1e-9);
   }
 }
 
@@ -184,12 +186,12 @@ struct ExpertSettings {
 class AnyPlanOfExpertsTest : public ::testing::TestWithParam<ExpertSettings> {};
 
 TEST_P(AnyPlanOfExpertsTest, AgreesToNineDigits) {
-  constexpr int kSteps = 12;
+  constexpr int kExpertSteps = 12;
   const std::string settings = "--set 'train.dtype=\"f64\"' " + GetParam().settings;
-  const std::vector<double> one = Losses(kOneDevice, settings, kSteps, kExperts);
+  const std::vector<double> one = Losses(kOneDevice, settings, kExpertSteps, kExperts);
   for (const Layout& layout : kExpertLayouts) {
     SCOPED_TRACE(Name(layout));
-    ExpectSameLosses(one, Losses(layout, settings, kSteps, kExperts), 1e-9);
+    ExpectSameLosses(one, Losses(layout, settings, kExpertSteps, kExperts), 1e-9);
   }
 }
 

@@ -132,7 +132,7 @@ class Searcher {
       TryOptions();
     }
     if (best_s_ == kNever) TryHopeless();
-    if (kept_.empty()) return NoneDivides();
+    if (kept_.empty()) return failure_.ok() ? NoneDivides() : failure_;
     return Finish();
   }
 
@@ -318,7 +318,9 @@ class Searcher {
   // One that cannot be lowered is refused like one that does not divide the model.
   void EstimateOrRefuse(const Open& open) {
     const absl::Status status = Estimate(open);
-    if (!status.ok()) Refuse(status);
+    if (status.ok()) return;
+    Refuse(status);
+    failure_ = status;
   }
 
   absl::Status Estimate(const Open& open) {
@@ -454,6 +456,7 @@ class Searcher {
   double optimizer_bytes_ = 0;
   std::vector<Open> open_;
   absl::Status last_refusal_ = absl::InvalidArgumentError("there must be at least one device");
+  absl::Status failure_;  // of an estimate, such as that of a policy that orders nothing
   std::map<std::tuple<std::string, int64_t, int64_t>, ModelWork> works_;
   double best_s_ = kNever;                        // of those that fit
   std::map<std::string, int64_t> least_fitting_;  // micro-batches, by strategy
