@@ -8,8 +8,9 @@
 namespace penstock::bench {
 
 // Registers with Google Benchmark, under names such as "search/gpt3-175b/hgx-h100:128":
-//   search/CASE           the choice of a strategy; counters: strategies estimated, and the predicted step in s
-//   search/estimate/CASE  a given strategy, on the whole graph: build, passes, work of the stages, step
+// "search/CASE" is the choice of a strategy; its counters are the strategies that were estimated
+// and the predicted step in seconds. "search/estimate/CASE" is the estimate of a given strategy on
+// the whole graph, which is built, passed through and measured each time.
 void RegisterSearchBenchmarks();
 
 }  // namespace penstock::bench

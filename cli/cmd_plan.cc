@@ -171,7 +171,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const planner::FoldedPlan plan,
                    CompileFoldedGraph(environment.registries, graph.graph, settings));
   RETURN_IF_ERROR(dumped);
-  environment.err << MemoryNote(estimate);
+  environment.err << MemoryNote(graph, estimate);
   if (options.has_explanation) StrAppend(&explanation, ExplainPlan(graph, estimate));
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));

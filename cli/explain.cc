@@ -79,14 +79,29 @@ std::string StageTable(const StepEstimate& estimate) {
   return Table(rows);
 }
 
+// As printed; the default where a graph file is laid out by its own mesh.
+planner::Strategy StrategyOf(const JobGraph& job) {
+  const auto strategy = planner::ParseStrategy(job.strategy);
+  return strategy.ok() ? strategy->value_or(planner::Strategy()) : planner::Strategy();
+}
+
 // What an axis splits.
 std::string AxisTable(const JobGraph& job) {
   std::vector<std::vector<std::string>> rows = {{"axis", "size", "splits"}};
+  const planner::Strategy options = StrategyOf(job);
+  const std::string_view replicas = options.zero == 0   ? "the batch"
+                                    : options.zero == 1 ? "the batch; optimizer states (zero=1)"
+                                    : options.zero == 2
+                                        ? "the batch; optimizer states and gradients (zero=2)"
+                                        : "the batch; optimizer states, gradients and parameters "
+                                          "(zero=3)";
   for (const graph::MeshAxis& axis : job.graph.meshes()[0].axes) {
     const std::string_view what = axis.is_temporal    ? "the batch, in time (micro-batches)"
-                                  : axis.name == "dp" ? "the batch"
-                                  : axis.name == "tp" ? "weights"
-                                                      : "";
+                                  : axis.name == "dp" ? replicas
+                                  : axis.name == "ep" ? "experts; the batch beside dp"
+                                  : axis.name != "tp" ? ""
+                                  : options.sp        ? "weights, and sequences between them"
+                                                      : "weights";
     rows.push_back({axis.name, StrCat(axis.size), std::string(what)});
   }
   int num_stages = 1;
@@ -161,7 +176,10 @@ std::string WhatWouldWin(const Candidate& other, const Candidate& best) {
   if (step.bubble_s > needed) {
     return StrCat("wins if its bubble is ", part(step.bubble_s), " shorter");
   }
-  return StrCat("wins if its computation takes ", part(step.compute_s), " less");
+  if (step.compute_s > needed) {
+    return StrCat("wins if its computation takes ", part(step.compute_s), " less");
+  }
+  return "no part of its step is long enough to make up for the difference";
 }
 
 std::string RunnersUpTable(const planner::SearchResult& search) {
@@ -210,7 +228,7 @@ std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate) {
   StrAppend(&text, "axes:\n", AxisTable(job));
   StrAppend(&text, "predicted step:\n", TimeTable(estimate));
   StrAppend(&text, "stages (seconds a step, memory a device):\n", StageTable(estimate));
-  const Candidate chosen = {{}, job.microbatches, {}, estimate};
+  const Candidate chosen = {StrategyOf(job), job.microbatches, {}, estimate};
   StrAppend(&text, "limit: ", planner::WhatLimits(chosen), "\n");
   if (!job.search.has_value()) return text;
   const planner::SearchResult& search = *job.search;
@@ -259,9 +277,9 @@ nlohmann::json ExplainPlanJson(const JobGraph& job, const StepEstimate& estimate
   return json;
 }
 
-std::string MemoryNote(const StepEstimate& estimate) {
+std::string MemoryNote(const JobGraph& job, const StepEstimate& estimate) {
   if (estimate.groups.empty() || estimate.fits()) return "";
-  const Candidate candidate = {{}, 1, {}, estimate};
+  const Candidate candidate = {StrategyOf(job), job.microbatches, {}, estimate};
   return StrCat("note: predicted not to fit into memory: ", planner::WhatLimits(candidate), "\n");
 }
 

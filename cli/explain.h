@@ -23,7 +23,7 @@ std::string ExplainPlan(const JobGraph& job, const planner::StepEstimate& estima
 nlohmann::json ExplainPlanJson(const JobGraph& job, const planner::StepEstimate& estimate);
 
 // "note: ..." where the plan is predicted not to fit into the memory of its devices; else empty.
-std::string MemoryNote(const planner::StepEstimate& estimate);
+std::string MemoryNote(const JobGraph& job, const planner::StepEstimate& estimate);
 
 }  // namespace penstock::cli
 

@@ -75,10 +75,14 @@ std::string AxisForDevices(const Strategy& strategy, int64_t devices) {
   for (const auto& [axis, size] :
        {std::pair("dp", strategy.dp), std::pair("tp", strategy.tp), std::pair("pp", strategy.pp)}) {
     const int64_t others = strategy.num_devices() / size;
-    if (devices % others == 0 &&
-        (axis != std::string_view("dp") || devices / others % strategy.ep == 0)) {
-      return StrCat(", or ", axis, "=", devices / others, " to use ", devices);
-    }
+    if (devices % others != 0) continue;
+    Strategy changed = strategy;
+    (axis == std::string_view("dp")   ? changed.dp
+     : axis == std::string_view("tp") ? changed.tp
+                                      : changed.pp) = devices / others;
+    // Options may need an axis of some size.
+    if (!planner::ParseStrategy(ToString(changed)).ok()) continue;
+    return StrCat(", or ", axis, "=", devices / others, " to use ", devices);
   }
   return "";
 }

@@ -11,6 +11,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 import sys
 import unittest
 
@@ -128,10 +129,14 @@ class NetworkHostsTest(unittest.TestCase):
     def test_two_hosts_of_two_processes_sum_hierarchically(self):
         settings = ['parallel.strategy="dp=4"', "cluster.hosts=2"]
         job = [word for word in JOB if word != "--json"]
-        plan = subprocess.run(
-            [PENSTOCK, "plan", *job, "--explain", "--set", settings[0], "--set", settings[1]],
-            capture_output=True, text=True, timeout=120, check=True)
-        self.assertRegex(plan.stdout, r"all_reduce +hierarchical +over +4 devices")
+        with tempfile.TemporaryDirectory() as folder:
+            plan = f"{folder}/hosts.plan"
+            subprocess.run(
+                [PENSTOCK, "plan", *job, "-o", plan, "--set", settings[0], "--set", settings[1]],
+                capture_output=True, text=True, timeout=120, check=True)
+            shown = subprocess.run([PENSTOCK, "show", plan], capture_output=True, text=True,
+                                   timeout=120, check=True)
+        self.assertRegex(shown.stdout, r"all_reduce +hierarchical +over +4 devices")
         self.check(self.join(2), nodes_a_host=2, settings=settings)
 
 

@@ -267,13 +267,14 @@ class DistributedTensor {
     std::map<Place, Numbers> next;
     if (!plan.ok()) return next;
     for (int64_t m = 0; m < mesh_.num_microbatches(); ++m) {
-      for (const CollectiveSpec& spec : plan->groups) {
+      for (size_t group = 0; group < plan->groups.size(); ++group) {
+        const CollectiveSpec& spec = plan->groups[group];
         std::vector<Bytes> inputs;
         for (size_t rank = 0; rank < spec.devices.size(); ++rank) {
           const uint32_t device = spec.devices[rank];
           Numbers data = tiles_.at({device, m});
           if (plan->pack_dim) {
-            data = Pack(Tile(sharding_, device).shape, *plan->pack_dim, plan->pack_sizes[device],
+            data = Pack(Tile(sharding_, device).shape, *plan->pack_dim, plan->pack_sizes[group],
                         data, /*is_unpack=*/false);
           }
           EXPECT_EQ(static_cast<int64_t>(data.size()), InputCount(spec, static_cast<int>(rank)));
@@ -287,7 +288,7 @@ class DistributedTensor {
           Numbers data(outputs[rank].size() / sizeof(double));
           std::memcpy(data.data(), outputs[rank].data(), outputs[rank].size());
           if (plan->unpack_dim) {
-            data = Pack(Tile(to, device).shape, *plan->unpack_dim, plan->unpack_sizes[device], data,
+            data = Pack(Tile(to, device).shape, *plan->unpack_dim, plan->unpack_sizes[group], data,
                         /*is_unpack=*/true);
           }
           next[{device, m}] = std::move(data);

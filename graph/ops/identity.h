@@ -1,7 +1,7 @@
 // The family of operators whose result is their operand, laid out or stored in another way. What
 // redistributes parameters may have the attribute `per_use`: it runs in each phase that reads its
-// result, once a micro-batch, and the result is not kept longer. A parameter that has it is gathered
-// so where its readers need it less split than it is kept.
+// result, once a micro-batch, and the result is not kept longer. A parameter that has it is
+// gathered so where its readers need it less split than it is kept.
 //
 // Thread rule: as Op.
 

@@ -147,8 +147,6 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
   const std::vector<AxisRef> moving = MovedAxes(kind, from, to);
 
   Communication communication;
-  communication.pack_sizes.resize(mesh.num_devices());
-  communication.unpack_sizes.resize(mesh.num_devices());
   communication.axes = moving;
   for (std::vector<uint32_t>& devices : GroupDevices(mesh, moving)) {
     CollectiveSpec spec;
@@ -171,7 +169,7 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
           spec.counts.push_back(out[device].num_elements());
           sizes.push_back(out[device].shape[dim]);
         }
-        for (uint32_t device : devices) communication.pack_sizes[device] = sizes;
+        communication.pack_sizes.push_back(std::move(sizes));
         break;
       }
       case CollectiveKind::kAllGather: {
@@ -182,7 +180,7 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
           spec.counts.push_back(in[device].num_elements());
           sizes.push_back(in[device].shape[dim]);
         }
-        for (uint32_t device : devices) communication.unpack_sizes[device] = sizes;
+        communication.unpack_sizes.push_back(std::move(sizes));
         break;
       }
       case CollectiveKind::kAllToAll: {
@@ -203,10 +201,8 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
             spec.counts.push_back(NumElements(piece));
           }
         }
-        for (uint32_t device : devices) {
-          communication.pack_sizes[device] = send_sizes;
-          communication.unpack_sizes[device] = recv_sizes;
-        }
+        communication.pack_sizes.push_back(std::move(send_sizes));
+        communication.unpack_sizes.push_back(std::move(recv_sizes));
         break;
       }
       case CollectiveKind::kPermute:
@@ -235,9 +231,11 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
   };
   if (communication.pack_dim && is_outermost(in, *communication.pack_dim)) {
     communication.pack_dim.reset();
+    communication.pack_sizes.clear();
   }
   if (communication.unpack_dim && is_outermost(out, *communication.unpack_dim)) {
     communication.unpack_dim.reset();
+    communication.unpack_sizes.clear();
   }
   return communication;
 }

@@ -41,7 +41,7 @@ struct Communication {
   std::vector<graph::AxisRef> axes;    // the groups are GroupDevices(mesh, axes)
   std::optional<int> pack_dim;         // input tile -> parts
   std::optional<int> unpack_dim;       // parts -> output tile
-  // Sizes of the parts along pack_dim and unpack_dim, by device of the mesh.
+  // Of each group, the sizes of the parts along pack_dim and unpack_dim.
   std::vector<std::vector<int64_t>> pack_sizes;
   std::vector<std::vector<int64_t>> unpack_sizes;
 };

@@ -72,7 +72,7 @@ TEST_F(CommunicationTest, AnAllGatherUnpacksColumns) {
   const Communication communication =
       Plan("[x=2]", "f32[4, 5]", "@[_, x]", CollectiveKind::kAllGather, "@[_, _]");
   EXPECT_EQ(communication.unpack_dim, 1);
-  EXPECT_THAT(communication.unpack_sizes[1], ElementsAre(3, 2));
+  EXPECT_THAT(communication.unpack_sizes[0], ElementsAre(3, 2));
   EXPECT_THAT(communication.groups[0].counts, ElementsAre(12, 8));
 }
 

@@ -736,14 +736,17 @@ std::vector<std::vector<int64_t>> Lowering::Signatures() const {
       return std::find(specs.begin(), specs.end(), specs[groups_[c].group_of[d]]) - specs.begin();
     });
   }
+  std::set<const Communication*> compared;
   for (const auto& [node, communication] : communications_) {
+    if (!compared.insert(communication).second) continue;
+    const std::vector<uint32_t>& group_of = groups_[collectives_.at(node)].group_of;
     for (const auto* sizes : {&communication->pack_sizes, &communication->unpack_sizes}) {
       if (std::all_of(sizes->begin(), sizes->end(),
                       [&](const auto& other) { return other == sizes->front(); })) {
         continue;
       }
       add([&](uint32_t d) {
-        return std::find(sizes->begin(), sizes->end(), (*sizes)[d]) - sizes->begin();
+        return std::find(sizes->begin(), sizes->end(), (*sizes)[group_of[d]]) - sizes->begin();
       });
     }
   }
@@ -1034,6 +1037,7 @@ absl::Status DeviceLowering::AddRedistribution(const NodeTurn& turn, int phase) 
   const Communication& communication = *shared_.communications_.at(id);
   const uint32_t target = shared_.collectives_.at(id);
   const CollectiveSpec& spec = shared_.SpecOn(target, mesh_device_);
+  const uint32_t group = shared_.groups_[target].group_of[mesh_device_];
   ASSIGN_OR_RETURN(TilePlan in, Tile(operand));
   ASSIGN_OR_RETURN(TilePlan out, Tile(result));
   const bool per_microbatch = program_.phase(phase).plan.per_microbatch;
@@ -1068,11 +1072,10 @@ absl::Status DeviceLowering::AddRedistribution(const NodeTurn& turn, int phase) 
   int input = source;
   if (communication.pack_dim) {
     const TilePlan parts = flat(in, InputCount(spec, rank));
-    KernelPlan pack = {
-        "pack",
-        part_attributes(*communication.pack_dim, communication.pack_sizes[mesh_device_]),
-        {in},
-        {parts}};
+    KernelPlan pack = {"pack",
+                       part_attributes(*communication.pack_dim, communication.pack_sizes[group]),
+                       {in},
+                       {parts}};
     input = new_flat(parts);
     AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".pack"), pack,
              {shared_.ShardingIndex(operand), kNone}, kNone, {source}, {input});
@@ -1099,14 +1102,13 @@ absl::Status DeviceLowering::AddRedistribution(const NodeTurn& turn, int phase) 
   const TilePlan parts = flat(out, OutputCount(spec, rank));
   const int gathered = new_flat(parts);
   AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {gathered}, after);
-  unpacks_[id] = {
-      {"unpack",
-       part_attributes(*communication.unpack_dim, communication.unpack_sizes[mesh_device_]),
-       {parts},
-       {out}},
-      phase,
-      gathered,
-      output};
+  unpacks_[id] = {{"unpack",
+                   part_attributes(*communication.unpack_dim, communication.unpack_sizes[group]),
+                   {parts},
+                   {out}},
+                  phase,
+                  gathered,
+                  output};
   if (turn.part == NodeTurn::Part::kAll) FinishGather(id);
   return absl::OkStatus();
 }

@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/sharding.h"
-#include "planner/plan/coordinates.h"
 
 namespace penstock::planner {
 namespace {
@@ -35,6 +34,10 @@ class FoldedCheck {
 
  private:
   absl::Status CheckClasses() {
+    if (folded_.mesh.axes.size() > kMaxMeshAxes) {
+      return Invalid("the mesh has ", folded_.mesh.axes.size(), " axes; there may be ",
+                     kMaxMeshAxes);
+    }
     RETURN_IF_ERROR(graph::CheckMesh(folded_.mesh));
     const auto num_devices = static_cast<uint64_t>(folded_.mesh.num_devices());
     if (folded_.class_of.size() != num_devices) {
@@ -93,19 +96,19 @@ class FoldedCheck {
                      uint64_t{folded_.num_stages()} * num_classes_);
     }
     const std::vector<uint32_t> sizes = folded_.SizeOfClasses();
-    uint64_t parts = 0;
+    parts_ = 0;
     for (size_t p = 0; p < folded_.programs.size(); ++p) {
       const DevicePlan& program = folded_.programs[p];
       if (program.stage != p / num_classes_) {
         return Invalid("program ", p, " is of stage ", program.stage, ", expected ",
                        p / num_classes_);
       }
-      parts +=
-          sizes[p % num_classes_] * (uint64_t{program.actors.size()} + program.channels.size() +
-                                     program.registers.size() + program.phases.size());
-      if (parts > kMaxExpandedParts) {
-        return Invalid("the devices have more than ", kMaxExpandedParts, " parts in all");
+      uint64_t parts = program.channels.size() + program.registers.size();
+      for (const PhasePlan& phase : program.phases) parts += 1 + phase.name.size() / kNameBytes;
+      for (const ActorPlan& actor : program.actors) {
+        parts += 1 + actor.inputs.size() + actor.outputs.size() + actor.name.size() / kNameBytes;
       }
+      RETURN_IF_ERROR(AddParts(sizes[p % num_classes_], parts));
       for (const ActorPlan& actor : program.actors) {
         if (actor.kernel != kNone && actor.kernel >= folded_.kernels.size()) {
           return Invalid("kernel ", actor.kernel, " does not exist; there are ",
@@ -124,6 +127,13 @@ class FoldedCheck {
     return absl::OkStatus();
   }
 
+  // Of so many devices, so many parts each.
+  absl::Status AddParts(uint64_t devices, uint64_t parts) {
+    if (parts <= kMaxExpandedParts) parts_ += devices * parts;
+    if (parts <= kMaxExpandedParts && parts_ <= kMaxExpandedParts) return absl::OkStatus();
+    return Invalid("the devices have more than ", kMaxExpandedParts, " parts in all");
+  }
+
   absl::Status CheckViews() {
     for (const FoldedView& view : folded_.views) {
       RETURN_IF_ERROR(CheckUse(view.whole, view.type.shape));
@@ -135,6 +145,8 @@ class FoldedCheck {
     }
     for (size_t p = 0; p < folded_.programs.size(); ++p) {
       const std::vector<ActorPlan>& actors = folded_.programs[p].actors;
+      RETURN_IF_ERROR(
+          AddParts(folded_.SizeOfClasses()[p % num_classes_], folded_.view_operands[p].size()));
       for (const ViewOperand& operand : folded_.view_operands[p]) {
         const bool exists = operand.view < folded_.views.size() && operand.actor < actors.size() &&
                             operand.index < (operand.is_output ? actors[operand.actor].outputs
@@ -155,12 +167,7 @@ class FoldedCheck {
   }
 
   absl::Status CheckCollectives() {
-    const uint64_t num_devices = folded_.devices_per_stage();
-    if ((folded_.collectives.size() + folded_.transfers.size()) * num_devices >
-        kMaxExpandedGroups) {
-      return Invalid("the devices take part in more than ", kMaxExpandedGroups,
-                     " collectives and transfers in all");
-    }
+    uint64_t members = folded_.transfers.size() * uint64_t{folded_.devices_per_stage()};
     for (const FoldedCollective& collective : folded_.collectives) {
       RETURN_IF_ERROR(CheckStage(collective.stage));
       // The axes of a tensor with as many elements as devices are of the kind that is wanted here.
@@ -169,13 +176,31 @@ class FoldedCheck {
       RETURN_IF_ERROR(graph::CheckSharding(
           folded_.mesh, sharding,
           {int64_t{folded_.mesh.num_devices()} * folded_.mesh.num_microbatches()}));
-      if (collective.specs.size() == 1) continue;
-      const size_t num_groups = GroupDevices(folded_.mesh, collective.axes).size();
-      if (collective.specs.size() == num_groups) continue;
-      return Invalid("a collective of ", num_groups, " groups has ", collective.specs.size(),
-                     " specifications");
+      int64_t group_size = 1;
+      for (const graph::AxisRef& axis : collective.axes) {
+        if (!graph::IsTemporal(folded_.mesh, axis)) group_size *= axis.size;
+      }
+      const auto n = static_cast<uint64_t>(group_size);
+      const uint64_t num_groups = folded_.devices_per_stage() / n;
+      if (collective.specs.size() != 1 && collective.specs.size() != num_groups) {
+        return Invalid("a collective of ", num_groups, " groups has ", collective.specs.size(),
+                       " specifications");
+      }
+      for (const CollectiveSpec& spec : collective.specs) {
+        const uint64_t num_counts = spec.kind == CollectiveKind::kAllToAll ? n * n : n;
+        if (spec.counts.size() > num_counts || spec.peers.size() > n || spec.hosts.size() > n) {
+          return Invalid("a collective of groups of ", n, " devices has ", spec.counts.size(),
+                         " counts, ", spec.peers.size(), " peers and ", spec.hosts.size(),
+                         " hosts");
+        }
+        const uint64_t copies = collective.specs.size() == 1 ? num_groups : 1;
+        members += copies * (1 + n + spec.counts.size());
+      }
+      if (members > kMaxExpandedMembers) break;
     }
-    return absl::OkStatus();
+    if (members <= kMaxExpandedMembers) return absl::OkStatus();
+    return Invalid("the collectives and transfers of all devices have more than ",
+                   kMaxExpandedMembers, " members and counts");
   }
 
   absl::Status CheckTransfers() {
@@ -203,8 +228,11 @@ class FoldedCheck {
     return absl::OkStatus();
   }
 
+  static constexpr size_t kNameBytes = 32;
+
   const FoldedPlan& folded_;
   uint32_t num_classes_ = 0;
+  uint64_t parts_ = 0;
   std::set<std::pair<uint32_t, Shape>> checked_;
 };
 

@@ -1,5 +1,6 @@
-// That every index, sharding and size of a folded plan leads somewhere, so that it can be expanded
-// without looking. What it expands to is checked as any plan (check_plan.h).
+// Checks the indices, shardings and sizes of a folded plan, so that expanding it needs no checks
+// and a bounded amount of memory. The plan that it expands to is checked like any other
+// (check_plan.h).
 //
 // Thread rule: a pure function.
 
@@ -14,10 +15,14 @@
 
 namespace penstock::planner {
 
-// Of all devices. A small file cannot make a reader allocate more than these.
+// Of all devices together: what a small file can make a reader allocate.
 inline constexpr uint64_t kMaxFoldedDevices = 1 << 17;
-inline constexpr uint64_t kMaxExpandedParts = 1 << 28;   // actors, channels, registers and phases
-inline constexpr uint64_t kMaxExpandedGroups = 1 << 26;  // members of collectives and transfers
+// Actors, with their operands and a part for each 32 bytes of their names, channels, registers and
+// phases: about 64 bytes each.
+inline constexpr uint64_t kMaxExpandedParts = 1 << 26;
+// Members and counts of collectives, and transfers.
+inline constexpr uint64_t kMaxExpandedMembers = 1 << 26;
+inline constexpr size_t kMaxMeshAxes = 64;
 
 // kInvalidArgument, naming what leads nowhere and where it may lead.
 absl::Status CheckFoldedReferences(const FoldedPlan& folded);

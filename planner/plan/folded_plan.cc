@@ -131,9 +131,6 @@ class Expander {
     plan.state_bytes = program.state_bytes;
     plan.channel_bytes = program.channel_bytes;
     plan.workspace_bytes = program.workspace_bytes;
-    plan.registers = program.registers;
-    plan.phases = program.phases;
-    for (PhasePlan& phase : plan.phases) phase.first_actor = phase.num_actors = 0;
   }
 
   absl::StatusOr<uint64_t> ViewOffset(uint32_t view, uint32_t d) const {

@@ -2,11 +2,11 @@
 // programs, whatever the number of devices.
 //
 // Every stage has the devices of one mesh: device s * D + d of the plan is device d of the mesh in
-// stage s, for D = mesh.num_devices(). What differs between the devices of a program follows from
-// d: where their tiles lie, by the shardings of the tensors, and with whom they communicate, by the
-// axes that a collective joins; a transfer joins equal d of two stages. Devices whose tiles differ
-// in size, or that have other parts in a collective or fetch, are of different *classes*. Classes
-// hold for all stages at once.
+// stage s, for D = mesh.num_devices(). The devices of a program differ only in what d determines:
+// offsets of tiles, by the shardings of tensors, and partners in communication. The axes of a
+// collective give its groups; a transfer goes from device d of one stage to device d of another.
+// Devices whose tiles differ in size, or that have other parts in a collective or fetch, are of
+// different *classes*. Classes hold for all stages at once.
 //
 // Example: dp=16 and tp=8 in 8 stages are 1,024 devices and 16 programs: in each stage that of the
 // first device, which fetches the loss, and that of the 127 others.
@@ -48,8 +48,8 @@ struct FoldedTransfer {
   uint32_t sharding = 0;
 };
 
-// Where a part of a tile begins in the tile, if a device works on its own part of what it holds. On
-// the first device of a class, the offset of an operand says it.
+// A part of a tile, where a device works on its own part of what it holds. In a program, the offset
+// of the operand is that on the first device of the class.
 struct FoldedView {
   TensorType type;     // of the tensor
   uint32_t whole = 0;  // the sharding of the tile
@@ -106,7 +106,7 @@ struct FoldedPlan {
 // The plan of all devices.
 absl::StatusOr<Plan> ExpandPlan(const FoldedPlan& folded);
 
-// The same, but only `devices` have actors and channels; the phases of the others are empty.
+// The same, but only `devices` have programs; of the others it has stages and sizes of arenas.
 absl::StatusOr<Plan> ExpandDevices(const FoldedPlan& folded, absl::Span<const uint32_t> devices);
 
 // The first device of each program, in the order of programs.

@@ -1,6 +1,8 @@
 #include "planner/plan/folded_plan.h"
 
+#include <algorithm>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,7 +45,10 @@ TEST(FoldedPlan, ExpandsToWhatHasNoSharedPrograms) {
   for (const FoldedExample& example :
        {FoldedExample{}, FoldedExample{.hidden = 13}, FoldedExample{.tp = 1, .num_stages = 1},
         FoldedExample{.dp = 3, .tp = 4, .hidden = 10}, FoldedExample{.dp = 1, .microbatches = 1},
-        FoldedExample{.dp = 1, .tp = 1, .num_stages = 1, .microbatches = 1}}) {
+        FoldedExample{.dp = 1, .tp = 1, .num_stages = 1, .microbatches = 1},
+        FoldedExample{.dp = 4, .hidden = 4096, .zero = 1},
+        FoldedExample{.dp = 3, .tp = 1, .hidden = 4097, .zero = 2},
+        FoldedExample{.dp = 4, .tp = 1, .hidden = 4096, .zero = 3}}) {
     FoldedExample unfolded = example;
     unfolded.fold = false;
     const FoldedPlan spelled_out = FoldedTrainingPlan(unfolded);
@@ -92,8 +97,29 @@ TEST(FoldedPlan, FilesOfManyDevicesAreNoLarger) {
   EXPECT_LT(many, few + 256 * 2 * 16);
 }
 
+// With ZeRO, each device updates its own part of what it holds.
+TEST(FoldedPlan, PartsOfTilesAreViews) {
+  const FoldedPlan folded = FoldedTrainingPlan({.dp = 4, .tp = 1, .hidden = 4096, .zero = 1});
+  ASSERT_FALSE(folded.views.empty());
+  const auto update = std::find_if(folded.view_operands.begin(), folded.view_operands.end(),
+                                   [](const auto& operands) { return !operands.empty(); });
+  ASSERT_NE(update, folded.view_operands.end());
+  const Plan plan = ExpandPlan(folded).value();
+  const auto program = static_cast<size_t>(update - folded.view_operands.begin());
+  std::set<uint64_t> offsets;
+  for (uint32_t d = 0; d < folded.num_devices(); ++d) {
+    if (d / folded.devices_per_stage() != program / folded.num_classes()) continue;
+    const ViewOperand& view = folded.view_operands[folded.ProgramOf(d)][0];
+    const ActorPlan& actor = plan.devices[d].actors[view.actor];
+    offsets.insert((view.is_output ? actor.outputs : actor.inputs)[view.index].offset);
+  }
+  EXPECT_EQ(offsets.size(), 4u) << "each device has a part of its own";
+}
+
 TEST(FoldedPlan, FilesHoldTheWholePlan) {
-  for (const FoldedExample& example : {FoldedExample{}, FoldedExample{.hidden = 13}}) {
+  for (const FoldedExample& example :
+       {FoldedExample{}, FoldedExample{.hidden = 13},
+        FoldedExample{.dp = 4, .tp = 1, .hidden = 4096, .zero = 1}}) {
     const FoldedPlan folded = FoldedTrainingPlan(example);
     const absl::StatusOr<Plan> read = PlanFromBytes(PlanToBytes(folded).value());
     ASSERT_TRUE(read.ok()) << read.status();
@@ -108,10 +134,11 @@ struct Damage {
 };
 
 TEST(CheckFoldedReferences, NamesWhatLeadsNowhere) {
-  const FoldedPlan plan = FoldedTrainingPlan();
+  const FoldedPlan plan = FoldedTrainingPlan({.dp = 4, .tp = 1, .hidden = 4096, .zero = 1});
   ASSERT_TRUE(CheckFoldedReferences(plan).ok());
   const std::vector<Damage> damages = {
-      {"mesh", [](FoldedPlan& p) { p.mesh.axes[1].size = 3; }, "the mesh has 6 devices"},
+      {"mesh", [](FoldedPlan& p) { p.mesh.axes[1].size = 3; }, "the mesh has 3 devices"},
+      {"axes of the mesh", [](FoldedPlan& p) { p.mesh.axes.resize(65); }, "there may be 64"},
       {"stages", [](FoldedPlan& p) { p.common.stages.resize(1 << 20); }, "there may be 131072"},
       {"order of classes",
        [](FoldedPlan& p) {
@@ -145,6 +172,24 @@ TEST(CheckFoldedReferences, NamesWhatLeadsNowhere) {
       {"specifications",
        [](FoldedPlan& p) { p.collectives[0].specs.assign(17, p.collectives[0].specs[0]); },
        "17 specifications"},
+      {"counts", [](FoldedPlan& p) { p.collectives[0].specs[0].counts.resize(100); },
+       "has 100 counts"},
+      {"view",
+       [](FoldedPlan& p) {
+         for (std::vector<ViewOperand>& operands : p.view_operands) {
+           for (ViewOperand& operand : operands) operand.view = 99;
+         }
+       },
+       "is view 99, which does not exist"},
+      {"operand of a view",
+       [](FoldedPlan& p) {
+         for (std::vector<ViewOperand>& operands : p.view_operands) {
+           for (ViewOperand& operand : operands) operand.index = 7;
+         }
+       },
+       "operand 7 of actor"},
+      {"sharding of a view", [](FoldedPlan& p) { p.views[0].part = 12345; },
+       "sharding 12345 does not exist"},
       {"stage of a transfer", [](FoldedPlan& p) { p.transfers[0].destination_stage = 8; },
        "stage 8 does not exist"},
       {"sharding of a transfer",

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "planner/plan/check_folded_plan.h"
+
 namespace penstock::planner::internal {
 namespace {
 
@@ -36,7 +38,7 @@ class PieceReader {
     }
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t axis = axes_.Next();
-      if (axis > kMaxRank * 1024u) return Malformed(kTable, StrCat("a piece of axis ", axis));
+      if (axis >= kMaxMeshAxes) return Malformed(kTable, StrCat("a piece of axis ", axis));
       pieces->push_back({static_cast<int>(axis), pres_.Next(), sizes_.Next()});
     }
     return absl::OkStatus();
@@ -54,6 +56,7 @@ absl::Status ReadMesh(schema::Folding::Reader in, const StringReader& strings, g
   const auto are_temporal = in.getAxesAreTemporal();
   ASSIGN_OR_RETURN(const uint32_t count,
                    NumRows(kTable, {names.size(), sizes.size(), are_temporal.size()}));
+  if (count > kMaxMeshAxes) return Malformed(kTable, StrCat("a mesh of ", count, " axes"));
   RETURN_IF_ERROR(strings.Get(kTable, in.getMeshName(), &mesh->name));
   for (uint32_t i = 0; i < count; ++i) {
     graph::MeshAxis& axis = mesh->axes.emplace_back();

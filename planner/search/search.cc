@@ -24,8 +24,11 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // If nothing fits, so many of the most divided strategies are estimated.
 constexpr size_t kMaxHopeless = 16;
 // So many of the fastest are estimated with their options too.
-constexpr size_t kMaxRefined = 6;
+constexpr size_t kMaxRefined = 24;
 constexpr int kMostZero = 3;
+// Options divide memory, and of the time at most the update: a strategy with them takes no less
+// than this part of what it takes without.
+constexpr double kLeastWithOptions = 0.9;
 
 std::vector<int64_t> Divisors(int64_t number) {
   std::vector<int64_t> divisors;
@@ -181,7 +184,11 @@ class Searcher {
         open_.push_back({strategy, microbatches, Bound(strategy, microbatches)});
       }
     }
-    std::stable_sort(open_.begin(), open_.end(), [](const Open& a, const Open& b) {
+    SortByBound(&open_);
+  }
+
+  static void SortByBound(std::vector<Open>* open) {
+    std::stable_sort(open->begin(), open->end(), [](const Open& a, const Open& b) {
       return std::tuple(a.bound_s, Simplicity(a.strategy, a.microbatches)) <
              std::tuple(b.bound_s, Simplicity(b.strategy, b.microbatches));
     });
@@ -242,7 +249,6 @@ class Searcher {
     const auto failed = most_failing_.find(ToString(strategy));
     if (failed != most_failing_.end() && open.microbatches < failed->second) {
       ++result_.num_too_large;
-      too_large_.push_back(open);
       return;
     }
     const int64_t memory_bytes = problem_.machine->cluster.KindOf(0).memory_bytes;
@@ -257,15 +263,27 @@ class Searcher {
     EstimateOrRefuse(open);
   }
 
+  bool HasSequences() const {
+    return problem_.limits.sp &&
+           std::any_of(problem_.hints.begin(), problem_.hints.end(),
+                       [](const graph::SplitHint& hint) { return hint.is_sequence; });
+  }
+
   // What does not fit is tried with more of its state divided over its replicas, as far as it
-  // takes.
+  // takes, and then with its activations split over sequences.
   void TryDividing() {
     std::vector<Open> open = std::move(too_large_);
     while (!open.empty()) {
       too_large_.clear();
+      SortByBound(&open);
       for (Open& each : open) {
-        if (each.strategy.zero == kMostZero || each.strategy.dp == 1) continue;
-        ++each.strategy.zero;
+        if (each.strategy.zero < problem_.limits.zero && each.strategy.dp > 1) {
+          ++each.strategy.zero;
+        } else if (!each.strategy.sp && each.strategy.tp > 1 && HasSequences()) {
+          each.strategy.sp = true;
+        } else {
+          continue;
+        }
         Try(each);
       }
       open = std::move(too_large_);
@@ -284,19 +302,17 @@ class Searcher {
       return IsSimpler(a, b);
     });
     if (fastest.size() > kMaxRefined) fastest.resize(kMaxRefined);
-    const bool has_sequences =
-        std::any_of(problem_.hints.begin(), problem_.hints.end(),
-                    [](const graph::SplitHint& hint) { return hint.is_sequence; });
     for (const Candidate& candidate : fastest) {
-      const bool may_divide = candidate.strategy.zero == 0 && candidate.strategy.dp > 1;
-      const bool may_split = has_sequences && candidate.strategy.tp > 1;
+      const bool may_divide =
+          problem_.limits.zero > 0 && candidate.strategy.zero == 0 && candidate.strategy.dp > 1;
+      const bool may_split = HasSequences() && !candidate.strategy.sp && candidate.strategy.tp > 1;
       for (int options = 1; options < 4; ++options) {
         const bool divides = (options & 1) != 0;
         const bool splits = (options & 2) != 0;
         if ((divides && !may_divide) || (splits && !may_split)) continue;
         Open open = {candidate.strategy, candidate.microbatches, 0};
         if (divides) open.strategy.zero = 1;
-        open.strategy.sp = splits;
+        if (splits) open.strategy.sp = true;
         EstimateOrRefuse(open);
       }
     }
@@ -339,7 +355,8 @@ class Searcher {
       least = std::min(least, open.microbatches);
     } else {
       ++result_.num_too_large;
-      too_large_.push_back(open);
+      too_large_.push_back(
+          {strategy, open.microbatches, kLeastWithOptions * candidate.estimate.step_s});
       int64_t& most = most_failing_[ToString(strategy)];
       most = std::max(most, open.microbatches);
     }
@@ -537,8 +554,13 @@ std::string WhatLimits(const Candidate& candidate) {
     if (states > limit) {
       const auto factor = static_cast<int64_t>(std::ceil(states / (0.9 * limit)));
       remedy = StrCat("parameters, states and gradients alone take ",
-                      FormatBytes(static_cast<uint64_t>(states)), ": about ", factor,
-                      " times as many devices for tp or pp would hold them");
+                      FormatBytes(static_cast<uint64_t>(states)), ": ",
+                      candidate.strategy.dp > 1 && candidate.strategy.zero < kMostZero
+                          ? StrCat("zero=", candidate.strategy.zero + 1, " to ", kMostZero,
+                                   " would divide more of them over the ", candidate.strategy.dp,
+                                   " replicas, and ")
+                          : "",
+                      "about ", factor, " times as many devices for tp or pp would hold them");
     } else {
       remedy = StrCat("a smaller batch, or more micro-batches where they divide it, would leave ",
                       "activations at most ",

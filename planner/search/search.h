@@ -10,8 +10,8 @@
 // divided over the devices without communication, with the bubble of its pipeline, takes longer
 // than the best strategy so far.
 //
-// Options are not enumerated with the axes. What does not fit is tried with zero=1, 2 and 3, as far
-// as it takes; the fastest strategies are tried with zero=1 and sp=true.
+// Options are not enumerated with the axes. What does not fit is tried with zero=1, 2 and 3 and
+// then sp=true, as far as it takes; the fastest strategies are tried with zero=1 and sp=true.
 //
 // Strategies whose times are within kTieTolerance of each other tie; the simpler one is taken: one
 // without virtual stages, with fewer stages, then with less tensor and expert parallelism, without
@@ -52,6 +52,8 @@ struct SearchLimits {
   int64_t pp = kMaxDevices;
   int64_t vpp = 8;
   int64_t ep = kMaxDevices;
+  int zero = 3;
+  bool sp = true;
   int64_t microbatches = 1 << 12;
 };
 

@@ -177,15 +177,19 @@ TEST_F(KnownAnswersTest, WhatDoesNotFitAtAllSaysWhatWould) {
 }
 
 TEST_F(SearchTest, StrategiesUseAllDevicesAndTheSimplestComesFirst) {
-  const std::vector<Strategy> strategies = EnumerateStrategies(8, {});
+  SearchLimits limits;
+  limits.ep = 1;
+  const std::vector<Strategy> strategies = EnumerateStrategies(8, limits);
   EXPECT_EQ(ToString(strategies[0]), "dp=8,tp=1,pp=1");
   for (const Strategy& strategy : strategies) EXPECT_EQ(strategy.num_devices(), 8);
   // 10 ways to write 8 as dp * tp * pp, of which 6 have several stages, in 8 sizes of vpp.
   EXPECT_EQ(strategies.size(), 4 + 6 * 8u);
-  SearchLimits limits;
   limits.pp = 2;
   limits.vpp = 1;
   EXPECT_EQ(EnumerateStrategies(8, limits).size(), 4 + 3u);
+  // With experts, every divisor of dp: 4 + 3 + 2 + 1 of those with one stage, 3 + 2 + 1 with two.
+  limits.ep = 8;
+  EXPECT_EQ(EnumerateStrategies(8, limits).size(), 10 + 6u);
 }
 
 // The folded model's work is that of the whole one, segment for segment.
@@ -347,6 +351,8 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
     const Machine machine = {*Cluster::Create(spec)};
     SearchProblem problem = Problem(forward, gpt_hints(), machine, 4);
     problem.limits.vpp = 2;
+    problem.limits.zero = 0;
+    problem.limits.sp = false;
     SCOPED_TRACE(StrCat("round ", round, ": ", config.layers, " layers of ", config.width,
                         ", batch ", batch));
 
@@ -398,6 +404,14 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
           << Describe(result->best);
     }
     EXPECT_GE(result->best.estimate.step_s, best_s * (1 - 1e-4)) << Describe(result->best);
+    // More to choose from is never worse.
+    problem.limits.zero = 3;
+    problem.limits.sp = true;
+    const absl::StatusOr<SearchResult> with_options = FindStrategy(problem);
+    ASSERT_TRUE(with_options.ok()) << with_options.status();
+    EXPECT_LE(with_options->best.estimate.step_s,
+              result->best.estimate.step_s * (1 + kTieTolerance))
+        << Describe(with_options->best);
   }
   EXPECT_GT(num_limited, 4);
 }

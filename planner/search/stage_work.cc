@@ -14,8 +14,8 @@
 #include "base/strings.h"
 #include "graph/op.h"
 #include "planner/lower/communication.h"
-#include "planner/plan/coordinates.h"
 #include "planner/lower/phases.h"
+#include "planner/plan/coordinates.h"
 #include "planner/sharding/execution_sharding.h"
 
 namespace penstock::planner {

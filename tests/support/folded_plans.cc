@@ -13,6 +13,7 @@
 #include "planner/compile.h"
 #include "planner/policy/policy.h"
 #include "planner/strategy/stages.h"
+#include "planner/strategy/zero.h"
 
 namespace penstock::testing {
 
@@ -35,6 +36,10 @@ planner::FoldedPlan FoldedTrainingPlan(const FoldedExample& example) {
   EXPECT_TRUE(forward.ok()) << forward.status();
   absl::StatusOr<graph::Graph> graph = graph::BuildTrainingGraph(ops, *forward, {});
   EXPECT_TRUE(graph.ok()) << graph.status();
+  if (example.zero > 0) {
+    const absl::Status split = planner::SplitOverReplicas(example.zero, *graph);
+    EXPECT_TRUE(split.ok()) << split;
+  }
   const absl::Status staged = planner::AssignStages(example.num_stages, *graph);
   EXPECT_TRUE(staged.ok()) << staged;
   planner::CompileOptions options;

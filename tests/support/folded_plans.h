@@ -17,6 +17,7 @@ struct FoldedExample {
   int num_stages = 2;
   int64_t microbatches = 2;
   int64_t hidden = 12;  // columns that tp splits, evenly or not
+  int zero = 0;         // level of ZeRO; parts below kMinPartBytes (zero.h) stay whole
   bool fold = true;
 };
 
