@@ -1,11 +1,13 @@
 // Verifies a plan by its programs, so that the time it takes does not depend on how many devices
 // share them.
 //
-// Programs are checked as VerifyPlan (verify_plan.h) checks devices. Where the devices of a stage
-// meet in groups, each program is checked against the sizes of every group that has one of its
-// devices, and all programs of the stage are taken to meet at once. That is stricter: if the
-// programs then cannot deadlock, neither can the devices, which only wait for their own group. If
-// it fails, the plan of all devices decides.
+// Each program is checked as VerifyPlan (verify_plan.h) checks a device: structure, memory, order
+// of accesses and of collectives. Its collectives and transfers are checked against every group
+// that one of its devices is in. The programs are then fired together, as if all devices of a stage
+// took part in each collective at once. That forbids more than the devices do, which wait for their
+// own groups only: what does not deadlock so does not deadlock at all. If it does
+// (kFailedPrecondition), VerifyPlan decides on the plan of all devices. Channel numbers, tiles of
+// states and counts of fetches are checked when a plan has been expanded.
 //
 // Thread rule: a pure function.
 
@@ -21,7 +23,8 @@
 namespace penstock::planner {
 
 // The result is of programs, not of devices. Errors are those of VerifyPlan; where they name a
-// device, it is the number of a program.
+// device, it is the number of a program. REQUIRES: the plan is one that lowering made; one that was
+// read from a file is expanded and verified as a whole.
 absl::StatusOr<PlanVerification> VerifyFoldedPlan(const FoldedPlan& folded,
                                                   const PolicyRegistry& policies);
 
