@@ -18,7 +18,8 @@ using graph::ShardingRule;
 // in one axis.
 constexpr size_t kMaxChoices = 64;
 
-// What an execution that leaves all operands where they are counts, of the bytes that it moves.
+// Of the forward pass: what an execution that leaves all operands where they are counts, of the
+// bytes that it moves.
 constexpr double kOperandsStay = 0.5;
 
 // Rounding is no saving.
@@ -31,7 +32,7 @@ class Chooser {
   Chooser(const Mesh& mesh, const ShardingRule& rule, absl::Span<const TensorType> operand_types,
           absl::Span<const TensorType> result_types, absl::Span<const Sharding> operands,
           absl::Span<const Sharding> results, absl::Span<const double> operand_shares,
-          ReshardCache* cache)
+          bool moves_again, ReshardCache* cache)
       : mesh_(mesh),
         rule_(rule),
         operand_types_(operand_types),
@@ -39,6 +40,7 @@ class Chooser {
         operands_(operands),
         results_(results),
         operand_shares_(operand_shares),
+        moves_again_(moves_again),
         cache_(*cache) {}
 
   ExecutionSharding Run() {
@@ -144,7 +146,8 @@ class Chooser {
     for (size_t r = 0; r < results_.size(); ++r) {
       of_results += of(result_types_[r], execution.results[r], results_[r]);
     }
-    return of_operands > 0 ? of_operands + of_results : kOperandsStay * of_results;
+    const bool stays = of_operands == 0 && moves_again_;
+    return of_operands + (stays ? kOperandsStay : 1) * of_results;
   }
 
   // All combinations of the options, or, where there are too many, those one axis away.
@@ -219,6 +222,7 @@ class Chooser {
   const absl::Span<const Sharding> operands_;
   const absl::Span<const Sharding> results_;
   const absl::Span<const double> operand_shares_;  // or empty: each is charged in full
+  const bool moves_again_;
   ReshardCache& cache_;
   std::vector<std::vector<std::vector<AxisRef>>> lists_;  // of each factor
   std::vector<Option> options_;
@@ -236,9 +240,10 @@ ExecutionSharding ChooseCheapestExecution(const Mesh& mesh, const ShardingRule& 
                                           absl::Span<const TensorType> result_types,
                                           absl::Span<const Sharding> operands,
                                           absl::Span<const Sharding> results,
-                                          absl::Span<const double> operand_shares,
+                                          absl::Span<const double> operand_shares, bool moves_again,
                                           ReshardCache* cache) {
-  return Chooser(mesh, rule, operand_types, result_types, operands, results, operand_shares, cache)
+  return Chooser(mesh, rule, operand_types, result_types, operands, results, operand_shares,
+                 moves_again, cache)
       .Run();
 }
 

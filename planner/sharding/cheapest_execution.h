@@ -10,9 +10,9 @@
 // and divides the work as far. Micro-batches stay where the rules put them.
 //
 // The choice sees one node. Two things that it does not see count nevertheless: a gathered operand
-// may serve other readers, and an operand that moves forward moves backward too, for its
-// gradient. So an operand may be charged in part, and where no operand moves, half of the bytes
-// count.
+// may serve other readers, and an operand that moves forward moves backward too, for its gradient.
+// So an operand may be charged in part; and in the forward pass, where no operand moves, half of
+// the bytes count.
 //
 // Thread rule: a pure function, but for the cache.
 
@@ -29,13 +29,14 @@
 namespace penstock::planner {
 
 // `operands` and `results` are as in ChooseExecution; so are their types. `operand_shares` says
-// which part of gathering each operand this node is charged with; empty: all.
+// which part of gathering each operand this node is charged with; empty: all. `moves_again`: the
+// node is of a forward pass.
 ExecutionSharding ChooseCheapestExecution(const graph::Mesh& mesh, const graph::ShardingRule& rule,
                                           absl::Span<const TensorType> operand_types,
                                           absl::Span<const TensorType> result_types,
                                           absl::Span<const graph::Sharding> operands,
                                           absl::Span<const graph::Sharding> results,
-                                          absl::Span<const double> operand_shares,
+                                          absl::Span<const double> operand_shares, bool moves_again,
                                           ReshardCache* cache);
 
 }  // namespace penstock::planner

@@ -17,7 +17,8 @@ class CheapestExecutionTest : public testing::PlannerFixture {
     return ChooseForLastNode(text, [&shares](const NodeToExecute& node) {
       ReshardCache cache(node.mesh);
       return ChooseCheapestExecution(node.mesh, node.rule, node.operand_types, node.result_types,
-                                     node.operands, node.results, shares, &cache);
+                                     node.operands, node.results, shares, /*moves_again=*/true,
+                                     &cache);
     });
   }
 };

@@ -285,8 +285,9 @@ absl::Status Inserter::AddNode(const Node& node) {
   }
   std::vector<double> shares;
   for (ValueId operand : node.operands) shares.push_back(ShareOfGathering(operand, node));
-  ExecutionSharding execution = ChooseCheapestExecution(mesh(), rule, operand_types, result_types,
-                                                        operands, results, shares, &costs_);
+  ExecutionSharding execution =
+      ChooseCheapestExecution(mesh(), rule, operand_types, result_types, operands, results, shares,
+                              node.phase == graph::Phase::kForward, &costs_);
   const auto has_temporal = [&](const Sharding& each) { return HasTemporalAxes(mesh(), each); };
   runs_often_ = mesh().num_microbatches() == 1 ||
                 std::any_of(execution.operands.begin(), execution.operands.end(), has_temporal) ||
