@@ -154,6 +154,7 @@ void RegisterKernelBenchmarks() {
   for (int64_t width : {256, 768}) {
     RegisterProducts(tokens, width);
     RegisterRows(tokens, width);
+    RegisterRows(128, width);  // few rows: sums in blocks may not cost more
   }
   RegisterNarrow();
   RegisterAttention(16, 128, 8, 32);
