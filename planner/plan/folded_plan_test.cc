@@ -161,14 +161,14 @@ TEST(CheckFoldedReferences, NamesWhatLeadsNowhere) {
            }
          }
        },
-       ""},
+       "is used whole or not at all"},
       {"stage of a collective", [](FoldedPlan& p) { p.collectives[0].stage = 2; },
        "stage 2 does not exist"},
       {"axes of a collective",
        [](FoldedPlan& p) {
          p.collectives[0].axes = {{9, 1, 2}};
        },
-       ""},
+       "has no axis number 9"},
       {"specifications",
        [](FoldedPlan& p) { p.collectives[0].specs.assign(17, p.collectives[0].specs[0]); },
        "17 specifications"},
@@ -196,7 +196,7 @@ TEST(CheckFoldedReferences, NamesWhatLeadsNowhere) {
        [](FoldedPlan& p) {
          p.transfers[0].type.shape = {1, 2, 3, 4};
        },
-       ""},
+       "the sharding has 2 dimensions"},
       {"registers of a state", [](FoldedPlan& p) { p.states[0].registers.pop_back(); },
        "1 classes of 2"},
       {"states", [](FoldedPlan& p) { p.states.pop_back(); }, "places of"},
@@ -243,12 +243,21 @@ TEST(VerifyFoldedPlan, FindsWhatIsWrongInOneProgram) {
        "does not run once a step"},
       {"registers that overlap",
        [](FoldedPlan& p) { p.programs[0].registers[1].offset = p.programs[0].registers[0].offset; },
-       ""},
-      {"an order that deadlocks",
+       "overlap"},
+      {"an order of another step",
        [](FoldedPlan& p) {
          std::reverse(p.common.stages[1].order.begin(), p.common.stages[1].order.end());
        },
-       ""},
+       "expected micro-batch 0"},
+      // Stage 0 waits for the first backward before the second forward, stage 1 the other way.
+      {"orders that deadlock",
+       [](FoldedPlan& p) {
+         constexpr PhaseKind kF = PhaseKind::kForward;
+         constexpr PhaseKind kB = PhaseKind::kBackward;
+         p.common.stages[0].order = {{kF, 0}, {kB, 0}, {kF, 1}, {kB, 1}};
+         p.common.stages[1].order = {{kF, 0}, {kF, 1}, {kB, 0}, {kB, 1}};
+       },
+       "deadlock: device 0 phase B waits"},
   };
   for (const Damage& damage : damages) {
     FoldedPlan damaged = plan;
