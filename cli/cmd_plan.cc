@@ -79,31 +79,29 @@ struct Options {
   bool is_json = false;
 };
 
-// "h12.mlp.w1" as "h*.mlp.w1": the first number is the layer's.
+// "h12.mlp.w1" as "h*.mlp.w1". A number is a layer's if a dot follows, unlike that of "w1".
 std::string WithoutLayer(std::string_view name) {
   constexpr std::string_view kDigits = "0123456789";
   const size_t begin = name.find_first_of(kDigits);
   if (begin == std::string_view::npos) return std::string(name);
   const size_t end = std::min(name.find_first_not_of(kDigits, begin), name.size());
+  if (end == name.size() || name[end] != '.') return std::string(name);
   return StrCat(name.substr(0, begin), "*", name.substr(end));
 }
 
-// Which parameters the strategy splits, and how: the rest follows by propagation. Those of layers
-// that are split alike are one line.
+// The values whose shardings the strategy or the file gives: parameters, inputs and, with zero and
+// sp, states, gradients and activations. Those of layers that are split alike are one line.
 std::string ExplainShardings(const graph::Graph& graph) {
   std::vector<std::pair<std::string, std::vector<std::string_view>>> lines;  // with their names
+  std::map<std::string, size_t> index_of_line;
   for (graph::ValueId id = 0; id < graph.num_values(); ++id) {
     const graph::Value& value = graph.value(id);
     if (!value.sharding.has_value()) continue;
-    const std::string line = StrCat(WithoutLayer(value.name), " : ", ToString(value.type), " ",
-                                    graph::ToString(graph.meshes()[0], *value.sharding));
-    const auto same = std::find_if(lines.begin(), lines.end(),
-                                   [&](const auto& other) { return other.first == line; });
-    if (same == lines.end()) {
-      lines.push_back({line, {value.name}});
-    } else {
-      same->second.push_back(value.name);
-    }
+    std::string line = StrCat(WithoutLayer(value.name), " : ", ToString(value.type), " ",
+                              graph::ToString(graph.meshes()[0], *value.sharding));
+    const auto [known, is_new] = index_of_line.emplace(line, lines.size());
+    if (is_new) lines.push_back({std::move(line), {}});
+    lines[known->second].second.push_back(value.name);
   }
   std::string text = "shardings given (all others follow by propagation):\n";
   for (const auto& [line, names] : lines) {

@@ -13,7 +13,7 @@ struct Strings {
   ends @1 :List(UInt32);    # of each, where it ends
 }
 
-# Tensor types: of the feeds, then the fetches, then the states.
+# Tensor types. In Plan those of the feeds, then the fetches, then the states.
 struct Types {
   dtypes @0 :List(UInt8);
   ranks @1 :List(UInt8);

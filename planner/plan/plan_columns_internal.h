@@ -207,7 +207,7 @@ class TypeReader {
   }
   absl::Status Finish() const {
     if (dtypes_.is_done() && ranks_.is_done() && extents_.is_done()) return absl::OkStatus();
-    return Malformed("types", "more entries than feeds, fetches and states use");
+    return Malformed("types", "more entries than are used");
   }
 
  private:

@@ -51,10 +51,10 @@ bool IsSimpler(const Candidate& a, const Candidate& b) {
   return Simplicity(a.strategy, a.microbatches) < Simplicity(b.strategy, b.microbatches);
 }
 
-// The axes and options of a strategy. Each function takes a strategy in which all before it are
-// chosen, and adds those that differ in its own field; dp gets the devices that are left. A new
-// field of Strategy takes one such function, a place in Simplicity, and, if it divides states, a
-// factor in LeastStateBytes.
+// The axes of a strategy. Each function takes a strategy in which all before it are chosen, and
+// adds those that differ in its own axis; dp gets the devices that are left. Options are tried by
+// TryDividing and TryOptions. A new axis takes a function here and a new option a case there; both
+// take a place in Simplicity and, if they divide states, a factor in LeastStateBytes.
 using Choice = void (*)(const Strategy& base, int64_t num_devices, const SearchLimits& limits,
                         std::vector<Strategy>* out);
 
