@@ -16,6 +16,7 @@
 #include "planner/lower/communication.h"
 #include "planner/lower/phases.h"
 #include "planner/plan/coordinates.h"
+#include "planner/search/kernel_seconds.h"
 #include "planner/sharding/execution_sharding.h"
 
 namespace penstock::planner {
@@ -42,23 +43,14 @@ Moment MomentOf(const PhaseKey& key) {
   return key.order == 0 ? Moment::kForward : Moment::kBackward;
 }
 
-// A kernel on one device of a kind.
-double RooflineSeconds(const DeviceKind& kind, DType dtype, const graph::OpCost& cost) {
-  double peak = kind.peak_flops_per_s[static_cast<size_t>(dtype)];
-  if (peak == 0) {
-    peak = *std::max_element(kind.peak_flops_per_s.begin(), kind.peak_flops_per_s.end());
-  }
-  double seconds = cost.bytes / kind.memory_bytes_per_s;
-  if (cost.flops > 0 && peak > 0) {
-    seconds = std::max(seconds, cost.flops / (peak * EfficiencyAt(kind, cost.flops)));
-  }
-  return seconds;
-}
-
 class Measurer {
  public:
   Measurer(const Graph& graph, const Machine& machine, const WorkOptions& options)
-      : graph_(graph), machine_(machine), options_(options), mesh_(graph.meshes()[0]) {}
+      : graph_(graph),
+        machine_(machine),
+        options_(options),
+        mesh_(graph.meshes()[0]),
+        kernels_(machine, options.num_groups * graph.meshes()[0].num_devices()) {}
 
   absl::StatusOr<ModelWork> Run() {
     work_.num_microbatches = mesh_.num_microbatches();
@@ -70,7 +62,6 @@ class Measurer {
                  machine_.cluster.spec().name, " has ", machine_.cluster.num_devices()));
     }
     ASSIGN_OR_RETURN(phases_, AssignPhases(graph_, {}));
-    FindKinds(num_devices);
     users_ = graph_.Users();
     for (const NodePhase& phase : phases_) {
       if (!phase.is_live) continue;
@@ -96,18 +87,6 @@ class Measurer {
     NodeId last = 0;
     bool is_taken_over = false;  // by the result of the last reader
   };
-
-  void FindKinds(int64_t num_devices) {
-    std::set<const DeviceKind*> kinds;
-    const ClusterSpec& spec = machine_.cluster.spec();
-    int64_t begin = 0;
-    if (spec.devices.empty()) kinds.insert(&spec.kinds[0]);
-    for (const DeviceRun& run : spec.devices) {
-      if (begin < num_devices) kinds.insert(&spec.kinds[static_cast<size_t>(run.kind)]);
-      begin += run.count;
-    }
-    kinds_.assign(kinds.begin(), kinds.end());
-  }
 
   TensorType TileType(ValueId value) const {
     const graph::Value& v = graph_.value(value);
@@ -218,15 +197,7 @@ class Measurer {
     if (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kAllToAll) {
       bytes += 2 * BytesOf(node.results[0]);
     }
-    return SlowestSeconds(types_[node.results[0]].dtype, {.flops = 0, .bytes = bytes});
-  }
-
-  double SlowestSeconds(DType dtype, const graph::OpCost& cost) const {
-    double slowest = 0;
-    for (const DeviceKind* kind : kinds_) {
-      slowest = std::max(slowest, RooflineSeconds(*kind, dtype, cost));
-    }
-    return slowest;
+    return kernels_.Seconds(types_[node.results[0]].dtype, {.flops = 0, .bytes = bytes});
   }
 
   double KernelSeconds(const Node& node) const {
@@ -239,11 +210,7 @@ class Measurer {
     if (node.op->name() == "accumulate" && root_[node.results[0]] != node.results[0]) {
       cost = {.flops = 0, .bytes = static_cast<double>(results[0].num_bytes())};
     }
-    DType dtype = results[0].dtype;
-    for (const TensorType& type : operands) {
-      if (IsFloat(type.dtype)) dtype = type.dtype;
-    }
-    return SlowestSeconds(dtype, cost);
+    return kernels_.Seconds(KernelTimes::ComputeType(operands, results), cost);
   }
 
   static void AddReduction(const GradientReduction& reduction,
@@ -260,24 +227,7 @@ class Measurer {
     const auto [it, is_new] =
         groups_.try_emplace({kind, axes}, static_cast<int>(work_.reduction_groups.size()));
     if (!is_new) return it->second;
-    std::vector<std::vector<int64_t>> members;
-    const std::vector<std::vector<uint32_t>> of_stage = GroupDevices(mesh_, axes);
-    for (int64_t g = 0; g < options_.num_groups; ++g) {
-      for (const std::vector<uint32_t>& devices : of_stage) {
-        std::vector<int64_t>& group = members.emplace_back();
-        for (const uint32_t device : devices) group.push_back(g * mesh_.num_devices() + device);
-      }
-    }
-    CommunicatingGroups groups;
-    groups.kind = kind;
-    for (const std::vector<int64_t>& group : members) {
-      GroupShape shape = ShapeOf(machine_.cluster, group);
-      if (std::find(groups.shapes.begin(), groups.shapes.end(), shape) == groups.shapes.end()) {
-        groups.shapes.push_back(std::move(shape));
-      }
-    }
-    groups.at_once = CountGroupsAtOnce(machine_.cluster, members);
-    work_.reduction_groups.push_back(std::move(groups));
+    work_.reduction_groups.push_back(GroupsOf(machine_, mesh_, kind, axes, options_.num_groups));
     return it->second;
   }
 
@@ -428,7 +378,7 @@ class Measurer {
   const WorkOptions& options_;
   const Mesh& mesh_;
   ModelWork work_;
-  std::vector<const DeviceKind*> kinds_;  // of the devices that are used
+  const KernelTimes kernels_;
   std::vector<NodePhase> phases_;
   std::vector<std::vector<NodeId>> users_;
   std::vector<TensorType> types_;  // tiles
@@ -439,6 +389,28 @@ class Measurer {
 };
 
 }  // namespace
+
+CommunicatingGroups GroupsOf(const Machine& machine, const Mesh& mesh, CollectiveKind kind,
+                             const std::vector<AxisRef>& axes, int num_groups) {
+  std::vector<std::vector<int64_t>> members;
+  const std::vector<std::vector<uint32_t>> of_stage = GroupDevices(mesh, axes);
+  for (int64_t g = 0; g < num_groups; ++g) {
+    for (const std::vector<uint32_t>& devices : of_stage) {
+      std::vector<int64_t>& group = members.emplace_back();
+      for (const uint32_t device : devices) group.push_back(g * mesh.num_devices() + device);
+    }
+  }
+  CommunicatingGroups groups;
+  groups.kind = kind;
+  for (const std::vector<int64_t>& group : members) {
+    GroupShape shape = ShapeOf(machine.cluster, group);
+    if (std::find(groups.shapes.begin(), groups.shapes.end(), shape) == groups.shapes.end()) {
+      groups.shapes.push_back(std::move(shape));
+    }
+  }
+  groups.at_once = CountGroupsAtOnce(machine.cluster, members);
+  return groups;
+}
 
 double PredictSeconds(const Machine& machine, const CommunicatingGroups& groups, double num_bytes) {
   double slowest = 0;

@@ -2,9 +2,8 @@
 // is made of, found without lowering to a plan.
 //
 // Of the devices of a stage, the first one counts: its tiles are the largest of each value. Kernels
-// take the longer of their flops at the rate of the device's kind and their bytes at the rate of
-// its memory (Williams, Waterman & Patterson, "Roofline: an insightful visual performance model",
-// 2009); collectives take what PredictCollective says with all groups of all stages at once.
+// take what kernel_seconds.h says; collectives take what PredictCollective says with all groups of
+// all stages at once.
 //
 // A collective counts as
 //   gradient reduction  if it sums what the backward pass made, and only nodes that run once a step
@@ -96,6 +95,11 @@ struct CommunicatingGroups {
   std::vector<GroupShape> shapes;
   GroupsAtOnce at_once;
 };
+
+// The groups of a collective that moves data over `axes` of the mesh, in each of `num_groups`
+// groups of devices that have the mesh, one behind the other.
+CommunicatingGroups GroupsOf(const Machine& machine, const graph::Mesh& mesh, CollectiveKind kind,
+                             const std::vector<graph::AxisRef>& axes, int num_groups);
 
 // Of the slowest group.
 double PredictSeconds(const Machine& machine, const CommunicatingGroups& groups, double num_bytes);
