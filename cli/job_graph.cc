@@ -19,6 +19,8 @@
 #include "graph/verify.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
+#include "planner/search/repeated_layers.h"
+#include "planner/search/split_by_cost.h"
 #include "planner/sharding/select_mesh.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/strategy.h"
@@ -352,7 +354,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   ASSIGN_OR_RETURN(result.model, ResolveModel(registries, job));
   ASSIGN_OR_RETURN(graph::Graph forward, ForwardGraph(registries, job, result.model));
   if (!job.model.file.empty() && given->has_value() && (*given)->tp > 1 &&
-      forward.meshes().empty()) {
+      !(*given)->splits_by_cost && forward.meshes().empty()) {
     const int64_t microbatches = job.parallel.microbatches > 0
                                      ? job.parallel.microbatches
                                      : planner::ChooseMicrobatches(**given, forward);
@@ -360,11 +362,17 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
         job, {"parallel.strategy"},
         absl::InvalidArgumentError(StrCat(
             "tp = ", (*given)->tp, ": ", job.model.file,
-            " does not say which weights to split; put the axes into a mesh before its graph and "
-            "a sharding on the batch and on weights, for example",
+            " does not say which weights to split; add splits=cost, which chooses by cost, or put "
+            "the axes into a mesh before its graph and a sharding on the batch and on weights, "
+            "for example",
             ExampleOfSplit(**given, microbatches, forward))));
   }
   result.num_parameters = graph::NumParameters(forward);
+  const std::vector<graph::SplitHint> hints = result.model.model == nullptr
+                                                  ? std::vector<graph::SplitHint>()
+                                                  : result.model.model->tensor_splits;
+  const planner::RepeatedLayers layers =
+      planner::InPairs(planner::FindRepeatedLayers(forward, hints, planner::kLeastLayers));
   std::optional<graph::Graph> search_forward;
   const bool is_open = !given->has_value() || job.parallel.microbatches == 0;
   if (is_open && forward.meshes().empty()) search_forward = forward;
@@ -386,6 +394,12 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
                               "; change the mesh, or leave the strategy \"auto\"")));
     }
     const int zero = given->has_value() ? (*given)->zero : 0;
+    if (given->has_value() && (*given)->splits_by_cost) {
+      return AtKey(job, {"parallel.strategy"},
+                   absl::InvalidArgumentError(StrCat("splits = cost: ", job.model.file,
+                                                     " is laid out by its mesh ", mesh.name,
+                                                     "; leave out either")));
+    }
     if (given->has_value() && (*given)->sp) {
       return AtKey(job, {"parallel.strategy"},
                    absl::InvalidArgumentError(
@@ -415,9 +429,6 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     return result;
   }
 
-  const std::vector<graph::SplitHint> hints = result.model.model == nullptr
-                                                  ? std::vector<graph::SplitHint>()
-                                                  : result.model.model->tensor_splits;
   Strategy strategy;
   std::vector<int> stage_starts;  // empty: cut by the work of operators
   if (given->has_value()) {
@@ -454,6 +465,15 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   RETURN_IF_ERROR(
       AtKey(job, {"parallel.microbatches"},
             planner::ApplyStrategy(strategy, result.microbatches, hints, result.graph)));
+  if (strategy.splits_by_cost) {
+    ASSIGN_OR_RETURN(const planner::Machine machine, MachineOf(job, strategy.num_devices()));
+    planner::SplitOptions options;
+    options.machine = &machine;
+    options.num_groups = static_cast<int>(strategy.pp);
+    options.layers = layers;
+    RETURN_IF_ERROR(
+        AtKey(job, {"parallel.strategy"}, planner::SplitByCost(strategy, options, result.graph)));
+  }
   RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
                         stage_starts.empty()
                             ? planner::AssignStages(strategy.num_stages(), result.graph)
@@ -471,7 +491,10 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
                                                const Strategy& strategy) {
   ASSIGN_OR_RETURN(graph::Graph graph,
                    graph::BuildModelGraph(registries.ops, *model.model, model.config, use, batch));
-  RETURN_IF_ERROR(planner::ApplyStrategy(strategy, 1, model.model->tensor_splits, graph));
+  // Not worth a search: what the model names.
+  Strategy by_hints = strategy;
+  by_hints.splits_by_cost = false;
+  RETURN_IF_ERROR(planner::ApplyStrategy(by_hints, 1, model.model->tensor_splits, graph));
   RETURN_IF_ERROR(planner::AssignStages(strategy.num_stages(), graph));
   return graph;
 }

@@ -135,6 +135,9 @@ const Layout kLayouts[] = {
     {"tp=2,pp=2,sp=true", 4, 4, "1f1b"},
     {"dp=2,pp=2,zero=3", 4, 4, "1f1b"},
     {"dp=2,pp=2,vpp=2,zero=3", 4, 4, "1f1b"},
+    {"tp=2,splits=cost", 2, 1, "1f1b"},
+    {"dp=2,tp=2,zero=2,splits=cost", 4, 4, "1f1b"},
+    {"tp=2,pp=2,splits=cost", 4, 4, "1f1b"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),

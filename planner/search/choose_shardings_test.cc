@@ -241,17 +241,40 @@ class Enumerator {
     for (size_t g = 0; g < rule.linear.size(); ++g) {
       actions.push_back(num_factors + static_cast<int>(g));
     }
+    // Products are split over as many axes as can be.
+    const bool is_product = node.op->name() == "matmul" || node.op->name() == "einsum";
+    const auto num_split = [&](const std::vector<int>& chosen) {
+      return std::count_if(chosen.begin(), chosen.end(),
+                           [&](int choice) { return choice >= 0 && choice < num_factors; });
+    };
+    std::ptrdiff_t most = 0;
     ForEach(actions, [&](const std::vector<int>& chosen) {
+      if (Divides(rule, chosen)) most = std::max(most, num_split(chosen));
+    });
+    ForEach(actions, [&](const std::vector<int>& chosen) {
+      if (!Divides(rule, chosen) || (is_product && num_split(chosen) < most)) return;
       AddExecution(node, rule, values, chosen, &table);
     });
     return table;
+  }
+
+  bool Divides(const graph::ShardingRule& rule, const std::vector<int>& chosen) const {
+    std::vector<int64_t> parts(rule.factors.size(), 1);
+    for (size_t a = 0; a < chosen.size(); ++a) {
+      if (chosen[a] >= 0 && chosen[a] < static_cast<int>(parts.size())) {
+        parts[static_cast<size_t>(chosen[a])] *= mesh_.axes[a].size;
+      }
+    }
+    for (size_t f = 0; f < parts.size(); ++f) {
+      if (rule.factors[f].size % parts[f] != 0) return false;
+    }
+    return true;
   }
 
   void AddExecution(const graph::Node& node, const graph::ShardingRule& rule,
                     const std::vector<ValueId>& values, const std::vector<int>& chosen,
                     std::vector<double>* table) {
     const size_t num_operands = node.operands.size();
-    std::vector<int64_t> parts(rule.factors.size(), 1);
     std::vector<Sharding> shardings;
     std::vector<TensorType> tiles;
     for (size_t v = 0; v < values.size(); ++v) {
@@ -280,14 +303,6 @@ class Enumerator {
       }
       shardings.push_back(Make(dims.size(), actions));
       tiles.push_back(Tile(graph_.value(values[v]).type, shardings.back()));
-    }
-    for (size_t a = 0; a < chosen.size(); ++a) {
-      if (chosen[a] >= 0 && chosen[a] < static_cast<int>(parts.size())) {
-        parts[static_cast<size_t>(chosen[a])] *= mesh_.axes[a].size;
-      }
-    }
-    for (size_t f = 0; f < parts.size(); ++f) {
-      if (rule.factors[f].size % parts[f] != 0) return;
     }
     const absl::Span<const TensorType> all(tiles);
     const auto operands = all.subspan(0, num_operands);
@@ -326,8 +341,8 @@ class Enumerator {
     const graph::Node& node = graph_.node(producer);
     for (size_t i = 0; i < options_[value].size(); ++i) {
       choice_[value] = i;
-      double more = 0;
-      if (node.results.back() == value) more = NodeCost(producer);
+      double more = options_[value][i].is_partial() ? kPartialSeconds : 0;
+      if (node.results.back() == value) more += NodeCost(producer);
       Extend(value + 1, cost + more, kept + Kept(value, options_[value][i]));
     }
   }
@@ -488,12 +503,11 @@ TEST_F(ChooseShardingsTest, SumsArePartialUntilTheyMeet) {
                                      "@[_, _] partial(sum, a)", "@[_, _]"));
 }
 
-// A layer of a transformer on 8 devices that split nothing yet but the batch in two. With memory
-// for it, more data parallelism costs least. With half of that, the weights of the MLP are split by
-// columns and rows in turn, attention by heads, and what lies between over the sequence: Megatron's
-// layout (Korthikanti et al., "Reducing activation recomputation in large transformer models",
-// 2022).
-TEST_F(ChooseShardingsTest, ALimitOfMemoryFindsTensorAndSequenceParallelism) {
+// Layers of a transformer whose batch is split in two, on 8 devices each: the weights of the MLP
+// are split by columns and rows in turn, attention by heads, and, to save memory, what lies between
+// over the sequence: Megatron's layout (Korthikanti et al., "Reducing activation recomputation in
+// large transformer models", 2022).
+TEST_F(ChooseShardingsTest, FindsTensorAndSequenceParallelism) {
   const graph::ModelRegistry models = graph::BuiltinModels();
   graph::ModelConfig config = models.FindPreset("gpt3-175b")->config;
   config.layers = 6;
@@ -514,6 +528,12 @@ TEST_F(ChooseShardingsTest, ALimitOfMemoryFindsTensorAndSequenceParallelism) {
   ShardingProblem problem;
   problem.graph = &graph;
   problem.free_axes = {1};
+  for (ValueId value = 0; value < graph.num_values(); ++value) {
+    std::vector<bool>& dims = problem.fixed_dims.emplace_back();
+    for (const graph::DimSharding& dim : graph.value(value).sharding->dims) {
+      dims.push_back(!dim.axes.empty());
+    }
+  }
   problem.machine = &machine;
   for (const AlikeNode& node :
        FindAlikeNodes(graph, {layers.first_node, layers.nodes_per_copy, 3})) {
@@ -530,9 +550,10 @@ TEST_F(ChooseShardingsTest, ALimitOfMemoryFindsTensorAndSequenceParallelism) {
   };
   const auto free = ChooseShardings(problem, 0.001);
   ASSERT_TRUE(free.ok()) << free.status();
-  EXPECT_EQ(of(**free, "h1.attn.qkv"), "@[dp.tp, _, _, _, _]");
-  EXPECT_EQ(of(**free, "h1.mlp.w1"), "@[_, _]");
-  problem.memory_bytes = 40e9;
+  EXPECT_EQ(of(**free, "h1.attn.qkv_w"), "@[_, _, tp, _]");
+  EXPECT_EQ(of(**free, "h1.mlp.w1"), "@[_, tp]");
+  EXPECT_EQ(of(**free, "h1.mlp.w2"), "@[tp, _]");
+  problem.memory_bytes = 0.75 * (*free)->kept_bytes;
   const auto limited = ChooseShardings(problem, 0.001);
   ASSERT_TRUE(limited.ok()) << limited.status();
   ASSERT_TRUE(limited->has_value());

@@ -16,6 +16,7 @@ using graph::NodeId;
 
 // Layers of the short model: the first, one that stands for all between, the last.
 constexpr int kKeptLayers = 3;
+static_assert(kKeptLayers < kLeastLayers);
 // Where a model does not repeat layers, stages are cut at as many points at least.
 constexpr size_t kMinCuts = 32;
 // Rounding is no difference between crossings.
@@ -56,7 +57,10 @@ int WorkersBefore(const Graph& forward, NodeId end) {
 absl::StatusOr<FoldedModel> FoldedModel::Create(const graph::OpRegistry& ops, const Graph& forward,
                                                 absl::Span<const graph::SplitHint> hints,
                                                 const graph::TrainingOptions& training) {
-  const RepeatedLayers layers = FindRepeatedLayers(forward, hints, kKeptLayers + 1);
+  RepeatedLayers layers = FindRepeatedLayers(forward, hints, kLeastLayers);
+  const bool has_splits = std::any_of(
+      hints.begin(), hints.end(), [](const graph::SplitHint& hint) { return hint.axis == "tp"; });
+  if (!has_splits) layers = InPairs(layers);
   if (layers.num_copies > 0) {
     ASSIGN_OR_RETURN(FoldedModel model, CreateFrom(ops, forward, layers, training));
     if (model.num_repeated_ > 0) return model;
@@ -110,6 +114,12 @@ absl::StatusOr<FoldedModel> FoldedModel::CreateFrom(const graph::OpRegistry& ops
     model.starts_.push_back(*it + (model.repeats_ - 1) * per_copy);
   }
   return model;
+}
+
+RepeatedLayers FoldedModel::kept_layers() const {
+  RepeatedLayers kept = layers_;
+  kept.num_copies = std::min(kept.num_copies, kKeptLayers);
+  return kept;
 }
 
 ModelWork FoldedModel::Unfold(const ModelWork& work) const {

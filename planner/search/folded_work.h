@@ -39,6 +39,8 @@ class FoldedModel {
   // The training step of the short model, its segments being its stages; no shardings.
   const graph::Graph& graph() const { return graph_; }
   const RepeatedLayers& layers() const { return layers_; }
+  // Those that graph() has of them.
+  RepeatedLayers kept_layers() const;
 
   int num_segments() const { return static_cast<int>(starts_.size()); }
   // Of each segment of the whole model, its first operator in ForwardSequenceOf(whole model).

@@ -17,6 +17,8 @@ using graph::NodeId;
 using graph::ValueId;
 
 // Copies longer than this are not looked for.
+// Of a layer that has several products.
+constexpr int kManyNodes = 12;
 constexpr int kMaxNodesPerCopy = 1024;
 
 // What a node is apart from its operands.
@@ -129,6 +131,13 @@ class Finder {
 RepeatedLayers FindRepeatedLayers(const Graph& graph, absl::Span<const graph::SplitHint> hints,
                                   int min_copies) {
   return Finder(graph, hints, min_copies).Run();
+}
+
+RepeatedLayers InPairs(const RepeatedLayers& layers) {
+  if (layers.nodes_per_copy >= kManyNodes) return layers;
+  const RepeatedLayers pairs = {layers.first_node, 2 * layers.nodes_per_copy,
+                                layers.num_copies / 2};
+  return pairs.num_copies < kLeastLayers ? RepeatedLayers() : pairs;
 }
 
 Graph WithCopies(const Graph& graph, const RepeatedLayers& layers, int num_copies) {

@@ -30,10 +30,17 @@ struct RepeatedLayers {
   friend bool operator==(const RepeatedLayers&, const RepeatedLayers&) = default;
 };
 
+// Fewer copies are not worth treating as repeated.
+inline constexpr int kLeastLayers = 4;
+
 // The run that covers most nodes, with at least `min_copies` copies whose last two alone are read
 // by what follows.
 RepeatedLayers FindRepeatedLayers(const graph::Graph& graph,
                                   absl::Span<const graph::SplitHint> hints, int min_copies);
+
+// Each two layers as one, if a layer has so few nodes that splits by columns and by rows may take
+// turns from one to the next; nothing if too few are left.
+RepeatedLayers InPairs(const RepeatedLayers& layers);
 
 // The graph with the first `num_copies` copies. REQUIRES: FindRepeatedLayers found the layers in
 // the graph, and 2 <= num_copies <= layers.num_copies.

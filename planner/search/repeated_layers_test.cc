@@ -107,5 +107,11 @@ TEST_F(RepeatedLayersTest, AGptOfFewerLayers) {
   }
 }
 
+TEST_F(RepeatedLayersTest, SmallLayersInPairs) {
+  EXPECT_EQ(InPairs({3, 3, 9}), (RepeatedLayers{3, 6, 4}));
+  EXPECT_EQ(InPairs({3, 3, 7}), RepeatedLayers());
+  EXPECT_EQ(InPairs({3, 30, 7}), (RepeatedLayers{3, 30, 7}));
+}
+
 }  // namespace
 }  // namespace penstock::planner

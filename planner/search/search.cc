@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/search/folded_work.h"
+#include "planner/search/split_by_cost.h"
 #include "planner/search/stage_work.h"
 
 namespace penstock::planner {
@@ -44,7 +45,7 @@ std::vector<int64_t> Divisors(int64_t number) {
 // Simpler strategies compare less.
 auto Simplicity(const Strategy& strategy, int64_t microbatches) {
   return std::tuple(strategy.vpp, strategy.pp, strategy.tp, strategy.ep, strategy.zero, strategy.sp,
-                    microbatches);
+                    strategy.splits_by_cost, microbatches);
 }
 
 bool IsSimpler(const Candidate& a, const Candidate& b) {
@@ -152,11 +153,11 @@ class Searcher {
     std::vector<Strategy> strategies = {problem_.strategy.value_or(Strategy())};
     if (!problem_.strategy.has_value()) {
       SearchLimits limits = problem_.limits;
-      const bool has_experts =
-          std::any_of(problem_.hints.begin(), problem_.hints.end(),
-                      [](const graph::SplitHint& hint) { return hint.axis == "ep"; });
-      if (!has_experts) limits.ep = 1;
+      if (!HasHintsFor("ep")) limits.ep = 1;
       strategies = EnumerateStrategies(problem_.num_devices, limits);
+      for (Strategy& strategy : strategies) {
+        strategy.splits_by_cost = strategy.tp > 1 && !HasHintsFor("tp");
+      }
     }
     for (const Strategy& strategy : strategies) {
       if (strategy.num_stages() > model_->num_segments()) {
@@ -185,6 +186,11 @@ class Searcher {
       }
     }
     SortByBound(&open_);
+  }
+
+  bool HasHintsFor(std::string_view axis) const {
+    return std::any_of(problem_.hints.begin(), problem_.hints.end(),
+                       [&](const graph::SplitHint& hint) { return hint.axis == axis; });
   }
 
   static void SortByBound(std::vector<Open>* open) {
@@ -227,6 +233,14 @@ class Searcher {
     if (const auto it = works_.find(key); it != works_.end()) return &it->second;
     graph::Graph graph = model_->graph();
     RETURN_IF_ERROR(ApplyStrategy(strategy, microbatches, problem_.hints, graph));
+    if (strategy.splits_by_cost) {
+      SplitOptions options;
+      options.machine = problem_.machine;
+      options.num_groups = static_cast<int>(num_groups);
+      options.layers = model_->kept_layers();
+      options.num_layers = model_->layers().num_copies;
+      RETURN_IF_ERROR(SplitByCost(strategy, options, graph));
+    }
     RETURN_IF_ERROR(problem_.lower(graph));
     WorkOptions options;
     options.num_groups = static_cast<int>(num_groups);
@@ -279,7 +293,8 @@ class Searcher {
       for (Open& each : open) {
         if (each.strategy.zero < problem_.limits.zero && each.strategy.dp > 1) {
           ++each.strategy.zero;
-        } else if (!each.strategy.sp && each.strategy.tp > 1 && HasSequences()) {
+        } else if (!each.strategy.sp && each.strategy.tp > 1 && HasSequences() &&
+                   !each.strategy.splits_by_cost) {
           each.strategy.sp = true;
         } else {
           continue;
@@ -305,7 +320,8 @@ class Searcher {
     for (const Candidate& candidate : fastest) {
       const bool may_divide =
           problem_.limits.zero > 0 && candidate.strategy.zero == 0 && candidate.strategy.dp > 1;
-      const bool may_split = HasSequences() && !candidate.strategy.sp && candidate.strategy.tp > 1;
+      const bool may_split = HasSequences() && !candidate.strategy.sp &&
+                             candidate.strategy.tp > 1 && !candidate.strategy.splits_by_cost;
       for (int options = 1; options < 4; ++options) {
         const bool divides = (options & 1) != 0;
         const bool splits = (options & 2) != 0;

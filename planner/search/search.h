@@ -13,6 +13,9 @@
 // Options are not enumerated with the axes. What does not fit is tried with zero=1, 2 and 3 and
 // then sp=true, as far as it takes; the fastest strategies are tried with zero=1 and sp=true.
 //
+// Where a model does not name what tp splits (SplitHint), that is chosen by cost for each strategy
+// (split_by_cost.h).
+//
 // Strategies whose times are within kTieTolerance of each other tie; the simpler one is taken: one
 // without virtual stages, with fewer stages, then with less tensor and expert parallelism, without
 // options, then with fewer micro-batches. The result depends on nothing but the problem.

@@ -18,6 +18,7 @@
 #include "planner/compile.h"
 #include "planner/pass.h"
 #include "planner/search/folded_work.h"
+#include "planner/search/split_by_cost.h"
 #include "planner/strategy/stages.h"
 
 namespace penstock::planner {
@@ -111,10 +112,11 @@ Machine FreeComputation(int64_t num_devices, int64_t memory_bytes = int64_t{1} <
 class KnownAnswersTest : public SearchTest {
  protected:
   absl::StatusOr<SearchResult> Find(int64_t batch, int64_t width,
-                                    int64_t memory_bytes = int64_t{1} << 40) {
+                                    int64_t memory_bytes = int64_t{1} << 40,
+                                    absl::Span<const graph::SplitHint> hints = MlpHints()) {
     machine_.emplace(FreeComputation(4, memory_bytes));
     forward_ = *graph::ParseGraph(MlpText(batch, width), "mlp.pst", ops_);
-    SearchProblem problem = Problem(forward_, MlpHints(), *machine_, 4);
+    SearchProblem problem = Problem(forward_, hints, *machine_, 4);
     problem.training.clip_norm = 0;
     problem.limits.pp = 1;  // every product on all devices
     return FindStrategy(problem);
@@ -127,6 +129,11 @@ class KnownAnswersTest : public SearchTest {
     training.clip_norm = 0;
     graph::Graph graph = *graph::BuildTrainingGraph(ops_, std::move(forward), training);
     EXPECT_TRUE(ApplyStrategy(strategy, 1, MlpHints(), graph).ok());
+    if (strategy.splits_by_cost) {
+      SplitOptions options;
+      options.machine = &*machine_;
+      EXPECT_TRUE(SplitByCost(strategy, options, graph).ok());
+    }
     EXPECT_TRUE(AssignStages(1, graph).ok());
     EXPECT_TRUE(RunPasses(CompilePasses(ops_), {}, &graph).ok());
     return static_cast<int>(
@@ -158,6 +165,19 @@ TEST_F(KnownAnswersTest, ASmallBatchOfLargeLayersIsTensorParallel) {
   // Others are there to compare with, and say why they lost.
   ASSERT_FALSE(result->others.empty());
   EXPECT_THAT(WhyNot(result->others[0], result->best), HasSubstr("more communication"));
+}
+
+// The same answers where nothing names what to split: columns and rows in turn are found by cost.
+TEST_F(KnownAnswersTest, WithoutHintsTheSplitsAreChosenByCost) {
+  absl::StatusOr<SearchResult> result = Find(256, 32, int64_t{1} << 40, {});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(ToString(result->best.strategy), "dp=4,tp=1,pp=1");
+  result = Find(32, 256, int64_t{1} << 40, {});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(ToString(result->best.strategy), "dp=1,tp=4,pp=1,splits=cost");
+  // The last layer's sum is not gathered: its mask is, which has a byte for four.
+  const double all_reduce_s = 32 * 256 * 4 * 1.5 / 1e9;
+  EXPECT_NEAR(result->best.estimate.inline_communication_s, (4 + 0.5 + 0.125) * all_reduce_s, 1e-8);
 }
 
 TEST_F(KnownAnswersTest, AMemoryLimitRulesOutTheFastest) {

@@ -134,6 +134,24 @@ class Builder {
     return !problem_.is_fixed.empty() && problem_.is_fixed[static_cast<size_t>(value)];
   }
 
+  bool IsFixedDim(ValueId value, size_t dim) const {
+    return !problem_.fixed_dims.empty() && problem_.fixed_dims[static_cast<size_t>(value)][dim];
+  }
+
+  bool HasFixedDim(absl::Span<const ValueId> values, absl::Span<const graph::TensorFactors> dims,
+                   int factor) const {
+    for (size_t v = 0; v < values.size(); ++v) {
+      for (size_t d = 0; d < dims[v].size(); ++d) {
+        const graph::DimFactors& factors = dims[v][d];
+        if (IsFixedDim(values[v], d) &&
+            std::find(factors.begin(), factors.end(), factor) != factors.end()) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
   // Values that may stay partial: results of a reduction, or of a linear operator all of whose
   // operands of a group may, that a linear operator reads.
   void FindPartials() {
@@ -211,7 +229,7 @@ class Builder {
         more.push_back(option);
         for (size_t d = 0; d < option.dims.size(); ++d) {
           if (type.shape[d] % (graph::NumParts(option.dims[d]) * axis.size) != 0) continue;
-          if (type.shape[d] == 0) continue;
+          if (type.shape[d] == 0 || IsFixedDim(value, d)) continue;
           more.push_back(option);
           more.back().dims[d].axes.push_back(axis);
         }
@@ -228,7 +246,10 @@ class Builder {
     index = network_.variables[static_cast<size_t>(like)];
     if (index < 0 || options != network_.values[static_cast<size_t>(like)]) {
       index = static_cast<int>(network_.costs.variables.size());
-      network_.costs.variables.push_back({std::vector<double>(options.size(), 0), {}});
+      CostNetwork::Variable& variable = network_.costs.variables.emplace_back();
+      for (const Sharding& option : options) {
+        variable.costs.push_back(option.is_partial() ? kPartialSeconds : 0);
+      }
     }
     std::vector<double>& weights = network_.costs.variables[static_cast<size_t>(index)].weights;
     if (is_kept_[static_cast<size_t>(value)]) {
@@ -276,15 +297,36 @@ class Builder {
           times * KernelSeconds(node, options[i]);
     }
     for (size_t o = 0; o < node.operands.size(); ++o) {
-      AddPair(index, times, node.operands[o], options, [&](const ExecutionSharding& execution) {
-        return std::pair(&execution.operands[o], /*is_result=*/false);
-      });
+      // What is assigned has the sharding of the state.
+      const bool is_written = o == 0 && node.op->name() == "assign";
+      const TensorType& type = graph_.value(node.operands[o]).type;
+      AddPair(index, times, node.operands[o], options,
+              [&](const ExecutionSharding& execution, const Sharding& kept) {
+                if (is_written) return kept == execution.operands[o] ? 0 : kForbidden;
+                return Seconds(type, kept, execution.operands[o]);
+              });
     }
     for (size_t r = 0; r < node.results.size(); ++r) {
-      AddPair(index, times, node.results[r], options, [&](const ExecutionSharding& execution) {
-        return std::pair(&execution.results[r], /*is_result=*/true);
-      });
+      const TensorType& type = graph_.value(node.results[r]).type;
+      AddPair(index, times, node.results[r], options,
+              [&](const ExecutionSharding& execution, const Sharding& kept) {
+                return Seconds(type, execution.results[r], kept);
+              });
     }
+  }
+
+  // Whether the node sums over a dimension that two of its operands have.
+  static bool IsProduct(const ShardingRule& rule) {
+    for (int factor = 0; factor < static_cast<int>(rule.factors.size()); ++factor) {
+      if (rule.factors[static_cast<size_t>(factor)].kind != FactorKind::kReduction) continue;
+      const auto has_factor = [&](const graph::TensorFactors& dims) {
+        return std::any_of(dims.begin(), dims.end(), [&](const graph::DimFactors& dim) {
+          return std::find(dim.begin(), dim.end(), factor) != dim.end();
+        });
+      };
+      if (std::count_if(rule.operands.begin(), rule.operands.end(), has_factor) > 1) return true;
+    }
+    return false;
   }
 
   // All combinations of places for the free axes.
@@ -297,9 +339,10 @@ class Builder {
     std::vector<Place> places = {{}};
     for (int factor = 0; factor < static_cast<int>(rule.factors.size()); ++factor) {
       const FactorKind kind = rule.factors[static_cast<size_t>(factor)].kind;
-      if (kind == FactorKind::kPassThrough || kind == FactorKind::kReduction) {
-        places.push_back({factor, -1});
-      }
+      if (kind != FactorKind::kPassThrough && kind != FactorKind::kReduction) continue;
+      if (HasFixedDim(node.operands, rule.operands, factor)) continue;
+      if (HasFixedDim(node.results, rule.results, factor)) continue;
+      places.push_back({factor, -1});
     }
     for (int group = 0; group < static_cast<int>(rule.linear.size()); ++group) {
       const std::vector<int>& members = rule.linear[static_cast<size_t>(group)];
@@ -313,8 +356,21 @@ class Builder {
     const FactorAxes by_rules = ChooseFactorAxes(mesh_, rule, types, operands, results);
     std::vector<ExecutionSharding> executions;
     std::vector<size_t> choice(problem_.free_axes.size(), 0);
+    // Of a product, those that split it over most axes.
+    const bool is_product = IsProduct(rule);
+    size_t most_split = 0;
     while (true) {
-      AddExecution(node, rule, types, by_rules, places, choice, &executions);
+      const auto num_split = static_cast<size_t>(std::count_if(
+          choice.begin(), choice.end(), [&](size_t place) { return places[place].factor >= 0; }));
+      if (!is_product || num_split >= most_split) {
+        const size_t before = executions.size();
+        AddExecution(node, rule, types, by_rules, places, choice, &executions);
+        if (is_product && executions.size() > before && num_split > most_split) {
+          executions.erase(executions.begin(),
+                           executions.begin() + static_cast<std::ptrdiff_t>(before));
+          most_split = num_split;
+        }
+      }
       size_t a = 0;
       while (a < choice.size() && ++choice[a] == places.size()) choice[a++] = 0;
       if (a == choice.size()) return executions;
@@ -378,18 +434,16 @@ class Builder {
                             node.op->Cost({node.attributes, operands, results}));
   }
 
-  template <typename ShardingOf>
+  // `seconds_of`: an execution and a sharding in which the value is kept.
+  template <typename SecondsOf>
   void AddPair(int node_variable, double times, ValueId value,
-               absl::Span<const ExecutionSharding> executions, const ShardingOf& sharding_of) {
+               absl::Span<const ExecutionSharding> executions, const SecondsOf& seconds_of) {
     CostNetwork::Pair pair;
     pair.first = node_variable;
     pair.second = network_.variables[static_cast<size_t>(value)];
-    const TensorType& type = graph_.value(value).type;
     for (const ExecutionSharding& execution : executions) {
-      const auto [sharding, is_result] = sharding_of(execution);
       for (const Sharding& kept : network_.values[static_cast<size_t>(value)]) {
-        pair.costs.push_back(
-            times * (is_result ? Seconds(type, *sharding, kept) : Seconds(type, kept, *sharding)));
+        pair.costs.push_back(times * seconds_of(execution, kept));
       }
     }
     network_.costs.pairs.push_back(std::move(pair));

@@ -8,6 +8,9 @@
 //   node           its kernel on tiles of its execution, in seconds (kernel_seconds.h)
 //   operand        the redistribution from the value's sharding to the execution's
 //   result         the reductions and redistributions from the execution's sharding to the value's
+// A product (an operator that sums over a dimension of two operands) is split over every free axis
+// that can split it: work that all devices repeat would be no use of them.
+//
 // Weights are the bytes of a device that are kept: states, forward values that the backward pass
 // reads, and gradients until the update.
 //
@@ -35,12 +38,18 @@
 
 namespace penstock::planner {
 
+// What keeping a value partial costs, so that of ties the one is taken that reduces at once.
+inline constexpr double kPartialSeconds = 1e-9;
+
 struct ShardingProblem {
   // With one mesh, and a sharding of every value over the axes that are not free (Propagate), none
   // of which is temporal.
   const graph::Graph* graph = nullptr;
   std::vector<int> free_axes;  // of the mesh
   std::vector<bool> is_fixed;  // by value: not to be split further; empty: none
+  // By value, of each dimension: whether it is not to be split further; empty: may be. No factor of
+  // such a dimension is.
+  std::vector<std::vector<bool>> fixed_dims;
   const Machine* machine = nullptr;
   // By node, the first node that is to have the same execution, and whose results the same
   // shardings; and how many nodes it stands for, such as those of layers that are left out. Empty:

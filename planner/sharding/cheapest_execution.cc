@@ -98,7 +98,8 @@ class Chooser {
             });
         if (has_axis) factors.push_back(static_cast<int>(factor));
       }
-      if (factors.size() > 1) options_.push_back({a, std::move(factors)});
+      const bool is_split = rules_choice_[static_cast<size_t>(a)] != kUnsplit;
+      if (factors.size() > (is_split ? 1 : 0)) options_.push_back({a, std::move(factors)});
     }
   }
 

@@ -103,6 +103,7 @@ std::string ToString(const Strategy& strategy) {
   if (strategy.ep > 1) StrAppend(&text, ",ep=", strategy.ep);
   if (strategy.zero > 0) StrAppend(&text, ",zero=", strategy.zero);
   if (strategy.sp) StrAppend(&text, ",sp=true");
+  if (strategy.splits_by_cost) StrAppend(&text, ",splits=cost");
   return text;
 }
 
@@ -131,7 +132,8 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
                     : axis == "ep"   ? &strategy.ep
                     : axis == "zero" ? &zero
                                      : nullptr;
-    if (size == nullptr && axis != "sp") return refuse(StrCat("unknown axis '", axis, "'"));
+    if (size == nullptr && axis != "sp" && axis != "splits")
+      return refuse(StrCat("unknown axis '", axis, "'"));
     if (std::find(seen.begin(), seen.end(), axis) != seen.end()) {
       return refuse(StrCat("axis '", axis, "' is given twice"));
     }
@@ -141,6 +143,14 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
         return refuse(StrCat("sp is '", digits, "', not true or false"));
       }
       strategy.sp = digits == "true";
+      continue;
+    }
+    if (axis == "splits") {
+      if (digits != "cost" && digits != "model") {
+        return refuse(StrCat("splits is '", digits, "', not cost (what tp splits is chosen by ",
+                             "cost) or model (what the model names)"));
+      }
+      strategy.splits_by_cost = digits == "cost";
       continue;
     }
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *size);
@@ -177,6 +187,12 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
   if (strategy.sp && strategy.tp == 1) {
     return refuse("sp=true splits over the tensor-parallel devices: set tp to 2 or more");
   }
+  if (strategy.splits_by_cost && strategy.tp == 1) {
+    return refuse("splits=cost says what tensor-parallel devices split: set tp to 2 or more");
+  }
+  if (strategy.splits_by_cost && strategy.sp) {
+    return refuse("splits=cost chooses what is split over sequences too: leave out sp");
+  }
   return std::optional<Strategy>(strategy);
 }
 
@@ -205,8 +221,11 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
                                                "; a batch that is a multiple of ", parts, " fits"));
     }
   }
-  RETURN_IF_ERROR(CheckSplits("tp", strategy.tp, strategy.sp, hints, graph,
-                              "the model says of no weight how to split it"));
+  if (!strategy.splits_by_cost) {
+    RETURN_IF_ERROR(
+        CheckSplits("tp", strategy.tp, strategy.sp, hints, graph,
+                    "the model says of no weight how to split it; splits=cost chooses"));
+  }
   RETURN_IF_ERROR(CheckSplits("ep", strategy.ep, /*with_sequences=*/false, hints, graph,
                               "the model has no experts; leave ep out, or train the model moe"));
   const int64_t workers = CountWorkers(graph);
@@ -268,8 +287,8 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
       value.sharding = std::move(sharding);
     }
     for (const ValueId id : node.results) {
-      for (const auto& [name, size] :
-           {std::pair("tp", strategy.tp), std::pair("ep", strategy.ep)}) {
+      for (const auto& [name, size] : {std::pair("tp", strategy.splits_by_cost ? 1 : strategy.tp),
+                                       std::pair("ep", strategy.ep)}) {
         const SplitHint* hint = size > 1 ? FindHint(hints, graph, id, name) : nullptr;
         if (hint == nullptr || (hint->is_sequence && !strategy.sp)) continue;
         graph::Value& value = graph.mutable_value(id);
@@ -291,7 +310,7 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
     }
   }
   graph.mutable_meshes().push_back(std::move(mesh));
-  if (strategy.zero == 0 || strategy.dp == 1) return absl::OkStatus();
+  if (strategy.zero == 0 || strategy.dp == 1 || strategy.splits_by_cost) return absl::OkStatus();
   return SplitOverReplicas(strategy.zero, graph);
 }
 

@@ -13,6 +13,9 @@
 //   zero=1|2|3  the optimiser's state, the gradients too, the parameters too, over dp (zero.h)
 //   sp=true     what lies between the tensor parallel parts of a layer, over tp (SplitHint)
 //
+// What tp splits is what a model's SplitHints name. With splits=cost it is chosen by cost instead,
+// for any graph (planner/search/split_by_cost.h); ApplyStrategy then leaves tp and zero to that.
+//
 // Example: "dp=2,tp=2" with 4 micro-batches gives the mesh [mb=4 temporal, dp=2, tp=2]; inputs are
 // split @[mb.dp, _, ...], the parameters that a model's SplitHints name are split over tp, and all
 // else follows by propagation. Stage s of pp stages has the dp * tp devices from s * dp * tp on.
@@ -44,6 +47,8 @@ struct Strategy {
   int64_t ep = 1;   // expert parallel: divides dp
   int zero = 0;     // 1 to 3: what is split over dp besides the batch
   bool sp = false;  // sequence parallel beside tp
+  // What tp splits is chosen by cost instead of by a model's hints.
+  bool splits_by_cost = false;
 
   int num_stages() const { return static_cast<int>(pp * vpp); }  // virtual ones
   int64_t num_devices() const { return dp * tp * pp; }

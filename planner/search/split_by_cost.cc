@@ -1,0 +1,128 @@
+#include "planner/search/split_by_cost.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "planner/search/alike_nodes.h"
+#include "planner/search/choose_shardings.h"
+#include "planner/sharding/execution_sharding.h"
+#include "planner/sharding/propagate.h"
+#include "planner/strategy/zero.h"
+
+namespace penstock::planner {
+namespace {
+
+using graph::AxisRef;
+using graph::Graph;
+using graph::Mesh;
+using graph::NodeId;
+using graph::Sharding;
+using graph::ValueId;
+
+// What is left of a device's memory for workspaces and communication.
+constexpr double kForOtherUses = 0.1;
+// The copy of a layer that stands for those that are left out.
+constexpr int kMiddleCopy = 1;
+
+// The axes that are kept, with their new numbers.
+std::vector<AxisRef> Renumber(const std::vector<AxisRef>& axes, const std::vector<int>& numbers) {
+  std::vector<AxisRef> kept;
+  for (AxisRef axis : axes) {
+    axis.axis = numbers[static_cast<size_t>(axis.axis)];
+    if (axis.axis >= 0) kept.push_back(axis);
+  }
+  return kept;
+}
+
+// The graph as all of its micro-batches at once. `numbers`: by axis, its number afterwards; -1 if
+// it is temporal.
+Graph WithoutMicrobatches(Graph graph, std::vector<int>* numbers) {
+  const Mesh mesh = graph.meshes()[0];
+  Mesh& spatial = graph.mutable_meshes()[0];
+  spatial.axes.clear();
+  for (const graph::MeshAxis& axis : mesh.axes) {
+    numbers->push_back(axis.is_temporal ? -1 : static_cast<int>(spatial.axes.size()));
+    if (!axis.is_temporal) spatial.axes.push_back(axis);
+  }
+  for (ValueId value = 0; value < graph.num_values(); ++value) {
+    Sharding sharding = ClosedSharding(mesh, graph.value(value));
+    for (graph::DimSharding& dim : sharding.dims) dim.axes = Renumber(dim.axes, *numbers);
+    std::vector<graph::PartialSpec> partials = std::move(sharding.partials);
+    sharding.partials.clear();
+    for (graph::PartialSpec& partial : partials) {
+      partial.axes = Renumber(partial.axes, *numbers);
+      if (!partial.axes.empty()) sharding.partials.push_back(std::move(partial));
+    }
+    graph.mutable_value(value).sharding = std::move(sharding);
+  }
+  return graph;
+}
+
+}  // namespace
+
+absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options, Graph& graph) {
+  Graph propagated = graph;
+  RETURN_IF_ERROR(Propagate(PropagationLevel::kUserPriority, &propagated));
+  const Mesh mesh = graph.meshes()[0];
+  std::vector<int> numbers;
+  const Graph whole_batch = WithoutMicrobatches(propagated, &numbers);
+  const int tp = mesh.FindAxis("tp");
+  const AxisRef spatial_axis =
+      graph::WholeAxis(whole_batch.meshes()[0], numbers[static_cast<size_t>(tp)]);
+
+  ShardingProblem problem;
+  problem.graph = &whole_batch;
+  problem.free_axes = {spatial_axis.axis};
+  problem.machine = options.machine;
+  problem.num_groups = options.num_groups;
+  for (ValueId value = 0; value < graph.num_values(); ++value) {
+    const graph::Node& producer = graph.node(graph.value(value).producer);
+    problem.is_fixed.push_back(producer.op->name() == "input");
+    // The batch is data parallelism's, and parts of a micro-batch may be single sequences.
+    std::vector<bool>& dims = problem.fixed_dims.emplace_back();
+    for (const graph::DimSharding& dim : propagated.value(value).sharding->dims) {
+      dims.push_back(!dim.axes.empty() && (mesh.num_microbatches() > 1 || strategy.dp > 1));
+    }
+  }
+  const int num_left_out = std::max(options.num_layers - options.layers.num_copies, 0);
+  for (const AlikeNode& node : FindAlikeNodes(graph, options.layers)) {
+    problem.alike.push_back(node.first);
+    problem.times.push_back(node.copy == kMiddleCopy ? 1 + num_left_out : 1);
+  }
+  // All stages together; each keeps at most as many micro-batches as there are stages.
+  const auto device_bytes = static_cast<double>(options.machine->cluster.KindOf(0).memory_bytes);
+  problem.memory_bytes = device_bytes * (1 - kForOtherUses) * options.num_groups;
+  const int64_t microbatches = mesh.num_microbatches();
+  problem.part_of_activations =
+      static_cast<double>(std::min<int64_t>(options.num_groups, microbatches)) /
+      static_cast<double>(microbatches);
+  ASSIGN_OR_RETURN(const std::optional<ShardingChoice> choice, ChooseShardings(problem, kSplitGap));
+  if (!choice.has_value()) {
+    return absl::ResourceExhaustedError(
+        StrCat("splits=cost: whatever is split over tp = ", strategy.tp, ", a device needs more ",
+               "than ", FormatBytes(static_cast<uint64_t>(device_bytes)), " for what it keeps"));
+  }
+
+  const AxisRef axis = graph::WholeAxis(mesh, tp);
+  for (ValueId value = 0; value < graph.num_values(); ++value) {
+    Sharding sharding = ClosedSharding(mesh, propagated.value(value));
+    const Sharding& chosen = choice->shardings[static_cast<size_t>(value)];
+    for (size_t d = 0; d < sharding.dims.size(); ++d) {
+      const std::vector<AxisRef>& axes = chosen.dims[d].axes;
+      if (std::find(axes.begin(), axes.end(), spatial_axis) != axes.end()) {
+        sharding.dims[d].axes.push_back(axis);
+      }
+    }
+    graph.mutable_value(value).sharding = std::move(sharding);
+  }
+  if (strategy.zero == 0 || strategy.dp == 1) return absl::OkStatus();
+  return SplitOverReplicas(strategy.zero, graph);
+}
+
+}  // namespace penstock::planner

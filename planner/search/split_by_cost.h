@@ -1,0 +1,45 @@
+// Chooses what the axis "tp" splits, by cost: tensor and sequence parallelism for graphs that do
+// not say how (splits=cost in a strategy), or other splits than a model's.
+//
+// Dimensions that data parallelism and micro-batches split stay as they are; all others of every
+// value and node may be split over tp, as choose_shardings.h finds best for a step on the machine
+// within its memory. Layers that repeat are
+// solved once. The micro-batches of a step count as one. The splits are then written as shardings
+// of all values, and what the strategy says of zero on top of them.
+//
+// Example: "tp=2,splits=cost" for relu(x @ u) @ v with large weights and a small batch: u is split
+// by columns, v by rows, and the result is summed, as in Megatron.
+//
+// Thread rule: a pure function; the same graph gets the same splits.
+
+#ifndef PENSTOCK_PLANNER_SEARCH_SPLIT_BY_COST_H_
+#define PENSTOCK_PLANNER_SEARCH_SPLIT_BY_COST_H_
+
+#include "absl/status/status.h"
+
+#include "graph/graph.h"
+#include "planner/search/machine.h"
+#include "planner/search/repeated_layers.h"
+#include "planner/strategy/strategy.h"
+
+namespace penstock::planner {
+
+// Of the least cost: solutions so close to it are good enough.
+inline constexpr double kSplitGap = 1e-3;
+
+struct SplitOptions {
+  const Machine* machine = nullptr;
+  int num_groups = 1;          // of devices: pipeline stages
+  RepeatedLayers layers = {};  // of the graph's forward part; num_copies 0: none
+  int num_layers = 0;  // of the model, if the graph has fewer of them: the second stands for
+                       // those that are left out
+};
+
+// REQUIRES: ApplyStrategy has laid out the graph. kResourceExhausted: whatever is split, a device
+// has too little memory.
+absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options,
+                         graph::Graph& graph);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_SEARCH_SPLIT_BY_COST_H_
