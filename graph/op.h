@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -27,6 +28,8 @@ enum class FactorKind : uint8_t {
   kReduction,        // splitting it leaves the results partial with `reduction`
   kNeedReplication,  // may not be split when the kernel runs
   kPermutation,      // splitting it needs a halo exchange; treated as kNeedReplication until one is
+  kRoll,  // its parts move round: split wholly, over devices, they pass from one device to
+          // another; else treated as kNeedReplication
 };
 
 // A factor is an index of the operator's iteration space. matmul f32[8,16] x f32[16,32] has the
@@ -90,6 +93,10 @@ struct OpContext {
 struct FactorSplit {
   int factor = 0;
   int64_t num_parts = 1;
+  // Of a pair of Op::PairedFactors: the other one, which the same axes split evenly into as many
+  // parts; -1: the factor is split alone.
+  int partner = -1;
+  bool is_even = false;  // over devices alone, into parts of one size
 };
 
 // Work of one execution, for costs.
@@ -163,6 +170,10 @@ class Op {
                                                          const FactorSplit& split) const;
   // Factors for which Decompose has an answer; any other is gathered.
   virtual std::vector<int> DecomposableFactors(const OpContext&) const { return {}; }
+  // Pairs of a factor that may be split and one that needs replication, for which Decompose has an
+  // answer if one list of axes splits both: queries and keys of one sequence. FactorSplit::factor
+  // is then the second.
+  virtual std::vector<std::pair<int, int>> PairedFactors(const OpContext&) const { return {}; }
 
   // The work of one device: of types that are tiles where the node is split. Collectives count what
   // a device reads and writes; their time is the planner's (planner/cost/communication_cost.h).

@@ -205,7 +205,7 @@ absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const Ra
   unfolded.fold = false;
   ASSIGN_OR_RETURN(const planner::Plan spelled_out,
                    planner::Compile(registries.ops, test.graph, unfolded));
-  EXPECT_TRUE(plan == spelled_out) << "devices that share a program differ";
+  EXPECT_TRUE(plan == spelled_out) << "seed " << test.seed << ": devices that share a program differ";
   std::mt19937_64 random(test.seed);
   if (random() % 2 == 0) return plan;
   for (CollectiveSpec& spec : plan.collectives) {

@@ -2,7 +2,7 @@
 // h, s]]: softmax(q k^T / sqrt d) v without storing anything of size s t (Dao et al.,
 // arXiv:2205.14135). With causal, query i sees the keys j <= i + (t - s), in global indices. Over a
 // split t it becomes the attention on each part of the keys, weighted by what the parts' sums of
-// exponentials are of the whole sum.
+// exponentials are of the whole sum; over one split of s and t, ring attention.
 
 #include "base/status_macros.h"
 #include "graph/ops/attention_common.h"
@@ -42,8 +42,21 @@ class AttentionOp : public Op {
     return gradients;
   }
   std::vector<int> DecomposableFactors(const OpContext&) const override { return {kAttentionKeys}; }
+  std::vector<std::pair<int, int>> PairedFactors(const OpContext& context) const override {
+    return AttentionPairs(context);
+  }
   Values Decompose(GraphBuilder& builder, const Node& node,
                    const FactorSplit& split) const override {
+    if (split.partner >= 0) {
+      std::vector<ValueId> ring =
+          RingAttention(builder, SwapHeadsAndRows(builder, node.operands[0]),
+                        PackKeys(builder, node.operands[1], node.operands[2]),
+                        node.attributes.GetBool("causal", false), split.num_parts);
+      if (ring.empty()) return builder.status();
+      ring[0] = SwapHeadsAndRows(builder, ring[0]);
+      ring.resize(node.results.size());
+      return ring;
+    }
     Attributes attributes = node.attributes;
     attributes.Set("parts", split.num_parts);
     const std::vector<ValueId> parts =

@@ -18,7 +18,8 @@ absl::Status CheckLogSumExp(const OpContext& context, int operand, const TensorT
 // lse[b, h, s] of q.
 TensorType LogSumExpOf(const TensorType& q);
 
-// The factor t.
+// The factors s and t.
+inline constexpr int kAttentionQueries = 2;
 inline constexpr int kAttentionKeys = 3;
 
 struct AttentionFactors {
@@ -30,6 +31,9 @@ struct AttentionFactors {
 // b and h pass through, d needs replication, s is of `query_kind` and t of `key_kind`.
 AttentionFactors AddAttentionFactors(ShardingRule& rule, const OpContext& context,
                                      FactorKind query_kind, FactorKind key_kind);
+
+// Op::PairedFactors: queries and keys, if their parts meet each other alike.
+std::vector<std::pair<int, int>> AttentionPairs(const OpContext& context);
 
 // Flops an element of q: `flops_a_key` / d for each key seen and element of the head.
 double AttentionFlops(const OpContext& context, double flops_a_key);
@@ -55,6 +59,41 @@ QkvFactors AddQkvFactors(ShardingRule& rule, const OpContext& context);
 
 double QkvFlops(const OpContext& context, double flops_a_key);
 
+// --- q[b, s, h, d], kv[b, t, 2, h, d] are operands 0 and 1, in blocks
+// -----------------------------
+
+// block, shift, causal.
+std::vector<AttrSpec> BlockAttributes();
+absl::Status CheckBlockOperands(const OpContext& context);
+TensorType BlockLogSumExp(const OpContext& context);
+
+struct BlockFactors {
+  TensorFactors query;  // q, o and their gradients
+  TensorFactors key;    // kv and its gradient
+  TensorFactors lse;
+};
+
+// b, h and the blocks pass through; inside a block the queries are of `query_kind` and the keys
+// need replication, as d does.
+BlockFactors AddBlockFactors(ShardingRule& rule, const OpContext& context, FactorKind query_kind);
+
+// Flops an element of q, on the slowest device: but for the blocks on the diagonal, one sees all
+// keys.
+double BlockFlops(const OpContext& context, double flops_a_key);
+
+// --- Ring attention ------------------------------------------------------------------------------
+
+// Attention of q[b, s, h, d] and kv[b, t, 2, h, d], whose sequences one list of axes splits into
+// `parts`: in step i each part of the queries meets the keys of the part i before it, which have
+// been passed on i times. Each exchange can go on while the step before it computes. {o[b, s, h,
+// d], lse[b, h, s]}; empty on failure.
+std::vector<ValueId> RingAttention(GraphBuilder& builder, ValueId q, ValueId kv, bool causal,
+                                   int64_t parts);
+
+// {dq, dkv}: keys and values are passed round again, and the sum of their gradients follows them.
+std::vector<ValueId> RingAttentionGrad(GraphBuilder& builder, ValueId q, ValueId kv, ValueId o,
+                                       ValueId lse, ValueId d_o, bool causal, int64_t parts);
+
 // --- From one layout to the other ---------------------------------------------------------------
 
 // q, k and v as [b, h, s, d].
@@ -64,6 +103,23 @@ struct SeparateHeads {
   ValueId v = kNoValue;
 };
 SeparateHeads SplitQkv(GraphBuilder& builder, ValueId qkv);
+
+// q[b, s, h, d] and kv[b, t, 2, h, d] of qkv.
+struct RowsOfHeads {
+  ValueId q = kNoValue;
+  ValueId kv = kNoValue;
+};
+RowsOfHeads PackedHeads(GraphBuilder& builder, ValueId qkv);
+
+// kv[b, t, 2, h, d] of k and v[b, h, t, d].
+ValueId PackKeys(GraphBuilder& builder, ValueId k, ValueId v);
+
+// Those slices of dimension 2 of qkv that are [begin, end), with that dimension.
+ValueId PartOfQkv(GraphBuilder& builder, ValueId qkv, int64_t begin, int64_t end);
+
+// x in another shape, and in another dtype.
+ValueId Reshaped(GraphBuilder& builder, ValueId x, const Shape& shape);
+ValueId CastTo(GraphBuilder& builder, ValueId x, DType dtype);
 
 // [b, h, s, d] from [b, s, h, d], or back.
 ValueId SwapHeadsAndRows(GraphBuilder& builder, ValueId x);

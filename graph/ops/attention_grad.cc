@@ -1,6 +1,7 @@
 // attention_grad(q, k, v, o, lse, do) {causal=false} -> dq, dk, dv. The query sequence is a
 // dimension of dq, and dk and dv are sums over it: split, it leaves those two partial. The key
-// sequence is one of dk and dv, and leaves dq partial. o and lse are those of all keys.
+// sequence is one of dk and dv, and leaves dq partial. o and lse are those of all keys. Over one
+// split of both it becomes the gradient of ring attention.
 
 #include "base/status_macros.h"
 #include "graph/ops/attention_common.h"
@@ -28,6 +29,25 @@ class AttentionGradOp : public Op {
     rule.operands = {f.query, f.key, f.key, f.query, f.lse, f.query};
     rule.results = {f.query, f.key, f.key};
     return rule;
+  }
+  std::vector<std::pair<int, int>> PairedFactors(const OpContext& context) const override {
+    return AttentionPairs(context);
+  }
+  Values Decompose(GraphBuilder& builder, const Node& node,
+                   const FactorSplit& split) const override {
+    const auto& x = node.operands;
+    const std::vector<ValueId> grads =
+        RingAttentionGrad(builder, SwapHeadsAndRows(builder, x[0]), PackKeys(builder, x[1], x[2]),
+                          SwapHeadsAndRows(builder, x[3]), x[4], SwapHeadsAndRows(builder, x[5]),
+                          node.attributes.GetBool("causal", false), split.num_parts);
+    if (grads.empty()) return builder.status();
+    const Shape& keys = builder.type(x[1]).shape;
+    const Shape rows = {keys[0], keys[2], keys[1], keys[3]};
+    const auto unpack = [&](int64_t part) {
+      return SwapHeadsAndRows(
+          builder, Reshaped(builder, PartOfQkv(builder, grads[1], part, part + 1), rows));
+    };
+    return std::vector<ValueId>{SwapHeadsAndRows(builder, grads[0]), unpack(0), unpack(1)};
   }
   OpCost Cost(const OpContext& context) const override {
     return CostOf(context, AttentionFlops(context, 10), context.operands[0].num_elements());

@@ -91,6 +91,17 @@ Expectation QkvAttention(double products) {
   }};
 }
 
+// Of one step of ring attention every part of the queries sees a part of the keys, on the diagonal
+// half of it.
+Expectation BlockAttention(double products) {
+  return {[products](const Case& c) {
+    const auto block = static_cast<double>(c.attributes.GetInt("block", 0));
+    const bool is_half =
+        c.attributes.GetBool("causal", false) && c.attributes.GetInt("shift", 0) == 0;
+    return products * 2.0 * c.operand(0) * (is_half ? (block + 1) / 2 : block);
+  }};
+}
+
 double EinsumFlops(const Case& c) {
   static const std::map<std::string, double> flops = {
       {"bmk,bkn->bmn", 2 * (2 * 3 * 4 * 2)},
@@ -147,6 +158,7 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
       {"slice", MovesBytes([](const Case& c) { return 2 * c.result_bytes(); })},
       {"concat", Moves()},
       {"pad", Moves()},
+      {"roll", Moves()},
       {"split", Moves()},
       {"dynamic_slice",
        MovesBytes([](const Case& c) { return 2 * c.result_bytes() + c.operand_bytes(1); })},
@@ -177,6 +189,8 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
       {"attention", Attention(2)},  // q k and p v
       {"attention_parts", Attention(2)},
       {"attention_grad", Attention(5)},  // q k again, dv, dp, dq, dk
+      {"block_attention", BlockAttention(2)},
+      {"block_attention_grad", BlockAttention(5)},
       {"qkv_attention", QkvAttention(2)},
       {"qkv_attention_grad", QkvAttention(5)},
       {"cross_entropy", EachOperand(1 + 1 + 8 + 1)},  // max, minus it, exp, sum

@@ -54,6 +54,7 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeSlice(); add(MakeSlice());
   extern OpPtr MakeConcat(); add(MakeConcat());
   extern OpPtr MakePad(); add(MakePad());
+  extern OpPtr MakeRoll(); add(MakeRoll());
   extern OpPtr MakeSplit(); add(MakeSplit());
   extern OpPtr MakeDynamicSlice(); add(MakeDynamicSlice());
   extern OpPtr MakeDynamicUpdateSlice(); add(MakeDynamicUpdateSlice());
@@ -82,6 +83,8 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeAttention(); add(MakeAttention());
   extern OpPtr MakeAttentionGrad(); add(MakeAttentionGrad());
   extern OpPtr MakeAttentionParts(); add(MakeAttentionParts());
+  extern OpPtr MakeBlockAttention(); add(MakeBlockAttention());
+  extern OpPtr MakeBlockAttentionGrad(); add(MakeBlockAttentionGrad());
   extern OpPtr MakeQkvAttention(); add(MakeQkvAttention());
   extern OpPtr MakeQkvAttentionGrad(); add(MakeQkvAttentionGrad());
   extern OpPtr MakeCrossEntropy(); add(MakeCrossEntropy());

@@ -237,6 +237,32 @@ TEST(OpsTest, InferTypes) {
        {{"parts", 0}},
        {F({2, 4, 8, 16}), F({2, 4, 9, 16}), F({2, 4, 9, 16})},
        "attention_parts: parts should be at least 1, not 0"},
+      {"block_attention",
+       {{"block", 3}},
+       {F({2, 8, 4, 16}), F({2, 12, 2, 4, 16})},
+       "f32[2, 8, 4, 16], f32[2, 4, 8]"},
+      {"block_attention",
+       {{"block", 5}},
+       {F({2, 8, 4, 16}), F({2, 12, 2, 4, 16})},
+       "block_attention: block = 5 does not divide the 12 keys of operand 1 f32[2, 12, 2, 4, 16]"},
+      {"block_attention",
+       {{"block", 4}},
+       {F({2, 8, 4, 16}), F({2, 12, 2, 4, 16})},
+       "block_attention: the 3 blocks of the keys do not divide the 8 queries of operand 0 f32[2, "
+       "8, 4, 16]"},
+      {"block_attention",
+       {{"block", 3}, {"causal", true}},
+       {F({2, 8, 4, 16}), F({2, 12, 2, 4, 16})},
+       "block_attention: with causal, there are as many keys as queries: operand 0 f32[2, 8, 4, "
+       "16], operand 1 f32[2, 12, 2, 4, 16]"},
+      {"block_attention",
+       {{"block", 3}},
+       {F({2, 8, 4, 16}), F({2, 12, 2, 4, 16}), F({2, 8, 4, 16})},
+       "block_attention: o comes with its log-sum-exp"},
+      {"roll",
+       {{"axis", 2}, {"shift", 1}},
+       {F({2, 3})},
+       "roll: axis 2 is outside operand 0 f32[2, 3] of rank 2"},
       {"qkv_attention",
        {},
        {F({2, 8, 4, 3, 16})},
@@ -347,6 +373,8 @@ std::string RuleToText(const ShardingRule& rule) {
       kind = "!";
     } else if (factor.kind == FactorKind::kPermutation) {
       kind = "~";
+    } else if (factor.kind == FactorKind::kRoll) {
+      kind = "@";
     }
     words.push_back(StrCat(letter(static_cast<int>(i)), "=", factor.size, kind));
   }
@@ -433,6 +461,19 @@ TEST(OpsTest, ShardingRules) {
        {{"parts", 4}},
        {F({2, 4, 8, 16}), F({2, 4, 9, 16}), F({2, 4, 9, 16})},
        "abce ab(fd)e ab(fd)e -> fabce fabc | a=2 b=4 c=8 d=3! e=16! f=4"},
+      {"block_attention",
+       {{"block", 3}},
+       {F({2, 8, 4, 16}), F({2, 12, 2, 4, 16}), F({2, 8, 4, 16}), F({2, 4, 8})},
+       "a(bc)fg a(bd)efg a(bc)fg af(bc) -> a(bc)fg af(bc) | a=2 b=4 c=2 d=3! e=2! f=4 g=16!"},
+      {"block_attention_grad",
+       {{"block", 3}},
+       {F({2, 8, 4, 16}), F({2, 12, 2, 4, 16}), F({2, 8, 4, 16}), F({2, 4, 8}), F({2, 8, 4, 16})},
+       "a(bc)fg a(bd)efg a(bc)fg af(bc) a(bc)fg -> a(bc)fg a(bd)efg | a=2 b=4 c=2+ d=3! e=2! f=4 "
+       "g=16!"},
+      // A roll by whole parts, by one element, by nothing.
+      {"roll", {{"axis", 1}, {"shift", 4}}, {F({2, 6})}, "a(bc) -> a(bc) | a=2 b=3@ c=2"},
+      {"roll", {{"axis", 0}, {"shift", -1}}, {F({3})}, "(ab) -> (ab) | a=3@ b=1"},
+      {"roll", {{"axis", 0}, {"shift", 6}}, {F({3})}, "a -> a | a=3"},
       {"qkv_attention", {}, {F({2, 8, 3, 4, 16})}, "abcde -> abde adb | a=2 b=8! c=3! d=4 e=16!"},
       {"cross_entropy", {}, {F({2, 50}), I({2})}, "ab a -> a a a | a=2 b=50!"},
       {"cross_entropy_grad",

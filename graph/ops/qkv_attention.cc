@@ -1,6 +1,7 @@
 // qkv_attention(qkv[b, s, 3, h, d]) {causal=false} -> o[b, s, h, d], [lse[b, h, s]]: attention on
-// the three slices of one tensor, as a linear layer leaves them, without transposes. Over a split s
-// it becomes attention, whose queries and keys may be split each on its own.
+// the three slices of one tensor, as a linear layer leaves them, without transposes. Over an s that
+// devices split evenly it becomes ring attention; over another split attention, whose queries and
+// keys may be split each on its own.
 
 #include "base/status_macros.h"
 #include "graph/ops/attention_common.h"
@@ -36,7 +37,15 @@ class QkvAttentionOp : public Op {
   }
   std::vector<int> DecomposableFactors(const OpContext&) const override { return {kQkvSequence}; }
   Values Decompose(GraphBuilder& builder, const Node& node,
-                   const FactorSplit& /*split*/) const override {
+                   const FactorSplit& split) const override {
+    if (split.is_even) {
+      const RowsOfHeads rows = PackedHeads(builder, node.operands[0]);
+      std::vector<ValueId> ring = RingAttention(
+          builder, rows.q, rows.kv, node.attributes.GetBool("causal", false), split.num_parts);
+      if (ring.empty()) return builder.status();
+      ring.resize(node.results.size());
+      return ring;
+    }
     const SeparateHeads heads = SplitQkv(builder, node.operands[0]);
     std::vector<ValueId> results =
         builder.AddMulti("attention", {heads.q, heads.k, heads.v}, node.attributes, "",

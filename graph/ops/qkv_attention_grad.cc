@@ -1,5 +1,5 @@
-// qkv_attention_grad(qkv, o, lse, do) {causal=false} -> dqkv. Over a split s it becomes
-// attention_grad.
+// qkv_attention_grad(qkv, o, lse, do) {causal=false} -> dqkv. Over a split s it becomes the
+// gradient of what qkv_attention becomes.
 
 #include "base/status_macros.h"
 #include "graph/ops/attention_common.h"
@@ -31,18 +31,26 @@ class QkvAttentionGradOp : public Op {
   }
   std::vector<int> DecomposableFactors(const OpContext&) const override { return {kQkvSequence}; }
   Values Decompose(GraphBuilder& builder, const Node& node,
-                   const FactorSplit& /*split*/) const override {
+                   const FactorSplit& split) const override {
+    const Shape& qkv = builder.type(node.operands[0]).shape;
+    const Shape one = {qkv[0], qkv[1], 1, qkv[3], qkv[4]};
+    if (split.is_even) {
+      const RowsOfHeads rows = PackedHeads(builder, node.operands[0]);
+      const std::vector<ValueId> grads = RingAttentionGrad(
+          builder, rows.q, rows.kv, node.operands[1], node.operands[2], node.operands[3],
+          node.attributes.GetBool("causal", false), split.num_parts);
+      if (grads.empty()) return builder.status();
+      return std::vector<ValueId>{
+          builder.Add("concat", {Reshaped(builder, grads[0], one), grads[1]}, {{"axis", 2}})};
+    }
     const SeparateHeads heads = SplitQkv(builder, node.operands[0]);
     const ValueId o = SwapHeadsAndRows(builder, node.operands[1]);
     const ValueId d_o = SwapHeadsAndRows(builder, node.operands[3]);
     std::vector<ValueId> grads = builder.AddMulti(
         "attention_grad", {heads.q, heads.k, heads.v, o, node.operands[2], d_o}, node.attributes);
     if (grads.empty()) return builder.status();
-    const Shape& qkv = builder.type(node.operands[0]).shape;
-    const Shape one = {qkv[0], qkv[1], 1, qkv[3], qkv[4]};
     for (ValueId& grad : grads) {
-      grad = builder.Add("reshape", {SwapHeadsAndRows(builder, grad)},
-                         {{"shape", AttrValue::Ints(one)}});
+      grad = Reshaped(builder, SwapHeadsAndRows(builder, grad), one);
     }
     return std::vector<ValueId>{builder.Add("concat", grads, {{"axis", 2}})};
   }

@@ -69,6 +69,10 @@ int64_t VisibleKeys(const AttentionShape& shape, int64_t query) {
   return std::clamp<int64_t>(query + shape.causal_offset + 1, 0, shape.keys);
 }
 
+int64_t LseRows(const AttentionShape& shape) {
+  return shape.lse_rows > 0 ? shape.lse_rows : shape.queries;
+}
+
 // The first query that sees a key from `key` on; `queries` for none.
 int64_t FirstQuery(const AttentionShape& shape, int64_t key) {
   return shape.is_causal ? std::clamp<int64_t>(key - shape.causal_offset, 0, shape.queries) : 0;
@@ -176,7 +180,8 @@ void Scores(int64_t rows, int64_t columns, int64_t width, const T* x, int64_t x_
 template <typename T>
 void ForwardBlock(const AttentionShape& shape, int64_t b, int64_t h, int64_t first,
                   const HeadTensor<const T>& q, const HeadTensor<const T>& k,
-                  const HeadTensor<const T>& v, const HeadTensor<T>& o, T* lse, char* workspace) {
+                  const HeadTensor<const T>& v, const HeadTensor<T>& o, T* lse, char* workspace,
+                  const AttentionSoFar<T>* so_far) {
   const int64_t rows = std::min(kQueryBlock, shape.queries - first);
   T* scores = reinterpret_cast<T*>(workspace);
   T* max = reinterpret_cast<T*>(workspace + kScoreBytes<T>);
@@ -190,6 +195,17 @@ void ForwardBlock(const AttentionShape& shape, int64_t b, int64_t h, int64_t fir
   T* out = o.At(b, h, first);
   std::fill(max, max + rows, -std::numeric_limits<T>::infinity());
   std::fill(sum, sum + rows, 0.0);
+  const int64_t first_lse = (b * shape.heads + h) * LseRows(shape) + first;
+  if (so_far != nullptr) {
+    // A normalised result is one whose maximum is its log-sum-exp and whose sum is 1.
+    for (int64_t i = 0; i < rows; ++i) {
+      max[i] = so_far->lse[first_lse + i];
+      sum[i] = max[i] > -std::numeric_limits<T>::infinity() || max[i] != max[i] ? 1 : 0;
+      const T* from = so_far->o.At(b, h, first + i);
+      if (from != out + i * o.strides.row) std::copy_n(from, shape.width, out + i * o.strides.row);
+    }
+    accumulates = true;
+  }
 
   const int64_t last_key = VisibleKeys(shape, first + rows - 1);
   for (int64_t key = 0; key < last_key; key += kKeyBlock) {
@@ -201,7 +217,7 @@ void ForwardBlock(const AttentionShape& shape, int64_t b, int64_t h, int64_t fir
       const int64_t visible = std::clamp<int64_t>(VisibleKeys(shape, first + i) - key, 0, columns);
       const T new_max = std::max(max[i], MaskRow(row, visible) * scale);
       const T row_sum = ExpRow(row, visible, columns, scale, new_max);
-      if (key > 0 && visible > 0) {
+      if ((key > 0 || so_far != nullptr) && visible > 0) {
         const T correction = std::exp(max[i] - new_max);
         sum[i] *= correction;
         ScaleRow(out + i * o.strides.row, shape.width, correction);
@@ -233,7 +249,7 @@ void ForwardBlock(const AttentionShape& shape, int64_t b, int64_t h, int64_t fir
     }
   }
   if (lse == nullptr) return;
-  T* to = lse + (b * shape.heads + h) * shape.queries + first;
+  T* to = lse + first_lse;
   for (int64_t i = 0; i < rows; ++i) {
     to[i] = static_cast<T>(max[i] + std::log(sum[i]));
   }
@@ -256,7 +272,7 @@ void BackwardHead(const AttentionShape& shape, int64_t b, int64_t h,
   char* scratch = reinterpret_cast<char*>(dv_carry) + KeyCarryBytes(shape);
   const bool carries_dq = DqCarryBytes(shape) > 0;
   if (carries_dq) std::fill_n(dq_carry, shape.queries * shape.width, 0.0);
-  const T* lse = x.lse + (b * shape.heads + h) * shape.queries;
+  const T* lse = x.lse + (b * shape.heads + h) * LseRows(shape);
   const T scale = 1 / std::sqrt(static_cast<T>(shape.width));
   for (int64_t i = 0; i < shape.queries; ++i) {
     delta[i] = static_cast<T>(SumOf<T>(
@@ -335,7 +351,7 @@ size_t AttentionGradWorkspaceBytes(const AttentionShape& shape, int num_threads)
 template <typename T>
 void AttentionForward(ThreadPool& pool, const AttentionShape& shape, HeadTensor<const T> q,
                       HeadTensor<const T> k, HeadTensor<const T> v, HeadTensor<T> o, T* lse,
-                      void* workspace) {
+                      void* workspace, const AttentionSoFar<T>* so_far) {
   const int64_t blocks = (shape.queries + kQueryBlock - 1) / kQueryBlock;
   const int64_t work = kQueryBlock * shape.keys * shape.width;
   pool.ParallelFor(
@@ -345,7 +361,7 @@ void AttentionForward(ThreadPool& pool, const AttentionShape& shape, HeadTensor<
         for (int64_t task = begin; task < end; ++task) {
           const int64_t head = task / blocks;
           ForwardBlock<T>(shape, head / shape.heads, head % shape.heads,
-                          task % blocks * kQueryBlock, q, k, v, o, lse, scratch);
+                          task % blocks * kQueryBlock, q, k, v, o, lse, scratch, so_far);
         }
       });
 }
@@ -370,10 +386,10 @@ template size_t AttentionGradWorkspaceBytes<float>(const AttentionShape&, int);
 template size_t AttentionGradWorkspaceBytes<double>(const AttentionShape&, int);
 template void AttentionForward(ThreadPool&, const AttentionShape&, HeadTensor<const float>,
                                HeadTensor<const float>, HeadTensor<const float>, HeadTensor<float>,
-                               float*, void*);
+                               float*, void*, const AttentionSoFar<float>*);
 template void AttentionForward(ThreadPool&, const AttentionShape&, HeadTensor<const double>,
                                HeadTensor<const double>, HeadTensor<const double>,
-                               HeadTensor<double>, double*, void*);
+                               HeadTensor<double>, double*, void*, const AttentionSoFar<double>*);
 template void AttentionBackward(ThreadPool&, const AttentionShape&,
                                 const AttentionGradOperands<float>&, void*);
 template void AttentionBackward(ThreadPool&, const AttentionShape&,

@@ -48,17 +48,26 @@ struct AttentionShape {
   bool is_causal = false;
   // With is_causal, query i of the tile sees the tile's keys j <= i + causal_offset.
   int64_t causal_offset = 0;
+  // Rows of each head in lse, of which these queries are some; 0: they are all.
+  int64_t lse_rows = 0;
 };
 
 template <typename T>
 size_t AttentionWorkspaceBytes(const AttentionShape& shape, int num_threads);
 
+// What queries have of other keys: the result of AttentionForward on those.
+template <typename T>
+struct AttentionSoFar {
+  HeadTensor<const T> o;  // laid out as the result, which it may be
+  const T* lse = nullptr;
+};
+
 // o = softmax(q k' / sqrt(width)) v; lse[b, h, s], contiguous, may be null. A query that sees no
-// key gets zeros and an lse of -inf.
+// key gets zeros and an lse of -inf. With `so_far` the result is that of all keys together.
 template <typename T>
 void AttentionForward(ThreadPool& pool, const AttentionShape& shape, HeadTensor<const T> q,
                       HeadTensor<const T> k, HeadTensor<const T> v, HeadTensor<T> o, T* lse,
-                      void* workspace);
+                      void* workspace, const AttentionSoFar<T>* so_far = nullptr);
 
 template <typename T>
 size_t AttentionGradWorkspaceBytes(const AttentionShape& shape, int num_threads);

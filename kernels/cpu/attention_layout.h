@@ -6,7 +6,9 @@
 #ifndef PENSTOCK_KERNELS_CPU_ATTENTION_LAYOUT_H_
 #define PENSTOCK_KERNELS_CPU_ATTENTION_LAYOUT_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cpu/attention_core.h"
 #include "kernels/cpu/cpu_kernel.h"
@@ -60,6 +62,61 @@ inline HeadStrides PackedStrides(const AttentionShape& shape, int64_t parts) {
 template <typename T>
 HeadTensor<T> PackedPart(const AttentionShape& shape, T* qkv, int part) {
   return {qkv + part * shape.heads * shape.width, PackedStrides(shape, 3)};
+}
+
+// Strides of one of `parts` slices of [b, rows, parts, h, d].
+inline HeadStrides RowStrides(int64_t rows, int64_t parts, int64_t heads, int64_t width) {
+  const int64_t row = parts * heads * width;
+  return {.batch = rows * row, .head = width, .row = row};
+}
+
+// The blocks of one tile of block_attention or its gradient: operands 0 and 1 are q[b, s, h, d] and
+// kv[b, t, 2, h, d].
+struct AttentionBlock {
+  AttentionShape shape;
+  int64_t query = 0;  // the first one, in the tile
+  int64_t key = 0;    // likewise
+};
+// The largest that a tile of this shape has, wherever it lies: with it go the bytes of scratch.
+inline AttentionShape LargestBlock(const KernelSpec& spec) {
+  const Shape& q = spec.inputs[0].shape;
+  const int64_t keys = spec.attributes.GetInt("block", 1);
+  const int64_t queries =
+      GlobalExtent(spec.inputs[0], 1) / (GlobalExtent(spec.inputs[1], 1) / keys);
+  return {.batch = q[0],
+          .heads = q[2],
+          .queries = std::min(q[1], queries),
+          .keys = keys,
+          .width = q[3]};
+}
+
+inline std::vector<AttentionBlock> BlocksOf(const KernelSpec& spec, int64_t microbatch) {
+  const TileDesc& q = spec.inputs[0];
+  const TileDesc& kv = spec.inputs[1];
+  const int64_t keys = spec.attributes.GetInt("block", 1);
+  const int64_t parts = GlobalExtent(kv, 1) / keys;
+  const int64_t queries = GlobalExtent(q, 1) / parts;
+  const int64_t first_query = TileBegin(q, 1, microbatch);
+  const int64_t last_query = first_query + q.shape[1];
+  std::vector<AttentionBlock> blocks;
+  if (q.shape[1] == 0) return blocks;
+  for (int64_t part = first_query / queries; part * queries < last_query; ++part) {
+    const int64_t begin = std::max(part * queries, first_query);
+    const int64_t shift = spec.attributes.GetInt("shift", 0) % parts;
+    const int64_t source = (part - shift + parts) % parts;  // in the sequence
+    AttentionBlock& block = blocks.emplace_back();
+    block.shape = {.batch = q.shape[0],
+                   .heads = q.shape[2],
+                   .queries = std::min((part + 1) * queries, last_query) - begin,
+                   .keys = keys,
+                   .width = q.shape[3],
+                   .is_causal = spec.attributes.GetBool("causal", false),
+                   .causal_offset = begin - source * keys,
+                   .lse_rows = q.shape[1]};
+    block.query = begin - first_query;
+    block.key = part * keys - TileBegin(kv, 1, microbatch);
+  }
+  return blocks;
 }
 
 // `workspace`(shape) in the spec's dtype; 0 where the operator has no kernel.

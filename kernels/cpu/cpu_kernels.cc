@@ -27,6 +27,8 @@ KernelRegistry CpuKernels() {
   extern Def BiasAddKernel(); add("bias_add", BiasAddKernel());
   extern Def BiasGeluKernel(); add("bias_gelu", BiasGeluKernel());
   extern Def BiasGeluGradKernel(); add("bias_gelu_grad", BiasGeluGradKernel());
+  extern Def BlockAttentionKernel(); add("block_attention", BlockAttentionKernel());
+  extern Def BlockAttentionGradKernel(); add("block_attention_grad", BlockAttentionGradKernel());
   extern Def BroadcastKernel(); add("broadcast", BroadcastKernel());
   extern Def CastKernel(); add("cast", CastKernel());
   extern Def CombineKernel(); add("combine", CombineKernel());
@@ -79,6 +81,7 @@ KernelRegistry CpuKernels() {
   extern Def RmsNormKernel(); add("rms_norm", RmsNormKernel());
   extern Def RmsNormGradKernel(); add("rms_norm_grad", RmsNormGradKernel());
   extern Def RmsNormWeightGradKernel(); add("rms_norm_weight_grad", RmsNormWeightGradKernel());
+  extern Def RollKernel(); add("roll", RollKernel());
   extern Def RsqrtKernel(); add("rsqrt", RsqrtKernel());
   extern Def SgdKernel(); add("sgd", SgdKernel());
   extern Def SigmoidKernel(); add("sigmoid", SigmoidKernel());

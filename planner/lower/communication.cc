@@ -1,10 +1,12 @@
 #include "planner/lower/communication.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "base/shape.h"
 #include "base/status_macros.h"
+#include "graph/op.h"
 #include "planner/plan/coordinates.h"
 
 namespace penstock::planner {
@@ -36,6 +38,18 @@ int64_t LeadingElements(const Shape& shape, int dim) {
   int64_t count = 1;
   for (int d = 0; d < dim; ++d) count *= shape[d];
   return count;
+}
+
+// The first axes of a dimension, of `parts` parts together.
+std::vector<AxisRef> MajorAxes(const std::vector<AxisRef>& axes, int64_t parts) {
+  std::vector<AxisRef> major;
+  for (AxisRef axis : axes) {
+    if (parts == 1) break;
+    axis.size = std::gcd(axis.size, parts);
+    parts /= axis.size;
+    major.push_back(axis);
+  }
+  return major;
 }
 
 // Index of the device's part of every dimension, micro-batches left out.
@@ -92,7 +106,20 @@ std::vector<AxisRef> Difference(absl::Span<const AxisRef> a, absl::Span<const Ax
   return difference;
 }
 
-std::vector<AxisRef> MovedAxes(CollectiveKind kind, const Sharding& from, const Sharding& to) {
+std::optional<TileRoll> TileRollOf(const graph::Graph& graph, const graph::Node& node) {
+  if (node.op->name() != "permute" || node.attributes.Find("shift") == nullptr) return std::nullopt;
+  const Shape& shape = graph.value(node.results[0]).type.shape;
+  int64_t axis = node.attributes.GetInt("axis", 0);
+  if (axis < 0) axis += static_cast<int64_t>(shape.size());
+  const int64_t extent = shape[static_cast<size_t>(axis)];
+  const int64_t shift = node.attributes.GetInt("shift", 0);
+  const int64_t part = std::gcd(shift, extent);
+  const int64_t parts = extent / part;
+  return TileRoll{static_cast<int>(axis), parts, (shift / part % parts + parts) % parts};
+}
+
+std::vector<AxisRef> MovedAxes(CollectiveKind kind, const Sharding& from, const Sharding& to,
+                               const std::optional<TileRoll>& roll) {
   switch (kind) {
     case CollectiveKind::kAllReduce:
       return Difference(AxesOfPartials(from), AxesOfPartials(to));
@@ -113,7 +140,8 @@ std::vector<AxisRef> MovedAxes(CollectiveKind kind, const Sharding& from, const 
       return moving;
     }
     case CollectiveKind::kPermute:
-      return AxesOfDims(from);
+      return roll.has_value() ? MajorAxes(from.dims[roll->dim].axes, roll->parts)
+                              : AxesOfDims(from);
     case CollectiveKind::kBroadcast:
       break;
   }
@@ -131,7 +159,8 @@ std::optional<CollectiveKind> CollectiveOf(std::string_view op) {
 
 absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind kind,
                                                 const TensorType& type, const Sharding& from,
-                                                const Sharding& to) {
+                                                const Sharding& to,
+                                                const std::optional<TileRoll>& roll) {
   std::vector<TileDesc> in;
   std::vector<TileDesc> out;
   for (int64_t device = 0; device < mesh.num_devices(); ++device) {
@@ -144,7 +173,7 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
   if (kind == CollectiveKind::kBroadcast) {
     return absl::InternalError("a broadcast is no redistribution step");
   }
-  const std::vector<AxisRef> moving = MovedAxes(kind, from, to);
+  const std::vector<AxisRef> moving = MovedAxes(kind, from, to, roll);
 
   Communication communication;
   communication.axes = moving;
@@ -208,6 +237,12 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
       case CollectiveKind::kPermute:
         for (uint32_t source : devices) {
           spec.counts.push_back(in[source].num_elements());
+          if (roll.has_value()) {
+            // Ranks are in the order of the parts.
+            const auto rank = static_cast<int64_t>(spec.peers.size());
+            spec.peers.push_back(static_cast<uint32_t>((rank + roll->by) % roll->parts));
+            continue;
+          }
           const std::vector<int64_t> wanted = PartIndices(mesh, from, source);
           for (int r = 0; r < n; ++r) {
             if (PartIndices(mesh, to, devices[r]) == wanted) spec.peers.push_back(r);

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 
 #include "base/collective.h"
+#include "graph/graph.h"
 #include "graph/kernel_spec.h"
 #include "graph/sharding.h"
 
@@ -28,10 +29,22 @@ std::vector<graph::AxisRef> Difference(absl::Span<const graph::AxisRef> a,
 // The kinds that need other devices.
 std::optional<CollectiveKind> CollectiveOf(std::string_view op);
 
+// Of a permute that is a roll (graph/ops/roll.cc): the parts of `dim` move on by `by` of `parts`.
+struct TileRoll {
+  int dim = 0;
+  int64_t parts = 1;
+  int64_t by = 0;
+  friend bool operator==(const TileRoll&, const TileRoll&) = default;
+};
+
+// None of other nodes.
+std::optional<TileRoll> TileRollOf(const graph::Graph& graph, const graph::Node& node);
+
 // The axes that a redistribution step moves data over, or reduces over. Devices that differ in no
-// other coordinate form a group. REQUIRES: the step is one that PlanReshard makes.
+// other coordinate form a group. REQUIRES: the step is one that PlanReshard makes, or a roll.
 std::vector<graph::AxisRef> MovedAxes(CollectiveKind kind, const graph::Sharding& from,
-                                      const graph::Sharding& to);
+                                      const graph::Sharding& to,
+                                      const std::optional<TileRoll>& roll = std::nullopt);
 
 // The collective of one redistribution step. Devices are those of the mesh; a plan adds the first
 // device of the stage, numbers the channels and chooses the algorithms. The copies are kernels
@@ -46,10 +59,11 @@ struct Communication {
   std::vector<std::vector<int64_t>> unpack_sizes;
 };
 
-// REQUIRES: CollectiveOf(op); the step is one that PlanReshard makes.
+// REQUIRES: CollectiveOf(op); the step is one that PlanReshard makes, or a roll.
 absl::StatusOr<Communication> PlanCommunication(const graph::Mesh& mesh, CollectiveKind kind,
                                                 const TensorType& type, const graph::Sharding& from,
-                                                const graph::Sharding& to);
+                                                const graph::Sharding& to,
+                                                const std::optional<TileRoll>& roll = std::nullopt);
 
 }  // namespace penstock::planner
 

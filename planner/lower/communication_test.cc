@@ -85,6 +85,30 @@ TEST_F(CommunicationTest, AnAllToAllMovesUnevenPieces) {
   EXPECT_THAT(communication.groups[0].counts, ElementsAre(6, 4, 3, 2));
 }
 
+// Of 4 parts over [x=2, y:(1)2] of y=4, by 3; what y:(2)2 splits stays in groups of their own.
+TEST_F(CommunicationTest, ARollPassesTilesRound) {
+  const graph::Graph graph = MustParse(R"(mesh m = [x=2, y=4]
+graph g {
+  %x = input : f32[3, 16] @[_, x.y]
+  %y = permute(%x) {axis=-1, shift=-4} : f32[3, 16] @[_, x.y]
+  return %y
+})");
+  const std::optional<TileRoll> roll = TileRollOf(graph, graph.node(1));
+  EXPECT_EQ(roll, (TileRoll{.dim = 1, .parts = 4, .by = 3}));
+  EXPECT_EQ(TileRollOf(graph, graph.node(0)), std::nullopt);
+  const Mesh& m = graph.meshes()[0];
+  const graph::Sharding sharding = ClosedSharding(m, graph.value(0));
+  const absl::StatusOr<Communication> communication =
+      PlanCommunication(m, CollectiveKind::kPermute, graph.value(0).type, sharding, sharding, roll);
+  ASSERT_TRUE(communication.ok()) << communication.status();
+  EXPECT_THAT(Groups(*communication),
+              ElementsAre(ElementsAre(0, 2, 4, 6), ElementsAre(1, 3, 5, 7)));
+  for (const CollectiveSpec& spec : communication->groups) {
+    EXPECT_THAT(spec.peers, ElementsAre(3, 0, 1, 2));
+    EXPECT_THAT(spec.counts, ElementsAre(6, 6, 6, 6));
+  }
+}
+
 TEST_F(CommunicationTest, APermuteSendsEachTileToWhoWantsIt) {
   const Communication communication =
       Plan("[x=2, y=2]", "f32[4]", "@[x.y]", CollectiveKind::kPermute, "@[y.x]");

@@ -583,13 +583,14 @@ absl::StatusOr<const Communication*> Lowering::CommunicationOf(NodeId id, Collec
   const graph::Value& result = graph_.value(node.results[0]);
   const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
   const Sharding to = ClosedSharding(mesh_, result);
-  const std::string key =
-      absl::StrCat(std::string(Name(kind)), " ", penstock::ToString(result.type), " ",
-                   graph::ToString(mesh_, from), " ", graph::ToString(mesh_, to));
+  std::string key = absl::StrCat(std::string(Name(kind)), " ", penstock::ToString(result.type), " ",
+                                 graph::ToString(mesh_, from), " ", graph::ToString(mesh_, to));
+  const std::optional<TileRoll> roll = TileRollOf(graph_, node);
+  if (roll.has_value()) absl::StrAppend(&key, " ", roll->dim, " ", roll->by, "/", roll->parts);
   std::unique_ptr<const Communication>& known = communication_by_key_[key];
   if (known == nullptr) {
     ASSIGN_OR_RETURN(Communication communication,
-                     PlanCommunication(mesh_, kind, result.type, from, to));
+                     PlanCommunication(mesh_, kind, result.type, from, to, roll));
     known = std::make_unique<const Communication>(std::move(communication));
   }
   return known.get();
@@ -1288,6 +1289,10 @@ absl::StatusOr<bool> DeviceLowering::AddPartOfState(NodeId id, int phase) {
   const ValueId state = slice.operands[0];
   const ValueId part = slice.results[0];
   if (!shared_.IsState(state) || shared_.users_[part].size() != 1) return false;
+  if (std::any_of(graph_.returns().begin(), graph_.returns().end(),
+                  [part](const graph::Return& ret) { return ret.value == part; })) {
+    return false;
+  }
   const NodeId update = shared_.users_[part][0];
   const std::vector<int> updated = graph_.node(update).op->updated_operands();
   if (updated.empty() || graph_.node(update).operands[updated[0]] != part ||

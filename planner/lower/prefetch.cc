@@ -23,6 +23,15 @@ bool IsGatheredPerUse(const Graph& graph, const std::vector<NodePhase>& phases, 
   return graph.node(graph.value(node.operands[0]).producer).op->has_declared_type();
 }
 
+// Whether the node passes on what the device has just been passed. It waits for the kernel before
+// it, which needs what was passed before: a ring holds two parts at a time.
+bool IsPassedOn(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (!TileRollOf(graph, node).has_value()) return false;
+  const Node& producer = graph.node(graph.value(node.operands[0]).producer);
+  return TileRollOf(graph, producer).has_value();
+}
+
 // The bytes of the result on a device, the same for all.
 int64_t BytesOf(const Graph& graph, NodeId id) {
   const graph::Value& value = graph.value(graph.node(id).results[0]);
@@ -118,7 +127,7 @@ std::vector<NodeTurn> OrderNodes(const Graph& graph, const std::vector<NodePhase
       turns.insert(turns.end(), starts->second.begin(), starts->second.end());
     }
     turns.push_back({id, is_early[id] ? NodeTurn::Part::kFinish : NodeTurn::Part::kAll,
-                     is_gated[id] && !is_early[id]});
+                     (is_gated[id] && !is_early[id]) || IsPassedOn(graph, id)});
   }
   return turns;
 }

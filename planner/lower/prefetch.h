@@ -8,6 +8,9 @@
 // Worked example, 4 MB and gathers a, b, c of 3 MB each, read by the kernels A, B and C in turn:
 // a starts with the phase, b before A, as one has to be ahead, and c before B.
 //
+// What a device passes on in a ring (TileRoll), and has been passed itself, waits likewise: for the
+// kernel before it, so that a device holds what that needs and what comes next, and no more.
+//
 // Thread rule: pure functions.
 
 #ifndef PENSTOCK_PLANNER_LOWER_PREFETCH_H_
@@ -30,7 +33,7 @@ struct NodeTurn {
   };
   graph::NodeId node = graph::kNoNode;
   Part part = Part::kAll;
-  bool is_gated = false;  // of a start: after the node before it in its phase
+  bool is_gated = false;  // of a start, and of what is passed on: after the kernel before it
 };
 
 // All nodes, in their order, but that gathers start early. REQUIRES: reshards lowered; one phase a

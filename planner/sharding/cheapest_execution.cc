@@ -61,7 +61,8 @@ class Chooser {
   bool IsTemporal(const AxisRef& axis) const { return graph::IsTemporal(mesh_, axis); }
   bool MaySplit(size_t factor) const {
     const FactorKind kind = rule_.factors[factor].kind;
-    return kind == FactorKind::kPassThrough || kind == FactorKind::kReduction;
+    return kind == FactorKind::kPassThrough || kind == FactorKind::kReduction ||
+           kind == FactorKind::kRoll;
   }
 
   // What operands and results put on each factor: results first, as the rules read them.
@@ -98,8 +99,10 @@ class Chooser {
             });
         if (has_axis) factors.push_back(static_cast<int>(factor));
       }
-      const bool is_split = rules_choice_[static_cast<size_t>(a)] != kUnsplit;
-      if (factors.size() > (is_split ? 1 : 0)) options_.push_back({a, std::move(factors)});
+      // Also one that the rules leave out: it would divide the work further.
+      const bool is_left_out =
+          factors.size() == 1 && rules_choice_[static_cast<size_t>(a)] != factors[0];
+      if (factors.size() > 1 || is_left_out) options_.push_back({a, std::move(factors)});
     }
   }
 

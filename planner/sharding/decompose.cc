@@ -1,7 +1,9 @@
 #include "planner/sharding/decompose.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,16 +24,83 @@ using graph::NodeId;
 using graph::Sharding;
 using graph::ValueId;
 
+bool IsInSpace(const Mesh& mesh, const std::vector<graph::AxisRef>& axes) {
+  return std::none_of(axes.begin(), axes.end(),
+                      [&](const graph::AxisRef& axis) { return graph::IsTemporal(mesh, axis); });
+}
+
+int64_t PartsOf(const std::vector<graph::AxisRef>& axes) {
+  int64_t parts = 1;
+  for (const graph::AxisRef& axis : axes) parts *= axis.size;
+  return parts;
+}
+
+bool DividesEvenly(const graph::Factor& factor, int64_t parts) {
+  return factor.size > 0 && factor.size % parts == 0;
+}
+
+// The first pair of factors that the operator can do with split alike, and that are: the first one
+// as the node runs, the second by an operand.
+std::optional<graph::FactorSplit> SplitPair(const Mesh& mesh, const graph::ShardingRule& rule,
+                                            const std::vector<std::pair<int, int>>& pairs,
+                                            const std::vector<Sharding>& operands,
+                                            const FactorAxes& chosen) {
+  for (const auto& [first, second] : pairs) {
+    const std::vector<graph::AxisRef>& axes = chosen[first];
+    const int64_t parts = PartsOf(axes);
+    if (parts == 1 || !IsInSpace(mesh, axes) || !DividesEvenly(rule.factors[first], parts) ||
+        !DividesEvenly(rule.factors[second], parts)) {
+      continue;
+    }
+    for (size_t o = 0; o < operands.size(); ++o) {
+      if (AxesOn(second, operands[o], rule.operands[o], rule) == axes) {
+        return graph::FactorSplit{second, parts, first, /*is_even=*/true};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+// Whether operands or results have some of the axes on a factor that passes through: the node can
+// run split by that one instead, as attention by heads.
+bool RunsByAnother(const graph::ShardingRule& rule, const std::vector<std::pair<int, int>>& pairs,
+                   int factor, const std::vector<graph::AxisRef>& axes,
+                   const std::vector<Sharding>& operands, const std::vector<Sharding>& results) {
+  const auto overlaps = [&](const std::optional<std::vector<graph::AxisRef>>& others) {
+    return others.has_value() &&
+           std::any_of(others->begin(), others->end(), [&](const graph::AxisRef& other) {
+             return std::any_of(axes.begin(), axes.end(), [&](const graph::AxisRef& axis) {
+               return graph::Overlap(axis, other);
+             });
+           });
+  };
+  for (int other = 0; other < static_cast<int>(rule.factors.size()); ++other) {
+    const bool is_of_pair = std::any_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
+      return pair == std::pair(other, factor);
+    });
+    if (rule.factors[other].kind != graph::FactorKind::kPassThrough || is_of_pair) continue;
+    for (size_t o = 0; o < operands.size(); ++o) {
+      if (overlaps(AxesOn(other, operands[o], rule.operands[o], rule))) return true;
+    }
+    for (size_t r = 0; r < results.size(); ++r) {
+      if (overlaps(AxesOn(other, results[r], rule.results[r], rule))) return true;
+    }
+  }
+  return false;
+}
+
 // The first factor that the kernel needs whole, that the operator can do without, and that would be
 // split in space if it were a reduction; and the number of its parts. An axis that already splits
-// another factor does not count, such as the axis of a sequence that splits queries and keys alike.
+// another factor does not count, unless the operator can do with such a pair: queries and keys that
+// the axis of a sequence splits alike.
 std::optional<graph::FactorSplit> SplitFactor(const Graph& graph, const Node& node) {
   const Mesh& mesh = graph.meshes()[0];
   const std::vector<TensorType> operand_types = graph.OperandTypes(node);
   const std::vector<TensorType> result_types = graph.ResultTypes(node);
   const graph::OpContext context = {node.attributes, operand_types, result_types};
   const std::vector<int> factors = node.op->DecomposableFactors(context);
-  if (factors.empty()) return std::nullopt;
+  const std::vector<std::pair<int, int>> pairs = node.op->PairedFactors(context);
+  if (factors.empty() && pairs.empty()) return std::nullopt;
   graph::ShardingRule rule = node.op->Rule(context);
   for (int factor : factors) rule.factors[factor].kind = graph::FactorKind::kReduction;
   const auto shardings = [&](const auto& values) {
@@ -41,18 +110,24 @@ std::optional<graph::FactorSplit> SplitFactor(const Graph& graph, const Node& no
   };
   const std::vector<Sharding> operands = shardings(node.operands);
   const std::vector<Sharding> results = shardings(node.results);
-  const ExecutionSharding execution = ChooseExecution(mesh, rule, operand_types, operands, results);
+  const FactorAxes chosen = ChooseFactorAxes(mesh, rule, operand_types, operands, results);
+  if (std::optional<graph::FactorSplit> pair = SplitPair(mesh, rule, pairs, operands, chosen)) {
+    return pair;
+  }
+  const ExecutionSharding execution =
+      ExecutionOf(mesh, rule, operands.size(), results.size(), chosen);
   for (int factor : factors) {
     for (size_t o = 0; o < operands.size(); ++o) {
       const auto axes = AxesOn(factor, execution.operands[o], rule.operands[o], rule);
       if (!axes.has_value()) continue;
-      int64_t parts = 1;
-      bool in_space = false;
-      for (const graph::AxisRef& axis : *axes) {
-        in_space = in_space || !graph::IsTemporal(mesh, axis);
-        parts *= axis.size;
-      }
-      if (in_space && parts > 1) return graph::FactorSplit{factor, parts};
+      const int64_t parts = PartsOf(*axes);
+      const bool has_devices =
+          std::any_of(axes->begin(), axes->end(),
+                      [&](const graph::AxisRef& axis) { return !graph::IsTemporal(mesh, axis); });
+      if (!has_devices || parts == 1) continue;
+      if (RunsByAnother(rule, pairs, factor, *axes, operands, results)) continue;
+      const bool is_even = IsInSpace(mesh, *axes) && DividesEvenly(rule.factors[factor], parts);
+      return graph::FactorSplit{factor, parts, /*partner=*/-1, is_even};
     }
   }
   return std::nullopt;

@@ -2,8 +2,9 @@
 // where propagation has split that factor. Cross-entropy over a vocabulary split by tensor
 // parallelism becomes a maximum, a sum of exponentials and a pick, each reduced over the axis, and
 // the logits are never gathered; attention over split keys becomes attention on each part, merged
-// by their sums of exponentials. An operator without a decomposition is left: insert-reshards
-// gathers its operand.
+// by their sums of exponentials; attention whose queries and keys one axis splits becomes ring
+// attention (graph/ops/block_attention.cc). An operator without a decomposition is left:
+// insert-reshards gathers its operand.
 //
 // REQUIRES: shardings propagated. New values have shardings propagated to them.
 

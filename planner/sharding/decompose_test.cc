@@ -107,13 +107,41 @@ TEST_F(DecomposeTest, AttentionOverSplitKeysGathersNothing) {
                                     "cp, _]")));
 }
 
-// An axis serves one factor: queries stay split, and the keys come together.
-TEST_F(DecomposeTest, QueriesAndKeysOnOneAxisKeepTheQueriesSplit) {
+// Keys pass by the queries, one part at a time.
+TEST_F(DecomposeTest, QueriesAndKeysOnOneAxisBecomeARing) {
+  constexpr std::string_view kRing = R"(mesh m = [dp=2, cp=3]
+graph g {
+  %q = parameter : f32[2, 2, 6, 8] @[dp, _, cp, _]
+  %k = parameter : f32[2, 2, 9, 8] @[dp, _, cp, _]
+  %v = parameter : f32[2, 2, 9, 8] @[dp, _, cp, _]
+  %o = attention(%q, %k, %v) : f32[2, 2, 6, 8]
+  %loss = reduce_sum(%o) {axes=[0, 1, 2, 3]} : f32[]
+  return %loss
+})";
+  const graph::Graph forward = Lower(kRing);
+  EXPECT_THAT(Statements(forward, "attention"), IsEmpty());
+  EXPECT_THAT(Statements(forward, "block_attention"),
+              ElementsAre(HasSubstr("{block=3}"), HasSubstr("{block=3, shift=1}"),
+                          HasSubstr("{block=3, shift=2}")));
+  EXPECT_THAT(Statements(forward, "permute"),
+              ElementsAre(HasSubstr("{axis=1, shift=3} : f32[2, 9, 2, 2, 8] @[dp, cp, _, _, _]"),
+                          HasSubstr("{axis=1, shift=3}")));
+  EXPECT_THAT(Statements(forward, "all_gather"), IsEmpty());
+
+  const graph::Graph both = Lower(Differentiate(MustParse(kRing)));
+  EXPECT_THAT(Statements(both, "block_attention_grad"), SizeIs(3));
+  EXPECT_THAT(Statements(both, "permute"), SizeIs(2 + 2 + 2));
+  EXPECT_THAT(Statements(both, "all_gather"), IsEmpty());
+}
+
+// An axis serves one factor: where the sequence does not divide, queries stay split, and the keys
+// come together.
+TEST_F(DecomposeTest, UnevenQueriesAndKeysOnOneAxisKeepTheQueriesSplit) {
   const graph::Graph graph = Lower(R"(mesh m = [cp=2]
 graph g {
-  %q = input : f32[1, 2, 4, 8] @[_, _, cp, _]
-  %k = input : f32[1, 2, 4, 8] @[_, _, cp, _]
-  %o = attention(%q, %k, %k) {causal=true} : f32[1, 2, 4, 8] @[_, _, cp, _]
+  %q = input : f32[1, 2, 5, 8] @[_, _, cp, _]
+  %k = input : f32[1, 2, 5, 8] @[_, _, cp, _]
+  %o = attention(%q, %k, %k) {causal=true} : f32[1, 2, 5, 8] @[_, _, cp, _]
   return %o
 })");
   EXPECT_THAT(Statements(graph, "attention"), ElementsAre(HasSubstr("@[_, _, cp, _]")));
@@ -132,11 +160,41 @@ graph g {
   EXPECT_THAT(Statements(graph, "all_gather"), IsEmpty());
 }
 
-TEST_F(DecomposeTest, PackedAttentionOverASplitSequenceGathersKeysAndValuesOnly) {
+TEST_F(DecomposeTest, PackedAttentionOverAnEvenSequenceIsARing) {
   constexpr std::string_view kSplitSequence = R"(mesh m = [cp=2]
 graph g {
   %qkv = parameter : f32[2, 6, 3, 2, 4] @[_, cp, _, _, _]
   %o = qkv_attention(%qkv) {causal=true} : f32[2, 6, 2, 4]
+  %loss = reduce_sum(%o) {axes=[0, 1, 2, 3]} : f32[]
+  return %loss
+})";
+  const graph::Graph both = Lower(Differentiate(MustParse(kSplitSequence)));
+  EXPECT_THAT(Statements(both, "block_attention"), SizeIs(2));
+  EXPECT_THAT(Statements(both, "block_attention_grad"), SizeIs(2));
+  // Keys and values forward and backward, and their gradients home.
+  EXPECT_THAT(Statements(both, "permute"), SizeIs(3));
+  EXPECT_THAT(Statements(both, "all_gather"), IsEmpty());
+  EXPECT_THAT(Statements(both, "transpose"), IsEmpty());
+}
+
+// Where its result, or the statistics of that, go by heads, so does attention.
+TEST_F(DecomposeTest, AttentionThatCanRunByHeadsDoes) {
+  const graph::Graph graph = Lower(R"(mesh m = [cp=2]
+graph g {
+  %qkv = input : f32[2, 6, 3, 2, 4] @[_, cp, _, _, _]
+  %o, %lse = qkv_attention(%qkv) {causal=true} : f32[2, 6, 2, 4] @[_, cp, _, _], f32[2, 2, 6] @[_, cp, _]
+  return %o, %lse
+})");
+  EXPECT_THAT(Statements(graph, "qkv_attention"), SizeIs(1));
+  EXPECT_THAT(Statements(graph, "all_to_all"), SizeIs(2));
+  EXPECT_THAT(Statements(graph, "permute"), IsEmpty());
+}
+
+TEST_F(DecomposeTest, PackedAttentionOverAnUnevenSequenceGathersKeysAndValuesOnly) {
+  constexpr std::string_view kSplitSequence = R"(mesh m = [cp=2]
+graph g {
+  %qkv = parameter : f32[2, 7, 3, 2, 4] @[_, cp, _, _, _]
+  %o = qkv_attention(%qkv) {causal=true} : f32[2, 7, 2, 4]
   %loss = reduce_sum(%o) {axes=[0, 1, 2, 3]} : f32[]
   return %loss
 })";

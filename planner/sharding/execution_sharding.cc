@@ -67,6 +67,22 @@ bool TrimToLayout(const Mesh& mesh, const TensorFactors& dims, const Shape* shap
   return changed;
 }
 
+// A roll whose parts do not each have devices of their own needs its dimension whole.
+bool TrimRolls(const Mesh& mesh, const ShardingRule& rule, FactorAxes* chosen) {
+  bool changed = false;
+  for (size_t factor = 0; factor < chosen->size(); ++factor) {
+    std::vector<AxisRef>& axes = (*chosen)[factor];
+    if (rule.factors[factor].kind != FactorKind::kRoll || axes.empty()) continue;
+    const bool is_in_time = std::any_of(axes.begin(), axes.end(), [&](const AxisRef& axis) {
+      return graph::IsTemporal(mesh, axis);
+    });
+    if (!is_in_time && Parts(axes) == rule.factors[factor].size) continue;
+    axes.clear();
+    changed = true;
+  }
+  return changed;
+}
+
 Sharding Express(const Mesh& mesh, const TensorFactors& dims, const FactorAxes& chosen) {
   Sharding sharding = Sharding::Replicated(static_cast<int>(dims.size()));
   for (size_t d = 0; d < dims.size(); ++d) {
@@ -153,7 +169,7 @@ void TrimAxes(const Mesh& mesh, const ShardingRule& rule,
               absl::Span<const TensorType> operand_types, size_t num_results, FactorAxes* chosen) {
   bool changed = true;
   while (changed) {
-    changed = false;
+    changed = TrimRolls(mesh, rule, chosen);
     for (size_t o = 0; o < operand_types.size(); ++o) {
       changed |= TrimToLayout(mesh, rule.operands[o], &operand_types[o].shape, rule, chosen);
     }
@@ -170,7 +186,8 @@ FactorAxes ChooseFactorAxes(const Mesh& mesh, const ShardingRule& rule,
   const int num_factors = static_cast<int>(rule.factors.size());
   FactorAxes chosen(num_factors);
   for (int factor = 0; factor < num_factors; ++factor) {
-    if (rule.factors[factor].kind != FactorKind::kPassThrough) continue;
+    const FactorKind kind = rule.factors[factor].kind;
+    if (kind != FactorKind::kPassThrough && kind != FactorKind::kRoll) continue;
     std::optional<std::vector<AxisRef>> wanted;
     for (size_t r = 0; r < results.size() && !wanted; ++r) {
       wanted = AxesOn(factor, results[r], rule.results[r], rule);

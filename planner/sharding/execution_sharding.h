@@ -35,9 +35,10 @@ graph::Sharding ClosedSharding(const graph::Mesh& mesh, const graph::Value& valu
 
 // Chooses the axes of every factor by fixed rules: pass-through factors follow the first result
 // that has them (the first operand where no result does), reduction factors the largest operand
-// that splits them, as far as no axis serves twice. Factors that need replication stay whole.
-// `operands` and `results` are the closed shardings of the node's values; unbound optional results
-// are absent from `results`, and the answer covers as many.
+// that splits them, as far as no axis serves twice. Factors that need replication stay whole; those
+// that roll, unless each of their parts gets devices of its own. `operands` and `results` are the
+// closed shardings of the node's values; unbound optional results are absent from `results`, and
+// the answer covers as many.
 ExecutionSharding ChooseExecution(const graph::Mesh& mesh, const graph::ShardingRule& rule,
                                   absl::Span<const TensorType> operand_types,
                                   absl::Span<const graph::Sharding> operands,

@@ -37,6 +37,20 @@ graph::Reduction ReductionOverTime(const Mesh& mesh, const Sharding& from, const
   return graph::Reduction::kSum;
 }
 
+// Whether the node rolls a dimension whose parts are on different devices.
+bool RollsOverDevices(const Graph& graph, const Mesh& mesh, const Node& node) {
+  if (node.op->name() != "roll") return false;
+  const std::vector<TensorType> types = graph.OperandTypes(node);
+  const graph::ShardingRule rule = node.op->Rule({node.attributes, types, types});
+  const Sharding sharding = ClosedSharding(mesh, graph.value(node.operands[0]));
+  for (int factor = 0; factor < static_cast<int>(rule.factors.size()); ++factor) {
+    if (rule.factors[factor].kind != graph::FactorKind::kRoll) continue;
+    const auto axes = AxesOn(factor, sharding, rule.operands[0], rule);
+    if (axes.has_value() && !axes->empty()) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
@@ -55,6 +69,10 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
     if (copy.forward != graph::kNoNode) copy.forward = now_node[copy.forward];
     copy.results.clear();
     if (node.op->name() != "reshard") {
+      if (RollsOverDevices(graph, mesh, node)) {
+        copy.op = ops.Find("permute");
+        if (copy.op == nullptr) return absl::InternalError("no operator permute");
+      }
       std::vector<std::string> names;
       for (ValueId result : node.results) names.push_back(graph.value(result).name);
       const NodeId id = out.AddTyped(std::move(copy), graph.ResultTypes(node), names);

@@ -85,12 +85,14 @@ absl::StatusOr<Interpretation> InterpretStep(const graph::Graph& graph,
       result.assigned[graph.value(node.operands[0]).name] = values[node.operands[1]];
       continue;
     }
-    if (MovesDataOnly(node.op->name())) {
+    // A permute that rolls is what its roll was.
+    const bool rolls = node.op->name() == "permute" && node.attributes.Find("shift") != nullptr;
+    if (MovesDataOnly(node.op->name()) && !rolls) {
       values[node.results[0]] = values[node.operands[0]];
       continue;
     }
     kernels::KernelSpec spec;
-    spec.op = std::string(node.op->name());
+    spec.op = rolls ? "roll" : std::string(node.op->name());
     spec.attributes = node.attributes;
     std::vector<Tensor> inputs;
     for (graph::ValueId operand : node.operands) {

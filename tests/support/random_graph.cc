@@ -697,6 +697,44 @@ void MakeAttention(Grower& g, std::string_view op) {
   }
 }
 
+// Steps of ring attention: the first one, and one more that goes on with its result.
+void MakeBlockAttention(Grower& g, std::string_view op) {
+  const bool is_causal = g.random().Chance(0.5);
+  const int64_t parts = g.random().Between(1, 4);
+  const int64_t block = g.random().Between(1, 3);
+  const int64_t queries = is_causal ? block : g.random().Between(1, 3);
+  const int64_t batch = g.random().Between(1, 3);
+  const int64_t heads = g.random().Between(1, 3);
+  const int64_t width = g.random().Between(1, 4);
+  const ValueId q = g.Float({batch, parts * queries, heads, width});
+  ValueId kv = g.Float({batch, parts * block, 2, heads, width});
+  Attributes attributes = {{"block", block}, {"causal", is_causal}};
+  Values results = g.Ops("block_attention", {q, kv}, attributes, g.Bound(kv) + 4);
+  const int64_t shift = g.random().Between(0, parts - 1);
+  if (g.random().Chance(0.7)) {
+    attributes.Set("shift", shift);
+    kv = g.Op("roll", {kv}, {{"axis", 1}, {"shift", shift * block}}, g.Bound(kv));
+    results = g.Ops("block_attention", {q, kv, results[0], results[1]}, attributes,
+                    g.Bound(results[0]) + g.Bound(kv));
+  }
+  g.Emit(results[0]);
+  if (op != "block_attention_grad") return;
+  const ValueId dy = g.Float(g.ShapeOf(q));
+  for (ValueId gradient :
+       g.Ops(op, {q, kv, results[0], results[1], dy}, attributes, 100 * g.Bound(dy))) {
+    if (gradient != kNoValue) g.Emit(gradient);
+  }
+}
+
+// By whole parts of an axis or not.
+void MakeRoll(Grower& g, std::string_view op) {
+  const ValueId x = g.Float(1, 4);
+  const int64_t axis = g.random().Below(g.Rank(x));
+  const int64_t extent = g.ShapeOf(x)[axis];
+  g.Emit(g.Op(op, {x}, {{"axis", axis}, {"shift", g.random().Between(-extent, 2 * extent)}},
+              g.Bound(x)));
+}
+
 void MakeQkvAttention(Grower& g, std::string_view op) {
   Shape shape = g.RandomShape(2, 2);
   shape.insert(shape.end(), {3, g.random().Between(1, 4), g.random().Between(1, 4)});
@@ -904,6 +942,7 @@ constexpr Maker kMakers[] = {
     {"slice", MakeSlice},
     {"concat", MakeConcat},
     {"pad", MakePad},
+    {"roll", MakeRoll},
     {"split", MakeSplit},
     {"dynamic_slice", MakeDynamicSlice},
     {"dynamic_update_slice", MakeDynamicSlice},
@@ -928,6 +967,8 @@ constexpr Maker kMakers[] = {
     {"attention", MakeAttention},
     {"attention_grad", MakeAttention},
     {"attention_parts", MakeAttention},
+    {"block_attention", MakeBlockAttention},
+    {"block_attention_grad", MakeBlockAttention},
     {"qkv_attention", MakeQkvAttention},
     {"qkv_attention_grad", MakeQkvAttention},
     {"cross_entropy", MakeCrossEntropy},

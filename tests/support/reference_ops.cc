@@ -438,7 +438,114 @@ Values QkvAttentionGrad(const Attributes& attributes, const std::vector<Values>&
   });
 }
 
+// Calls body(index of the query {b, s, h, d = 0}, the key's index in kv[b, t, 2, h, d]) for each
+// pair of a step of ring attention that see each other, by query.
+template <typename Begin, typename Body, typename End>
+void ForEachPairOfBlocks(const Attributes& attributes, const Values& q, const Values& kv,
+                         Begin begin, Body body, End end) {
+  const int64_t block = attributes.GetInt("block", 1);
+  const int64_t parts = kv.shape[1] / block;
+  ForEachIndex({q.shape[0], q.shape[1], q.shape[2], 1}, [&](const Shape& query) {
+    begin(query);
+    const int64_t part = query[1] / (q.shape[1] / parts);
+    for (int64_t key = part * block; key < (part + 1) * block; ++key) {
+      const int64_t keys = kv.shape[1];
+      // Where the key stood before it was rolled.
+      const int64_t place = (key + keys - attributes.GetInt("shift", 0) * block % keys) % keys;
+      if (!attributes.GetBool("causal", false) || place <= query[1]) {
+        body(query, Shape{query[0], key, 0, query[2], 0});
+      }
+    }
+    end(query);
+  });
+}
+
+Shape With(Shape index, size_t dim, int64_t value) {
+  index[dim] = value;
+  return index;
+}
+
+double BlockScore(const Values& q, const Values& kv, const Shape& query, const Shape& key) {
+  double score = 0;
+  for (int64_t d = 0; d < q.shape[3]; ++d) {
+    score += At(q, With(query, 3, d)) * At(kv, With(key, 4, d));
+  }
+  return score / std::sqrt(static_cast<double>(q.shape[3]));
+}
+
+// {o, lse} of operands q, kv, and those of other keys if there are any.
+std::vector<Values> BlockAttention(const Attributes& attributes, const std::vector<Values>& x) {
+  const Values& q = x[0];
+  std::vector<Values> results = {Zeros(q.shape), Zeros({q.shape[0], q.shape[2], q.shape[1]})};
+  double sum = 0;
+  const auto lse_at = [](const Shape& query) { return Shape{query[0], query[2], query[1]}; };
+  ForEachPairOfBlocks(
+      attributes, q, x[1],
+      [&](const Shape& query) {
+        sum = x.size() > 2 ? std::exp(At(x[3], lse_at(query))) : 0;
+        for (int64_t d = 0; d < q.shape[3]; ++d) {
+          At(results[0], With(query, 3, d)) = x.size() > 2 ? sum * At(x[2], With(query, 3, d)) : 0;
+        }
+      },
+      [&](const Shape& query, const Shape& key) {
+        const double p = std::exp(BlockScore(q, x[1], query, key));
+        sum += p;
+        for (int64_t d = 0; d < q.shape[3]; ++d) {
+          At(results[0], With(query, 3, d)) += p * At(x[1], With(With(key, 2, 1), 4, d));
+        }
+      },
+      [&](const Shape& query) {
+        for (int64_t d = 0; d < q.shape[3]; ++d) At(results[0], With(query, 3, d)) /= sum;
+        At(results[1], lse_at(query)) = std::log(sum);
+      });
+  return results;
+}
+
+// {dq, dkv} of operands q, kv, o, lse, do.
+std::vector<Values> BlockAttentionGrad(const Attributes& attributes, const std::vector<Values>& x) {
+  const Values& q = x[0];
+  const Values& kv = x[1];
+  std::vector<Values> grads = {Zeros(q.shape), Zeros(kv.shape)};
+  const double scale = 1 / std::sqrt(static_cast<double>(q.shape[3]));
+  double delta = 0;
+  ForEachPairOfBlocks(
+      attributes, q, kv,
+      [&](const Shape& query) {
+        delta = 0;
+        for (int64_t d = 0; d < q.shape[3]; ++d) {
+          delta += At(x[2], With(query, 3, d)) * At(x[4], With(query, 3, d));
+        }
+      },
+      [&](const Shape& query, const Shape& key) {
+        const Shape value = With(key, 2, 1);
+        const double p =
+            std::exp(BlockScore(q, kv, query, key) - At(x[3], {query[0], query[2], query[1]}));
+        double dp = 0;
+        for (int64_t d = 0; d < q.shape[3]; ++d) {
+          dp += At(x[4], With(query, 3, d)) * At(kv, With(value, 4, d));
+        }
+        const double ds = p * (dp - delta) * scale;
+        for (int64_t d = 0; d < q.shape[3]; ++d) {
+          At(grads[0], With(query, 3, d)) += ds * At(kv, With(key, 4, d));
+          At(grads[1], With(key, 4, d)) += ds * At(q, With(query, 3, d));
+          At(grads[1], With(value, 4, d)) += p * At(x[4], With(query, 3, d));
+        }
+      },
+      [](const Shape&) {});
+  return grads;
+}
+
 // ---- Moves.
+
+Values Roll(const Attributes& attributes, const Values& x) {
+  const auto rank = static_cast<int64_t>(x.shape.size());
+  const int64_t axis = (attributes.GetInt("axis", 0) + rank) % rank;
+  const int64_t extent = x.shape[axis];
+  return Generate(x.shape, [&](Shape i) {
+    i[axis] = ((i[axis] - attributes.GetInt("shift", 0)) % extent + extent) % extent;
+    return At(x, i);
+  });
+}
 
 // Writes `part` into `whole` from `start` on.
 void Place(const Values& part, const Shape& start, Values* whole) {
@@ -819,6 +926,7 @@ const std::map<std::string, Evaluate>& Table() {
       {"slice", [](const Call& c) -> Results { return {SliceByRange(c.attributes, c.x[0])}; }},
       {"concat", [](const Call& c) -> Results { return {Concat(c.attributes, c.x)}; }},
       {"pad", [](const Call& c) -> Results { return {Pad(c.attributes, c.x[0])}; }},
+      {"roll", [](const Call& c) -> Results { return {Roll(c.attributes, c.x[0])}; }},
       {"split", [](const Call& c) { return Split(c.attributes, c.x[0]); }},
       {"dynamic_slice",
        [](const Call& c) -> Results {
@@ -877,6 +985,8 @@ const std::map<std::string, Evaluate>& Table() {
        }},
       {"attention_parts", [](const Call& c) { return AttendInParts(c.attributes, c.x); }},
       {"attention_grad", [](const Call& c) { return AttentionGrad(c.attributes, c.x); }},
+      {"block_attention", [](const Call& c) { return BlockAttention(c.attributes, c.x); }},
+      {"block_attention_grad", [](const Call& c) { return BlockAttentionGrad(c.attributes, c.x); }},
       {"qkv_attention", [](const Call& c) { return QkvAttention(c.attributes, c.x[0]); }},
       {"qkv_attention_grad",
        [](const Call& c) -> Results { return {QkvAttentionGrad(c.attributes, c.x)}; }},
