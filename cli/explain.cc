@@ -95,10 +95,13 @@ std::string AxisTable(const JobGraph& job) {
                                         ? "the batch; optimizer states and gradients (zero=2)"
                                         : "the batch; optimizer states, gradients and parameters "
                                           "(zero=3)";
+  const std::string_view sequences = options.ulysses ? "sequences; heads in attention (ulysses)"
+                                                     : "sequences; attention passes keys round";
   for (const graph::MeshAxis& axis : job.graph.meshes()[0].axes) {
     const std::string_view what = axis.is_temporal    ? "the batch, in time (micro-batches)"
                                   : axis.name == "dp" ? replicas
                                   : axis.name == "ep" ? "experts; the batch beside dp"
+                                  : axis.name == "cp" ? sequences
                                   : axis.name != "tp" ? ""
                                   : options.sp        ? "weights, and sequences between them"
                                                       : "weights";

@@ -353,9 +353,9 @@ const std::vector<Key>& Keys() {
        "virtual stages of each pipeline stage such as \"vpp=2\", the part of the data axis that "
        "splits the experts of a model (\"ep=2\"), what data parallel devices split of optimiser "
        "state, gradients and parameters (\"zero=1\", 2 or 3), \"sp=true\" to split activations "
-       "over "
-       "sequences beside tp, and \"splits=cost\" to choose by cost what tp splits, for any graph "
-       "(\"auto\")",
+       "over sequences beside tp, the axis that splits whole sequences (\"cp=2\"), with ring "
+       "attention or, with \"ulysses=true\", heads split in attention, and \"splits=cost\" to "
+       "choose by cost what tp splits, for any graph (\"auto\")",
        String([](Job& j) { return &j.parallel.strategy; })},
       {"parallel.microbatches",
        "Number of micro-batches per step, or \"auto\": what is predicted to be fastest (\"auto\")",

@@ -105,7 +105,7 @@ bool IsMeshOf(const Strategy& strategy, const graph::Mesh& mesh) {
     if (axis.name != "dp" && axis.name != "tp") return false;
     (axis.name == "dp" ? dp : tp) = axis.size;
   }
-  return strategy.dp == dp && strategy.tp == tp && strategy.ep == 1;
+  return strategy.dp == dp && strategy.tp == tp && strategy.ep == 1 && strategy.cp == 1;
 }
 
 // Text for a graph file that has no mesh: one with the axes of the strategy, and statements of the

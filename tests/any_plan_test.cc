@@ -138,6 +138,17 @@ const Layout kLayouts[] = {
     {"tp=2,splits=cost", 2, 1, "1f1b"},
     {"dp=2,tp=2,zero=2,splits=cost", 4, 4, "1f1b"},
     {"tp=2,pp=2,splits=cost", 4, 4, "1f1b"},
+    {"cp=2", 2, 1, "1f1b"},
+    {"cp=4", 4, 4, "1f1b"},
+    {"cp=2,tp=2", 4, 1, "1f1b"},
+    {"cp=2,ulysses=true", 2, 4, "1f1b"},
+    {"cp=2,tp=2,ulysses=true", 4, 1, "1f1b"},
+    {"dp=2,cp=2,tp=2,sp=true", 8, 4, "1f1b"},
+    {"dp=2,cp=2,zero=2", 4, 4, "1f1b"},
+    {"cp=4,zero=3", 4, 1, "1f1b"},
+    {"cp=2,pp=2", 4, 4, "gpipe"},
+    {"cp=2,pp=2,vpp=2,ulysses=true", 4, 4, "1f1b"},
+    {"dp=2,cp=2,pp=2,zero=1", 8, 4, "1f1b"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),
@@ -179,6 +190,8 @@ const Layout kExpertLayouts[] = {
     {"dp=4,ep=4,zero=2", 4, 4, "1f1b"},
     {"dp=4,ep=2,zero=3", 4, 1, "1f1b"},
     {"dp=2,tp=2,ep=2,sp=true", 4, 2, "1f1b"},
+    {"cp=2", 2, 1, "1f1b"},
+    {"dp=2,cp=2,ulysses=true", 4, 2, "1f1b"},
 };
 
 struct ExpertSettings {

@@ -212,6 +212,102 @@ TEST_F(StrategyQualityTest, ZeroThreeGathersParametersInEachPhase) {
   }
 }
 
+// In each layer c - 1 exchanges of keys and values forward; backward as many again, and as many of
+// the gradients that follow them. Beside them only gradients are summed, once; those of the
+// positions belong to a part of the sequence, and are not.
+TEST_F(StrategyQualityTest, RingAttention) {
+  for (const int64_t cp : {2, 4}) {
+    Setting setting = {StrCat("cp=", cp)};
+    setting.bucket_bytes = 64 << 20;
+    SCOPED_TRACE(setting.strategy);
+    const Plan plan = PlanOf(setting);
+    const int64_t exchanges = 3 * (cp - 1) * setting.layers;
+    const int64_t keys_and_values = 2 * kBatch * kContext * setting.width * 4;
+    const int64_t positions = kContext * setting.width * 4;
+    EXPECT_THAT(
+        TrafficOf(plan),
+        UnorderedElementsAre(Pair("permute", Traffic{exchanges, exchanges * keys_and_values}),
+                             Pair("all_reduce", Traffic{1, 4 * num_parameters_ - positions}),
+                             Pair("all_reduce scalar", Traffic{2, 8})));
+    // What is kept from forward to backward is what data parallelism keeps.
+    Setting data = setting;
+    data.strategy = StrCat("dp=", cp);
+    EXPECT_LE(plan.devices[0].channel_bytes, PlanOf(data).devices[0].channel_bytes);
+  }
+}
+
+// An all_to_all of queries, keys and values before attention and one of its result, and backward
+// one of the result's gradient and one of theirs.
+TEST_F(StrategyQualityTest, UlyssesMovesWhatAttentionReadsAndMakes) {
+  for (const int64_t cp : {2, 4}) {
+    Setting setting = {StrCat("cp=", cp, ",ulysses=true")};
+    setting.bucket_bytes = 64 << 20;
+    SCOPED_TRACE(setting.strategy);
+    const Plan plan = PlanOf(setting);
+    const int64_t activation = kBatch * kContext * setting.width * 4;
+    const int64_t positions = kContext * setting.width * 4;
+    EXPECT_THAT(
+        TrafficOf(plan),
+        UnorderedElementsAre(
+            Pair("all_to_all", Traffic{4 * setting.layers, 8 * setting.layers * activation}),
+            Pair("all_reduce", Traffic{1, 4 * num_parameters_ - positions}),
+            Pair("all_reduce scalar", Traffic{2, 8})));
+  }
+}
+
+// Beside tp, each form of attention moves what it moves alone, over the heads that tp splits, and
+// tp and sp communicate as without cp; but that the gradient of the embedding is half as large as
+// before, and its table no less.
+TEST_F(StrategyQualityTest, ContextBesideTensorParallel) {
+  for (const char* attention : {"", ",ulysses=true"}) {
+    for (const bool sp : {false, true}) {
+      const Setting setting = {StrCat("tp=2,cp=2", attention, sp ? ",sp=true" : "")};
+      SCOPED_TRACE(setting.strategy);
+      const std::map<std::string, Traffic> traffic = TrafficOf(PlanOf(setting));
+      const int64_t half = kBatch * kContext * setting.width * 4 / 2;
+      if (std::string_view(attention).empty()) {
+        EXPECT_EQ(traffic.at("permute"), (Traffic{3 * setting.layers, 6 * setting.layers * half}));
+      } else {
+        EXPECT_EQ(traffic.at("all_to_all"),
+                  (Traffic{4 * setting.layers, 8 * setting.layers * half}));
+      }
+      ASSERT_EQ(traffic.contains("all_gather"), sp);
+      if (!sp) continue;
+      const int64_t gathers = 6 * setting.layers + 3;
+      const int64_t scatters = 4 * setting.layers + 2;
+      EXPECT_EQ(traffic.at("all_gather"), (Traffic{gathers, gathers * half}));
+      EXPECT_EQ(traffic.at("reduce_scatter"), (Traffic{scatters, scatters * half}));
+    }
+  }
+}
+
+// Queries meet keys while the next keys arrive: a device never holds more than two parts of the
+// keys and values of a layer at a time.
+TEST_F(StrategyQualityTest, ARingHoldsTwoPartsOfTheKeys) {
+  const auto workspace = [&](int64_t cp) {
+    Setting setting = {StrCat("cp=", cp), 1, 64 << 20};
+    return static_cast<double>(PlanOf(setting).devices[0].workspace_bytes);
+  };
+  // What lives inside a phase is in parts of the sequence, but for tables of the vocabulary.
+  EXPECT_LT(workspace(8), workspace(4));
+}
+
+// ZeRO splits what cp replicates too.
+TEST_F(StrategyQualityTest, ZeroSplitsOverDataAndContext) {
+  const Setting setting = {"dp=2,cp=2,zero=1"};
+  const Plan plan = PlanOf(setting);
+  const std::map<std::string, Traffic> traffic = TrafficOf(plan);
+  EXPECT_EQ(traffic.at("reduce_scatter"), traffic.at("all_gather"));
+  EXPECT_EQ(traffic.at("permute").count, 3 * setting.layers);
+  const auto state_bytes = [&](const std::string& strategy) {
+    return static_cast<double>(PlanOf({strategy}).devices[0].state_bytes);
+  };
+  EXPECT_NEAR(state_bytes("dp=2,cp=2,zero=1"), state_bytes("dp=4,zero=1"),
+              0.02 * state_bytes("dp=4"));
+  EXPECT_NEAR(state_bytes("dp=2,cp=2,zero=3"), state_bytes("dp=4,zero=3"),
+              0.02 * state_bytes("dp=4"));
+}
+
 // Beside tp, the collectives of either stay as they are, over parts of half the size.
 TEST_F(StrategyQualityTest, ZeroBesideTensorParallel) {
   const Setting setting = {"dp=2,tp=2,zero=1"};

@@ -63,12 +63,16 @@ struct ModelOutputs {
 // models", 2022) likewise: with is_sequence, the hint is for values that are no parameters. They
 // are split only if a strategy asks for it, and after the parameters' splits have reached all that
 // they reach.
+//
+// Context parallelism: hints with the axis "cp" are for inputs, whose dimension `dim` runs over a
+// sequence; those with the axis "ulysses" for results of attention, whose dimension `dim` counts
+// heads (strategy.h).
 struct SplitHint {
   std::string pattern;
   int dim = 0;
   std::string what;          // what the dimension counts, for messages: "heads"
   bool must_divide = false;  // uneven parts are an error rather than a nuisance
-  std::string axis = "tp";   // or "ep"
+  std::string axis = "tp";   // or "ep", "cp", "ulysses"
   bool is_sequence = false;
 };
 

@@ -82,6 +82,13 @@ std::vector<SplitHint> TransformerSplits() {
       {.pattern = "wte", .dim = 0, .what = "vocabulary"},
       {.pattern = "h*.attn.qkv_w", .dim = 2, .what = "heads", .must_divide = true},
       {.pattern = "h*.attn.proj_w", .dim = 0, .what = "heads", .must_divide = true},
+      {.pattern = "tokens", .dim = 1, .what = "positions", .must_divide = true, .axis = "cp"},
+      {.pattern = "labels", .dim = 1, .what = "positions", .must_divide = true, .axis = "cp"},
+      {.pattern = "h*.attn.mixed",
+       .dim = 2,
+       .what = "heads",
+       .must_divide = true,
+       .axis = "ulysses"},
       // The residual stream; norms, biases and dropout follow by propagation.
       {.pattern = "embedding", .dim = 1, .what = "tokens", .is_sequence = true},
       {.pattern = "h*.attn.residual", .dim = 1, .what = "tokens", .is_sequence = true},

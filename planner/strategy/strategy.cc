@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,9 @@ int64_t CountWorkers(const Graph& graph) {
   });
 }
 
+// The axis of hints for values of attention whose heads Ulysses splits.
+constexpr std::string_view kUlysses = "ulysses";
+
 // The hint for a value and an axis, or null.
 const SplitHint* FindHint(absl::Span<const SplitHint> hints, const Graph& graph, ValueId id,
                           std::string_view axis) {
@@ -54,8 +58,9 @@ const SplitHint* FindHint(absl::Span<const SplitHint> hints, const Graph& graph,
   // What a model names are values of its forward pass.
   if (producer.phase != graph::Phase::kForward) return nullptr;
   const bool is_parameter = producer.op->name() == "parameter";
+  const bool splits_parameters = axis != "cp" && axis != kUlysses;
   for (const SplitHint& hint : hints) {
-    if (hint.axis == axis && hint.is_sequence != is_parameter &&
+    if (hint.axis == axis && (splits_parameters && !hint.is_sequence) == is_parameter &&
         graph::MatchesPattern(hint.pattern, value.name) &&
         hint.dim < static_cast<int>(value.type.shape.size())) {
       return &hint;
@@ -64,10 +69,10 @@ const SplitHint* FindHint(absl::Span<const SplitHint> hints, const Graph& graph,
   return nullptr;
 }
 
-// Whether `size` parts fit what the hints split over the axis, sequences only if asked for;
-// `nothing` is what to say when there are no weights.
-absl::Status CheckSplits(std::string_view axis, int64_t size, bool with_sequences,
-                         absl::Span<const SplitHint> hints, const Graph& graph,
+// Whether `size` parts, called `name`, fit what the hints split over the axis, sequences only if
+// asked for; `nothing` is what to say when there is nothing to split.
+absl::Status CheckSplits(std::string_view axis, std::string_view name, int64_t size,
+                         bool with_sequences, absl::Span<const SplitHint> hints, const Graph& graph,
                          std::string_view nothing) {
   if (size == 1) return absl::OkStatus();
   bool has_split = false;
@@ -79,20 +84,48 @@ absl::Status CheckSplits(std::string_view axis, int64_t size, bool with_sequence
     (hint->is_sequence ? has_sequence : has_split) = true;
     const int64_t extent = value.type.shape[hint->dim];
     if (hint->must_divide && extent % size != 0) {
-      return absl::InvalidArgumentError(StrCat(axis, " = ", size, " does not divide the ", extent,
+      return absl::InvalidArgumentError(StrCat(name, " = ", size, " does not divide the ", extent,
                                                " ", hint->what, " of ", value.name));
     }
     if (extent < size) {
-      return absl::InvalidArgumentError(StrCat(axis, " = ", size, " is more than the ", extent, " ",
+      return absl::InvalidArgumentError(StrCat(name, " = ", size, " is more than the ", extent, " ",
                                                hint->what, " of ", value.name));
     }
   }
-  if (!has_split) return absl::InvalidArgumentError(StrCat(axis, " = ", size, ": ", nothing));
+  if (!has_split) return absl::InvalidArgumentError(StrCat(name, " = ", size, ": ", nothing));
   if (with_sequences && !has_sequence) {
     return absl::InvalidArgumentError(
         "sp = true: the model does not say which of its values run over a sequence");
   }
   return absl::OkStatus();
+}
+
+// Attention runs by heads where its log-sum-exp goes by heads, which nothing but attention and its
+// gradient reads; all else keeps its part of the sequence. (Attention without a gradient has none,
+// and is a ring.) Settled after the weights, so that it splits nothing else.
+void SplitHeads(const Strategy& strategy, absl::Span<const SplitHint> hints, Graph& graph) {
+  const graph::Mesh& mesh = graph.meshes()[0];
+  for (const Node& node : graph.nodes()) {
+    const SplitHint* hint =
+        node.results.empty() ? nullptr : FindHint(hints, graph, node.results[0], kUlysses);
+    if (hint == nullptr) continue;
+    const std::vector<TensorType> results = graph.ResultTypes(node);
+    const graph::ShardingRule rule =
+        node.op->Rule({node.attributes, graph.OperandTypes(node), results});
+    for (size_t r = 1; r < node.results.size(); ++r) {
+      graph::Sharding sharding =
+          graph::Sharding::Replicated(static_cast<int>(results[r].shape.size()));
+      for (size_t d = 0; d < sharding.dims.size(); ++d) {
+        graph::DimSharding& dim = sharding.dims[d];
+        dim.is_open = d == 0;  // the batch
+        if (d > 0) dim.priority = kAfterTheWeights;
+        if (rule.results[r][d] != rule.results[0][hint->dim]) continue;
+        if (strategy.tp > 1) dim.axes.push_back(WholeAxis(mesh, mesh.FindAxis("tp")));
+        dim.axes.push_back(WholeAxis(mesh, mesh.FindAxis("cp")));
+      }
+      graph.mutable_value(node.results[r]).sharding = std::move(sharding);
+    }
+  }
 }
 
 }  // namespace
@@ -101,6 +134,8 @@ std::string ToString(const Strategy& strategy) {
   std::string text = StrCat("dp=", strategy.dp, ",tp=", strategy.tp, ",pp=", strategy.pp);
   if (strategy.vpp > 1) StrAppend(&text, ",vpp=", strategy.vpp);
   if (strategy.ep > 1) StrAppend(&text, ",ep=", strategy.ep);
+  if (strategy.cp > 1) StrAppend(&text, ",cp=", strategy.cp);
+  if (strategy.ulysses) StrAppend(&text, ",ulysses=true");
   if (strategy.zero > 0) StrAppend(&text, ",zero=", strategy.zero);
   if (strategy.sp) StrAppend(&text, ",sp=true");
   if (strategy.splits_by_cost) StrAppend(&text, ",splits=cost");
@@ -130,19 +165,22 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
                     : axis == "pp"   ? &strategy.pp
                     : axis == "vpp"  ? &strategy.vpp
                     : axis == "ep"   ? &strategy.ep
+                    : axis == "cp"   ? &strategy.cp
                     : axis == "zero" ? &zero
                                      : nullptr;
-    if (size == nullptr && axis != "sp" && axis != "splits")
+    bool* option = axis == "sp" ? &strategy.sp : axis == kUlysses ? &strategy.ulysses : nullptr;
+    if (size == nullptr && option == nullptr && axis != "splits") {
       return refuse(StrCat("unknown axis '", axis, "'"));
+    }
     if (std::find(seen.begin(), seen.end(), axis) != seen.end()) {
       return refuse(StrCat("axis '", axis, "' is given twice"));
     }
     seen.push_back(axis);
-    if (axis == "sp") {
+    if (option != nullptr) {
       if (digits != "true" && digits != "false") {
-        return refuse(StrCat("sp is '", digits, "', not true or false"));
+        return refuse(StrCat(axis, " is '", digits, "', not true or false"));
       }
-      strategy.sp = digits == "true";
+      *option = digits == "true";
       continue;
     }
     if (axis == "splits") {
@@ -166,8 +204,9 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
     }
   }
   strategy.zero = static_cast<int>(zero);
-  // Each factor is at most 2^16, so the product fits.
-  if (strategy.num_devices() > kMaxDevices) {
+  // Each factor is at most 2^16: the product of three fits, and after this check that of all.
+  if (strategy.dp * strategy.tp * strategy.pp > kMaxDevices ||
+      strategy.num_devices() > kMaxDevices) {
     return refuse(StrCat("it needs more than ", kMaxDevices, " devices"));
   }
   if (strategy.vpp > 1 && strategy.pp == 1) {
@@ -180,7 +219,7 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
   if (strategy.vpp > kMaxChunks) {
     return refuse(StrCat("vpp=", strategy.vpp, " is more than ", kMaxChunks));
   }
-  if (strategy.zero > 0 && strategy.dp == 1) {
+  if (strategy.zero > 0 && strategy.num_replicas() == 1) {
     return refuse(StrCat("zero=", strategy.zero,
                          " splits over the data-parallel devices: set dp to 2 or more"));
   }
@@ -190,8 +229,17 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
   if (strategy.splits_by_cost && strategy.tp == 1) {
     return refuse("splits=cost says what tensor-parallel devices split: set tp to 2 or more");
   }
-  if (strategy.splits_by_cost && strategy.sp) {
-    return refuse("splits=cost chooses what is split over sequences too: leave out sp");
+  if (strategy.splits_by_cost && (strategy.sp || strategy.ulysses)) {
+    return refuse(StrCat("splits=cost chooses what is split over sequences and heads too: leave ",
+                         "out ", strategy.sp ? "sp" : "ulysses"));
+  }
+  if (strategy.ulysses && strategy.cp == 1) {
+    return refuse("ulysses=true is a form of context parallelism: set cp to 2 or more");
+  }
+  if (strategy.cp > 1 && strategy.ep > 1) {
+    return refuse(StrCat("cp=", strategy.cp, " and ep=", strategy.ep,
+                         " do not combine: experts take the tokens of whole sequences; set one of "
+                         "them to 1"));
   }
   return std::optional<Strategy>(strategy);
 }
@@ -223,11 +271,19 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
   }
   if (!strategy.splits_by_cost) {
     RETURN_IF_ERROR(
-        CheckSplits("tp", strategy.tp, strategy.sp, hints, graph,
+        CheckSplits("tp", "tp", strategy.tp, strategy.sp, hints, graph,
                     "the model says of no weight how to split it; splits=cost chooses"));
   }
-  RETURN_IF_ERROR(CheckSplits("ep", strategy.ep, /*with_sequences=*/false, hints, graph,
+  RETURN_IF_ERROR(CheckSplits("ep", "ep", strategy.ep, /*with_sequences=*/false, hints, graph,
                               "the model has no experts; leave ep out, or train the model moe"));
+  RETURN_IF_ERROR(CheckSplits("cp", "cp", strategy.cp, /*with_sequences=*/false, hints, graph,
+                              "the model says of no input that it runs over a sequence; leave cp "
+                              "out, or train the model gpt"));
+  if (strategy.ulysses) {
+    RETURN_IF_ERROR(CheckSplits(kUlysses, strategy.tp > 1 ? "cp times tp" : "cp",
+                                strategy.cp * strategy.tp, /*with_sequences=*/false, hints, graph,
+                                "the model says of no value that it has the heads of attention"));
+  }
   const int64_t workers = CountWorkers(graph);
   if (strategy.pp > 1 && strategy.pp * strategy.vpp > workers) {
     return absl::InvalidArgumentError(StrCat(strategy.vpp > 1 ? "pp times vpp" : "pp", " = ",
@@ -240,6 +296,15 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
 int64_t BatchOf(const Graph& graph) {
   const graph::Value* input = FindBatchInput(graph);
   return input == nullptr ? 0 : input->type.shape[0];
+}
+
+int64_t LargestContext(absl::Span<const SplitHint> hints, const Graph& graph) {
+  int64_t largest = 0;
+  for (ValueId id = 0; id < graph.num_values(); ++id) {
+    const SplitHint* hint = FindHint(hints, graph, id, "cp");
+    if (hint != nullptr) largest = std::gcd(largest, graph.value(id).type.shape[hint->dim]);
+  }
+  return std::max<int64_t>(largest, 1);
 }
 
 int64_t ChooseMicrobatches(const Strategy& strategy, const Graph& graph) {
@@ -264,6 +329,7 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
   if (microbatches > 1) mesh.axes.push_back({"mb", microbatches, true});
   mesh.axes.push_back({"dp", strategy.dp / strategy.ep, false});
   if (strategy.ep > 1) mesh.axes.push_back({"ep", strategy.ep, false});
+  if (strategy.cp > 1) mesh.axes.push_back({"cp", strategy.cp, false});
   mesh.axes.push_back({"tp", strategy.tp, false});
 
   graph::DimSharding batch_split;
@@ -287,8 +353,9 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
       value.sharding = std::move(sharding);
     }
     for (const ValueId id : node.results) {
-      for (const auto& [name, size] : {std::pair("tp", strategy.splits_by_cost ? 1 : strategy.tp),
-                                       std::pair("ep", strategy.ep)}) {
+      for (const auto& [name, size] :
+           {std::pair("tp", strategy.splits_by_cost ? 1 : strategy.tp),
+            std::pair("ep", strategy.ep), std::pair("cp", strategy.cp)}) {
         const SplitHint* hint = size > 1 ? FindHint(hints, graph, id, name) : nullptr;
         if (hint == nullptr || (hint->is_sequence && !strategy.sp)) continue;
         graph::Value& value = graph.mutable_value(id);
@@ -299,7 +366,10 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
         }
         graph::DimSharding& dim = value.sharding->dims[hint->dim];
         dim.axes = {WholeAxis(mesh, mesh.FindAxis(name))};
-        if (hint->is_sequence) dim.priority = kAfterTheWeights;
+        if (!hint->is_sequence) continue;
+        dim.priority = kAfterTheWeights;
+        if (strategy.cp > 1)
+          dim.axes.insert(dim.axes.begin(), WholeAxis(mesh, mesh.FindAxis("cp")));
       }
     }
   }
@@ -310,7 +380,8 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
     }
   }
   graph.mutable_meshes().push_back(std::move(mesh));
-  if (strategy.zero == 0 || strategy.dp == 1 || strategy.splits_by_cost) return absl::OkStatus();
+  if (strategy.ulysses) SplitHeads(strategy, hints, graph);
+  if (strategy.zero == 0 || strategy.splits_by_cost) return absl::OkStatus();
   return SplitOverReplicas(strategy.zero, graph);
 }
 

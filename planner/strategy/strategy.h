@@ -9,8 +9,17 @@
 // its expert and back. It needs no devices of its own. The mesh then has the axes [dp / ep, ep]
 // instead of dp, and the batch is split over both.
 //
+// Context parallelism, cp > 1, splits the sequences of the inputs, and by propagation all that runs
+// over a sequence. Attention is then one of two:
+//   ring           keys and values are passed round the cp devices while each attends to what it
+//                  has (graph/ops/block_attention.cc)
+//   ulysses=true   heads are split instead of sequences, by an all_to_all before attention and one
+//                  after it (Jacobs et al., "DeepSpeed Ulysses", 2023); attention without a
+//                  gradient is a ring nevertheless
+//
 // Two options say what else is split. They become shardings like all else:
-//   zero=1|2|3  the optimiser's state, the gradients too, the parameters too, over dp (zero.h)
+//   zero=1|2|3  the optimiser's state, the gradients too, the parameters too, over dp and cp
+//               (zero.h)
 //   sp=true     what lies between the tensor parallel parts of a layer, over tp (SplitHint)
 //
 // What tp splits is what a model's SplitHints name. With splits=cost it is chosen by cost instead,
@@ -18,7 +27,8 @@
 //
 // Example: "dp=2,tp=2" with 4 micro-batches gives the mesh [mb=4 temporal, dp=2, tp=2]; inputs are
 // split @[mb.dp, _, ...], the parameters that a model's SplitHints name are split over tp, and all
-// else follows by propagation. Stage s of pp stages has the dp * tp devices from s * dp * tp on.
+// else follows by propagation. Stage s of pp stages has the dp * cp * tp devices from s * dp * cp *
+// tp on.
 //
 // Thread rule: pure functions.
 
@@ -43,44 +53,50 @@ struct Strategy {
   int64_t dp = 1;
   int64_t tp = 1;
   int64_t pp = 1;
-  int64_t vpp = 1;  // virtual stages of each pipeline stage
-  int64_t ep = 1;   // expert parallel: divides dp
-  int zero = 0;     // 1 to 3: what is split over dp besides the batch
-  bool sp = false;  // sequence parallel beside tp
+  int64_t vpp = 1;       // virtual stages of each pipeline stage
+  int64_t ep = 1;        // expert parallel: divides dp
+  int zero = 0;          // 1 to 3: what is split over dp besides the batch
+  bool sp = false;       // sequence parallel beside tp
+  int64_t cp = 1;        // context parallel
+  bool ulysses = false;  // its attention splits heads, by all_to_all
   // What tp splits is chosen by cost instead of by a model's hints.
   bool splits_by_cost = false;
 
   int num_stages() const { return static_cast<int>(pp * vpp); }  // virtual ones
-  int64_t num_devices() const { return dp * tp * pp; }
+  int64_t num_devices() const { return dp * cp * tp * pp; }
+  int64_t num_replicas() const { return dp * cp; }  // of a parameter that neither tp nor ep splits
   friend bool operator==(const Strategy&, const Strategy&) = default;
 };
 
 // "dp=2,tp=2,pp=1": always all three; what differs from its default follows:
-// "dp=4,tp=2,pp=2,vpp=4,ep=2,zero=1,sp=true".
+// "dp=4,tp=2,pp=2,vpp=4,ep=2,cp=2,ulysses=true,zero=1,sp=true".
 std::string ToString(const Strategy& strategy);
 
 // Devices that a strategy may ask for.
 inline constexpr int64_t kMaxDevices = 1 << 16;
 
 // "dp=2,tp=2" in any order (an axis that is left out is 1; vpp needs pp, ep divides dp, zero needs
-// dp, sp needs tp), or "auto": no value. Errors name what is wrong and what was expected; the
-// caller adds where the text is from.
+// dp or cp, sp needs tp, ulysses needs cp, cp excludes ep), or "auto": no value. Errors name what
+// is wrong and what was expected; the caller adds where the text is from.
 absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text);
 
-// Whether the strategy fits the graph: dp * microbatches divides the batch, tp and ep divide what
-// must be divided (heads, experts) and have weights to split, there are at least pp * vpp
-// operators. The batch is dimension 0 of the first input that has dimensions.
+// Whether the strategy fits the graph: dp * microbatches divides the batch, tp, ep and cp divide
+// what must be divided (heads, experts, sequences) and have something to split, there are at least
+// pp * vpp operators. The batch is dimension 0 of the first input that has dimensions.
 absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
                            absl::Span<const graph::SplitHint> hints, const graph::Graph& graph);
 
 // Sequences of a step: dimension 0 of the first input that has dimensions; 0 without one.
 int64_t BatchOf(const graph::Graph& graph);
 
+// The largest cp that divides all sequences that the hints name; 1 without sequences.
+int64_t LargestContext(absl::Span<const graph::SplitHint> hints, const graph::Graph& graph);
+
 // Micro-batches where they are left open: 1 without a pipeline, else the largest number up to 4 a
 // stage that divides the batch of one data-parallel part.
 int64_t ChooseMicrobatches(const Strategy& strategy, const graph::Graph& graph);
 
-// Gives the graph its mesh [mb temporal, dp, ep, tp] ("mb" and "ep" only where there are several;
+// Gives the graph its mesh [mb temporal, dp, ep, cp, tp] (mb, ep and cp only if there are several;
 // "dp" is dp / ep) and writes the strategy's shardings on inputs, hinted parameters and scalar
 // results. With ep the batch has user priority 1: the split of the experts propagates first, to the
 // tokens at the experts, and what the batch then splits further lies outside the experts. Does not

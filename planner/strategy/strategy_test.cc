@@ -82,6 +82,17 @@ TEST(ParseStrategyTest, ExpertsLieInsideDataParallelism) {
   EXPECT_EQ((*strategy)->num_devices(), 8);
 }
 
+TEST(ParseStrategyTest, ContextParallelismHasDevicesOfItsOwn) {
+  const absl::StatusOr<std::optional<Strategy>> strategy =
+      ParseStrategy("cp=4,dp=2,tp=2,zero=1,ulysses=true");
+  ASSERT_TRUE(strategy.ok()) << strategy.status();
+  EXPECT_EQ(**strategy, (Strategy{.dp = 2, .tp = 2, .zero = 1, .cp = 4, .ulysses = true}));
+  EXPECT_EQ(ToString(**strategy), "dp=2,tp=2,pp=1,cp=4,ulysses=true,zero=1");
+  EXPECT_EQ((*strategy)->num_devices(), 16);
+  EXPECT_EQ((*strategy)->num_replicas(), 8);
+  EXPECT_EQ(**ParseStrategy("cp=2,zero=3"), (Strategy{.zero = 3, .cp = 2}));
+}
+
 TEST(ParseStrategyTest, AutoIsNoStrategy) {
   const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("auto");
   ASSERT_TRUE(strategy.ok());
@@ -113,6 +124,12 @@ TEST(ParseStrategyTest, ErrorsNameTheAxis) {
       {"dp=2,zero=", "zero is ''"},
       {"dp=2,zero=1,zero=1", "twice"},
       {"tp=2,sp=1", "sp is '1', not true or false"},
+      {"dp=2,cp=65536", "more than 65536 devices"},
+      {"dp=65536,tp=65536,pp=65536,cp=65536", "more than 65536 devices"},
+      {"cp=0", "'cp' is '0'"},
+      {"dp=2,ulysses=true", "set cp to 2"},
+      {"cp=2,ulysses=2", "ulysses is '2', not true or false"},
+      {"dp=2,ep=2,cp=2", "cp=2 and ep=2 do not combine"},
       {"ep=2", "ep=2 does not divide dp=1"},
       {"dp=4,ep=3", "ep=3 does not divide dp=4"},
   };
@@ -159,6 +176,36 @@ TEST_F(StrategyTest, SequenceParallelNeedsAModelWithSequences) {
   }
   EXPECT_THAT(MessageOf(CheckStrategy({.tp = 2, .sp = true}, 1, weights, graph_)),
               HasSubstr("which of its values run over a sequence"));
+}
+
+TEST_F(StrategyTest, ContextParallelSplitsTheSequencesOfTheInputs) {
+  ASSERT_TRUE(ApplyStrategy({.dp = 2, .cp = 4}, 2, gpt_.tensor_splits, graph_).ok());
+  EXPECT_EQ(graph_.meshes()[0].num_devices(), 8);
+  EXPECT_EQ(ShardingOf("tokens"), "@[mb.dp, cp]");
+  EXPECT_EQ(ShardingOf("labels"), "@[mb.dp, cp]");
+  EXPECT_EQ(ShardingOf("wte"), "open");
+  EXPECT_EQ(ShardingOf("h0.attn.mixed"), "open");
+}
+
+TEST_F(StrategyTest, SequenceParallelDividesThePartsOfContextParallel) {
+  ASSERT_TRUE(ApplyStrategy({.tp = 2, .sp = true, .cp = 2}, 1, gpt_.tensor_splits, graph_).ok());
+  EXPECT_EQ(ShardingOf("tokens"), "@[_, cp]");
+  EXPECT_EQ(ShardingOf("h0.attn.residual"), "@[?, cp.tp? p1, ?]");
+}
+
+TEST_F(StrategyTest, ContextParallelNeedsSequencesAndUlyssesHeads) {
+  const auto check = [this](const Strategy& strategy) {
+    return MessageOf(CheckStrategy(strategy, 1, gpt_.tensor_splits, graph_));
+  };
+  EXPECT_EQ(check({.cp = 8}), "");
+  EXPECT_THAT(check({.cp = 3}), HasSubstr("cp = 3 does not divide the 8 positions of tokens"));
+  EXPECT_EQ(check({.cp = 4, .ulysses = true}), "");
+  EXPECT_THAT(check({.cp = 8, .ulysses = true}),
+              HasSubstr("cp = 8 does not divide the 4 heads of h0.attn.mixed"));
+  EXPECT_THAT(check({.tp = 2, .cp = 4, .ulysses = true}),
+              HasSubstr("cp times tp = 8 does not divide the 4 heads"));
+  EXPECT_THAT(MessageOf(CheckStrategy({.cp = 2}, 1, {}, graph_)),
+              HasSubstr("cp = 2: the model says of no input that it runs over a sequence"));
 }
 
 // Graphs with an optimizer: ZeRO as shardings.
@@ -213,6 +260,24 @@ TEST_F(ZeroTest, Level3LeavesTheDimensionsOfOtherAxesAlone) {
   Apply({.dp = 2, .tp = 2, .zero = 3}, 1);
   EXPECT_EQ(ShardingOf("h0.mlp.w2"), "@[tp, dp p2]");
   EXPECT_EQ(ShardingOf("h0.mlp.w1"), "@[dp p2, tp]");
+}
+
+TEST_F(ZeroTest, UlyssesSplitsTheStatisticsOfAttention) {
+  const Strategy strategy = {.tp = 2, .cp = 2, .ulysses = true};
+  ASSERT_TRUE(ApplyStrategy(strategy, 1, gpt_.tensor_splits, graph_).ok());
+  const graph::Node& attention =
+      graph_.node(graph_.value(graph_.FindValue("h0.attn.mixed")).producer);
+  ASSERT_EQ(attention.results.size(), 2u);
+  EXPECT_EQ(ShardingOf("h0.attn.mixed"), "open");
+  EXPECT_EQ(graph::ToString(graph_.meshes()[0], *graph_.value(attention.results[1]).sharding),
+            "@[?, tp.cp p1, _ p1]");
+}
+
+TEST_F(ZeroTest, ContextIsAReplicaToo) {
+  ASSERT_TRUE(ApplyStrategy({.dp = 2, .zero = 1, .cp = 2}, 1, gpt_.tensor_splits, graph_).ok());
+  EXPECT_EQ(ShardingOf("h0.mlp.w1.m"), "@[dp.cp p2, _ p2]");
+  // A part of the positions belongs to a part of the sequence.
+  EXPECT_EQ(ShardingOf("wpe"), "@[?, ?] replicated(dp)");
 }
 
 TEST_F(StrategyTest, AxesOfOneAreLeftOut) {

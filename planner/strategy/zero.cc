@@ -78,11 +78,11 @@ std::optional<size_t> ChooseDim(const Sharding& sharding, const TensorType& type
   return uneven;
 }
 
-// The axes over which a tensor has replicas: those of the batch that do not split it, as "ep" does
-// experts.
+// The axes over which a tensor has replicas: those of the batch and of sequences that do not split
+// it, as "ep" does experts.
 std::vector<AxisRef> ReplicaAxes(const Mesh& mesh, const Sharding& layout) {
   std::vector<AxisRef> axes;
-  for (const char* name : {"dp", "ep"}) {
+  for (const char* name : {"dp", "ep", "cp"}) {
     const int index = mesh.FindAxis(name);
     if (index < 0 || mesh.axes[static_cast<size_t>(index)].size == 1) continue;
     const AxisRef axis = graph::WholeAxis(mesh, index);

@@ -10,8 +10,8 @@
 //            to keep, and the two levels are the same
 //   level 3  parameters too: they are gathered in each phase that reads them, and dropped after it
 //
-// Each is a sharding over the axis "dp" of a state, a parameter or a gradient, and over "ep" too
-// where that does not split it; at level 3 also the attribute per_use of a parameter.
+// Each is a sharding over the axis "dp" of a state, a parameter or a gradient, and over "ep" and
+// "cp" too where those do not split it; at level 3 also the attribute per_use of a parameter.
 // Reduce_scatters and all_gathers follow from that.
 //
 // Worked example, level 2 on [mb=4 temporal, dp=2] for w : f32[64, 32]: w.m and w.v become
