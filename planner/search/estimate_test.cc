@@ -111,8 +111,10 @@ class EstimateTest : public ::testing::Test {
 TEST_F(EstimateTest, MemoryIsThatOfThePlan) {
   const Machine machine = MakeMachine(8, 1, 1e11, 1e10, 1e10);
   const std::vector<std::pair<std::string, int64_t>> strategies = {
-      {"dp=1", 1}, {"dp=1", 4}, {"dp=4", 1},       {"tp=2", 1},           {"dp=2,tp=2", 2},
-      {"pp=2", 4}, {"pp=4", 8}, {"pp=2,vpp=2", 4}, {"dp=2,tp=2,pp=2", 4},
+      {"dp=1", 1},           {"dp=1", 4}, {"dp=4", 1}, {"tp=2", 1},
+      {"dp=2,tp=2", 2},      {"pp=2", 4}, {"pp=4", 8}, {"pp=2,vpp=2", 4},
+      {"dp=2,tp=2,pp=2", 4}, {"cp=2", 1}, {"cp=4", 4}, {"cp=2,ulysses=true", 1},
+      {"dp=2,cp=2,pp=2", 4},
   };
   for (const auto& [text, microbatches] : strategies) {
     SCOPED_TRACE(StrCat(text, " with ", microbatches, " micro-batches"));
@@ -187,6 +189,28 @@ TEST_F(EstimateTest, TensorParallelSumsAreExposed) {
 
 // The groups of dp leave the nodes, 4 at once through the uplink that a node has for each device;
 // with one uplink for all, they take 4 times as long.
+// A device of a ring computes with what it has while it passes that on: what is exposed is what
+// takes longer than the block of attention beside it, and the last gradients, which nothing hides.
+TEST_F(EstimateTest, ExchangesOfARingHideBehindAttention) {
+  graph::ModelConfig config = Config(/*layers=*/2);
+  config.context = 512;
+  config.vocabulary = 16;
+  const graph::Graph graph = Train("cp=4", 1, config, /*batch=*/4);
+  const Machine slow = MakeMachine(4, 1, 1e9, 1e6, 1e6);
+  CompileFor(graph, slow);
+  // Keys and values of a device: forward 3 exchanges a layer, backward 3 of them and 3 of their
+  // gradients.
+  const double exchange = 2.0 * 4 * 512 / 4 * 64 * 4 / 1e6;
+  const double all = 2 * 9 * exchange;
+  EXPECT_LT(estimate_.inline_communication_s, all);
+  EXPECT_GT(estimate_.inline_communication_s, 0.9 * all);
+  // Fast links: all hide but the last of each layer.
+  const Machine fast = MakeMachine(4, 1, 1e9, 1e9, 1e9);
+  CompileFor(graph, fast);
+  EXPECT_NEAR(estimate_.inline_communication_s, 2 * exchange / 1e3,
+              0.2 * estimate_.inline_communication_s);
+}
+
 TEST_F(EstimateTest, GroupsShareUplinks) {
   const graph::Graph graph = Train("dp=2,tp=4", 1, Config());
   Machine machine = MakeMachine(4, 2, 1e15, 1e15, 1e9);

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -26,6 +27,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr size_t kMaxHopeless = 16;
 // So many of the fastest are estimated with their options too.
 constexpr size_t kMaxRefined = 24;
+// And so many of those that split sequences: their lowered graphs are larger.
+constexpr int kMaxRefinedContext = 4;
 constexpr int kMostZero = 3;
 // Options divide memory, and of the time at most the update: a strategy with them takes no less
 // than this part of what it takes without.
@@ -44,8 +47,8 @@ std::vector<int64_t> Divisors(int64_t number) {
 
 // Simpler strategies compare less.
 auto Simplicity(const Strategy& strategy, int64_t microbatches) {
-  return std::tuple(strategy.vpp, strategy.pp, strategy.tp, strategy.ep, strategy.zero, strategy.sp,
-                    strategy.splits_by_cost, microbatches);
+  return std::tuple(strategy.vpp, strategy.pp, strategy.cp, strategy.tp, strategy.ep, strategy.zero,
+                    strategy.sp, strategy.ulysses, strategy.splits_by_cost, microbatches);
 }
 
 bool IsSimpler(const Candidate& a, const Candidate& b) {
@@ -77,6 +80,15 @@ void ChoosePipeline(const Strategy& base, int64_t num_devices, const SearchLimit
   }
 }
 
+void ChooseContext(const Strategy& base, int64_t num_devices, const SearchLimits& limits,
+                   std::vector<Strategy>* out) {
+  for (const int64_t cp : Divisors(num_devices / base.num_devices())) {
+    if (cp > limits.cp) break;
+    Strategy& strategy = out->emplace_back(base);
+    strategy.cp = cp;
+  }
+}
+
 void ChooseVirtualStages(const Strategy& base, int64_t, const SearchLimits& limits,
                          std::vector<Strategy>* out) {
   for (int64_t vpp = 1; vpp <= limits.vpp; ++vpp) {
@@ -97,14 +109,20 @@ void ChooseData(const Strategy& base, int64_t num_devices, const SearchLimits& l
 void ChooseExperts(const Strategy& base, int64_t, const SearchLimits& limits,
                    std::vector<Strategy>* out) {
   for (const int64_t ep : Divisors(base.dp)) {
-    if (ep > limits.ep) break;
+    if (ep > limits.ep || (ep > 1 && base.cp > 1)) break;
     Strategy& strategy = out->emplace_back(base);
     strategy.ep = ep;
   }
 }
 
-constexpr Choice kChoices[] = {ChooseTensor, ChoosePipeline, ChooseVirtualStages, ChooseData,
-                               ChooseExperts};
+constexpr Choice kChoices[] = {ChooseTensor,        ChoosePipeline, ChooseContext,
+                               ChooseVirtualStages, ChooseData,     ChooseExperts};
+
+// Whether more of dp and less of cp would divide as much: it costs less.
+bool CouldSplitTheBatch(const Strategy& strategy, int64_t microbatches, int64_t batch) {
+  const int64_t sequences = batch / (strategy.dp * microbatches);
+  return strategy.cp > 1 && std::gcd(sequences, strategy.cp) > 1;
+}
 
 class Searcher {
  public:
@@ -128,6 +146,7 @@ class Searcher {
       parameter_bytes_ += stage.memory.parameters;
       optimizer_bytes_ += stage.memory.optimizer;
     }
+    largest_cp_ = std::min(LargestContext(problem_.hints, *problem_.forward), problem_.limits.cp);
     ListCandidates();
     if (open_.empty()) return NoneDivides();
     for (const Open& open : open_) Try(open);
@@ -154,6 +173,9 @@ class Searcher {
     if (!problem_.strategy.has_value()) {
       SearchLimits limits = problem_.limits;
       if (!HasHintsFor("ep")) limits.ep = 1;
+      // As many parts of a sequence as give each device some of the batch.
+      const int64_t parts = batch > 0 ? (problem_.num_devices + batch - 1) / batch : 1;
+      limits.cp = std::min({limits.cp, largest_cp_, parts});
       strategies = EnumerateStrategies(problem_.num_devices, limits);
       for (Strategy& strategy : strategies) {
         strategy.splits_by_cost = strategy.tp > 1 && !HasHintsFor("tp");
@@ -172,6 +194,10 @@ class Searcher {
       }
       for (const int64_t microbatches : counts) {
         if (microbatches > problem_.limits.microbatches) break;
+        if (!problem_.strategy.has_value() && CouldSplitTheBatch(strategy, microbatches, batch)) {
+          ++result_.num_bounded;
+          continue;
+        }
         // The short model divides as the whole one does; there is room for the stages.
         Strategy of_stage = strategy;
         of_stage.pp = 1;
@@ -219,7 +245,7 @@ class Searcher {
   // Of parameters and states, if all are divided as far as the strategy can.
   double LeastStateBytes(const Strategy& strategy) const {
     const auto parts = static_cast<double>(strategy.tp * strategy.pp * strategy.ep);
-    const auto replicas = static_cast<double>(strategy.dp / strategy.ep);
+    const auto replicas = static_cast<double>(strategy.num_replicas() / strategy.ep);
     return parameter_bytes_ / (strategy.zero == kMostZero ? parts * replicas : parts) +
            optimizer_bytes_ / (strategy.zero > 0 ? parts * replicas : parts);
   }
@@ -283,20 +309,37 @@ class Searcher {
                        [](const graph::SplitHint& hint) { return hint.is_sequence; });
   }
 
+  // Splits sequences instead of the batch, if single ones are all that a micro-batch has.
+  bool SplitSequences(Open* open) const {
+    Strategy& strategy = open->strategy;
+    const int64_t batch = BatchOf(*problem_.forward);
+    const std::vector<int64_t> divisors = Divisors(strategy.dp);
+    if (divisors.size() < 2 || strategy.ep > 1 || problem_.microbatches > 0 ||
+        strategy.dp * open->microbatches != batch ||
+        largest_cp_ % (strategy.cp * divisors[1]) != 0 ||
+        open->microbatches * divisors[1] > problem_.limits.microbatches) {
+      return false;
+    }
+    strategy.cp *= divisors[1];
+    strategy.dp /= divisors[1];
+    open->microbatches *= divisors[1];
+    return true;
+  }
+
   // What does not fit is tried with more of its state divided over its replicas, as far as it
-  // takes, and then with its activations split over sequences.
+  // takes, and then with its activations split over sequences: beside tp, then over cp.
   void TryDividing() {
     std::vector<Open> open = std::move(too_large_);
     while (!open.empty()) {
       too_large_.clear();
       SortByBound(&open);
       for (Open& each : open) {
-        if (each.strategy.zero < problem_.limits.zero && each.strategy.dp > 1) {
+        if (each.strategy.zero < problem_.limits.zero && each.strategy.num_replicas() > 1) {
           ++each.strategy.zero;
         } else if (!each.strategy.sp && each.strategy.tp > 1 && HasSequences() &&
                    !each.strategy.splits_by_cost) {
           each.strategy.sp = true;
-        } else {
+        } else if (!SplitSequences(&each)) {
           continue;
         }
         Try(each);
@@ -317,18 +360,26 @@ class Searcher {
       return IsSimpler(a, b);
     });
     if (fastest.size() > kMaxRefined) fastest.resize(kMaxRefined);
+    int num_with_context = 0;
     for (const Candidate& candidate : fastest) {
-      const bool may_divide =
-          problem_.limits.zero > 0 && candidate.strategy.zero == 0 && candidate.strategy.dp > 1;
+      if (candidate.strategy.cp > 1 && ++num_with_context > kMaxRefinedContext) continue;
+      const bool may_divide = problem_.limits.zero > 0 && candidate.strategy.zero == 0 &&
+                              candidate.strategy.num_replicas() > 1;
       const bool may_split = HasSequences() && !candidate.strategy.sp &&
                              candidate.strategy.tp > 1 && !candidate.strategy.splits_by_cost;
-      for (int options = 1; options < 4; ++options) {
+      const bool may_go_by_heads = candidate.strategy.cp > 1 && !candidate.strategy.splits_by_cost;
+      for (int options = 1; options < 8; ++options) {
         const bool divides = (options & 1) != 0;
         const bool splits = (options & 2) != 0;
-        if ((divides && !may_divide) || (splits && !may_split)) continue;
+        const bool goes_by_heads = (options & 4) != 0;
+        if ((divides && !may_divide) || (splits && !may_split) ||
+            (goes_by_heads && !may_go_by_heads)) {
+          continue;
+        }
         Open open = {candidate.strategy, candidate.microbatches, 0};
         if (divides) open.strategy.zero = 1;
         if (splits) open.strategy.sp = true;
+        if (goes_by_heads) open.strategy.ulysses = true;
         EstimateOrRefuse(open);
       }
     }
@@ -487,6 +538,7 @@ class Searcher {
   double serial_s_ = 0;  // of all phases on one device
   double parameter_bytes_ = 0;
   double optimizer_bytes_ = 0;
+  int64_t largest_cp_ = 1;
   std::vector<Open> open_;
   absl::Status last_refusal_ = absl::InvalidArgumentError("there must be at least one device");
   absl::Status failure_;  // of an estimate, such as that of a policy that orders nothing
@@ -571,10 +623,10 @@ std::string WhatLimits(const Candidate& candidate) {
       const auto factor = static_cast<int64_t>(std::ceil(states / (0.9 * limit)));
       remedy = StrCat("parameters, states and gradients alone take ",
                       FormatBytes(static_cast<uint64_t>(states)), ": ",
-                      candidate.strategy.dp > 1 && candidate.strategy.zero < kMostZero
+                      candidate.strategy.num_replicas() > 1 && candidate.strategy.zero < kMostZero
                           ? StrCat("zero=", candidate.strategy.zero + 1, " to ", kMostZero,
-                                   " would divide more of them over the ", candidate.strategy.dp,
-                                   " replicas, and ")
+                                   " would divide more of them over the ",
+                                   candidate.strategy.num_replicas(), " replicas, and ")
                           : "",
                       "about ", factor, " times as many devices for tp or pp would hold them");
     } else {

@@ -12,13 +12,16 @@
 //
 // Options are not enumerated with the axes. What does not fit is tried with zero=1, 2 and 3 and
 // then sp=true, as far as it takes; the fastest strategies are tried with zero=1 and sp=true.
+// Context parallelism divides what data parallelism divides at less cost, but for single sequences:
+// it is enumerated if there are more devices than sequences, and tried if single sequences do not
+// fit; the fastest such strategies are tried with ulysses=true.
 //
 // Where a model does not name what tp splits (SplitHint), that is chosen by cost for each strategy
 // (split_by_cost.h).
 //
 // Strategies whose times are within kTieTolerance of each other tie; the simpler one is taken: one
-// without virtual stages, with fewer stages, then with less tensor and expert parallelism, without
-// options, then with fewer micro-batches. The result depends on nothing but the problem.
+// without virtual stages, with fewer stages, then with less context, tensor and expert parallelism,
+// without options, then with fewer micro-batches. The result depends on nothing but the problem.
 //
 // Thread rule: pure functions.
 
@@ -55,6 +58,7 @@ struct SearchLimits {
   int64_t pp = kMaxDevices;
   int64_t vpp = 8;
   int64_t ep = kMaxDevices;
+  int64_t cp = kMaxDevices;
   int zero = 3;
   bool sp = true;
   int64_t microbatches = 1 << 12;

@@ -206,6 +206,7 @@ TEST_F(KnownAnswersTest, WhatDoesNotFitAtAllSaysWhatWould) {
 TEST_F(SearchTest, StrategiesUseAllDevicesAndTheSimplestComesFirst) {
   SearchLimits limits;
   limits.ep = 1;
+  limits.cp = 1;
   const std::vector<Strategy> strategies = EnumerateStrategies(8, limits);
   EXPECT_EQ(ToString(strategies[0]), "dp=8,tp=1,pp=1");
   for (const Strategy& strategy : strategies) EXPECT_EQ(strategy.num_devices(), 8);
@@ -217,6 +218,52 @@ TEST_F(SearchTest, StrategiesUseAllDevicesAndTheSimplestComesFirst) {
   // With experts, every divisor of dp: 4 + 3 + 2 + 1 of those with one stage, 3 + 2 + 1 with two.
   limits.ep = 8;
   EXPECT_EQ(EnumerateStrategies(8, limits).size(), 10 + 6u);
+  // With sequences: 20 ways to write 8 as dp * tp * pp * cp, of which 10 with one stage and 6 with
+  // two; beside cp, experts are not split, so that leaves ep to the 10 and 6 above.
+  limits.cp = 8;
+  const std::vector<Strategy> all = EnumerateStrategies(8, limits);
+  EXPECT_EQ(all.size(), (10 + 6) + (10 - 4) + (6 - 3u));
+  for (const Strategy& strategy : all) {
+    EXPECT_EQ(strategy.num_devices(), 8);
+    EXPECT_TRUE(strategy.cp == 1 || strategy.ep == 1);
+  }
+  // Context parallelism is less simple than tensor parallelism.
+  const auto place = [&](const Strategy& strategy) {
+    return std::find(all.begin(), all.end(), strategy) - all.begin();
+  };
+  EXPECT_LT(place({.dp = 1, .tp = 8}), place({.dp = 4, .cp = 2}));
+}
+
+// Sequences are split where there are too few of them for the devices, or where single ones do not
+// fit.
+TEST_F(SearchTest, SequencesAreSplitWhereBatchOrMemoryAskForIt) {
+  const Machine machine = {*FindClusterPreset("dgx-a100:1")};
+  const auto search = [&](int64_t context, int64_t batch, int64_t memory_bytes) {
+    graph::ModelConfig config = models_.FindPreset("gpt2-124m")->config;
+    config.context = context;
+    config.dropout = 0;
+    const graph::Graph forward = *graph::BuildModelGraph(ops_, *models_.FindModel("gpt"), config,
+                                                         graph::ModelUse::kTrain, batch);
+    ClusterSpec spec = machine.cluster.spec();
+    spec.kinds[0].memory_bytes = memory_bytes;
+    const Machine limited = {*Cluster::Create(std::move(spec))};
+    const SearchProblem problem = Problem(forward, gpt_hints(), limited, 8);
+    absl::StatusOr<SearchResult> result = FindStrategy(problem);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *std::move(result) : SearchResult();
+  };
+  constexpr int64_t kPlenty = int64_t{1} << 50;
+  const SearchResult many = search(1024, 64, kPlenty);
+  EXPECT_EQ(Describe(many.best), "dp=8,tp=1,pp=1, 1 micro-batch");
+  for (const Candidate& other : many.others) EXPECT_EQ(other.strategy.cp, 1) << Describe(other);
+
+  const SearchResult few = search(16384, 2, kPlenty);
+  EXPECT_TRUE(few.best.estimate.fits());
+  EXPECT_GT(few.best.strategy.cp, 1) << Describe(few.best);
+
+  const SearchResult long_sequences = search(16384, 8, int64_t{1} << 33);
+  EXPECT_TRUE(long_sequences.best.estimate.fits()) << Describe(long_sequences.best);
+  EXPECT_GT(long_sequences.best.strategy.cp, 1) << Describe(long_sequences.best);
 }
 
 // The folded model's work is that of the whole one, segment for segment.

@@ -178,14 +178,43 @@ class Measurer {
     const Sharding to = ClosedSharding(mesh_, graph_.value(node.results[0]));
     const double bytes =
         BytesOf(*kind == CollectiveKind::kAllGather ? node.results[0] : node.operands[0]);
-    const int group = GroupOf(*kind, MovedAxes(*kind, from, to));
+    const std::optional<TileRoll> roll = TileRollOf(graph_, node);
+    const int group = GroupOf(*kind, MovedAxes(*kind, from, to, roll));
     if (work_.reduction_groups[group].shapes[0].num_members == 1) return;
     if (IsGradientReduction(id)) {
       AddReduction({group, bytes}, &stage.gradients);
       return;
     }
-    phase.communication_s += times * PredictSeconds(machine_, work_.reduction_groups[group], bytes);
+    double seconds = PredictSeconds(machine_, work_.reduction_groups[group], bytes);
+    if (roll.has_value()) seconds = ExposedSeconds(id, seconds);
+    phase.communication_s += times * seconds;
     phase.compute_s += times * PackingSeconds(*kind, node);
+  }
+
+  // What an exchange that takes so long leaves to wait for. Beside it run kernels after what it
+  // passes on is made: those that read that too, and those that make what the reader of its result
+  // needs besides. A kernel hides only as much as it takes, of all exchanges together.
+  double ExposedSeconds(NodeId id, double seconds) {
+    const Node& node = graph_.node(id);
+    const NodeId made = graph_.value(node.operands[0]).producer;
+    std::vector<NodeId> beside = users_[node.operands[0]];
+    for (const NodeId reader : users_[node.results[0]]) {
+      for (const ValueId operand : graph_.node(reader).operands) {
+        beside.push_back(graph_.value(operand).producer);
+      }
+    }
+    for (const NodeId kernel : beside) {
+      const Node& other = graph_.node(kernel);
+      if (kernel <= made || phases_[kernel].key != phases_[id].key || IsFree(kernel) ||
+          CollectiveOf(other.op->name()).has_value()) {
+        continue;
+      }
+      const auto left = hides_.try_emplace(kernel, KernelSeconds(other)).first;
+      const double hidden = std::min(left->second, seconds);
+      left->second -= hidden;
+      seconds -= hidden;
+    }
+    return seconds;
   }
 
   // The copies around a collective whose parts do not lie one after another.
@@ -381,7 +410,8 @@ class Measurer {
   const KernelTimes kernels_;
   std::vector<NodePhase> phases_;
   std::vector<std::vector<NodeId>> users_;
-  std::vector<TensorType> types_;  // tiles
+  std::vector<TensorType> types_;   // tiles
+  std::map<NodeId, double> hides_;  // seconds of a kernel that hide no exchange yet
   std::vector<ValueId> root_;
   std::map<std::pair<CollectiveKind, std::vector<AxisRef>>, int> groups_;
   std::map<std::pair<int, Moment>, std::vector<Lifetime>> lifetimes_;

@@ -8,7 +8,10 @@
 // A collective counts as
 //   gradient reduction  if it sums what the backward pass made, and only nodes that run once a step
 //                       read the result: it runs beside the backward pass
-//   inline              otherwise: its phase waits for it
+//   inline              otherwise: its phase waits for it; but an exchange of a ring (TileRoll)
+//   goes
+//                       on beside the kernels that need not wait for it, and what they hide does
+//                       not count
 //
 // Memory follows the rules of lower-to-plan: state and what crosses phases have registers of their
 // own, in as many copies as micro-batches are in flight; what lives inside a phase shares a

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace penstock::planner {
@@ -45,16 +48,14 @@ class Chooser {
 
   ExecutionSharding Run() {
     const FactorAxes by_rules = ChooseFactorAxes(mesh_, rule_, operand_types_, operands_, results_);
-    best_ = ExecutionOf(mesh_, rule_, operands_.size(), results_.size(), by_rules);
+    AddChoice(ExecutionOf(mesh_, rule_, operands_.size(), results_.size(), by_rules));
     CollectLists();
     CollectOptions(by_rules);
-    if (options_.empty()) return std::move(best_);
+    if (options_.empty()) return std::move(choices_[0].execution);
     least_parts_ = SpatialParts(by_rules);
     in_time_ = TemporalFactors(by_rules);
-    best_bytes_ = Bytes(best_);
-    if (best_bytes_ == 0) return std::move(best_);
-    TryAll();
-    return std::move(best_);
+    if (choices_[0].least_bytes > 0 || Bytes(choices_[0].execution) > 0) TryAll();
+    return std::move(choices_[FindCheapest()].execution);
   }
 
  private:
@@ -134,9 +135,24 @@ class Chooser {
   }
 
   // A device's bytes over links, of all operands and results.
-  double Bytes(const ExecutionSharding& execution) {
+  double Bytes(const ExecutionSharding& execution) const {
+    return Bytes(execution, [this](const Sharding& from, const Sharding& to) {
+      return cache_.Cost(from, to);
+    });
+  }
+
+  // No more than Bytes, and found at once: what a device holds more of afterwards was gathered.
+  double LeastBytes(const ExecutionSharding& execution) const {
+    return Bytes(execution, [this](const Sharding& from, const Sharding& to) {
+      return std::max(1 / static_cast<double>(PartsOf(to)) - 1 / static_cast<double>(PartsOf(from)),
+                      0.0);
+    });
+  }
+
+  template <typename Cost>
+  double Bytes(const ExecutionSharding& execution, const Cost& cost) const {
     const auto of = [&](const TensorType& type, const Sharding& from, const Sharding& to) {
-      return cache_.Cost(from, to) * static_cast<double>(type.num_elements()) *
+      return cost(from, to) * static_cast<double>(type.num_elements()) *
              static_cast<double>(ByteSize(type.dtype));
     };
     double of_operands = 0;
@@ -200,12 +216,34 @@ class Chooser {
     }
     TrimAxes(mesh_, rule_, operand_types_, results_.size(), &chosen);
     if (SpatialParts(chosen) < least_parts_ || TemporalFactors(chosen) != in_time_) return;
-    ExecutionSharding execution =
-        ExecutionOf(mesh_, rule_, operands_.size(), results_.size(), chosen);
-    const double bytes = Bytes(execution);
-    if (bytes >= best_bytes_ * (1 - kLeastSaving)) return;
-    best_bytes_ = bytes;
-    best_ = std::move(execution);
+    AddChoice(ExecutionOf(mesh_, rule_, operands_.size(), results_.size(), chosen));
+  }
+
+  void AddChoice(ExecutionSharding execution) {
+    const double least_bytes = LeastBytes(execution);
+    choices_.push_back({std::move(execution), least_bytes});
+  }
+
+  // The first of those that move the fewest bytes. Redistributions are planned for those only that
+  // may be it, as that takes long.
+  size_t FindCheapest() const {
+    std::vector<size_t> order(choices_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
+      return choices_[a].least_bytes < choices_[b].least_bytes;
+    });
+    double fewest = std::numeric_limits<double>::infinity();
+    std::vector<std::pair<size_t, double>> known;
+    for (const size_t i : order) {
+      if (choices_[i].least_bytes > fewest * (1 + kLeastSaving)) break;
+      known.emplace_back(i, Bytes(choices_[i].execution));
+      fewest = std::min(fewest, known.back().second);
+    }
+    size_t first = choices_.size();
+    for (const auto& [i, bytes] : known) {
+      if (bytes <= fewest * (1 + kLeastSaving)) first = std::min(first, i);
+    }
+    return first;
   }
 
   static int64_t Parts(absl::Span<const AxisRef> axes) {
@@ -213,6 +251,11 @@ class Chooser {
     for (const AxisRef& axis : axes) parts *= axis.size;
     return parts;
   }
+
+  struct Choice {
+    ExecutionSharding execution;
+    double least_bytes = 0;
+  };
 
   struct Option {
     int axis = 0;
@@ -233,8 +276,7 @@ class Chooser {
   std::vector<int> rules_choice_;  // by axis: the factor that the rules split over it
   std::vector<int> in_time_;       // by axis: the same of temporal ones
   int64_t least_parts_ = 1;
-  ExecutionSharding best_;
-  double best_bytes_ = 0;
+  std::vector<Choice> choices_;  // that of the rules first
 };
 
 }  // namespace
