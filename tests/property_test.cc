@@ -205,7 +205,8 @@ absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const Ra
   unfolded.fold = false;
   ASSIGN_OR_RETURN(const planner::Plan spelled_out,
                    planner::Compile(registries.ops, test.graph, unfolded));
-  EXPECT_TRUE(plan == spelled_out) << "seed " << test.seed << ": devices that share a program differ";
+  EXPECT_TRUE(plan == spelled_out)
+      << "seed " << test.seed << ": devices that share a program differ";
   std::mt19937_64 random(test.seed);
   if (random() % 2 == 0) return plan;
   for (CollectiveSpec& spec : plan.collectives) {
@@ -494,6 +495,11 @@ std::vector<std::string> Decomposed(const Graph& before, const Graph& after) {
   return decomposed;
 }
 
+int64_t CountOps(const Graph& graph, std::string_view op) {
+  return std::count_if(graph.nodes().begin(), graph.nodes().end(),
+                       [op](const Node& node) { return node.op->name() == op; });
+}
+
 // Counts by operator and by element type. Of a program as written and, for what the planner makes,
 // of its lowered graph and of the plan.
 std::map<std::string, int> CountCase(const Registries& registries, const RandomCase& test) {
@@ -504,6 +510,9 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
       const std::string op(graph.node(id).op->name());
       if (!is_live[id] || (is_lowered && !IsRedistribution(op))) continue;
       ++counts[op];
+      if (op == "permute" && graph.node(id).attributes.Find("shift") != nullptr) {
+        ++counts["roll over devices"];
+      }
       for (graph::ValueId result : graph.node(id).results) {
         const DType dtype = graph.value(result).type.dtype;
         ++counts[std::string(Name(dtype))];
@@ -526,6 +535,9 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
       count_live(*dumped, /*is_lowered=*/true);
     } else if (propagated.has_value()) {
       for (const std::string& op : Decomposed(*propagated, *dumped)) ++counts[op];
+      for (const char* op : {"block_attention", "block_attention_grad"}) {
+        if (CountOps(*dumped, op) > CountOps(*propagated, op)) ++counts[StrCat("ring of ", op)];
+      }
     }
   };
   const absl::StatusOr<planner::Plan> plan = CompileCase(registries, test, options);
@@ -554,9 +566,15 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
     ASSERT_TRUE(test.ok()) << "seed " << FirstSeed() + i << ": " << test.status();
     for (const auto& [op, count] : CountCase(registries, *test)) counts[op] += count;
   }
-  std::vector<std::string> names = {"pack",         "unpack",  // kernels alone
-                                    "direct",       "ring",    // collectives
-                                    "hierarchical", "shared hosts"};
+  std::vector<std::string> names = {"pack",
+                                    "unpack",  // kernels alone
+                                    "direct",
+                                    "ring",  // collectives
+                                    "hierarchical",
+                                    "shared hosts",
+                                    "ring of block_attention",
+                                    "ring of block_attention_grad",
+                                    "roll over devices"};
   for (const char* name : {"integer matmul", "integer all_reduce"}) names.emplace_back(name);
   for (DType dtype :
        {DType::kF32, DType::kF64, DType::kI8, DType::kU8, DType::kI32, DType::kI64, DType::kBool}) {

@@ -281,17 +281,6 @@ TEST_F(StrategyQualityTest, ContextBesideTensorParallel) {
   }
 }
 
-// Queries meet keys while the next keys arrive: a device never holds more than two parts of the
-// keys and values of a layer at a time.
-TEST_F(StrategyQualityTest, ARingHoldsTwoPartsOfTheKeys) {
-  const auto workspace = [&](int64_t cp) {
-    Setting setting = {StrCat("cp=", cp), 1, 64 << 20};
-    return static_cast<double>(PlanOf(setting).devices[0].workspace_bytes);
-  };
-  // What lives inside a phase is in parts of the sequence, but for tables of the vocabulary.
-  EXPECT_LT(workspace(8), workspace(4));
-}
-
 // ZeRO splits what cp replicates too.
 TEST_F(StrategyQualityTest, ZeroSplitsOverDataAndContext) {
   const Setting setting = {"dp=2,cp=2,zero=1"};

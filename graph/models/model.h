@@ -74,6 +74,8 @@ struct SplitHint {
   bool must_divide = false;  // uneven parts are an error rather than a nuisance
   std::string axis = "tp";   // or "ep", "cp", "ulysses"
   bool is_sequence = false;
+
+  bool is_for_parameters() const { return !is_sequence && axis != "cp" && axis != "ulysses"; }
 };
 
 struct Model {

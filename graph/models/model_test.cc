@@ -185,19 +185,25 @@ TEST_F(ModelTest, DropoutDoesNotChangeTheInitialisation) {
   }
 }
 
-TEST_F(ModelTest, HintsNameParametersAndValuesOverSequences) {
+TEST_F(ModelTest, HintsNameParametersSequencesAndHeads) {
   for (const std::string_view name : models_.ModelNames()) {
     const absl::StatusOr<Graph> graph = Build(name, Small(), ModelUse::kTrain, 3);
     ASSERT_TRUE(graph.ok());
     for (const SplitHint& hint : models_.FindModel(name)->tensor_splits) {
       int matches = 0;
       for (const Node& node : graph->nodes()) {
-        if ((node.op->name() == "parameter") == hint.is_sequence) continue;
+        if ((node.op->name() == "parameter") != hint.is_for_parameters()) continue;
         const Value& value = graph->value(node.results[0]);
         if (!MatchesPattern(hint.pattern, value.name)) continue;
         ++matches;
-        if (hint.is_sequence) {
+        if (hint.is_sequence || hint.axis == "cp") {
           EXPECT_EQ(value.type.shape[hint.dim], Small().context);
+        }
+        if (hint.axis == "cp") {
+          EXPECT_EQ(node.op->name(), "input");
+        }
+        if (hint.axis == "ulysses") {
+          EXPECT_EQ(value.type.shape[hint.dim], Small().heads);
         }
         EXPECT_LT(hint.dim, static_cast<int>(value.type.shape.size()));
       }

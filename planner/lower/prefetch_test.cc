@@ -80,6 +80,24 @@ graph g {
               ElementsAre("ga", "gb", "A", "N", "wait gc", "B", "M", "C", "D"));
 }
 
+// What has been passed to a device goes on once the kernel before it has run.
+TEST_F(PrefetchTest, ARingHoldsTwoPartsAtATime) {
+  EXPECT_THAT(Turns(R"(mesh m = [cp=3]
+graph g {
+  %x = input : f32[6] @[cp]
+  %y = neg(%x) : f32[6] @[cp]
+  %y1 = permute(%y) {axis=0, shift=2} : f32[6] @[cp]
+  %a = exp(%y) : f32[6] @[cp]
+  %y2 = permute(%y1) {axis=0, shift=2} : f32[6] @[cp]
+  %b = add(%a, %y1) : f32[6] @[cp]
+  %c = add(%b, %y2) : f32[6] @[cp]
+  %c1 = permute(%c) {axis=0, shift=2} : f32[6] @[cp]
+  return %c1 @[cp]
+})",
+                    1 << 20),
+              ElementsAre("y", "y1", "a", "wait y2", "b", "c", "c1"));
+}
+
 TEST_F(PrefetchTest, OtherRedistributionsStayWhereTheyAre) {
   EXPECT_THAT(Turns(R"(mesh m = [dp=2]
 graph g {

@@ -58,9 +58,8 @@ const SplitHint* FindHint(absl::Span<const SplitHint> hints, const Graph& graph,
   // What a model names are values of its forward pass.
   if (producer.phase != graph::Phase::kForward) return nullptr;
   const bool is_parameter = producer.op->name() == "parameter";
-  const bool splits_parameters = axis != "cp" && axis != kUlysses;
   for (const SplitHint& hint : hints) {
-    if (hint.axis == axis && (splits_parameters && !hint.is_sequence) == is_parameter &&
+    if (hint.axis == axis && hint.is_for_parameters() == is_parameter &&
         graph::MatchesPattern(hint.pattern, value.name) &&
         hint.dim < static_cast<int>(value.type.shape.size())) {
       return &hint;
