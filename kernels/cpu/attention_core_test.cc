@@ -1,5 +1,5 @@
 // Gradients of attention over more keys and queries than are added up in one type, against plain
-// loops.
+// loops; attention in steps over parts of the keys.
 
 #include "kernels/cpu/attention_core.h"
 
@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <vector>
 
@@ -152,6 +153,88 @@ TEST(AttentionBackwardTest, SumsOfAnyLengthAreWhole) {
       CheckBackward<double>(shape, expected, 1e-12);
       CheckBackward<float>(shape, expected, 1e-5);
     }
+  }
+}
+
+// {o, lse} of the queries over the keys [begin, end), going on from `so_far` if that is given.
+template <typename T>
+void RunForward(AttentionShape shape, const Operands<T>& operands, int64_t begin, int64_t end,
+                const AttentionSoFar<T>* so_far, std::vector<T>* o, std::vector<T>* lse) {
+  const HeadStrides queries = Strides(shape, shape.queries);
+  const HeadStrides keys = Strides(shape, shape.keys);
+  shape.keys = end - begin;
+  shape.causal_offset -= begin;
+  ThreadPool pool(2);
+  std::vector<std::byte> workspace(AttentionWorkspaceBytes<T>(shape, 2) + 64);
+  void* aligned = workspace.data();
+  size_t space = workspace.size();
+  std::align(64, workspace.size() - 64, aligned, space);
+  AttentionForward<T>(pool, shape, {operands.q.data(), queries},
+                      {operands.k.data() + begin * kWidth, keys},
+                      {operands.v.data() + begin * kWidth, keys}, {o->data(), queries}, lse->data(),
+                      aligned, so_far);
+}
+
+template <typename T>
+void CheckInSteps(const AttentionShape& shape, const std::vector<int64_t>& cuts, bool in_place,
+                  double tolerance) {
+  SCOPED_TRACE(::testing::Message()
+               << shape.queries << " queries, " << shape.keys << " keys, causal " << shape.is_causal
+               << ", in place " << in_place);
+  const Operands<T> operands(shape);
+  std::vector<T> o(operands.o.size()), lse(operands.lse.size());
+  RunForward<T>(shape, operands, 0, shape.keys, nullptr, &o, &lse);
+  std::vector<T> last_o(o.size()), last_lse(lse.size());
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    // The keys of a later step need not come later.
+    const size_t part = (i + 1) % (cuts.size() - 1);
+    std::vector<T> from_o = last_o, from_lse = last_lse;
+    const AttentionSoFar<T> so_far = {
+        {in_place ? last_o.data() : from_o.data(), Strides(shape, shape.queries)},
+        in_place ? last_lse.data() : from_lse.data()};
+    RunForward<T>(shape, operands, cuts[part], cuts[part + 1], i == 0 ? nullptr : &so_far, &last_o,
+                  &last_lse);
+  }
+  ExpectClose(last_o, {o.begin(), o.end()}, tolerance, "o");
+  ExpectClose(last_lse, {lse.begin(), lse.end()}, tolerance, "lse");
+}
+
+TEST(AttentionForwardTest, StepsOverPartsOfTheKeysGiveTheWhole) {
+  for (const bool is_causal : {false, true}) {
+    for (const bool in_place : {false, true}) {
+      AttentionShape shape = {.batch = 1, .heads = 2, .queries = 300, .keys = 300, .width = kWidth};
+      shape.is_causal = is_causal;
+      CheckInSteps<double>(shape, {0, 100, 200, 300}, in_place, 1e-12);
+      CheckInSteps<float>(shape, {0, 7, 135, 300}, in_place, 1e-5);
+      // Steps that add up in double.
+      shape.queries = shape.keys = 2600;
+      CheckInSteps<double>(shape, {0, 1300, 2600}, in_place, 1e-12);
+    }
+  }
+}
+
+// A step over keys that the mask hides reads none of them.
+TEST(AttentionForwardTest, HiddenKeysAreNotRead) {
+  AttentionShape shape = {.batch = 1, .heads = 1, .queries = 130, .keys = 390, .width = kWidth};
+  shape.is_causal = true;
+  Operands<double> operands(shape);
+  std::vector<double> o(operands.o.size()), lse(operands.lse.size());
+  RunForward<double>(shape, operands, 0, 130, nullptr, &o, &lse);
+  std::fill(operands.k.begin() + 130 * kWidth, operands.k.end(), std::nan(""));
+  std::fill(operands.v.begin() + 130 * kWidth, operands.v.end(), std::nan(""));
+  const std::vector<double> seen_o = o, seen_lse = lse;
+  const AttentionSoFar<double> so_far = {{o.data(), Strides(shape, shape.queries)}, lse.data()};
+  RunForward<double>(shape, operands, 130, 390, &so_far, &o, &lse);
+  EXPECT_EQ(o, seen_o);
+  EXPECT_EQ(lse, seen_lse);
+  // Nor do they get a gradient.
+  shape.causal_offset = -130;
+  shape.keys = 260;
+  Operands<double> grads(shape);
+  std::fill(grads.k.begin(), grads.k.end(), std::nan(""));
+  RunBackward(shape, 1, &grads);
+  for (const std::vector<double>* grad : {&grads.dq, &grads.dk, &grads.dv}) {
+    EXPECT_EQ(*grad, std::vector<double>(grad->size()));
   }
 }
 
