@@ -55,10 +55,14 @@ struct Visit {
 // The states that one way has reached.
 class Frontier {
  public:
-  Frontier(State start, double bound) : bound_(bound) { Reach(start, 0, kNoState, ""); }
+  // `least_left` tells what the rest of the way costs at least, of a state.
+  Frontier(const State& start, double bound, std::function<double(const State&)> least_left)
+      : bound_(bound), least_left_(std::move(least_left)) {
+    Reach(start, 0, kNoState, "");
+  }
 
   void Reach(const State& state, double cost, uint32_t neighbour, std::string_view op) {
-    if (cost >= bound_) return;
+    if (cost >= bound_ || cost + least_left_(state) >= bound_) return;
     const auto [it, is_new] = indices_.try_emplace(state, static_cast<uint32_t>(visits_.size()));
     if (is_new) {
       visits_.push_back({state, cost, neighbour, op});
@@ -95,6 +99,7 @@ class Frontier {
   using Entry = std::pair<double, uint32_t>;
 
   const double bound_;
+  const std::function<double(const State&)> least_left_;
   std::vector<Visit> visits_;
   absl::flat_hash_map<State, uint32_t> indices_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
@@ -117,13 +122,18 @@ class Search {
   }
 
   std::vector<ReshardStep> Run() {
-    Frontier forwards(start_, bound_);
+    // What a device holds more of afterwards was gathered.
+    Frontier forwards(start_, bound_, [this](const State& state) {
+      return std::max(Tile(goal_) - Tile(state), 0.0);
+    });
     for (uint32_t i = forwards.Settle(); i != kNoState; i = forwards.Settle()) {
       const Visit visit = forwards.visits()[i];
       if (visit.state == goal_) break;
       Follow(visit, i, &forwards);
     }
-    Frontier backwards(goal_, bound_);
+    Frontier backwards(goal_, bound_, [this](const State& state) {
+      return std::max(Tile(state) - Tile(start_), 0.0);
+    });
     for (uint32_t i = backwards.Settle(); i != kNoState; i = backwards.Settle()) {
       const Visit visit = backwards.visits()[i];
       if (visit.state == start_) break;
