@@ -51,6 +51,30 @@ class LowerToPlanTest : public testing::PlannerFixture {
   }
 };
 
+// The part of a parameter that an update overwrites is copied if it is returned as well: the step
+// returns the old one.
+TEST_F(LowerToPlanTest, AReturnedPartOfAParameterIsNotUpdatedInPlace) {
+  constexpr std::string_view kUpdate = R"(mesh m = [dp=2]
+graph g {
+  %w = parameter : f32[8, 4] @[_, _] replicated(dp)
+  %grad = input : f32[8, 4] @[dp, _]
+  %rate = constant {dtype=f32, shape=[], value=0.05} : f32[]
+  %scale = constant {dtype=f32, shape=[], value=1.0} : f32[]
+  %w.momentum = state {init="zeros"} : f32[8, 4] @[dp, _] phase update
+  %w.new, %w.momentum.new = sgd(%w, %grad, %rate, %scale, %w.momentum) {momentum=0.9} : f32[8, 4] @[dp, _], f32[8, 4] @[dp, _] phase update
+  assign(%w, %w.new) phase update
+  assign(%w.momentum, %w.momentum.new) phase update
+  return RETURNS
+})";
+  const auto num_slices = [&](std::string_view returns) {
+    std::string text(kUpdate);
+    text.replace(text.find("RETURNS"), 7, returns);
+    return Kernels(Compile(MustParse(text)), 0, "local_slice").size();
+  };
+  EXPECT_EQ(num_slices("%scale"), 0u);
+  EXPECT_EQ(num_slices("%w @[dp, _]"), 1u);
+}
+
 constexpr std::string_view kMlp = R"(mesh m = [mb=2 temporal, dp=2]
 graph mlp {
   %x = input : f32[8, 4] @[mb.dp, _]

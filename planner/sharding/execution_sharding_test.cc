@@ -56,6 +56,20 @@ graph g {
             "@[a, _], @[_, _] -> @[a, _]");
 }
 
+TEST_F(ExecutionShardingTest, ARollIsSplitIntoWholePartsOrNot) {
+  const auto roll = [&](std::string_view sharding, int shift) {
+    return Choose(StrCat("mesh m = [a=2, b=2]\ngraph g {\n  %x = input : f32[8, 4] ", sharding,
+                         "\n  %y = roll(%x) {axis=0, shift=", shift, "} : f32[8, 4] ", sharding,
+                         "\n  return %y\n}\n"));
+  };
+  EXPECT_EQ(roll("@[a, b]", 4), "@[a, b] -> @[a, b]");
+  EXPECT_EQ(roll("@[a, b]", 2), "@[_, b] -> @[_, b]");
+  EXPECT_EQ(roll("@[a.b, _]", 2), "@[a.b, _] -> @[a.b, _]");
+  // What splits a part stays behind the parts.
+  EXPECT_EQ(roll("@[a.b, _]", -4), "@[a.b, _] -> @[a.b, _]");
+  EXPECT_EQ(roll("@[b, a]", 8), "@[b, a] -> @[b, a]");
+}
+
 TEST_F(ExecutionShardingTest, FactorsThatNeedReplicationStayWhole) {
   EXPECT_EQ(Choose(R"(mesh m = [a=2, b=2]
 graph g {
