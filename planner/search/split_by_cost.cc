@@ -84,10 +84,10 @@ absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options, 
   for (ValueId value = 0; value < graph.num_values(); ++value) {
     const graph::Node& producer = graph.node(graph.value(value).producer);
     problem.is_fixed.push_back(producer.op->name() == "input");
-    // The batch is data parallelism's, and parts of a micro-batch may be single sequences.
+    // What dp and cp split is theirs, and parts of a micro-batch may be single sequences.
     std::vector<bool>& dims = problem.fixed_dims.emplace_back();
     for (const graph::DimSharding& dim : propagated.value(value).sharding->dims) {
-      dims.push_back(!dim.axes.empty() && (mesh.num_microbatches() > 1 || strategy.dp > 1));
+      dims.push_back(!dim.axes.empty());
     }
   }
   const int num_left_out = std::max(options.num_layers - options.layers.num_copies, 0);
@@ -121,7 +121,7 @@ absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options, 
     }
     graph.mutable_value(value).sharding = std::move(sharding);
   }
-  if (strategy.zero == 0 || strategy.dp == 1) return absl::OkStatus();
+  if (strategy.zero == 0) return absl::OkStatus();
   return SplitOverReplicas(strategy.zero, graph);
 }
 
