@@ -1,0 +1,179 @@
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#include "base/status_macros.h"
+#include "planner/lower/device_lowering_internal.h"
+#include "planner/plan/coordinates.h"
+
+namespace penstock::planner::internal {
+
+absl::Status DeviceLowering::AddBuckets() {
+  const bool per_microbatch = mesh_.num_microbatches() == 1;
+  for (size_t b = 0; b < shared_.buckets_.size(); ++b) {
+    const Bucket& bucket = shared_.buckets_[b];
+    if (bucket.stage != stage_) continue;
+    Buffer buffer;
+    buffer.per_microbatch = per_microbatch;
+    const int whole = program_.AddBuffer(buffer);
+    for (NodeId id : bucket.nodes) {
+      const ValueId term = graph_.node(id).operands[0];
+      ASSIGN_OR_RETURN(const TilePlan tile, Tile(term));
+      bucket_part_[term] = program_.AddPart(whole, tile.num_bytes());
+    }
+    const uint32_t target = shared_.bucket_collectives_[b];
+    int output = whole;
+    if (bucket.kind == CollectiveKind::kReduceScatter) {
+      // Into the device's own part of the buffer.
+      const Node& node = graph_.node(bucket.nodes[0]);
+      const ValueId term = node.operands[0];
+      const ValueId part = node.results[0];
+      ASSIGN_OR_RETURN(const TilePlan whole_tile, Tile(term));
+      ASSIGN_OR_RETURN(const TilePlan tile, Tile(part));
+      const std::optional<uint64_t> offset = ContiguousOffset(whole_tile, tile);
+      if (!offset.has_value()) {
+        return absl::InternalError(
+            absl::StrCat("the parts of %", graph_.value(term).name, " are not contiguous"));
+      }
+      output = program_.AddView(bucket_part_.at(term), shared_.ViewIndex(term, part), *offset,
+                                tile.num_bytes());
+      scattered_part_[node.results[0]] = output;
+    }
+    const std::string name = absl::StrCat(
+        bucket.kind == CollectiveKind::kAllReduce ? "reduce gradients " : "scatter gradient ", b);
+    AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, {}, target,
+             {whole}, {output});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLowering::AddReceive(ValueId value) {
+  const bool per_microbatch = shared_.IsMadeOften(value);
+  ASSIGN_OR_RETURN(int buffer, NewBuffer(value, per_microbatch));
+  program_.buffer(buffer).received = true;
+  program_.buffer(buffer).source = shared_.ComputePhaseOf(shared_.PhaseOf(value));
+  buffer_[value] = buffer;
+  const std::string name = absl::StrCat("recv ", graph_.value(value).name);
+  const uint32_t transfer = shared_.transfers_.at({value, stage_});
+  AddActor(FloatingPhase(name, per_microbatch), ActorKind::kRecv, name, {}, {}, transfer, {},
+           {buffer});
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLowering::AddSends(ValueId value) {
+  const auto readers = shared_.remote_readers_.find(value);
+  if (readers == shared_.remote_readers_.end()) return absl::OkStatus();
+  const bool per_microbatch = shared_.IsMadeOften(value);
+  for (int stage : readers->second) {
+    const std::string name = absl::StrCat("send ", graph_.value(value).name);
+    const uint32_t transfer = shared_.transfers_.at({value, stage});
+    const int phase = FloatingPhase(name, per_microbatch);
+    AddActor(phase, ActorKind::kSend, name, {}, {}, transfer, {buffer_.at(shared_.RootOf(value))},
+             {});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLowering::AddRedistribution(const NodeTurn& turn, int phase) {
+  const NodeId id = turn.node;
+  const Node& node = graph_.node(id);
+  const ValueId operand = node.operands[0];
+  const ValueId result = node.results[0];
+  const std::string& name = graph_.value(result).name;
+  const Communication& communication = *shared_.communications_.at(id);
+  const uint32_t target = shared_.collectives_.at(id);
+  const CollectiveSpec& spec = shared_.SpecOn(target, mesh_device_);
+  const uint32_t group = shared_.groups_[target].group_of[mesh_device_];
+  ASSIGN_OR_RETURN(TilePlan in, Tile(operand));
+  ASSIGN_OR_RETURN(TilePlan out, Tile(result));
+  const bool per_microbatch = program_.phase(phase).plan.per_microbatch;
+  ASSIGN_OR_RETURN(int source, BufferForReading(operand, phase));
+
+  // A sum is reduced in place when nobody else reads its terms.
+  const bool in_place =
+      spec.kind == CollectiveKind::kAllReduce && shared_.users_[operand].size() == 1 &&
+      shared_.RootOf(operand) == operand && !shared_.PhaseOf(operand).is_leaf &&
+      !shared_.IsState(operand) && shared_.PhaseOf(operand).stage == stage_ &&
+      program_.buffer(source).per_microbatch == per_microbatch && MayStayIn(source, result);
+  const int rank = static_cast<int>(
+      std::find(spec.devices.begin(), spec.devices.end(), mesh_device_) - spec.devices.begin());
+  auto flat = [&](const TilePlan& like, int64_t elements) {
+    TilePlan tile;
+    tile.dtype = like.dtype;
+    tile.shape = {elements};
+    tile.global = {elements};
+    tile.offset = {0};
+    tile.microbatch_stride = {0};
+    return tile;
+  };
+  auto part_attributes = [](int dim, const std::vector<int64_t>& sizes) {
+    return graph::Attributes{{"axis", dim}, {"sizes", graph::AttrValue::Ints(sizes)}};
+  };
+  auto new_flat = [&](const TilePlan& tile) {
+    Buffer buffer;
+    buffer.bytes = tile.num_bytes();
+    buffer.per_microbatch = per_microbatch;
+    return program_.AddBuffer(buffer);
+  };
+  int input = source;
+  if (communication.pack_dim) {
+    const TilePlan parts = flat(in, InputCount(spec, rank));
+    KernelPlan pack = {"pack",
+                       part_attributes(*communication.pack_dim, communication.pack_sizes[group]),
+                       {in},
+                       {parts}};
+    input = new_flat(parts);
+    AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".pack"), pack,
+             {shared_.ShardingIndex(operand), kNone}, kNone, {source}, {input});
+  }
+  int output = in_place ? source : -1;
+  if (const ValueId state = StateWrittenBy(result); state != kNoValue) {
+    output = buffer_.at(state);
+  }
+  if (output < 0) {
+    ASSIGN_OR_RETURN(output, NewBuffer(result, per_microbatch));
+  }
+  buffer_[result] = output;
+  int after = -1;
+  if (turn.is_gated) {
+    const std::vector<DraftActor>& actors = program_.phase(phase).actors;
+    const auto last = std::find_if(actors.rbegin(), actors.rend(),
+                                   [](const DraftActor& actor) { return !actor.is_async(); });
+    if (last != actors.rend()) after = last->id;
+  }
+  if (!communication.unpack_dim) {
+    AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {output}, after);
+    return absl::OkStatus();
+  }
+  const TilePlan parts = flat(out, OutputCount(spec, rank));
+  const int gathered = new_flat(parts);
+  AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {gathered}, after);
+  unpacks_[id] = {{"unpack",
+                   part_attributes(*communication.unpack_dim, communication.unpack_sizes[group]),
+                   {parts},
+                   {out}},
+                  phase,
+                  gathered,
+                  output};
+  if (turn.part == NodeTurn::Part::kAll) FinishGather(id);
+  return absl::OkStatus();
+}
+
+// What a gather that has started leaves to do.
+void DeviceLowering::FinishGather(NodeId id) {
+  const auto it = unpacks_.find(id);
+  if (it == unpacks_.end()) return;
+  const std::string& name = graph_.value(graph_.node(id).results[0]).name;
+  Unpack& unpack = it->second;
+  AddActor(unpack.phase, ActorKind::kKernel, absl::StrCat(name, ".unpack"),
+           std::move(unpack.kernel), {kNone, shared_.ShardingIndex(graph_.node(id).results[0])},
+           kNone, {unpack.parts}, {unpack.output});
+}
+
+}  // namespace penstock::planner::internal

@@ -1,0 +1,103 @@
+// Builds the program of one device, and of all of its class, from what lowering knows of all
+// devices (lowering_internal.h). Its parts:
+//   device_lowering.cc           phases, the walk through the nodes, fetches
+//   device_lowering_kernels.cc   kernels and the values that they read; which of them work in place
+//   device_lowering_channels.cc  buckets, sends, receives and redistributions
+//   device_lowering_states.cc    parameters and states: where their next values are written
+//
+// Worked example: `y = all_reduce(x)`, where x has no other reader, is a collective actor whose
+// input and output are one buffer; AdamW writes the parameter where it lies.
+//
+// Thread rule: one thread.
+
+#ifndef PENSTOCK_PLANNER_LOWER_DEVICE_LOWERING_INTERNAL_H_
+#define PENSTOCK_PLANNER_LOWER_DEVICE_LOWERING_INTERNAL_H_
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "planner/lower/device_program.h"
+#include "planner/lower/lowering_internal.h"
+#include "planner/lower/phases.h"
+#include "planner/lower/prefetch.h"
+#include "planner/plan/plan.h"
+
+namespace penstock::planner::internal {
+
+// Builds the program of one device, and of all of its class.
+class DeviceLowering {
+ public:
+  DeviceLowering(Lowering& shared, int stage, uint32_t mesh_device)
+      : shared_(shared),
+        graph_(shared.graph_),
+        mesh_(shared.mesh_),
+        stage_(stage),
+        mesh_device_(mesh_device) {}
+
+  absl::StatusOr<DevicePlan> Run();
+
+ private:
+  int PhaseIndex(const PhaseKey& key);
+  int FloatingPhase(std::string name, bool per_microbatch);
+  absl::StatusOr<TilePlan> Tile(ValueId value) const;
+  absl::StatusOr<int> NewBuffer(ValueId value, bool per_microbatch);
+  // The buffer from which actors of `phase` read the value.
+  absl::StatusOr<int> BufferForReading(ValueId value, int phase);
+  // `shardings` are those of the kernel's inputs, then of its outputs.
+  void AddActor(int phase, ActorKind kind, std::string name, KernelPlan spec,
+                std::vector<uint32_t> shardings, uint32_t target, std::vector<int> inputs,
+                std::vector<int> outputs, int after = -1);
+  absl::Status AddStates();
+  absl::Status AddBuckets();
+  absl::Status AddReceive(ValueId value);
+  absl::Status AddNode(const NodeTurn& turn);
+  absl::Status AddRedistribution(const NodeTurn& turn, int phase);
+  void FinishGather(NodeId id);
+  absl::Status AddKernel(NodeId id, int phase);
+  absl::Status AddLeaf(ValueId value, int phase);
+  absl::Status AddFetch(size_t index);
+  absl::Status AddSends(ValueId value);
+  absl::Status AddAssignments();
+  bool IsReadBefore(ValueId state, NodeId writer) const;
+  bool WritesInPlace(const Assignment& assignment) const;
+  ValueId StateWrittenBy(ValueId value) const;
+  absl::StatusOr<bool> AddPartOfState(NodeId id, int phase);
+  bool MayOverwrite(const Node& node, int input, const KernelPlan& spec, int phase) const;
+  bool MayStayIn(int buffer, ValueId result) const;
+
+  Lowering& shared_;
+  const Graph& graph_;
+  const Mesh& mesh_;
+  const int stage_;
+  const uint32_t mesh_device_;
+  DeviceProgram program_;
+  std::map<PhaseKey, int> phase_index_;
+  PhaseKey assign_key_;
+  std::map<ValueId, int> buffer_;                       // by root value
+  std::map<std::pair<ValueId, int>, int> leaf_buffer_;  // leaf value, phase
+  std::map<ValueId, int> value_phase_;                  // phase in which a value is made here
+  std::set<int> formed_;    // buffers that all micro-batches of a step form together
+  std::set<NodeId> fused_;  // accumulates that their producer does itself
+  std::map<ValueId, ValueId> accumulates_into_;
+  std::map<ValueId, int> bucket_part_;  // buffer of a gradient's terms in its bucket
+  // The kernel that follows a gather.
+  struct Unpack {
+    KernelPlan kernel;
+    int phase = 0;
+    int parts = -1;
+    int output = -1;
+  };
+  std::map<NodeId, Unpack> unpacks_;
+  std::map<ValueId, int> scattered_part_;  // buffer of the part that a reduce_scatter leaves
+};
+
+}  // namespace penstock::planner::internal
+
+#endif  // PENSTOCK_PLANNER_LOWER_DEVICE_LOWERING_INTERNAL_H_

@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+#include "base/status_macros.h"
+#include "planner/lower/device_lowering_internal.h"
+#include "planner/lower/rate_copies.h"
+#include "planner/sharding/execution_sharding.h"
+
+namespace penstock::planner::internal {
+
+absl::Status DeviceLowering::AddLeaf(ValueId value, int phase) {
+  const Node& node = shared_.ProducerOf(value);
+  ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
+  ASSIGN_OR_RETURN(int buffer, NewBuffer(value, program_.phase(phase).plan.per_microbatch));
+  KernelPlan spec;
+  spec.outputs = {tile};
+  if (node.op->name() == "input") {
+    spec.op = "feed";
+    uint32_t feed = 0;
+    while (shared_.plan_.feeds[feed].name != graph_.value(value).name) ++feed;
+    AddActor(phase, ActorKind::kFeed, graph_.value(value).name, spec,
+             {shared_.ShardingIndex(value)}, feed, {}, {buffer});
+  } else {
+    spec.op = std::string(node.op->name());
+    spec.attributes = node.attributes;
+    AddActor(phase, ActorKind::kKernel, graph_.value(value).name, spec,
+             {shared_.ShardingIndex(value)}, kNone, {}, {buffer});
+  }
+  leaf_buffer_[{value, phase}] = buffer;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> DeviceLowering::BufferForReading(ValueId value, int phase) {
+  if (shared_.PhaseOf(value).is_leaf) {
+    if (!leaf_buffer_.contains({value, phase})) RETURN_IF_ERROR(AddLeaf(value, phase));
+    return leaf_buffer_.at({value, phase});
+  }
+  const auto it = buffer_.find(shared_.RootOf(value));
+  if (it == buffer_.end() || shared_.PhaseOf(value).stage != stage_) {
+    const auto received = buffer_.find(value);
+    if (received != buffer_.end()) return received->second;
+    return absl::InternalError(absl::StrCat("%", graph_.value(value).name, " has no buffer"));
+  }
+  return it->second;
+}
+
+// Whether the value may lie in a buffer of values before it. What micro-batches read may not lie
+// where micro-batches form it: the next step's would write there while this step's read.
+bool DeviceLowering::MayStayIn(int buffer, ValueId result) const {
+  return !formed_.contains(buffer) || !shared_.is_read_often_[result];
+}
+
+// Whether the kernel may write its first result over this operand: nobody else reads it, and it
+// was made in the same phase.
+bool DeviceLowering::MayOverwrite(const Node& node, int input, const KernelPlan& spec,
+                                  int phase) const {
+  const ValueId operand = node.operands[input];
+  if (shared_.users_[operand].size() != 1 || shared_.RootOf(operand) != operand) return false;
+  if (std::count(node.operands.begin(), node.operands.end(), operand) != 1) return false;
+  if (shared_.PhaseOf(operand).is_leaf || shared_.IsState(operand)) return false;
+  if (shared_.PhaseOf(operand).stage != stage_) return false;
+  const auto made = value_phase_.find(operand);
+  if (made == value_phase_.end() || made->second != phase) return false;
+  const bool is_returned =
+      std::any_of(graph_.returns().begin(), graph_.returns().end(),
+                  [&](const graph::Return& ret) { return ret.value == operand; });
+  if (is_returned || FormsWhole(shared_.ProducerOf(operand).op->name())) return false;
+  return spec.inputs[input].num_bytes() == spec.outputs[0].num_bytes() &&
+         shared_.options_.kernels.can_alias(spec, input);
+}
+
+absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
+  const Node& node = graph_.node(id);
+  KernelPlan spec;
+  spec.op = std::string(node.op->name());
+  spec.attributes = node.attributes;
+  std::vector<int> inputs;
+  for (ValueId operand : node.operands) {
+    ASSIGN_OR_RETURN(TilePlan tile, Tile(operand));
+    ASSIGN_OR_RETURN(int buffer, BufferForReading(operand, phase));
+    spec.inputs.push_back(std::move(tile));
+    inputs.push_back(buffer);
+  }
+  std::vector<int> outputs;
+  for (ValueId result : node.results) {
+    ASSIGN_OR_RETURN(TilePlan tile, Tile(result));
+    spec.outputs.push_back(std::move(tile));
+  }
+  spec.accumulate = spec.op == "accumulate";
+
+  if (spec.op == "local_slice") {
+    ASSIGN_OR_RETURN(const bool is_view, AddPartOfState(id, phase));
+    if (is_view) return absl::OkStatus();
+    // Into a sum: all terms but the first are neutral.
+    const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
+    const Sharding to = ClosedSharding(mesh_, graph_.value(node.results[0]));
+    for (const graph::PartialSpec& partial : to.partials) {
+      if (from.partials == to.partials) break;
+      const bool is_idempotent = partial.reduction == graph::Reduction::kMax ||
+                                 partial.reduction == graph::Reduction::kMin;
+      if (is_idempotent || IsFirstOf(mesh_, from, partial, mesh_device_)) continue;
+      const double neutral = partial.reduction == graph::Reduction::kProd ? 1.0 : 0.0;
+      spec.op = "constant";
+      spec.attributes = {{"value", neutral}};
+      spec.inputs.clear();
+      inputs.clear();
+      break;
+    }
+  }
+
+  const std::vector<int> updated = node.op->updated_operands();
+  for (size_t r = 0; r < node.results.size(); ++r) {
+    const ValueId result = node.results[r];
+    value_phase_[result] = phase;
+    // A running sum that this kernel keeps itself.
+    const auto whole = accumulates_into_.find(result);
+    if (whole != accumulates_into_.end()) {
+      // (The whole may lie in a bucket.)
+      ASSIGN_OR_RETURN(int buffer, NewBuffer(whole->second, false));
+      spec.accumulate = true;
+      formed_.insert(buffer);
+      outputs.push_back(buffer);
+      buffer_[result] = buffer;
+      buffer_[whole->second] = buffer;
+      continue;
+    }
+    int buffer = -1;
+    if (const ValueId state = StateWrittenBy(result); state != kNoValue) {
+      buffer = buffer_.at(state);
+    }
+    if (buffer < 0 && r == 0) {
+      for (size_t i = 0; i < node.operands.size() && buffer < 0; ++i) {
+        if (spec.op == "constant" || spec.accumulate || bucket_part_.contains(result)) break;
+        if (MayOverwrite(node, static_cast<int>(i), spec, phase) && MayStayIn(inputs[i], result)) {
+          buffer = inputs[i];
+        }
+      }
+    }
+    if (buffer < 0) {
+      const bool is_whole = FormsWhole(spec.op);
+      ASSIGN_OR_RETURN(buffer,
+                       NewBuffer(result, shared_.phases_[id].key.per_microbatch && !is_whole));
+      if (is_whole) formed_.insert(buffer);
+    }
+    outputs.push_back(buffer);
+    buffer_[result] = buffer;
+  }
+  std::vector<uint32_t> shardings;
+  if (!inputs.empty()) {
+    for (ValueId operand : node.operands) shardings.push_back(shared_.ShardingIndex(operand));
+  }
+  for (ValueId made : node.results) shardings.push_back(shared_.ShardingIndex(made));
+  const std::string& name = graph_.value(node.results[0]).name;
+  AddActor(phase, ActorKind::kKernel, name, std::move(spec), std::move(shardings), kNone,
+           std::move(inputs), std::move(outputs));
+  return absl::OkStatus();
+}
+
+}  // namespace penstock::planner::internal

@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+
+#include "base/status_macros.h"
+#include "planner/lower/lowering_internal.h"
+#include "planner/lower/rate_copies.h"
+
+namespace penstock::planner::internal {
+
+absl::Status Lowering::Analyse() {
+  ASSIGN_OR_RETURN(phases_,
+                   AssignPhases(graph_, {options_.split_weight_gradients, options_.num_groups}));
+  turns_ = OrderNodes(graph_, phases_, options_.bucket_bytes);
+  devices_per_stage_ = static_cast<uint32_t>(mesh_.num_devices());
+  users_ = graph_.Users();
+  is_read_often_ = FindReadOften(graph_);
+  root_.resize(graph_.num_values());
+  for (ValueId value = 0; value < graph_.num_values(); ++value) {
+    root_[value] = value;
+    const Node& node = ProducerOf(value);
+    if (node.op->name() != "reshape" || !PhaseOf(value).is_live) continue;
+    const ValueId operand = node.operands[0];
+    // A leaf is made again where it is read; a reshape of it is a node like any other.
+    if (PhaseOf(operand).is_leaf || PhaseOf(operand).stage != PhaseOf(value).stage) continue;
+    root_[value] = root_[operand];
+  }
+  values_of_root_.resize(graph_.num_values());
+  for (ValueId value = 0; value < graph_.num_values(); ++value) {
+    values_of_root_[root_[value]].push_back(value);
+  }
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const NodePhase& phase = phases_[id];
+    const Node& node = graph_.node(id);
+    if (!phase.is_live) continue;
+    num_stages_ = std::max(num_stages_, phase.stage + 1);
+    if (node.op->name() == "assign") {
+      assignments_.push_back({id, node.operands[0], node.operands[1]});
+      assignments_of_[node.operands[1]].push_back(assignments_.back());
+    }
+    for (ValueId operand : node.operands) {
+      const NodePhase& source = PhaseOf(operand);
+      if (!source.is_leaf && source.stage != phase.stage) {
+        remote_readers_[operand].insert(phase.stage);
+      }
+    }
+  }
+  keys_.resize(num_stages_);
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const NodePhase& phase = phases_[id];
+    const Node& node = graph_.node(id);
+    if (!phase.is_live || phase.is_leaf || node.op->has_declared_type()) continue;
+    if (node.op->name() != "assign") keys_[phase.stage].insert(phase.key);
+  }
+  for (const graph::Return& ret : graph_.returns()) {
+    keys_[PhaseOf(ret.value).stage].insert(FetchKey(ret.value));
+  }
+  return absl::OkStatus();
+}
+
+PhaseKey Lowering::FetchKey(ValueId value) const {
+  const NodePhase& source = PhaseOf(value);
+  const bool made_often = IsMadeOften(value);
+  if (source.is_leaf || ProducerOf(value).op->has_declared_type()) {
+    return made_often ? kFirstForwardKey : kBeforeStepKey;
+  }
+  if (!made_often && source.key.per_microbatch) return {source.key.level + 1, false, 0};
+  return source.key;
+}
+
+absl::Status Lowering::ScheduleStages() {
+  StageContext context;
+  context.num_stages = num_stages_;
+  context.num_microbatches = static_cast<int>(plan_.num_microbatches);
+  bool has_orders = true;
+  for (int stage = 0; stage < num_stages_; ++stage) {
+    context.stage = stage;
+    context.chunks = {PhaseKinds{}};
+    for (const PhaseKey& key : keys_[stage]) {
+      if (key.lane() != Lane::kCompute) continue;
+      if (key.chunk >= context.num_chunks()) context.chunks.resize(key.chunk + 1);
+      context.chunks[key.chunk][static_cast<size_t>(key.kind())] = true;
+    }
+    ASSIGN_OR_RETURN(StageSchedule schedule, MakeSchedule(*options_.policy, context));
+    if (!context.has_choices()) schedule.order.clear();
+    if (schedule.order.empty() && context.has_choices()) {
+      has_orders = false;
+      ASSIGN_OR_RETURN(const int credits, ActivationCreditsOf(*options_.policy, context));
+      activations_ = std::max(activations_, credits);
+    }
+    orders_.push_back(std::move(schedule.order));
+  }
+  if (has_orders) times_ = ScheduleTimes::Of(orders_, context.num_microbatches, FindReads());
+  // A deadlock between the orders is for the verifier to describe.
+  if (has_orders && !times_.has_value()) activations_ = context.num_microbatches;
+  return absl::OkStatus();
+}
+
+std::optional<StagePhase> Lowering::ComputePhaseOf(const NodePhase& phase) const {
+  if (!phase.is_live || phase.is_leaf || phase.key.lane() != Lane::kCompute) return std::nullopt;
+  return StagePhase{phase.stage, {phase.key.chunk, phase.key.kind()}};
+}
+
+PhaseReads Lowering::FindReads() const {
+  PhaseReads reads;
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const std::optional<StagePhase> reader = ComputePhaseOf(phases_[id]);
+    if (!reader.has_value()) continue;
+    for (const ValueId operand : graph_.node(id).operands) {
+      const std::optional<StagePhase> source = ComputePhaseOf(PhaseOf(operand));
+      if (source.has_value() && *source != *reader) reads.insert({*source, *reader});
+    }
+  }
+  return reads;
+}
+
+}  // namespace penstock::planner::internal

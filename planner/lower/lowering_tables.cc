@@ -1,0 +1,110 @@
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#include "planner/lower/lowering_internal.h"
+#include "planner/sharding/execution_sharding.h"
+
+namespace penstock::planner::internal {
+
+// The work of a kernel, feed or fetch on its tiles.
+graph::OpCost Lowering::CostOf(const KernelPlan& spec) const {
+  std::vector<TensorType> operands;
+  std::vector<TensorType> results;
+  for (const TilePlan& tile : spec.inputs) operands.push_back({tile.dtype, tile.shape});
+  for (const TilePlan& tile : spec.outputs) results.push_back({tile.dtype, tile.shape});
+  const graph::Op* op = ops_.Find(spec.op);
+  if (op != nullptr) {
+    graph::OpCost cost = op->Cost({spec.attributes, operands, results});
+    // A sum that the kernel keeps itself is read, too.
+    for (size_t i = 0; spec.accumulate && spec.op != "accumulate" && i < results.size(); ++i) {
+      cost.bytes += static_cast<double>(results[i].num_bytes());
+    }
+    return cost;
+  }
+  // Copies between a tile and what has no tile: a fed or fetched tensor, the parts of a packed one.
+  graph::OpCost copy;
+  for (const TensorType& type : operands) copy.bytes += static_cast<double>(type.num_bytes());
+  for (const TensorType& type : results) copy.bytes += static_cast<double>(type.num_bytes());
+  if (operands.empty() || results.empty()) copy.bytes *= 2;
+  return copy;
+}
+
+uint32_t Lowering::ShardingIndex(ValueId value, bool always) {
+  sharding_index_.resize(graph_.num_values());
+  std::optional<uint32_t>& index = sharding_index_[value];
+  if (index.has_value() && !(always && *index == kNone)) return *index;
+  Sharding sharding = ClosedSharding(mesh_, graph_.value(value));
+  sharding.partials.clear();
+  sharding.replicated.clear();
+  const bool is_whole = std::all_of(sharding.dims.begin(), sharding.dims.end(),
+                                    [](const graph::DimSharding& dim) { return dim.axes.empty(); });
+  if (is_whole && !always) {
+    index = kNone;
+    return kNone;
+  }
+  const auto next = static_cast<uint32_t>(folded_.shardings.size());
+  const auto [known, is_new] = sharding_by_text_.emplace(graph::ToString(mesh_, sharding), next);
+  if (is_new) folded_.shardings.push_back(std::move(sharding));
+  if (!is_whole) index = known->second;
+  return known->second;
+}
+
+uint32_t Lowering::ViewIndex(ValueId whole, ValueId part) {
+  const FoldedView view = {graph_.value(whole).type, ShardingIndex(whole, true),
+                           ShardingIndex(part, true)};
+  const auto known = std::find(folded_.views.begin(), folded_.views.end(), view);
+  if (known != folded_.views.end()) return static_cast<uint32_t>(known - folded_.views.begin());
+  folded_.views.push_back(view);
+  return static_cast<uint32_t>(folded_.views.size() - 1);
+}
+
+uint32_t Lowering::KernelIndex(const KernelPlan& spec, const std::vector<uint32_t>& shardings) {
+  std::string key = spec.op;
+  for (const TilePlan& tile : spec.inputs) absl::StrAppend(&key, penstock::ToString(tile.shape));
+  for (const TilePlan& tile : spec.outputs) {
+    absl::StrAppend(&key, "|", penstock::ToString(tile.shape), penstock::ToString(tile.offset));
+  }
+  std::vector<uint32_t>& candidates = kernels_by_op_[key];
+  for (uint32_t index : candidates) {
+    if (folded_.kernels[index] == spec && folded_.kernel_shardings[index] == shardings) {
+      return index;
+    }
+  }
+  candidates.push_back(static_cast<uint32_t>(folded_.kernels.size()));
+  folded_.kernels.push_back(spec);
+  folded_.kernel_shardings.push_back(shardings);
+  return candidates.back();
+}
+
+// That every operator runs on these element types; an error names the first node that does not.
+absl::Status Lowering::CheckKernels() const {
+  for (uint32_t k = 0; k < folded_.kernels.size(); ++k) {
+    const KernelPlan& kernel = folded_.kernels[k];
+    if (kernel.op == "feed" || kernel.op == "fetch") continue;
+    const absl::Status status = options_.kernels.check_kernel(kernel);
+    if (status.ok()) continue;
+    for (const DevicePlan& program : folded_.programs) {
+      for (const ActorPlan& actor : program.actors) {
+        if (actor.kernel != k) continue;
+        const ValueId value = graph_.FindValue(actor.name);
+        std::string where;
+        if (value != kNoValue && ProducerOf(value).location.line > 0) {
+          const graph::SourceLocation& place = ProducerOf(value).location;
+          where = absl::StrCat(place.file, ":", place.line, ":", place.column, ": ");
+        }
+        return absl::Status(status.code(),
+                            absl::StrCat(where, "%", actor.name, ": ", status.message()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace penstock::planner::internal
