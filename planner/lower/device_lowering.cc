@@ -201,6 +201,7 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
   credits.stage = stage_;
   credits.times = shared_.times_.has_value() ? &*shared_.times_ : nullptr;
   credits.activations = shared_.activations_;
+  credits.order = shared_.orders_[stage_];
   std::vector<uint32_t> state_registers(shared_.plan_.states.size(), kNone);
   DevicePlan device =
       program_.Finish(credits, &state_registers, &shared_.folded_.view_operands.emplace_back());

@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "planner/lower/phase_order.h"
+#include "planner/plan/access_order.h"
+#include "planner/plan/check_plan.h"
+#include "planner/plan/lifetimes.h"
 #include "planner/plan/memory.h"
 
 namespace penstock::planner {
@@ -17,12 +20,6 @@ struct Access {
   uint32_t actor = 0;
   int phase = 0;
   bool is_async = false;
-};
-
-// Positions in a phase, both included.
-struct Span {
-  int64_t first = 0;
-  int64_t last = 0;
 };
 
 struct Accesses {
@@ -51,6 +48,7 @@ class ProgramAssembler {
                      [](const ChannelPlan& a, const ChannelPlan& b) {
                        return std::pair(a.consumer, a.producer) < std::pair(b.consumer, b.producer);
                      });
+    AddTokenOrders(&device_);
     LayOut();
     for (size_t s = 0; s < buffers_.size(); ++s) {
       if (buffers_[s].state >= 0) (*state_registers)[buffers_[s].state] = static_cast<uint32_t>(s);
@@ -201,124 +199,65 @@ class ProgramAssembler {
 
   void LayOut() {
     device_.registers.resize(buffers_.size());
-    std::vector<int> home(buffers_.size(), -1);  // the phase inside which a workspace lives
-    uint64_t end = 0;
-    auto place = [&](size_t s, RegisterClass register_class) {
+    for (size_t s = 0; s < buffers_.size(); ++s) {
       RegisterPlan& reg = device_.registers[s];
-      reg.register_class = register_class;
       reg.per_microbatch = buffers_[s].per_microbatch;
-      reg.slots = static_cast<uint32_t>(SlotsOf(static_cast<int>(s)));
-      reg.slot_bytes = AlignUp(buffers_[s].bytes);
-      reg.offset = end;
-      end += reg.slots * reg.slot_bytes;
-    };
-    for (size_t s = 0; s < buffers_.size(); ++s) {
-      if (buffers_[s].state >= 0) place(s, RegisterClass::kState);
-    }
-    device_.state_bytes = end;
-    for (size_t s = 0; s < buffers_.size(); ++s) {
-      if (buffers_[s].state >= 0 || buffers_[s].whole >= 0) continue;
+      if (buffers_[s].state < 0 && buffers_[s].whole >= 0) continue;  // in another register
       const std::vector<Access>& writers = accesses_[s].writers;
       const bool is_local = !writers.empty() && accesses_[s].IsWithin(writers[0].phase) &&
                             phases_[writers[0].phase].plan.lane != Lane::kFloating;
-      if (is_local) {
-        home[s] = writers[0].phase;
-      } else {
-        place(s, RegisterClass::kChannel);
-      }
+      reg.register_class = buffers_[s].state >= 0 ? RegisterClass::kState
+                           : is_local             ? RegisterClass::kWorkspace
+                                                  : RegisterClass::kChannel;
+      reg.slots = static_cast<uint32_t>(SlotsOf(static_cast<int>(s)));
+      reg.slot_bytes = AlignUp(buffers_[s].bytes);
     }
-    device_.channel_bytes = end - device_.state_bytes;
-
-    const std::vector<Span> spans = FindSpans();
-    const uint64_t workspace_begin = end;
-    for (Lane lane : {Lane::kCompute, Lane::kPerStep}) {
-      uint64_t lane_bytes = 0;
-      for (size_t p = 0; p < phases_.size(); ++p) {
-        if (phases_[p].plan.lane != lane) continue;
-        lane_bytes = std::max(lane_bytes, PackPhase(static_cast<int>(p), home, spans, end));
+    const DeviceUses uses =
+        FindUses(device_, credits_.order, static_cast<uint32_t>(credits_.microbatches));
+    uint64_t end = 0;
+    const auto place = [&](RegisterClass register_class) {
+      for (size_t s = 0; s < device_.registers.size(); ++s) {
+        RegisterPlan& reg = device_.registers[s];
+        if (reg.register_class != register_class || !uses.registers[s].always) continue;
+        reg.offset = end;
+        end += reg.slots * reg.slot_bytes;
       }
-      end += lane_bytes;
-      end += PlaceScratch(lane, end);
-    }
-    device_.workspace_bytes = end - workspace_begin;
+    };
+    place(RegisterClass::kState);
+    device_.state_bytes = end;
+    place(RegisterClass::kChannel);
+    end += PackRegisters(uses, end);
+    for (const Lane lane : {Lane::kCompute, Lane::kPerStep}) end += PlaceScratch(lane, end);
     device_.arena_bytes = end;
+    device_.channel_bytes = ChannelBytes(device_);
+    device_.workspace_bytes = end - device_.state_bytes - device_.channel_bytes;
   }
 
-  size_t PhaseIndex(uint32_t actor) const {
-    const auto it =
-        std::upper_bound(device_.phases.begin(), device_.phases.end(), actor,
-                         [](uint32_t a, const PhasePlan& phase) { return a < phase.first_actor; });
-    // Phases without actors share their first actor with the next one.
-    size_t p = static_cast<size_t>(it - device_.phases.begin()) - 1;
-    while (device_.phases[p].num_actors == 0) --p;
-    return p;
-  }
-
-  // Of each actor: the positions in its phase during which it may touch its operands. On the stream
-  // that is its own. An actor beside the stream may write while kernels that were launched after
-  // the last one known to have completed still run; it has surely completed where its first
-  // in-phase consumer starts.
-  std::vector<Span> FindSpans() const {
-    std::vector<Span> spans(device_.actors.size());
-    std::vector<int64_t> awaited(device_.actors.size(), 0);  // position after the last kernel
-    for (size_t p = 0; p < phases_.size(); ++p) {
-      const PhasePlan& phase = device_.phases[p];
-      for (uint32_t i = 0; i < phase.num_actors; ++i) {
-        spans[phase.first_actor + i] = {i, phases_[p].actors[i].is_async() ? phase.num_actors : i};
-      }
-    }
-    for (const ChannelPlan& channel : device_.channels) {
-      const size_t p = PhaseIndex(channel.producer);
-      const PhasePlan& phase = device_.phases[p];
-      if (channel.consumer < phase.first_actor ||
-          channel.consumer >= phase.first_actor + phase.num_actors) {
-        continue;
-      }
-      const int64_t producer = channel.producer - phase.first_actor;
-      const int64_t consumer = channel.consumer - phase.first_actor;
-      if (phases_[p].actors[producer].is_async()) {
-        spans[channel.producer].last = std::min(spans[channel.producer].last, consumer);
-      } else {
-        awaited[channel.consumer] = std::max(awaited[channel.consumer], producer + 1);
-      }
-    }
-    // As if actors started in the planned order, where those after it need not wait for what one
-    // has waited for. Any other order is made to agree (access_order.h).
-    for (size_t p = 0; p < phases_.size(); ++p) {
-      const PhasePlan& phase = device_.phases[p];
-      int64_t drained = 0;
-      for (uint32_t i = 0; i < phase.num_actors; ++i) {
-        if (!phases_[p].actors[i].is_async()) continue;
-        drained = std::max(drained, awaited[phase.first_actor + i]);
-        spans[phase.first_actor + i].first = drained;
-      }
-    }
-    return spans;
-  }
-
-  uint64_t PackPhase(int p, const std::vector<int>& home, const std::vector<Span>& spans,
-                     uint64_t base) {
+  // Lays out what may share bytes, from `base` on; returns how many it takes.
+  uint64_t PackRegisters(const DeviceUses& uses, uint64_t base) {
     std::vector<Lifetime> lifetimes;
-    std::vector<size_t> buffers;
-    for (size_t s = 0; s < buffers_.size(); ++s) {
-      if (home[s] != p) continue;
-      Lifetime lifetime = {buffers_[s].bytes, INT64_MAX, 0, 0};
-      for (const Access& writer : accesses_[s].writers) {
-        lifetime.first = std::min(lifetime.first, spans[writer.actor].first);
+    std::vector<size_t> registers;
+    for (size_t s = 0; s < device_.registers.size(); ++s) {
+      const RegisterPlan& reg = device_.registers[s];
+      if (uses.registers[s].always || reg.slot_bytes == 0) continue;
+      Lifetime& lifetime = lifetimes.emplace_back();
+      lifetime.bytes = reg.slots * reg.slot_bytes;
+      for (const PhaseSpan& span : uses.registers[s].spans) {
+        const PhasePlan& phase = device_.phases[span.phase];
+        if (phase.num_actors == 0) continue;
+        lifetime.spans.push_back({phase.first_actor + span.first, phase.first_actor + span.last});
+        if (span.is_touched) lifetime.touched.push_back(lifetime.spans.back());
       }
-      for (const std::vector<Access>* list : {&accesses_[s].writers, &accesses_[s].readers}) {
-        for (const Access& access : *list) {
-          lifetime.last = std::max(lifetime.last, spans[access.actor].last);
-        }
+      for (const uint32_t p : uses.registers[s].held) {
+        const PhasePlan& phase = device_.phases[p];
+        if (phase.num_actors == 0) continue;
+        lifetime.held.push_back({phase.first_actor, phase.first_actor + phase.num_actors - 1});
       }
-      lifetimes.push_back(lifetime);
-      buffers.push_back(s);
+      registers.push_back(s);
     }
     const uint64_t bytes = PackLifetimes(&lifetimes);
-    for (size_t i = 0; i < buffers.size(); ++i) {
-      device_.registers[buffers[i]] = {RegisterClass::kWorkspace,
-                                       buffers_[buffers[i]].per_microbatch, 1,
-                                       base + lifetimes[i].offset, AlignUp(lifetimes[i].bytes)};
+    for (size_t i = 0; i < registers.size(); ++i) {
+      device_.registers[registers[i]].offset = base + lifetimes[i].offset;
     }
     return bytes;
   }

@@ -89,6 +89,7 @@ class DeviceProgram {
     int stage = 0;                         // of this device
     const ScheduleTimes* times = nullptr;  // null: stages decide as the plan runs
     int activations = 1;                   // then: what may be between the phases of a stage
+    std::vector<PhaseChoice> order = {};   // of the stage, if it is decided
   };
 
   // Lays out memory and derives the channels. `state_registers[i]` gets the register of the buffer

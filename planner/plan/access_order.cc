@@ -286,25 +286,35 @@ std::vector<PhaseOrder> FindOrders(const DevicePlan& device) {
   return orders;
 }
 
+// Adds a channel of order alone, unless there is a path.
+void Join(uint32_t before, uint32_t after, PhaseOrder* order, DevicePlan* device) {
+  if (order->IsBefore(before, after, kMaxVisitedByLowering)) return;
+  order->Add(before, after);
+  device->channels.push_back({before, after, kNone, 1, 1, 1, 0});
+}
+
 }  // namespace
 
-void AddOrderChannels(const std::vector<KernelPlan>& kernels, DevicePlan* device) {
+void AddTokenOrders(DevicePlan* device) {
   std::vector<PhaseOrder> orders = FindOrders(*device);
-  const auto join = [&](uint32_t phase, uint32_t before, uint32_t after) {
-    if (orders[phase].IsBefore(before, after, kMaxVisitedByLowering)) return;
-    orders[phase].Add(before, after);
-    device->channels.push_back({before, after, kNone, 1, 1, 1, 0});
-  };
-  for (uint32_t p = 0; p < device->phases.size(); ++p) {
-    ForEachConflict(kernels, *device, device->phases[p],
-                    [&](const Conflict& conflict) { join(p, conflict.before, conflict.after); });
-  }
   for (const ChannelEnds& ends : FindChannelEnds(*device)) {
     for (const uint32_t user : ends.users) {
       const auto end = std::lower_bound(ends.actors.begin(), ends.actors.end(), user);
-      if (end != ends.actors.end() && *end != user) join(ends.phase, user, *end);
+      if (end != ends.actors.end() && *end != user) {
+        Join(user, *end, &orders[ends.phase], device);
+      }
     }
   }
+}
+
+void AddOrderChannels(const std::vector<KernelPlan>& kernels, DevicePlan* device) {
+  std::vector<PhaseOrder> orders = FindOrders(*device);
+  for (uint32_t p = 0; p < device->phases.size(); ++p) {
+    ForEachConflict(kernels, *device, device->phases[p], [&](const Conflict& conflict) {
+      Join(conflict.before, conflict.after, &orders[p], device);
+    });
+  }
+  AddTokenOrders(device);
 }
 
 absl::Status CheckAccessOrder(const Plan& plan) {

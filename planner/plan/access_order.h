@@ -25,7 +25,11 @@
 
 namespace penstock::planner {
 
-// Adds the in-phase channels that are missing, at the end of the device's channels.
+// Adds, at the end of the device's channels, the in-phase channels that those between phases need.
+// Needs no places of registers.
+void AddTokenOrders(DevicePlan* device);
+
+// Adds these and the channels that bytes need which are used again.
 // REQUIRES: registers and scratch have their places; no two actors' operands overlap where the
 // planned order would not allow it.
 void AddOrderChannels(const std::vector<KernelPlan>& kernels, DevicePlan* device);

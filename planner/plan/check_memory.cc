@@ -4,6 +4,7 @@
 #include <iterator>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/btree_map.h"
@@ -12,6 +13,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/plan/check_plan.h"
+#include "planner/plan/lifetimes.h"
 #include "planner/plan/show_plan.h"
 
 namespace penstock::planner {
@@ -22,24 +24,17 @@ absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(StrCat(parts...));
 }
 
-// Bytes [begin, end) of the arena in use from actor `first` to actor `last`, both included: a
-// workspace register, first written by `writer`, or the scratch of `writer` when reg is kNone.
+// Bytes [begin, end) of the arena in use from actor `first` to actor `last` of a phase, both
+// included: a register, or the scratch of `writer` when reg is kNone.
 struct Block {
   uint64_t begin = 0;
   uint64_t end = 0;
   uint32_t first = 0;
   uint32_t last = 0;
-  uint32_t writer = 0;
+  uint32_t writer = kNone;  // that writes it first; of what comes from another phase: kNone
   uint32_t reg = kNone;
-};
-
-// Bytes [begin, end) that one owner has for itself: a lane, or a register that lanes do not share.
-struct OwnedBytes {
-  uint64_t begin = 0;
-  uint64_t end = 0;
-  uint64_t owner = 0;
-  uint32_t reg = kNone;
-  uint32_t phase = kNone;
+  uint32_t home = kNone;  // of workspace: its phase
+  bool is_touched = true;
 };
 
 class DeviceMemoryCheck {
@@ -53,11 +48,12 @@ class DeviceMemoryCheck {
     registers_.resize(device_.registers.size());
     for (uint32_t p = 0; p < device_.phases.size(); ++p) RETURN_IF_ERROR(WalkPhase(p));
     RETURN_IF_ERROR(CheckGates());
+    AddWorkspaces();
     std::vector<uint64_t> peaks(device_.phases.size());
     for (uint32_t p = 0; p < device_.phases.size(); ++p) {
-      ASSIGN_OR_RETURN(peaks[p], SweepPhase(p));
+      ASSIGN_OR_RETURN(peaks[p], SweepPhase(p, &blocks_[p]));
     }
-    RETURN_IF_ERROR(CheckOwners());
+    RETURN_IF_ERROR(CheckAcrossPhases());
     return peaks;
   }
 
@@ -138,7 +134,7 @@ class DeviceMemoryCheck {
       }
       if (actor.workspace_bytes > 0) {
         blocks_[p].push_back({actor.workspace_offset,
-                              actor.workspace_offset + actor.workspace_bytes, a, a, a, kNone});
+                              actor.workspace_offset + actor.workspace_bytes, a, a, a, kNone, p});
       }
     }
     return absl::OkStatus();
@@ -249,8 +245,19 @@ class DeviceMemoryCheck {
         " of ", Describe(block.writer), " at bytes ", block.begin, " to ", block.end);
   }
 
+  // As it looks from another phase.
+  std::string DescribeOwner(const Block& block) const {
+    const std::string bytes = StrCat(" at bytes ", block.begin, " to ", block.end);
+    if (block.home != kNone) {
+      return StrCat("the workspace of ", DescribePhase(plan_, d_, block.home), bytes);
+    }
+    return StrCat(Name(device_.registers[block.reg].register_class), " register ", block.reg,
+                  bytes);
+  }
+
   // Whether actor `after.writer` writes its output 0 where `before`, which it reads last, begins.
   bool WorksInPlace(const Block& before, const Block& after) const {
+    if (after.writer == kNone || before.writer == kNone) return false;
     const ActorPlan& actor = device_.actors[after.writer];
     if (before.reg == kNone || after.reg == kNone || before.last != after.writer ||
         before.begin != after.begin || before.end < after.end || actor.kind != ActorKind::kKernel ||
@@ -262,21 +269,23 @@ class DeviceMemoryCheck {
     });
   }
 
-  // Walks through the phase with the blocks that live at each position, in order of address. As
-  // they are disjoint, a new one can only collide with its neighbours.
-  absl::StatusOr<uint64_t> SweepPhase(uint32_t p) {
-    // Workspace registers join the scratch of their phase at the first sweep.
-    if (p == 0) {
-      for (uint32_t r = 0; r < device_.registers.size(); ++r) {
-        const RegisterPlan& reg = device_.registers[r];
-        const RegisterState& state = registers_[r];
-        const uint64_t num_bytes = reg.slots * reg.slot_bytes;
-        if (state.home == kNone || num_bytes == 0) continue;
-        blocks_[state.home].push_back(
-            {reg.offset, reg.offset + num_bytes, state.first, state.last, state.first_writer, r});
-      }
+  // Workspace registers join the scratch of their phase.
+  void AddWorkspaces() {
+    for (uint32_t r = 0; r < device_.registers.size(); ++r) {
+      const RegisterPlan& reg = device_.registers[r];
+      const RegisterState& state = registers_[r];
+      const uint64_t num_bytes = reg.slots * reg.slot_bytes;
+      if (state.home == kNone || num_bytes == 0) continue;
+      blocks_[state.home].push_back({reg.offset, reg.offset + num_bytes, state.first, state.last,
+                                     state.first_writer, r, state.home});
     }
-    std::vector<Block>& blocks = blocks_[p];
+  }
+
+  // Walks through the phase with the blocks that live at each position, in order of address. As
+  // they are disjoint, a new one can only collide with its neighbours. Returns the most bytes at
+  // once.
+  absl::StatusOr<uint64_t> SweepPhase(uint32_t p, std::vector<Block>* phase_blocks) const {
+    std::vector<Block>& blocks = *phase_blocks;
     std::sort(blocks.begin(), blocks.end(),
               [](const Block& a, const Block& b) { return a.first < b.first; });
     std::vector<uint32_t> by_last(blocks.size());
@@ -302,13 +311,13 @@ class DeviceMemoryCheck {
         const auto before = std::prev(after);
         const Block& other = blocks[before->second];
         if (other.end > block.begin) {
-          if (!WorksInPlace(other, block)) return Collision(other, block);
+          if (!WorksInPlace(other, block)) return Collision(p, other, block);
           live.erase(before);
           after = live.upper_bound(block.begin);
         }
       }
       if (after != live.end() && after->first < block.end) {
-        return Collision(blocks[after->second], block);
+        return Collision(p, blocks[after->second], block);
       }
       live[block.begin] = i;
       live_bytes += block.end - block.begin;
@@ -317,47 +326,104 @@ class DeviceMemoryCheck {
     return peak_bytes;
   }
 
-  absl::Status Collision(const Block& a, const Block& b) const {
-    return Invalid(DescribeBlock(a), " and ", DescribeBlock(b), " overlap while both live");
-  }
-
-  std::string DescribeOwned(const OwnedBytes& span) const {
-    if (span.phase != kNone) {
-      return StrCat("the workspace of ", DescribePhase(plan_, d_, span.phase), " at bytes ",
-                    span.begin, " to ", span.end);
+  absl::Status Collision(uint32_t p, const Block& a, const Block& b) const {
+    if (a.writer != kNone && b.writer != kNone) {
+      return Invalid(DescribeBlock(a), " and ", DescribeBlock(b), " overlap while both live");
     }
-    return StrCat(Name(device_.registers[span.reg].register_class), " register ", span.reg,
-                  " at bytes ", span.begin, " to ", span.end);
+    // By address; registers that cross phases before workspace.
+    const bool is_ordered =
+        std::tuple(a.begin, a.home != kNone, a.reg) < std::tuple(b.begin, b.home != kNone, b.reg);
+    return Invalid("device ", d_, ": ", DescribeOwner(is_ordered ? a : b), " and ",
+                   DescribeOwner(is_ordered ? b : a), " overlap, and no channel keeps both from",
+                   " being in use in ", DescribePhase(plan_, d_, p));
   }
 
-  // Blocks of one lane may overlap, in different phases or at different times; nothing else may.
-  absl::Status CheckOwners() const {
-    const uint64_t num_registers = device_.registers.size();
-    std::vector<OwnedBytes> spans;
-    for (uint32_t r = 0; r < num_registers; ++r) {
+  // What is always in use overlaps nothing; what is in use in several phases, or until a phase of
+  // another lane waits for it, overlaps nothing that those use.
+  absl::Status CheckAcrossPhases() {
+    const DeviceUses uses =
+        FindUses(device_, plan_.stages[device_.stage].order, plan_.num_microbatches);
+    std::vector<Block> always;
+    // Blocks of other phases, and of registers that cross phases.
+    std::vector<std::vector<Block>> guests(device_.phases.size());
+    std::vector<std::vector<Block>> held(device_.phases.size());
+    const auto add = [&](const Uses& use, Block block) {
+      if (use.always) {
+        always.push_back(block);
+        return;
+      }
+      for (const PhaseSpan& span : use.spans) {
+        const PhasePlan& phase = device_.phases[span.phase];
+        if (span.phase == block.home || phase.num_actors == 0) continue;
+        block.first = phase.first_actor + static_cast<uint32_t>(span.first);
+        block.last = phase.first_actor + static_cast<uint32_t>(span.last);
+        block.is_touched = span.is_touched;
+        guests[span.phase].push_back(block);
+      }
+      for (const uint32_t p : use.held) {
+        held[p].push_back(block);
+      }
+    };
+    for (uint32_t r = 0; r < device_.registers.size(); ++r) {
       const RegisterPlan& reg = device_.registers[r];
       const uint64_t num_bytes = reg.slots * reg.slot_bytes;
-      if (reg.register_class == RegisterClass::kWorkspace || num_bytes == 0) continue;
-      spans.push_back({reg.offset, reg.offset + num_bytes, r, r, kNone});
+      const uint32_t home = registers_[r].home;
+      if (num_bytes == 0 || (home == kNone && IsWorkspace(r))) continue;
+      add(uses.registers[r], {reg.offset, reg.offset + num_bytes, 0, 0, kNone, r, home});
     }
     for (uint32_t p = 0; p < device_.phases.size(); ++p) {
-      const Lane lane = device_.phases[p].lane;
-      const uint64_t owner =
-          num_registers + (lane == Lane::kFloating ? 2 + uint64_t{p} : static_cast<uint64_t>(lane));
-      for (const Block& block : blocks_[p]) {
-        spans.push_back({block.begin, block.end, owner, block.reg, p});
+      const PhasePlan& phase = device_.phases[p];
+      for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
+        const ActorPlan& actor = device_.actors[a];
+        if (actor.workspace_bytes == 0) continue;
+        add(uses.scratch[a],
+            {actor.workspace_offset, actor.workspace_offset + actor.workspace_bytes, 0, 0, kNone,
+             kNone, p});
       }
     }
-    std::sort(spans.begin(), spans.end(),
-              [](const OwnedBytes& a, const OwnedBytes& b) { return a.begin < b.begin; });
-    // The span that reaches furthest so far; all before it that overlap the next are of its owner.
-    const OwnedBytes* furthest = nullptr;
-    for (const OwnedBytes& span : spans) {
-      if (furthest != nullptr && span.begin < furthest->end && span.owner != furthest->owner) {
-        return Invalid("device ", d_, ": ", DescribeOwned(*furthest), " and ", DescribeOwned(span),
-                       " overlap");
+    std::sort(always.begin(), always.end(),
+              [](const Block& a, const Block& b) { return a.begin < b.begin; });
+    for (size_t i = 1; i < always.size(); ++i) {
+      const Block& a = always[i - 1];
+      const Block& b = always[i];
+      if (b.begin >= a.end || (a.home != kNone && a.home == b.home)) continue;
+      return Invalid("device ", d_, ": ", DescribeOwner(a), " and ", DescribeOwner(b), " overlap");
+    }
+    for (uint32_t p = 0; p < device_.phases.size(); ++p) {
+      const PhasePlan& phase = device_.phases[p];
+      if (phase.num_actors == 0) continue;
+      std::vector<Block> blocks = blocks_[p];
+      blocks.insert(blocks.end(), guests[p].begin(), guests[p].end());
+      for (Block block : always) {
+        if (block.home == p) continue;
+        block.first = phase.first_actor;
+        block.last = phase.first_actor + phase.num_actors - 1;
+        blocks.push_back(block);
       }
-      if (furthest == nullptr || span.end > furthest->end) furthest = &span;
+      RETURN_IF_ERROR(SweepPhase(p, &blocks).status());
+      RETURN_IF_ERROR(CheckHeld(p, blocks, &held[p]));
+    }
+    return absl::OkStatus();
+  }
+
+  // What a phase touches overlaps nothing that is held there.
+  absl::Status CheckHeld(uint32_t p, const std::vector<Block>& blocks,
+                         std::vector<Block>* held) const {
+    std::sort(held->begin(), held->end(),
+              [](const Block& a, const Block& b) { return a.begin < b.begin; });
+    // Up to each of them, the one that reaches furthest.
+    std::vector<const Block*> furthest;
+    for (const Block& block : *held) {
+      furthest.push_back(furthest.empty() || furthest.back()->end < block.end ? &block
+                                                                              : furthest.back());
+    }
+    for (const Block& block : blocks) {
+      if (!block.is_touched) continue;
+      auto next = std::lower_bound(held->begin(), held->end(), block.end,
+                                   [](const Block& a, uint64_t end) { return a.begin < end; });
+      if (next == held->begin()) continue;
+      const Block& other = *furthest[next - held->begin() - 1];
+      if (other.end > block.begin) return Collision(p, other, block);
     }
     return absl::OkStatus();
   }

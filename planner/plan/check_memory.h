@@ -1,6 +1,8 @@
 // Whether the registers of a plan keep out of each other's way in their device's arena.
 //
-//   - State and channel registers overlap nothing.
+//   - Registers that overlap are never in use at once (lifetimes.h): channels order them. What a
+//     plan does not order keeps its bytes for itself: state, received values, and with an order
+//     that the policy decides as it goes, whatever crosses phases or lanes.
 //   - A workspace register belongs to one phase. Within the phase, registers and kernel scratch
 //     that live at the same time do not overlap. Time is the position in the planned order, which
 //     other firing orders are made to agree with by channels (access_order.h): a kernel's
@@ -10,7 +12,6 @@
 //     receive writes, lives until it is known to have completed, which is when the first of its
 //     in-phase consumers starts, or else the end of the phase. The one exception is a kernel that
 //     works in place: output 0 may begin where an input that dies with it begins.
-//   - Lanes do not share bytes; every floating phase counts as a lane.
 //   - Nothing is read before it is there: a phase that reads a channel register has a channel from
 //     a phase that writes it; within a phase, a value from communication is waited for, and
 //     communication waits for the value it sends.

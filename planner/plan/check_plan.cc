@@ -1,7 +1,6 @@
 #include "planner/plan/check_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
@@ -319,7 +318,7 @@ class StructureCheck {
 
   absl::Status CheckRegisters(uint32_t d) const {
     const DevicePlan& device = plan_.devices[d];
-    std::array<uint64_t, 3> class_bytes = {};
+    uint64_t held_state_bytes = 0;  // of state
     for (size_t r = 0; r < device.registers.size(); ++r) {
       const RegisterPlan& reg = device.registers[r];
       if (reg.slots == 0) return Invalid("device ", d, " register ", r, " has no slots");
@@ -337,9 +336,9 @@ class StructureCheck {
         return Invalid("device ", d, " register ", r, " holds state in ", reg.slots,
                        " slots, expected 1");
       }
-      uint64_t& bytes = class_bytes[static_cast<size_t>(reg.register_class)];
-      if (reg.register_class != RegisterClass::kWorkspace) bytes += reg.slots * reg.slot_bytes;
+      if (reg.register_class == RegisterClass::kState) held_state_bytes += reg.slot_bytes;
     }
+    const uint64_t channel_bytes = ChannelBytes(device);
     const uint64_t arena_bytes = device.arena_bytes;
     if (device.state_bytes > arena_bytes ||
         device.channel_bytes > arena_bytes - device.state_bytes ||
@@ -348,10 +347,10 @@ class StructureCheck {
                      device.channel_bytes, " and workspace ", device.workspace_bytes,
                      " bytes are more than the arena of ", arena_bytes);
     }
-    if (class_bytes[0] > device.state_bytes || class_bytes[1] > device.channel_bytes) {
-      return Invalid("device ", d, ": registers hold ", class_bytes[0], " bytes of state and ",
-                     class_bytes[1], " of channels; the device counts ", device.state_bytes,
-                     " and ", device.channel_bytes);
+    if (held_state_bytes > device.state_bytes || channel_bytes > device.channel_bytes) {
+      return Invalid("device ", d, ": registers hold ", held_state_bytes, " bytes of state and ",
+                     channel_bytes, " of channels; the device counts ", device.state_bytes, " and ",
+                     device.channel_bytes);
     }
     return absl::OkStatus();
   }
@@ -716,6 +715,23 @@ class StructureCheck {
 uint64_t TokensPerSlot(const Plan& plan, const RegisterPlan& reg, uint64_t tokens_per_step) {
   const bool is_refilled = reg.per_microbatch && reg.register_class == RegisterClass::kChannel;
   return std::max<uint64_t>(tokens_per_step / (is_refilled ? plan.num_microbatches : 1), 1);
+}
+
+uint64_t ChannelBytes(const DevicePlan& device) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  for (const RegisterPlan& reg : device.registers) {
+    if (reg.register_class != RegisterClass::kChannel) continue;
+    ranges.emplace_back(reg.offset, reg.offset + reg.slots * reg.slot_bytes);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  uint64_t bytes = 0;
+  uint64_t end = 0;  // of those so far
+  for (const auto& [range_begin, range_end] : ranges) {
+    if (range_end <= end) continue;
+    bytes += range_end - std::max(range_begin, end);
+    end = range_end;
+  }
+  return bytes;
 }
 
 RendezvousTable FindRendezvous(const Plan& plan) {

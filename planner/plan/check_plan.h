@@ -60,6 +60,9 @@ inline uint32_t FiringsPerStep(const Plan& plan, const PhasePlan& phase) {
 // least 1.
 uint64_t TokensPerSlot(const Plan& plan, const RegisterPlan& reg, uint64_t tokens_per_step);
 
+// Bytes of the arena where channel registers lie, which may share them.
+uint64_t ChannelBytes(const DevicePlan& device);
+
 // kInvalidArgument, naming what leads nowhere and where it may lead.
 absl::Status CheckReferences(const Plan& plan);
 

@@ -140,7 +140,10 @@ class Firing {
       if (!IsDone(p)) return Deadlock(p);
     }
     FiringResult result;
-    result.peak_live_bytes = peak_bytes_;
+    for (size_t d = 0; d < plan_.devices.size(); ++d) {
+      // The sum counts a phase's workspace and channels at their most, though they may share bytes.
+      result.peak_live_bytes.push_back(std::min(peak_bytes_[d], plan_.devices[d].arena_bytes));
+    }
     result.step_ends_s = step_ends_s_;
     for (const DevicePlan& device : plan_.devices) {
       for (const PhasePlan& phase : device.phases) {

@@ -1,4 +1,4 @@
-// Packs buffers that live for a range of positions into one workspace.
+// Packs buffers that live at some positions into one range of bytes.
 //
 // Thread rule: pure functions.
 
@@ -16,18 +16,30 @@ inline uint64_t AlignUp(uint64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-// A buffer that is in use from position `first` to position `last`, both included.
-struct Lifetime {
-  uint64_t bytes = 0;
+// Positions, both included.
+struct LiveSpan {
   int64_t first = 0;
   int64_t last = 0;
-  uint64_t offset = 0;  // set by PackLifetimes, a multiple of kArenaAlignment
 };
 
+// A buffer that is in use at the positions of its spans, which increase and do not meet.
+struct Lifetime {
+  uint64_t bytes = 0;
+  std::vector<LiveSpan> spans;
+  // Where it keeps away from what others touch. Likewise.
+  std::vector<LiveSpan> held = {};
+  std::vector<LiveSpan> touched = {};  // those of its spans where it keeps others away so
+  uint64_t offset = 0;                 // set by PackLifetimes, a multiple of kArenaAlignment
+};
+
+// The most bytes in use at one position: no packing needs less.
+uint64_t MostLiveBytes(const std::vector<Lifetime>& lifetimes);
+
 // Gives every buffer an offset such that buffers whose lifetimes meet do not share bytes; returns
-// the bytes needed in all. Greedy by size with best fit (Pisarchyk & Lee, "Efficient memory
-// management for deep neural net inference", 2020): the largest buffer first, each into the
-// smallest gap between those already placed that live at the same time.
+// the bytes needed in all. Greedy with best fit (Pisarchyk & Lee, "Efficient memory management for
+// deep neural net inference", 2020): one buffer after another, each into the smallest gap between
+// those already placed that live at the same time. The largest go first; where that needs more than
+// MostLiveBytes, other orders are tried, and the best is kept.
 uint64_t PackLifetimes(std::vector<Lifetime>* lifetimes);
 
 }  // namespace penstock::planner

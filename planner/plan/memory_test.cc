@@ -17,19 +17,39 @@ TEST(MemoryTest, AlignsUp) {
 }
 
 TEST(MemoryTest, BuffersThatNeverMeetShareBytes) {
-  std::vector<Lifetime> lifetimes = {{100, 0, 1}, {100, 2, 3}, {100, 4, 5}};
+  std::vector<Lifetime> lifetimes = {{100, {{0, 1}}}, {100, {{2, 3}}}, {100, {{4, 5}}}};
   EXPECT_EQ(PackLifetimes(&lifetimes), 128u);
   for (const Lifetime& lifetime : lifetimes) EXPECT_EQ(lifetime.offset, 0u);
 }
 
 TEST(MemoryTest, ALifetimeIncludesItsLastPosition) {
-  std::vector<Lifetime> lifetimes = {{64, 0, 1}, {64, 1, 2}};
+  std::vector<Lifetime> lifetimes = {{64, {{0, 1}}}, {64, {{1, 2}}}};
   EXPECT_EQ(PackLifetimes(&lifetimes), 128u);
+}
+
+TEST(MemoryTest, ABufferMayLieWhereAnotherIsAwayForAWhile) {
+  std::vector<Lifetime> lifetimes = {{64, {{0, 1}, {4, 5}}}, {64, {{2, 3}}}, {64, {{3, 4}}}};
+  EXPECT_EQ(MostLiveBytes(lifetimes), 128u);
+  EXPECT_EQ(PackLifetimes(&lifetimes), 128u);
+  EXPECT_NE(lifetimes[2].offset, lifetimes[0].offset);
+  EXPECT_NE(lifetimes[2].offset, lifetimes[1].offset);
+  EXPECT_EQ(lifetimes[0].offset, lifetimes[1].offset);
+}
+
+TEST(MemoryTest, WhatIsHeldKeepsAwayFromWhatIsTouched) {
+  std::vector<Lifetime> lifetimes = {{64, {{0, 1}}, {{4, 5}}}, {64, {{2, 3}}, {{4, 5}}}};
+  EXPECT_EQ(PackLifetimes(&lifetimes), 64u);
+  lifetimes.push_back({64, {{5, 6}}});
+  EXPECT_EQ(PackLifetimes(&lifetimes), 64u);
+  lifetimes.back().touched = lifetimes.back().spans;
+  EXPECT_EQ(PackLifetimes(&lifetimes), 128u);
+  EXPECT_NE(lifetimes[2].offset, lifetimes[0].offset);
 }
 
 TEST(MemoryTest, FillsTheSmallestGap) {
   // The two large ones stand at 0 and 192; between them lived 64 bytes, later reused.
-  std::vector<Lifetime> lifetimes = {{256, 0, 9}, {128, 0, 2}, {64, 3, 9}, {64, 3, 9}};
+  std::vector<Lifetime> lifetimes = {
+      {256, {{0, 9}}}, {128, {{0, 2}}}, {64, {{3, 9}}}, {64, {{3, 9}}}};
   EXPECT_EQ(PackLifetimes(&lifetimes), 384u);
   EXPECT_EQ(lifetimes[0].offset, 0u);
   EXPECT_EQ(lifetimes[1].offset, 256u);
@@ -40,7 +60,7 @@ TEST(MemoryTest, FillsTheSmallestGap) {
 TEST(MemoryTest, NothingNeedsNothing) {
   std::vector<Lifetime> none;
   EXPECT_EQ(PackLifetimes(&none), 0u);
-  std::vector<Lifetime> empty = {{0, 0, 3}, {0, 0, 3}};
+  std::vector<Lifetime> empty = {{0, {{0, 3}}}, {0, {{0, 3}}}};
   EXPECT_EQ(PackLifetimes(&empty), 0u);
 }
 
@@ -51,26 +71,27 @@ TEST(MemoryTest, RandomBuffersStayApartAndPackWell) {
     for (int64_t i = random.Between(1, 60); i > 0; --i) {
       const int64_t first = random.Below(40);
       lifetimes.push_back(
-          {static_cast<uint64_t>(random.Between(1, 5000)), first, first + random.Below(12), 0});
+          {static_cast<uint64_t>(random.Between(1, 5000)), {{first, first + random.Below(12)}}});
     }
     const uint64_t total = PackLifetimes(&lifetimes);
     uint64_t peak = 0;
     for (int64_t position = 0; position < 60; ++position) {
       uint64_t live = 0;
       for (const Lifetime& lifetime : lifetimes) {
-        if (lifetime.first <= position && position <= lifetime.last)
+        if (lifetime.spans[0].first <= position && position <= lifetime.spans[0].last)
           live += AlignUp(lifetime.bytes);
       }
       peak = std::max(peak, live);
     }
+    EXPECT_EQ(MostLiveBytes(lifetimes), peak);
     EXPECT_GE(total, peak);
     EXPECT_LE(total, peak * 3 / 2) << "seed " << seed;
     for (size_t a = 0; a < lifetimes.size(); ++a) {
       EXPECT_EQ(lifetimes[a].offset % kArenaAlignment, 0u);
       EXPECT_LE(lifetimes[a].offset + lifetimes[a].bytes, total);
       for (size_t b = 0; b < a; ++b) {
-        const bool meet =
-            lifetimes[a].first <= lifetimes[b].last && lifetimes[b].first <= lifetimes[a].last;
+        const bool meet = lifetimes[a].spans[0].first <= lifetimes[b].spans[0].last &&
+                          lifetimes[b].spans[0].first <= lifetimes[a].spans[0].last;
         const bool overlap =
             lifetimes[a].offset < lifetimes[b].offset + AlignUp(lifetimes[b].bytes) &&
             lifetimes[b].offset < lifetimes[a].offset + AlignUp(lifetimes[a].bytes);

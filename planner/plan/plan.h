@@ -41,7 +41,8 @@
 //   before-step -> F, a value made once a step:        produce M, consume 1, capacity M
 //   update -> F, a parameter:                           produce M, consume 1, capacity M, initial M
 //
-// Registers. Slot s of a register lies at offset + s * slot_bytes. An actor uses slot n % slots
+// Registers. Registers that are never in use at once may share bytes (lifetimes.h). Slot s of a
+// register lies at offset + s * slot_bytes. An actor uses slot n % slots
 // where n is the instance number at the *register's* rate: step * M + micro-batch if the register
 // is per_microbatch, else step.
 //
@@ -72,7 +73,7 @@ using TilePlan = graph::TileDesc;
 enum class RegisterClass : uint8_t {
   kState,      // outlives the step
   kChannel,    // crosses phases
-  kWorkspace,  // lives inside one phase instance; shares bytes with others of its lane
+  kWorkspace,  // lives inside one phase instance
 };
 
 struct RegisterPlan {
@@ -142,9 +143,9 @@ struct PhasePlan {
 struct DevicePlan {
   uint32_t stage = 0;
   uint64_t arena_bytes = 0;
-  uint64_t state_bytes = 0;  // of arena_bytes
-  uint64_t channel_bytes = 0;
-  uint64_t workspace_bytes = 0;
+  uint64_t state_bytes = 0;      // of arena_bytes
+  uint64_t channel_bytes = 0;    // where channel registers lie
+  uint64_t workspace_bytes = 0;  // where only workspace lies
   std::vector<RegisterPlan> registers;
   std::vector<ActorPlan> actors;  // phases are contiguous ranges, in the planned order
   std::vector<ChannelPlan> channels;

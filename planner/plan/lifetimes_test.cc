@@ -1,0 +1,160 @@
+#include "planner/plan/lifetimes.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "planner/plan/live_bytes.h"
+#include "planner/plan/verify_plan.h"
+#include "tests/support/plans.h"
+
+namespace penstock::planner {
+namespace {
+
+using penstock::testing::DeviceBuilder;
+using penstock::testing::EmptyPlan;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kBytes = 64;
+constexpr uint32_t kF = 0;
+constexpr uint32_t kB = 1;
+constexpr uint32_t kUpdate = 2;
+
+// The worked example of lifetimes.h: registers w, h, t and g; the last channel is that of w.
+struct Example {
+  Plan plan;
+  uint32_t w = 0;
+  uint32_t h = 0;
+  uint32_t t = 0;
+  uint32_t g = 0;
+};
+
+Example MakeExample(uint32_t m, std::vector<PhaseChoice> order) {
+  Example example;
+  Plan& plan = example.plan;
+  plan = EmptyPlan(1, 1, m);
+  plan.stages[0].order = std::move(order);
+  DeviceBuilder device(&plan, 0);
+  const uint32_t w = device.AddRegister(RegisterClass::kState, kBytes, 1, false);
+  const uint32_t h = device.AddRegister(RegisterClass::kChannel, kBytes);
+  const uint32_t t = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t g = device.AddRegister(RegisterClass::kChannel, kBytes, 1, false);
+  device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+  const uint32_t forward = device.AddKernel("h.f", {w}, {h});
+  device.AddPhase("B", PhaseKind::kBackward, Lane::kCompute, true);
+  const uint32_t first = device.AddKernel("t.b", {h}, {t});
+  const uint32_t second = device.AddKernel("g.b", {t}, {g});
+  device.AddPhase("update", PhaseKind::kAfterStep, Lane::kPerStep, false);
+  const uint32_t update = device.AddKernel("w.update", {g}, {w});
+  device.AddChannel({forward, first, h, 1, 1, 1, 0});
+  device.Join(first, second, t);
+  device.AddChannel({second, update, g, 1, m, m, 0});
+  device.AddChannel({update, forward, w, m, 1, m, m});
+  plan.states.push_back({});
+  plan.states[0].name = "w";
+  plan.states[0].type = {DType::kF32, {kBytes / 4}};
+  plan.states[0].init = "zeros";
+  plan.states[0].placements = {{0, w, {DType::kF32, {kBytes / 4}, {kBytes / 4}, {0}, {0}, true}}};
+  example.w = w;
+  example.h = h;
+  example.t = t;
+  example.g = g;
+  return example;
+}
+
+std::vector<PhaseChoice> Alternating(int m) {
+  std::vector<PhaseChoice> order;
+  for (int i = 0; i < m; ++i) {
+    order.push_back({PhaseKind::kForward, i});
+    order.push_back({PhaseKind::kBackward, i});
+  }
+  return order;
+}
+
+absl::Status Verify(const Plan& plan) { return VerifyPlan(plan, BuiltinPolicies()).status(); }
+
+DeviceUses UsesOf(const Plan& plan) {
+  return FindUses(plan.devices[0], plan.stages[0].order, plan.num_microbatches);
+}
+
+TEST(Lifetimes, AreThoseOfTheWorkedExample) {
+  const Example example = MakeExample(1, Alternating(1));
+  ASSERT_TRUE(Verify(example.plan).ok()) << Verify(example.plan);
+  const DeviceUses uses = UsesOf(example.plan);
+  EXPECT_TRUE(uses.registers[example.w].always);
+  EXPECT_THAT(uses.registers[example.h].spans,
+              ElementsAre(PhaseSpan{kF, 0, 0}, PhaseSpan{kB, 0, 0}));
+  EXPECT_THAT(uses.registers[example.t].spans, ElementsAre(PhaseSpan{kB, 0, 1}));
+  EXPECT_THAT(uses.registers[example.g].spans,
+              ElementsAre(PhaseSpan{kB, 1, 1}, PhaseSpan{kUpdate, 0, 0}));
+  for (const Uses& use : uses.registers) EXPECT_THAT(use.held, IsEmpty());
+}
+
+TEST(Lifetimes, BytesAreSharedOnlyWhereChannelsOrderTheSteps) {
+  Example example = MakeExample(1, Alternating(1));
+  DevicePlan& device = example.plan.devices[0];
+  device.registers[example.g].offset = device.registers[example.h].offset;
+  EXPECT_TRUE(Verify(example.plan).ok()) << Verify(example.plan);
+
+  // The next step's F may write h while update reads g.
+  device.channels.pop_back();
+  EXPECT_THAT(UsesOf(example.plan).registers[example.g].held, ElementsAre(kF));
+  EXPECT_THAT(std::string(Verify(example.plan).message()),
+              HasSubstr("channel register 1 at bytes 64 to 128 and channel register 3 at bytes 64 "
+                        "to 128 overlap, and no channel keeps both from being in use in device 0 "
+                        "phase F"));
+}
+
+TEST(Lifetimes, AnAccumulatedValueLivesBetweenItsMicrobatches) {
+  Example example = MakeExample(2, Alternating(2));
+  ASSERT_TRUE(Verify(example.plan).ok()) << Verify(example.plan);
+  const DeviceUses uses = UsesOf(example.plan);
+  EXPECT_THAT(uses.registers[example.h].spans,
+              ElementsAre(PhaseSpan{kF, 0, 0}, PhaseSpan{kB, 0, 0}));
+  EXPECT_THAT(
+      uses.registers[example.g].spans,
+      ElementsAre(PhaseSpan{kF, 0, 0, false}, PhaseSpan{kB, 0, 1}, PhaseSpan{kUpdate, 0, 0}));
+  DevicePlan& device = example.plan.devices[0];
+  device.registers[example.g].offset = device.registers[example.h].offset;
+  EXPECT_THAT(std::string(Verify(example.plan).message()), HasSubstr("overlap"));
+}
+
+TEST(Lifetimes, WithoutAStoredOrderNothingIsSharedAcrossPhases) {
+  Example example = MakeExample(1, {});
+  example.plan.policy = "1f1b";
+  ASSERT_TRUE(Verify(example.plan).ok()) << Verify(example.plan);
+  EXPECT_TRUE(UsesOf(example.plan).registers[example.h].always);
+  DevicePlan& device = example.plan.devices[0];
+  device.registers[example.g].offset = device.registers[example.h].offset;
+  EXPECT_THAT(std::string(Verify(example.plan).message()), HasSubstr("overlap"));
+}
+
+TEST(Lifetimes, WorkspaceOfAnUnorderedLaneKeepsAwayFromTheOther) {
+  Example example = MakeExample(1, Alternating(1));
+  DevicePlan& device = example.plan.devices[0];
+  // Nothing but g's channel orders B and update; t is not read before g is made.
+  EXPECT_THAT(UsesOf(example.plan).registers[example.t].held, IsEmpty());
+  device.channels.erase(device.channels.begin() + 1);  // between t.b and g.b
+  EXPECT_THAT(UsesOf(example.plan).registers[example.h].held, ElementsAre(kUpdate));
+}
+
+// F: w and h. B: w, h and t, or w, t and g. update: w and g.
+TEST(LiveBytes, CountsWhatIsWrittenAndStillToBeRead) {
+  EXPECT_EQ(LeastArenaBytes(MakeExample(1, Alternating(1)).plan, 0), 3 * kBytes);
+  // g lives on while the second micro-batch has h and t.
+  EXPECT_EQ(LeastArenaBytes(MakeExample(2, Alternating(2)).plan, 0), 4 * kBytes);
+  Example two_slots = MakeExample(2, {{PhaseKind::kForward, 0},
+                                      {PhaseKind::kForward, 1},
+                                      {PhaseKind::kBackward, 0},
+                                      {PhaseKind::kBackward, 1}});
+  two_slots.plan.devices[0].registers[two_slots.h].slots = 2;
+  // Both of h and t; then h, t and g.
+  EXPECT_EQ(LeastArenaBytes(two_slots.plan, 0), 4 * kBytes);
+}
+
+}  // namespace
+}  // namespace penstock::planner

@@ -1,0 +1,104 @@
+#include "planner/plan/live_bytes.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "planner/plan/lifetimes.h"
+#include "planner/plan/memory.h"
+
+namespace penstock::planner {
+namespace {
+
+// A phase of one micro-batch, or of the step.
+struct Instance {
+  uint32_t phase = 0;
+  uint32_t microbatch = 0;
+  int64_t begin = 0;  // position of its first actor in the step
+};
+
+std::vector<Instance> OrderOfStep(const Plan& plan, const DevicePlan& device,
+                                  const std::vector<PhaseSpan>& spans) {
+  const auto phase_of = [&](uint32_t actor) { return spans[actor].phase; };
+  std::vector<uint32_t> computing;
+  std::vector<uint32_t> per_step;
+  for (uint32_t p = 0; p < device.phases.size(); ++p) {
+    if (device.phases[p].lane == Lane::kCompute) computing.push_back(p);
+    if (device.phases[p].lane == Lane::kPerStep) per_step.push_back(p);
+  }
+  size_t num_heads = 0;
+  for (const ChannelPlan& channel : device.channels) {
+    const uint32_t from = phase_of(channel.producer);
+    if (channel.initial > 0 || device.phases[from].lane != Lane::kPerStep) continue;
+    if (device.phases[phase_of(channel.consumer)].lane != Lane::kCompute) continue;
+    const auto it = std::find(per_step.begin(), per_step.end(), from);
+    num_heads = std::max(num_heads, static_cast<size_t>(it - per_step.begin()) + 1);
+  }
+  std::vector<Instance> instances;
+  const auto add_per_step = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const bool repeats = device.phases[per_step[i]].per_microbatch;
+      for (uint32_t m = 0; m < (repeats ? plan.num_microbatches : 1); ++m) {
+        instances.push_back({per_step[i], m});
+      }
+    }
+  };
+  add_per_step(0, num_heads);
+  const std::vector<PhaseChoice>& order = plan.stages[device.stage].order;
+  for (const PhaseChoice& choice : order) {
+    for (const uint32_t p : computing) {
+      if (device.phases[p].kind != choice.kind) continue;
+      if (static_cast<int>(device.phases[p].chunk) != choice.chunk) continue;
+      instances.push_back({p, static_cast<uint32_t>(choice.microbatch)});
+    }
+  }
+  if (order.empty() && !computing.empty()) {
+    for (uint32_t m = 0; m < plan.num_microbatches; ++m) instances.push_back({computing[0], m});
+  }
+  add_per_step(num_heads, per_step.size());
+  int64_t position = 0;
+  for (Instance& instance : instances) {
+    instance.begin = position;
+    position += device.phases[instance.phase].num_actors;
+  }
+  return instances;
+}
+
+}  // namespace
+
+uint64_t LeastArenaBytes(const Plan& plan, uint32_t d) {
+  const DevicePlan& device = plan.devices[d];
+  const std::vector<PhaseSpan> spans = FindActorSpans(device);
+  // Of each register and micro-batch: the positions at which it is live.
+  std::map<std::pair<uint32_t, uint32_t>, LiveSpan> live;
+  std::vector<Lifetime> lifetimes;
+  for (const Instance& instance : OrderOfStep(plan, device, spans)) {
+    const PhasePlan& phase = device.phases[instance.phase];
+    for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
+      const ActorPlan& actor = device.actors[a];
+      const int64_t first = instance.begin + spans[a].first;
+      const int64_t last = instance.begin + spans[a].last;
+      if (actor.workspace_bytes > 0) {
+        lifetimes.push_back({actor.workspace_bytes, {{first, first}}});
+      }
+      for (const auto* operands : {&actor.inputs, &actor.outputs}) {
+        for (const OperandPlan& operand : *operands) {
+          if (operand.reg == kNone) continue;
+          const RegisterPlan& reg = device.registers[operand.reg];
+          if (reg.register_class == RegisterClass::kState) continue;
+          const uint32_t m = reg.per_microbatch ? instance.microbatch : 0;
+          const auto [it, is_new] = live.insert({{operand.reg, m}, {first, last}});
+          it->second.first = std::min(it->second.first, first);
+          it->second.last = std::max(it->second.last, last);
+        }
+      }
+    }
+  }
+  for (const auto& [key, span] : live) {
+    lifetimes.push_back({device.registers[key.first].slot_bytes, {span}});
+  }
+  return device.state_bytes + MostLiveBytes(lifetimes);
+}
+
+}  // namespace penstock::planner

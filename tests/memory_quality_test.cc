@@ -1,0 +1,142 @@
+// How close arenas come to the least memory that a plan could run with (live_bytes.h): at most 5 %
+// above it, for gpt, mlp and moe under every strategy, except where a case says by how much it
+// misses and why.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "gmock/gmock.h"
+
+#include "graph/models/model.h"
+#include "graph/training.h"
+#include "planner/plan/live_bytes.h"
+#include "planner/strategy/stages.h"
+#include "planner/strategy/strategy.h"
+#include "tests/support/planner_fixture.h"
+
+namespace penstock::testing {
+namespace {
+
+struct Case {
+  std::string model;
+  std::string strategy;
+  int64_t microbatches = 1;
+  std::string policy = "1f1b";
+  double most = 1.05;  // of arena over bound
+};
+
+std::string Name(const Case& c) {
+  return StrCat(c.model, " ", c.strategy, ", ", c.microbatches, " micro-batches, ", c.policy);
+}
+
+// Cases that miss 5 %, and what their arenas take instead. With one micro-batch, sizes differ: a
+// bucket of gradients has to lie in one piece where stashed activations of several sizes become
+// free, and the packer leaves gaps.
+const Case kGaps[] = {
+    {"gpt", "dp=4", 1, "1f1b", 1.10},        {"gpt", "tp=2,sp=true", 1, "1f1b", 1.06},
+    {"gpt", "dp=2,tp=2", 1, "1f1b", 1.07},   {"mlp", "dp=4,zero=1", 1, "1f1b", 1.07},
+    {"mlp", "dp=4,zero=2", 1, "1f1b", 1.07}, {"mlp", "dp=4,zero=3", 1, "1f1b", 1.07},
+    {"moe", "dp=4", 1, "1f1b", 1.18},        {"moe", "dp=4,zero=1", 1, "1f1b", 1.08},
+    {"moe", "dp=4,zero=2", 1, "1f1b", 1.08}, {"moe", "dp=4,zero=3", 1, "1f1b", 1.08},
+    {"moe", "tp=4", 1, "1f1b", 1.06},        {"moe", "tp=2,sp=true", 1, "1f1b", 1.08},
+    {"moe", "dp=2,tp=2", 1, "1f1b", 1.12},   {"moe", "dp=4,ep=4", 1, "1f1b", 1.09},
+};
+// Values that cross stages keep their bytes for themselves: the next may arrive while the lane
+// computes, and the last may still be on its way. In mlp, whose values are small, the kernels'
+// scratch counts, too, which each lane has for itself.
+const Case kPipelines[] = {
+    {"gpt", "pp=2", 1, "1f1b", 1.11},       {"gpt", "pp=4", 1, "1f1b", 1.21},
+    {"gpt", "pp=4", 1, "gpipe", 1.21},      {"gpt", "tp=2,pp=2", 1, "1f1b", 1.16},
+    {"gpt", "tp=2,pp=2", 1, "gpipe", 1.16}, {"gpt", "pp=2,vpp=2", 1, "1f1b", 1.23},
+    {"gpt", "pp=2", 4, "1f1b", 1.09},       {"gpt", "pp=4", 4, "1f1b", 1.23},
+    {"gpt", "pp=4", 4, "gpipe", 1.16},      {"gpt", "tp=2,pp=2", 4, "1f1b", 1.18},
+    {"gpt", "tp=2,pp=2", 4, "gpipe", 1.15}, {"gpt", "pp=2,vpp=2", 4, "1f1b", 1.41},
+    {"gpt", "pp=2", 8, "1f1b", 1.07},       {"gpt", "pp=4", 8, "1f1b", 1.20},
+    {"gpt", "pp=4", 8, "gpipe", 1.10},      {"gpt", "tp=2,pp=2", 8, "1f1b", 1.16},
+    {"gpt", "tp=2,pp=2", 8, "gpipe", 1.10}, {"gpt", "pp=2,vpp=2", 8, "1f1b", 1.32},
+    {"mlp", "pp=4", 1, "1f1b", 1.06},       {"mlp", "pp=4", 1, "gpipe", 1.06},
+    {"mlp", "pp=2,vpp=2", 1, "1f1b", 1.06}, {"mlp", "pp=4", 4, "1f1b", 1.06},
+    {"mlp", "pp=4", 4, "gpipe", 1.06},      {"mlp", "pp=4", 8, "gpipe", 1.06},
+    {"moe", "pp=2", 1, "1f1b", 1.10},       {"moe", "pp=4", 1, "1f1b", 1.10},
+    {"moe", "pp=4", 1, "gpipe", 1.10},      {"moe", "tp=2,pp=2", 1, "1f1b", 1.12},
+    {"moe", "tp=2,pp=2", 1, "gpipe", 1.12}, {"moe", "pp=2,vpp=2", 1, "1f1b", 1.15},
+    {"moe", "pp=4", 4, "1f1b", 1.10},       {"moe", "pp=4", 4, "gpipe", 1.11},
+    {"moe", "tp=2,pp=2", 4, "1f1b", 1.08},  {"moe", "tp=2,pp=2", 4, "gpipe", 1.14},
+    {"moe", "pp=2,vpp=2", 4, "1f1b", 1.21}, {"moe", "pp=4", 8, "1f1b", 1.07},
+    {"moe", "pp=4", 8, "gpipe", 1.09},      {"moe", "tp=2,pp=2", 8, "1f1b", 1.06},
+    {"moe", "tp=2,pp=2", 8, "gpipe", 1.11}, {"moe", "pp=2,vpp=2", 8, "1f1b", 1.14},
+};
+
+class MemoryQualityTest : public PlannerFixture {
+ protected:
+  MemoryQualityTest() : models_(graph::BuiltinModels()) {}
+
+  planner::Plan PlanOf(const Case& c) {
+    const graph::Model& model = *models_.FindModel(c.model);
+    graph::ModelConfig config;
+    config.layers = 4;
+    config.width = 128;
+    config.heads = 4;
+    config.context = 64;
+    config.vocabulary = 256;
+    absl::StatusOr<graph::Graph> forward =
+        graph::BuildModelGraph(ops_, model, config, graph::ModelUse::kTrain, 32);
+    EXPECT_TRUE(forward.ok()) << forward.status();
+    absl::StatusOr<graph::Graph> graph = graph::BuildTrainingGraph(ops_, *forward, {});
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    const auto strategy = planner::ParseStrategy(c.strategy);
+    EXPECT_TRUE(strategy.ok()) << strategy.status();
+    absl::Status status =
+        planner::ApplyStrategy(**strategy, c.microbatches, model.tensor_splits, *graph);
+    EXPECT_TRUE(status.ok()) << status;
+    status = planner::AssignStages((*strategy)->num_stages(), *graph);
+    EXPECT_TRUE(status.ok()) << status;
+    planner::CompileOptions options = OptionsFor(c.policy);
+    options.bucket_bytes = 1 << 20;
+    options.chunks_per_group = static_cast<int>((*strategy)->vpp);
+    absl::StatusOr<planner::Plan> plan = planner::Compile(ops_, *std::move(graph), options);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? *std::move(plan) : planner::Plan();
+  }
+
+  const graph::ModelRegistry models_;
+};
+
+TEST_F(MemoryQualityTest, ArenasAreNearTheBound) {
+  std::vector<Case> cases;
+  for (const std::string model : {"gpt", "mlp", "moe"}) {
+    for (const int64_t microbatches : {1, 4, 8}) {
+      for (const std::string strategy :
+           {"dp=4", "dp=4,zero=1", "dp=4,zero=2", "dp=4,zero=3", "tp=4", "tp=2,sp=true",
+            "dp=2,tp=2", "pp=2", "pp=4", "tp=2,pp=2", "pp=2,vpp=2", "dp=4,ep=4"}) {
+        if (model == "mlp" && strategy.find("sp=") != std::string::npos) continue;
+        if (model != "moe" && strategy.find("ep=") != std::string::npos) continue;
+        cases.push_back({model, strategy, microbatches});
+        if (strategy == "pp=4" || strategy == "tp=2,pp=2") {
+          cases.push_back({model, strategy, microbatches, "gpipe"});
+        }
+      }
+    }
+  }
+  for (Case& c : cases) {
+    for (const auto& misses : {absl::MakeConstSpan(kGaps), absl::MakeConstSpan(kPipelines)}) {
+      for (const Case& miss : misses) {
+        if (Name(miss) == Name(c)) c.most = miss.most;
+      }
+    }
+    const planner::Plan plan = PlanOf(c);
+    double worst = 0;
+    for (uint32_t d = 0; d < plan.devices.size(); ++d) {
+      const auto bound = static_cast<double>(planner::LeastArenaBytes(plan, d));
+      worst = std::max(worst, static_cast<double>(plan.devices[d].arena_bytes) / bound);
+    }
+    EXPECT_LE(worst, c.most) << Name(c);
+    EXPECT_GE(worst, 1.0) << Name(c);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::testing
