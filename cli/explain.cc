@@ -115,7 +115,14 @@ std::string AxisTable(const JobGraph& job) {
                   job.chunks_per_group == 1
                       ? "layers"
                       : StrCat("layers, in ", job.chunks_per_group, " virtual stages each")});
-  return Table(rows);
+  std::string table = Table(rows);
+  if (options.recompute != planner::Recompute::kNone) {
+    StrAppend(&table, "recompute=", planner::Name(options.recompute),
+              ": the backward pass computes ",
+              options.recompute == planner::Recompute::kFull ? "each layer" : "cheap operators",
+              " again instead of keeping activations\n");
+  }
+  return table;
 }
 
 std::string TimeTable(const StepEstimate& estimate) {

@@ -354,8 +354,9 @@ const std::vector<Key>& Keys() {
        "splits the experts of a model (\"ep=2\"), what data parallel devices split of optimiser "
        "state, gradients and parameters (\"zero=1\", 2 or 3), \"sp=true\" to split activations "
        "over sequences beside tp, the axis that splits whole sequences (\"cp=2\"), with ring "
-       "attention or, with \"ulysses=true\", heads split in attention, and \"splits=cost\" to "
-       "choose by cost what tp splits, for any graph (\"auto\")",
+       "attention or, with \"ulysses=true\", heads split in attention, \"splits=cost\" to choose "
+       "by cost what tp splits, for any graph, and what backward computes again instead of keeping "
+       "it (\"recompute=selective\" or \"full\") (\"auto\")",
        String([](Job& j) { return &j.parallel.strategy; })},
       {"parallel.microbatches",
        "Number of micro-batches per step, or \"auto\": what is predicted to be fastest (\"auto\")",

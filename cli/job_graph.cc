@@ -19,9 +19,9 @@
 #include "graph/verify.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
-#include "planner/search/repeated_layers.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/sharding/select_mesh.h"
+#include "planner/strategy/repeated_layers.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/strategy.h"
 #include "planner/strategy/zero.h"
@@ -406,15 +406,20 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
                        StrCat("sp = true: ", job.model.file, " is laid out by its mesh ", mesh.name,
                               "; write tp on the values that are to be split over sequences")));
     }
+    const planner::Recompute recompute =
+        given->has_value() ? (*given)->recompute : planner::Recompute::kNone;
     const int64_t pp = given->has_value() ? (*given)->pp : 1;
     const int64_t vpp = given->has_value() ? (*given)->vpp : 1;
     result.num_devices = mesh.num_devices() * pp;
     RETURN_IF_ERROR(CheckDevices(job, result.num_devices, StrCat("mesh ", mesh.name),
                                  ", or change the sizes of the mesh's axes"));
     RETURN_IF_ERROR(HostDevicesOf(job, result.num_devices).status());
-    result.strategy =
-        StrCat(MeshText(mesh), pp > 1 ? StrCat(",pp=", pp) : "",
-               vpp > 1 ? StrCat(",vpp=", vpp) : "", zero > 0 ? StrCat(",zero=", zero) : "");
+    result.strategy = StrCat(
+        MeshText(mesh), pp > 1 ? StrCat(",pp=", pp) : "", vpp > 1 ? StrCat(",vpp=", vpp) : "",
+        zero > 0 ? StrCat(",zero=", zero) : "",
+        recompute == planner::Recompute::kNone ? std::string()
+                                               : StrCat(",recompute=", planner::Name(recompute)));
+    planner::MarkRecompute(recompute, result.graph);
     result.chunks_per_group = static_cast<int>(vpp);
     result.microbatches = mesh.num_microbatches();
     result.note = StrCat("laid out by the mesh ", mesh.name, " of ", job.model.file);

@@ -19,12 +19,14 @@
 #include "planner/sharding/lower_reshards.h"
 #include "planner/sharding/propagate.h"
 #include "planner/sharding/select_mesh.h"
+#include "planner/strategy/recompute.h"
 
 namespace penstock::planner {
 
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops) {
   return {
       {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
+      {"recompute", [](graph::Graph& g) { return AddRecomputation(g); }},
       {"decompose", [&ops](graph::Graph& g) { return DecomposeSplitFactors(ops, g); }},
       {"insert-reshards", [&ops](graph::Graph& g) { return InsertReshards(ops, g); }},
       {"lower-reshards", [&ops](graph::Graph& g) { return LowerReshards(ops, g); }},
@@ -40,6 +42,7 @@ uint64_t Fingerprint(graph::Graph graph) {
     graph.mutable_node(node).mesh = 0;
     graph.mutable_node(node).stage = -1;
     graph.mutable_node(node).attributes.Erase("per_use");
+    graph.mutable_node(node).attributes.Erase("recompute");
   }
   for (graph::Return& ret : graph.mutable_returns()) ret.sharding.reset();
   const std::string text = graph::PrintGraph(graph);

@@ -149,6 +149,16 @@ const Layout kLayouts[] = {
     {"cp=2,pp=2", 4, 4, "gpipe"},
     {"cp=2,pp=2,vpp=2,ulysses=true", 4, 4, "1f1b"},
     {"dp=2,cp=2,pp=2,zero=1", 8, 4, "1f1b"},
+    {"recompute=full", 1, 1, "1f1b"},
+    {"recompute=selective", 1, 4, "1f1b"},
+    {"tp=2,recompute=full", 2, 4, "1f1b"},
+    {"tp=2,sp=true,recompute=selective", 2, 1, "1f1b"},
+    {"tp=2,sp=true,recompute=full", 2, 4, "1f1b"},
+    {"dp=2,zero=1,recompute=full", 2, 4, "1f1b"},
+    {"dp=4,zero=3,recompute=full", 4, 4, "1f1b"},
+    {"dp=2,pp=2,recompute=full", 4, 4, "1f1b"},
+    {"pp=2,vpp=3,recompute=full", 2, 4, "gpipe"},
+    {"dp=2,tp=2,pp=2,zero=2,recompute=selective", 8, 4, "1f1b"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),
@@ -192,6 +202,8 @@ const Layout kExpertLayouts[] = {
     {"dp=2,tp=2,ep=2,sp=true", 4, 2, "1f1b"},
     {"cp=2", 2, 1, "1f1b"},
     {"dp=2,cp=2,ulysses=true", 4, 2, "1f1b"},
+    {"dp=4,ep=4,recompute=full", 4, 2, "1f1b"},
+    {"dp=2,tp=2,ep=2,recompute=selective", 4, 2, "1f1b"},
 };
 
 struct ExpertSettings {
@@ -266,6 +278,20 @@ TEST(ExpertsExampleTest, LossFallsBelowTheUnigramEntropy) {
   EXPECT_LT(summary["validation_loss"].get<double>(),
             summary["unigram_entropy"].get<double>() - 0.2);
   EXPECT_FALSE(summary["sample"].get<std::string>().empty());
+}
+
+// What is computed again has the bits of what it replaces.
+TEST(AnyPlanRecomputeTest, GivesTheSameBits) {
+  for (const Layout& layout : {Layout{"dp=1", 1, 2, "1f1b"}, Layout{"tp=2", 2, 1, "1f1b"},
+                               Layout{"dp=2,pp=2", 4, 4, "1f1b"}}) {
+    const std::vector<double> losses = Losses(layout, kConstantRate, 8);
+    EXPECT_EQ(losses.size(), 8u);
+    for (const char* level : {"selective", "full"}) {
+      Layout again = layout;
+      again.strategy += StrCat(",recompute=", level);
+      EXPECT_EQ(losses, Losses(again, kConstantRate, 8)) << again.strategy;
+    }
+  }
 }
 
 TEST(AnyPlanTwiceTest, GivesTheSameBits) {

@@ -122,6 +122,30 @@ class StrategyQualityTest : public PlannerFixture {
     return traffic;
   }
 
+  // Of registers that a device's forward phase makes and its backward phase reads; a slot each.
+  static int64_t StashBytes(const Plan& plan, uint32_t device = 0) {
+    const planner::DevicePlan& program = plan.devices[device];
+    const auto kind_of = [&](uint32_t actor) {
+      for (const planner::PhasePlan& phase : program.phases) {
+        if (actor >= phase.first_actor && actor < phase.first_actor + phase.num_actors) {
+          return phase.lane == planner::Lane::kCompute ? phase.kind
+                                                       : planner::PhaseKind::kAfterStep;
+        }
+      }
+      return planner::PhaseKind::kAfterStep;
+    };
+    std::map<uint32_t, int64_t> registers;
+    for (const planner::ChannelPlan& channel : program.channels) {
+      if (channel.reg == planner::kNone) continue;
+      if (kind_of(channel.producer) != planner::PhaseKind::kForward) continue;
+      if (kind_of(channel.consumer) != planner::PhaseKind::kBackward) continue;
+      registers[channel.reg] = static_cast<int64_t>(program.registers[channel.reg].slot_bytes);
+    }
+    int64_t bytes = 0;
+    for (const auto& [index, size] : registers) bytes += size;
+    return bytes;
+  }
+
   const graph::ModelRegistry models_;
   const graph::Model& gpt_;
   int64_t num_parameters_ = 0;
@@ -370,6 +394,62 @@ TEST_F(StrategyQualityTest, ZeroTakesTheMemoryOfItsParts) {
       EXPECT_GE(found, 0.95 * bytes * parameters) << "zero=" << level << ", " << microbatches;
     }
   }
+}
+
+// Of each layer, its input alone is kept with recompute=full; selective keeps ten tensors of the
+// input's size and log-sums instead of sixteen: the activation function's result (four), and those
+// of the norms (two) are computed again.
+TEST_F(StrategyQualityTest, RecomputeKeepsLayerInputs) {
+  const double activation = kBatch * kContext * 256 * 4;
+  const auto kept_of_layer = [&](const std::string& strategy) {
+    Setting setting = {strategy};
+    const int64_t few = StashBytes(PlanOf(setting));
+    setting.layers = 8;
+    return static_cast<double>(StashBytes(PlanOf(setting)) - few) / 4 / activation;
+  };
+  const double none = kept_of_layer("dp=1");
+  const double selective = kept_of_layer("recompute=selective");
+  EXPECT_EQ(kept_of_layer("recompute=full"), 1);
+  EXPECT_NEAR(none, 16, 0.16);
+  EXPECT_NEAR(selective, 10, 0.1);
+  // Segments are cut at the stages' bounds too.
+  EXPECT_EQ(kept_of_layer("dp=2,recompute=full"), 0.5);
+  EXPECT_EQ(kept_of_layer("tp=2,sp=true,recompute=full"), 0.5);
+}
+
+// The arena shrinks too.
+TEST_F(StrategyQualityTest, RecomputeTakesLessMemory) {
+  const auto arena = [&](const std::string& strategy) {
+    Setting setting = {strategy};
+    setting.layers = 12;
+    return PlanOf(setting).devices[0].arena_bytes;
+  };
+  const uint64_t none = arena("dp=1");
+  const uint64_t selective = arena("recompute=selective");
+  const uint64_t full = arena("recompute=full");
+  EXPECT_GT(none, selective);
+  EXPECT_GT(selective, full);
+}
+
+// With full, one all_reduce a layer more in backward, of the attention's projection: the last one
+// of a layer makes the input of the next, which is kept, and nothing of this layer reads it.
+// Selective communicates nothing again.
+TEST_F(StrategyQualityTest, RecomputeUnderTensorParallel) {
+  const int64_t layers = 4;
+  const int64_t activation = kBatch * kContext * 256 * 4;
+  const std::map<std::string, Traffic> none = TrafficOf(PlanOf({"tp=2"}));
+  EXPECT_EQ(TrafficOf(PlanOf({"tp=2,recompute=selective"})), none);
+  std::map<std::string, Traffic> full = none;
+  full["all_reduce"].count += layers;
+  full["all_reduce"].bytes += layers * activation;
+  EXPECT_EQ(TrafficOf(PlanOf({"tp=2,recompute=full"})), full);
+  EXPECT_EQ(TrafficOf(PlanOf({"tp=2,sp=true,recompute=selective"})),
+            TrafficOf(PlanOf({"tp=2,sp=true"})));
+}
+
+// Parameters are gathered once for what is computed again and its gradients.
+TEST_F(StrategyQualityTest, RecomputeGathersNoParameterAgain) {
+  EXPECT_EQ(TrafficOf(PlanOf({"dp=4,zero=3,recompute=full"})), TrafficOf(PlanOf({"dp=4,zero=3"})));
 }
 
 }  // namespace

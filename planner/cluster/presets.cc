@@ -95,6 +95,13 @@ ClusterSpec DgxA100(int64_t nodes) {
                        Switch("pod", nodes, 200 * kGbit, kInfinibandLatencyS, kUplinkPerDevice)});
 }
 
+ClusterSpec Selene(int64_t nodes) {
+  // Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+  // Megatron-LM" (SC21), section 5: nodes with 8 A100 of 80 GB, NVLink and NVSwitch, and eight
+  // 200 Gb/s HDR InfiniBand adapters for computation, in a fat tree that is not tapered.
+  return DgxA100(nodes);
+}
+
 ClusterSpec HgxH100(int64_t nodes) {
   // NVIDIA, "DGX H100" data sheet, whose baseboard is the HGX H100 with 8 GPUs: fourth-generation
   // NVLink, 900 GB/s of both directions for each GPU; 8 NDR InfiniBand ports of 400 Gb/s.
@@ -169,6 +176,8 @@ constexpr int64_t kMaxNodes = kMaxClusterDevices / 8;
 
 constexpr NodePreset kNodePresets[] = {
     {"dgx-a100", "DGX A100 nodes of 8, with 8 x 200 Gb/s InfiniBand a node", 1, kMaxNodes, DgxA100},
+    {"selene", "Selene: DGX A100 nodes of 8, as in the Megatron-LM paper of 2021", 384, kMaxNodes,
+     Selene},
     {"hgx-h100", "HGX H100 nodes of 8, with 8 x 400 Gb/s InfiniBand a node", 1, kMaxNodes, HgxH100},
     {"h100-nvlink-switch", "H100 nodes of 8, joined by the NVLink Switch System; 32 at most", 32,
      32, H100NvlinkSwitch},

@@ -23,7 +23,7 @@ std::string ErrorOf(std::string_view text) {
 }
 
 TEST(PresetsTest, EveryPresetIsAClusterInItsDefaultSize) {
-  EXPECT_EQ(ClusterPresets().size(), 7);
+  EXPECT_EQ(ClusterPresets().size(), 8);
   for (const ClusterPreset& preset : ClusterPresets()) {
     const Cluster cluster = Find(preset.name);
     EXPECT_EQ(cluster.spec().name, preset.name);
@@ -50,6 +50,9 @@ TEST(PresetsTest, FiguresAreThoseOfTheDataSheets) {
   EXPECT_EQ(a100.KindOf(0).peak_flops_per_s[static_cast<size_t>(DType::kBF16)], 312e12);
   EXPECT_DOUBLE_EQ(a100.PathBytesPerS(0, 7), 300e9);
   EXPECT_DOUBLE_EQ(a100.BytesPerSOfEach(1, 8), 25e9);  // an adapter for each GPU
+  const Cluster selene = Find("selene");
+  EXPECT_EQ(selene.num_devices(), 3072);
+  EXPECT_DOUBLE_EQ(selene.BytesPerSOfEach(1, 8), 25e9);
   const Cluster h100 = Find("hgx-h100:2");
   EXPECT_DOUBLE_EQ(h100.BytesPerSOfEach(1, 8), 50e9);
   const Cluster nvlink = Find("h100-nvlink-switch");

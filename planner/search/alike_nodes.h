@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "planner/search/repeated_layers.h"
+#include "planner/strategy/repeated_layers.h"
 
 namespace penstock::planner {
 

@@ -24,8 +24,8 @@
 #include "planner/cluster/presets.h"
 #include "planner/search/alike_nodes.h"
 #include "planner/search/kernel_seconds.h"
-#include "planner/search/repeated_layers.h"
 #include "planner/sharding/propagate.h"
+#include "planner/strategy/repeated_layers.h"
 
 namespace penstock::planner {
 namespace {

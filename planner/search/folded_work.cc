@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "planner/strategy/recompute.h"
 #include "planner/strategy/stages.h"
 
 namespace penstock::planner {
@@ -56,16 +57,17 @@ int WorkersBefore(const Graph& forward, NodeId end) {
 
 absl::StatusOr<FoldedModel> FoldedModel::Create(const graph::OpRegistry& ops, const Graph& forward,
                                                 absl::Span<const graph::SplitHint> hints,
-                                                const graph::TrainingOptions& training) {
+                                                const graph::TrainingOptions& training,
+                                                bool keeps_layers) {
   RepeatedLayers layers = FindRepeatedLayers(forward, hints, kLeastLayers);
   const bool has_splits = std::any_of(
       hints.begin(), hints.end(), [](const graph::SplitHint& hint) { return hint.axis == "tp"; });
   if (!has_splits) layers = InPairs(layers);
   if (layers.num_copies > 0) {
-    ASSIGN_OR_RETURN(FoldedModel model, CreateFrom(ops, forward, layers, training));
+    ASSIGN_OR_RETURN(FoldedModel model, CreateFrom(ops, forward, layers, training, keeps_layers));
     if (model.num_repeated_ > 0) return model;
   }
-  return CreateFrom(ops, forward, {}, training);
+  return CreateFrom(ops, forward, {}, training, keeps_layers);
 }
 
 absl::StatusOr<FoldedModel> FoldedModel::CreateUncut(const graph::OpRegistry& ops,
@@ -81,7 +83,8 @@ absl::StatusOr<FoldedModel> FoldedModel::CreateUncut(const graph::OpRegistry& op
 absl::StatusOr<FoldedModel> FoldedModel::CreateFrom(const graph::OpRegistry& ops,
                                                     const Graph& forward,
                                                     const RepeatedLayers& layers,
-                                                    const graph::TrainingOptions& training) {
+                                                    const graph::TrainingOptions& training,
+                                                    bool keeps_layers) {
   FoldedModel model;
   model.layers_ = layers;
   const bool is_short = layers.num_copies > 0;
@@ -97,8 +100,15 @@ absl::StatusOr<FoldedModel> FoldedModel::CreateFrom(const graph::OpRegistry& ops
   const int middle_end = middle_begin + per_copy;
   ASSIGN_OR_RETURN(model.graph_, graph::BuildTrainingGraph(ops, std::move(kept), training));
   std::vector<int> starts = {0};
-  for (const int cut : FindCuts(ForwardSequenceOf(model.graph_), middle_begin, middle_end)) {
-    starts.push_back(cut + 1);
+  const ForwardSequence sequence = ForwardSequenceOf(model.graph_);
+  if (keeps_layers) {
+    const std::vector<int> segments = RecomputeSegments(model.graph_);
+    for (size_t i = 1; i < sequence.nodes.size(); ++i) {
+      const bool begins = segments[sequence.nodes[i]] != segments[sequence.nodes[i - 1]];
+      if (begins) starts.push_back(static_cast<int>(i));
+    }
+  } else {
+    for (const int cut : FindCuts(sequence, middle_begin, middle_end)) starts.push_back(cut + 1);
   }
   RETURN_IF_ERROR(AssignStagesAt(starts, model.graph_));
 

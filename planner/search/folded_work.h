@@ -18,18 +18,20 @@
 #include "graph/models/model.h"
 #include "graph/op.h"
 #include "graph/training.h"
-#include "planner/search/repeated_layers.h"
 #include "planner/search/stage_work.h"
+#include "planner/strategy/repeated_layers.h"
 
 namespace penstock::planner {
 
 class FoldedModel {
  public:
-  // Errors are those of BuildTrainingGraph.
+  // Errors are those of BuildTrainingGraph. `keeps_layers`: nothing is cut inside the segments of
+  // recompute=full, which stages would keep apart.
   static absl::StatusOr<FoldedModel> Create(const graph::OpRegistry& ops,
                                             const graph::Graph& forward,
                                             absl::Span<const graph::SplitHint> hints,
-                                            const graph::TrainingOptions& training);
+                                            const graph::TrainingOptions& training,
+                                            bool keeps_layers = false);
 
   // The whole model as one segment.
   static absl::StatusOr<FoldedModel> CreateUncut(const graph::OpRegistry& ops,
@@ -53,7 +55,8 @@ class FoldedModel {
   static absl::StatusOr<FoldedModel> CreateFrom(const graph::OpRegistry& ops,
                                                 const graph::Graph& forward,
                                                 const RepeatedLayers& layers,
-                                                const graph::TrainingOptions& training);
+                                                const graph::TrainingOptions& training,
+                                                bool keeps_layers);
 
   graph::Graph graph_;
   RepeatedLayers layers_;

@@ -33,6 +33,8 @@ constexpr int kMostZero = 3;
 // Options divide memory, and of the time at most the update: a strategy with them takes no less
 // than this part of what it takes without.
 constexpr double kLeastWithOptions = 0.9;
+// Recomputation adds work, and lets a pipeline be cut otherwise.
+constexpr double kLeastWithRecompute = 0.98;
 
 std::vector<int64_t> Divisors(int64_t number) {
   std::vector<int64_t> divisors;
@@ -47,8 +49,9 @@ std::vector<int64_t> Divisors(int64_t number) {
 
 // Simpler strategies compare less.
 auto Simplicity(const Strategy& strategy, int64_t microbatches) {
-  return std::tuple(strategy.vpp, strategy.pp, strategy.cp, strategy.tp, strategy.ep, strategy.zero,
-                    strategy.sp, strategy.ulysses, strategy.splits_by_cost, microbatches);
+  return std::tuple(strategy.vpp, strategy.pp, strategy.cp, strategy.tp, strategy.ep,
+                    strategy.recompute, strategy.zero, strategy.sp, strategy.ulysses,
+                    strategy.splits_by_cost, microbatches);
 }
 
 bool IsSimpler(const Candidate& a, const Candidate& b) {
@@ -129,18 +132,18 @@ class Searcher {
   explicit Searcher(const SearchProblem& problem) : problem_(problem) {}
 
   absl::StatusOr<SearchResult> Run() {
-    ASSIGN_OR_RETURN(FoldedModel model, FoldedModel::Create(*problem_.ops, *problem_.forward,
-                                                            problem_.hints, problem_.training));
-    model_ = &model;
-    result_.num_layers = model.layers().num_copies;
+    ASSIGN_OR_RETURN(model_, FoldedModel::Create(*problem_.ops, *problem_.forward, problem_.hints,
+                                                 problem_.training));
+    result_.num_layers = model_->layers().num_copies;
     if (!WorkOf({}, 1).ok()) {
       // Its forwards and backwards cannot be cut there.
       ASSIGN_OR_RETURN(
-          model, FoldedModel::CreateUncut(*problem_.ops, *problem_.forward, problem_.training));
+          model_, FoldedModel::CreateUncut(*problem_.ops, *problem_.forward, problem_.training));
+      whole_layers_ = model_;
       works_.clear();
     }
     ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf({}, 1));
-    const ModelWork serial = model.Unfold(*short_work);
+    const ModelWork serial = model_->Unfold(*short_work);
     for (const StageWork& stage : serial.stages) {
       serial_s_ += stage.forward.compute_s + stage.backward.compute_s;
       parameter_bytes_ += stage.memory.parameters;
@@ -152,6 +155,7 @@ class Searcher {
     for (const Open& open : open_) Try(open);
     if (!problem_.strategy.has_value()) {
       TryDividing();
+      TryRecompute();
       TryOptions();
     }
     if (best_s_ == kNever) TryHopeless();
@@ -182,9 +186,9 @@ class Searcher {
       }
     }
     for (const Strategy& strategy : strategies) {
-      if (strategy.num_stages() > model_->num_segments()) {
-        Refuse(absl::InvalidArgumentError(StrCat(ToString(strategy), ": the model has ",
-                                                 model_->num_segments(), " places for stages")));
+      const absl::Status places = CheckPlaces(strategy);
+      if (!places.ok()) {
+        Refuse(places);
         continue;
       }
       std::vector<int64_t> counts = {problem_.microbatches};
@@ -217,6 +221,25 @@ class Searcher {
   bool HasHintsFor(std::string_view axis) const {
     return std::any_of(problem_.hints.begin(), problem_.hints.end(),
                        [&](const graph::SplitHint& hint) { return hint.axis == axis; });
+  }
+
+  // The model whose segments the strategy's stages are made of.
+  absl::StatusOr<const FoldedModel*> ModelOf(const Strategy& strategy) {
+    if (strategy.recompute != Recompute::kFull) return &*model_;
+    if (!whole_layers_.has_value()) {
+      ASSIGN_OR_RETURN(whole_layers_,
+                       FoldedModel::Create(*problem_.ops, *problem_.forward, problem_.hints,
+                                           problem_.training, /*keeps_layers=*/true));
+    }
+    return &*whole_layers_;
+  }
+
+  // Whether there are as many places to cut as the strategy has stages.
+  absl::Status CheckPlaces(const Strategy& strategy) {
+    ASSIGN_OR_RETURN(const FoldedModel* model, ModelOf(strategy));
+    if (strategy.num_stages() <= model->num_segments()) return absl::OkStatus();
+    return absl::InvalidArgumentError(StrCat(ToString(strategy), ": the model has ",
+                                             model->num_segments(), " places for stages"));
   }
 
   static void SortByBound(std::vector<Open>* open) {
@@ -257,14 +280,15 @@ class Searcher {
     strategy.vpp = 1;
     const auto key = std::tuple(ToString(strategy), num_groups, microbatches);
     if (const auto it = works_.find(key); it != works_.end()) return &it->second;
-    graph::Graph graph = model_->graph();
+    ASSIGN_OR_RETURN(const FoldedModel* model, ModelOf(strategy));
+    graph::Graph graph = model->graph();
     RETURN_IF_ERROR(ApplyStrategy(strategy, microbatches, problem_.hints, graph));
     if (strategy.splits_by_cost) {
       SplitOptions options;
       options.machine = problem_.machine;
       options.num_groups = static_cast<int>(num_groups);
-      options.layers = model_->kept_layers();
-      options.num_layers = model_->layers().num_copies;
+      options.layers = model->kept_layers();
+      options.num_layers = model->layers().num_copies;
       RETURN_IF_ERROR(SplitByCost(strategy, options, graph));
     }
     RETURN_IF_ERROR(problem_.lower(graph));
@@ -291,16 +315,20 @@ class Searcher {
       ++result_.num_too_large;
       return;
     }
-    const int64_t memory_bytes = problem_.machine->cluster.KindOf(0).memory_bytes;
-    const bool is_hopeless = problem_.machine->cluster.spec().kinds.size() == 1 &&
-                             LeastStateBytes(strategy) > static_cast<double>(memory_bytes);
-    if (is_hopeless) {
+    if (IsHopeless(strategy)) {
       ++result_.num_too_large;
       hopeless_.push_back(open);
       too_large_.push_back(open);
       return;
     }
     EstimateOrRefuse(open);
+  }
+
+  // Whether the states alone do not fit.
+  bool IsHopeless(const Strategy& strategy) const {
+    const int64_t memory_bytes = problem_.machine->cluster.KindOf(0).memory_bytes;
+    return problem_.machine->cluster.spec().kinds.size() == 1 &&
+           LeastStateBytes(strategy) > static_cast<double>(memory_bytes);
   }
 
   bool HasSequences() const {
@@ -334,6 +362,7 @@ class Searcher {
       too_large_.clear();
       SortByBound(&open);
       for (Open& each : open) {
+        never_fit_.push_back(each);
         if (each.strategy.zero < problem_.limits.zero && each.strategy.num_replicas() > 1) {
           ++each.strategy.zero;
         } else if (!each.strategy.sp && each.strategy.tp > 1 && HasSequences() &&
@@ -343,6 +372,25 @@ class Searcher {
           continue;
         }
         Try(each);
+      }
+      open = std::move(too_large_);
+    }
+  }
+
+  // What does not fit with those either computes activations again instead of keeping them.
+  void TryRecompute() {
+    std::vector<Open> open = std::move(never_fit_);
+    for (Open& each : open) each.bound_s *= kLeastWithRecompute / kLeastWithOptions;
+    while (!open.empty()) {
+      too_large_.clear();
+      SortByBound(&open);
+      for (Open& each : open) {
+        if (each.strategy.recompute >= problem_.limits.recompute || IsHopeless(each.strategy)) {
+          continue;
+        }
+        each.strategy.recompute =
+            each.strategy.recompute == Recompute::kNone ? Recompute::kSelective : Recompute::kFull;
+        if (CheckPlaces(each.strategy).ok()) Try(each);
       }
       open = std::move(too_large_);
     }
@@ -409,11 +457,13 @@ class Searcher {
   absl::Status Estimate(const Open& open) {
     const Strategy& strategy = open.strategy;
     ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf(strategy, open.microbatches));
-    const ModelWork work = model_->Unfold(*short_work);
+    ASSIGN_OR_RETURN(const FoldedModel* model, ModelOf(strategy));
+    const ModelWork work = model->Unfold(*short_work);
     Candidate candidate;
     candidate.strategy = strategy;
     candidate.microbatches = open.microbatches;
-    ASSIGN_OR_RETURN(candidate.estimate, EstimateStages(strategy, work, &candidate.stage_starts));
+    ASSIGN_OR_RETURN(candidate.estimate,
+                     EstimateStages(*model, strategy, work, &candidate.stage_starts));
     ++result_.num_estimated;
     if (candidate.estimate.fits()) {
       best_s_ = std::min(best_s_, candidate.estimate.step_s);
@@ -431,7 +481,8 @@ class Searcher {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<StepEstimate> EstimateStages(const Strategy& strategy, const ModelWork& work,
+  absl::StatusOr<StepEstimate> EstimateStages(const FoldedModel& model, const Strategy& strategy,
+                                              const ModelWork& work,
                                               std::vector<int>* stage_starts) const {
     std::vector<double> cost;
     for (const StageWork& stage : work.stages) {
@@ -452,7 +503,7 @@ class Searcher {
         ASSIGN_OR_RETURN(estimate, EstimateStep(Join(work, segments), *problem_.machine, options));
       }
     }
-    for (const int segment : segments) stage_starts->push_back(model_->starts()[segment]);
+    for (const int segment : segments) stage_starts->push_back(model.starts()[segment]);
     return estimate;
   }
 
@@ -534,8 +585,9 @@ class Searcher {
   }
 
   const SearchProblem& problem_;
-  const FoldedModel* model_ = nullptr;
-  double serial_s_ = 0;  // of all phases on one device
+  std::optional<FoldedModel> model_;
+  std::optional<FoldedModel> whole_layers_;  // with stages of whole layers, for recompute=full
+  double serial_s_ = 0;                      // of all phases on one device
   double parameter_bytes_ = 0;
   double optimizer_bytes_ = 0;
   int64_t largest_cp_ = 1;
@@ -548,6 +600,7 @@ class Searcher {
   std::map<std::string, int64_t> most_failing_;
   std::vector<Open> hopeless_;
   std::vector<Open> too_large_;
+  std::vector<Open> never_fit_;  // whatever zero and sp
   std::map<std::string, Candidate> kept_;
   SearchResult result_;
 };
@@ -630,7 +683,10 @@ std::string WhatLimits(const Candidate& candidate) {
                           : "",
                       "about ", factor, " times as many devices for tp or pp would hold them");
     } else {
-      remedy = StrCat("a smaller batch, or more micro-batches where they divide it, would leave ",
+      remedy = StrCat(candidate.strategy.recompute == Recompute::kFull
+                          ? ""
+                          : "recompute=full would keep fewer activations; ",
+                      "a smaller batch, or more micro-batches where they divide it, would leave ",
                       "activations at most ",
                       FormatBytes(static_cast<uint64_t>(
                           std::max(limit - memory.total() + memory.activations, 0.0))));
@@ -640,8 +696,13 @@ std::string WhatLimits(const Candidate& candidate) {
                   remedy, "; or devices with that memory");
   }
   const double others = estimate.communication_s + estimate.bubble_s;
+  const std::string how =
+      candidate.strategy.recompute == Recompute::kNone
+          ? std::string()
+          : StrCat("it fits into memory with recompute=", Name(candidate.strategy.recompute),
+                   ", which takes computation; ");
   if (estimate.compute_s >= others) {
-    return StrCat("computation takes ", FormatSeconds(estimate.compute_s), " of ",
+    return StrCat(how, "computation takes ", FormatSeconds(estimate.compute_s), " of ",
                   FormatSeconds(estimate.step_s), ": faster or more devices would help most");
   }
   if (estimate.communication_s >= estimate.bubble_s) {
@@ -650,11 +711,11 @@ std::string WhatLimits(const Candidate& candidate) {
                                    : estimate.transfer_s >= estimate.communication_s / 2
                                        ? "transfers between stages"
                                        : "reductions of gradients";
-    return StrCat("exposed communication takes ", FormatSeconds(estimate.communication_s), " of ",
-                  FormatSeconds(estimate.step_s), ", most of it ", which,
+    return StrCat(how, "exposed communication takes ", FormatSeconds(estimate.communication_s),
+                  " of ", FormatSeconds(estimate.step_s), ", most of it ", which,
                   ": faster links would help most");
   }
-  return StrCat("the bubble takes ", FormatSeconds(estimate.bubble_s), " of ",
+  return StrCat(how, "the bubble takes ", FormatSeconds(estimate.bubble_s), " of ",
                 FormatSeconds(estimate.step_s), ": more micro-batches would help most");
 }
 

@@ -11,7 +11,9 @@
 // than the best strategy so far.
 //
 // Options are not enumerated with the axes. What does not fit is tried with zero=1, 2 and 3 and
-// then sp=true, as far as it takes; the fastest strategies are tried with zero=1 and sp=true.
+// then sp=true, as far as it takes; the fastest strategies are tried with zero=1 and sp=true. Each
+// that does not fit with those is tried with recompute=selective and then full, unless one that
+// fits is as fast as it would be without.
 // Context parallelism divides what data parallelism divides at less cost, but for single sequences:
 // it is enumerated if there are more devices than sequences, and tried if single sequences do not
 // fit; the fastest such strategies are tried with ulysses=true.
@@ -61,6 +63,7 @@ struct SearchLimits {
   int64_t cp = kMaxDevices;
   int zero = 3;
   bool sp = true;
+  Recompute recompute = Recompute::kFull;
   int64_t microbatches = 1 << 12;
 };
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -192,13 +193,43 @@ TEST_F(KnownAnswersTest, AMemoryLimitRulesOutTheFastest) {
   EXPECT_GE(limited->num_too_large, 1);
 }
 
+// Activations are most of what a device holds, and may not be divided in time: ZeRO alone does not
+// help.
+TEST_F(KnownAnswersTest, AMemoryLimitTakesRecomputation) {
+  machine_.emplace(FreeComputation(4));
+  // Of relu, backward reads the result; of gelu, the operand too.
+  const std::string text = absl::StrReplaceAll(MlpText(4096, 32), {{"relu", "gelu"}});
+  forward_ = *graph::ParseGraph(text, "mlp.pst", ops_);
+  SearchProblem problem = Problem(forward_, MlpHints(), *machine_, 4);
+  problem.training.clip_norm = 0;
+  problem.limits.pp = 1;
+  problem.microbatches = 1;
+  const absl::StatusOr<SearchResult> free = FindStrategy(problem);
+  ASSERT_TRUE(free.ok()) << free.status();
+  EXPECT_EQ(ToString(free->best.strategy), "dp=4,tp=1,pp=1");
+  const double needed = free->best.estimate.groups[0].memory.total();
+  machine_.emplace(FreeComputation(4, static_cast<int64_t>(0.75 * needed)));
+  problem.machine = &*machine_;
+  const absl::StatusOr<SearchResult> limited = FindStrategy(problem);
+  ASSERT_TRUE(limited.ok()) << limited.status();
+  EXPECT_TRUE(limited->best.estimate.fits());
+  EXPECT_EQ(ToString(limited->best.strategy), "dp=4,tp=1,pp=1,recompute=full");
+  EXPECT_THAT(WhatLimits(limited->best), HasSubstr("it fits into memory with recompute=full"));
+  // Without recomputation, nothing fits.
+  problem.limits.recompute = Recompute::kNone;
+  const absl::StatusOr<SearchResult> kept = FindStrategy(problem);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_FALSE(kept->best.estimate.fits());
+  EXPECT_THAT(WhatLimits(kept->best), HasSubstr("recompute=full would keep fewer activations"));
+}
+
 TEST_F(KnownAnswersTest, WhatDoesNotFitAtAllSaysWhatWould) {
   const absl::StatusOr<SearchResult> result = Find(256, 32, 20000);
   ASSERT_TRUE(result.ok()) << result.status();
   const absl::Status status = CheckFits(*result);
   ASSERT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   const std::string message(ToStd(status.message()));
-  EXPECT_THAT(message, HasSubstr("no strategy for 4 devices fits into memory; dp=1,tp=4,pp=1, "));
+  EXPECT_THAT(message, HasSubstr("no strategy for 4 devices fits into memory; dp=1,tp=4,pp=1,"));
   EXPECT_THAT(message, HasSubstr("comes nearest: a device needs "));
   EXPECT_THAT(message, HasSubstr("times as many devices"));
 }

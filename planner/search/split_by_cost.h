@@ -19,7 +19,7 @@
 
 #include "graph/graph.h"
 #include "planner/search/machine.h"
-#include "planner/search/repeated_layers.h"
+#include "planner/strategy/repeated_layers.h"
 #include "planner/strategy/strategy.h"
 
 namespace penstock::planner {

@@ -117,6 +117,15 @@ bool IsProduct(const Graph& graph, const Node& node) {
   return false;
 }
 
+// A node of the forward pass, or a clone of one that computes it again: it runs in the same way, so
+// that it gives the same bits.
+bool RunsAsForward(const Graph& graph, const Node& node) {
+  if (node.phase == graph::Phase::kForward) return true;
+  if (node.forward == graph::kNoNode) return false;
+  const Node& forward = graph.node(node.forward);
+  return forward.op == node.op && forward.attributes == node.attributes;
+}
+
 // A version of a value that some reader asked for.
 struct Version {
   Sharding sharding;
@@ -287,7 +296,7 @@ absl::Status Inserter::AddNode(const Node& node) {
   for (ValueId operand : node.operands) shares.push_back(ShareOfGathering(operand, node));
   ExecutionSharding execution =
       ChooseCheapestExecution(mesh(), rule, operand_types, result_types, operands, results, shares,
-                              node.phase == graph::Phase::kForward, &costs_);
+                              RunsAsForward(in_, node), &costs_);
   const auto has_temporal = [&](const Sharding& each) { return HasTemporalAxes(mesh(), each); };
   runs_often_ = mesh().num_microbatches() == 1 ||
                 std::any_of(execution.operands.begin(), execution.operands.end(), has_temporal) ||

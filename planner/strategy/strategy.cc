@@ -138,6 +138,9 @@ std::string ToString(const Strategy& strategy) {
   if (strategy.zero > 0) StrAppend(&text, ",zero=", strategy.zero);
   if (strategy.sp) StrAppend(&text, ",sp=true");
   if (strategy.splits_by_cost) StrAppend(&text, ",splits=cost");
+  if (strategy.recompute != Recompute::kNone) {
+    StrAppend(&text, ",recompute=", Name(strategy.recompute));
+  }
   return text;
 }
 
@@ -168,13 +171,21 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
                     : axis == "zero" ? &zero
                                      : nullptr;
     bool* option = axis == "sp" ? &strategy.sp : axis == kUlysses ? &strategy.ulysses : nullptr;
-    if (size == nullptr && option == nullptr && axis != "splits") {
+    if (size == nullptr && option == nullptr && axis != "splits" && axis != "recompute") {
       return refuse(StrCat("unknown axis '", axis, "'"));
     }
     if (std::find(seen.begin(), seen.end(), axis) != seen.end()) {
       return refuse(StrCat("axis '", axis, "' is given twice"));
     }
     seen.push_back(axis);
+    if (axis == "recompute") {
+      const std::optional<Recompute> level = FindRecompute(digits);
+      if (!level.has_value()) {
+        return refuse(StrCat("recompute is '", digits, "', not none, selective or full"));
+      }
+      strategy.recompute = *level;
+      continue;
+    }
     if (option != nullptr) {
       if (digits != "true" && digits != "false") {
         return refuse(StrCat(axis, " is '", digits, "', not true or false"));
@@ -323,6 +334,7 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
     return absl::InvalidArgumentError(StrCat("the graph has the mesh '", graph.meshes()[0].name,
                                              "' already; a strategy would lay it out anew"));
   }
+  MarkRecompute(strategy.recompute, graph);
   graph::Mesh mesh;
   mesh.name = "m";
   if (microbatches > 1) mesh.axes.push_back({"mb", microbatches, true});

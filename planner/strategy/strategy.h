@@ -21,6 +21,7 @@
 //   zero=1|2|3  the optimiser's state, the gradients too, the parameters too, over dp and cp
 //               (zero.h)
 //   sp=true     what lies between the tensor parallel parts of a layer, over tp (SplitHint)
+// A third one says what is not kept: recompute=selective|full (recompute.h).
 //
 // What tp splits is what a model's SplitHints name. With splits=cost it is chosen by cost instead,
 // for any graph (planner/search/split_by_cost.h); ApplyStrategy then leaves tp and zero to that.
@@ -46,6 +47,7 @@
 
 #include "graph/graph.h"
 #include "graph/models/model.h"
+#include "planner/strategy/recompute.h"
 
 namespace penstock::planner {
 
@@ -61,6 +63,7 @@ struct Strategy {
   bool ulysses = false;  // its attention splits heads, by all_to_all
   // What tp splits is chosen by cost instead of by a model's hints.
   bool splits_by_cost = false;
+  Recompute recompute = Recompute::kNone;
 
   int num_stages() const { return static_cast<int>(pp * vpp); }  // virtual ones
   int64_t num_devices() const { return dp * cp * tp * pp; }
@@ -69,7 +72,7 @@ struct Strategy {
 };
 
 // "dp=2,tp=2,pp=1": always all three; what differs from its default follows:
-// "dp=4,tp=2,pp=2,vpp=4,ep=2,cp=2,ulysses=true,zero=1,sp=true".
+// "dp=4,tp=2,pp=2,vpp=4,ep=2,cp=2,ulysses=true,zero=1,sp=true,recompute=full".
 std::string ToString(const Strategy& strategy);
 
 // Devices that a strategy may ask for.
@@ -97,11 +100,11 @@ int64_t LargestContext(absl::Span<const graph::SplitHint> hints, const graph::Gr
 int64_t ChooseMicrobatches(const Strategy& strategy, const graph::Graph& graph);
 
 // Gives the graph its mesh [mb temporal, dp, ep, cp, tp] (mb, ep and cp only if there are several;
-// "dp" is dp / ep) and writes the strategy's shardings on inputs, hinted parameters and scalar
-// results. With ep the batch has user priority 1: the split of the experts propagates first, to the
-// tokens at the experts, and what the batch then splits further lies outside the experts. Does not
-// assign stages (stages.h). Refuses what CheckStrategy refuses, and a graph that has a mesh
-// already.
+// "dp" is dp / ep) writes the strategy's shardings on inputs, hinted parameters and scalar
+// results, and marks what is computed again. With ep the batch has user priority 1: the split of
+// the experts propagates first, to the tokens at the experts, and what the batch then splits
+// further lies outside the experts. Does not assign stages (stages.h). Refuses what CheckStrategy
+// refuses, and a graph that has a mesh already.
 absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
                            absl::Span<const graph::SplitHint> hints, graph::Graph& graph);
 

@@ -55,6 +55,15 @@ TEST(ParseStrategyTest, ReadsAxesInAnyOrder) {
   EXPECT_EQ((*strategy)->num_devices(), 8);
 }
 
+TEST(ParseStrategyTest, RecomputeHasThreeLevels) {
+  const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("recompute=full,dp=2");
+  ASSERT_TRUE(strategy.ok()) << strategy.status();
+  EXPECT_EQ(ToString(**strategy), "dp=2,tp=1,pp=1,recompute=full");
+  EXPECT_EQ((*ParseStrategy("recompute=none"))->recompute, Recompute::kNone);
+  EXPECT_THAT(MessageOf(ParseStrategy("recompute=some").status()),
+              HasSubstr("recompute is 'some', not none, selective or full"));
+}
+
 TEST(ParseStrategyTest, VirtualStagesNeedNoDevices) {
   const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("pp=2,vpp=3");
   ASSERT_TRUE(strategy.ok()) << strategy.status();

@@ -1222,6 +1222,17 @@ void SplitUpdates(Random& random, Graph& graph) {
   }
 }
 
+// Marks forward nodes to be computed again in the backward pass, in segments and for all readers.
+void MarkRandomSegments(Random& random, Graph& graph) {
+  int64_t segment = random.Below(2);
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    Node& node = graph.mutable_node(id);
+    if (node.op->has_declared_type() || node.phase != Phase::kForward) continue;
+    if (random.Chance(0.2)) segment = random.Below(4);
+    if (random.Chance(0.85)) node.attributes.Set("recompute", segment);
+  }
+}
+
 // Cuts the forward nodes at random; everything else follows them: what is declared lies with its
 // first reader, a backward node with its forward node, an update with its parameter.
 void AssignRandomStages(Random& random, int num_stages, Graph& graph) {
@@ -1404,6 +1415,7 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   result.policy = random.Chance(0.5) ? "gpipe" : "1f1b";
   result.split_weight_gradients = random.Chance(0.3);
   if (random.Chance(0.6)) SplitUpdates(random, result.graph);
+  if (loss != kNoValue && random.Chance(0.5)) MarkRandomSegments(random, result.graph);
   return result;
 }
 

@@ -1,4 +1,4 @@
-#include "planner/search/repeated_layers.h"
+#include "planner/strategy/repeated_layers.h"
 
 #include <algorithm>
 #include <map>
@@ -45,11 +45,13 @@ NodeKind KindOf(const Graph& graph, const Node& node, absl::Span<const graph::Sp
 
 class Finder {
  public:
-  Finder(const Graph& graph, absl::Span<const graph::SplitHint> hints, int min_copies)
-      : graph_(graph), min_copies_(min_copies) {
+  // Of the first `count` nodes; `may_drop`: whether copies are to be dropped.
+  Finder(const Graph& graph, absl::Span<const graph::SplitHint> hints, int min_copies, int count,
+         bool may_drop)
+      : graph_(graph), min_copies_(min_copies), count_(count), may_drop_(may_drop) {
     std::map<const graph::Op*, std::vector<std::pair<NodeKind, int>>> known;
     int num_kinds = 0;
-    for (const Node& node : graph.nodes()) {
+    for (const Node& node : graph.nodes().subspan(0, static_cast<size_t>(count))) {
       NodeKind kind = KindOf(graph, node, hints);
       auto& list = known[node.op];
       auto found = std::find_if(list.begin(), list.end(),
@@ -63,12 +65,11 @@ class Finder {
   }
 
   RepeatedLayers Run() {
-    const int count = graph_.num_nodes();
     RepeatedLayers best;
-    for (int period = 1; period <= std::min(count / min_copies_, kMaxNodesPerCopy); ++period) {
+    for (int period = 1; period <= std::min(count_ / min_copies_, kMaxNodesPerCopy); ++period) {
       int run = 0;
-      for (NodeId id = 0; id + period <= count; ++id) {
-        const bool is_alike = id + period < count && IsAlike(id, id + period);
+      for (NodeId id = 0; id + period <= count_; ++id) {
+        const bool is_alike = id + period < count_ && IsAlike(id, id + period);
         if (is_alike) {
           ++run;
           continue;
@@ -77,7 +78,7 @@ class Finder {
         run = 0;
       }
       // A longer period can cover little more.
-      if (best.num_copies > 0 && best.num_copies * best.nodes_per_copy > count / 2) break;
+      if (best.num_copies > 0 && best.num_copies * best.nodes_per_copy > count_ / 2) break;
     }
     return best;
   }
@@ -102,7 +103,7 @@ class Finder {
     if (layers.num_copies * layers.nodes_per_copy <= best->num_copies * best->nodes_per_copy) {
       return;
     }
-    if (CanDrop(layers)) *best = layers;
+    if (!may_drop_ || CanDrop(layers)) *best = layers;
   }
 
   // Whether what follows reads only the last two copies, and what comes before.
@@ -123,6 +124,8 @@ class Finder {
 
   const Graph& graph_;
   const int min_copies_;
+  const int count_;
+  const bool may_drop_;
   std::vector<int> kinds_;
 };
 
@@ -130,7 +133,15 @@ class Finder {
 
 RepeatedLayers FindRepeatedLayers(const Graph& graph, absl::Span<const graph::SplitHint> hints,
                                   int min_copies) {
-  return Finder(graph, hints, min_copies).Run();
+  return Finder(graph, hints, min_copies, graph.num_nodes(), /*may_drop=*/true).Run();
+}
+
+RepeatedLayers FindForwardLayers(const Graph& graph, int min_copies) {
+  const auto end = std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
+    return node.phase != graph::Phase::kForward;
+  });
+  const auto count = static_cast<int>(end - graph.nodes().begin());
+  return Finder(graph, {}, min_copies, count, /*may_drop=*/false).Run();
 }
 
 RepeatedLayers InPairs(const RepeatedLayers& layers) {

@@ -12,8 +12,8 @@
 //
 // Thread rule: pure functions.
 
-#ifndef PENSTOCK_PLANNER_SEARCH_REPEATED_LAYERS_H_
-#define PENSTOCK_PLANNER_SEARCH_REPEATED_LAYERS_H_
+#ifndef PENSTOCK_PLANNER_STRATEGY_REPEATED_LAYERS_H_
+#define PENSTOCK_PLANNER_STRATEGY_REPEATED_LAYERS_H_
 
 #include "absl/types/span.h"
 
@@ -42,10 +42,14 @@ RepeatedLayers FindRepeatedLayers(const graph::Graph& graph,
 // turns from one to the next; nothing if too few are left.
 RepeatedLayers InPairs(const RepeatedLayers& layers);
 
+// The run that covers most of the forward nodes, whatever follows it. REQUIRES: forward nodes come
+// first, as in a training step.
+RepeatedLayers FindForwardLayers(const graph::Graph& graph, int min_copies);
+
 // The graph with the first `num_copies` copies. REQUIRES: FindRepeatedLayers found the layers in
 // the graph, and 2 <= num_copies <= layers.num_copies.
 graph::Graph WithCopies(const graph::Graph& graph, const RepeatedLayers& layers, int num_copies);
 
 }  // namespace penstock::planner
 
-#endif  // PENSTOCK_PLANNER_SEARCH_REPEATED_LAYERS_H_
+#endif  // PENSTOCK_PLANNER_STRATEGY_REPEATED_LAYERS_H_

@@ -1,4 +1,4 @@
-#include "planner/search/repeated_layers.h"
+#include "planner/strategy/repeated_layers.h"
 
 #include <string>
 
