@@ -4,10 +4,10 @@
     published.py [--penstock PATH] [--gpus N] [-o TABLE.md]
 
 The configurations are those of Narayanan et al., "Efficient Large-Scale Language Model Training on
-GPU Clusters Using Megatron-LM" (SC21), table 1: GPT models on Selene, with full recomputation and
+GPU Clusters Using Megatron-LM" (SC21), table 1: GPT models on Selene, here in f32, with full recomputation and
 one sequence in a micro-batch where the table gives no other. `penstock plan` predicts a step of the
 published strategy, its micro-batches chosen by the planner, and of `auto`. The published time
-follows from the published rate and the paper's formula for the operations of a step. Prints a table
+follows from the published rate in f16 and the paper's formula for the operations of a step. Prints a table
 in Markdown, and fails if `auto` is predicted slower than a published choice.
 """
 
@@ -54,7 +54,7 @@ vocabulary = {VOCABULARY}
 dropout = 0.1
 [train]
 batch = {batch}
-dtype = "bf16"
+dtype = "f32"
 [cluster]
 file = "selene:{gpus // 8}"
 devices = {gpus}
