@@ -101,12 +101,12 @@ def main():
         published = published_seconds(heads, width, layers, gpus, batch, teraflops)
         if best is None:
             sys.exit(f"{billions} billion parameters: {best_error}")
-        predicted = given["predicted_step_s"] if given else None
+        predicted = given["predicted_step_time_s"] if given else None
         slower = slower or (given is not None
-                            and best["predicted_step_s"] > predicted * (1 + 1e-9))
+                            and best["predicted_step_time_s"] > predicted * (1 + 1e-9))
         say(f"| {billions} B | {gpus} | {strategy} | {published:.2f} | "
             f"{f'{predicted:.2f}' if given else given_error} | {best['strategy']}, "
-            f"{best.get('microbatches', '')} micro-batches | {best['predicted_step_s']:.2f} | "
+            f"{best.get('microbatches', '')} micro-batches | {best['predicted_step_time_s']:.2f} | "
             f"{seconds:.1f} |")
     if arguments.output:
         with open(arguments.output, "w", encoding="utf-8") as file:

@@ -278,7 +278,8 @@ TEST_F(SearchTest, SequencesAreSplitWhereBatchOrMemoryAskForIt) {
     ClusterSpec spec = machine.cluster.spec();
     spec.kinds[0].memory_bytes = memory_bytes;
     const Machine limited = {*Cluster::Create(std::move(spec))};
-    const SearchProblem problem = Problem(forward, gpt_hints(), limited, 8);
+    SearchProblem problem = Problem(forward, gpt_hints(), limited, 8);
+    problem.limits.recompute = Recompute::kNone;
     absl::StatusOr<SearchResult> result = FindStrategy(problem);
     EXPECT_TRUE(result.ok()) << result.status();
     return result.ok() ? *std::move(result) : SearchResult();
@@ -458,6 +459,7 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
     problem.limits.vpp = 2;
     problem.limits.zero = 0;
     problem.limits.sp = false;
+    problem.limits.recompute = Recompute::kNone;
     SCOPED_TRACE(StrCat("round ", round, ": ", config.layers, " layers of ", config.width,
                         ", batch ", batch));
 
