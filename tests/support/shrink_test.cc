@@ -21,13 +21,17 @@ bool HasLive(const graph::Graph& graph, std::string_view op) {
   return false;
 }
 
-// The first random case that has the operator, and a good deal beside it.
+// The first random case that has the operator, and a good deal beside it. Not a training step,
+// whose update needs a chain of nodes.
 RandomCase CaseWith(const graph::OpRegistry& ops, std::string_view op) {
   for (uint64_t seed = 0;; ++seed) {
     const absl::StatusOr<RandomCase> test = MakeRandomCase(ops, seed);
     EXPECT_TRUE(test.ok()) << test.status();
     if (!test.ok()) return RandomCase();
-    if (HasLive(test->graph, op) && test->graph.num_nodes() > 12) return *test;
+    if (HasLive(test->graph, op) && !HasLive(test->graph, "assign") &&
+        test->graph.num_nodes() > 12) {
+      return *test;
+    }
   }
 }
 
