@@ -15,6 +15,7 @@
 #include "planner/compile.h"
 #include "planner/policy/policy.h"
 #include "planner/search/estimate.h"
+#include "planner/search/explain_candidate.h"
 #include "planner/search/search.h"
 #include "planner/search/stage_work.h"
 #include "planner/strategy/stages.h"

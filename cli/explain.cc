@@ -13,6 +13,7 @@
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/strings.h"
+#include "planner/search/explain_candidate.h"
 #include "planner/search/search.h"
 
 namespace penstock::cli {

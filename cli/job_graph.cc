@@ -19,6 +19,7 @@
 #include "graph/verify.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
+#include "planner/search/explain_candidate.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/sharding/select_mesh.h"
 #include "planner/strategy/repeated_layers.h"

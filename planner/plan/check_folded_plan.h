@@ -19,7 +19,7 @@ namespace penstock::planner {
 inline constexpr uint64_t kMaxFoldedDevices = 1 << 17;
 // Actors, with their operands and a part for each 32 bytes of their names, channels, registers and
 // phases: about 64 bytes each.
-inline constexpr uint64_t kMaxExpandedParts = 1 << 26;
+inline constexpr uint64_t kMaxExpandedParts = 1 << 27;
 // Members and counts of collectives, and transfers.
 inline constexpr uint64_t kMaxExpandedMembers = 1 << 26;
 inline constexpr size_t kMaxMeshAxes = 64;

@@ -10,12 +10,12 @@
 #include <utility>
 
 #include "base/counted.h"
-#include "base/format.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/search/folded_work.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/search/stage_work.h"
+#include "planner/strategy/zero.h"
 
 namespace penstock::planner {
 namespace {
@@ -29,7 +29,6 @@ constexpr size_t kMaxHopeless = 16;
 constexpr size_t kMaxRefined = 24;
 // And so many of those that split sequences: their lowered graphs are larger.
 constexpr int kMaxRefinedContext = 4;
-constexpr int kMostZero = 3;
 // Options divide memory, and of the time at most the update: a strategy with them takes no less
 // than this part of what it takes without.
 constexpr double kLeastWithOptions = 0.9;
@@ -269,7 +268,7 @@ class Searcher {
   double LeastStateBytes(const Strategy& strategy) const {
     const auto parts = static_cast<double>(strategy.tp * strategy.pp * strategy.ep);
     const auto replicas = static_cast<double>(strategy.num_replicas() / strategy.ep);
-    return parameter_bytes_ / (strategy.zero == kMostZero ? parts * replicas : parts) +
+    return parameter_bytes_ / (strategy.zero == kMaxZero ? parts * replicas : parts) +
            optimizer_bytes_ / (strategy.zero > 0 ? parts * replicas : parts);
   }
 
@@ -605,17 +604,6 @@ class Searcher {
   SearchResult result_;
 };
 
-// "12.3 GiB parameters and 4.5 GiB activations": the two largest parts.
-std::string LargestParts(const MemoryEstimate& memory) {
-  std::vector<std::pair<double, std::string_view>> parts = {
-      {memory.parameters, "of parameters"}, {memory.optimizer, "of optimizer states"},
-      {memory.gradients, "of gradients"},   {memory.activations, "of activations"},
-      {memory.transfers, "between stages"}, {memory.workspace, "of workspace"}};
-  std::sort(parts.rbegin(), parts.rend());
-  return StrCat(FormatBytes(static_cast<uint64_t>(parts[0].first)), " ", parts[0].second, " and ",
-                FormatBytes(static_cast<uint64_t>(parts[1].first)), " ", parts[1].second);
-}
-
 }  // namespace
 
 std::vector<Strategy> EnumerateStrategies(int64_t num_devices, const SearchLimits& limits) {
@@ -633,90 +621,6 @@ std::vector<Strategy> EnumerateStrategies(int64_t num_devices, const SearchLimit
 
 absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem) {
   return Searcher(problem).Run();
-}
-
-absl::Status CheckFits(const SearchResult& result) {
-  if (result.best.estimate.fits()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(StrCat(
-      "no strategy for ", Counted(result.best.strategy.num_devices(), "device"),
-      " fits into memory; ", Describe(result.best), " comes nearest: ", WhatLimits(result.best)));
-}
-
-std::string Describe(const Candidate& candidate) {
-  return StrCat(ToString(candidate.strategy), ", ",
-                Counted(candidate.microbatches, "micro-batch", "es"));
-}
-
-std::string WhyNot(const Candidate& other, const Candidate& best) {
-  const StepEstimate& a = other.estimate;
-  const StepEstimate& b = best.estimate;
-  if (!a.fits()) {
-    const GroupEstimate& group = a.groups[a.fullest_group()];
-    return StrCat("needs ", FormatBytes(static_cast<uint64_t>(group.memory.total())), " of ",
-                  FormatBytes(static_cast<uint64_t>(group.memory_limit_bytes)), " a device");
-  }
-  if (a.step_s <= b.step_s * (1 + kTieTolerance)) return "as fast; the other is simpler";
-  const std::pair<double, std::string_view> parts[] = {
-      {a.compute_s - b.compute_s, "computation"},
-      {a.communication_s - b.communication_s, "communication"},
-      {a.bubble_s - b.bubble_s, "bubble"}};
-  const auto& most = *std::max_element(std::begin(parts), std::end(parts));
-  return StrCat(FormatSeconds(most.first), " more ", most.second);
-}
-
-std::string WhatLimits(const Candidate& candidate) {
-  const StepEstimate& estimate = candidate.estimate;
-  const GroupEstimate& group = estimate.groups[estimate.fullest_group()];
-  const MemoryEstimate& memory = group.memory;
-  const auto limit = static_cast<double>(group.memory_limit_bytes);
-  if (!estimate.fits()) {
-    const double states = memory.parameters + memory.optimizer + memory.gradients;
-    std::string remedy;
-    if (states > limit) {
-      const auto factor = static_cast<int64_t>(std::ceil(states / (0.9 * limit)));
-      remedy = StrCat("parameters, states and gradients alone take ",
-                      FormatBytes(static_cast<uint64_t>(states)), ": ",
-                      candidate.strategy.num_replicas() > 1 && candidate.strategy.zero < kMostZero
-                          ? StrCat("zero=", candidate.strategy.zero + 1, " to ", kMostZero,
-                                   " would divide more of them over the ",
-                                   candidate.strategy.num_replicas(), " replicas, and ")
-                          : "",
-                      "about ", factor, " times as many devices for tp or pp would hold them");
-    } else {
-      remedy = StrCat(candidate.strategy.recompute == Recompute::kFull
-                          ? ""
-                          : "recompute=full would keep fewer activations; ",
-                      "a smaller batch, or more micro-batches where they divide it, would leave ",
-                      "activations at most ",
-                      FormatBytes(static_cast<uint64_t>(
-                          std::max(limit - memory.total() + memory.activations, 0.0))));
-    }
-    return StrCat("a device needs ", FormatBytes(static_cast<uint64_t>(memory.total())), " of ",
-                  FormatBytes(static_cast<uint64_t>(limit)), ", with ", LargestParts(memory), "; ",
-                  remedy, "; or devices with that memory");
-  }
-  const double others = estimate.communication_s + estimate.bubble_s;
-  const std::string how =
-      candidate.strategy.recompute == Recompute::kNone
-          ? std::string()
-          : StrCat("it fits into memory with recompute=", Name(candidate.strategy.recompute),
-                   ", which takes computation; ");
-  if (estimate.compute_s >= others) {
-    return StrCat(how, "computation takes ", FormatSeconds(estimate.compute_s), " of ",
-                  FormatSeconds(estimate.step_s), ": faster or more devices would help most");
-  }
-  if (estimate.communication_s >= estimate.bubble_s) {
-    const std::string_view which = estimate.inline_communication_s >= estimate.communication_s / 2
-                                       ? "collectives that computation waits for"
-                                   : estimate.transfer_s >= estimate.communication_s / 2
-                                       ? "transfers between stages"
-                                       : "reductions of gradients";
-    return StrCat(how, "exposed communication takes ", FormatSeconds(estimate.communication_s),
-                  " of ", FormatSeconds(estimate.step_s), ", most of it ", which,
-                  ": faster links would help most");
-  }
-  return StrCat(how, "the bubble takes ", FormatSeconds(estimate.bubble_s), " of ",
-                FormatSeconds(estimate.step_s), ": more micro-batches would help most");
 }
 
 }  // namespace penstock::planner

@@ -104,24 +104,12 @@ struct SearchResult {
   int num_layers = 0;     // that the model repeats; 0: none
 };
 
-// Where nothing fits into memory, the result is what comes nearest (see CheckFits). An error: no
-// strategy divides the model.
+// Where nothing fits into memory, the result is what comes nearest (see CheckFits in
+// explain_candidate.h). An error: no strategy divides the model.
 absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem);
-
-// kResourceExhausted unless the best strategy fits: what it lacks, and what would make it fit.
-absl::Status CheckFits(const SearchResult& result);
 
 // The strategies for a number of devices, simplest first.
 std::vector<Strategy> EnumerateStrategies(int64_t num_devices, const SearchLimits& limits);
-
-// "dp=2,tp=2,pp=1, 4 micro-batches".
-std::string Describe(const Candidate& candidate);
-
-// Why `other` lost against `best`, in a few words: "1.2 s more communication".
-std::string WhyNot(const Candidate& other, const Candidate& best);
-
-// What would have to change for the estimate to be faster, or for it to fit: one sentence.
-std::string WhatLimits(const Candidate& candidate);
 
 }  // namespace penstock::planner
 

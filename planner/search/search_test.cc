@@ -18,6 +18,7 @@
 #include "planner/cluster/presets.h"
 #include "planner/compile.h"
 #include "planner/pass.h"
+#include "planner/search/explain_candidate.h"
 #include "planner/search/folded_work.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/strategy/stages.h"

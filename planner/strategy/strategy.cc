@@ -25,7 +25,6 @@ using graph::SplitHint;
 using graph::ValueId;
 
 constexpr int64_t kMicrobatchesPerStage = 4;
-constexpr int64_t kMaxZero = 3;
 
 // Splits of weights reach all that they reach before those of sequences do.
 constexpr int kAfterTheWeights = 1;

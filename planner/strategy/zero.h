@@ -31,6 +31,8 @@
 
 namespace penstock::planner {
 
+inline constexpr int kMaxZero = 3;
+
 // A tensor whose parts would be smaller than this stays whole: latency would cost more than the
 // bytes are worth. Its gradient is reduced in a bucket with others.
 inline constexpr int64_t kMinPartBytes = 4096;

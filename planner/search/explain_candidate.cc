@@ -1,0 +1,116 @@
+#include "planner/search/explain_candidate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/counted.h"
+#include "base/format.h"
+#include "base/strings.h"
+#include "planner/strategy/zero.h"
+
+namespace penstock::planner {
+namespace {
+
+// "12.3 GiB parameters and 4.5 GiB activations": the two largest parts.
+std::string LargestParts(const MemoryEstimate& memory) {
+  std::vector<std::pair<double, std::string_view>> parts = {
+      {memory.parameters, "of parameters"}, {memory.optimizer, "of optimizer states"},
+      {memory.gradients, "of gradients"},   {memory.activations, "of activations"},
+      {memory.transfers, "between stages"}, {memory.workspace, "of workspace"}};
+  std::sort(parts.rbegin(), parts.rend());
+  return StrCat(FormatBytes(static_cast<uint64_t>(parts[0].first)), " ", parts[0].second, " and ",
+                FormatBytes(static_cast<uint64_t>(parts[1].first)), " ", parts[1].second);
+}
+
+}  // namespace
+
+absl::Status CheckFits(const SearchResult& result) {
+  if (result.best.estimate.fits()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(StrCat(
+      "no strategy for ", Counted(result.best.strategy.num_devices(), "device"),
+      " fits into memory; ", Describe(result.best), " comes nearest: ", WhatLimits(result.best)));
+}
+
+std::string Describe(const Candidate& candidate) {
+  return StrCat(ToString(candidate.strategy), ", ",
+                Counted(candidate.microbatches, "micro-batch", "es"));
+}
+
+std::string WhyNot(const Candidate& other, const Candidate& best) {
+  const StepEstimate& a = other.estimate;
+  const StepEstimate& b = best.estimate;
+  if (!a.fits()) {
+    const GroupEstimate& group = a.groups[a.fullest_group()];
+    return StrCat("needs ", FormatBytes(static_cast<uint64_t>(group.memory.total())), " of ",
+                  FormatBytes(static_cast<uint64_t>(group.memory_limit_bytes)), " a device");
+  }
+  if (a.step_s <= b.step_s * (1 + kTieTolerance)) return "as fast; the other is simpler";
+  const std::pair<double, std::string_view> parts[] = {
+      {a.compute_s - b.compute_s, "computation"},
+      {a.communication_s - b.communication_s, "communication"},
+      {a.bubble_s - b.bubble_s, "bubble"}};
+  const auto& most = *std::max_element(std::begin(parts), std::end(parts));
+  return StrCat(FormatSeconds(most.first), " more ", most.second);
+}
+
+std::string WhatLimits(const Candidate& candidate) {
+  const StepEstimate& estimate = candidate.estimate;
+  const GroupEstimate& group = estimate.groups[estimate.fullest_group()];
+  const MemoryEstimate& memory = group.memory;
+  const auto limit = static_cast<double>(group.memory_limit_bytes);
+  if (!estimate.fits()) {
+    const double states = memory.parameters + memory.optimizer + memory.gradients;
+    std::string remedy;
+    if (states > limit) {
+      const auto factor = static_cast<int64_t>(std::ceil(states / (0.9 * limit)));
+      remedy = StrCat("parameters, states and gradients alone take ",
+                      FormatBytes(static_cast<uint64_t>(states)), ": ",
+                      candidate.strategy.num_replicas() > 1 && candidate.strategy.zero < kMaxZero
+                          ? StrCat("zero=", candidate.strategy.zero + 1, " to ", kMaxZero,
+                                   " would divide more of them over the ",
+                                   candidate.strategy.num_replicas(), " replicas, and ")
+                          : "",
+                      "about ", factor, " times as many devices for tp or pp would hold them");
+    } else {
+      remedy = StrCat(candidate.strategy.recompute == Recompute::kFull
+                          ? ""
+                          : "recompute=full would keep fewer activations; ",
+                      "a smaller batch, or more micro-batches where they divide it, would leave ",
+                      "activations at most ",
+                      FormatBytes(static_cast<uint64_t>(
+                          std::max(limit - memory.total() + memory.activations, 0.0))));
+    }
+    return StrCat("a device needs ", FormatBytes(static_cast<uint64_t>(memory.total())), " of ",
+                  FormatBytes(static_cast<uint64_t>(limit)), ", with ", LargestParts(memory), "; ",
+                  remedy, "; or devices with that memory");
+  }
+  const double others = estimate.communication_s + estimate.bubble_s;
+  const std::string how =
+      candidate.strategy.recompute == Recompute::kNone
+          ? std::string()
+          : StrCat("it fits into memory with recompute=", Name(candidate.strategy.recompute),
+                   ", which takes computation; ");
+  if (estimate.compute_s >= others) {
+    return StrCat(how, "computation takes ", FormatSeconds(estimate.compute_s), " of ",
+                  FormatSeconds(estimate.step_s), ": faster or more devices would help most");
+  }
+  if (estimate.communication_s >= estimate.bubble_s) {
+    const std::string_view which = estimate.inline_communication_s >= estimate.communication_s / 2
+                                       ? "collectives that computation waits for"
+                                   : estimate.transfer_s >= estimate.communication_s / 2
+                                       ? "transfers between stages"
+                                       : "reductions of gradients";
+    return StrCat(how, "exposed communication takes ", FormatSeconds(estimate.communication_s),
+                  " of ", FormatSeconds(estimate.step_s), ", most of it ", which,
+                  ": faster links would help most");
+  }
+  return StrCat(how, "the bubble takes ", FormatSeconds(estimate.bubble_s), " of ",
+                FormatSeconds(estimate.step_s), ": more micro-batches would help most");
+}
+
+}  // namespace penstock::planner
