@@ -467,7 +467,9 @@ TEST_F(ChooseShardingsTest, FindsWhatEnumerationFinds) {
     EXPECT_LE((*choice)->kept_bytes, problem.memory_bytes);
     if (best > enumerator.Best(kInfinity)) ++num_limited;
   }
-  for (int num_ops = 3; num_ops <= 8; ++num_ops) EXPECT_GE(by_ops[num_ops], 1) << num_ops;
+  for (int num_ops = 3; num_ops <= 8 && kRandomProblems >= 200; ++num_ops) {
+    EXPECT_GE(by_ops[num_ops], 1) << num_ops;
+  }
   EXPECT_GE(num_limited, kRandomProblems / 4);
 }
 
