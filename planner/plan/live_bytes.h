@@ -11,8 +11,8 @@
 // computes, and sends that go on behind it; steps and lanes that overlap; gaps between registers of
 // different sizes.
 //
-// Worked example: lifetimes.h's F, B and update with one micro-batch have w and h in F, w, h and
-// t and then w, t and g in B, w and g in update: three registers at most.
+// Worked example: lifetimes.h's F, B and update with one micro-batch have w and h live in F, w, h
+// and g in B, and w and g in update: three registers at most.
 //
 // Thread rule: pure functions.
 

@@ -351,8 +351,8 @@ class Enumerator {
     if (tables_[id].empty()) return 0;
     const graph::Node& node = graph_.node(id);
     size_t index = 0;
-    for (const auto* values : {&node.operands}) {
-      for (const ValueId value : *values) index = index * options_[value].size() + choice_[value];
+    for (const ValueId value : node.operands) {
+      index = index * options_[value].size() + choice_[value];
     }
     for (const ValueId value : node.results) {
       index = index * options_[value].size() + choice_[value];

@@ -1,5 +1,5 @@
-// The choice of shardings as a cost network: which dimension of every value, and which factor of
-// every node, each of some axes of the mesh splits.
+// Builds the cost network for choosing shardings: for some axes of the mesh, which dimension of
+// every value and which factor of every node each of them splits.
 //
 // A value has a sharding, in which it is kept; a node has an execution (execution_sharding.h). Both
 // are variables. A free axis splits a dimension of a value, or none; it splits a factor of a node,
@@ -9,7 +9,7 @@
 //   operand        the redistribution from the value's sharding to the execution's
 //   result         the reductions and redistributions from the execution's sharding to the value's
 // A product (an operator that sums over a dimension of two operands) is split over every free axis
-// that can split it: work that all devices repeat would be no use of them.
+// that can split it: devices that repeat each other's work would be wasted.
 //
 // Weights are the bytes of a device that are kept: states, forward values that the backward pass
 // reads, and gradients until the update.

@@ -726,7 +726,7 @@ void MakeBlockAttention(Grower& g, std::string_view op) {
   }
 }
 
-// By whole parts of an axis or not.
+// Rolls an axis by any distance, also by more than its extent or backwards.
 void MakeRoll(Grower& g, std::string_view op) {
   const ValueId x = g.Float(1, 4);
   const int64_t axis = g.random().Below(g.Rank(x));
