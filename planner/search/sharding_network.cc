@@ -30,15 +30,6 @@ using graph::ValueId;
 
 constexpr double kForbidden = std::numeric_limits<double>::infinity();
 
-TensorType TileOf(const TensorType& type, const Sharding& sharding) {
-  TensorType tile = type;
-  for (size_t d = 0; d < tile.shape.size(); ++d) {
-    const int64_t parts = graph::NumParts(sharding.dims[d]);
-    tile.shape[d] = (tile.shape[d] + parts - 1) / parts;
-  }
-  return tile;
-}
-
 // The seconds of redistributions, each planned once.
 class Redistributions {
  public:
@@ -54,8 +45,8 @@ class Redistributions {
     double seconds = 0;
     const Sharding* before = &from;
     for (const ReshardStep& step : chains_.Steps(from, to)) {
-      const auto input = static_cast<double>(TileOf(type, *before).num_bytes());
-      const auto output = static_cast<double>(TileOf(type, step.sharding).num_bytes());
+      const auto input = static_cast<double>(LargestTile(type, *before).num_bytes());
+      const auto output = static_cast<double>(LargestTile(type, step.sharding).num_bytes());
       const std::optional<CollectiveKind> kind = CollectiveOf(step.op);
       if (kind.has_value()) {
         const double bytes = *kind == CollectiveKind::kAllGather ? output : input;
@@ -259,7 +250,7 @@ class Builder {
           producer.phase == Phase::kForward && !producer.op->has_declared_type();
       const double part = TimesOf(v.producer) * (is_activation ? problem_.part_of_activations : 1);
       for (size_t i = 0; i < options.size(); ++i) {
-        weights[i] += part * static_cast<double>(TileOf(type, options[i]).num_bytes());
+        weights[i] += part * static_cast<double>(LargestTile(type, options[i]).num_bytes());
       }
     }
     network_.values[static_cast<size_t>(value)] = std::move(options);
@@ -422,10 +413,10 @@ class Builder {
     std::vector<TensorType> operands = Types(node.operands);
     std::vector<TensorType> results = Types(node.results);
     for (size_t o = 0; o < operands.size(); ++o) {
-      operands[o] = TileOf(operands[o], execution.operands[o]);
+      operands[o] = LargestTile(operands[o], execution.operands[o]);
     }
     for (size_t r = 0; r < results.size(); ++r) {
-      results[r] = TileOf(results[r], execution.results[r]);
+      results[r] = LargestTile(results[r], execution.results[r]);
     }
     // A reshape in place, and assigning what is there already.
     if (node.op->name() == "reshape" || node.op->name() == "assign") return 0;

@@ -90,13 +90,7 @@ class Measurer {
 
   TensorType TileType(ValueId value) const {
     const graph::Value& v = graph_.value(value);
-    TensorType type = v.type;
-    if (!v.sharding.has_value()) return type;
-    for (size_t d = 0; d < type.shape.size(); ++d) {
-      const int64_t parts = graph::NumParts(v.sharding->dims[d]);
-      type.shape[d] = (type.shape[d] + parts - 1) / parts;
-    }
-    return type;
+    return v.sharding.has_value() ? LargestTile(v.type, *v.sharding) : v.type;
   }
 
   double BytesOf(ValueId value) const { return static_cast<double>(types_[value].num_bytes()); }
@@ -419,6 +413,14 @@ class Measurer {
 };
 
 }  // namespace
+
+TensorType LargestTile(TensorType type, const Sharding& sharding) {
+  for (size_t d = 0; d < type.shape.size(); ++d) {
+    const int64_t parts = graph::NumParts(sharding.dims[d]);
+    type.shape[d] = (type.shape[d] + parts - 1) / parts;
+  }
+  return type;
+}
 
 CommunicatingGroups GroupsOf(const Machine& machine, const Mesh& mesh, CollectiveKind kind,
                              const std::vector<AxisRef>& axes, int num_groups) {
