@@ -375,7 +375,12 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   const planner::RepeatedLayers layers =
       planner::InPairs(planner::FindRepeatedLayers(forward, hints, planner::kLeastLayers));
   std::optional<graph::Graph> search_forward;
-  const bool is_open = !given->has_value() || job.parallel.microbatches == 0;
+  bool is_open = !given->has_value() || job.parallel.microbatches == 0;
+  if (!is_open && (*given)->pp > 1 && !job.cluster.file.empty()) {
+    // Where to cut depends on which devices are faster.
+    ASSIGN_OR_RETURN(const planner::Machine machine, MachineOf(job, (*given)->num_devices()));
+    is_open = machine.cluster.spec().kinds.size() > 1;
+  }
   if (is_open && forward.meshes().empty()) search_forward = forward;
   result.settings = ProgramSettings(job, result.model, forward);
   absl::StatusOr<graph::Graph> training =
@@ -440,14 +445,14 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   if (given->has_value()) {
     strategy = **given;
     result.microbatches = job.parallel.microbatches;
-    if (result.microbatches == 0) {
+    if (search_forward.has_value()) {
       // What is wrong with the strategy is said below.
       const absl::StatusOr<planner::SearchResult> search =
           SearchStrategy(registries, job, *search_forward, hints, strategy);
       if (search.ok()) {
         result.microbatches = search->best.microbatches;
         stage_starts = search->best.stage_starts;
-      } else {
+      } else if (result.microbatches == 0) {
         result.microbatches = planner::ChooseMicrobatches(strategy, result.graph);
       }
     }

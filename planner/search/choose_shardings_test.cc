@@ -70,7 +70,7 @@ class Enumerator {
       : graph_(graph),
         mesh_(graph.meshes()[0]),
         machine_(machine),
-        kernels_(machine, mesh_.num_devices()) {
+        kernels_(machine, 0, mesh_.num_devices()) {
     users_ = graph.Users();
     for (ValueId value = 0; value < graph.num_values(); ++value) {
       options_.push_back(OptionsOf(value));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -22,7 +21,6 @@ static_assert(kKeptLayers < kLeastLayers);
 constexpr size_t kMinCuts = 32;
 // Rounding is no difference between crossings.
 constexpr double kSlack = 1 + 1e-9;
-constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Positions in the sequence of forward operators behind which to cut: where no more crosses than
 // at the best place in the layer of [layers_begin, layers_end).
@@ -188,59 +186,6 @@ ModelWork FoldedModel::Unfold(const ModelWork& work) const {
     }
   }
   return whole;
-}
-
-std::vector<int> CutEvenly(absl::Span<const double> cost, int num_parts, const CutMemory* memory) {
-  const int count = static_cast<int>(cost.size());
-  const double total = std::accumulate(cost.begin(), cost.end(), 0.0);
-  // Fills parts up to `limit`, leaving an element for each part to come. The largest sum of a part;
-  // infinity if one holds too much.
-  const auto fill = [&](double limit, std::vector<int>* starts) {
-    starts->assign(1, 0);
-    double sum = 0;
-    double kept = 0;
-    double in_flight = 0;
-    double largest = 0;
-    const auto holds_too_much = [&](double more_kept, double more_in_flight) {
-      if (memory == nullptr) return false;
-      const int copies = memory->in_flight[starts->size() - 1];
-      return kept + more_kept + copies * (in_flight + more_in_flight) > memory->limit_bytes;
-    };
-    for (int i = 0; i < count; ++i) {
-      const double more_kept = memory == nullptr ? 0 : memory->kept_bytes[i];
-      const double more_in_flight = memory == nullptr ? 0 : memory->in_flight_bytes[i];
-      const int parts_left = num_parts - static_cast<int>(starts->size());
-      const bool must_begin = i > starts->back() && count - i <= parts_left;
-      const bool is_full = sum + cost[i] > limit || holds_too_much(more_kept, more_in_flight);
-      if (i > 0 && parts_left > 0 && (must_begin || is_full)) {
-        starts->push_back(i);
-        sum = kept = in_flight = 0;
-      }
-      if (holds_too_much(more_kept, more_in_flight)) return kNever;
-      sum += cost[i];
-      kept += more_kept;
-      in_flight += more_in_flight;
-      largest = std::max(largest, sum);
-    }
-    return largest;
-  };
-  double low = std::max(*std::max_element(cost.begin(), cost.end()), total / num_parts);
-  std::vector<int> best;
-  if (fill(low * kSlack, &best) <= low * kSlack) return best;
-  double high = fill(total * kSlack, &best);
-  if (high == kNever) return {};
-  std::vector<int> starts;
-  while (high - low > 1e-9 * high) {
-    const double middle = (low + high) / 2;
-    const double largest = fill(middle, &starts);
-    if (largest <= middle * kSlack) {
-      high = std::min(largest, middle);
-      best = starts;
-    } else {
-      low = middle;
-    }
-  }
-  return best;
 }
 
 }  // namespace penstock::planner

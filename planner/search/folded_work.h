@@ -67,25 +67,6 @@ class FoldedModel {
   int repeats_ = 1;
 };
 
-// What the parts of a cut may hold.
-struct CutMemory {
-  std::vector<double> kept_bytes;       // of each element: states and gradients
-  std::vector<double> in_flight_bytes;  // of each element, for every micro-batch in flight
-  std::vector<int> in_flight;           // micro-batches, by part
-  double limit_bytes = 0;               // of a part
-};
-
-// Cuts a sequence of costs into `num_parts` contiguous parts, not empty, so that the largest sum is
-// as small as possible, up to one part in 10^9: the first element of each. The earlier parts are as
-// large as that allows. With `memory`, no part holds more than its limit; empty if that cannot be.
-//
-// A limit on the largest sum is tried by filling the parts one after another. What the earlier ones
-// take the later ones need not, so no other way has room where this one has not.
-//
-// REQUIRES: 1 <= num_parts <= cost.size().
-std::vector<int> CutEvenly(absl::Span<const double> cost, int num_parts,
-                           const CutMemory* memory = nullptr);
-
 }  // namespace penstock::planner
 
 #endif  // PENSTOCK_PLANNER_SEARCH_FOLDED_WORK_H_

@@ -1,7 +1,9 @@
 #include "planner/search/kernel_seconds.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
 
 namespace penstock::planner {
 namespace {
@@ -18,18 +20,26 @@ double RooflineSeconds(const DeviceKind& kind, DType dtype, const graph::OpCost&
   return seconds;
 }
 
+// The kinds of consecutive devices, in order of their index.
+std::set<int64_t> KindsOf(const ClusterSpec& spec, int64_t first_device, int64_t num_devices) {
+  if (spec.devices.empty()) return {0};
+  std::set<int64_t> kinds;
+  int64_t begin = 0;
+  for (const DeviceRun& run : spec.devices) {
+    const int64_t end = begin + run.count;
+    if (begin < first_device + num_devices && end > first_device) kinds.insert(run.kind);
+    begin = end;
+  }
+  return kinds;
+}
+
 }  // namespace
 
-KernelTimes::KernelTimes(const Machine& machine, int64_t num_devices) {
-  std::set<const DeviceKind*> kinds;
+KernelTimes::KernelTimes(const Machine& machine, int64_t first_device, int64_t num_devices) {
   const ClusterSpec& spec = machine.cluster.spec();
-  int64_t begin = 0;
-  if (spec.devices.empty()) kinds.insert(&spec.kinds[0]);
-  for (const DeviceRun& run : spec.devices) {
-    if (begin < num_devices) kinds.insert(&spec.kinds[static_cast<size_t>(run.kind)]);
-    begin += run.count;
+  for (const int64_t kind : KindsOf(spec, first_device, num_devices)) {
+    kinds_.push_back(&spec.kinds[static_cast<size_t>(kind)]);
   }
-  kinds_.assign(kinds.begin(), kinds.end());
 }
 
 double KernelTimes::Seconds(DType dtype, const graph::OpCost& cost) const {
@@ -47,6 +57,18 @@ DType KernelTimes::ComputeType(absl::Span<const TensorType> operands,
     if (IsFloat(type.dtype)) dtype = type.dtype;
   }
   return dtype;
+}
+
+std::vector<int> FirstAlikeGroups(const Cluster& cluster, int64_t devices_per_group,
+                                  int num_groups) {
+  std::vector<int> first(static_cast<size_t>(num_groups), 0);
+  if (cluster.spec().kinds.size() == 1) return first;
+  std::map<std::set<int64_t>, int> group_of_kinds;
+  for (int g = 0; g < num_groups; ++g) {
+    std::set<int64_t> kinds = KindsOf(cluster.spec(), g * devices_per_group, devices_per_group);
+    first[static_cast<size_t>(g)] = group_of_kinds.try_emplace(std::move(kinds), g).first->second;
+  }
+  return first;
 }
 
 }  // namespace penstock::planner

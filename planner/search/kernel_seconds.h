@@ -1,6 +1,6 @@
 // What a kernel takes on the devices of a machine: the longer of its flops at the rate of the
 // device's kind and its bytes at the rate of its memory (Williams, Waterman & Patterson, "Roofline:
-// an insightful visual performance model", 2009). Of several kinds of devices, the slowest counts.
+// an insightful visual performance model", 2009). Of devices of several kinds, the slowest counts.
 //
 // Thread rule: const after construction.
 
@@ -21,8 +21,9 @@ namespace penstock::planner {
 
 class KernelTimes {
  public:
-  // On the first `num_devices` of the machine, which outlives the result.
-  KernelTimes(const Machine& machine, int64_t num_devices);
+  // On `num_devices` devices of the machine from `first_device` on. The machine outlives the
+  // result.
+  KernelTimes(const Machine& machine, int64_t first_device, int64_t num_devices);
 
   double Seconds(DType dtype, const graph::OpCost& cost) const;
 
@@ -33,6 +34,11 @@ class KernelTimes {
  private:
   std::vector<const DeviceKind*> kinds_;
 };
+
+// Of each of `num_groups` groups of consecutive devices, the first group that has the same kinds of
+// devices: kernels take as long there.
+std::vector<int> FirstAlikeGroups(const Cluster& cluster, int64_t devices_per_group,
+                                  int num_groups);
 
 }  // namespace penstock::planner
 

@@ -12,7 +12,9 @@
 #include "base/counted.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/search/cut_stages.h"
 #include "planner/search/folded_work.h"
+#include "planner/search/kernel_seconds.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/search/stage_work.h"
 #include "planner/strategy/zero.h"
@@ -29,6 +31,8 @@ constexpr size_t kMaxHopeless = 16;
 constexpr size_t kMaxRefined = 24;
 // And so many of those that split sequences: their lowered graphs are larger.
 constexpr int kMaxRefinedContext = 4;
+// The cuts of so many of the fastest pipelines are refined, where memory limits them.
+constexpr int kMaxRecut = 4;
 // Options divide memory, and of the time at most the update: a strategy with them takes no less
 // than this part of what it takes without.
 constexpr double kLeastWithOptions = 0.9;
@@ -141,13 +145,7 @@ class Searcher {
       whole_layers_ = model_;
       works_.clear();
     }
-    ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf({}, 1));
-    const ModelWork serial = model_->Unfold(*short_work);
-    for (const StageWork& stage : serial.stages) {
-      serial_s_ += stage.forward.compute_s + stage.backward.compute_s;
-      parameter_bytes_ += stage.memory.parameters;
-      optimizer_bytes_ += stage.memory.optimizer;
-    }
+    RETURN_IF_ERROR(MeasureSerial());
     largest_cp_ = std::min(LargestContext(problem_.hints, *problem_.forward), problem_.limits.cp);
     ListCandidates();
     if (open_.empty()) return NoneDivides();
@@ -169,6 +167,28 @@ class Searcher {
     int64_t microbatches = 1;
     double bound_s = 0;
   };
+
+  // The model on one device.
+  absl::Status MeasureSerial() {
+    serial_s_ = kNever;
+    const auto num_devices = static_cast<int>(problem_.machine->cluster.num_devices());
+    const std::vector<int> alike = FirstAlikeGroups(problem_.machine->cluster, 1, num_devices);
+    for (int device = 0; device < num_devices; ++device) {
+      if (alike[device] != device) continue;
+      ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf({}, 1, device));
+      const ModelWork serial = model_->Unfold(*short_work);
+      double seconds = 0;
+      parameter_bytes_ = 0;
+      optimizer_bytes_ = 0;
+      for (const StageWork& stage : serial.stages) {
+        seconds += stage.forward.compute_s + stage.backward.compute_s;
+        parameter_bytes_ += stage.memory.parameters;
+        optimizer_bytes_ += stage.memory.optimizer;
+      }
+      serial_s_ = std::min(serial_s_, seconds);
+    }
+    return absl::OkStatus();
+  }
 
   void ListCandidates() {
     const int64_t batch = BatchOf(*problem_.forward);
@@ -272,12 +292,12 @@ class Searcher {
            optimizer_bytes_ / (strategy.zero > 0 ? parts * replicas : parts);
   }
 
-  // The work of the short model's segments.
-  absl::StatusOr<const ModelWork*> WorkOf(Strategy strategy, int64_t microbatches) {
+  // The work of the short model's segments on the devices of one group.
+  absl::StatusOr<const ModelWork*> WorkOf(Strategy strategy, int64_t microbatches, int group = 0) {
     const int64_t num_groups = strategy.pp;
     strategy.pp = 1;
     strategy.vpp = 1;
-    const auto key = std::tuple(ToString(strategy), num_groups, microbatches);
+    const auto key = std::tuple(ToString(strategy), num_groups, microbatches, group);
     if (const auto it = works_.find(key); it != works_.end()) return &it->second;
     ASSIGN_OR_RETURN(const FoldedModel* model, ModelOf(strategy));
     graph::Graph graph = model->graph();
@@ -293,6 +313,7 @@ class Searcher {
     RETURN_IF_ERROR(problem_.lower(graph));
     WorkOptions options;
     options.num_groups = static_cast<int>(num_groups);
+    options.group = group;
     ASSIGN_OR_RETURN(ModelWork work, MeasureWork(graph, *problem_.machine, options));
     return &works_.emplace(key, std::move(work)).first->second;
   }
@@ -445,6 +466,38 @@ class Searcher {
     }
   }
 
+  // What there is to cut into stages.
+  struct Cutting {
+    const FoldedModel* model = nullptr;
+    std::map<int, ModelWork> works;  // on the devices of a group that differs from those before it
+    std::vector<const ModelWork*> groups;
+    EstimateOptions options;
+
+    std::vector<int> ToOperators(const std::vector<int>& segments) const {
+      std::vector<int> operators;
+      for (const int segment : segments) operators.push_back(model->starts()[segment]);
+      return operators;
+    }
+  };
+
+  absl::StatusOr<Cutting> CuttingOf(const Strategy& strategy, int64_t microbatches) {
+    Cutting cutting;
+    ASSIGN_OR_RETURN(cutting.model, ModelOf(strategy));
+    const std::vector<int> alike =
+        FirstAlikeGroups(problem_.machine->cluster, strategy.num_devices() / strategy.pp,
+                         static_cast<int>(strategy.pp));
+    for (const int group : alike) {
+      if (cutting.works.contains(group)) continue;
+      ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf(strategy, microbatches, group));
+      cutting.works.emplace(group, cutting.model->Unfold(*short_work));
+    }
+    for (const int group : alike) cutting.groups.push_back(&cutting.works.at(group));
+    cutting.options.policy = problem_.policy;
+    cutting.options.chunks_per_group = static_cast<int>(strategy.vpp);
+    cutting.options.bucket_bytes = problem_.bucket_bytes;
+    return cutting;
+  }
+
   // One that cannot be lowered is refused like one that does not divide the model.
   void EstimateOrRefuse(const Open& open) {
     const absl::Status status = Estimate(open);
@@ -455,14 +508,13 @@ class Searcher {
 
   absl::Status Estimate(const Open& open) {
     const Strategy& strategy = open.strategy;
-    ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf(strategy, open.microbatches));
-    ASSIGN_OR_RETURN(const FoldedModel* model, ModelOf(strategy));
-    const ModelWork work = model->Unfold(*short_work);
+    ASSIGN_OR_RETURN(const Cutting cutting, CuttingOf(strategy, open.microbatches));
+    ASSIGN_OR_RETURN(StageCut cut, CutStages(cutting.groups, *problem_.machine, cutting.options));
     Candidate candidate;
     candidate.strategy = strategy;
     candidate.microbatches = open.microbatches;
-    ASSIGN_OR_RETURN(candidate.estimate,
-                     EstimateStages(*model, strategy, work, &candidate.stage_starts));
+    candidate.stage_starts = cutting.ToOperators(cut.starts);
+    candidate.estimate = std::move(cut.estimate);
     ++result_.num_estimated;
     if (candidate.estimate.fits()) {
       best_s_ = std::min(best_s_, candidate.estimate.step_s);
@@ -478,59 +530,6 @@ class Searcher {
     }
     Keep(std::move(candidate));
     return absl::OkStatus();
-  }
-
-  absl::StatusOr<StepEstimate> EstimateStages(const FoldedModel& model, const Strategy& strategy,
-                                              const ModelWork& work,
-                                              std::vector<int>* stage_starts) const {
-    std::vector<double> cost;
-    for (const StageWork& stage : work.stages) {
-      cost.push_back(stage.forward.seconds() + stage.backward.seconds());
-    }
-    EstimateOptions options;
-    options.policy = problem_.policy;
-    options.chunks_per_group = static_cast<int>(strategy.vpp);
-    options.bucket_bytes = problem_.bucket_bytes;
-    std::vector<int> segments = CutEvenly(cost, strategy.num_stages());
-    ASSIGN_OR_RETURN(StepEstimate estimate,
-                     EstimateStep(Join(work, segments), *problem_.machine, options));
-    if (!estimate.fits() && strategy.pp > 1 && strategy.vpp == 1) {
-      const CutMemory memory = MemoryOf(work, estimate);
-      const std::vector<int> smaller = CutEvenly(cost, strategy.num_stages(), &memory);
-      if (!smaller.empty()) {
-        segments = smaller;
-        ASSIGN_OR_RETURN(estimate, EstimateStep(Join(work, segments), *problem_.machine, options));
-      }
-    }
-    for (const int segment : segments) stage_starts->push_back(model.starts()[segment]);
-    return estimate;
-  }
-
-  // What stages may hold, from the estimate of other cuts: earlier stages keep more micro-batches
-  // in flight, so they may have to do with fewer layers. Besides what segments tell, each needs as
-  // much as the neediest of that estimate.
-  static CutMemory MemoryOf(const ModelWork& work, const StepEstimate& estimate) {
-    CutMemory memory;
-    for (const StageWork& stage : work.stages) {
-      memory.kept_bytes.push_back(stage.memory.parameters + stage.memory.optimizer +
-                                  stage.memory.gradients);
-      memory.in_flight_bytes.push_back(stage.memory.activations);
-    }
-    for (const StageTransfer& transfer : work.transfers) {
-      if (transfer.is_kept_by_reader && !transfer.is_kept_by_source) {
-        memory.in_flight_bytes[transfer.to] += transfer.num_bytes;
-      }
-    }
-    double rest = 0;
-    memory.limit_bytes = kNever;
-    for (const GroupEstimate& group : estimate.groups) {
-      memory.in_flight.push_back(group.in_flight);
-      rest = std::max(rest, group.memory.transfers + group.memory.workspace);
-      memory.limit_bytes =
-          std::min(memory.limit_bytes, static_cast<double>(group.memory_limit_bytes));
-    }
-    memory.limit_bytes -= rest;
-    return memory;
   }
 
   // How far a candidate is from fitting: 0 if it does.
@@ -560,16 +559,39 @@ class Searcher {
                "; the last one tried: ", ToStd(last_refusal_.message())));
   }
 
+  static bool IsBetter(const Candidate& a, const Candidate& b) {
+    const double excess_a = ExcessBytes(a);
+    const double excess_b = ExcessBytes(b);
+    if ((excess_a > 0 || excess_b > 0) && excess_a != excess_b) return excess_a < excess_b;
+    if (a.estimate.step_s != b.estimate.step_s) return a.estimate.step_s < b.estimate.step_s;
+    return IsSimpler(a, b);
+  }
+
+  // Cuts that memory forces are those with the fastest slowest stage, which is not all that makes a
+  // step fast: of the best pipelines, others near them are tried.
+  absl::Status Refine(std::vector<Candidate>* candidates) {
+    int num_refined = 0;
+    for (Candidate& candidate : *candidates) {
+      const Strategy& strategy = candidate.strategy;
+      if (!candidate.estimate.fits() || num_refined == kMaxRecut) break;
+      if (strategy.pp == 1 || strategy.vpp > 1) continue;
+      ASSIGN_OR_RETURN(const Cutting cutting, CuttingOf(strategy, candidate.microbatches));
+      ASSIGN_OR_RETURN(StageCut cut, CutStages(cutting.groups, *problem_.machine, cutting.options));
+      if (!cut.is_limited) continue;
+      ++num_refined;
+      RETURN_IF_ERROR(RefineStages(cutting.groups, *problem_.machine, cutting.options, &cut));
+      candidate.stage_starts = cutting.ToOperators(cut.starts);
+      candidate.estimate = std::move(cut.estimate);
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<SearchResult> Finish() {
     std::vector<Candidate> candidates;
     for (auto& [name, candidate] : kept_) candidates.push_back(std::move(candidate));
-    std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-      const double excess_a = ExcessBytes(a);
-      const double excess_b = ExcessBytes(b);
-      if ((excess_a > 0 || excess_b > 0) && excess_a != excess_b) return excess_a < excess_b;
-      if (a.estimate.step_s != b.estimate.step_s) return a.estimate.step_s < b.estimate.step_s;
-      return IsSimpler(a, b);
-    });
+    std::sort(candidates.begin(), candidates.end(), IsBetter);
+    RETURN_IF_ERROR(Refine(&candidates));
+    std::sort(candidates.begin(), candidates.end(), IsBetter);
     // Of those that are as fast as the best, the simplest.
     const double limit = candidates[0].estimate.step_s * (1 + kTieTolerance);
     size_t best = 0;
@@ -586,14 +608,14 @@ class Searcher {
   const SearchProblem& problem_;
   std::optional<FoldedModel> model_;
   std::optional<FoldedModel> whole_layers_;  // with stages of whole layers, for recompute=full
-  double serial_s_ = 0;                      // of all phases on one device
+  double serial_s_ = 0;                      // of all phases on one device of the fastest kind
   double parameter_bytes_ = 0;
   double optimizer_bytes_ = 0;
   int64_t largest_cp_ = 1;
   std::vector<Open> open_;
   absl::Status last_refusal_ = absl::InvalidArgumentError("there must be at least one device");
   absl::Status failure_;  // of an estimate, such as that of a policy that orders nothing
-  std::map<std::tuple<std::string, int64_t, int64_t>, ModelWork> works_;
+  std::map<std::tuple<std::string, int64_t, int64_t, int>, ModelWork> works_;
   double best_s_ = kNever;                        // of those that fit
   std::map<std::string, int64_t> least_fitting_;  // micro-batches, by strategy
   std::map<std::string, int64_t> most_failing_;

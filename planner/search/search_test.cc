@@ -18,6 +18,7 @@
 #include "planner/cluster/presets.h"
 #include "planner/compile.h"
 #include "planner/pass.h"
+#include "planner/search/cut_stages.h"
 #include "planner/search/explain_candidate.h"
 #include "planner/search/folded_work.h"
 #include "planner/search/split_by_cost.h"
@@ -455,6 +456,17 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
     outer.name = "outer";
     outer.bytes_per_s = static_cast<double>(pick({100'000'000, 1'000'000'000}));
     spec.levels.push_back(outer);
+    // In every other problem, the devices of a host or all but the first have less of everything.
+    if (round % 2 == 1) {
+      spec.kinds.push_back(spec.kinds[0]);
+      spec.kinds[1].name = "slower";
+      spec.kinds[1].peak_flops_per_s.fill(4e10);
+      spec.kinds[1].memory_bytes_per_s = 4e9;
+      spec.kinds[1].memory_bytes = spec.kinds[0].memory_bytes / pick({1, 2});
+      const int64_t faster = pick({1, 2});
+      spec.devices = {{faster, 0}, {4 - faster, 1}};
+      if (pick({0, 1}) == 1) std::swap(spec.devices[0], spec.devices[1]);
+    }
     const Machine machine = {*Cluster::Create(spec)};
     SearchProblem problem = Problem(forward, gpt_hints(), machine, 4);
     problem.limits.vpp = 2;
@@ -480,22 +492,31 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
             if (strategy.num_stages() > model.num_segments()) continue;
             ASSERT_TRUE(AssignStagesAt(model.starts(), graph).ok());
             ASSERT_TRUE(problem.lower(graph).ok());
-            const ModelWork work =
-                *MeasureWork(graph, machine, {.num_groups = static_cast<int>(pp)});
-            std::vector<double> cost;
-            for (const StageWork& stage : work.stages) {
-              cost.push_back(stage.forward.seconds() + stage.backward.seconds());
+            std::vector<ModelWork> works;  // of each group
+            std::vector<const ModelWork*> work_of_groups;
+            std::vector<std::vector<double>> costs(strategy.num_stages());
+            works.reserve(pp);
+            for (int group = 0; group < pp; ++group) {
+              works.push_back(*MeasureWork(graph, machine,
+                                           {.num_groups = static_cast<int>(pp), .group = group}));
+              work_of_groups.push_back(&works.back());
+            }
+            for (size_t stage = 0; stage < costs.size(); ++stage) {
+              for (const StageWork& segment : works[stage % pp].stages) {
+                costs[stage].push_back(segment.forward.seconds() + segment.backward.seconds());
+              }
             }
             EstimateOptions options;
             options.policy = problem.policy;
             options.chunks_per_group = static_cast<int>(vpp);
             const auto try_cut = [&](const std::vector<int>& starts) {
-              const StepEstimate estimate = *EstimateStep(Join(work, starts), machine, options);
+              const StepEstimate estimate =
+                  *EstimateStep(JoinOnGroups(work_of_groups, starts), machine, options);
               if (estimate.fits()) best_s = std::min(best_s, estimate.step_s);
               return estimate.fits();
             };
-            if (try_cut(CutEvenly(cost, strategy.num_stages())) || vpp > 1) continue;
-            ForEachCut(static_cast<int>(cost.size()), strategy.num_stages(), try_cut);
+            if (try_cut(CutEvenly(costs)) || vpp > 1) continue;
+            ForEachCut(static_cast<int>(costs[0].size()), strategy.num_stages(), try_cut);
           }
         }
       }
@@ -522,6 +543,36 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
         << Describe(with_options->best);
   }
   EXPECT_GT(num_limited, kRandomProblems / 6);
+}
+
+// Half of the devices are half as fast: the pipeline's slower stage has half as many layers, and
+// its step takes 2/3 of that of even stages. Splitting each layer over both kinds, or the batch,
+// waits for the slower ones.
+TEST_F(SearchTest, SlowerDevicesGetFewerLayers) {
+  ClusterSpec spec = FindClusterPreset("dgx-a100:1")->spec();
+  spec.kinds.push_back(spec.kinds[0]);
+  spec.kinds[1].name = "half";
+  for (double& rate : spec.kinds[1].peak_flops_per_s) rate /= 2;
+  spec.kinds[1].memory_bytes_per_s /= 2;
+  const graph::Graph forward = Gpt("gpt2-350m", 24, 64);
+  for (const bool is_slow_first : {false, true}) {
+    spec.devices = {{4, is_slow_first ? 1 : 0}, {4, is_slow_first ? 0 : 1}};
+    const Machine machine = {*Cluster::Create(spec)};
+    SearchProblem problem = Problem(forward, gpt_hints(), machine, 8);
+    const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+    ASSERT_TRUE(result.ok()) << result.status();
+    const Candidate& best = result->best;
+    EXPECT_EQ(best.strategy.pp, 2) << Describe(best);
+    // Both groups take as long.
+    ASSERT_EQ(best.estimate.groups.size(), 2u);
+    EXPECT_NEAR(best.estimate.groups[0].compute_s, best.estimate.groups[1].compute_s,
+                0.1 * best.estimate.groups[0].compute_s);
+    problem.limits.pp = 1;
+    const absl::StatusOr<SearchResult> without = FindStrategy(problem);
+    ASSERT_TRUE(without.ok()) << without.status();
+    EXPECT_LT(best.estimate.compute_s, 0.75 * without->best.estimate.compute_s);
+    EXPECT_LT(best.estimate.step_s, 0.9 * without->best.estimate.step_s);
+  }
 }
 
 // Twice: nothing but the problem decides.
@@ -622,30 +673,6 @@ TEST_F(SearchTest, ALargeModelOnManyDevicesIsSearchedInSeconds) {
   EXPECT_EQ(result.best.strategy.num_devices(), 1024);
   // 175 billion parameters, 16 bytes each, are no less than 2.6 GiB a device.
   EXPECT_GT(result.best.estimate.groups[0].memory.total(), 2.6 * (1 << 30));
-}
-
-TEST(CutEvenlyTest, BalancesTheLargestPart) {
-  using ::testing::ElementsAre;
-  EXPECT_THAT(CutEvenly({1, 1, 1, 1, 1, 1}, 3), ElementsAre(0, 2, 4));
-  EXPECT_THAT(CutEvenly({5, 1, 1, 1, 1, 1}, 2), ElementsAre(0, 1));
-  EXPECT_THAT(CutEvenly({1, 1, 1, 9}, 3), ElementsAre(0, 2, 3));
-  EXPECT_THAT(CutEvenly({0, 0, 0}, 3), ElementsAre(0, 1, 2));
-  EXPECT_THAT(CutEvenly({3, 2, 4, 1}, 1), ElementsAre(0));
-}
-
-TEST(CutEvenlyTest, KeepsEachPartWithinItsMemory) {
-  using ::testing::ElementsAre;
-  CutMemory memory;
-  memory.kept_bytes.assign(6, 1);
-  memory.in_flight_bytes.assign(6, 1);
-  memory.in_flight = {3, 2, 1};
-  memory.limit_bytes = 100;
-  EXPECT_THAT(CutEvenly({1, 1, 1, 1, 1, 1}, 3, &memory), ElementsAre(0, 2, 4));
-  // An element takes 4, 3 and 2 bytes in the parts: 1, 2 and 3 of them fit.
-  memory.limit_bytes = 7;
-  EXPECT_THAT(CutEvenly({1, 1, 1, 1, 1, 1}, 3, &memory), ElementsAre(0, 1, 3));
-  memory.limit_bytes = 5;
-  EXPECT_TRUE(CutEvenly({1, 1, 1, 1, 1, 1}, 3, &memory).empty());
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class Redistributions {
       : machine_(machine),
         mesh_(mesh),
         num_groups_(num_groups),
-        kernels_(machine, num_groups * mesh.num_devices()),
+        kernels_(machine, 0, num_groups * mesh.num_devices()),
         chains_(mesh) {}
 
   double Seconds(const TensorType& type, const Sharding& from, const Sharding& to) {
@@ -81,7 +81,7 @@ class Builder {
       : problem_(problem),
         graph_(*problem.graph),
         mesh_(graph_.meshes()[0]),
-        kernels_(*problem.machine, problem.num_groups * mesh_.num_devices()),
+        kernels_(*problem.machine, 0, problem.num_groups * mesh_.num_devices()),
         redistributions_(*problem.machine, mesh_, problem.num_groups) {}
 
   ShardingNetwork Run() {

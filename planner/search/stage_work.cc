@@ -46,11 +46,15 @@ Moment MomentOf(const PhaseKey& key) {
 class Measurer {
  public:
   Measurer(const Graph& graph, const Machine& machine, const WorkOptions& options)
-      : graph_(graph),
-        machine_(machine),
-        options_(options),
-        mesh_(graph.meshes()[0]),
-        kernels_(machine, options.num_groups * graph.meshes()[0].num_devices()) {}
+      : graph_(graph), machine_(machine), options_(options), mesh_(graph.meshes()[0]) {
+    const int64_t n = mesh_.num_devices();
+    if (options.group.has_value()) {
+      alike_groups_.assign(static_cast<size_t>(options.num_groups), *options.group);
+    } else {
+      alike_groups_ = FirstAlikeGroups(machine.cluster, n, options.num_groups);
+    }
+    for (const int g : alike_groups_) kernels_.try_emplace(g, machine, g * n, n);
+  }
 
   absl::StatusOr<ModelWork> Run() {
     work_.num_microbatches = mesh_.num_microbatches();
@@ -165,7 +169,7 @@ class Measurer {
                              : 1;
     const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
     if (!kind.has_value()) {
-      phase.compute_s += times * KernelSeconds(node);
+      phase.compute_s += times * KernelSeconds(id);
       return;
     }
     const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
@@ -182,7 +186,7 @@ class Measurer {
     double seconds = PredictSeconds(machine_, work_.reduction_groups[group], bytes);
     if (roll.has_value()) seconds = ExposedSeconds(id, seconds);
     phase.communication_s += times * seconds;
-    phase.compute_s += times * PackingSeconds(*kind, node);
+    phase.compute_s += times * PackingSeconds(*kind, id);
   }
 
   // What an exchange that takes so long leaves to wait for. Beside it run kernels after what it
@@ -203,7 +207,7 @@ class Measurer {
           CollectiveOf(other.op->name()).has_value()) {
         continue;
       }
-      const auto left = hides_.try_emplace(kernel, KernelSeconds(other)).first;
+      const auto left = hides_.try_emplace(kernel, KernelSeconds(kernel)).first;
       const double hidden = std::min(left->second, seconds);
       left->second -= hidden;
       seconds -= hidden;
@@ -212,7 +216,8 @@ class Measurer {
   }
 
   // The copies around a collective whose parts do not lie one after another.
-  double PackingSeconds(CollectiveKind kind, const Node& node) const {
+  double PackingSeconds(CollectiveKind kind, NodeId id) const {
+    const Node& node = graph_.node(id);
     double bytes = 0;
     if (kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kAllToAll) {
       bytes += 2 * BytesOf(node.operands[0]);
@@ -220,10 +225,16 @@ class Measurer {
     if (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kAllToAll) {
       bytes += 2 * BytesOf(node.results[0]);
     }
-    return kernels_.Seconds(types_[node.results[0]].dtype, {.flops = 0, .bytes = bytes});
+    return KernelsOf(id).Seconds(types_[node.results[0]].dtype, {.flops = 0, .bytes = bytes});
   }
 
-  double KernelSeconds(const Node& node) const {
+  // Of the devices that run the node.
+  const KernelTimes& KernelsOf(NodeId id) const {
+    return kernels_.at(alike_groups_[phases_[id].virtual_stage % options_.num_groups]);
+  }
+
+  double KernelSeconds(NodeId id) const {
+    const Node& node = graph_.node(id);
     std::vector<TensorType> operands;
     std::vector<TensorType> results;
     for (const ValueId operand : node.operands) operands.push_back(types_[operand]);
@@ -233,7 +244,7 @@ class Measurer {
     if (node.op->name() == "accumulate" && root_[node.results[0]] != node.results[0]) {
       cost = {.flops = 0, .bytes = static_cast<double>(results[0].num_bytes())};
     }
-    return kernels_.Seconds(KernelTimes::ComputeType(operands, results), cost);
+    return KernelsOf(id).Seconds(KernelTimes::ComputeType(operands, results), cost);
   }
 
   static void AddReduction(const GradientReduction& reduction,
@@ -401,7 +412,8 @@ class Measurer {
   const WorkOptions& options_;
   const Mesh& mesh_;
   ModelWork work_;
-  const KernelTimes kernels_;
+  std::vector<int> alike_groups_;       // of each group, the one whose devices time its kernels
+  std::map<int, KernelTimes> kernels_;  // by such a group
   std::vector<NodePhase> phases_;
   std::vector<std::vector<NodeId>> users_;
   std::vector<TensorType> types_;   // tiles
@@ -519,6 +531,19 @@ ModelWork Join(const ModelWork& work, absl::Span<const int> starts) {
     } else {
       joined.transfers[it->second].is_kept_by_reader |= transfer.is_kept_by_reader;
       joined.transfers[it->second].is_kept_by_source |= transfer.is_kept_by_source;
+    }
+  }
+  return joined;
+}
+
+ModelWork JoinOnGroups(absl::Span<const ModelWork* const> works, absl::Span<const int> starts) {
+  ModelWork joined = Join(*works[0], starts);
+  std::set<const ModelWork*> done = {works[0]};
+  for (const ModelWork* work : works) {
+    if (!done.insert(work).second) continue;
+    ModelWork there = Join(*work, starts);
+    for (size_t s = 0; s < joined.stages.size(); ++s) {
+      if (works[s % works.size()] == work) joined.stages[s] = std::move(there.stages[s]);
     }
   }
   return joined;

@@ -27,6 +27,7 @@
 #define PENSTOCK_PLANNER_SEARCH_STAGE_WORK_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -122,6 +123,9 @@ struct WorkOptions {
   // Groups of devices that run the stages. The same collectives of all of them count as
   // simultaneous.
   int num_groups = 1;
+  // The group whose devices time the kernels of all stages, if they are not those of a plan; none:
+  // stage s runs on group s % num_groups.
+  std::optional<int> group = std::nullopt;
 };
 
 // The work of every stage of a graph. Errors are those of AssignPhases, and that the cluster has
@@ -132,6 +136,10 @@ absl::StatusOr<ModelWork> MeasureWork(const graph::Graph& graph, const Machine& 
 // Joins the stages [starts[i], starts[i + 1]) into one. REQUIRES: starts begin with 0, increase and
 // are stages.
 ModelWork Join(const ModelWork& work, absl::Span<const int> starts);
+
+// The same where groups differ: stage s of the result is timed by works[s % works.size()], which is
+// `work` on the devices of a group. REQUIRES: `works` differ in seconds alone.
+ModelWork JoinOnGroups(absl::Span<const ModelWork* const> works, absl::Span<const int> starts);
 
 }  // namespace penstock::planner
 
