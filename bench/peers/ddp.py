@@ -1,9 +1,11 @@
-"""One rank of PyTorch training a GPT data-parallel, for bench/overlap.
+"""One rank of PyTorch training a GPT data-parallel, for bench/overlap and bench/zero.
 
 Ranks share the global batch that Penstock dumped and average gradients with
 DistributedDataParallel, with its default buckets, over gloo; GLOO_SOCKET_IFNAME names the
-interface. With --world 1 the rank trains on its part of the batch alone, without
-DistributedDataParallel. The caller pins the rank to its core.
+interface. With --fsdp, parameters, gradients and states of the optimiser are split over the ranks
+instead (fully_shard, a group for each layer), and gathered parameters are freed after the forward
+pass (--fsdp 3) or kept for the backward pass (--fsdp 2). With --world 1 the rank trains on its part
+of the batch alone, without either. The caller pins the rank to its core.
 
 Prints one JSON object: the losses before each update of this rank's part, the seconds of each step,
 and the version of PyTorch. Steps beyond those that were dumped repeat their data.
@@ -16,6 +18,8 @@ import pathlib
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from gpt_job import load
@@ -33,6 +37,7 @@ def main():
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--world", type=int, default=1)
+    parser.add_argument("--fsdp", type=int, choices=(2, 3))
     parser.add_argument("--address", help="HOST:PORT of rank 0")
     config = parser.parse_args()
 
@@ -48,8 +53,13 @@ def main():
             "gloo", init_method=f"tcp://{config.address}", rank=config.rank,
             world_size=config.world, timeout=datetime.timedelta(seconds=300),
         )
-        forward = DistributedDataParallel(model)
-    trainer = Trainer(forward, model)
+        if config.fsdp:
+            mesh = init_device_mesh("cpu", (config.world,))
+            for part in [*model.blocks, model]:
+                fully_shard(part, mesh=mesh, reshard_after_forward=config.fsdp == 3)
+        else:
+            forward = DistributedDataParallel(model)
+    trainer = Trainer(forward, model, fused=not config.fsdp)
     losses, times = zip(*(trainer.step(*data[i % len(data)]) for i in range(config.steps)))
     print(json.dumps({"losses": losses, "times": times, "version": torch.__version__}), flush=True)
     if config.world > 1:

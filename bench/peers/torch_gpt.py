@@ -1,5 +1,6 @@
 """The GPT of Penstock in PyTorch, and its training step: AdamW, fused, with clipping."""
 
+import re
 import time
 
 import torch
@@ -9,13 +10,11 @@ from gpt_job import (BETA1, BETA2, CLIP_NORM, EPSILON, LAYER_NORM_EPSILON, LEARN
                      WEIGHT_DECAY, decays)
 
 
-class Gpt(torch.nn.Module):
-    """Parameters start as the arrays in `weights`, by their names in Penstock."""
+class Named(torch.nn.Module):
+    """Its parameters start as the arrays in `weights`, by their names in Penstock."""
 
-    def __init__(self, weights, layers, heads):
+    def __init__(self, weights):
         super().__init__()
-        self.layers = layers
-        self.heads = heads
         for name, array in weights.items():
             self.register_parameter(self.key(name), torch.nn.Parameter(torch.tensor(array)))
 
@@ -30,31 +29,50 @@ class Gpt(torch.nn.Module):
         scale, bias = self.weight(name + ".scale"), self.weight(name + ".bias")
         return F.layer_norm(x, x.shape[-1:], scale, bias, LAYER_NORM_EPSILON)
 
+
+class Block(Named):
+    """A layer: attention and a feed-forward network."""
+
+    def __init__(self, weights, heads):
+        super().__init__(weights)
+        self.heads = heads
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        y = self.norm(x, "ln1")
+        qkv = F.linear(y, self.weight("attn.qkv_w").reshape(width, -1).t(),
+                       self.weight("attn.qkv_b").reshape(-1))
+        q, k, v = qkv.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = mixed.transpose(1, 2).reshape(batch, length, width)
+        x = x + F.linear(mixed, self.weight("attn.proj_w").reshape(width, width).t(),
+                         self.weight("attn.proj_b"))
+        y = self.norm(x, "ln2")
+        y = F.linear(y, self.weight("mlp.w1").t(), self.weight("mlp.b1"))
+        y = F.gelu(y, approximate="tanh")
+        return x + F.linear(y, self.weight("mlp.w2").t(), self.weight("mlp.b2"))
+
+
+class Gpt(Named):
+    """All layers. `weights`: arrays by their names in Penstock, "h0.ln1.scale" and so on."""
+
+    def __init__(self, weights, layers, heads):
+        in_blocks = [{} for _ in range(layers)]
+        others = {}
+        for name, array in weights.items():
+            match = re.fullmatch(r"h(\d+)\.(.*)", name)
+            if match:
+                in_blocks[int(match[1])][match[2]] = array
+            else:
+                others[name] = array
+        super().__init__(others)
+        self.blocks = torch.nn.ModuleList(Block(part, heads) for part in in_blocks)
+
     def forward(self, tokens, labels):
         """The mean loss over the batch."""
-        batch, length = tokens.shape
         x = F.embedding(tokens, self.weight("wte")) + self.weight("wpe")
-        width = x.shape[-1]
-        for layer in range(self.layers):
-            at = f"h{layer}."
-            y = self.norm(x, at + "ln1")
-            qkv = F.linear(
-                y,
-                self.weight(at + "attn.qkv_w").reshape(width, -1).t(),
-                self.weight(at + "attn.qkv_b").reshape(-1),
-            )
-            q, k, v = qkv.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            mixed = mixed.transpose(1, 2).reshape(batch, length, width)
-            x = x + F.linear(
-                mixed,
-                self.weight(at + "attn.proj_w").reshape(width, width).t(),
-                self.weight(at + "attn.proj_b"),
-            )
-            y = self.norm(x, at + "ln2")
-            y = F.linear(y, self.weight(at + "mlp.w1").t(), self.weight(at + "mlp.b1"))
-            y = F.gelu(y, approximate="tanh")
-            x = x + F.linear(y, self.weight(at + "mlp.w2").t(), self.weight(at + "mlp.b2"))
+        for block in self.blocks:
+            x = block(x)
         logits = F.linear(self.norm(x, "ln_f"), self.weight("wte"))
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
 
@@ -62,7 +80,7 @@ class Gpt(torch.nn.Module):
 class Trainer:
     """Trains `model`; `forward` is the model itself or a wrapper of it, such as DDP."""
 
-    def __init__(self, forward, model):
+    def __init__(self, forward, model, fused=True):
         self.forward = forward
         self.parameters = list(model.parameters())
         decayed, others = [], []
@@ -71,7 +89,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(
             [{"params": decayed, "weight_decay": WEIGHT_DECAY},
              {"params": others, "weight_decay": 0.0}],
-            lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON, fused=True,
+            lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON, fused=fused,
         )
 
     def step(self, tokens, labels):

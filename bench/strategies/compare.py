@@ -1,36 +1,77 @@
 #!/usr/bin/env python3
-"""Compares predicted with measured step times, strategy by strategy, on this machine.
+"""Compares the strategy that `auto` chooses with others, predicted and measured, on this machine.
 
-    compare.py [--penstock PATH] [--steps N] [--rounds N] [--cluster CLUSTER] [--case NAME]
+    compare.py [--media memory,1gbit] [--case NAME] [--rounds N] [--steps N] [--cluster CLUSTER]
                [-o TABLE.md]
 
-For each case (a model and a number of devices) and each of its strategies, `penstock plan` predicts
-a step and `penstock run` takes some, in several rounds over all strategies; the least step time
-counts, because whatever else runs on the machine only adds to it. Prints a table in Markdown: predicted and measured times, their ratio, the
-rank correlation (Kendall's tau) of a case, and how the choice of `auto` compares with the fastest.
+A case is a model, a number of devices of one thread each, and what joins them: shared memory (a
+process a device), or two network namespaces with half of the devices each, behind links of a rate
+as tc writes it. For each case and each of at least twelve strategies, `penstock plan` predicts a
+step and `penstock run` takes some, in several rounds over all strategies; the least of the rounds'
+median step times counts, because whatever else runs on the machine only adds to it. Prints a table
+in Markdown: predicted and measured times, their ratio, the rank correlation (Kendall's tau) of a
+case, and how the choice of `auto` compares with the fastest. The exit status is 1 if `auto` is
+measured slower than 1.05 times the fastest in some case. All cases take three quarters of an hour.
+
+Links need root and the packages iproute2 and util-linux (taskset). PENSTOCK names the command
+(default: build/bin/penstock).
 """
 
 import argparse
+import contextlib
 import itertools
 import json
+import os
+import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+sys.dont_write_bytecode = True
+
+from bench import over_network  # noqa: E402
+from tests.support.network import Network  # noqa: E402
+
+PENSTOCK = os.environ.get("PENSTOCK", str(ROOT / "build/bin/penstock"))
+MAX_RATIO = 1.05  # of what auto takes, over the fastest
+WARM_UP = 2       # steps that are not timed
+HOSTS = 2         # of a network
+
 GPT = {"model.name": '"gpt"', "model.layers": 4, "model.width": 128, "model.heads": 4,
        "model.context": 128, "model.dropout": 0.0, "train.batch": 16}
-WIDE_GPT = {**GPT, "model.width": 256, "model.heads": 8}
-MLP = {"model.name": '"mlp"', "model.layers": 4, "model.width": 256, "train.batch": 256}
+MODELS = {
+    "gpt, width 128": GPT,
+    "gpt, width 384": {**GPT, "model.width": 384, "model.heads": 6, "train.batch": 8},
+    "mlp, wide": {"model.name": '"mlp"', "model.layers": 2, "model.width": 1024,
+                  "train.batch": 64},
+    "mlp, deep": {"model.name": '"mlp"', "model.layers": 16, "model.width": 128,
+                  "train.batch": 512},
+    "moe": {**GPT, "model.name": '"moe"', "model.layers": 2, "model.experts": 4},
+}
+# Strategies and micro-batches by the number of devices: for all models, those that split sequences,
+# and with experts.
+ANY = {
+    2: [("dp=2", 1), ("dp=2", 2), ("dp=2,zero=1", 1), ("dp=2,zero=2", 1), ("dp=2,zero=3", 1),
+        ("tp=2", 1), ("tp=2", 2), ("pp=2", 1), ("pp=2", 2), ("pp=2", 4), ("pp=2", 8),
+        ("pp=2,vpp=2", 4)],
+    4: [("dp=4", 1), ("dp=4", 2), ("dp=4,zero=1", 1), ("dp=4,zero=3", 1), ("dp=2,tp=2", 1),
+        ("dp=2,tp=2,zero=1", 1), ("tp=4", 1), ("dp=2,pp=2", 2), ("dp=2,pp=2", 4),
+        ("tp=2,pp=2", 4), ("pp=4", 4), ("pp=4", 8), ("pp=2,tp=2,vpp=2", 4)],
+}
+SEQUENCES = {2: [("tp=2,sp=true", 1), ("cp=2", 1)], 4: [("dp=2,tp=2,sp=true", 1), ("dp=2,cp=2", 1)]}
+EXPERTS = {2: [("dp=2,ep=2", 1)], 4: [("dp=4,ep=4", 1), ("dp=4,ep=2", 1)]}
 
-TWO = [("dp=2", 1), ("dp=2", 2), ("tp=2", 1), ("tp=2", 2), ("pp=2", 1), ("pp=2", 2), ("pp=2", 4),
-       ("pp=2", 8), ("pp=2,vpp=2", 4), ("pp=2,vpp=2", 8)]
-FOUR = [("dp=4", 1), ("dp=4", 2), ("dp=2,tp=2", 1), ("tp=4", 1), ("pp=4", 4), ("pp=4", 8),
-        ("dp=2,pp=2", 2), ("dp=2,pp=2", 4), ("tp=2,pp=2", 2), ("tp=2,pp=2", 4), ("pp=4", 1),
-        ("pp=2,tp=2,vpp=2", 4)]
-CASES = {f"{name}, {devices} devices": (model, devices, strategies)
-         for (name, model), (devices, strategies) in itertools.product(
-             (("gpt, width 128", GPT), ("gpt, width 256", WIDE_GPT), ("mlp, width 256", MLP)),
-             ((2, TWO), (4, FOUR)))}
+
+def strategies_of(model, devices):
+    strategies = list(ANY[devices])
+    if model["model.name"] != '"mlp"':
+        strategies += SEQUENCES[devices]
+    if model["model.name"] == '"moe"':
+        strategies += EXPERTS[devices]
+    return strategies
 
 
 def settings(model, devices, strategy, microbatches):
@@ -43,10 +84,10 @@ def settings(model, devices, strategy, microbatches):
 
 
 def call(command):
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if result.returncode != 0:
         sys.exit(f"{' '.join(command)}: {result.stderr}")
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return result.stdout.splitlines()
 
 
 def kendall_tau(pairs):
@@ -59,65 +100,116 @@ def kendall_tau(pairs):
     return score / max(count, 1)
 
 
+class Case:
+    """A model on devices that a medium joins."""
+
+    def __init__(self, model, devices, medium, network, job, arguments):
+        self.model = model
+        self.devices = devices
+        self.medium = medium
+        self.network = network  # none: shared memory
+        self.job = job
+        self.arguments = arguments
+
+    def predict(self, strategy, microbatches):
+        command = [PENSTOCK, "plan", self.job, "--json",
+                   *settings(self.model, self.devices, strategy, microbatches)]
+        if self.network is not None:
+            command += over_network.link_settings(HOSTS, self.medium)
+        if self.arguments.cluster:
+            command += ["--cluster", self.arguments.cluster]
+        return json.loads(call(command)[0])
+
+    def measure(self, strategy, microbatches):
+        """The median step in seconds."""
+        options = ["--set", f"train.steps={self.arguments.steps}",
+                   *settings(self.model, self.devices, strategy, microbatches)]
+        if self.network is None:
+            lines = call([PENSTOCK, "run", self.job, "--json", "--procs", str(self.devices),
+                          *options])
+        else:
+            with over_network.run_over(PENSTOCK, self.network, self.medium, self.job,
+                                       options) as (coordinator, _):
+                lines = coordinator.stdout.readlines()
+        rows = [json.loads(line) for line in lines]
+        times = [row["step_time_s"] for row in rows if "step_time_s" in row]
+        if len(times) != self.arguments.steps:
+            raise over_network.Failure(f"{strategy}: {len(times)} of {self.arguments.steps} steps")
+        return statistics.median(times[WARM_UP:])
+
+    def compare(self, say):
+        """Prints the table of the case; by how much auto misses the fastest."""
+        plan = self.predict("auto", 0)
+        chosen = (plan["strategy"], plan["microbatches"])
+        say("| strategy | micro-batches | predicted ms | measured ms | ratio |")
+        say("|---|---|---|---|---|")
+        rows = [*strategies_of(self.model, self.devices), chosen]
+        least = [float("inf")] * len(rows)
+        for _ in range(self.arguments.rounds):
+            for i, (strategy, microbatches) in enumerate(rows):
+                least[i] = min(least[i], self.measure(strategy, microbatches))
+        pairs = []
+        for i, (strategy, microbatches) in enumerate(rows):
+            p = 1e3 * self.predict(strategy, microbatches)["predicted_step_time_s"]
+            m = 1e3 * least[i]
+            say(f"| {'auto: ' if i + 1 == len(rows) else ''}{strategy} | {microbatches} | "
+                f"{p:.1f} | {m:.1f} | {p / m:.2f} |")
+            pairs.append((p, m))
+        *others, mine = pairs
+        # What auto chose may be listed: then it has been measured twice.
+        mine_s = min([mine[1]] + [m for row, (_, m) in zip(rows, others) if row == chosen])
+        ratio = mine_s / min(m for _, m in others)
+        say(f"\nRank correlation {kendall_tau(others):.2f}; auto takes {ratio:.2f} "
+            "times as long as the fastest of these.\n")
+        return ratio
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--penstock", default="build/bin/penstock")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--media", default="memory,1gbit", help="(default: memory,1gbit)")
+    parser.add_argument("--devices", default="2,4", help="(default: 2,4)")
+    parser.add_argument("--steps", type=int, default=8, help="of a run (default: 8)")
+    parser.add_argument("--rounds", type=int, default=2, help="(default: 2)")
     parser.add_argument("--cluster", default="", help="for predictions, such as a profile")
-    parser.add_argument("--case", default="", help="only cases whose name contains this")
-    parser.add_argument("-o", "--output", default="")
+    parser.add_argument("--case", default="", help="only models whose name contains this")
+    parser.add_argument("-o", "--output", default="", help="a file for the table")
     arguments = parser.parse_args()
+    if arguments.steps <= WARM_UP:
+        parser.error(f"--steps must be more than {WARM_UP}")
     lines = []
 
     def say(line=""):
         lines.append(line)
         print(line, flush=True)
 
+    slow = []
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as job:
-        def predict(model, devices, strategy, microbatches):
-            command = [arguments.penstock, "plan", job.name, "--json",
-                       *settings(model, devices, strategy, microbatches)]
-            if arguments.cluster:
-                command += ["--cluster", arguments.cluster]
-            return call(command)[0]
-
-        def measure(model, devices, strategy, microbatches):
-            steps = call([arguments.penstock, "run", job.name, "--json",
-                          "--set", f"train.steps={arguments.steps}",
-                          *settings(model, devices, strategy, microbatches)])
-            return min(step["step_time_s"] for step in steps if "step_time_s" in step)
-
-        for name, (model, devices, strategies) in CASES.items():
-            if arguments.case not in name:
-                continue
-            plan = predict(model, devices, "auto", 0)
-            chosen = (plan["strategy"], plan["microbatches"])
-            say(f"### {name}\n")
-            say("| strategy | micro-batches | predicted ms | measured ms | ratio |")
-            say("|---|---|---|---|---|")
-            rows = [*strategies, chosen]
-            least = [float("inf")] * len(rows)
-            for _ in range(arguments.rounds):
-                for i, (strategy, microbatches) in enumerate(rows):
-                    seconds = measure(model, devices, strategy, microbatches)
-                    least[i] = min(least[i], seconds)
-            pairs = []
-            for i, (strategy, microbatches) in enumerate(rows):
-                predicted = predict(model, devices, strategy, microbatches)
-                p = 1e3 * predicted["predicted_step_time_s"]
-                m = 1e3 * least[i]
-                say(f"| {'auto: ' if i + 1 == len(rows) else ''}{strategy} | {microbatches} | "
-                    f"{p:.1f} | {m:.1f} | {p / m:.2f} |")
-                pairs.append((p, m))
-            *others, mine = pairs
-            best = min(m for _, m in others)
-            say(f"\nRank correlation {kendall_tau(others):.2f}; auto takes {mine[1] / best:.2f} "
-                "times as long as the fastest listed strategy.\n")
+        for medium in arguments.media.split(","):
+            with contextlib.ExitStack() as stack:
+                network = None
+                if medium != "memory":
+                    network = stack.enter_context(Network(HOSTS, medium))
+                for (name, model), devices in itertools.product(
+                        MODELS.items(), map(int, arguments.devices.split(","))):
+                    if arguments.case not in name:
+                        continue
+                    joined = "shared memory" if network is None else f"{HOSTS} hosts at {medium}"
+                    title = f"{name}, {devices} devices, {joined}"
+                    say(f"### {title}\n")
+                    case = Case(model, devices, medium, network, job.name, arguments)
+                    ratio = case.compare(say)
+                    if ratio > MAX_RATIO:
+                        slow.append(f"{title} ({ratio:.2f})")
+    say(f"auto is slower than {MAX_RATIO} times the fastest in " + (", ".join(slow) or "no case")
+        + ".")
     if arguments.output:
-        with open(arguments.output, "w") as file:
-            file.write("\n".join(lines) + "\n")
+        pathlib.Path(arguments.output).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 1 if slow else 0
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except over_network.Failure as failure:
+        sys.exit(f"compare.py: {failure}")
