@@ -18,6 +18,7 @@
 #include "graph/op.h"
 #include "planner/cluster/presets.h"
 #include "planner/cluster/toml_internal.h"
+#include "planner/strategy/stated_shardings.h"
 
 namespace penstock::cli {
 namespace {
@@ -171,6 +172,24 @@ absl::Status SetMicrobatches(const toml::value& value, const std::string& folder
   }
   if (!value.is_integer()) return Expected("an integer or \"auto\"", value);
   return Integer([](Job& j) { return &j.parallel.microbatches; }, 1, 1 << 14)(value, folder, job);
+}
+
+// A list of strings "h*.mlp.w1 @[_, tp]".
+absl::Status SetHints(const toml::value& value, const std::string&, Job& job) {
+  if (!value.is_array()) {
+    return Expected("a list of hints such as [\"h*.mlp.w1 @[_, tp]\"]", value);
+  }
+  std::vector<graph::SplitHint> hints;
+  for (const toml::value& element : value.as_array()) {
+    if (!element.is_string()) {
+      return Expected("a pattern of values and a sharding, such as \"h*.mlp.w1 @[_, tp]\"",
+                      element);
+    }
+    ASSIGN_OR_RETURN(graph::SplitHint hint, planner::ParseStatedSharding(element.as_string().str));
+    hints.push_back(std::move(hint));
+  }
+  job.parallel.hints = std::move(hints);
+  return absl::OkStatus();
 }
 
 // A list of tables {name = "a", devices = 3, processes = 1}.
@@ -361,6 +380,11 @@ const std::vector<Key>& Keys() {
       {"parallel.microbatches",
        "Number of micro-batches per step, or \"auto\": what is predicted to be fastest (\"auto\")",
        SetMicrobatches},
+      {"parallel.hints",
+       "Shardings of values by pattern, which the strategy keeps: a list such as [\"h*.mlp.w1 @[_, "
+       "tp]\", \"*.m @[dp, _]\"], in which * stands for any characters and {0-11} for a number "
+       "(none)",
+       SetHints},
       {"parallel.schedule", "Scheduling policy: see `penstock list policies` (\"1f1b\")",
        String([](Job& j) { return &j.parallel.schedule; })},
       {"cluster.file",

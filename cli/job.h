@@ -74,6 +74,7 @@ struct Job {
     std::string strategy = "auto";
     int64_t microbatches = 0;  // 0: auto
     std::string schedule = "1f1b";
+    std::vector<graph::SplitHint> hints;  // shardings that are stated for values
   } parallel;
 
   // A host by name, with devices that follow those of the host before it.

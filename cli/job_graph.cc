@@ -24,6 +24,7 @@
 #include "planner/sharding/select_mesh.h"
 #include "planner/strategy/repeated_layers.h"
 #include "planner/strategy/stages.h"
+#include "planner/strategy/stated_shardings.h"
 #include "planner/strategy/strategy.h"
 #include "planner/strategy/zero.h"
 
@@ -354,8 +355,11 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
 
   ASSIGN_OR_RETURN(result.model, ResolveModel(registries, job));
   ASSIGN_OR_RETURN(graph::Graph forward, ForwardGraph(registries, job, result.model));
+  const bool has_stated_splits =
+      std::any_of(job.parallel.hints.begin(), job.parallel.hints.end(),
+                  [](const graph::SplitHint& hint) { return hint.IsFor("tp"); });
   if (!job.model.file.empty() && given->has_value() && (*given)->tp > 1 &&
-      !(*given)->splits_by_cost && forward.meshes().empty()) {
+      !(*given)->splits_by_cost && forward.meshes().empty() && !has_stated_splits) {
     const int64_t microbatches = job.parallel.microbatches > 0
                                      ? job.parallel.microbatches
                                      : planner::ChooseMicrobatches(**given, forward);
@@ -368,10 +372,17 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
             "for example",
             ExampleOfSplit(**given, microbatches, forward))));
   }
+  if (given->has_value() && (*given)->splits_by_cost && has_stated_splits) {
+    return AtKey(job, {"parallel.hints"},
+                 absl::InvalidArgumentError("splits=cost chooses what tp splits: leave it out, or "
+                                            "the hints that name tp"));
+  }
   result.num_parameters = graph::NumParameters(forward);
-  const std::vector<graph::SplitHint> hints = result.model.model == nullptr
-                                                  ? std::vector<graph::SplitHint>()
-                                                  : result.model.model->tensor_splits;
+  std::vector<graph::SplitHint> hints = job.parallel.hints;
+  if (result.model.model != nullptr) {
+    const std::vector<graph::SplitHint>& splits = result.model.model->tensor_splits;
+    hints.insert(hints.end(), splits.begin(), splits.end());
+  }
   const planner::RepeatedLayers layers =
       planner::InPairs(planner::FindRepeatedLayers(forward, hints, planner::kLeastLayers));
   std::optional<graph::Graph> search_forward;
@@ -388,6 +399,8 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   if (!training.ok()) return AtKey(job, {"model.file"}, training.status());
   result.graph = *std::move(training);
   if (!job.model.file.empty()) result.notes = IgnoredKeys(job, result.graph);
+  RETURN_IF_ERROR(
+      AtKey(job, {"parallel.hints"}, planner::CheckStatedShardings(hints, result.graph)));
 
   if (!result.graph.meshes().empty()) {
     // A file that says how it is split is taken at its word.
@@ -426,12 +439,16 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
         recompute == planner::Recompute::kNone ? std::string()
                                                : StrCat(",recompute=", planner::Name(recompute)));
     planner::MarkRecompute(recompute, result.graph);
+    RETURN_IF_ERROR(AtKey(job, {"parallel.hints"},
+                          planner::ApplyStatedShardings(hints, result.graph, zero > 0)));
     result.chunks_per_group = static_cast<int>(vpp);
     result.microbatches = mesh.num_microbatches();
     result.note = StrCat("laid out by the mesh ", mesh.name, " of ", job.model.file);
     if (zero > 0) {
       RETURN_IF_ERROR(
           AtKey(job, {"parallel.strategy"}, planner::SplitOverReplicas(zero, result.graph)));
+      RETURN_IF_ERROR(
+          AtKey(job, {"parallel.hints"}, planner::ApplyStatedShardings(hints, result.graph)));
     }
     RETURN_IF_ERROR(AtKey(job, {"parallel.strategy"},
                           planner::AssignStages(static_cast<int>(pp * vpp), result.graph)));
@@ -473,9 +490,10 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   RETURN_IF_ERROR(HostDevicesOf(job, strategy.num_devices()).status());
   RETURN_IF_ERROR(
       AtKey(job, {"parallel.strategy"}, planner::CheckStrategy(strategy, 1, hints, result.graph)));
-  RETURN_IF_ERROR(
-      AtKey(job, {"parallel.microbatches"},
-            planner::ApplyStrategy(strategy, result.microbatches, hints, result.graph)));
+  const absl::Status applied =
+      planner::ApplyStrategy(strategy, result.microbatches, hints, result.graph);
+  const bool is_of_hint = ToStd(applied.message()).find("hint \"") != std::string_view::npos;
+  RETURN_IF_ERROR(AtKey(job, {is_of_hint ? "parallel.hints" : "parallel.microbatches"}, applied));
   if (strategy.splits_by_cost) {
     ASSIGN_OR_RETURN(const planner::Machine machine, MachineOf(job, strategy.num_devices()));
     planner::SplitOptions options;

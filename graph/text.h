@@ -47,6 +47,11 @@ inline constexpr int kMaxStage = 1 << 20;
 absl::StatusOr<Graph> ParseGraph(std::string_view text, std::string_view file,
                                  const OpRegistry& ops);
 
+// A sharding such as "@[mb.dp, _] replicated(tp)" of a value of that shape. `file` names the text
+// in errors.
+absl::StatusOr<Sharding> ParseSharding(std::string_view text, std::string_view file,
+                                       const Mesh& mesh, const Shape& shape);
+
 // Ends with a newline. Also prints graphs that do not verify, for error reports.
 std::string PrintGraph(const Graph& graph);
 

@@ -61,6 +61,7 @@ class Parser {
       : file_(file), ops_(ops), lexer_(text, file) {}
 
   absl::StatusOr<Graph> Parse();
+  absl::StatusOr<Sharding> ParseShardingOf(const Mesh& mesh, const Shape& shape);
 
  private:
   // --- Tokens ---
@@ -150,6 +151,15 @@ absl::StatusOr<Graph> Parser::Parse() {
   RETURN_IF_ERROR(ParseGraphBody());
   if (token_.kind != Token::Kind::kEnd) return Expected("the end of the file after the graph");
   return std::move(graph_);
+}
+
+absl::StatusOr<Sharding> Parser::ParseShardingOf(const Mesh& mesh, const Shape& shape) {
+  graph_.mutable_meshes().push_back(mesh);
+  RETURN_IF_ERROR(Advance());
+  if (!At('@')) return Expected("a sharding such as @[dp, _]");
+  ASSIGN_OR_RETURN(const WrittenSharding written, ParseSharding());
+  if (token_.kind != Token::Kind::kEnd) return Expected("the end of the sharding");
+  return Resolve(mesh, written, shape);
 }
 
 // mesh m = [mb=4 temporal, dp=2]
@@ -645,6 +655,12 @@ absl::StatusOr<Graph> ParseGraph(std::string_view text, std::string_view file,
         StrCat(file, ": the text has ", text.size(), " bytes; the limit is ", kMaxTextBytes));
   }
   return Parser(text, file, ops).Parse();
+}
+
+absl::StatusOr<Sharding> ParseSharding(std::string_view text, std::string_view file,
+                                       const Mesh& mesh, const Shape& shape) {
+  const OpRegistry ops;
+  return Parser(text, file, ops).ParseShardingOf(mesh, shape);
 }
 
 }  // namespace penstock::graph

@@ -282,6 +282,21 @@ TEST(ExpertsExampleTest, LossFallsBelowTheUnigramEntropy) {
   EXPECT_FALSE(summary["sample"].get<std::string>().empty());
 }
 
+// What a user states of single values, by pattern.
+TEST(AnyPlanHintsTest, GiveTheLossesOfOneDevice) {
+  const std::vector<double> one = Losses(kOneDevice, kConstantRate, 10);
+  const std::pair<Layout, const char*> cases[] = {
+      {{"dp=2,tp=2", 4, 2, "1f1b"},
+       R"(["h*.mlp.w1 @[tp, dp]", "h{1-2}.attn.qkv_w @[_, _, _, _]", "*.m @[?, dp]"])"},
+      {{"dp=4,zero=1", 4, 1, "1f1b"}, R"(["wte.m @[_, dp]", "h0.*.grad @[?, ?]"])"},
+      {{"dp=2,tp=2,pp=2", 8, 2, "1f1b"}, R"(["h*.mlp.w2 @[dp.tp, _]", "wpe @[_, tp]"])"},
+  };
+  for (const auto& [layout, hints] : cases) {
+    const std::string settings = kConstantRate + " --set 'parallel.hints=" + hints + "'";
+    ExpectSameLosses(one, Losses(layout, settings, 10), 1e-4);
+  }
+}
+
 // What is computed again has the bits of what it replaces.
 TEST(AnyPlanRecomputeTest, GivesTheSameBits) {
   for (const Layout& layout : {Layout{"dp=1", 1, 2, "1f1b"}, Layout{"tp=2", 2, 1, "1f1b"},

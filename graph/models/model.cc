@@ -1,5 +1,8 @@
 #include "graph/models/model.h"
 
+#include <cctype>
+#include <charconv>
+#include <optional>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -74,6 +77,55 @@ absl::StatusOr<Graph> BuildModelGraph(const OpRegistry& ops, const Model& model,
   return graph;
 }
 
+bool SplitHint::IsFor(std::string_view name) const {
+  if (sharding.empty()) return axis == name;
+  // As a word: axes are words in it.
+  const auto is_of_word = [&](size_t at) {
+    return at < sharding.size() &&
+           (std::isalnum(static_cast<unsigned char>(sharding[at])) != 0 || sharding[at] == '_');
+  };
+  for (size_t at = sharding.find(name); at != std::string::npos; at = sharding.find(name, at + 1)) {
+    if ((at == 0 || !is_of_word(at - 1)) && !is_of_word(at + name.size())) return true;
+  }
+  return false;
+}
+
+namespace {
+
+// "{3-11}" in a pattern.
+struct Range {
+  int64_t first = 0;
+  int64_t last = 0;
+  size_t length = 0;  // of the text
+};
+
+std::optional<Range> RangeAt(std::string_view pattern, size_t at) {
+  if (at >= pattern.size() || pattern[at] != '{') return std::nullopt;
+  Range range;
+  const char* const begin = pattern.data() + at;
+  const char* const end = pattern.data() + pattern.size();
+  const auto [dash, first_error] = std::from_chars(begin + 1, end, range.first);
+  if (first_error != std::errc() || dash == end || *dash != '-') return std::nullopt;
+  const auto [close, last_error] = std::from_chars(dash + 1, end, range.last);
+  if (last_error != std::errc() || close == end || *close != '}') return std::nullopt;
+  range.length = static_cast<size_t>(close + 1 - begin);
+  return range;
+}
+
+// Whether all digits from there on are a number of the range; moves behind them if so.
+bool NumberIn(const Range& range, std::string_view name, size_t* at) {
+  const char* const begin = name.data() + *at;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), number);
+  if (error != std::errc() || *begin == '-' || number < range.first || number > range.last) {
+    return false;
+  }
+  *at += static_cast<size_t>(end - begin);
+  return true;
+}
+
+}  // namespace
+
 bool MatchesPattern(std::string_view pattern, std::string_view name) {
   // Greedy matching with one point of return: the last "*" seen.
   size_t p = 0;
@@ -84,7 +136,10 @@ bool MatchesPattern(std::string_view pattern, std::string_view name) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++;
       star_name = n;
-    } else if (p < pattern.size() && pattern[p] == name[n]) {
+    } else if (const std::optional<Range> range = RangeAt(pattern, p);
+               range.has_value() && NumberIn(*range, name, &n)) {
+      p += range->length;
+    } else if (p < pattern.size() && !range.has_value() && pattern[p] == name[n]) {
       ++p;
       ++n;
     } else if (star != std::string_view::npos) {

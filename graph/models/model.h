@@ -67,6 +67,9 @@ struct ModelOutputs {
 // Context parallelism: hints with the axis "cp" are for inputs, whose dimension `dim` runs over a
 // sequence; those with the axis "ulysses" for results of attention, whose dimension `dim` counts
 // heads (strategy.h).
+//
+// A user may state the whole sharding of a value instead, which a strategy then keeps
+// (stated_shardings.h): such a hint has `pattern` and `sharding` alone.
 struct SplitHint {
   std::string pattern;
   int dim = 0;
@@ -74,7 +77,10 @@ struct SplitHint {
   bool must_divide = false;  // uneven parts are an error rather than a nuisance
   std::string axis = "tp";   // or "ep", "cp", "ulysses"
   bool is_sequence = false;
+  std::string sharding = {};  // as the text format has it: "@[_, tp]"
 
+  // Whether it says what the axis splits.
+  bool IsFor(std::string_view name) const;
   bool is_for_parameters() const { return !is_sequence && axis != "cp" && axis != "ulysses"; }
 };
 
@@ -119,7 +125,8 @@ ModelRegistry BuiltinModels();
 absl::StatusOr<Graph> BuildModelGraph(const OpRegistry& ops, const Model& model,
                                       const ModelConfig& config, ModelUse use, int64_t batch);
 
-// Whether `name` matches a SplitHint's pattern.
+// Whether `name` matches a pattern, in which "*" stands for any characters and "{3-11}" for a number
+// from 3 to 11, with all its digits.
 bool MatchesPattern(std::string_view pattern, std::string_view name);
 
 // Elements of all parameters of the graph.

@@ -261,6 +261,19 @@ TEST_F(ModelTest, NamesAreTakenOnce) {
   EXPECT_FALSE(models_.AddPreset({"new", "unheard-of", {}}).ok());
 }
 
+TEST(MatchesPatternTest, BracesStandForNumbers) {
+  EXPECT_TRUE(MatchesPattern("h{3-11}.mlp.w1", "h3.mlp.w1"));
+  EXPECT_TRUE(MatchesPattern("h{3-11}.mlp.w1", "h11.mlp.w1"));
+  EXPECT_FALSE(MatchesPattern("h{3-11}.mlp.w1", "h2.mlp.w1"));
+  EXPECT_FALSE(MatchesPattern("h{3-11}.mlp.w1", "h12.mlp.w1"));
+  EXPECT_FALSE(MatchesPattern("h{3-11}.mlp.w1", "h31.mlp.w1"));
+  EXPECT_FALSE(MatchesPattern("h{3-11}", "hx"));
+  EXPECT_FALSE(MatchesPattern("h{0-1}", "h"));
+  EXPECT_TRUE(MatchesPattern("*{2-2}.w", "layer.2.w"));
+  EXPECT_FALSE(MatchesPattern("h{0-9}", "h99999999999999999999"));
+  EXPECT_TRUE(MatchesPattern("a{b", "a{b"));
+}
+
 TEST(MatchesPatternTest, AStarStandsForAnyCharacters) {
   EXPECT_TRUE(MatchesPattern("wte", "wte"));
   EXPECT_FALSE(MatchesPattern("wte", "wte2"));

@@ -59,7 +59,7 @@ absl::StatusOr<FoldedModel> FoldedModel::Create(const graph::OpRegistry& ops, co
                                                 bool keeps_layers) {
   RepeatedLayers layers = FindRepeatedLayers(forward, hints, kLeastLayers);
   const bool has_splits = std::any_of(
-      hints.begin(), hints.end(), [](const graph::SplitHint& hint) { return hint.axis == "tp"; });
+      hints.begin(), hints.end(), [](const graph::SplitHint& hint) { return hint.IsFor("tp"); });
   if (!has_splits) layers = InPairs(layers);
   if (layers.num_copies > 0) {
     ASSIGN_OR_RETURN(FoldedModel model, CreateFrom(ops, forward, layers, training, keeps_layers));

@@ -239,7 +239,7 @@ class Searcher {
 
   bool HasHintsFor(std::string_view axis) const {
     return std::any_of(problem_.hints.begin(), problem_.hints.end(),
-                       [&](const graph::SplitHint& hint) { return hint.axis == axis; });
+                       [&](const graph::SplitHint& hint) { return hint.IsFor(axis); });
   }
 
   // The model whose segments the strategy's stages are made of.

@@ -23,6 +23,7 @@
 #include "planner/search/folded_work.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/strategy/stages.h"
+#include "planner/strategy/stated_shardings.h"
 
 namespace penstock::planner {
 namespace {
@@ -573,6 +574,36 @@ TEST_F(SearchTest, SlowerDevicesGetFewerLayers) {
     EXPECT_LT(best.estimate.compute_s, 0.75 * without->best.estimate.compute_s);
     EXPECT_LT(best.estimate.step_s, 0.9 * without->best.estimate.step_s);
   }
+}
+
+// What is stated of values is kept by every candidate: the feed-forward weights that the model
+// would split over tp stay whole, in all layers or in some.
+TEST_F(SearchTest, StatedShardingsAreConstraints) {
+  const Machine machine = {*FindClusterPreset("dgx-a100:1")};
+  const graph::Graph forward = Gpt("gpt2-124m", 12, 8);
+  const auto parameters = [&](const std::vector<std::string>& stated, int* num_layers) {
+    std::vector<graph::SplitHint> hints;
+    for (const std::string& text : stated) hints.push_back(*ParseStatedSharding(text));
+    hints.insert(hints.end(), gpt_hints().begin(), gpt_hints().end());
+    SearchProblem problem = Problem(forward, hints, machine, 4);
+    problem.strategy = Strategy{1, 4, 1};
+    const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) return 0.0;
+    *num_layers = result->num_layers;
+    return result->best.estimate.groups[0].memory.parameters;
+  };
+  int num_layers = 0;
+  const double split = parameters({}, &num_layers);
+  EXPECT_EQ(num_layers, 12);
+  const double whole = parameters({"h*.mlp.w1 @[_, _]"}, &num_layers);
+  EXPECT_EQ(num_layers, 12);
+  const double some = parameters({"h{0-5}.mlp.w1 @[_, _]"}, &num_layers);
+  EXPECT_EQ(num_layers, 6);
+  // 4 * 768 * 768 elements a layer, of which a device of four had a fourth.
+  const double more = 12 * 3.0 / 4 * 4 * 4 * 768 * 768;
+  EXPECT_NEAR(whole - split, more, 1e-3 * more);
+  EXPECT_NEAR(some - split, more / 2, 1e-3 * more);
 }
 
 // Twice: nothing but the problem decides.

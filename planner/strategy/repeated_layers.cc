@@ -26,19 +26,30 @@ struct NodeKind {
   const graph::Op* op = nullptr;
   graph::Attributes attributes;
   std::vector<TensorType> results;
-  int hint = -1;
+  std::vector<int> hints = {};  // the first of a model, and all that a user states
   friend bool operator==(const NodeKind&, const NodeKind&) = default;
 };
 
 NodeKind KindOf(const Graph& graph, const Node& node, absl::Span<const graph::SplitHint> hints) {
   NodeKind kind = {node.op, node.attributes, graph.ResultTypes(node)};
   kind.attributes.Erase("stream");
-  if (node.op->has_declared_type()) {
-    kind.attributes.Erase("std");
-    const std::string& name = graph.value(node.results[0]).name;
-    for (size_t h = 0; h < hints.size() && kind.hint < 0; ++h) {
-      if (graph::MatchesPattern(hints[h].pattern, name)) kind.hint = static_cast<int>(h);
-    }
+  if (node.op->has_declared_type()) kind.attributes.Erase("std");
+  bool has_hint = false;  // of the model
+  for (size_t h = 0; h < hints.size(); ++h) {
+    const graph::SplitHint& hint = hints[h];
+    const bool is_stated = !hint.sharding.empty();
+    if (!is_stated && (has_hint || !node.op->has_declared_type())) continue;
+    // What is made for a value, such as its gradient, is called by its name and a suffix.
+    const std::string_view of_value =
+        std::string_view(hint.pattern).substr(0, hint.pattern.rfind('.'));
+    const bool matches = std::any_of(node.results.begin(), node.results.end(), [&](ValueId result) {
+      const std::string& name = graph.value(result).name;
+      return graph::MatchesPattern(hint.pattern, name) ||
+             (is_stated && graph::MatchesPattern(of_value, name));
+    });
+    if (!matches) continue;
+    kind.hints.push_back(static_cast<int>(h));
+    has_hint = has_hint || !is_stated;
   }
   return kind;
 }

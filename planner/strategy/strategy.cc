@@ -14,6 +14,7 @@
 #include "base/strings.h"
 #include "graph/op.h"
 #include "planner/policy/policy.h"
+#include "planner/strategy/stated_shardings.h"
 #include "planner/strategy/zero.h"
 
 namespace penstock::planner {
@@ -58,7 +59,7 @@ const SplitHint* FindHint(absl::Span<const SplitHint> hints, const Graph& graph,
   if (producer.phase != graph::Phase::kForward) return nullptr;
   const bool is_parameter = producer.op->name() == "parameter";
   for (const SplitHint& hint : hints) {
-    if (hint.axis == axis && hint.is_for_parameters() == is_parameter &&
+    if (hint.sharding.empty() && hint.axis == axis && hint.is_for_parameters() == is_parameter &&
         graph::MatchesPattern(hint.pattern, value.name) &&
         hint.dim < static_cast<int>(value.type.shape.size())) {
       return &hint;
@@ -73,7 +74,9 @@ absl::Status CheckSplits(std::string_view axis, std::string_view name, int64_t s
                          bool with_sequences, absl::Span<const SplitHint> hints, const Graph& graph,
                          std::string_view nothing) {
   if (size == 1) return absl::OkStatus();
-  bool has_split = false;
+  bool has_split = std::any_of(hints.begin(), hints.end(), [&](const SplitHint& hint) {
+    return !hint.sharding.empty() && hint.IsFor(axis);
+  });
   bool has_sequence = false;
   for (ValueId id = 0; id < graph.num_values(); ++id) {
     const graph::Value& value = graph.value(id);
@@ -391,8 +394,11 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
   }
   graph.mutable_meshes().push_back(std::move(mesh));
   if (strategy.ulysses) SplitHeads(strategy, hints, graph);
-  if (strategy.zero == 0 || strategy.splits_by_cost) return absl::OkStatus();
-  return SplitOverReplicas(strategy.zero, graph);
+  if (strategy.zero > 0 && !strategy.splits_by_cost) {
+    RETURN_IF_ERROR(ApplyStatedShardings(hints, graph, /*only_forward=*/true));
+    RETURN_IF_ERROR(SplitOverReplicas(strategy.zero, graph));
+  }
+  return ApplyStatedShardings(hints, graph);
 }
 
 }  // namespace penstock::planner

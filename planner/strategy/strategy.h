@@ -101,10 +101,10 @@ int64_t ChooseMicrobatches(const Strategy& strategy, const graph::Graph& graph);
 
 // Gives the graph its mesh [mb temporal, dp, ep, cp, tp] (mb, ep and cp only if there are several;
 // "dp" is dp / ep) writes the strategy's shardings on inputs, hinted parameters and scalar
-// results, and marks what is computed again. With ep the batch has user priority 1: the split of
-// the experts propagates first, to the tokens at the experts, and what the batch then splits
-// further lies outside the experts. Does not assign stages (stages.h). Refuses what CheckStrategy
-// refuses, and a graph that has a mesh already.
+// results, those that hints state in full, and marks what is computed again. With ep the batch has
+// user priority 1: the split of the experts propagates first, to the tokens at the experts, and
+// what the batch then splits further lies outside the experts. Does not assign stages (stages.h).
+// Refuses what CheckStrategy refuses, and a graph that has a mesh already.
 absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
                            absl::Span<const graph::SplitHint> hints, graph::Graph& graph);
 
