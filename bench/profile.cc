@@ -1,6 +1,7 @@
 #include "bench/profile.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,11 @@ constexpr size_t kShortMessageBytes = 8;
 constexpr size_t kReductionBytes = size_t{1} << 20;
 constexpr int kMaxMessages = 2000;
 constexpr int kMaxReductions = 200;
+// Of collectives: by how many ranks, of which sizes, in which chunks, how often.
+constexpr int kGroupSizes[] = {2, 4};
+constexpr size_t kCollectiveBytes[] = {64 << 10, 1 << 20, 16 << 20};
+constexpr int64_t kChunkBytes[] = {256 << 10, 1 << 20};
+constexpr int kMaxCollectives = 20;
 
 double ProductFlops(int64_t size) {
   const auto n = static_cast<double>(size);
@@ -76,6 +82,51 @@ absl::StatusOr<planner::NetworkLevel> MeasureHost() {
   return level;
 }
 
+// Every kind between processes of this host.
+absl::StatusOr<std::vector<planner::MeasuredCollective>> MeasureCollectiveTimes(int num_ranks) {
+  std::vector<planner::MeasuredCollective> all;
+  CollectivesBenchOptions options;
+  options.num_processes = num_ranks;
+  options.max_rounds = kMaxCollectives;
+  std::vector<double*> results;  // of the cases
+  for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+                                    CollectiveKind::kAllGather, CollectiveKind::kAllToAll}) {
+    planner::MeasuredCollective& measured = all.emplace_back();
+    measured.kind = kind;
+    measured.num_ranks = num_ranks;
+    for (const CollectiveAlgorithm algorithm :
+         {CollectiveAlgorithm::kDirect, CollectiveAlgorithm::kRing}) {
+      // What each has for each other has no ring.
+      if (algorithm == CollectiveAlgorithm::kRing && kind == CollectiveKind::kAllToAll) continue;
+      for (const int64_t chunk_bytes : kChunkBytes) {
+        measured.ways.push_back({algorithm, chunk_bytes});
+      }
+    }
+    for (const size_t num_bytes : kCollectiveBytes) {
+      planner::CollectiveTimes& times = measured.times.emplace_back();
+      times.num_bytes = static_cast<int64_t>(num_bytes);
+      times.us.resize(measured.ways.size());
+    }
+  }
+  for (planner::MeasuredCollective& measured : all) {
+    for (planner::CollectiveTimes& times : measured.times) {
+      for (size_t w = 0; w < measured.ways.size(); ++w) {
+        const planner::CollectiveWay& way = measured.ways[w];
+        // Longer chunks than the data are the same as shorter ones.
+        if (times.num_bytes <= kChunkBytes[0] && way.chunk_bytes > kChunkBytes[0]) continue;
+        options.cases.push_back({.kind = measured.kind,
+                                 .num_bytes = static_cast<size_t>(times.num_bytes),
+                                 .algorithm = way.algorithm,
+                                 .chunk_bytes = way.chunk_bytes});
+        results.push_back(&times.us[w]);
+      }
+    }
+  }
+  ASSIGN_OR_RETURN(const std::vector<double> us, MeasureCollectives(options));
+  for (size_t i = 0; i < us.size(); ++i) *results[i] = us[i];
+  return all;
+}
+
 }  // namespace
 
 absl::StatusOr<planner::Cluster> MeasureMachine(const ProfileOptions& options) {
@@ -90,6 +141,12 @@ absl::StatusOr<planner::Cluster> MeasureMachine(const ProfileOptions& options) {
       static_cast<int64_t>(std::min<uint64_t>(MachineMemoryBytes(), planner::kMaxMemoryBytes));
   core.memory_bytes = std::max<int64_t>(memory / options.num_devices, 1);
   spec.kinds.push_back(std::move(core));
+  for (const int num_ranks : kGroupSizes) {
+    if (num_ranks > options.num_devices) break;
+    ASSIGN_OR_RETURN(std::vector<planner::MeasuredCollective> measured,
+                     MeasureCollectiveTimes(num_ranks));
+    std::move(measured.begin(), measured.end(), std::back_inserter(spec.collectives));
+  }
   return planner::Cluster::Create(std::move(spec));
 }
 

@@ -6,6 +6,9 @@
 //   memory       a sum of two tensors that no cache of a core holds
 //   messages     between two processes, over shared memory: the latency
 //   all_reduce   between two processes: the rate, sums included
+//   collectives  of every kind between two processes, and between four if there are as many
+//   devices:
+//                by which the planner chooses algorithms and chunks
 //
 // Thread rule: from a process without transports of its own: it forks.
 

@@ -25,6 +25,17 @@ TEST(ProfileTest, AMeasuredMachineIsADescriptionOfACluster) {
   // Small products are less efficient than the best.
   EXPECT_LT(core.efficiency.front().fraction, 0.9);
 
+  // Every kind between two processes and between four, each size by some way.
+  ASSERT_EQ(spec.collectives.size(), 8u);
+  for (const planner::MeasuredCollective& measured : spec.collectives) {
+    for (const planner::CollectiveTimes& times : measured.times) {
+      EXPECT_GT(times.us[0], 0.1);
+      EXPECT_LT(times.us[0], 1e8);
+    }
+    // More takes longer.
+    EXPECT_GT(measured.times.back().us[0], measured.times.front().us[0]);
+  }
+
   const absl::StatusOr<planner::Cluster> again =
       planner::ParseCluster(planner::FormatCluster(*cluster), "profile.toml");
   ASSERT_TRUE(again.ok()) << again.status();

@@ -115,6 +115,7 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   lower.kernels = options.kernels;
   lower.bucket_bytes = options.bucket_bytes;
   lower.host_devices = options.host_devices;
+  if (options.machine != nullptr) lower.collectives = options.machine->cluster.spec().collectives;
   lower.split_weight_gradients = options.split_weight_gradients;
   ASSIGN_OR_RETURN(lower.num_groups, NumGroups(graph, options.chunks_per_group));
   lower.fold = options.fold;

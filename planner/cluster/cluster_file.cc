@@ -12,146 +12,11 @@
 #include "base/dtype.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "planner/cluster/toml_internal.h"
+#include "planner/cluster/measured_collective_internal.h"
+#include "planner/cluster/toml_section_internal.h"
 
 namespace penstock::planner {
 namespace {
-
-std::string PlaceOf(std::string_view file, const toml::source_location& where) {
-  return StrCat(file, ":", where.line(), ":", where.column());
-}
-
-// A value with the name of its key, for errors.
-struct Entry {
-  std::string_view file;
-  std::string key;
-  const toml::value* value;
-
-  absl::Status Error(std::string_view message) const {
-    return absl::InvalidArgumentError(
-        StrCat(PlaceOf(file, value->location()), ": ", key, ": ", message));
-  }
-  absl::Status Expected(std::string_view what) const {
-    return Error(StrCat("expected ", what, ", not ", TomlKind(*value)));
-  }
-  Entry Element(const toml::value& element) const { return {file, key, &element}; }
-};
-
-absl::StatusOr<std::string> ReadString(const Entry& entry) {
-  if (!entry.value->is_string()) return entry.Expected("a string");
-  return entry.value->as_string().str;
-}
-
-absl::StatusOr<int64_t> ReadInteger(const Entry& entry, int64_t least, int64_t most) {
-  if (!entry.value->is_integer()) return entry.Expected("an integer");
-  const int64_t number = entry.value->as_integer();
-  if (number >= least && number <= most) return number;
-  return entry.Error(StrCat(number, " is out of range: expected ", least, " to ", most));
-}
-
-absl::StatusOr<double> ReadNumber(const Entry& entry, double least, double most) {
-  double number = 0;
-  if (entry.value->is_floating()) {
-    number = entry.value->as_floating();
-  } else if (entry.value->is_integer()) {
-    number = static_cast<double>(entry.value->as_integer());
-  } else {
-    return entry.Expected("a number");
-  }
-  // Written so that NaN fails.
-  if (number >= least && number <= most) return number;
-  return entry.Error(
-      StrCat(number, " is out of range: expected a number from ", least, " to ", most));
-}
-
-// An integer or a list of them.
-absl::StatusOr<std::vector<int64_t>> ReadIntegers(const Entry& entry, int64_t most) {
-  std::vector<int64_t> numbers;
-  if (!entry.value->is_array()) {
-    if (!entry.value->is_integer()) return entry.Expected("an integer or a list of integers");
-    ASSIGN_OR_RETURN(numbers.emplace_back(), ReadInteger(entry, 1, most));
-    return numbers;
-  }
-  for (const toml::value& element : entry.value->as_array()) {
-    ASSIGN_OR_RETURN(numbers.emplace_back(), ReadInteger(entry.Element(element), 1, most));
-  }
-  if (numbers.empty()) return entry.Error("the list is empty: expected an integer");
-  return numbers;
-}
-
-// One table with a fixed set of keys.
-class Section {
- public:
-  // `name` is empty for the whole file.
-  Section(std::string_view file, std::string_view name, const toml::value& table)
-      : file_(file), name_(name), table_(table) {}
-
-  // An error for a key that is not in `known`.
-  absl::Status CheckKeys(const std::vector<std::string_view>& known) const {
-    for (const auto& [key, value] : table_.as_table()) {
-      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-      return absl::InvalidArgumentError(StrCat(PlaceOf(file_, value.location()), ": unknown key '",
-                                               Qualified(key), "'; expected ",
-                                               StrJoin(known, ", ")));
-    }
-    return absl::OkStatus();
-  }
-
-  bool Has(const std::string& key) const { return table_.as_table().count(key) > 0; }
-
-  absl::StatusOr<Entry> Get(const std::string& key) const {
-    const auto found = table_.as_table().find(key);
-    if (found != table_.as_table().end()) return Entry{file_, Qualified(key), &found->second};
-    return absl::InvalidArgumentError(StrCat(PlaceOf(file_, table_.location()), ": ",
-                                             name_.empty() ? "" : StrCat("[[", name_, "]] "),
-                                             "has no '", key, "'"));
-  }
-
-  absl::Status Read(const std::string& key, std::string* to) const {
-    ASSIGN_OR_RETURN(const Entry entry, Get(key));
-    ASSIGN_OR_RETURN(*to, ReadString(entry));
-    return absl::OkStatus();
-  }
-  absl::Status Read(const std::string& key, double least, double most, double* to) const {
-    ASSIGN_OR_RETURN(const Entry entry, Get(key));
-    ASSIGN_OR_RETURN(*to, ReadNumber(entry, least, most));
-    return absl::OkStatus();
-  }
-  absl::Status Read(const std::string& key, int64_t least, int64_t most, int64_t* to) const {
-    ASSIGN_OR_RETURN(const Entry entry, Get(key));
-    ASSIGN_OR_RETURN(*to, ReadInteger(entry, least, most));
-    return absl::OkStatus();
-  }
-
-  // The tables of [[key]]; empty if there are none.
-  absl::StatusOr<std::vector<const toml::value*>> Tables(const std::string& key,
-                                                         int64_t most) const {
-    std::vector<const toml::value*> tables;
-    if (!Has(key)) return tables;
-    ASSIGN_OR_RETURN(const Entry entry, Get(key));
-    const std::string expected = StrCat("sections [[", key, "]]");
-    if (!entry.value->is_array()) return entry.Expected(expected);
-    for (const toml::value& element : entry.value->as_array()) {
-      if (!element.is_table()) return entry.Element(element).Expected(expected);
-      tables.push_back(&element);
-      if (static_cast<int64_t>(tables.size()) > most) {
-        return entry.Element(element).Error(StrCat("expected at most ", most, " of ", expected));
-      }
-    }
-    return tables;
-  }
-
-  std::string Place() const { return PlaceOf(file_, table_.location()); }
-
- private:
-  std::string Qualified(std::string_view key) const {
-    return name_.empty() ? std::string(key) : StrCat(name_, ".", key);
-  }
-
-  const std::string_view file_;
-  const std::string_view name_;
-  const toml::value& table_;
-};
 
 absl::Status ReadRates(const Entry& entry, DeviceKind* kind) {
   if (!entry.value->is_table()) return entry.Expected("a table such as {f32 = 19.5e12}");
@@ -305,7 +170,8 @@ absl::StatusOr<Cluster> ParseCluster(std::string_view text, std::string_view fil
   }
   ASSIGN_OR_RETURN(const toml::value root, ParseToml(text, std::string(file)));
   const Section whole(file, "", root);
-  RETURN_IF_ERROR(whole.CheckKeys({"name", "devices_at_once", "kind", "devices", "level"}));
+  RETURN_IF_ERROR(
+      whole.CheckKeys({"name", "devices_at_once", "kind", "devices", "level", "collective"}));
   ClusterSpec spec;
   RETURN_IF_ERROR(whole.Read("name", &spec.name));
   if (whole.Has("devices_at_once")) {
@@ -337,6 +203,13 @@ absl::StatusOr<Cluster> ParseCluster(std::string_view text, std::string_view fil
     ASSIGN_OR_RETURN(spec.levels.emplace_back(), ReadLevel(Section(file, "level", *table)));
   }
 
+  ASSIGN_OR_RETURN(const std::vector<const toml::value*> collectives,
+                   whole.Tables("collective", kMaxMeasuredCollectives));
+  for (const toml::value* table : collectives) {
+    ASSIGN_OR_RETURN(spec.collectives.emplace_back(),
+                     ReadMeasuredCollective(Section(file, "collective", *table)));
+  }
+
   ClusterPart part;
   absl::StatusOr<Cluster> cluster = Cluster::Create(std::move(spec), &part);
   if (cluster.ok()) return cluster;
@@ -344,6 +217,7 @@ absl::StatusOr<Cluster> ParseCluster(std::string_view text, std::string_view fil
   if (part.kind == ClusterPart::Kind::kDeviceKind) at_fault = kinds[part.index];
   if (part.kind == ClusterPart::Kind::kLevel) at_fault = levels[part.index];
   if (part.kind == ClusterPart::Kind::kDevices) at_fault = runs[part.index];
+  if (part.kind == ClusterPart::Kind::kCollective) at_fault = collectives[part.index];
   return absl::InvalidArgumentError(
       StrCat(PlaceOf(file, at_fault->location()), ": ", ToStd(cluster.status().message())));
 }
@@ -360,6 +234,9 @@ std::string FormatCluster(const Cluster& cluster) {
               "\ncount = ", run.count, "\n");
   }
   for (const NetworkLevel& level : spec.levels) StrAppend(&text, FormatLevel(level));
+  for (const MeasuredCollective& measured : spec.collectives) {
+    StrAppend(&text, FormatMeasuredCollective(measured));
+  }
   return text;
 }
 

@@ -27,6 +27,12 @@
 //   latency_s = 4e-6
 //   uplinks = "device"    # one for each device; or a number that the devices share (1)
 //
+//   [[collective]]        # what collectives take, to choose algorithms and chunks by; may be left
+//   out kind = "all_reduce"   # or "reduce_scatter", "all_gather", "all_to_all" spread = "one host"
+//   # or "a rank each" of several hosts, "several each" ranks = 2 ways = [["direct", 262144],
+//   ["ring", 1048576]]     # or "hierarchical"; bytes of a chunk us = [[65536, 19, 21], [4194304,
+//   417, 314]]        # bytes a rank brings, then by each way
+//
 // The level of a torus has `torus = [4, 4, 4]` and may leave out fan_out. cluster.h defines what
 // the values mean, and their limits.
 //

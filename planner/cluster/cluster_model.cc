@@ -146,6 +146,7 @@ absl::StatusOr<Cluster> Cluster::Create(ClusterSpec spec, ClusterPart* at_fault)
   RETURN_IF_ERROR(cluster.CheckKinds(&part));
   RETURN_IF_ERROR(cluster.PlaceGroups(&part));
   RETURN_IF_ERROR(cluster.PlaceKinds(&part));
+  RETURN_IF_ERROR(cluster.CheckCollectives(&part));
   return cluster;
 }
 
@@ -221,6 +222,20 @@ absl::Status Cluster::PlaceGroups(ClusterPart* part) {
       largest_[l] = std::max(largest_[l], end - begins.back());
       begins.push_back(end);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::CheckCollectives(ClusterPart* part) const {
+  const std::vector<MeasuredCollective>& all = spec_.collectives;
+  if (all.size() > static_cast<size_t>(kMaxMeasuredCollectives)) {
+    return Invalid(StrCat("the cluster has ", all.size(),
+                          " measured collectives: expected at most ", kMaxMeasuredCollectives));
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    *part = {ClusterPart::Kind::kCollective, static_cast<int64_t>(i)};
+    RETURN_IF_ERROR(About("measured collective", part->index, Name(all[i].kind),
+                          CheckMeasuredCollective(all[i])));
   }
   return absl::OkStatus();
 }

@@ -31,6 +31,7 @@
 #include "absl/status/statusor.h"
 
 #include "base/dtype.h"
+#include "planner/cluster/measured_collective.h"
 
 namespace penstock::planner {
 
@@ -96,6 +97,8 @@ struct ClusterSpec {
   // Of the devices of a group of level 0, those that can compute at once, as they share the cores
   // of a host; 0: all.
   int64_t devices_at_once = 0;
+  // By which algorithms and chunks are chosen; empty: by the planner's own measurements.
+  std::vector<MeasuredCollective> collectives;
 
   friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;
 };
@@ -122,9 +125,9 @@ absl::Status CheckNetworkLevel(const NetworkLevel& level);
 
 // Which part of a description an error is about.
 struct ClusterPart {
-  enum class Kind : uint8_t { kCluster, kDeviceKind, kLevel, kDevices };
+  enum class Kind : uint8_t { kCluster, kDeviceKind, kLevel, kDevices, kCollective };
   Kind kind = Kind::kCluster;
-  int64_t index = 0;  // of a device kind, a level or a run of devices
+  int64_t index = 0;  // of a device kind, a level, a run of devices or a measured collective
 };
 
 class Cluster {
@@ -179,6 +182,7 @@ class Cluster {
   absl::Status CheckKinds(ClusterPart* part) const;
   absl::Status PlaceGroups(ClusterPart* part);
   absl::Status PlaceKinds(ClusterPart* part);
+  absl::Status CheckCollectives(ClusterPart* part) const;
 
   // Links of the longest path in a torus; 1 for a switch.
   int64_t DiameterOf(int l) const;

@@ -1,10 +1,13 @@
-// Which algorithm and chunks a collective gets: read off a table of measurements, so that a choice,
-// and with it the association of a reduction, depends on nothing but the plan. Where its processes
-// will be, a plan does not know; it is told for how many hosts to choose.
+// Which algorithm and chunks a collective gets: read off measurements, so that a choice, and with
+// it the association of a reduction, depends on nothing but the plan and what it was compiled for.
+// Where its processes will be, a plan does not know; it is told for how many hosts to choose.
 //
-// Example: of 20 MiB the row of 16 MiB counts; in it, the first way that is as good as the best.
+// Measurements are those of the cluster's description (`penstock profile` makes them). What it
+// lacks is taken from default_collectives.toml, which is built in.
 //
-// Thread rule: a pure function.
+// Example: of 20 MiB the times of 16 MiB count; of them, the first way that is as good as the best.
+//
+// Thread rule: pure functions.
 
 #ifndef PENSTOCK_PLANNER_COST_COLLECTIVE_CHOICE_H_
 #define PENSTOCK_PLANNER_COST_COLLECTIVE_CHOICE_H_
@@ -12,24 +15,25 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
+
 #include "base/collective.h"
+#include "planner/cluster/measured_collective.h"
 
 namespace penstock::planner {
 
-struct CollectiveChoice {
-  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kDirect;
-  int64_t chunk_bytes = 256 << 10;
-
-  friend bool operator==(const CollectiveChoice&, const CollectiveChoice&) = default;
-};
+// Those of default_collectives.toml.
+absl::Span<const MeasuredCollective> DefaultCollectives();
 
 // `num_bytes`: what one rank brings. REQUIRES: 1 <= num_hosts <= group_size, num_bytes >= 0.
-CollectiveChoice ChooseCollective(CollectiveKind kind, int group_size, int num_hosts,
-                                  int64_t num_bytes);
+CollectiveWay ChooseCollective(CollectiveKind kind, int group_size, int num_hosts,
+                               int64_t num_bytes,
+                               absl::Span<const MeasuredCollective> measured = {});
 
 // Sets algorithm, chunk_bytes and hosts of a spec that is otherwise complete, by the rank that
 // brings most. `hosts`: of each rank.
-void ChooseCollective(const std::vector<uint32_t>& hosts, CollectiveSpec* spec);
+void ChooseCollective(const std::vector<uint32_t>& hosts,
+                      absl::Span<const MeasuredCollective> measured, CollectiveSpec* spec);
 
 }  // namespace penstock::planner
 

@@ -1,5 +1,7 @@
 #include "planner/cost/collective_choice.h"
 
+#include <algorithm>
+
 #include "gtest/gtest.h"
 
 #include "transport/collective.h"
@@ -17,7 +19,7 @@ TEST(CollectiveChoiceTest, EveryCollectiveHasAChoiceThatHolds) {
       for (const int num_hosts : {1, group_size / 2, group_size}) {
         if (num_hosts == 0) continue;
         for (int64_t num_bytes = 0; num_bytes < int64_t{1} << 40; num_bytes = num_bytes * 3 + 1) {
-          const CollectiveChoice choice = ChooseCollective(kind, group_size, num_hosts, num_bytes);
+          const CollectiveWay choice = ChooseCollective(kind, group_size, num_hosts, num_bytes);
           EXPECT_GE(choice.chunk_bytes, 64 << 10);
           EXPECT_LE(choice.chunk_bytes, 4 << 20);
           EXPECT_EQ(choice, ChooseCollective(kind, group_size, num_hosts, num_bytes));
@@ -34,7 +36,7 @@ TEST(CollectiveChoiceTest, EveryCollectiveHasAChoiceThatHolds) {
 TEST(CollectiveChoiceTest, LittleGoesDirectlyInOneChunk) {
   for (const CollectiveKind kind : kKinds) {
     for (const int group_size : {2, 4}) {
-      const CollectiveChoice choice = ChooseCollective(kind, group_size, 1, 32 << 10);
+      const CollectiveWay choice = ChooseCollective(kind, group_size, 1, 32 << 10);
       EXPECT_EQ(choice.algorithm, CollectiveAlgorithm::kDirect);
       EXPECT_GE(choice.chunk_bytes, 32 << 10);
     }
@@ -51,12 +53,12 @@ TEST(CollectiveChoiceTest, SpecsAreChosenForByTheLargestRank) {
   spec.kind = CollectiveKind::kAllGather;
   spec.devices = {3, 5};
   spec.counts = {7, 4 << 20};
-  const CollectiveChoice choice = ChooseCollective(spec.kind, 2, 1, 16 << 20);
-  ChooseCollective({0, 0}, &spec);
+  const CollectiveWay choice = ChooseCollective(spec.kind, 2, 1, 16 << 20);
+  ChooseCollective({0, 0}, {}, &spec);
   EXPECT_EQ(spec.algorithm, choice.algorithm);
   EXPECT_EQ(spec.chunk_bytes, choice.chunk_bytes);
   spec.counts = {0, 0};
-  ChooseCollective({0, 0}, &spec);
+  ChooseCollective({0, 0}, {}, &spec);
   EXPECT_EQ(spec.chunk_bytes, ChooseCollective(spec.kind, 2, 1, 0).chunk_bytes);
 }
 
@@ -65,14 +67,14 @@ TEST(CollectiveChoiceTest, SumsOverSharedHostsAreHierarchical) {
   spec.kind = CollectiveKind::kAllReduce;
   spec.devices = {0, 1, 2, 3};
   spec.counts.assign(4, 1 << 20);
-  ChooseCollective({3, 3, 4, 4}, &spec);
+  ChooseCollective({3, 3, 4, 4}, {}, &spec);
   EXPECT_EQ(spec.algorithm, CollectiveAlgorithm::kHierarchical);
   EXPECT_EQ(spec.hosts, (std::vector<uint32_t>{0, 0, 1, 1}));
   spec.counts.assign(4, 1);
-  ChooseCollective({3, 3, 4, 4}, &spec);
+  ChooseCollective({3, 3, 4, 4}, {}, &spec);
   EXPECT_EQ(spec.algorithm, CollectiveAlgorithm::kDirect) << "a number has no bytes to save";
   spec.counts.assign(4, 1 << 20);
-  ChooseCollective({3, 3, 3, 3}, &spec);
+  ChooseCollective({3, 3, 3, 3}, {}, &spec);
   EXPECT_NE(spec.algorithm, CollectiveAlgorithm::kHierarchical);
   EXPECT_TRUE(spec.hosts.empty());
 }
@@ -84,8 +86,48 @@ TEST(CollectiveChoiceTest, DataOfAnyLengthHaveChunksThatCanBeNumbered) {
     spec.kind = CollectiveKind::kAllReduce;
     for (int rank = 0; rank < n; ++rank) spec.devices.push_back(static_cast<uint32_t>(rank));
     spec.counts.assign(static_cast<size_t>(n), (int64_t{1} << 38) / n);
-    ChooseCollective(std::vector<uint32_t>(static_cast<size_t>(n), 0), &spec);
+    ChooseCollective(std::vector<uint32_t>(static_cast<size_t>(n), 0), {}, &spec);
     EXPECT_TRUE(transport::CheckCollective(spec, static_cast<uint32_t>(n)).ok()) << n;
+  }
+}
+
+// What is built in covers every kind and spread, so that all has a choice.
+TEST(CollectiveChoiceTest, BuiltInMeasurementsAreComplete) {
+  const absl::Span<const MeasuredCollective> all = DefaultCollectives();
+  EXPECT_EQ(all.size(), 20u);
+  for (const MeasuredCollective& measured : all) {
+    EXPECT_TRUE(CheckMeasuredCollective(measured).ok()) << Name(measured.kind);
+  }
+  for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
+                                    CollectiveKind::kAllGather, CollectiveKind::kAllToAll}) {
+    for (const GroupSpread spread :
+         {GroupSpread::kOneHost, GroupSpread::kOneRankEach, GroupSpread::kSeveralEach}) {
+      EXPECT_TRUE(std::any_of(all.begin(), all.end(),
+                              [&](const MeasuredCollective& measured) {
+                                return measured.kind == kind && measured.spread == spread;
+                              }))
+          << Name(kind) << ", " << Name(spread);
+    }
+  }
+}
+
+// A machine's own measurements decide what they are of; the rest is built in.
+TEST(CollectiveChoiceTest, MeasurementsOfTheClusterComeFirst) {
+  MeasuredCollective measured;
+  measured.num_ranks = 4;
+  measured.ways = {{CollectiveAlgorithm::kDirect, 64 << 10}, {CollectiveAlgorithm::kRing, 2 << 20}};
+  measured.times = {{64 << 10, {10, 20}}, {16 << 20, {900, 500}}};
+  const std::vector<MeasuredCollective> all = {measured};
+  const auto choose = [&](CollectiveKind kind, int num_hosts, int64_t num_bytes) {
+    return ChooseCollective(kind, 4, num_hosts, num_bytes, all);
+  };
+  EXPECT_EQ(choose(CollectiveKind::kAllReduce, 1, 100 << 10), measured.ways[0]);
+  EXPECT_EQ(choose(CollectiveKind::kAllReduce, 1, 12 << 20), measured.ways[1]);
+  for (const int64_t num_bytes : {1 << 10, 1 << 20, 64 << 20}) {
+    EXPECT_EQ(choose(CollectiveKind::kAllReduce, 2, num_bytes),
+              ChooseCollective(CollectiveKind::kAllReduce, 4, 2, num_bytes));
+    EXPECT_EQ(choose(CollectiveKind::kAllGather, 1, num_bytes),
+              ChooseCollective(CollectiveKind::kAllGather, 4, 1, num_bytes));
   }
 }
 

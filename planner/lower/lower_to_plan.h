@@ -11,10 +11,12 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 #include "graph/graph.h"
 #include "graph/kernel_spec.h"
 #include "graph/op.h"
+#include "planner/cluster/measured_collective.h"
 #include "planner/cost/communication_cost.h"
 #include "planner/plan/folded_plan.h"
 #include "planner/policy/policy.h"
@@ -30,6 +32,8 @@ struct LowerOptions {
   int64_t bucket_bytes = 0;
   // The devices of each host, in blocks; empty: all on one.
   std::vector<uint32_t> host_devices;
+  // By which collectives are chosen, before those that are built in.
+  absl::Span<const MeasuredCollective> collectives;
   // Rates for the plan's predictions.
   double flops_per_s = 1e11;
   double bytes_per_s = 1e10;

@@ -192,7 +192,7 @@ uint32_t Lowering::AddCollective(int stage, bool per_microbatch, std::vector<Col
   bool is_uniform = true;
   for (uint32_t g = 0; g < specs.size(); ++g) {
     CollectiveSpec& spec = specs[g];
-    ChooseCollective(HostsOf(stage, spec.devices), &spec);
+    ChooseCollective(HostsOf(stage, spec.devices), options_.collectives, &spec);
     for (const uint32_t device : spec.devices) groups.group_of[device] = g;
     collective.specs.push_back(spec);
     collective.specs.back().devices.clear();

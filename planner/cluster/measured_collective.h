@@ -1,0 +1,73 @@
+// What collectives of one kind were measured to take, by algorithm and length of chunks: from what
+// the planner chooses both (planner/cost/collective_choice.h).
+//
+// Thread rule: values and pure functions.
+
+#ifndef PENSTOCK_PLANNER_CLUSTER_MEASURED_COLLECTIVE_H_
+#define PENSTOCK_PLANNER_CLUSTER_MEASURED_COLLECTIVE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "base/collective.h"
+
+namespace penstock::planner {
+
+// How a group lies on its hosts. Only where several ranks share each of several hosts can a
+// collective be hierarchical.
+enum class GroupSpread : uint8_t { kOneHost, kOneRankEach, kSeveralEach };
+
+std::string_view Name(GroupSpread spread);  // "one host", "a rank each", "several each"
+
+struct CollectiveWay {
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kDirect;
+  int64_t chunk_bytes = 256 << 10;
+
+  friend bool operator==(const CollectiveWay&, const CollectiveWay&) = default;
+};
+
+// Microseconds by each way. 0: not measured, or the same as in shorter chunks.
+struct CollectiveTimes {
+  int64_t num_bytes = 0;  // what a rank brings
+  std::vector<double> us;
+
+  friend bool operator==(const CollectiveTimes&, const CollectiveTimes&) = default;
+};
+
+struct MeasuredCollective {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  GroupSpread spread = GroupSpread::kOneHost;
+  int64_t num_ranks = 2;
+  std::vector<CollectiveWay> ways;  // of those that are equally good the first is taken
+  std::vector<CollectiveTimes> times;
+
+  friend bool operator==(const MeasuredCollective&, const MeasuredCollective&) = default;
+};
+
+inline constexpr int64_t kMaxMeasuredCollectives = 256;
+inline constexpr int64_t kMaxMeasuredTimes = 64;  // rows of one
+inline constexpr int64_t kMaxCollectiveWays = 16;
+inline constexpr int64_t kMinChunkBytes = 4 << 10;
+inline constexpr int64_t kMaxChunkBytes = int64_t{1} << 30;
+
+// Sizes grow, every size has a time, a hierarchical way is one between several ranks each, and all
+// is within the limits. Errors are worded to follow the name of what they are about.
+absl::Status CheckMeasuredCollective(const MeasuredCollective& measured);
+
+// The sections [[collective]] of a text, which has no others (cluster_file.h). `file` names the
+// text in errors.
+absl::StatusOr<std::vector<MeasuredCollective>> ParseMeasuredCollectives(std::string_view text,
+                                                                         std::string_view file);
+
+// A section that is read back as an equal value.
+std::string FormatMeasuredCollective(const MeasuredCollective& measured);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_CLUSTER_MEASURED_COLLECTIVE_H_
