@@ -107,18 +107,11 @@ class StageAssigner {
     for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
       if (!IsBackward(id)) continue;
       const Node& node = graph_.node(id);
-      if (node.forward != kNoNode && Stage(node.forward) != kUnassigned) {
-        Set(id, Stage(node.forward));
-      } else {
-        // Sums of gradients meet where the value they belong to was made: the earliest stage.
-        int stage = kUnassigned;
-        for (const ValueId operand : node.operands) {
-          const NodeId producer = graph_.value(operand).producer;
-          if (!IsBackward(producer) || Stage(producer) == kUnassigned) continue;
-          if (stage == kUnassigned || Stage(producer) < stage) stage = Stage(producer);
-        }
-        Set(id, stage);
-      }
+      const int earliest = EarliestGradient(node);
+      const bool has_forward = node.forward != kNoNode && Stage(node.forward) != kUnassigned;
+      // The gradients of a value that only later stages read are added there and sent once.
+      const bool is_sum = node.op->name() == "add" && earliest != kUnassigned;
+      Set(id, has_forward && !is_sum ? Stage(node.forward) : earliest);
     }
     // What depends on no gradient (the gradient of the loss itself) stays with its reader.
     for (NodeId id = graph_.num_nodes() - 1; id >= 0; --id) {
@@ -168,6 +161,17 @@ class StageAssigner {
   }
 
  private:
+  // The first stage that makes a gradient which the node reads.
+  int EarliestGradient(const Node& node) const {
+    int stage = kUnassigned;
+    for (const ValueId operand : node.operands) {
+      const NodeId producer = graph_.value(operand).producer;
+      if (!IsBackward(producer) || Stage(producer) == kUnassigned) continue;
+      if (stage == kUnassigned || Stage(producer) < stage) stage = Stage(producer);
+    }
+    return stage;
+  }
+
   int Stage(NodeId id) const { return graph_.node(id).stage; }
   void Set(NodeId id, int stage) { graph_.mutable_node(id).stage = stage; }
 

@@ -7,7 +7,8 @@
 // Everything else follows:
 //   parameters, inputs, constants   the stage of their first forward user; a weight that several
 //                                   stages read (tied embeddings) belongs to the first
-//   backward nodes                  the stage of their forward node
+//   backward nodes                  the stage of their forward node; sums of gradients the first
+//                                   stage that makes one of them
 //   update nodes                    the stage of the parameter or state they update; what combines
 //                                   one stage's values only, that stage; scalars of the optimizer
 //                                   (step, learning rate, clipping) stage 0

@@ -97,25 +97,28 @@ TEST_F(StagesTest, EveryNodeHasAStageAndForwardsFlowDownstream) {
   }
 }
 
+// And its gradient, the sum of those of its readers, comes back.
 TEST_F(StagesTest, OneActivationCrossesEachCut) {
   graph::Graph graph = TrainingGraph(4);
   ASSERT_TRUE(AssignStages(4, graph).ok());
-  std::map<int, std::vector<std::string>> crossing;  // by the stage that sends
-  for (graph::ValueId id = 0; id < graph.num_values(); ++id) {
-    const graph::Value& value = graph.value(id);
-    const graph::Node& producer = graph.node(value.producer);
-    if (producer.phase != graph::Phase::kForward || producer.operands.empty()) continue;
-    for (const graph::Node& user : graph.nodes()) {
-      if (user.phase == graph::Phase::kForward && user.stage != producer.stage &&
-          std::count(user.operands.begin(), user.operands.end(), id) > 0) {
-        crossing[producer.stage].push_back(value.name);
-        break;
+  for (const graph::Phase phase : {graph::Phase::kForward, graph::Phase::kBackward}) {
+    std::map<int, std::vector<std::string>> crossing;  // by the stage that sends
+    for (graph::ValueId id = 0; id < graph.num_values(); ++id) {
+      const graph::Value& value = graph.value(id);
+      const graph::Node& producer = graph.node(value.producer);
+      if (producer.phase != phase || producer.operands.empty()) continue;
+      for (const graph::Node& user : graph.nodes()) {
+        if (user.stage != producer.stage &&
+            std::count(user.operands.begin(), user.operands.end(), id) > 0) {
+          crossing[producer.stage].push_back(value.name);
+          break;
+        }
       }
     }
-  }
-  EXPECT_EQ(crossing.size(), 3);
-  for (const auto& [stage, names] : crossing) {
-    EXPECT_EQ(names.size(), 1) << StrJoin(names, ", ");
+    EXPECT_EQ(crossing.size(), 3);
+    for (const auto& [stage, names] : crossing) {
+      EXPECT_EQ(names.size(), 1) << StrJoin(names, ", ");
+    }
   }
 }
 
