@@ -426,14 +426,6 @@ class Measurer {
 
 }  // namespace
 
-TensorType LargestTile(TensorType type, const Sharding& sharding) {
-  for (size_t d = 0; d < type.shape.size(); ++d) {
-    const int64_t parts = graph::NumParts(sharding.dims[d]);
-    type.shape[d] = (type.shape[d] + parts - 1) / parts;
-  }
-  return type;
-}
-
 CommunicatingGroups GroupsOf(const Machine& machine, const Mesh& mesh, CollectiveKind kind,
                              const std::vector<AxisRef>& axes, int num_groups) {
   std::vector<std::vector<int64_t>> members;

@@ -100,9 +100,6 @@ struct CommunicatingGroups {
   GroupsAtOnce at_once;
 };
 
-// The largest tile that a device has of a tensor.
-TensorType LargestTile(TensorType type, const graph::Sharding& sharding);
-
 // The groups of a collective that moves data over `axes` of the mesh, in each of `num_groups`
 // groups of devices that have the mesh, one behind the other.
 CommunicatingGroups GroupsOf(const Machine& machine, const graph::Mesh& mesh, CollectiveKind kind,

@@ -114,6 +114,14 @@ Sharding ClosedSharding(const Mesh& mesh, const graph::Value& value) {
   return closed;
 }
 
+TensorType LargestTile(TensorType type, const Sharding& sharding) {
+  for (size_t d = 0; d < type.shape.size(); ++d) {
+    const int64_t parts = graph::NumParts(sharding.dims[d]);
+    type.shape[d] = (type.shape[d] + parts - 1) / parts;
+  }
+  return type;
+}
+
 std::vector<std::vector<AxisRef>> SplitOverFactors(absl::Span<const AxisRef> axes,
                                                    const DimFactors& dim,
                                                    const ShardingRule& rule) {

@@ -33,6 +33,9 @@ using FactorAxes = std::vector<std::vector<graph::AxisRef>>;
 // flags, priorities and explicit replication.
 graph::Sharding ClosedSharding(const graph::Mesh& mesh, const graph::Value& value);
 
+// The largest tile that a device has of a tensor.
+TensorType LargestTile(TensorType type, const graph::Sharding& sharding);
+
 // Chooses the axes of every factor by fixed rules: pass-through factors follow the first result
 // that has them (the first operand where no result does), reduction factors the largest operand
 // that splits them, as far as no axis serves twice. Factors that need replication stay whole; those
