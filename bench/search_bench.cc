@@ -41,7 +41,7 @@ struct Setting {
   const graph::Model& gpt = *models.FindModel("gpt");
 
   absl::Status Lower(graph::Graph& graph) const {
-    for (const planner::Pass& pass : planner::CompilePasses(ops)) RETURN_IF_ERROR(pass.run(graph));
+    for (const planner::Pass& pass : planner::EstimatePasses(ops)) RETURN_IF_ERROR(pass.run(graph));
     return absl::OkStatus();
   }
 };

@@ -272,7 +272,7 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
   problem.policy = registries.policies.Find(job.parallel.schedule);
   problem.microbatches = job.parallel.microbatches;
   problem.lower = [&registries](graph::Graph& graph) {
-    for (const planner::Pass& pass : planner::CompilePasses(registries.ops)) {
+    for (const planner::Pass& pass : planner::EstimatePasses(registries.ops)) {
       RETURN_IF_ERROR(pass.run(graph));
     }
     return absl::OkStatus();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,15 +24,28 @@
 #include "planner/strategy/recompute.h"
 
 namespace penstock::planner {
+namespace {
 
-std::vector<Pass> CompilePasses(const graph::OpRegistry& ops) {
+constexpr std::string_view kSplitSends = "split-sends";
+
+}  // namespace
+
+std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends) {
   return {
       {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
       {"recompute", [](graph::Graph& g) { return AddRecomputation(g); }},
       {"decompose", [&ops](graph::Graph& g) { return DecomposeSplitFactors(ops, g); }},
       {"insert-reshards", [&ops](graph::Graph& g) { return InsertReshards(ops, g); }},
+      {std::string(kSplitSends),
+       [&ops, sends](graph::Graph& g) { return SplitSends(ops, sends, g); }},
       {"lower-reshards", [&ops](graph::Graph& g) { return LowerReshards(ops, g); }},
   };
+}
+
+std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops) {
+  std::vector<Pass> passes = CompilePasses(ops);
+  std::erase_if(passes, [](const Pass& pass) { return pass.name == kSplitSends; });
+  return passes;
 }
 
 uint64_t Fingerprint(graph::Graph graph) {
@@ -69,6 +84,7 @@ absl::StatusOr<StepEstimate> EstimateGraph(const graph::Graph& graph,
   for (const graph::Node& node : graph.nodes()) num_stages = std::max(num_stages, node.stage + 1);
   WorkOptions work_options;
   work_options.num_groups = num_stages / std::max(options.chunks_per_group, 1);
+  work_options.send_costs = options.send_costs;
   ASSIGN_OR_RETURN(const ModelWork work, MeasureWork(graph, *options.machine, work_options));
   EstimateOptions estimate_options;
   estimate_options.policy = options.policies->Find(options.policy);
@@ -102,7 +118,10 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
     graph.mutable_node(node).stage = 0;
   }
 
-  RETURN_IF_ERROR(RunPasses(CompilePasses(ops), options.passes, &graph));
+  SendOptions sends;
+  ASSIGN_OR_RETURN(sends.num_groups, NumGroups(graph, options.chunks_per_group));
+  sends.costs = options.send_costs;
+  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends), options.passes, &graph));
 
   std::optional<StepEstimate> estimate;
   if (options.machine != nullptr) {
@@ -117,7 +136,7 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   lower.host_devices = options.host_devices;
   if (options.machine != nullptr) lower.collectives = options.machine->cluster.spec().collectives;
   lower.split_weight_gradients = options.split_weight_gradients;
-  ASSIGN_OR_RETURN(lower.num_groups, NumGroups(graph, options.chunks_per_group));
+  lower.num_groups = sends.num_groups;
   lower.fold = options.fold;
   ASSIGN_OR_RETURN(FoldedPlan folded, LowerToPlan(ops, graph, lower));
   Plan& plan = folded.common;

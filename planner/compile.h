@@ -20,6 +20,7 @@
 #include "planner/policy/policy.h"
 #include "planner/search/estimate.h"
 #include "planner/search/machine.h"
+#include "planner/sharding/split_sends.h"
 
 namespace penstock::planner {
 
@@ -34,6 +35,8 @@ struct CompileOptions {
   // How many of the graph's stages each group of devices runs, as its chunks: stage v is chunk v /
   // S of group v % S, where S is the number of stages divided by this.
   int chunks_per_group = 1;
+  // What decides whether values are split on their way between stages.
+  SendCosts send_costs;
   // Gradients of one dtype and group are reduced together up to this size; 0: each by itself.
   int64_t bucket_bytes = 4 << 20;
   // Devices of each host for which collectives are chosen: they lie on the hosts in blocks, in this
@@ -61,7 +64,11 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
 
 // The passes of Compile that leave a graph, in their order; what comes after makes the plan of it.
 // `ops` outlives the result.
-std::vector<Pass> CompilePasses(const graph::OpRegistry& ops);
+std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends = {});
+
+// The same without split-sends, for graphs whose stages are not yet those of a plan: MeasureWork
+// charges what that pass would do (search/stage_work.h).
+std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops);
 
 // Names what a graph computes, whatever its layout (meshes, shardings and stages): plans of one
 // program have the same, Plan::graph_fingerprint.

@@ -49,10 +49,10 @@ TEST_F(OptTest, NoPassesPrintsTheGraph) { EXPECT_EQ(*Optimize(kText, "g.pst", ""
 TEST_F(OptTest, EveryPublishedNameIsKnown) {
   const auto passes = FindPasses(
       "verify,propagate,propagate:basic,propagate:aggressive,propagate:op-priority,"
-      "insert-reshards,lower-reshards,gradients",
+      "insert-reshards,split-sends,lower-reshards,gradients",
       ops_);
   ASSERT_TRUE(passes.ok()) << passes.status().message();
-  EXPECT_EQ(passes->size(), 8u);
+  EXPECT_EQ(passes->size(), 9u);
 }
 
 TEST_F(OptTest, ErrorsNameTheNearestPassAndThePlace) {

@@ -188,6 +188,8 @@ planner::CompileOptions CompileOptionsOf(const Registries& registries, const Ran
   options.kernels = kernels::TraitsOf(registries.kernels, 1);
   options.split_weight_gradients = test.split_weight_gradients;
   options.chunks_per_group = test.chunks_per_group;
+  // The tensors are small: without latency, three quarters of the cases split what they send.
+  if (test.seed % 4 != 1) options.send_costs.collective = 0;
   return options;
 }
 

@@ -122,6 +122,17 @@ class StrategyQualityTest : public PlannerFixture {
     return traffic;
   }
 
+  // Bytes that a device sends to other stages in a step.
+  static int64_t SentBytes(const Plan& plan, uint32_t device) {
+    int64_t bytes = 0;
+    for (const planner::TransferPlan& transfer : plan.transfers) {
+      if (transfer.source != device) continue;
+      bytes += static_cast<int64_t>(transfer.num_bytes) *
+               (transfer.per_microbatch ? plan.num_microbatches : 1);
+    }
+    return bytes;
+  }
+
   // Of registers that a device's forward phase makes and its backward phase reads; a slot each.
   static int64_t StashBytes(const Plan& plan, uint32_t device = 0) {
     const planner::DevicePlan& program = plan.devices[device];
@@ -190,6 +201,44 @@ TEST_F(StrategyQualityTest, SequenceParallel) {
                   Pair("all_reduce", Traffic{4, 3 * per_token + summed}),
                   Pair("all_reduce scalar", Traffic{1, 4})));
   EXPECT_LT(plan.devices[0].channel_bytes, PlanOf({"tp=2"}).devices[0].channel_bytes);
+}
+
+// Each device sends its part of the activations of its micro-batches, and of their gradients: 1/tp
+// of the bytes that it holds. So it does with the table of tokens, which both ends of the model
+// read, and its gradient: tp splits those anyway. What is left are the scalars of the optimiser.
+TEST_F(StrategyQualityTest, TensorParallelStagesSendEachByteOnce) {
+  constexpr int64_t kScalars = 64;
+  for (const int64_t tp : {2, 4}) {
+    SCOPED_TRACE(StrCat("tp=", tp));
+    const Setting whole = {"pp=2", 4};
+    const Setting split = {StrCat("tp=", tp, ",pp=2"), 4};
+    const Plan alone = PlanOf(whole);
+    const Plan plan = PlanOf(split);
+    const int64_t activation = kBatch * kContext * split.width * 4;
+    const int64_t table = kVocabulary * split.width * 4;
+    const int64_t per_token = kBatch * kContext * 4;
+    for (const uint32_t stage : {0, 1}) {
+      const int64_t whole_bytes = activation + table;
+      EXPECT_NEAR(SentBytes(alone, stage), whole_bytes, kScalars);
+      for (const uint32_t device : plan.stages[stage].devices) {
+        EXPECT_NEAR(SentBytes(plan, device), whole_bytes / tp, kScalars);
+      }
+    }
+    // In each micro-batch, the first stage has the 4 sums of 2 layers and that of the embedding, of
+    // which the last, before its send, is scattered; the second has those of the other layers, of
+    // the head's input gradient and of the loss. Each gathers what arrives once.
+    const auto expect = [&](uint32_t device, int64_t reduced, int64_t scattered, int64_t losses) {
+      std::map<std::string, Traffic> traffic = TrafficOf(plan, device);
+      traffic.erase("all_reduce scalar");
+      std::map<std::string, Traffic> expected = {
+          {"all_reduce", {4 * (reduced + losses), reduced * activation + losses * per_token}},
+          {"all_gather", {4, activation}}};
+      if (scattered > 0) expected["reduce_scatter"] = {4 * scattered, scattered * activation};
+      EXPECT_EQ(traffic, expected) << "device " << device;
+    };
+    expect(plan.stages[0].devices[0], 4 * 2, 1, 0);
+    expect(plan.stages[1].devices[0], 4 * 2 + 1, 0, 3);
+  }
 }
 
 // The gradients that are worth it are scattered and their parameters gathered, once a step. Those

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -17,13 +18,58 @@ using Moment = StageTransfer::Moment;
 
 constexpr double kLeastBubble = 1e-9;
 
+// The work with what is split on its way between groups charged to the stages that send and read
+// it.
+ModelWork WithSplitSends(ModelWork work, int num_groups) {
+  std::set<std::tuple<int, int, int>> reduced;  // what saves part of its reduction
+  for (StageTransfer& transfer : work.transfers) {
+    if (transfer.from % num_groups == transfer.to % num_groups) continue;
+    if (transfer.sent_bytes == transfer.num_bytes) continue;
+    StageWork& source = work.stages[transfer.from];
+    StageWork& reader = work.stages[transfer.to];
+    StageMemory& memory = reader.memory;
+    const bool saves = reduced.insert({transfer.value, transfer.copy, transfer.from}).second;
+    const double saved_s = saves ? transfer.saved_s : 0;
+    switch (transfer.moment) {
+      case Moment::kForward: {
+        source.forward.communication_s -= saved_s;
+        const bool is_late = transfer.is_read_backward_only;
+        (is_late ? reader.backward : reader.forward).communication_s += transfer.gather_s;
+        if (is_late) {
+          memory.backward_workspace += transfer.num_bytes;
+        } else if (transfer.is_kept_by_reader) {
+          memory.activations += transfer.num_bytes;
+        } else {
+          memory.forward_workspace += transfer.num_bytes;
+        }
+        break;
+      }
+      case Moment::kBackward:
+        source.backward.communication_s -= saved_s;
+        reader.backward.communication_s += transfer.gather_s;
+        memory.backward_workspace += transfer.num_bytes;
+        break;
+      case Moment::kBeforeStep:
+      case Moment::kAfterStep:
+        reader.update.communication_s += transfer.gather_s;
+        memory.gradients += transfer.num_bytes;
+        break;
+    }
+    transfer.num_bytes = transfer.sent_bytes;
+    transfer.is_kept_by_source = false;
+    transfer.is_kept_by_reader =
+        transfer.moment == Moment::kForward && transfer.is_read_backward_only;
+  }
+  return work;
+}
+
 class Estimator {
  public:
   Estimator(const ModelWork& work, const Machine& machine, const EstimateOptions& options)
-      : work_(work),
-        machine_(machine),
+      : machine_(machine),
         options_(options),
         num_groups_(static_cast<int>(work.stages.size()) / options.chunks_per_group),
+        work_(WithSplitSends(work, num_groups_)),
         microbatches_(static_cast<double>(work.num_microbatches)) {}
 
   absl::StatusOr<StepEstimate> Run() {
@@ -265,10 +311,10 @@ class Estimator {
     std::vector<int64_t> senders;
   };
 
-  const ModelWork& work_;
   const Machine& machine_;
   const EstimateOptions& options_;
   const int num_groups_;
+  const ModelWork work_;
   const double microbatches_;
   StepEstimate estimate_;
   std::map<std::pair<int, int>, Link> links_;

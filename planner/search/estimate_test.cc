@@ -277,13 +277,39 @@ TEST_F(EstimateTest, AClusterThatIsTooSmallIsAnError) {
               ::testing::HasSubstr("needs 4 devices, and the cluster test has 2"));
 }
 
+// What is charged for sends that a graph does not split yet is what the graph that splits them
+// costs. The cuts are those of the plan; between nodes, the links are slow.
+TEST_F(EstimateTest, UnsplitSendsAreChargedAsSplitOnes) {
+  const Machine machine = MakeMachine(4, 2, 1e11, 1e10, 1e9);
+  for (const char* strategy : {"tp=4,pp=2", "tp=2,pp=2", "tp=2,pp=2,sp=true"}) {
+    SCOPED_TRACE(strategy);
+    graph::Graph graph = Train(strategy, 4, Config(8));
+    CompileFor(graph, machine);
+    EXPECT_TRUE(RunPasses(EstimatePasses(ops_), {}, &graph).ok());
+    const ModelWork work = *MeasureWork(graph, machine, {.num_groups = 2});
+    const bool has_split =
+        std::any_of(work.transfers.begin(), work.transfers.end(),
+                    [](const StageTransfer& each) { return each.sent_bytes < each.num_bytes; });
+    EXPECT_EQ(has_split, strategy_.tp > 1 && !strategy_.sp);
+    EstimateOptions options;
+    options.policy = policies_.Find("1f1b");
+    const StepEstimate unsplit = *EstimateStep(work, machine, options);
+    EXPECT_NEAR(unsplit.step_s / estimate_.step_s, 1, 0.01);
+    EXPECT_NEAR(unsplit.inline_communication_s / estimate_.inline_communication_s, 1, 0.01);
+    EXPECT_NEAR(unsplit.transfer_s, estimate_.transfer_s, 0.01 * estimate_.step_s);
+    for (size_t g = 0; g < 2; ++g) {
+      EXPECT_NEAR(unsplit.groups[g].memory.total() / estimate_.groups[g].memory.total(), 1, 0.05);
+    }
+  }
+}
+
 // Joining the stages of a finer cut gives the work of a coarser one.
 TEST_F(EstimateTest, JoinedStagesHaveTheWorkOfTheirParts) {
   const Machine machine = MakeMachine(8, 1, 1e11, 1e10, 1e10);
   graph::Graph fine = Train("dp=2,tp=2,pp=4", 4, Config(8));
   graph::Graph coarse = Train("dp=2,tp=2,pp=2", 4, Config(8));
   const auto measure = [&](graph::Graph& graph) {
-    EXPECT_TRUE(RunPasses(CompilePasses(ops_), {}, &graph).ok());
+    EXPECT_TRUE(RunPasses(EstimatePasses(ops_), {}, &graph).ok());
     return *MeasureWork(graph, machine, {.num_groups = 2});
   };
   const ModelWork expected = measure(coarse);

@@ -79,7 +79,7 @@ struct SearchProblem {
   int64_t microbatches = 0;          // 0: chosen too
   SearchLimits limits;
   double bucket_bytes = 4 << 20;
-  // From a graph with shardings and stages to one with lowered redistributions (CompilePasses).
+  // From a graph with shardings and stages to one with lowered redistributions (EstimatePasses).
   std::function<absl::Status(graph::Graph&)> lower;
 };
 

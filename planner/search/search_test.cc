@@ -52,7 +52,7 @@ class SearchTest : public ::testing::Test {
     problem.policy = policies_.Find("1f1b");
     problem.num_devices = num_devices;
     problem.lower = [this](graph::Graph& graph) {
-      for (const Pass& pass : CompilePasses(ops_)) {
+      for (const Pass& pass : EstimatePasses(ops_)) {
         if (absl::Status status = pass.run(graph); !status.ok()) return status;
       }
       return absl::OkStatus();

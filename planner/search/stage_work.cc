@@ -18,6 +18,7 @@
 #include "planner/plan/coordinates.h"
 #include "planner/search/kernel_seconds.h"
 #include "planner/sharding/execution_sharding.h"
+#include "planner/sharding/split_sends.h"
 
 namespace penstock::planner {
 namespace {
@@ -46,7 +47,11 @@ Moment MomentOf(const PhaseKey& key) {
 class Measurer {
  public:
   Measurer(const Graph& graph, const Machine& machine, const WorkOptions& options)
-      : graph_(graph), machine_(machine), options_(options), mesh_(graph.meshes()[0]) {
+      : graph_(graph),
+        machine_(machine),
+        options_(options),
+        mesh_(graph.meshes()[0]),
+        sends_(graph.meshes()[0], options.send_costs) {
     const int64_t n = mesh_.num_devices();
     if (options.group.has_value()) {
       alike_groups_.assign(static_cast<size_t>(options.num_groups), *options.group);
@@ -337,19 +342,34 @@ class Measurer {
 
   void AddTransfers(ValueId value, const Touches& touch) {
     const NodePhase& phase = PhaseOf(value);
-    std::map<int, bool> readers;  // stage, whether its backward phase reads it
+    struct Readers {
+      bool forward = false;
+      bool backward = false;
+      std::vector<Sharding> needed;
+    };
+    std::map<int, Readers> readers;  // by stage
     for (const NodeId user : users_[value]) {
       const NodePhase& reader = phases_[user];
       if (!reader.is_live || reader.virtual_stage == phase.virtual_stage) continue;
       if (graph_.node(user).op->name() == "assign") continue;
-      readers[reader.virtual_stage] |= MomentOf(reader.key) == Moment::kBackward;
+      Readers& of_stage = readers[reader.virtual_stage];
+      const bool is_backward = MomentOf(reader.key) == Moment::kBackward;
+      (is_backward ? of_stage.backward : of_stage.forward) = true;
+      Sharding needed = NeededAs(value, graph_.node(user));
+      if (std::find(of_stage.needed.begin(), of_stage.needed.end(), needed) ==
+          of_stage.needed.end()) {
+        of_stage.needed.push_back(std::move(needed));
+      }
     }
-    for (const auto& [to, is_read_backward] : readers) {
+    for (const auto& [to, of_stage] : readers) {
       StageTransfer transfer;
       transfer.value = value;
       transfer.from = phase.virtual_stage;
       transfer.to = to;
       transfer.num_bytes = BytesOf(value);
+      transfer.sent_bytes = transfer.num_bytes;
+      transfer.is_read_backward_only = of_stage.backward && !of_stage.forward;
+      ChargeSending(value, of_stage.needed, &transfer);
       const bool is_made_often =
           phase.key.per_microbatch && !FormsWhole(ProducerOf(value).op->name());
       if (is_made_often && phase.key.level == 0) {
@@ -357,7 +377,7 @@ class Measurer {
         transfer.moment =
             is_forward ? StageTransfer::Moment::kForward : StageTransfer::Moment::kBackward;
         transfer.is_kept_by_source = is_forward && touch.backward;
-        transfer.is_kept_by_reader = is_forward && is_read_backward;
+        transfer.is_kept_by_reader = is_forward && of_stage.backward;
       } else {
         transfer.moment = IsState(value) || (phase.key.level == 0 && !phase.key.per_microbatch)
                               ? StageTransfer::Moment::kBeforeStep
@@ -374,8 +394,73 @@ class Measurer {
         work_.transfers.push_back(transfer);
       } else {
         work_.transfers[it->second].num_bytes += transfer.num_bytes;
+        work_.transfers[it->second].sent_bytes += transfer.sent_bytes;
       }
     }
+  }
+
+  // As what a reader needs a value. Reshards are lowered: those that begin with a slice are known.
+  Sharding NeededAs(ValueId value, const Node& reader) const {
+    const bool is_slice = reader.op->name() == "local_slice";
+    return ClosedSharding(mesh_, graph_.value(is_slice ? reader.results[0] : value));
+  }
+
+  // What split-sends would do with a value for one of the stages that read it.
+  void ChargeSending(ValueId value, const std::vector<Sharding>& needed, StageTransfer* transfer) {
+    const TensorType& type = graph_.value(value).type;
+    const Sharding held = ClosedSharding(mesh_, graph_.value(value));
+    const Sharding sent = sends_.Choose(type, held, {needed});
+    if (sent == held) return;
+    transfer->sent_bytes = static_cast<double>(LargestTile(type, sent).num_bytes());
+    const bool is_read_as_held = std::find(needed.begin(), needed.end(), held) != needed.end();
+    for (const Sharding& each : needed) {
+      if (is_read_as_held && each != held) continue;
+      transfer->gather_s += RedistributionSeconds(type, sent, each);
+    }
+    const bool is_only_sent = std::all_of(
+        users_[value].begin(), users_[value].end(),
+        [&](NodeId user) { return phases_[user].virtual_stage != PhaseOf(value).virtual_stage; });
+    if (is_only_sent) transfer->saved_s = SavedSeconds(value, sent);
+  }
+
+  double RedistributionSeconds(const TensorType& type, const Sharding& from, const Sharding& to) {
+    double seconds = 0;
+    Sharding last = from;
+    for (const ReshardStep& step : sends_.Steps(from, to)) {
+      if (const auto kind = CollectiveOf(step.op); kind.has_value()) {
+        const bool grows = *kind == CollectiveKind::kAllGather;
+        const TensorType tile = LargestTile(type, grows ? step.sharding : last);
+        const int group = GroupOf(*kind, MovedAxes(*kind, last, step.sharding));
+        seconds += PredictSeconds(machine_, work_.reduction_groups[group],
+                                  static_cast<double>(tile.num_bytes()));
+      }
+      last = step.sharding;
+    }
+    return seconds;
+  }
+
+  // What all_reduces before a value take longer than reduce_scatters, if it is made as `part`.
+  double SavedSeconds(ValueId value, const Sharding& part) {
+    const Node& node = ProducerOf(value);
+    if (node.op->name() == "all_reduce") {
+      const TensorType& type = graph_.value(value).type;
+      const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
+      const Sharding to = ClosedSharding(mesh_, graph_.value(value));
+      return std::max(
+          RedistributionSeconds(type, from, to) - RedistributionSeconds(type, from, part), 0.0);
+    }
+    const auto operands = OperandsForPart(graph_, node, part);
+    if (!operands.has_value() || CollectiveOf(node.op->name()).has_value()) return 0;
+    double seconds = 0;
+    for (size_t o = 0; o < node.operands.size(); ++o) {
+      const ValueId operand = node.operands[o];
+      if (users_[operand].size() != 1 ||
+          PhaseOf(operand).virtual_stage != PhaseOf(value).virtual_stage) {
+        continue;
+      }
+      seconds += SavedSeconds(operand, (*operands)[o]);
+    }
+    return seconds;
   }
 
   // The most bytes that live at once in each kind of phase.
@@ -411,6 +496,7 @@ class Measurer {
   const Machine& machine_;
   const WorkOptions& options_;
   const Mesh& mesh_;
+  SendChooser sends_;
   ModelWork work_;
   std::vector<int> alike_groups_;       // of each group, the one whose devices time its kernels
   std::map<int, KernelTimes> kernels_;  // by such a group

@@ -13,6 +13,10 @@
 //                       on beside the kernels that need not wait for it, and what they hide does
 //                       not count
 //
+// What passes between stages is charged as split-sends would send it, though what the graph has is
+// whole: which stages are on devices of their own is known only when stages have been joined. Of a
+// graph that has been through that pass, nothing is left to split.
+//
 // Memory follows the rules of lower-to-plan: state and what crosses phases have registers of their
 // own, in as many copies as micro-batches are in flight; what lives inside a phase shares a
 // workspace by lifetime.
@@ -37,6 +41,7 @@
 #include "graph/graph.h"
 #include "planner/cluster/group_shape.h"
 #include "planner/search/machine.h"
+#include "planner/sharding/send_sharding.h"
 
 namespace penstock::planner {
 
@@ -88,9 +93,15 @@ struct StageTransfer {
   int from = 0;
   int to = 0;
   Moment moment = Moment::kForward;
-  double num_bytes = 0;            // of a device
+  double num_bytes = 0;            // of a device, as both stages hold it
   bool is_kept_by_source = false;  // for its own backward phase
   bool is_kept_by_reader = false;  // likewise
+  // Between groups of devices it may be split (send_sharding.h): what a device sends, what the
+  // reader takes to gather it, once, and what the source saves of the reduction before it.
+  double sent_bytes = 0;
+  double gather_s = 0;
+  double saved_s = 0;
+  bool is_read_backward_only = false;
 };
 
 // How the groups of one collective lie: the different shapes of all that work at once.
@@ -123,6 +134,8 @@ struct WorkOptions {
   // The group whose devices time the kernels of all stages, if they are not those of a plan; none:
   // stage s runs on group s % num_groups.
   std::optional<int> group = std::nullopt;
+  // Those that the plan is made with.
+  SendCosts send_costs = {};
 };
 
 // The work of every stage of a graph. Errors are those of AssignPhases, and that the cluster has

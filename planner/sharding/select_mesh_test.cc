@@ -53,7 +53,7 @@ TEST_F(SelectMeshTest, TwoMeshesAreRefusedWithPlaceAndNames) {
       "g.pst:5:3: this statement lies on mesh 'n', those before it on 'm' (g.pst:4:3); a program "
       "compiles for one mesh: expected 'on m', and stages for devices of its own\n"
       "  in: %y = neg(%x) : f32[8] @[b] on n";
-  for (const std::string pass : {"decompose", "insert-reshards", "lower-reshards"}) {
+  for (const std::string pass : {"decompose", "insert-reshards", "split-sends", "lower-reshards"}) {
     const auto printed = Optimize(kOnBoth, "g.pst", pass, ops_);
     EXPECT_EQ(printed.status().code(), absl::StatusCode::kUnimplemented) << pass;
     EXPECT_EQ(std::string(printed.status().message()), "pass " + pass + ": " + message);

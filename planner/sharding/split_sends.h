@@ -1,0 +1,55 @@
+// Pass split-sends: what passes from one pipeline stage to another is split over the devices that
+// hold the same bytes of it, so that each byte leaves its stage once (send_sharding.h).
+//
+// The sending stage slices the value, which moves nothing; the reading stages redistribute the
+// part: a `reshard` there begins with the part instead of the whole, and for nodes that read the
+// value as it was, one reshard a stage puts it together again, for forward and backward alike.
+//
+// Where a value is made only to be sent, the slice moves up through the nodes that make it, as far
+// as each of their elements depends on one element of what the slice leaves out, if that saves part
+// of a reduction: the all_reduce before them becomes a reduce_scatter.
+//
+//   stage 0   %y = reshard(%y.local) @[_]           reduce_scatter to @[tp]
+//             %z = add(%x, %y)                ->    the same, on parts; %x is sliced
+//   stage 1   %u = norm(%z)                         %z_1 = reshard(%z) @[_], %u = norm(%z_1)
+//
+// What devices make for themselves wherever it is read is not sent: inputs, constants, iotas.
+// Values that stages of one group of devices pass to each other stay as they are.
+//
+// REQUIRES: reshards inserted and not lowered yet, one mesh.
+//
+// Thread rule: a pure function.
+
+#ifndef PENSTOCK_PLANNER_SHARDING_SPLIT_SENDS_H_
+#define PENSTOCK_PLANNER_SHARDING_SPLIT_SENDS_H_
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "graph/graph.h"
+#include "graph/op.h"
+#include "planner/sharding/send_sharding.h"
+
+namespace penstock::planner {
+
+struct SendOptions {
+  // Stage v runs on group v % num_groups of devices. 0: each on its own.
+  int num_groups = 0;
+  SendCosts costs;
+};
+
+// What a node of one result reads of its operands if it makes `part` of what it makes now; nothing
+// if its elements depend on others along the dimensions that `part` splits further. All are closed.
+// REQUIRES: reshards inserted.
+std::optional<std::vector<graph::Sharding>> OperandsForPart(const graph::Graph& graph,
+                                                            const graph::Node& node,
+                                                            const graph::Sharding& part);
+
+absl::Status SplitSends(const graph::OpRegistry& ops, const SendOptions& options,
+                        graph::Graph& graph);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_SHARDING_SPLIT_SENDS_H_
