@@ -110,6 +110,10 @@ double CopiedBytes(const TensorType& type, const Sharding& from, const ReshardSt
 SendChooser::SendChooser(const Mesh& mesh, const SendCosts& costs)
     : mesh_(mesh), costs_(costs), chains_(mesh) {}
 
+double SendChooser::SendingCost(const TensorType& type, const Sharding& sent) const {
+  return costs_.byte_between_stages * static_cast<double>(LargestTile(type, sent).num_bytes());
+}
+
 double SendChooser::RedistributionCost(const TensorType& type, const Sharding& from,
                                        const Sharding& to) {
   if (from == to) return 0;
@@ -128,7 +132,7 @@ double SendChooser::Cost(const TensorType& type, const Sharding& held, const Sha
                          absl::Span<const std::vector<Sharding>> needed) {
   double cost = RedistributionCost(type, held, sent);
   for (const std::vector<Sharding>& of_stage : needed) {
-    cost += costs_.byte_between_stages * static_cast<double>(LargestTile(type, sent).num_bytes());
+    cost += SendingCost(type, sent);
     const bool is_read_as_held =
         std::find(of_stage.begin(), of_stage.end(), held) != of_stage.end();
     for (const Sharding& each : of_stage) {

@@ -57,6 +57,8 @@ class SendChooser {
   graph::Sharding Choose(const TensorType& type, const graph::Sharding& held,
                          absl::Span<const std::vector<graph::Sharding>> needed);
 
+  // What it costs a device that a value of this sharding is sent, each time.
+  double SendingCost(const TensorType& type, const graph::Sharding& sent) const;
   // What a redistribution costs a device, each time.
   double RedistributionCost(const TensorType& type, const graph::Sharding& from,
                             const graph::Sharding& to);

@@ -54,6 +54,7 @@ class Splitter {
     }
     for (const graph::Return& ret : in_.returns()) ++num_reads_[ret.value];
     for (ValueId value = 0; value < in_.num_values(); ++value) ChooseSent(value);
+    for (NodeId id = 0; id < in_.num_nodes(); ++id) AddInParts(id);
     if (sent_.empty()) return std::nullopt;
     for (const auto& [value, sent] : sent_) {
       if (IsOnlySent(value)) MakeAs(value, sent, 0);
@@ -113,13 +114,56 @@ class Splitter {
     if (sent != held) sent_.emplace(value, std::move(sent));
   }
 
+  bool IsReturned(ValueId value) const {
+    return std::any_of(in_.returns().begin(), in_.returns().end(),
+                       [&](const graph::Return& ret) { return ret.value == value; });
+  }
+
   bool IsOnlySent(ValueId value) const {
-    const bool is_returned =
-        std::any_of(in_.returns().begin(), in_.returns().end(),
-                    [&](const graph::Return& ret) { return ret.value == value; });
-    return !is_returned &&
+    return !IsReturned(value) &&
            std::all_of(users_[value].begin(), users_[value].end(),
                        [&](NodeId user) { return IsRemote(value, in_.node(user)); });
+  }
+
+  // Terms of a sum that come from several stages, each partial in the same way, are scattered where
+  // they are made and added part by part, if that is cheaper than to send whole terms.
+  void AddInParts(NodeId id) {
+    const Node& node = in_.node(id);
+    if (node.op->name() != "add" || IsReturned(node.results[0])) return;
+    const Sharding terms = HeldAs(node.results[0]);
+    if (!terms.is_partial() || node.operands[0] == node.operands[1]) return;
+    int num_remote = 0;
+    for (const ValueId operand : node.operands) {
+      if (HeldAs(operand) != terms || num_reads_[operand] != 1) return;
+      if (IsRemote(operand, node)) ++num_remote;
+    }
+    if (num_remote == 0) return;
+    std::vector<Sharding> needed;
+    for (const NodeId user : users_[node.results[0]]) {
+      const Node& reader = in_.node(user);
+      if (!IsReshard(reader) || IsRemote(node.results[0], reader)) return;
+      Sharding as = HeldAs(reader.results[0]);
+      if (std::find(needed.begin(), needed.end(), as) == needed.end()) {
+        needed.push_back(std::move(as));
+      }
+    }
+    if (needed.empty()) return;
+    const TensorType& type = in_.value(node.results[0]).type;
+    const Sharding part = chooser_.Choose(type, terms, {needed});
+    const auto cost = [&](const Sharding& added) {
+      double sum = num_remote * chooser_.SendingCost(type, added);
+      for (size_t o = 0; o < node.operands.size(); ++o) {
+        sum += chooser_.RedistributionCost(type, terms, added);
+      }
+      for (const Sharding& each : needed) sum += chooser_.RedistributionCost(type, added, each);
+      return sum;
+    };
+    if (part.is_partial() || cost(part) >= cost(terms)) return;
+    for (const ValueId operand : node.operands) {
+      if (IsRemote(operand, node)) sent_.emplace(operand, part);
+    }
+    made_as_.emplace(node.results[0], part);
+    operands_.emplace(id, std::vector<Sharding>(node.operands.size(), part));
   }
 
   // Tries to have the value made as `part` of what it is now, if that makes a redistribution
@@ -161,8 +205,11 @@ class Splitter {
     const auto sliced = operands_.find(id);
     for (size_t o = 0; o < node.operands.size(); ++o) {
       const ValueId operand = node.operands[o];
-      if (sent_.contains(operand) && IsRemote(operand, node)) {
-        copy.operands[o] = BeginsWithPart(operand, node) ? part_[operand] : Whole(operand, node);
+      const auto sent = sent_.find(operand);
+      if (sent != sent_.end() && IsRemote(operand, node)) {
+        const bool reads_part = sliced != operands_.end() && sliced->second[o] == sent->second;
+        copy.operands[o] =
+            reads_part || BeginsWithPart(operand, node) ? part_[operand] : Whole(operand, node);
       } else {
         copy.operands[o] = now_[operand];
       }

@@ -13,6 +13,9 @@
 //             %z = add(%x, %y)                ->    the same, on parts; %x is sliced
 //   stage 1   %u = norm(%z)                         %z_1 = reshard(%z) @[_], %u = norm(%z_1)
 //
+// Gradients of a weight that stages share are terms of one sum. They are scattered in their stages
+// and added in parts, if the reader's redistribution of the sum then costs no more than is saved.
+//
 // What devices make for themselves wherever it is read is not sent: inputs, constants, iotas.
 // Values that stages of one group of devices pass to each other stay as they are.
 //

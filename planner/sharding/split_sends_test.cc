@@ -183,6 +183,26 @@ graph g {
               ElementsAre("%w_1 = all_gather(%w.part) : f32[16, 16] @[_, _] stage 1"));
 }
 
+// The gradients of such a weight meet in parts: each stage scatters its own over the replicas.
+TEST_F(SplitSendsTest, GradientsOfASharedParameterMeetInParts) {
+  const graph::Graph forward = MustParse(R"(mesh m = [dp=2]
+graph g {
+  %x = input : f32[8, 16] @[dp, _] stage 0
+  %w = parameter : f32[16, 16] @[_, _] stage 0
+  %y = matmul(%x, %w) : f32[8, 16] @[dp, _] stage 0
+  %z = matmul(%y, %w) : f32[8, 16] @[dp, _] stage 1
+  %loss = sum_squares(%z) : f32[] stage 1
+  return %loss
+})");
+  const graph::Graph graph = Lower(graph::PrintGraph(Differentiate(forward)));
+  EXPECT_THAT(Statements(graph, "reduce_scatter"),
+              ElementsAre(::testing::HasSubstr("@[dp, _] stage 1"),
+                          ::testing::HasSubstr("@[dp, _] stage 0")));
+  EXPECT_THAT(Statements(graph, "add"), ElementsAre(::testing::HasSubstr("@[dp, _] stage 0")));
+  EXPECT_THAT(Statements(graph, "all_gather"),
+              ::testing::Contains(::testing::HasSubstr("%w.grad = all_gather(%w.grad")));
+}
+
 TEST_F(SplitSendsTest, InputsAreMadeWhereTheyAreRead) {
   const graph::Graph graph = Lower(R"(mesh m = [tp=4]
 graph g {
