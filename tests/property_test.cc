@@ -524,18 +524,23 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
     }
   };
   count_live(test.graph, /*is_lowered=*/false);
+  if (test.graph.meshes().size() > 1) ++counts["several meshes"];
   planner::CompileOptions options = CompileOptionsOf(registries, test);
   options.verify = false;
   std::optional<Graph> propagated;
-  options.passes.dump_after = {"propagate", "decompose", "lower-reshards"};
+  std::string unsplit;
+  options.passes.dump_after = {"propagate", "decompose", "insert-reshards", "split-sends",
+                               "lower-reshards"};
   options.passes.on_dump = [&](std::string_view pass, std::string_view text) {
+    if (pass == "insert-reshards") unsplit = text;
+    if (pass == "split-sends" && text != unsplit) ++counts["split sends"];
     absl::StatusOr<Graph> dumped = graph::ParseGraph(text, pass, registries.ops);
     ASSERT_TRUE(dumped.ok()) << dumped.status();
     if (pass == "propagate") {
       propagated = *std::move(dumped);
     } else if (pass == "lower-reshards") {
       count_live(*dumped, /*is_lowered=*/true);
-    } else if (propagated.has_value()) {
+    } else if (pass == "decompose" && propagated.has_value()) {
       for (const std::string& op : Decomposed(*propagated, *dumped)) ++counts[op];
       for (const char* op : {"block_attention", "block_attention_grad"}) {
         if (CountOps(*dumped, op) > CountOps(*propagated, op)) ++counts[StrCat("ring of ", op)];
@@ -576,7 +581,9 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
                                     "shared hosts",
                                     "ring of block_attention",
                                     "ring of block_attention_grad",
-                                    "roll over devices"};
+                                    "roll over devices",
+                                    "split sends",
+                                    "several meshes"};
   for (const char* name : {"integer matmul", "integer all_reduce"}) names.emplace_back(name);
   for (DType dtype :
        {DType::kF32, DType::kF64, DType::kI8, DType::kU8, DType::kI32, DType::kI64, DType::kBool}) {

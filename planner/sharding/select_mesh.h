@@ -1,5 +1,7 @@
-// A program compiles for one mesh. What of several meshes no statement lies on is left out here, so
-// that a file may keep meshes to choose from.
+// A program is planned for one mesh. Meshes of a file that no statement lies on are left out, so
+// that a file may keep meshes to choose from. Statements may lie on several meshes with the same
+// number of devices, as stages do that are split in different ways: their shardings are expressed
+// on one mesh (common_mesh.h).
 //
 // Thread rule: a pure function.
 
@@ -12,9 +14,9 @@
 
 namespace penstock::planner {
 
-// Keeps the one mesh that the statements lie on; a graph without statements keeps its first, one
-// without meshes is left alone. kUnimplemented where statements lie on several: names the first
-// that lies elsewhere than those before it, and both meshes.
+// Leaves one mesh, that all statements lie on; a graph without statements keeps its first, one
+// without meshes is left alone. kUnimplemented where statements lie on meshes that have none in
+// common: names the first that lies elsewhere than those before it, both meshes and the reason.
 absl::Status SelectMesh(graph::Graph& graph);
 
 }  // namespace penstock::planner

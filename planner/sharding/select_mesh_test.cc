@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "gtest/gtest.h"
+#include "gmock/gmock.h"
 
 #include "planner/opt.h"
 #include "tests/support/planner_fixture.h"
@@ -48,10 +48,36 @@ TEST_F(SelectMeshTest, AFileWithAMeshToSpareCompiles) {
   EXPECT_EQ(Compile(MustParse(kOnN)).devices.size(), 4u);
 }
 
-TEST_F(SelectMeshTest, TwoMeshesAreRefusedWithPlaceAndNames) {
+// Stage 0 splits rows over its 4 devices; stage 1 has 2 by 2. What device d of the one has goes to
+// device d of the other, and from there only columns are missing.
+TEST_F(SelectMeshTest, StagesOnMeshesOfTheSameSizeShareOne) {
+  graph::Graph graph = MustParse(R"(mesh m = [mb=2 temporal, dp=4]
+mesh n = [mb=2 temporal, rows=2, tp=2]
+graph g {
+  %x = input : f32[16, 8] @[mb.dp, _] on m stage 0
+  %y = neg(%x) : f32[16, 8] @[mb.dp, _] on m stage 0
+  %w = parameter : f32[8, 4] @[_, tp] on n stage 1
+  %z = matmul(%y, %w) : f32[16, 4] @[mb.rows, tp] on n stage 1
+  return %z
+})");
+  EXPECT_EQ(Compile(graph).devices.size(), 8u);
+  ASSERT_TRUE(SelectMesh(graph).ok());
+  ASSERT_EQ(graph.meshes().size(), 1u);
+  EXPECT_TRUE(graph::VerifyGraph(graph).ok());
+  EXPECT_EQ(ShardingOf(graph, "y"), "@[mb.rows.tp, _]");
+  EXPECT_EQ(ShardingOf(graph, "z"), "@[mb.rows, tp]");
+  graph = Lower(graph);
+  EXPECT_THAT(Statements(graph, "all_gather"),
+              ::testing::ElementsAre("%y_1 = all_gather(%y) : f32[16, 8] @[mb.rows, _] stage 1"));
+}
+
+TEST_F(SelectMeshTest, MeshesOfOtherSizesAreRefusedWithPlaceAndNames) {
   const std::string message =
-      "g.pst:5:3: this statement lies on mesh 'n', those before it on 'm' (g.pst:4:3); a program "
-      "compiles for one mesh: expected 'on m', and stages for devices of its own\n"
+      "g.pst:5:3: this statement lies on mesh 'n', those before it on 'm' (g.pst:4:3); meshes of "
+      "one "
+      "program must be of the same devices: 'm' has 2 devices and 'n' 4; expected 'on m', or as "
+      "many "
+      "devices\n"
       "  in: %y = neg(%x) : f32[8] @[b] on n";
   for (const std::string pass : {"decompose", "insert-reshards", "split-sends", "lower-reshards"}) {
     const auto printed = Optimize(kOnBoth, "g.pst", pass, ops_);

@@ -16,6 +16,7 @@
 #include "graph/builder.h"
 #include "graph/gradients.h"
 #include "graph/training.h"
+#include "planner/sharding/select_mesh.h"
 #include "tests/support/op_cases.h"
 
 namespace penstock::testing {
@@ -1290,6 +1291,43 @@ void AssignRandomStages(Random& random, int num_stages, Graph& graph) {
   }
 }
 
+// As many devices and the same micro-batches as `mesh`, in one axis or two.
+Mesh WithOtherAxes(Random& random, const Mesh& mesh) {
+  Mesh other = {"n", {}};
+  for (const graph::MeshAxis& axis : mesh.axes) {
+    if (axis.is_temporal) other.axes.push_back(axis);
+  }
+  const int64_t count = mesh.num_devices();
+  int64_t major = 1;
+  for (const int64_t divisor : {2, 3, 4}) {
+    if (count % divisor == 0 && divisor < count && random.Chance(0.5)) major = divisor;
+  }
+  if (major > 1) other.axes.push_back({"u", major});
+  other.axes.push_back({"v", count / major});
+  return other;
+}
+
+// What stages 1, 3 and so on write of shardings is drawn anew, on a mesh of their own, if that has
+// a mesh in common with the other.
+void LayOddStagesOnAnotherMesh(Random& random, Graph& graph) {
+  Graph laid = graph;
+  const Mesh other = WithOtherAxes(random, graph.meshes()[0]);
+  laid.mutable_meshes().push_back(other);
+  const auto redraw = [&](ValueId value, std::optional<Sharding>* sharding) {
+    if (laid.node(laid.value(value).producer).mesh == 0 || !sharding->has_value()) return;
+    *sharding = RandomSharding(random, other, laid.value(value).type.shape);
+  };
+  for (NodeId id = 0; id < laid.num_nodes(); ++id) {
+    laid.mutable_node(id).mesh = laid.node(id).stage % 2 == 1 ? 1 : 0;
+  }
+  for (ValueId value = 0; value < laid.num_values(); ++value) {
+    redraw(value, &laid.mutable_value(value).sharding);
+  }
+  for (graph::Return& ret : laid.mutable_returns()) redraw(ret.value, &ret.sharding);
+  Graph selected = laid;
+  if (planner::SelectMesh(selected).ok()) graph = std::move(laid);
+}
+
 }  // namespace
 
 Mesh RandomMesh(Random& random, int64_t max_devices, int64_t num_microbatches) {
@@ -1416,6 +1454,7 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   result.split_weight_gradients = random.Chance(0.3);
   if (random.Chance(0.6)) SplitUpdates(random, result.graph);
   if (loss != kNoValue && random.Chance(0.5)) MarkRandomSegments(random, result.graph);
+  if (last_stage > 0 && random.Chance(0.4)) LayOddStagesOnAnotherMesh(random, result.graph);
   return result;
 }
 

@@ -159,6 +159,8 @@ class Shrinker {
     const bool is_staged = std::any_of(best_.graph.nodes().begin(), best_.graph.nodes().end(),
                                        [](const Node& node) { return node.stage > 0; });
     if (is_staged) shrunk = Try(candidate) || shrunk;
+    // Several meshes must keep as many devices as each other.
+    if (best_.graph.meshes().size() > 1) return shrunk;
     for (int axis = static_cast<int>(best_.graph.meshes()[0].axes.size()) - 1; axis >= 0; --axis) {
       candidate = best_;
       DropAxis(axis, &candidate.graph);
