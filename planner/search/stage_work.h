@@ -15,7 +15,8 @@
 //
 // What passes between stages is charged as split-sends would send it, though what the graph has is
 // whole: which stages are on devices of their own is known only when stages have been joined. Of a
-// graph that has been through that pass, nothing is left to split.
+// graph that has been through that pass, nothing is left to split. Before it, gradients of a weight
+// that stages share are charged as whole terms, though the pass scatters them.
 //
 // Memory follows the rules of lower-to-plan: state and what crosses phases have registers of their
 // own, in as many copies as micro-batches are in flight; what lives inside a phase shares a

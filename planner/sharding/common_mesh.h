@@ -1,9 +1,9 @@
 // One mesh for meshes over the same devices, so that what is written for several can be planned for
 // one.
 //
-// Device d of one mesh is device d of another with as many devices. Each spatial axis covers a run
-// of the devices' coordinates; the axes of the common mesh are the pieces into which all of them
-// cut the whole, and a piece that is an axis of some mesh keeps its name.
+// Device d of one mesh is device d of another with as many devices. The axes of the common mesh are
+// the pieces into which the axes of all meshes cut the devices, counted row by row. A piece that is
+// an axis of some mesh keeps its name.
 //
 // Worked example. Of m0 = [dp=4] and m1 = [rows=2, tp=2], the common mesh is [rows=2, tp=2]. What
 // m0 has as @[dp, _] is @[rows.tp, _] there: device 2, the third in dp, has rows 1 and tp 0.

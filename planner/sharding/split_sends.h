@@ -5,18 +5,18 @@
 // part: a `reshard` there begins with the part instead of the whole, and for nodes that read the
 // value as it was, one reshard a stage puts it together again, for forward and backward alike.
 //
-// Where a value is made only to be sent, the slice moves up through the nodes that make it, as far
-// as each of their elements depends on one element of what the slice leaves out, if that saves part
-// of a reduction: the all_reduce before them becomes a reduce_scatter.
+// If a value is made only to be sent, the slice moves up through the nodes that make it, as long as
+// a part of their result needs only that part of their operands, and if that ends at a reduction:
+// the all_reduce becomes a reduce_scatter.
 //
 //   stage 0   %y = reshard(%y.local) @[_]           reduce_scatter to @[tp]
 //             %z = add(%x, %y)                ->    the same, on parts; %x is sliced
 //   stage 1   %u = norm(%z)                         %z_1 = reshard(%z) @[_], %u = norm(%z_1)
 //
 // Gradients of a weight that stages share are terms of one sum. They are scattered in their stages
-// and added in parts, if the reader's redistribution of the sum then costs no more than is saved.
+// and added in parts, if that is cheaper than to send whole terms.
 //
-// What devices make for themselves wherever it is read is not sent: inputs, constants, iotas.
+// Inputs, constants and iotas are made in every stage that reads them, so they are not sent.
 // Values that stages of one group of devices pass to each other stay as they are.
 //
 // REQUIRES: reshards inserted and not lowered yet, one mesh.
