@@ -97,6 +97,28 @@ int ShardingRule::AddFactor(int64_t size, FactorKind kind, Reduction reduction) 
   return static_cast<int>(factors.size()) - 1;
 }
 
+const Window* ShardingRule::FindWindow(int operand, int factor) const {
+  for (const OperandWindow& each : windows) {
+    if (each.operand == operand && each.factor == factor) return &each.window;
+  }
+  return nullptr;
+}
+
+bool ShardingRule::MaySplit(int factor) const {
+  switch (factors[factor].kind) {
+    case FactorKind::kPassThrough:
+    case FactorKind::kReduction:
+    case FactorKind::kRoll:
+      return true;
+    case FactorKind::kNeedReplication:
+      return false;
+    case FactorKind::kPermutation:
+      return std::any_of(windows.begin(), windows.end(),
+                         [factor](const OperandWindow& each) { return each.factor == factor; });
+  }
+  return false;
+}
+
 absl::StatusOr<std::vector<ValueId>> Op::Gradient(GraphBuilder& /*builder*/, const Node& /*node*/,
                                                   absl::Span<const ValueId> /*grads*/) const {
   return absl::UnimplementedError(StrCat(name(), ": has no gradient"));

@@ -27,7 +27,8 @@ enum class FactorKind : uint8_t {
   kPassThrough,      // splitting it splits the work; nothing else
   kReduction,        // splitting it leaves the results partial with `reduction`
   kNeedReplication,  // may not be split when the kernel runs
-  kPermutation,      // splitting it needs a halo exchange; treated as kNeedReplication until one is
+  kPermutation,      // its elements move: where the rule has windows of it, its parts exchange what
+                     // they lack; else treated as kNeedReplication
   kRoll,  // its parts move round: split wholly, over devices, they pass from one device to
           // another; else treated as kNeedReplication
 };
@@ -50,6 +51,15 @@ struct Factor {
 using DimFactors = absl::InlinedVector<int, 2>;
 using TensorFactors = std::vector<DimFactors>;
 
+// How a part of the factor reads the operand: the dimension that follows the factor, and it alone,
+// is then held in windows (graph/sharding.h). A factor that splits has a window of every operand
+// that follows it and whose elements are not those of the factor.
+struct OperandWindow {
+  int operand = 0;
+  int factor = 0;
+  Window window;
+};
+
 // The sharding rule: an einsum-like map from every dimension of every operand and result to
 // factors. Reshape f32[8] -> f32[2,4] has the factors a=2, b=4: the operand's dimension maps to
 // [a, b], the result's to [a] and [b].
@@ -57,11 +67,16 @@ using TensorFactors = std::vector<DimFactors>;
 // `linear` lists groups of operands through which a sum-partial value passes: if exactly the
 // operands of one group are partial over an axis, so are the results. add has the group {0, 1};
 // mul has {0} and {1}; matmul has {0} and {1}; reshape has {0}.
+//
+// Windows. slice f32[8] -> f32[7] from 1 has one factor, a permutation, and the window {low = 1} of
+// its operand: part p of the result needs the elements from one after where it begins itself. A
+// convolution states {low = -padding, size = taps} of each dimension of its image.
 struct ShardingRule {
   std::vector<Factor> factors;
   std::vector<TensorFactors> operands;
   std::vector<TensorFactors> results;
   std::vector<std::vector<int>> linear;
+  std::vector<OperandWindow> windows;
 
   // An elementwise rule over `shape`: one pass-through factor a dimension; operands that are
   // scalars where the results are not follow no factor.
@@ -70,6 +85,11 @@ struct ShardingRule {
   // Appends a factor and returns its index.
   int AddFactor(int64_t size, FactorKind kind = FactorKind::kPassThrough,
                 Reduction reduction = Reduction::kSum);
+  // Null: the operand has the elements of the factor, or does not follow it.
+  const Window* FindWindow(int operand, int factor) const;
+  // Whether devices may split the factor: not one that has to be whole when the kernel runs. (One
+  // that rolls may be split in one way only: see FactorKind.)
+  bool MaySplit(int factor) const;
 };
 
 // How eagerly propagation applies an operator's rule ("op-priority"): elementwise and

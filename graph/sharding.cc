@@ -99,6 +99,28 @@ absl::Status CheckDisjoint(const Mesh& mesh, const std::vector<AxisUse>& uses) {
   return absl::OkStatus();
 }
 
+absl::Status CheckWindowOf(const Mesh& mesh, const DimSharding& dim, int index) {
+  absl::Status status = CheckWindow(*dim.window);
+  int64_t parts = 1;
+  for (const AxisRef& axis : dim.axes) {
+    parts *= axis.size;
+    if (status.ok() && IsTemporal(mesh, axis)) {
+      status = absl::InvalidArgumentError(
+          StrCat("the temporal axis ", ToString(mesh, axis), " does not split windows"));
+    }
+  }
+  if (status.ok() && (dim.axes.empty() || dim.is_open)) {
+    status = absl::InvalidArgumentError("windows need axes, and are closed");
+  }
+  if (status.ok() && dim.window->extent > 0 &&
+      parts > std::numeric_limits<int64_t>::max() / 2 / dim.window->extent) {
+    status = absl::InvalidArgumentError(
+        StrCat(parts, " parts of ", dim.window->extent, " elements are too many"));
+  }
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(StrCat("dimension ", index, ": ", status.message()));
+}
+
 absl::Status CheckDim(const Mesh& mesh, const DimSharding& dim, int64_t extent, int index) {
   int64_t parts = 1;
   for (const AxisRef& axis : dim.axes) {
@@ -117,7 +139,7 @@ absl::Status CheckDim(const Mesh& mesh, const DimSharding& dim, int64_t extent, 
     return absl::InvalidArgumentError(
         StrCat("dimension ", index, ": the priority ", *dim.priority, " is negative"));
   }
-  return absl::OkStatus();
+  return dim.window.has_value() ? CheckWindowOf(mesh, dim, index) : absl::OkStatus();
 }
 
 std::string ToString(const Mesh& mesh, const DimSharding& dim) {
@@ -130,6 +152,7 @@ std::string ToString(const Mesh& mesh, const DimSharding& dim) {
   } else if (dim.axes.empty()) {
     text += "_";
   }
+  if (dim.window.has_value()) StrAppend(&text, " ", ToString(*dim.window));
   if (dim.priority.has_value()) StrAppend(&text, " p", *dim.priority);
   return text;
 }
@@ -230,6 +253,11 @@ Sharding Sharding::Replicated(int rank) {
   return sharding;
 }
 
+bool Sharding::has_windows() const {
+  return std::any_of(dims.begin(), dims.end(),
+                     [](const DimSharding& dim) { return dim.window.has_value(); });
+}
+
 absl::Status CheckSharding(const Mesh& mesh, const Sharding& sharding, const Shape& shape) {
   if (sharding.dims.size() != shape.size()) {
     return absl::InvalidArgumentError(
@@ -308,7 +336,8 @@ Range LocalRange(const Mesh& mesh, const DimSharding& dim, int64_t extent, int64
     part = part * axis.size + Coordinate(mesh, axis, device, microbatch);
     parts *= axis.size;
   }
-  return PartOf(extent, part, parts);
+  if (!dim.window.has_value()) return PartOf(extent, part, parts);
+  return dim.window->Reads(PartOf(dim.window->extent, part, parts), extent);
 }
 
 std::string ToString(const Mesh& mesh, const AxisRef& axis) {

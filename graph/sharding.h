@@ -13,6 +13,11 @@
 // A sub-axis "tp:(2)4" is the part of size 4 of axis tp with 2 parts major to it: of an axis of 16
 // with coordinate c, its coordinate is (c / (16/2/4)) % 4.
 //
+// A dimension may be held in *windows*: each part then has what its part of another tensor, the
+// result of the operator that reads it, needs (graph/window.h). Parts may overlap, and some
+// elements may be in none. "@[d window(of=7, low=1)]" of a f32[8] over d=4 has the elements 1 and
+// 2, 3 and 4, 5 and 6, and 7. Only redistribution makes such a value, for that operator.
+//
 // Thread rule: values.
 
 #ifndef PENSTOCK_GRAPH_SHARDING_H_
@@ -29,6 +34,7 @@
 #include "base/collective.h"
 #include "base/shape.h"
 #include "base/tensor.h"
+#include "graph/window.h"
 
 namespace penstock::graph {
 
@@ -71,9 +77,10 @@ bool CanCoexist(const AxisRef& a, const AxisRef& b);
 bool IsTemporal(const Mesh& mesh, const AxisRef& axis);
 
 struct DimSharding {
-  std::vector<AxisRef> axes;    // major first
-  bool is_open = false;         // propagation may add axes at the minor end
-  std::optional<int> priority;  // user priority; 0, the strongest, when absent
+  std::vector<AxisRef> axes;          // major first
+  bool is_open = false;               // propagation may add axes at the minor end
+  std::optional<int> priority;        // user priority; 0, the strongest, when absent
+  std::optional<Window> window = {};  // of the value's reader; the axes split that one's result
   friend bool operator==(const DimSharding&, const DimSharding&) = default;
 };
 
@@ -99,12 +106,13 @@ struct Sharding {
   static Sharding Replicated(int rank);
 
   bool is_partial() const { return !partials.empty(); }
+  bool has_windows() const;
   friend bool operator==(const Sharding&, const Sharding&) = default;
 };
 
 // Refuses unknown axes, sub-axes that do not divide, pieces of temporal axes, an axis used twice,
-// rank mismatch, temporal axes that do not divide their dimension. The message names the dimension
-// and the axis.
+// rank mismatch, temporal axes that do not divide their dimension or split one that is held in
+// windows. The message names the dimension and the axis.
 absl::Status CheckSharding(const Mesh& mesh, const Sharding& sharding, const Shape& shape);
 
 // Joins adjacent sub-axes of one axis ("a:(1)2 . a:(2)2" of a=4 is "a"): the canonical form. The

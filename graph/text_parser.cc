@@ -24,6 +24,7 @@ struct WrittenDim {
   std::vector<WrittenAxis> axes;
   bool is_open = false;
   std::optional<int> priority;
+  std::optional<Window> window;
 };
 
 struct WrittenPartial {
@@ -87,6 +88,7 @@ class Parser {
   absl::StatusOr<WrittenSharding> ParseSharding();
   absl::StatusOr<WrittenDim> ParseDim();
   absl::StatusOr<WrittenAxis> ParseAxis();
+  absl::StatusOr<Window> ParseWindow();
   absl::Status ParseReturn();
 
   // --- Meaning ---
@@ -442,7 +444,7 @@ absl::StatusOr<WrittenSharding> Parser::ParseSharding() {
   return sharding;
 }
 
-// _ | ? | dp.tp | dp? p1
+// _ | ? | dp.tp | dp? p1 | dp window(of=7, low=1)
 absl::StatusOr<WrittenDim> Parser::ParseDim() {
   WrittenDim dim;
   if (token_.IsWord("_")) {
@@ -460,6 +462,9 @@ absl::StatusOr<WrittenDim> Parser::ParseDim() {
     } while (true);
     ASSIGN_OR_RETURN(dim.is_open, TryTake('?'));
   }
+  if (token_.IsWord("window")) {
+    ASSIGN_OR_RETURN(dim.window, ParseWindow());
+  }
   if (token_.kind != Token::Kind::kIdentifier) return dim;
   // A priority: p and a small number.
   int priority = 0;
@@ -471,6 +476,34 @@ absl::StatusOr<WrittenDim> Parser::ParseDim() {
   dim.priority = priority;
   RETURN_IF_ERROR(Advance());
   return dim;
+}
+
+// window(of=7, stride=2, low=1): `of` first, the others where they differ from the defaults.
+absl::StatusOr<Window> Parser::ParseWindow() {
+  Window window;
+  RETURN_IF_ERROR(Advance());
+  RETURN_IF_ERROR(Take('(', "after 'window'"));
+  const std::pair<std::string_view, int64_t*> fields[] = {{"of", &window.extent},
+                                                          {"stride", &window.stride},
+                                                          {"divisor", &window.divisor},
+                                                          {"low", &window.low},
+                                                          {"size", &window.size}};
+  constexpr int64_t kMax = int64_t{1} << 48;
+  for (const auto& [name, field] : fields) {
+    const bool is_first = field == &window.extent;
+    if (!is_first && At(')')) break;
+    if (!token_.IsWord(name)) {
+      if (is_first) return Expected("'of', the number of elements that read windows");
+      continue;
+    }
+    RETURN_IF_ERROR(Advance());
+    RETURN_IF_ERROR(Take('=', StrCat("after '", name, "'")));
+    ASSIGN_OR_RETURN(*field, TakeInteger("a number", field == &window.low ? -kMax : 0, kMax));
+    if (At(')')) break;
+    RETURN_IF_ERROR(Take(',', "or ')' in a window"));
+  }
+  RETURN_IF_ERROR(Take(')', "after stride, divisor, low and size, in this order"));
+  return window;
 }
 
 // dp | tp:(2)4
@@ -551,6 +584,7 @@ absl::StatusOr<Sharding> Parser::Resolve(const Mesh& mesh, const WrittenSharding
     DimSharding resolved;
     resolved.is_open = dim.is_open;
     resolved.priority = dim.priority;
+    resolved.window = dim.window;
     RETURN_IF_ERROR(resolve_all(dim.axes, &resolved.axes));
     sharding.dims.push_back(std::move(resolved));
   }

@@ -247,6 +247,14 @@ TEST_F(TextTest, ErrorsSayWhatWasExpected) {
       {"%h = neg(%x) : f32[8, 16] @[a, a]", "4:27: dimension 1: axis a is already used"},
       {"%h = neg(%x) : f32[8, 16] @[a:(3)2, ?]", "does not divide axis a of size 4"},
       {"%h = neg(%x) : f32[8, 16] @[a q1, ?]", "expected ',', ']' or a priority such as 'p1'"},
+      {"%h = neg(%x) : f32[8, 16] @[a window, ?]", "expected '(' after 'window'"},
+      {"%h = neg(%x) : f32[8, 16] @[a window(low=1), ?]", "expected 'of', the number of elements"},
+      {"%h = neg(%x) : f32[8, 16] @[a window(of=7, low=1, stride=2), ?]",
+       "expected ')' after stride, divisor, low and size, in this order"},
+      {"%h = neg(%x) : f32[8, 16] @[a window(of=7, stride=0), ?]",
+       "dimension 0: window(of=7, stride=0) is no window"},
+      {"%h = neg(%x) : f32[8, 16] @[_ window(of=7), ?]", "dimension 0: windows need axes"},
+      {"%h = neg(%x) : f32[8, 16] @[a? window(of=7), ?]", "dimension 0: windows need axes"},
       {"%h = neg(%x) : f32[8, 16] @[?, ?] partial(mean, a)", "sum, max, min or prod"},
       {"%h = neg(%x) : f32[8, 16] on k", "there is no mesh 'k'"},
       {"%h = neg(%x) : f32[8, 16] stage -1", "expected the number of the stage from 0"},
@@ -268,6 +276,23 @@ TEST_F(TextTest, ErrorsSayWhatWasExpected) {
   EXPECT_THAT(ErrorOf("mesh m = [a=2, a=2]"), HasSubstr("axis a is declared twice"));
   EXPECT_THAT(ErrorOf("graph g { %x = input : f32[8] @[a] }"),
               HasSubstr("axis 'a' needs a mesh; expected one such as 'mesh m = [a=2]' before"));
+}
+
+TEST_F(TextTest, WindowsArePrintedAsParsed) {
+  constexpr std::string_view kText = R"(mesh m = [a=4, b=2]
+
+graph g {
+  %x = input : f32[8, 16] @[a window(of=7, low=1), b]
+  %y = input : f32[8, 16] @[a window(of=8, stride=2, divisor=3, low=-1, size=5), _]
+}
+)";
+  const absl::StatusOr<Graph> graph = ParseGraph(kText, "test.pst", ops_);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(PrintGraph(*graph), kText);
+  const Sharding& x = *graph->value(0).sharding;
+  EXPECT_EQ(x.dims[0].window, (Window{.extent = 7, .low = 1}));
+  EXPECT_TRUE(x.has_windows());
+  EXPECT_EQ(LocalRange(graph->meshes()[0], x.dims[0], 8, 2, 0), (Range{3, 5}));
 }
 
 TEST_F(TextTest, LimitsAreErrors) {

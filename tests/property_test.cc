@@ -397,8 +397,8 @@ std::string ShrunkReport(const Registries& registries, Processes* processes, con
 // What lower-reshards makes.
 bool IsRedistribution(std::string_view op) {
   static constexpr std::string_view kNames[] = {
-      "local_slice", "all_gather",     "all_to_all", "permute",
-      "all_reduce",  "reduce_scatter", "accumulate", "gather_microbatches"};
+      "local_slice",    "all_gather", "all_to_all",          "permute",      "all_reduce",
+      "reduce_scatter", "accumulate", "gather_microbatches", "halo_exchange"};
   return std::find(std::begin(kNames), std::end(kNames), op) != std::end(kNames);
 }
 
@@ -559,7 +559,7 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
   for (const planner::ActorPlan& actor : plan->devices[0].actors) {
     if (actor.kernel == planner::kNone) continue;
     const std::string& op = plan->kernels[actor.kernel].op;
-    if (op == "copy" || op == "pack" || op == "unpack") ++counts[op];
+    if (op == "copy" || op == "pack" || op == "unpack" || op == "join_halo") ++counts[op];
   }
   return counts;
 }
@@ -574,7 +574,8 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
     for (const auto& [op, count] : CountCase(registries, *test)) counts[op] += count;
   }
   std::vector<std::string> names = {"pack",
-                                    "unpack",  // kernels alone
+                                    "unpack",
+                                    "join_halo",  // kernels alone
                                     "direct",
                                     "ring",  // collectives
                                     "hierarchical",

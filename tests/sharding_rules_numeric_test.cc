@@ -37,13 +37,17 @@ std::optional<Range> PartOfDim(int64_t extent, const DimFactors& dim, int factor
   return PartOf(extent, part, kParts);
 }
 
-// The tile of a tensor that holds part `part` of the factor.
+// The tile of a tensor that holds part `part` of the factor, or what that part reads.
 std::optional<kernels::TileDesc> TileOf(const TensorType& type, const TensorFactors& factors,
-                                        int factor, int64_t size, int part) {
+                                        int factor, int64_t size, int part,
+                                        const graph::Window* window = nullptr) {
   kernels::TileDesc tile = WholeTile(type);
   for (size_t d = 0; d < factors.size(); ++d) {
-    const std::optional<Range> range = PartOfDim(type.shape[d], factors[d], factor, size, part);
+    std::optional<Range> range = PartOfDim(type.shape[d], factors[d], factor, size, part);
     if (!range.has_value()) return std::nullopt;
+    if (window != nullptr && factors[d] == DimFactors{factor}) {
+      range = window->Reads(PartOf(window->extent, part, kParts), type.shape[d]);
+    }
     tile.offset[d] = range->begin;
     tile.shape[d] = range->size();
   }
@@ -117,7 +121,8 @@ class ShardingRuleTest : public ::testing::TestWithParam<OpCase> {
     kernels::KernelSpec spec = WholeSpec();
     const int64_t size = rule_.factors[factor].size;
     for (size_t i = 0; i < operand_types_.size(); ++i) {
-      const auto tile = TileOf(operand_types_[i], rule_.operands[i], factor, size, part);
+      const auto tile = TileOf(operand_types_[i], rule_.operands[i], factor, size, part,
+                               rule_.FindWindow(static_cast<int>(i), factor));
       if (!tile.has_value()) return std::nullopt;
       spec.inputs[i] = *tile;
     }
@@ -229,8 +234,8 @@ TEST_P(ShardingRuleTest, FactorsMultiplyToTheirDimension) {
 TEST_P(ShardingRuleTest, PartsGiveTheWhole) {
   if (whole_.empty()) return;  // made by the planner: no kernel
   for (int factor = 0; factor < static_cast<int>(rule_.factors.size()); ++factor) {
-    const FactorKind kind = rule_.factors[factor].kind;
-    if (kind == FactorKind::kPassThrough || kind == FactorKind::kReduction) CheckFactor(factor);
+    const bool rolls = rule_.factors[factor].kind == FactorKind::kRoll;
+    if (rule_.MaySplit(factor) && !rolls) CheckFactor(factor);
   }
 }
 

@@ -116,6 +116,7 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeAllGather(); add(MakeAllGather());
   extern OpPtr MakeAllToAll(); add(MakeAllToAll());
   extern OpPtr MakePermute(); add(MakePermute());
+  extern OpPtr MakeHaloExchange(); add(MakeHaloExchange());
   extern OpPtr MakeAllReduce(); add(MakeAllReduce());
   extern OpPtr MakeReduceScatter(); add(MakeReduceScatter());
   extern OpPtr MakeGatherMicrobatches(); add(MakeGatherMicrobatches());

@@ -1,5 +1,5 @@
 // pad(x) {low, high}: zeros added before and after each dimension. A dimension left alone is
-// pass-through.
+// pass-through; of another, each element reads a window of one, which may hold nothing.
 
 #include "base/status_macros.h"
 #include "graph/ops/common.h"
@@ -41,6 +41,13 @@ class PadOp : public Op {
     rule.operands = {AddTouched(rule, y, is_padded)};
     rule.results = rule.operands;
     rule.linear = {{0}};
+    const Shape low = context.attributes.GetInts("low");
+    for (size_t i = 0; i < y.size(); ++i) {
+      if (!is_padded[i]) continue;
+      rule.windows.push_back({.operand = 0,
+                              .factor = rule.operands[0][i][0],
+                              .window = {.extent = y[i], .low = -low[i]}});
+    }
     return rule;
   }
   bool is_differentiable() const override { return true; }

@@ -1,5 +1,6 @@
 // slice(x) {start, limit, stride=1...}: elements start, start + stride, .. below limit of each
-// dimension. A dimension taken whole is pass-through.
+// dimension. A dimension taken whole is pass-through; of another, each element reads a window of
+// one.
 
 #include <algorithm>
 
@@ -51,6 +52,16 @@ class SliceOp : public Op {
     rule.operands = {AddTouched(rule, x, is_cut)};
     rule.results = rule.operands;
     rule.linear = {{0}};
+    const Shape start = context.attributes.GetInts("start");
+    const Shape stride = StridesOf(context.attributes, x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (!is_cut[i]) continue;
+      rule.windows.push_back(
+          {.operand = 0,
+           .factor = rule.operands[0][i][0],
+           .window = {
+               .extent = context.results[0].shape[i], .stride = stride[i], .low = start[i]}});
+    }
     return rule;
   }
   // A stride is undone by padding: [k] -> [k, 1] -> [k, stride] -> [k * stride], cut to what the

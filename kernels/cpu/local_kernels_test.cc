@@ -131,6 +131,102 @@ TEST(PackTest, MakesEachPartContiguousAndUnpackGoesBack) {
               ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
+TEST(PackTest, TakesRangesThatOverlap) {
+  const KernelSpec pack =
+      Spec("pack", {Whole({2, 4})}, {Whole({8})},
+           {{"axis", 1}, {"sizes", AttrValue::Ints({1, 3})}, {"starts", AttrValue::Ints({3, 1})}});
+  EXPECT_THAT(RunAll(pack, {{Counting(pack.inputs[0])}}), ElementsAre(3, 7, 1, 2, 3, 5, 6, 7));
+}
+
+TEST(PackTest, RefusesRangesOutsideTheTile) {
+  KernelRunner runner(1);
+  const KernelSpec pack =
+      Spec("pack", {Whole({4})}, {Whole({2})},
+           {{"axis", 0}, {"sizes", AttrValue::Ints({2})}, {"starts", AttrValue::Ints({3})}});
+  auto kernel = runner.Create(pack);
+  ASSERT_TRUE(kernel.ok());
+  const absl::Status status =
+      runner.Run(**kernel, {Counting(pack.inputs[0])}, {KernelRunner::Garbage(DType::kF32, {2})});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+}
+
+// Columns 1 to 5 of [2, 8], of which columns 2 and 3 are there.
+TEST(JoinHaloTest, PutsWhatIsReceivedAroundWhatIsThere) {
+  const KernelSpec spec =
+      Spec("join_halo", {Tile({2, 2}, {2, 8}, {0, 2}), Whole({6})}, {Tile({2, 5}, {2, 8}, {0, 1})},
+           {{"axis", 1}, {"sizes", AttrValue::Ints({1, 2})}});
+  EXPECT_THAT(RunAll(spec, {{Of(DType::kF32, {2, 2}, {2, 3, 12, 13}),
+                             Of(DType::kF32, {6}, {1, 11, 4, 5, 14, 15})}}),
+              ElementsAre(1, 2, 3, 4, 5, 11, 12, 13, 14, 15));
+}
+
+TEST(JoinHaloTest, AWindowMayLieOutsideTheTile) {
+  const KernelSpec beside =
+      Spec("join_halo", {Tile({2}, {8}, {6}), Whole({3})}, {Tile({3}, {8}, {1})},
+           {{"axis", 0}, {"sizes", AttrValue::Ints({1, 2})}});
+  EXPECT_THAT(RunAll(beside, {{Of(DType::kF32, {2}, {6, 7}), Of(DType::kF32, {3}, {1, 2, 3})}}),
+              ElementsAre(1, 2, 3));
+  const KernelSpec inside =
+      Spec("join_halo", {Tile({4}, {8}, {2}), Whole({0})}, {Tile({2}, {8}, {3})}, {{"axis", 0}});
+  EXPECT_THAT(RunAll(inside, {{Of(DType::kF32, {4}, {2, 3, 4, 5}), Of(DType::kF32, {0}, {})}}),
+              ElementsAre(3, 4));
+}
+
+TEST(JoinHaloTest, RefusesPartsThatDoNotMakeUpTheWindow) {
+  KernelRunner runner(1);
+  const KernelSpec spec =
+      Spec("join_halo", {Tile({2}, {8}, {2}), Whole({1})}, {Tile({4}, {8}, {2})},
+           {{"axis", 0}, {"sizes", AttrValue::Ints({1})}});
+  auto kernel = runner.Create(spec);
+  ASSERT_TRUE(kernel.ok());
+  const absl::Status status =
+      runner.Run(**kernel, {Counting(spec.inputs[0]), Counting(spec.inputs[1])},
+                 {KernelRunner::Garbage(DType::kF32, {4})});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+}
+
+TEST(SliceTest, ReadsAWindow) {
+  // Elements 2 and 3 of the result, which begins at 1 and goes by 2, read 5 to 7.
+  const graph::Attributes attributes = {{"start", AttrValue::Ints({1})},
+                                        {"limit", AttrValue::Ints({12})},
+                                        {"stride", AttrValue::Ints({2})}};
+  const KernelSpec window =
+      Spec("slice", {Tile({3}, {12}, {5})}, {Tile({2}, {6}, {2})}, attributes);
+  EXPECT_THAT(RunAll(window, {{Of(DType::kF32, {3}, {5, 6, 7})}}), ElementsAre(5, 7));
+  const KernelSpec larger =
+      Spec("slice", {Tile({6}, {12}, {4})}, {Tile({2}, {6}, {2})}, attributes);
+  EXPECT_THAT(RunAll(larger, {{Of(DType::kF32, {6}, {4, 5, 6, 7, 8, 9})}}), ElementsAre(5, 7));
+  const KernelSpec none = Spec("slice", {Tile({0}, {12}, {0})}, {Tile({0}, {6}, {6})}, attributes);
+  EXPECT_THAT(RunAll(none, {{Of(DType::kF32, {0}, {})}}), ElementsAre());
+}
+
+TEST(SliceTest, RefusesATileThatDoesNotHoldTheWindow) {
+  KernelRunner runner(1);
+  const KernelSpec spec = Spec("slice", {Tile({2}, {8}, {0})}, {Tile({2}, {7}, {0})},
+                               {{"start", AttrValue::Ints({1})}, {"limit", AttrValue::Ints({8})}});
+  auto kernel = runner.Create(spec);
+  ASSERT_TRUE(kernel.ok());
+  const absl::Status status =
+      runner.Run(**kernel, {Counting(spec.inputs[0])}, {KernelRunner::Garbage(DType::kF32, {2})});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+}
+
+// [2, 4], padded to [2, 9] by 2 and 3 columns.
+TEST(PadTest, CopiesWhatLiesInTheResultsTile) {
+  const graph::Attributes attributes = {{"low", AttrValue::Ints({0, 2})},
+                                        {"high", AttrValue::Ints({0, 3})}};
+  const KernelSpec middle =
+      Spec("pad", {Tile({2, 2}, {2, 4}, {0, 1})}, {Tile({2, 2}, {2, 9}, {0, 3})}, attributes);
+  EXPECT_THAT(RunAll(middle, {{Of(DType::kF32, {2, 2}, {1, 2, 11, 12})}}),
+              ElementsAre(1, 2, 11, 12));
+  const KernelSpec whole = Spec("pad", {Whole({2, 4})}, {Tile({2, 3}, {2, 9}, {0, 4})}, attributes);
+  EXPECT_THAT(RunAll(whole, {{Of(DType::kF32, {2, 4}, {0, 1, 2, 3, 10, 11, 12, 13})}}),
+              ElementsAre(2, 3, 0, 12, 13, 0));
+  const KernelSpec zeros =
+      Spec("pad", {Tile({2, 0}, {2, 4}, {0, 0})}, {Tile({2, 2}, {2, 9}, {0, 0})}, attributes);
+  EXPECT_THAT(RunAll(zeros, {{Of(DType::kF32, {2, 0}, {})}}), ElementsAre(0, 0, 0, 0));
+}
+
 TEST(AccumulateTest, OverwritesInTheFirstMicrobatchAndAddsAfterwards) {
   for (DType dtype : {DType::kF32, DType::kF64, DType::kI32}) {
     KernelSpec spec = Spec("accumulate", {Whole({3}, dtype)}, {Whole({3}, dtype)});

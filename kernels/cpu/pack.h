@@ -22,14 +22,18 @@ struct PackedPart {
   int64_t packed_offset = 0;
 };
 
-// `to_packed`: copies go from the tile to the parts, otherwise back.
+// `to_packed`: copies go from the tile to the parts, otherwise back. `starts`: where each part
+// begins in the tile; empty: where the one before ends.
 inline std::vector<PackedPart> PlanPack(const TileDesc& tile, int axis,
-                                        absl::Span<const int64_t> sizes, bool to_packed) {
+                                        absl::Span<const int64_t> sizes, bool to_packed,
+                                        absl::Span<const int64_t> starts = {}) {
   std::vector<PackedPart> parts;
   const Shape tile_strides = RowMajorStrides(tile.shape);
   int64_t tile_offset = 0;
   int64_t packed_offset = 0;
-  for (int64_t size : sizes) {
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const int64_t size = sizes[i];
+    if (i < starts.size()) tile_offset = starts[i] * tile_strides[axis];
     Shape shape = tile.shape;
     shape[axis] = size;
     const Shape strides = RowMajorStrides(shape);

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "graph/op.h"
 #include "planner/plan/coordinates.h"
+#include "planner/sharding/halo.h"
 
 namespace penstock::planner {
 namespace {
@@ -84,6 +85,36 @@ graph::Reduction ReductionOf(const Sharding& from, const std::vector<AxisRef>& r
   return graph::Reduction::kSum;
 }
 
+// Elements of a tile for each along one dimension.
+int64_t RowElements(const TileDesc& tile, int dim) {
+  int64_t count = 1;
+  for (int d = 0; d < static_cast<int>(tile.shape.size()); ++d) {
+    if (d != dim) count *= tile.shape[d];
+  }
+  return count;
+}
+
+// Ranks are the parts of `dim`.
+void PlanHaloExchange(int dim, const Sharding& from, const Sharding& to, const TensorType& type,
+                      absl::Span<const TileDesc> in, const std::vector<uint32_t>& devices,
+                      CollectiveSpec* spec, Communication* communication) {
+  const auto n = static_cast<int64_t>(devices.size());
+  spec->counts.assign(static_cast<size_t>(n * n), 0);
+  const std::vector<std::vector<HaloPiece>> pieces =
+      HaloPieces(from.dims[dim], to.dims[dim], type.shape[dim]);
+  for (int64_t rank = 0; rank < n; ++rank) {
+    for (const HaloPiece& piece : pieces[rank]) {
+      const TileDesc& tile = in[devices[piece.source]];
+      spec->counts[piece.source * n + rank] += piece.range.size() * RowElements(tile, dim);
+      // Receivers come in the order of their ranks.
+      Communication::HaloCopies& sent = communication->halo[devices[piece.source]];
+      sent.starts.push_back(piece.range.begin - tile.offset[dim]);
+      sent.sizes.push_back(piece.range.size());
+      communication->halo[devices[rank]].received.push_back(piece.range.size());
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<AxisRef> Difference(absl::Span<const AxisRef> a, absl::Span<const AxisRef> b) {
@@ -131,6 +162,7 @@ std::vector<AxisRef> MovedAxes(CollectiveKind kind, const Sharding& from, const 
     case CollectiveKind::kAllGather:
       return Difference(AxesOfDims(from), AxesOfDims(to));
     case CollectiveKind::kAllToAll: {
+      if (const int dim = ExchangedDim(from, to); dim >= 0) return to.dims[dim].axes;
       std::vector<AxisRef> moving;
       for (size_t d = 0; d < from.dims.size(); ++d) {
         for (const AxisRef& axis : Difference(from.dims[d].axes, to.dims[d].axes)) {
@@ -149,6 +181,7 @@ std::vector<AxisRef> MovedAxes(CollectiveKind kind, const Sharding& from, const 
 }
 
 std::optional<CollectiveKind> CollectiveOf(std::string_view op) {
+  if (op == "halo_exchange") return CollectiveKind::kAllToAll;
   for (CollectiveKind kind :
        {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
         CollectiveKind::kAllToAll, CollectiveKind::kPermute}) {
@@ -177,6 +210,10 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
 
   Communication communication;
   communication.axes = moving;
+  if (const int dim = ExchangedDim(from, to); kind == CollectiveKind::kAllToAll && dim >= 0) {
+    communication.halo_dim = dim;
+    communication.halo.resize(in.size());
+  }
   for (std::vector<uint32_t>& devices : GroupDevices(mesh, moving)) {
     CollectiveSpec spec;
     spec.kind = kind;
@@ -213,6 +250,11 @@ absl::StatusOr<Communication> PlanCommunication(const Mesh& mesh, CollectiveKind
         break;
       }
       case CollectiveKind::kAllToAll: {
+        if (communication.halo_dim.has_value()) {
+          PlanHaloExchange(*communication.halo_dim, from, to, type, in, devices, &spec,
+                           &communication);
+          break;
+        }
         const int source_dim = GrownDim(to, from);
         const int target_dim = GrownDim(from, to);
         communication.pack_dim = target_dim;

@@ -26,7 +26,7 @@ namespace penstock::planner {
 std::vector<graph::AxisRef> Difference(absl::Span<const graph::AxisRef> a,
                                        absl::Span<const graph::AxisRef> b);
 
-// The kinds that need other devices.
+// The kinds that need other devices. A halo_exchange is an all_to_all of few and uneven counts.
 std::optional<CollectiveKind> CollectiveOf(std::string_view op);
 
 // Of a permute that is a roll (graph/ops/roll.cc): the parts of `dim` move on by `by` of `parts`.
@@ -50,6 +50,15 @@ std::vector<graph::AxisRef> MovedAxes(CollectiveKind kind, const graph::Sharding
 // device of the stage, numbers the channels and chooses the algorithms. The copies are kernels
 // `pack` and `unpack` along one dimension: a rank's data lie one part after another for the others.
 struct Communication {
+  // Of a device in a halo exchange: the ranges of its tile that go to others, in the order of their
+  // ranks, and the sizes of what it gets, in the order of the dimension.
+  struct HaloCopies {
+    std::vector<int64_t> starts;
+    std::vector<int64_t> sizes;
+    std::vector<int64_t> received;
+    friend auto operator<=>(const HaloCopies&, const HaloCopies&) = default;
+  };
+
   std::vector<CollectiveSpec> groups;  // every device is in one
   std::vector<graph::AxisRef> axes;    // the groups are GroupDevices(mesh, axes)
   std::optional<int> pack_dim;         // input tile -> parts
@@ -57,6 +66,10 @@ struct Communication {
   // Of each group, the sizes of the parts along pack_dim and unpack_dim.
   std::vector<std::vector<int64_t>> pack_sizes;
   std::vector<std::vector<int64_t>> unpack_sizes;
+  // Of a halo exchange along this dimension, instead of those: each device packs what it sends
+  // (kernel `pack`), and joins what it gets with what it has (kernel `join_halo`).
+  std::optional<int> halo_dim;
+  std::vector<HaloCopies> halo;  // of each device
 };
 
 // REQUIRES: CollectiveOf(op); the step is one that PlanReshard makes, or a roll.

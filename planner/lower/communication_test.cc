@@ -109,6 +109,41 @@ graph g {
   }
 }
 
+// Parts of 2 rows, of which the first goes one part down, in each half of the columns.
+TEST_F(CommunicationTest, AHaloExchangeSendsWhatIsMissing) {
+  const Communication communication =
+      Plan("[x=4, y=2]", "f32[8, 6]", "@[x, y]", CollectiveKind::kAllToAll,
+           "@[x window(of=7, low=1), y]");
+  EXPECT_THAT(Groups(communication), ElementsAre(ElementsAre(0, 2, 4, 6), ElementsAre(1, 3, 5, 7)));
+  for (const CollectiveSpec& spec : communication.groups) {
+    EXPECT_THAT(spec.counts, ElementsAre(0, 0, 0, 0,  //
+                                         3, 0, 0, 0,  //
+                                         0, 3, 0, 0,  //
+                                         0, 0, 3, 0));
+  }
+  EXPECT_EQ(communication.halo_dim, 0);
+  ASSERT_EQ(communication.halo.size(), 8u);
+  EXPECT_THAT(communication.halo[0].sizes, ElementsAre());
+  EXPECT_THAT(communication.halo[0].received, ElementsAre(1));
+  EXPECT_THAT(communication.halo[2].starts, ElementsAre(0));
+  EXPECT_THAT(communication.halo[2].sizes, ElementsAre(1));
+  EXPECT_THAT(communication.halo[6].received, ElementsAre());
+}
+
+// 3 elements from either side: from two parts where they have 2.
+TEST_F(CommunicationTest, AHaloMayComeFromSeveralParts) {
+  const Communication communication = Plan("[x=4]", "f32[8]", "@[x]", CollectiveKind::kAllToAll,
+                                           "@[x window(of=8, low=-3, size=7)]");
+  ASSERT_EQ(communication.groups.size(), 1u);
+  EXPECT_THAT(communication.groups[0].counts, ElementsAre(0, 2, 1, 0,  //
+                                                          2, 0, 2, 1,  //
+                                                          1, 2, 0, 2,  //
+                                                          0, 1, 2, 0));
+  EXPECT_THAT(communication.halo[1].starts, ElementsAre(0, 0, 1));
+  EXPECT_THAT(communication.halo[1].sizes, ElementsAre(2, 2, 1));
+  EXPECT_THAT(communication.halo[1].received, ElementsAre(2, 2, 1));
+}
+
 TEST_F(CommunicationTest, APermuteSendsEachTileToWhoWantsIt) {
   const Communication communication =
       Plan("[x=2, y=2]", "f32[4]", "@[x.y]", CollectiveKind::kPermute, "@[y.x]");

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -44,14 +46,15 @@ std::vector<std::vector<int64_t>> Lowering::Signatures() const {
     for (uint32_t d = 0; d < devices_per_stage_; ++d) signatures[d].push_back(of_device(d));
   };
   // Sizes of tiles.
-  std::set<std::pair<std::vector<graph::AxisRef>, int64_t>> seen;
+  std::set<std::tuple<std::vector<graph::AxisRef>, std::optional<graph::Window>, int64_t>> seen;
   for (ValueId value = 0; value < graph_.num_values(); ++value) {
     const graph::Value& v = graph_.value(value);
     const Sharding sharding = ClosedSharding(mesh_, v);
     for (size_t i = 0; i < sharding.dims.size(); ++i) {
       const graph::DimSharding& dim = sharding.dims[i];
       const int64_t extent = v.type.shape[i];
-      if (extent % graph::NumParts(dim) == 0 || !seen.insert({dim.axes, extent}).second) continue;
+      if (extent % graph::NumParts(dim) == 0 && !dim.window.has_value()) continue;
+      if (!seen.insert({dim.axes, dim.window, extent}).second) continue;
       add([&](uint32_t d) { return graph::LocalRange(mesh_, dim, extent, d, 0).size(); });
       if (mesh_.num_microbatches() == 1) continue;
       add([&](uint32_t d) {
@@ -71,6 +74,13 @@ std::vector<std::vector<int64_t>> Lowering::Signatures() const {
   std::set<const Communication*> compared;
   for (const auto& [node, communication] : communications_) {
     if (!compared.insert(communication).second) continue;
+    std::map<Communication::HaloCopies, int64_t> copies;  // in the order in which they occur
+    if (communication->halo_dim.has_value()) {
+      add([&](uint32_t d) {
+        const auto next = static_cast<int64_t>(copies.size());
+        return copies.emplace(communication->halo[d], next).first->second;
+      });
+    }
     const std::vector<uint32_t>& group_of = groups_[collectives_.at(node)].group_of;
     for (const auto* sizes : {&communication->pack_sizes, &communication->unpack_sizes}) {
       if (std::all_of(sizes->begin(), sizes->end(),

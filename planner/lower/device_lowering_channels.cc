@@ -121,13 +121,18 @@ absl::Status DeviceLowering::AddRedistribution(const NodeTurn& turn, int phase) 
     buffer.per_microbatch = per_microbatch;
     return program_.AddBuffer(buffer);
   };
+  const Communication::HaloCopies* halo =
+      communication.halo_dim.has_value() ? &communication.halo[mesh_device_] : nullptr;
   int input = source;
-  if (communication.pack_dim) {
+  if (communication.pack_dim || halo != nullptr) {
     const TilePlan parts = flat(in, InputCount(spec, rank));
-    KernelPlan pack = {"pack",
-                       part_attributes(*communication.pack_dim, communication.pack_sizes[group]),
-                       {in},
-                       {parts}};
+    KernelPlan pack = {"pack", {}, {in}, {parts}};
+    if (halo != nullptr) {
+      pack.attributes = part_attributes(*communication.halo_dim, halo->sizes);
+      pack.attributes.Set("starts", graph::AttrValue::Ints(halo->starts));
+    } else {
+      pack.attributes = part_attributes(*communication.pack_dim, communication.pack_sizes[group]);
+    }
     input = new_flat(parts);
     AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".pack"), pack,
              {shared_.ShardingIndex(operand), kNone}, kNone, {source}, {input});
@@ -147,20 +152,28 @@ absl::Status DeviceLowering::AddRedistribution(const NodeTurn& turn, int phase) 
                                    [](const DraftActor& actor) { return !actor.is_async(); });
     if (last != actors.rend()) after = last->id;
   }
-  if (!communication.unpack_dim) {
+  if (!communication.unpack_dim && halo == nullptr) {
     AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {output}, after);
     return absl::OkStatus();
   }
   const TilePlan parts = flat(out, OutputCount(spec, rank));
   const int gathered = new_flat(parts);
   AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {gathered}, after);
-  unpacks_[id] = {{"unpack",
-                   part_attributes(*communication.unpack_dim, communication.unpack_sizes[group]),
-                   {parts},
-                   {out}},
-                  phase,
-                  gathered,
-                  output};
+  Unpack& unpack = unpacks_[id];
+  unpack.phase = phase;
+  unpack.parts = gathered;
+  unpack.output = output;
+  if (halo != nullptr) {
+    unpack.tile = source;
+    unpack.tile_sharding = shared_.ShardingIndex(operand);
+    unpack.kernel = {
+        "join_halo", part_attributes(*communication.halo_dim, halo->received), {in, parts}, {out}};
+  } else {
+    unpack.kernel = {"unpack",
+                     part_attributes(*communication.unpack_dim, communication.unpack_sizes[group]),
+                     {parts},
+                     {out}};
+  }
   if (turn.part == NodeTurn::Part::kAll) FinishGather(id);
   return absl::OkStatus();
 }
@@ -171,9 +184,15 @@ void DeviceLowering::FinishGather(NodeId id) {
   if (it == unpacks_.end()) return;
   const std::string& name = graph_.value(graph_.node(id).results[0]).name;
   Unpack& unpack = it->second;
+  const uint32_t sharding = shared_.ShardingIndex(graph_.node(id).results[0]);
+  if (unpack.tile >= 0) {
+    AddActor(unpack.phase, ActorKind::kKernel, absl::StrCat(name, ".join"),
+             std::move(unpack.kernel), {unpack.tile_sharding, kNone, sharding}, kNone,
+             {unpack.tile, unpack.parts}, {unpack.output});
+    return;
+  }
   AddActor(unpack.phase, ActorKind::kKernel, absl::StrCat(name, ".unpack"),
-           std::move(unpack.kernel), {kNone, shared_.ShardingIndex(graph_.node(id).results[0])},
-           kNone, {unpack.parts}, {unpack.output});
+           std::move(unpack.kernel), {kNone, sharding}, kNone, {unpack.parts}, {unpack.output});
 }
 
 }  // namespace penstock::planner::internal

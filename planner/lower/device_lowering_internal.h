@@ -87,10 +87,12 @@ class DeviceLowering {
   std::set<NodeId> fused_;  // accumulates that their producer does itself
   std::map<ValueId, ValueId> accumulates_into_;
   std::map<ValueId, int> bucket_part_;  // buffer of a gradient's terms in its bucket
-  // The kernel that follows a gather.
+  // The kernel that follows a gather or a halo exchange.
   struct Unpack {
     KernelPlan kernel;
     int phase = 0;
+    int tile = -1;  // of an exchange: what was there before
+    uint32_t tile_sharding = kNone;
     int parts = -1;
     int output = -1;
   };

@@ -33,6 +33,7 @@ graph::OpCost Lowering::CostOf(const KernelPlan& spec) const {
   for (const TensorType& type : operands) copy.bytes += static_cast<double>(type.num_bytes());
   for (const TensorType& type : results) copy.bytes += static_cast<double>(type.num_bytes());
   if (operands.empty() || results.empty()) copy.bytes *= 2;
+  if (spec.op == "pack") copy.bytes = 2.0 * static_cast<double>(results[0].num_bytes());
   return copy;
 }
 

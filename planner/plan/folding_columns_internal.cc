@@ -168,6 +168,24 @@ absl::Status ReadViews(schema::Folding::Reader in, size_t num_programs, FoldedPl
   return Malformed(kTable, "too many views");
 }
 
+// REQUIRES: the shardings are read.
+absl::Status ReadWindows(schema::Folding::Reader in, FoldedPlan* folded) {
+  std::vector<graph::DimSharding*> dims;
+  for (graph::Sharding& sharding : folded->shardings) {
+    for (graph::DimSharding& dim : sharding.dims) dims.push_back(&dim);
+  }
+  Run<int64_t> numbers(in.getWindows());
+  for (const uint32_t d : in.getWindowDims()) {
+    if (d >= dims.size() || !numbers.Has(5)) return Malformed(kTable, "a window of no dimension");
+    graph::Window& window = dims[d]->window.emplace();
+    for (int64_t* number :
+         {&window.extent, &window.stride, &window.divisor, &window.low, &window.size}) {
+      *number = numbers.Next();
+    }
+  }
+  return numbers.is_done() ? absl::OkStatus() : Malformed(kTable, "too many windows");
+}
+
 void WriteViews(const FoldedPlan& folded, schema::Folding::Builder out) {
   TypeWriter types;
   std::vector<uint32_t> wholes, parts, counts, actors, indices, views;
@@ -232,10 +250,20 @@ void WriteFolding(const FoldedPlan& folded, StringWriter* strings, schema::Foldi
 
   PieceWriter pieces;
   std::vector<uint8_t> ranks;
-  std::vector<uint32_t> dim_pieces;
+  std::vector<uint32_t> dim_pieces, window_dims;
+  std::vector<int64_t> windows;
   for (const graph::Sharding& sharding : folded.shardings) {
     ranks.push_back(static_cast<uint8_t>(sharding.dims.size()));
-    for (const graph::DimSharding& dim : sharding.dims) dim_pieces.push_back(pieces.Add(dim.axes));
+    for (const graph::DimSharding& dim : sharding.dims) {
+      if (dim.window.has_value()) {
+        window_dims.push_back(RowCount(dim_pieces.size()));
+        for (const int64_t number : {dim.window->extent, dim.window->stride, dim.window->divisor,
+                                     dim.window->low, dim.window->size}) {
+          windows.push_back(number);
+        }
+      }
+      dim_pieces.push_back(pieces.Add(dim.axes));
+    }
   }
   std::vector<uint32_t> kernel_shardings;
   for (const std::vector<uint32_t>& shardings : folded.kernel_shardings) {
@@ -261,6 +289,8 @@ void WriteFolding(const FoldedPlan& folded, StringWriter* strings, schema::Foldi
   }
   out.setShardingRanks(Pointer(ranks));
   out.setDimPieces(Pointer(dim_pieces));
+  out.setWindowDims(Pointer(window_dims));
+  out.setWindows(Pointer(windows));
   out.setPieceAxes(Pointer(pieces.axes));
   out.setPiecePres(Pointer(pieces.pres));
   out.setPieceSizes(Pointer(pieces.sizes));
@@ -297,6 +327,7 @@ absl::StatusOr<FoldedPlan> ReadFolding(schema::Folding::Reader in, const StringR
     }
   }
   if (!dim_pieces.is_done()) return Malformed(kTable, "too many dimensions");
+  RETURN_IF_ERROR(ReadWindows(in, &folded));
 
   Run<uint32_t> kernel_shardings(in.getKernelShardings());
   for (const KernelPlan& kernel : stored.kernels) {

@@ -182,6 +182,8 @@ struct Folding {
   viewsAreOutputs @24 :List(UInt8);     # likewise
   viewIndices @25 :List(UInt32);        # likewise
   views @26 :List(UInt32);              # likewise
+  windowDims @27 :List(UInt32);         # of all dimensions of shardings, those held in windows
+  windows @28 :List(Int64);             # five each: extent, stride, divisor, low, size
 }
 
 struct Plan {

@@ -34,7 +34,7 @@
 namespace penstock::planner {
 namespace {
 
-constexpr uint32_t kFormatVersion = 4;
+constexpr uint32_t kFormatVersion = 5;
 
 static_assert(std::endian::native == std::endian::little, "the header is written as it lies");
 

@@ -12,6 +12,7 @@
 #include "planner/lower/communication.h"
 #include "planner/search/kernel_seconds.h"
 #include "planner/search/stage_work.h"
+#include "planner/sharding/halo.h"
 #include "planner/sharding/reshard_cache.h"
 
 namespace penstock::planner {
@@ -40,7 +41,8 @@ class Redistributions {
         kernels_(machine, 0, num_groups * mesh.num_devices()),
         chains_(mesh) {}
 
-  double Seconds(const TensorType& type, const Sharding& from, const Sharding& to) {
+  double Seconds(const TensorType& type, const Sharding& from, const Sharding& needed) {
+    const Sharding to = LeastNeeded(type.shape, from, needed);
     if (from == to) return 0;
     double seconds = 0;
     const Sharding* before = &from;
@@ -48,7 +50,15 @@ class Redistributions {
       const auto input = static_cast<double>(LargestTile(type, *before).num_bytes());
       const auto output = static_cast<double>(LargestTile(type, step.sharding).num_bytes());
       const std::optional<CollectiveKind> kind = CollectiveOf(step.op);
-      if (kind.has_value()) {
+      if (ExchangedDim(*before, step.sharding) >= 0) {
+        const auto bytes = static_cast<double>(HaloBytes(type, *before, step.sharding));
+        seconds +=
+            PredictSeconds(machine_,
+                           GroupsFor(CollectiveKind::kPermute,
+                                     MovedAxes(CollectiveKind::kAllToAll, *before, step.sharding)),
+                           bytes);
+        seconds += kernels_.Seconds(type.dtype, {.flops = 0, .bytes = 2 * (bytes + output)});
+      } else if (kind.has_value()) {
         const double bytes = *kind == CollectiveKind::kAllGather ? output : input;
         seconds += PredictSeconds(
             machine_, GroupsFor(*kind, MovedAxes(*kind, *before, step.sharding)), bytes);
@@ -329,8 +339,8 @@ class Builder {
     const std::vector<Sharding> results = ClosedShardings(node.results);
     std::vector<Place> places = {{}};
     for (int factor = 0; factor < static_cast<int>(rule.factors.size()); ++factor) {
-      const FactorKind kind = rule.factors[static_cast<size_t>(factor)].kind;
-      if (kind != FactorKind::kPassThrough && kind != FactorKind::kReduction) continue;
+      if (!rule.MaySplit(factor)) continue;
+      if (rule.factors[static_cast<size_t>(factor)].kind == FactorKind::kRoll) continue;
       if (HasFixedDim(node.operands, rule.operands, factor)) continue;
       if (HasFixedDim(node.results, rule.results, factor)) continue;
       places.push_back({factor, -1});

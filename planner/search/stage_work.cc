@@ -18,6 +18,7 @@
 #include "planner/plan/coordinates.h"
 #include "planner/search/kernel_seconds.h"
 #include "planner/sharding/execution_sharding.h"
+#include "planner/sharding/halo.h"
 #include "planner/sharding/split_sends.h"
 
 namespace penstock::planner {
@@ -181,6 +182,10 @@ class Measurer {
     const Sharding to = ClosedSharding(mesh_, graph_.value(node.results[0]));
     const double bytes =
         BytesOf(*kind == CollectiveKind::kAllGather ? node.results[0] : node.operands[0]);
+    if (ExchangedDim(from, to) >= 0) {
+      AddHaloExchange(id, from, to, times, &phase);
+      return;
+    }
     const std::optional<TileRoll> roll = TileRollOf(graph_, node);
     const int group = GroupOf(*kind, MovedAxes(*kind, from, to, roll));
     if (work_.reduction_groups[group].shapes[0].num_members == 1) return;
@@ -192,6 +197,21 @@ class Measurer {
     if (roll.has_value()) seconds = ExposedSeconds(id, seconds);
     phase.communication_s += times * seconds;
     phase.compute_s += times * PackingSeconds(*kind, id);
+  }
+
+  // What a part lacks comes from its neighbours, as in a permute; what it has is copied.
+  void AddHaloExchange(NodeId id, const Sharding& from, const Sharding& to, double times,
+                       PhaseWork* phase) {
+    const Node& node = graph_.node(id);
+    const auto bytes = static_cast<double>(HaloBytes(graph_.value(node.results[0]).type, from, to));
+    const int group =
+        GroupOf(CollectiveKind::kPermute, MovedAxes(CollectiveKind::kAllToAll, from, to));
+    if (work_.reduction_groups[group].shapes[0].num_members == 1) return;
+    phase->communication_s +=
+        times * PredictSeconds(machine_, work_.reduction_groups[group], bytes);
+    phase->compute_s += times * KernelsOf(id).Seconds(
+                                    types_[node.results[0]].dtype,
+                                    {.flops = 0, .bytes = 2 * (bytes + BytesOf(node.results[0]))});
   }
 
   // What an exchange that takes so long leaves to wait for. Beside it run kernels after what it

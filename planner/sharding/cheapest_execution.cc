@@ -8,11 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "planner/sharding/halo.h"
+
 namespace penstock::planner {
 namespace {
 
 using graph::AxisRef;
-using graph::FactorKind;
 using graph::Mesh;
 using graph::Sharding;
 using graph::ShardingRule;
@@ -60,11 +61,7 @@ class Chooser {
 
  private:
   bool IsTemporal(const AxisRef& axis) const { return graph::IsTemporal(mesh_, axis); }
-  bool MaySplit(size_t factor) const {
-    const FactorKind kind = rule_.factors[factor].kind;
-    return kind == FactorKind::kPassThrough || kind == FactorKind::kReduction ||
-           kind == FactorKind::kRoll;
-  }
+  bool MaySplit(size_t factor) const { return rule_.MaySplit(static_cast<int>(factor)); }
 
   // What operands and results put on each factor: results first, as the rules read them.
   void CollectLists() {
@@ -136,24 +133,34 @@ class Chooser {
 
   // A device's bytes over links, of all operands and results.
   double Bytes(const ExecutionSharding& execution) const {
-    return Bytes(execution, [this](const Sharding& from, const Sharding& to) {
-      return cache_.Cost(from, to);
-    });
+    return Bytes(
+        execution,
+        [this](const Sharding& from, const Sharding& to) { return cache_.Cost(from, to); },
+        [](const TensorType& type, const Sharding& from, const Sharding& to) {
+          return static_cast<double>(HaloBytes(type, HaloBase(from, to), to));
+        });
   }
 
   // No more than Bytes, and found at once: what a device holds more of afterwards was gathered.
   double LeastBytes(const ExecutionSharding& execution) const {
-    return Bytes(execution, [this](const Sharding& from, const Sharding& to) {
-      return std::max(1 / static_cast<double>(PartsOf(to)) - 1 / static_cast<double>(PartsOf(from)),
-                      0.0);
-    });
+    return Bytes(
+        execution,
+        [this](const Sharding& from, const Sharding& to) {
+          return std::max(
+              1 / static_cast<double>(PartsOf(to)) - 1 / static_cast<double>(PartsOf(from)), 0.0);
+        },
+        [](const TensorType&, const Sharding&, const Sharding&) { return 0.0; });
   }
 
-  template <typename Cost>
-  double Bytes(const ExecutionSharding& execution, const Cost& cost) const {
-    const auto of = [&](const TensorType& type, const Sharding& from, const Sharding& to) {
-      return cost(from, to) * static_cast<double>(type.num_elements()) *
-             static_cast<double>(ByteSize(type.dtype));
+  // `cost`: of a redistribution without exchanges, as a fraction of the tensor; `halo`: the bytes
+  // of those.
+  template <typename Cost, typename Halo>
+  double Bytes(const ExecutionSharding& execution, const Cost& cost, const Halo& halo) const {
+    const auto of = [&](const TensorType& type, const Sharding& from, const Sharding& needed) {
+      const Sharding to = LeastNeeded(type.shape, from, needed);
+      const double bytes = cost(from, to) * static_cast<double>(type.num_elements()) *
+                           static_cast<double>(ByteSize(type.dtype));
+      return to.has_windows() ? bytes + halo(type, from, to) : bytes;
     };
     double of_operands = 0;
     for (size_t o = 0; o < operands_.size(); ++o) {

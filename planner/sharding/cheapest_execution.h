@@ -14,6 +14,8 @@
 // So an operand may be charged in part; and in the forward pass, where no operand moves, half of
 // the bytes count.
 //
+// An operand of which windows are read (halo.h) counts what its exchanges move, to the element.
+//
 // Thread rule: a pure function, but for the cache.
 
 #ifndef PENSTOCK_PLANNER_SHARDING_CHEAPEST_EXECUTION_H_

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "planner/sharding/halo.h"
+
 namespace penstock::planner {
 namespace {
 
@@ -67,16 +69,23 @@ bool TrimToLayout(const Mesh& mesh, const TensorFactors& dims, const Shape* shap
   return changed;
 }
 
-// A roll whose parts do not each have devices of their own needs its dimension whole.
-bool TrimRolls(const Mesh& mesh, const ShardingRule& rule, FactorAxes* chosen) {
+// A roll whose parts do not each have devices of their own needs its dimension whole. So does one
+// of which windows are read, in time.
+bool TrimMoved(const Mesh& mesh, const ShardingRule& rule, FactorAxes* chosen) {
   bool changed = false;
   for (size_t factor = 0; factor < chosen->size(); ++factor) {
     std::vector<AxisRef>& axes = (*chosen)[factor];
-    if (rule.factors[factor].kind != FactorKind::kRoll || axes.empty()) continue;
+    if (axes.empty()) continue;
+    const bool rolls = rule.factors[factor].kind == FactorKind::kRoll;
+    const bool has_windows = std::any_of(rule.windows.begin(), rule.windows.end(),
+                                         [&](const graph::OperandWindow& window) {
+                                           return window.factor == static_cast<int>(factor);
+                                         });
+    if (!rolls && !has_windows) continue;
     const bool is_in_time = std::any_of(axes.begin(), axes.end(), [&](const AxisRef& axis) {
       return graph::IsTemporal(mesh, axis);
     });
-    if (!is_in_time && Parts(axes) == rule.factors[factor].size) continue;
+    if (!is_in_time && (!rolls || Parts(axes) == rule.factors[factor].size)) continue;
     axes.clear();
     changed = true;
   }
@@ -108,6 +117,7 @@ Sharding ClosedSharding(const Mesh& mesh, const graph::Value& value) {
   if (!value.sharding.has_value()) return closed;
   for (size_t d = 0; d < closed.dims.size(); ++d) {
     closed.dims[d].axes = value.sharding->dims[d].axes;
+    closed.dims[d].window = value.sharding->dims[d].window;
   }
   closed.partials = value.sharding->partials;
   graph::Canonicalize(mesh, &closed);
@@ -116,8 +126,7 @@ Sharding ClosedSharding(const Mesh& mesh, const graph::Value& value) {
 
 TensorType LargestTile(TensorType type, const Sharding& sharding) {
   for (size_t d = 0; d < type.shape.size(); ++d) {
-    const int64_t parts = graph::NumParts(sharding.dims[d]);
-    type.shape[d] = (type.shape[d] + parts - 1) / parts;
+    type.shape[d] = LargestPart(sharding.dims[d], type.shape[d]);
   }
   return type;
 }
@@ -177,7 +186,7 @@ void TrimAxes(const Mesh& mesh, const ShardingRule& rule,
               absl::Span<const TensorType> operand_types, size_t num_results, FactorAxes* chosen) {
   bool changed = true;
   while (changed) {
-    changed = TrimRolls(mesh, rule, chosen);
+    changed = TrimMoved(mesh, rule, chosen);
     for (size_t o = 0; o < operand_types.size(); ++o) {
       changed |= TrimToLayout(mesh, rule.operands[o], &operand_types[o].shape, rule, chosen);
     }
@@ -194,8 +203,7 @@ FactorAxes ChooseFactorAxes(const Mesh& mesh, const ShardingRule& rule,
   const int num_factors = static_cast<int>(rule.factors.size());
   FactorAxes chosen(num_factors);
   for (int factor = 0; factor < num_factors; ++factor) {
-    const FactorKind kind = rule.factors[factor].kind;
-    if (kind != FactorKind::kPassThrough && kind != FactorKind::kRoll) continue;
+    if (rule.factors[factor].kind == FactorKind::kReduction || !rule.MaySplit(factor)) continue;
     std::optional<std::vector<AxisRef>> wanted;
     for (size_t r = 0; r < results.size() && !wanted; ++r) {
       wanted = AxesOn(factor, results[r], rule.results[r], rule);
@@ -230,7 +238,13 @@ ExecutionSharding ExecutionOf(const Mesh& mesh, const ShardingRule& rule, size_t
   const int num_factors = static_cast<int>(rule.factors.size());
   ExecutionSharding execution;
   for (size_t o = 0; o < num_operands; ++o) {
-    execution.operands.push_back(Express(mesh, rule.operands[o], chosen));
+    Sharding& sharding = execution.operands.emplace_back(Express(mesh, rule.operands[o], chosen));
+    for (size_t d = 0; d < sharding.dims.size(); ++d) {
+      if (rule.operands[o][d].size() != 1 || sharding.dims[d].axes.empty()) continue;
+      const graph::Window* window =
+          rule.FindWindow(static_cast<int>(o), rule.operands[o][d].front());
+      if (window != nullptr) sharding.dims[d].window = *window;
+    }
   }
   for (size_t r = 0; r < num_results; ++r) {
     Sharding sharding = Express(mesh, rule.results[r], chosen);

@@ -22,7 +22,7 @@
 namespace penstock::planner {
 
 struct ExecutionSharding {
-  std::vector<graph::Sharding> operands;  // closed, no partials
+  std::vector<graph::Sharding> operands;  // closed, no partials; with windows (graph/window.h)
   std::vector<graph::Sharding> results;   // closed, partial over split reduction factors
 };
 
@@ -39,7 +39,8 @@ TensorType LargestTile(TensorType type, const graph::Sharding& sharding);
 // Chooses the axes of every factor by fixed rules: pass-through factors follow the first result
 // that has them (the first operand where no result does), reduction factors the largest operand
 // that splits them, as far as no axis serves twice. Factors that need replication stay whole; those
-// that roll, unless each of their parts gets devices of its own. `operands` and `results` are the
+// that roll, unless each of their parts gets devices of its own. Operands of which a part of a
+// factor reads a window are held in windows. `operands` and `results` are the
 // closed shardings of the node's values; unbound optional results are absent from `results`, and
 // the answer covers as many.
 ExecutionSharding ChooseExecution(const graph::Mesh& mesh, const graph::ShardingRule& rule,

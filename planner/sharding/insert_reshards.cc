@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "planner/sharding/cheapest_execution.h"
 #include "planner/sharding/execution_sharding.h"
+#include "planner/sharding/halo.h"
 #include "planner/sharding/select_mesh.h"
 
 namespace penstock::planner {
@@ -36,7 +37,7 @@ constexpr double kGatherOfSplitParameter = 8;
 bool IsRedistribution(std::string_view op) {
   static constexpr std::string_view kNames[] = {
       "reshard",    "local_slice",    "all_gather", "all_to_all",          "permute",
-      "all_reduce", "reduce_scatter", "accumulate", "gather_microbatches",
+      "all_reduce", "reduce_scatter", "accumulate", "gather_microbatches", "halo_exchange",
   };
   return std::find(std::begin(kNames), std::end(kNames), op) != std::end(kNames);
 }
@@ -164,11 +165,13 @@ class Inserter {
   const Sharding& ShardingOf(ValueId value) const { return *out_.value(value).sharding; }
 
   absl::Status AddNode(const Node& node);
+  absl::Status CheckReadsOfWindows(const Node& node, const ExecutionSharding& execution) const;
   ValueId AddReshard(ValueId value, const Sharding& to, const Node& context,
                      const std::string& name, bool per_use = false);
   ValueId Desired(ValueId old);
   ValueId Summed(ValueId old);
   ValueId As(ValueId old, const Sharding& needed, const Node& context);
+  ValueId AsItIs(ValueId old, const Sharding& needed);
   ValueId AsTerm(ValueId old, const std::vector<PartialSpec>& partials);
   bool IsGatheredPerUse(ValueId old, const Sharding& needed, const Node& context) const;
   std::vector<PartialSpec> CommonPartials(const ShardingRule& rule, const std::vector<int>& group,
@@ -297,6 +300,7 @@ absl::Status Inserter::AddNode(const Node& node) {
   ExecutionSharding execution =
       ChooseCheapestExecution(mesh(), rule, operand_types, result_types, operands, results, shares,
                               RunsAsForward(in_, node), &costs_);
+  RETURN_IF_ERROR(CheckReadsOfWindows(node, execution));
   const auto has_temporal = [&](const Sharding& each) { return HasTemporalAxes(mesh(), each); };
   runs_often_ = mesh().num_microbatches() == 1 ||
                 std::any_of(execution.operands.begin(), execution.operands.end(), has_temporal) ||
@@ -317,6 +321,22 @@ absl::Status Inserter::AddNode(const Node& node) {
         HasTemporalPartials(mesh(), versions_[result].desired_sharding)) {
       Summed(result);
     }
+  }
+  return absl::OkStatus();
+}
+
+// A value that is held in windows has what one operator reads, and cannot become anything else.
+absl::Status Inserter::CheckReadsOfWindows(const Node& node,
+                                           const ExecutionSharding& execution) const {
+  for (size_t o = 0; o < node.operands.size(); ++o) {
+    const Sharding& held = versions_[node.operands[o]].desired_sharding;
+    if (!held.has_windows()) continue;
+    const graph::Value& value = in_.value(node.operands[o]);
+    if (LeastNeeded(value.type.shape, held, execution.operands[o]) == held) continue;
+    return absl::InvalidArgumentError(absl::StrCat("%", value.name, " is held in the windows ",
+                                                   graph::ToString(mesh(), held), ", but ",
+                                                   std::string(node.op->name()), " reads it as ",
+                                                   graph::ToString(mesh(), execution.operands[o])));
   }
   return absl::OkStatus();
 }
@@ -367,6 +387,10 @@ std::vector<PartialSpec> Inserter::CommonPartials(const ShardingRule& rule,
   if (in_.value(node.results[0]).type.num_elements() > most_elements) return {};
   const bool is_elementwise =
       group.size() > 1 && group.size() == node.operands.size() &&
+      std::all_of(rule.factors.begin(), rule.factors.end(),
+                  [](const graph::Factor& factor) {
+                    return factor.kind == graph::FactorKind::kPassThrough;
+                  }) &&
       std::all_of(rule.operands.begin(), rule.operands.end(),
                   [&](const graph::TensorFactors& dims) { return dims == rule.results[0]; });
 
@@ -386,7 +410,8 @@ std::vector<PartialSpec> Inserter::CommonPartials(const ShardingRule& rule,
       const Sharding& as_made = ShardingOf(versions_[old].raw);
       if (dims != nullptr && as_made.dims != *dims) return {};
       dims = &as_made.dims;
-    } else if (raw.dims != execution->operands[group[i]].dims) {
+    } else if (LeastNeeded(in_.value(old).type.shape, raw, execution->operands[group[i]]).dims !=
+               raw.dims) {
       return {};
     }
     if (!has_scalars && i > 0 && raw.partials != common) return {};
@@ -506,10 +531,20 @@ bool Inserter::IsGatheredPerUse(ValueId old, const Sharding& needed, const Node&
          SpatialParts(mesh(), ShardingOf(versions_[old].raw)) > SpatialParts(mesh(), needed);
 }
 
+// The value as it was made or as it is kept, if that serves.
+ValueId Inserter::AsItIs(ValueId old, const Sharding& needed) {
+  const Versions& versions = versions_[old];
+  const Shape& shape = in_.value(old).type.shape;
+  const Sharding& raw = ShardingOf(versions.raw);
+  if (LeastNeeded(shape, raw, needed) == raw) return versions.raw;
+  const Sharding& desired = versions.desired_sharding;
+  if (LeastNeeded(shape, desired, needed) == desired) return Desired(old);
+  return kNoValue;
+}
+
 ValueId Inserter::As(ValueId old, const Sharding& needed, const Node& context) {
   Versions& versions = versions_[old];
-  if (ShardingOf(versions.raw) == needed) return versions.raw;
-  if (versions.desired_sharding == needed) return Desired(old);
+  if (const ValueId as_it_is = AsItIs(old, needed); as_it_is != kNoValue) return as_it_is;
   const bool per_use = IsGatheredPerUse(old, needed, context);
   // What is split is kept from forward to backward as it is: a gathered version would take the
   // memory that the split saves.
@@ -527,9 +562,10 @@ ValueId Inserter::As(ValueId old, const Sharding& needed, const Node& context) {
   }
   // A sum that one reader wants split goes there in one step; otherwise it is reduced once.
   const ValueId source = per_use || MayStayPartial(old) ? versions.raw : Summed(old);
-  if (ShardingOf(source) == needed) return source;
+  const Sharding to = LeastNeeded(in_.value(old).type.shape, ShardingOf(source), needed);
+  if (ShardingOf(source) == to) return source;
   const ValueId made =
-      AddReshard(source, needed, context, out_.UniqueName(in_.value(old).name), per_use);
+      AddReshard(source, to, context, out_.UniqueName(in_.value(old).name), per_use);
   versions.others.push_back({needed, made, context.stage, is_for_forward, per_use});
   return made;
 }

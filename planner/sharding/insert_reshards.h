@@ -12,6 +12,9 @@
 // attribute per_use that its readers need less split is made so once in each phase that reads it
 // (attribute per_use of the reshard), so that nothing is kept between phases.
 //
+// An operand of which its operator reads windows (graph/window.h) is redistributed to hold them,
+// unless every device has all that its window needs.
+//
 // REQUIRES: shardings propagated, one mesh.
 
 #ifndef PENSTOCK_PLANNER_SHARDING_INSERT_RESHARDS_H_

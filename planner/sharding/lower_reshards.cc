@@ -85,8 +85,15 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
     }
     const graph::Value& result = graph.value(node.results[0]);
     ValueId value = copy.operands[0];
-    const std::vector<ReshardStep>& steps =
-        chains.Steps(ClosedSharding(mesh, out.value(value)), ClosedSharding(mesh, result));
+    const Sharding held = ClosedSharding(mesh, out.value(value));
+    const Sharding needed = ClosedSharding(mesh, result);
+    for (size_t d = 0; d < held.dims.size(); ++d) {
+      if (!held.dims[d].window.has_value() || held.dims[d] == needed.dims[d]) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "%", result.name, ": ", graph::ToString(mesh, held), " holds the windows of one reader; ",
+          "there is no way from there to ", graph::ToString(mesh, needed)));
+    }
+    const std::vector<ReshardStep>& steps = chains.Steps(held, needed);
     for (size_t i = 0; i < steps.size(); ++i) {
       Node step = copy;
       step.op = ops.Find(steps[i].op);

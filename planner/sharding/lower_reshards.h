@@ -1,5 +1,6 @@
 // Pass lower-reshards: replaces every `reshard` by a chain of local_slice, all_gather, all_to_all,
-// permute, all_reduce, reduce_scatter, and accumulate and gather_microbatches over temporal axes.
+// permute, all_reduce, reduce_scatter, halo_exchange, and accumulate and gather_microbatches over
+// temporal axes.
 //
 // Every chain is the cheapest that PlanReshard finds (plan_reshard.h).
 

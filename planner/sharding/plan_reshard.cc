@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "planner/sharding/axis_pieces.h"
+#include "planner/sharding/halo.h"
 #include "planner/sharding/reshard_rules.h"
 #include "planner/sharding/reshard_search.h"
 
@@ -108,6 +109,16 @@ double ReshardCost(const Mesh& mesh, const Sharding& from, absl::Span<const Resh
 
 std::vector<ReshardStep> PlanReshard(const Mesh& mesh, const Sharding& from, const Sharding& to) {
   if (from == to) return {};
+  if (to.has_windows()) {
+    Sharding now = HaloBase(from, to);
+    std::vector<ReshardStep> steps = PlanReshard(mesh, from, now);
+    for (size_t d = 0; d < to.dims.size(); ++d) {
+      if (now.dims[d] == to.dims[d]) continue;
+      now.dims[d] = to.dims[d];
+      steps.push_back({"halo_exchange", now});
+    }
+    return steps;
+  }
   const std::optional<Cuts> cuts = CommonCuts(from, to);
   if (!cuts.has_value()) {
     // Without common pieces: by way of the whole tensor.

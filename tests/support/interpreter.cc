@@ -15,7 +15,7 @@ namespace {
 // On one device these are the identity, and no device has kernels for them.
 bool MovesDataOnly(std::string_view op) {
   return op == "reshard" || op == "all_gather" || op == "all_to_all" || op == "permute" ||
-         op == "all_reduce" || op == "reduce_scatter";
+         op == "halo_exchange" || op == "all_reduce" || op == "reduce_scatter";
 }
 
 }  // namespace
