@@ -245,6 +245,45 @@ TEST_F(HaloExchangeTest, WindowsGiveTheNumbersOfOneDevice) {
   }
 }
 
+TEST_F(HaloExchangeTest, ConcatsGiveTheNumbersOfOneDevice) {
+  for (const int64_t n : {1, 2, 3, 7, 8}) {
+    for (const int64_t cut : {0, 1, 4}) {
+      if (cut >= n) continue;
+      const std::string text =
+          StrCat(R"(mesh m = [d=4]
+graph g {
+  %x = input : f64[)",
+                 n, R"(, 6] @[d, _]
+  %last = slice(%x) {start=[)",
+                 cut, R"(, 0], limit=[)", n, R"(, 6]} : f64[)", n - cut, R"(, 6] @[d, _]
+  %y = concat(%last, %x, %last) {axis=0} : f64[)",
+                 3 * n - 2 * cut, R"(, 6]
+  return %y @[d, _]
+})");
+      EXPECT_EQ(Check(text), absl::OkStatus()) << text;
+    }
+  }
+}
+
+// Halves that change places, in parts of 8 rows: cutting them out and putting them together again
+// brings a device 16 rows at most, where gathering would bring 24 of %x alone.
+TEST_F(HaloExchangeTest, ConcatsMoveWhatTheirPartsLack) {
+  const absl::StatusOr<planner::FoldedPlan> folded = CompileFolded(R"(mesh m = [d=4]
+graph g {
+  %x = input : f64[32, 6] @[d, _]
+  %a = slice(%x) {start=[0, 0], limit=[16, 6]} : f64[16, 6] @[d, _]
+  %b = slice(%x) {start=[16, 0], limit=[32, 6]} : f64[16, 6] @[d, _]
+  %y = concat(%b, %a) {axis=0} : f64[32, 6]
+  return %y @[d, _]
+})");
+  ASSERT_TRUE(folded.ok()) << folded.status();
+  const absl::StatusOr<planner::Plan> plan = planner::ExpandPlan(*folded);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->collectives.size(), 4u);  // two slices, two operands of the concat
+  const std::vector<int64_t> received = Received(*plan);
+  EXPECT_LE(*std::max_element(received.begin(), received.end()), 2 * 8 * 6);
+}
+
 // Both dimensions, the corners too.
 TEST_F(HaloExchangeTest, TwoSplitDimensions) {
   EXPECT_EQ(Check(R"(mesh m = [d=2, e=3]

@@ -1,4 +1,5 @@
-// concat(x0, x1, ...) {axis}: the operands one after another along the axis.
+// concat(x0, x1, ...) {axis}: the operands one after another along the axis, of each of which an
+// element of the result reads a window: one element, or none.
 
 #include "base/status_macros.h"
 #include "graph/ops/common.h"
@@ -40,8 +41,16 @@ class ConcatOp : public Op {
     rule.results = {AddTouched(rule, y, is_joined)};
     rule.operands.assign(context.operands.size(), rule.results[0]);
     rule.linear.emplace_back();
+    const auto axis =
+        static_cast<size_t>(AxisOf(context.attributes, 0, static_cast<int>(y.size())));
+    int64_t start = 0;
     for (size_t i = 0; i < context.operands.size(); ++i) {
       rule.linear[0].push_back(static_cast<int>(i));
+      if (!is_joined[axis]) continue;
+      rule.windows.push_back({.operand = static_cast<int>(i),
+                              .factor = rule.results[0][axis][0],
+                              .window = {.extent = y[axis], .low = -start}});
+      start += context.operands[i].shape[axis];
     }
     return rule;
   }

@@ -11,6 +11,7 @@
 #include "base/strings.h"
 #include "graph/models/model.h"
 #include "graph/op.h"
+#include "graph/text.h"
 #include "graph/training.h"
 #include "kernels/kernel.h"
 #include "planner/cluster/presets.h"
@@ -105,6 +106,24 @@ class EstimateTest : public ::testing::Test {
   int64_t bucket_bytes_ = 4 << 20;
   StepEstimate estimate_;
 };
+
+// Over links of 1 kB/s, 1 row of 256 B takes 256 ms, and of two neighbours' rows the device in the
+// middle receives both.
+TEST_F(EstimateTest, AHaloTakesAsLongAsItsBytes) {
+  const Machine machine = MakeMachine(4, 1, 1e12, 1e3, 1e3);
+  const auto seconds = [&](std::string_view statement, int64_t extent) {
+    const std::string text = StrCat("mesh m = [d=4]\ngraph g {\n  %x = input : f32[4096, 64] "
+                                    "@[d, _]\n  %y = ",
+                                    statement, " : f32[", extent, ", 64]\n  return %y @[d, _]\n}\n");
+    absl::StatusOr<graph::Graph> graph = graph::ParseGraph(text, "halo.pst", ops_);
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    CompileFor(*std::move(graph), machine);
+    return estimate_.inline_communication_s;
+  };
+  EXPECT_NEAR(seconds("slice(%x) {start=[1, 0], limit=[4096, 64]}", 4095), 0.256, 1e-3);
+  EXPECT_NEAR(seconds("slice(%x) {start=[3, 0], limit=[4096, 64]}", 4093), 3 * 0.256, 1e-3);
+  EXPECT_EQ(seconds("slice(%x) {start=[0, 0], limit=[4096, 64], stride=[2, 1]}", 2048), 0);
+}
 
 // All but the workspace is the same to within alignment. Of the workspace, the scratch memory of
 // kernels is not known, nor how much longer values live beside communication.
