@@ -21,6 +21,7 @@
 #include "cli/plan_summary.h"
 #include "nlohmann/json.hpp"
 
+#include "base/counted.h"
 #include "base/device.h"
 #include "base/format.h"
 #include "base/status_macros.h"
@@ -28,6 +29,7 @@
 #include "graph/sharding.h"
 #include "graph/text.h"
 #include "planner/compile.h"
+#include "planner/draw/draw_graph.h"
 #include "planner/plan/plan_io.h"
 #include "planner/plan/show_plan.h"
 
@@ -75,6 +77,7 @@ struct Options {
   std::optional<int64_t> devices;
   std::string cluster;
   std::vector<std::string> dumps;  // PASS=FILE
+  std::string svg;
   bool has_explanation = false;
   bool is_json = false;
 };
@@ -135,11 +138,19 @@ nlohmann::json PeakMemory(const planner::FoldedPlan& plan) {
   return list;
 }
 
+// "gpt, dp=2,tp=2,pp=1, 4 micro-batches on 4 devices".
+std::string TitleOf(const JobGraph& job) {
+  return StrCat(job.graph.name(), ", ", job.strategy, ", ",
+                Counted(job.microbatches, "micro-batch", "es"), " on ",
+                Counted(job.num_devices, "device"));
+}
+
 absl::Status Plan(const Environment& environment, const Options& options) {
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
   ASSIGN_OR_RETURN(const auto dumps, ParseDumps(environment.registries.ops, options.dumps));
   RETURN_IF_ERROR(CheckWritable(options.output));
+  RETURN_IF_ERROR(CheckWritable(options.svg));
   ASSIGN_OR_RETURN(Job job, ReadJob(options.job, options.overrides, options.cluster));
   if (!options.strategy.empty()) {
     job.parallel.strategy = options.strategy;
@@ -162,6 +173,12 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   passes.on_dump = [&](std::string_view pass, std::string_view text) {
     if (dumped.ok()) dumped = WriteTextFile(dumps.find(pass)->second, std::string(text));
   };
+  absl::StatusOr<std::string> svg;
+  if (!options.svg.empty()) {
+    passes.on_graph = [&](std::string_view pass, const graph::Graph& lowered) {
+      if (pass == "lower-reshards") svg = planner::DrawGraph(lowered, TitleOf(graph));
+    };
+  }
   planner::StepEstimate estimate;
   CompileSettings settings = SettingsOf(job, graph);
   settings.passes = passes;
@@ -169,6 +186,10 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const planner::FoldedPlan plan,
                    CompileFoldedGraph(environment.registries, graph.graph, settings));
   RETURN_IF_ERROR(dumped);
+  if (!options.svg.empty()) {
+    RETURN_IF_ERROR(svg.status());
+    RETURN_IF_ERROR(WriteTextFile(options.svg, *svg));
+  }
   environment.err << MemoryNote(graph, estimate);
   if (options.has_explanation) StrAppend(&explanation, ExplainPlan(graph, estimate));
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
@@ -230,6 +251,12 @@ void AddPlanCommand(CLI::App& app, const Environment& environment, Action* actio
                           DumpNames(environment.registries.ops)))
       ->option_text("PASS=FILE")
       ->allow_extra_args(false);
+  command
+      ->add_option(
+          "--svg", options->svg,
+          "Write a drawing of the planned graph: operators coloured by stage, and on their "
+          "edges what devices communicate")
+      ->option_text("FILE");
   command->add_flag(
       "--explain", options->has_explanation,
       "Also print the given shardings, the axes, where the predicted time and the memory go, "

@@ -75,6 +75,7 @@ TEST_F(CommandLineTest, BadUsageAndBadInputAreStatusTwo) {
       {{"run", job, "--cluster", Write("flat.toml", "devices = 2\n")},
        "unexpected key 'devices'; its keys stand below a line [cluster]"},
       {{"plan", job, "-o", folder_.string()}, "is a folder; expected the name of a file"},
+      {{"plan", job, "--svg", folder_.string()}, "is a folder; expected the name of a file"},
       {{"run", job, "--devices", "0"}, "--devices"},
       {{"run", job, "--procs", "2"}, "penstock: --procs 2: 2 processes for 1 device: "},
       {{"run", job, "--set", "train.stepz=5"}, "did you mean 'train.steps'?"},
@@ -566,6 +567,18 @@ TEST_F(CommandLineTest, PlanDumpsTheGraphAfterAPass) {
   for (const std::string bad : {"nothing", "nothing=x", "=x", "input="}) {
     EXPECT_EQ(Call({"plan", Path("job.toml"), "--dump", bad}).status, 2) << bad;
   }
+}
+
+TEST_F(CommandLineTest, PlanDrawsTheGraph) {
+  const Outcome outcome =
+      Call({"plan", Path("job.toml"), "--strategy", "tp=2,pp=2", "--svg", Path("plan.svg")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  std::ifstream file(Path("plan.svg"));
+  const std::string svg{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(svg, ::testing::StartsWith("<svg "));
+  EXPECT_THAT(svg, HasSubstr("tp=2,pp=2"));
+  EXPECT_THAT(svg, HasSubstr(">stage 1</text>"));
+  EXPECT_THAT(svg, HasSubstr(">all_reduce</text>"));
 }
 
 TEST_F(CommandLineTest, RunPrintsALineAStepAndASummary) {

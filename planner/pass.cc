@@ -33,6 +33,7 @@ absl::Status RunPasses(absl::Span<const Pass> passes, const PassOptions& options
       return absl::InternalError(
           StrCat("pass ", pass.name, " left a graph that does not verify: ", verified.message()));
     }
+    if (options.on_graph != nullptr) options.on_graph(pass.name, *graph);
   }
   return absl::OkStatus();
 }

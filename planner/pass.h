@@ -37,6 +37,8 @@ struct PassOptions {
   // Passes after which on_dump receives the printed graph.
   std::vector<std::string> dump_after;
   std::function<void(std::string_view pass, std::string_view text)> on_dump;
+  // Receives the graph after each pass, if it verifies.
+  std::function<void(std::string_view pass, const graph::Graph& graph)> on_graph;
   std::function<void(const PassTiming&)> on_timing;
   const Clock* clock = nullptr;  // null: the machine's
 };
