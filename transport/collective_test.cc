@@ -460,6 +460,10 @@ TEST(CollectiveFlagsTest, ErrorOfOneRankReachesAllThatDependOnIt) {
               depends = rank == failed || failed == static_cast<int>(spec.root);
             } else if (kind == CollectiveKind::kPermute) {
               depends = rank == failed || rank == static_cast<int>(spec.peers[failed]);
+            } else if (kind == CollectiveKind::kAllToAll) {
+              depends = rank == failed || spec.counts[failed * n + rank] > 0;
+              // A rank hands on the flags that it has received when it sends a chunk.
+              if (!depends) continue;
             }
             // A chain hands on what it carries, and so does the rank by which a host gets it.
             const int root = static_cast<int>(spec.root);
@@ -703,6 +707,21 @@ TEST(CollectivePeersTest, OfARingAreItsNeighbours) {
   EXPECT_THAT(peers, UnorderedElementsAre(spec.devices[2], spec.devices[4]));
   spec.algorithm = CollectiveAlgorithm::kDirect;
   EXPECT_EQ(CollectivePeers(spec, spec.devices[3]).size(), 7u);
+}
+
+// Each rank sends its first element to the one before: no message passes between any others.
+TEST(CollectivePeersTest, OfAHaloExchangeAreThoseThatLackSomething) {
+  std::mt19937_64 random(13);
+  CollectiveSpec spec =
+      MakeSpec(CollectiveKind::kAllToAll, CollectiveAlgorithm::kDirect, 6, random);
+  spec.counts.assign(36, 0);
+  for (int rank = 1; rank < 6; ++rank) spec.counts[rank * 6 + rank - 1] = 1;
+  ASSERT_EQ(CheckCollective(spec, 64), absl::OkStatus());
+  EXPECT_THAT(CollectivePeers(spec, spec.devices[0]), UnorderedElementsAre(spec.devices[1]));
+  EXPECT_THAT(CollectivePeers(spec, spec.devices[3]),
+              UnorderedElementsAre(spec.devices[2], spec.devices[4]));
+  spec.counts[3 * 6 + 2] = 0;
+  EXPECT_THAT(CollectivePeers(spec, spec.devices[3]), UnorderedElementsAre(spec.devices[4]));
 }
 
 TEST(CollectiveBufferBytes, CountsWhatIsNotReadInPlace) {

@@ -107,14 +107,17 @@ class EstimateTest : public ::testing::Test {
   StepEstimate estimate_;
 };
 
-// Over links of 1 kB/s, 1 row of 256 B takes 256 ms, and of two neighbours' rows the device in the
-// middle receives both.
+// Over links of 1 kB/s, a row of 256 B takes 256 ms.
 TEST_F(EstimateTest, AHaloTakesAsLongAsItsBytes) {
   const Machine machine = MakeMachine(4, 1, 1e12, 1e3, 1e3);
   const auto seconds = [&](std::string_view statement, int64_t extent) {
-    const std::string text = StrCat("mesh m = [d=4]\ngraph g {\n  %x = input : f32[4096, 64] "
-                                    "@[d, _]\n  %y = ",
-                                    statement, " : f32[", extent, ", 64]\n  return %y @[d, _]\n}\n");
+    const std::string text = StrCat(R"(mesh m = [d=4]
+graph g {
+  %x = input : f32[4096, 64] @[d, _]
+  %y = )",
+                                    statement, " : f32[", extent, R"(, 64]
+  return %y @[d, _]
+})");
     absl::StatusOr<graph::Graph> graph = graph::ParseGraph(text, "halo.pst", ops_);
     EXPECT_TRUE(graph.ok()) << graph.status();
     CompileFor(*std::move(graph), machine);

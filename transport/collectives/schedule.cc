@@ -479,9 +479,14 @@ class Builder {
     for (int step = 1; step < n_; ++step) {
       const int to = Rank(rank_ + step);
       const int from = Rank(rank_ - step);
-      AddPiece(NewStream<SendStream>(Device(to)), Place::kInput, input_offset(to), count(rank_, to),
-               0);
-      AddPiece(NewReceive(from), Place::kOutput, output_offsets[from], count(from, rank_), 0);
+      // In a halo exchange most ranks have nothing for each other.
+      if (count(rank_, to) > 0) {
+        AddPiece(NewStream<SendStream>(Device(to)), Place::kInput, input_offset(to),
+                 count(rank_, to), 0);
+      }
+      if (count(from, rank_) > 0) {
+        AddPiece(NewReceive(from), Place::kOutput, output_offsets[from], count(from, rank_), 0);
+      }
     }
   }
 

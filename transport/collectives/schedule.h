@@ -13,7 +13,8 @@
 //                          delegates, whose results the owner folds; what an owner has to hand out
 //                          goes to the delegates, who hand it on. So a piece crosses from a host to
 //                          another once, and all ranks of a host share that work
-//   all_to_all, permute    every message straight to its receiver, in all algorithms
+//   all_to_all, permute    every message straight to its receiver, in all algorithms; of an
+//                          all_to_all, empty pieces are not sent
 //
 // In place (input and output the same memory) an all_reduce overwrites only what has been read:
 // a rank receives the result of a piece only when its own send of that piece is done, and the owner
