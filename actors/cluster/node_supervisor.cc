@@ -170,7 +170,8 @@ void NodeSupervisor::CountMemory(const ClusterSession& session, int sign) {
   for (uint32_t rank = 0; rank < session.num_processes(); ++rank) {
     const DeviceRange devices = session.DevicesOf(rank);
     for (uint32_t i = 0; i < devices.count; ++i) {
-      const uint64_t num_bytes = session.plan().devices[devices.first + i].arena_bytes;
+      const planner::DevicePlan& device = session.plan().devices[devices.first + i];
+      const uint64_t num_bytes = device.arena_bytes + device.host_bytes;
       AddBytesInUse(rank, sign * static_cast<int64_t>(num_bytes));
     }
   }

@@ -79,9 +79,13 @@ class DeviceCheck {
       : plan_(plan), device_(plan.devices[index]), index_(index) {}
 
   absl::Status Run() {
-    if (device_.arena_bytes > kMaxArenaBytes) {
-      return Bad("it needs ", FormatBytes(device_.arena_bytes), " of memory; a device has at most ",
+    for (const uint64_t num_bytes : {device_.arena_bytes, device_.host_bytes}) {
+      if (num_bytes <= kMaxArenaBytes) continue;
+      return Bad("it needs ", FormatBytes(num_bytes), " of memory; a device has at most ",
                  FormatBytes(kMaxArenaBytes));
+    }
+    if (device_.host_bytes > 0 && device_.arena_bytes % kAlignment != 0) {
+      return Bad("its arena of ", device_.arena_bytes, " bytes is not aligned to ", kAlignment);
     }
     for (size_t i = 0; i < device_.registers.size(); ++i) {
       RETURN_IF_ERROR(Prefixed(StrCat("register ", i), CheckRegister(device_.registers[i])));
@@ -101,10 +105,13 @@ class DeviceCheck {
     if (reg.offset % kAlignment != 0 || reg.slot_bytes % kAlignment != 0) {
       return Bad("it is not aligned to ", kAlignment, " bytes");
     }
-    if (reg.offset > device_.arena_bytes ||
-        (reg.slot_bytes > 0 && reg.slots > (device_.arena_bytes - reg.offset) / reg.slot_bytes)) {
+    const uint64_t end =
+        device_.arena_bytes + (planner::IsOnHost(device_, reg) ? device_.host_bytes : 0);
+    if (reg.offset > end ||
+        (reg.slot_bytes > 0 && reg.slots > (end - reg.offset) / reg.slot_bytes)) {
       return Bad(reg.slots, " slots of ", reg.slot_bytes, " bytes at ", reg.offset,
-                 " do not lie in the arena of ", device_.arena_bytes, " bytes");
+                 " do not lie in the arena of ", device_.arena_bytes, " bytes, ",
+                 device_.host_bytes, " more on the host");
     }
     return absl::OkStatus();
   }
@@ -234,6 +241,30 @@ class DeviceCheck {
     return Bad("the device is not in the group of collective ", actor.target);
   }
 
+  bool IsOnHost(const OperandPlan& operand) const {
+    return operand.reg != kNone && planner::IsOnHost(device_, device_.registers[operand.reg]);
+  }
+
+  absl::Status CheckCopy(const ActorPlan& actor) const {
+    if (actor.kernel >= plan_.kernels.size()) {
+      return Bad("kernel ", actor.kernel, " does not exist");
+    }
+    RETURN_IF_ERROR(CheckArity(actor, 1, 1));
+    const graph::KernelSpec& kernel = plan_.kernels[actor.kernel];
+    const bool is_to_host = kernel.op == "to_host";
+    if ((!is_to_host && kernel.op != "to_device") || kernel.inputs.size() != 1 ||
+        kernel.inputs != kernel.outputs) {
+      return Bad("its kernel must be a 'to_host' or a 'to_device' of one tile");
+    }
+    RETURN_IF_ERROR(CheckOperands(actor.inputs, kernel.inputs));
+    RETURN_IF_ERROR(CheckOperands(actor.outputs, kernel.outputs));
+    if (kernel.inputs[0].num_bytes() > 0 &&
+        (IsOnHost(actor.inputs[0]) == is_to_host || IsOnHost(actor.outputs[0]) != is_to_host)) {
+      return Bad("its operands are not in the memories that a '", kernel.op, "' joins");
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CheckActor(const ActorPlan& actor, const PhasePlan& phase) {
     if (actor.inputs.size() > kMaxFan || actor.outputs.size() > kMaxFan) {
       return Bad("too many operands");
@@ -242,6 +273,12 @@ class DeviceCheck {
         actor.workspace_offset > device_.arena_bytes - actor.workspace_bytes ||
         actor.workspace_offset % kAlignment != 0) {
       return Bad("its workspace does not lie in the arena");
+    }
+    for (const auto* operands : {&actor.inputs, &actor.outputs}) {
+      for (const OperandPlan& operand : *operands) {
+        if (actor.kind == ActorKind::kCopy || operand.reg >= device_.registers.size()) continue;
+        if (IsOnHost(operand)) return Bad("it uses register ", operand.reg, " on the host");
+      }
     }
     switch (actor.kind) {
       case ActorKind::kKernel: {
@@ -265,6 +302,8 @@ class DeviceCheck {
         const bool is_send = actor.kind == ActorKind::kSend;
         return CheckTransfer(actor, phase, is_send);
       }
+      case ActorKind::kCopy:
+        return CheckCopy(actor);
     }
     return Bad("unknown kind of actor");
   }
@@ -364,7 +403,7 @@ absl::Status CheckWires(const Plan& plan) {
   absl::flat_hash_set<uint64_t> ends;
   for (size_t device = 0; device < plan.devices.size(); ++device) {
     for (const ActorPlan& actor : plan.devices[device].actors) {
-      if (actor.kind < ActorKind::kCollective) continue;
+      if (!planner::IsCommunication(actor.kind)) continue;
       const uint64_t list = actor.kind == ActorKind::kCollective ? 0 : 1;
       if (!ends.insert((device << 33) | (list << 32) | actor.target).second) {
         return Bad("device ", device, ", actor '", actor.name, "': a second ", Name(actor.kind),

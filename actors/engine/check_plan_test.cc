@@ -60,7 +60,8 @@ Plan FullPlan() {
   b.AddChannel(1, recv, f1, 1, 1, 2);
   b.AddChannel(1, f1, fetch);
   b.BeginPhase(1, "update", PhaseKind::kAfterStep, Lane::kPerStep, false);
-  b.AddCollective(1, "reduce", reduce, total1, total1);
+  const uint32_t sum = b.AddCollective(1, "reduce", reduce, total1, total1);
+  b.AddChannel(1, sum, b.AddCopy(1, "keep", total1, b.AddHostState(1, "kept")));
   return b.Build();
 }
 
@@ -102,6 +103,15 @@ TEST(CheckPlanTest, NamesWhatDoesNotHold) {
        "1 operands where its kernel has 2"},
       {[](Plan& p) { p.devices[0].actors[1].workspace_bytes = UINT64_MAX; },
        "its workspace does not lie in the arena"},
+      {[](Plan& p) { p.devices[1].host_bytes = 0; }, "do not lie in the arena"},
+      {[](Plan& p) { p.devices[1].host_bytes = uint64_t{1} << 60; }, "device 1: it needs"},
+      {[](Plan& p) {
+         std::swap(p.devices[1].actors.back().inputs, p.devices[1].actors.back().outputs);
+       },
+       "'keep': its operands are not in the memories that a 'to_host' joins"},
+      {[](Plan& p) { p.devices[1].actors.back().kind = planner::ActorKind::kKernel; },
+       "on the host"},
+      {[](Plan& p) { p.devices[1].actors.back().kernel = 0; }, "its kernel must be a 'to_host' or"},
       {[](Plan& p) { p.devices[0].actors[0].target = 5; }, "feed 5 is unknown"},
       {[](Plan& p) { p.devices[1].actors[2].target = 5; }, "fetch 5 is unknown"},
       {[](Plan& p) { p.kernels[0].outputs[0].microbatch_stride[0] = 2; }, "does not lie in [2, 4]"},
@@ -211,8 +221,10 @@ class Mutator {
         planner::StatePlacement& placement = Pick(Pick(plan.states).placements);
         return random_() % 2 == 0 ? Set(placement.reg) : Set(placement.device);
       }
-      default:
-        return Set(Pick(plan.devices).arena_bytes);
+      default: {
+        planner::DevicePlan& device = Pick(plan.devices);
+        return Set(random_() % 2 == 0 ? device.arena_bytes : device.host_bytes);
+      }
     }
   }
 
@@ -258,7 +270,7 @@ TEST(CheckPlanTest, MutatedPlansNeverCrash) {
     options.is_emulated = true;  // its heap arenas have red zones under AddressSanitizer
     bool is_large = plan.num_microbatches > 1000;
     for (const planner::DevicePlan& device : plan.devices) {
-      is_large = is_large || device.arena_bytes > kMostBytes;
+      is_large = is_large || device.arena_bytes > kMostBytes || device.host_bytes > kMostBytes;
     }
     if (is_large) {
       refused += CheckPlan(plan).ok() ? 0 : 1;

@@ -18,11 +18,12 @@ DeviceMemory MemoryOf(const planner::Plan& plan, uint32_t device, const CanView&
   const planner::DevicePlan& device_plan = plan.devices[device];
   DeviceMemory memory;
   memory.arena_bytes = device_plan.arena_bytes;
+  memory.host_bytes = device_plan.host_bytes;
   std::vector<Comm> comms;
   std::vector<HostCopy> copies;
   for (uint32_t i = 0; i < device_plan.actors.size(); ++i) {
     const planner::ActorPlan& actor = device_plan.actors[i];
-    if (actor.kind == ActorKind::kKernel) continue;
+    if (actor.kind == ActorKind::kKernel || actor.kind == ActorKind::kCopy) continue;
     if (actor.kind == ActorKind::kCollective) {
       const CollectiveSpec& spec = plan.collectives[actor.target];
       const auto member = std::find(spec.devices.begin(), spec.devices.end(), device);
@@ -48,6 +49,7 @@ std::string ToString(const DeviceMemory& memory) {
   std::string text = FormatBytes(memory.total());
   if (memory.total() == memory.arena_bytes) return text;
   StrAppend(&text, " (arena ", FormatBytes(memory.arena_bytes));
+  if (memory.host_bytes > 0) StrAppend(&text, ", on host ", FormatBytes(memory.host_bytes));
   if (memory.collective_bytes > 0) {
     StrAppend(&text, ", collective buffers ", FormatBytes(memory.collective_bytes));
   }

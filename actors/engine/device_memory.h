@@ -15,13 +15,14 @@ namespace penstock::actors {
 
 struct DeviceMemory {
   uint64_t arena_bytes = 0;
+  uint64_t host_bytes = 0;  // what the plan keeps in the memory of the device's host
   // Of collectives: messages from devices whose memory cannot be read where it lies, and partial
   // results.
   uint64_t collective_bytes = 0;
   // Of an asynchronous device: pinned memory of the host (host_staging.h).
   uint64_t staging_bytes = 0;
 
-  uint64_t total() const { return arena_bytes + collective_bytes + staging_bytes; }
+  uint64_t total() const { return arena_bytes + host_bytes + collective_bytes + staging_bytes; }
 };
 
 // Whether device `reader` can read the memory of `owner` where it lies: Endpoint::CanView.

@@ -51,6 +51,8 @@ TEST(DeviceMemory, CountsTheStagingOfAsynchronousDevices) {
 
 TEST(DeviceMemory, NamesWhatThereIs) {
   EXPECT_EQ(ToString({.arena_bytes = 2048}), "2.0 KiB");
+  EXPECT_EQ(ToString({.arena_bytes = 2048, .host_bytes = 1024}),
+            "3.0 KiB (arena 2.0 KiB, on host 1.0 KiB)");
   EXPECT_EQ(ToString({.arena_bytes = 1024, .collective_bytes = 512, .staging_bytes = 2048}),
             "3.5 KiB (arena 1.0 KiB, collective buffers 512 B, host staging 2.0 KiB)");
 }

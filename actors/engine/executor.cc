@@ -24,7 +24,7 @@ int64_t ThreadCpuNs() {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-bool RunsOnStream(ActorKind kind) { return kind <= ActorKind::kFetch; }
+bool RunsOnStream(ActorKind kind) { return !planner::IsCommunication(kind); }
 
 }  // namespace
 
@@ -75,6 +75,7 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       groups_(std::move(linked.groups)),
       patches_(std::move(linked.patches)),
       copies_(std::move(linked.copies)),
+      memory_copies_(std::move(linked.memory_copies)),
       fetches_(std::move(linked.fetches)),
       place_infos_(std::move(linked.place_infos)),
       kernels_(std::move(linked.kernels)),
@@ -455,7 +456,11 @@ inline absl::Status DeviceExecutor::Execute(uint32_t index, uint32_t phase) {
     kernel_args.launch = progress.first_launch + index;
     return actor.kernel->Run(kernel_args);
   }
-  if (actor.kind == ActorKind::kFeed) {
+  if (actor.kind == ActorKind::kCopy) {
+    const MemoryCopy& copy = memory_copies_[actor.part];
+    void* const* args = args_.data() + actor.first_arg;
+    progress.stream->Copy(args[1], args[0], copy.num_bytes, copy.kind);
+  } else if (actor.kind == ActorKind::kFeed) {
     CopyFeed(actor, phases_[phase], progress);
   } else {
     CopyFetch(actor, phases_[phase], progress);

@@ -285,6 +285,7 @@ class DeviceExecutor {
   std::vector<SlotGroup> groups_;
   std::vector<Patch> patches_;
   std::vector<HostCopy> copies_;
+  std::vector<MemoryCopy> memory_copies_;
   std::vector<uint32_t> fetches_;  // actors
   std::vector<PlaceInfo> place_infos_;
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;

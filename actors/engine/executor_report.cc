@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMaxDescribedLines = 100;
 
-bool RunsOnStream(ActorKind kind) { return kind <= ActorKind::kFetch; }
+bool RunsOnStream(ActorKind kind) { return !planner::IsCommunication(kind); }
 
 }  // namespace
 

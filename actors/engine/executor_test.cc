@@ -671,6 +671,79 @@ TEST_F(ExecutorTest, CollectivesOfAGroupStartInThePlansOrder) {
   EXPECT_TRUE(has_fired_out_of_order);
 }
 
+// F puts what it makes of a micro-batch on the host, B takes it from there, and the update works on
+// a state that lives on the host. `is_floating`: the copies of micro-batches run beside F and B.
+planner::Plan OffloadingPlan(uint32_t microbatches, bool is_floating) {
+  EnginePlanBuilder b(microbatches, "gpipe");
+  const uint32_t d = b.AddDevice();
+  const uint32_t x = b.AddRegister(d);
+  const uint32_t y = b.AddRegister(d, is_floating ? 2 : 1);
+  const uint32_t loaded = b.AddRegister(d, is_floating ? 2 : 1);
+  const uint32_t z = b.AddRegister(d);
+  const uint32_t sum = b.AddRegister(d, 1, false);
+  const uint32_t w = b.AddRegister(d, 1, false);
+  const uint32_t host_y = b.AddHostRegister(d, microbatches);
+  const uint32_t host_w = b.AddHostState(d, "w", "ones");
+  const auto begin_copy = [&](const std::string& name) {
+    if (is_floating) b.BeginPhase(d, name, PhaseKind::kTransfer, Lane::kFloating);
+  };
+  b.BeginPhase(d, "F", PhaseKind::kForward);
+  const uint32_t feed = b.AddFeed(d, "x", x);
+  const uint32_t f = b.AddKernel(d, "f", "t.affine", {x}, {y}, {{"scale", 2.0}});
+  begin_copy("store y");
+  const uint32_t store = b.AddCopy(d, "store y", y, host_y);
+  begin_copy("load y");
+  if (!is_floating) b.BeginPhase(d, "B", PhaseKind::kBackward);
+  const uint32_t load = b.AddCopy(d, "load y", host_y, loaded);
+  if (is_floating) b.BeginPhase(d, "B", PhaseKind::kBackward);
+  const uint32_t g = b.AddKernel(d, "g", "t.affine", {loaded}, {z}, {{"shift", 1.0}});
+  const uint32_t fetch_z = b.AddFetch(d, "z", z);
+  const uint32_t add = b.AddKernel(d, "sum", "t.sum", {z}, {sum}, {}, /*accumulate=*/true);
+  b.BeginPhase(d, "update", PhaseKind::kAfterStep, Lane::kPerStep, false);
+  const uint32_t load_w = b.AddCopy(d, "load w", host_w, w);
+  const uint32_t bump = b.AddKernel(d, "bump", "t.bump", {w, sum}, {w});
+  const uint32_t store_w = b.AddCopy(d, "store w", w, host_w);
+  const uint32_t fetch_w = b.AddFetch(d, "w", w);
+  b.AddChannel(d, feed, f);
+  b.AddChannel(d, f, store, 1, 1, is_floating ? 2 : 1);
+  b.AddChannel(d, store, load, 1, 1, microbatches);
+  b.AddChannel(d, load, g, 1, 1, is_floating ? 2 : 1);
+  b.AddChannel(d, g, fetch_z);
+  b.AddChannel(d, g, add);
+  b.AddChannel(d, add, bump, 1, microbatches, microbatches);
+  b.AddChannel(d, load_w, bump);
+  b.AddChannel(d, bump, store_w);
+  b.AddChannel(d, bump, fetch_w);
+  return b.Build();
+}
+
+TEST_F(ExecutorTest, CopiesJoinTheMemoriesOfDeviceAndHost) {
+  constexpr uint32_t kMicrobatches = 4;
+  for (const bool is_floating : {false, true}) {
+    const planner::Plan plan = OffloadingPlan(kMicrobatches, is_floating);
+    EXPECT_EQ(plan.devices[0].host_bytes, (kMicrobatches + 1) * 64);
+    ForSeeds(
+        plan,
+        [&](EngineHarness& harness) {
+          for (int step = 0; step < 3; ++step) harness.Submit({FeedOf(kMicrobatches, 100 * step)});
+          ASSERT_TRUE(harness.RunUntilDone());
+          double w = 0;  // no session has initialised it
+          for (int step = 0; step < 3; ++step) {
+            ASSERT_EQ(harness.StepStatus(step), absl::OkStatus());
+            for (uint32_t m = 0; m < kMicrobatches; ++m) {
+              const double z = 2 * (100 * step + 10 * m + 3) + 1;
+              EXPECT_EQ(At(harness.fetched(step, 0), m, 3), z);
+              w += z;
+            }
+            EXPECT_EQ(At(harness.fetched(step, 1), 0, 3), w);
+          }
+          const uint32_t host_w = plan.states[0].placements[0].reg;
+          EXPECT_EQ(harness.Read(0, host_w)[3], w);
+        },
+        kSeeds / 2);
+  }
+}
+
 TEST_F(ExecutorTest, KernelThatCannotBeMadeIsNamed) {
   EnginePlanBuilder b;
   const uint32_t d = b.AddDevice();

@@ -26,7 +26,7 @@ using planner::Plan;
 using planner::RegisterPlan;
 
 // Runs on the device's stream, as opposed to moving by itself.
-bool RunsOnStream(ActorKind kind) { return kind <= ActorKind::kFetch; }
+bool RunsOnStream(ActorKind kind) { return !planner::IsCommunication(kind); }
 
 // Phases without a prediction are taken for long ones.
 uint32_t ActNs(const PhasePlan& phase) {
@@ -101,6 +101,14 @@ class Linker {
         out_.fetches.push_back(index);
         return absl::OkStatus();
       }
+      case ActorKind::kCopy: {
+        const graph::KernelSpec& spec = plan_.kernels[plan.kernel];
+        actor.part = static_cast<uint32_t>(out_.memory_copies.size());
+        out_.memory_copies.push_back({spec.inputs[0].num_bytes(), spec.op == "to_host"
+                                                                      ? CopyKind::kDeviceToHost
+                                                                      : CopyKind::kHostToDevice});
+        return absl::OkStatus();
+      }
       case ActorKind::kCollective:
       case ActorKind::kSend:
       case ActorKind::kRecv:
@@ -160,6 +168,11 @@ class Linker {
     return absl::OkStatus();
   }
 
+  std::byte* Slot0Of(const RegisterPlan& reg) const {
+    if (!planner::IsOnHost(device_, reg)) return target_.arena + reg.offset;
+    return target_.host_arena + (reg.offset - device_.arena_bytes);
+  }
+
   void LinkOperands() {
     // Multi-slot arguments of each phase, grouped by register: (register, arg, slot 0).
     std::vector<std::tuple<uint32_t, uint32_t, std::byte*>> moving;
@@ -173,7 +186,7 @@ class Linker {
             std::byte* slot0 = nullptr;
             if (operand.reg != kNone) {
               const RegisterPlan& reg = device_.registers[operand.reg];
-              slot0 = target_.arena + reg.offset + operand.offset;
+              slot0 = Slot0Of(reg) + operand.offset;
               if (reg.slots > 1) moving.emplace_back(operand.reg, out_.args.size(), slot0);
             }
             out_.args.push_back(slot0);

@@ -37,7 +37,7 @@ struct Actor {
   uint32_t first_arg = 0;      // into args: inputs, then outputs
   uint32_t first_message = 0;  // into messages: early, then late
   uint32_t first_put = 0;      // into puts
-  uint32_t part = 0;           // into comms, or into copies
+  uint32_t part = 0;           // into comms, into copies, or into memory_copies
   uint16_t num_inputs = 0;
   uint16_t num_outputs = 0;
   // Messages when it starts. Of what runs on a stream these are all: who gets one follows on the
@@ -115,6 +115,12 @@ struct HostCopy {
   uint64_t num_bytes = 0;  // of the tile
 };
 
+// Between the memories of the device and its host.
+struct MemoryCopy {
+  uint64_t num_bytes = 0;
+  CopyKind kind = CopyKind::kHostToDevice;
+};
+
 // What a communication of the plan moves, without its collective and phase. REQUIRES: the actor is
 // a collective, a send or a receive.
 Comm DescribeComm(const planner::Plan& plan, uint32_t device, uint32_t actor);
@@ -135,6 +141,7 @@ struct LinkedDevice {
   std::vector<void*> args;
   std::vector<Comm> comms;
   std::vector<HostCopy> copies;
+  std::vector<MemoryCopy> memory_copies;
   std::vector<uint32_t> fetches;  // actors; those of a phase together
   std::vector<std::unique_ptr<kernels::Kernel>> kernels;
 };
@@ -144,6 +151,7 @@ struct LinkTarget {
   Device* device = nullptr;
   const kernels::KernelRegistry* kernels = nullptr;
   std::byte* arena = nullptr;                   // of at least arena_bytes
+  std::byte* host_arena = nullptr;              // of at least host_bytes; null where there are none
   transport::Endpoint* endpoint = nullptr;      // null where the device sends and receives nothing
   std::array<Stream*, kNumLanes> streams = {};  // by Lane
 };

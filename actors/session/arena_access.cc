@@ -6,14 +6,18 @@
 
 namespace penstock::actors {
 
-ArenaAccess::ArenaAccess(Device& device, Memory& arena, absl::Duration timeout)
+ArenaAccess::ArenaAccess(Device& device, Memory& arena, std::byte* host_arena,
+                         absl::Duration timeout)
     : arena_(arena.data()),
+      arena_bytes_(arena.num_bytes()),
+      host_arena_(host_arena),
       is_synchronous_(device.is_synchronous()),
       timeout_ns_(absl::ToInt64Nanoseconds(timeout)) {}
 
 absl::StatusOr<std::unique_ptr<ArenaAccess>> ArenaAccess::Create(Device& device, Memory& arena,
+                                                                 std::byte* host_arena,
                                                                  absl::Duration timeout) {
-  std::unique_ptr<ArenaAccess> access(new ArenaAccess(device, arena, timeout));
+  std::unique_ptr<ArenaAccess> access(new ArenaAccess(device, arena, host_arena, timeout));
   if (access->is_synchronous_) return access;
   ASSIGN_OR_RETURN(access->chunk_,
                    device.Allocate(std::min(kChunkBytes, arena.num_bytes()), MemoryKind::kPinned));
@@ -22,10 +26,16 @@ absl::StatusOr<std::unique_ptr<ArenaAccess>> ArenaAccess::Create(Device& device,
   return access;
 }
 
+std::byte* ArenaAccess::OnHost(uint64_t offset) const {
+  if (offset >= arena_bytes_ && host_arena_ != nullptr)
+    return host_arena_ + (offset - arena_bytes_);
+  return is_synchronous_ ? arena_ + offset : nullptr;
+}
+
 absl::Status ArenaAccess::Write(uint64_t begin, uint64_t num_bytes, Fill fill) {
   const absl::MutexLock lock(&mutex_);
-  if (is_synchronous_) {
-    if (num_bytes > 0) fill(0, num_bytes, arena_ + begin);
+  if (std::byte* const bytes = OnHost(begin); bytes != nullptr) {
+    if (num_bytes > 0) fill(0, num_bytes, bytes);
     return absl::OkStatus();
   }
   for (uint64_t offset = 0; offset < num_bytes; offset += kChunkBytes) {
@@ -39,8 +49,8 @@ absl::Status ArenaAccess::Write(uint64_t begin, uint64_t num_bytes, Fill fill) {
 
 absl::Status ArenaAccess::Read(uint64_t begin, uint64_t num_bytes, Take take) {
   const absl::MutexLock lock(&mutex_);
-  if (is_synchronous_) {
-    if (num_bytes > 0) take(0, num_bytes, arena_ + begin);
+  if (const std::byte* const bytes = OnHost(begin); bytes != nullptr) {
+    if (num_bytes > 0) take(0, num_bytes, bytes);
     return absl::OkStatus();
   }
   for (uint64_t offset = 0; offset < num_bytes; offset += kChunkBytes) {

@@ -1,6 +1,6 @@
 // Blocking copies between host memory and a device's arena, for states that are initialised, read
 // and written between steps. Copies to and from an asynchronous device go through a small buffer of
-// pinned memory on a stream of their own.
+// pinned memory on a stream of their own. What of the arena lies on the host is touched there.
 //
 // Thread rule: thread-safe. The caller ensures that the device does not use the bytes during a
 // copy.
@@ -28,26 +28,31 @@ class ArenaAccess {
   // The size of the pinned buffer.
   static constexpr size_t kChunkBytes = size_t{1} << 20;
 
-  // `device` and `arena` must outlive the result. A chunk whose copy takes longer than `timeout`
-  // fails.
+  // `host_arena` is what follows the bytes of `arena` in the host's memory; null if nothing does.
+  // All must outlive the result. A chunk whose copy takes longer than `timeout` fails.
   static absl::StatusOr<std::unique_ptr<ArenaAccess>> Create(Device& device, Memory& arena,
+                                                             std::byte* host_arena,
                                                              absl::Duration timeout);
 
   // Writes `num_bytes` to the arena from `begin` on. Calls `fill(offset, size, bytes)` for one
   // chunk after the other; it stores the new contents in `bytes`. Offsets count from `begin`.
-  // REQUIRES: the range lies in the arena.
+  // REQUIRES: the range lies in one memory of the arena.
   using Fill = absl::FunctionRef<void(uint64_t offset, size_t size, std::byte* bytes)>;
   absl::Status Write(uint64_t begin, uint64_t num_bytes, Fill fill);
 
   // Reads `num_bytes` of the arena from `begin` on. Calls `take(offset, size, bytes)` for one chunk
-  // after the other. REQUIRES: the range lies in the arena.
+  // after the other. REQUIRES: the range lies in one memory of the arena.
   using Take = absl::FunctionRef<void(uint64_t offset, size_t size, const std::byte* bytes)>;
   absl::Status Read(uint64_t begin, uint64_t num_bytes, Take take);
 
  private:
-  ArenaAccess(Device& device, Memory& arena, absl::Duration timeout);
+  ArenaAccess(Device& device, Memory& arena, std::byte* host_arena, absl::Duration timeout);
+  // Where the host can use the byte; null: nowhere.
+  std::byte* OnHost(uint64_t offset) const;
 
   std::byte* const arena_;
+  const uint64_t arena_bytes_;
+  std::byte* const host_arena_;
   const bool is_synchronous_;
   const int64_t timeout_ns_;
   absl::Mutex mutex_;

@@ -107,6 +107,7 @@ absl::Status LocalEngine::Open() {
   transport_->Hold(memory_, used);
   memory_->devices.resize(options_.num_devices);
   memory_->arenas.resize(options_.num_devices);
+  memory_->host_arenas.resize(options_.num_devices);
   memory_->stagings.resize(options_.num_devices);
   processors_ = PlaceDevices(options_.num_devices, options_.threads_per_device);
   accesses_.resize(options_.num_devices);
@@ -194,11 +195,17 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   ASSIGN_OR_RETURN(memory_->arenas[index],
                    device.Allocate(plan_.devices[device_index].arena_bytes, MemoryKind::kDevice));
   Memory& arena = *memory_->arenas[index];
+  std::byte* host_arena = nullptr;
+  if (const uint64_t num_bytes = plan_.devices[device_index].host_bytes; num_bytes > 0) {
+    ASSIGN_OR_RETURN(memory_->host_arenas[index], device.Allocate(num_bytes, MemoryKind::kPinned));
+    host_arena = memory_->host_arenas[index]->data();
+  }
   if (!device.is_synchronous()) RETURN_IF_ERROR(TakeStaging(device_index));
   if (device.is_synchronous()) {
     RETURN_IF_ERROR(transport_->RegisterMemory(arena.data(), arena.num_bytes()));
   }
-  ASSIGN_OR_RETURN(accesses_[index], ArenaAccess::Create(device, arena, options_.timeout));
+  ASSIGN_OR_RETURN(accesses_[index],
+                   ArenaAccess::Create(device, arena, host_arena, options_.timeout));
   for (const planner::StatePlan& state : plan_.states) {
     if (!options_.init_states) break;
     for (const planner::StatePlacement& placement : state.placements) {
@@ -220,7 +227,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
                                            "' cannot be checked: the host cannot read them"));
   }
   const auto* kernels = is_checked ? &checked_kernels_ : options_.kernels;
-  parts.target = {&device, kernels, memory_->arenas[index]->data(), endpoint};
+  parts.target = {&device, kernels, arena.data(), host_arena, endpoint};
   parts.communication = memory_->communications[index].get();
   parts.stage = links_[index].get();
   parts.observer = observer_;

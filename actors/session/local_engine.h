@@ -127,6 +127,7 @@ class LocalEngine final : public Engine {
     // An entry a device of this process in each; made on the device's thread while it loads.
     std::vector<std::unique_ptr<Device>> devices;
     std::vector<std::unique_ptr<Memory>> arenas;
+    std::vector<std::unique_ptr<Memory>> host_arenas;  // null: the plan keeps nothing on the host
     std::vector<std::shared_ptr<const Memory>> stagings;  // null: a synchronous device has none
     // With the buffers of collectives.
     std::vector<std::unique_ptr<DeviceCommunication>> communications;

@@ -26,7 +26,7 @@ const planner::ActorPlan* CommunicationOf(const planner::Plan& plan, const Trace
   const planner::DevicePlan& device = plan.devices[event.device];
   if (event.actor >= device.actors.size()) return nullptr;
   const planner::ActorPlan& actor = device.actors[event.actor];
-  return actor.kind >= ActorKind::kCollective ? &actor : nullptr;
+  return planner::IsCommunication(actor.kind) ? &actor : nullptr;
 }
 
 Exchange ExchangeOf(const planner::ActorPlan& actor, const TraceEvent& event) {

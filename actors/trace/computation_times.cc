@@ -11,7 +11,7 @@ bool IsComputation(const planner::Plan& plan, const TraceEvent& event) {
   if (event.actor == kNone || event.device >= plan.devices.size()) return false;
   const planner::DevicePlan& device = plan.devices[event.device];
   return event.phase < device.phases.size() && event.actor < device.actors.size() &&
-         device.actors[event.actor].kind < planner::ActorKind::kCollective;
+         !planner::IsCommunication(device.actors[event.actor].kind);
 }
 
 std::vector<TraceEvent> SerializeComputations(const planner::Plan& plan,

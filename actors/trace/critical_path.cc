@@ -92,7 +92,7 @@ class Dependencies {
   const planner::ActorPlan& ActorOf(uint32_t i) const {
     return plan_.devices[events_[i].device].actors[events_[i].actor];
   }
-  bool IsCommunication(uint32_t i) const { return ActorOf(i).kind >= ActorKind::kCollective; }
+  bool IsCommunication(uint32_t i) const { return planner::IsCommunication(ActorOf(i).kind); }
 
   // The act of the step that ended last; kNone: there is none.
   uint32_t LastOf(const StepWindow& window) const {

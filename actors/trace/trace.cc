@@ -59,6 +59,8 @@ Track TrackOf(const planner::DevicePlan& device, const TraceEvent& event) {
       return {5, "sends"};
     case ActorKind::kRecv:
       return {6, "receives"};
+    case ActorKind::kCopy:
+      return {7, "copies to and from the host"};
     default:
       return {3, "kernels"};
   }

@@ -24,8 +24,8 @@ absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(StrCat(parts...));
 }
 
-// Bytes [begin, end) of the arena in use from actor `first` to actor `last` of a phase, both
-// included: a register, or the scratch of `writer` when reg is kNone.
+// Bytes [begin, end) of the arena, on the device or its host, in use from actor `first` to actor
+// `last` of a phase, both included: a register, or the scratch of `writer` when reg is kNone.
 struct Block {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -269,6 +269,11 @@ class DeviceMemoryCheck {
     });
   }
 
+  // What the block takes of the device's own memory.
+  uint64_t DeviceBytes(const Block& block) const {
+    return block.begin < device_.arena_bytes ? block.end - block.begin : 0;
+  }
+
   // Workspace registers join the scratch of their phase.
   void AddWorkspaces() {
     for (uint32_t r = 0; r < device_.registers.size(); ++r) {
@@ -282,8 +287,8 @@ class DeviceMemoryCheck {
   }
 
   // Walks through the phase with the blocks that live at each position, in order of address. As
-  // they are disjoint, a new one can only collide with its neighbours. Returns the most bytes at
-  // once.
+  // they are disjoint, a new one can only collide with its neighbours. Returns the most bytes of
+  // the device's memory at once.
   absl::StatusOr<uint64_t> SweepPhase(uint32_t p, std::vector<Block>* phase_blocks) const {
     std::vector<Block>& blocks = *phase_blocks;
     std::sort(blocks.begin(), blocks.end(),
@@ -302,7 +307,7 @@ class DeviceMemoryCheck {
       for (; blocks[by_last[next_to_die]].last < block.first; ++next_to_die) {
         const Block& dead = blocks[by_last[next_to_die]];
         const auto it = live.find(dead.begin);
-        live_bytes -= dead.end - dead.begin;
+        live_bytes -= DeviceBytes(dead);
         // Its bytes may have gone to the block that was computed in place.
         if (it != live.end() && it->second == by_last[next_to_die]) live.erase(it);
       }
@@ -320,7 +325,7 @@ class DeviceMemoryCheck {
         return Collision(p, blocks[after->second], block);
       }
       live[block.begin] = i;
-      live_bytes += block.end - block.begin;
+      live_bytes += DeviceBytes(block);
       peak_bytes = std::max(peak_bytes, live_bytes);
     }
     return peak_bytes;

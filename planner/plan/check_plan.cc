@@ -116,8 +116,11 @@ absl::Status CheckDeviceReferences(const Plan& plan, uint32_t d) {
       case ActorKind::kRecv:
         num_targets = plan.transfers.size();
         break;
+      case ActorKind::kCopy:
+        break;
     }
-    if (actor.kind != ActorKind::kKernel && actor.target >= num_targets) {
+    const bool has_target = actor.kind != ActorKind::kKernel && actor.kind != ActorKind::kCopy;
+    if (has_target && actor.target >= num_targets) {
       return Invalid(DescribeActor(plan, d, a), ": the target ", actor.target, " of a ",
                      Name(actor.kind), " does not exist; there are ", num_targets);
     }
@@ -318,6 +321,11 @@ class StructureCheck {
 
   absl::Status CheckRegisters(uint32_t d) const {
     const DevicePlan& device = plan_.devices[d];
+    if (device.host_bytes > UINT64_MAX - device.arena_bytes ||
+        (device.host_bytes > 0 && device.arena_bytes % kArenaAlignment != 0)) {
+      return Invalid("device ", d, ": ", device.host_bytes, " bytes on its host do not follow an ",
+                     "arena of ", device.arena_bytes, " bytes");
+    }
     uint64_t held_state_bytes = 0;  // of state
     for (size_t r = 0; r < device.registers.size(); ++r) {
       const RegisterPlan& reg = device.registers[r];
@@ -326,17 +334,23 @@ class StructureCheck {
         return Invalid("device ", d, " register ", r, ": offset ", reg.offset, " and slots of ",
                        reg.slot_bytes, " bytes are not multiples of ", kArenaAlignment);
       }
-      if (reg.offset > device.arena_bytes ||
-          reg.slot_bytes > (device.arena_bytes - reg.offset) / reg.slots) {
+      const bool is_on_host = IsOnHost(device, reg);
+      const uint64_t end = device.arena_bytes + (is_on_host ? device.host_bytes : 0);
+      if (reg.offset > end || reg.slot_bytes > (end - reg.offset) / reg.slots) {
+        const std::string host = device.host_bytes == 0
+                                     ? std::string()
+                                     : StrCat(" or the ", device.host_bytes, " bytes on its host");
         return Invalid("device ", d, " register ", r, ": ", reg.slots, " slots of ", reg.slot_bytes,
                        " bytes at offset ", reg.offset, " do not lie in the arena of ",
-                       device.arena_bytes, " bytes");
+                       device.arena_bytes, " bytes", host);
       }
       if (reg.register_class == RegisterClass::kState && reg.slots != 1) {
         return Invalid("device ", d, " register ", r, " holds state in ", reg.slots,
                        " slots, expected 1");
       }
-      if (reg.register_class == RegisterClass::kState) held_state_bytes += reg.slot_bytes;
+      if (reg.register_class == RegisterClass::kState && !is_on_host) {
+        held_state_bytes += reg.slot_bytes;
+      }
     }
     const uint64_t channel_bytes = ChannelBytes(device);
     const uint64_t arena_bytes = device.arena_bytes;
@@ -403,6 +417,10 @@ class StructureCheck {
                      operand.offset, ", not a multiple of its ", element_bytes,
                      " bytes an element");
     }
+    if (ActorOf({d, a}).kind != ActorKind::kCopy && IsOnHost(plan_.devices[d], reg)) {
+      return Invalid(DescribeActor(plan_, d, a), ": ", which, " ", index, " is register ",
+                     operand.reg, " on the host, which copies alone may use");
+    }
     return absl::OkStatus();
   }
 
@@ -466,15 +484,15 @@ class StructureCheck {
       }
     }
     switch (actor.kind) {
+      case ActorKind::kCopy:
+        RETURN_IF_ERROR(CheckCopy(d, a));
+        return CheckKernelOperands(d, a);
       case ActorKind::kFeed:
       case ActorKind::kFetch:
         RETURN_IF_ERROR(CheckFeedOrFetch(d, a, phase));
-        [[fallthrough]];
-      case ActorKind::kKernel: {
-        const KernelPlan& kernel = plan_.kernels[actor.kernel];
-        RETURN_IF_ERROR(CheckTileOperands(d, a, "input", actor.inputs, kernel.inputs));
-        return CheckTileOperands(d, a, "output", actor.outputs, kernel.outputs);
-      }
+        return CheckKernelOperands(d, a);
+      case ActorKind::kKernel:
+        return CheckKernelOperands(d, a);
       case ActorKind::kCollective:
         RETURN_IF_ERROR(CheckCount(d, a, "input", actor.inputs.size(), 1));
         return CheckCount(d, a, "output", actor.outputs.size(), 1);
@@ -484,6 +502,38 @@ class StructureCheck {
       case ActorKind::kRecv:
         RETURN_IF_ERROR(CheckCount(d, a, "input", actor.inputs.size(), 0));
         return CheckCount(d, a, "output", actor.outputs.size(), 1);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckKernelOperands(uint32_t d, uint32_t a) const {
+    const ActorPlan& actor = plan_.devices[d].actors[a];
+    const KernelPlan& kernel = plan_.kernels[actor.kernel];
+    RETURN_IF_ERROR(CheckTileOperands(d, a, "input", actor.inputs, kernel.inputs));
+    return CheckTileOperands(d, a, "output", actor.outputs, kernel.outputs);
+  }
+
+  // A copy goes to the host or comes from there, as its kernel says.
+  absl::Status CheckCopy(uint32_t d, uint32_t a) const {
+    const DevicePlan& device = plan_.devices[d];
+    const ActorPlan& actor = device.actors[a];
+    const KernelPlan& kernel = plan_.kernels[actor.kernel];
+    const bool is_to_host = kernel.op == "to_host";
+    if ((!is_to_host && kernel.op != "to_device") || kernel.inputs.size() != 1 ||
+        kernel.inputs != kernel.outputs) {
+      return Invalid(DescribeActor(plan_, d, a), ": kernel ", actor.kernel, " ('", kernel.op,
+                     "') does not describe a copy of one tile to the host or to the device");
+    }
+    RETURN_IF_ERROR(CheckCount(d, a, "input", actor.inputs.size(), 1));
+    RETURN_IF_ERROR(CheckCount(d, a, "output", actor.outputs.size(), 1));
+    for (const bool is_output : {false, true}) {
+      const OperandPlan& operand = is_output ? actor.outputs[0] : actor.inputs[0];
+      if (operand.reg == kNone || device.registers[operand.reg].slot_bytes == 0) continue;
+      if (IsOnHost(device, device.registers[operand.reg]) == (is_output == is_to_host)) continue;
+      return Invalid(DescribeActor(plan_, d, a), ": ", is_output ? "output" : "input",
+                     " 0 of a copy ", is_to_host ? "to the host" : "to the device", " is register ",
+                     operand.reg, ", which is on the ",
+                     is_output == is_to_host ? "device" : "host");
     }
     return absl::OkStatus();
   }
@@ -720,7 +770,7 @@ uint64_t TokensPerSlot(const Plan& plan, const RegisterPlan& reg, uint64_t token
 uint64_t ChannelBytes(const DevicePlan& device) {
   std::vector<std::pair<uint64_t, uint64_t>> ranges;
   for (const RegisterPlan& reg : device.registers) {
-    if (reg.register_class != RegisterClass::kChannel) continue;
+    if (reg.register_class != RegisterClass::kChannel || IsOnHost(device, reg)) continue;
     ranges.emplace_back(reg.offset, reg.offset + reg.slots * reg.slot_bytes);
   }
   std::sort(ranges.begin(), ranges.end());

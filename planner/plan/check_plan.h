@@ -39,10 +39,6 @@ struct RendezvousTable {
   }
 };
 
-inline bool IsCommunication(ActorKind kind) {
-  return kind == ActorKind::kCollective || kind == ActorKind::kSend || kind == ActorKind::kRecv;
-}
-
 // The rendezvous of a collective, send or receive; kNone for other actors.
 inline uint32_t RendezvousOf(const Plan& plan, const ActorPlan& actor) {
   if (!IsCommunication(actor.kind)) return kNone;
@@ -60,7 +56,7 @@ inline uint32_t FiringsPerStep(const Plan& plan, const PhasePlan& phase) {
 // least 1.
 uint64_t TokensPerSlot(const Plan& plan, const RegisterPlan& reg, uint64_t tokens_per_step);
 
-// Bytes of the arena where channel registers lie, which may share them.
+// Bytes of the device's memory where channel registers lie, which may share them.
 uint64_t ChannelBytes(const DevicePlan& device);
 
 // kInvalidArgument, naming what leads nowhere and where it may lead.

@@ -229,6 +229,7 @@ class Firing {
       const RegisterPlan& reg = device.registers[r];
       const bool is_counted = !live_slots_[register_base_[d] + r].places.empty();
       if (reg.register_class == RegisterClass::kWorkspace || is_counted) continue;
+      if (IsOnHost(device, reg)) continue;
       live_bytes_[d] += reg.slots * reg.slot_bytes;
     }
     peak_bytes_[d] = live_bytes_[d];
@@ -339,7 +340,7 @@ class Firing {
       place.tokens_per_slot = static_cast<uint32_t>(TokensPerSlot(
           plan_, reg, uint64_t{channel.produce} * FiringsPerStep(plan_, device.phases[from])));
       LiveSlots& slots = live_slots_[place.reg];
-      slots.slot_bytes = reg.slot_bytes;
+      slots.slot_bytes = IsOnHost(device, reg) ? 0 : reg.slot_bytes;
       slots.places.push_back(static_cast<uint32_t>(places_.size()));
       Raise(d, place, 0);
     }

@@ -128,6 +128,7 @@ class Expander {
     DevicePlan& plan = plan_.devices.emplace_back();
     plan.stage = program.stage;
     plan.arena_bytes = program.arena_bytes;
+    plan.host_bytes = program.host_bytes;
     plan.state_bytes = program.state_bytes;
     plan.channel_bytes = program.channel_bytes;
     plan.workspace_bytes = program.workspace_bytes;

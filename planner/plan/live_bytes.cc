@@ -86,7 +86,7 @@ uint64_t LeastArenaBytes(const Plan& plan, uint32_t d) {
         for (const OperandPlan& operand : *operands) {
           if (operand.reg == kNone) continue;
           const RegisterPlan& reg = device.registers[operand.reg];
-          if (reg.register_class == RegisterClass::kState) continue;
+          if (reg.register_class == RegisterClass::kState || IsOnHost(device, reg)) continue;
           const uint32_t m = reg.per_microbatch ? instance.microbatch : 0;
           const auto [it, is_new] = live.insert({{operand.reg, m}, {first, last}});
           it->second.first = std::min(it->second.first, first);

@@ -92,6 +92,7 @@ struct Device {
   actors @6 :Actors;
   channels @7 :Channels;
   phases @8 :Phases;
+  hostBytes @9 :UInt64;
 }
 
 struct Stages {

@@ -20,6 +20,8 @@ std::string_view Name(ActorKind kind) {
       return "send";
     case ActorKind::kRecv:
       return "recv";
+    case ActorKind::kCopy:
+      return "copy";
   }
   return "unknown";
 }

@@ -41,6 +41,12 @@
 //   before-step -> F, a value made once a step:        produce M, consume 1, capacity M
 //   update -> F, a parameter:                           produce M, consume 1, capacity M, initial M
 //
+// Memory. A device's arena is one range of offsets in two memories: [0, arena_bytes) lies in the
+// device's memory, [arena_bytes, arena_bytes + host_bytes) in pinned memory of its host. A register
+// lies in one of them. Kernels, feeds, fetches and communication use the device's alone; a copy
+// (ActorKind::kCopy) joins a register in one memory to a register in the other, on the device's
+// stream like a kernel.
+//
 // Registers. Registers that are never in use at once may share bytes (lifetimes.h). Slot s of a
 // register lies at offset + s * slot_bytes. An actor uses slot n % slots
 // where n is the instance number at the *register's* rate: step * M + micro-batch if the register
@@ -80,7 +86,8 @@ struct RegisterPlan {
   RegisterClass register_class = RegisterClass::kWorkspace;
   bool per_microbatch = true;
   uint32_t slots = 1;
-  uint64_t offset = 0;      // in the device's arena, 64-byte aligned
+  uint64_t offset = 0;      // in the device's arena or, from arena_bytes on, in its host's memory;
+                            // 64-byte aligned
   uint64_t slot_bytes = 0;  // 64-byte aligned
   friend bool operator==(const RegisterPlan&, const RegisterPlan&) = default;
 };
@@ -99,14 +106,21 @@ enum class ActorKind : uint8_t {
   kCollective,  // runs Plan::collectives[target] from input 0 to output 0
   kSend,        // sends input 0 over Plan::transfers[target]
   kRecv,        // receives output 0 over Plan::transfers[target]
+  kCopy,        // copies input 0 to output 0, one of them on the host; target: unused
 };
 std::string_view Name(ActorKind kind);
+
+// Moves by itself and completes later. Other actors run on the device's stream.
+inline bool IsCommunication(ActorKind kind) {
+  return kind == ActorKind::kCollective || kind == ActorKind::kSend || kind == ActorKind::kRecv;
+}
 
 struct ActorPlan {
   std::string name;  // of the node or redistribution it came from
   ActorKind kind = ActorKind::kKernel;
   uint32_t kernel = kNone;  // into Plan::kernels; of a feed or fetch: a KernelPlan whose op is
-                            // "feed" or "fetch" and which holds the tile
+                            // "feed" or "fetch" and which holds the tile; of a copy: one whose op
+                            // is "to_host" or "to_device" and which holds the tile on both sides
   uint32_t target = kNone;
   std::vector<OperandPlan> inputs;
   std::vector<OperandPlan> outputs;
@@ -142,7 +156,8 @@ struct PhasePlan {
 
 struct DevicePlan {
   uint32_t stage = 0;
-  uint64_t arena_bytes = 0;
+  uint64_t arena_bytes = 0;      // of the device's memory
+  uint64_t host_bytes = 0;       // of pinned memory of the host
   uint64_t state_bytes = 0;      // of arena_bytes
   uint64_t channel_bytes = 0;    // where channel registers lie
   uint64_t workspace_bytes = 0;  // where only workspace lies
@@ -152,6 +167,11 @@ struct DevicePlan {
   std::vector<PhasePlan> phases;
   friend bool operator==(const DevicePlan&, const DevicePlan&) = default;
 };
+
+// Whether the register lies in the memory of the device's host. One without bytes lies nowhere.
+inline bool IsOnHost(const DevicePlan& device, const RegisterPlan& reg) {
+  return reg.offset >= device.arena_bytes && reg.slot_bytes > 0;
+}
 
 // A point-to-point channel between two devices.
 struct TransferPlan {

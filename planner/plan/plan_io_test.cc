@@ -54,6 +54,14 @@ TEST(PlanIo, RoundTripsARichPlan) {
   EXPECT_EQ(*read, plan);
 }
 
+TEST(PlanIo, RoundTripsWhatLiesOnHosts) {
+  const Plan plan = testing::OffloadPlan(2);
+  const absl::StatusOr<Plan> read = PlanFromBytes(Bytes(plan));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->devices[0].host_bytes, 192u);
+  EXPECT_EQ(*read, plan);
+}
+
 TEST(PlanIo, RoundTripsEveryKindOfCollective) {
   Plan plan = testing::EmptyPlan(1, 3, 1);
   const auto add = [&](CollectiveKind kind, std::vector<int64_t> counts) {

@@ -160,7 +160,7 @@ absl::Status ReadActors(schema::Actors::Reader in, const StringReader& strings,
   for (uint32_t i = 0; i < size; ++i) {
     ActorPlan& actor = (*actors)[i];
     RETURN_IF_ERROR(strings.Get("actors", names[i], &actor.name));
-    RETURN_IF_ERROR(ReadEnum("actors", kinds[i], ActorKind::kRecv, &actor.kind));
+    RETURN_IF_ERROR(ReadEnum("actors", kinds[i], ActorKind::kCopy, &actor.kind));
     actor.kernel = kernels[i];
     actor.target = targets[i];
     actor.workspace_offset = workspace_offsets[i];
@@ -233,6 +233,7 @@ absl::Status ReadDevice(schema::Device::Reader in, const StringReader& strings,
                         DevicePlan* device) {
   device->stage = in.getStage();
   device->arena_bytes = in.getArenaBytes();
+  device->host_bytes = in.getHostBytes();
   device->state_bytes = in.getStateBytes();
   device->channel_bytes = in.getChannelBytes();
   device->workspace_bytes = in.getWorkspaceBytes();

@@ -44,6 +44,7 @@ std::string ShowMemory(const Plan& plan, uint32_t d) {
       fmt::format("arena {} = state {} + channels {} + workspace {}",
                   FormatBytes(device.arena_bytes), FormatBytes(device.state_bytes),
                   FormatBytes(device.channel_bytes), FormatBytes(device.workspace_bytes));
+  if (device.host_bytes > 0) text += fmt::format(", on host {}", FormatBytes(device.host_bytes));
   if (!plan.predicted_peak_bytes.empty()) {
     text += fmt::format("; predicted peak {}", FormatBytes(plan.predicted_peak_bytes[d]));
   }
@@ -202,6 +203,8 @@ std::string ShowAction(const Plan& plan, const ActorPlan& actor) {
     case ActorKind::kRecv:
       return fmt::format("recv #{} from device {}", actor.target,
                          plan.transfers[actor.target].source);
+    case ActorKind::kCopy:
+      return plan.kernels[actor.kernel].op;
   }
   return "";
 }
@@ -276,9 +279,11 @@ absl::StatusOr<std::string> ShowDevice(const Plan& plan, uint32_t device) {
   const std::vector<std::string> names = RegisterNames(plan, device);
   for (size_t r = 0; r < shown.registers.size(); ++r) {
     const RegisterPlan& reg = shown.registers[r];
-    text += fmt::format("  r{:<6} {:<9} {} x {} at {}, once a {}: {}\n", r,
-                        Name(reg.register_class), reg.slots, FormatBytes(reg.slot_bytes),
-                        reg.offset, Rate(reg.per_microbatch), names[r]);
+    const bool is_on_host = IsOnHost(shown, reg);
+    text += fmt::format(
+        "  r{:<6} {:<9} {} x {} at {}{}, once a {}: {}\n", r, Name(reg.register_class), reg.slots,
+        FormatBytes(reg.slot_bytes), is_on_host ? "host " : "",
+        reg.offset - (is_on_host ? shown.arena_bytes : 0), Rate(reg.per_microbatch), names[r]);
   }
   for (const PhasePlan& phase : shown.phases) {
     text += fmt::format("{}\n", ShowPhase(phase));

@@ -55,6 +55,14 @@ TEST(ShowDevice, ListsRegistersPhasesAndActors) {
   EXPECT_THAT(text, Not(HasSubstr("channel 0:")));  // within a phase
 }
 
+TEST(ShowDevice, SaysWhatLiesOnTheHost) {
+  const std::string text = *ShowDevice(testing::OffloadPlan(2), 0);
+  EXPECT_THAT(text, HasSubstr("arena 256 B = state 0 B + channels 64 B + workspace 192 B, "
+                              "on host 192 B"));
+  EXPECT_THAT(text, HasSubstr("channel   2 x 64 B at host 0, once a micro-batch: y.to_host"));
+  EXPECT_THAT(text, HasSubstr("to_device"));
+}
+
 TEST(ShowDevice, RefusesAnUnknownDevice) {
   EXPECT_EQ(std::string(ShowDevice(testing::TrainingPlan(1, 1), 4).status().message()),
             "the plan has no device 4; there are 4");

@@ -157,6 +157,38 @@ TEST(VerifyPlan, CollectivesKeepOutOfTheWayOfKernelsThatStillRun) {
   }
 }
 
+TEST(VerifyPlan, CopiesJoinTheMemoriesOfDeviceAndHost) {
+  const Plan plan = testing::OffloadPlan(3);
+  const absl::StatusOr<PlanVerification> result = VerifyPlan(plan, Policies());
+  ASSERT_TRUE(result.ok()) << result.status();
+  // What lies on the host takes nothing of the device: the gradient, and one of the others.
+  EXPECT_THAT(result->peak_live_bytes, ElementsAre(2 * kBytes));
+  EXPECT_EQ(plan.devices[0].host_bytes, 4 * kBytes);
+
+  constexpr uint32_t kStore = 1;
+  constexpr uint32_t kSum = 3;
+  const auto error_of = [&](const std::function<void(DevicePlan*)>& spoil) {
+    Plan spoilt = plan;
+    spoil(&spoilt.devices[0]);
+    return ErrorOf(spoilt);
+  };
+  const uint32_t host_y = plan.devices[0].actors[kStore].outputs[0].reg;
+  const uint32_t host_m = plan.states[0].placements[0].reg;
+  EXPECT_THAT(error_of([&](DevicePlan* d) { d->actors[kSum].inputs[0].reg = host_y; }),
+              HasSubstr("'w.grad' (device 0, phase B): input 0 is register 4 on the host"));
+  EXPECT_THAT(error_of([&](DevicePlan* d) { d->actors[kStore].outputs[0].reg = 1; }),
+              HasSubstr("output 0 of a copy to the host is register 1, which is on the device"));
+  EXPECT_THAT(error_of([&](DevicePlan* d) { d->actors[kStore].inputs[0].reg = host_m; }),
+              HasSubstr("input 0 of a copy to the host is register 5, which is on the host"));
+  EXPECT_THAT(error_of([&](DevicePlan* d) { d->actors[kStore].kernel = 0; }),
+              HasSubstr("does not describe a copy of one tile"));
+  EXPECT_THAT(error_of([&](DevicePlan* d) { d->host_bytes -= kBytes; }),
+              HasSubstr("do not lie in the arena of 256 bytes or the 192 bytes on its host"));
+  EXPECT_THAT(
+      error_of([&](DevicePlan* d) { d->registers[host_m].offset = d->registers[host_y].offset; }),
+      HasSubstr("overlap"));
+}
+
 TEST(VerifyPlan, AcceptsKernelsThatWorkInPlace) {
   Plan plan = EmptyPlan(1, 1, 1);
   DeviceBuilder device(&plan, 0);

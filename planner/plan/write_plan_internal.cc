@@ -176,6 +176,7 @@ void WritePhases(const std::vector<PhasePlan>& phases, StringWriter* strings,
 void WriteDevice(const DevicePlan& device, StringWriter* strings, schema::Device::Builder out) {
   out.setStage(device.stage);
   out.setArenaBytes(device.arena_bytes);
+  out.setHostBytes(device.host_bytes);
   out.setStateBytes(device.state_bytes);
   out.setChannelBytes(device.channel_bytes);
   out.setWorkspaceBytes(device.workspace_bytes);

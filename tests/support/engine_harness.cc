@@ -1,5 +1,6 @@
 #include "tests/support/engine_harness.h"
 
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -44,6 +45,9 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
         std::unique_ptr<Memory> arena,
         harness->devices_[i]->Allocate(checked.devices[i].arena_bytes, MemoryKind::kDevice));
     harness->arenas_.push_back(std::move(arena));
+    ASSIGN_OR_RETURN(
+        harness->host_arenas_.emplace_back(),
+        harness->devices_[i]->Allocate(checked.devices[i].host_bytes, MemoryKind::kPinned));
     harness->links_.push_back(std::make_unique<StageLink>());
   }
   for (uint32_t stage = 0; stage < checked.stages.size(); ++stage) {
@@ -62,7 +66,7 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     parts.device_index = i;
     parts.target = {harness->devices_[i].get(),
                     options.is_emulated ? &harness->emulated_kernels_ : &kernels,
-                    harness->arenas_[i]->data(), endpoint};
+                    harness->arenas_[i]->data(), harness->host_arenas_[i]->data(), endpoint};
     harness->communications_.push_back(
         std::make_unique<actors::DeviceCommunication>(endpoint, nullptr, nullptr));
     parts.communication = harness->communications_[i].get();
@@ -127,6 +131,12 @@ absl::Status EngineHarness::StepStatus(int64_t step) const {
 std::vector<double> EngineHarness::Read(uint32_t device, uint32_t reg, uint32_t slot) {
   const planner::RegisterPlan& plan = plan_.devices[device].registers[reg];
   std::vector<double> values(plan.slot_bytes / sizeof(double));
+  if (planner::IsOnHost(plan_.devices[device], plan)) {
+    const uint64_t offset = plan.offset - plan_.devices[device].arena_bytes;
+    std::memcpy(values.data(), host_arenas_[device]->data() + offset + slot * plan.slot_bytes,
+                plan.slot_bytes);
+    return values;
+  }
   const std::unique_ptr<Event> event = devices_[device]->CreateEvent();
   const std::unique_ptr<Stream> stream = devices_[device]->CreateStream();
   stream->Copy(values.data(), arenas_[device]->data() + plan.offset + slot * plan.slot_bytes,

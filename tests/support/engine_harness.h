@@ -74,6 +74,7 @@ class EngineHarness : private actors::ExecutorObserver {
   std::unique_ptr<transport::Transport> transport_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Memory>> arenas_;
+  std::vector<std::unique_ptr<Memory>> host_arenas_;
   std::vector<std::unique_ptr<actors::StageLink>> links_;
   std::vector<std::unique_ptr<actors::StageController>> stages_;
   std::vector<std::unique_ptr<actors::DeviceCommunication>> communications_;

@@ -40,8 +40,26 @@ uint32_t EnginePlanBuilder::AddRegister(uint32_t device, uint32_t slots, bool pe
   return static_cast<uint32_t>(plan.registers.size()) - 1;
 }
 
+uint32_t EnginePlanBuilder::AddHostRegister(uint32_t device, uint32_t slots, bool per_microbatch) {
+  planner::DevicePlan& plan = plan_.devices[device];
+  const uint64_t arena_bytes = plan.arena_bytes;
+  plan.arena_bytes += plan.host_bytes;
+  const uint32_t reg = AddRegister(device, slots, per_microbatch);
+  plan.host_bytes = plan.arena_bytes - arena_bytes;
+  plan.arena_bytes = arena_bytes;
+  return reg;
+}
+
 uint32_t EnginePlanBuilder::AddState(uint32_t device, std::string name, std::string init) {
-  const uint32_t reg = AddRegister(device, 1, false);
+  return MakeState(device, AddRegister(device, 1, false), std::move(name), std::move(init));
+}
+
+uint32_t EnginePlanBuilder::AddHostState(uint32_t device, std::string name, std::string init) {
+  return MakeState(device, AddHostRegister(device, 1, false), std::move(name), std::move(init));
+}
+
+uint32_t EnginePlanBuilder::MakeState(uint32_t device, uint32_t reg, std::string name,
+                                      std::string init) {
   planner::RegisterPlan& entry = plan_.devices[device].registers[reg];
   entry.register_class = planner::RegisterClass::kState;
   planner::StatePlan& state = plan_.states.emplace_back();
@@ -135,6 +153,15 @@ uint32_t EnginePlanBuilder::AddFetch(uint32_t device, std::string name, uint32_t
   plan_.fetches.push_back(
       {std::move(name), {DType::kF64, {rows, kWidth}}, static_cast<uint32_t>(rows)});
   return AddActor(device, std::move(actor));
+}
+
+uint32_t EnginePlanBuilder::AddCopy(uint32_t device, std::string name, uint32_t from, uint32_t to) {
+  const planner::DevicePlan& plan = plan_.devices[device];
+  const bool is_to_host = planner::IsOnHost(plan, plan.registers[to]);
+  const uint32_t actor =
+      AddKernel(device, std::move(name), is_to_host ? "to_host" : "to_device", {from}, {to});
+  plan_.devices[device].actors[actor].kind = ActorKind::kCopy;
+  return actor;
 }
 
 uint32_t EnginePlanBuilder::AddSend(uint32_t device, std::string name, uint32_t reg,

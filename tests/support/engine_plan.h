@@ -28,8 +28,11 @@ class EnginePlanBuilder {
   // A register of `slots` tensors of `width` elements.
   uint32_t AddRegister(uint32_t device, uint32_t slots = 1, bool per_microbatch = true,
                        int64_t width = kWidth);
+  // The same in the memory of the device's host. REQUIRES: the device has all others already.
+  uint32_t AddHostRegister(uint32_t device, uint32_t slots = 1, bool per_microbatch = true);
   // A state with one placement, its initial value `init`.
   uint32_t AddState(uint32_t device, std::string name, std::string init = "zeros");
+  uint32_t AddHostState(uint32_t device, std::string name, std::string init = "zeros");
 
   // Begins a phase: actors of the device that are added from now on are in it.
   void BeginPhase(uint32_t device, std::string name, planner::PhaseKind kind,
@@ -43,6 +46,8 @@ class EnginePlanBuilder {
   uint32_t AddFeed(uint32_t device, std::string name, uint32_t reg);
   // Fetch `name`: [M, kWidth] in a phase that runs once a micro-batch, else [kWidth].
   uint32_t AddFetch(uint32_t device, std::string name, uint32_t reg);
+  // Copies a register to one in the other memory.
+  uint32_t AddCopy(uint32_t device, std::string name, uint32_t from, uint32_t to);
   // A transfer of a whole register; call AddSend first.
   uint32_t AddSend(uint32_t device, std::string name, uint32_t reg, uint32_t destination);
   uint32_t AddRecv(uint32_t device, std::string name, uint32_t reg, uint32_t transfer);
@@ -61,6 +66,7 @@ class EnginePlanBuilder {
 
  private:
   uint32_t AddActor(uint32_t device, planner::ActorPlan actor);
+  uint32_t MakeState(uint32_t device, uint32_t reg, std::string name, std::string init);
   bool IsPerMicrobatch(uint32_t device) const;
   uint64_t SlotBytes(uint32_t device, uint32_t reg) const;
 

@@ -53,6 +53,15 @@ uint32_t DeviceBuilder::AddRegister(RegisterClass register_class, uint64_t slot_
   return static_cast<uint32_t>(plan.registers.size()) - 1;
 }
 
+uint32_t DeviceBuilder::AddHostRegister(RegisterClass register_class, uint64_t slot_bytes,
+                                        uint32_t slots, bool per_microbatch) {
+  DevicePlan& plan = device();
+  plan.registers.push_back(
+      {register_class, per_microbatch, slots, plan.arena_bytes + plan.host_bytes, slot_bytes});
+  plan.host_bytes += slot_bytes * slots;
+  return static_cast<uint32_t>(plan.registers.size()) - 1;
+}
+
 void DeviceBuilder::AddPhase(std::string name, PhaseKind kind, Lane lane, bool per_microbatch) {
   const auto first_actor = static_cast<uint32_t>(device().actors.size());
   device().phases.push_back({std::move(name), kind, lane, per_microbatch, first_actor, 0, 1e-3});
@@ -109,6 +118,16 @@ uint32_t DeviceBuilder::AddRecv(std::string name, uint32_t transfer, uint32_t ou
   actor.target = transfer;
   actor.outputs = {{output, 0}};
   return AddActor(std::move(actor));
+}
+
+uint32_t DeviceBuilder::AddCopy(std::string name, uint32_t input, uint32_t output) {
+  const uint32_t actor = AddKernel(std::move(name), {input}, {output});
+  const bool is_to_host = IsOnHost(device(), device().registers[output]);
+  const TilePlan tile = VectorTile(device().registers[input].slot_bytes / 4);
+  device().actors[actor].kind = ActorKind::kCopy;
+  device().actors[actor].kernel =
+      FindOrAddKernel(plan_, {is_to_host ? "to_host" : "to_device", {}, {tile}, {tile}});
+  return actor;
 }
 
 void DeviceBuilder::Join(uint32_t producer, uint32_t consumer, uint32_t reg) {
@@ -269,6 +288,38 @@ Plan TrainingPlan(uint32_t num_microbatches, uint32_t credits) {
     }
     plan.predicted_peak_bytes.push_back(plan.devices[d].arena_bytes);
   }
+  return plan;
+}
+
+Plan OffloadPlan(uint32_t num_microbatches) {
+  Plan plan = EmptyPlan(1, 1, num_microbatches);
+  DeviceBuilder device(&plan, 0);
+  const uint32_t y = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t loaded = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t grad = device.AddRegister(RegisterClass::kChannel, kBytes, 1, false);
+  const uint32_t m = device.AddRegister(RegisterClass::kWorkspace, kBytes, 1, false);
+  const uint32_t host_y = device.AddHostRegister(RegisterClass::kChannel, kBytes, num_microbatches);
+  const uint32_t host_m = device.AddHostRegister(RegisterClass::kState, kBytes, 1, false);
+  plan.states.push_back({.name = "m",
+                         .type = {DType::kF32, {kBytes / 4}},
+                         .init = "zeros",
+                         .placements = {{0, host_m, VectorTile(kBytes / 4)}}});
+  device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+  const uint32_t make = device.AddKernel("y", {}, {y});
+  const uint32_t store = device.AddCopy("y.to_host", y, host_y);
+  device.AddPhase("B", PhaseKind::kBackward, Lane::kCompute, true);
+  const uint32_t load = device.AddCopy("y.to_device", host_y, loaded);
+  const uint32_t sum = device.AddKernel("w.grad", {loaded}, {grad});
+  device.AddPhase("update", PhaseKind::kAfterStep, Lane::kPerStep, false);
+  const uint32_t load_m = device.AddCopy("m.to_device", host_m, m);
+  const uint32_t update = device.AddKernel("m.new", {m, grad}, {m});
+  const uint32_t store_m = device.AddCopy("m.to_host", m, host_m);
+  device.Join(make, store, y);
+  device.AddChannel({store, load, host_y, 1, 1, num_microbatches, 0});
+  device.Join(load, sum, loaded);
+  device.AddChannel({sum, update, grad, 1, num_microbatches, num_microbatches, 0});
+  device.Join(load_m, update, m);
+  device.Join(update, store_m, m);
   return plan;
 }
 

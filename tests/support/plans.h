@@ -22,6 +22,10 @@ class DeviceBuilder {
   uint32_t AddRegister(planner::RegisterClass register_class, uint64_t slot_bytes,
                        uint32_t slots = 1, bool per_microbatch = true);
 
+  // The same in the memory of the device's host. Call it after the last AddRegister.
+  uint32_t AddHostRegister(planner::RegisterClass register_class, uint64_t slot_bytes,
+                           uint32_t slots = 1, bool per_microbatch = true);
+
   // Actors added from now on belong to the phase.
   void AddPhase(std::string name, planner::PhaseKind kind, planner::Lane lane, bool per_microbatch);
 
@@ -30,6 +34,8 @@ class DeviceBuilder {
   uint32_t AddCollective(std::string name, uint32_t collective, uint32_t input, uint32_t output);
   uint32_t AddSend(std::string name, uint32_t transfer, uint32_t input);
   uint32_t AddRecv(std::string name, uint32_t transfer, uint32_t output);
+  // Of a whole register to one in the other memory.
+  uint32_t AddCopy(std::string name, uint32_t input, uint32_t output);
 
   // A token within a phase.
   void Join(uint32_t producer, uint32_t consumer, uint32_t reg);
@@ -56,6 +62,10 @@ uint32_t AddTransfer(planner::Plan* plan, uint32_t source, uint32_t destination,
 // receives between the stages, B with accumulated gradients, an update with an all_reduce, and a
 // fetched loss. Activations have `credits` slots. Verifies when credits >= 1.
 planner::Plan TrainingPlan(uint32_t num_microbatches, uint32_t credits);
+
+// A training step of one device: F puts its activations on the host, B takes them from there, the
+// update works on a state that lives on the host. Verifies.
+planner::Plan OffloadPlan(uint32_t num_microbatches);
 
 // F, B and update of `actors_per_device` small actors in all, on devices of one stage, with two
 // channels an actor and an all_reduce over all devices at every 50th actor of F. Verifies.
