@@ -74,7 +74,9 @@ std::string StageTable(const StepEstimate& estimate) {
                     Bytes(static_cast<double>(group.memory_limit_bytes)), Bytes(memory.parameters),
                     Bytes(memory.optimizer), Bytes(memory.gradients), Bytes(memory.activations),
                     Bytes(memory.transfers), Bytes(memory.workspace),
-                    group.fits() ? "" : "does not fit"});
+                    !group.fits()     ? "does not fit"
+                    : memory.host > 0 ? StrCat(Bytes(memory.host), " more on the host")
+                                      : ""});
     begin = end;
   }
   return Table(rows);
@@ -123,10 +125,17 @@ std::string AxisTable(const JobGraph& job) {
               options.recompute == planner::Recompute::kFull ? "each layer" : "cheap operators",
               " again instead of keeping activations\n");
   }
+  if (options.offload != planner::Offload::kNone) {
+    StrAppend(&table, "offload=", planner::Name(options.offload), ": ",
+              planner::OffloadsStates(options.offload) ? "optimizer states" : "",
+              options.offload == planner::Offload::kAll ? " and " : "",
+              planner::OffloadsActivations(options.offload) ? "activations" : "",
+              " are kept in the memory of the hosts and copied to the devices that use them\n");
+  }
   return table;
 }
 
-std::string TimeTable(const StepEstimate& estimate) {
+std::string TimeTable(const StepEstimate& estimate, bool offloads) {
   const auto row = [&](std::string_view name, double seconds, std::string remark) {
     return std::vector<std::string>{std::string(name), FormatSeconds(seconds),
                                     fmt::format("{:.1f} %", 100 * seconds / estimate.step_s),
@@ -134,9 +143,10 @@ std::string TimeTable(const StepEstimate& estimate) {
   };
   std::string parts;
   if (estimate.communication_s > 0) {
-    parts = StrCat("collectives that phases wait for ",
-                   FormatSeconds(estimate.inline_communication_s), ", reductions of gradients ",
-                   FormatSeconds(estimate.gradient_reduction_s), " (hidden or not)");
+    parts =
+        StrCat(offloads ? "copies to and from hosts and " : "", "collectives that phases wait for ",
+               FormatSeconds(estimate.inline_communication_s), ", reductions of gradients ",
+               FormatSeconds(estimate.gradient_reduction_s), " (hidden or not)");
     if (estimate.transfer_s > 0) {
       StrAppend(&parts, ", transfers between stages ", FormatSeconds(estimate.transfer_s));
     }
@@ -149,7 +159,7 @@ std::string TimeTable(const StepEstimate& estimate) {
 }
 
 double LargestMemory(const StepEstimate& estimate) {
-  return estimate.groups[estimate.fullest_group()].memory.total();
+  return estimate.groups[estimate.fullest_group()].used_bytes();
 }
 
 // Those that fit, and those that do not and would be faster.
@@ -216,7 +226,7 @@ nlohmann::json MemoryJson(const MemoryEstimate& memory) {
   return {{"total_bytes", memory.total()},           {"parameters_bytes", memory.parameters},
           {"optimizer_bytes", memory.optimizer},     {"gradients_bytes", memory.gradients},
           {"activations_bytes", memory.activations}, {"transfers_bytes", memory.transfers},
-          {"workspace_bytes", memory.workspace}};
+          {"workspace_bytes", memory.workspace},     {"host_bytes", memory.host}};
 }
 
 nlohmann::json StepJson(const StepEstimate& estimate) {
@@ -237,7 +247,8 @@ std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate) {
               job.num_devices, "\n");
   }
   StrAppend(&text, "axes:\n", AxisTable(job));
-  StrAppend(&text, "predicted step:\n", TimeTable(estimate));
+  StrAppend(&text, "predicted step:\n",
+            TimeTable(estimate, StrategyOf(job).offload != planner::Offload::kNone));
   StrAppend(&text, "stages (seconds a step, memory a device):\n", StageTable(estimate));
   const Candidate chosen = {StrategyOf(job), job.microbatches, {}, estimate};
   StrAppend(&text, "limit: ", planner::WhatLimits(chosen), "\n");

@@ -131,7 +131,7 @@ bool Validator::Fits(const actors::Session& trained) const {
   uint64_t num_bytes = 0;
   for (const actors::Session* session : {&trained, &std::as_const(forward_->session())}) {
     for (const planner::DevicePlan& device : session->plan().devices) {
-      num_bytes += device.arena_bytes;
+      num_bytes += device.arena_bytes + device.host_bytes;
     }
   }
   // The parameters while they are copied, and two snapshots while one replaces the other.

@@ -374,8 +374,10 @@ const std::vector<Key>& Keys() {
        "state, gradients and parameters (\"zero=1\", 2 or 3), \"sp=true\" to split activations "
        "over sequences beside tp, the axis that splits whole sequences (\"cp=2\"), with ring "
        "attention or, with \"ulysses=true\", heads split in attention, \"splits=cost\" to choose "
-       "by cost what tp splits, for any graph, and what backward computes again instead of keeping "
-       "it (\"recompute=selective\" or \"full\") (\"auto\")",
+       "by cost what tp splits, for any graph, what backward computes again instead of keeping it "
+       "(\"recompute=selective\" or \"full\"), and what is kept in the memory of the devices' "
+       "hosts "
+       "(\"offload=states\", \"activations\" or \"all\") (\"auto\")",
        String([](Job& j) { return &j.parallel.strategy; })},
       {"parallel.microbatches",
        "Number of micro-batches per step, or \"auto\": what is predicted to be fastest (\"auto\")",

@@ -427,6 +427,8 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     }
     const planner::Recompute recompute =
         given->has_value() ? (*given)->recompute : planner::Recompute::kNone;
+    const planner::Offload offload =
+        given->has_value() ? (*given)->offload : planner::Offload::kNone;
     const int64_t pp = given->has_value() ? (*given)->pp : 1;
     const int64_t vpp = given->has_value() ? (*given)->vpp : 1;
     result.num_devices = mesh.num_devices() * pp;
@@ -437,10 +439,13 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
         MeshText(mesh), pp > 1 ? StrCat(",pp=", pp) : "", vpp > 1 ? StrCat(",vpp=", vpp) : "",
         zero > 0 ? StrCat(",zero=", zero) : "",
         recompute == planner::Recompute::kNone ? std::string()
-                                               : StrCat(",recompute=", planner::Name(recompute)));
+                                               : StrCat(",recompute=", planner::Name(recompute)),
+        offload == planner::Offload::kNone ? std::string()
+                                           : StrCat(",offload=", planner::Name(offload)));
     planner::MarkRecompute(recompute, result.graph);
     RETURN_IF_ERROR(AtKey(job, {"parallel.hints"},
                           planner::ApplyStatedShardings(hints, result.graph, zero > 0)));
+    planner::MarkOffload(offload, result.graph);
     result.chunks_per_group = static_cast<int>(vpp);
     result.microbatches = mesh.num_microbatches();
     result.note = StrCat("laid out by the mesh ", mesh.name, " of ", job.model.file);

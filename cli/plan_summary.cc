@@ -36,8 +36,13 @@ CollectiveBuffers PeakCollectiveBuffers(const planner::Plan& plan,
 std::string Summarize(const planner::Plan& plan, const planner::PlanCounts& counts,
                       const CollectiveBuffers& buffers) {
   uint64_t peak = 0;
-  for (const planner::DevicePlan& device : plan.devices) peak = std::max(peak, device.arena_bytes);
+  uint64_t host_peak = 0;
+  for (const planner::DevicePlan& device : plan.devices) {
+    peak = std::max(peak, device.arena_bytes);
+    host_peak = std::max(host_peak, device.host_bytes);
+  }
   std::string memory = StrCat(FormatBytes(peak), " a device");
+  if (host_peak > 0) StrAppend(&memory, ", ", FormatBytes(host_peak), " on its host");
   if (buffers.remote_bytes > 0) {
     StrAppend(&memory, ", collective buffers ", FormatBytes(buffers.on_host_bytes), " (",
               FormatBytes(buffers.remote_bytes), " if memory is not shared)");

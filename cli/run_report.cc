@@ -297,8 +297,8 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
   text +=
       "## Devices\n\nComputing: the share of a step's time in which kernels of the device run, "
       "mean of the traced steps. Collective buffers: beside the arena, where devices read each "
-      "other's memory.\n\n| device | stage | arena | state | channels | workspace | "
-      "collective buffers | computing |\n|---|---|---|---|---|---|---|---|\n";
+      "other's memory.\n\n| device | stage | arena | state | channels | workspace | on host | "
+      "collective buffers | computing |\n|---|---|---|---|---|---|---|---|---|\n";
   for (size_t i = 0; i < plan.devices.size(); ++i) {
     const planner::DevicePlan& device = plan.devices[i];
     const actors::MeanPath& mean = summary.mean_path;
@@ -307,9 +307,10 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
             ? fmt::format("{:.0f} %", 100 * mean.device_compute_s[i] / mean.duration_s)
             : std::string("-");
     text += fmt::format(
-        "| {} | {} | {} | {} | {} | {} | {} | {} |\n", i, device.stage,
+        "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", i, device.stage,
         FormatBytes(device.arena_bytes), FormatBytes(device.state_bytes),
         FormatBytes(device.channel_bytes), FormatBytes(device.workspace_bytes),
+        FormatBytes(device.host_bytes),
         FormatBytes(
             actors::MemoryOf(plan, static_cast<uint32_t>(i), nullptr, true).collective_bytes),
         computing);

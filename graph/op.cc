@@ -142,8 +142,10 @@ absl::Status CheckAttributes(const Op& op, const Attributes& attributes) {
     auto spec = std::find_if(specs.begin(), specs.end(),
                              [&name = name](const AttrSpec& s) { return s.name == name; });
     if (spec == specs.end()) {
-      // Any operator may be computed again (planner/strategy/recompute.h).
-      if (name == "recompute" && value.AsInt() != nullptr && !op.has_declared_type()) continue;
+      // Any operator may be computed again (planner/strategy/recompute.h), and what it makes may
+      // go to the host in between (planner/strategy/offload.h).
+      const bool is_mark = name == "recompute" || name == "offload";
+      if (is_mark && value.AsInt() != nullptr && !op.has_declared_type()) continue;
       std::vector<std::string_view> known;
       for (const AttrSpec& s : specs) known.push_back(s.name);
       std::string message = StrCat(op.name(), ": unknown attribute '", name, "'");

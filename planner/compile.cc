@@ -21,6 +21,7 @@
 #include "planner/sharding/lower_reshards.h"
 #include "planner/sharding/propagate.h"
 #include "planner/sharding/select_mesh.h"
+#include "planner/strategy/offload.h"
 #include "planner/strategy/recompute.h"
 
 namespace penstock::planner {
@@ -39,6 +40,8 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
       {std::string(kSplitSends),
        [&ops, sends](graph::Graph& g) { return SplitSends(ops, sends, g); }},
       {"lower-reshards", [&ops](graph::Graph& g) { return LowerReshards(ops, g); }},
+      // Copies have the layout of what they copy, which is settled here.
+      {"offload", [&ops](graph::Graph& g) { return AddOffload(ops, g); }},
   };
 }
 
@@ -58,6 +61,8 @@ uint64_t Fingerprint(graph::Graph graph) {
     graph.mutable_node(node).stage = -1;
     graph.mutable_node(node).attributes.Erase("per_use");
     graph.mutable_node(node).attributes.Erase("recompute");
+    graph.mutable_node(node).attributes.Erase("offload");
+    graph.mutable_node(node).attributes.Erase("memory");
   }
   for (graph::Return& ret : graph.mutable_returns()) ret.sharding.reset();
   const std::string text = graph::PrintGraph(graph);

@@ -161,6 +161,16 @@ const Layout kLayouts[] = {
     {"dp=2,pp=2,recompute=full", 4, 4, "1f1b"},
     {"pp=2,vpp=3,recompute=full", 2, 4, "gpipe"},
     {"dp=2,tp=2,pp=2,zero=2,recompute=selective", 8, 4, "1f1b"},
+    {"offload=states", 1, 4, "1f1b"},
+    {"dp=2,zero=1,offload=states", 2, 1, "1f1b"},
+    {"dp=2,tp=2,pp=2,zero=1,offload=states", 8, 4, "1f1b"},
+    {"offload=all", 1, 1, "1f1b"},
+    {"tp=2,offload=activations", 2, 1, "1f1b"},
+    {"pp=2,offload=all", 2, 4, "1f1b"},
+    {"pp=2,vpp=3,offload=all", 2, 4, "gpipe"},
+    {"dp=4,zero=3,offload=all", 4, 4, "1f1b"},
+    {"cp=2,pp=2,offload=activations", 4, 4, "1f1b"},
+    {"tp=2,sp=true,recompute=full,offload=all", 2, 4, "1f1b"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),
@@ -206,6 +216,7 @@ const Layout kExpertLayouts[] = {
     {"dp=2,cp=2,ulysses=true", 4, 2, "1f1b"},
     {"dp=4,ep=4,recompute=full", 4, 2, "1f1b"},
     {"dp=2,tp=2,ep=2,recompute=selective", 4, 2, "1f1b"},
+    {"dp=2,pp=2,ep=2,offload=all", 4, 4, "1f1b"},
 };
 
 struct ExpertSettings {
@@ -311,6 +322,20 @@ TEST(AnyPlanRecomputeTest, GivesTheSameBits) {
   }
 }
 
+// So has what is on the host for a while.
+TEST(AnyPlanOffloadTest, GivesTheSameBits) {
+  for (const Layout& layout : {Layout{"dp=1", 1, 2, "1f1b"}, Layout{"dp=2,zero=1", 2, 1, "1f1b"},
+                               Layout{"dp=2,pp=2", 4, 4, "1f1b"}}) {
+    const std::vector<double> losses = Losses(layout, kConstantRate, 8);
+    EXPECT_EQ(losses.size(), 8u);
+    for (const char* what : {"states", "activations", "all"}) {
+      Layout offloading = layout;
+      offloading.strategy += StrCat(",offload=", what);
+      EXPECT_EQ(losses, Losses(offloading, kConstantRate, 8)) << offloading.strategy;
+    }
+  }
+}
+
 TEST(AnyPlanTwiceTest, GivesTheSameBits) {
   const Layout layout = {"dp=2,tp=2,pp=2", 8, 4, "1f1b"};
   const std::vector<double> losses = Losses(layout, "", 10);
@@ -330,6 +355,42 @@ planner::Plan DemoPlan(const Layout& layout, int context) {
   absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : planner::Plan();
+}
+
+// The states of the optimiser are on the host, each in full, and nothing else changes but what the
+// update works in.
+TEST(DemoPlanTest, OffloadedStatesLeaveTheDevice) {
+  for (const Layout& layout : {Layout{"dp=1", 1, 1, "1f1b"}, Layout{"dp=2,zero=1", 2, 4, "1f1b"},
+                               Layout{"dp=2,tp=2,pp=2", 8, 4, "1f1b"}}) {
+    SCOPED_TRACE(Name(layout));
+    const planner::Plan kept = DemoPlan(layout, 128);
+    Layout offloading = layout;
+    offloading.strategy += ",offload=states";
+    const planner::Plan plan = DemoPlan(offloading, 128);
+    ASSERT_EQ(plan.devices.size(), kept.devices.size());
+    EXPECT_EQ(plan.graph_fingerprint, kept.graph_fingerprint);
+    std::vector<uint64_t> moved(plan.devices.size(), 0);
+    size_t num_moved = 0;
+    for (const planner::StatePlan& state : plan.states) {
+      for (const planner::StatePlacement& placement : state.placements) {
+        const planner::DevicePlan& device = plan.devices[placement.device];
+        const planner::RegisterPlan& reg = device.registers[placement.reg];
+        if (!planner::IsOnHost(device, reg)) continue;
+        EXPECT_FALSE(state.is_parameter) << state.name;
+        moved[placement.device] += reg.slot_bytes;
+        ++num_moved;
+      }
+    }
+    EXPECT_GT(num_moved, plan.devices.size());
+    for (size_t d = 0; d < plan.devices.size(); ++d) {
+      EXPECT_EQ(plan.devices[d].state_bytes + moved[d], kept.devices[d].state_bytes);
+      EXPECT_EQ(plan.devices[d].host_bytes, moved[d]);
+      EXPECT_EQ(plan.devices[d].channel_bytes, kept.devices[d].channel_bytes);
+      EXPECT_GT(moved[d], kept.devices[d].state_bytes / 3);
+      EXPECT_LE(plan.devices[d].workspace_bytes,
+                kept.devices[d].workspace_bytes + kept.devices[d].state_bytes / 4);
+    }
+  }
 }
 
 // Of 16 x 128 x 256 logits, split over the vocabulary, none travel, in whole or in micro-batches.

@@ -230,6 +230,8 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
        {[](const Case& c) { return c.result(); },
         [](const Case& c) { return c.operand_bytes(0) + 2 * c.result_bytes(); }}},
       {"copy", Moves()},
+      {"to_host", Moves()},
+      {"to_device", Moves()},
   };
   return expectations;
 }

@@ -122,6 +122,8 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeGatherMicrobatches(); add(MakeGatherMicrobatches());
   extern OpPtr MakeAccumulate(); add(MakeAccumulate());
   extern OpPtr MakeCopy(); add(MakeCopy());
+  extern OpPtr MakeToHost(); add(MakeToHost());
+  extern OpPtr MakeToDevice(); add(MakeToDevice());
   // clang-format on
 }
 

@@ -1,4 +1,5 @@
-// parameter {init="normal", std=0.02, stream}: a trainable value that outlives a step.
+// parameter {init="normal", std=0.02, stream, memory="device"}: a trainable value that outlives a
+// step. memory="host": it lives in the memory of its device's host.
 
 #include "graph/ops/source.h"
 

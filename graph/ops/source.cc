@@ -17,7 +17,8 @@ class DeclaredOp : public Op {
     return {{"init", Kind::kString},
             {"std", Kind::kDouble},
             {"stream", Kind::kInt},
-            {"per_use", Kind::kBool}};
+            {"per_use", Kind::kBool},
+            {"memory", Kind::kString}};
   }
   bool has_declared_type() const override { return true; }
   InferredTypes InferTypes(const OpContext&) const override {

@@ -1,4 +1,5 @@
-// state {init="zeros", std, stream}: a value that outlives a step and is not trained.
+// state {init="zeros", std, stream, memory="device"}: a value that outlives a step and is not
+// trained. memory="host": it lives in the memory of its device's host.
 
 #include "graph/ops/source.h"
 

@@ -36,6 +36,8 @@ KernelRegistry CpuKernels() {
   extern Def ConcatKernel(); add("concat", ConcatKernel());
   extern Def ConstantKernel(); add("constant", ConstantKernel());
   extern Def CopyKernel(); add("copy", CopyKernel());
+  add("to_device", CopyKernel());
+  add("to_host", CopyKernel());
   extern Def CosKernel(); add("cos", CosKernel());
   extern Def CrossEntropyKernel(); add("cross_entropy", CrossEntropyKernel());
   extern Def CrossEntropyGradKernel(); add("cross_entropy_grad", CrossEntropyGradKernel());

@@ -48,8 +48,8 @@ absl::Status ReadEfficiency(const Entry& entry, DeviceKind* kind) {
 }
 
 absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
-  RETURN_IF_ERROR(section.CheckKeys(
-      {"name", "memory_bytes", "memory_bytes_per_s", "peak_flops_per_s", "efficiency"}));
+  RETURN_IF_ERROR(section.CheckKeys({"name", "memory_bytes", "memory_bytes_per_s",
+                                     "peak_flops_per_s", "efficiency", "host_link_bytes_per_s"}));
   DeviceKind kind;
   RETURN_IF_ERROR(section.Read("name", &kind.name));
   RETURN_IF_ERROR(section.Read("memory_bytes", int64_t{1}, kMaxMemoryBytes, &kind.memory_bytes));
@@ -60,6 +60,10 @@ absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
   if (section.Has("efficiency")) {
     ASSIGN_OR_RETURN(const Entry efficiency, section.Get("efficiency"));
     RETURN_IF_ERROR(ReadEfficiency(efficiency, &kind));
+  }
+  if (section.Has("host_link_bytes_per_s")) {
+    RETURN_IF_ERROR(section.Read("host_link_bytes_per_s", kMinBytesPerS, kMaxBytesPerS,
+                                 &kind.host_link_bytes_per_s));
   }
   return kind;
 }
@@ -142,6 +146,9 @@ std::string FormatKind(const DeviceKind& kind) {
       StrCat("\n[[kind]]\nname = ", Quoted(kind.name), "\nmemory_bytes = ", kind.memory_bytes,
              "\nmemory_bytes_per_s = ", Digits(kind.memory_bytes_per_s), "\npeak_flops_per_s = {",
              StrJoin(rates, ", "), "}\n");
+  if (kind.host_link_bytes_per_s > 0) {
+    StrAppend(&text, "host_link_bytes_per_s = ", Digits(kind.host_link_bytes_per_s), "\n");
+  }
   if (kind.efficiency.empty()) return text;
   std::vector<std::string> points;
   for (const EfficiencyPoint& point : kind.efficiency) {

@@ -9,6 +9,7 @@
 //   memory_bytes_per_s = 2.039e12
 //   peak_flops_per_s = {f32 = 19.5e12, bf16 = 312e12}  # by dtype
 //   efficiency = [[1e6, 0.1], [1e12, 0.7]]             # flops of an operation, part of the peak
+//   host_link_bytes_per_s = 32e9  # in each direction; left out: it works in its host's memory
 //
 //   [[devices]]           # only if there is more than one kind: runs, in the order of devices
 //   kind = "A100"

@@ -64,11 +64,20 @@ double EfficiencyAt(const DeviceKind& kind, double flops) {
   return below.fraction + part * (above->fraction - below.fraction);
 }
 
+double HostCopySeconds(const DeviceKind& kind, double num_bytes) {
+  return kind.host_link_bytes_per_s > 0 ? num_bytes / kind.host_link_bytes_per_s
+                                        : 2 * num_bytes / kind.memory_bytes_per_s;
+}
+
 absl::Status CheckDeviceKind(const DeviceKind& kind) {
   RETURN_IF_ERROR(CheckName(kind.name));
   RETURN_IF_ERROR(CheckRange("memory_bytes", kind.memory_bytes, int64_t{1}, kMaxMemoryBytes));
   RETURN_IF_ERROR(
       CheckRange("memory_bytes_per_s", kind.memory_bytes_per_s, kMinBytesPerS, kMaxBytesPerS));
+  if (kind.host_link_bytes_per_s != 0) {
+    RETURN_IF_ERROR(CheckRange("host_link_bytes_per_s", kind.host_link_bytes_per_s, kMinBytesPerS,
+                               kMaxBytesPerS));
+  }
   bool has_rate = false;
   for (int d = 0; d < kNumDTypes; ++d) {
     const double rate = kind.peak_flops_per_s[d];

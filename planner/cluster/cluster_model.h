@@ -56,9 +56,14 @@ struct DeviceKind {
   // By DType. 0: the device has no rate for the type.
   std::array<double, kNumDTypes> peak_flops_per_s = {};
   std::vector<EfficiencyPoint> efficiency;  // by increasing flops; empty: kDefaultEfficiency
+  // To and from the memory of the host, in each direction. 0: the device works in that memory.
+  double host_link_bytes_per_s = 0;
 
   friend bool operator==(const DeviceKind&, const DeviceKind&) = default;
 };
+
+// What a copy to or from the memory of the host takes. One within a memory reads and writes it.
+double HostCopySeconds(const DeviceKind& kind, double num_bytes);
 
 // Interpolates linearly in the logarithm of `flops`; constant beyond the ends of the curve.
 double EfficiencyAt(const DeviceKind& kind, double flops);

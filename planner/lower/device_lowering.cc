@@ -45,6 +45,7 @@ absl::StatusOr<int> DeviceLowering::NewBuffer(ValueId value, bool per_microbatch
   Buffer buffer;
   buffer.bytes = tile.num_bytes();
   buffer.per_microbatch = per_microbatch;
+  buffer.on_host = shared_.IsOnHost(value);
   return program_.AddBuffer(buffer);
 }
 

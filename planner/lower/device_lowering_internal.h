@@ -67,9 +67,11 @@ class DeviceLowering {
   absl::Status AddAssignments();
   bool IsReadBefore(ValueId state, NodeId writer) const;
   bool WritesInPlace(const Assignment& assignment) const;
+  bool IsCopiedByAssign(const Node& node) const;
   ValueId StateWrittenBy(ValueId value) const;
   absl::StatusOr<bool> AddPartOfState(NodeId id, int phase);
-  bool MayOverwrite(const Node& node, int input, const KernelPlan& spec, int phase) const;
+  bool MayOverwrite(const Node& node, int input, const KernelPlan& spec, size_t result,
+                    int phase) const;
   bool MayStayIn(int buffer, ValueId result) const;
 
   Lowering& shared_;

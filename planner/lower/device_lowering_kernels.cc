@@ -57,10 +57,10 @@ bool DeviceLowering::MayStayIn(int buffer, ValueId result) const {
   return !formed_.contains(buffer) || !shared_.is_read_often_[result];
 }
 
-// Whether the kernel may write its first result over this operand: nobody else reads it, and it
-// was made in the same phase.
+// Whether the kernel may write a result over this operand: nobody else reads it, and it was made in
+// the same phase.
 bool DeviceLowering::MayOverwrite(const Node& node, int input, const KernelPlan& spec,
-                                  int phase) const {
+                                  size_t result, int phase) const {
   const ValueId operand = node.operands[input];
   if (shared_.users_[operand].size() != 1 || shared_.RootOf(operand) != operand) return false;
   if (std::count(node.operands.begin(), node.operands.end(), operand) != 1) return false;
@@ -72,12 +72,15 @@ bool DeviceLowering::MayOverwrite(const Node& node, int input, const KernelPlan&
       std::any_of(graph_.returns().begin(), graph_.returns().end(),
                   [&](const graph::Return& ret) { return ret.value == operand; });
   if (is_returned || FormsWhole(shared_.ProducerOf(operand).op->name())) return false;
-  return spec.inputs[input].num_bytes() == spec.outputs[0].num_bytes() &&
-         shared_.options_.kernels.can_alias(spec, input);
+  if (spec.inputs[input].num_bytes() != spec.outputs[result].num_bytes()) return false;
+  const std::vector<int> updated = node.op->updated_operands();
+  if (result < updated.size() && updated[result] == input) return true;
+  return result == 0 && shared_.options_.kernels.can_alias(spec, input);
 }
 
 absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
   const Node& node = graph_.node(id);
+  if (IsCopiedByAssign(node)) return absl::OkStatus();
   KernelPlan spec;
   spec.op = std::string(node.op->name());
   spec.attributes = node.attributes;
@@ -115,6 +118,7 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
     }
   }
 
+  const bool is_copy = IsHostCopy(spec.op);
   const std::vector<int> updated = node.op->updated_operands();
   for (size_t r = 0; r < node.results.size(); ++r) {
     const ValueId result = node.results[r];
@@ -135,10 +139,11 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
     if (const ValueId state = StateWrittenBy(result); state != kNoValue) {
       buffer = buffer_.at(state);
     }
-    if (buffer < 0 && r == 0) {
+    if (buffer < 0 && (r == 0 || r < updated.size()) && !is_copy) {
       for (size_t i = 0; i < node.operands.size() && buffer < 0; ++i) {
         if (spec.op == "constant" || spec.accumulate || bucket_part_.contains(result)) break;
-        if (MayOverwrite(node, static_cast<int>(i), spec, phase) && MayStayIn(inputs[i], result)) {
+        if (MayOverwrite(node, static_cast<int>(i), spec, r, phase) &&
+            MayStayIn(inputs[i], result)) {
           buffer = inputs[i];
         }
       }
@@ -158,8 +163,8 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
   }
   for (ValueId made : node.results) shardings.push_back(shared_.ShardingIndex(made));
   const std::string& name = graph_.value(node.results[0]).name;
-  AddActor(phase, ActorKind::kKernel, name, std::move(spec), std::move(shardings), kNone,
-           std::move(inputs), std::move(outputs));
+  AddActor(phase, is_copy ? ActorKind::kCopy : ActorKind::kKernel, name, std::move(spec),
+           std::move(shardings), kNone, std::move(inputs), std::move(outputs));
   return absl::OkStatus();
 }
 

@@ -48,13 +48,15 @@ bool DeviceLowering::IsReadBefore(ValueId state, NodeId writer) const {
 }
 
 // Whether the node that makes the new value may write it where the state is: its kernel can, or it
-// gathers the parts; it runs after the step, and nothing reads the old state later.
+// gathers the parts, or copies it to the host; it runs after the step, and nothing reads the old
+// state later.
 bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
   const NodeId producer_id = graph_.value(assignment.value).producer;
   const Node& producer = graph_.node(producer_id);
   const NodePhase& phase = shared_.phases_[producer_id];
   if (phase.stage != stage_ || phase.key.per_microbatch || phase.key.level == 0) return false;
-  if (CollectiveOf(producer.op->name()) != CollectiveKind::kAllGather) {
+  if (CollectiveOf(producer.op->name()) != CollectiveKind::kAllGather &&
+      producer.op->name() != "to_host") {
     const std::vector<int> updated = producer.op->updated_operands();
     const size_t result =
         std::find(producer.results.begin(), producer.results.end(), assignment.value) -
@@ -66,6 +68,15 @@ bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
   // Two assigns of one new value cannot both be in place.
   return IsReadBefore(assignment.state, producer_id) &&
          shared_.assignments_of_.at(assignment.value).size() == 1;
+}
+
+// Whether the node copies to the host what can only be written there when everything has read the
+// old value: then the assigns copy it.
+bool DeviceLowering::IsCopiedByAssign(const Node& node) const {
+  if (node.op->name() != "to_host") return false;
+  const auto it = shared_.assignments_of_.find(node.results[0]);
+  return it != shared_.assignments_of_.end() && !WritesInPlace(it->second[0]) &&
+         it->second.size() == shared_.users_[node.results[0]].size();
 }
 
 // The state where the value is written when it is made, if there is one.
@@ -116,7 +127,10 @@ absl::Status DeviceLowering::AddAssignments() {
   for (const Assignment& assignment : shared_.assignments_) {
     if (shared_.phases_[assignment.assign].stage != stage_ || WritesInPlace(assignment)) continue;
     const int phase = PhaseIndex(assign_key_);
-    ASSIGN_OR_RETURN(int source, BufferForReading(assignment.value, phase));
+    const Node& producer = shared_.ProducerOf(assignment.value);
+    const bool is_on_host = producer.op->name() == "to_host";
+    const ValueId value = is_on_host ? producer.operands[0] : assignment.value;
+    ASSIGN_OR_RETURN(int source, BufferForReading(value, phase));
     ASSIGN_OR_RETURN(TilePlan tile, Tile(assignment.state));
     const KernelPlan copy = {"copy", {}, {tile}, {tile}};
     const std::vector<uint32_t> shardings(2, shared_.ShardingIndex(assignment.state));
@@ -124,6 +138,7 @@ absl::Status DeviceLowering::AddAssignments() {
     if (program_.buffer(source).state >= 0) {
       // The new value is another state, which may be written too: take it before any is.
       ASSIGN_OR_RETURN(const int taken, NewBuffer(assignment.state, false));
+      program_.buffer(taken).on_host = false;
       AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".next"), copy, shardings, kNone,
                {source}, {taken});
       source = taken;
@@ -132,8 +147,10 @@ absl::Status DeviceLowering::AddAssignments() {
   }
   for (const Copy& copy : copies) {
     ASSIGN_OR_RETURN(TilePlan tile, Tile(copy.state));
-    AddActor(copy.phase, ActorKind::kKernel, absl::StrCat("assign ", graph_.value(copy.state).name),
-             {"copy", {}, {tile}, {tile}},
+    const bool is_on_host = shared_.IsOnHost(copy.state);
+    AddActor(copy.phase, is_on_host ? ActorKind::kCopy : ActorKind::kKernel,
+             absl::StrCat("assign ", graph_.value(copy.state).name),
+             {is_on_host ? "to_host" : "copy", {}, {tile}, {tile}},
              std::vector<uint32_t>(2, shared_.ShardingIndex(copy.state)), kNone, {copy.source},
              {buffer_.at(copy.state)});
   }

@@ -215,31 +215,37 @@ class ProgramAssembler {
     const DeviceUses uses =
         FindUses(device_, credits_.order, static_cast<uint32_t>(credits_.microbatches));
     uint64_t end = 0;
-    const auto place = [&](RegisterClass register_class) {
+    const auto place = [&](RegisterClass register_class, bool on_host) {
       for (size_t s = 0; s < device_.registers.size(); ++s) {
         RegisterPlan& reg = device_.registers[s];
         if (reg.register_class != register_class || !uses.registers[s].always) continue;
+        if (buffers_[s].on_host != on_host) continue;
         reg.offset = end;
         end += reg.slots * reg.slot_bytes;
       }
     };
-    place(RegisterClass::kState);
+    place(RegisterClass::kState, false);
     device_.state_bytes = end;
-    place(RegisterClass::kChannel);
-    end += PackRegisters(uses, end);
+    place(RegisterClass::kChannel, false);
+    end += PackRegisters(uses, end, false);
     for (const Lane lane : {Lane::kCompute, Lane::kPerStep}) end += PlaceScratch(lane, end);
     device_.arena_bytes = end;
+    place(RegisterClass::kState, true);
+    place(RegisterClass::kChannel, true);
+    end += PackRegisters(uses, end, true);
+    device_.host_bytes = end - device_.arena_bytes;
     device_.channel_bytes = ChannelBytes(device_);
-    device_.workspace_bytes = end - device_.state_bytes - device_.channel_bytes;
+    device_.workspace_bytes = device_.arena_bytes - device_.state_bytes - device_.channel_bytes;
   }
 
-  // Lays out what may share bytes, from `base` on; returns how many it takes.
-  uint64_t PackRegisters(const DeviceUses& uses, uint64_t base) {
+  // Lays out what of one memory may share bytes, from `base` on; returns how many it takes.
+  uint64_t PackRegisters(const DeviceUses& uses, uint64_t base, bool on_host) {
     std::vector<Lifetime> lifetimes;
     std::vector<size_t> registers;
     for (size_t s = 0; s < device_.registers.size(); ++s) {
       const RegisterPlan& reg = device_.registers[s];
       if (uses.registers[s].always || reg.slot_bytes == 0) continue;
+      if (buffers_[s].on_host != on_host) continue;
       Lifetime& lifetime = lifetimes.emplace_back();
       lifetime.bytes = reg.slots * reg.slot_bytes;
       for (const PhaseSpan& span : uses.registers[s].spans) {

@@ -30,6 +30,7 @@ struct Buffer {
   uint64_t bytes = 0;
   bool per_microbatch = true;
   int state = -1;         // index of the plan's state that lives here
+  bool on_host = false;   // in the memory of the device's host
   bool received = false;  // written by another device
   // Of a received one: the phase that makes it there, if that is of a compute lane.
   std::optional<StagePhase> source = {};

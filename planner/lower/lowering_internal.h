@@ -137,6 +137,12 @@ class Lowering {
     const std::string_view op = ProducerOf(value).op->name();
     return op == "parameter" || op == "state";
   }
+  // Whether the value lies in the memory of its device's host.
+  bool IsOnHost(ValueId value) const {
+    const Node& producer = ProducerOf(value);
+    return producer.op->name() == "to_host" ||
+           (IsState(value) && producer.attributes.GetString("memory", "device") == "host");
+  }
   // Whether the value is made anew in every micro-batch.
   bool IsMadeOften(ValueId value) const {
     return PhaseOf(value).key.per_microbatch && !FormsWhole(ProducerOf(value).op->name());

@@ -89,6 +89,7 @@ absl::Status Lowering::CheckKernels() const {
   for (uint32_t k = 0; k < folded_.kernels.size(); ++k) {
     const KernelPlan& kernel = folded_.kernels[k];
     if (kernel.op == "feed" || kernel.op == "fetch") continue;
+    if (IsHostCopy(kernel.op)) continue;
     const absl::Status status = options_.kernels.check_kernel(kernel);
     if (status.ok()) continue;
     for (const DevicePlan& program : folded_.programs) {

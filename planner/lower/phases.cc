@@ -1,7 +1,9 @@
 #include "planner/lower/phases.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_format.h"
 
@@ -84,6 +86,32 @@ absl::Status CheckStageOrder(const Graph& graph, const std::vector<NodePhase>& p
   return absl::OkStatus();
 }
 
+// What updates read of a state on the host is there at any time: it is copied in the phase of its
+// first reader, so that the device does not hold it for longer.
+void CopyForFirstReaders(const Graph& graph, std::vector<NodePhase>* phases) {
+  std::vector<std::optional<PhaseKey>> first(graph.num_nodes());  // of copies: of their readers
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    const NodePhase& reader = (*phases)[id];
+    if (!reader.is_live) continue;
+    for (const ValueId operand : graph.node(id).operands) {
+      const NodeId producer = graph.value(operand).producer;
+      const Node& copy = graph.node(producer);
+      if (copy.op->name() != "to_device" || copy.phase != graph::Phase::kUpdate) continue;
+      if (!graph.node(graph.value(copy.operands[0]).producer).op->has_declared_type()) continue;
+      std::optional<PhaseKey>& key = first[producer];
+      // On another stage it is sent to, as soon as can be.
+      const PhaseKey here =
+          reader.stage == (*phases)[producer].stage ? reader.key : (*phases)[producer].key;
+      if (!key.has_value() || here < *key) key = here;
+    }
+  }
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    NodePhase& phase = (*phases)[id];
+    if (!first[id].has_value() || phase.key.per_microbatch || first[id]->per_microbatch) continue;
+    phase.key = std::max(phase.key, *first[id]);
+  }
+}
+
 }  // namespace
 
 PhaseKind PhaseKey::kind() const {
@@ -92,6 +120,8 @@ PhaseKind PhaseKey::kind() const {
          : order == kBackwardOrder ? PhaseKind::kBackward
                                    : PhaseKind::kWeight;
 }
+
+bool IsHostCopy(std::string_view op) { return op == "to_host" || op == "to_device"; }
 
 bool IsPerMicrobatch(const Graph& graph, ValueId value) {
   const std::optional<graph::Sharding>& sharding = graph.value(value).sharding;
@@ -137,8 +167,10 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
       phase.stage = phases[graph.value(node.operands[0]).producer].stage;
       phase.key.level = 1;
     }
-    // What an update reads of a parameter is sliced where it is updated.
-    if (op == "local_slice" && node.phase == graph::Phase::kUpdate) phase.key.level = 1;
+    // What an update reads of a parameter is sliced where it is updated, and copied from the host
+    // there.
+    const bool is_fetched = op == "local_slice" || op == "to_device";
+    if (is_fetched && node.phase == graph::Phase::kUpdate) phase.key.level = 1;
     for (ValueId operand : node.operands) {
       const NodePhase& source = phases[graph.value(operand).producer];
       if (source.is_leaf) continue;
@@ -170,6 +202,7 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
           std::max(phase.key.order, source.key.order + (source.stage != phase.stage ? 1 : 0));
     }
   }
+  CopyForFirstReaders(graph, &phases);
   if (absl::Status status = CheckStageOrder(graph, phases); !status.ok()) return status;
   return phases;
 }

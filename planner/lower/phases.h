@@ -17,6 +17,7 @@
 #define PENSTOCK_PLANNER_LOWER_PHASES_H_
 
 #include <compare>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -56,6 +57,9 @@ struct NodePhase {
   int virtual_stage = 0;  // the node's own
   PhaseKey key;
 };
+
+// Whether the operator copies between the memories of a device and its host.
+bool IsHostCopy(std::string_view op);
 
 // Whether the value is split or partial over a temporal axis.
 bool IsPerMicrobatch(const graph::Graph& graph, graph::ValueId value);

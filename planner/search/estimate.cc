@@ -172,6 +172,7 @@ class Estimator {
       group.memory.optimizer += memory.optimizer;
       group.memory.gradients += memory.gradients;
       group.memory.activations += memory.activations * in_flight;
+      group.memory.host += memory.host + memory.host_activations * in_flight;
       forward_workspace[g] = std::max(forward_workspace[g], memory.forward_workspace);
       backward_workspace[g] = std::max(backward_workspace[g], memory.backward_workspace);
       update_workspace[g] = std::max(update_workspace[g], memory.update_workspace);
@@ -200,9 +201,11 @@ class Estimator {
           std::max(forward_workspace[g], backward_workspace[g]) + update_workspace[g];
       const int64_t n = work_.devices_per_stage;
       group.memory_limit_bytes = machine_.cluster.KindOf(g * n).memory_bytes;
-      for (int64_t d = 1; d < n; ++d) {
-        group.memory_limit_bytes =
-            std::min(group.memory_limit_bytes, machine_.cluster.KindOf(g * n + d).memory_bytes);
+      group.has_host_link = true;
+      for (int64_t d = 0; d < n; ++d) {
+        const DeviceKind& kind = machine_.cluster.KindOf(g * n + d);
+        group.memory_limit_bytes = std::min(group.memory_limit_bytes, kind.memory_bytes);
+        group.has_host_link = group.has_host_link && kind.host_link_bytes_per_s > 0;
       }
     }
   }
@@ -332,7 +335,7 @@ bool StepEstimate::fits() const {
 
 int StepEstimate::fullest_group() const {
   const auto spare = [](const GroupEstimate& group) {
-    return static_cast<double>(group.memory_limit_bytes) - group.memory.total();
+    return static_cast<double>(group.memory_limit_bytes) - group.used_bytes();
   };
   return static_cast<int>(std::min_element(groups.begin(), groups.end(),
                                            [&](const GroupEstimate& a, const GroupEstimate& b) {

@@ -41,6 +41,7 @@ struct MemoryEstimate {
   double activations = 0;  // of all micro-batches in flight
   double transfers = 0;    // values sent to or received from other stages
   double workspace = 0;
+  double host = 0;  // in the memory of its host, not of the device
 
   double total() const {
     return parameters + optimizer + gradients + activations + transfers + workspace;
@@ -54,8 +55,11 @@ struct GroupEstimate {
   MemoryEstimate memory;
   int64_t memory_limit_bytes = 0;  // of the least of its devices
   int in_flight = 0;               // micro-batches of its first chunk
+  bool has_host_link = false;      // else its devices work in the memory of their hosts
 
-  bool fits() const { return memory.total() <= static_cast<double>(memory_limit_bytes); }
+  // Where device and host share their memory, what lies on the host counts too.
+  double used_bytes() const { return memory.total() + (has_host_link ? 0 : memory.host); }
+  bool fits() const { return used_bytes() <= static_cast<double>(memory_limit_bytes); }
 };
 
 struct StepEstimate {

@@ -46,7 +46,7 @@ std::string WhyNot(const Candidate& other, const Candidate& best) {
   const StepEstimate& b = best.estimate;
   if (!a.fits()) {
     const GroupEstimate& group = a.groups[a.fullest_group()];
-    return StrCat("needs ", FormatBytes(static_cast<uint64_t>(group.memory.total())), " of ",
+    return StrCat("needs ", FormatBytes(static_cast<uint64_t>(group.used_bytes())), " of ",
                   FormatBytes(static_cast<uint64_t>(group.memory_limit_bytes)), " a device");
   }
   if (a.step_s <= b.step_s * (1 + kTieTolerance)) return "as fast; the other is simpler";
@@ -65,11 +65,22 @@ std::string WhatLimits(const Candidate& candidate) {
   const auto limit = static_cast<double>(group.memory_limit_bytes);
   if (!estimate.fits()) {
     const double states = memory.parameters + memory.optimizer + memory.gradients;
+    const Offload offload = candidate.strategy.offload;
+    const std::string states_on_host =
+        group.has_host_link && !OffloadsStates(offload)
+            ? StrCat("offload=states would keep ",
+                     FormatBytes(static_cast<uint64_t>(memory.optimizer)), " on the host, ")
+            : "";
+    const std::string activations_on_host =
+        group.has_host_link && !OffloadsActivations(offload)
+            ? StrCat("offload=", OffloadsStates(offload) ? "all" : "activations",
+                     " would keep them on the host; ")
+            : "";
     std::string remedy;
     if (states > limit) {
       const auto factor = static_cast<int64_t>(std::ceil(states / (0.9 * limit)));
       remedy = StrCat("parameters, states and gradients alone take ",
-                      FormatBytes(static_cast<uint64_t>(states)), ": ",
+                      FormatBytes(static_cast<uint64_t>(states)), ": ", states_on_host,
                       candidate.strategy.num_replicas() > 1 && candidate.strategy.zero < kMaxZero
                           ? StrCat("zero=", candidate.strategy.zero + 1, " to ", kMaxZero,
                                    " would divide more of them over the ",
@@ -80,28 +91,39 @@ std::string WhatLimits(const Candidate& candidate) {
       remedy = StrCat(candidate.strategy.recompute == Recompute::kFull
                           ? ""
                           : "recompute=full would keep fewer activations; ",
+                      activations_on_host,
                       "a smaller batch, or more micro-batches where they divide it, would leave ",
                       "activations at most ",
                       FormatBytes(static_cast<uint64_t>(
                           std::max(limit - memory.total() + memory.activations, 0.0))));
     }
-    return StrCat("a device needs ", FormatBytes(static_cast<uint64_t>(memory.total())), " of ",
+    return StrCat("a device needs ", FormatBytes(static_cast<uint64_t>(group.used_bytes())), " of ",
                   FormatBytes(static_cast<uint64_t>(limit)), ", with ", LargestParts(memory), "; ",
                   remedy, "; or devices with that memory");
   }
   const double others = estimate.communication_s + estimate.bubble_s;
-  const std::string how =
-      candidate.strategy.recompute == Recompute::kNone
-          ? std::string()
-          : StrCat("it fits into memory with recompute=", Name(candidate.strategy.recompute),
-                   ", which takes computation; ");
+  const bool recomputes = candidate.strategy.recompute != Recompute::kNone;
+  const bool offloads = candidate.strategy.offload != Offload::kNone;
+  std::string how;
+  if (recomputes || offloads) {
+    how = StrCat("it fits into memory with ",
+                 recomputes ? StrCat("recompute=", Name(candidate.strategy.recompute),
+                                     ", which takes computation", offloads ? ", and " : "")
+                            : "",
+                 offloads ? StrCat("offload=", Name(candidate.strategy.offload),
+                                   ", which takes copies to and from the host")
+                          : "",
+                 "; ");
+  }
   if (estimate.compute_s >= others) {
     return StrCat(how, "computation takes ", FormatSeconds(estimate.compute_s), " of ",
                   FormatSeconds(estimate.step_s), ": faster or more devices would help most");
   }
   if (estimate.communication_s >= estimate.bubble_s) {
     const std::string_view which = estimate.inline_communication_s >= estimate.communication_s / 2
-                                       ? "collectives that computation waits for"
+                                       ? offloads ? "copies to and from the host and collectives "
+                                                    "that computation waits for"
+                                                  : "collectives that computation waits for"
                                    : estimate.transfer_s >= estimate.communication_s / 2
                                        ? "transfers between stages"
                                        : "reductions of gradients";

@@ -50,6 +50,14 @@ double KernelTimes::Seconds(DType dtype, const graph::OpCost& cost) const {
   return slowest;
 }
 
+double KernelTimes::HostCopySeconds(double num_bytes) const {
+  double slowest = 0;
+  for (const DeviceKind* kind : kinds_) {
+    slowest = std::max(slowest, planner::HostCopySeconds(*kind, num_bytes));
+  }
+  return slowest;
+}
+
 DType KernelTimes::ComputeType(absl::Span<const TensorType> operands,
                                absl::Span<const TensorType> results) {
   DType dtype = results[0].dtype;

@@ -27,6 +27,9 @@ class KernelTimes {
 
   double Seconds(DType dtype, const graph::OpCost& cost) const;
 
+  // Of a copy between the memories of a device and its host.
+  double HostCopySeconds(double num_bytes) const;
+
   // The type in which an operator computes: that of its last float operand, or of its first result.
   static DType ComputeType(absl::Span<const TensorType> operands,
                            absl::Span<const TensorType> results);

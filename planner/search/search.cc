@@ -53,8 +53,8 @@ std::vector<int64_t> Divisors(int64_t number) {
 // Simpler strategies compare less.
 auto Simplicity(const Strategy& strategy, int64_t microbatches) {
   return std::tuple(strategy.vpp, strategy.pp, strategy.cp, strategy.tp, strategy.ep,
-                    strategy.recompute, strategy.zero, strategy.sp, strategy.ulysses,
-                    strategy.splits_by_cost, microbatches);
+                    strategy.offload, strategy.recompute, strategy.zero, strategy.sp,
+                    strategy.ulysses, strategy.splits_by_cost, microbatches);
 }
 
 bool IsSimpler(const Candidate& a, const Candidate& b) {
@@ -63,7 +63,7 @@ bool IsSimpler(const Candidate& a, const Candidate& b) {
 
 // The axes of a strategy. Each function takes a strategy in which all before it are chosen, and
 // adds those that differ in its own axis; dp gets the devices that are left. Options are tried by
-// TryDividing and TryOptions. A new axis takes a function here and a new option a case there; both
+// TryDividing, TryRecompute, TryOffload and TryOptions. A new axis takes a function here and a new option a case there; both
 // take a place in Simplicity and, if they divide states, a factor in LeastStateBytes.
 using Choice = void (*)(const Strategy& base, int64_t num_devices, const SearchLimits& limits,
                         std::vector<Strategy>* out);
@@ -153,6 +153,7 @@ class Searcher {
     if (!problem_.strategy.has_value()) {
       TryDividing();
       TryRecompute();
+      TryOffload();
       TryOptions();
     }
     if (best_s_ == kNever) TryHopeless();
@@ -289,7 +290,9 @@ class Searcher {
     const auto parts = static_cast<double>(strategy.tp * strategy.pp * strategy.ep);
     const auto replicas = static_cast<double>(strategy.num_replicas() / strategy.ep);
     return parameter_bytes_ / (strategy.zero == kMaxZero ? parts * replicas : parts) +
-           optimizer_bytes_ / (strategy.zero > 0 ? parts * replicas : parts);
+           (OffloadsStates(strategy.offload)
+                ? 0
+                : optimizer_bytes_ / (strategy.zero > 0 ? parts * replicas : parts));
   }
 
   // The work of the short model's segments on the devices of one group.
@@ -405,11 +408,42 @@ class Searcher {
       too_large_.clear();
       SortByBound(&open);
       for (Open& each : open) {
-        if (each.strategy.recompute >= problem_.limits.recompute || IsHopeless(each.strategy)) {
-          continue;
+        if (IsHopeless(each.strategy) || !RecomputeMore(&each.strategy)) {
+          never_fit_.push_back(each);
+        } else if (CheckPlaces(each.strategy).ok()) {
+          Try(each);
         }
-        each.strategy.recompute =
-            each.strategy.recompute == Recompute::kNone ? Recompute::kSelective : Recompute::kFull;
+      }
+      open = std::move(too_large_);
+    }
+  }
+
+  bool RecomputeMore(Strategy* strategy) const {
+    if (strategy->recompute >= problem_.limits.recompute) return false;
+    strategy->recompute =
+        strategy->recompute == Recompute::kNone ? Recompute::kSelective : Recompute::kFull;
+    return true;
+  }
+
+  // Nor with that: the optimiser's states go to the host, and at last activations too.
+  void TryOffload() {
+    const std::vector<DeviceKind>& kinds = problem_.machine->cluster.spec().kinds;
+    if (!problem_.limits.offload ||
+        std::any_of(kinds.begin(), kinds.end(),
+                    [](const DeviceKind& kind) { return kind.host_link_bytes_per_s == 0; })) {
+      return;
+    }
+    std::vector<Open> open = std::move(never_fit_);
+    while (!open.empty()) {
+      too_large_.clear();
+      SortByBound(&open);
+      for (Open& each : open) {
+        if (each.strategy.offload == Offload::kNone) {
+          each.strategy.offload = Offload::kStates;
+        } else if (!RecomputeMore(&each.strategy)) {
+          if (each.strategy.offload == Offload::kAll) continue;
+          each.strategy.offload = Offload::kAll;
+        }
         if (CheckPlaces(each.strategy).ok()) Try(each);
       }
       open = std::move(too_large_);
@@ -537,7 +571,7 @@ class Searcher {
     double excess = 0;
     for (const GroupEstimate& group : candidate.estimate.groups) {
       excess =
-          std::max(excess, group.memory.total() - static_cast<double>(group.memory_limit_bytes));
+          std::max(excess, group.used_bytes() - static_cast<double>(group.memory_limit_bytes));
     }
     return excess;
   }

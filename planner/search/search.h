@@ -14,6 +14,8 @@
 // then sp=true, as far as it takes; the fastest strategies are tried with zero=1 and sp=true. Each
 // that does not fit with those is tried with recompute=selective and then full, unless one that
 // fits is as fast as it would be without.
+// What does not fit with those is tried with offload=states, with recompute again, and with
+// offload=all, if devices have memory of their own beside that of their hosts.
 // Context parallelism divides what data parallelism divides at less cost, but for single sequences:
 // it is enumerated if there are more devices than sequences, and tried if single sequences do not
 // fit; the fastest such strategies are tried with ulysses=true.
@@ -64,6 +66,7 @@ struct SearchLimits {
   int zero = 3;
   bool sp = true;
   Recompute recompute = Recompute::kFull;
+  bool offload = true;
   int64_t microbatches = 1 << 12;
 };
 

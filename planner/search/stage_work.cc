@@ -20,6 +20,7 @@
 #include "planner/sharding/execution_sharding.h"
 #include "planner/sharding/halo.h"
 #include "planner/sharding/split_sends.h"
+#include "planner/strategy/offload.h"
 
 namespace penstock::planner {
 namespace {
@@ -110,6 +111,7 @@ class Measurer {
     const Node& node = ProducerOf(value);
     return node.op->has_declared_type() && node.op->name() != "input";
   }
+  bool IsFromHost(ValueId value) const { return ProducerOf(value).op->name() == "to_device"; }
   StageWork& StageOf(NodeId id) { return work_.stages[phases_[id].virtual_stage]; }
 
   // A sum of what the backward pass made that only nodes that run once a step read.
@@ -141,7 +143,8 @@ class Measurer {
       }
       const std::vector<int> updated = node.op->updated_operands();
       const auto result = static_cast<size_t>(graph_.value(value).result_index);
-      if (result < updated.size() && IsState(node.operands[updated[result]])) {
+      if (result < updated.size() &&
+          (IsState(node.operands[updated[result]]) || IsFromHost(node.operands[updated[result]]))) {
         source = node.operands[updated[result]];
       }
       if (source == graph::kNoValue || PhaseOf(source).is_leaf) continue;
@@ -162,8 +165,10 @@ class Measurer {
     const PhaseKey& key = phases_[id].key;
     StageWork& stage = StageOf(id);
     if (node.op->has_declared_type()) {
-      const bool is_parameter = node.op->name() == "parameter";
-      (is_parameter ? stage.memory.parameters : stage.memory.optimizer) += BytesOf(node.results[0]);
+      double& memory = IsOnHost(graph_, node.results[0]) ? stage.memory.host
+                       : node.op->name() == "parameter"  ? stage.memory.parameters
+                                                         : stage.memory.optimizer;
+      memory += BytesOf(node.results[0]);
     }
     if (IsFree(id)) return;
     const Moment moment = MomentOf(key);
@@ -173,6 +178,10 @@ class Measurer {
     const double times = moment == Moment::kUpdate && key.per_microbatch
                              ? static_cast<double>(work_.num_microbatches)
                              : 1;
+    if (IsHostCopy(node.op->name())) {
+      phase.communication_s += times * KernelsOf(id).HostCopySeconds(BytesOf(node.results[0]));
+      return;
+    }
     const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
     if (!kind.has_value()) {
       phase.compute_s += times * KernelSeconds(id);
@@ -340,6 +349,11 @@ class Measurer {
     const NodePhase& phase = PhaseOf(root);
     const double bytes = BytesOf(root);
     StageMemory& memory = work_.stages[phase.virtual_stage].memory;
+    if (IsOnHost(graph_, root)) {
+      // What is assigned to a state lies there.
+      if (touch.num_moments() > 1) memory.host_activations += bytes;
+      return;
+    }
     const bool is_per_microbatch = phase.key.per_microbatch && !touch.is_whole;
     if (touch.is_whole || (touch.num_moments() > 1 && !is_per_microbatch)) {
       memory.gradients += bytes;
@@ -603,6 +617,8 @@ ModelWork Join(const ModelWork& work, absl::Span<const int> starts) {
     whole.memory.optimizer += part.memory.optimizer;
     whole.memory.gradients += part.memory.gradients;
     whole.memory.activations += part.memory.activations;
+    whole.memory.host += part.memory.host;
+    whole.memory.host_activations += part.memory.host_activations;
     for (double StageMemory::*workspace :
          {&StageMemory::forward_workspace, &StageMemory::backward_workspace,
           &StageMemory::update_workspace}) {

@@ -9,9 +9,11 @@
 //   gradient reduction  if it sums what the backward pass made, and only nodes that run once a step
 //                       read the result: it runs beside the backward pass
 //   inline              otherwise: its phase waits for it; but an exchange of a ring (TileRoll)
-//   goes
-//                       on beside the kernels that need not wait for it, and what they hide does
-//                       not count
+//                       goes on beside the kernels that need not wait for it, and what they hide
+//                       does not count
+//
+// Copies between a device and its host (strategy/offload.h) run in their phases, at the rate of the
+// link between the two, and what lies on the host counts apart.
 //
 // What passes between stages is charged as split-sends would send it, though what the graph has is
 // whole: which stages are on devices of their own is known only when stages have been joined. Of a
@@ -49,7 +51,7 @@ namespace penstock::planner {
 // Seconds of one kind of phase for one micro-batch.
 struct PhaseWork {
   double compute_s = 0;
-  double communication_s = 0;  // inline
+  double communication_s = 0;  // inline, and copies to and from the host
   double seconds() const { return compute_s + communication_s; }
   friend bool operator==(const PhaseWork&, const PhaseWork&) = default;
 };
@@ -71,6 +73,8 @@ struct StageMemory {
   double forward_workspace = 0;
   double backward_workspace = 0;
   double update_workspace = 0;
+  double host = 0;              // in the memory of the host
+  double host_activations = 0;  // likewise, of one micro-batch
 };
 
 struct StageWork {

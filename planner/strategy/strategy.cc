@@ -143,6 +143,7 @@ std::string ToString(const Strategy& strategy) {
   if (strategy.recompute != Recompute::kNone) {
     StrAppend(&text, ",recompute=", Name(strategy.recompute));
   }
+  if (strategy.offload != Offload::kNone) StrAppend(&text, ",offload=", Name(strategy.offload));
   return text;
 }
 
@@ -173,7 +174,8 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
                     : axis == "zero" ? &zero
                                      : nullptr;
     bool* option = axis == "sp" ? &strategy.sp : axis == kUlysses ? &strategy.ulysses : nullptr;
-    if (size == nullptr && option == nullptr && axis != "splits" && axis != "recompute") {
+    if (size == nullptr && option == nullptr && axis != "splits" && axis != "recompute" &&
+        axis != "offload") {
       return refuse(StrCat("unknown axis '", axis, "'"));
     }
     if (std::find(seen.begin(), seen.end(), axis) != seen.end()) {
@@ -186,6 +188,14 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
         return refuse(StrCat("recompute is '", digits, "', not none, selective or full"));
       }
       strategy.recompute = *level;
+      continue;
+    }
+    if (axis == "offload") {
+      const std::optional<Offload> offload = FindOffload(digits);
+      if (!offload.has_value()) {
+        return refuse(StrCat("offload is '", digits, "', not none, states, activations or all"));
+      }
+      strategy.offload = *offload;
       continue;
     }
     if (option != nullptr) {
@@ -337,6 +347,7 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
                                              "' already; a strategy would lay it out anew"));
   }
   MarkRecompute(strategy.recompute, graph);
+  MarkOffload(strategy.offload, graph);
   graph::Mesh mesh;
   mesh.name = "m";
   if (microbatches > 1) mesh.axes.push_back({"mb", microbatches, true});

@@ -21,7 +21,8 @@
 //   zero=1|2|3  the optimiser's state, the gradients too, the parameters too, over dp and cp
 //               (zero.h)
 //   sp=true     what lies between the tensor parallel parts of a layer, over tp (SplitHint)
-// A third one says what is not kept: recompute=selective|full (recompute.h).
+// A third one says what is not kept: recompute=selective|full (recompute.h). A fourth one says what
+// is kept in the memory of the devices' hosts: offload=states|activations|all (offload.h).
 //
 // What tp splits is what a model's SplitHints name. With splits=cost it is chosen by cost instead,
 // for any graph (planner/search/split_by_cost.h); ApplyStrategy then leaves tp and zero to that.
@@ -47,6 +48,7 @@
 
 #include "graph/graph.h"
 #include "graph/models/model.h"
+#include "planner/strategy/offload.h"
 #include "planner/strategy/recompute.h"
 
 namespace penstock::planner {
@@ -64,6 +66,7 @@ struct Strategy {
   // What tp splits is chosen by cost instead of by a model's hints.
   bool splits_by_cost = false;
   Recompute recompute = Recompute::kNone;
+  Offload offload = Offload::kNone;
 
   int num_stages() const { return static_cast<int>(pp * vpp); }  // virtual ones
   int64_t num_devices() const { return dp * cp * tp * pp; }
@@ -72,7 +75,7 @@ struct Strategy {
 };
 
 // "dp=2,tp=2,pp=1": always all three; what differs from its default follows:
-// "dp=4,tp=2,pp=2,vpp=4,ep=2,cp=2,ulysses=true,zero=1,sp=true,recompute=full".
+// "dp=4,tp=2,pp=2,vpp=4,ep=2,cp=2,ulysses=true,zero=1,sp=true,recompute=full,offload=all".
 std::string ToString(const Strategy& strategy);
 
 // Devices that a strategy may ask for.

@@ -64,6 +64,17 @@ TEST(ParseStrategyTest, RecomputeHasThreeLevels) {
               HasSubstr("recompute is 'some', not none, selective or full"));
 }
 
+TEST(ParseStrategyTest, OffloadSaysWhat) {
+  const absl::StatusOr<std::optional<Strategy>> strategy =
+      ParseStrategy("offload=states,recompute=full");
+  ASSERT_TRUE(strategy.ok()) << strategy.status();
+  EXPECT_EQ(ToString(**strategy), "dp=1,tp=1,pp=1,recompute=full,offload=states");
+  EXPECT_EQ((*ParseStrategy("offload=all"))->offload, Offload::kAll);
+  EXPECT_EQ((*ParseStrategy("offload=none"))->offload, Offload::kNone);
+  EXPECT_THAT(MessageOf(ParseStrategy("offload=disk").status()),
+              HasSubstr("offload is 'disk', not none, states, activations or all"));
+}
+
 TEST(ParseStrategyTest, VirtualStagesNeedNoDevices) {
   const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("pp=2,vpp=3");
   ASSERT_TRUE(strategy.ok()) << strategy.status();

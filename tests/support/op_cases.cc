@@ -188,6 +188,8 @@ std::vector<OpCase> OpCases() {
       // One device's part of what the planner makes.
       {"reshard", {}, {F({2, 3})}},
       {"copy", {}, {F({2, 3})}},
+      {"to_host", {}, {F({2, 3})}},
+      {"to_device", {}, {F({2, 3})}},
   };
 }
 

@@ -1234,6 +1234,20 @@ void MarkRandomSegments(Random& random, Graph& graph) {
   }
 }
 
+// Marks what is to lie on the host: states and parameters, and what backward reads.
+void MarkRandomOffload(Random& random, Graph& graph) {
+  const double states = random.Unit();
+  const double values = random.Unit();
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    Node& node = graph.mutable_node(id);
+    if (node.op->name() == "state" || node.op->name() == "parameter") {
+      if (random.Chance(states)) node.attributes.Set("memory", "host");
+    } else if (!node.op->has_declared_type() && node.phase == Phase::kForward) {
+      if (random.Chance(values)) node.attributes.Set("offload", int64_t{1});
+    }
+  }
+}
+
 // Cuts the forward nodes at random; everything else follows them: what is declared lies with its
 // first reader, a backward node with its forward node, an update with its parameter.
 void AssignRandomStages(Random& random, int num_stages, Graph& graph) {
@@ -1454,6 +1468,7 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   result.split_weight_gradients = random.Chance(0.3);
   if (random.Chance(0.6)) SplitUpdates(random, result.graph);
   if (loss != kNoValue && random.Chance(0.5)) MarkRandomSegments(random, result.graph);
+  if (random.Chance(0.4)) MarkRandomOffload(random, result.graph);
   if (last_stage > 0 && random.Chance(0.4)) LayOddStagesOnAnotherMesh(random, result.graph);
   return result;
 }
