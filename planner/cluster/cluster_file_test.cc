@@ -22,7 +22,7 @@ memory_bytes = 85_899_345_920
 memory_bytes_per_s = 2.039e12
 peak_flops_per_s = {f32 = 19.5e12, bf16 = 312e12}
 efficiency = [[1e6, 0.1], [1e12, 0.7]]
-
+host_link_bytes_per_s = 32e9
 [[kind]]
 name = "B"
 memory_bytes = 1000
@@ -76,7 +76,11 @@ TEST(ClusterFileTest, ReadsAllThatADescriptionHas) {
   EXPECT_EQ(spec.kinds[0].peak_flops_per_s[static_cast<size_t>(DType::kBF16)], 312e12);
   EXPECT_EQ(spec.kinds[0].peak_flops_per_s[static_cast<size_t>(DType::kF64)], 0);
   EXPECT_EQ(spec.kinds[0].efficiency[1], (EfficiencyPoint{1e12, 0.7}));
+  EXPECT_EQ(spec.kinds[0].host_link_bytes_per_s, 32e9);
+  EXPECT_EQ(HostCopySeconds(spec.kinds[0], 64e9), 2);
   EXPECT_EQ(spec.kinds[1].memory_bytes_per_s, 1e9);
+  EXPECT_EQ(spec.kinds[1].host_link_bytes_per_s, 0);
+  EXPECT_EQ(HostCopySeconds(spec.kinds[1], 1e9), 2);
   EXPECT_EQ(spec.levels[0].fan_out, (std::vector<int64_t>{8, 4}));
   EXPECT_EQ(spec.levels[0].uplinks, 1);
   EXPECT_EQ(spec.levels[1].bytes_per_s, 25e9);

@@ -219,7 +219,7 @@ class ProgramAssembler {
       for (size_t s = 0; s < device_.registers.size(); ++s) {
         RegisterPlan& reg = device_.registers[s];
         if (reg.register_class != register_class || !uses.registers[s].always) continue;
-        if (buffers_[s].on_host != on_host) continue;
+        if (buffers_[s].on_host != on_host || reg.slot_bytes == 0) continue;
         reg.offset = end;
         end += reg.slots * reg.slot_bytes;
       }

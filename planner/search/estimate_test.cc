@@ -133,10 +133,24 @@ graph g {
 TEST_F(EstimateTest, MemoryIsThatOfThePlan) {
   const Machine machine = MakeMachine(8, 1, 1e11, 1e10, 1e10);
   const std::vector<std::pair<std::string, int64_t>> strategies = {
-      {"dp=1", 1},           {"dp=1", 4}, {"dp=4", 1}, {"tp=2", 1},
-      {"dp=2,tp=2", 2},      {"pp=2", 4}, {"pp=4", 8}, {"pp=2,vpp=2", 4},
-      {"dp=2,tp=2,pp=2", 4}, {"cp=2", 1}, {"cp=4", 4}, {"cp=2,ulysses=true", 1},
+      {"dp=1", 1},
+      {"dp=1", 4},
+      {"dp=4", 1},
+      {"tp=2", 1},
+      {"dp=2,tp=2", 2},
+      {"pp=2", 4},
+      {"pp=4", 8},
+      {"pp=2,vpp=2", 4},
+      {"dp=2,tp=2,pp=2", 4},
+      {"cp=2", 1},
+      {"cp=4", 4},
+      {"cp=2,ulysses=true", 1},
       {"dp=2,cp=2,pp=2", 4},
+      {"offload=states", 1},
+      {"offload=all", 1},
+      {"offload=all", 4},
+      {"pp=2,offload=all", 4},
+      {"dp=2,zero=1,offload=states", 1},
   };
   for (const auto& [text, microbatches] : strategies) {
     SCOPED_TRACE(StrCat(text, " with ", microbatches, " micro-batches"));
@@ -150,8 +164,32 @@ TEST_F(EstimateTest, MemoryIsThatOfThePlan) {
           << "group " << g;
       EXPECT_NEAR(memory.total() / static_cast<double>(device.arena_bytes), 1, 0.25)
           << "group " << g;
+      EXPECT_NEAR(memory.host, static_cast<double>(device.host_bytes),
+                  0.03 * static_cast<double>(device.host_bytes))
+          << "group " << g;
+      EXPECT_EQ(memory.host > 0, text.find("offload") != std::string::npos);
     }
   }
+}
+
+// Nothing takes time on this machine but products and the link to the host.
+TEST_F(EstimateTest, CopiesTakeTheLinkToTheHost) {
+  ClusterSpec spec = MakeMachine(1, 1, 1e11, 1e15, 1e15).cluster.spec();
+  spec.kinds[0].host_link_bytes_per_s = 1e9;
+  const Machine machine = {*Cluster::Create(std::move(spec))};
+  CompileFor(Train("dp=1", 1, Config()), machine);
+  const double without = estimate_.step_s;
+  EXPECT_TRUE(estimate_.groups[0].has_host_link);
+  double all_bytes = 0;
+  for (const std::string what : {"states", "activations"}) {
+    const Plan plan = CompileFor(Train("offload=" + what, 1, Config()), machine);
+    const auto bytes = static_cast<double>(plan.devices[0].host_bytes);
+    EXPECT_GT(bytes, 0);
+    EXPECT_NEAR(estimate_.step_s - without, 2 * bytes / 1e9, 0.01 * bytes / 1e9) << what;
+    all_bytes += bytes;
+  }
+  CompileFor(Train("offload=all", 1, Config()), machine);
+  EXPECT_NEAR(estimate_.step_s - without, 2 * all_bytes / 1e9, 0.01 * all_bytes / 1e9);
 }
 
 // A product's flops are divided by dp and tp alike; nothing else takes time on this machine.

@@ -36,6 +36,7 @@ constexpr bool kIsSanitized = false;
 constexpr int kRandomProblems = kIsSanitized ? 6 : 24;
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class SearchTest : public ::testing::Test {
  protected:
@@ -224,6 +225,23 @@ TEST_F(KnownAnswersTest, AMemoryLimitTakesRecomputation) {
   ASSERT_TRUE(kept.ok()) << kept.status();
   EXPECT_FALSE(kept->best.estimate.fits());
   EXPECT_THAT(WhatLimits(kept->best), HasSubstr("recompute=full would keep fewer activations"));
+  EXPECT_THAT(WhatLimits(kept->best), Not(HasSubstr("offload")));
+  // But with memory of the host beside that of the devices.
+  ClusterSpec spec = machine_->cluster.spec();
+  spec.kinds[0].host_link_bytes_per_s = 1e12;
+  machine_.emplace(Machine{*Cluster::Create(std::move(spec))});
+  problem.machine = &*machine_;
+  const absl::StatusOr<SearchResult> offloaded = FindStrategy(problem);
+  ASSERT_TRUE(offloaded.ok()) << offloaded.status();
+  EXPECT_TRUE(offloaded->best.estimate.fits());
+  EXPECT_EQ(ToString(offloaded->best.strategy), "dp=4,tp=1,pp=1,offload=all");
+  EXPECT_GT(offloaded->best.estimate.groups[0].memory.host, 0);
+  EXPECT_THAT(WhatLimits(offloaded->best), HasSubstr("it fits into memory with offload=all"));
+  problem.limits.offload = false;
+  const absl::StatusOr<SearchResult> neither = FindStrategy(problem);
+  ASSERT_TRUE(neither.ok()) << neither.status();
+  EXPECT_FALSE(neither->best.estimate.fits());
+  EXPECT_THAT(WhatLimits(neither->best), HasSubstr("offload=activations would keep them"));
 }
 
 TEST_F(KnownAnswersTest, WhatDoesNotFitAtAllSaysWhatWould) {
