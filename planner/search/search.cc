@@ -63,8 +63,9 @@ bool IsSimpler(const Candidate& a, const Candidate& b) {
 
 // The axes of a strategy. Each function takes a strategy in which all before it are chosen, and
 // adds those that differ in its own axis; dp gets the devices that are left. Options are tried by
-// TryDividing, TryRecompute, TryOffload and TryOptions. A new axis takes a function here and a new option a case there; both
-// take a place in Simplicity and, if they divide states, a factor in LeastStateBytes.
+// TryDividing, TryRecompute, TryOffload and TryOptions. A new axis takes a function here and a new
+// option a case there; both take a place in Simplicity and, if they divide states, a factor in
+// LeastStateBytes.
 using Choice = void (*)(const Strategy& base, int64_t num_devices, const SearchLimits& limits,
                         std::vector<Strategy>* out);
 
@@ -570,8 +571,7 @@ class Searcher {
   static double ExcessBytes(const Candidate& candidate) {
     double excess = 0;
     for (const GroupEstimate& group : candidate.estimate.groups) {
-      excess =
-          std::max(excess, group.used_bytes() - static_cast<double>(group.memory_limit_bytes));
+      excess = std::max(excess, group.used_bytes() - static_cast<double>(group.memory_limit_bytes));
     }
     return excess;
   }
