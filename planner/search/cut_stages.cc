@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "planner/search/join_stages.h"
 
 namespace penstock::planner {
 namespace {

@@ -1,4 +1,3 @@
-#include "planner/search/estimate.h"
 
 #include <algorithm>
 #include <string>
@@ -17,6 +16,7 @@
 #include "planner/cluster/presets.h"
 #include "planner/compile.h"
 #include "planner/pass.h"
+#include "planner/search/join_stages.h"
 #include "planner/search/stage_work.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/strategy.h"

@@ -47,6 +47,7 @@
 #include "graph/op.h"
 #include "graph/training.h"
 #include "planner/policy/policy.h"
+#include "planner/search/enumerate_strategies.h"
 #include "planner/search/estimate.h"
 #include "planner/search/machine.h"
 #include "planner/strategy/strategy.h"
@@ -54,21 +55,6 @@
 namespace penstock::planner {
 
 inline constexpr double kTieTolerance = 1e-3;
-
-// Largest sizes that are considered.
-struct SearchLimits {
-  int64_t dp = kMaxDevices;
-  int64_t tp = kMaxDevices;
-  int64_t pp = kMaxDevices;
-  int64_t vpp = 8;
-  int64_t ep = kMaxDevices;
-  int64_t cp = kMaxDevices;
-  int zero = 3;
-  bool sp = true;
-  Recompute recompute = Recompute::kFull;
-  bool offload = true;
-  int64_t microbatches = 1 << 12;
-};
 
 struct SearchProblem {
   const graph::OpRegistry* ops = nullptr;
@@ -110,9 +96,6 @@ struct SearchResult {
 // Where nothing fits into memory, the result is what comes nearest (see CheckFits in
 // explain_candidate.h). An error: no strategy divides the model.
 absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem);
-
-// The strategies for a number of devices, simplest first.
-std::vector<Strategy> EnumerateStrategies(int64_t num_devices, const SearchLimits& limits);
 
 }  // namespace penstock::planner
 

@@ -21,6 +21,7 @@
 #include "planner/search/cut_stages.h"
 #include "planner/search/explain_candidate.h"
 #include "planner/search/folded_work.h"
+#include "planner/search/join_stages.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/stated_shardings.h"

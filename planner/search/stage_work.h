@@ -24,10 +24,6 @@
 // own, in as many copies as micro-batches are in flight; what lives inside a phase shares a
 // workspace by lifetime.
 //
-// Stages can be joined (Join), so that the work of small stages tells that of larger ones, and
-// repeated (see repeated_layers.h). A joined stage has the sum of the work of its parts, and the
-// largest of their workspaces.
-//
 // Thread rule: values and pure functions.
 
 #ifndef PENSTOCK_PLANNER_SEARCH_STAGE_WORK_H_
@@ -147,14 +143,6 @@ struct WorkOptions {
 // too few devices. REQUIRES: reshards lowered, one mesh, stages assigned.
 absl::StatusOr<ModelWork> MeasureWork(const graph::Graph& graph, const Machine& machine,
                                       const WorkOptions& options);
-
-// Joins the stages [starts[i], starts[i + 1]) into one. REQUIRES: starts begin with 0, increase and
-// are stages.
-ModelWork Join(const ModelWork& work, absl::Span<const int> starts);
-
-// The same where groups differ: stage s of the result is timed by works[s % works.size()], which is
-// `work` on the devices of a group. REQUIRES: `works` differ in seconds alone.
-ModelWork JoinOnGroups(absl::Span<const ModelWork* const> works, absl::Span<const int> starts);
 
 }  // namespace penstock::planner
 

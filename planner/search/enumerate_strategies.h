@@ -1,0 +1,48 @@
+// The strategies that a search considers, and which of two is simpler.
+//
+// Only axes are enumerated; options such as zero, sp and recompute are tried where they are of use
+// (search.h). A new axis takes a function in enumerate_strategies.cc, and a place in Simplicity.
+//
+// Example: two devices are {dp=2}, {tp=2} and, with stages of up to two virtual ones, {pp=2} and
+// {pp=2, vpp=2}.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_SEARCH_ENUMERATE_STRATEGIES_H_
+#define PENSTOCK_PLANNER_SEARCH_ENUMERATE_STRATEGIES_H_
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "planner/strategy/strategy.h"
+
+namespace penstock::planner {
+
+// Largest sizes that are considered.
+struct SearchLimits {
+  int64_t dp = kMaxDevices;
+  int64_t tp = kMaxDevices;
+  int64_t pp = kMaxDevices;
+  int64_t vpp = 8;
+  int64_t ep = kMaxDevices;
+  int64_t cp = kMaxDevices;
+  int zero = 3;
+  bool sp = true;
+  Recompute recompute = Recompute::kFull;
+  bool offload = true;
+  int64_t microbatches = 1 << 12;
+};
+
+// The strategies for a number of devices, simplest first.
+std::vector<Strategy> EnumerateStrategies(int64_t num_devices, const SearchLimits& limits);
+
+// Simpler strategies compare less, and of one strategy fewer micro-batches.
+std::array<int64_t, 12> Simplicity(const Strategy& strategy, int64_t microbatches);
+
+// In order.
+std::vector<int64_t> Divisors(int64_t number);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_SEARCH_ENUMERATE_STRATEGIES_H_
