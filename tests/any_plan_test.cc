@@ -393,6 +393,20 @@ TEST(DemoPlanTest, OffloadedStatesLeaveTheDevice) {
   }
 }
 
+// Whatever else the phases do.
+TEST(DemoPlanTest, OffloadedActivationsLeaveTheDevice) {
+  for (const Layout& layout : {Layout{"dp=1", 1, 1, "1f1b"}, Layout{"dp=4", 4, 1, "1f1b"}}) {
+    SCOPED_TRACE(Name(layout));
+    Layout offloading = layout;
+    offloading.strategy += ",offload=activations";
+    const planner::Plan kept = DemoPlan(layout, 128);
+    const planner::Plan plan = DemoPlan(offloading, 128);
+    ASSERT_EQ(plan.devices.size(), kept.devices.size());
+    EXPECT_LT(plan.devices[0].arena_bytes + plan.devices[0].host_bytes / 2,
+              kept.devices[0].arena_bytes);
+  }
+}
+
 // Of 16 x 128 x 256 logits, split over the vocabulary, none travel, in whole or in micro-batches.
 TEST(DemoPlanTest, TensorParallelMovesNoLogits) {
   for (const Layout& layout : {Layout{"tp=2", 2, 1, "1f1b"}, Layout{"tp=2", 2, 4, "1f1b"},

@@ -54,7 +54,9 @@ void StartCommunicationEarly(const std::vector<Buffer>& buffers, std::vector<Dra
     needed.Add((*actors)[i]);
     std::vector<bool> stays(i - begin);
     for (size_t k = i; k-- > begin;) {
-      stays[k - begin] = needed.MustFollow((*actors)[k]);
+      // What has been copied to the host gives its bytes back: that does not wait.
+      stays[k - begin] =
+          (*actors)[k].plan.kind == ActorKind::kCopy || needed.MustFollow((*actors)[k]);
       if (stays[k - begin]) needed.Add((*actors)[k]);
     }
     std::vector<DraftActor> behind;

@@ -19,7 +19,7 @@ namespace penstock::planner {
 // Communication keeps its order, and actors that touch the same buffer, one of them writing, keep
 // theirs.
 //
-// What has been given a place by `after` stays there.
+// What has been given a place by `after` stays there, and so do copies to and from the host.
 //
 // `buffers` are those of the device's program.
 void StartCommunicationEarly(const std::vector<Buffer>& buffers, std::vector<DraftActor>* actors);
