@@ -138,7 +138,10 @@ TEST_F(DrawnGraphTest, BytesAreThoseOfThePlan) {
       for (const TransferPlan& transfer : plan->transfers) {
         planned["send"] += static_cast<int64_t>(transfer.num_bytes);
       }
-      const DrawnGraph drawn = MustDraw(Lower(graph));
+      graph::Graph lowered = graph;
+      const absl::Status status = planner::RunPasses(planner::CompilePasses(ops_), {}, &lowered);
+      ASSERT_TRUE(status.ok()) << status;
+      const DrawnGraph drawn = MustDraw(lowered);
       const int64_t devices = static_cast<int64_t>(plan->devices.size()) / drawn.num_stages;
       std::map<std::string, int64_t> shown;
       for (const DrawnEdge& edge : drawn.edges) {

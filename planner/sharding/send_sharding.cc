@@ -86,6 +86,15 @@ bool IsInner(const TensorType& tile, size_t dim) {
                      [](int64_t extent) { return extent > 1; });
 }
 
+// Whether no dimension that `sent` splits further has parts of different sizes.
+bool IsEven(const TensorType& type, const Sharding& held, const Sharding& sent) {
+  for (size_t d = 0; d < type.shape.size(); ++d) {
+    const int64_t parts = graph::NumParts(sent.dims[d]);
+    if (parts != graph::NumParts(held.dims[d]) && type.shape[d] % parts != 0) return false;
+  }
+  return true;
+}
+
 // Bytes that a collective's parts are copied for.
 double CopiedBytes(const TensorType& type, const Sharding& from, const ReshardStep& step) {
   if (!IsCollective(step.op)) return 0;
@@ -196,13 +205,22 @@ Sharding SendChooser::Choose(const TensorType& type, const Sharding& held,
   const auto [it, is_new] = chosen_.try_emplace(key, held);
   if (!is_new) return it->second;
   double least = Cost(type, held, held, needed);
-  for (Sharding& candidate : Candidates(type, held)) {
-    // Costs of ways that tie may differ by rounding.
-    const double cost = Cost(type, held, candidate, needed);
-    if (cost >= least * (1 - 1e-9)) continue;
-    least = cost;
-    it->second = std::move(candidate);
-  }
+  std::vector<Sharding> candidates = Candidates(type, held);
+  const auto uneven = std::stable_partition(
+      candidates.begin(), candidates.end(),
+      [&](const Sharding& candidate) { return IsEven(type, held, candidate); });
+  const auto try_all = [&](auto begin, auto end) {
+    for (auto candidate = begin; candidate != end; ++candidate) {
+      // Costs of ways that tie may differ by rounding.
+      const double cost = Cost(type, held, *candidate, needed);
+      if (cost >= least * (1 - 1e-9)) continue;
+      least = cost;
+      it->second = std::move(*candidate);
+    }
+  };
+  try_all(candidates.begin(), uneven);
+  if (it->second != held) least *= costs_.uneven;
+  try_all(uneven, candidates.end());
   return it->second;
 }
 

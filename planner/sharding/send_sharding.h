@@ -42,6 +42,9 @@ struct SendCosts {
   double collective = 32 << 10;
   // A byte that is copied on the device, to put the parts of a collective in order.
   double copied_byte = 0.25;
+  // Parts of different sizes are taken where they cost less than this part of what equal ones do:
+  // devices with other sizes need programs of their own.
+  double uneven = 0.5;
   friend bool operator==(const SendCosts&, const SendCosts&) = default;
 };
 
