@@ -125,8 +125,8 @@ ModelRegistry BuiltinModels();
 absl::StatusOr<Graph> BuildModelGraph(const OpRegistry& ops, const Model& model,
                                       const ModelConfig& config, ModelUse use, int64_t batch);
 
-// Whether `name` matches a pattern, in which "*" stands for any characters and "{3-11}" for a number
-// from 3 to 11, with all its digits.
+// Whether `name` matches a pattern, in which "*" stands for any characters and "{3-11}" for a
+// number from 3 to 11, with all its digits.
 bool MatchesPattern(std::string_view pattern, std::string_view name);
 
 // Elements of all parameters of the graph.
