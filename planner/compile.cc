@@ -1,10 +1,13 @@
 #include "planner/compile.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -71,11 +74,16 @@ uint64_t Fingerprint(graph::Graph graph) {
 
 namespace {
 
+int NumStages(const graph::Graph& graph) {
+  int num_stages = 1;
+  for (const graph::Node& node : graph.nodes()) num_stages = std::max(num_stages, node.stage + 1);
+  return num_stages;
+}
+
 // LowerOptions::num_groups.
 absl::StatusOr<int> NumGroups(const graph::Graph& graph, int chunks_per_group) {
   if (chunks_per_group == 1) return 0;
-  int num_stages = 1;
-  for (const graph::Node& node : graph.nodes()) num_stages = std::max(num_stages, node.stage + 1);
+  const int num_stages = NumStages(graph);
   if (chunks_per_group < 1 || chunks_per_group > kMaxChunks || num_stages % chunks_per_group != 0) {
     return absl::InvalidArgumentError(absl::StrCat(num_stages, " stages cannot be run as ",
                                                    chunks_per_group, " chunks a group of devices"));
@@ -85,10 +93,8 @@ absl::StatusOr<int> NumGroups(const graph::Graph& graph, int chunks_per_group) {
 
 absl::StatusOr<StepEstimate> EstimateGraph(const graph::Graph& graph,
                                            const CompileOptions& options) {
-  int num_stages = 1;
-  for (const graph::Node& node : graph.nodes()) num_stages = std::max(num_stages, node.stage + 1);
   WorkOptions work_options;
-  work_options.num_groups = num_stages / std::max(options.chunks_per_group, 1);
+  work_options.num_groups = NumStages(graph) / std::max(options.chunks_per_group, 1);
   work_options.send_costs = options.send_costs;
   ASSIGN_OR_RETURN(const ModelWork work, MeasureWork(graph, *options.machine, work_options));
   EstimateOptions estimate_options;
@@ -96,6 +102,19 @@ absl::StatusOr<StepEstimate> EstimateGraph(const graph::Graph& graph,
   estimate_options.chunks_per_group = options.chunks_per_group;
   estimate_options.bucket_bytes = static_cast<double>(options.bucket_bytes);
   return EstimateStep(work, *options.machine, estimate_options);
+}
+
+// LowerOptions::bucket_bytes_over.
+std::function<int64_t(const std::vector<graph::AxisRef>&)> BucketBytes(
+    const graph::Graph& graph, const CompileOptions& options) {
+  const int num_groups = NumStages(graph) / std::max(options.chunks_per_group, 1);
+  return
+      [&mesh = graph.meshes()[0], &options, num_groups](const std::vector<graph::AxisRef>& axes) {
+        const CommunicatingGroups groups =
+            GroupsOf(*options.machine, mesh, CollectiveKind::kAllReduce, axes, num_groups);
+        return static_cast<int64_t>(
+            BestBucketBytes(*options.machine, groups, static_cast<double>(options.bucket_bytes)));
+      };
 }
 
 }  // namespace
@@ -138,6 +157,9 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   lower.policy = policy;
   lower.kernels = options.kernels;
   lower.bucket_bytes = options.bucket_bytes;
+  if (options.machine != nullptr && options.bucket_bytes > 0) {
+    lower.bucket_bytes_over = BucketBytes(graph, options);
+  }
   lower.host_devices = options.host_devices;
   if (options.machine != nullptr) lower.collectives = options.machine->cluster.spec().collectives;
   lower.split_weight_gradients = options.split_weight_gradients;

@@ -37,7 +37,8 @@ struct CompileOptions {
   int chunks_per_group = 1;
   // What decides whether values are split on their way between stages.
   SendCosts send_costs;
-  // Gradients of one dtype and group are reduced together up to this size; 0: each by itself.
+  // Gradients of one dtype and group are reduced together up to this size, less where the links of
+  // the machine are slow (BestBucketBytes in search/estimate.h); 0: each by itself.
   int64_t bucket_bytes = 4 << 20;
   // Devices of each host for which collectives are chosen: they lie on the hosts in blocks, in this
   // order. Empty: all on one. The plan runs on any others too.

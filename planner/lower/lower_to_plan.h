@@ -8,7 +8,9 @@
 #ifndef PENSTOCK_PLANNER_LOWER_LOWER_TO_PLAN_H_
 #define PENSTOCK_PLANNER_LOWER_LOWER_TO_PLAN_H_
 
-#include <string>
+#include <cstdint>
+#include <functional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -30,6 +32,8 @@ struct LowerOptions {
   int num_groups = 0;  // see PhaseOptions
   // Gradients are reduced together up to this size; 0: each by itself.
   int64_t bucket_bytes = 0;
+  // The size up to which those are that are summed over the axes, if not that.
+  std::function<int64_t(const std::vector<graph::AxisRef>& axes)> bucket_bytes_over;
   // The devices of each host, in blocks; empty: all on one.
   std::vector<uint32_t> host_devices;
   // By which collectives are chosen, before those that are built in.

@@ -92,7 +92,7 @@ absl::Status Lowering::FormBuckets() {
           other.key != phases_[id].key) {
         continue;
       }
-      if (other.bytes + bytes > options_.bucket_bytes) break;
+      if (other.bytes + bytes > other.max_bytes) break;
       bucket = b;
     }
     if (bucket < 0) {
@@ -102,6 +102,9 @@ absl::Status Lowering::FormBuckets() {
                           phases_[id].stage,
                           phases_[id].key,
                           0,
+                          options_.bucket_bytes_over
+                              ? options_.bucket_bytes_over(communication->axes)
+                              : options_.bucket_bytes,
                           term.type.dtype,
                           communication->groups,
                           communication->axes});

@@ -71,6 +71,7 @@ struct Bucket {
   int stage = 0;
   PhaseKey key;
   int64_t bytes = 0;
+  int64_t max_bytes = 0;
   DType dtype = DType::kF32;
   std::vector<CollectiveSpec> groups;  // of the first node: the groups of all
   std::vector<graph::AxisRef> axes;    // likewise

@@ -17,6 +17,10 @@ namespace {
 using Moment = StageTransfer::Moment;
 
 constexpr double kLeastBubble = 1e-9;
+// A small part of a step where links are slow, and a hundred times what starting a collective
+// costs.
+constexpr double kLongestBucketSeconds = 10e-3;
+constexpr double kLeastBucketBytes = 256 << 10;
 
 // The work with what is split on its way between groups charged to the stages that send and read
 // it.
@@ -216,10 +220,11 @@ class Estimator {
     double last = 0;
     for (const GradientReduction& reduction : stage.gradients) {
       const CommunicatingGroups& groups = work_.reduction_groups[reduction.group];
-      const double buckets =
-          options_.bucket_bytes > 0
-              ? std::max(std::ceil(reduction.num_bytes / options_.bucket_bytes), 1.0)
-              : 1;
+      double buckets = 1;
+      if (options_.bucket_bytes > 0) {
+        const double bytes = BestBucketBytes(machine_, groups, options_.bucket_bytes);
+        buckets = std::max(std::ceil(reduction.num_bytes / bytes), 1.0);
+      }
       const double bucket_s = PredictSeconds(machine_, groups, reduction.num_bytes / buckets);
       all += buckets * bucket_s;
       last = std::max(last, bucket_s);
@@ -327,6 +332,15 @@ class Estimator {
 };
 
 }  // namespace
+
+double BestBucketBytes(const Machine& machine, const CommunicatingGroups& groups, double largest) {
+  double bytes = largest;
+  while (bytes >= 2 * kLeastBucketBytes &&
+         PredictSeconds(machine, groups, bytes) > kLongestBucketSeconds) {
+    bytes /= 2;
+  }
+  return bytes;
+}
 
 bool StepEstimate::fits() const {
   return std::all_of(groups.begin(), groups.end(),

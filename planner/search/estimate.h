@@ -85,6 +85,11 @@ struct EstimateOptions {
   double bucket_bytes = 4 << 20;  // see CompileOptions
 };
 
+// How many bytes of gradients are reduced together between `groups`: `largest`, halved until that
+// takes 10 ms or is less than 512 KiB. While the first bucket fills, the link waits, and nothing
+// hides the last one; so buckets are small where links are slow.
+double BestBucketBytes(const Machine& machine, const CommunicatingGroups& groups, double largest);
+
 // Errors: the policy fails, or its orders wait for each other for ever. REQUIRES: the number of
 // stages is a multiple of chunks_per_group.
 absl::StatusOr<StepEstimate> EstimateStep(const ModelWork& work, const Machine& machine,

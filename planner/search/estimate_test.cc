@@ -235,6 +235,32 @@ TEST_F(EstimateTest, ReductionsOfGradientsHideBehindTheBackwardPass) {
   EXPECT_GT(estimate_.communication_s, estimate_.gradient_reduction_s - estimate_.compute_s);
 }
 
+// A gigabyte a second between the devices of a node, and 50 MB/s between two nodes: 10 ms are worth
+// 250 KB of an all_reduce of 2. The plan has the buckets that the estimate counts.
+TEST_F(EstimateTest, BucketsAreSmallWhereLinksAreSlow) {
+  const Machine machine = MakeMachine(2, 2, 1e11, 1e9, 5e7);
+  const graph::Mesh mesh{"m", {{"d", 2}, {"e", 2}}};
+  const auto bytes_over = [&](int axis, double largest) {
+    const CommunicatingGroups groups =
+        GroupsOf(machine, mesh, CollectiveKind::kAllReduce, {graph::WholeAxis(mesh, axis)}, 1);
+    return BestBucketBytes(machine, groups, largest);
+  };
+  EXPECT_EQ(bytes_over(1, 4 << 20), 4 << 20);
+  EXPECT_EQ(bytes_over(0, 4 << 20), 256 << 10);
+  EXPECT_EQ(bytes_over(0, 400 << 10), 400 << 10);
+
+  graph::ModelConfig config = Config();
+  config.width = 256;
+  const graph::Graph graph = Train("dp=2", 1, config);
+  const auto buckets = [&](double network_bytes_per_s) {
+    const Plan plan = CompileFor(graph, MakeMachine(1, 2, 1e11, 1e9, network_bytes_per_s));
+    return std::count_if(
+        plan.collectives.begin(), plan.collectives.end(),
+        [](const CollectiveSpec& spec) { return spec.kind == CollectiveKind::kAllReduce; });
+  };
+  EXPECT_GT(buckets(5e7), 3 * buckets(1e9));
+}
+
 TEST_F(EstimateTest, TensorParallelSumsAreExposed) {
   const graph::Graph graph = Train("tp=4", 1, Config());
   CompileFor(graph, MakeMachine(4, 1, 1e11, 1e9, 1e9));
