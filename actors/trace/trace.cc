@@ -12,6 +12,7 @@
 #include "actors/engine/step_name.h"
 #include "actors/trace/communication_times.h"
 #include "base/strings.h"
+#include "base/xml.h"
 
 namespace penstock::actors {
 namespace {
@@ -94,26 +95,6 @@ constexpr std::array<Style, 6> kStyles = {{{"#4c78a8", "F forward"},
 
 const Style& StyleOf(PhaseKind kind) {
   return kStyles[std::min<size_t>(static_cast<size_t>(kind), 5)];
-}
-
-std::string Escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
 }
 
 // The rows of communication below a device's lanes: the kinds that the plan has.
@@ -217,7 +198,7 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
       kLeft + kWidth + 30, bottom + 40);
   out << fmt::format("<text x=\"{}\" y=\"18\" font-size=\"14\">{}, step {}: {:.3f} ms</text>\n",
-                     kLeft, Escaped(plan.name), StepNumber(window.step), span_ms);
+                     kLeft, EscapeXml(plan.name), StepNumber(window.step), span_ms);
   double legend_x = kLeft;
   for (const Style& style : kStyles) {
     out << fmt::format(
@@ -272,7 +253,7 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
     out << fmt::format(
         "<g{}><title>{}{}{}{}: {:.3f} ms</title><rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" "
         "height=\"{:.0f}\" fill=\"{}\" stroke=\"white\" stroke-width=\"{}\"/>",
-        is_other_step ? " opacity=\"0.4\"" : "", Escaped(name), number.empty() ? "" : " ", number,
+        is_other_step ? " opacity=\"0.4\"" : "", EscapeXml(name), number.empty() ? "" : " ", number,
         is_other_step ? StrCat(" of ", StepName(event.step)) : "",
         static_cast<double>(is_phase ? event.end_ns - event.begin_ns : end_ns - begin_ns) * 1e-6, x,
         y, width, is_phase ? kRow : kLinkRow - 1,

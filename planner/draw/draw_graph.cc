@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/xml.h"
 #include "planner/draw/drawn_graph.h"
 #include "planner/draw/layout.h"
 
@@ -36,30 +37,6 @@ constexpr const char* kCollectiveColour = "#b3261e";
 constexpr const char* kSendColour = "#6a3d9a";
 constexpr const char* kPlainColour = "#8a8f98";
 constexpr const char* kStashColour = "#d3d7de";  // of many that go far: activations, gradients
-
-// As XML, without the control characters that it does not have.
-std::string Escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) >= 0x20 || c == '\n') out += c;
-    }
-  }
-  return out;
-}
 
 // The text, or its beginning or end with dots for the rest.
 std::string Shortened(std::string_view text, size_t most, bool keeps_end) {
@@ -174,10 +151,10 @@ class Writer {
   void AddHeader() {
     Add("<text x=\"{}\" y=\"26\" font-size=\"17\" font-weight=\"bold\" "
         "fill=\"#202124\">{}</text>\n",
-        kLeft, Escaped(title_));
+        kLeft, EscapeXml(title_));
     double x = kLeft;
     const auto text = [&](const std::string& words) {
-      Add("<text x=\"{:.0f}\" y=\"53\" fill=\"#3c4043\">{}</text>\n", x, Escaped(words));
+      Add("<text x=\"{:.0f}\" y=\"53\" fill=\"#3c4043\">{}</text>\n", x, EscapeXml(words));
       x += kCharWidth * static_cast<double>(words.size()) + 18;
     };
     constexpr int kMaxChips = 16;
@@ -315,7 +292,7 @@ class Writer {
       out_ += "/>\n";
       return;
     }
-    Add(" opacity=\"0.85\"><title>{}</title></path>\n", Escaped(edge.title));
+    Add(" opacity=\"0.85\"><title>{}</title></path>\n", EscapeXml(edge.title));
   }
 
   // Beside a line that goes down or up, above one that goes across.
@@ -333,8 +310,8 @@ class Writer {
     Add("<g class=\"bytes\" text-anchor=\"{}\" font-size=\"10\" fill=\"{}\"><title>{} bytes\n{}"
         "</title><text x=\"{:.1f}\" y=\"{:.1f}\">{}</text><text x=\"{:.1f}\" y=\"{:.1f}\">{}{}"
         "</text></g>\n",
-        is_beside ? "start" : "middle", ColourOf(edge), edge.bytes, Escaped(edge.title), x, y - 2,
-        Escaped(edge.label), x, y + 9, bytes, times);
+        is_beside ? "start" : "middle", ColourOf(edge), edge.bytes, EscapeXml(edge.title), x, y - 2,
+        EscapeXml(edge.label), x, y + 9, bytes, times);
   }
 
   void AddBox(size_t b) {
@@ -344,7 +321,7 @@ class Writer {
     if (box.is_junction) {
       Add("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\" stroke=\"#b3261e\" "
           "stroke-width=\"1.5\"><title>{}</title></circle>\n",
-          at.x, at.y, kJunctionRadius, colour, Escaped(box.title));
+          at.x, at.y, kJunctionRadius, colour, EscapeXml(box.title));
       return;
     }
     const bool is_round = box.op == "input" || box.op == "parameter" || box.op == "state";
@@ -353,13 +330,13 @@ class Writer {
     const std::string times = box.count > 1 ? StrCat(" \u00d7 ", box.count) : "";
     Add("<g><title>{}</title><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\" "
         "rx=\"{}\" fill=\"{}\" stroke=\"#5f6368\" stroke-width=\"0.8\"/>",
-        Escaped(box.title), at.x - kBoxWidth / 2, at.y - kBoxHeight / 2, kBoxWidth, kBoxHeight,
+        EscapeXml(box.title), at.x - kBoxWidth / 2, at.y - kBoxHeight / 2, kBoxWidth, kBoxHeight,
         is_round ? kBoxHeight / 2 : 5, colour);
     Add("<text x=\"{0:.1f}\" y=\"{1:.1f}\" text-anchor=\"middle\" font-weight=\"bold\" "
         "fill=\"#202124\">{2}{3}</text><text x=\"{0:.1f}\" y=\"{4:.1f}\" text-anchor=\"middle\" "
         "font-size=\"9\" fill=\"#3c4043\">{5}</text></g>\n",
-        at.x, at.y - 2, Escaped(Shortened(box.op, kOpChars - times.size(), false)), times,
-        at.y + 10.5, Escaped(Shortened(box.name, kNameChars, true)));
+        at.x, at.y - 2, EscapeXml(Shortened(box.op, kOpChars - times.size(), false)), times,
+        at.y + 10.5, EscapeXml(Shortened(box.name, kNameChars, true)));
   }
 
   const DrawnGraph& graph_;
