@@ -497,7 +497,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
       AtKey(job, {"parallel.strategy"}, planner::CheckStrategy(strategy, 1, hints, result.graph)));
   const absl::Status applied =
       planner::ApplyStrategy(strategy, result.microbatches, hints, result.graph);
-  const bool is_of_hint = ToStd(applied.message()).find("hint \"") != std::string_view::npos;
+  const bool is_of_hint = applied.GetPayload(planner::kStatedShardingPayload).has_value();
   RETURN_IF_ERROR(AtKey(job, {is_of_hint ? "parallel.hints" : "parallel.microbatches"}, applied));
   if (strategy.splits_by_cost) {
     ASSIGN_OR_RETURN(const planner::Machine machine, MachineOf(job, strategy.num_devices()));

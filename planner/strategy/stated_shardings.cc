@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 
 #include "base/counted.h"
 #include "base/status_macros.h"
@@ -62,6 +63,12 @@ std::string Describe(const SplitHint& hint) {
   return StrCat("hint \"", hint.pattern, " ", hint.sharding, "\"");
 }
 
+absl::Status ErrorOf(const SplitHint& hint, absl::StatusCode code, const std::string& message) {
+  absl::Status status(code, message);
+  status.SetPayload(kStatedShardingPayload, absl::Cord(Describe(hint)));
+  return status;
+}
+
 }  // namespace
 
 absl::StatusOr<SplitHint> ParseStatedSharding(std::string_view text) {
@@ -95,7 +102,8 @@ absl::Status CheckStatedShardings(absl::Span<const SplitHint> hints, const graph
     }
     if (matches) continue;
     const std::string nearest = graph::NearestName(hint.pattern, names);
-    return absl::InvalidArgumentError(
+    return ErrorOf(
+        hint, absl::StatusCode::kInvalidArgument,
         StrCat(Describe(hint), " matches no value of the training step that has ",
                Counted(RankOf(hint.sharding), "dimension"),
                nearest.empty() ? "" : StrCat("; did you mean '", nearest, "'?")));
@@ -119,8 +127,8 @@ absl::Status ApplyStatedShardings(absl::Span<const SplitHint> hints, graph::Grap
       absl::StatusOr<Sharding> sharding =
           graph::ParseSharding(hint.sharding, Describe(hint), mesh, value.type.shape);
       if (!sharding.ok()) {
-        return absl::Status(sharding.status().code(),
-                            StrCat("for %", value.name, " : ", penstock::ToString(value.type), ", ",
+        return ErrorOf(hint, sharding.status().code(),
+                       StrCat("for %", value.name, " : ", penstock::ToString(value.type), ", ",
                                    ToStd(sharding.status().message())));
       }
       DropAxes(num_axes, &*sharding);

@@ -27,15 +27,18 @@
 
 namespace penstock::planner {
 
+// Marks a status as one of a stated sharding, which is what it names.
+inline constexpr char kStatedShardingPayload[] = "penstock/stated-sharding";
+
 // "PATTERN @[...]", with or without '%' before the pattern.
 absl::StatusOr<graph::SplitHint> ParseStatedSharding(std::string_view text);
 
-// An error for a stated sharding that is for no value of the graph.
+// An error, with kStatedShardingPayload, for a stated sharding that is for no value of the graph.
 absl::Status CheckStatedShardings(absl::Span<const graph::SplitHint> hints,
                                   const graph::Graph& graph);
 
 // Gives values the shardings that are stated for them; other hints count for nothing here. Errors
-// name the hint and the value that it does not suit. `only_forward`: states of the optimiser and
+// name the hint and the value that it does not suit, and carry kStatedShardingPayload. `only_forward`: states of the optimiser and
 // what follows the forward pass are left as they are. REQUIRES: the graph has a mesh.
 absl::Status ApplyStatedShardings(absl::Span<const graph::SplitHint> hints, graph::Graph& graph,
                                   bool only_forward = false);
