@@ -182,8 +182,11 @@ std::vector<const Candidate*> RunnersUp(const planner::SearchResult& search) {
 std::string WhatWouldWin(const Candidate& other, const Candidate& best) {
   const double gain = best.estimate.step_s - other.estimate.step_s;
   if (!other.estimate.fits()) {
-    return StrCat("wins if a device has ", Bytes(LargestMemory(other.estimate)), ": ",
-                  fmt::format("{:.1f} % faster", 100 * gain / best.estimate.step_s));
+    const GroupEstimate& fullest = other.estimate.groups[other.estimate.fullest_group()];
+    return StrCat("wins if a device has ",
+                  fullest.fits_on_host() ? Bytes(fullest.used_bytes())
+                                         : StrCat(Bytes(fullest.memory.host), " on its host"),
+                  ": ", fmt::format("{:.1f} % faster", 100 * gain / best.estimate.step_s));
   }
   const StepEstimate& step = other.estimate;
   const double needed = -gain;
@@ -275,6 +278,7 @@ nlohmann::json ExplainPlanJson(const JobGraph& job, const StepEstimate& estimate
                                     {"exposed_communication_s", group.communication_s},
                                     {"microbatches_in_flight", group.in_flight},
                                     {"memory_limit_bytes", group.memory_limit_bytes},
+                                    {"host_limit_bytes", group.host_limit_bytes},
                                     {"memory", MemoryJson(group.memory)}});
   }
   json["prediction"] = std::move(prediction);

@@ -48,8 +48,9 @@ absl::Status ReadEfficiency(const Entry& entry, DeviceKind* kind) {
 }
 
 absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
-  RETURN_IF_ERROR(section.CheckKeys({"name", "memory_bytes", "memory_bytes_per_s",
-                                     "peak_flops_per_s", "efficiency", "host_link_bytes_per_s"}));
+  RETURN_IF_ERROR(
+      section.CheckKeys({"name", "memory_bytes", "memory_bytes_per_s", "peak_flops_per_s",
+                         "efficiency", "host_link_bytes_per_s", "host_memory_bytes"}));
   DeviceKind kind;
   RETURN_IF_ERROR(section.Read("name", &kind.name));
   RETURN_IF_ERROR(section.Read("memory_bytes", int64_t{1}, kMaxMemoryBytes, &kind.memory_bytes));
@@ -64,6 +65,10 @@ absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
   if (section.Has("host_link_bytes_per_s")) {
     RETURN_IF_ERROR(section.Read("host_link_bytes_per_s", kMinBytesPerS, kMaxBytesPerS,
                                  &kind.host_link_bytes_per_s));
+  }
+  if (section.Has("host_memory_bytes")) {
+    RETURN_IF_ERROR(
+        section.Read("host_memory_bytes", int64_t{1}, kMaxMemoryBytes, &kind.host_memory_bytes));
   }
   return kind;
 }
@@ -148,6 +153,9 @@ std::string FormatKind(const DeviceKind& kind) {
              StrJoin(rates, ", "), "}\n");
   if (kind.host_link_bytes_per_s > 0) {
     StrAppend(&text, "host_link_bytes_per_s = ", Digits(kind.host_link_bytes_per_s), "\n");
+  }
+  if (kind.host_memory_bytes > 0) {
+    StrAppend(&text, "host_memory_bytes = ", kind.host_memory_bytes, "\n");
   }
   if (kind.efficiency.empty()) return text;
   std::vector<std::string> points;

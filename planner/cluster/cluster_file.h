@@ -10,6 +10,7 @@
 //   peak_flops_per_s = {f32 = 19.5e12, bf16 = 312e12}  # by dtype
 //   efficiency = [[1e6, 0.1], [1e12, 0.7]]             # flops of an operation, part of the peak
 //   host_link_bytes_per_s = 32e9  # in each direction; left out: it works in its host's memory
+//   host_memory_bytes = 274_877_906_944  # of it, for a device; left out: not limited
 //
 //   [[devices]]           # only if there is more than one kind: runs, in the order of devices
 //   kind = "A100"
@@ -28,11 +29,15 @@
 //   latency_s = 4e-6
 //   uplinks = "device"    # one for each device; or a number that the devices share (1)
 //
-//   [[collective]]        # what collectives take, to choose algorithms and chunks by; may be left
-//   out kind = "all_reduce"   # or "reduce_scatter", "all_gather", "all_to_all" spread = "one host"
-//   # or "a rank each" of several hosts, "several each" ranks = 2 ways = [["direct", 262144],
-//   ["ring", 1048576]]     # or "hierarchical"; bytes of a chunk us = [[65536, 19, 21], [4194304,
-//   417, 314]]        # bytes a rank brings, then by each way
+//   # What collectives take, to choose algorithms and chunks by; may be left out.
+//   [[collective]]
+//   kind = "all_reduce"   # or "reduce_scatter", "all_gather", "all_to_all"
+//   spread = "one host"   # or "a rank each" of several hosts, "several each"
+//   ranks = 2
+//   # Or "hierarchical"; with the bytes of a chunk.
+//   ways = [["direct", 262144], ["ring", 1048576]]
+//   # Bytes that a rank brings, then microseconds by each way.
+//   us = [[65536, 19, 21], [4194304, 417, 314]]
 //
 // The level of a torus has `torus = [4, 4, 4]` and may leave out fan_out. cluster.h defines what
 // the values mean, and their limits.

@@ -23,6 +23,7 @@ memory_bytes_per_s = 2.039e12
 peak_flops_per_s = {f32 = 19.5e12, bf16 = 312e12}
 efficiency = [[1e6, 0.1], [1e12, 0.7]]
 host_link_bytes_per_s = 32e9
+host_memory_bytes = 274_877_906_944
 [[kind]]
 name = "B"
 memory_bytes = 1000
@@ -77,6 +78,7 @@ TEST(ClusterFileTest, ReadsAllThatADescriptionHas) {
   EXPECT_EQ(spec.kinds[0].peak_flops_per_s[static_cast<size_t>(DType::kF64)], 0);
   EXPECT_EQ(spec.kinds[0].efficiency[1], (EfficiencyPoint{1e12, 0.7}));
   EXPECT_EQ(spec.kinds[0].host_link_bytes_per_s, 32e9);
+  EXPECT_EQ(spec.kinds[0].host_memory_bytes, int64_t{256} << 30);
   EXPECT_EQ(HostCopySeconds(spec.kinds[0], 64e9), 2);
   EXPECT_EQ(spec.kinds[1].memory_bytes_per_s, 1e9);
   EXPECT_EQ(spec.kinds[1].host_link_bytes_per_s, 0);
@@ -86,6 +88,12 @@ TEST(ClusterFileTest, ReadsAllThatADescriptionHas) {
   EXPECT_EQ(spec.levels[1].bytes_per_s, 25e9);
   EXPECT_EQ(spec.levels[1].latency_s, 0);
   EXPECT_EQ(spec.levels[1].uplinks, kUplinkPerDevice);
+}
+
+TEST(ClusterFileTest, MemoryOfTheHostNeedsALinkToIt) {
+  EXPECT_THAT(ErrorOf(Edited("host_link_bytes_per_s = 32e9\n", "")),
+              HasSubstr("host_memory_bytes is given without host_link_bytes_per_s"));
+  EXPECT_THAT(ErrorOf(Edited("274_877_906_944", "0")), HasSubstr("host_memory_bytes: 0 is out"));
 }
 
 TEST(ClusterFileTest, DevicesMayShareCores) {

@@ -78,6 +78,13 @@ absl::Status CheckDeviceKind(const DeviceKind& kind) {
     RETURN_IF_ERROR(CheckRange("host_link_bytes_per_s", kind.host_link_bytes_per_s, kMinBytesPerS,
                                kMaxBytesPerS));
   }
+  if (kind.host_memory_bytes != 0) {
+    RETURN_IF_ERROR(
+        CheckRange("host_memory_bytes", kind.host_memory_bytes, int64_t{1}, kMaxMemoryBytes));
+    if (kind.host_link_bytes_per_s == 0) {
+      return Invalid("host_memory_bytes is given without host_link_bytes_per_s: expected both");
+    }
+  }
   bool has_rate = false;
   for (int d = 0; d < kNumDTypes; ++d) {
     const double rate = kind.peak_flops_per_s[d];

@@ -58,6 +58,8 @@ struct DeviceKind {
   std::vector<EfficiencyPoint> efficiency;  // by increasing flops; empty: kDefaultEfficiency
   // To and from the memory of the host, in each direction. 0: the device works in that memory.
   double host_link_bytes_per_s = 0;
+  // What a device may use of its host's memory beside its own. 0: not known, and not limited.
+  int64_t host_memory_bytes = 0;
 
   friend bool operator==(const DeviceKind&, const DeviceKind&) = default;
 };

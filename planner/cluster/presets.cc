@@ -35,14 +35,21 @@ constexpr double kPcie3BytesPerS = 16 * kGb;
 constexpr double kPcie4BytesPerS = 32 * kGb;
 constexpr double kPcie5BytesPerS = 64 * kGb;
 
+// Of the host's memory, what a device of 8 has. NVIDIA, "DGX A100" (640 GB) and "DGX H100" data
+// sheets: 2 TB; "DGX-1" data sheet, for the V100: 512 GB.
+constexpr int64_t kDgxHostBytes = 2048 * kGiB / 8;
+constexpr int64_t kDgx1HostBytes = 512 * kGiB / 8;
+
 // `host_link_bytes_per_s`: 0 for one that works in the memory of its host.
 DeviceKind Kind(std::string name, int64_t memory_bytes, double memory_bytes_per_s,
-                double host_link_bytes_per_s, const std::vector<Rate>& rates) {
+                double host_link_bytes_per_s, int64_t host_memory_bytes,
+                const std::vector<Rate>& rates) {
   DeviceKind kind;
   kind.name = std::move(name);
   kind.memory_bytes = memory_bytes;
   kind.memory_bytes_per_s = memory_bytes_per_s;
   kind.host_link_bytes_per_s = host_link_bytes_per_s;
+  kind.host_memory_bytes = host_memory_bytes;
   for (const Rate& rate : rates) {
     kind.peak_flops_per_s[static_cast<size_t>(rate.dtype)] = rate.flops_per_s;
   }
@@ -52,7 +59,7 @@ DeviceKind Kind(std::string name, int64_t memory_bytes, double memory_bytes_per_
 // NVIDIA, "A100 Tensor Core GPU" data sheet, A100 80GB SXM: dense rates; f32 and f64 without tensor
 // cores, which compute f32 in TF32; PCI Express 4.0.
 DeviceKind A100() {
-  return Kind("A100-SXM4-80GB", 80 * kGiB, 2039 * kGb, kPcie4BytesPerS,
+  return Kind("A100-SXM4-80GB", 80 * kGiB, 2039 * kGb, kPcie4BytesPerS, kDgxHostBytes,
               {{DType::kF64, 9.7 * kTera},
                {DType::kF32, 19.5 * kTera},
                {DType::kF16, 312 * kTera},
@@ -63,7 +70,7 @@ DeviceKind A100() {
 // NVIDIA, "H100 Tensor Core GPU Architecture" white paper and data sheet, H100 SXM5: dense rates,
 // f32 and f64 without tensor cores; 3.35 TB/s of HBM3; PCI Express 5.0.
 DeviceKind H100() {
-  return Kind("H100-SXM5-80GB", 80 * kGiB, 3350 * kGb, kPcie5BytesPerS,
+  return Kind("H100-SXM5-80GB", 80 * kGiB, 3350 * kGb, kPcie5BytesPerS, kDgxHostBytes,
               {{DType::kF64, 33.5 * kTera},
                {DType::kF32, 66.9 * kTera},
                {DType::kF16, 989.4 * kTera},
@@ -74,7 +81,7 @@ DeviceKind H100() {
 // NVIDIA, "V100 Tensor Core GPU" data sheet, V100 SXM2 with 32 GB. It has no bf16. PCI Express 3.0.
 DeviceKind V100() {
   return Kind(
-      "V100-SXM2-32GB", 32 * kGiB, 900 * kGb, kPcie3BytesPerS,
+      "V100-SXM2-32GB", 32 * kGiB, 900 * kGb, kPcie3BytesPerS, kDgx1HostBytes,
       {{DType::kF64, 7.8 * kTera}, {DType::kF32, 15.7 * kTera}, {DType::kF16, 125 * kTera}});
 }
 
@@ -143,7 +150,7 @@ ClusterSpec TpuV4(const std::vector<int64_t>& extents) {
   NetworkLevel torus = Switch("slice", 1, 50 * kGb, 1e-6, 1);
   torus.torus = extents;
   for (const int64_t extent : extents) torus.fan_out[0] *= extent;
-  return Spec(Kind("TPU-v4", 32 * kGiB, 1200 * kGb, kPcie3BytesPerS,
+  return Spec(Kind("TPU-v4", 32 * kGiB, 1200 * kGb, kPcie3BytesPerS, 0,
                    {{DType::kBF16, 275 * kTera}, {DType::kI8, 275 * kTera}}),
               {std::move(torus)});
 }
@@ -154,7 +161,7 @@ ClusterSpec Ascend910(int64_t nodes) {
   // 240 Gb/s. Huawei, "Atlas 800 Training Server (Model 9000)" technical white paper: 8 processors
   // of 32 GB, each with a 100GE RoCE port. Huawei Cloud, "Ascend HCCS-Interconnected NPU Affinity":
   // two groups of four are joined by HCCS inside, and by PCI Express (4.0 x16) between them.
-  return Spec(Kind("Ascend-910", 32 * kGiB, 1200 * kGb, kPcie4BytesPerS,
+  return Spec(Kind("Ascend-910", 32 * kGiB, 1200 * kGb, kPcie4BytesPerS, 0,
                    {{DType::kF16, 256 * kTera}, {DType::kI8, 512 * kTera}}),
               {Switch("hccs", 4, 3 * 240 * kGbit, kNvlinkLatencyS, 1),
                Switch("node", 2, 31.5 * kGb, kPcieLatencyS, kUplinkPerDevice),
@@ -168,7 +175,7 @@ ClusterSpec CpuEthernet(int64_t nodes) {
   // as in planner/cost/communication_cost.h. Between hosts: one 10GBASE Ethernet adapter (IEEE
   // 802.3ae) and the latency of TCP that `penstock bench collectives` measures between namespaces.
   return Spec(
-      Kind("Xeon-8380", 256 * kGiB, 204.8 * kGb, 0,
+      Kind("Xeon-8380", 256 * kGiB, 204.8 * kGb, 0, 0,
            {{DType::kF64, 2.944 * kTera}, {DType::kF32, 5.888 * kTera}}),
       {Switch("host", 2, 8 * kGb, 1e-6, 1), Switch("network", nodes, 10 * kGbit, 18e-6, 1)});
 }

@@ -210,6 +210,10 @@ class Estimator {
         const DeviceKind& kind = machine_.cluster.KindOf(g * n + d);
         group.memory_limit_bytes = std::min(group.memory_limit_bytes, kind.memory_bytes);
         group.has_host_link = group.has_host_link && kind.host_link_bytes_per_s > 0;
+        const int64_t on_host = kind.host_memory_bytes;
+        if (on_host > 0 && (group.host_limit_bytes == 0 || on_host < group.host_limit_bytes)) {
+          group.host_limit_bytes = on_host;
+        }
       }
     }
   }
@@ -348,13 +352,11 @@ bool StepEstimate::fits() const {
 }
 
 int StepEstimate::fullest_group() const {
-  const auto spare = [](const GroupEstimate& group) {
-    return static_cast<double>(group.memory_limit_bytes) - group.used_bytes();
+  const auto has_less = [](const GroupEstimate& a, const GroupEstimate& b) {
+    return std::pair(a.fits_on_host(), a.spare_bytes()) <
+           std::pair(b.fits_on_host(), b.spare_bytes());
   };
-  return static_cast<int>(std::min_element(groups.begin(), groups.end(),
-                                           [&](const GroupEstimate& a, const GroupEstimate& b) {
-                                             return spare(a) < spare(b);
-                                           }) -
+  return static_cast<int>(std::min_element(groups.begin(), groups.end(), has_less) -
                           groups.begin());
 }
 

@@ -56,10 +56,15 @@ struct GroupEstimate {
   int64_t memory_limit_bytes = 0;  // of the least of its devices
   int in_flight = 0;               // micro-batches of its first chunk
   bool has_host_link = false;      // else its devices work in the memory of their hosts
+  int64_t host_limit_bytes = 0;    // likewise of their hosts' memory; 0: not limited
 
   // Where device and host share their memory, what lies on the host counts too.
   double used_bytes() const { return memory.total() + (has_host_link ? 0 : memory.host); }
-  bool fits() const { return used_bytes() <= static_cast<double>(memory_limit_bytes); }
+  double spare_bytes() const { return static_cast<double>(memory_limit_bytes) - used_bytes(); }
+  bool fits_on_host() const {
+    return host_limit_bytes == 0 || memory.host <= static_cast<double>(host_limit_bytes);
+  }
+  bool fits() const { return spare_bytes() >= 0 && fits_on_host(); }
 };
 
 struct StepEstimate {
@@ -75,7 +80,8 @@ struct StepEstimate {
   std::vector<GroupEstimate> groups;
 
   bool fits() const;
-  // Index of the group that lacks most memory, or that has the least to spare.
+  // Index of a group whose hosts lack memory, or of the one that lacks most on its devices, or that
+  // has the least to spare there.
   int fullest_group() const;
 };
 

@@ -46,6 +46,11 @@ std::string WhyNot(const Candidate& other, const Candidate& best) {
   const StepEstimate& b = best.estimate;
   if (!a.fits()) {
     const GroupEstimate& group = a.groups[a.fullest_group()];
+    if (!group.fits_on_host()) {
+      return StrCat("needs ", FormatBytes(static_cast<uint64_t>(group.memory.host)), " of ",
+                    FormatBytes(static_cast<uint64_t>(group.host_limit_bytes)),
+                    " a device on its host");
+    }
     return StrCat("needs ", FormatBytes(static_cast<uint64_t>(group.used_bytes())), " of ",
                   FormatBytes(static_cast<uint64_t>(group.memory_limit_bytes)), " a device");
   }
@@ -63,6 +68,12 @@ std::string WhatLimits(const Candidate& candidate) {
   const GroupEstimate& group = estimate.groups[estimate.fullest_group()];
   const MemoryEstimate& memory = group.memory;
   const auto limit = static_cast<double>(group.memory_limit_bytes);
+  if (!group.fits_on_host()) {
+    return StrCat("a device needs ", FormatBytes(static_cast<uint64_t>(memory.host)), " of ",
+                  FormatBytes(static_cast<uint64_t>(group.host_limit_bytes)),
+                  " of its host's memory; more devices would each put less there, ",
+                  "or use hosts with that memory");
+  }
   if (!estimate.fits()) {
     const double states = memory.parameters + memory.optimizer + memory.gradients;
     const Offload offload = candidate.strategy.offload;

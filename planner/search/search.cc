@@ -492,7 +492,10 @@ class Searcher {
   static double ExcessBytes(const Candidate& candidate) {
     double excess = 0;
     for (const GroupEstimate& group : candidate.estimate.groups) {
-      excess = std::max(excess, group.used_bytes() - static_cast<double>(group.memory_limit_bytes));
+      excess = std::max(excess, -group.spare_bytes());
+      if (!group.fits_on_host()) {
+        excess = std::max(excess, group.memory.host - static_cast<double>(group.host_limit_bytes));
+      }
     }
     return excess;
   }

@@ -238,6 +238,21 @@ TEST_F(KnownAnswersTest, AMemoryLimitTakesRecomputation) {
   EXPECT_EQ(ToString(offloaded->best.strategy), "dp=4,tp=1,pp=1,offload=all");
   EXPECT_GT(offloaded->best.estimate.groups[0].memory.host, 0);
   EXPECT_THAT(WhatLimits(offloaded->best), HasSubstr("it fits into memory with offload=all"));
+  // As far as the host has room.
+  spec = machine_->cluster.spec();
+  spec.kinds[0].host_memory_bytes =
+      static_cast<int64_t>(offloaded->best.estimate.groups[0].memory.host) / 2;
+  const Machine little = {*Cluster::Create(std::move(spec))};
+  problem.machine = &little;
+  const absl::StatusOr<SearchResult> too_much = FindStrategy(problem);
+  ASSERT_TRUE(too_much.ok()) << too_much.status();
+  EXPECT_NE(ToString(too_much->best.strategy), "dp=4,tp=1,pp=1,offload=all");
+  Candidate refused = offloaded->best;
+  refused.estimate.groups[0].host_limit_bytes = little.cluster.KindOf(0).host_memory_bytes;
+  EXPECT_FALSE(refused.estimate.fits());
+  EXPECT_THAT(WhatLimits(refused), HasSubstr("of its host's memory"));
+  EXPECT_THAT(WhyNot(refused, too_much->best), HasSubstr("a device on its host"));
+  problem.machine = &*machine_;
   problem.limits.offload = false;
   const absl::StatusOr<SearchResult> neither = FindStrategy(problem);
   ASSERT_TRUE(neither.ok()) << neither.status();
