@@ -7,8 +7,8 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "base/status_macros.h"
-#include "planner/plan/check_plan.h"
 #include "planner/plan/fire_plan.h"
+#include "planner/plan/rendezvous.h"
 
 namespace penstock::planner {
 namespace {

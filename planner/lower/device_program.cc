@@ -8,9 +8,9 @@
 
 #include "planner/lower/phase_order.h"
 #include "planner/plan/access_order.h"
-#include "planner/plan/check_plan.h"
 #include "planner/plan/lifetimes.h"
 #include "planner/plan/memory.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::planner {
 namespace {

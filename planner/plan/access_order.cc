@@ -13,7 +13,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "planner/plan/check_plan.h"
+#include "planner/plan/plan.h"
 #include "planner/plan/show_plan.h"
 
 namespace penstock::planner {

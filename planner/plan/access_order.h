@@ -36,7 +36,7 @@ void AddOrderChannels(const std::vector<KernelPlan>& kernels, DevicePlan* device
 
 // kInvalidArgument names two actors that touch the same bytes and that nothing orders, or whose
 // order follows from so many channels that it is not looked for.
-// REQUIRES: CheckReferences and CheckStructure (check_plan.h) accept the plan.
+// REQUIRES: CheckReferences and CheckStructure accept the plan.
 absl::Status CheckAccessOrder(const Plan& plan);
 
 }  // namespace penstock::planner

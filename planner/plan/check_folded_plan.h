@@ -1,6 +1,6 @@
 // Checks the indices, shardings and sizes of a folded plan, so that expanding it needs no checks
 // and a bounded amount of memory. The plan that it expands to is checked like any other
-// (check_plan.h).
+// (check_structure.h).
 //
 // Thread rule: a pure function.
 

@@ -12,8 +12,8 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "planner/plan/check_plan.h"
 #include "planner/plan/lifetimes.h"
+#include "planner/plan/plan.h"
 #include "planner/plan/show_plan.h"
 
 namespace penstock::planner {

@@ -34,7 +34,7 @@ namespace penstock::planner {
 using PhaseWorkspaceBytes = std::vector<std::vector<uint64_t>>;
 
 // kInvalidArgument, naming the two that collide, their bytes and the actors that use them.
-// REQUIRES: CheckReferences and CheckStructure (check_plan.h) accept the plan.
+// REQUIRES: CheckReferences and CheckStructure accept the plan.
 absl::StatusOr<PhaseWorkspaceBytes> CheckMemory(const Plan& plan);
 
 }  // namespace penstock::planner

@@ -29,8 +29,8 @@
 #include "absl/status/statusor.h"
 
 #include "planner/plan/check_memory.h"
-#include "planner/plan/check_plan.h"
 #include "planner/plan/plan.h"
+#include "planner/plan/rendezvous.h"
 #include "planner/policy/policy.h"
 
 namespace penstock::planner {

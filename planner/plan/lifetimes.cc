@@ -4,7 +4,7 @@
 #include <functional>
 #include <utility>
 
-#include "planner/plan/check_plan.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::planner {
 namespace {

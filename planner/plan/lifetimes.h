@@ -65,7 +65,7 @@ struct DeviceUses {
 };
 
 // `order` is that of the device's stage. REQUIRES: CheckReferences, and channels, phases and orders
-// as CheckStructure wants them (check_plan.h). Offsets of registers are not looked at.
+// as CheckStructure wants them (check_structure.h). Offsets of registers are not looked at.
 DeviceUses FindUses(const DevicePlan& device, const std::vector<PhaseChoice>& order,
                     uint32_t num_microbatches);
 

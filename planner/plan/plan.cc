@@ -1,5 +1,6 @@
 #include "planner/plan/plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -40,6 +41,28 @@ std::vector<uint32_t> PreviousOfGroups(const Plan& plan, uint32_t device) {
     }
   }
   return previous;
+}
+
+uint64_t TokensPerSlot(const Plan& plan, const RegisterPlan& reg, uint64_t tokens_per_step) {
+  const bool is_refilled = reg.per_microbatch && reg.register_class == RegisterClass::kChannel;
+  return std::max<uint64_t>(tokens_per_step / (is_refilled ? plan.num_microbatches : 1), 1);
+}
+
+uint64_t ChannelBytes(const DevicePlan& device) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  for (const RegisterPlan& reg : device.registers) {
+    if (reg.register_class != RegisterClass::kChannel || IsOnHost(device, reg)) continue;
+    ranges.emplace_back(reg.offset, reg.offset + reg.slots * reg.slot_bytes);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  uint64_t bytes = 0;
+  uint64_t end = 0;  // of those so far
+  for (const auto& [range_begin, range_end] : ranges) {
+    if (range_end <= end) continue;
+    bytes += range_end - std::max(range_begin, end);
+    end = range_end;
+  }
+  return bytes;
 }
 
 PlanCounts Count(const Plan& plan) {

@@ -268,6 +268,19 @@ inline uint32_t DeviceOfActor(uint64_t id) { return static_cast<uint32_t>(id >> 
 // phases and collectives name what exists.
 std::vector<uint32_t> PreviousOfGroups(const Plan& plan, uint32_t device);
 
+// How often a step a phase runs.
+inline uint32_t FiringsPerStep(const Plan& plan, const PhasePlan& phase) {
+  return phase.per_microbatch ? plan.num_microbatches : 1;
+}
+
+// Tokens of a channel that stand for one slot of the register, where `tokens_per_step` pass through
+// the channel: a register of a value made once a step is read M times before it is free. At
+// least 1.
+uint64_t TokensPerSlot(const Plan& plan, const RegisterPlan& reg, uint64_t tokens_per_step);
+
+// Bytes of the device's memory where channel registers lie, which may share them.
+uint64_t ChannelBytes(const DevicePlan& device);
+
 struct PlanCounts {
   uint64_t actors = 0;
   uint64_t channels = 0;  // within devices, plus transfers

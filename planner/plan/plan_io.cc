@@ -25,7 +25,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/plan/check_folded_plan.h"
-#include "planner/plan/check_plan.h"
+#include "planner/plan/check_references.h"
 #include "planner/plan/folding_columns_internal.h"
 #include "planner/plan/plan.capnp.h"
 #include "planner/plan/read_plan_internal.h"

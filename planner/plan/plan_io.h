@@ -16,7 +16,7 @@
 // A folded plan is stored with a device for each program; reading it spells all devices out.
 //
 // Reading trusts nothing: the hash, the lengths of the columns, every enumerator, string, index and
-// shape are checked (CheckReferences of check_plan.h is the last of it).
+// shape are checked (CheckReferences of check_references.h is the last of it).
 //
 // Thread rule: pure functions; two writers of one path leave one of the two plans there.
 

@@ -22,7 +22,7 @@ std::string_view Name(RegisterClass register_class);  // "state", "channel", "wo
 std::string DescribePhase(const Plan& plan, uint32_t device, uint32_t phase);
 
 // "actor 3 'h1.matmul' (device 0, phase F)". REQUIRES: the indices exist, and CheckReferences
-// (check_plan.h) accepts the plan's phases.
+// (check_references.h) accepts the plan's phases.
 std::string DescribeActor(const Plan& plan, uint32_t device, uint32_t actor);
 
 // The phase that `actor` belongs to. REQUIRES: as DescribeActor.

@@ -8,8 +8,10 @@
 #include "base/strings.h"
 #include "planner/plan/access_order.h"
 #include "planner/plan/check_memory.h"
-#include "planner/plan/check_plan.h"
+#include "planner/plan/check_references.h"
+#include "planner/plan/check_structure.h"
 #include "planner/plan/fire_plan.h"
+#include "planner/plan/rendezvous.h"
 #include "planner/plan/show_plan.h"
 
 namespace penstock::planner {

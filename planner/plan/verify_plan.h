@@ -1,11 +1,11 @@
 // Proves that a plan is well formed, that its memory is disjoint and that it cannot deadlock. A
 // plan that does not verify is refused before anything is allocated.
 //
-// In this order: references and structure (check_plan.h), memory (check_memory.h), an untimed run
-// (fire_plan.h), and the global order of collectives: within the compute lane and within the once
-// lane, a device starts collectives in the order of Plan::collectives, so that all members of
-// all groups agree. (Transports that run collectives on one stream, NCCL for one, need that even
-// where the plan's own channels would not.)
+// In this order: references and structure (check_references.h, check_structure.h), memory
+// (check_memory.h), an untimed run (fire_plan.h), and the global order of collectives: within the
+// compute lane and within the once lane, a device starts collectives in the order of
+// Plan::collectives, so that all members of all groups agree. (Transports that run collectives on
+// one stream, NCCL for one, need that even where the plan's own channels would not.)
 //
 // Thread rule: a pure function.
 

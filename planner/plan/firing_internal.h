@@ -1,0 +1,271 @@
+// A plan as a network that fires without kernels, and its state. Its parts:
+//   firing_network.cc    places and items of a plan
+//   fire_plan.cc         firing, and how many bytes are live
+//   firing_deadlock.cc   who waits for whom when nothing can fire any more
+//
+// Thread rule: one thread.
+
+#ifndef PENSTOCK_PLANNER_PLAN_FIRING_INTERNAL_H_
+#define PENSTOCK_PLANNER_PLAN_FIRING_INTERNAL_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "planner/plan/check_memory.h"
+#include "planner/plan/fire_plan.h"
+#include "planner/plan/plan.h"
+#include "planner/plan/rendezvous.h"
+#include "planner/plan/show_plan.h"
+#include "planner/policy/policy.h"
+
+namespace penstock::planner::internal {
+
+// A channel between phases. Phases are numbered over all devices.
+struct Place {
+  uint32_t tokens = 0;
+  uint32_t credits = 0;
+  uint32_t produce = 1;
+  uint32_t consume = 1;
+  uint32_t producer_phase = 0;
+  uint32_t consumer_phase = 0;
+  uint32_t reg = kNone;  // number over all devices, of a channel register
+  uint32_t capacity = 1;
+  uint32_t tokens_per_slot = 1;
+  uint32_t channel = 0;  // of the device
+};
+
+// An actor at which something happens besides computation; with times, any actor.
+struct Item {
+  uint32_t actor = 0;
+  uint32_t member = kNone;  // index into RendezvousTable::actors, of communication
+  // Members to wait for, with times items: waits_[previous item's end .. this end).
+  uint32_t waits_end = 0;
+  uint32_t puts_end = 0;   // places to put tokens into when it completes, likewise
+  uint32_t gives_end = 0;  // places to give credits back to when it completes, likewise
+};
+
+struct PhaseState {
+  uint32_t device = 0;
+  uint32_t phase = 0;  // of the device
+  uint32_t first_item = 0;
+  uint32_t end_item = 0;
+  uint32_t num_closed = 0;  // gates
+  uint32_t num_started = 0;
+  uint32_t num_to_start = 0;
+  uint32_t next_item = 0;    // the first that has not fired
+  uint32_t num_pending = 0;  // items that have fired and not completed
+  bool is_running = false;
+  bool is_listed = false;      // in the worklist
+  uint32_t computing = kNone;  // with times: the item that computes
+};
+
+// With times: what an item takes, and how often it has fired.
+struct TimedItem {
+  double seconds = 0;        // of computation
+  uint32_t follows = kNone;  // of a collective: the one before it of its group in the phase
+  uint32_t num_fired = 0;
+  uint32_t num_completed = 0;
+};
+
+// With times: the end of a phase's computation, or of a rendezvous. In order of time; those of one
+// time in the order in which they were found.
+struct TimedEvent {
+  double time = 0;
+  uint64_t number = 0;
+  bool is_meeting = false;
+  uint32_t index = 0;  // of the rendezvous or phase
+  friend bool operator>(const TimedEvent& a, const TimedEvent& b) {
+    return std::pair(a.time, a.number) > std::pair(b.time, b.number);
+  }
+};
+
+// A member of a rendezvous.
+struct Member {
+  uint32_t phase = 0;
+  uint32_t item = 0;
+  uint32_t rendezvous = 0;
+  uint32_t num_completed = 0;
+};
+
+// One phase at a time, in an order.
+struct LaneState {
+  uint32_t position = 0;     // in the lane's order, over all steps
+  uint32_t running = kNone;  // phase
+};
+
+// The order of a stage's compute lane: of one step where it is planned, of all steps otherwise,
+// decided while firing.
+struct StageOrder {
+  bool is_planned = false;
+  std::vector<uint32_t> order;  // of phase types
+  std::vector<bool> has_type;
+};
+
+// Slots of a channel register in use: the most over its channels.
+struct LiveSlots {
+  std::vector<uint32_t> places;
+  uint32_t level = 0;
+  uint32_t num_at_level = 0;  // channels whose level it is
+  uint64_t slot_bytes = 0;
+};
+
+class Firing {
+ public:
+  Firing(const Plan& plan, const PolicyRegistry& policies, const RendezvousTable& rendezvous_table,
+         const PhaseWorkspaceBytes& workspace_bytes, FiringTimes* times)
+      : plan_(plan),
+        policies_(policies),
+        rendezvous_(rendezvous_table),
+        workspace_bytes_(workspace_bytes),
+        times_(times),
+        num_steps_(times == nullptr ? kUntimedSteps : kTimedSteps) {}
+
+  absl::StatusOr<FiringResult> Run();
+
+ private:
+  static constexpr uint32_t kUntimedSteps = 2;
+  static constexpr uint32_t kTimedSteps = 4;
+
+  struct Wait {
+    std::string text;  // "waits for ..." naming phase `next`
+    uint32_t next = kNone;
+  };
+
+  // Making the network.
+  void Number();
+  absl::Status OrderStages();
+  void AddDevice(uint32_t d);
+  // What an actor waits for and where it puts and gives, gathered by actor and cut into items.
+  void AddItems(uint32_t d);
+  // `previous`: PreviousOfGroups.
+  void AddTimes(const PhaseState& state, const std::vector<uint32_t>& previous);
+  void AddPlace(uint32_t d, uint32_t c, uint32_t from, uint32_t to);
+
+  // Firing.
+  const PhasePlan& PlanOf(const PhaseState& state) const {
+    return plan_.devices[state.device].phases[state.phase];
+  }
+  bool IsDone(uint32_t p) const {
+    return phases_[p].num_started == phases_[p].num_to_start && !phases_[p].is_running;
+  }
+  void List(uint32_t p) {
+    if (p == kNone || phases_[p].is_listed) return;
+    phases_[p].is_listed = true;
+    worklist_.push_back(p);
+  }
+  LaneState* LaneOf(const PhaseState& state) {
+    const Lane lane = PlanOf(state).lane;
+    return lane == Lane::kFloating ? nullptr : &lanes_[state.device][static_cast<size_t>(lane)];
+  }
+  // The phase whose turn it is in a lane of the device; kNone: not yet chosen, or all steps are
+  // done.
+  uint32_t Expected(uint32_t d, Lane lane);
+  // kNone: the device has none.
+  uint32_t PhaseOfType(uint32_t d, uint32_t type) const {
+    return type < phase_of_type_[d].size() ? phase_of_type_[d][type] : kNone;
+  }
+  void Poll(uint32_t p);
+  // The places where a phase puts tokens, and where it takes them: those of all its items.
+  std::pair<uint32_t, uint32_t> Puts(const PhaseState& state) const;
+  std::pair<uint32_t, uint32_t> Gives(const PhaseState& state) const;
+  void Start(uint32_t p);
+  void Advance(uint32_t p);
+  // Without times: runs the phase until it waits for communication, or to its end.
+  void AdvanceInOrder(uint32_t p);
+  // With times: starts what is ready, of computation one item at a time, the first.
+  void FireReady(uint32_t p);
+  bool IsReady(const PhaseState& state, uint32_t item) const;
+  // A communication of the phase starts.
+  void Meet(uint32_t p, uint32_t item);
+  // All who meet have what they wait for. The phase `advancing` goes on by itself.
+  void CompleteRendezvous(uint32_t rendezvous, uint32_t advancing);
+  void AddEvent(double time, bool is_meeting, uint32_t index) {
+    events_.push({time, num_events_++, is_meeting, index});
+  }
+  // Moves time to the next event, which happens; false: there is none.
+  bool TakeEvent();
+  // The first member that the phase's next item waits for; kNone: it can start.
+  uint32_t FirstWait(const PhaseState& state) const;
+  void Complete(uint32_t index);
+  void Open(uint32_t p) {
+    if (--phases_[p].num_closed == 0) List(p);
+  }
+  // A policy without a planned order: the stage takes a phase that is ready on all its devices,
+  // once they all have finished the one before; backwards and weight gradients before forwards.
+  bool Choose(uint32_t s);
+  // Whether the stage has phases of the kind left to choose in its present step. REQUIRES: no
+  // device of the stage is behind with what was chosen.
+  bool IsWanted(const StageOrder& stage, uint32_t type, const std::vector<uint32_t>& devices) const;
+  // Slots of its register in use as far as one channel is concerned.
+  static uint32_t LevelOf(const Place& place) {
+    if (place.reg == kNone) return 0;
+    return (place.capacity - place.credits + place.tokens_per_slot - 1) / place.tokens_per_slot;
+  }
+  void Raise(uint32_t d, const Place& place, uint32_t before);
+  void Lower(uint32_t d, const Place& place, uint32_t before);
+
+  // Naming a deadlock.
+  std::string Describe(uint32_t p) const {
+    return DescribePhase(plan_, phases_[p].device, phases_[p].phase);
+  }
+  // What a phase that is not done waits for, after nothing can fire any more.
+  Wait WaitOf(uint32_t p);
+  Wait WaitForGate(uint32_t p) const;
+  // A running phase stands at an actor that needs communication which has not completed, or has
+  // come to its end and waits for the communication that it started.
+  Wait WaitForMeeting(const PhaseState& state) const;
+  // The stage has chosen no phase: because a device is still at the last one, or none is ready.
+  Wait WaitForChoice(uint32_t p);
+  // Every phase that cannot go on waits for another one of them, so following the waits from any of
+  // them leads into a cycle.
+  absl::Status Deadlock(uint32_t start);
+
+  const Plan& plan_;
+  const PolicyRegistry& policies_;
+  const RendezvousTable& rendezvous_;
+  const PhaseWorkspaceBytes& workspace_bytes_;
+  FiringTimes* const times_;
+  const uint32_t num_steps_;
+
+  // The network. Phases, places and registers are numbered over all devices.
+  std::vector<uint32_t> phase_base_;     // of each device: its first phase
+  std::vector<uint32_t> register_base_;  // likewise
+  std::vector<Place> places_;
+  std::vector<Item> items_;
+  std::vector<TimedItem> timed_items_;  // of each item, with times
+  std::vector<uint32_t> waits_;
+  std::vector<uint32_t> puts_;
+  std::vector<uint32_t> gives_;
+  std::vector<std::vector<uint32_t>> members_of_device_;
+  std::vector<std::vector<uint32_t>> phase_of_type_;  // in the compute lane, of each device
+  std::vector<std::vector<uint32_t>> once_order_;     // of each device, one step
+
+  // Its state.
+  std::vector<PhaseState> phases_;
+  std::vector<Member> members_;
+  std::vector<uint32_t> num_arrived_;            // at each rendezvous
+  std::vector<std::array<LaneState, 2>> lanes_;  // of each device: compute and once
+  std::vector<StageOrder> stages_;
+  std::vector<uint32_t> worklist_;
+  std::vector<LiveSlots> live_slots_;  // of each register
+  std::vector<uint64_t> live_bytes_;   // of each device
+  std::vector<uint64_t> peak_bytes_;
+  std::vector<uint64_t> num_remaining_;  // phase instances of each step
+  double now_s_ = 0;
+  std::priority_queue<TimedEvent, std::vector<TimedEvent>, std::greater<>> events_;
+  uint64_t num_events_ = 0;  // that there have been
+  std::vector<double> step_ends_s_;
+};
+
+}  // namespace penstock::planner::internal
+
+#endif  // PENSTOCK_PLANNER_PLAN_FIRING_INTERNAL_H_

@@ -1,0 +1,204 @@
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "planner/plan/firing_internal.h"
+#include "planner/plan/stage_schedule.h"
+
+namespace penstock::planner {
+namespace internal {
+
+void Firing::Number() {
+  uint32_t num_phases = 0;
+  uint32_t num_registers = 0;
+  uint64_t instances_per_step = 0;
+  for (const DevicePlan& device : plan_.devices) {
+    for (const PhasePlan& phase : device.phases) {
+      instances_per_step += FiringsPerStep(plan_, phase);
+    }
+    phase_base_.push_back(num_phases);
+    register_base_.push_back(num_registers);
+    num_phases += static_cast<uint32_t>(device.phases.size());
+    num_registers += static_cast<uint32_t>(device.registers.size());
+  }
+  num_remaining_.assign(num_steps_, instances_per_step);
+  step_ends_s_.resize(num_steps_);
+  phases_.resize(num_phases);
+  live_slots_.resize(num_registers);
+  members_.resize(rendezvous_.actors.size());
+  num_arrived_.resize(rendezvous_.size());
+  lanes_.resize(plan_.devices.size());
+  phase_of_type_.resize(plan_.devices.size());
+  once_order_.resize(plan_.devices.size());
+  live_bytes_.resize(plan_.devices.size());
+  peak_bytes_.resize(plan_.devices.size());
+  members_of_device_.resize(plan_.devices.size());
+  for (uint32_t m = 0; m < rendezvous_.size(); ++m) {
+    for (uint32_t i = rendezvous_.begin(m); i < rendezvous_.ends[m]; ++i) {
+      members_[i].rendezvous = m;
+      members_of_device_[rendezvous_.actors[i].device].push_back(i);
+    }
+  }
+}
+
+absl::Status Firing::OrderStages() {
+  const auto num_stages = static_cast<uint32_t>(plan_.stages.size());
+  for (uint32_t s = 0; s < num_stages; ++s) {
+    StageOrder stage;
+    for (const PhaseKinds& kinds : StageContextOf(plan_, s).chunks) {
+      stage.has_type.insert(stage.has_type.end(), kinds.begin(), kinds.end());
+    }
+    ASSIGN_OR_RETURN(const StageSchedule schedule, ScheduleOf(plan_, s, policies_));
+    stage.is_planned = !schedule.order.empty();
+    for (const PhaseChoice& choice : schedule.order) {
+      stage.order.push_back(PhaseType(choice.kind, static_cast<uint32_t>(choice.chunk)));
+    }
+    stages_.push_back(std::move(stage));
+  }
+  return absl::OkStatus();
+}
+
+void Firing::AddDevice(uint32_t d) {
+  const DevicePlan& device = plan_.devices[d];
+  for (uint32_t p = 0; p < device.phases.size(); ++p) {
+    const PhasePlan& phase = device.phases[p];
+    PhaseState& state = phases_[phase_base_[d] + p];
+    state.device = d;
+    state.phase = p;
+    state.num_to_start = num_steps_ * FiringsPerStep(plan_, phase);
+    if (phase.lane == Lane::kCompute) {
+      const uint32_t type = PhaseType(phase.kind, phase.chunk);
+      if (type >= phase_of_type_[d].size()) phase_of_type_[d].resize(type + 1, kNone);
+      phase_of_type_[d][type] = phase_base_[d] + p;
+    } else if (phase.lane == Lane::kPerStep) {
+      once_order_[d].push_back(phase_base_[d] + p);
+    }
+  }
+  AddItems(d);
+  // State, and channel registers that no channel counts, are always there.
+  for (uint32_t r = 0; r < device.registers.size(); ++r) {
+    const RegisterPlan& reg = device.registers[r];
+    const bool is_counted = !live_slots_[register_base_[d] + r].places.empty();
+    if (reg.register_class == RegisterClass::kWorkspace || is_counted) continue;
+    if (IsOnHost(device, reg)) continue;
+    live_bytes_[d] += reg.slots * reg.slot_bytes;
+  }
+  peak_bytes_[d] = live_bytes_[d];
+}
+
+void Firing::AddItems(uint32_t d) {
+  const DevicePlan& device = plan_.devices[d];
+  const auto num_actors = static_cast<uint32_t>(device.actors.size());
+  const auto first_item = static_cast<uint32_t>(items_.size());
+  std::vector<uint32_t> member_of(num_actors, kNone);
+  for (const uint32_t member : members_of_device_[d]) {
+    member_of[rendezvous_.actors[member].actor] = member;
+  }
+
+  enum : size_t { kWaits, kPuts, kGives };
+  std::array<std::vector<uint32_t>, 3> next;  // of each actor: where its entries begin
+  for (std::vector<uint32_t>& begins : next) begins.assign(num_actors + 1, 0);
+  std::vector<std::pair<uint32_t, uint32_t>> channel_phases(device.channels.size());
+  for (size_t c = 0; c < device.channels.size(); ++c) {
+    const ChannelPlan& channel = device.channels[c];
+    channel_phases[c] = {PhaseOfActor(device, channel.producer),
+                         PhaseOfActor(device, channel.consumer)};
+    if (channel_phases[c].first != channel_phases[c].second) {
+      ++next[kPuts][channel.producer + 1];
+      ++next[kGives][channel.consumer + 1];
+    } else if (times_ != nullptr || member_of[channel.producer] != kNone) {
+      ++next[kWaits][channel.consumer + 1];
+    }
+  }
+  std::array<std::vector<uint32_t>*, 3> lists = {&waits_, &puts_, &gives_};
+  for (size_t i = 0; i < lists.size(); ++i) {
+    next[i][0] = static_cast<uint32_t>(lists[i]->size());
+    for (uint32_t a = 0; a < num_actors; ++a) next[i][a + 1] += next[i][a];
+    lists[i]->resize(next[i][num_actors]);
+  }
+  for (uint32_t c = 0; c < device.channels.size(); ++c) {
+    const ChannelPlan& channel = device.channels[c];
+    const auto [from, to] = channel_phases[c];
+    if (from != to) {
+      const auto place = static_cast<uint32_t>(places_.size());
+      puts_[next[kPuts][channel.producer]++] = place;
+      gives_[next[kGives][channel.consumer]++] = place;
+      AddPlace(d, c, from, to);
+    } else if (times_ != nullptr) {
+      waits_[next[kWaits][channel.consumer]++] = first_item + channel.producer;
+    } else if (member_of[channel.producer] != kNone) {
+      waits_[next[kWaits][channel.consumer]++] = member_of[channel.producer];
+    }
+  }
+  // next[i][a] is now the end of actor a's entries.
+  std::array<uint32_t, 3> ends = {};
+  if (!items_.empty()) {
+    ends = {items_.back().waits_end, items_.back().puts_end, items_.back().gives_end};
+  }
+  std::vector<uint32_t> previous_of_group;
+  if (times_ != nullptr) previous_of_group = PreviousOfGroups(plan_, d);
+  for (uint32_t p = 0; p < device.phases.size(); ++p) {
+    const PhasePlan& phase = device.phases[p];
+    PhaseState& state = phases_[phase_base_[d] + p];
+    state.first_item = static_cast<uint32_t>(items_.size());
+    for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
+      const std::array<uint32_t, 3> now = {next[kWaits][a], next[kPuts][a], next[kGives][a]};
+      if (times_ == nullptr && member_of[a] == kNone && now == ends) continue;
+      if (member_of[a] != kNone) {
+        Member& member = members_[member_of[a]];
+        member.phase = phase_base_[d] + p;
+        member.item = static_cast<uint32_t>(items_.size());
+      }
+      items_.push_back({a, member_of[a], now[kWaits], now[kPuts], now[kGives]});
+      ends = now;
+    }
+    state.end_item = static_cast<uint32_t>(items_.size());
+    if (times_ != nullptr) AddTimes(state, previous_of_group);
+  }
+}
+
+void Firing::AddTimes(const PhaseState& state, const std::vector<uint32_t>& previous) {
+  const PhasePlan& phase = PlanOf(state);
+  for (uint32_t i = state.first_item; i < state.end_item; ++i) {
+    TimedItem timed;
+    if (items_[i].member == kNone) {
+      timed.seconds = times_->ComputeSeconds(state.device, items_[i].actor);
+    } else if (const uint32_t before = previous[items_[i].actor]; before != kNone) {
+      timed.follows = state.first_item + (before - phase.first_actor);  // every actor is an item
+    }
+    timed_items_.push_back(timed);
+  }
+}
+
+void Firing::AddPlace(uint32_t d, uint32_t c, uint32_t from, uint32_t to) {
+  const DevicePlan& device = plan_.devices[d];
+  const ChannelPlan& channel = device.channels[c];
+  Place place;
+  place.tokens = channel.initial;
+  place.credits = channel.capacity - channel.initial;
+  place.produce = channel.produce;
+  place.consume = channel.consume;
+  place.capacity = channel.capacity;
+  place.channel = c;
+  place.producer_phase = phase_base_[d] + from;
+  place.consumer_phase = phase_base_[d] + to;
+  if (channel.reg != kNone &&
+      device.registers[channel.reg].register_class == RegisterClass::kChannel) {
+    const RegisterPlan& reg = device.registers[channel.reg];
+    place.reg = register_base_[d] + channel.reg;
+    place.tokens_per_slot = static_cast<uint32_t>(TokensPerSlot(
+        plan_, reg, uint64_t{channel.produce} * FiringsPerStep(plan_, device.phases[from])));
+    LiveSlots& slots = live_slots_[place.reg];
+    slots.slot_bytes = IsOnHost(device, reg) ? 0 : reg.slot_bytes;
+    slots.places.push_back(static_cast<uint32_t>(places_.size()));
+    Raise(d, place, 0);
+  }
+  if (place.credits < place.produce) ++phases_[place.producer_phase].num_closed;
+  if (place.tokens < place.consume) ++phases_[place.consumer_phase].num_closed;
+  places_.push_back(place);
+}
+
+}  // namespace internal
+
+}  // namespace penstock::planner
