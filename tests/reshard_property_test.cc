@@ -19,7 +19,7 @@
 #include "planner/plan/coordinates.h"
 #include "planner/sharding/plan_reshard.h"
 #include "tests/support/collective_reference.h"
-#include "tests/support/random_graph.h"
+#include "tests/support/random_shardings.h"
 
 namespace penstock::testing {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-#include "tests/support/random_graph.h"
+#include "tests/support/random.h"
 
 namespace penstock::planner {
 namespace {

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 
 #include "tests/support/planner_fixture.h"
-#include "tests/support/random_graph.h"
+#include "tests/support/random_shardings.h"
 
 namespace penstock::planner {
 namespace {

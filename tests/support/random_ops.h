@@ -1,0 +1,34 @@
+// What makes a node of each operator on random operands, for random programs.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_TESTS_SUPPORT_RANDOM_OPS_H_
+#define PENSTOCK_TESTS_SUPPORT_RANDOM_OPS_H_
+
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/op.h"
+#include "tests/support/graph_grower.h"
+
+namespace penstock::testing {
+
+struct Maker {
+  std::string_view op;
+  void (*make)(Grower& g, std::string_view op);
+};
+
+// One for every operator, but for those without a maker whose test cases do not read floats of
+// either sign.
+std::vector<Maker> Makers(const graph::OpRegistry& ops);
+
+// An identity whose sharding is chosen when the graph is annotated.
+void MakeReshard(Grower& g, std::string_view op);
+
+// A scalar that depends on up to three values; kNoValue where none can be differentiated.
+graph::ValueId MakeLoss(Grower& g);
+
+}  // namespace penstock::testing
+
+#endif  // PENSTOCK_TESTS_SUPPORT_RANDOM_OPS_H_
