@@ -1,0 +1,429 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <type_traits>
+#include <utility>
+
+#include "cli/job_keys_internal.h"
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/models/config_check.h"
+#include "graph/op.h"
+#include "planner/cluster/presets.h"
+#include "planner/cluster/toml_internal.h"
+#include "planner/strategy/stated_shardings.h"
+
+namespace penstock::cli {
+
+absl::Status Expected(std::string_view what, const toml::value& value) {
+  return absl::InvalidArgumentError(StrCat("expected ", what, ", not ", planner::TomlKind(value)));
+}
+
+namespace {
+
+constexpr int64_t kMaxCount = int64_t{1} << 40;
+
+// Keys by the kind of their value. `field` finds the member in the job.
+template <typename Field>
+auto Integer(Field field, int64_t least, int64_t most) {
+  return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
+    if (value.is_floating() && value.as_floating() == std::rint(value.as_floating()) &&
+        std::abs(value.as_floating()) < 1e15) {
+      return absl::InvalidArgumentError(StrCat("expected an integer, not a float; write ",
+                                               static_cast<int64_t>(value.as_floating())));
+    }
+    if (!value.is_integer()) return Expected("an integer", value);
+    const int64_t number = value.as_integer();
+    if (number < least || number > most) {
+      return absl::InvalidArgumentError(
+          StrCat(number, " is out of range: expected ", least, " to ", most));
+    }
+    *field(job) = number;
+    return absl::OkStatus();
+  };
+}
+
+template <typename Field>
+auto Number(Field field, double least, double most, std::string_view range) {
+  return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
+    double number = 0;
+    if (value.is_floating()) {
+      number = value.as_floating();
+    } else if (value.is_integer()) {
+      number = static_cast<double>(value.as_integer());
+    } else {
+      return Expected("a number", value);
+    }
+    if (!(number >= least && number <= most)) {
+      return absl::InvalidArgumentError(StrCat(number, " is out of range: expected ", range));
+    }
+    *field(job) = number;
+    return absl::OkStatus();
+  };
+}
+
+template <typename Field>
+auto String(Field field) {
+  return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
+    if (!value.is_string()) return Expected("a string", value);
+    *field(job) = value.as_string().str;
+    return absl::OkStatus();
+  };
+}
+
+// One of a few words, each with what it stands for.
+template <typename Field, typename T>
+auto Choice(Field field, std::vector<std::pair<std::string_view, T>> choices) {
+  return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
+    if (!value.is_string()) return Expected("a string", value);
+    const std::string& word = value.as_string().str;
+    std::vector<std::string> known;
+    for (const auto& [name, meaning] : choices) {
+      if (word == name) {
+        *field(job) = meaning;
+        return absl::OkStatus();
+      }
+      known.push_back(StrCat("\"", name, "\""));
+    }
+    return absl::InvalidArgumentError(
+        StrCat("unknown value \"", word, "\"; expected ", StrJoin(known, " or ")));
+  };
+}
+
+std::string Resolve(const std::string& folder, const std::string& path) {
+  return (std::filesystem::path(folder) / path).string();
+}
+
+absl::Status SetModelFile(const toml::value& value, const std::string& folder, Job& job) {
+  if (!value.is_string()) return Expected("a path", value);
+  job.model.file = Resolve(folder, value.as_string().str);
+  return absl::OkStatus();
+}
+
+// A path, or a list of at least one.
+template <typename Field>
+auto Paths(Field field) {
+  return [=](const toml::value& value, const std::string& folder, Job& job) -> absl::Status {
+    std::vector<std::string> paths;
+    if (value.is_string()) {
+      paths.push_back(Resolve(folder, value.as_string().str));
+    } else if (value.is_array()) {
+      for (const toml::value& element : value.as_array()) {
+        if (!element.is_string()) return Expected("a list of paths only", element);
+        paths.push_back(Resolve(folder, element.as_string().str));
+      }
+    } else {
+      return Expected("a list of files and folders", value);
+    }
+    if (paths.empty()) return absl::InvalidArgumentError("the list is empty: expected a path");
+    *field(job) = std::move(paths);
+    return absl::OkStatus();
+  };
+}
+
+absl::Status SetInputs(const toml::value& value, const std::string& folder, Job& job) {
+  const auto source_of = [&folder](const std::string& text) {
+    // A file of that name is "./random".
+    if (text == "random") return Job::InputSource{true, ""};
+    return Job::InputSource{false, Resolve(folder, text)};
+  };
+  job.data.inputs.clear();
+  job.data.all_inputs.reset();
+  if (value.is_string()) {
+    job.data.all_inputs = source_of(value.as_string().str);
+    return absl::OkStatus();
+  }
+  if (!value.is_table()) {
+    return Expected("a table of inputs such as {x = \"x.npy\", y = \"random\"}, or one path",
+                    value);
+  }
+  for (const auto& [name, source] : value.as_table()) {
+    if (!source.is_string()) {
+      return Expected(StrCat("a path or \"random\" for the input ", name), source);
+    }
+    job.data.inputs[name] = source_of(source.as_string().str);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetMicrobatches(const toml::value& value, const std::string& folder, Job& job) {
+  if (value.is_string()) {
+    if (value.as_string().str == "auto") {
+      job.parallel.microbatches = 0;
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        StrCat("unknown value \"", value.as_string().str, "\"; expected an integer or \"auto\""));
+  }
+  if (!value.is_integer()) return Expected("an integer or \"auto\"", value);
+  return Integer([](Job& j) { return &j.parallel.microbatches; }, 1, 1 << 14)(value, folder, job);
+}
+
+// A list of strings "h*.mlp.w1 @[_, tp]".
+absl::Status SetHints(const toml::value& value, const std::string&, Job& job) {
+  if (!value.is_array()) {
+    return Expected("a list of hints such as [\"h*.mlp.w1 @[_, tp]\"]", value);
+  }
+  std::vector<graph::SplitHint> hints;
+  for (const toml::value& element : value.as_array()) {
+    if (!element.is_string()) {
+      return Expected("a pattern of values and a sharding, such as \"h*.mlp.w1 @[_, tp]\"",
+                      element);
+    }
+    ASSIGN_OR_RETURN(graph::SplitHint hint, planner::ParseStatedSharding(element.as_string().str));
+    hints.push_back(std::move(hint));
+  }
+  job.parallel.hints = std::move(hints);
+  return absl::OkStatus();
+}
+
+// A list of tables {name = "a", devices = 3, processes = 1}.
+absl::Status SetHosts(const toml::value& value, const std::string& folder, Job& job) {
+  if (!value.is_array()) {
+    return Expected("a list of hosts such as [{name = \"a\", devices = 2}]", value);
+  }
+  std::vector<Job::Host> hosts;
+  for (const toml::value& element : value.as_array()) {
+    const std::string which = StrCat("host ", hosts.size() + 1);
+    if (!element.is_table()) return Expected("a table {name, devices, processes} a host", element);
+    Job::Host& host = hosts.emplace_back();
+    host.name = which;
+    for (const auto& [key, field] : element.as_table()) {
+      absl::Status status;
+      if (key == "name") {
+        status = String([&host](Job&) { return &host.name; })(field, folder, job);
+      } else if (key == "devices") {
+        status = Integer([&host](Job&) { return &host.devices; }, 1, 1 << 16)(field, folder, job);
+      } else if (key == "processes") {
+        status = Integer([&host](Job&) { return &host.processes; }, 1, 1 << 16)(field, folder, job);
+      } else {
+        return absl::InvalidArgumentError(
+            StrCat("unknown key '", key, "' of ", which, "; expected name, devices or processes"));
+      }
+      if (!status.ok()) {
+        return absl::Status(status.code(),
+                            StrCat(key, " of ", which, ": ", ToStd(status.message())));
+      }
+    }
+    if (host.devices == 0) {
+      return absl::InvalidArgumentError(
+          StrCat(host.name == which ? "" : "host ", host.name, " has no devices: set `devices`"));
+    }
+    const auto named = std::find_if(hosts.begin(), hosts.end(), [&](const Job::Host& other) {
+      return other.name == host.name;
+    });
+    if (&*named != &host) {
+      return absl::InvalidArgumentError(StrCat("two hosts are named ", host.name));
+    }
+  }
+  if (hosts.empty()) return absl::InvalidArgumentError("the list is empty: expected a host");
+  job.cluster.host = std::move(hosts);
+  return absl::OkStatus();
+}
+
+// Whether the text is the name of a preset, whatever its size is.
+bool NamesClusterPreset(std::string_view text) {
+  const std::string_view name = text.substr(0, text.find(':'));
+  const std::vector<planner::ClusterPreset>& presets = planner::ClusterPresets();
+  return std::any_of(presets.begin(), presets.end(),
+                     [&](const planner::ClusterPreset& preset) { return preset.name == name; });
+}
+
+absl::Status SetClusterFile(const toml::value& value, const std::string& folder, Job& job) {
+  if (!value.is_string()) return Expected("a preset or a path", value);
+  const std::string& text = value.as_string().str;
+  job.cluster.file = NamesClusterPreset(text) ? text : Resolve(folder, text);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const std::vector<Key>& Keys() {
+  using graph::LearningRateSchedule;
+  using graph::Optimizer;
+  constexpr int64_t kMaxSize = graph::kMaxModelSize;
+  constexpr double kHuge = 1e30;
+  // A function-local constant: immutable, built on first use, shared by all readers.
+  static const auto* const keys = new std::vector<Key>{
+      {"model.name", "Built-in model or preset: see `penstock list models|presets` (\"gpt\")",
+       String([](Job& j) { return &j.model.name; })},
+      {"model.file",
+       "Graph in the text format that returns a scalar loss; excludes the other model keys (none)",
+       SetModelFile},
+      {"model.layers", "Number of blocks (from model.name)",
+       Integer([](Job& j) { return &j.model.layers; }, 1, graph::kMaxLayers)},
+      {"model.width", "Width of the residual stream (from model.name)",
+       Integer([](Job& j) { return &j.model.width; }, 1, kMaxSize)},
+      {"model.heads", "Attention heads per block (from model.name)",
+       Integer([](Job& j) { return &j.model.heads; }, 1, kMaxSize)},
+      {"model.context", "Tokens per sequence (from model.name)",
+       Integer([](Job& j) { return &j.model.context; }, 1, kMaxSize)},
+      {"model.vocabulary", "Number of token ids, at least 256 (from model.name)",
+       Integer([](Job& j) { return &j.model.vocabulary; }, 256, kMaxSize)},
+      {"model.dropout", "Dropout rate in [0, 1) (from model.name)",
+       Number([](Job& j) { return &j.model.dropout; }, 0, std::nextafter(1.0, 0.0), "[0, 1)")},
+      {"model.experts", "Experts of a mixture-of-experts layer, for the model moe (8)",
+       Integer([](Job& j) { return &j.model.experts; }, 1, graph::kMaxExperts)},
+      {"model.top_k", "Experts that each token goes to, for moe (2)",
+       Integer([](Job& j) { return &j.model.top_k; }, 1, graph::kMaxExperts)},
+      {"model.capacity_factor",
+       "Tokens of a sequence that an expert takes, as a multiple of an even share, for moe; 0: no "
+       "token is dropped (1.25)",
+       Number([](Job& j) { return &j.model.capacity_factor; }, 0, kHuge, "at least 0")},
+      {"model.balance", "Weight of the loss that balances the load of the experts, for moe (0.01)",
+       Number([](Job& j) { return &j.model.balance; }, 0, kHuge, "at least 0")},
+      {"model.expert_every",
+       "Every how many-th block has experts, for moe: 2 for every other block (1)",
+       Integer([](Job& j) { return &j.model.expert_every; }, 1, graph::kMaxLayers)},
+      {"data.text",
+       "Files and folders of training text, read as bytes (for built-in models, "
+       "[\"/usr/share/common-licenses\"])",
+       Paths([](Job& j) { return &j.data.text; })},
+      {"data.validation",
+       "Files and folders of held-out text, for built-in models (the last tenth of each file in "
+       "data.text)",
+       Paths([](Job& j) { return &j.data.validation; })},
+      {"data.inputs",
+       "Values of inputs, such as {x = \"x.npy\", y = \"ys/\", "
+       "z = \"random\"}: a .npy file of the input's shape is fed in every step; one with a "
+       "multiple "
+       "of its rows, or with one more dimension in front, holds successive steps in order, and "
+       "so does a folder of files, in the order of their names. After the last step they start "
+       "again from the first. Inputs with successive steps need the same number of them. A "
+       "single string serves all inputs: a "
+       "folder with NAME.npy or a folder NAME for each, or \"random\" (none: a built-in model "
+       "reads "
+       "data.text)",
+       SetInputs},
+      {"train.steps", "Number of training steps (50)",
+       Integer([](Job& j) { return &j.train.steps; }, 1, kMaxCount)},
+      {"train.batch", "Sequences per step, over all devices (16)",
+       Integer([](Job& j) { return &j.train.batch; }, 1, kMaxSize)},
+      {"train.optimizer", "\"adamw\" or \"sgd\" (\"adamw\")",
+       Choice([](Job& j) { return &j.train.options.optimizer; },
+              std::vector<std::pair<std::string_view, Optimizer>>{{"adamw", Optimizer::kAdamW},
+                                                                  {"sgd", Optimizer::kSgd}})},
+      {"train.learning_rate", "Peak learning rate (3e-4)",
+       Number([](Job& j) { return &j.train.options.learning_rate; }, 0, kHuge, "0 to 1e30")},
+      {"train.min_learning_rate",
+       "Final learning rate of the cosine schedule (train.learning_rate / 10)",
+       Number([](Job& j) { return &j.train.min_learning_rate; }, 0, kHuge, "0 to 1e30")},
+      {"train.warmup_steps", "Steps of linear warm-up (0)",
+       Integer([](Job& j) { return &j.train.options.warmup_steps; }, 0, kMaxCount)},
+      {"train.schedule", "Learning-rate schedule, \"constant\" or \"cosine\" (\"constant\")",
+       Choice([](Job& j) { return &j.train.options.schedule; },
+              std::vector<std::pair<std::string_view, LearningRateSchedule>>{
+                  {"constant", LearningRateSchedule::kConstant},
+                  {"cosine", LearningRateSchedule::kCosine}})},
+      {"train.beta1", "AdamW: decay rate of the first moment (0.9)",
+       Number([](Job& j) { return &j.train.options.beta1; }, 0, std::nextafter(1.0, 0.0),
+              "[0, 1)")},
+      {"train.beta2", "AdamW: decay rate of the second moment (0.95)",
+       Number([](Job& j) { return &j.train.options.beta2; }, 0, std::nextafter(1.0, 0.0),
+              "[0, 1)")},
+      {"train.epsilon", "AdamW: term added to the denominator (1e-8)",
+       Number([](Job& j) { return &j.train.options.epsilon; }, 1e-300, kHuge, "1e-300 to 1e30")},
+      {"train.momentum", "SGD: momentum (0.9)",
+       Number([](Job& j) { return &j.train.options.momentum; }, 0, std::nextafter(1.0, 0.0),
+              "[0, 1)")},
+      {"train.weight_decay", "Weight decay of matrices; biases and norms have none (0.1)",
+       Number([](Job& j) { return &j.train.options.weight_decay; }, 0, kHuge, "0 to 1e30")},
+      {"train.clip_norm", "Maximum global norm of the gradients; 0 disables clipping (1.0)",
+       Number([](Job& j) { return &j.train.options.clip_norm; }, 0, kHuge, "0 to 1e30")},
+      {"train.seed", "Seed of initialisation, dropout, data order and sampling (1)",
+       Integer([](Job& j) { return &j.train.seed; }, 0, INT64_MAX)},
+      {"train.dtype", "Element type of parameters and activations, \"f32\" or \"f64\" (\"f32\")",
+       Choice([](Job& j) { return &j.train.dtype; },
+              std::vector<std::pair<std::string_view, DType>>{{"f32", DType::kF32},
+                                                              {"f64", DType::kF64}})},
+      {"train.validation_sequences", "Held-out sequences to evaluate; 0 disables validation (64)",
+       Integer([](Job& j) { return &j.train.validation_sequences; }, 0, 1 << 20)},
+      {"train.validation_every",
+       "Steps between validations; 0 validates after the last step only (0)",
+       Integer([](Job& j) { return &j.train.validation_every; }, 0, kMaxCount)},
+      {"train.log_every",
+       "Steps between reports; if unset, text output has about 50, or a progress bar on a terminal "
+       "(1)",
+       Integer([](Job& j) { return &j.train.log_every; }, 1, kMaxCount)},
+      {"train.on_nonfinite",
+       "What to do when the loss is NaN or infinite: \"stop\" and name the operator that produced "
+       "it, or \"continue\" (\"stop\")",
+       Choice([](Job& j) { return &j.train.stops_on_nonfinite; },
+              std::vector<std::pair<std::string_view, bool>>{{"stop", true}, {"continue", false}})},
+      {"sample.bytes", "Bytes of text to generate after training; 0 disables sampling (240)",
+       Integer([](Job& j) { return &j.sample.bytes; }, 0, 1 << 20)},
+      {"sample.temperature", "Sampling temperature; 0 always takes the most likely byte (0.8)",
+       Number([](Job& j) { return &j.sample.temperature; }, 0, 1e6, "0 to 1e6")},
+      {"parallel.strategy",
+       "\"auto\", or sizes of the data, tensor and pipeline axes such as \"dp=2,tp=2,pp=2\", "
+       "virtual stages of each pipeline stage such as \"vpp=2\", the part of the data axis that "
+       "splits the experts of a model (\"ep=2\"), what data parallel devices split of optimiser "
+       "state, gradients and parameters (\"zero=1\", 2 or 3), \"sp=true\" to split activations "
+       "over sequences beside tp, the axis that splits whole sequences (\"cp=2\"), with ring "
+       "attention or, with \"ulysses=true\", heads split in attention, \"splits=cost\" to choose "
+       "by cost what tp splits, for any graph, what backward computes again instead of keeping it "
+       "(\"recompute=selective\" or \"full\"), and what is kept in the memory of the devices' "
+       "hosts "
+       "(\"offload=states\", \"activations\" or \"all\") (\"auto\")",
+       String([](Job& j) { return &j.parallel.strategy; })},
+      {"parallel.microbatches",
+       "Number of micro-batches per step, or \"auto\": what is predicted to be fastest (\"auto\")",
+       SetMicrobatches},
+      {"parallel.hints",
+       "Shardings of values by pattern, which the strategy keeps: a list such as [\"h*.mlp.w1 @[_, "
+       "tp]\", \"*.m @[dp, _]\"], in which * stands for any characters and {0-11} for a number "
+       "(none)",
+       SetHints},
+      {"parallel.schedule", "Scheduling policy: see `penstock list policies` (\"1f1b\")",
+       String([](Job& j) { return &j.parallel.schedule; })},
+      {"cluster.file",
+       "Cluster to plan for: a preset such as \"dgx-a100:16\" (`penstock list clusters`) or a file "
+       "that describes one (this machine)",
+       SetClusterFile},
+      {"cluster.devices",
+       "Number of devices (what parallel.strategy needs; for \"auto\", those of cluster.file, or "
+       "1)",
+       Integer([](Job& j) { return &j.cluster.devices; }, 1, 1 << 16)},
+      {"cluster.processes", "Number of processes; each runs a contiguous range of devices (1)",
+       Integer([](Job& j) { return &j.cluster.processes; }, 1, 1 << 16)},
+      {"cluster.hosts", "Hosts to plan collectives for; devices are assigned contiguously (1)",
+       Integer([](Job& j) { return &j.cluster.hosts; }, 1, 1 << 16)},
+      {"cluster.host",
+       "Hosts with uneven devices, in the order of the devices: a list of tables {name, devices, "
+       "processes}, or [[cluster.host]] sections; instead of cluster.hosts (none)",
+       SetHosts},
+      {"cluster.threads", "Threads per device (the cores of the host divided by its devices)",
+       Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
+      {"cluster.link_gbit_per_s",
+       "Bandwidth of the links between processes in each direction. The summary of a traced run "
+       "uses it to simulate the plan; the default is that of one host (64)",
+       Number([](Job& j) { return &j.cluster.link_gbit_per_s; }, 1e-6, 1e6, "1e-6 to 1e6")},
+      {"cluster.link_latency_us", "Latency of these links in microseconds, likewise (1)",
+       Number([](Job& j) { return &j.cluster.link_latency_us; }, 0, 1e7, "0 to 1e7")},
+  };
+  return *keys;
+}
+
+const Key* FindKey(std::string_view name) {
+  for (const Key& key : Keys()) {
+    if (key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+std::string UnknownKey(std::string_view name) {
+  std::string message = StrCat("unknown key '", name, "'");
+  // A key of that name in another section, or else the nearest one.
+  std::string nearest;
+  const std::string_view last = name.substr(name.rfind('.') + 1);
+  for (const Key& key : Keys()) {
+    if (key.name.substr(key.name.find('.') + 1) == last) nearest = std::string(key.name);
+  }
+  if (nearest.empty()) nearest = graph::NearestName(name, JobKeys());
+  if (!nearest.empty()) StrAppend(&message, "; did you mean '", nearest, "'?");
+  return message;
+}
+
+}  // namespace penstock::cli
