@@ -29,6 +29,15 @@ TEST(TransportBench, MeasuresEverySize) {
   }
 }
 
+TEST(TransportBench, AnIdleProcessSleeps) {
+  TransportBenchOptions options;
+  options.transports = "posix";
+  const auto share = MeasureIdleTransport(options);
+  ASSERT_TRUE(share.ok()) << share.status();
+  EXPECT_GE(*share, 0);
+  EXPECT_LT(*share, 0.5);
+}
+
 TEST(TransportBench, NamesTransportsThatAreNone) {
   TransportBenchOptions options;
   options.transports = "nothing";

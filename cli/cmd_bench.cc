@@ -206,6 +206,7 @@ absl::StatusOr<Report> RunTransport(const Options& asked) {
   const std::regex pattern(filter);
   const bool has_perftest = bench::HasPerftest();
   Report report;
+  std::string idle_costs;
   report.table = fmt::format(fmt::runtime(kRow), "transport", "message", "one way us", "ucx -e",
                              "ratio", "ucx", "GB/s", "ucx -e", "ratio", "ucx");
   for (const Kind& kind : kKinds) {
@@ -241,9 +242,10 @@ absl::StatusOr<Report> RunTransport(const Options& asked) {
       if (std::any_of(names.begin(), names.end(), is_wanted)) options.sizes.push_back(num_bytes);
     };
     for (const size_t num_bytes : bench::kMessageSizes) add_size(num_bytes);
-    if (options.sizes.empty()) continue;
-    ASSIGN_OR_RETURN(const std::vector<bench::TransportBenchRow> rows,
-                     bench::MeasureTransport(options));
+    std::vector<bench::TransportBenchRow> rows;
+    if (!options.sizes.empty()) {
+      ASSIGN_OR_RETURN(rows, bench::MeasureTransport(options));
+    }
     for (const bench::TransportBenchRow& row : rows) {
       std::vector<Metric> metrics = metrics_of(row);
       const auto column = [&](size_t i) {
@@ -254,10 +256,18 @@ absl::StatusOr<Report> RunTransport(const Options& asked) {
                       column(4), column(6), column(1), column(3), column(5), column(7));
       std::copy_if(metrics.begin(), metrics.end(), std::back_inserter(report.metrics), is_wanted);
     }
+    Metric idle = {StrCat("transport/", kind.name, "/idle"), 0, "%"};
+    if (!is_wanted(idle)) continue;
+    ASSIGN_OR_RETURN(const double share, bench::MeasureIdleTransport(options));
+    idle.value = 100 * share;
+    idle_costs +=
+        fmt::format("{}: a process that waits takes {:.2g} % of a core\n", kind.name, idle.value);
+    report.metrics.push_back(std::move(idle));
   }
   if (report.metrics.empty()) {
     return absl::InvalidArgumentError(StrCat("--filter ", filter, ": nothing matches"));
   }
+  report.table += idle_costs;
   if (has_perftest) {
     report.table +=
         "ucx: ucx_perftest; ucx -e: with error handling, as Penstock uses it; ratio: to ucx -e\n";

@@ -5,7 +5,8 @@ reduce_scatter and all_to_all, a rank's part of an all_gather. Elements are floa
 is in place, and a rank runs one thread of computation. On both sides a time is the median, on rank
 0, of runs made back to back after warming up. The rounds alternate between the two, so that a slow
 spell of the machine does not fall on one of them only; a ratio is the median over rounds of ours
-divided by theirs.
+divided by theirs. Penstock runs twice: through shared memory, as between processes of a host, and
+over TCP, as gloo does.
 """
 
 import argparse
@@ -93,14 +94,14 @@ def measure_gloo(world, config):
     return {(kind, size): us for kind, size, us in rows}
 
 
-def measure_ours(world, config):
+def measure_ours(world, config, **environment):
     """Microseconds by (kind, size), and the memory's bound."""
     kinds = "|".join(config.kinds)
     sizes = "|".join(map(str, config.sizes))
     pattern = f"/({kinds})/{world}/({sizes})/(planned|bound)"
     output = subprocess.run(
         [os.environ["PENSTOCK"], "bench", "collectives", "--json", "--filter", pattern],
-        check=True, stdout=subprocess.PIPE, text=True,
+        check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment},
     ).stdout
     metrics = json.loads(output)["metrics"]
     keys = [(kind, size) for kind in config.kinds for size in config.sizes]
@@ -133,11 +134,12 @@ def main():
 
     rows = []
     for world in config.processes:
-        ours, bounds, gloo = [], [], []
+        ours, bounds, tcp, gloo = [], [], [], []
         for _ in range(config.rounds):
             times, bound = measure_ours(world, config)
             ours.append(times)
             bounds.append(bound)
+            tcp.append(measure_ours(world, config, UCX_TLS="tcp,self")[0])
             gloo.append(measure_gloo(world, config))
         for key in ours[0]:
             bound = statistics.median(times[key] for times in bounds)
@@ -147,17 +149,20 @@ def main():
                 "penstock_us": us,
                 "gloo_us": statistics.median(times[key] for times in gloo),
                 "ratio": statistics.median(a[key] / b[key] for a, b in zip(ours, gloo)),
+                "tcp_us": statistics.median(times[key] for times in tcp),
+                "tcp_ratio": statistics.median(a[key] / b[key] for a, b in zip(tcp, gloo)),
                 "bound_us": bound, "bound_ratio": us / bound,
             })
     if config.json:
         print(json.dumps({"rows": rows}))
         return
     print(f"{'collective':15} {'procs':>5} {'size':>8} {'penstock us':>12} {'gloo us':>10} "
-          f"{'ratio':>6} {'bound us':>9} {'ratio':>6}")
+          f"{'ratio':>6} {'tcp us':>10} {'ratio':>6} {'bound us':>9} {'ratio':>6}")
     for row in rows:
         print(f"{row['kind']:15} {row['processes']:5} {size_text(row['bytes']):>8} "
               f"{row['penstock_us']:12.1f} {row['gloo_us']:10.1f} {row['ratio']:6.3f} "
-              f"{row['bound_us']:9.1f} {row['bound_ratio']:6.2f}")
+              f"{row['tcp_us']:10.1f} {row['tcp_ratio']:6.3f} {row['bound_us']:9.1f} "
+              f"{row['bound_ratio']:6.2f}")
     print("bound: the least that a process has to read and write, at the speed of copies that all\n"
           "processes make at once (penstock bench collectives)")
 
