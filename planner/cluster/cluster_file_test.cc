@@ -150,31 +150,31 @@ TEST(ClusterFileTest, ErrorsHaveAPlaceAndSayWhatWasExpected) {
   const struct {
     std::string_view from, to, error;
   } cases[] = {
-      {"count = 4", "count = 0", "c.toml:18:9: devices.count: 0 is out of range: expected 1 to"},
-      {"kind = \"B\"", "kind = \"C\"", "c.toml:17:8: devices.kind: no [[kind]] is named \"C\""},
+      {"count = 4", "count = 0", "c.toml:19:9: devices.count: 0 is out of range: expected 1 to"},
+      {"kind = \"B\"", "kind = \"C\"", "c.toml:18:8: devices.kind: no [[kind]] is named \"C\""},
       {"memory_bytes = 1000", "memory_bytes = 1e3",
-       "c.toml:12:16: kind.memory_bytes: expected an integer, not a float"},
-      {"memory_bytes = 1000", "memory_bytes = -1", "c.toml:12:16: kind.memory_bytes: -1 is out of"},
+       "c.toml:13:16: kind.memory_bytes: expected an integer, not a float"},
+      {"memory_bytes = 1000", "memory_bytes = -1", "c.toml:13:16: kind.memory_bytes: -1 is out of"},
       {"memory_bytes = 1000", "memory = 1000",
-       "c.toml:12:10: unknown key 'kind.memory'; expected name, memory_bytes,"},
-      {"memory_bytes = 1000\n", "", "c.toml:10:1: [[kind]] has no 'memory_bytes'"},
-      {"{f16 = 1e12}", "{f17 = 1e12}", "c.toml:14:27: kind.peak_flops_per_s.f17: not a dtype"},
+       "c.toml:13:10: unknown key 'kind.memory'; expected name, memory_bytes,"},
+      {"memory_bytes = 1000\n", "", "c.toml:11:1: [[kind]] has no 'memory_bytes'"},
+      {"{f16 = 1e12}", "{f17 = 1e12}", "c.toml:15:27: kind.peak_flops_per_s.f17: not a dtype"},
       {"{f16 = 1e12}", "{f16 = 0}",
-       "c.toml:14:27: kind.peak_flops_per_s.f16: 0 is out of range: expected a number from 1000"},
-      {"{f16 = 1e12}", "{}", "c.toml:10:1: device kind 1 (B): peak_flops_per_s has no rate"},
-      {"{f16 = 1e12}", "1e12", "c.toml:14:20: kind.peak_flops_per_s: expected a table"},
+       "c.toml:15:27: kind.peak_flops_per_s.f16: 0 is out of range: expected a number from 1000"},
+      {"{f16 = 1e12}", "{}", "c.toml:11:1: device kind 1 (B): peak_flops_per_s has no rate"},
+      {"{f16 = 1e12}", "1e12", "c.toml:15:20: kind.peak_flops_per_s: expected a table"},
       {"[1e6, 0.1]", "[1e6]", "c.toml:8:15: kind.efficiency: expected a pair"},
       {"[1e6, 0.1]", "[1e6, 1.5]", "c.toml:8:21: kind.efficiency: 1.5 is out of range"},
-      {"[8, 4]", "[8, \"4\"]", "c.toml:26:15: level.fan_out: expected an integer, not a string"},
-      {"[8, 4]", "[]", "c.toml:26:11: level.fan_out: the list is empty"},
-      {"[8, 4]", "[4, 4, 4]", "c.toml:24:1: level 0 (node): fan_out has 3 numbers for 2 groups"},
-      {"[8, 4]", "[8, 8]", "c.toml:20:1: the counts add up to 12, but the levels have 16 devices"},
-      {"300e9", "nan", "c.toml:27:15: level.bytes_per_s: nan is out of range"},
-      {"300e9", "inf", "c.toml:27:15: level.bytes_per_s: inf is out of range"},
-      {"300e9", "true", "c.toml:27:15: level.bytes_per_s: expected a number, not a boolean"},
-      {"2e-6", "-2e-6", "c.toml:28:13: level.latency_s: -2e-06 is out of range"},
-      {"\"device\"", "\"all\"", "c.toml:35:11: level.uplinks: unknown value \"all\"; expected an"},
-      {"\"device\"", "0", "c.toml:35:11: level.uplinks: 0 is out of range: expected 1 to"},
+      {"[8, 4]", "[8, \"4\"]", "c.toml:27:15: level.fan_out: expected an integer, not a string"},
+      {"[8, 4]", "[]", "c.toml:27:11: level.fan_out: the list is empty"},
+      {"[8, 4]", "[4, 4, 4]", "c.toml:25:1: level 0 (node): fan_out has 3 numbers for 2 groups"},
+      {"[8, 4]", "[8, 8]", "c.toml:21:1: the counts add up to 12, but the levels have 16 devices"},
+      {"300e9", "nan", "c.toml:28:15: level.bytes_per_s: nan is out of range"},
+      {"300e9", "inf", "c.toml:28:15: level.bytes_per_s: inf is out of range"},
+      {"300e9", "true", "c.toml:28:15: level.bytes_per_s: expected a number, not a boolean"},
+      {"2e-6", "-2e-6", "c.toml:29:13: level.latency_s: -2e-06 is out of range"},
+      {"\"device\"", "\"all\"", "c.toml:36:11: level.uplinks: unknown value \"all\"; expected an"},
+      {"\"device\"", "0", "c.toml:36:11: level.uplinks: 0 is out of range: expected 1 to"},
       {"\"mixed\"", "7", "c.toml:1:8: name: expected a string, not an integer"},
       {"name = \"mixed\"", "", "c.toml:1:1: has no 'name'"},
       {"name = \"mixed\"", "name = \"mixed\"\nhosts = 2", "c.toml:2:9: unknown key 'hosts'"},
@@ -189,7 +189,7 @@ TEST(ClusterFileTest, SeveralKindsNeedDevices) {
   std::string text(kText);
   const size_t begin = text.find("[[devices]]");
   text.erase(begin, text.find("[[level]]") - begin);
-  EXPECT_THAT(ErrorOf(text), StartsWith("c.toml:10:1: there are 2 kinds, but no [[devices]]"));
+  EXPECT_THAT(ErrorOf(text), StartsWith("c.toml:11:1: there are 2 kinds, but no [[devices]]"));
 }
 
 TEST(ClusterFileTest, HostileSizesAreRefused) {

@@ -102,11 +102,10 @@ absl::Status CheckStatedShardings(absl::Span<const SplitHint> hints, const graph
     }
     if (matches) continue;
     const std::string nearest = graph::NearestName(hint.pattern, names);
-    return ErrorOf(
-        hint, absl::StatusCode::kInvalidArgument,
-        StrCat(Describe(hint), " matches no value of the training step that has ",
-               Counted(RankOf(hint.sharding), "dimension"),
-               nearest.empty() ? "" : StrCat("; did you mean '", nearest, "'?")));
+    return ErrorOf(hint, absl::StatusCode::kInvalidArgument,
+                   StrCat(Describe(hint), " matches no value of the training step that has ",
+                          Counted(RankOf(hint.sharding), "dimension"),
+                          nearest.empty() ? "" : StrCat("; did you mean '", nearest, "'?")));
   }
   return absl::OkStatus();
 }
@@ -129,7 +128,7 @@ absl::Status ApplyStatedShardings(absl::Span<const SplitHint> hints, graph::Grap
       if (!sharding.ok()) {
         return ErrorOf(hint, sharding.status().code(),
                        StrCat("for %", value.name, " : ", penstock::ToString(value.type), ", ",
-                                   ToStd(sharding.status().message())));
+                              ToStd(sharding.status().message())));
       }
       DropAxes(num_axes, &*sharding);
       value.sharding = *std::move(sharding);

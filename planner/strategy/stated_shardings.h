@@ -38,8 +38,9 @@ absl::Status CheckStatedShardings(absl::Span<const graph::SplitHint> hints,
                                   const graph::Graph& graph);
 
 // Gives values the shardings that are stated for them; other hints count for nothing here. Errors
-// name the hint and the value that it does not suit, and carry kStatedShardingPayload. `only_forward`: states of the optimiser and
-// what follows the forward pass are left as they are. REQUIRES: the graph has a mesh.
+// name the hint and the value that it does not suit, and carry kStatedShardingPayload.
+// `only_forward`: states of the optimiser and what follows the forward pass are left as they are.
+// REQUIRES: the graph has a mesh.
 absl::Status ApplyStatedShardings(absl::Span<const graph::SplitHint> hints, graph::Graph& graph,
                                   bool only_forward = false);
 
