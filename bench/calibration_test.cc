@@ -151,7 +151,7 @@ class Pair {
     constexpr int kRuns = 10;
     constexpr int64_t kCount = (64 << 10) / sizeof(float);
     CollectiveSpec spec;
-    const planner::CollectiveWay choice = planner::ChooseCollective(
+    const planner::CollectiveVariant choice = planner::ChooseCollective(
         CollectiveKind::kAllReduce, 2, 1, kCount * int64_t{sizeof(float)});
     spec.algorithm = choice.algorithm;
     spec.chunk_bytes = choice.chunk_bytes;

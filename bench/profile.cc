@@ -99,25 +99,25 @@ absl::StatusOr<std::vector<planner::MeasuredCollective>> MeasureCollectiveTimes(
       // What each has for each other has no ring.
       if (algorithm == CollectiveAlgorithm::kRing && kind == CollectiveKind::kAllToAll) continue;
       for (const int64_t chunk_bytes : kChunkBytes) {
-        measured.ways.push_back({algorithm, chunk_bytes});
+        measured.algorithms.push_back({algorithm, chunk_bytes});
       }
     }
     for (const size_t num_bytes : kCollectiveBytes) {
       planner::CollectiveTimes& times = measured.times.emplace_back();
       times.num_bytes = static_cast<int64_t>(num_bytes);
-      times.us.resize(measured.ways.size());
+      times.us.resize(measured.algorithms.size());
     }
   }
   for (planner::MeasuredCollective& measured : all) {
     for (planner::CollectiveTimes& times : measured.times) {
-      for (size_t w = 0; w < measured.ways.size(); ++w) {
-        const planner::CollectiveWay& way = measured.ways[w];
+      for (size_t w = 0; w < measured.algorithms.size(); ++w) {
+        const planner::CollectiveVariant& variant = measured.algorithms[w];
         // Longer chunks than the data are the same as shorter ones.
-        if (times.num_bytes <= kChunkBytes[0] && way.chunk_bytes > kChunkBytes[0]) continue;
+        if (times.num_bytes <= kChunkBytes[0] && variant.chunk_bytes > kChunkBytes[0]) continue;
         options.cases.push_back({.kind = measured.kind,
                                  .num_bytes = static_cast<size_t>(times.num_bytes),
-                                 .algorithm = way.algorithm,
-                                 .chunk_bytes = way.chunk_bytes});
+                                 .algorithm = variant.algorithm,
+                                 .chunk_bytes = variant.chunk_bytes});
         results.push_back(&times.us[w]);
       }
     }

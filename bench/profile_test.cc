@@ -25,7 +25,7 @@ TEST(ProfileTest, AMeasuredMachineIsADescriptionOfACluster) {
   // Small products are less efficient than the best.
   EXPECT_LT(core.efficiency.front().fraction, 0.9);
 
-  // Every kind between two processes and between four, each size by some way.
+  // Every kind between two processes and between four, each size by some variant.
   ASSERT_EQ(spec.collectives.size(), 8u);
   for (const planner::MeasuredCollective& measured : spec.collectives) {
     for (const planner::CollectiveTimes& times : measured.times) {

@@ -293,7 +293,7 @@ std::vector<CollectiveMetric> CollectiveMetricsOf(CollectiveKind kind, int num_p
                        bool is_copy) {
     metrics.push_back({prefix + name, {kind, num_bytes, algorithm, chunk_bytes, is_copy}});
   };
-  const planner::CollectiveWay choice =
+  const planner::CollectiveVariant choice =
       planner::ChooseCollective(kind, num_processes, num_hosts, static_cast<int64_t>(num_bytes));
   add("planned", choice.algorithm, choice.chunk_bytes, false);
   add("bound", CollectiveAlgorithm::kDirect, 0, true);

@@ -35,8 +35,8 @@
 //   spread = "one host"   # or "a rank each" of several hosts, "several each"
 //   ranks = 2
 //   # Or "hierarchical"; with the bytes of a chunk.
-//   ways = [["direct", 262144], ["ring", 1048576]]
-//   # Bytes that a rank brings, then microseconds by each way.
+//   algorithms = [["direct", 262144], ["ring", 1048576]]
+//   # Bytes that a rank brings, then microseconds by each variant.
 //   us = [[65536, 19, 21], [4194304, 417, 314]]
 //
 // The level of a torus has `torus = [4, 4, 4]` and may leave out fan_out. cluster.h defines what

@@ -76,17 +76,17 @@ absl::Status CheckMeasuredCollective(const MeasuredCollective& measured) {
   if (measured.num_ranks < 2 || measured.num_ranks > kMaxRanks) {
     return Invalid("ranks = ", measured.num_ranks, ": expected 2 to ", kMaxRanks);
   }
-  if (measured.ways.empty() || measured.times.empty()) {
-    return Invalid("nothing was measured: expected ways, and times by them");
+  if (measured.algorithms.empty() || measured.times.empty()) {
+    return Invalid("nothing was measured: expected algorithms, and times by them");
   }
-  for (const CollectiveWay& way : measured.ways) {
-    if (way.chunk_bytes < kMinChunkBytes || way.chunk_bytes > kMaxChunkBytes) {
-      return Invalid("chunks of ", way.chunk_bytes, " bytes: expected ", kMinChunkBytes, " to ",
+  for (const CollectiveVariant& variant : measured.algorithms) {
+    if (variant.chunk_bytes < kMinChunkBytes || variant.chunk_bytes > kMaxChunkBytes) {
+      return Invalid("chunks of ", variant.chunk_bytes, " bytes: expected ", kMinChunkBytes, " to ",
                      kMaxChunkBytes);
     }
-    if (way.algorithm == CollectiveAlgorithm::kHierarchical &&
+    if (variant.algorithm == CollectiveAlgorithm::kHierarchical &&
         measured.spread != GroupSpread::kSeveralEach) {
-      return Invalid("a hierarchical way needs hosts with several ranks each");
+      return Invalid("a hierarchical variant needs hosts with several ranks each");
     }
   }
   int64_t last = -1;
@@ -96,9 +96,9 @@ absl::Status CheckMeasuredCollective(const MeasuredCollective& measured) {
                      kMaxBytes);
     }
     last = row.num_bytes;
-    if (row.us.size() != measured.ways.size()) {
+    if (row.us.size() != measured.algorithms.size()) {
       return Invalid(row.us.size(), " times for ", row.num_bytes, " bytes: expected one for each ",
-                     "of the ", measured.ways.size(), " ways");
+                     "of the ", measured.algorithms.size(), " algorithms");
     }
     if (*std::max_element(row.us.begin(), row.us.end()) <= 0) {
       return Invalid("no time for ", row.num_bytes, " bytes");
@@ -108,28 +108,30 @@ absl::Status CheckMeasuredCollective(const MeasuredCollective& measured) {
 }
 
 absl::StatusOr<MeasuredCollective> ReadMeasuredCollective(const Section& section) {
-  RETURN_IF_ERROR(section.CheckKeys({"kind", "spread", "ranks", "ways", "us"}));
+  RETURN_IF_ERROR(section.CheckKeys({"kind", "spread", "ranks", "algorithms", "us"}));
   MeasuredCollective measured;
   ASSIGN_OR_RETURN(const Entry kind, section.Get("kind"));
   ASSIGN_OR_RETURN(measured.kind, ReadName(kind, kKinds));
   ASSIGN_OR_RETURN(const Entry spread, section.Get("spread"));
   ASSIGN_OR_RETURN(measured.spread, ReadName(spread, kSpreads));
   RETURN_IF_ERROR(section.Read("ranks", int64_t{2}, kMaxRanks, &measured.num_ranks));
-  ASSIGN_OR_RETURN(const Entry ways, section.Get("ways"));
-  constexpr std::string_view kWays = "a list of pairs [algorithm, bytes of a chunk]";
-  ASSIGN_OR_RETURN(const std::vector<Entry> pairs, ReadList(ways, kWays, kMaxCollectiveWays));
+  ASSIGN_OR_RETURN(const Entry algorithms, section.Get("algorithms"));
+  constexpr std::string_view kPairs = "a list of pairs [algorithm, bytes of a chunk]";
+  ASSIGN_OR_RETURN(const std::vector<Entry> pairs,
+                   ReadList(algorithms, kPairs, kMaxCollectiveVariants));
   for (const Entry& pair : pairs) {
-    ASSIGN_OR_RETURN(const std::vector<Entry> parts, ReadList(pair, kWays, 2));
-    if (parts.size() != 2) return pair.Error(StrCat("expected ", kWays));
-    CollectiveWay& way = measured.ways.emplace_back();
-    ASSIGN_OR_RETURN(way.algorithm, ReadName(parts[0], kAlgorithms));
-    ASSIGN_OR_RETURN(way.chunk_bytes, ReadInteger(parts[1], kMinChunkBytes, kMaxChunkBytes));
+    ASSIGN_OR_RETURN(const std::vector<Entry> parts, ReadList(pair, kPairs, 2));
+    if (parts.size() != 2) return pair.Error(StrCat("expected ", kPairs));
+    CollectiveVariant& variant = measured.algorithms.emplace_back();
+    ASSIGN_OR_RETURN(variant.algorithm, ReadName(parts[0], kAlgorithms));
+    ASSIGN_OR_RETURN(variant.chunk_bytes, ReadInteger(parts[1], kMinChunkBytes, kMaxChunkBytes));
   }
   ASSIGN_OR_RETURN(const Entry times, section.Get("us"));
-  constexpr std::string_view kTimes = "a list of rows [bytes, microseconds by each way...]";
+  constexpr std::string_view kTimes = "a list of rows [bytes, microseconds by each variant...]";
   ASSIGN_OR_RETURN(const std::vector<Entry> rows, ReadList(times, kTimes, kMaxMeasuredTimes));
   for (const Entry& row : rows) {
-    ASSIGN_OR_RETURN(const std::vector<Entry> parts, ReadList(row, kTimes, kMaxCollectiveWays + 1));
+    ASSIGN_OR_RETURN(const std::vector<Entry> parts,
+                     ReadList(row, kTimes, kMaxCollectiveVariants + 1));
     if (parts.empty()) return row.Error(StrCat("expected ", kTimes));
     CollectiveTimes& entry = measured.times.emplace_back();
     ASSIGN_OR_RETURN(entry.num_bytes, ReadInteger(parts[0], 0, kMaxBytes));
@@ -160,13 +162,13 @@ absl::StatusOr<std::vector<MeasuredCollective>> ParseMeasuredCollectives(std::st
 }
 
 std::string FormatMeasuredCollective(const MeasuredCollective& measured) {
-  std::vector<std::string> ways;
-  for (const CollectiveWay& way : measured.ways) {
-    ways.push_back(StrCat("[\"", Name(way.algorithm), "\", ", way.chunk_bytes, "]"));
+  std::vector<std::string> algorithms;
+  for (const CollectiveVariant& variant : measured.algorithms) {
+    algorithms.push_back(StrCat("[\"", Name(variant.algorithm), "\", ", variant.chunk_bytes, "]"));
   }
   std::string text = StrCat("\n[[collective]]\nkind = \"", Name(measured.kind), "\"\nspread = \"",
                             Name(measured.spread), "\"\nranks = ", measured.num_ranks, "\nways = [",
-                            StrJoin(ways, ", "), "]\nus = [\n");
+                            StrJoin(algorithms, ", "), "]\nus = [\n");
   for (const CollectiveTimes& row : measured.times) {
     StrAppend(&text, "  [", row.num_bytes);
     for (const double us : row.us) StrAppend(&text, ", ", fmt::format("{}", us));

@@ -25,14 +25,14 @@ enum class GroupSpread : uint8_t { kOneHost, kOneRankEach, kSeveralEach };
 
 std::string_view Name(GroupSpread spread);  // "one host", "a rank each", "several each"
 
-struct CollectiveWay {
+struct CollectiveVariant {
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kDirect;
   int64_t chunk_bytes = 256 << 10;
 
-  friend bool operator==(const CollectiveWay&, const CollectiveWay&) = default;
+  friend bool operator==(const CollectiveVariant&, const CollectiveVariant&) = default;
 };
 
-// Microseconds by each way. 0: not measured, or the same as in shorter chunks.
+// Microseconds by each variant. 0: not measured, or the same as in shorter chunks.
 struct CollectiveTimes {
   int64_t num_bytes = 0;  // what a rank brings
   std::vector<double> us;
@@ -44,7 +44,7 @@ struct MeasuredCollective {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   GroupSpread spread = GroupSpread::kOneHost;
   int64_t num_ranks = 2;
-  std::vector<CollectiveWay> ways;  // of those that are equally good the first is taken
+  std::vector<CollectiveVariant> algorithms;  // of those that are equally good the first is taken
   std::vector<CollectiveTimes> times;
 
   friend bool operator==(const MeasuredCollective&, const MeasuredCollective&) = default;
@@ -52,12 +52,12 @@ struct MeasuredCollective {
 
 inline constexpr int64_t kMaxMeasuredCollectives = 256;
 inline constexpr int64_t kMaxMeasuredTimes = 64;  // rows of one
-inline constexpr int64_t kMaxCollectiveWays = 16;
+inline constexpr int64_t kMaxCollectiveVariants = 16;
 inline constexpr int64_t kMinChunkBytes = 4 << 10;
 inline constexpr int64_t kMaxChunkBytes = int64_t{1} << 30;
 
-// Sizes grow, every size has a time, a hierarchical way is one between several ranks each, and all
-// is within the limits. Errors are worded to follow the name of what they are about.
+// Sizes grow, every size has a time, a hierarchical variant is one between several ranks each, and
+// all is within the limits. Errors are worded to follow the name of what they are about.
 absl::Status CheckMeasuredCollective(const MeasuredCollective& measured);
 
 // The sections [[collective]] of a text, which has no others (cluster_file.h). `file` names the

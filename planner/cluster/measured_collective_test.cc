@@ -17,7 +17,7 @@ constexpr std::string_view kText = R"([[collective]]
 kind = "all_reduce"
 spread = "several each"
 ranks = 4
-ways = [["direct", 262144], ["hierarchical", 1048576]]
+algorithms = [["direct", 262144], ["hierarchical", 1048576]]
 us = [
   [0, 20.5, 0],
   [65536, 40, 30],
@@ -32,7 +32,8 @@ TEST(MeasuredCollectiveTest, IsReadBackFromItsText) {
   EXPECT_EQ(measured.kind, CollectiveKind::kAllReduce);
   EXPECT_EQ(measured.spread, GroupSpread::kSeveralEach);
   EXPECT_EQ(measured.num_ranks, 4);
-  EXPECT_EQ(measured.ways[1], (CollectiveWay{CollectiveAlgorithm::kHierarchical, 1 << 20}));
+  EXPECT_EQ(measured.algorithms[1],
+            (CollectiveVariant{CollectiveAlgorithm::kHierarchical, 1 << 20}));
   EXPECT_EQ(measured.times[1], (CollectiveTimes{65536, {40, 30}}));
   const auto again = ParseMeasuredCollectives(FormatMeasuredCollective(measured), "again.toml");
   ASSERT_TRUE(again.ok()) << again.status();

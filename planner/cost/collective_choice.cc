@@ -15,7 +15,7 @@ namespace {
 // Slower by less than this is the machine's noise.
 constexpr double kTolerance = 1.08;
 
-// Permutes are measured as what they are, a message each way; a broadcast as a gather.
+// Permutes are measured as what they are, a message in each direction; a broadcast as a gather.
 CollectiveKind MeasuredKind(CollectiveKind kind) {
   if (kind == CollectiveKind::kPermute) return CollectiveKind::kAllToAll;
   if (kind == CollectiveKind::kBroadcast) return CollectiveKind::kAllGather;
@@ -59,8 +59,9 @@ absl::Span<const MeasuredCollective> DefaultCollectives() {
   return *all;
 }
 
-CollectiveWay ChooseCollective(CollectiveKind kind, int group_size, int num_hosts,
-                               int64_t num_bytes, absl::Span<const MeasuredCollective> measured) {
+CollectiveVariant ChooseCollective(CollectiveKind kind, int group_size, int num_hosts,
+                                   int64_t num_bytes,
+                                   absl::Span<const MeasuredCollective> measured) {
   const GroupSpread spread = num_hosts == 1            ? GroupSpread::kOneHost
                              : num_hosts == group_size ? GroupSpread::kOneRankEach
                                                        : GroupSpread::kSeveralEach;
@@ -74,9 +75,9 @@ CollectiveWay ChooseCollective(CollectiveKind kind, int group_size, int num_host
   for (const double us : row.us) {
     if (us > 0) best = std::min(best, us);
   }
-  size_t way = 0;
-  while (row.us[way] == 0 || row.us[way] > best * kTolerance) ++way;
-  return found->ways[way];
+  size_t variant = 0;
+  while (row.us[variant] == 0 || row.us[variant] > best * kTolerance) ++variant;
+  return found->algorithms[variant];
 }
 
 void ChooseCollective(const std::vector<uint32_t>& hosts,
@@ -85,7 +86,7 @@ void ChooseCollective(const std::vector<uint32_t>& hosts,
   const int n = static_cast<int>(spec->devices.size());
   for (int rank = 0; rank < n; ++rank) most = std::max(most, InputCount(*spec, rank));
   const absl::flat_hash_set<uint32_t> different(hosts.begin(), hosts.end());
-  const CollectiveWay choice =
+  const CollectiveVariant choice =
       ChooseCollective(spec->kind, n, static_cast<int>(different.size()),
                        most * static_cast<int64_t>(ByteSize(spec->dtype)), measured);
   spec->algorithm = choice.algorithm;

@@ -5,7 +5,8 @@
 // Measurements are those of the cluster's description (`penstock profile` makes them). What it
 // lacks is taken from default_collectives.toml, which is built in.
 //
-// Example: of 20 MiB the times of 16 MiB count; of them, the first way that is as good as the best.
+// Example: of 20 MiB the times of 16 MiB count; of them, the first variant that is as good as the
+// best.
 //
 // Thread rule: pure functions.
 
@@ -26,9 +27,9 @@ namespace penstock::planner {
 absl::Span<const MeasuredCollective> DefaultCollectives();
 
 // `num_bytes`: what one rank brings. REQUIRES: 1 <= num_hosts <= group_size, num_bytes >= 0.
-CollectiveWay ChooseCollective(CollectiveKind kind, int group_size, int num_hosts,
-                               int64_t num_bytes,
-                               absl::Span<const MeasuredCollective> measured = {});
+CollectiveVariant ChooseCollective(CollectiveKind kind, int group_size, int num_hosts,
+                                   int64_t num_bytes,
+                                   absl::Span<const MeasuredCollective> measured = {});
 
 // Sets algorithm, chunk_bytes and hosts of a spec that is otherwise complete, by the rank that
 // brings most. `hosts`: of each rank.

@@ -19,7 +19,7 @@ TEST(CollectiveChoiceTest, EveryCollectiveHasAChoiceThatHolds) {
       for (const int num_hosts : {1, group_size / 2, group_size}) {
         if (num_hosts == 0) continue;
         for (int64_t num_bytes = 0; num_bytes < int64_t{1} << 40; num_bytes = num_bytes * 3 + 1) {
-          const CollectiveWay choice = ChooseCollective(kind, group_size, num_hosts, num_bytes);
+          const CollectiveVariant choice = ChooseCollective(kind, group_size, num_hosts, num_bytes);
           EXPECT_GE(choice.chunk_bytes, 64 << 10);
           EXPECT_LE(choice.chunk_bytes, 4 << 20);
           EXPECT_EQ(choice, ChooseCollective(kind, group_size, num_hosts, num_bytes));
@@ -36,7 +36,7 @@ TEST(CollectiveChoiceTest, EveryCollectiveHasAChoiceThatHolds) {
 TEST(CollectiveChoiceTest, LittleGoesDirectlyInOneChunk) {
   for (const CollectiveKind kind : kKinds) {
     for (const int group_size : {2, 4}) {
-      const CollectiveWay choice = ChooseCollective(kind, group_size, 1, 32 << 10);
+      const CollectiveVariant choice = ChooseCollective(kind, group_size, 1, 32 << 10);
       EXPECT_EQ(choice.algorithm, CollectiveAlgorithm::kDirect);
       EXPECT_GE(choice.chunk_bytes, 32 << 10);
     }
@@ -53,7 +53,7 @@ TEST(CollectiveChoiceTest, SpecsAreChosenForByTheLargestRank) {
   spec.kind = CollectiveKind::kAllGather;
   spec.devices = {3, 5};
   spec.counts = {7, 4 << 20};
-  const CollectiveWay choice = ChooseCollective(spec.kind, 2, 1, 16 << 20);
+  const CollectiveVariant choice = ChooseCollective(spec.kind, 2, 1, 16 << 20);
   ChooseCollective({0, 0}, {}, &spec);
   EXPECT_EQ(spec.algorithm, choice.algorithm);
   EXPECT_EQ(spec.chunk_bytes, choice.chunk_bytes);
@@ -115,14 +115,15 @@ TEST(CollectiveChoiceTest, BuiltInMeasurementsAreComplete) {
 TEST(CollectiveChoiceTest, MeasurementsOfTheClusterComeFirst) {
   MeasuredCollective measured;
   measured.num_ranks = 4;
-  measured.ways = {{CollectiveAlgorithm::kDirect, 64 << 10}, {CollectiveAlgorithm::kRing, 2 << 20}};
+  measured.algorithms = {{CollectiveAlgorithm::kDirect, 64 << 10},
+                         {CollectiveAlgorithm::kRing, 2 << 20}};
   measured.times = {{64 << 10, {10, 20}}, {16 << 20, {900, 500}}};
   const std::vector<MeasuredCollective> all = {measured};
   const auto choose = [&](CollectiveKind kind, int num_hosts, int64_t num_bytes) {
     return ChooseCollective(kind, 4, num_hosts, num_bytes, all);
   };
-  EXPECT_EQ(choose(CollectiveKind::kAllReduce, 1, 100 << 10), measured.ways[0]);
-  EXPECT_EQ(choose(CollectiveKind::kAllReduce, 1, 12 << 20), measured.ways[1]);
+  EXPECT_EQ(choose(CollectiveKind::kAllReduce, 1, 100 << 10), measured.algorithms[0]);
+  EXPECT_EQ(choose(CollectiveKind::kAllReduce, 1, 12 << 20), measured.algorithms[1]);
   for (const int64_t num_bytes : {1 << 10, 1 << 20, 64 << 20}) {
     EXPECT_EQ(choose(CollectiveKind::kAllReduce, 2, num_bytes),
               ChooseCollective(CollectiveKind::kAllReduce, 4, 2, num_bytes));

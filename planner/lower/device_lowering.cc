@@ -75,8 +75,8 @@ void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, Kerne
   program_.AddActor(phase, std::move(actor));
 }
 
-absl::Status DeviceLowering::AddNode(const NodeTurn& turn) {
-  const NodeId id = turn.node;
+absl::Status DeviceLowering::AddNode(const ScheduledNode& scheduled) {
+  const NodeId id = scheduled.node;
   const Node& node = graph_.node(id);
   const NodePhase& node_phase = shared_.phases_[id];
   const int phase = PhaseIndex(node_phase.key);
@@ -91,7 +91,7 @@ absl::Status DeviceLowering::AddNode(const NodeTurn& turn) {
         scattered != scattered_part_.end() ? scattered->second : bucket_part_.at(node.operands[0]);
   } else if (!fused_.contains(id)) {
     if (shared_.communications_.contains(id)) {
-      RETURN_IF_ERROR(AddRedistribution(turn, phase));
+      RETURN_IF_ERROR(AddRedistribution(scheduled, phase));
       value_phase_[result] = phase;
     } else {
       RETURN_IF_ERROR(AddKernel(id, phase));
@@ -179,17 +179,17 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
     fused_.insert(id);
     accumulates_into_[term] = node.results[0];
   }
-  for (const NodeTurn& turn : shared_.turns_) {
-    const NodePhase& phase = shared_.phases_[turn.node];
-    const Node& node = graph_.node(turn.node);
+  for (const ScheduledNode& scheduled : shared_.node_order_) {
+    const NodePhase& phase = shared_.phases_[scheduled.node];
+    const Node& node = graph_.node(scheduled.node);
     if (!phase.is_live || phase.is_leaf || phase.stage != stage_ || node.op->has_declared_type() ||
         node.op->name() == "assign") {
       continue;
     }
-    if (turn.part == NodeTurn::Part::kFinish) {
-      FinishGather(turn.node);
+    if (scheduled.part == ScheduledNode::Part::kFinish) {
+      FinishGather(scheduled.node);
     } else {
-      RETURN_IF_ERROR(AddNode(turn));
+      RETURN_IF_ERROR(AddNode(scheduled));
     }
   }
   for (size_t i = 0; i < graph_.returns().size(); ++i) RETURN_IF_ERROR(AddFetch(i));

@@ -80,8 +80,8 @@ absl::Status DeviceLowering::AddSends(ValueId value) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceLowering::AddRedistribution(const NodeTurn& turn, int phase) {
-  const NodeId id = turn.node;
+absl::Status DeviceLowering::AddRedistribution(const ScheduledNode& scheduled, int phase) {
+  const NodeId id = scheduled.node;
   const Node& node = graph_.node(id);
   const ValueId operand = node.operands[0];
   const ValueId result = node.results[0];
@@ -146,7 +146,7 @@ absl::Status DeviceLowering::AddRedistribution(const NodeTurn& turn, int phase) 
   }
   buffer_[result] = output;
   int after = -1;
-  if (turn.is_gated) {
+  if (scheduled.is_gated) {
     const std::vector<DraftActor>& actors = program_.phase(phase).actors;
     const auto last = std::find_if(actors.rbegin(), actors.rend(),
                                    [](const DraftActor& actor) { return !actor.is_async(); });
@@ -174,7 +174,7 @@ absl::Status DeviceLowering::AddRedistribution(const NodeTurn& turn, int phase) 
                      {parts},
                      {out}};
   }
-  if (turn.part == NodeTurn::Part::kAll) FinishGather(id);
+  if (scheduled.part == ScheduledNode::Part::kAll) FinishGather(id);
   return absl::OkStatus();
 }
 

@@ -57,8 +57,8 @@ class DeviceLowering {
   absl::Status AddStates();
   absl::Status AddBuckets();
   absl::Status AddReceive(ValueId value);
-  absl::Status AddNode(const NodeTurn& turn);
-  absl::Status AddRedistribution(const NodeTurn& turn, int phase);
+  absl::Status AddNode(const ScheduledNode& scheduled);
+  absl::Status AddRedistribution(const ScheduledNode& scheduled, int phase);
   void FinishGather(NodeId id);
   absl::Status AddKernel(NodeId id, int phase);
   absl::Status AddLeaf(ValueId value, int phase);

@@ -137,8 +137,8 @@ absl::Status Lowering::FormBuckets() {
 // In the order in which the lanes of every device come to them.
 absl::Status Lowering::NumberCollectives() {
   std::vector<NodeId> by_phase;
-  for (const NodeTurn& turn : turns_) {
-    if (turn.part != NodeTurn::Part::kFinish) by_phase.push_back(turn.node);
+  for (const ScheduledNode& scheduled : node_order_) {
+    if (scheduled.part != ScheduledNode::Part::kFinish) by_phase.push_back(scheduled.node);
   }
   std::stable_sort(by_phase.begin(), by_phase.end(),
                    [&](NodeId a, NodeId b) { return phases_[a].key < phases_[b].key; });

@@ -161,7 +161,7 @@ class Lowering {
   FoldedPlan folded_;
   Plan& plan_ = folded_.common;
   std::vector<NodePhase> phases_;
-  std::vector<NodeTurn> turns_;
+  std::vector<ScheduledNode> node_order_;
   std::vector<std::vector<NodeId>> users_;
   std::vector<ValueId> root_;
   std::vector<std::vector<ValueId>> values_of_root_;  // that share its bytes, itself too

@@ -14,7 +14,7 @@ namespace penstock::planner::internal {
 absl::Status Lowering::Analyse() {
   ASSIGN_OR_RETURN(phases_,
                    AssignPhases(graph_, {options_.split_weight_gradients, options_.num_groups}));
-  turns_ = OrderNodes(graph_, phases_, options_.bucket_bytes);
+  node_order_ = OrderNodes(graph_, phases_, options_.bucket_bytes);
   devices_per_stage_ = static_cast<uint32_t>(mesh_.num_devices());
   users_ = graph_.Users();
   is_read_often_ = FindReadOften(graph_);

@@ -71,8 +71,8 @@ void ChooseStarts(int64_t bytes_ahead, std::vector<Gather>* gathers) {
 
 }  // namespace
 
-std::vector<NodeTurn> OrderNodes(const Graph& graph, const std::vector<NodePhase>& phases,
-                                 int64_t bytes_ahead) {
+std::vector<ScheduledNode> OrderNodes(const Graph& graph, const std::vector<NodePhase>& phases,
+                                      int64_t bytes_ahead) {
   struct PhaseNodes {
     std::vector<NodeId> others;
     std::vector<Gather> gathers;
@@ -91,7 +91,7 @@ std::vector<NodeTurn> OrderNodes(const Graph& graph, const std::vector<NodePhase
     }
   }
   const std::vector<std::vector<NodeId>> users = graph.Users();
-  std::map<NodeId, std::vector<NodeTurn>> starts_before;  // a node
+  std::map<NodeId, std::vector<ScheduledNode>> starts_before;  // a node
   std::vector<bool> is_early(graph.num_nodes(), false);
   std::vector<bool> is_gated(graph.num_nodes(), false);
   for (auto& [key, nodes] : nodes_of) {
@@ -117,19 +117,20 @@ std::vector<NodeTurn> OrderNodes(const Graph& graph, const std::vector<NodePhase
       is_gated[gather.node] = gather.start > 0;
       if (next > gather.node) continue;  // it stands right before that
       is_early[gather.node] = true;
-      starts_before[next].push_back({gather.node, NodeTurn::Part::kStart, is_gated[gather.node]});
+      starts_before[next].push_back(
+          {gather.node, ScheduledNode::Part::kStart, is_gated[gather.node]});
     }
   }
-  std::vector<NodeTurn> turns;
+  std::vector<ScheduledNode> order;
   for (NodeId id = 0; id < graph.num_nodes(); ++id) {
     const auto starts = starts_before.find(id);
     if (starts != starts_before.end()) {
-      turns.insert(turns.end(), starts->second.begin(), starts->second.end());
+      order.insert(order.end(), starts->second.begin(), starts->second.end());
     }
-    turns.push_back({id, is_early[id] ? NodeTurn::Part::kFinish : NodeTurn::Part::kAll,
+    order.push_back({id, is_early[id] ? ScheduledNode::Part::kFinish : ScheduledNode::Part::kAll,
                      (is_gated[id] && !is_early[id]) || IsPassedOn(graph, id)});
   }
-  return turns;
+  return order;
 }
 
 }  // namespace penstock::planner

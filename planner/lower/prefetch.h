@@ -24,8 +24,8 @@
 
 namespace penstock::planner {
 
-// A node whose turn in lowering has come.
-struct NodeTurn {
+// A node in the order in which lowering adds nodes.
+struct ScheduledNode {
   enum class Part : uint8_t {
     kAll,
     kStart,   // of a gather that is taken early: its collective
@@ -38,8 +38,8 @@ struct NodeTurn {
 
 // All nodes, in their order, but that gathers start early. REQUIRES: reshards lowered; one phase a
 // node.
-std::vector<NodeTurn> OrderNodes(const graph::Graph& graph, const std::vector<NodePhase>& phases,
-                                 int64_t bytes_ahead);
+std::vector<ScheduledNode> OrderNodes(const graph::Graph& graph,
+                                      const std::vector<NodePhase>& phases, int64_t bytes_ahead);
 
 }  // namespace penstock::planner
 

@@ -15,20 +15,20 @@ using ::testing::ElementsAre;
 
 class PrefetchTest : public testing::PlannerFixture {
  protected:
-  // The turns of products and gathers by the names of their results; "..." after a start, and
+  // The order of products and gathers by the names of their results; "..." after a start, and
   // "wait" before one that follows another node.
   std::vector<std::string> Turns(std::string_view text, int64_t bytes_ahead) const {
     const graph::Graph graph = MustParse(text);
     const absl::StatusOr<std::vector<NodePhase>> phases = AssignPhases(graph, {});
     EXPECT_TRUE(phases.ok()) << phases.status();
-    std::vector<std::string> turns;
-    if (!phases.ok()) return turns;
-    for (const NodeTurn& turn : OrderNodes(graph, *phases, bytes_ahead)) {
-      const graph::Node& node = graph.node(turn.node);
-      if (node.op->has_declared_type() || turn.part == NodeTurn::Part::kFinish) continue;
-      turns.push_back(StrCat(turn.is_gated ? "wait " : "", graph.value(node.results[0]).name));
+    std::vector<std::string> order;
+    if (!phases.ok()) return order;
+    for (const ScheduledNode& scheduled : OrderNodes(graph, *phases, bytes_ahead)) {
+      const graph::Node& node = graph.node(scheduled.node);
+      if (node.op->has_declared_type() || scheduled.part == ScheduledNode::Part::kFinish) continue;
+      order.push_back(StrCat(scheduled.is_gated ? "wait " : "", graph.value(node.results[0]).name));
     }
-    return turns;
+    return order;
   }
 };
 

@@ -46,7 +46,7 @@ absl::StatusOr<FiringResult> Firing::Run() {
 uint32_t Firing::Expected(uint32_t d, Lane lane) {
   LaneState& state = lanes_[d][static_cast<size_t>(lane)];
   if (lane == Lane::kPerStep) {
-    const std::vector<uint32_t>& order = once_order_[d];
+    const std::vector<uint32_t>& order = per_step_order_[d];
     return state.position < num_steps_ * order.size() ? order[state.position % order.size()]
                                                       : kNone;
   }
@@ -72,16 +72,16 @@ void Firing::Poll(uint32_t p) {
   Advance(p);
 }
 
-std::pair<uint32_t, uint32_t> Firing::Puts(const PhaseState& state) const {
+std::pair<uint32_t, uint32_t> Firing::ProducedBy(const PhaseState& state) const {
   if (state.first_item == state.end_item) return {0, 0};
-  return {state.first_item == 0 ? 0 : items_[state.first_item - 1].puts_end,
-          items_[state.end_item - 1].puts_end};
+  return {state.first_item == 0 ? 0 : items_[state.first_item - 1].produced_end,
+          items_[state.end_item - 1].produced_end};
 }
 
-std::pair<uint32_t, uint32_t> Firing::Gives(const PhaseState& state) const {
+std::pair<uint32_t, uint32_t> Firing::ConsumedBy(const PhaseState& state) const {
   if (state.first_item == state.end_item) return {0, 0};
-  return {state.first_item == 0 ? 0 : items_[state.first_item - 1].gives_end,
-          items_[state.end_item - 1].gives_end};
+  return {state.first_item == 0 ? 0 : items_[state.first_item - 1].consumed_end,
+          items_[state.end_item - 1].consumed_end};
 }
 
 void Firing::Start(uint32_t p) {
@@ -89,19 +89,19 @@ void Firing::Start(uint32_t p) {
   state.is_running = true;
   ++state.num_started;
   state.next_item = state.first_item;
-  const auto [puts, puts_end] = Puts(state);
-  for (uint32_t i = puts; i < puts_end; ++i) {
-    Place& place = places_[puts_[i]];
-    const uint32_t before = LevelOf(place);
-    place.credits -= place.produce;
-    if (place.credits < place.produce) ++state.num_closed;
-    Raise(state.device, place, before);
+  const auto [produced, produced_end] = ProducedBy(state);
+  for (uint32_t i = produced; i < produced_end; ++i) {
+    TokenCounter& counter = counters_[produced_[i]];
+    const uint32_t before = LevelOf(counter);
+    counter.credits -= counter.produce;
+    if (counter.credits < counter.produce) ++state.num_closed;
+    Raise(state.device, counter, before);
   }
-  const auto [gives, gives_end] = Gives(state);
-  for (uint32_t i = gives; i < gives_end; ++i) {
-    Place& place = places_[gives_[i]];
-    place.tokens -= place.consume;
-    if (place.tokens < place.consume) ++state.num_closed;
+  const auto [consumed, consumed_end] = ConsumedBy(state);
+  for (uint32_t i = consumed; i < consumed_end; ++i) {
+    TokenCounter& counter = counters_[consumed_[i]];
+    counter.tokens -= counter.consume;
+    if (counter.tokens < counter.consume) ++state.num_closed;
   }
   live_bytes_[state.device] += workspace_bytes_[state.device][state.phase];
   peak_bytes_[state.device] = std::max(peak_bytes_[state.device], live_bytes_[state.device]);
@@ -140,7 +140,7 @@ void Firing::AdvanceInOrder(uint32_t p) {
     if (items_[state.next_item].member == kNone) {
       Complete(state.next_item);
     } else {
-      Meet(p, state.next_item);
+      StartCommunication(p, state.next_item);
     }
   }
 }
@@ -154,7 +154,7 @@ void Firing::FireReady(uint32_t p) {
         IsReady(state, i)) {
       ++timed.num_fired;
       if (!computes) {
-        Meet(p, i);
+        StartCommunication(p, i);
       } else if (timed.seconds > 0) {
         ++state.num_pending;
         state.computing = i;
@@ -177,7 +177,7 @@ bool Firing::IsReady(const PhaseState& state, uint32_t item) const {
   return true;
 }
 
-void Firing::Meet(uint32_t p, uint32_t item) {
+void Firing::StartCommunication(uint32_t p, uint32_t item) {
   ++phases_[p].num_pending;
   const uint32_t rendezvous = members_[items_[item].member].rendezvous;
   if (++num_arrived_[rendezvous] < rendezvous_.Of(rendezvous).size()) return;
@@ -205,7 +205,7 @@ bool Firing::TakeEvent() {
   const TimedEvent event = events_.top();
   events_.pop();
   now_s_ = event.time;
-  if (event.is_meeting) {
+  if (event.is_rendezvous) {
     CompleteRendezvous(event.index, kNone);
   } else {
     PhaseState& state = phases_[event.index];
@@ -228,21 +228,21 @@ uint32_t Firing::FirstWait(const PhaseState& state) const {
 
 void Firing::Complete(uint32_t index) {
   const Item& item = items_[index];
-  const uint32_t puts = index == 0 ? 0 : items_[index - 1].puts_end;
-  const uint32_t gives = index == 0 ? 0 : items_[index - 1].gives_end;
-  for (uint32_t i = puts; i < item.puts_end; ++i) {
-    Place& place = places_[puts_[i]];
-    const bool was_closed = place.tokens < place.consume;
-    place.tokens += place.produce;
-    if (was_closed && place.tokens >= place.consume) Open(place.consumer_phase);
+  const uint32_t produced = index == 0 ? 0 : items_[index - 1].produced_end;
+  const uint32_t consumed = index == 0 ? 0 : items_[index - 1].consumed_end;
+  for (uint32_t i = produced; i < item.produced_end; ++i) {
+    TokenCounter& counter = counters_[produced_[i]];
+    const bool was_closed = counter.tokens < counter.consume;
+    counter.tokens += counter.produce;
+    if (was_closed && counter.tokens >= counter.consume) Open(counter.consumer_phase);
   }
-  for (uint32_t i = gives; i < item.gives_end; ++i) {
-    Place& place = places_[gives_[i]];
-    const bool was_closed = place.credits < place.produce;
-    const uint32_t before = LevelOf(place);
-    place.credits += place.consume;
-    if (was_closed && place.credits >= place.produce) Open(place.producer_phase);
-    Lower(phases_[place.producer_phase].device, place, before);
+  for (uint32_t i = consumed; i < item.consumed_end; ++i) {
+    TokenCounter& counter = counters_[consumed_[i]];
+    const bool was_closed = counter.credits < counter.produce;
+    const uint32_t before = LevelOf(counter);
+    counter.credits += counter.consume;
+    if (was_closed && counter.credits >= counter.produce) Open(counter.producer_phase);
+    Lower(phases_[counter.producer_phase].device, counter, before);
   }
 }
 
@@ -282,10 +282,10 @@ bool Firing::IsWanted(const StageOrder& stage, uint32_t type,
   });
 }
 
-void Firing::Raise(uint32_t d, const Place& place, uint32_t before) {
-  const uint32_t level = LevelOf(place);
-  if (place.reg == kNone || level == before) return;
-  LiveSlots& slots = live_slots_[place.reg];
+void Firing::Raise(uint32_t d, const TokenCounter& counter, uint32_t before) {
+  const uint32_t level = LevelOf(counter);
+  if (counter.reg == kNone || level == before) return;
+  LiveSlots& slots = live_slots_[counter.reg];
   if (level > slots.level) {
     live_bytes_[d] += (level - slots.level) * slots.slot_bytes;
     slots.level = level;
@@ -294,16 +294,16 @@ void Firing::Raise(uint32_t d, const Place& place, uint32_t before) {
   if (level == slots.level) ++slots.num_at_level;
 }
 
-void Firing::Lower(uint32_t d, const Place& place, uint32_t before) {
-  if (place.reg == kNone || LevelOf(place) == before) return;
-  LiveSlots& slots = live_slots_[place.reg];
+void Firing::Lower(uint32_t d, const TokenCounter& counter, uint32_t before) {
+  if (counter.reg == kNone || LevelOf(counter) == before) return;
+  LiveSlots& slots = live_slots_[counter.reg];
   if (before != slots.level || --slots.num_at_level > 0) return;
   // Paid for by the firing that raised them all to the level that has now been left.
   uint32_t level = 0;
-  for (const uint32_t other : slots.places) level = std::max(level, LevelOf(places_[other]));
+  for (const uint32_t other : slots.counters) level = std::max(level, LevelOf(counters_[other]));
   slots.num_at_level = static_cast<uint32_t>(
-      std::count_if(slots.places.begin(), slots.places.end(),
-                    [&](uint32_t other) { return LevelOf(places_[other]) == level; }));
+      std::count_if(slots.counters.begin(), slots.counters.end(),
+                    [&](uint32_t other) { return LevelOf(counters_[other]) == level; }));
   live_bytes_[d] -= (slots.level - level) * slots.slot_bytes;
   slots.level = level;
 }

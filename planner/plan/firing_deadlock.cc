@@ -11,7 +11,7 @@ namespace internal {
 Firing::Wait Firing::WaitOf(uint32_t p) {
   const PhaseState& state = phases_[p];
   if (IsDone(p)) return {"has run to its end", kNone};
-  if (state.is_running) return WaitForMeeting(state);
+  if (state.is_running) return WaitForRendezvous(state);
   const LaneState* lane = LaneOf(state);
   if (lane == nullptr) return WaitForGate(p);
   const std::string_view name = Name(PlanOf(state).lane);
@@ -31,28 +31,28 @@ Firing::Wait Firing::WaitOf(uint32_t p) {
 Firing::Wait Firing::WaitForGate(uint32_t p) const {
   const PhaseState& state = phases_[p];
   const DevicePlan& device = plan_.devices[state.device];
-  const auto [gives, gives_end] = Gives(state);
-  for (uint32_t i = gives; i < gives_end; ++i) {
-    const Place& place = places_[gives_[i]];
-    if (place.tokens >= place.consume) continue;
-    return {StrCat("waits for tokens of channel ", place.channel, " (needs ", place.consume,
-                   ", has ", place.tokens, ") from ",
-                   DescribeActor(plan_, state.device, device.channels[place.channel].producer)),
-            place.producer_phase};
+  const auto [consumed, consumed_end] = ConsumedBy(state);
+  for (uint32_t i = consumed; i < consumed_end; ++i) {
+    const TokenCounter& counter = counters_[consumed_[i]];
+    if (counter.tokens >= counter.consume) continue;
+    return {StrCat("waits for tokens of channel ", counter.channel, " (needs ", counter.consume,
+                   ", has ", counter.tokens, ") from ",
+                   DescribeActor(plan_, state.device, device.channels[counter.channel].producer)),
+            counter.producer_phase};
   }
-  const auto [puts, puts_end] = Puts(state);
-  for (uint32_t i = puts; i < puts_end; ++i) {
-    const Place& place = places_[puts_[i]];
-    if (place.credits >= place.produce) continue;
-    return {StrCat("waits for credits of channel ", place.channel, " (needs ", place.produce,
-                   ", has ", place.credits, ") from ",
-                   DescribeActor(plan_, state.device, device.channels[place.channel].consumer)),
-            place.consumer_phase};
+  const auto [produced, produced_end] = ProducedBy(state);
+  for (uint32_t i = produced; i < produced_end; ++i) {
+    const TokenCounter& counter = counters_[produced_[i]];
+    if (counter.credits >= counter.produce) continue;
+    return {StrCat("waits for credits of channel ", counter.channel, " (needs ", counter.produce,
+                   ", has ", counter.credits, ") from ",
+                   DescribeActor(plan_, state.device, device.channels[counter.channel].consumer)),
+            counter.consumer_phase};
   }
   return {"waits for nothing", kNone};
 }
 
-Firing::Wait Firing::WaitForMeeting(const PhaseState& state) const {
+Firing::Wait Firing::WaitForRendezvous(const PhaseState& state) const {
   uint32_t waited = kNone;
   uint32_t waiting_actor = 0;
   if (state.next_item < state.end_item) {

@@ -1,5 +1,5 @@
 // A plan as a network that fires without kernels, and its state. Its parts:
-//   firing_network.cc    places and items of a plan
+//   firing_network.cc    counters and items of a plan
 //   fire_plan.cc         firing, and how many bytes are live
 //   firing_deadlock.cc   who waits for whom when nothing can fire any more
 //
@@ -30,7 +30,7 @@
 namespace penstock::planner::internal {
 
 // A channel between phases. Phases are numbered over all devices.
-struct Place {
+struct TokenCounter {
   uint32_t tokens = 0;
   uint32_t credits = 0;
   uint32_t produce = 1;
@@ -49,8 +49,8 @@ struct Item {
   uint32_t member = kNone;  // index into RendezvousTable::actors, of communication
   // Members to wait for, with times items: waits_[previous item's end .. this end).
   uint32_t waits_end = 0;
-  uint32_t puts_end = 0;   // places to put tokens into when it completes, likewise
-  uint32_t gives_end = 0;  // places to give credits back to when it completes, likewise
+  uint32_t produced_end = 0;  // counters to put tokens into when it completes, likewise
+  uint32_t consumed_end = 0;  // counters to give credits back to when it completes, likewise
 };
 
 struct PhaseState {
@@ -81,7 +81,7 @@ struct TimedItem {
 struct TimedEvent {
   double time = 0;
   uint64_t number = 0;
-  bool is_meeting = false;
+  bool is_rendezvous = false;
   uint32_t index = 0;  // of the rendezvous or phase
   friend bool operator>(const TimedEvent& a, const TimedEvent& b) {
     return std::pair(a.time, a.number) > std::pair(b.time, b.number);
@@ -112,7 +112,7 @@ struct StageOrder {
 
 // Slots of a channel register in use: the most over its channels.
 struct LiveSlots {
-  std::vector<uint32_t> places;
+  std::vector<uint32_t> counters;
   uint32_t level = 0;
   uint32_t num_at_level = 0;  // channels whose level it is
   uint64_t slot_bytes = 0;
@@ -144,11 +144,12 @@ class Firing {
   void Number();
   absl::Status OrderStages();
   void AddDevice(uint32_t d);
-  // What an actor waits for and where it puts and gives, gathered by actor and cut into items.
+  // What an actor waits for and where it produced and consumed, gathered by actor and cut into
+  // items.
   void AddItems(uint32_t d);
   // `previous`: PreviousOfGroups.
   void AddTimes(const PhaseState& state, const std::vector<uint32_t>& previous);
-  void AddPlace(uint32_t d, uint32_t c, uint32_t from, uint32_t to);
+  void AddCounter(uint32_t d, uint32_t c, uint32_t from, uint32_t to);
 
   // Firing.
   const PhasePlan& PlanOf(const PhaseState& state) const {
@@ -174,9 +175,9 @@ class Firing {
     return type < phase_of_type_[d].size() ? phase_of_type_[d][type] : kNone;
   }
   void Poll(uint32_t p);
-  // The places where a phase puts tokens, and where it takes them: those of all its items.
-  std::pair<uint32_t, uint32_t> Puts(const PhaseState& state) const;
-  std::pair<uint32_t, uint32_t> Gives(const PhaseState& state) const;
+  // The counters where a phase produced tokens, and where it takes them: those of all its items.
+  std::pair<uint32_t, uint32_t> ProducedBy(const PhaseState& state) const;
+  std::pair<uint32_t, uint32_t> ConsumedBy(const PhaseState& state) const;
   void Start(uint32_t p);
   void Advance(uint32_t p);
   // Without times: runs the phase until it waits for communication, or to its end.
@@ -185,11 +186,11 @@ class Firing {
   void FireReady(uint32_t p);
   bool IsReady(const PhaseState& state, uint32_t item) const;
   // A communication of the phase starts.
-  void Meet(uint32_t p, uint32_t item);
+  void StartCommunication(uint32_t p, uint32_t item);
   // All who meet have what they wait for. The phase `advancing` goes on by itself.
   void CompleteRendezvous(uint32_t rendezvous, uint32_t advancing);
-  void AddEvent(double time, bool is_meeting, uint32_t index) {
-    events_.push({time, num_events_++, is_meeting, index});
+  void AddEvent(double time, bool is_rendezvous, uint32_t index) {
+    events_.push({time, num_events_++, is_rendezvous, index});
   }
   // Moves time to the next event, which happens; false: there is none.
   bool TakeEvent();
@@ -206,12 +207,13 @@ class Firing {
   // device of the stage is behind with what was chosen.
   bool IsWanted(const StageOrder& stage, uint32_t type, const std::vector<uint32_t>& devices) const;
   // Slots of its register in use as far as one channel is concerned.
-  static uint32_t LevelOf(const Place& place) {
-    if (place.reg == kNone) return 0;
-    return (place.capacity - place.credits + place.tokens_per_slot - 1) / place.tokens_per_slot;
+  static uint32_t LevelOf(const TokenCounter& counter) {
+    if (counter.reg == kNone) return 0;
+    return (counter.capacity - counter.credits + counter.tokens_per_slot - 1) /
+           counter.tokens_per_slot;
   }
-  void Raise(uint32_t d, const Place& place, uint32_t before);
-  void Lower(uint32_t d, const Place& place, uint32_t before);
+  void Raise(uint32_t d, const TokenCounter& counter, uint32_t before);
+  void Lower(uint32_t d, const TokenCounter& counter, uint32_t before);
 
   // Naming a deadlock.
   std::string Describe(uint32_t p) const {
@@ -222,7 +224,7 @@ class Firing {
   Wait WaitForGate(uint32_t p) const;
   // A running phase stands at an actor that needs communication which has not completed, or has
   // come to its end and waits for the communication that it started.
-  Wait WaitForMeeting(const PhaseState& state) const;
+  Wait WaitForRendezvous(const PhaseState& state) const;
   // The stage has chosen no phase: because a device is still at the last one, or none is ready.
   Wait WaitForChoice(uint32_t p);
   // Every phase that cannot go on waits for another one of them, so following the waits from any of
@@ -236,24 +238,24 @@ class Firing {
   FiringTimes* const times_;
   const uint32_t num_steps_;
 
-  // The network. Phases, places and registers are numbered over all devices.
+  // The network. Phases, counters and registers are numbered over all devices.
   std::vector<uint32_t> phase_base_;     // of each device: its first phase
   std::vector<uint32_t> register_base_;  // likewise
-  std::vector<Place> places_;
+  std::vector<TokenCounter> counters_;
   std::vector<Item> items_;
   std::vector<TimedItem> timed_items_;  // of each item, with times
   std::vector<uint32_t> waits_;
-  std::vector<uint32_t> puts_;
-  std::vector<uint32_t> gives_;
+  std::vector<uint32_t> produced_;
+  std::vector<uint32_t> consumed_;
   std::vector<std::vector<uint32_t>> members_of_device_;
-  std::vector<std::vector<uint32_t>> phase_of_type_;  // in the compute lane, of each device
-  std::vector<std::vector<uint32_t>> once_order_;     // of each device, one step
+  std::vector<std::vector<uint32_t>> phase_of_type_;   // in the compute lane, of each device
+  std::vector<std::vector<uint32_t>> per_step_order_;  // of each device, one step
 
   // Its state.
   std::vector<PhaseState> phases_;
   std::vector<Member> members_;
   std::vector<uint32_t> num_arrived_;            // at each rendezvous
-  std::vector<std::array<LaneState, 2>> lanes_;  // of each device: compute and once
+  std::vector<std::array<LaneState, 2>> lanes_;  // of each device: compute and per-step
   std::vector<StageOrder> stages_;
   std::vector<uint32_t> worklist_;
   std::vector<LiveSlots> live_slots_;  // of each register

@@ -30,7 +30,7 @@ void Firing::Number() {
   num_arrived_.resize(rendezvous_.size());
   lanes_.resize(plan_.devices.size());
   phase_of_type_.resize(plan_.devices.size());
-  once_order_.resize(plan_.devices.size());
+  per_step_order_.resize(plan_.devices.size());
   live_bytes_.resize(plan_.devices.size());
   peak_bytes_.resize(plan_.devices.size());
   members_of_device_.resize(plan_.devices.size());
@@ -72,14 +72,14 @@ void Firing::AddDevice(uint32_t d) {
       if (type >= phase_of_type_[d].size()) phase_of_type_[d].resize(type + 1, kNone);
       phase_of_type_[d][type] = phase_base_[d] + p;
     } else if (phase.lane == Lane::kPerStep) {
-      once_order_[d].push_back(phase_base_[d] + p);
+      per_step_order_[d].push_back(phase_base_[d] + p);
     }
   }
   AddItems(d);
   // State, and channel registers that no channel counts, are always there.
   for (uint32_t r = 0; r < device.registers.size(); ++r) {
     const RegisterPlan& reg = device.registers[r];
-    const bool is_counted = !live_slots_[register_base_[d] + r].places.empty();
+    const bool is_counted = !live_slots_[register_base_[d] + r].counters.empty();
     if (reg.register_class == RegisterClass::kWorkspace || is_counted) continue;
     if (IsOnHost(device, reg)) continue;
     live_bytes_[d] += reg.slots * reg.slot_bytes;
@@ -96,7 +96,7 @@ void Firing::AddItems(uint32_t d) {
     member_of[rendezvous_.actors[member].actor] = member;
   }
 
-  enum : size_t { kWaits, kPuts, kGives };
+  enum : size_t { kWaits, kProduced, kConsumed };
   std::array<std::vector<uint32_t>, 3> next;  // of each actor: where its entries begin
   for (std::vector<uint32_t>& begins : next) begins.assign(num_actors + 1, 0);
   std::vector<std::pair<uint32_t, uint32_t>> channel_phases(device.channels.size());
@@ -105,13 +105,13 @@ void Firing::AddItems(uint32_t d) {
     channel_phases[c] = {PhaseOfActor(device, channel.producer),
                          PhaseOfActor(device, channel.consumer)};
     if (channel_phases[c].first != channel_phases[c].second) {
-      ++next[kPuts][channel.producer + 1];
-      ++next[kGives][channel.consumer + 1];
+      ++next[kProduced][channel.producer + 1];
+      ++next[kConsumed][channel.consumer + 1];
     } else if (times_ != nullptr || member_of[channel.producer] != kNone) {
       ++next[kWaits][channel.consumer + 1];
     }
   }
-  std::array<std::vector<uint32_t>*, 3> lists = {&waits_, &puts_, &gives_};
+  std::array<std::vector<uint32_t>*, 3> lists = {&waits_, &produced_, &consumed_};
   for (size_t i = 0; i < lists.size(); ++i) {
     next[i][0] = static_cast<uint32_t>(lists[i]->size());
     for (uint32_t a = 0; a < num_actors; ++a) next[i][a + 1] += next[i][a];
@@ -121,10 +121,10 @@ void Firing::AddItems(uint32_t d) {
     const ChannelPlan& channel = device.channels[c];
     const auto [from, to] = channel_phases[c];
     if (from != to) {
-      const auto place = static_cast<uint32_t>(places_.size());
-      puts_[next[kPuts][channel.producer]++] = place;
-      gives_[next[kGives][channel.consumer]++] = place;
-      AddPlace(d, c, from, to);
+      const auto counter = static_cast<uint32_t>(counters_.size());
+      produced_[next[kProduced][channel.producer]++] = counter;
+      consumed_[next[kConsumed][channel.consumer]++] = counter;
+      AddCounter(d, c, from, to);
     } else if (times_ != nullptr) {
       waits_[next[kWaits][channel.consumer]++] = first_item + channel.producer;
     } else if (member_of[channel.producer] != kNone) {
@@ -134,7 +134,7 @@ void Firing::AddItems(uint32_t d) {
   // next[i][a] is now the end of actor a's entries.
   std::array<uint32_t, 3> ends = {};
   if (!items_.empty()) {
-    ends = {items_.back().waits_end, items_.back().puts_end, items_.back().gives_end};
+    ends = {items_.back().waits_end, items_.back().produced_end, items_.back().consumed_end};
   }
   std::vector<uint32_t> previous_of_group;
   if (times_ != nullptr) previous_of_group = PreviousOfGroups(plan_, d);
@@ -143,14 +143,14 @@ void Firing::AddItems(uint32_t d) {
     PhaseState& state = phases_[phase_base_[d] + p];
     state.first_item = static_cast<uint32_t>(items_.size());
     for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
-      const std::array<uint32_t, 3> now = {next[kWaits][a], next[kPuts][a], next[kGives][a]};
+      const std::array<uint32_t, 3> now = {next[kWaits][a], next[kProduced][a], next[kConsumed][a]};
       if (times_ == nullptr && member_of[a] == kNone && now == ends) continue;
       if (member_of[a] != kNone) {
         Member& member = members_[member_of[a]];
         member.phase = phase_base_[d] + p;
         member.item = static_cast<uint32_t>(items_.size());
       }
-      items_.push_back({a, member_of[a], now[kWaits], now[kPuts], now[kGives]});
+      items_.push_back({a, member_of[a], now[kWaits], now[kProduced], now[kConsumed]});
       ends = now;
     }
     state.end_item = static_cast<uint32_t>(items_.size());
@@ -171,32 +171,32 @@ void Firing::AddTimes(const PhaseState& state, const std::vector<uint32_t>& prev
   }
 }
 
-void Firing::AddPlace(uint32_t d, uint32_t c, uint32_t from, uint32_t to) {
+void Firing::AddCounter(uint32_t d, uint32_t c, uint32_t from, uint32_t to) {
   const DevicePlan& device = plan_.devices[d];
   const ChannelPlan& channel = device.channels[c];
-  Place place;
-  place.tokens = channel.initial;
-  place.credits = channel.capacity - channel.initial;
-  place.produce = channel.produce;
-  place.consume = channel.consume;
-  place.capacity = channel.capacity;
-  place.channel = c;
-  place.producer_phase = phase_base_[d] + from;
-  place.consumer_phase = phase_base_[d] + to;
+  TokenCounter counter;
+  counter.tokens = channel.initial;
+  counter.credits = channel.capacity - channel.initial;
+  counter.produce = channel.produce;
+  counter.consume = channel.consume;
+  counter.capacity = channel.capacity;
+  counter.channel = c;
+  counter.producer_phase = phase_base_[d] + from;
+  counter.consumer_phase = phase_base_[d] + to;
   if (channel.reg != kNone &&
       device.registers[channel.reg].register_class == RegisterClass::kChannel) {
     const RegisterPlan& reg = device.registers[channel.reg];
-    place.reg = register_base_[d] + channel.reg;
-    place.tokens_per_slot = static_cast<uint32_t>(TokensPerSlot(
+    counter.reg = register_base_[d] + channel.reg;
+    counter.tokens_per_slot = static_cast<uint32_t>(TokensPerSlot(
         plan_, reg, uint64_t{channel.produce} * FiringsPerStep(plan_, device.phases[from])));
-    LiveSlots& slots = live_slots_[place.reg];
+    LiveSlots& slots = live_slots_[counter.reg];
     slots.slot_bytes = IsOnHost(device, reg) ? 0 : reg.slot_bytes;
-    slots.places.push_back(static_cast<uint32_t>(places_.size()));
-    Raise(d, place, 0);
+    slots.counters.push_back(static_cast<uint32_t>(counters_.size()));
+    Raise(d, counter, 0);
   }
-  if (place.credits < place.produce) ++phases_[place.producer_phase].num_closed;
-  if (place.tokens < place.consume) ++phases_[place.consumer_phase].num_closed;
-  places_.push_back(place);
+  if (counter.credits < counter.produce) ++phases_[counter.producer_phase].num_closed;
+  if (counter.tokens < counter.consume) ++phases_[counter.consumer_phase].num_closed;
+  counters_.push_back(counter);
 }
 
 }  // namespace internal

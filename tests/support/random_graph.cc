@@ -15,7 +15,7 @@
 #include "graph/gradients.h"
 #include "graph/training.h"
 #include "planner/sharding/select_mesh.h"
-#include "tests/support/graph_grower.h"
+#include "tests/support/random_graph_builder.h"
 #include "tests/support/random_ops.h"
 #include "tests/support/random_shardings.h"
 
@@ -297,31 +297,31 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
                                                                                      : 1);
   const DType dtype = random.Chance(0.85) ? DType::kF64 : DType::kF32;
 
-  Grower grower(ops, random, result, batch, dtype);
+  RandomGraphBuilder builder(ops, random, result, batch, dtype);
   const std::vector<Maker> makers = Makers(ops);
   const Maker& favourite = makers[seed % makers.size()];
-  favourite.make(grower, favourite.op);
-  for (int64_t more = random.Between(3, 10); more > 0 && grower.ok(); --more) {
+  favourite.make(builder, favourite.op);
+  for (int64_t more = random.Between(3, 10); more > 0 && builder.ok(); --more) {
     const Maker& maker = makers[random.Below(makers.size())];
-    maker.make(grower, maker.op);
-    if (grower.ok() && random.Chance(0.12)) MakeReshard(grower, "reshard");
+    maker.make(builder, maker.op);
+    if (builder.ok() && random.Chance(0.12)) MakeReshard(builder, "reshard");
   }
-  if (grower.ok()) favourite.make(grower, favourite.op);
-  RETURN_IF_ERROR(grower.status());
+  if (builder.ok()) favourite.make(builder, favourite.op);
+  RETURN_IF_ERROR(builder.status());
 
-  Values candidates = grower.floats();
-  candidates.insert(candidates.end(), grower.others().begin(), grower.others().end());
+  Values candidates = builder.floats();
+  candidates.insert(candidates.end(), builder.others().begin(), builder.others().end());
   random.Shuffle(candidates);
   candidates.resize(std::min<size_t>(candidates.size(), random.Between(1, 5)));
   // The last value made depends on most of the others.
-  if (!grower.floats().empty()) candidates.push_back(grower.floats().back());
-  if (!grower.others().empty()) candidates.push_back(grower.others().back());
+  if (!builder.floats().empty()) candidates.push_back(builder.floats().back());
+  if (!builder.others().empty()) candidates.push_back(builder.others().back());
   std::sort(candidates.begin(), candidates.end());
   candidates.erase(std::unique(candidates.begin(), candidates.end()), candidates.end());
   for (ValueId value : candidates) result.graph.mutable_returns().push_back({value, {}});
 
-  const ValueId loss = random.Chance(0.55) ? MakeLoss(grower) : kNoValue;
-  RETURN_IF_ERROR(grower.status());
+  const ValueId loss = random.Chance(0.55) ? MakeLoss(builder) : kNoValue;
+  RETURN_IF_ERROR(builder.status());
   if (loss != kNoValue) RETURN_IF_ERROR(AddTraining(ops, random, loss, result));
 
   const bool has_state = std::any_of(result.graph.nodes().begin(), result.graph.nodes().end(),

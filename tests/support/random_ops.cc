@@ -16,7 +16,7 @@ using graph::AttrValue;
 using graph::kNoValue;
 using graph::ValueId;
 
-void MakeReshard(Grower& g, std::string_view op) {
+void MakeReshard(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Float(1);
   g.Emit(g.Op(op, {x}, {}, g.Bound(x)));
 }
@@ -27,7 +27,7 @@ Attributes Axes(absl::Span<const int64_t> axes) { return {{"axes", AttrValue::In
 
 Shape Leading(const Shape& shape) { return Shape(shape.begin(), shape.end() - 1); }
 
-void MakeUnary(Grower& g, std::string_view op) {
+void MakeUnary(RandomGraphBuilder& g, std::string_view op) {
   const bool has_integers = op == "neg" || op == "abs" || op == "relu";
   const ValueId x = has_integers && g.TakesIntegers()
                         ? g.Integer({g.IntegerType(), g.RandomShape(0, 3)})
@@ -35,7 +35,7 @@ void MakeUnary(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, {x}, {}, std::max(g.Bound(x), 1.0)));
 }
 
-void MakeGelu(Grower& g, std::string_view op) {
+void MakeGelu(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Float();
   const Attributes attributes = {{"approximate", g.random().Chance(0.5) ? "tanh" : "none"}};
   if (op == "gelu") {
@@ -46,18 +46,18 @@ void MakeGelu(Grower& g, std::string_view op) {
   }
 }
 
-void MakeExp(Grower& g, std::string_view op) {
+void MakeExp(RandomGraphBuilder& g, std::string_view op) {
   ValueId x = g.Float();
   if (g.Bound(x) > 4) x = g.Op("tanh", {x}, {}, 1);
   g.Emit(g.Op(op, {x}, {}, std::exp(g.Bound(x))));
 }
 
-void MakeOfPositive(Grower& g, std::string_view op) {
+void MakeOfPositive(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Positive(g.Float());
   g.Emit(g.Op(op, {x}, {}, std::max(g.Bound(x), 2.0)));
 }
 
-void MakeBinary(Grower& g, std::string_view op) {
+void MakeBinary(RandomGraphBuilder& g, std::string_view op) {
   if (g.TakesIntegers()) {
     const TensorType type = {g.IntegerType(), g.RandomShape(0, 3)};
     const ValueId x = g.Integer(type);
@@ -76,7 +76,7 @@ void MakeBinary(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, is_first ? Values{x, y} : Values{y, x}, {}, bound));
 }
 
-void MakeComparison(Grower& g, std::string_view op) {
+void MakeComparison(RandomGraphBuilder& g, std::string_view op) {
   if (g.random().Chance(0.3)) {
     const Shape shape = g.RandomShape(0, 3);
     const DType dtype = g.IntegerType();
@@ -91,7 +91,7 @@ void MakeComparison(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, {x, g.Input(g.Type(x), {})}, {}, 1));
 }
 
-void MakeWhere(Grower& g, std::string_view op) {
+void MakeWhere(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Any();
   const ValueId y = g.AnyLike(x, g.random().Chance(0.3) ? Shape{} : g.ShapeOf(x));
   const ValueId condition = g.Bool(g.random().Chance(0.15) ? Shape{} : g.ShapeOf(x));
@@ -100,7 +100,7 @@ void MakeWhere(Grower& g, std::string_view op) {
               std::max(g.Bound(x), g.Bound(y))));
 }
 
-void MakeCast(Grower& g, std::string_view op) {
+void MakeCast(RandomGraphBuilder& g, std::string_view op) {
   switch (g.random().Below(5)) {
     case 0:
       g.Emit(g.Op(op, {g.Bool(g.RandomShape(0, 3))}, {{"dtype", g.dtype()}}, 1));
@@ -130,7 +130,7 @@ void MakeCast(Grower& g, std::string_view op) {
   }
 }
 
-void MakeBias(Grower& g, std::string_view op) {
+void MakeBias(RandomGraphBuilder& g, std::string_view op) {
   const bool is_integer = op == "bias_add" && g.TakesIntegers();
   const ValueId x = is_integer ? g.Integer({g.IntegerType(), g.RandomShape(1, 3)}) : g.Float(1);
   const Shape shape = g.ShapeOf(x);
@@ -177,13 +177,13 @@ Shape Reshaped(Random& random, const Shape& shape) {
   return result;
 }
 
-void MakeReshape(Grower& g, std::string_view op) {
+void MakeReshape(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Any();
   g.Emit(
       g.Op(op, {x}, {{"shape", AttrValue::Ints(Reshaped(g.random(), g.ShapeOf(x)))}}, g.Bound(x)));
 }
 
-void MakeTranspose(Grower& g, std::string_view op) {
+void MakeTranspose(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Any(g.random().Chance(0.9) ? 2 : 0);
   std::vector<int64_t> permutation;
   for (int i = 0; i < g.Rank(x); ++i) permutation.push_back(i);
@@ -191,7 +191,7 @@ void MakeTranspose(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, {x}, {{"permutation", AttrValue::Ints(permutation)}}, g.Bound(x)));
 }
 
-void MakeBroadcast(Grower& g, std::string_view op) {
+void MakeBroadcast(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Any(0, 3);
   Shape shape = g.ShapeOf(x);
   std::vector<int64_t> axes;
@@ -207,7 +207,7 @@ void MakeBroadcast(Grower& g, std::string_view op) {
               g.Bound(x)));
 }
 
-void MakeSlice(Grower& g, std::string_view op) {
+void MakeSlice(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Any(1);
   Shape start;
   Shape limit;
@@ -225,7 +225,7 @@ void MakeSlice(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, {x}, std::move(attributes), g.Bound(x)));
 }
 
-void MakeConcat(Grower& g, std::string_view op) {
+void MakeConcat(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Any(1, 4);
   const int64_t axis = g.random().Below(g.Rank(x));
   Values operands = {x};
@@ -239,7 +239,7 @@ void MakeConcat(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, operands, {{"axis", axis}}, bound));
 }
 
-void MakePad(Grower& g, std::string_view op) {
+void MakePad(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Any();
   Shape low;
   Shape high;
@@ -252,7 +252,7 @@ void MakePad(Grower& g, std::string_view op) {
       g.Op(op, {x}, {{"low", AttrValue::Ints(low)}, {"high", AttrValue::Ints(high)}}, g.Bound(x)));
 }
 
-void MakeSplit(Grower& g, std::string_view op) {
+void MakeSplit(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Any(1);
   const int64_t axis = g.random().Below(g.Rank(x));
   const int64_t dim = g.ShapeOf(x)[axis];
@@ -263,7 +263,7 @@ void MakeSplit(Grower& g, std::string_view op) {
   }
 }
 
-void MakeDynamicSlice(Grower& g, std::string_view op) {
+void MakeDynamicSlice(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Any(1);
   Shape sizes;
   for (int64_t dim : g.ShapeOf(x)) {
@@ -278,7 +278,7 @@ void MakeDynamicSlice(Grower& g, std::string_view op) {
   }
 }
 
-void MakeMatmul(Grower& g, std::string_view op) {
+void MakeMatmul(RandomGraphBuilder& g, std::string_view op) {
   const ValueId a =
       g.TakesIntegers() ? g.Integer({g.IntegerType(), g.RandomShape(2, 4)}) : g.Float(2, 4);
   const bool ta = g.random().Chance(0.3);
@@ -297,7 +297,7 @@ void MakeMatmul(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, {a, b}, std::move(attributes), static_cast<double>(k) * g.Bound(a) * g.Bound(b)));
 }
 
-void MakeEinsum(Grower& g, std::string_view op) {
+void MakeEinsum(RandomGraphBuilder& g, std::string_view op) {
   static constexpr std::string_view kEquations[] = {
       "ij->ji",      "ij->i",         "ijk->",     "i,j->ij",    "ab,ab->b",
       "abc,cd->abd", "bmk,bkn->bmn",  "ab,bc->ca", "abc,ac->ab", "bshd,bthd->bhst",
@@ -334,7 +334,7 @@ std::vector<int64_t> RandomAxes(Random& random, int rank) {
   return axes;
 }
 
-void MakeReduce(Grower& g, std::string_view op) {
+void MakeReduce(RandomGraphBuilder& g, std::string_view op) {
   const bool is_integer = op != "reduce_mean" && g.TakesIntegers();
   const ValueId x = is_integer ? g.Integer({g.IntegerType(), g.RandomShape(1, 3)}) : g.Float(1);
   Attributes attributes = Axes(RandomAxes(g.random(), g.Rank(x)));
@@ -343,25 +343,25 @@ void MakeReduce(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, {x}, std::move(attributes), count * g.Bound(x)));
 }
 
-void MakeSumSquares(Grower& g, std::string_view op) {
+void MakeSumSquares(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Float();
   g.Emit(
       g.Op(op, {x}, {}, static_cast<double>(g.Type(x).num_elements()) * g.Bound(x) * g.Bound(x)));
 }
 
-void MakeSumExp(Grower& g, std::string_view op) {
+void MakeSumExp(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Float(1);
   const ValueId m = g.Op("reduce_max", {x}, Axes({-1}), g.Bound(x));
   g.Emit(g.Op(op, {x, m}, {}, static_cast<double>(g.ShapeOf(x).back())));
 }
 
-void MakePick(Grower& g, std::string_view op) {
+void MakePick(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x =
       g.TakesIntegers() ? g.Integer({g.IntegerType(), g.RandomShape(1, 3)}) : g.Float(1);
   g.Emit(g.Op(op, {x, g.Indices(Leading(g.ShapeOf(x)), g.ShapeOf(x).back())}, {}, g.Bound(x)));
 }
 
-void MakeSoftmax(Grower& g, std::string_view op) {
+void MakeSoftmax(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Float(1);
   Attributes axis = {{"axis", g.random().Between(-1, g.Rank(x) - 1)}};
   const ValueId y = g.Op("softmax", {x}, axis, 1);
@@ -371,7 +371,7 @@ void MakeSoftmax(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, {y, dy}, axis, 2 * g.Bound(dy)));
 }
 
-void MakeNorm(Grower& g, std::string_view op) {
+void MakeNorm(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Float(1);
   const Shape features = {g.ShapeOf(x).back()};
   const ValueId scale = g.Float(features);
@@ -401,7 +401,7 @@ void MakeNorm(Grower& g, std::string_view op) {
   }
 }
 
-void MakeEmbedding(Grower& g, std::string_view op) {
+void MakeEmbedding(RandomGraphBuilder& g, std::string_view op) {
   if (op == "embedding") {
     const ValueId table =
         g.TakesIntegers() ? g.Integer({g.IntegerType(), g.RandomShape(2, 2)}) : g.Float(2, 2);
@@ -415,7 +415,7 @@ void MakeEmbedding(Grower& g, std::string_view op) {
               static_cast<double>(g.Type(dy).num_elements()) * g.Bound(dy)));
 }
 
-void MakeAttention(Grower& g, std::string_view op) {
+void MakeAttention(RandomGraphBuilder& g, std::string_view op) {
   const ValueId q = g.Float(4, 4);
   Shape keys = g.ShapeOf(q);
   const bool is_causal = g.random().Chance(0.5);
@@ -444,7 +444,7 @@ void MakeAttention(Grower& g, std::string_view op) {
 }
 
 // Steps of ring attention: the first one, and one more that goes on with its result.
-void MakeBlockAttention(Grower& g, std::string_view op) {
+void MakeBlockAttention(RandomGraphBuilder& g, std::string_view op) {
   const bool is_causal = g.random().Chance(0.5);
   const int64_t parts = g.random().Between(1, 4);
   const int64_t block = g.random().Between(1, 3);
@@ -473,7 +473,7 @@ void MakeBlockAttention(Grower& g, std::string_view op) {
 }
 
 // Rolls an axis by any distance, also by more than its extent or backwards.
-void MakeRoll(Grower& g, std::string_view op) {
+void MakeRoll(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Float(1, 4);
   const int64_t axis = g.random().Below(g.Rank(x));
   const int64_t extent = g.ShapeOf(x)[axis];
@@ -481,7 +481,7 @@ void MakeRoll(Grower& g, std::string_view op) {
               g.Bound(x)));
 }
 
-void MakeQkvAttention(Grower& g, std::string_view op) {
+void MakeQkvAttention(RandomGraphBuilder& g, std::string_view op) {
   Shape shape = g.RandomShape(2, 2);
   shape.insert(shape.end(), {3, g.random().Between(1, 4), g.random().Between(1, 4)});
   const ValueId qkv = g.Float(shape);
@@ -495,7 +495,7 @@ void MakeQkvAttention(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, {qkv, results[0], results[1], dy}, causal, 100 * g.Bound(dy)));
 }
 
-void MakeCrossEntropy(Grower& g, std::string_view op) {
+void MakeCrossEntropy(RandomGraphBuilder& g, std::string_view op) {
   const ValueId logits = g.Float(1, 4);
   const ValueId labels = g.Indices(Leading(g.ShapeOf(logits)), g.ShapeOf(logits).back());
   const bool is_gradient = op == "cross_entropy_grad";
@@ -508,7 +508,7 @@ void MakeCrossEntropy(Grower& g, std::string_view op) {
 }
 
 // Of draws that nothing else knows: no ties that rounding could turn.
-void MakeTopK(Grower& g, std::string_view op) {
+void MakeTopK(RandomGraphBuilder& g, std::string_view op) {
   const TensorType type = {g.dtype(), g.RandomShape(1, 3)};
   const ValueId x = g.random().Chance(0.3) ? g.Input(type, {}) : g.Parameter(type);
   const Attributes k = {{"k", g.random().Between(1, type.shape.back())}};
@@ -517,7 +517,7 @@ void MakeTopK(Grower& g, std::string_view op) {
   }
 }
 
-void MakeExpertSlots(Grower& g, std::string_view op) {
+void MakeExpertSlots(RandomGraphBuilder& g, std::string_view op) {
   const int64_t experts = g.random().Between(1, 5);
   const ValueId choices = g.Indices(g.RandomShape(2, 4), experts);
   const int64_t capacity = g.random().Between(1, 5);
@@ -527,7 +527,7 @@ void MakeExpertSlots(Grower& g, std::string_view op) {
   }
 }
 
-void MakeRouting(Grower& g, std::string_view op) {
+void MakeRouting(RandomGraphBuilder& g, std::string_view op) {
   Shape slots = g.RandomShape(2, 3);
   const int64_t k = std::min<int64_t>(slots.back(), 3);
   slots.back() = k;
@@ -562,12 +562,12 @@ void MakeRouting(Grower& g, std::string_view op) {
   g.Emit(g.Op(op, operands, std::move(attributes), bound));
 }
 
-void MakeDropout(Grower& g, std::string_view op) {
+void MakeDropout(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x = g.Float();
   g.Emit(g.Op(op, {x}, {{"rate", 0.3}, {"stream", g.NewStream()}}, 2 * g.Bound(x)));
 }
 
-void MakeRandomNumbers(Grower& g, std::string_view op) {
+void MakeRandomNumbers(RandomGraphBuilder& g, std::string_view op) {
   g.Emit(g.Op(op, {},
               {{"shape", AttrValue::Ints(g.RandomShape(0, 3))},
                {"stream", g.NewStream()},
@@ -575,7 +575,7 @@ void MakeRandomNumbers(Grower& g, std::string_view op) {
               6));
 }
 
-void MakeIota(Grower& g, std::string_view op) {
+void MakeIota(RandomGraphBuilder& g, std::string_view op) {
   const Shape shape = g.RandomShape(1, 3);
   const bool is_float = g.random().Chance(0.5);
   g.Emit(g.Op(op, {},
@@ -585,7 +585,7 @@ void MakeIota(Grower& g, std::string_view op) {
               12));
 }
 
-void MakeConstant(Grower& g, std::string_view op) {
+void MakeConstant(RandomGraphBuilder& g, std::string_view op) {
   if (g.TakesIntegers()) {
     g.Emit(g.Op(op, {},
                 {{"value", g.random().Below(100)},
@@ -601,16 +601,16 @@ void MakeConstant(Grower& g, std::string_view op) {
               1));
 }
 
-void MakeInput(Grower& g, std::string_view) {
+void MakeInput(RandomGraphBuilder& g, std::string_view) {
   g.Emit(g.Input({g.dtype(), g.RandomShape(0, 4)}, {}));
 }
 
-void MakeParameter(Grower& g, std::string_view) {
+void MakeParameter(RandomGraphBuilder& g, std::string_view) {
   g.Emit(g.Parameter({g.dtype(), g.RandomShape(0, 3)}));
 }
 
 // A state that is read, and takes a value of this step for the next one.
-void MakeState(Grower& g, std::string_view) {
+void MakeState(RandomGraphBuilder& g, std::string_view) {
   const ValueId value =
       g.TakesIntegers() ? g.Integer({g.IntegerType(), g.RandomShape(0, 3)}) : g.Float(0, 4);
   const ValueId state = g.State(g.Type(value));
@@ -620,7 +620,7 @@ void MakeState(Grower& g, std::string_view) {
   g.Emit(g.Op("add", {state, g.AnyLike(state, g.ShapeOf(state))}, {}, bound));
 }
 
-void MakeAdamw(Grower& g, std::string_view op) {
+void MakeAdamw(RandomGraphBuilder& g, std::string_view op) {
   const ValueId w = g.Float(0, 3);
   const Shape shape = g.ShapeOf(w);
   const ValueId grad = g.Float(shape);
@@ -633,7 +633,7 @@ void MakeAdamw(Grower& g, std::string_view op) {
   }
 }
 
-void MakeSgd(Grower& g, std::string_view op) {
+void MakeSgd(RandomGraphBuilder& g, std::string_view op) {
   const ValueId w = g.Float(0, 3);
   Values operands = {w, g.Float(g.ShapeOf(w)), g.Scalar(0.1), g.Scalar(0.7)};
   Attributes attributes = {{"weight_decay", 0.1}};
@@ -733,7 +733,7 @@ constexpr Maker kMakers[] = {
 };
 
 // An operator that has no maker of its own, on the shapes of one of its test cases.
-void MakeOfTestCase(Grower& g, std::string_view op) {
+void MakeOfTestCase(RandomGraphBuilder& g, std::string_view op) {
   std::vector<OpCase> cases = OpCases();
   std::erase_if(cases, [op](const OpCase& test) { return test.op != op; });
   const OpCase& test = cases[g.random().Below(cases.size())];
@@ -762,7 +762,7 @@ std::vector<Maker> Makers(const graph::OpRegistry& ops) {
   return makers;
 }
 
-ValueId MakeLoss(Grower& g) {
+ValueId MakeLoss(RandomGraphBuilder& g) {
   Values sources;
   for (ValueId value : g.floats()) {
     if (!g.IsBlocked(value)) sources.push_back(value);

@@ -10,13 +10,13 @@
 
 #include "graph/graph.h"
 #include "graph/op.h"
-#include "tests/support/graph_grower.h"
+#include "tests/support/random_graph_builder.h"
 
 namespace penstock::testing {
 
 struct Maker {
   std::string_view op;
-  void (*make)(Grower& g, std::string_view op);
+  void (*make)(RandomGraphBuilder& g, std::string_view op);
 };
 
 // One for every operator, but for those without a maker whose test cases do not read floats of
@@ -24,10 +24,10 @@ struct Maker {
 std::vector<Maker> Makers(const graph::OpRegistry& ops);
 
 // An identity whose sharding is chosen when the graph is annotated.
-void MakeReshard(Grower& g, std::string_view op);
+void MakeReshard(RandomGraphBuilder& g, std::string_view op);
 
 // A scalar that depends on up to three values; kNoValue where none can be differentiated.
-graph::ValueId MakeLoss(Grower& g);
+graph::ValueId MakeLoss(RandomGraphBuilder& g);
 
 }  // namespace penstock::testing
 

@@ -1,10 +1,10 @@
-// Grows a random graph node by node. A value has a bound on its magnitude, so that what is made
+// Builds a random graph node by node. A value has a bound on its magnitude, so that what is made
 // stays finite, and is blocked if the loss cannot be differentiated through it.
 //
 // Thread rule: external synchronisation.
 
-#ifndef PENSTOCK_TESTS_SUPPORT_GRAPH_GROWER_H_
-#define PENSTOCK_TESTS_SUPPORT_GRAPH_GROWER_H_
+#ifndef PENSTOCK_TESTS_SUPPORT_RANDOM_GRAPH_BUILDER_H_
+#define PENSTOCK_TESTS_SUPPORT_RANDOM_GRAPH_BUILDER_H_
 
 #include <cstdint>
 #include <set>
@@ -29,10 +29,10 @@ using Values = std::vector<graph::ValueId>;
 inline constexpr int64_t kMaxElements = 1500;
 inline constexpr double kMaxBound = 24;  // of values that other operators read
 
-class Grower {
+class RandomGraphBuilder {
  public:
-  Grower(const graph::OpRegistry& ops, Random& random, RandomCase& result, int64_t batch,
-         DType dtype)
+  RandomGraphBuilder(const graph::OpRegistry& ops, Random& random, RandomCase& result,
+                     int64_t batch, DType dtype)
       : random_(random), case_(result), builder_(ops, result.graph), batch_(batch), dtype_(dtype) {}
 
   Random& random() { return random_; }
@@ -125,4 +125,4 @@ class Grower {
 
 }  // namespace penstock::testing
 
-#endif  // PENSTOCK_TESTS_SUPPORT_GRAPH_GROWER_H_
+#endif  // PENSTOCK_TESTS_SUPPORT_RANDOM_GRAPH_BUILDER_H_

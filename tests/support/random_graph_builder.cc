@@ -1,4 +1,4 @@
-#include "tests/support/graph_grower.h"
+#include "tests/support/random_graph_builder.h"
 
 #include <algorithm>
 #include <cmath>
@@ -40,12 +40,12 @@ double LargestOf(DType dtype) {
 
 }  // namespace
 
-int64_t Grower::Dim() {
+int64_t RandomGraphBuilder::Dim() {
   static constexpr int64_t kDims[] = {1, 2, 3, 4, 5, 6, 7, 8, 12};
   return kDims[random_.Below(9)];
 }
 
-Shape Grower::RandomShape(int min_rank, int max_rank) {
+Shape RandomGraphBuilder::RandomShape(int min_rank, int max_rank) {
   Shape shape;
   const int64_t rank = random_.Between(min_rank, max_rank);
   for (int64_t i = 0; i < rank; ++i) {
@@ -56,7 +56,7 @@ Shape Grower::RandomShape(int min_rank, int max_rank) {
   return shape;
 }
 
-ValueId Grower::Input(const TensorType& type, const InputRange& range) {
+ValueId RandomGraphBuilder::Input(const TensorType& type, const InputRange& range) {
   const ValueId value = builder_.Declare("input", StrCat("x", ++num_leaves_), type);
   if (value == kNoValue) return value;
   case_.inputs[builder_.graph().value(value).name] = range;
@@ -64,7 +64,7 @@ ValueId Grower::Input(const TensorType& type, const InputRange& range) {
   return value;
 }
 
-ValueId Grower::Parameter(const TensorType& type) {
+ValueId RandomGraphBuilder::Parameter(const TensorType& type) {
   const ValueId value =
       builder_.Declare("parameter", StrCat("w", ++num_leaves_), type,
                        {{"init", "normal"}, {"std", 0.6}, {"stream", ++num_streams_}});
@@ -72,14 +72,14 @@ ValueId Grower::Parameter(const TensorType& type) {
   return value;
 }
 
-ValueId Grower::State(const TensorType& type) {
+ValueId RandomGraphBuilder::State(const TensorType& type) {
   const ValueId value = builder_.Declare("state", StrCat("s", ++num_leaves_), type,
                                          {{"init", random_.Chance(0.5) ? "ones" : "zeros"}});
   if (value != kNoValue) bounds_[value] = 1;
   return value;
 }
 
-ValueId Grower::FreshFloat(const Shape& shape) {
+ValueId RandomGraphBuilder::FreshFloat(const Shape& shape) {
   const TensorType type = {dtype_, shape};
   const double draw = random_.Unit();
   if (draw < 0.45) return Input(type, {});
@@ -93,7 +93,7 @@ ValueId Grower::FreshFloat(const Shape& shape) {
             {{"shape", AttrValue::Ints(shape)}, {"stream", NewStream()}, {"dtype", dtype_}}, 6);
 }
 
-ValueId Grower::Float(const Shape& shape) {
+ValueId RandomGraphBuilder::Float(const Shape& shape) {
   Values fitting;
   for (ValueId value : floats_) {
     if (ShapeOf(value) == shape) fitting.push_back(value);
@@ -102,7 +102,7 @@ ValueId Grower::Float(const Shape& shape) {
   return random_.Pick(fitting);
 }
 
-ValueId Grower::Float(int min_rank, int max_rank) {
+ValueId RandomGraphBuilder::Float(int min_rank, int max_rank) {
   Values fitting;
   for (ValueId value : floats_) {
     if (Rank(value) >= min_rank && Rank(value) <= max_rank) fitting.push_back(value);
@@ -111,21 +111,21 @@ ValueId Grower::Float(int min_rank, int max_rank) {
   return random_.Pick(fitting);
 }
 
-ValueId Grower::Indices(const Shape& shape, int64_t limit) {
+ValueId RandomGraphBuilder::Indices(const Shape& shape, int64_t limit) {
   const DType dtype = limit <= 127 ? IntegerType() : DType::kI32;
   return Input({dtype, shape}, {0, static_cast<double>(limit)});
 }
 
-DType Grower::IntegerType() { return kIntegers[random_.Below(std::size(kIntegers))]; }
+DType RandomGraphBuilder::IntegerType() { return kIntegers[random_.Below(std::size(kIntegers))]; }
 
-ValueId Grower::Integer(const TensorType& type) {
+ValueId RandomGraphBuilder::Integer(const TensorType& type) {
   for (ValueId value : others_) {
     if (Type(value) == type && random_.Chance(0.6)) return value;
   }
   return Input(type, IntegerRange(type.dtype, random_.Chance(0.25)));
 }
 
-ValueId Grower::Any(int min_rank, int max_rank) {
+ValueId RandomGraphBuilder::Any(int min_rank, int max_rank) {
   if (random_.Chance(0.8)) return Float(min_rank, max_rank);
   Values fitting;
   for (ValueId value : others_) {
@@ -136,32 +136,32 @@ ValueId Grower::Any(int min_rank, int max_rank) {
   return random_.Chance(0.25) ? Bool(shape) : Integer({IntegerType(), shape});
 }
 
-ValueId Grower::AnyLike(ValueId like, const Shape& shape) {
+ValueId RandomGraphBuilder::AnyLike(ValueId like, const Shape& shape) {
   const DType dtype = Type(like).dtype;
   if (dtype == dtype_) return Float(shape);
   return dtype == DType::kBool ? Bool(shape) : Integer({dtype, shape});
 }
 
-ValueId Grower::Bool(const Shape& shape) {
+ValueId RandomGraphBuilder::Bool(const Shape& shape) {
   for (ValueId value : others_) {
     if (Type(value) == TensorType{DType::kBool, shape} && random_.Chance(0.6)) return value;
   }
   return Input({DType::kBool, shape}, {});
 }
 
-ValueId Grower::Positive(ValueId x) {
+ValueId RandomGraphBuilder::Positive(ValueId x) {
   const ValueId magnitude = Op("abs", {x}, {}, Bound(x));
   return Op("add", {magnitude, Scalar(0.5)}, {}, Bound(x) + 0.5);
 }
 
-ValueId Grower::Scalar(double value) {
+ValueId RandomGraphBuilder::Scalar(double value) {
   const ValueId constant = builder_.Constant(value, {dtype_, {}});
   if (constant != kNoValue) bounds_[constant] = std::abs(value);
   return constant;
 }
 
-Values Grower::Ops(std::string_view op, const Values& operands, Attributes attributes, double bound,
-                   int num_results) {
+Values RandomGraphBuilder::Ops(std::string_view op, const Values& operands, Attributes attributes,
+                               double bound, int num_results) {
   Values results = builder_.AddMulti(op, operands, std::move(attributes), "", num_results);
   const graph::Op* found = builder_.ops().Find(op);
   bool blocked = found != nullptr && !found->is_differentiable() && !operands.empty();
@@ -179,12 +179,12 @@ Values Grower::Ops(std::string_view op, const Values& operands, Attributes attri
   return results;
 }
 
-ValueId Grower::Op(std::string_view op, const Values& operands, Attributes attributes,
-                   double bound) {
+ValueId RandomGraphBuilder::Op(std::string_view op, const Values& operands, Attributes attributes,
+                               double bound) {
   return Ops(op, operands, std::move(attributes), bound)[0];
 }
 
-void Grower::Emit(ValueId value) {
+void RandomGraphBuilder::Emit(ValueId value) {
   if (!ok() || Type(value).num_elements() > kMaxElements) return;
   if (Type(value).dtype != dtype_) {
     others_.push_back(value);
