@@ -167,8 +167,8 @@ std::string FormatMeasuredCollective(const MeasuredCollective& measured) {
     algorithms.push_back(StrCat("[\"", Name(variant.algorithm), "\", ", variant.chunk_bytes, "]"));
   }
   std::string text = StrCat("\n[[collective]]\nkind = \"", Name(measured.kind), "\"\nspread = \"",
-                            Name(measured.spread), "\"\nranks = ", measured.num_ranks, "\nways = [",
-                            StrJoin(algorithms, ", "), "]\nus = [\n");
+                            Name(measured.spread), "\"\nranks = ", measured.num_ranks,
+                            "\nalgorithms = [", StrJoin(algorithms, ", "), "]\nus = [\n");
   for (const CollectiveTimes& row : measured.times) {
     StrAppend(&text, "  [", row.num_bytes);
     for (const double us : row.us) StrAppend(&text, ", ", fmt::format("{}", us));
