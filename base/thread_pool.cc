@@ -4,18 +4,13 @@
 #include <system_error>
 
 #include "base/shape.h"
+#include "base/spin_pause.h"
 
 namespace penstock {
 namespace {
 
 // About as long as a wake-up costs; see docs/ARCHITECTURE.md.
 constexpr int kSpins = 2000;
-
-inline void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 
@@ -54,7 +49,7 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
     const int left = unfinished_.load(std::memory_order_acquire);
     if (left == 0) return;
     if (spins < kSpins) {
-      Pause();
+      SpinPause();
     } else {
       unfinished_.wait(left, std::memory_order_acquire);
     }
@@ -67,7 +62,7 @@ void ThreadPool::WorkerLoop(int index) {
     uint32_t now = generation_.load(std::memory_order_acquire);
     for (int spins = 0; now == seen; ++spins) {
       if (spins < kSpins) {
-        Pause();
+        SpinPause();
       } else {
         generation_.wait(seen, std::memory_order_acquire);
       }

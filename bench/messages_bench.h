@@ -27,8 +27,8 @@ struct MessagesBenchOptions {
   // Before each message its sender computes for milliseconds, and the receiver falls asleep.
   bool is_asleep = false;
   uint64_t num_bytes = 8;  // a multiple of 4
-  int64_t round_trips = 2000;
-  int rounds = 5;
+  int64_t round_trips = 20000;
+  int rounds = 40;
   std::vector<std::string> node_command = {"/proc/self/exe", "node"};
   const kernels::KernelRegistry* kernels = nullptr;
 };

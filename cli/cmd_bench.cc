@@ -417,8 +417,8 @@ absl::StatusOr<Report> RunMessages(const Options& asked) {
   constexpr Kind kKinds[] = {{"threads", bench::Placement::kThreads, 10000},
                              {"processes", bench::Placement::kProcesses, 10000},
                              {"processes_one_core", bench::Placement::kProcessesOneCore, 500},
-                             {"threads_asleep", bench::Placement::kThreads, 50, true},
-                             {"processes_asleep", bench::Placement::kProcesses, 50, true}};
+                             {"threads_asleep", bench::Placement::kThreads, 200, true},
+                             {"processes_asleep", bench::Placement::kProcesses, 200, true}};
   const std::regex pattern(filter);
   const kernels::KernelRegistry kernels = kernels::CpuKernels();
   Report report;

@@ -109,11 +109,19 @@ class Endpoint {
   // The owner is about to sleep, unless one more Progress finds something: whatever arrives from
   // here on causes a wake-up.
   virtual void PrepareSleep() {}
+  // The same of an owner that sleeps on a descriptor of its own as well, so that no other thread
+  // has to run before it: readable when something has arrived from another process, until the next
+  // Progress. -1: nothing arrives but with a wake-up.
+  virtual int PrepareSleepOnArrivals() {
+    PrepareSleep();
+    return -1;
+  }
 
   // Called when this endpoint has something new to progress, so that a sleeping owner wakes: at
   // least once after anything that Progress has not seen. It is called by other threads' sends,
-  // receives and releases, and by Transport::Wait. Set before the first message; must be
-  // thread-safe and cheap.
+  // receives and releases, and by Transport::Wait. Sequentially consistent operations or a fence
+  // order what is new before the call, and the call before what Progress reads. Set before the
+  // first message; must be thread-safe and cheap.
   virtual void SetWakeup(std::function<void()> wakeup) = 0;
 };
 

@@ -24,11 +24,13 @@ void DeviceCommunication::Load(std::vector<Comm> comms, uint32_t generation, con
 }
 
 bool DeviceCommunication::TryOwn() {
-  if (!is_owned_by_device_) is_owned_by_device_ = TryOwn(Owner::kDevice);
+  if (!is_owned_by_device_ && !is_about_to_sleep_) is_owned_by_device_ = TryOwn(Owner::kDevice);
   return is_owned_by_device_;
 }
 
 void DeviceCommunication::Disown() {
+  owner_.store(Owner::kLeavingDevice);
+  has_news_.store(false);
   bool has_work = false;
   if (endpoint_ != nullptr && communication_waker_ != nullptr) {
     // From here on an arrival wakes the communication executor; what came before is looked at here.
@@ -80,7 +82,6 @@ bool DeviceCommunication::IsDone(Comm& comm) const {
 
 bool DeviceCommunication::Advance() {
   if (endpoint_ == nullptr) return false;
-  has_news_.store(false);
   has_completed_ = false;
   bool has_moved = false;
   while (const CommStart* start = starts_->Front()) {
@@ -124,19 +125,23 @@ void DeviceCommunication::PrepareServerSleep() {
   endpoint_->PrepareSleep();
 }
 
-void DeviceCommunication::PrepareSleep() {
-  if (!is_owned_by_device_) return;
-  if (num_active_ == 0) {
-    Disown();
-  } else {
-    endpoint_->PrepareSleep();
-  }
+int DeviceCommunication::PrepareSleep() {
+  is_about_to_sleep_ = true;
+  if (!is_owned_by_device_) return -1;
+  if (num_active_ > 0) return endpoint_->PrepareSleepOnArrivals();
+  Disown();
+  return -1;
 }
 
+// The news comes before the load, see Endpoint::SetWakeup. A device executor that is the owner
+// looks once more after it has begun to leave.
 void DeviceCommunication::OnArrival() {
+  if (owner_.load() == Owner::kDevice) {
+    device_waker_->NotifyOrdered();
+    return;
+  }
   has_news_.store(true);
-  Waker* waker = owner_.load() == Owner::kDevice ? device_waker_ : communication_waker_;
-  if (waker != nullptr) waker->Notify();
+  if (communication_waker_ != nullptr) communication_waker_->NotifyOrdered();
 }
 
 void DeviceCommunication::Cancel() {

@@ -10,6 +10,9 @@
 //     kernel; Start(op 1) by a ring    --->  is woken; TryOwn, starts op 1; Advance; Disown
 //     NextCompletion: 0                <---  op 0 is done: a ring, and a wake-up if asleep
 //
+// The owner sleeps on the endpoint: the device executor as long as operations are under way and it
+// has nothing else to do, so that an arrival wakes it and no other thread.
+//
 // Thread rule: members say which thread calls them; "owner" is the thread that owns the endpoint.
 // Invariants: the endpoint is touched by its owner alone; whatever arrives after an owner's last
 // Advance wakes that owner or the next; an operation completes, failed or not, when the transport
@@ -25,6 +28,7 @@
 
 #include "actors/engine/spsc_ring.h"
 #include "actors/engine/waker.h"
+#include "base/cache_line.h"
 #include "base/device.h"
 #include "planner/plan/plan.h"
 #include "transport/collective.h"
@@ -60,7 +64,8 @@ struct CommStart {
 
 class DeviceCommunication {
  public:
-  enum class Owner : uint8_t { kNobody, kDevice, kCommunication };
+  // kLeavingDevice: the device executor is about to give the endpoint up.
+  enum class Owner : uint8_t { kNobody, kDevice, kLeavingDevice, kCommunication };
 
   // `endpoint` may be null where the device communicates with nobody. Both wakers outlive this;
   // with a null `communication_waker` there is no communication executor, and the device owns the
@@ -100,8 +105,11 @@ class DeviceCommunication {
   uint32_t num_active() const { return num_active_; }
 
   // The device executor is about to sleep, unless one more Advance finds something. It keeps the
-  // endpoint if it owns it and waits for operations.
-  void PrepareSleep();
+  // endpoint if it owns it and waits for operations; then it sleeps on the descriptor that this
+  // returns, too (Endpoint::PrepareSleepOnArrivals). Otherwise it does not become the owner before
+  // EndSleep, as it would sleep on nothing. -1: there is no descriptor.
+  int PrepareSleep();
+  void EndSleep() { is_about_to_sleep_ = false; }
 
   // Ends all operations, waiting for the endpoint if need be. Nothing is started afterwards.
   void Cancel();
@@ -142,13 +150,15 @@ class DeviceCommunication {
   uint32_t generation_ = 0;
 
   std::vector<Comm> comms_;
-  // Sequentially consistent, both: whoever gives the endpoint up sees the news that came before, or
-  // whoever brings news sees that it was given up.
-  std::atomic<Owner> owner_{Owner::kNobody};
-  std::atomic<bool> has_news_{false};
+  // Read by whoever brings news, and seldom written. Sequentially consistent, both: a device
+  // executor that gives the endpoint up sees the news that came before, or whoever brings news sees
+  // that it was given up.
+  alignas(kCacheLine) std::atomic<Owner> owner_{Owner::kNobody};
+  std::atomic<bool> has_news_{false};  // since owner_ became kLeavingDevice
 
   // The device executor's.
-  bool is_owned_by_device_ = false;
+  alignas(kCacheLine) bool is_owned_by_device_ = false;
+  bool is_about_to_sleep_ = false;
   uint32_t num_active_ = 0;
 
   // The owner's.

@@ -212,10 +212,12 @@ TEST_F(DeviceCommunicationTest, NoWakeUpIsLostWhoeverOwnsTheEndpoint) {
             const bool has_moved = communication.is_owner() && communication.Advance();
             if (has_moved || communication.NextCompletion(&comm)) {
               side.device_waker.CancelSleep();
+              communication.EndSleep();
               break;
             }
             const auto begin = std::chrono::steady_clock::now();
             side.device_waker.Sleep(kPatience / std::chrono::milliseconds(1));
+            communication.EndSleep();
             if (std::chrono::steady_clock::now() - begin > kPatience / 2) ++num_late;
             break;
           }
@@ -237,6 +239,22 @@ TEST_F(DeviceCommunicationTest, NoWakeUpIsLostWhoeverOwnsTheEndpoint) {
   is_stopping = true;
   for (Side& side : sides_) side.communication_waker.Notify();
   for (std::thread& thread : threads) thread.join();
+}
+
+// It would sleep on an endpoint that is not prepared.
+TEST_F(DeviceCommunicationTest, ADeviceAboutToSleepDoesNotBecomeTheOwner) {
+  Make(true);
+  DeviceCommunication& communication = *sides_[0].communication;
+  Start(0, kRecv, 0);
+  communication.Disown();
+  EXPECT_EQ(communication.PrepareSleep(), -1);
+  EXPECT_FALSE(communication.TryOwn());
+  communication.EndSleep();
+  EXPECT_TRUE(communication.TryOwn());
+  communication.PrepareSleep();
+  EXPECT_TRUE(communication.is_owner()) << "it waits for its receive";
+  communication.EndSleep();
+  communication.Cancel();
 }
 
 TEST_F(DeviceCommunicationTest, CancelEndsWhatIsUnderWay) {

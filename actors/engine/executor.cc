@@ -155,18 +155,18 @@ void DeviceExecutor::Fail(const LaneStream::Mark& where, const absl::Status& sta
 // --- One round -----------------------------------------------------------------------------------
 
 bool DeviceExecutor::Poll() {
-  if (is_idle_) {
-    const int64_t now = clock_->NowNs();
-    wait_ns_ += now - std::exchange(idle_since_ns_, now);
-  }
   const int64_t begin_ns = counts_cpu_time_ ? clock_->NowNs() : 0;
   const int64_t begin_cpu_ns = counts_cpu_time_ ? ThreadCpuNs() : 0;
   const bool has_moved = PollOnce();
   if (counts_cpu_time_ && has_moved) {
     lost_ns_ += std::max<int64_t>(clock_->NowNs() - begin_ns - (ThreadCpuNs() - begin_cpu_ns), 0);
   }
-  if (!has_moved && !is_idle_) idle_since_ns_ = clock_->NowNs();
-  is_idle_ = !has_moved;
+  if (has_moved) {
+    EndIdle();
+  } else if (!is_idle_) {
+    is_idle_ = true;
+    idle_since_ns_ = clock_->NowNs();
+  }
   return has_moved;
 }
 
@@ -174,11 +174,20 @@ bool DeviceExecutor::PollOnce() {
   bool has_moved = false;
   if (!is_synchronous_) has_moved |= PollStreams();
   has_moved |= TakeCompletions();
-  has_moved |= PollFloating();
+  has_moved |= PollLanes();
+  if (!has_moved && (communication_.is_owner() || !active_comms_.empty()) && DriveCommunication()) {
+    PollLanes();
+    has_moved = true;
+  }
+  if (has_moved && stage_ != nullptr && stage_->counts_ready) ReportAvailable();
+  return has_moved;
+}
+
+// Fires what is ready.
+bool DeviceExecutor::PollLanes() {
+  bool has_moved = PollFloating();
   has_moved |= PollOnceLane();
   has_moved |= PollComputeLane();
-  if (!has_moved && !active_comms_.empty()) has_moved = DriveCommunication();
-  if (has_moved && stage_ != nullptr && stage_->counts_ready) ReportAvailable();
   return has_moved;
 }
 
@@ -293,6 +302,7 @@ void DeviceExecutor::QueueIfOpen(uint32_t phase) {
 }
 
 void DeviceExecutor::Start(uint32_t index) {
+  EndIdle();
   Phase& phase = phases_[index];
   Progress& progress = progress_[index];
   const int64_t instance = progress.next_instance;

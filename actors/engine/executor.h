@@ -134,8 +134,10 @@ class DeviceExecutor {
   // with nothing to fire, communication advances here. Returns whether anything happened.
   bool Poll();
 
-  // The owner is about to sleep unless one more Poll finds something.
-  void PrepareSleep() { communication_.PrepareSleep(); }
+  // The owner is about to sleep unless one more Poll finds something, until it is woken or the
+  // descriptor that this returns is readable; -1: there is none.
+  int PrepareSleep() { return communication_.PrepareSleep(); }
+  void EndSleep() { communication_.EndSleep(); }
 
   // True while work on asynchronous streams is under way: it completes without calling anybody.
   bool has_pending_events() const {
@@ -197,10 +199,12 @@ class DeviceExecutor {
                  LaneStreams streams, std::unique_ptr<HostStaging> staging);
 
   bool PollOnce();
+  void EndIdle();
   bool PollStreams();
   bool TakeReadyComms();
   bool TakeCompletions();
   bool DriveCommunication();
+  bool PollLanes();
   bool PollFloating();
   bool PollOnceLane();
   bool PollComputeLane();
@@ -229,7 +233,7 @@ class DeviceExecutor {
   void Send(const uint32_t* messages, uint32_t count, Progress* progress);
   void StartReadyComms();
   void StartComm(uint32_t actor, uint32_t phase);
-  void StartTransport(const CommStart& start);
+  void StartTransport(CommStart* start);
   void FinishComm(Comm& comm);
   void ShareEndpoint(uint32_t phase);
   void PutTokens(const Actor& actor);
@@ -315,7 +319,7 @@ class DeviceExecutor {
   int64_t submitted_ = 0;
   int64_t completed_ = 0;
 
-  bool is_idle_ = false;
+  bool is_idle_ = false;  // the last Poll found nothing, and this one nothing yet
   int64_t idle_since_ns_ = 0;
   int64_t wait_ns_ = 0;  // since the last step that completed
   bool counts_cpu_time_ = false;
@@ -330,6 +334,13 @@ class DeviceExecutor {
   std::atomic<uint32_t> running_actor_{planner::kNone};  // the one being run or launched
   std::mt19937_64 random_;                               // with options_.firing_seed
 };
+
+// Something was found to do.
+inline void DeviceExecutor::EndIdle() {
+  if (!is_idle_) return;
+  is_idle_ = false;
+  wait_ns_ += clock_->NowNs() - idle_since_ns_;
+}
 
 // In-phase tokens to other actors.
 inline void DeviceExecutor::Send(const uint32_t* messages, uint32_t count, Progress* progress) {

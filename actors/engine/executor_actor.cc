@@ -7,22 +7,19 @@
 
 #include "actors/engine/executor_actor_internal.h"
 #include "actors/engine/host_messages_internal.h"
+#include "base/spin_pause.h"
 
 namespace penstock::actors {
 namespace {
 
 // About what waking a sleeping thread costs; see docs/ARCHITECTURE.md.
 constexpr int64_t kSpinNs = 50'000;
+// Between looks at the clock, which takes as long as a poll.
+constexpr int kPollsPerLook = 16;
 // Polls before sleeping if more threads poll than there are cores.
 constexpr int kCrowdedPolls = 4;
 // Limit of one sleep, so that a lost wake-up costs time and not progress.
 constexpr int64_t kSleepMs = 100;
-
-inline void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 
@@ -68,12 +65,13 @@ void ExecutorActor::Run() {
   while (!is_stopping_) {
     if (Work(commands) || Spin(commands) || is_stopping_) continue;
     setup_.waker->PrepareSleep();
-    executor_->PrepareSleep();
+    const int arrivals = executor_->PrepareSleep();
     if (Work(commands) || is_stopping_) {
       setup_.waker->CancelSleep();
     } else {
-      setup_.waker->Sleep(kSleepMs);
+      setup_.waker->Sleep(kSleepMs, arrivals);
     }
+    executor_->EndSleep();
   }
   executor_->Cancel();
 }
@@ -102,12 +100,14 @@ bool ExecutorActor::Spin(caf::behavior& commands) {
     if (executor_->has_pending_events() || setup_.is_crowded) {
       sched_yield();
     } else {
-      Pause();
+      SpinPause();
     }
     // Streams notify nobody when their work is done, so they are polled until then.
     if (executor_->has_pending_events()) continue;
-    if (setup_.is_crowded ? polls >= kCrowdedPolls
-                          : (std::chrono::steady_clock::now() - begin).count() >= kSpinNs) {
+    if (setup_.is_crowded) {
+      if (polls >= kCrowdedPolls) return false;
+    } else if (polls % kPollsPerLook == 0 &&
+               (std::chrono::steady_clock::now() - begin).count() >= kSpinNs) {
       return false;
     }
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "actors/engine/executor.h"
+#include "base/spin_pause.h"
 
 namespace penstock::actors {
 
@@ -14,6 +15,10 @@ namespace {
 // What acts may take, as predicted, before a device executor leaves the endpoint to the
 // communication executor: a little less than what waking that costs.
 constexpr int64_t kUnsharedNs = 20'000;
+
+// At the transport, in one round with nothing else to do: a round in which all else is looked at
+// takes several times as long.
+constexpr int kLooks = 8;
 
 }  // namespace
 
@@ -34,8 +39,16 @@ bool DeviceExecutor::TakeCompletions() {
 bool DeviceExecutor::DriveCommunication() {
   if (!communication_.TryOwn()) return false;
   unshared_ns_ = kUnsharedNs;
-  const bool has_moved = communication_.Advance();
-  return TakeCompletions() || has_moved;
+  // Where others wait for this core, one look has to do.
+  const int num_looks = counts_cpu_time_ ? 1 : kLooks;
+  for (int i = 0; i < num_looks; ++i) {
+    if (communication_.Advance()) {
+      TakeCompletions();
+      return true;
+    }
+    SpinPause();
+  }
+  return false;
 }
 
 // Before an act of `phase`. The endpoint is kept while acts are short, so that a chain of small
@@ -68,24 +81,24 @@ void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
   CountCommunication(actor);
   Send(messages_.data() + actor.first_message, actor.num_early, &progress);
   if (is_synchronous_) {
-    StartTransport(start);
+    StartTransport(&start);
   } else {
     staging_->Begin(start, phases_[phase].lane, *progress.stream);
   }
 }
 
 // What the communication reads is in the host's memory.
-void DeviceExecutor::StartTransport(const CommStart& start) {
-  const Comm& comm = communication_.comm(start.comm);
-  CommStart flagged = start;
-  flagged.flags = RecordOf(progress_[comm.phase].step).is_poisoned ? transport::kErrorFlag
-                                                                   : transport::kNoFlags;
-  active_comms_.push_back(start.comm);
+void DeviceExecutor::StartTransport(CommStart* start) {
+  const Comm& comm = communication_.comm(start->comm);
+  start->flags = RecordOf(progress_[comm.phase].step).is_poisoned ? transport::kErrorFlag
+                                                                  : transport::kNoFlags;
+  active_comms_.push_back(start->comm);
   if (!communication_.is_owner()) unshared_ns_ = kUnsharedNs;
-  communication_.Start(flagged);
+  communication_.Start(*start);
 }
 
 void DeviceExecutor::FinishComm(Comm& comm) {
+  EndIdle();
   const bool is_collective = comm.collective != nullptr;
   const Actor& actor = actors_[comm.actor];
   Progress& progress = progress_[comm.phase];

@@ -68,6 +68,7 @@ bool DeviceExecutor::PollStreams() {
 
 // The stream has come to the end of a phase instance.
 void DeviceExecutor::Complete(const LaneStream::Mark& instance, int64_t now) {
+  EndIdle();
   const Phase& phase = phases_[instance.phase];
   --progress_[instance.phase].num_launched;
   if (phase.num_fetches > 0) DeliverFetches(instance);
@@ -91,7 +92,7 @@ bool DeviceExecutor::TakeReadyComms() {
   while (staging_->NextReady(&start, &error)) {
     const Comm& comm = communication_.comm(start.comm);
     if (error != nullptr) FailStream(*error, MarkOf(comm.actor, comm.phase, 0));
-    StartTransport(start);
+    StartTransport(&start);
     has_moved = true;
   }
   return has_moved;

@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "base/cache_line.h"
+
 namespace penstock::actors {
 
 template <typename T>
@@ -49,8 +51,6 @@ class SpscRing {
   void Pop() { head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
  private:
-  static constexpr size_t kCacheLine = 64;
-
   std::vector<T> slots_;
   const size_t mask_;
   alignas(kCacheLine) std::atomic<size_t> tail_{0};

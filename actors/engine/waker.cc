@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 
 namespace penstock::actors {
 
@@ -34,11 +35,14 @@ void Waker::CancelSleep() {
   if (!is_sleeping_.exchange(false, std::memory_order_acq_rel)) Drain();
 }
 
-void Waker::Sleep(int64_t timeout_ms) {
+void Waker::Sleep(int64_t timeout_ms, int other_fd) {
   if (event_fd_ < 0) timeout_ms = std::min<int64_t>(timeout_ms, 1);
-  pollfd entry = {event_fd_, POLLIN, 0};
-  poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(timeout_ms, 0, 1 << 30)));
-  EndSleep();
+  // Negative descriptors are passed over.
+  std::array<pollfd, 2> entries = {{{event_fd_, POLLIN, 0}, {other_fd, POLLIN, 0}}};
+  poll(entries.data(), entries.size(),
+       static_cast<int>(std::clamp<int64_t>(timeout_ms, 0, 1 << 30)));
+  is_sleeping_.exchange(false, std::memory_order_acq_rel);
+  if (entries[0].revents != 0) Drain();
 }
 
 void Waker::EndSleep() {

@@ -12,13 +12,16 @@
 //
 // Thread rule: Notify from any thread; the rest on the consumer.
 // Invariant: what a producer publishes before Notify is seen by the Poll after PrepareSleep, or
-// ends the Sleep. Both sides exchange one word, so of two that race one sees the other's.
+// ends the Sleep. Both sides write, pass a sequentially consistent fence, and then read what the
+// other writes, so of two that race one sees the other's.
 
 #ifndef PENSTOCK_ACTORS_ENGINE_WAKER_H_
 #define PENSTOCK_ACTORS_ENGINE_WAKER_H_
 
 #include <atomic>
 #include <cstdint>
+
+#include "base/cache_line.h"
 
 namespace penstock::actors {
 
@@ -29,15 +32,28 @@ class Waker {
   Waker(const Waker&) = delete;
   Waker& operator=(const Waker&) = delete;
 
-  // Cheap while the consumer is awake.
+  // Cheap while the consumer is awake: writes nothing that it reads.
   void Notify() {
-    if (is_sleeping_.exchange(false, std::memory_order_acq_rel)) Signal();
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    NotifyOrdered();
+  }
+  // Where the producer has passed such a fence since it published, or publishes and Poll looks with
+  // sequentially consistent operations.
+  void NotifyOrdered() {
+    if (is_sleeping_.load(std::memory_order_seq_cst) &&
+        is_sleeping_.exchange(false, std::memory_order_acq_rel)) {
+      Signal();
+    }
   }
 
-  void PrepareSleep() { is_sleeping_.exchange(true, std::memory_order_acq_rel); }
+  void PrepareSleep() {
+    is_sleeping_.store(true, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
   void CancelSleep();
-  // Returns after a Notify since PrepareSleep, or after the timeout.
-  void Sleep(int64_t timeout_ms);
+  // Returns after a Notify since PrepareSleep, when `other_fd` is readable (-1: there is none), or
+  // after the timeout.
+  void Sleep(int64_t timeout_ms, int other_fd = -1);
   // Readable after a Notify since PrepareSleep; -1 if the system has no descriptors left: sleeps
   // have to be short then.
   int fd() const { return event_fd_; }
@@ -48,7 +64,7 @@ class Waker {
   void Signal();
   void Drain();
 
-  std::atomic<bool> is_sleeping_{false};
+  alignas(kCacheLine) std::atomic<bool> is_sleeping_{false};
   int event_fd_ = -1;  // -1 where the system has none left: sleeps are short then
 };
 

@@ -150,6 +150,7 @@ class FaultyEndpoint final : public Endpoint {
   }
 
   void PrepareSleep() override { inner_->PrepareSleep(); }
+  int PrepareSleepOnArrivals() override { return inner_->PrepareSleepOnArrivals(); }
 
   void SetWakeup(std::function<void()> wakeup) override {
     wakeup_ = wakeup;

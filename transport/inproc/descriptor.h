@@ -20,12 +20,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/cache_line.h"
 #include "transport/intrusive_queue.h"
 #include "transport/transport.h"
 
 namespace penstock::transport {
 
-struct alignas(64) Descriptor {
+struct alignas(kCacheLine) Descriptor {
   enum class Kind : uint8_t { kSend, kRecv, kView };
   // How the receiver acknowledges a send.
   enum class Ack : uint8_t { kDelivered, kCancelled, kSizeMismatch };
@@ -54,7 +55,7 @@ struct alignas(64) Descriptor {
     return phase.compare_exchange_strong(expected, to, std::memory_order_acq_rel);
   }
 };
-static_assert(sizeof(Descriptor) == 64, "a descriptor is one cache line");
+static_assert(sizeof(Descriptor) == kCacheLine, "a descriptor is one cache line");
 
 using DescriptorQueue = IntrusiveQueue<Descriptor>;
 
@@ -95,13 +96,13 @@ class DescriptorRing {
   }
 
  private:
-  alignas(64) std::atomic<uint32_t> tail_{0};
+  alignas(kCacheLine) std::atomic<uint32_t> tail_{0};
   uint32_t tail_local_ = 0;  // the producer's
   uint32_t head_seen_ = 0;
-  alignas(64) std::atomic<uint32_t> head_{0};
+  alignas(kCacheLine) std::atomic<uint32_t> head_{0};
   uint32_t head_local_ = 0;  // the consumer's
-  alignas(64) std::atomic<bool> is_producer_waiting_{false};
-  alignas(64) std::array<Descriptor*, kCapacity> slots_{};
+  alignas(kCacheLine) std::atomic<bool> is_producer_waiting_{false};
+  alignas(kCacheLine) std::array<Descriptor*, kCapacity> slots_{};
 };
 
 }  // namespace penstock::transport

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cache_line.h"
 #include "base/strings.h"
 #include "transport/inproc/descriptor.h"
 #include "transport/match_table.h"
@@ -39,9 +40,9 @@ class InprocEndpoint final : public Endpoint {
       : options_(options),
         device_(device),
         endpoints_(endpoints),
-        peers_(options.num_devices),
         inbound_(options.num_devices),
-        ready_((options.num_devices + 63) / 64) {}
+        ready_((options.num_devices + 63) / 64),
+        peers_(options.num_devices) {}
 
   ~InprocEndpoint() override {
     for (std::atomic<DescriptorRing*>& ring : inbound_) delete ring.load();
@@ -106,8 +107,8 @@ class InprocEndpoint final : public Endpoint {
   bool Progress() override {
     bool changed = false;
     for (size_t word = 0; word < ready_.size(); ++word) {
-      if (ready_[word].load(std::memory_order_relaxed) == 0) continue;
-      uint64_t bits = ready_[word].exchange(0, std::memory_order_acq_rel);
+      if (ready_[word].bits.load(std::memory_order_seq_cst) == 0) continue;
+      uint64_t bits = ready_[word].bits.exchange(0, std::memory_order_acq_rel);
       for (; bits != 0; bits &= bits - 1) {
         changed |= Drain(static_cast<uint32_t>(word * 64 + std::countr_zero(bits)));
       }
@@ -122,6 +123,11 @@ class InprocEndpoint final : public Endpoint {
 
  private:
   using Matches = MatchTable<Descriptor, Descriptor>;
+
+  // Of 64 peers: whether they have pushed something.
+  struct alignas(kCacheLine) ReadyWord {
+    std::atomic<uint64_t> bits{0};
+  };
 
   struct Peer {
     explicit Peer(uint32_t num_channels) : matches(num_channels) {}
@@ -190,7 +196,7 @@ class InprocEndpoint final : public Endpoint {
   // is set already is only known by changing the word.
   void Signal(uint32_t from) {
     const uint64_t bit = uint64_t{1} << (from % 64);
-    const uint64_t before = ready_[from / 64].fetch_or(bit, std::memory_order_acq_rel);
+    const uint64_t before = ready_[from / 64].bits.fetch_or(bit, std::memory_order_seq_cst);
     if ((before & bit) == 0 && wakeup_) wakeup_();
   }
 
@@ -305,19 +311,18 @@ class InprocEndpoint final : public Endpoint {
     Push(source, send);
   }
 
+  // Read by anyone. Written by peers: `inbound_` once, `ready_` with every push.
   const TransportOptions& options_;
   const uint32_t device_;
   const Endpoints& endpoints_;
+  std::function<void()> wakeup_;
+  std::vector<std::atomic<DescriptorRing*>> inbound_;
+  std::vector<ReadyWord> ready_;
 
   // The owner's thread.
-  std::vector<std::unique_ptr<Peer>> peers_;
+  alignas(kCacheLine) std::vector<std::unique_ptr<Peer>> peers_;
   ObjectPool<Descriptor> pool_;
   bool is_announcement_due_ = false;
-  std::function<void()> wakeup_;
-
-  // Written by peers: `inbound_` once, `ready_` with every push.
-  std::vector<std::atomic<DescriptorRing*>> inbound_;
-  std::vector<std::atomic<uint64_t>> ready_;
 
   // Written by the owner, read by anyone.
   MessageCounters counters_;

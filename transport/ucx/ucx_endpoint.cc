@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -205,6 +206,7 @@ void UcxEndpoint::SetWakeup(std::function<void()> wakeup) {
 }
 
 void UcxEndpoint::Wake() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   const absl::MutexLock lock(&wakeup_mutex_);
   if (wakeup_) wakeup_();
 }
@@ -339,14 +341,15 @@ ConnectionState UcxEndpoint::ProgressConnections() {
   return peers_.state();
 }
 
-void UcxEndpoint::PrepareSleep() {
+// `is_watched`: an arrival also ends Transport::Wait.
+void UcxEndpoint::PrepareSleep(bool is_watched) {
   is_driven_.store(true, std::memory_order_relaxed);
   local_->PrepareSleep();
   const Lock lock(lock_);
   // A worker cannot be armed while it has something to do. Whatever that changes is found by the
   // owner's next Progress.
   for (int i = 0; i < kArmRounds; ++i) {
-    if (Arm()) return;
+    if (Arm(is_watched)) return;
     ucp_worker_progress(worker_);
   }
   Wake();  // not armed: the owner must not sleep
@@ -365,10 +368,12 @@ absl::Status UcxEndpoint::Watch(int watch_fd, uint32_t index) {
 
 // The descriptor of a worker that was armed is readable, or the worker is still armed, until it is
 // armed again.
-bool UcxEndpoint::Arm() {
+bool UcxEndpoint::Arm(bool is_watched) {
   if (ucp_worker_arm(worker_) != UCS_OK) return false;
+  if (!is_watched && !is_watched_) return true;
+  is_watched_ = is_watched;
   epoll_event event = {};
-  event.events = EPOLLIN | EPOLLONESHOT;
+  if (is_watched) event.events = EPOLLIN | EPOLLONESHOT;
   event.data.u32 = watch_index_;
   epoll_ctl(watch_fd_, EPOLL_CTL_MOD, event_fd_, &event);
   return true;

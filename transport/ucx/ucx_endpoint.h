@@ -81,7 +81,11 @@ class UcxEndpoint final : public Endpoint {
   void Release(Request* request) override;
   void Cancel(Request* request) override;
   bool Progress() override;
-  void PrepareSleep() override;
+  void PrepareSleep() override { PrepareSleep(true); }
+  int PrepareSleepOnArrivals() override {
+    PrepareSleep(false);
+    return event_fd_;
+  }
   void SetWakeup(std::function<void()> wakeup) override;
 
   // Any thread.
@@ -128,7 +132,8 @@ class UcxEndpoint final : public Endpoint {
     for (int i = 0; i < kProgressRounds && ucp_worker_progress(worker_) != 0; ++i) {
     }
   }
-  bool Arm();
+  void PrepareSleep(bool is_watched);
+  bool Arm(bool is_watched);
 
   // Handles kProbeId; `self` is a UcxEndpoint.
   static ucs_status_t OnProbe(void* self, const void* header, size_t header_length, void* data,
@@ -161,6 +166,7 @@ class UcxEndpoint final : public Endpoint {
   int event_fd_ = -1;  // the worker's
   int watch_fd_ = -1;
   uint32_t watch_index_ = 0;
+  bool is_watched_ = false;  // the last time that the worker was armed
 };
 
 }  // namespace penstock::transport::ucx

@@ -757,8 +757,12 @@ TEST(UcxTransportTest, FailedPeersAreNamedWithTheirCause) {
   EXPECT_EQ(other.state, Request::State::kPending);
 }
 
-// Both sides say that they are about to sleep, as executors do.
-TEST(UcxTransportTest, PreparedSleepersAreWoken) {
+// Both sides say that they are about to sleep, as executors do. With the parameter they sleep on
+// the arrivals themselves.
+class PreparedSleepTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(PreparedSleepTest, EndsWithAnArrival) {
+  const bool is_on_arrivals = GetParam();
   std::array<actors::Waker, 2> wakers;
   UcxFabric fabric({.num_devices = 2, .generation = kGeneration, .num_channels = 1}, 1);
   for (uint32_t device : {0, 1}) {
@@ -773,13 +777,20 @@ TEST(UcxTransportTest, PreparedSleepersAreWoken) {
       while (!request.is_done() && num_late == 0) {
         if (mine.Progress()) continue;
         waker.PrepareSleep();
-        mine.PrepareSleep();
+        int arrivals = -1;
+        if (is_on_arrivals) {
+          arrivals = mine.PrepareSleepOnArrivals();
+          EXPECT_GE(arrivals, 0);
+        } else {
+          mine.PrepareSleep();
+        }
         if (mine.Progress() || request.is_done()) {
           waker.CancelSleep();
           continue;
         }
-        if (!Await(waker.fd(), POLLIN)) ++num_late;
-        waker.EndSleep();
+        const auto begin = std::chrono::steady_clock::now();
+        waker.Sleep(std::chrono::milliseconds(kPatience).count(), arrivals);
+        if (std::chrono::steady_clock::now() - begin > kPatience / 2) ++num_late;
       }
     };
     for (uint64_t i = 0; i < kRounds && num_late == 0; ++i) {
@@ -802,6 +813,9 @@ TEST(UcxTransportTest, PreparedSleepersAreWoken) {
   other.join();
   EXPECT_EQ(num_late, 0) << "a thread was not woken";
 }
+
+INSTANTIATE_TEST_SUITE_P(Ucx, PreparedSleepTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "OnArrivals" : "OnWakeUps"; });
 
 // Twenty long messages of channel 1 are asked for before one of channel 0 is even sent, which then
 // overtakes most of them.
