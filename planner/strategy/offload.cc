@@ -143,6 +143,8 @@ class Offloader {
       // It is there already.
       now_[node.results[0]] = now_[node.operands[0]];
       now_node_.push_back(out_.value(now_[node.operands[0]]).producer);
+      AddStores(stores_, node.results[0], Phase::kForward, &stored_);
+      AddStores(assigns_, node.results[0], node.phase, &assigned_);
       return;
     }
     Node copy = node;

@@ -138,6 +138,17 @@ constexpr char kLayer[] = R"(graph g {
 )";
 
 // %p has the 2048 bytes that its mark asks for, and is read as %q; %h has too few; %x is fed again.
+TEST_F(OffloadTest, AValueThatIsOnTheDeviceIsStoredLikeOthers) {
+  EXPECT_THAT(Copies(Offloaded(Parse(R"(graph g {
+  %x = input : f32[8]
+  %y = to_device(%x) : f32[8]
+  %m = state {memory="host"} : f32[8]
+  assign(%m, %y)
+}
+)"))),
+              ElementsAre("y.to_host = to_host(x)", "assign(m, y.to_host)"));
+}
+
 TEST_F(OffloadTest, WhatBackwardReadsGoesToTheHost) {
   const graph::Graph graph = Offloaded(Gradients(kLayer));
   EXPECT_THAT(
