@@ -58,6 +58,7 @@ KernelRegistry CpuKernels() {
   extern Def GreaterKernel(); add("greater", GreaterKernel());
   extern Def IotaKernel(); add("iota", IotaKernel());
   extern Def JoinHaloKernel(); add("join_halo", JoinHaloKernel());
+  extern Def JoinTilesKernel(); add("join_tiles", JoinTilesKernel());
   extern Def LayerNormKernel(); add("layer_norm", LayerNormKernel());
   extern Def LayerNormGradKernel(); add("layer_norm_grad", LayerNormGradKernel());
   extern Def LayerNormWeightGradKernel(); add("layer_norm_weight_grad", LayerNormWeightGradKernel());

@@ -1002,9 +1002,9 @@ INSTANTIATE_TEST_SUITE_P(All, CpuKernelCase, ::testing::ValuesIn(AllCases()),
                          });
 
 // Kernels whose operands and results do not follow letters; tested on their own.
-const std::set<std::string> kTestedElsewhere = {
-    "gather_microbatches", "join_halo",          "local_slice", "pack",
-    "qkv_attention",       "qkv_attention_grad", "unpack"};
+const std::set<std::string> kTestedElsewhere = {"gather_microbatches", "join_halo", "join_tiles",
+                                                "local_slice",         "pack",      "qkv_attention",
+                                                "qkv_attention_grad",  "unpack"};
 
 // A case here, or a test case of its operator: those are held against finite differences.
 TEST(CpuKernelsTest, EveryKernelHasACase) {

@@ -185,6 +185,43 @@ TEST(JoinHaloTest, RefusesPartsThatDoNotMakeUpTheWindow) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
 }
 
+// Rows 2 and 3 and columns 1 to 4 of [4, 8], in three parts.
+TEST(JoinTilesTest, PutsEachPartAtItsPlace) {
+  const KernelSpec spec = Spec(
+      "join_tiles",
+      {Tile({1, 3}, {4, 8}, {2, 2}), Tile({2, 1}, {4, 8}, {2, 1}), Tile({1, 3}, {4, 8}, {3, 2})},
+      {Tile({2, 4}, {4, 8}, {2, 1})});
+  EXPECT_THAT(
+      RunAll(spec, {{Of(DType::kF32, {1, 3}, {22, 23, 24}), Of(DType::kF32, {2, 1}, {21, 31}),
+                     Of(DType::kF32, {1, 3}, {32, 33, 34})}}),
+      ElementsAre(21, 22, 23, 24, 31, 32, 33, 34));
+}
+
+TEST(JoinTilesTest, RefusesPartsThatDoNotMakeUpTheTile) {
+  KernelRunner runner(1);
+  const auto error = [&](std::vector<TileDesc> parts) {
+    return runner.Create(Spec("join_tiles", std::move(parts), {Tile({4}, {8}, {2})}))
+        .status()
+        .ToString();
+  };
+  EXPECT_THAT(error({Tile({2}, {8}, {2}), Tile({1}, {8}, {4})}),
+              HasSubstr("join_tiles: the parts have 3 elements of 4"));
+  EXPECT_THAT(error({Tile({2}, {8}, {2}), Tile({2}, {8}, {3})}),
+              HasSubstr("join_tiles: parts 0 and 1 overlap"));
+  EXPECT_THAT(error({Tile({4}, {8}, {2}, {}, DType::kF64)}),
+              HasSubstr("join_tiles: part 0 is f64[4] of f32[4]"));
+  EXPECT_THAT(error({Tile({2, 2}, {8, 2}, {2, 0})}),
+              HasSubstr("join_tiles: part 0 is f32[2, 2] of f32[4]"));
+  // Beside the tile.
+  const KernelSpec beside = Spec("join_tiles", {Tile({4}, {8}, {3})}, {Tile({4}, {8}, {2})});
+  auto kernel = runner.Create(beside);
+  ASSERT_TRUE(kernel.ok());
+  EXPECT_EQ(
+      runner.Run(**kernel, {Counting(beside.inputs[0])}, {KernelRunner::Garbage(DType::kF32, {4})})
+          .code(),
+      absl::StatusCode::kInternal);
+}
+
 TEST(SliceTest, ReadsAWindow) {
   // Elements 2 and 3 of the result, which begins at 1 and goes by 2, read 5 to 7.
   const graph::Attributes attributes = {{"start", AttrValue::Ints({1})},
