@@ -123,14 +123,13 @@ nlohmann::json PeakMemory(const planner::FoldedPlan& plan) {
   nlohmann::json list = nlohmann::json::array();
   if (plan.num_devices() <= kMaxListedDevices) {
     for (uint32_t d = 0; d < plan.num_devices(); ++d) {
-      list.push_back(plan.programs[plan.ProgramOf(d)].arena_bytes);
+      list.push_back(plan.ProgramOnDevice(d).arena_bytes);
     }
     return list;
   }
   std::map<uint64_t, uint64_t> devices_by_bytes;
-  const std::vector<uint32_t> sizes = plan.SizeOfClasses();
-  for (size_t p = 0; p < plan.programs.size(); ++p) {
-    devices_by_bytes[plan.programs[p].arena_bytes] += sizes[p % sizes.size()];
+  for (uint32_t d = 0; d < plan.num_devices(); ++d) {
+    ++devices_by_bytes[plan.ProgramOnDevice(d).arena_bytes];
   }
   for (const auto& [bytes, devices] : devices_by_bytes) {
     list.push_back({{"bytes", bytes}, {"devices", devices}});

@@ -18,7 +18,7 @@ absl::Status CheckFits(const FoldedPlan& plan,
   size_t num_too_small = 0;
   std::string message;
   for (uint32_t d = 0; d < plan.num_devices(); ++d) {
-    const DevicePlan& device = plan.programs[plan.ProgramOf(d)];
+    const DevicePlan& device = plan.ProgramOnDevice(d);
     const uint64_t available_bytes = memory_bytes_per_device[d];
     if (device.arena_bytes <= available_bytes) continue;
     if (++num_too_small > 1) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,6 +24,17 @@ struct Groups {
   std::vector<std::vector<uint32_t>> members;
   std::vector<uint32_t> group_of;
 };
+
+DevicePlan WithoutActors(const DevicePlan& program) {
+  DevicePlan plan;
+  plan.stage = program.stage;
+  plan.arena_bytes = program.arena_bytes;
+  plan.host_bytes = program.host_bytes;
+  plan.state_bytes = program.state_bytes;
+  plan.channel_bytes = program.channel_bytes;
+  plan.workspace_bytes = program.workspace_bytes;
+  return plan;
+}
 
 class Expander {
  public:
@@ -98,7 +110,7 @@ class Expander {
     const DevicePlan& program = folded_.programs[folded_.ProgramOf(device)];
     plan_.predicted_peak_bytes.push_back(program.arena_bytes);
     if (!is_wanted_[device]) {
-      AddEmpty(program);
+      plan_.devices.push_back(WithoutActors(program));
       return absl::OkStatus();
     }
     plan_.devices.push_back(program);
@@ -122,16 +134,6 @@ class Expander {
       }
     }
     return absl::OkStatus();
-  }
-
-  void AddEmpty(const DevicePlan& program) {
-    DevicePlan& plan = plan_.devices.emplace_back();
-    plan.stage = program.stage;
-    plan.arena_bytes = program.arena_bytes;
-    plan.host_bytes = program.host_bytes;
-    plan.state_bytes = program.state_bytes;
-    plan.channel_bytes = program.channel_bytes;
-    plan.workspace_bytes = program.workspace_bytes;
   }
 
   absl::StatusOr<uint64_t> ViewOffset(uint32_t view, uint32_t d) const {
@@ -217,17 +219,30 @@ std::vector<uint32_t> FoldedPlan::SizeOfClasses() const {
 }
 
 absl::StatusOr<Plan> ExpandPlan(const FoldedPlan& folded) {
+  if (!folded.is_folded()) return folded.common;
   return Expander(folded, std::vector<bool>(folded.num_devices(), true)).Run();
 }
 
 absl::StatusOr<Plan> ExpandDevices(const FoldedPlan& folded, absl::Span<const uint32_t> devices) {
   std::vector<bool> is_wanted(folded.num_devices(), false);
   for (const uint32_t device : devices) is_wanted[device] = true;
+  if (!folded.is_folded()) {
+    Plan plan = folded.common;
+    for (size_t d = 0; d < plan.devices.size(); ++d) {
+      if (!is_wanted[d]) plan.devices[d] = WithoutActors(plan.devices[d]);
+    }
+    return plan;
+  }
   return Expander(folded, std::move(is_wanted)).Run();
 }
 
 std::vector<uint32_t> FirstOfPrograms(const FoldedPlan& folded) {
   std::vector<uint32_t> first;
+  if (!folded.is_folded()) {
+    first.resize(folded.num_devices());
+    std::iota(first.begin(), first.end(), 0);
+    return first;
+  }
   for (uint32_t stage = 0; stage < folded.num_stages(); ++stage) {
     for (const uint32_t d : folded.FirstOfClasses()) {
       first.push_back(stage * folded.devices_per_stage() + d);
@@ -237,6 +252,7 @@ std::vector<uint32_t> FirstOfPrograms(const FoldedPlan& folded) {
 }
 
 Plan PlanOfPrograms(const FoldedPlan& folded) {
+  if (!folded.is_folded()) return folded.common;
   const uint32_t num_classes = folded.num_classes();
   Plan plan = folded.common;
   for (uint32_t p = 0; p < folded.programs.size(); ++p) {
@@ -267,6 +283,7 @@ Plan PlanOfPrograms(const FoldedPlan& folded) {
 }
 
 PlanCounts Count(const FoldedPlan& folded) {
+  if (!folded.is_folded()) return Count(folded.common);
   PlanCounts counts;
   const std::vector<uint32_t> sizes = folded.SizeOfClasses();
   for (size_t p = 0; p < folded.programs.size(); ++p) {

@@ -71,6 +71,8 @@ struct FoldedState {
   std::vector<uint32_t> registers;  // of each class
 };
 
+// Where stages lie on meshes with different numbers of devices, nothing is folded: `common` is the
+// plan of all devices, and the rest is empty.
 struct FoldedPlan {
   // All that is not of single devices. Its devices, kernels, collectives, transfers, placements of
   // states and predicted peaks are empty; fetches count the actors of all devices.
@@ -91,12 +93,19 @@ struct FoldedPlan {
   std::vector<FoldedView> views;
   std::vector<std::vector<ViewOperand>> view_operands;  // of each program
 
+  bool is_folded() const { return !class_of.empty(); }
   uint32_t num_stages() const { return static_cast<uint32_t>(common.stages.size()); }
   uint32_t devices_per_stage() const { return static_cast<uint32_t>(class_of.size()); }
-  uint32_t num_devices() const { return num_stages() * devices_per_stage(); }
+  uint32_t num_devices() const {
+    return is_folded() ? num_stages() * devices_per_stage()
+                       : static_cast<uint32_t>(common.devices.size());
+  }
   uint32_t num_classes() const;
   uint32_t ProgramOf(uint32_t device) const {
     return device / devices_per_stage() * num_classes() + class_of[device % devices_per_stage()];
+  }
+  const DevicePlan& ProgramOnDevice(uint32_t device) const {
+    return is_folded() ? programs[ProgramOf(device)] : common.devices[device];
   }
   // The first device of the mesh in each class, and how many there are.
   std::vector<uint32_t> FirstOfClasses() const;

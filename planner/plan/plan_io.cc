@@ -192,6 +192,7 @@ absl::StatusOr<std::string> PlanToBytes(const Plan& plan) {
 }
 
 absl::StatusOr<std::string> PlanToBytes(const FoldedPlan& plan) {
+  if (!plan.is_folded()) return PlanToBytes(plan.common);
   RETURN_IF_ERROR(CheckFoldedReferences(plan));
   return Serialize(internal::StoredForm(plan), &plan);
 }

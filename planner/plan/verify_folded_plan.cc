@@ -174,6 +174,7 @@ absl::StatusOr<PlanVerification> VerifyPrograms(const FoldedPlan& folded,
 
 absl::StatusOr<PlanVerification> VerifyFoldedPlan(const FoldedPlan& folded,
                                                   const PolicyRegistry& policies) {
+  if (!folded.is_folded()) return VerifyPlan(folded.common, policies);
   absl::StatusOr<PlanVerification> verified = VerifyPrograms(folded, policies);
   if (verified.status().code() != absl::StatusCode::kFailedPrecondition) return verified;
   ASSIGN_OR_RETURN(const Plan plan, ExpandPlan(folded));
