@@ -15,6 +15,7 @@
 #include "planner/sharding/execution_sharding.h"
 #include "planner/sharding/halo.h"
 #include "planner/sharding/select_mesh.h"
+#include "planner/sharding/temporal_sharding.h"
 
 namespace penstock::planner {
 namespace {
@@ -40,62 +41,6 @@ bool IsRedistribution(std::string_view op) {
       "all_reduce", "reduce_scatter", "accumulate", "gather_microbatches", "halo_exchange",
   };
   return std::find(std::begin(kNames), std::end(kNames), op) != std::end(kNames);
-}
-
-// Keeps the axes that come before the first temporal one, in each dimension.
-void DropTemporal(const Mesh& mesh, Sharding* sharding) {
-  for (graph::DimSharding& dim : sharding->dims) {
-    const auto first = std::find_if(dim.axes.begin(), dim.axes.end(), [&](const AxisRef& axis) {
-      return graph::IsTemporal(mesh, axis);
-    });
-    dim.axes.erase(first, dim.axes.end());
-  }
-}
-
-Sharding WithoutTemporalPartials(const Mesh& mesh, Sharding sharding) {
-  for (PartialSpec& partial : sharding.partials) {
-    std::erase_if(partial.axes, [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); });
-  }
-  std::erase_if(sharding.partials, [](const PartialSpec& p) { return p.axes.empty(); });
-  return sharding;
-}
-
-// Without the sums over micro-batches that the kernel, which leaves `made`, does not make.
-Sharding WithoutOtherSums(const Mesh& mesh, Sharding sharding, const Sharding& made) {
-  for (PartialSpec& partial : sharding.partials) {
-    std::erase_if(partial.axes, [&](const AxisRef& axis) {
-      return graph::IsTemporal(mesh, axis) &&
-             std::none_of(
-                 made.partials.begin(), made.partials.end(), [&](const PartialSpec& other) {
-                   return other.reduction == partial.reduction &&
-                          std::find(other.axes.begin(), other.axes.end(), axis) != other.axes.end();
-                 });
-    });
-  }
-  std::erase_if(sharding.partials, [](const PartialSpec& p) { return p.axes.empty(); });
-  return sharding;
-}
-
-bool HasTemporalPartials(const Mesh& mesh, const Sharding& sharding) {
-  return WithoutTemporalPartials(mesh, sharding).partials != sharding.partials;
-}
-
-// Devices over which a value is split.
-int64_t SpatialParts(const Mesh& mesh, const Sharding& sharding) {
-  int64_t parts = 1;
-  for (const graph::DimSharding& dim : sharding.dims) {
-    for (const AxisRef& axis : dim.axes) parts *= graph::IsTemporal(mesh, axis) ? 1 : axis.size;
-  }
-  return parts;
-}
-
-bool HasTemporalAxes(const Mesh& mesh, const Sharding& sharding) {
-  const auto is_temporal = [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); };
-  return HasTemporalPartials(mesh, sharding) ||
-         std::any_of(sharding.dims.begin(), sharding.dims.end(),
-                     [&](const graph::DimSharding& dim) {
-                       return std::any_of(dim.axes.begin(), dim.axes.end(), is_temporal);
-                     });
 }
 
 // Whether the node sums products of its two operands over some factor.

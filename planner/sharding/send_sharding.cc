@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "planner/sharding/execution_sharding.h"
+#include "planner/sharding/temporal_sharding.h"
 
 namespace penstock::planner {
 namespace {
@@ -22,14 +23,6 @@ constexpr int64_t kMaxCandidates = 1024;
 bool IsCollective(std::string_view op) {
   return op == "all_gather" || op == "all_to_all" || op == "permute" || op == "all_reduce" ||
          op == "reduce_scatter";
-}
-
-bool HasTemporalPartials(const Mesh& mesh, const Sharding& sharding) {
-  return std::any_of(
-      sharding.partials.begin(), sharding.partials.end(), [&](const graph::PartialSpec& partial) {
-        return std::any_of(partial.axes.begin(), partial.axes.end(),
-                           [&](const AxisRef& axis) { return graph::IsTemporal(mesh, axis); });
-      });
 }
 
 double NumMicrobatches(const Mesh& mesh, const Sharding& sharding) {
