@@ -34,7 +34,7 @@ struct Check {
 bool NeedsKernel(std::string_view op) {
   for (const std::string_view name :
        {"input", "parameter", "state", "assign", "reshard", "all_gather", "all_to_all", "permute",
-        "halo_exchange", "all_reduce", "reduce_scatter"}) {
+        "halo_exchange", "all_reduce", "reduce_scatter", "receive"}) {
     if (op == name) return false;
   }
   return true;

@@ -148,7 +148,8 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends), options.passes, &graph));
 
   std::optional<StepEstimate> estimate;
-  if (options.machine != nullptr) {
+  // Estimates are for stages with equally many devices.
+  if (options.machine != nullptr && graph.meshes().size() == 1) {
     ASSIGN_OR_RETURN(estimate, EstimateGraph(graph, options));
     if (options.estimate != nullptr) *options.estimate = *estimate;
   }
@@ -157,7 +158,7 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   lower.policy = policy;
   lower.kernels = options.kernels;
   lower.bucket_bytes = options.bucket_bytes;
-  if (options.machine != nullptr && options.bucket_bytes > 0) {
+  if (options.machine != nullptr && options.bucket_bytes > 0 && graph.meshes().size() == 1) {
     lower.bucket_bytes_over = BucketBytes(graph, options);
   }
   lower.host_devices = options.host_devices;

@@ -48,7 +48,8 @@ struct CompileOptions {
   // Where the plan is to run. Its step is predicted for it (search/estimate.h); without one, from
   // the constants of lower_to_plan.h.
   const Machine* machine = nullptr;
-  StepEstimate* estimate = nullptr;  // filled in, if the machine is given
+  // Filled in, if the machine is given and all stages have equally many devices.
+  StepEstimate* estimate = nullptr;
   bool verify = true;
   bool fold = true;  // devices that do the same share a program
   PassOptions passes;

@@ -397,8 +397,8 @@ std::string ShrunkReport(const Registries& registries, Processes* processes, con
 // What lower-reshards makes.
 bool IsRedistribution(std::string_view op) {
   static constexpr std::string_view kNames[] = {
-      "local_slice",    "all_gather", "all_to_all",          "permute",      "all_reduce",
-      "reduce_scatter", "accumulate", "gather_microbatches", "halo_exchange"};
+      "local_slice",    "all_gather", "all_to_all",          "permute",       "all_reduce",
+      "reduce_scatter", "accumulate", "gather_microbatches", "halo_exchange", "receive"};
   return std::find(std::begin(kNames), std::end(kNames), op) != std::end(kNames);
 }
 
@@ -561,6 +561,9 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
     const std::string& op = plan->kernels[actor.kernel].op;
     if (op == "copy" || op == "pack" || op == "unpack" || op == "join_halo") ++counts[op];
   }
+  for (const planner::KernelPlan& kernel : plan->kernels) {
+    if (kernel.op == "join_tiles") ++counts[kernel.op];
+  }
   return counts;
 }
 
@@ -575,7 +578,8 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
   }
   std::vector<std::string> names = {"pack",
                                     "unpack",
-                                    "join_halo",  // kernels alone
+                                    "join_halo",
+                                    "join_tiles",  // kernels alone
                                     "direct",
                                     "ring",  // collectives
                                     "hierarchical",

@@ -218,6 +218,7 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
       {"sgd", {SgdFlops}},
 
       {"reshard", Moves()},
+      {"receive", Moves()},
       {"local_slice", MovesBytes([](const Case& c) { return 2 * c.result_bytes(); })},
       {"all_gather", Moves()},
       {"all_to_all", Moves()},
@@ -249,6 +250,7 @@ std::vector<Case> MoreCases() {
       {"local_slice", {}, {whole}, {part}},
       {"all_gather", {}, {part}, {whole}},
       {"all_to_all", {}, {part}, {part}},
+      {"receive", {}, {part}, {part}},
       {"permute", {}, {part}, {part}},
       {"halo_exchange", {}, {part}, {{DType::kF32, {5, 6}}}},
       {"all_reduce", {}, {whole}, {whole}},

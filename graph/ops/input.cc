@@ -1,4 +1,5 @@
-// input: a value fed anew each step.
+// input {feed}: a value fed anew each step. `feed` names the input whose value it is, if that is
+// another one: the planner makes such where stages on several meshes read an input.
 
 #include "graph/ops/source.h"
 

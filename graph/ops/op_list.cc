@@ -111,6 +111,7 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeSgd(); add(MakeSgd());
 
   // Made by the planner.
+  extern OpPtr MakeReceive(); add(MakeReceive());
   extern OpPtr MakeReshard(); add(MakeReshard());
   extern OpPtr MakeLocalSlice(); add(MakeLocalSlice());
   extern OpPtr MakeAllGather(); add(MakeAllGather());

@@ -341,6 +341,7 @@ TEST(OpsTest, InferTypes) {
        {F({2}), F({2}), F({}), F({})},
        "sgd: momentum needs a buffer as operand 4"},
       {"all_gather", {}, {F({2})}, "f32[2]"},
+      {"receive", {}, {F({2})}, "f32[2]"},
   };
   for (const TypeCase& test : cases) EXPECT_EQ(InferToText(ops, test), test.expected) << test.op;
 }

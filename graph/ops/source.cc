@@ -13,7 +13,7 @@ class DeclaredOp : public Op {
   std::string_view name() const override { return def_.name; }
   int min_operands() const override { return 0; }
   std::vector<AttrSpec> attributes() const override {
-    if (!def_.has_initializer) return {};
+    if (!def_.has_initializer) return {{"feed", Kind::kString}};
     return {{"init", Kind::kString},
             {"std", Kind::kDouble},
             {"stream", Kind::kInt},

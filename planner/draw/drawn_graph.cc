@@ -34,7 +34,7 @@ constexpr int kLeastCopies = 2;
 
 bool IsLocalStep(std::string_view op) {
   return op == "local_slice" || op == "accumulate" || op == "gather_microbatches" ||
-         op == "reshard" || op == "copy";
+         op == "reshard" || op == "copy" || op == "receive";
 }
 
 DrawnColumn ColumnOf(const Node& node) {
@@ -55,7 +55,6 @@ class Drawer {
  public:
   explicit Drawer(const Graph& graph)
       : graph_(graph),
-        mesh_(graph.meshes()[0]),
         users_(graph.Users()),
         routes_(static_cast<size_t>(graph.num_values())),
         places_(static_cast<size_t>(graph.num_nodes())) {}
@@ -185,7 +184,8 @@ class Drawer {
         producer.stage != stage && !is_made_anywhere && sent_.insert({value, stage}).second;
     if (is_sent) {
       const graph::Value& v = graph_.value(value);
-      const int64_t bytes = LargestTile(v.type, ClosedSharding(mesh_, v)).num_bytes();
+      const Mesh& mesh = graph_.meshes()[producer.mesh];
+      const int64_t bytes = LargestTile(v.type, ClosedSharding(mesh, v)).num_bytes();
       route.steps.push_back({"send", bytes, StrCat("%", v.name, " to stage ", stage)});
       ShowSource(&route);
     }
@@ -204,17 +204,18 @@ class Drawer {
   absl::StatusOr<int64_t> BytesOf(const Node& node) {
     const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
     if (!kind.has_value()) return 0;
+    const Mesh& mesh = graph_.meshes()[node.mesh];
     const graph::Value& result = graph_.value(node.results[0]);
-    const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
-    const Sharding to = ClosedSharding(mesh_, result);
+    const Sharding from = ClosedSharding(mesh, graph_.value(node.operands[0]));
+    const Sharding to = ClosedSharding(mesh, result);
     const std::optional<TileRoll> roll = TileRollOf(graph_, node);
-    std::string key = StrCat(Name(*kind), " ", penstock::ToString(result.type), " ",
-                             ToString(mesh_, from), " ", ToString(mesh_, to));
+    std::string key = StrCat(Name(*kind), " ", penstock::ToString(result.type), " ", node.mesh, " ",
+                             ToString(mesh, from), " ", ToString(mesh, to));
     if (roll.has_value()) StrAppend(&key, " ", roll->dim, " ", roll->by, "/", roll->parts);
     const auto [it, is_new] = bytes_.try_emplace(std::move(key), 0);
     if (!is_new) return it->second;
     ASSIGN_OR_RETURN(const Communication communication,
-                     PlanCommunication(mesh_, *kind, result.type, from, to, roll));
+                     PlanCommunication(mesh, *kind, result.type, from, to, roll));
     for (const CollectiveSpec& spec : communication.groups) {
       for (size_t rank = 0; rank < spec.devices.size(); ++rank) {
         it->second = std::max(it->second, ReceivedBytes(spec, static_cast<int>(rank)));
@@ -308,7 +309,6 @@ class Drawer {
   }
 
   const Graph& graph_;
-  const Mesh& mesh_;
   const std::vector<std::vector<NodeId>> users_;
   std::vector<Route> routes_;  // by value
   std::vector<Place> places_;  // by node

@@ -41,25 +41,27 @@ bool IsFirstWithTile(const Mesh& mesh, const Sharding& sharding, uint32_t device
 }
 
 std::vector<std::vector<int64_t>> Lowering::Signatures() const {
-  std::vector<std::vector<int64_t>> signatures(devices_per_stage_);
+  const Mesh& mesh = graph_.meshes()[0];
+  const auto num_devices = static_cast<uint32_t>(mesh.num_devices());
+  std::vector<std::vector<int64_t>> signatures(num_devices);
   const auto add = [&](const auto& of_device) {
-    for (uint32_t d = 0; d < devices_per_stage_; ++d) signatures[d].push_back(of_device(d));
+    for (uint32_t d = 0; d < num_devices; ++d) signatures[d].push_back(of_device(d));
   };
   // Sizes of tiles.
   std::set<std::tuple<std::vector<graph::AxisRef>, std::optional<graph::Window>, int64_t>> seen;
   for (ValueId value = 0; value < graph_.num_values(); ++value) {
     const graph::Value& v = graph_.value(value);
-    const Sharding sharding = ClosedSharding(mesh_, v);
+    const Sharding sharding = ClosedSharding(mesh, v);
     for (size_t i = 0; i < sharding.dims.size(); ++i) {
       const graph::DimSharding& dim = sharding.dims[i];
       const int64_t extent = v.type.shape[i];
       if (extent % graph::NumParts(dim) == 0 && !dim.window.has_value()) continue;
       if (!seen.insert({dim.axes, dim.window, extent}).second) continue;
-      add([&](uint32_t d) { return graph::LocalRange(mesh_, dim, extent, d, 0).size(); });
-      if (mesh_.num_microbatches() == 1) continue;
+      add([&](uint32_t d) { return graph::LocalRange(mesh, dim, extent, d, 0).size(); });
+      if (mesh.num_microbatches() == 1) continue;
       add([&](uint32_t d) {
-        return graph::LocalRange(mesh_, dim, extent, d, 1).begin -
-               graph::LocalRange(mesh_, dim, extent, d, 0).begin;
+        return graph::LocalRange(mesh, dim, extent, d, 1).begin -
+               graph::LocalRange(mesh, dim, extent, d, 0).begin;
       });
     }
   }
@@ -96,24 +98,26 @@ std::vector<std::vector<int64_t>> Lowering::Signatures() const {
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const Node& node = graph_.node(id);
     if (node.op->name() != "local_slice") continue;
-    const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
+    const Sharding from = ClosedSharding(mesh, graph_.value(node.operands[0]));
     for (const graph::PartialSpec& partial :
-         ClosedSharding(mesh_, graph_.value(node.results[0])).partials) {
-      add([&](uint32_t d) { return IsFirstOf(mesh_, from, partial, d); });
+         ClosedSharding(mesh, graph_.value(node.results[0])).partials) {
+      add([&](uint32_t d) { return IsFirstOf(mesh, from, partial, d); });
     }
   }
   for (const graph::Return& ret : graph_.returns()) {
-    const Sharding sharding = ClosedSharding(mesh_, graph_.value(ret.value));
-    add([&](uint32_t d) { return IsFirstWithTile(mesh_, sharding, d); });
+    const Sharding sharding = ClosedSharding(mesh, graph_.value(ret.value));
+    add([&](uint32_t d) { return IsFirstWithTile(mesh, sharding, d); });
   }
   return signatures;
 }
 
 void Lowering::FindClasses() {
-  folded_.class_of.resize(devices_per_stage_);
+  if (!is_folded()) return;
+  const auto num_devices = static_cast<uint32_t>(graph_.meshes()[0].num_devices());
+  folded_.class_of.resize(num_devices);
   std::map<std::vector<int64_t>, uint32_t> class_by_signature;
   const std::vector<std::vector<int64_t>> signatures = Signatures();
-  for (uint32_t d = 0; d < devices_per_stage_; ++d) {
+  for (uint32_t d = 0; d < num_devices; ++d) {
     const auto next = static_cast<uint32_t>(class_by_signature.size());
     folded_.class_of[d] =
         options_.fold ? class_by_signature.emplace(signatures[d], next).first->second : d;

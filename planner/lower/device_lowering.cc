@@ -90,7 +90,9 @@ absl::Status DeviceLowering::AddNode(const ScheduledNode& scheduled) {
     buffer_[result] =
         scattered != scattered_part_.end() ? scattered->second : bucket_part_.at(node.operands[0]);
   } else if (!fused_.contains(id)) {
-    if (shared_.communications_.contains(id)) {
+    if (shared_.receptions_.contains(id)) {
+      RETURN_IF_ERROR(AddReception(id, phase));
+    } else if (shared_.communications_.contains(id)) {
       RETURN_IF_ERROR(AddRedistribution(scheduled, phase));
       value_phase_[result] = phase;
     } else {
@@ -116,9 +118,10 @@ absl::Status DeviceLowering::AddFetch(size_t index) {
   spec.inputs = {tile};
   AddActor(phase, ActorKind::kFetch, absl::StrCat("return ", graph_.value(value).name), spec,
            {shared_.ShardingIndex(value)}, static_cast<uint32_t>(index), {buffer}, {});
+  const uint32_t num_devices =
+      shared_.is_folded() ? shared_.class_sizes_[shared_.folded_.class_of[mesh_device_]] : 1;
   shared_.plan_.fetches[index].num_actors +=
-      shared_.class_sizes_[shared_.folded_.class_of[mesh_device_]] *
-      (shared_.IsMadeOften(value) ? shared_.plan_.num_microbatches : 1);
+      num_devices * (shared_.IsMadeOften(value) ? shared_.plan_.num_microbatches : 1);
   return absl::OkStatus();
 }
 
@@ -207,6 +210,7 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
   DevicePlan device =
       program_.Finish(credits, &state_registers, &shared_.folded_.view_operands.emplace_back());
   device.stage = static_cast<uint32_t>(stage_);
+  if (!shared_.is_folded()) shared_.SpellOutTargets(mesh_device_, &device);
   AddOrderChannels(shared_.folded_.kernels, &device);
   for (const auto& [value, index] : shared_.state_index_) {
     if (shared_.PhaseOf(value).stage != stage_) continue;

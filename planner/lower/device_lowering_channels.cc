@@ -15,7 +15,7 @@
 namespace penstock::planner::internal {
 
 absl::Status DeviceLowering::AddBuckets() {
-  const bool per_microbatch = mesh_.num_microbatches() == 1;
+  const bool per_microbatch = shared_.num_microbatches() == 1;
   for (size_t b = 0; b < shared_.buckets_.size(); ++b) {
     const Bucket& bucket = shared_.buckets_[b];
     if (bucket.stage != stage_) continue;
@@ -66,7 +66,80 @@ absl::Status DeviceLowering::AddReceive(ValueId value) {
   return absl::OkStatus();
 }
 
+// What devices of another mesh send, put together.
+absl::Status DeviceLowering::AddReception(NodeId id, int phase) {
+  const Lowering::Reception& reception = shared_.receptions_.at(id);
+  const ValueId source = graph_.node(id).operands[0];
+  const ValueId result = graph_.node(id).results[0];
+  const std::string& name = graph_.value(result).name;
+  const bool per_microbatch = shared_.IsMadeOften(source);
+  ASSIGN_OR_RETURN(const TilePlan tile, Tile(result));
+  KernelPlan join = {"join_tiles", {}, {}, {tile}};
+  std::vector<int> parts;
+  for (size_t m = 0; m < reception.messages.size(); ++m) {
+    const CrossMeshMessage& message = reception.messages[m];
+    if (message.destination != mesh_device_) continue;
+    Buffer buffer;
+    buffer.bytes = message.part.num_bytes();
+    buffer.per_microbatch = per_microbatch;
+    buffer.received = true;
+    buffer.source = shared_.ComputePhaseOf(shared_.PhaseOf(source));
+    parts.push_back(program_.AddBuffer(buffer));
+    join.inputs.push_back(message.part);
+    const std::string part_name = absl::StrCat("recv ", name, ".", parts.size() - 1);
+    AddActor(FloatingPhase(part_name, per_microbatch), ActorKind::kRecv, part_name, {}, {},
+             reception.first_transfer + static_cast<uint32_t>(m), {}, {parts.back()});
+  }
+  if (parts.size() == 1 && join.inputs[0].shape == tile.shape) {
+    buffer_[result] = parts[0];
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const int output, NewBuffer(result, shared_.IsMadeOften(result)));
+  const std::vector<uint32_t> shardings(parts.size() + 1, kNone);
+  AddActor(phase, ActorKind::kKernel, name, std::move(join), shardings, kNone, parts, {output});
+  buffer_[result] = output;
+  value_phase_[result] = phase;
+  return absl::OkStatus();
+}
+
+// Sends to devices of another mesh the parts of the value that they take from this one.
+absl::Status DeviceLowering::AddParts(ValueId value) {
+  const auto readers = shared_.receptions_of_.find(value);
+  if (readers == shared_.receptions_of_.end()) return absl::OkStatus();
+  const bool per_microbatch = shared_.IsMadeOften(value);
+  const std::string& name = graph_.value(value).name;
+  ASSIGN_OR_RETURN(const TilePlan tile, Tile(value));
+  const int whole = buffer_.at(shared_.RootOf(value));
+  int num_parts = 0;
+  for (const NodeId id : readers->second) {
+    const Lowering::Reception& reception = shared_.receptions_.at(id);
+    for (size_t m = 0; m < reception.messages.size(); ++m) {
+      const CrossMeshMessage& message = reception.messages[m];
+      if (message.source != mesh_device_) continue;
+      const std::string part_name = absl::StrCat("send ", name, ".", num_parts++);
+      const std::optional<uint64_t> offset = ContiguousOffset(tile, message.part);
+      int part = whole;
+      if (offset.has_value() && message.part.shape != tile.shape) {
+        part = program_.AddView(whole, kNone, *offset, message.part.num_bytes());
+      } else if (!offset.has_value()) {
+        Buffer buffer;
+        buffer.bytes = message.part.num_bytes();
+        buffer.per_microbatch = per_microbatch;
+        part = program_.AddBuffer(buffer);
+        const int phase = PhaseIndex(shared_.FetchKey(value));
+        AddActor(phase, ActorKind::kKernel, absl::StrCat(name, ".part", num_parts - 1),
+                 {"local_slice", {}, {tile}, {message.part}}, {kNone, kNone}, kNone, {whole},
+                 {part});
+      }
+      AddActor(FloatingPhase(part_name, per_microbatch), ActorKind::kSend, part_name, {}, {},
+               reception.first_transfer + static_cast<uint32_t>(m), {part}, {});
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status DeviceLowering::AddSends(ValueId value) {
+  RETURN_IF_ERROR(AddParts(value));
   const auto readers = shared_.remote_readers_.find(value);
   if (readers == shared_.remote_readers_.end()) return absl::OkStatus();
   const bool per_microbatch = shared_.IsMadeOften(value);

@@ -37,7 +37,7 @@ class DeviceLowering {
   DeviceLowering(Lowering& shared, int stage, uint32_t mesh_device)
       : shared_(shared),
         graph_(shared.graph_),
-        mesh_(shared.mesh_),
+        mesh_(shared.MeshOfStage(stage)),
         stage_(stage),
         mesh_device_(mesh_device) {}
 
@@ -57,6 +57,7 @@ class DeviceLowering {
   absl::Status AddStates();
   absl::Status AddBuckets();
   absl::Status AddReceive(ValueId value);
+  absl::Status AddReception(NodeId id, int phase);
   absl::Status AddNode(const ScheduledNode& scheduled);
   absl::Status AddRedistribution(const ScheduledNode& scheduled, int phase);
   void FinishGather(NodeId id);
@@ -64,6 +65,7 @@ class DeviceLowering {
   absl::Status AddLeaf(ValueId value, int phase);
   absl::Status AddFetch(size_t index);
   absl::Status AddSends(ValueId value);
+  absl::Status AddParts(ValueId value);
   absl::Status AddAssignments();
   bool IsReadBefore(ValueId state, NodeId writer) const;
   bool WritesInPlace(const Assignment& assignment) const;

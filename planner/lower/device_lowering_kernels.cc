@@ -23,8 +23,16 @@ absl::Status DeviceLowering::AddLeaf(ValueId value, int phase) {
   spec.outputs = {tile};
   if (node.op->name() == "input") {
     spec.op = "feed";
-    uint32_t feed = 0;
-    while (shared_.plan_.feeds[feed].name != graph_.value(value).name) ++feed;
+    const std::string name = node.attributes.GetString("feed", graph_.value(value).name);
+    const std::vector<FeedPlan>& feeds = shared_.plan_.feeds;
+    const auto found = std::find_if(feeds.begin(), feeds.end(),
+                                    [&](const FeedPlan& other) { return other.name == name; });
+    if (found == feeds.end() || found->type != graph_.value(value).type) {
+      return absl::InvalidArgumentError(absl::StrCat("%", graph_.value(value).name,
+                                                     ": there is no input '", name, "' of type ",
+                                                     penstock::ToString(graph_.value(value).type)));
+    }
+    const auto feed = static_cast<uint32_t>(found - feeds.begin());
     AddActor(phase, ActorKind::kFeed, graph_.value(value).name, spec,
              {shared_.ShardingIndex(value)}, feed, {}, {buffer});
   } else {

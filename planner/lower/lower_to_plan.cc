@@ -20,9 +20,9 @@ namespace internal {
 
 absl::StatusOr<FoldedPlan> Lowering::Run() {
   RETURN_IF_ERROR(Analyse());
-  folded_.mesh = mesh_;
+  if (is_folded()) folded_.mesh = graph_.meshes()[0];
   plan_.name = graph_.name();
-  plan_.num_microbatches = static_cast<uint32_t>(mesh_.num_microbatches());
+  plan_.num_microbatches = static_cast<uint32_t>(num_microbatches());
   plan_.policy = std::string(options_.policy->name());
   const std::vector<uint32_t> init_streams = graph::InitStreams(graph_);
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
@@ -31,7 +31,9 @@ absl::StatusOr<FoldedPlan> Lowering::Run() {
     if (!node.op->has_declared_type()) continue;
     const graph::Value& value = graph_.value(node.results[0]);
     if (op == "input") {
-      plan_.feeds.push_back({value.name, value.type});
+      if (node.attributes.Find("feed") == nullptr) {
+        plan_.feeds.push_back({value.name, value.type});
+      }
     } else if (phases_[id].is_live) {
       StatePlan state;
       state.name = value.name;
@@ -52,17 +54,26 @@ absl::StatusOr<FoldedPlan> Lowering::Run() {
   }
   RETURN_IF_ERROR(ScheduleStages());
   RETURN_IF_ERROR(NumberTransfers());
+  RETURN_IF_ERROR(NumberReceptions());
   RETURN_IF_ERROR(FormBuckets());
   RETURN_IF_ERROR(NumberCollectives());
   FindClasses();
+  if (!is_folded()) RETURN_IF_ERROR(SpellOut());
   for (int stage = 0; stage < num_stages_; ++stage) {
-    plan_.stages.emplace_back().order = orders_[stage];
-    for (const uint32_t d : folded_.FirstOfClasses()) {
+    StagePlan& stage_plan = plan_.stages.emplace_back();
+    stage_plan.order = orders_[stage];
+    std::vector<uint32_t> devices = folded_.FirstOfClasses();
+    for (uint32_t d = 0; d < NumDevices(stage) && !is_folded(); ++d) {
+      devices.push_back(d);
+      stage_plan.devices.push_back(first_device_[stage] + d);
+    }
+    for (const uint32_t d : devices) {
       ASSIGN_OR_RETURN(DevicePlan program, DeviceLowering(*this, stage, d).Run());
       folded_.programs.push_back(std::move(program));
     }
   }
   RETURN_IF_ERROR(CheckKernels());
+  if (!is_folded()) RETURN_IF_ERROR(FinishSpelledOut());
   plan_.predicted_step_s = PredictStepSeconds(PlanOfPrograms(folded_));
   return std::move(folded_);
 }

@@ -30,10 +30,40 @@ absl::Status Lowering::NumberTransfers() {
       transfer.first_channel = plan_.num_channels;
       transfer.type = v.type;
       transfer.sharding = ShardingIndex(value, true);
-      plan_.num_channels += devices_per_stage_;
+      plan_.num_channels += NumDevices(stage);
       transfers_[{value, stage}] = static_cast<uint32_t>(folded_.transfers.size());
       folded_.transfers.push_back(std::move(transfer));
+      message_of_.push_back(nullptr);
     }
+  }
+  return absl::OkStatus();
+}
+
+// A transfer for each message between meshes.
+absl::Status Lowering::NumberReceptions() {
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const Node& node = graph_.node(id);
+    if (!phases_[id].is_live || node.op->name() != "receive") continue;
+    const ValueId source = node.operands[0];
+    const ValueId result = node.results[0];
+    Reception& reception = receptions_[id];
+    ASSIGN_OR_RETURN(reception.messages,
+                     PlanCrossMesh(graph_.value(source).type, MeshOf(source), ShardingOf(source),
+                                   MeshOf(result), ShardingOf(result)));
+    reception.first_transfer = static_cast<uint32_t>(folded_.transfers.size());
+    for (const CrossMeshMessage& message : reception.messages) {
+      FoldedTransfer& transfer = folded_.transfers.emplace_back();
+      transfer.source_stage = static_cast<uint32_t>(PhaseOf(source).stage);
+      transfer.destination_stage = static_cast<uint32_t>(phases_[id].stage);
+      transfer.per_microbatch = IsMadeOften(source);
+      transfer.first_channel = plan_.num_channels++;
+      message_of_.push_back(&message);
+      ASSIGN_OR_RETURN(const TilePlan tile, TileOf(MeshOf(source), ShardingOf(source),
+                                                   graph_.value(source).type, message.source));
+      if (ContiguousOffset(tile, message.part).has_value()) continue;
+      keys_[PhaseOf(source).stage].insert(FetchKey(source));  // copies the part
+    }
+    receptions_of_[source].push_back(id);
   }
   return absl::OkStatus();
 }
@@ -46,7 +76,7 @@ bool Lowering::CanBucket(NodeId id) const {
   const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
   if (!phases_[id].is_live ||
       (kind != CollectiveKind::kAllReduce &&
-       (kind != CollectiveKind::kReduceScatter || mesh_.num_microbatches() == 1))) {
+       (kind != CollectiveKind::kReduceScatter || num_microbatches() == 1))) {
     return false;
   }
   const ValueId term = node.operands[0];
@@ -62,7 +92,7 @@ bool Lowering::CanBucket(NodeId id) const {
   }
   const PhaseKey& made = PhaseOf(term).key;
   if (!made.per_microbatch || made.level != 0 || made.order == 0) return false;
-  if (IsMadeOften(term) && mesh_.num_microbatches() > 1) return false;
+  if (IsMadeOften(term) && num_microbatches() > 1) return false;
   for (const graph::Return& ret : graph_.returns()) {
     if (ret.value == result) return false;
   }
@@ -77,11 +107,11 @@ absl::Status Lowering::FormBuckets() {
     if (!CanBucket(id)) continue;
     const Node& node = graph_.node(id);
     const graph::Value& term = graph_.value(node.operands[0]);
-    const Sharding from = ClosedSharding(mesh_, term);
     const CollectiveKind kind = *CollectiveOf(node.op->name());
     ASSIGN_OR_RETURN(const Communication* communication, CommunicationOf(id, kind));
     if (communication->pack_dim.has_value()) continue;
-    ASSIGN_OR_RETURN(const TilePlan tile, TileOf(mesh_, from, term.type, 0));
+    ASSIGN_OR_RETURN(const TilePlan tile,
+                     TileOf(MeshOf(node.operands[0]), ShardingOf(node.operands[0]), term.type, 0));
     const auto bytes = static_cast<int64_t>(tile.num_bytes());
     int bucket = -1;
     const bool is_shared = kind == CollectiveKind::kAllReduce;
@@ -119,8 +149,9 @@ absl::Status Lowering::FormBuckets() {
       int64_t elements = 0;
       for (NodeId id : bucket.nodes) {
         const graph::Value& term = graph_.value(graph_.node(id).operands[0]);
-        ASSIGN_OR_RETURN(const TilePlan tile,
-                         TileOf(mesh_, ClosedSharding(mesh_, term), term.type, spec.devices[0]));
+        ASSIGN_OR_RETURN(const TilePlan tile, TileOf(MeshOf(graph_.node(id).operands[0]),
+                                                     ShardingOf(graph_.node(id).operands[0]),
+                                                     term.type, spec.devices[0]));
         elements += static_cast<int64_t>(AlignUp(tile.num_bytes()) / ByteSize(bucket.dtype));
       }
       const int n = static_cast<int>(spec.devices.size());
@@ -129,7 +160,7 @@ absl::Status Lowering::FormBuckets() {
       }
     }
     bucket_collectives_.push_back(
-        AddCollective(bucket.stage, mesh_.num_microbatches() == 1, std::move(specs), bucket.axes));
+        AddCollective(bucket.stage, num_microbatches() == 1, std::move(specs), bucket.axes));
   }
   return absl::OkStatus();
 }
@@ -168,16 +199,18 @@ absl::Status Lowering::NumberCollectives() {
 absl::StatusOr<const Communication*> Lowering::CommunicationOf(NodeId id, CollectiveKind kind) {
   const Node& node = graph_.node(id);
   const graph::Value& result = graph_.value(node.results[0]);
-  const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
-  const Sharding to = ClosedSharding(mesh_, result);
-  std::string key = absl::StrCat(std::string(Name(kind)), " ", penstock::ToString(result.type), " ",
-                                 graph::ToString(mesh_, from), " ", graph::ToString(mesh_, to));
+  const Mesh& mesh = graph_.meshes()[node.mesh];
+  const Sharding from = ShardingOf(node.operands[0]);
+  const Sharding to = ShardingOf(node.results[0]);
+  std::string key =
+      absl::StrCat(std::string(Name(kind)), " ", penstock::ToString(result.type), " ", node.mesh,
+                   " ", graph::ToString(mesh, from), " ", graph::ToString(mesh, to));
   const std::optional<TileRoll> roll = TileRollOf(graph_, node);
   if (roll.has_value()) absl::StrAppend(&key, " ", roll->dim, " ", roll->by, "/", roll->parts);
   std::unique_ptr<const Communication>& known = communication_by_key_[key];
   if (known == nullptr) {
     ASSIGN_OR_RETURN(Communication communication,
-                     PlanCommunication(mesh_, kind, result.type, from, to, roll));
+                     PlanCommunication(mesh, kind, result.type, from, to, roll));
     known = std::make_unique<const Communication>(std::move(communication));
   }
   return known.get();
@@ -191,7 +224,7 @@ uint32_t Lowering::AddCollective(int stage, bool per_microbatch, std::vector<Col
   collective.per_microbatch = per_microbatch;
   collective.axes = std::move(axes);
   Groups groups;
-  groups.group_of.resize(devices_per_stage_);
+  groups.group_of.resize(NumDevices(stage));
   bool is_uniform = true;
   for (uint32_t g = 0; g < specs.size(); ++g) {
     CollectiveSpec& spec = specs[g];
@@ -211,7 +244,7 @@ uint32_t Lowering::AddCollective(int stage, bool per_microbatch, std::vector<Col
 std::vector<uint32_t> Lowering::HostsOf(int stage, const std::vector<uint32_t>& devices) const {
   std::vector<uint32_t> hosts;
   for (const uint32_t mesh_device : devices) {
-    const uint32_t device = static_cast<uint32_t>(stage) * devices_per_stage_ + mesh_device;
+    const uint32_t device = first_device_[stage] + mesh_device;
     uint32_t host = 0;
     uint32_t end = 0;  // of the devices of the hosts so far
     for (const uint32_t count : options_.host_devices) {

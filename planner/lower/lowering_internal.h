@@ -3,6 +3,7 @@
 //   lowering_phases.cc     which phase each node runs in, the order of each stage's phases
 //   lowering_channels.cc   transfers between stages, buckets of gradients, collectives
 //   device_classes.cc      which devices share a program
+//   spell_out.cc           the same for each device, where stages have different numbers of them
 //   lowering_tables.cc     kernels, shardings and views that programs name by index
 //   lower_to_plan.cc       the driver
 // The program of one device is built by DeviceLowering (device_lowering_internal.h).
@@ -40,6 +41,8 @@
 #include "planner/lower/schedule_times.h"
 #include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
+#include "planner/sharding/cross_mesh.h"
+#include "planner/sharding/execution_sharding.h"
 
 namespace penstock::planner::internal {
 
@@ -90,7 +93,7 @@ bool IsFirstWithTile(const Mesh& mesh, const Sharding& sharding, uint32_t device
 class Lowering {
  public:
   Lowering(const graph::OpRegistry& ops, Graph graph, const LowerOptions& options)
-      : ops_(ops), graph_(std::move(graph)), options_(options), mesh_(graph_.meshes()[0]) {}
+      : ops_(ops), graph_(std::move(graph)), options_(options) {}
 
   absl::StatusOr<FoldedPlan> Run();
 
@@ -104,11 +107,18 @@ class Lowering {
   };
 
   absl::Status Analyse();
+  absl::Status PlaceStages();
   absl::Status ScheduleStages();
   PhaseReads FindReads() const;
   // Nothing for leaves, and for nodes that do not run in a compute lane.
   std::optional<StagePhase> ComputePhaseOf(const NodePhase& phase) const;
   absl::Status NumberTransfers();
+  absl::Status NumberReceptions();
+  // Without folding: the transfers and collectives of all devices, then their programs and states.
+  absl::Status SpellOut();
+  absl::Status FinishSpelledOut();
+  // Of a program that is not folded: targets of its actors among those of all devices.
+  void SpellOutTargets(uint32_t mesh_device, DevicePlan* device) const;
   absl::StatusOr<const Communication*> CommunicationOf(NodeId id, CollectiveKind kind);
   uint32_t AddCollective(int stage, bool per_microbatch, std::vector<CollectiveSpec> specs,
                          std::vector<graph::AxisRef> axes);
@@ -132,6 +142,15 @@ class Lowering {
   uint32_t KernelIndex(const KernelPlan& spec, const std::vector<uint32_t>& shardings);
   absl::Status CheckKernels() const;
 
+  // Devices share programs where all stages have the devices of one mesh.
+  bool is_folded() const { return graph_.meshes().size() == 1; }
+  int64_t num_microbatches() const { return graph_.meshes()[0].num_microbatches(); }
+  const Mesh& MeshOf(ValueId value) const { return graph_.meshes()[ProducerOf(value).mesh]; }
+  const Mesh& MeshOfStage(int stage) const { return graph_.meshes()[mesh_of_stage_[stage]]; }
+  uint32_t NumDevices(int stage) const { return first_device_[stage + 1] - first_device_[stage]; }
+  Sharding ShardingOf(ValueId value) const {
+    return ClosedSharding(MeshOf(value), graph_.value(value));
+  }
   const Node& ProducerOf(ValueId value) const { return graph_.node(graph_.value(value).producer); }
   const NodePhase& PhaseOf(ValueId value) const { return phases_[graph_.value(value).producer]; }
   bool IsState(ValueId value) const {
@@ -148,8 +167,8 @@ class Lowering {
   bool IsMadeOften(ValueId value) const {
     return PhaseOf(value).key.per_microbatch && !FormsWhole(ProducerOf(value).op->name());
   }
-  // The phase in which a returned value is fetched: where it is made, or the first that has it
-  // whole.
+  // The phase in which a returned value is fetched, and parts are taken of one that is sent to
+  // another mesh: where it is made, or the first that has it whole.
   PhaseKey FetchKey(ValueId value) const;
   // The value whose bytes this one shares through reshapes.
   ValueId RootOf(ValueId value) const { return root_[value]; }
@@ -157,7 +176,6 @@ class Lowering {
   const graph::OpRegistry& ops_;
   const Graph graph_;
   const LowerOptions& options_;
-  const Mesh& mesh_;
   FoldedPlan folded_;
   Plan& plan_ = folded_.common;
   std::vector<NodePhase> phases_;
@@ -167,10 +185,19 @@ class Lowering {
   std::vector<std::vector<ValueId>> values_of_root_;  // that share its bytes, itself too
   std::vector<bool> is_read_often_;
   int num_stages_ = 1;
-  uint32_t devices_per_stage_ = 1;
+  std::vector<int> mesh_of_stage_;
+  std::vector<uint32_t> first_device_;  // of each stage, and the number of all devices
   // Stages other than the producer's that read a value.
   std::map<ValueId, std::set<int>> remote_readers_;
   std::map<std::pair<ValueId, int>, uint32_t> transfers_;  // value, stage
+  // Nodes that receive from another mesh: their messages, and the transfer of the first.
+  struct Reception {
+    std::vector<CrossMeshMessage> messages;
+    uint32_t first_transfer = 0;
+  };
+  std::map<NodeId, Reception> receptions_;
+  std::map<ValueId, std::vector<NodeId>> receptions_of_;  // of the value that they receive
+  std::vector<const CrossMeshMessage*> message_of_;       // of each transfer; null: one a device
   // By kind, type and shardings: layers repeat.
   absl::flat_hash_map<std::string, std::unique_ptr<const Communication>> communication_by_key_;
   std::map<NodeId, const Communication*> communications_;
@@ -190,6 +217,9 @@ class Lowering {
   absl::flat_hash_map<std::string, uint32_t> sharding_by_text_;
   std::vector<std::optional<uint32_t>> sharding_index_;  // of each value, if asked for
   std::vector<uint32_t> class_sizes_;
+  // Without folding: of each folded collective and transfer, the first of all devices.
+  std::vector<uint32_t> first_collective_;
+  std::vector<uint32_t> first_transfer_;
 };
 
 }  // namespace penstock::planner::internal

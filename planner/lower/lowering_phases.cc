@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "graph/text.h"
 #include "planner/lower/lowering_internal.h"
 #include "planner/lower/rate_copies.h"
 
@@ -15,7 +17,6 @@ absl::Status Lowering::Analyse() {
   ASSIGN_OR_RETURN(phases_,
                    AssignPhases(graph_, {options_.split_weight_gradients, options_.num_groups}));
   node_order_ = OrderNodes(graph_, phases_, options_.bucket_bytes);
-  devices_per_stage_ = static_cast<uint32_t>(mesh_.num_devices());
   users_ = graph_.Users();
   is_read_often_ = FindReadOften(graph_);
   root_.resize(graph_.num_values());
@@ -41,13 +42,20 @@ absl::Status Lowering::Analyse() {
       assignments_.push_back({id, node.operands[0], node.operands[1]});
       assignments_of_[node.operands[1]].push_back(assignments_.back());
     }
+    if (node.op->name() == "receive") continue;  // NumberReceptions
     for (ValueId operand : node.operands) {
       const NodePhase& source = PhaseOf(operand);
+      if (ProducerOf(operand).mesh != node.mesh) {
+        return absl::InternalError(
+            absl::StrCat("%", graph_.value(operand).name, " is read on mesh '",
+                         graph_.meshes()[node.mesh].name, "', where nothing receives it"));
+      }
       if (!source.is_leaf && source.stage != phase.stage) {
         remote_readers_[operand].insert(phase.stage);
       }
     }
   }
+  RETURN_IF_ERROR(PlaceStages());
   keys_.resize(num_stages_);
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const NodePhase& phase = phases_[id];
@@ -57,6 +65,36 @@ absl::Status Lowering::Analyse() {
   }
   for (const graph::Return& ret : graph_.returns()) {
     keys_[PhaseOf(ret.value).stage].insert(FetchKey(ret.value));
+  }
+  return absl::OkStatus();
+}
+
+// The mesh and the devices of each stage. Each stage of a program lies on one mesh
+// (select_mesh.h), but a group of devices may run several of them.
+absl::Status Lowering::PlaceStages() {
+  std::vector<NodeId> first(num_stages_, graph::kNoNode);
+  for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+    const Node& node = graph_.node(id);
+    const int virtual_stage = std::max(node.stage, 0);
+    const int stage = options_.num_groups > 0 ? virtual_stage % options_.num_groups : virtual_stage;
+    if (stage >= num_stages_) continue;
+    if (first[stage] == graph::kNoNode) first[stage] = id;
+    const Node& other = graph_.node(first[stage]);
+    if (node.mesh == other.mesh) continue;
+    const graph::SourceLocation& place = node.location;
+    return absl::InvalidArgumentError(absl::StrCat(
+        place.line > 0 ? absl::StrCat(place.file, ":", place.line, ":", place.column, ": ") : "",
+        "stages ", std::max(other.stage, 0), " and ", virtual_stage,
+        " run on the same devices, but lie on '", graph_.meshes()[other.mesh].name, "' and '",
+        graph_.meshes()[node.mesh].name,
+        "', which have different numbers of devices\n  in: ", graph::PrintNode(graph_, node)));
+  }
+  first_device_ = {0};
+  for (const NodeId node : first) {
+    mesh_of_stage_.push_back(node == graph::kNoNode ? 0 : graph_.node(node).mesh);
+    first_device_.push_back(
+        first_device_.back() +
+        static_cast<uint32_t>(graph_.meshes()[mesh_of_stage_.back()].num_devices()));
   }
   return absl::OkStatus();
 }

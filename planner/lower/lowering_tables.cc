@@ -41,7 +41,7 @@ uint32_t Lowering::ShardingIndex(ValueId value, bool always) {
   sharding_index_.resize(graph_.num_values());
   std::optional<uint32_t>& index = sharding_index_[value];
   if (index.has_value() && !(always && *index == kNone)) return *index;
-  Sharding sharding = ClosedSharding(mesh_, graph_.value(value));
+  Sharding sharding = ShardingOf(value);
   sharding.partials.clear();
   sharding.replicated.clear();
   const bool is_whole = std::all_of(sharding.dims.begin(), sharding.dims.end(),
@@ -51,7 +51,8 @@ uint32_t Lowering::ShardingIndex(ValueId value, bool always) {
     return kNone;
   }
   const auto next = static_cast<uint32_t>(folded_.shardings.size());
-  const auto [known, is_new] = sharding_by_text_.emplace(graph::ToString(mesh_, sharding), next);
+  const auto [known, is_new] = sharding_by_text_.emplace(
+      absl::StrCat(ProducerOf(value).mesh, graph::ToString(MeshOf(value), sharding)), next);
   if (is_new) folded_.shardings.push_back(std::move(sharding));
   if (!is_whole) index = known->second;
   return known->second;

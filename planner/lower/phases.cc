@@ -126,7 +126,7 @@ bool IsHostCopy(std::string_view op) { return op == "to_host" || op == "to_devic
 bool IsPerMicrobatch(const Graph& graph, ValueId value) {
   const std::optional<graph::Sharding>& sharding = graph.value(value).sharding;
   if (!sharding.has_value()) return false;
-  const Mesh& mesh = graph.meshes()[0];
+  const Mesh& mesh = graph.meshes()[graph.node(graph.value(value).producer).mesh];
   for (const graph::DimSharding& dim : sharding->dims) {
     if (AnyTemporal(mesh, dim.axes)) return true;
   }

@@ -94,7 +94,7 @@ bool RunsByAnother(const graph::ShardingRule& rule, const std::vector<std::pair<
 // another factor does not count, unless the operator can do with such a pair: queries and keys that
 // the axis of a sequence splits alike.
 std::optional<graph::FactorSplit> SplitFactor(const Graph& graph, const Node& node) {
-  const Mesh& mesh = graph.meshes()[0];
+  const Mesh& mesh = graph.meshes()[node.mesh];
   const std::vector<TensorType> operand_types = graph.OperandTypes(node);
   const std::vector<TensorType> result_types = graph.ResultTypes(node);
   const graph::OpContext context = {node.attributes, operand_types, result_types};
@@ -105,7 +105,13 @@ std::optional<graph::FactorSplit> SplitFactor(const Graph& graph, const Node& no
   for (int factor : factors) rule.factors[factor].kind = graph::FactorKind::kReduction;
   const auto shardings = [&](const auto& values) {
     std::vector<Sharding> closed;
-    for (ValueId value : values) closed.push_back(ClosedSharding(mesh, graph.value(value)));
+    for (ValueId id : values) {
+      const graph::Value& value = graph.value(id);
+      // What comes from another mesh arrives as the operator needs it.
+      closed.push_back(graph.node(value.producer).mesh == node.mesh
+                           ? ClosedSharding(mesh, value)
+                           : Sharding::Replicated(static_cast<int>(value.type.shape.size())));
+    }
     return closed;
   };
   const std::vector<Sharding> operands = shardings(node.operands);
@@ -179,6 +185,7 @@ absl::Status DecomposeSplitFactors(const graph::OpRegistry& ops, Graph& graph) {
     RETURN_IF_ERROR(builder.status());
     for (NodeId made = first; made < out.num_nodes(); ++made) {
       out.mutable_node(made).location = node.location;
+      out.mutable_node(made).mesh = node.mesh;
     }
     for (size_t r = 0; r < node.results.size(); ++r) {
       now[node.results[r]] = (*results)[r];

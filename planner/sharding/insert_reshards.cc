@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,9 +12,11 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "planner/sharding/arrival.h"
 #include "planner/sharding/cheapest_execution.h"
 #include "planner/sharding/execution_sharding.h"
 #include "planner/sharding/halo.h"
+#include "planner/sharding/leaf_copy.h"
 #include "planner/sharding/select_mesh.h"
 #include "planner/sharding/temporal_sharding.h"
 
@@ -79,6 +82,7 @@ struct Version {
   int stage = -1;
   std::optional<bool> is_for_forward;  // of one that is gathered
   bool per_use = false;
+  int mesh = 0;
 };
 
 // What has become of a value of the old graph.
@@ -94,10 +98,11 @@ class Inserter {
  public:
   Inserter(const graph::OpRegistry& ops, const Graph& in)
       : reshard_(ops.Find("reshard")),
+        receive_(ops.Find("receive")),
         in_(in),
         out_(in.name()),
-        versions_(in.num_values()),
-        costs_(in.meshes()[0]) {
+        versions_(in.num_values()) {
+    for (const Mesh& mesh : in.meshes()) costs_.emplace_back(mesh);
     out_.mutable_meshes() = in.meshes();
     out_.ReserveNames(in);
   }
@@ -106,7 +111,10 @@ class Inserter {
   Graph Take() { return std::move(out_); }
 
  private:
-  const Mesh& mesh() const { return in_.meshes()[0]; }
+  // Of the node that is being added.
+  const Mesh& mesh() const { return in_.meshes()[mesh_]; }
+  const Mesh& MeshOf(ValueId old) const { return in_.meshes()[MeshIndexOf(old)]; }
+  int MeshIndexOf(ValueId old) const { return in_.node(in_.value(old).producer).mesh; }
   const Sharding& ShardingOf(ValueId value) const { return *out_.value(value).sharding; }
 
   absl::Status AddNode(const Node& node);
@@ -117,7 +125,12 @@ class Inserter {
   ValueId Summed(ValueId old);
   ValueId As(ValueId old, const Sharding& needed, const Node& context);
   ValueId AsItIs(ValueId old, const Sharding& needed);
-  ValueId AsTerm(ValueId old, const std::vector<PartialSpec>& partials);
+  Sharding OverTime(ValueId old) const;
+  ValueId Sent(ValueId old);
+  void AddReceive(const Node& node);
+  ValueId Received(ValueId old, const Sharding& needed, const Node& context);
+  ValueId AsTerm(ValueId old, const Sharding& needed, const std::vector<PartialSpec>& partials,
+                 const Node& context);
   bool IsGatheredPerUse(ValueId old, const Sharding& needed, const Node& context) const;
   std::vector<PartialSpec> CommonPartials(const ShardingRule& rule, const std::vector<int>& group,
                                           const Node& node, ExecutionSharding* execution) const;
@@ -129,24 +142,29 @@ class Inserter {
                 absl::Span<const Sharding> results);
 
   const graph::Op* reshard_;
+  const graph::Op* receive_;
   const Graph& in_;
   Graph out_;
   std::vector<Versions> versions_;
   std::vector<int> num_uses_;  // operand occurrences and returns
   // Products that read a value: of the forward pass, and of the rest.
   std::vector<std::pair<int, int>> num_products_;
-  std::vector<NodeId> now_;  // of a node of the old graph
-  bool runs_often_ = false;  // whether the current node runs once a micro-batch
-  ReshardCache costs_;
+  std::vector<NodeId> now_;              // of a node of the old graph
+  int mesh_ = 0;                         // of the current node
+  bool runs_often_ = false;              // whether it runs once a micro-batch
+  std::vector<bool> is_read_elsewhere_;  // a value: on another mesh
+  std::deque<ReshardCache> costs_;       // of each mesh
 };
 
 absl::Status Inserter::Run() {
   num_uses_.assign(in_.num_values(), 0);
   num_products_.assign(in_.num_values(), {0, 0});
+  is_read_elsewhere_.assign(in_.num_values(), false);
   for (const Node& node : in_.nodes()) {
     const bool is_product = IsProduct(in_, node);
     for (ValueId operand : node.operands) {
       ++num_uses_[operand];
+      if (MeshIndexOf(operand) != node.mesh) is_read_elsewhere_[operand] = true;
       if (!is_product) continue;
       auto& [forward, backward] = num_products_[operand];
       ++(node.phase == graph::Phase::kForward ? forward : backward);
@@ -159,6 +177,7 @@ absl::Status Inserter::Run() {
   runs_often_ = false;
   for (const graph::Return& ret : in_.returns()) {
     const Node& producer = in_.node(in_.value(ret.value).producer);
+    mesh_ = producer.mesh;
     ValueId value = Desired(ret.value);
     Sharding wanted = ShardingOf(value);
     if (ret.sharding.has_value()) {
@@ -201,6 +220,7 @@ void Inserter::AddTyped(const Node& node, absl::InlinedVector<ValueId, 4> operan
 }
 
 absl::Status Inserter::AddNode(const Node& node) {
+  mesh_ = node.mesh;
   runs_often_ = false;
   std::vector<Sharding> results;
   for (ValueId result : node.results) {
@@ -218,11 +238,30 @@ absl::Status Inserter::AddNode(const Node& node) {
     AddTyped(node, {}, {held});
     return absl::OkStatus();
   }
-  if (IsRedistribution(op)) {
-    results[0] = WithoutOtherSums(mesh(), std::move(results[0]),
-                                  versions_[node.operands[0]].desired_sharding);
+  if (op == "assign") {
+    // The state decides: the new value comes to where it is kept.
+    const ValueId state = versions_[node.operands[0]].raw;
+    Node there = node;
+    there.stage = in_.node(in_.value(node.operands[0]).producer).stage;
+    const Sharding held = ShardingOf(state);
+    AddTyped(node, {state, As(node.operands[1], held, there)}, {});
+    return absl::OkStatus();
+  }
+  if (op == "receive" && MeshIndexOf(node.operands[0]) != mesh_) {
+    AddReceive(node);
+    return absl::OkStatus();
+  }
+  if (IsRedistribution(op) || op == "receive") {
+    Node redistribution = node;
+    if (op == "receive") redistribution.op = reshard_;  // from the mesh that it lies on
+    const ValueId old = node.operands[0];
+    const bool is_foreign = MeshIndexOf(old) != mesh_;
+    const ValueId source = is_foreign ? Received(old, results[0], node) : Desired(old);
+    results[0] =
+        WithoutOtherSums(mesh(), std::move(results[0]),
+                         is_foreign ? ShardingOf(source) : versions_[old].desired_sharding);
     versions_[node.results[0]].desired_sharding = results[0];
-    AddTyped(node, {Desired(node.operands[0])}, results);
+    AddTyped(redistribution, {source}, results);
     return absl::OkStatus();
   }
 
@@ -231,20 +270,14 @@ absl::Status Inserter::AddNode(const Node& node) {
   const ShardingRule rule = node.op->Rule({node.attributes, operand_types, result_types});
   std::vector<Sharding> operands;
   for (ValueId operand : node.operands) {
-    operands.push_back(versions_[operand].desired_sharding);
-  }
-  if (op == "assign") {
-    // The state decides: the new value comes to where it is kept.
-    operands[0] = ShardingOf(versions_[node.operands[0]].raw);
-    operands[1] = operands[0];
-    AddTyped(node, {versions_[node.operands[0]].raw, As(node.operands[1], operands[1], node)}, {});
-    return absl::OkStatus();
+    operands.push_back(MeshIndexOf(operand) == mesh_ ? versions_[operand].desired_sharding
+                                                     : OverTime(operand));
   }
   std::vector<double> shares;
   for (ValueId operand : node.operands) shares.push_back(ShareOfGathering(operand, node));
   ExecutionSharding execution =
       ChooseCheapestExecution(mesh(), rule, operand_types, result_types, operands, results, shares,
-                              RunsAsForward(in_, node), &costs_);
+                              RunsAsForward(in_, node), &costs_[mesh_]);
   RETURN_IF_ERROR(CheckReadsOfWindows(node, execution));
   const auto has_temporal = [&](const Sharding& each) { return HasTemporalAxes(mesh(), each); };
   runs_often_ = mesh().num_microbatches() == 1 ||
@@ -277,6 +310,11 @@ absl::Status Inserter::CheckReadsOfWindows(const Node& node,
     const Sharding& held = versions_[node.operands[o]].desired_sharding;
     if (!held.has_windows()) continue;
     const graph::Value& value = in_.value(node.operands[o]);
+    if (MeshIndexOf(node.operands[o]) != mesh_) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "%", value.name, " is held in the windows ",
+          graph::ToString(MeshOf(node.operands[o]), held), " and cannot be sent to another mesh"));
+    }
     if (LeastNeeded(value.type.shape, held, execution.operands[o]) == held) continue;
     return absl::InvalidArgumentError(absl::StrCat("%", value.name, " is held in the windows ",
                                                    graph::ToString(mesh(), held), ", but ",
@@ -291,6 +329,7 @@ absl::Status Inserter::CheckReadsOfWindows(const Node& node,
 // parameter that is split for good, not only to be kept in parts, should stay so.
 double Inserter::ShareOfGathering(ValueId old, const Node& reader) const {
   const Node& producer = in_.node(in_.value(old).producer);
+  if (producer.mesh != reader.mesh) return 0;  // it arrives as it is needed
   if (producer.op->name() == "parameter") {
     return producer.attributes.GetBool("per_use", false) ? 1 : kGatherOfSplitParameter;
   }
@@ -305,7 +344,7 @@ double Inserter::ShareOfGathering(ValueId old, const Node& reader) const {
 
 bool Inserter::MayStayPartial(ValueId old) const {
   const Versions& versions = versions_[old];
-  return versions.desired == kNoValue && num_uses_[old] == 1 &&
+  return versions.desired == kNoValue && num_uses_[old] == 1 && !is_read_elsewhere_[old] &&
          ShardingOf(versions.raw).is_partial();
 }
 
@@ -408,7 +447,8 @@ bool Inserter::PassPartials(const ShardingRule& rule, const Node& node,
       const ValueId old = node.operands[o];
       const bool is_term =
           std::find(group.begin(), group.end(), static_cast<int>(o)) != group.end();
-      operands->push_back(is_term ? AsTerm(old, partials) : As(old, execution->operands[o], node));
+      const Sharding& needed = execution->operands[o];
+      operands->push_back(is_term ? AsTerm(old, needed, partials, node) : As(old, needed, node));
     }
     result.partials = partials;
     return true;
@@ -417,12 +457,16 @@ bool Inserter::PassPartials(const ShardingRule& rule, const Node& node,
 }
 
 // The value as a term of a sum over these axes.
-ValueId Inserter::AsTerm(ValueId old, const std::vector<PartialSpec>& partials) {
-  const ValueId source = MayStayPartial(old) ? versions_[old].raw : Summed(old);
+ValueId Inserter::AsTerm(ValueId old, const Sharding& needed,
+                         const std::vector<PartialSpec>& partials, const Node& context) {
+  const bool is_foreign = MeshIndexOf(old) != context.mesh;
+  const ValueId source = is_foreign            ? Received(old, needed, context)
+                         : MayStayPartial(old) ? versions_[old].raw
+                                               : Summed(old);
   Sharding term = ShardingOf(source);
   term.partials = partials;
   if (term == ShardingOf(source)) return source;
-  return AddReshard(source, term, in_.node(in_.value(old).producer),
+  return AddReshard(source, term, is_foreign ? context : in_.node(in_.value(old).producer),
                     out_.UniqueName(in_.value(old).name));
 }
 
@@ -458,10 +502,10 @@ ValueId Inserter::Desired(ValueId old) {
 // The desired version, summed over micro-batches where they make it.
 ValueId Inserter::Summed(ValueId old) {
   Versions& versions = versions_[old];
-  if (!HasTemporalPartials(mesh(), versions.desired_sharding)) return Desired(old);
+  if (!HasTemporalPartials(MeshOf(old), versions.desired_sharding)) return Desired(old);
   if (versions.summed == kNoValue) {
     versions.summed =
-        AddReshard(Desired(old), WithoutTemporalPartials(mesh(), versions.desired_sharding),
+        AddReshard(Desired(old), WithoutTemporalPartials(MeshOf(old), versions.desired_sharding),
                    in_.node(in_.value(old).producer),
                    out_.UniqueName(absl::StrCat(in_.value(old).name, ".sum")));
   }
@@ -487,7 +531,83 @@ ValueId Inserter::AsItIs(ValueId old, const Sharding& needed) {
   return kNoValue;
 }
 
+// A value of another mesh on this one, as far as micro-batches are concerned.
+Sharding Inserter::OverTime(ValueId old) const {
+  const Sharding& held = versions_[old].desired_sharding;
+  return planner::OverTime(MeshOf(old), Sendable(MeshOf(old), held), mesh());
+}
+
+// The value as it is sent to other meshes.
+ValueId Inserter::Sent(ValueId old) {
+  const Node& producer = in_.node(in_.value(old).producer);
+  const int reader_mesh = std::exchange(mesh_, producer.mesh);
+  const ValueId sent = As(old, Sendable(mesh(), versions_[old].desired_sharding), producer);
+  mesh_ = reader_mesh;
+  return sent;
+}
+
+// The value of another mesh on the mesh and stage of its reader.
+ValueId Inserter::Received(ValueId old, const Sharding& needed, const Node& context) {
+  const Node& producer = in_.node(in_.value(old).producer);
+  const bool is_leaf = IsLeaf(producer);
+  Sharding whole = needed;
+  whole.partials.clear();
+  for (graph::DimSharding& dim : whole.dims) dim.window.reset();
+  const TensorType& type = in_.value(old).type;
+  const Sharding arrival = is_leaf ? whole : Arrival(type, mesh(), OverTime(old), whole);
+  Sharding to = LeastNeeded(type.shape, arrival, needed);
+  to.partials.clear();
+  // As in As().
+  std::optional<bool> is_for_forward;
+  if (SpatialParts(mesh(), arrival) > SpatialParts(mesh(), to)) {
+    is_for_forward = context.phase == graph::Phase::kForward;
+  }
+  ValueId received = kNoValue;
+  for (const Version& version : versions_[old].others) {
+    if (version.mesh != context.mesh || version.stage != context.stage) continue;
+    if (version.sharding == to && version.is_for_forward == is_for_forward) return version.value;
+    if (version.sharding == arrival && !version.is_for_forward.has_value()) {
+      received = version.value;
+    }
+  }
+  if (received == kNoValue) {
+    Node node;
+    if (is_leaf) {
+      node = CopyOfLeaf(in_, producer, context.mesh, context.stage);
+      if (node.forward != graph::kNoNode) node.forward = now_[node.forward];
+    } else {
+      node.op = receive_;
+      node.operands = {Sent(old)};
+      node.phase = context.phase;
+      if (context.forward != graph::kNoNode) node.forward = now_[context.forward];
+      node.location = context.location;
+      node.mesh = context.mesh;
+      node.stage = context.stage;
+    }
+    const NodeId id =
+        out_.AddTyped(std::move(node), {type}, {out_.UniqueName(in_.value(old).name)});
+    received = out_.node(id).results[0];
+    out_.mutable_value(received).sharding = arrival;
+    versions_[old].others.push_back({arrival, received, context.stage, {}, false, context.mesh});
+  }
+  if (to == arrival) return received;
+  const ValueId made = AddReshard(received, to, context, out_.UniqueName(in_.value(old).name));
+  versions_[old].others.push_back({to, made, context.stage, is_for_forward, false, context.mesh});
+  return made;
+}
+
+// One that the graph has already, of an earlier run of the pass.
+void Inserter::AddReceive(const Node& node) {
+  const ValueId old = node.operands[0];
+  Sharding& desired = versions_[node.results[0]].desired_sharding;
+  desired.partials.clear();
+  for (graph::DimSharding& dim : desired.dims) dim.window.reset();
+  desired = ArrivalAsNeeded(mesh(), OverTime(old), desired);
+  AddTyped(node, {Sent(old)}, {desired});
+}
+
 ValueId Inserter::As(ValueId old, const Sharding& needed, const Node& context) {
+  if (MeshIndexOf(old) != context.mesh) return Received(old, needed, context);
   Versions& versions = versions_[old];
   if (const ValueId as_it_is = AsItIs(old, needed); as_it_is != kNoValue) return as_it_is;
   const bool per_use = IsGatheredPerUse(old, needed, context);
@@ -500,8 +620,9 @@ ValueId Inserter::As(ValueId old, const Sharding& needed, const Node& context) {
     is_for_forward = context.phase == graph::Phase::kForward;
   }
   for (const Version& version : versions.others) {
-    if (version.sharding == needed && version.stage == context.stage &&
-        version.is_for_forward == is_for_forward && version.per_use == per_use) {
+    if (version.sharding == needed && version.mesh == context.mesh &&
+        version.stage == context.stage && version.is_for_forward == is_for_forward &&
+        version.per_use == per_use) {
       return version.value;
     }
   }
@@ -511,7 +632,7 @@ ValueId Inserter::As(ValueId old, const Sharding& needed, const Node& context) {
   if (ShardingOf(source) == to) return source;
   const ValueId made =
       AddReshard(source, to, context, out_.UniqueName(in_.value(old).name), per_use);
-  versions.others.push_back({needed, made, context.stage, is_for_forward, per_use});
+  versions.others.push_back({needed, made, context.stage, is_for_forward, per_use, context.mesh});
   return made;
 }
 

@@ -15,7 +15,11 @@
 // An operand of which its operator reads windows (graph/window.h) is redistributed to hold them,
 // unless every device has all that its window needs.
 //
-// REQUIRES: shardings propagated, one mesh.
+// Where stages have different numbers of devices, a value that a stage reads from another mesh
+// comes from a `receive`: one for each value, stage and sharding in which it arrives (arrival.h).
+// Sums and windows do not cross. A leaf is made again on each mesh (leaf_copy.h).
+//
+// REQUIRES: shardings propagated.
 
 #ifndef PENSTOCK_PLANNER_SHARDING_INSERT_RESHARDS_H_
 #define PENSTOCK_PLANNER_SHARDING_INSERT_RESHARDS_H_

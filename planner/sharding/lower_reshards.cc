@@ -1,6 +1,7 @@
 #include "planner/sharding/lower_reshards.h"
 
 #include <algorithm>
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "planner/sharding/execution_sharding.h"
+#include "planner/sharding/leaf_copy.h"
 #include "planner/sharding/plan_reshard.h"
 #include "planner/sharding/reshard_cache.h"
 #include "planner/sharding/select_mesh.h"
@@ -56,14 +58,15 @@ bool RollsOverDevices(const Graph& graph, const Mesh& mesh, const Node& node) {
 absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
   RETURN_IF_ERROR(SelectMesh(graph));
   if (graph.meshes().empty()) return absl::OkStatus();
-  const Mesh& mesh = graph.meshes()[0];
   Graph out(graph.name());
   out.mutable_meshes() = graph.meshes();
   out.ReserveNames(graph);
   std::vector<ValueId> now(graph.num_values(), graph::kNoValue);
   std::vector<NodeId> now_node;
-  ReshardCache chains(mesh);
+  std::deque<ReshardCache> chains;  // of each mesh
+  for (const Mesh& mesh : graph.meshes()) chains.emplace_back(mesh);
   for (const Node& node : graph.nodes()) {
+    const Mesh& mesh = graph.meshes()[node.mesh];
     Node copy = node;
     for (ValueId& operand : copy.operands) operand = now[operand];
     if (copy.forward != graph::kNoNode) copy.forward = now_node[copy.forward];
@@ -72,6 +75,11 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
       if (RollsOverDevices(graph, mesh, node)) {
         copy.op = ops.Find("permute");
         if (copy.op == nullptr) return absl::InternalError("no operator permute");
+      }
+      if (node.op->name() == "receive") {
+        // Of a reshard that left a leaf as it is.
+        const Node& source = out.node(out.value(copy.operands[0]).producer);
+        if (IsLeaf(source)) copy = CopyOfLeaf(out, source, node.mesh, node.stage);
       }
       std::vector<std::string> names;
       for (ValueId result : node.results) names.push_back(graph.value(result).name);
@@ -93,7 +101,7 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
           "%", result.name, ": ", graph::ToString(mesh, held), " holds the windows of one reader; ",
           "there is no way from there to ", graph::ToString(mesh, needed)));
     }
-    const std::vector<ReshardStep>& steps = chains.Steps(held, needed);
+    const std::vector<ReshardStep>& steps = chains[node.mesh].Steps(held, needed);
     for (size_t i = 0; i < steps.size(); ++i) {
       Node step = copy;
       step.op = ops.Find(steps[i].op);

@@ -12,6 +12,7 @@
 #include "base/strings.h"
 #include "graph/op.h"
 #include "graph/text.h"
+#include "planner/sharding/arrival.h"
 #include "planner/sharding/factor_propagation.h"
 #include "planner/sharding/factor_sharding.h"
 
@@ -44,10 +45,12 @@ enum class Step : uint8_t {
 constexpr Step kSteps[] = {Step::kPassThroughSingleUse, Step::kPassThrough,
                            Step::kPassThroughFactors, Step::kAllButBroadcast, Step::kAll};
 
-// One operand or result of a node that takes part: values of another mesh do not.
+// One operand or result of a node that takes part. A value of another mesh takes part as far as
+// micro-batches are concerned.
 struct Tensor {
   ValueId value;
   int position;  // among the node's operands or results
+  bool is_foreign = false;
 };
 
 // What propagation needs of a node, computed once.
@@ -163,14 +166,15 @@ class Propagation {
     for (size_t i = 0; i < node.operands.size(); ++i) {
       const ValueId id = node.operands[i];
       const graph::Value& value = graph_.value(id);
-      if (graph_.node(value.producer).mesh == node.mesh) {
-        info.operands.push_back({id, static_cast<int>(i)});
+      const bool is_foreign = graph_.node(value.producer).mesh != node.mesh;
+      if (!is_foreign || SharesTime(graph_.node(value.producer), node)) {
+        info.operands.push_back({id, static_cast<int>(i), is_foreign});
       }
       // Scalars cannot be split, so their other uses do not matter.
       if (num_uses[id] > 1 && !value.type.shape.empty()) info.has_multi_use_operand = true;
     }
     for (size_t i = 0; i < node.results.size(); ++i) {
-      info.results.push_back({node.results[i], static_cast<int>(i)});
+      info.results.push_back({node.results[i], static_cast<int>(i), false});
     }
     return info;
   }
@@ -276,7 +280,7 @@ class Propagation {
     projection.num_operands = static_cast<int>(info.operands.size());
     for (size_t i = 0; i < info.operands.size(); ++i) {
       projection.tensors.push_back(ProjectTensor(info.OperandMapping(i), info.rule.factors,
-                                                 *graph_.value(info.operands[i].value).sharding));
+                                                 ShardingHere(info.operands[i], id)));
     }
     for (size_t i = 0; i < info.results.size(); ++i) {
       projection.tensors.push_back(ProjectTensor(info.ResultMapping(i), info.rule.factors,
@@ -289,6 +293,7 @@ class Propagation {
     for (size_t t = 0; t < is_changed.size(); ++t) {
       if (!is_changed[t]) continue;
       const bool is_operand = t < info.operands.size();
+      if (is_operand && info.operands[t].is_foreign) continue;
       const size_t i = is_operand ? t : t - info.operands.size();
       graph::Value& value =
           graph_.mutable_value(is_operand ? info.operands[i].value : info.results[i].value);
@@ -299,6 +304,23 @@ class Propagation {
       value.sharding = std::move(sharding);
       PushNeighbours(is_operand ? info.operands[i].value : info.results[i].value, id);
     }
+  }
+
+  // Whether micro-batches of a value are micro-batches on the reader's mesh as well.
+  bool SharesTime(const graph::Node& producer, const graph::Node& reader) const {
+    return MeshOf(graph_, producer, no_mesh_).num_microbatches() > 1 &&
+           MeshOf(graph_, reader, no_mesh_).num_microbatches() > 1;
+  }
+
+  // Of another mesh, only how the value is split over time.
+  Sharding ShardingHere(const Tensor& operand, NodeId reader) const {
+    const graph::Value& value = graph_.value(operand.value);
+    if (!operand.is_foreign) return *value.sharding;
+    const Mesh& from = MeshOf(graph_, graph_.node(value.producer), no_mesh_);
+    Sharding here = OverTime(from, Sendable(from, *value.sharding),
+                             MeshOf(graph_, graph_.node(reader), no_mesh_));
+    for (DimSharding& dim : here.dims) dim.is_open = true;
+    return here;
   }
 
   // Queues the producer and the users of a value, except the node just done: it has nothing new.

@@ -16,7 +16,8 @@
 //     %d = matmul(%s, %w)     the matmul gives %w @[b?, ?] (its contracted factor) and %d @[a?, ?]
 //     return %d               a return is one more user: it becomes @[a?, ?]
 //
-// Temporal axes are ordinary axes here. Values of different meshes do not share axes. Partial
+// Temporal axes are ordinary axes here. Values of different meshes do not share axes, except that
+// the micro-batches of a value pass to its readers on other meshes (arrival.h). Partial
 // values are left partial: which results become partial follows from their operator, and is decided
 // where redistributions are inserted.
 //

@@ -1,7 +1,7 @@
-// A program is planned for one mesh. Meshes of a file that no statement lies on are left out, so
-// that a file may keep meshes to choose from. Statements may lie on several meshes with the same
-// number of devices, as stages do that are split in different ways: their shardings are expressed
-// on one mesh (common_mesh.h).
+// A program is planned for one mesh, or for one mesh for each stage. Meshes that no statement uses
+// are omitted, so that a file may keep meshes to choose from. Meshes with the same number of
+// devices become one, on which all shardings are expressed (common_mesh.h). Meshes with other
+// numbers of devices remain: each stage lies on one of them.
 //
 // Thread rule: a pure function.
 
@@ -14,9 +14,9 @@
 
 namespace penstock::planner {
 
-// Leaves one mesh, that all statements lie on; a graph without statements keeps its first, one
-// without meshes is left alone. kUnimplemented where statements lie on meshes that have none in
-// common: names the first that lies elsewhere than those before it, both meshes and the reason.
+// Leaves a mesh for each number of devices. kUnimplemented where meshes of one size have no common
+// mesh, temporal axes differ, or statements of one stage lie on meshes of different sizes: names
+// two statements, their meshes and the reason.
 absl::Status SelectMesh(graph::Graph& graph);
 
 }  // namespace penstock::planner

@@ -71,13 +71,37 @@ graph g {
               ::testing::ElementsAre("%y_1 = all_gather(%y) : f32[16, 8] @[mb.rows, _] stage 1"));
 }
 
-TEST_F(SelectMeshTest, MeshesOfOtherSizesAreRefusedWithPlaceAndNames) {
+// Stage 0 has 4 devices, stage 1 has 2: each of these takes two rows of 4 columns from two devices
+// of stage 0.
+TEST_F(SelectMeshTest, StagesMayHaveDifferentNumbersOfDevices) {
+  graph::Graph graph = MustParse(R"(mesh m = [dp=4]
+mesh n = [tp=2]
+graph g {
+  %x = input : f32[4, 8] @[dp, _] on m stage 0
+  %y = neg(%x) : f32[4, 8] @[dp, _] on m stage 0
+  %z = abs(%y) : f32[4, 8] @[tp, _] on n stage 1
+  return %z
+})");
+  const Plan plan = Compile(graph);
+  EXPECT_EQ(plan.devices.size(), 6u);
+  EXPECT_THAT(plan.stages[1].devices, ::testing::ElementsAre(4u, 5u));
+  ASSERT_EQ(plan.transfers.size(), 4u);
+  for (const TransferPlan& transfer : plan.transfers) {
+    EXPECT_EQ(transfer.num_bytes, 8 * sizeof(float));
+    EXPECT_EQ(transfer.destination, 4 + transfer.source / 2);
+  }
+  ASSERT_TRUE(SelectMesh(graph).ok());
+  EXPECT_EQ(graph.meshes().size(), 2u);
+  graph = Lower(graph);
+  EXPECT_THAT(Statements(graph, "receive"),
+              ::testing::ElementsAre("%y_1 = receive(%y) : f32[4, 8] @[tp, _] on n stage 1"));
+}
+
+TEST_F(SelectMeshTest, AStageOnMeshesOfDifferentSizesIsRefusedWithPlaceAndNames) {
   const std::string message =
-      "g.pst:5:3: this statement lies on mesh 'n', those before it on 'm' (g.pst:4:3); meshes of "
-      "one "
-      "program must be of the same devices: 'm' has 2 devices and 'n' 4; expected 'on m', or as "
-      "many "
-      "devices\n"
+      "g.pst:5:3: this statement lies on mesh 'n', one before it on 'm' (g.pst:4:3); the "
+      "statements of a stage run on the same devices, but of stage 0 some have 2 and some 4; "
+      "expected 'on m', or another stage\n"
       "  in: %y = neg(%x) : f32[8] @[b] on n";
   for (const std::string pass : {"decompose", "insert-reshards", "split-sends", "lower-reshards"}) {
     const auto printed = Optimize(kOnBoth, "g.pst", pass, ops_);
@@ -89,6 +113,35 @@ TEST_F(SelectMeshTest, MeshesOfOtherSizesAreRefusedWithPlaceAndNames) {
   options.policies = &policies_;
   options.kernels = kernels::TraitsOf(kernels_, 1);
   EXPECT_EQ(std::string(planner::Compile(ops_, graph, options).status().message()), message);
+}
+
+TEST_F(SelectMeshTest, OtherMicrobatchesAreRefusedWithPlaceAndNames) {
+  graph::Graph graph = *graph::ParseGraph(R"(mesh m = [a=4]
+mesh n = [mb=2 temporal, b=2]
+graph g {
+  %x = input : f32[8] @[a] on m stage 0
+  %y = neg(%x) : f32[8] on n stage 1
+  return %y
+})",
+                                          "g.pst", ops_);
+  EXPECT_EQ(std::string(SelectMesh(graph).message()),
+            "g.pst:5:3: this statement lies on mesh 'n', one before it on 'm' (g.pst:4:3); meshes "
+            "of one program have the same temporal axes: 'm' has none and 'n' has mb=2; expected "
+            "'on m', or the same temporal axes\n"
+            "  in: %y = neg(%x) : f32[8] on n stage 1");
+}
+
+TEST_F(SelectMeshTest, AnAssignmentLiesOnTheMeshOfItsState) {
+  graph::Graph graph = *graph::ParseGraph(R"(mesh m = [a=4]
+mesh n = [b=2]
+graph g {
+  %x = input : f32[8] @[a] on m stage 0
+  %s = state : f32[8] @[b] on n stage 1
+  assign(%s, %x) stage 1
+})",
+                                          "g.pst", ops_);
+  ASSERT_TRUE(SelectMesh(graph).ok());
+  EXPECT_EQ(graph.node(2).mesh, 1);
 }
 
 }  // namespace

@@ -19,7 +19,10 @@
 // Inputs, constants and iotas are made in every stage that reads them, so they are not sent.
 // Values that stages of one group of devices pass to each other stay as they are.
 //
-// REQUIRES: reshards inserted and not lowered yet, one mesh.
+// A graph whose stages have different numbers of devices is left as it is: what passes between
+// meshes is split already (arrival.h).
+//
+// REQUIRES: reshards inserted and not lowered yet.
 //
 // Thread rule: a pure function.
 

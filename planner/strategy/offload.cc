@@ -27,8 +27,10 @@ constexpr char kMark[] = "offload";
 constexpr char kMemory[] = "memory";
 constexpr char kHost[] = "host";
 
-bool IsBackward(const Node& node) {
-  return node.phase == Phase::kBackward || node.phase == Phase::kWeightBackward;
+// What the backward pass receives from another mesh has been sent when it was made.
+bool ReadsInBackward(const Node& node) {
+  return (node.phase == Phase::kBackward || node.phase == Phase::kWeightBackward) &&
+         node.op->name() != "receive";
 }
 
 bool Computes(const Node& node) {
@@ -81,7 +83,7 @@ class Offloader {
   // What is not split over micro-batches is made once a step, and kept for all of it.
   bool IsMadeEachMicrobatch(ValueId value) const {
     if (in_.meshes().empty() || in_.meshes()[0].num_microbatches() == 1) return true;
-    const Mesh& mesh = in_.meshes()[0];
+    const Mesh& mesh = in_.meshes()[ProducerOf(value).mesh];
     const graph::Sharding sharding = ClosedSharding(mesh, in_.value(value));
     return std::any_of(
         sharding.dims.begin(), sharding.dims.end(), [&](const graph::DimSharding& dim) {
@@ -96,7 +98,8 @@ class Offloader {
     const graph::Value& v = in_.value(value);
     int64_t parts = 1;
     if (!in_.meshes().empty()) {
-      for (const graph::DimSharding& dim : ClosedSharding(in_.meshes()[0], v).dims) {
+      for (const graph::DimSharding& dim :
+           ClosedSharding(in_.meshes()[ProducerOf(value).mesh], v).dims) {
         parts *= graph::NumParts(dim);
       }
     }
@@ -126,7 +129,7 @@ class Offloader {
           IsStoredAtOnce(node.operands[1])) {
         assigns_.insert({node.operands[1], ProducerOf(node.operands[0]).stage});
       }
-      if (!IsBackward(node)) continue;
+      if (!ReadsInBackward(node)) continue;
       for (const ValueId operand : node.operands) {
         const ValueId root = RootOf(operand);
         // Forward values go to later stages only.
@@ -196,7 +199,7 @@ class Offloader {
     if (is_on_host) {
       return Load(operand, node.op->name() == "assign" ? Phase::kUpdate : node.phase);
     }
-    if (IsBackward(node) && stores_.contains({RootOf(operand), node.stage})) {
+    if (ReadsInBackward(node) && stores_.contains({RootOf(operand), node.stage})) {
       return Restore(operand, node.stage);
     }
     return now_[operand];

@@ -145,19 +145,18 @@ class Recomputer {
   }
 
  private:
-  const Mesh* mesh() const { return in_.meshes().empty() ? nullptr : &in_.meshes()[0]; }
-
   // What is not split over micro-batches is made once a step, and kept for all of it.
   bool RunsEachMicrobatch(const Node& node) const {
-    if (mesh() == nullptr || mesh()->num_microbatches() == 1) return true;
+    if (in_.meshes().empty() || in_.meshes()[0].num_microbatches() == 1) return true;
     const auto is_split = [&](ValueId value) {
       const std::optional<graph::Sharding>& sharding = in_.value(value).sharding;
       if (!sharding.has_value()) return false;
+      const Mesh& mesh = in_.meshes()[in_.node(in_.value(value).producer).mesh];
       return std::any_of(
                  sharding->dims.begin(), sharding->dims.end(),
-                 [&](const graph::DimSharding& dim) { return IsTemporal(*mesh(), dim.axes); }) ||
+                 [&](const graph::DimSharding& dim) { return IsTemporal(mesh, dim.axes); }) ||
              std::any_of(sharding->partials.begin(), sharding->partials.end(),
-                         [&](const graph::PartialSpec& p) { return IsTemporal(*mesh(), p.axes); });
+                         [&](const graph::PartialSpec& p) { return IsTemporal(mesh, p.axes); });
     };
     return std::any_of(node.operands.begin(), node.operands.end(), is_split) ||
            std::any_of(node.results.begin(), node.results.end(), is_split);
@@ -165,12 +164,17 @@ class Recomputer {
 
   // Whether the node runs otherwise than its values lie, or sums over devices.
   bool Communicates(const Node& node) const {
-    if (mesh() == nullptr) return false;
+    if (in_.meshes().empty()) return false;
+    const Mesh& mesh = in_.meshes()[node.mesh];
+    const auto is_foreign = [&](ValueId value) {
+      return in_.node(in_.value(value).producer).mesh != node.mesh;
+    };
+    if (std::any_of(node.operands.begin(), node.operands.end(), is_foreign)) return true;
     const graph::ShardingRule rule = RuleOf(in_, node);
     for (int factor = 0; factor < static_cast<int>(rule.factors.size()); ++factor) {
       std::optional<std::vector<AxisRef>> axes;
       const auto differs = [&](ValueId value, const graph::TensorFactors& dims) {
-        const graph::Sharding sharding = ClosedSharding(*mesh(), in_.value(value));
+        const graph::Sharding sharding = ClosedSharding(mesh, in_.value(value));
         const std::optional<std::vector<AxisRef>> here = AxesOn(factor, sharding, dims, rule);
         if (!here.has_value()) return false;
         if (!axes.has_value()) axes = here;

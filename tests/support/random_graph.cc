@@ -244,13 +244,14 @@ void AssignRandomStages(Random& random, int num_stages, Graph& graph) {
   }
 }
 
-// As many devices and the same micro-batches as `mesh`, in one axis or two.
-Mesh WithOtherAxes(Random& random, const Mesh& mesh) {
+// The same micro-batches as `mesh`, and as many devices or up to max_devices, in one axis or two.
+Mesh WithOtherAxes(Random& random, const Mesh& mesh, int64_t max_devices) {
   Mesh other = {"n", {}};
   for (const graph::MeshAxis& axis : mesh.axes) {
     if (axis.is_temporal) other.axes.push_back(axis);
   }
-  const int64_t count = mesh.num_devices();
+  const int64_t count =
+      max_devices == 0 || random.Chance(0.5) ? mesh.num_devices() : random.Between(1, max_devices);
   int64_t major = 1;
   for (const int64_t divisor : {2, 3, 4}) {
     if (count % divisor == 0 && divisor < count && random.Chance(0.5)) major = divisor;
@@ -260,11 +261,11 @@ Mesh WithOtherAxes(Random& random, const Mesh& mesh) {
   return other;
 }
 
-// What stages 1, 3 and so on write of shardings is drawn anew, on a mesh of their own, if that has
-// a mesh in common with the other.
-void LayOddStagesOnAnotherMesh(Random& random, Graph& graph) {
+// What stages 1, 3 and so on write of shardings is drawn anew, on a mesh of their own, if both can
+// be planned together.
+void LayOddStagesOnAnotherMesh(Random& random, int64_t max_devices, Graph& graph) {
   Graph laid = graph;
-  const Mesh other = WithOtherAxes(random, graph.meshes()[0]);
+  const Mesh other = WithOtherAxes(random, graph.meshes()[0], max_devices);
   laid.mutable_meshes().push_back(other);
   const auto redraw = [&](ValueId value, std::optional<Sharding>* sharding) {
     if (laid.node(laid.value(value).producer).mesh == 0 || !sharding->has_value()) return;
@@ -340,7 +341,12 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   if (random.Chance(0.6)) SplitUpdates(random, result.graph);
   if (loss != kNoValue && random.Chance(0.5)) MarkRandomSegments(random, result.graph);
   if (random.Chance(0.4)) MarkRandomOffload(random, result.graph);
-  if (last_stage > 0 && random.Chance(0.4)) LayOddStagesOnAnotherMesh(random, result.graph);
+  if (last_stage > 0 && random.Chance(0.4)) {
+    // All stages of a group of devices lie on one mesh.
+    const int num_groups = (last_stage + 1) / result.chunks_per_group;
+    const bool may_differ = result.chunks_per_group == 1 || num_groups % 2 == 0;
+    LayOddStagesOnAnotherMesh(random, may_differ ? 8 / num_stages : 0, result.graph);
+  }
   return result;
 }
 
