@@ -100,8 +100,9 @@ std::string ExplainShardings(const graph::Graph& graph) {
   for (graph::ValueId id = 0; id < graph.num_values(); ++id) {
     const graph::Value& value = graph.value(id);
     if (!value.sharding.has_value()) continue;
-    std::string line = StrCat(WithoutLayer(value.name), " : ", ToString(value.type), " ",
-                              graph::ToString(graph.meshes()[0], *value.sharding));
+    std::string line =
+        StrCat(WithoutLayer(value.name), " : ", ToString(value.type), " ",
+               graph::ToString(graph.meshes()[graph.node(value.producer).mesh], *value.sharding));
     const auto [known, is_new] = index_of_line.emplace(line, lines.size());
     if (is_new) lines.push_back({std::move(line), {}});
     lines[known->second].second.push_back(value.name);

@@ -100,15 +100,19 @@ std::string AxisTable(const JobGraph& job) {
                                           "(zero=3)";
   const std::string_view sequences = options.ulysses ? "sequences; heads in attention (ulysses)"
                                                      : "sequences; attention passes keys round";
-  for (const graph::MeshAxis& axis : job.graph.meshes()[0].axes) {
-    const std::string_view what = axis.is_temporal    ? "the batch, in time (micro-batches)"
-                                  : axis.name == "dp" ? replicas
-                                  : axis.name == "ep" ? "experts; the batch beside dp"
-                                  : axis.name == "cp" ? sequences
-                                  : axis.name != "tp" ? ""
-                                  : options.sp        ? "weights, and sequences between them"
-                                                      : "weights";
-    rows.push_back({axis.name, StrCat(axis.size), std::string(what)});
+  const bool has_meshes = job.graph.meshes().size() > 1;  // one a stage
+  for (const graph::Mesh& mesh : job.graph.meshes()) {
+    for (const graph::MeshAxis& axis : mesh.axes) {
+      const std::string_view what = axis.is_temporal    ? "the batch, in time (micro-batches)"
+                                    : axis.name == "dp" ? replicas
+                                    : axis.name == "ep" ? "experts; the batch beside dp"
+                                    : axis.name == "cp" ? sequences
+                                    : axis.name != "tp" ? ""
+                                    : options.sp        ? "weights, and sequences between them"
+                                                        : "weights";
+      rows.push_back({has_meshes ? StrCat(mesh.name, ".", axis.name) : axis.name, StrCat(axis.size),
+                      std::string(what)});
+    }
   }
   int num_stages = 1;
   for (const graph::Node& node : job.graph.nodes())
@@ -250,6 +254,12 @@ std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate) {
               job.num_devices, "\n");
   }
   StrAppend(&text, "axes:\n", AxisTable(job));
+  if (estimate.groups.empty()) {
+    StrAppend(&text,
+              "stages with different numbers of devices: their parts of a step are not "
+              "estimated\n");
+    return text;
+  }
   StrAppend(&text, "predicted step:\n",
             TimeTable(estimate, StrategyOf(job).offload != planner::Offload::kNone));
   StrAppend(&text, "stages (seconds a step, memory a device):\n", StageTable(estimate));
@@ -267,6 +277,7 @@ std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate) {
 nlohmann::json ExplainPlanJson(const JobGraph& job, const StepEstimate& estimate) {
   nlohmann::json json;
   if (job.machine.has_value()) json["cluster"] = job.machine->cluster.spec().name;
+  if (estimate.groups.empty()) return json;  // stages with different numbers of devices
   nlohmann::json prediction = StepJson(estimate);
   prediction["gradient_reduction_s"] = estimate.gradient_reduction_s;
   prediction["inline_communication_s"] = estimate.inline_communication_s;

@@ -42,8 +42,10 @@ absl::StatusOr<graph::Graph> ReadForwardGraph(const Registries& registries, cons
   ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(*text, path, registries.ops));
   RETURN_IF_ERROR(graph::VerifyGraph(graph));
   RETURN_IF_ERROR(planner::SelectMesh(graph));
+  // Where stages have different numbers of devices, the file says which statements they run.
+  const bool has_stages = graph.meshes().size() > 1;
   for (const graph::Node& node : graph.nodes()) {
-    if (node.stage > 0) {
+    if (node.stage > 0 && !has_stages) {
       return absl::InvalidArgumentError(
           StrCat(path, ":", node.location.line, ":", node.location.column,
                  ": a graph to train assigns no stages; the job's strategy does (pp)"));
@@ -341,6 +343,54 @@ absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& j
   return resolved;
 }
 
+namespace {
+
+// Stages that lie on meshes with different numbers of devices, as the file says.
+absl::Status LayOutByStages(const Job& job, bool has_strategy, JobGraph& result) {
+  if (has_strategy) {
+    return AtKey(
+        job, {"parallel.strategy"},
+        absl::InvalidArgumentError(StrCat(job.model.file,
+                                          " is laid out by the meshes of its stages; leave the "
+                                          "strategy \"auto\"")));
+  }
+  if (!job.parallel.hints.empty()) {
+    return AtKey(
+        job, {"parallel.hints"},
+        absl::InvalidArgumentError(StrCat(job.model.file,
+                                          " is laid out by the meshes of its stages; write the "
+                                          "shardings there")));
+  }
+  RETURN_IF_ERROR(planner::FollowStages(result.graph));
+  std::vector<const graph::Mesh*> mesh_of_stage;
+  for (const graph::Node& node : result.graph.nodes()) {
+    const auto stage = static_cast<size_t>(node.stage);
+    if (stage >= mesh_of_stage.size()) mesh_of_stage.resize(stage + 1, nullptr);
+    mesh_of_stage[stage] = &result.graph.meshes()[node.mesh];
+  }
+  result.num_devices = 0;
+  for (size_t stage = 0; stage < mesh_of_stage.size(); ++stage) {
+    if (mesh_of_stage[stage] == nullptr) {
+      return AtKey(job, {"model.file"},
+                   absl::InvalidArgumentError(StrCat(job.model.file, " has no statement of stage ",
+                                                     stage, ", but one of a later stage")));
+    }
+    result.num_devices += mesh_of_stage[stage]->num_devices();
+    const std::string axes = MeshText(*mesh_of_stage[stage]);
+    StrAppend(&result.strategy, stage == 0 ? "" : "; ", axes.empty() ? "1" : axes);
+  }
+  RETURN_IF_ERROR(
+      CheckDevices(job, result.num_devices, StrCat("the pipeline in ", job.model.file), ""));
+  RETURN_IF_ERROR(HostDevicesOf(job, result.num_devices).status());
+  result.microbatches = result.graph.meshes()[0].num_microbatches();
+  result.note = StrCat("laid out by the meshes of the stages of ", job.model.file);
+  AddBubbleNote(static_cast<int64_t>(mesh_of_stage.size()), result);
+  ASSIGN_OR_RETURN(result.machine, MachineOf(job, result.num_devices));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& job) {
   if (registries.policies.Find(job.parallel.schedule) == nullptr) {
     const std::vector<std::string_view> names = registries.policies.Names();
@@ -402,6 +452,10 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   RETURN_IF_ERROR(
       AtKey(job, {"parallel.hints"}, planner::CheckStatedShardings(hints, result.graph)));
 
+  if (result.graph.meshes().size() > 1) {
+    RETURN_IF_ERROR(LayOutByStages(job, given->has_value(), result));
+    return result;
+  }
   if (!result.graph.meshes().empty()) {
     // A file that says how it is split is taken at its word.
     const graph::Mesh& mesh = result.graph.meshes()[0];

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,10 +17,12 @@
 #include "gmock/gmock.h"
 
 #include "base/strings.h"
+#include "graph/training.h"
 #include "planner/plan/coordinates.h"
 #include "planner/plan/folded_plan.h"
 #include "planner/plan/plan_io.h"
 #include "planner/plan/verify_plan.h"
+#include "planner/strategy/stages.h"
 #include "tests/support/planner_fixture.h"
 #include "tests/support/temp_folder.h"
 
@@ -332,6 +335,84 @@ TEST_F(StageMeshesTest, BrokenTransfersAreRefused) {
       }
     });
   }
+}
+
+// A training step: the optimiser follows the parameters to their stages and meshes.
+TEST_F(StageMeshesTest, TrainingFollowsTheStages) {
+  const PipelineCase& test = kCases[1];
+  absl::StatusOr<graph::Graph> graph =
+      graph::BuildTrainingGraph(ops_, MustParse(PipelineText(test)), {});
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  ASSERT_TRUE(planner::FollowStages(*graph).ok());
+  for (const graph::Node& node : graph->nodes()) {
+    ASSERT_GE(node.stage, 0);
+    EXPECT_EQ(graph->meshes()[node.mesh].name, StrCat("m", node.stage));
+  }
+  const planner::Plan plan = Compile(*graph);
+  for (const planner::StatePlan& state : plan.states) {
+    if (state.name.substr(0, 2) != "w2") continue;
+    EXPECT_THAT(state.placements, SizeIs(1)) << state.name;
+    EXPECT_EQ(state.placements[0].device, 6u) << state.name;
+  }
+}
+
+// Jobs train such a file to the losses of one device, wherever the devices are.
+TEST_F(StageMeshesTest, JobsGiveTheLossesOfOneDevice) {
+  const TempFolder folder;
+  const std::string losses = folder.Path("losses.npy");
+  const auto train = [&](const graph::Graph& graph, int processes) {
+    std::ofstream(folder.Path("g.pst")) << graph::PrintGraph(graph);
+    std::ofstream(folder.Path("job.toml")) << "[model]\nfile = \"g.pst\"\n"
+                                              "[data]\ninputs = \"random\"\n"
+                                              "[train]\nsteps = 6\nlearning_rate = 1e-2\n";
+    const std::string command =
+        StrCat(PENSTOCK_COMMAND, " run ", folder.Path("job.toml"), " --procs ", processes,
+               " --dump ", folder.path().string(), " > /dev/null 2>&1");
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+    absl::StatusOr<Tensor> read = cli::ReadNpy(losses);
+    EXPECT_TRUE(read.ok()) << read.status();
+    return *std::move(read);
+  };
+  const graph::Graph graph = MustParse(PipelineText(kCases[3]));
+  const Tensor one = train(OnOneDevice(graph), 1);
+  EXPECT_EQ(one.num_elements(), 6);
+  for (const int processes : {1, 3}) ExpectClose({train(graph, processes)}, {one});
+}
+
+TEST_F(StageMeshesTest, PlansOfJobsSayWhatTheyAre) {
+  const TempFolder folder;
+  std::ofstream(folder.Path("g.pst")) << PipelineText(kCases[3]);
+  std::ofstream(folder.Path("job.toml")) << "[model]\nfile = \"g.pst\"\n";
+  const auto plan = [&](const std::string& options) {
+    const std::string command = StrCat(PENSTOCK_COMMAND, " plan ", folder.Path("job.toml"), " ",
+                                       options, " > ", folder.Path("out"), " 2>&1");
+    const int status = std::system(command.c_str());
+    std::ostringstream text;
+    text << "status " << WEXITSTATUS(status) << "\n" << std::ifstream(folder.Path("out")).rdbuf();
+    return text.str();
+  };
+  const std::string explained = plan(StrCat("--explain --svg ", folder.Path("plan.svg")));
+  EXPECT_THAT(explained, HasSubstr("status 0\n"));
+  EXPECT_THAT(explained, HasSubstr("plan: a=3; a=4; a=6, 3 micro-batches, 3 stages"));
+  EXPECT_THAT(explained, HasSubstr("      13 devices of 1 thread"));
+  EXPECT_THAT(explained, HasSubstr("their parts of a step are not estimated"));
+  const std::string json = plan("--json");
+  EXPECT_THAT(json, HasSubstr("\"devices\":13"));
+  EXPECT_THAT(json, HasSubstr("\"strategy\":\"a=3; a=4; a=6\""));
+  EXPECT_THAT(plan("--strategy dp=2"),
+              HasSubstr("is laid out by the meshes of its stages; leave the strategy \"auto\""));
+  EXPECT_THAT(plan("--devices 4"), HasSubstr("needs 13 devices, not 4 (--devices 4)"));
+}
+
+TEST_F(StageMeshesTest, AForwardStatementWithoutAStageIsNamed) {
+  graph::Graph graph = MustParse(
+      "mesh m = [a=2]\nmesh n = [b=3]\ngraph g {\n"
+      "  %x = input : f32[4] on m stage 0\n"
+      "  %y = neg(%x) : f32[4] on n\n  return %y\n}");
+  EXPECT_THAT(
+      std::string(planner::FollowStages(graph).message()),
+      HasSubstr("test.pst:5:3: this statement has no stage; where stages lie on meshes with "
+                "different numbers of devices, all statements say theirs\n  in: %y"));
 }
 
 // Two chunks of a group run on its devices, so they lie on one mesh.

@@ -7,6 +7,7 @@
 
 #include "base/strings.h"
 #include "graph/op.h"
+#include "graph/text.h"
 
 namespace penstock::planner {
 namespace {
@@ -83,11 +84,14 @@ Cut CutAt(absl::Span<const int> points, absl::Span<const double> total,
 class StageAssigner {
  public:
   explicit StageAssigner(Graph& graph) : graph_(graph), users_(graph.Users()) {
-    for (NodeId id = 0; id < graph.num_nodes(); ++id) Set(id, kUnassigned);
+    for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+      if (graph.node(id).phase != Phase::kForward) Set(id, kUnassigned);
+    }
   }
 
   void AssignForward(const ForwardSequence& sequence, absl::Span<const int> starts) {
     int stage = 0;
+    for (NodeId id = 0; id < graph_.num_nodes(); ++id) Set(id, kUnassigned);
     for (size_t i = 0; i < sequence.nodes.size(); ++i) {
       while (stage + 1 < static_cast<int>(starts.size()) &&
              static_cast<int>(i) >= starts[stage + 1]) {
@@ -323,6 +327,35 @@ absl::Status AssignStages(int num_stages, Graph& graph) {
                                              sequence.nodes.size(), " operators of the model"));
   }
   AssignAll(sequence, CutSequence(sequence.cost, sequence.crossing, num_stages), graph);
+  return absl::OkStatus();
+}
+
+absl::Status FollowStages(Graph& graph) {
+  std::vector<int> mesh_of_stage;
+  for (const Node& node : graph.nodes()) {
+    if (node.phase != Phase::kForward) continue;
+    if (node.stage < 0) {
+      const graph::SourceLocation& place = node.location;
+      return absl::InvalidArgumentError(
+          StrCat(place.line > 0 ? StrCat(place.file, ":", place.line, ":", place.column, ": ") : "",
+                 "this statement has no stage; where stages lie on meshes with different numbers "
+                 "of devices, all statements say theirs\n  in: ",
+                 graph::PrintNode(graph, node)));
+    }
+    if (node.stage >= static_cast<int>(mesh_of_stage.size())) {
+      mesh_of_stage.resize(node.stage + 1, node.mesh);
+    }
+    mesh_of_stage[node.stage] = node.mesh;
+  }
+  StageAssigner assigner(graph);
+  assigner.AssignBackward(std::max(static_cast<int>(mesh_of_stage.size()), 1));
+  assigner.AssignUpdate();
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    Node& node = graph.mutable_node(id);
+    if (node.phase != Phase::kForward && !mesh_of_stage.empty()) {
+      node.mesh = mesh_of_stage[node.stage];
+    }
+  }
   return absl::OkStatus();
 }
 
