@@ -95,7 +95,7 @@ Check CheckTemporaryFolder() {
 Check CheckProcesses(const Environment& environment) {
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
-  const auto cluster = StartProcesses(environment, 2, 0, "");
+  const auto cluster = StartProcesses(environment, {.count = 2});
   if (!cluster.ok()) return {"processes", false, std::string(ToStd(cluster.status().message()))};
   if (const absl::Status ended = (*cluster)->Stop(); !ended.ok()) {
     return {"processes", false, std::string(ToStd(ended.message()))};

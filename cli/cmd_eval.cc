@@ -174,8 +174,10 @@ absl::Status Eval(const Environment& environment, const Options& options) {
                                              ", and each process needs at least one"));
   }
   if (options.processes > 1) {
-    ASSIGN_OR_RETURN(cluster, StartProcesses(environment, options.processes,
-                                             static_cast<int64_t>(plan.devices.size()), ""));
+    ASSIGN_OR_RETURN(
+        cluster,
+        StartProcesses(environment, {.count = options.processes,
+                                     .num_devices = static_cast<int64_t>(plan.devices.size())}));
     session_options.start_engine = cluster->engine_factory();
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,

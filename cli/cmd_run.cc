@@ -196,8 +196,10 @@ absl::Status CheckProcesses(const Options& options, const Job& job, const planne
 // The nodes that the job asks for; null where this process runs all.
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment& environment,
                                                               const Options& options,
-                                                              const Job& job, int64_t num_devices,
+                                                              const Job& job,
+                                                              const planner::Plan& plan,
                                                               Interrupts& interrupts) {
+  const auto num_devices = static_cast<int64_t>(plan.devices.size());
   int64_t count = job.cluster.processes;
   if (count > num_devices) {
     environment.err << "note: of cluster.processes = " << count << ", "
@@ -207,11 +209,19 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
   }
   if (count == 1 && !options.listen.has_value()) return nullptr;
   ASSIGN_OR_RETURN(std::vector<uint32_t> devices, ProcessDevicesOf(job, count));
-  ASSIGN_OR_RETURN(std::unique_ptr<actors::Cluster> cluster,
-                   StartProcesses(environment, count, num_devices, options.listen.value_or(""),
-                                  std::move(devices), [&interrupts](const std::string& address) {
-                                    interrupts.RemoveAtExit(actors::FileOf(address));
-                                  }));
+  // Where devices share cores, a stage that waits leaves its cores to the others.
+  const bool stages_share_cores =
+      plan.stages.size() > 1 && num_devices * plan.threads_per_device > UsableCores();
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<actors::Cluster> cluster,
+      StartProcesses(environment, {.count = count,
+                                   .num_devices = num_devices,
+                                   .devices = std::move(devices),
+                                   .listen = options.listen.value_or(""),
+                                   .pin = !stages_share_cores,
+                                   .on_listening = [&interrupts](const std::string& address) {
+                                     interrupts.RemoveAtExit(actors::FileOf(address));
+                                   }}));
   HostDevices hosts;  // that the plan is for, if that is known
   if (options.plan.empty() && !HasSuffix(options.file, ".plan")) {
     ASSIGN_OR_RETURN(hosts, HostDevicesOf(job, num_devices));
@@ -392,8 +402,7 @@ class JobRun {
 
   absl::Status Run() {
     const auto num_devices = static_cast<int64_t>(plan_.devices.size());
-    ASSIGN_OR_RETURN(cluster_,
-                     StartCluster(environment_, options_, job_, num_devices, interrupts_));
+    ASSIGN_OR_RETURN(cluster_, StartCluster(environment_, options_, job_, plan_, interrupts_));
     if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
     const std::vector<actors::NodeDescription> nodes =
         cluster_ != nullptr ? cluster_->nodes() : std::vector<actors::NodeDescription>();

@@ -15,13 +15,13 @@
 
 namespace penstock::cli {
 
-absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(
-    const Environment& environment, int64_t count, int64_t num_devices, const std::string& listen,
-    std::vector<uint32_t> devices, std::function<void(const std::string&)> on_listening) {
+absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
+                                                                ProcessOptions processes) {
   actors::ClusterOptions options;
-  options.process_devices = std::move(devices);
-  options.num_processes = static_cast<uint32_t>(count);
-  options.num_devices = static_cast<uint32_t>(num_devices);
+  options.process_devices = std::move(processes.devices);
+  options.num_processes = static_cast<uint32_t>(processes.count);
+  options.num_devices = static_cast<uint32_t>(processes.num_devices);
+  options.pin = processes.pin;
   const auto printer = std::make_shared<LinePrinter>(environment.err);
   options.on_output = [printer](uint32_t rank, std::string_view host, std::string_view line) {
     printer->Print(StrCat("[", rank, " ", host, "] ", line, "\n"));
@@ -29,12 +29,13 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(
   options.on_join = [printer](const actors::NodeDescription& node) {
     printer->Print(StrCat("joined: ", ToString(node), "\n"));
   };
-  if (listen.empty()) {
+  if (processes.listen.empty()) {
     options.node_command = {environment.program, "node", "--quiet"};
   } else {
-    options.listen = listen;
+    options.listen = processes.listen;
     options.join_timeout = absl::Minutes(10);
-    options.on_listening = [&err = environment.err, count, on_listening = std::move(on_listening)](
+    options.on_listening = [&err = environment.err, count = processes.count,
+                            on_listening = std::move(processes.on_listening)](
                                const std::string& address, const std::string& key) {
       if (on_listening) on_listening(address);
       err << "Waiting for " << Counted(count, "node")

@@ -6,6 +6,7 @@
 #define PENSTOCK_CLI_PROCESSES_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,15 +19,21 @@
 
 namespace penstock::cli {
 
-// Starts `count` nodes of this program, pinned to cores, or where `listen` is an address waits for
-// as many to join there. They will run a plan of `num_devices` devices, with so many of them each
-// as `devices` says, or without it as equal a number as can be. Each node that joins is reported;
-// what nodes print comes out with "[rank host] " before each line. `on_listening` is told the
-// address once nodes can join there.
-absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(
-    const Environment& environment, int64_t count, int64_t num_devices, const std::string& listen,
-    std::vector<uint32_t> devices = {},
-    std::function<void(const std::string& address)> on_listening = nullptr);
+struct ProcessOptions {
+  int64_t count = 1;
+  int64_t num_devices = 0;             // of the plan that will run; 0: not known
+  std::vector<uint32_t> devices = {};  // of each process; empty: numbers as equal as can be
+  std::string listen = {};             // where others start the nodes: the address where they join
+  // Nodes that are started here: each to cores of its own, as far as there are as many.
+  bool pin = true;
+  // Told the address once nodes can join there.
+  std::function<void(const std::string& address)> on_listening = {};
+};
+
+// Starts nodes of this program, or waits for nodes to join. Each that joins is reported; what nodes
+// print comes out with "[rank host] " before each line.
+absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
+                                                                ProcessOptions processes);
 
 // What a user should know of how `nodes`, by rank, lie on their hosts, a line each. `host_devices`
 // are the devices of each host that the collectives were chosen for; empty: not known.
