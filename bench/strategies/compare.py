@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Compares the strategy that `auto` chooses with others, predicted and measured, on this machine.
 
-    compare.py [--media memory,1gbit] [--case NAME] [--rounds N] [--steps N] [--cluster CLUSTER]
+    compare.py [--media memory,1gbit] [--case NAME] [--rounds N] [--seconds S] [--cluster CLUSTER]
                [-o TABLE.md]
 
 A case is a model, a number of devices of one thread each, and what joins them: shared memory (a
 process a device), or two network namespaces with half of the devices each, behind links of a rate
 as tc writes it. For each case and each of at least twelve strategies, `penstock plan` predicts a
-step and `penstock run` takes some, in several rounds over all strategies; the least of the rounds'
-median step times counts, because whatever else runs on the machine only adds to it. Prints a table
+step and `penstock run` takes as many as are predicted to take some seconds, in several rounds over
+all strategies; the least of the rounds' median step times counts, because whatever else runs on the
+machine only adds to it. Prints a table
 in Markdown: predicted and measured times, their ratio, the rank correlation (Kendall's tau) of a
 case, and how the choice of `auto` compares with the fastest. The exit status is 1 if `auto` is
 measured slower than 1.05 times the fastest in some case. All cases take three quarters of an hour.
@@ -21,6 +22,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -38,13 +40,14 @@ from tests.support.network import Network  # noqa: E402
 PENSTOCK = os.environ.get("PENSTOCK", str(ROOT / "build/bin/penstock"))
 MAX_RATIO = 1.05  # of what auto takes, over the fastest
 WARM_UP = 2       # steps that are not timed
+MIN_STEPS = 6     # that are
 HOSTS = 2         # of a network
 
 GPT = {"model.name": '"gpt"', "model.layers": 4, "model.width": 128, "model.heads": 4,
        "model.context": 128, "model.dropout": 0.0, "train.batch": 16}
 MODELS = {
     "gpt, width 128": GPT,
-    "gpt, width 384": {**GPT, "model.width": 384, "model.heads": 6, "train.batch": 8},
+    "gpt, width 384": {**GPT, "model.width": 384, "model.heads": 8, "train.batch": 8},
     "mlp, wide": {"model.name": '"mlp"', "model.layers": 2, "model.width": 1024,
                   "train.batch": 64},
     "mlp, deep": {"model.name": '"mlp"', "model.layers": 16, "model.width": 128,
@@ -81,6 +84,12 @@ def settings(model, devices, strategy, microbatches):
     if microbatches:
         keys["parallel.microbatches"] = microbatches
     return [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
+
+
+def short(strategy):
+    """Without axes of one device."""
+    parts = [part for part in strategy.split(",") if part not in ("dp=1", "tp=1", "pp=1")]
+    return ",".join(parts) or "dp=1"
 
 
 def call(command):
@@ -120,9 +129,10 @@ class Case:
             command += ["--cluster", self.arguments.cluster]
         return json.loads(call(command)[0])
 
-    def measure(self, strategy, microbatches):
+    def measure(self, strategy, microbatches, predicted_s):
         """The median step in seconds."""
-        options = ["--set", f"train.steps={self.arguments.steps}",
+        steps = WARM_UP + max(MIN_STEPS, math.ceil(self.arguments.seconds / predicted_s))
+        options = ["--set", f"train.steps={steps}",
                    *settings(self.model, self.devices, strategy, microbatches)]
         if self.network is None:
             lines = call([PENSTOCK, "run", self.job, "--json", "--procs", str(self.devices),
@@ -133,34 +143,30 @@ class Case:
                 lines = coordinator.stdout.readlines()
         rows = [json.loads(line) for line in lines]
         times = [row["step_time_s"] for row in rows if "step_time_s" in row]
-        if len(times) != self.arguments.steps:
-            raise over_network.Failure(f"{strategy}: {len(times)} of {self.arguments.steps} steps")
+        if len(times) != steps:
+            raise over_network.Failure(f"{strategy}: {len(times)} of {steps} steps")
         return statistics.median(times[WARM_UP:])
 
     def compare(self, say):
         """Prints the table of the case; by how much auto misses the fastest."""
         plan = self.predict("auto", 0)
-        chosen = (plan["strategy"], plan["microbatches"])
+        chosen = (short(plan["strategy"]), plan["microbatches"])
         say("| strategy | micro-batches | predicted ms | measured ms | ratio |")
         say("|---|---|---|---|---|")
-        rows = [*strategies_of(self.model, self.devices), chosen]
+        rows = strategies_of(self.model, self.devices)
+        if chosen not in rows:
+            rows.append(chosen)
+        predicted = [self.predict(*row)["predicted_step_time_s"] for row in rows]
         least = [float("inf")] * len(rows)
         for _ in range(self.arguments.rounds):
-            for i, (strategy, microbatches) in enumerate(rows):
-                least[i] = min(least[i], self.measure(strategy, microbatches))
-        pairs = []
-        for i, (strategy, microbatches) in enumerate(rows):
-            p = 1e3 * self.predict(strategy, microbatches)["predicted_step_time_s"]
-            m = 1e3 * least[i]
-            say(f"| {'auto: ' if i + 1 == len(rows) else ''}{strategy} | {microbatches} | "
-                f"{p:.1f} | {m:.1f} | {p / m:.2f} |")
-            pairs.append((p, m))
-        *others, mine = pairs
-        # What auto chose may be listed: then it has been measured twice.
-        mine_s = min([mine[1]] + [m for row, (_, m) in zip(rows, others) if row == chosen])
-        ratio = mine_s / min(m for _, m in others)
-        say(f"\nRank correlation {kendall_tau(others):.2f}; auto takes {ratio:.2f} "
-            "times as long as the fastest of these.\n")
+            for i, row in enumerate(rows):
+                least[i] = min(least[i], self.measure(*row, predicted[i]))
+        for row, p, m in zip(rows, predicted, least):
+            say(f"| {'auto: ' if row == chosen else ''}{row[0]} | {row[1]} | {1e3 * p:.1f} | "
+                f"{1e3 * m:.1f} | {p / m:.2f} |")
+        ratio = least[rows.index(chosen)] / min(least)
+        say(f"\nRank correlation {kendall_tau(list(zip(predicted, least))):.2f}; auto takes "
+            f"{ratio:.2f} times as long as the fastest of these.\n")
         return ratio
 
 
@@ -169,14 +175,12 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--media", default="memory,1gbit", help="(default: memory,1gbit)")
     parser.add_argument("--devices", default="2,4", help="(default: 2,4)")
-    parser.add_argument("--steps", type=int, default=8, help="of a run (default: 8)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of a run (default: 1.5)")
     parser.add_argument("--rounds", type=int, default=2, help="(default: 2)")
     parser.add_argument("--cluster", default="", help="for predictions, such as a profile")
     parser.add_argument("--case", default="", help="only models whose name contains this")
     parser.add_argument("-o", "--output", default="", help="a file for the table")
     arguments = parser.parse_args()
-    if arguments.steps <= WARM_UP:
-        parser.error(f"--steps must be more than {WARM_UP}")
     lines = []
 
     def say(line=""):
