@@ -1,6 +1,8 @@
 #include "bench/kernel_timing.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -10,13 +12,6 @@
 #include "base/status_macros.h"
 
 namespace penstock::bench {
-namespace {
-
-constexpr int kNumBatches = 7;
-constexpr int64_t kBatchNs = 4'000'000;  // at least, of one batch
-
-}  // namespace
-
 kernels::TileDesc WholeTile(Shape shape, DType dtype) {
   kernels::TileDesc tile;
   tile.dtype = dtype;
@@ -60,8 +55,13 @@ absl::StatusOr<PreparedKernel> PreparedKernel::Create(const kernels::KernelSpec&
         static_cast<float*>(input)[i] = RandomUniform({1, 0, 0}, i);
       } else if (tile.dtype == DType::kF64) {
         static_cast<double*>(input)[i] = RandomUniform({1, 0, 0}, i);
-      } else {
+      } else if (tile.dtype == DType::kI64) {
         static_cast<int64_t*>(input)[i] = 1;
+      } else if (tile.dtype == DType::kI32) {
+        static_cast<int32_t*>(input)[i] = 1;
+      } else {
+        std::memset(static_cast<uint8_t*>(input) + i * ByteSize(tile.dtype), 0,
+                    ByteSize(tile.dtype));
       }
     }
   }
@@ -82,16 +82,17 @@ absl::Status PreparedKernel::Run() {
   return kernel_->Run(args);
 }
 
-absl::StatusOr<double> MeasureKernelSeconds(const kernels::KernelSpec& spec) {
+absl::StatusOr<double> MeasureKernelSeconds(const kernels::KernelSpec& spec,
+                                            const KernelTiming& timing) {
   ASSIGN_OR_RETURN(PreparedKernel kernel, PreparedKernel::Create(spec));
   RETURN_IF_ERROR(kernel.Run());
   const SteadyClock clock;
   double best = std::numeric_limits<double>::infinity();
-  for (int batch = 0; batch < kNumBatches; ++batch) {
+  for (int batch = 0; batch < timing.num_batches; ++batch) {
     const int64_t begin = clock.NowNs();
     int64_t now = begin;
     int64_t runs = 0;
-    while (now - begin < kBatchNs) {
+    while (now - begin < timing.batch_ns) {
       RETURN_IF_ERROR(kernel.Run());
       ++runs;
       now = clock.NowNs();

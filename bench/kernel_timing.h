@@ -6,6 +6,7 @@
 #define PENSTOCK_BENCH_KERNEL_TIMING_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,7 +27,7 @@ kernels::KernelSpec MakeKernelSpec(std::string op, graph::Attributes attributes,
                                    std::vector<kernels::TileDesc> inputs,
                                    std::vector<kernels::TileDesc> outputs);
 
-// Floats are drawn from [0, 1), integers are 1.
+// f32 and f64 are drawn from [0, 1), i32 and i64 are 1, others 0.
 class PreparedKernel {
  public:
   // On one thread. Errors: the CPU has no such kernel.
@@ -49,9 +50,15 @@ class PreparedKernel {
   std::unique_ptr<kernels::Kernel> kernel_;
 };
 
+struct KernelTiming {
+  int num_batches = 7;
+  int64_t batch_ns = 4'000'000;  // at least, of one batch
+};
+
 // Seconds of one run: the least mean of several batches of runs, because whatever else runs on the
 // machine only adds to it.
-absl::StatusOr<double> MeasureKernelSeconds(const kernels::KernelSpec& spec);
+absl::StatusOr<double> MeasureKernelSeconds(const kernels::KernelSpec& spec,
+                                            const KernelTiming& timing = {});
 
 }  // namespace penstock::bench
 

@@ -1,5 +1,7 @@
 #include "bench/profile.h"
 
+#include <algorithm>
+
 #include "gtest/gtest.h"
 
 #include "planner/cluster/cluster_file.h"
@@ -24,6 +26,15 @@ TEST(ProfileTest, AMeasuredMachineIsADescriptionOfACluster) {
   EXPECT_LT(spec.levels[0].latency_s, 1e-1);
   // Small products are less efficient than the best.
   EXPECT_LT(core.efficiency.front().fraction, 0.9);
+
+  // Each operator of the models, in some sizes: a product is no faster than the peak allows.
+  EXPECT_GT(core.kernels.size(), 30u);
+  const auto product =
+      std::find_if(core.kernels.begin(), core.kernels.end(),
+                   [](const planner::MeasuredKernel& kernel) { return kernel.op == "matmul"; });
+  ASSERT_NE(product, core.kernels.end());
+  EXPECT_GT(product->slowdown.size(), 3u);
+  EXPECT_GT(product->slowdown.back().factor, 0.5);
 
   // Every kind between two processes and between four, each size by some variant.
   ASSERT_EQ(spec.collectives.size(), 8u);

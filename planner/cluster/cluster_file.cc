@@ -30,21 +30,26 @@ absl::Status ReadRates(const Entry& entry, DeviceKind* kind) {
   return absl::OkStatus();
 }
 
-absl::Status ReadEfficiency(const Entry& entry, DeviceKind* kind) {
-  constexpr std::string_view kExpected = "a list of pairs [flops, fraction]";
-  if (!entry.value->is_array()) return entry.Expected(kExpected);
+using NumberPair = std::pair<double, double>;
+
+// A list of pairs called such as "[flops, fraction]". `first` and `second`: least and most.
+absl::StatusOr<std::vector<NumberPair>> ReadPairs(const Entry& entry, std::string_view called,
+                                                  NumberPair first, NumberPair second) {
+  const std::string expected = StrCat("a list of pairs ", called);
+  if (!entry.value->is_array()) return entry.Expected(expected);
+  std::vector<NumberPair> pairs;
   for (const toml::value& element : entry.value->as_array()) {
     const Entry pair = entry.Element(element);
-    if (!element.is_array()) return pair.Expected(kExpected);
-    if (element.as_array().size() != 2) {
-      return pair.Error(
-          StrCat("expected a pair [flops, fraction], not ", element.as_array().size(), " values"));
+    if (!element.is_array()) return pair.Expected(expected);
+    const auto& parts = element.as_array();
+    if (parts.size() != 2) {
+      return pair.Error(StrCat("expected a pair ", called, ", not ", parts.size(), " values"));
     }
-    EfficiencyPoint& point = kind->efficiency.emplace_back();
-    ASSIGN_OR_RETURN(point.flops, ReadNumber(entry.Element(element.as_array()[0]), 1, kMaxFlops));
-    ASSIGN_OR_RETURN(point.fraction, ReadNumber(entry.Element(element.as_array()[1]), 1e-9, 1));
+    NumberPair& read = pairs.emplace_back();
+    ASSIGN_OR_RETURN(read.first, ReadNumber(entry.Element(parts[0]), first.first, first.second));
+    ASSIGN_OR_RETURN(read.second, ReadNumber(entry.Element(parts[1]), second.first, second.second));
   }
-  return absl::OkStatus();
+  return pairs;
 }
 
 absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
@@ -60,7 +65,9 @@ absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
   RETURN_IF_ERROR(ReadRates(rates, &kind));
   if (section.Has("efficiency")) {
     ASSIGN_OR_RETURN(const Entry efficiency, section.Get("efficiency"));
-    RETURN_IF_ERROR(ReadEfficiency(efficiency, &kind));
+    ASSIGN_OR_RETURN(const std::vector<NumberPair> points,
+                     ReadPairs(efficiency, "[flops, fraction]", {1, kMaxFlops}, {1e-9, 1}));
+    for (const auto& [flops, fraction] : points) kind.efficiency.push_back({flops, fraction});
   }
   if (section.Has("host_link_bytes_per_s")) {
     RETURN_IF_ERROR(section.Read("host_link_bytes_per_s", kMinBytesPerS, kMaxBytesPerS,
@@ -71,6 +78,35 @@ absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
         section.Read("host_memory_bytes", int64_t{1}, kMaxMemoryBytes, &kind.host_memory_bytes));
   }
   return kind;
+}
+
+constexpr std::string_view kNoSuchKind = "no [[kind]] is named \"";
+
+// Adds what was measured to the kind that it names. `names`: the index of each kind.
+absl::Status ReadKernel(const Section& section,
+                        const absl::flat_hash_map<std::string, int64_t>& names,
+                        std::vector<DeviceKind>* kinds) {
+  RETURN_IF_ERROR(section.CheckKeys({"device", "op", "dtype", "slowdown"}));
+  ASSIGN_OR_RETURN(const Entry device, section.Get("device"));
+  ASSIGN_OR_RETURN(const std::string name, ReadString(device));
+  const auto found = names.find(name);
+  if (found == names.end()) return device.Error(StrCat(kNoSuchKind, name, "\""));
+  MeasuredKernel& kernel = (*kinds)[found->second].kernels.emplace_back();
+  RETURN_IF_ERROR(section.Read("op", &kernel.op));
+  ASSIGN_OR_RETURN(const Entry type, section.Get("dtype"));
+  ASSIGN_OR_RETURN(const std::string type_name, ReadString(type));
+  const std::optional<DType> dtype = ParseDType(type_name);
+  if (!dtype) return type.Error("not a dtype: expected a name such as f32 or bf16");
+  kernel.dtype = *dtype;
+  ASSIGN_OR_RETURN(const Entry slowdown, section.Get("slowdown"));
+  ASSIGN_OR_RETURN(const std::vector<NumberPair> points,
+                   ReadPairs(slowdown, "[us, factor]", {kMinRooflineUs, kMaxRooflineUs},
+                             {kMinSlowdown, kMaxSlowdown}));
+  for (const auto& [us, factor] : points) kernel.slowdown.push_back({us, factor});
+  const absl::Status status = CheckMeasuredKernel(kernel);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      StrCat(section.Place(), ": [[kernel]]: ", ToStd(status.message())));
 }
 
 absl::StatusOr<NetworkLevel> ReadLevel(const Section& section) {
@@ -116,7 +152,7 @@ absl::StatusOr<DeviceRun> ReadRun(const Section& section,
   ASSIGN_OR_RETURN(const std::string name, ReadString(kind));
   const auto found = names.find(name);
   if (found == names.end()) {
-    return kind.Error(StrCat("no [[kind]] is named \"", name, "\""));
+    return kind.Error(StrCat(kNoSuchKind, name, "\""));
   }
   run.kind = found->second;
   RETURN_IF_ERROR(section.Read("count", int64_t{1}, kMaxClusterDevices, &run.count));
@@ -166,6 +202,16 @@ std::string FormatKind(const DeviceKind& kind) {
   return text;
 }
 
+std::string FormatKernel(const DeviceKind& kind, const MeasuredKernel& kernel) {
+  std::vector<std::string> points;
+  for (const SlowdownPoint& point : kernel.slowdown) {
+    points.push_back(StrCat("[", Digits(point.roofline_us), ", ", Digits(point.factor), "]"));
+  }
+  return StrCat("\n[[kernel]]\ndevice = ", Quoted(kind.name), "\nop = ", Quoted(kernel.op),
+                "\ndtype = \"", Name(kernel.dtype), "\"\nslowdown = [", StrJoin(points, ", "),
+                "]\n");
+}
+
 std::string FormatLevel(const NetworkLevel& level) {
   std::string text = StrCat("\n[[level]]\nname = ", Quoted(level.name),
                             "\nfan_out = ", FormatIntegers(level.fan_out),
@@ -185,8 +231,8 @@ absl::StatusOr<Cluster> ParseCluster(std::string_view text, std::string_view fil
   }
   ASSIGN_OR_RETURN(const toml::value root, ParseToml(text, std::string(file)));
   const Section whole(file, "", root);
-  RETURN_IF_ERROR(
-      whole.CheckKeys({"name", "devices_at_once", "kind", "devices", "level", "collective"}));
+  RETURN_IF_ERROR(whole.CheckKeys(
+      {"name", "devices_at_once", "kind", "kernel", "devices", "level", "collective"}));
   ClusterSpec spec;
   RETURN_IF_ERROR(whole.Read("name", &spec.name));
   if (whole.Has("devices_at_once")) {
@@ -201,6 +247,11 @@ absl::StatusOr<Cluster> ParseCluster(std::string_view text, std::string_view fil
     ASSIGN_OR_RETURN(DeviceKind kind, ReadKind(Section(file, "kind", *table)));
     names.emplace(kind.name, static_cast<int64_t>(spec.kinds.size()));
     spec.kinds.push_back(std::move(kind));
+  }
+  ASSIGN_OR_RETURN(const std::vector<const toml::value*> kernels,
+                   whole.Tables("kernel", kMaxDeviceKinds * kMaxMeasuredKernels));
+  for (const toml::value* table : kernels) {
+    RETURN_IF_ERROR(ReadKernel(Section(file, "kernel", *table), names, &spec.kinds));
   }
   ASSIGN_OR_RETURN(const std::vector<const toml::value*> runs,
                    whole.Tables("devices", kMaxClusterDevices));
@@ -244,6 +295,11 @@ std::string FormatCluster(const Cluster& cluster) {
     StrAppend(&text, "devices_at_once = ", spec.devices_at_once, "\n");
   }
   for (const DeviceKind& kind : spec.kinds) StrAppend(&text, FormatKind(kind));
+  for (const DeviceKind& kind : spec.kinds) {
+    for (const MeasuredKernel& kernel : kind.kernels) {
+      StrAppend(&text, FormatKernel(kind, kernel));
+    }
+  }
   for (const DeviceRun& run : spec.devices) {
     StrAppend(&text, "\n[[devices]]\nkind = ", Quoted(spec.kinds[run.kind].name),
               "\ncount = ", run.count, "\n");

@@ -12,6 +12,13 @@
 //   host_link_bytes_per_s = 32e9  # in each direction; left out: it works in its host's memory
 //   host_memory_bytes = 274_877_906_944  # of it, for a device; left out: not limited
 //
+//   [[kernel]]            # what an operator takes on a kind of device; may be left out
+//   device = "A100"
+//   op = "gelu"
+//   dtype = "f32"
+//   slowdown = [[10, 3], [1000, 4]]  # us that the peak rates allow, how many times as long it
+//   takes
+//
 //   [[devices]]           # only if there is more than one kind: runs, in the order of devices
 //   kind = "A100"
 //   count = 16

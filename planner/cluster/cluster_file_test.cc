@@ -96,6 +96,35 @@ TEST(ClusterFileTest, MemoryOfTheHostNeedsALinkToIt) {
   EXPECT_THAT(ErrorOf(Edited("274_877_906_944", "0")), HasSubstr("host_memory_bytes: 0 is out"));
 }
 
+TEST(ClusterFileTest, MeasuredKernelsBelongToAKindOfDevice) {
+  const std::string kernel =
+      "[[kernel]]\ndevice = \"B\"\nop = \"gelu\"\ndtype = \"f16\"\n"
+      "slowdown = [[10, 3], [1e3, 0.5]]\n";
+  const auto with = [&](std::string_view from, std::string_view to) {
+    std::string edited = kernel;
+    const size_t at = edited.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return ErrorOf(StrCat(kText, edited.replace(at, from.size(), to)));
+  };
+  const absl::StatusOr<Cluster> cluster = ParseCluster(StrCat(kText, kernel), "c.toml");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_TRUE(cluster->spec().kinds[0].kernels.empty());
+  const MeasuredKernel expected = {"gelu", DType::kF16, {{10, 3}, {1000, 0.5}}};
+  EXPECT_EQ(cluster->spec().kinds[1].kernels, std::vector<MeasuredKernel>{expected});
+  EXPECT_EQ(ParseCluster(FormatCluster(*cluster), "c.toml")->spec(), cluster->spec());
+
+  EXPECT_THAT(with("\"B\"", "\"C\""), StartsWith("c.toml:38:10: kernel.device: no [[kind]] is"));
+  EXPECT_THAT(with("\"gelu\"", "\"\""), StartsWith("c.toml:37:1: [[kernel]]: op is empty"));
+  EXPECT_THAT(with("f16", "f17"), StartsWith("c.toml:40:9: kernel.dtype: not a dtype"));
+  EXPECT_THAT(with("[10, 3]", "[10]"),
+              StartsWith("c.toml:41:13: kernel.slowdown: expected a pair"));
+  EXPECT_THAT(with("[10, 3]", "[10, -3]"), HasSubstr("kernel.slowdown: -3 is out of range"));
+  EXPECT_THAT(with("1e3", "10"), HasSubstr("[[kernel]]: slowdown is not in order: 10 us after 10"));
+  EXPECT_THAT(with("[[10, 3], [1e3, 0.5]]", "[]"), HasSubstr("slowdown is empty"));
+  EXPECT_THAT(ErrorOf(StrCat(kText, kernel, kernel)),
+              StartsWith("c.toml:11:1: device kind 1 (B): gelu in f16 was measured twice"));
+}
+
 TEST(ClusterFileTest, DevicesMayShareCores) {
   const absl::StatusOr<Cluster> cluster =
       ParseCluster(Edited("\n\n[[kind]]", "\ndevices_at_once = 6\n[[kind]]"), "c.toml");

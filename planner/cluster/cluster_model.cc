@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -64,6 +65,15 @@ double EfficiencyAt(const DeviceKind& kind, double flops) {
   return below.fraction + part * (above->fraction - below.fraction);
 }
 
+double RooflineSeconds(const DeviceKind& kind, DType dtype, double flops, double bytes) {
+  double peak = kind.peak_flops_per_s[static_cast<size_t>(dtype)];
+  if (peak == 0) {
+    peak = *std::max_element(kind.peak_flops_per_s.begin(), kind.peak_flops_per_s.end());
+  }
+  const double compute_s = flops > 0 && peak > 0 ? flops / peak : 0;
+  return std::max(compute_s, bytes / kind.memory_bytes_per_s);
+}
+
 double HostCopySeconds(const DeviceKind& kind, double num_bytes) {
   return kind.host_link_bytes_per_s > 0 ? num_bytes / kind.host_link_bytes_per_s
                                         : 2 * num_bytes / kind.memory_bytes_per_s;
@@ -109,6 +119,19 @@ absl::Status CheckDeviceKind(const DeviceKind& kind) {
       return Invalid(StrCat("efficiency is not in order: ", point.flops, " flops after ", last));
     }
     last = point.flops;
+  }
+  if (kind.kernels.size() > static_cast<size_t>(kMaxMeasuredKernels)) {
+    return Invalid(StrCat(kind.kernels.size(), " operators were measured: expected at most ",
+                          kMaxMeasuredKernels));
+  }
+  std::set<std::pair<std::string_view, DType>> measured;
+  for (const MeasuredKernel& kernel : kind.kernels) {
+    const std::string name = StrCat(kernel.op, " in ", Name(kernel.dtype));
+    const absl::Status status = CheckMeasuredKernel(kernel);
+    if (!status.ok()) return Invalid(StrCat(name, ": ", ToStd(status.message())));
+    if (!measured.emplace(kernel.op, kernel.dtype).second) {
+      return Invalid(StrCat(name, " was measured twice"));
+    }
   }
   return absl::OkStatus();
 }

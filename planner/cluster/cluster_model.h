@@ -32,6 +32,7 @@
 
 #include "base/dtype.h"
 #include "planner/cluster/measured_collective.h"
+#include "planner/cluster/measured_kernel.h"
 
 namespace penstock::planner {
 
@@ -56,6 +57,8 @@ struct DeviceKind {
   // By DType. 0: the device has no rate for the type.
   std::array<double, kNumDTypes> peak_flops_per_s = {};
   std::vector<EfficiencyPoint> efficiency;  // by increasing flops; empty: kDefaultEfficiency
+  // What holds instead for the operators that were measured, one for each operator and dtype.
+  std::vector<MeasuredKernel> kernels;
   // To and from the memory of the host, in each direction. 0: the device works in that memory.
   double host_link_bytes_per_s = 0;
   // What a device may use of its host's memory beside its own. 0: not known, and not limited.
@@ -66,6 +69,10 @@ struct DeviceKind {
 
 // What a copy to or from the memory of the host takes. One within a memory reads and writes it.
 double HostCopySeconds(const DeviceKind& kind, double num_bytes);
+
+// What the peak rates allow for an operation of a dtype; one that the device has no rate for
+// computes at the highest of the others.
+double RooflineSeconds(const DeviceKind& kind, DType dtype, double flops, double bytes);
 
 // Interpolates linearly in the logarithm of `flops`; constant beyond the ends of the curve.
 double EfficiencyAt(const DeviceKind& kind, double flops);

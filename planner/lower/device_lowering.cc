@@ -11,6 +11,7 @@
 
 #include "base/status_macros.h"
 #include "planner/cost/communication_cost.h"
+#include "planner/cost/kernel_cost.h"
 #include "planner/lower/device_lowering_internal.h"
 #include "planner/plan/access_order.h"
 #include "planner/plan/coordinates.h"
@@ -62,7 +63,7 @@ void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, Kerne
   const LowerOptions& options = shared_.options_;
   if (!spec.op.empty()) {
     if (kind == ActorKind::kKernel) actor.scratch_bytes = options.kernels.workspace_bytes(spec);
-    const graph::OpCost cost = shared_.CostOf(spec);
+    const graph::OpCost cost = KernelCost(shared_.ops_, spec);
     actor.predicted_s =
         std::max(cost.bytes / options.bytes_per_s, cost.flops / options.flops_per_s);
     actor.plan.kernel = shared_.KernelIndex(spec, shardings);

@@ -138,7 +138,6 @@ class Lowering {
   // What makes the program of a device of the mesh differ from others', by device.
   std::vector<std::vector<int64_t>> Signatures() const;
   void FindClasses();
-  graph::OpCost CostOf(const KernelPlan& spec) const;
   uint32_t KernelIndex(const KernelPlan& spec, const std::vector<uint32_t>& shardings);
   absl::Status CheckKernels() const;
 

@@ -311,7 +311,7 @@ class Enumerator {
     const double kernel =
         is_free || results.empty()
             ? 0
-            : kernels_.Seconds(KernelTimes::ComputeType(operands, results),
+            : kernels_.Seconds(node.op->name(), KernelTimes::ComputeType(operands, results),
                                node.op->Cost({node.attributes, operands, results}));
     std::vector<size_t> index(values.size(), 0);
     for (double& least : *table) {

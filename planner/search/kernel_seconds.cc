@@ -8,18 +8,6 @@
 namespace penstock::planner {
 namespace {
 
-double RooflineSeconds(const DeviceKind& kind, DType dtype, const graph::OpCost& cost) {
-  double peak = kind.peak_flops_per_s[static_cast<size_t>(dtype)];
-  if (peak == 0) {
-    peak = *std::max_element(kind.peak_flops_per_s.begin(), kind.peak_flops_per_s.end());
-  }
-  double seconds = cost.bytes / kind.memory_bytes_per_s;
-  if (cost.flops > 0 && peak > 0) {
-    seconds = std::max(seconds, cost.flops / (peak * EfficiencyAt(kind, cost.flops)));
-  }
-  return seconds;
-}
-
 // The kinds of consecutive devices, in order of their index.
 std::set<int64_t> KindsOf(const ClusterSpec& spec, int64_t first_device, int64_t num_devices) {
   if (spec.devices.empty()) return {0};
@@ -38,22 +26,34 @@ std::set<int64_t> KindsOf(const ClusterSpec& spec, int64_t first_device, int64_t
 KernelTimes::KernelTimes(const Machine& machine, int64_t first_device, int64_t num_devices) {
   const ClusterSpec& spec = machine.cluster.spec();
   for (const int64_t kind : KindsOf(spec, first_device, num_devices)) {
-    kinds_.push_back(&spec.kinds[static_cast<size_t>(kind)]);
+    Kind& added = kinds_.emplace_back();
+    added.kind = &spec.kinds[static_cast<size_t>(kind)];
+    for (const MeasuredKernel& measured : added.kind->kernels) {
+      added.measured[{measured.op, measured.dtype}] = &measured;
+    }
   }
 }
 
-double KernelTimes::Seconds(DType dtype, const graph::OpCost& cost) const {
-  double slowest = 0;
-  for (const DeviceKind* kind : kinds_) {
-    slowest = std::max(slowest, RooflineSeconds(*kind, dtype, cost));
+double KernelTimes::Kind::Seconds(std::string_view op, DType dtype,
+                                  const graph::OpCost& cost) const {
+  const auto found = measured.find({op, dtype});
+  if (found == measured.end()) {
+    return RooflineSeconds(*kind, dtype, cost.flops / EfficiencyAt(*kind, cost.flops), cost.bytes);
   }
+  const double roofline_s = RooflineSeconds(*kind, dtype, cost.flops, cost.bytes);
+  return roofline_s * SlowdownAt(*found->second, 1e6 * roofline_s);
+}
+
+double KernelTimes::Seconds(std::string_view op, DType dtype, const graph::OpCost& cost) const {
+  double slowest = 0;
+  for (const Kind& kind : kinds_) slowest = std::max(slowest, kind.Seconds(op, dtype, cost));
   return slowest;
 }
 
 double KernelTimes::HostCopySeconds(double num_bytes) const {
   double slowest = 0;
-  for (const DeviceKind* kind : kinds_) {
-    slowest = std::max(slowest, planner::HostCopySeconds(*kind, num_bytes));
+  for (const Kind& kind : kinds_) {
+    slowest = std::max(slowest, planner::HostCopySeconds(*kind.kind, num_bytes));
   }
   return slowest;
 }

@@ -1,6 +1,7 @@
 // What a kernel takes on the devices of a machine: the longer of its flops at the rate of the
-// device's kind and its bytes at the rate of its memory (Williams, Waterman & Patterson, "Roofline:
-// an insightful visual performance model", 2009). Of devices of several kinds, the slowest counts.
+// device's kind and its bytes at the rate of its memory, times what the operator was measured to
+// take beyond that (planner/cluster/measured_kernel.h). Of devices of several kinds, the slowest
+// counts.
 //
 // Thread rule: const after construction.
 
@@ -8,8 +9,10 @@
 #define PENSTOCK_PLANNER_SEARCH_KERNEL_SECONDS_H_
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 
 #include "base/tensor.h"
@@ -25,7 +28,8 @@ class KernelTimes {
   // result.
   KernelTimes(const Machine& machine, int64_t first_device, int64_t num_devices);
 
-  double Seconds(DType dtype, const graph::OpCost& cost) const;
+  // `op`: its name; that of a copy that is no operator may be empty.
+  double Seconds(std::string_view op, DType dtype, const graph::OpCost& cost) const;
 
   // Of a copy between the memories of a device and its host.
   double HostCopySeconds(double num_bytes) const;
@@ -35,7 +39,14 @@ class KernelTimes {
                            absl::Span<const TensorType> results);
 
  private:
-  std::vector<const DeviceKind*> kinds_;
+  struct Kind {
+    const DeviceKind* kind = nullptr;
+    absl::flat_hash_map<std::pair<std::string_view, DType>, const MeasuredKernel*> measured;
+
+    double Seconds(std::string_view op, DType dtype, const graph::OpCost& cost) const;
+  };
+
+  std::vector<Kind> kinds_;
 };
 
 // Of each of `num_groups` groups of consecutive devices, the first group that has the same kinds of

@@ -57,13 +57,13 @@ class Redistributions {
                            GroupsFor(CollectiveKind::kPermute,
                                      MovedAxes(CollectiveKind::kAllToAll, *before, step.sharding)),
                            bytes);
-        seconds += kernels_.Seconds(type.dtype, {.flops = 0, .bytes = 2 * (bytes + output)});
+        seconds += kernels_.Seconds("", type.dtype, {.flops = 0, .bytes = 2 * (bytes + output)});
       } else if (kind.has_value()) {
         const double bytes = *kind == CollectiveKind::kAllGather ? output : input;
         seconds += PredictSeconds(
             machine_, GroupsFor(*kind, MovedAxes(*kind, *before, step.sharding)), bytes);
       } else {
-        seconds += kernels_.Seconds(type.dtype, {.flops = 0, .bytes = 2 * output});
+        seconds += kernels_.Seconds("", type.dtype, {.flops = 0, .bytes = 2 * output});
       }
       before = &step.sharding;
     }
@@ -431,7 +431,7 @@ class Builder {
     // A reshape in place, and assigning what is there already.
     if (node.op->name() == "reshape" || node.op->name() == "assign") return 0;
     if (results.empty()) return 0;
-    return kernels_.Seconds(KernelTimes::ComputeType(operands, results),
+    return kernels_.Seconds(node.op->name(), KernelTimes::ComputeType(operands, results),
                             node.op->Cost({node.attributes, operands, results}));
   }
 

@@ -218,7 +218,7 @@ class Measurer {
     phase->communication_s +=
         times * PredictSeconds(machine_, work_.reduction_groups[group], bytes);
     phase->compute_s += times * KernelsOf(id).Seconds(
-                                    types_[node.results[0]].dtype,
+                                    "", types_[node.results[0]].dtype,
                                     {.flops = 0, .bytes = 2 * (bytes + BytesOf(node.results[0]))});
   }
 
@@ -258,7 +258,7 @@ class Measurer {
     if (kind == CollectiveKind::kAllGather || kind == CollectiveKind::kAllToAll) {
       bytes += 2 * BytesOf(node.results[0]);
     }
-    return KernelsOf(id).Seconds(types_[node.results[0]].dtype, {.flops = 0, .bytes = bytes});
+    return KernelsOf(id).Seconds("", types_[node.results[0]].dtype, {.flops = 0, .bytes = bytes});
   }
 
   // Of the devices that run the node.
@@ -277,7 +277,8 @@ class Measurer {
     if (node.op->name() == "accumulate" && root_[node.results[0]] != node.results[0]) {
       cost = {.flops = 0, .bytes = static_cast<double>(results[0].num_bytes())};
     }
-    return KernelsOf(id).Seconds(KernelTimes::ComputeType(operands, results), cost);
+    return KernelsOf(id).Seconds(node.op->name(), KernelTimes::ComputeType(operands, results),
+                                 cost);
   }
 
   static void AddReduction(const GradientReduction& reduction,

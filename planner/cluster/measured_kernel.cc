@@ -1,0 +1,57 @@
+#include "planner/cluster/measured_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "base/strings.h"
+
+namespace penstock::planner {
+namespace {
+
+template <typename... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(StrCat(parts...));
+}
+
+}  // namespace
+
+absl::Status CheckMeasuredKernel(const MeasuredKernel& measured) {
+  if (measured.op.empty()) return Invalid("op is empty: expected the name of an operator");
+  if (measured.slowdown.empty()) return Invalid("slowdown is empty: expected a point");
+  if (measured.slowdown.size() > static_cast<size_t>(kMaxSlowdownPoints)) {
+    return Invalid("slowdown has ", measured.slowdown.size(), " points: expected at most ",
+                   kMaxSlowdownPoints);
+  }
+  double last = 0;
+  for (const SlowdownPoint& point : measured.slowdown) {
+    if (!(point.roofline_us >= kMinRooflineUs && point.roofline_us <= kMaxRooflineUs)) {
+      return Invalid("slowdown at ", point.roofline_us, " us: expected ", kMinRooflineUs, " to ",
+                     kMaxRooflineUs);
+    }
+    if (!(point.factor >= kMinSlowdown && point.factor <= kMaxSlowdown)) {
+      return Invalid("slowdown by ", point.factor, ": expected ", kMinSlowdown, " to ",
+                     kMaxSlowdown);
+    }
+    if (point.roofline_us <= last) {
+      return Invalid("slowdown is not in order: ", point.roofline_us, " us after ", last);
+    }
+    last = point.roofline_us;
+  }
+  return absl::OkStatus();
+}
+
+double SlowdownAt(const MeasuredKernel& measured, double roofline_us) {
+  const std::vector<SlowdownPoint>& curve = measured.slowdown;
+  const auto above = std::find_if(
+      curve.begin(), curve.end(),
+      [roofline_us](const SlowdownPoint& point) { return point.roofline_us >= roofline_us; });
+  if (above == curve.begin()) return curve.front().factor;
+  if (above == curve.end()) return curve.back().factor;
+  const SlowdownPoint& below = *(above - 1);
+  const double part =
+      std::log(roofline_us / below.roofline_us) / std::log(above->roofline_us / below.roofline_us);
+  return below.factor + part * (above->factor - below.factor);
+}
+
+}  // namespace penstock::planner

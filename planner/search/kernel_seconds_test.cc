@@ -1,0 +1,64 @@
+#include "planner/search/kernel_seconds.h"
+
+#include <utility>
+
+#include "gtest/gtest.h"
+
+namespace penstock::planner {
+namespace {
+
+Machine MachineWith(std::vector<DeviceKind> kinds) {
+  ClusterSpec spec;
+  spec.name = "test";
+  for (size_t k = 0; k < kinds.size(); ++k) {
+    kinds[k].name = static_cast<char>('a' + k);
+    kinds[k].memory_bytes = 1 << 30;
+    spec.devices.push_back({1, static_cast<int64_t>(k)});
+  }
+  NetworkLevel level;
+  level.name = "host";
+  level.fan_out = {static_cast<int64_t>(kinds.size())};
+  level.bytes_per_s = 1e9;
+  spec.levels.push_back(std::move(level));
+  spec.kinds = std::move(kinds);
+  return {*Cluster::Create(std::move(spec))};
+}
+
+DeviceKind Kind(double flops_per_s, double bytes_per_s) {
+  DeviceKind kind;
+  kind.peak_flops_per_s[static_cast<size_t>(DType::kF32)] = flops_per_s;
+  kind.memory_bytes_per_s = bytes_per_s;
+  kind.efficiency = {{1, 0.5}};
+  return kind;
+}
+
+TEST(KernelTimesTest, TheLongerOfFlopsAndBytesCounts) {
+  const Machine machine = MachineWith({Kind(1e9, 1e6)});
+  const KernelTimes times(machine, 0, 1);
+  // At half of the peak rate.
+  EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kF32, {.flops = 1e9, .bytes = 1e6}), 2);
+  EXPECT_DOUBLE_EQ(times.Seconds("add", DType::kF32, {.flops = 0, .bytes = 3e6}), 3);
+}
+
+TEST(KernelTimesTest, WhatWasMeasuredTakesThePlaceOfTheEfficiency) {
+  DeviceKind kind = Kind(1e9, 1e6);
+  kind.kernels = {{"gelu", DType::kF32, {{1e6, 7}}}};
+  const Machine machine = MachineWith({kind});
+  const KernelTimes times(machine, 0, 1);
+  EXPECT_DOUBLE_EQ(times.Seconds("gelu", DType::kF32, {.flops = 1e9, .bytes = 1e6}), 7);
+  // Other operators and types were not measured.
+  EXPECT_DOUBLE_EQ(times.Seconds("relu", DType::kF32, {.flops = 1e9, .bytes = 1e6}), 2);
+  EXPECT_DOUBLE_EQ(times.Seconds("gelu", DType::kF64, {.flops = 1e9, .bytes = 1e6}), 2);
+}
+
+TEST(KernelTimesTest, OfSeveralKindsTheSlowestCounts) {
+  DeviceKind slow_gelu = Kind(1e9, 1e6);
+  slow_gelu.kernels = {{"gelu", DType::kF32, {{1e6, 7}}}};
+  const Machine machine = MachineWith({Kind(1e8, 1e6), slow_gelu});
+  const graph::OpCost cost = {.flops = 1e8, .bytes = 1e6};
+  EXPECT_DOUBLE_EQ(KernelTimes(machine, 0, 2).Seconds("gelu", DType::kF32, cost), 7);
+  EXPECT_DOUBLE_EQ(KernelTimes(machine, 0, 1).Seconds("gelu", DType::kF32, cost), 2);
+}
+
+}  // namespace
+}  // namespace penstock::planner
