@@ -15,27 +15,20 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/cluster/cluster_file.h"
+#include "planner/cluster/default_core.h"
 #include "planner/cluster/presets.h"
 #include "planner/cost/communication_cost.h"
 
 namespace penstock::cli {
 namespace {
 
-// A core in predictions, where no profile tells: what `penstock bench kernels` measures for
-// products in f32, and for elementwise operators, norms and updates of a GPT of width 256 or 768,
-// on one core of the machine that planner/cost/collective_choice.cc was measured on.
-constexpr double kCoreFlopsPerS = 2e11;
-constexpr double kCoreBytesPerS = 3e10;
-
 planner::DeviceKind CpuDevice(int64_t num_threads, int64_t memory_bytes) {
   const auto cores = static_cast<double>(num_threads);
-  planner::DeviceKind kind;
+  planner::DeviceKind kind = planner::DefaultCore();
   kind.name = "cpu";
   kind.memory_bytes = std::clamp<int64_t>(memory_bytes, 1, planner::kMaxMemoryBytes);
-  kind.memory_bytes_per_s = kCoreBytesPerS * cores;
-  kind.peak_flops_per_s[static_cast<size_t>(DType::kF32)] = kCoreFlopsPerS * cores;
-  kind.peak_flops_per_s[static_cast<size_t>(DType::kF64)] = kCoreFlopsPerS * cores / 2;
-  kind.efficiency = {{.flops = 1, .fraction = 1}};
+  kind.memory_bytes_per_s *= cores;
+  for (double& rate : kind.peak_flops_per_s) rate *= cores;
   return kind;
 }
 
@@ -53,6 +46,22 @@ absl::StatusOr<HostDevices> BlocksOf(const Job& job, int64_t num_devices) {
                                            BlockBegin(i, processes, num_devices)));
   }
   return blocks;
+}
+
+// Between devices that share cores: a message wakes a thread that sleeps on the core of another
+// (penstock bench messages, processes_one_core).
+constexpr double kWakeupS = 6e-5;
+
+absl::StatusOr<planner::Cluster> WithWakeups(planner::ClusterSpec spec) {
+  planner::NetworkLevel& host = spec.levels.front();
+  host.latency_s = std::max(host.latency_s, kWakeupS);
+  return planner::Cluster::Create(std::move(spec));
+}
+
+bool ShareCores(const std::vector<planner::CoreGroup>& groups) {
+  return std::any_of(groups.begin(), groups.end(), [](const planner::CoreGroup& group) {
+    return group.num_devices > group.num_at_once;
+  });
 }
 
 // This machine, or several like it.
@@ -90,12 +99,15 @@ absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devic
     const int64_t at_once = std::max<int64_t>(UsableCores() / threads, 1);
     machine.core_groups.push_back({devices, std::min<int64_t>(at_once, devices)});
   }
+  if (ShareCores(machine.core_groups)) {
+    ASSIGN_OR_RETURN(machine.cluster, WithWakeups(machine.cluster.spec()));
+  }
   // What passes between hosts takes links, not cores.
   machine.communication_uses_cores = blocks.size() == 1;
   return machine;
 }
 
-planner::Machine MachineOf(planner::Cluster cluster) {
+absl::StatusOr<planner::Machine> MachineOf(planner::Cluster cluster) {
   planner::Machine machine{std::move(cluster)};
   const int64_t at_once = machine.cluster.spec().devices_at_once;
   if (at_once == 0 || machine.cluster.num_levels() == 0) return machine;
@@ -103,6 +115,9 @@ planner::Machine MachineOf(planner::Cluster cluster) {
     const int64_t size =
         machine.cluster.GroupBegin(0, group + 1) - machine.cluster.GroupBegin(0, group);
     machine.core_groups.push_back({size, std::min(at_once, size)});
+  }
+  if (ShareCores(machine.core_groups)) {
+    ASSIGN_OR_RETURN(machine.cluster, WithWakeups(machine.cluster.spec()));
   }
   machine.communication_uses_cores = machine.cluster.num_levels() == 1;
   return machine;

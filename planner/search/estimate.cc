@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -17,6 +18,8 @@ namespace {
 using Moment = StageTransfer::Moment;
 
 constexpr double kLeastBubble = 1e-9;
+// Of a step: cores that work so much of it are what it waits for.
+constexpr double kNearlyAll = 0.999;
 // A small part of a step where links are slow, and a hundred times what starting a collective
 // costs.
 constexpr double kLongestBucketSeconds = 10e-3;
@@ -129,6 +132,37 @@ class Estimator {
     return slowest;
   }
 
+  std::vector<SharedCores> SharedCoresOf() const {
+    std::vector<SharedCores> all;
+    int64_t device = 0;
+    for (const CoreGroup& cores : machine_.core_groups) {
+      SharedCores shared;
+      shared.devices_of_group.resize(static_cast<size_t>(num_groups_), 0);
+      double num_devices = 0;
+      for (int64_t i = 0; i < cores.num_devices; ++i, ++device) {
+        const auto g = static_cast<size_t>(device / work_.devices_per_stage);
+        if (g >= shared.devices_of_group.size()) continue;
+        ++shared.devices_of_group[g];
+        ++num_devices;
+      }
+      shared.at_once = static_cast<double>(std::max<int64_t>(cores.num_at_once, 1));
+      if (num_devices > shared.at_once) all.push_back(std::move(shared));
+    }
+    return all;
+  }
+
+  // How many times as long as alone a group takes while all groups run.
+  double CrowdingOf(int group) const {
+    double most = 1;
+    for (const SharedCores& cores : SharedCoresOf()) {
+      if (cores.devices_of_group[static_cast<size_t>(group)] == 0) continue;
+      const double all =
+          std::accumulate(cores.devices_of_group.begin(), cores.devices_of_group.end(), 0.0);
+      most = std::max(most, all / cores.at_once);
+    }
+    return most;
+  }
+
   ScheduleInput MakeInput() {
     ScheduleInput input;
     input.num_groups = num_groups_;
@@ -140,6 +174,7 @@ class Estimator {
       has_backward |= stage.backward.seconds() > 0;
     }
     if (!has_backward) input.backward_s.clear();
+    input.cores = SharedCoresOf();
     input.ready_s.assign(work_.stages.size(), 0);
     std::map<std::tuple<int, int, Moment>, double> bytes;
     for (const StageTransfer& transfer : work_.transfers) {
@@ -275,11 +310,14 @@ class Estimator {
     // Norms go to one stage and come back; shared gradients follow the reductions of their stage.
     for (const auto& [from, seconds] : after_step_) ready = std::max(ready, end[from] + seconds);
     double update = 0;
-    for (const PhaseWork& work : update_) update = std::max(update, work.seconds());
+    for (int g = 0; g < num_groups_; ++g) {
+      update = std::max(update, CrowdingOf(g) * update_[g].seconds());
+    }
     estimate_.step_s = ready + update;
 
-    // The work of devices that share cores.
+    // The work of devices that share cores, and how it divides where there is most.
     int64_t device = 0;
+    double busiest = 0;
     for (const CoreGroup& cores : machine_.core_groups) {
       double compute = 0;
       double communication = 0;
@@ -293,17 +331,21 @@ class Estimator {
       }
       const auto at_once = static_cast<double>(std::max<int64_t>(cores.num_at_once, 1));
       const double busy = (compute + communication) / at_once;
-      if (busy <= estimate_.step_s) continue;
-      estimate_.step_s = busy;
-      estimate_.is_bound_by_cores = true;
+      if (cores.num_devices <= cores.num_at_once || busy <= busiest) continue;
+      busiest = busy;
       estimate_.compute_s = compute / at_once;
       estimate_.communication_s = communication / at_once;
+    }
+    has_shared_cores_ = busiest > 0;
+    if (busiest > kNearlyAll * estimate_.step_s) {
+      estimate_.step_s = std::max(estimate_.step_s, busiest);
+      estimate_.is_bound_by_cores = true;
     }
   }
 
   // Divides the step into compute, exposed communication and bubble.
   void Divide() {
-    if (!estimate_.is_bound_by_cores) {
+    if (!has_shared_cores_) {
       const auto slowest = std::max_element(estimate_.groups.begin(), estimate_.groups.end(),
                                             [](const GroupEstimate& a, const GroupEstimate& b) {
                                               return a.compute_s + a.communication_s <
@@ -333,6 +375,7 @@ class Estimator {
   std::vector<std::pair<int, double>> after_step_;  // from a group, seconds
   std::vector<PhaseWork> update_;
   std::vector<double> exposed_reduction_;
+  bool has_shared_cores_ = false;
 };
 
 }  // namespace

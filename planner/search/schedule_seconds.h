@@ -4,6 +4,8 @@
 // A phase begins when the phases before it in its group's order have ended and what it reads has
 // arrived. Transfers run beside phases; those of one edge follow one another.
 //
+// Groups whose devices share the cores of a host slow each other down while both run phases.
+//
 // Example: 2 groups, 1 micro-batch, forward phases of 1 s and 2 s, backward phases of 2 s and 4 s,
 // no transfers: F0 ends at 1, F0 of group 1 at 3, B0 of group 1 at 7, B0 of group 0 at 9.
 //
@@ -30,6 +32,12 @@ struct ScheduleEdge {
   double seconds = 0;  // of the transfer
 };
 
+// A host with fewer cores than devices.
+struct SharedCores {
+  std::vector<double> devices_of_group;  // by group: devices on this host
+  double at_once = 1;                    // that the cores can serve
+};
+
 struct ScheduleInput {
   int num_groups = 1;
   int num_microbatches = 1;
@@ -38,6 +46,7 @@ struct ScheduleInput {
   std::vector<double> backward_s;  // empty: there are no backward phases
   std::vector<double> ready_s;     // when its first forward phase can begin; empty: at once
   std::vector<ScheduleEdge> edges;
+  std::vector<SharedCores> cores;
 };
 
 struct ScheduleOutcome {

@@ -56,6 +56,44 @@ TEST(ScheduleSecondsTest, StagesKeepAsManyMicrobatchesAsTheyLeadBy) {
   EXPECT_THAT(RunSchedule(input, Orders("gpipe", input))->in_flight, ElementsAre(8, 8, 8, 8));
 }
 
+// While one group computes alone, it has a core for itself; while both do, half of one.
+TEST(ScheduleSecondsTest, GroupsOnOneCoreTakeTurns) {
+  ScheduleInput input = Pipeline(2, 4, 1, 2);
+  input.cores = {{{1, 1}, 1}};
+  const std::optional<ScheduleOutcome> outcome = RunSchedule(input, Orders("1f1b", input));
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_NEAR(outcome->end_s[0], 2 * 4 * 3, 1e-9);
+}
+
+TEST(ScheduleSecondsTest, EnoughCoresChangeNothing) {
+  ScheduleInput input = Pipeline(3, 5, 1, 2, 0.25);
+  const std::optional<ScheduleOutcome> apart = RunSchedule(input, Orders("1f1b", input));
+  input.cores = {{{1, 1, 0}, 2}, {{0, 0, 1}, 1}};
+  const std::optional<ScheduleOutcome> outcome = RunSchedule(input, Orders("1f1b", input));
+  ASSERT_TRUE(outcome.has_value());
+  EXPECT_EQ(outcome->in_flight, apart->in_flight);
+  for (int g = 0; g < 3; ++g) EXPECT_NEAR(outcome->end_s[g], apart->end_s[g], 1e-9) << g;
+}
+
+// The first forward and the last backward phase leave one of two cores idle: 3 s, in which 1.5 s of
+// the work of both could be done.
+TEST(ScheduleSecondsTest, APipelineFillsAndDrainsOnSharedCoresToo) {
+  ScheduleInput input = Pipeline(4, 8, 1, 2);
+  input.cores = {{{1, 1, 1, 1}, 2}};
+  const double end = RunSchedule(input, Orders("1f1b", input))->end_s[0];
+  EXPECT_GE(end, 4 * 8 * 3 / 2.0 + 1.5);
+  EXPECT_LE(end, 4 * 8 * 3 / 2.0 + 3 * 3);
+}
+
+// 2 devices each for 2 groups on 2 cores: one group alone runs at full speed.
+TEST(ScheduleSecondsTest, TheDevicesOfAGroupMaySlowEachOtherDown) {
+  ScheduleInput input = Pipeline(2, 1, 1, 2);
+  input.cores = {{{2, 2}, 2}};
+  EXPECT_NEAR(RunSchedule(input, Orders("1f1b", input))->end_s[0], 6, 1e-9);
+  input.cores = {{{2, 2}, 1}};
+  EXPECT_NEAR(RunSchedule(input, Orders("1f1b", input))->end_s[0], 12, 1e-9);
+}
+
 TEST(ScheduleSecondsTest, ChunksShortenTheBubble) {
   ScheduleInput input = Pipeline(4, 8, 1, 2);
   const double plain = RunSchedule(input, Orders("1f1b", input))->end_s[0];
