@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "gmock/gmock.h"
 
 #include "graph/models/model.h"
@@ -32,42 +31,27 @@ std::string Name(const Case& c) {
   return StrCat(c.model, " ", c.strategy, ", ", c.microbatches, " micro-batches, ", c.policy);
 }
 
-// Cases that miss 5 %, and what their arenas take instead. With one micro-batch, sizes differ: a
-// bucket of gradients has to lie in one piece where stashed activations of several sizes become
-// free, and the packer leaves gaps.
-const Case kGaps[] = {
-    {"gpt", "dp=4", 1, "1f1b", 1.10},        {"gpt", "tp=2,sp=true", 1, "1f1b", 1.06},
-    {"gpt", "dp=2,tp=2", 1, "1f1b", 1.07},   {"mlp", "dp=4,zero=1", 1, "1f1b", 1.07},
-    {"mlp", "dp=4,zero=2", 1, "1f1b", 1.07}, {"mlp", "dp=4,zero=3", 1, "1f1b", 1.07},
-    {"moe", "dp=4", 1, "1f1b", 1.18},        {"moe", "dp=4,zero=1", 1, "1f1b", 1.08},
-    {"moe", "dp=4,zero=2", 1, "1f1b", 1.08}, {"moe", "dp=4,zero=3", 1, "1f1b", 1.08},
-    {"moe", "tp=4", 1, "1f1b", 1.06},        {"moe", "tp=2,sp=true", 1, "1f1b", 1.08},
-    {"moe", "dp=2,tp=2", 1, "1f1b", 1.12},   {"moe", "dp=4,ep=4", 1, "1f1b", 1.09},
-};
-// Values that cross stages keep their bytes for themselves: the next may arrive while the lane
-// computes, and the last may still be on its way. In mlp, whose values are small, the kernels'
-// scratch counts, too, which each lane has for itself.
-const Case kPipelines[] = {
-    {"gpt", "pp=2", 1, "1f1b", 1.11},       {"gpt", "pp=4", 1, "1f1b", 1.21},
-    {"gpt", "pp=4", 1, "gpipe", 1.21},      {"gpt", "tp=2,pp=2", 1, "1f1b", 1.16},
-    {"gpt", "tp=2,pp=2", 1, "gpipe", 1.16}, {"gpt", "pp=2,vpp=2", 1, "1f1b", 1.23},
-    {"gpt", "pp=2", 4, "1f1b", 1.09},       {"gpt", "pp=4", 4, "1f1b", 1.23},
-    {"gpt", "pp=4", 4, "gpipe", 1.16},      {"gpt", "tp=2,pp=2", 4, "1f1b", 1.18},
-    {"gpt", "tp=2,pp=2", 4, "gpipe", 1.15}, {"gpt", "pp=2,vpp=2", 4, "1f1b", 1.41},
-    {"gpt", "pp=2", 8, "1f1b", 1.07},       {"gpt", "pp=4", 8, "1f1b", 1.20},
-    {"gpt", "pp=4", 8, "gpipe", 1.10},      {"gpt", "tp=2,pp=2", 8, "1f1b", 1.16},
-    {"gpt", "tp=2,pp=2", 8, "gpipe", 1.10}, {"gpt", "pp=2,vpp=2", 8, "1f1b", 1.32},
-    {"mlp", "pp=4", 1, "1f1b", 1.06},       {"mlp", "pp=4", 1, "gpipe", 1.06},
-    {"mlp", "pp=2,vpp=2", 1, "1f1b", 1.06}, {"mlp", "pp=4", 4, "1f1b", 1.06},
-    {"mlp", "pp=4", 4, "gpipe", 1.06},      {"mlp", "pp=4", 8, "gpipe", 1.06},
-    {"moe", "pp=2", 1, "1f1b", 1.10},       {"moe", "pp=4", 1, "1f1b", 1.10},
-    {"moe", "pp=4", 1, "gpipe", 1.10},      {"moe", "tp=2,pp=2", 1, "1f1b", 1.12},
-    {"moe", "tp=2,pp=2", 1, "gpipe", 1.12}, {"moe", "pp=2,vpp=2", 1, "1f1b", 1.15},
-    {"moe", "pp=4", 4, "1f1b", 1.10},       {"moe", "pp=4", 4, "gpipe", 1.11},
-    {"moe", "tp=2,pp=2", 4, "1f1b", 1.08},  {"moe", "tp=2,pp=2", 4, "gpipe", 1.14},
-    {"moe", "pp=2,vpp=2", 4, "1f1b", 1.21}, {"moe", "pp=4", 8, "1f1b", 1.07},
-    {"moe", "pp=4", 8, "gpipe", 1.09},      {"moe", "tp=2,pp=2", 8, "1f1b", 1.06},
-    {"moe", "tp=2,pp=2", 8, "gpipe", 1.11}, {"moe", "pp=2,vpp=2", 8, "1f1b", 1.14},
+// Cases that miss 5 %, and what their arenas take instead. Steps and lanes overlap, and what one
+// holds keeps away from what others touch (lifetimes.h), which the bound does not count. The packer
+// leaves no gaps: in these arenas, registers that keep away from each other pairwise are as large.
+const Case kMisses[] = {
+    {"gpt", "dp=4", 1, "1f1b", 1.10},         {"gpt", "tp=2,sp=true", 1, "1f1b", 1.06},
+    {"gpt", "dp=2,tp=2", 1, "1f1b", 1.07},    {"gpt", "pp=4", 4, "gpipe", 1.07},
+    {"gpt", "tp=2,pp=2", 4, "1f1b", 1.07},    {"gpt", "tp=2,pp=2", 4, "gpipe", 1.08},
+    {"gpt", "pp=2,vpp=2", 4, "1f1b", 1.18},   {"gpt", "tp=2,pp=2", 8, "1f1b", 1.07},
+    {"gpt", "tp=2,pp=2", 8, "gpipe", 1.06},   {"gpt", "pp=2,vpp=2", 8, "1f1b", 1.14},
+    {"mlp", "dp=4,zero=1", 1, "1f1b", 1.07},  {"mlp", "dp=4,zero=2", 1, "1f1b", 1.07},
+    {"mlp", "dp=4,zero=3", 1, "1f1b", 1.07},  {"moe", "dp=4", 1, "1f1b", 1.18},
+    {"moe", "dp=4,zero=1", 1, "1f1b", 1.08},  {"moe", "dp=4,zero=2", 1, "1f1b", 1.08},
+    {"moe", "dp=4,zero=3", 1, "1f1b", 1.08},  {"moe", "tp=4", 1, "1f1b", 1.06},
+    {"moe", "tp=2,sp=true", 1, "1f1b", 1.08}, {"moe", "dp=2,tp=2", 1, "1f1b", 1.12},
+    {"moe", "pp=2", 1, "1f1b", 1.07},         {"moe", "tp=2,pp=2", 1, "1f1b", 1.07},
+    {"moe", "tp=2,pp=2", 1, "gpipe", 1.07},   {"moe", "pp=2,vpp=2", 1, "1f1b", 1.07},
+    {"moe", "dp=4,ep=4", 1, "1f1b", 1.09},    {"moe", "pp=4", 4, "1f1b", 1.07},
+    {"moe", "pp=4", 4, "gpipe", 1.08},        {"moe", "tp=2,pp=2", 4, "gpipe", 1.11},
+    {"moe", "pp=2,vpp=2", 4, "1f1b", 1.13},   {"moe", "pp=4", 8, "gpipe", 1.07},
+    {"moe", "tp=2,pp=2", 8, "gpipe", 1.09},   {"moe", "pp=2,vpp=2", 8, "1f1b", 1.09},
+    {"mlp", "pp=4", 4, "1f1b", 1.06},         {"mlp", "pp=4", 4, "gpipe", 1.06},
 };
 
 class MemoryQualityTest : public PlannerFixture {
@@ -122,10 +106,8 @@ TEST_F(MemoryQualityTest, ArenasAreNearTheBound) {
     }
   }
   for (Case& c : cases) {
-    for (const auto& misses : {absl::MakeConstSpan(kGaps), absl::MakeConstSpan(kPipelines)}) {
-      for (const Case& miss : misses) {
-        if (Name(miss) == Name(c)) c.most = miss.most;
-      }
+    for (const Case& miss : kMisses) {
+      if (Name(miss) == Name(c)) c.most = miss.most;
     }
     const planner::Plan plan = PlanOf(c);
     double worst = 0;

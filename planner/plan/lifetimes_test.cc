@@ -156,5 +156,17 @@ TEST(LiveBytes, CountsWhatIsWrittenAndStillToBeRead) {
   EXPECT_EQ(LeastArenaBytes(two_slots.plan, 0), 4 * kBytes);
 }
 
+// Slots of what passes between stages are live at all times.
+TEST(LiveBytes, MessagesMayComeAndGoAtAnyTime) {
+  Example example = MakeExample(1, Alternating(1));
+  DevicePlan& device = example.plan.devices[0];
+  device.registers[example.h].slots = 3;
+  DeviceBuilder builder(&example.plan, 0);
+  builder.AddPhase("send", PhaseKind::kForward, Lane::kFloating, true);
+  builder.AddSend("h.send", 0, example.h);
+  // w; 3 slots of h; t and g.
+  EXPECT_EQ(LeastArenaBytes(example.plan, 0), 6 * kBytes);
+}
+
 }  // namespace
 }  // namespace penstock::planner

@@ -65,12 +65,33 @@ std::vector<Instance> OrderOfStep(const Plan& plan, const DevicePlan& device,
   return instances;
 }
 
+// Of each register: whether a message arrives in it, or is sent from it.
+std::vector<bool> FindTransferred(const DevicePlan& device) {
+  std::vector<bool> is_transferred(device.registers.size(), false);
+  for (const ActorPlan& actor : device.actors) {
+    if (actor.kind == ActorKind::kSend) is_transferred[actor.inputs[0].reg] = true;
+    if (actor.kind == ActorKind::kRecv) is_transferred[actor.outputs[0].reg] = true;
+  }
+  return is_transferred;
+}
+
 }  // namespace
 
 uint64_t LeastArenaBytes(const Plan& plan, uint32_t d) {
   const DevicePlan& device = plan.devices[d];
   const std::vector<PhaseSpan> spans = FindActorSpans(device);
-  // Of each register and micro-batch: the positions at which it is live.
+  const std::vector<bool> is_transferred = FindTransferred(device);
+  // State and registers of the host are counted elsewhere.
+  const auto is_in_arena = [&](uint32_t r) {
+    const RegisterPlan& reg = device.registers[r];
+    return reg.register_class != RegisterClass::kState && !IsOnHost(device, reg);
+  };
+  uint64_t transferred_bytes = 0;
+  for (uint32_t r = 0; r < device.registers.size(); ++r) {
+    const RegisterPlan& reg = device.registers[r];
+    if (is_transferred[r] && is_in_arena(r)) transferred_bytes += reg.slots * reg.slot_bytes;
+  }
+  // Of each other register and micro-batch: the positions at which it is live.
   std::map<std::pair<uint32_t, uint32_t>, LiveSpan> live;
   std::vector<Lifetime> lifetimes;
   for (const Instance& instance : OrderOfStep(plan, device, spans)) {
@@ -84,9 +105,10 @@ uint64_t LeastArenaBytes(const Plan& plan, uint32_t d) {
       }
       for (const auto* operands : {&actor.inputs, &actor.outputs}) {
         for (const OperandPlan& operand : *operands) {
-          if (operand.reg == kNone) continue;
+          if (operand.reg == kNone || !is_in_arena(operand.reg) || is_transferred[operand.reg]) {
+            continue;
+          }
           const RegisterPlan& reg = device.registers[operand.reg];
-          if (reg.register_class == RegisterClass::kState || IsOnHost(device, reg)) continue;
           const uint32_t m = reg.per_microbatch ? instance.microbatch : 0;
           const auto [it, is_new] = live.insert({{operand.reg, m}, {first, last}});
           it->second.first = std::min(it->second.first, first);
@@ -98,7 +120,7 @@ uint64_t LeastArenaBytes(const Plan& plan, uint32_t d) {
   for (const auto& [key, span] : live) {
     lifetimes.push_back({device.registers[key.first].slot_bytes, {span}});
   }
-  return device.state_bytes + MostLiveBytes(lifetimes);
+  return device.state_bytes + transferred_bytes + MostLiveBytes(lifetimes);
 }
 
 }  // namespace penstock::planner

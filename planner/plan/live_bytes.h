@@ -5,11 +5,12 @@
 // slot is live from the actor that writes it first to the last that reads it in that micro-batch,
 // or of a value made once a step, in that step; communication is under way as lifetimes.h says.
 // Kernel scratch is live while its kernel runs, and state always. The bound is the most bytes live
-// at once. It holds for registers as they are: the bytes of a bucket of gradients count as one.
+// at once. It holds for registers as they are: the bytes of a bucket of gradients count as one. The
+// slots of what passes between stages are live at all times: while the lane computes, the next
+// value may arrive, and the last one still be on its way.
 //
-// What the bound does not count, although an arena needs it: slots that receive while the lane
-// computes, and sends that go on behind it; steps and lanes that overlap; gaps between registers of
-// different sizes.
+// What the bound does not count, although an arena needs it: steps and lanes that overlap; gaps
+// between registers of different sizes.
 //
 // Worked example: lifetimes.h's F, B and update with one micro-batch have w and h live in F, w, h
 // and g in B, and w and g in update: three registers at most.
