@@ -112,7 +112,7 @@ void CpuTopology::Limit(int count) {
   }
 }
 
-std::vector<std::vector<int>> CpuTopology::Deal(int count) const {
+std::vector<std::vector<int>> CpuTopology::Deal(int count, Sharing sharing) const {
   Cores units = cores_;
   if (units.size() < static_cast<size_t>(count)) {
     units.clear();
@@ -123,9 +123,11 @@ std::vector<std::vector<int>> CpuTopology::Deal(int count) const {
   std::vector<std::vector<int>> dealt(static_cast<size_t>(count));
   const auto num_units = static_cast<int>(units.size());
   for (int i = 0; i < count && num_units > 0; ++i) {
-    const int begin = static_cast<int>(int64_t{i} * num_units / count);
-    const int end = static_cast<int>((int64_t{i} + 1) * num_units / count);
-    for (int unit = begin; unit < std::max(end, begin + 1); ++unit) {
+    const int block = static_cast<int>(int64_t{i} * num_units / count);
+    const bool is_shared = num_units < count;
+    const int begin = is_shared && sharing == Sharing::kInTurn ? i % num_units : block;
+    const int end = is_shared ? begin + 1 : static_cast<int>((int64_t{i} + 1) * num_units / count);
+    for (int unit = begin; unit < end; ++unit) {
       const std::vector<int>& processors = units[static_cast<size_t>(unit)];
       std::vector<int>& to = dealt[static_cast<size_t>(i)];
       to.insert(to.end(), processors.begin(), processors.end());

@@ -11,6 +11,7 @@
 #ifndef PENSTOCK_BASE_CPU_TOPOLOGY_H_
 #define PENSTOCK_BASE_CPU_TOPOLOGY_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -37,10 +38,14 @@ class CpuTopology {
   // first, then the last cores. All are kept where `count` is 0 or more than there are.
   void Limit(int count);
 
+  // Which of them share one, where there are more than processors.
+  enum class Sharing : uint8_t {
+    kNeighbours,  // for those that exchange messages
+    kInTurn,      // as cards are dealt: for neighbours that compute at the same time
+  };
   // Processors for `count` processes or devices, in contiguous blocks of whole cores. Where there
-  // are fewer cores, hardware threads are dealt out, and where there are fewer of those, neighbours
-  // share one. Empty sets if there are no processors.
-  std::vector<std::vector<int>> Deal(int count) const;
+  // are fewer cores, hardware threads are dealt out. Empty sets if there are no processors.
+  std::vector<std::vector<int>> Deal(int count, Sharing sharing = Sharing::kNeighbours) const;
 
  private:
   explicit CpuTopology(std::vector<std::vector<int>> cores) : cores_(std::move(cores)) {}

@@ -41,6 +41,16 @@ TEST(CpuTopologyTest, DealsWholeCores) {
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4, 5)));
 }
 
+TEST(CpuTopologyTest, DealsInTurnWhereNeighboursComputeAtTheSameTime) {
+  constexpr auto kInTurn = CpuTopology::Sharing::kInTurn;
+  EXPECT_THAT(
+      Machine("core:2 pu:1").Deal(5, kInTurn),
+      ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(0), ElementsAre(1), ElementsAre(0)));
+  // With enough processors nobody shares.
+  EXPECT_EQ(Machine("core:3 pu:2").Deal(2, kInTurn), Machine("core:3 pu:2").Deal(2));
+  EXPECT_EQ(Machine("core:4 pu:1").Deal(4, kInTurn), Machine("core:4 pu:1").Deal(4));
+}
+
 TEST(CpuTopologyTest, DealsHardwareThreadsWhereCoresAreFew) {
   EXPECT_THAT(Machine("core:2 pu:2").Deal(4),
               ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));

@@ -209,19 +209,23 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
   }
   if (count == 1 && !options.listen.has_value()) return nullptr;
   ASSIGN_OR_RETURN(std::vector<uint32_t> devices, ProcessDevicesOf(job, count));
-  // Where devices share cores, a stage that waits leaves its cores to the others.
+  // Where devices share cores, a stage that waits leaves its cores to the others: the devices of
+  // one stage, which compute at the same time, have different ones.
   const bool stages_share_cores =
       plan.stages.size() > 1 && num_devices * plan.threads_per_device > UsableCores();
   ASSIGN_OR_RETURN(
       std::unique_ptr<actors::Cluster> cluster,
-      StartProcesses(environment, {.count = count,
-                                   .num_devices = num_devices,
-                                   .devices = std::move(devices),
-                                   .listen = options.listen.value_or(""),
-                                   .pin = !stages_share_cores,
-                                   .on_listening = [&interrupts](const std::string& address) {
-                                     interrupts.RemoveAtExit(actors::FileOf(address));
-                                   }}));
+      StartProcesses(environment,
+                     {.count = count,
+                      .num_devices = num_devices,
+                      .devices = std::move(devices),
+                      .listen = options.listen.value_or(""),
+                      .pin = !stages_share_cores || count == num_devices,
+                      .core_sharing = stages_share_cores ? CpuTopology::Sharing::kInTurn
+                                                         : CpuTopology::Sharing::kNeighbours,
+                      .on_listening = [&interrupts](const std::string& address) {
+                        interrupts.RemoveAtExit(actors::FileOf(address));
+                      }}));
   HostDevices hosts;  // that the plan is for, if that is known
   if (options.plan.empty() && !HasSuffix(options.file, ".plan")) {
     ASSIGN_OR_RETURN(hosts, HostDevicesOf(job, num_devices));

@@ -16,6 +16,7 @@
 
 #include "actors/cluster/cluster.h"
 #include "actors/trace/critical_path.h"
+#include "base/cpu_topology.h"
 
 namespace penstock::cli {
 
@@ -24,8 +25,9 @@ struct ProcessOptions {
   int64_t num_devices = 0;             // of the plan that will run; 0: not known
   std::vector<uint32_t> devices = {};  // of each process; empty: numbers as equal as can be
   std::string listen = {};             // where others start the nodes: the address where they join
-  // Nodes that are started here: each to cores of its own, as far as there are as many.
+  // Nodes that are started here run on cores of their own, or share one; see ClusterOptions.
   bool pin = true;
+  CpuTopology::Sharing core_sharing = CpuTopology::Sharing::kNeighbours;
   // Told the address once nodes can join there.
   std::function<void(const std::string& address)> on_listening = {};
 };

@@ -37,6 +37,7 @@
 #include "actors/cluster/node_description.h"
 #include "actors/cluster/node_traffic.h"
 #include "actors/session/session.h"
+#include "base/cpu_topology.h"
 
 namespace penstock::actors {
 
@@ -51,6 +52,8 @@ struct ClusterOptions {
   std::vector<std::string> node_command;
   bool pin = true;    // started nodes to cores
   int max_cores = 0;  // of this machine to be dealt out; 0: all
+  // Which nodes share a core, where there are more nodes than cores.
+  CpuTopology::Sharing core_sharing = CpuTopology::Sharing::kNeighbours;
   // Of the plan that will run, so that nodes can be told theirs as they join; 0: not known yet.
   uint32_t num_devices = 0;
   // Of each process, for plans with as many devices; where it is empty, and for other plans, blocks
