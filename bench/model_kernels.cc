@@ -1,12 +1,18 @@
 #include "bench/model_kernels.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
+
+#include "absl/types/span.h"
 
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -30,23 +36,40 @@ struct Size {
   int64_t batch = 0;
 };
 
-// Strategies have operators of their own, such as the parts of an attention that cp splits.
-constexpr std::pair<std::string_view, std::string_view> kModels[] = {
-    {"gpt", "dp=1"}, {"moe", "dp=1"},      {"mlp", "dp=1"},        {"gpt", "tp=2,sp=true"},
-    {"gpt", "cp=2"}, {"moe", "dp=2,ep=2"}, {"gpt", "dp=2,zero=1"},
+struct Case {
+  std::string_view model;
+  std::string_view strategy;
+  absl::Span<const Size> sizes;
 };
+
 constexpr Size kSizes[] = {{32, 32, 2}, {64, 64, 4}, {128, 128, 8}, {512, 128, 4}};
+// Products of few rows and wide weights.
+constexpr Size kWideSizes[] = {{256, 32, 8}, {1024, 32, 4}, {1024, 32, 16}};
+// Strategies have operators of their own, such as the parts of an attention that cp splits.
+constexpr Case kCases[] = {
+    {"gpt", "dp=1", kSizes},         {"moe", "dp=1", kSizes},     {"mlp", "dp=1", kSizes},
+    {"gpt", "tp=2,sp=true", kSizes}, {"gpt", "cp=2", kSizes},     {"moe", "dp=2,ep=2", kSizes},
+    {"gpt", "dp=2,zero=1", kSizes},  {"mlp", "dp=1", kWideSizes},
+};
 // Of the kernels of an operator whose times by the peak rates differ by less than a factor of 2,
-// so many are run, and the slowest counts: devices wait for those whose tiles have more to do.
-constexpr int kMostAlike = 3;
+// so many are run, and the median counts.
+constexpr size_t kMostAlike = 3;
+// Of these, the slowest counts: what they take depends on where their tiles lie in the sequence,
+// and devices wait for each other.
+constexpr std::string_view kMasked[] = {"block_attention", "block_attention_grad"};
 constexpr KernelTiming kTiming = {.num_batches = 3, .batch_ns = 1'500'000};
 // What takes less by the peak rates takes what a call takes, which says nothing of longer ones.
 constexpr double kLeastUs = 1;
 
-struct Alike {
-  int count = 0;
-  planner::SlowdownPoint slowest;
-};
+// `alike`: not empty.
+planner::SlowdownPoint Typical(std::string_view op, std::vector<planner::SlowdownPoint> alike) {
+  std::sort(alike.begin(), alike.end(),
+            [](const planner::SlowdownPoint& a, const planner::SlowdownPoint& b) {
+              return a.factor < b.factor;
+            });
+  const bool is_masked = std::find(std::begin(kMasked), std::end(kMasked), op) != std::end(kMasked);
+  return is_masked ? alike.back() : alike[alike.size() / 2];
+}
 
 absl::StatusOr<planner::FoldedPlan> PlanModel(const graph::OpRegistry& ops,
                                               const graph::Model& model,
@@ -87,36 +110,39 @@ absl::StatusOr<std::vector<planner::MeasuredKernel>> MeasureModelKernels(
   const graph::OpRegistry ops = graph::BuiltinOps();
   const graph::ModelRegistry models = graph::BuiltinModels();
   const kernels::KernelRegistry kernels = kernels::CpuKernels();
-  // By operator and dtype, then by the binary logarithm of the time that the peak rates allow.
-  std::map<std::pair<std::string, DType>, std::map<int, Alike>> curves;
-  for (const auto& [name, strategy] : kModels) {
-    const graph::Model* const model = models.FindModel(name);
-    if (model == nullptr) return absl::InternalError(StrCat("no model '", name, "'"));
-    for (const Size& size : kSizes) {
-      ASSIGN_OR_RETURN(const planner::FoldedPlan plan, PlanModel(ops, *model, strategy, size));
+  // By operator, dtype and bound, then by the binary logarithm of the time that the peak rates
+  // allow.
+  using Key = std::tuple<std::string, DType, planner::RooflineBound>;
+  std::map<Key, std::map<int, std::vector<planner::SlowdownPoint>>> curves;
+  for (const Case& c : kCases) {
+    const graph::Model* const model = models.FindModel(c.model);
+    if (model == nullptr) return absl::InternalError(StrCat("no model '", c.model, "'"));
+    for (const Size& size : c.sizes) {
+      ASSIGN_OR_RETURN(const planner::FoldedPlan plan, PlanModel(ops, *model, c.strategy, size));
       for (const planner::KernelPlan& spec : plan.kernels) {
         if (ops.Find(spec.op) == nullptr || kernels.Find(spec.op) == nullptr) continue;
         if (spec.outputs.empty()) continue;
         const DType dtype = ComputeTypeOf(spec);
         const graph::OpCost cost = planner::KernelCost(ops, spec);
-        const double us = 1e6 * planner::RooflineSeconds(core, dtype, cost.flops, cost.bytes);
+        const planner::Roofline roofline = planner::RooflineOf(core, dtype, cost.flops, cost.bytes);
+        const double us = 1e6 * roofline.seconds;
         if (us <= 0) continue;
-        Alike& alike = curves[{spec.op, dtype}][std::ilogb(us)];
-        if (alike.count == kMostAlike) continue;
+        std::vector<planner::SlowdownPoint>& alike =
+            curves[{spec.op, dtype, roofline.bound}][std::ilogb(us)];
+        if (alike.size() == kMostAlike) continue;
         ASSIGN_OR_RETURN(const double seconds, MeasureKernelSeconds(spec, kTiming));
-        const double factor = 1e6 * seconds / us;
-        if (alike.count == 0 || factor > alike.slowest.factor) alike.slowest = {us, factor};
-        ++alike.count;
+        alike.push_back({us, 1e6 * seconds / us});
       }
     }
   }
   std::vector<planner::MeasuredKernel> measured;
   for (const auto& [kernel, points] : curves) {
-    if (points.rbegin()->second.slowest.roofline_us < kLeastUs) continue;
+    if (points.rbegin()->second.front().roofline_us < kLeastUs) continue;
     planner::MeasuredKernel& curve = measured.emplace_back();
-    curve.op = kernel.first;
-    curve.dtype = kernel.second;
-    for (const auto& [logarithm, alike] : points) curve.slowdown.push_back(alike.slowest);
+    std::tie(curve.op, curve.dtype, curve.bound) = kernel;
+    for (const auto& [logarithm, alike] : points) {
+      curve.slowdown.push_back(Typical(curve.op, alike));
+    }
   }
   return measured;
 }

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kProductSizes[] = {8, 16, 32, 64, 128, 256, 512, 1024};
 constexpr int64_t kF64Size = 512;
 // Of a tensor in a sum.
-constexpr int64_t kSumElements = int64_t{1} << 21;
+constexpr int64_t kSumElements = int64_t{1} << 24;
 constexpr size_t kShortMessageBytes = 8;
 constexpr size_t kReductionBytes = size_t{1} << 20;
 constexpr int kMaxMessages = 2000;

@@ -86,7 +86,7 @@ constexpr std::string_view kNoSuchKind = "no [[kind]] is named \"";
 absl::Status ReadKernel(const Section& section,
                         const absl::flat_hash_map<std::string, int64_t>& names,
                         std::vector<DeviceKind>* kinds) {
-  RETURN_IF_ERROR(section.CheckKeys({"device", "op", "dtype", "slowdown"}));
+  RETURN_IF_ERROR(section.CheckKeys({"device", "op", "dtype", "bound", "slowdown"}));
   ASSIGN_OR_RETURN(const Entry device, section.Get("device"));
   ASSIGN_OR_RETURN(const std::string name, ReadString(device));
   const auto found = names.find(name);
@@ -98,6 +98,14 @@ absl::Status ReadKernel(const Section& section,
   const std::optional<DType> dtype = ParseDType(type_name);
   if (!dtype) return type.Error("not a dtype: expected a name such as f32 or bf16");
   kernel.dtype = *dtype;
+  ASSIGN_OR_RETURN(const Entry bound, section.Get("bound"));
+  ASSIGN_OR_RETURN(const std::string bound_name, ReadString(bound));
+  const std::optional<RooflineBound> parsed = ParseRooflineBound(bound_name);
+  if (!parsed) {
+    return bound.Error(
+        StrCat("unknown value \"", bound_name, "\"; expected \"compute\" or \"memory\""));
+  }
+  kernel.bound = *parsed;
   ASSIGN_OR_RETURN(const Entry slowdown, section.Get("slowdown"));
   ASSIGN_OR_RETURN(const std::vector<NumberPair> points,
                    ReadPairs(slowdown, "[us, factor]", {kMinRooflineUs, kMaxRooflineUs},
@@ -208,8 +216,8 @@ std::string FormatKernel(const DeviceKind& kind, const MeasuredKernel& kernel) {
     points.push_back(StrCat("[", Digits(point.roofline_us), ", ", Digits(point.factor), "]"));
   }
   return StrCat("\n[[kernel]]\ndevice = ", Quoted(kind.name), "\nop = ", Quoted(kernel.op),
-                "\ndtype = \"", Name(kernel.dtype), "\"\nslowdown = [", StrJoin(points, ", "),
-                "]\n");
+                "\ndtype = \"", Name(kernel.dtype), "\"\nbound = \"", Name(kernel.bound),
+                "\"\nslowdown = [", StrJoin(points, ", "), "]\n");
 }
 
 std::string FormatLevel(const NetworkLevel& level) {

@@ -16,6 +16,7 @@
 //   device = "A100"
 //   op = "gelu"
 //   dtype = "f32"
+//   bound = "memory"      # what the peak rates hold up most; or "compute"
 //   slowdown = [[10, 3], [1000, 4]]  # us that the peak rates allow, how many times as long it
 //   takes
 //

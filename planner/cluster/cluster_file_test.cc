@@ -98,7 +98,7 @@ TEST(ClusterFileTest, MemoryOfTheHostNeedsALinkToIt) {
 
 TEST(ClusterFileTest, MeasuredKernelsBelongToAKindOfDevice) {
   const std::string kernel =
-      "[[kernel]]\ndevice = \"B\"\nop = \"gelu\"\ndtype = \"f16\"\n"
+      "[[kernel]]\ndevice = \"B\"\nop = \"gelu\"\ndtype = \"f16\"\nbound = \"compute\"\n"
       "slowdown = [[10, 3], [1e3, 0.5]]\n";
   const auto with = [&](std::string_view from, std::string_view to) {
     std::string edited = kernel;
@@ -109,20 +109,26 @@ TEST(ClusterFileTest, MeasuredKernelsBelongToAKindOfDevice) {
   const absl::StatusOr<Cluster> cluster = ParseCluster(StrCat(kText, kernel), "c.toml");
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   EXPECT_TRUE(cluster->spec().kinds[0].kernels.empty());
-  const MeasuredKernel expected = {"gelu", DType::kF16, {{10, 3}, {1000, 0.5}}};
+  const MeasuredKernel expected = {
+      "gelu", DType::kF16, RooflineBound::kCompute, {{10, 3}, {1000, 0.5}}};
   EXPECT_EQ(cluster->spec().kinds[1].kernels, std::vector<MeasuredKernel>{expected});
   EXPECT_EQ(ParseCluster(FormatCluster(*cluster), "c.toml")->spec(), cluster->spec());
 
   EXPECT_THAT(with("\"B\"", "\"C\""), StartsWith("c.toml:38:10: kernel.device: no [[kind]] is"));
   EXPECT_THAT(with("\"gelu\"", "\"\""), StartsWith("c.toml:37:1: [[kernel]]: op is empty"));
   EXPECT_THAT(with("f16", "f17"), StartsWith("c.toml:40:9: kernel.dtype: not a dtype"));
+  EXPECT_THAT(
+      with("compute", "both"),
+      StartsWith("c.toml:41:9: kernel.bound: unknown value \"both\"; expected \"compute\""));
   EXPECT_THAT(with("[10, 3]", "[10]"),
-              StartsWith("c.toml:41:13: kernel.slowdown: expected a pair"));
+              StartsWith("c.toml:42:13: kernel.slowdown: expected a pair"));
   EXPECT_THAT(with("[10, 3]", "[10, -3]"), HasSubstr("kernel.slowdown: -3 is out of range"));
   EXPECT_THAT(with("1e3", "10"), HasSubstr("[[kernel]]: slowdown is not in order: 10 us after 10"));
   EXPECT_THAT(with("[[10, 3], [1e3, 0.5]]", "[]"), HasSubstr("slowdown is empty"));
-  EXPECT_THAT(ErrorOf(StrCat(kText, kernel, kernel)),
-              StartsWith("c.toml:11:1: device kind 1 (B): gelu in f16 was measured twice"));
+  EXPECT_THAT(
+      ErrorOf(StrCat(kText, kernel, kernel)),
+      StartsWith(
+          "c.toml:11:1: device kind 1 (B): gelu in f16, bound by compute was measured twice"));
 }
 
 TEST(ClusterFileTest, DevicesMayShareCores) {

@@ -5,6 +5,7 @@
 #include <limits>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -65,13 +66,15 @@ double EfficiencyAt(const DeviceKind& kind, double flops) {
   return below.fraction + part * (above->fraction - below.fraction);
 }
 
-double RooflineSeconds(const DeviceKind& kind, DType dtype, double flops, double bytes) {
+Roofline RooflineOf(const DeviceKind& kind, DType dtype, double flops, double bytes) {
   double peak = kind.peak_flops_per_s[static_cast<size_t>(dtype)];
   if (peak == 0) {
     peak = *std::max_element(kind.peak_flops_per_s.begin(), kind.peak_flops_per_s.end());
   }
   const double compute_s = flops > 0 && peak > 0 ? flops / peak : 0;
-  return std::max(compute_s, bytes / kind.memory_bytes_per_s);
+  const double memory_s = bytes / kind.memory_bytes_per_s;
+  if (compute_s > memory_s) return {compute_s, RooflineBound::kCompute};
+  return {memory_s, RooflineBound::kMemory};
 }
 
 double HostCopySeconds(const DeviceKind& kind, double num_bytes) {
@@ -124,12 +127,13 @@ absl::Status CheckDeviceKind(const DeviceKind& kind) {
     return Invalid(StrCat(kind.kernels.size(), " operators were measured: expected at most ",
                           kMaxMeasuredKernels));
   }
-  std::set<std::pair<std::string_view, DType>> measured;
+  std::set<std::tuple<std::string_view, DType, RooflineBound>> measured;
   for (const MeasuredKernel& kernel : kind.kernels) {
-    const std::string name = StrCat(kernel.op, " in ", Name(kernel.dtype));
+    const std::string name =
+        StrCat(kernel.op, " in ", Name(kernel.dtype), ", bound by ", Name(kernel.bound));
     const absl::Status status = CheckMeasuredKernel(kernel);
     if (!status.ok()) return Invalid(StrCat(name, ": ", ToStd(status.message())));
-    if (!measured.emplace(kernel.op, kernel.dtype).second) {
+    if (!measured.emplace(kernel.op, kernel.dtype, kernel.bound).second) {
       return Invalid(StrCat(name, " was measured twice"));
     }
   }

@@ -57,7 +57,8 @@ struct DeviceKind {
   // By DType. 0: the device has no rate for the type.
   std::array<double, kNumDTypes> peak_flops_per_s = {};
   std::vector<EfficiencyPoint> efficiency;  // by increasing flops; empty: kDefaultEfficiency
-  // What holds instead for the operators that were measured, one for each operator and dtype.
+  // What holds instead for the operators that were measured, one for each operator, dtype and
+  // bound.
   std::vector<MeasuredKernel> kernels;
   // To and from the memory of the host, in each direction. 0: the device works in that memory.
   double host_link_bytes_per_s = 0;
@@ -72,7 +73,11 @@ double HostCopySeconds(const DeviceKind& kind, double num_bytes);
 
 // What the peak rates allow for an operation of a dtype; one that the device has no rate for
 // computes at the highest of the others.
-double RooflineSeconds(const DeviceKind& kind, DType dtype, double flops, double bytes);
+struct Roofline {
+  double seconds = 0;
+  RooflineBound bound = RooflineBound::kMemory;
+};
+Roofline RooflineOf(const DeviceKind& kind, DType dtype, double flops, double bytes);
 
 // Interpolates linearly in the logarithm of `flops`; constant beyond the ends of the curve.
 double EfficiencyAt(const DeviceKind& kind, double flops);

@@ -181,6 +181,21 @@ TEST(ClusterTest, EfficiencyIsInterpolatedInTheLogarithm) {
   EXPECT_DOUBLE_EQ(EfficiencyAt(kind, 1e15), 0.7);
 }
 
+TEST(ClusterTest, ARooflineIsTheLongerOfFlopsAndBytes) {
+  DeviceKind kind = SmallKind();
+  kind.peak_flops_per_s = {};
+  kind.peak_flops_per_s[static_cast<size_t>(DType::kF32)] = 1e9;
+  kind.memory_bytes_per_s = 1e6;
+  const Roofline compute = RooflineOf(kind, DType::kF32, 2e9, 1e6);
+  EXPECT_EQ(compute.seconds, 2);
+  EXPECT_EQ(compute.bound, RooflineBound::kCompute);
+  const Roofline memory = RooflineOf(kind, DType::kF32, 2e9, 3e6);
+  EXPECT_EQ(memory.seconds, 3);
+  EXPECT_EQ(memory.bound, RooflineBound::kMemory);
+  // Other types compute at the rate that there is.
+  EXPECT_EQ(RooflineOf(kind, DType::kI32, 2e9, 0).seconds, 2);
+}
+
 TEST(ClusterTest, RejectsWhatMakesNoCluster) {
   ClusterSpec spec = ThreeLevels();
   spec.kinds.clear();

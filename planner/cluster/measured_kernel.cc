@@ -16,6 +16,17 @@ absl::Status Invalid(const Parts&... parts) {
 
 }  // namespace
 
+std::string_view Name(RooflineBound bound) {
+  return bound == RooflineBound::kCompute ? "compute" : "memory";
+}
+
+std::optional<RooflineBound> ParseRooflineBound(std::string_view name) {
+  for (const RooflineBound bound : {RooflineBound::kCompute, RooflineBound::kMemory}) {
+    if (name == Name(bound)) return bound;
+  }
+  return std::nullopt;
+}
+
 absl::Status CheckMeasuredKernel(const MeasuredKernel& measured) {
   if (measured.op.empty()) return Invalid("op is empty: expected the name of an operator");
   if (measured.slowdown.empty()) return Invalid("slowdown is empty: expected a point");

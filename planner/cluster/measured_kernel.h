@@ -3,8 +3,11 @@
 // rate of the memory (Williams, Waterman & Patterson, "Roofline: an insightful visual performance
 // model", 2009).
 //
-// Example: {op = "gelu", slowdown = {{10, 3}, {1000, 4}}}: a gelu whose bytes pass through the
-// memory in 10 us takes 30 us, one of 1 ms takes 4 ms, one of 100 us takes 350 us.
+// Kernels of an operator that their flops hold up are measured apart from those that their bytes
+// do: a product of two square matrices reaches the peak rate, one with few rows waits for memory.
+//
+// Example: {op = "gelu", bound = kMemory, slowdown = {{10, 3}, {1000, 4}}}: a gelu whose bytes pass
+// through the memory in 10 us takes 30 us, one of 1 ms takes 4 ms, one of 100 us takes 350 us.
 //
 // Thread rule: values and pure functions.
 
@@ -12,7 +15,9 @@
 #define PENSTOCK_PLANNER_CLUSTER_MEASURED_KERNEL_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +25,12 @@
 #include "base/dtype.h"
 
 namespace penstock::planner {
+
+// What the peak rates hold up most.
+enum class RooflineBound : uint8_t { kCompute, kMemory };
+
+std::string_view Name(RooflineBound bound);  // "compute", "memory"
+std::optional<RooflineBound> ParseRooflineBound(std::string_view name);
 
 struct SlowdownPoint {
   double roofline_us = 0;  // what the peak rates allow
@@ -31,6 +42,7 @@ struct SlowdownPoint {
 struct MeasuredKernel {
   std::string op;
   DType dtype = DType::kF32;
+  RooflineBound bound = RooflineBound::kMemory;
   std::vector<SlowdownPoint> slowdown;  // by increasing roofline_us
 
   friend bool operator==(const MeasuredKernel&, const MeasuredKernel&) = default;

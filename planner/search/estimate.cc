@@ -132,6 +132,13 @@ class Estimator {
     return slowest;
   }
 
+  // What a message takes from the cores at both ends, however short it is.
+  double MessageCpuSeconds(int from, int to) const {
+    if (from == to || !machine_.communication_uses_cores) return 0;
+    const int64_t n = work_.devices_per_stage;
+    return machine_.cluster.PathLatencyS(from * n, to * n);
+  }
+
   std::vector<SharedCores> SharedCoresOf() const {
     std::vector<SharedCores> all;
     int64_t device = 0;
@@ -186,7 +193,13 @@ class Estimator {
       if (moment == Moment::kForward || moment == Moment::kBackward) {
         // A value of a forward phase may be read by a backward phase alone, which is later anyway.
         const bool is_forward = moment == Moment::kForward;
-        if (is_forward == (from < to)) input.edges.push_back({from, to, is_forward, seconds});
+        if (is_forward != (from < to)) continue;
+        input.edges.push_back({from, to, is_forward, seconds});
+        std::vector<double>& phases = is_forward ? input.forward_s : input.backward_s;
+        if (phases.empty()) continue;
+        const double cpu_s = MessageCpuSeconds(GroupOf(from), GroupOf(to));
+        phases[static_cast<size_t>(from)] += cpu_s;
+        phases[static_cast<size_t>(to)] += cpu_s;
       } else if (moment == Moment::kBeforeStep) {
         input.ready_s[to] = std::max(input.ready_s[to], seconds);
       } else {

@@ -29,19 +29,25 @@ KernelTimes::KernelTimes(const Machine& machine, int64_t first_device, int64_t n
     Kind& added = kinds_.emplace_back();
     added.kind = &spec.kinds[static_cast<size_t>(kind)];
     for (const MeasuredKernel& measured : added.kind->kernels) {
-      added.measured[{measured.op, measured.dtype}] = &measured;
+      added.measured[{measured.op, measured.dtype, measured.bound}] = &measured;
     }
   }
 }
 
 double KernelTimes::Kind::Seconds(std::string_view op, DType dtype,
                                   const graph::OpCost& cost) const {
-  const auto found = measured.find({op, dtype});
+  const Roofline roofline = RooflineOf(*kind, dtype, cost.flops, cost.bytes);
+  auto found = measured.find({op, dtype, roofline.bound});
   if (found == measured.end()) {
-    return RooflineSeconds(*kind, dtype, cost.flops / EfficiencyAt(*kind, cost.flops), cost.bytes);
+    const bool is_compute = roofline.bound == RooflineBound::kCompute;
+    found =
+        measured.find({op, dtype, is_compute ? RooflineBound::kMemory : RooflineBound::kCompute});
   }
-  const double roofline_s = RooflineSeconds(*kind, dtype, cost.flops, cost.bytes);
-  return roofline_s * SlowdownAt(*found->second, 1e6 * roofline_s);
+  if (found == measured.end()) {
+    const double flops = cost.flops / EfficiencyAt(*kind, cost.flops);
+    return RooflineOf(*kind, dtype, flops, cost.bytes).seconds;
+  }
+  return roofline.seconds * SlowdownAt(*found->second, 1e6 * roofline.seconds);
 }
 
 double KernelTimes::Seconds(std::string_view op, DType dtype, const graph::OpCost& cost) const {

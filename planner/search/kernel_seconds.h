@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -41,7 +42,8 @@ class KernelTimes {
  private:
   struct Kind {
     const DeviceKind* kind = nullptr;
-    absl::flat_hash_map<std::pair<std::string_view, DType>, const MeasuredKernel*> measured;
+    absl::flat_hash_map<std::tuple<std::string_view, DType, RooflineBound>, const MeasuredKernel*>
+        measured;
 
     double Seconds(std::string_view op, DType dtype, const graph::OpCost& cost) const;
   };

@@ -42,7 +42,7 @@ TEST(KernelTimesTest, TheLongerOfFlopsAndBytesCounts) {
 
 TEST(KernelTimesTest, WhatWasMeasuredTakesThePlaceOfTheEfficiency) {
   DeviceKind kind = Kind(1e9, 1e6);
-  kind.kernels = {{"gelu", DType::kF32, {{1e6, 7}}}};
+  kind.kernels = {{"gelu", DType::kF32, RooflineBound::kMemory, {{1e6, 7}}}};
   const Machine machine = MachineWith({kind});
   const KernelTimes times(machine, 0, 1);
   EXPECT_DOUBLE_EQ(times.Seconds("gelu", DType::kF32, {.flops = 1e9, .bytes = 1e6}), 7);
@@ -51,9 +51,27 @@ TEST(KernelTimesTest, WhatWasMeasuredTakesThePlaceOfTheEfficiency) {
   EXPECT_DOUBLE_EQ(times.Seconds("gelu", DType::kF64, {.flops = 1e9, .bytes = 1e6}), 2);
 }
 
+// At 1e9 flops/s and 1e6 bytes/s.
+TEST(KernelTimesTest, ComputeAndMemoryAreBoundsOfTheirOwn) {
+  DeviceKind kind = Kind(1e9, 1e6);
+  kind.kernels = {{"matmul", DType::kF32, RooflineBound::kCompute, {{1e6, 2}}}};
+  {
+    const Machine machine = MachineWith({kind});
+    const KernelTimes times(machine, 0, 1);
+    EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kF32, {.flops = 3e9, .bytes = 1e6}), 6);
+    // Not measured where memory is the bound: as where compute is.
+    EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kF32, {.flops = 1e8, .bytes = 1e6}), 2);
+  }
+  kind.kernels.push_back({"matmul", DType::kF32, RooflineBound::kMemory, {{1e6, 5}}});
+  const Machine machine = MachineWith({kind});
+  const KernelTimes times(machine, 0, 1);
+  EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kF32, {.flops = 3e9, .bytes = 1e6}), 6);
+  EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kF32, {.flops = 1e8, .bytes = 1e6}), 5);
+}
+
 TEST(KernelTimesTest, OfSeveralKindsTheSlowestCounts) {
   DeviceKind slow_gelu = Kind(1e9, 1e6);
-  slow_gelu.kernels = {{"gelu", DType::kF32, {{1e6, 7}}}};
+  slow_gelu.kernels = {{"gelu", DType::kF32, RooflineBound::kMemory, {{1e6, 7}}}};
   const Machine machine = MachineWith({Kind(1e8, 1e6), slow_gelu});
   const graph::OpCost cost = {.flops = 1e8, .bytes = 1e6};
   EXPECT_DOUBLE_EQ(KernelTimes(machine, 0, 2).Seconds("gelu", DType::kF32, cost), 7);
