@@ -334,6 +334,23 @@ TEST_F(EstimateTest, APipelineOnOneCoreHasNoBubble) {
   EXPECT_NEAR(estimate_.step_s, alone, 0.02 * alone);
 }
 
+// 4 micro-batches pass forward and backward: 8 messages, each of which takes a second from the core
+// of both ends.
+TEST_F(EstimateTest, MessagesTakeTimeFromTheCoresThatTheyShare) {
+  Machine machine = MakeMachine(2, 1, 1e9, 1e15, 1e15);
+  machine.core_groups = {{2, 1}};
+  machine.communication_uses_cores = true;
+  const graph::Graph graph = Train("pp=2", 4, Config());
+  CompileFor(graph, machine);
+  const double without_latency = estimate_.step_s;
+  ClusterSpec spec = machine.cluster.spec();
+  spec.levels[0].latency_s += 1;
+  machine.cluster = *Cluster::Create(spec);
+  CompileFor(graph, machine);
+  EXPECT_GE(estimate_.step_s - without_latency, 2 * 8);
+  EXPECT_LE(estimate_.step_s - without_latency, 3 * 8);
+}
+
 TEST_F(EstimateTest, ASlowKindOfDeviceHoldsTheOthersBack) {
   Machine machine = MakeMachine(2, 1, 1e9, 1e15, 1e15);
   const graph::Graph graph = Train("dp=2", 1, Config());
