@@ -218,7 +218,7 @@ class ProgramAssembler {
     const auto place = [&](RegisterClass register_class, bool on_host) {
       for (size_t s = 0; s < device_.registers.size(); ++s) {
         RegisterPlan& reg = device_.registers[s];
-        if (reg.register_class != register_class || !uses.registers[s].always) continue;
+        if (reg.register_class != register_class || !uses.registers[s][0].always) continue;
         if (buffers_[s].on_host != on_host || reg.slot_bytes == 0) continue;
         reg.offset = end;
         end += reg.slots * reg.slot_bytes;
@@ -244,28 +244,46 @@ class ProgramAssembler {
     std::vector<size_t> registers;
     for (size_t s = 0; s < device_.registers.size(); ++s) {
       const RegisterPlan& reg = device_.registers[s];
-      if (uses.registers[s].always || reg.slot_bytes == 0) continue;
+      const std::vector<Uses>& slots = uses.registers[s];
+      if (slots[0].always || reg.slot_bytes == 0) continue;
       if (buffers_[s].on_host != on_host) continue;
-      Lifetime& lifetime = lifetimes.emplace_back();
-      lifetime.bytes = reg.slots * reg.slot_bytes;
-      for (const PhaseSpan& span : uses.registers[s].spans) {
-        const PhasePlan& phase = device_.phases[span.phase];
-        if (phase.num_actors == 0) continue;
-        lifetime.spans.push_back({phase.first_actor + span.first, phase.first_actor + span.last});
-        if (span.is_touched) lifetime.touched.push_back(lifetime.spans.back());
+      for (size_t slot = 0; slot < slots.size(); ++slot) {
+        lifetimes.push_back(LifetimeOf(slots[slot]));
+        lifetimes.back().bytes = reg.slots / slots.size() * reg.slot_bytes;
+        lifetimes.back().follows_previous = slot > 0;
+        registers.push_back(s);
       }
-      for (const uint32_t p : uses.registers[s].held) {
-        const PhasePlan& phase = device_.phases[p];
-        if (phase.num_actors == 0) continue;
-        lifetime.held.push_back({phase.first_actor, phase.first_actor + phase.num_actors - 1});
-      }
-      registers.push_back(s);
     }
     const uint64_t bytes = PackLifetimes(&lifetimes);
     for (size_t i = 0; i < registers.size(); ++i) {
+      if (lifetimes[i].follows_previous) continue;
       device_.registers[registers[i]].offset = base + lifetimes[i].offset;
     }
     return bytes;
+  }
+
+  // In positions of actors, and behind them those of the first instances of phases.
+  Lifetime LifetimeOf(const Uses& uses) const {
+    const size_t num_phases = device_.phases.size();
+    const auto begin_of = [&](uint32_t instances) {
+      const uint64_t actors_before = instances / num_phases * device_.actors.size();
+      return static_cast<int64_t>(actors_before +
+                                  device_.phases[instances % num_phases].first_actor);
+    };
+    Lifetime lifetime;
+    for (const PhaseSpan& span : uses.spans) {
+      if (device_.phases[span.phase % num_phases].num_actors == 0) continue;
+      const int64_t begin = begin_of(span.phase);
+      lifetime.spans.push_back({begin + span.first, begin + span.last});
+      if (span.is_touched) lifetime.touched.push_back(lifetime.spans.back());
+    }
+    for (const uint32_t instances : uses.held) {
+      const int64_t num_actors = device_.phases[instances % num_phases].num_actors;
+      if (num_actors == 0) continue;
+      const int64_t begin = begin_of(instances);
+      lifetime.held.push_back({begin, begin + num_actors - 1});
+    }
+    return lifetime;
   }
 
   // The kernels of a lane run one after another, so one place serves all, apart from the registers:

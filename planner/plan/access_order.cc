@@ -13,6 +13,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/plan/memory.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/show_plan.h"
 
@@ -23,8 +24,9 @@ namespace {
 constexpr size_t kMaxVisited = 4096;
 constexpr size_t kMaxVisitedByLowering = 32;
 
-// Bytes of the arena that an actor reads or writes; of a register with several slots, those of the
-// first: a phase instance uses one of them.
+// Bytes of the arena that an actor reads or writes. Of a register with several slots, a phase
+// instance uses one, and others may share bytes with any of them: an access to a whole slot counts
+// as one to all, any other as one to each.
 struct Access {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -158,7 +160,17 @@ void AppendAccesses(const std::vector<KernelPlan>& kernels, const DevicePlan& de
       const uint64_t num_bytes = IsCommunication(actor.kind)
                                      ? reg.slot_bytes - operand.offset
                                      : TileBytes(kernels[actor.kernel], is_output, i);
-      if (num_bytes > 0) accesses->push_back({begin, begin + num_bytes, operand.reg, is_output});
+      if (num_bytes == 0) continue;
+      const bool is_whole = operand.offset == 0 && AlignUp(num_bytes) == reg.slot_bytes;
+      if (is_whole) {
+        const uint64_t end = begin + (reg.slots - 1) * reg.slot_bytes + num_bytes;
+        accesses->push_back({begin, end, operand.reg, is_output});
+        continue;
+      }
+      for (uint32_t slot = 0; slot < reg.slots; ++slot) {
+        const uint64_t first = begin + slot * reg.slot_bytes;
+        accesses->push_back({first, first + num_bytes, operand.reg, is_output});
+      }
     }
   };
   append(actor.inputs, false);

@@ -120,6 +120,17 @@ TEST_F(AccessOrderTest, PartsOfARegisterAreApart) {
   EXPECT_THAT(Added(), ElementsAre(Pair(0, 2), Pair(1, 2)));
 }
 
+TEST_F(AccessOrderTest, BytesOfAnySlotMayBeShared) {
+  plan_.num_microbatches = 2;
+  const uint32_t two_slots = device_.AddRegister(RegisterClass::kChannel, kBytes, 2);
+  const uint32_t other = Register();
+  plan_.devices[0].registers[other].offset = plan_.devices[0].registers[two_slots].offset + kBytes;
+  Forward();
+  device_.AddKernel("read", {two_slots}, {});
+  device_.AddKernel("write", {}, {other});
+  EXPECT_THAT(Added(), ElementsAre(Pair(0, 1)));
+}
+
 TEST_F(AccessOrderTest, ScratchIsSharedByKernelsButNotWithRegisters) {
   const uint32_t a = Register();
   Forward();

@@ -349,17 +349,18 @@ class DeviceMemoryCheck {
     const DeviceUses uses =
         FindUses(device_, plan_.stages[device_.stage].order, plan_.num_microbatches);
     std::vector<Block> always;
-    // Blocks of other phases, and of registers that cross phases.
-    std::vector<std::vector<Block>> guests(device_.phases.size());
-    std::vector<std::vector<Block>> held(device_.phases.size());
+    // Blocks of other phases, and of registers that cross phases: by phases as in PhaseSpan.
+    const size_t num_phases = device_.phases.size();
+    std::vector<std::vector<Block>> guests(2 * num_phases);
+    std::vector<std::vector<Block>> held(2 * num_phases);
     const auto add = [&](const Uses& use, Block block) {
       if (use.always) {
         always.push_back(block);
         return;
       }
       for (const PhaseSpan& span : use.spans) {
-        const PhasePlan& phase = device_.phases[span.phase];
-        if (span.phase == block.home || phase.num_actors == 0) continue;
+        const PhasePlan& phase = device_.phases[span.phase % num_phases];
+        if (span.phase % num_phases == block.home || phase.num_actors == 0) continue;
         block.first = phase.first_actor + static_cast<uint32_t>(span.first);
         block.last = phase.first_actor + static_cast<uint32_t>(span.last);
         block.is_touched = span.is_touched;
@@ -374,7 +375,12 @@ class DeviceMemoryCheck {
       const uint64_t num_bytes = reg.slots * reg.slot_bytes;
       const uint32_t home = registers_[r].home;
       if (num_bytes == 0 || (home == kNone && IsWorkspace(r))) continue;
-      add(uses.registers[r], {reg.offset, reg.offset + num_bytes, 0, 0, kNone, r, home});
+      const std::vector<Uses>& slots = uses.registers[r];
+      const uint64_t slot_bytes = num_bytes / slots.size();
+      for (size_t s = 0; s < slots.size(); ++s) {
+        const uint64_t begin = reg.offset + s * slot_bytes;
+        add(slots[s], {begin, begin + slot_bytes, 0, 0, kNone, r, home});
+      }
     }
     for (uint32_t p = 0; p < device_.phases.size(); ++p) {
       const PhasePlan& phase = device_.phases[p];
@@ -394,11 +400,13 @@ class DeviceMemoryCheck {
       if (b.begin >= a.end || (a.home != kNone && a.home == b.home)) continue;
       return Invalid("device ", d_, ": ", DescribeOwner(a), " and ", DescribeOwner(b), " overlap");
     }
-    for (uint32_t p = 0; p < device_.phases.size(); ++p) {
+    for (size_t i = 0; i < guests.size(); ++i) {
+      const auto p = static_cast<uint32_t>(i % num_phases);
       const PhasePlan& phase = device_.phases[p];
       if (phase.num_actors == 0) continue;
+      if (i >= num_phases && !HasFirstInstance(phase, plan_.num_microbatches)) continue;
       std::vector<Block> blocks = blocks_[p];
-      blocks.insert(blocks.end(), guests[p].begin(), guests[p].end());
+      blocks.insert(blocks.end(), guests[i].begin(), guests[i].end());
       for (Block block : always) {
         if (block.home == p) continue;
         block.first = phase.first_actor;
@@ -406,7 +414,7 @@ class DeviceMemoryCheck {
         blocks.push_back(block);
       }
       RETURN_IF_ERROR(SweepPhase(p, &blocks).status());
-      RETURN_IF_ERROR(CheckHeld(p, blocks, &held[p]));
+      RETURN_IF_ERROR(CheckHeld(p, blocks, &held[i]));
     }
     return absl::OkStatus();
   }

@@ -295,7 +295,8 @@ class StructureCheck {
         RETURN_IF_ERROR(CheckFeedOrFetch(d, a, phase));
         return CheckKernelOperands(d, a);
       case ActorKind::kKernel:
-        return CheckKernelOperands(d, a);
+        RETURN_IF_ERROR(CheckKernelOperands(d, a));
+        return CheckSums(d, a, phase);
       case ActorKind::kCollective:
         RETURN_IF_ERROR(CheckCount(d, a, "input", actor.inputs.size(), 1));
         return CheckCount(d, a, "output", actor.outputs.size(), 1);
@@ -314,6 +315,22 @@ class StructureCheck {
     const KernelPlan& kernel = plan_.kernels[actor.kernel];
     RETURN_IF_ERROR(CheckTileOperands(d, a, "input", actor.inputs, kernel.inputs));
     return CheckTileOperands(d, a, "output", actor.outputs, kernel.outputs);
+  }
+
+  // What is added up over micro-batches stays where it is between them.
+  absl::Status CheckSums(uint32_t d, uint32_t a, const PhasePlan& phase) const {
+    const DevicePlan& device = plan_.devices[d];
+    const ActorPlan& actor = device.actors[a];
+    if (!plan_.kernels[actor.kernel].accumulate || !phase.per_microbatch) return absl::OkStatus();
+    if (plan_.num_microbatches == 1) return absl::OkStatus();
+    for (const OperandPlan& output : actor.outputs) {
+      if (output.reg == kNone) continue;
+      const RegisterPlan& reg = device.registers[output.reg];
+      if (!reg.per_microbatch && reg.register_class != RegisterClass::kWorkspace) continue;
+      return Invalid(DescribeActor(plan_, d, a), " adds up micro-batches in register ", output.reg,
+                     ", which keeps nothing from one to the next");
+    }
+    return absl::OkStatus();
   }
 
   // A copy goes to the host or comes from there, as its kernel says.

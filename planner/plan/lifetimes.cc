@@ -260,9 +260,9 @@ class UseFinder {
                        [reg](const OperandPlan& operand) { return operand.reg == reg; });
   }
 
-  Uses UsesOf(uint32_t r, const std::vector<uint32_t>& actors, bool is_passed_on) {
+  std::vector<Uses> UsesOf(uint32_t r, const std::vector<uint32_t>& actors, bool is_passed_on) {
     const RegisterPlan& reg = device_.registers[r];
-    const Uses always = {true, {}};
+    const std::vector<Uses> always = {{.always = true}};
     if (reg.register_class == RegisterClass::kState || !is_passed_on) return always;
     std::vector<PhaseUse> phases;
     std::vector<uint32_t> in_lanes;
@@ -278,39 +278,54 @@ class UseFinder {
       span.first = std::min(span.first, actor_spans_[a].first);
       span.last = std::max(span.last, actor_spans_[a].last);
     }
-    if (phases.empty()) return actors.empty() ? Uses() : always;
+    if (phases.empty()) return actors.empty() ? std::vector<Uses>(1) : always;
     if (phases.size() == 1 && in_lanes.size() == actors.size()) {
-      return reg.register_class == RegisterClass::kWorkspace || phases[0].writes_first
-                 ? WithinPhase(in_lanes, phases[0].span)
-                 : always;
+      if (reg.register_class != RegisterClass::kWorkspace && !phases[0].writes_first) return always;
+      return {WithinPhase(in_lanes, phases[0].span)};
     }
     if (!is_ordered_) return always;
     return AcrossPhases(reg, in_lanes, phases);
   }
 
-  // Marks [first, last] of a phase as in use.
-  void Mark(uint32_t phase, int64_t first, int64_t last) {
-    PhaseSpan& span = marks_[phase];
+  // How spans name an instance of the compute lane: see PhaseSpan.
+  uint32_t InstanceAt(uint32_t position) const {
+    const uint32_t p = sequence_[position].first;
+    return num_microbatches_ > 1 && first_position_[p] == position ? FirstOf(p) : p;
+  }
+  uint32_t FirstOf(uint32_t phase) const { return static_cast<uint32_t>(num_phases_) + phase; }
+  bool HasFirst(uint32_t phase) const {
+    return HasFirstInstance(device_.phases[phase], num_microbatches_);
+  }
+
+  // Marks [first, last] of instances of a phase as in use.
+  void Mark(uint32_t instances, int64_t first, int64_t last) {
+    PhaseSpan& span = marks_[instances];
     span.first = std::min(span.first, first);
     span.last = std::max(span.last, last);
+  }
+  void Touch(uint32_t phase) {
+    marks_[phase].is_touched = true;
+    marks_[FirstOf(phase)].is_touched = true;
   }
   int64_t EndOf(uint32_t phase) const {
     return std::max<int64_t>(device_.phases[phase].num_actors, 1) - 1;
   }
 
   void ClearMarks() {
-    marks_.resize(num_phases_);
-    is_held_.assign(num_phases_, false);
-    for (uint32_t p = 0; p < num_phases_; ++p) marks_[p] = {p, INT64_MAX, -1, false};
+    marks_.resize(2 * num_phases_);
+    is_held_.assign(marks_.size(), false);
+    for (uint32_t i = 0; i < marks_.size(); ++i) marks_[i] = {i, INT64_MAX, -1, false};
   }
   Uses Marked() const {
     Uses uses;
-    for (uint32_t p = 0; p < num_phases_; ++p) {
-      if (marks_[p].last < 0) {
-        if (is_held_[p]) uses.held.push_back(p);
+    for (uint32_t i = 0; i < marks_.size(); ++i) {
+      if (marks_[i].last < 0) {
+        if (is_held_[i]) uses.held.push_back(i);
       } else {
-        uses.spans.push_back(marks_[p]);
-        if (is_held_[p]) uses.spans.back() = {p, 0, EndOf(p), true};
+        uses.spans.push_back(marks_[i]);
+        // What is only kept here has been touched before in its lane: who is held here is held
+        // there, too, or of the same lane.
+        if (is_held_[i]) uses.spans.back() = {i, 0, EndOf(i % num_phases_), marks_[i].is_touched};
       }
     }
     return uses;
@@ -329,20 +344,23 @@ class UseFinder {
     }
     if (!is_ordered_ && end_position > 0) {
       for (uint32_t p = 0; p < num_phases_; ++p) {
-        if (LaneOf(p) == Lane::kCompute) is_held_[p] = true;
+        if (LaneOf(p) != Lane::kCompute) continue;
+        is_held_[p] = true;
+        if (HasFirst(p)) is_held_[FirstOf(p)] = true;
       }
     }
     for (uint32_t i = 0; i < std::min<size_t>(end_position, sequence_.size()); ++i) {
-      is_held_[sequence_[i].first] = true;
+      is_held_[InstanceAt(i)] = true;
     }
   }
 
   // Of what lives in one phase. Instances of the phase follow each other.
   Uses WithinPhase(const std::vector<uint32_t>& actors, const PhaseSpan& span) {
-    if (LaneOf(span.phase) == Lane::kFloating) return {true, {}};
+    if (LaneOf(span.phase) == Lane::kFloating) return {.always = true};
     ClearMarks();
     Mark(span.phase, span.first, span.last);
-    marks_[span.phase].is_touched = true;
+    if (HasFirst(span.phase)) Mark(FirstOf(span.phase), span.first, span.last);
+    Touch(span.phase);
     MarkUntilReleased(actors);
     return Marked();
   }
@@ -362,20 +380,33 @@ class UseFinder {
     return per_step_[num_heads_ + position - sequence_.size()];
   }
 
-  Uses AcrossPhases(const RegisterPlan& reg, const std::vector<uint32_t>& actors,
-                    const std::vector<PhaseUse>& phases) {
-    ClearMarks();
+  std::vector<Uses> AcrossPhases(const RegisterPlan& reg, const std::vector<uint32_t>& actors,
+                                 const std::vector<PhaseUse>& phases) {
     bool only_computes = true;
     for (const PhaseUse& use : phases) {
       only_computes = only_computes && LaneOf(use.phase) == Lane::kCompute;
       if (LaneOf(use.phase) == Lane::kCompute && first_position_[use.phase] == kNever) {
-        return {true, {}};
+        return {{.always = true}};
       }
     }
+    const bool is_dealt_out = only_computes && reg.per_microbatch &&
+                              reg.slots <= kMaxDealtOutSlots && num_microbatches_ % reg.slots == 0;
+    std::vector<Uses> uses;
+    for (uint32_t slot = 0; slot < (is_dealt_out ? reg.slots : 1); ++slot) {
+      uses.push_back(UsesOfSlot(reg, actors, phases, is_dealt_out, slot));
+      if (uses.back().always) return {{.always = true}};
+    }
+    return uses;
+  }
+
+  // `is_dealt_out`: by the micro-batches that have the slot, else by all.
+  Uses UsesOfSlot(const RegisterPlan& reg, const std::vector<uint32_t>& actors,
+                  const std::vector<PhaseUse>& phases, bool is_dealt_out, uint32_t slot) {
+    ClearMarks();
     std::vector<const PhaseUse*> use_of(num_phases_, nullptr);
     for (const PhaseUse& use : phases) {
       use_of[use.phase] = &use;
-      marks_[use.phase].is_touched = true;
+      Touch(use.phase);
     }
     // Places [first, last] of the sequence; partial uses of the phases at both ends.
     bool is_written_first = true;
@@ -383,15 +414,17 @@ class UseFinder {
       is_written_first = is_written_first && use_of[PhaseAt(first)]->writes_first;
       for (int64_t place = first; place <= last; ++place) {
         const uint32_t p = PhaseAt(place);
+        const int64_t position = place - num_heads_;
+        const bool computes = LaneOf(p) == Lane::kCompute;
         const bool repeats = LaneOf(p) == Lane::kPerStep && device_.phases[p].per_microbatch &&
                              num_microbatches_ > 1;
-        const bool can_be_partial = reg.slots == 1 && !repeats;
+        const bool can_be_partial = (is_dealt_out || reg.slots == 1) && !repeats;
         const int64_t begin = place == first && can_be_partial ? use_of[p]->span.first : 0;
         const int64_t end = place == last && can_be_partial ? use_of[p]->span.last : EndOf(p);
-        Mark(p, begin, end);
+        Mark(computes ? InstanceAt(static_cast<uint32_t>(position)) : p, begin, end);
       }
     };
-    if (only_computes && reg.per_microbatch && reg.slots == 1) {
+    if (is_dealt_out) {
       std::vector<std::pair<int64_t, int64_t>> ranges(num_microbatches_, {INT64_MAX, -1});
       for (size_t i = 0; i < sequence_.size(); ++i) {
         if (use_of[sequence_[i].first] == nullptr) continue;
@@ -400,9 +433,9 @@ class UseFinder {
         first = std::min(first, place);
         last = std::max(last, place);
       }
-      for (const auto& [first, last] : ranges) {
-        if (last < 0) return {true, {}};
-        mark(first, last);
+      for (uint32_t m = slot; m < num_microbatches_; m += reg.slots) {
+        if (ranges[m].second < 0) return {.always = true};
+        mark(ranges[m].first, ranges[m].second);
       }
     } else {
       int64_t first = INT64_MAX;
@@ -413,7 +446,7 @@ class UseFinder {
       }
       mark(first, last);
     }
-    if (!is_written_first) return {true, {}};
+    if (!is_written_first) return {.always = true};
     MarkUntilReleased(actors);
     return Marked();
   }
@@ -430,11 +463,15 @@ class UseFinder {
   std::vector<uint32_t> last_position_;
   std::vector<uint32_t> rank_;     // of phases of the per-step lane, see FindReleases
   std::vector<uint32_t> release_;  // of each actor, likewise
-  std::vector<PhaseSpan> marks_;   // of each phase
+  std::vector<PhaseSpan> marks_;   // of each phase, then of the first instances of each
   std::vector<bool> is_held_;      // likewise
 };
 
 }  // namespace
+
+bool HasFirstInstance(const PhasePlan& phase, uint32_t num_microbatches) {
+  return phase.lane == Lane::kCompute && num_microbatches > 1;
+}
 
 std::vector<PhaseSpan> FindActorSpans(const DevicePlan& device) {
   std::vector<PhaseSpan> spans(device.actors.size());

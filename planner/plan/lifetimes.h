@@ -16,12 +16,17 @@
 // h and g share bytes. Without the channel from update to F, the next step's F could write h while
 // update still reads g: g is then in use during F too, and the two keep apart.
 //
+// The first instance of a phase in a step is told from the others: sums over micro-batches begin in
+// the first backward phase, where the activations of the first micro-batch end.
+//
 // Within a phase, time is the position of an actor in the planned order. Communication is in use
 // from the position after the last kernel that it, or one like it earlier in the phase, waits for,
 // until its first in-phase consumer starts.
 //
-// With several micro-batches, a register with one slot a micro-batch that only the compute lane
-// uses is free between its micro-batches. Any other is in use from its first to its last one.
+// With several micro-batches, a slot of a register that only the compute lane uses is free between
+// the micro-batches that have it: with k slots, each k-th, if k divides their number, so that every
+// step deals the slots out alike. Any other register, and one of more than kMaxDealtOutSlots, is in
+// use from its first micro-batch to its last.
 //
 // What floating phases touch is in use at all times, unless it comes to them by a channel and is
 // passed on by another: gradients that are reduced between B and update. A received value may
@@ -39,9 +44,16 @@
 
 namespace penstock::planner {
 
-// Positions of actors in a phase of the device, both included.
+// Each slot is compared with all other registers, which takes its time.
+inline constexpr uint32_t kMaxDealtOutSlots = 16;
+
+// Whether spans tell the first instance of the phase in a step from the others.
+bool HasFirstInstance(const PhasePlan& phase, uint32_t num_microbatches);
+
+// Positions of actors in instances of a phase of the device, both included.
 struct PhaseSpan {
-  uint32_t phase = 0;
+  uint32_t phase = 0;  // with num_phases added, the first instance of a phase that has one, else
+                       // all instances, or all others
   int64_t first = 0;
   int64_t last = 0;
   bool is_touched = true;  // not only kept from a phase before it to one after it
@@ -51,17 +63,20 @@ struct PhaseSpan {
 // When some bytes are in use.
 struct Uses {
   bool always = false;
-  // Unless always, from the first to the last access: one span a phase at most, by phases.
+  // Unless always, from the first to the last access: one span for each PhaseSpan::phase at most,
+  // in their order.
   std::vector<PhaseSpan> spans = {};
-  // Phases of another lane that may start before the last access: what they touch keeps away. Two
+  // Phases, as in PhaseSpan, of another lane that may start before the last access: what they touch
+  // keeps away. Two
   // registers that are both held in a phase are ordered by the lane that they come from, and so is
   // one that is kept there from that lane.
   std::vector<uint32_t> held = {};
 };
 
 struct DeviceUses {
-  std::vector<Uses> registers;  // of each; of state: always
-  std::vector<Uses> scratch;    // of each actor with scratch, else empty
+  // Of each register: of each of its slots, or once, where all are in use alike. Of state: always.
+  std::vector<std::vector<Uses>> registers;
+  std::vector<Uses> scratch;  // of each actor with scratch, else empty
 };
 
 // `order` is that of the device's stage. REQUIRES: CheckReferences, and channels, phases and orders

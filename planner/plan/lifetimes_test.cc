@@ -23,6 +23,9 @@ constexpr uint64_t kBytes = 64;
 constexpr uint32_t kF = 0;
 constexpr uint32_t kB = 1;
 constexpr uint32_t kUpdate = 2;
+// Their first instances in a step of several micro-batches.
+constexpr uint32_t kFirstF = 3;
+constexpr uint32_t kFirstB = 4;
 
 // The worked example of lifetimes.h: registers w, h, t and g; the last channel is that of w.
 struct Example {
@@ -85,13 +88,13 @@ TEST(Lifetimes, AreThoseOfTheWorkedExample) {
   const Example example = MakeExample(1, Alternating(1));
   ASSERT_TRUE(Verify(example.plan).ok()) << Verify(example.plan);
   const DeviceUses uses = UsesOf(example.plan);
-  EXPECT_TRUE(uses.registers[example.w].always);
-  EXPECT_THAT(uses.registers[example.h].spans,
+  EXPECT_TRUE(uses.registers[example.w][0].always);
+  EXPECT_THAT(uses.registers[example.h][0].spans,
               ElementsAre(PhaseSpan{kF, 0, 0}, PhaseSpan{kB, 0, 0}));
-  EXPECT_THAT(uses.registers[example.t].spans, ElementsAre(PhaseSpan{kB, 0, 1}));
-  EXPECT_THAT(uses.registers[example.g].spans,
+  EXPECT_THAT(uses.registers[example.t][0].spans, ElementsAre(PhaseSpan{kB, 0, 1}));
+  EXPECT_THAT(uses.registers[example.g][0].spans,
               ElementsAre(PhaseSpan{kB, 1, 1}, PhaseSpan{kUpdate, 0, 0}));
-  for (const Uses& use : uses.registers) EXPECT_THAT(use.held, IsEmpty());
+  for (const std::vector<Uses>& slots : uses.registers) EXPECT_THAT(slots[0].held, IsEmpty());
 }
 
 TEST(Lifetimes, BytesAreSharedOnlyWhereChannelsOrderTheSteps) {
@@ -102,7 +105,7 @@ TEST(Lifetimes, BytesAreSharedOnlyWhereChannelsOrderTheSteps) {
 
   // The next step's F may write h while update reads g.
   device.channels.pop_back();
-  EXPECT_THAT(UsesOf(example.plan).registers[example.g].held, ElementsAre(kF));
+  EXPECT_THAT(UsesOf(example.plan).registers[example.g][0].held, ElementsAre(kF));
   EXPECT_THAT(std::string(Verify(example.plan).message()),
               HasSubstr("channel register 1 at bytes 64 to 128 and channel register 3 at bytes 64 "
                         "to 128 overlap, and no channel keeps both from being in use in device 0 "
@@ -113,21 +116,69 @@ TEST(Lifetimes, AnAccumulatedValueLivesBetweenItsMicrobatches) {
   Example example = MakeExample(2, Alternating(2));
   ASSERT_TRUE(Verify(example.plan).ok()) << Verify(example.plan);
   const DeviceUses uses = UsesOf(example.plan);
-  EXPECT_THAT(uses.registers[example.h].spans,
-              ElementsAre(PhaseSpan{kF, 0, 0}, PhaseSpan{kB, 0, 0}));
-  EXPECT_THAT(
-      uses.registers[example.g].spans,
-      ElementsAre(PhaseSpan{kF, 0, 0, false}, PhaseSpan{kB, 0, 1}, PhaseSpan{kUpdate, 0, 0}));
+  EXPECT_THAT(uses.registers[example.h][0].spans,
+              ElementsAre(PhaseSpan{kF, 0, 0}, PhaseSpan{kB, 0, 0}, PhaseSpan{kFirstF, 0, 0},
+                          PhaseSpan{kFirstB, 0, 0}));
+  EXPECT_THAT(uses.registers[example.g][0].spans,
+              ElementsAre(PhaseSpan{kF, 0, 0, false}, PhaseSpan{kB, 0, 1}, PhaseSpan{kUpdate, 0, 0},
+                          PhaseSpan{kFirstB, 1, 1}));
   DevicePlan& device = example.plan.devices[0];
   device.registers[example.g].offset = device.registers[example.h].offset;
   EXPECT_THAT(std::string(Verify(example.plan).message()), HasSubstr("overlap"));
+}
+
+TEST(Lifetimes, ASlotIsFreeBetweenTheMicrobatchesThatHaveIt) {
+  const std::vector<PhaseChoice> order = {{PhaseKind::kForward, 0},
+                                          {PhaseKind::kForward, 1},
+                                          {PhaseKind::kBackward, 0},
+                                          {PhaseKind::kBackward, 1}};
+  Example example = MakeExample(2, order);
+  example.plan.devices[0].registers[example.h].slots = 2;
+  // Slot 0 waits while F of micro-batch 1 runs, slot 1 while B of micro-batch 0 does.
+  const std::vector<Uses> slots = UsesOf(example.plan).registers[example.h];
+  ASSERT_EQ(slots.size(), 2u);
+  EXPECT_THAT(slots[0].spans,
+              ElementsAre(PhaseSpan{kF, 0, 0}, PhaseSpan{kFirstF, 0, 0}, PhaseSpan{kFirstB, 0, 0}));
+  EXPECT_THAT(slots[1].spans,
+              ElementsAre(PhaseSpan{kF, 0, 0}, PhaseSpan{kB, 0, 0}, PhaseSpan{kFirstB, 0, 1}));
+
+  // The next step deals three micro-batches out to two slots the other way round.
+  Example uneven = MakeExample(3, Alternating(3));
+  uneven.plan.devices[0].registers[uneven.h].slots = 2;
+  EXPECT_EQ(UsesOf(uneven.plan).registers[uneven.h].size(), 1u);
+}
+
+TEST(Lifetimes, OnlyTheBytesOfASlotThatHasBeenReadAreShared) {
+  Plan plan = EmptyPlan(1, 1, 2);
+  plan.stages[0].order = {{PhaseKind::kForward, 0},
+                          {PhaseKind::kForward, 1},
+                          {PhaseKind::kBackward, 0},
+                          {PhaseKind::kBackward, 1}};
+  DeviceBuilder device(&plan, 0);
+  const uint32_t h = device.AddRegister(RegisterClass::kChannel, kBytes, 2);
+  const uint32_t t = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t late = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+  const uint32_t forward = device.AddKernel("h.f", {}, {h});
+  device.AddPhase("B", PhaseKind::kBackward, Lane::kCompute, true);
+  const uint32_t first = device.AddKernel("t.b", {h}, {t});
+  const uint32_t second = device.AddKernel("late.b", {t}, {late});
+  device.AddChannel({forward, first, h, 1, 1, 2, 0});
+  device.Join(first, second, t);
+  ASSERT_EQ(Verify(plan), absl::OkStatus());
+  std::vector<RegisterPlan>& registers = plan.devices[0].registers;
+  registers[late].offset = registers[h].offset;
+  EXPECT_EQ(Verify(plan), absl::OkStatus());
+  // While B of micro-batch 0 writes it, slot 1 waits.
+  registers[late].offset = registers[h].offset + kBytes;
+  EXPECT_THAT(std::string(Verify(plan).message()), HasSubstr("overlap"));
 }
 
 TEST(Lifetimes, WithoutAStoredOrderNothingIsSharedAcrossPhases) {
   Example example = MakeExample(1, {});
   example.plan.policy = "1f1b";
   ASSERT_TRUE(Verify(example.plan).ok()) << Verify(example.plan);
-  EXPECT_TRUE(UsesOf(example.plan).registers[example.h].always);
+  EXPECT_TRUE(UsesOf(example.plan).registers[example.h][0].always);
   DevicePlan& device = example.plan.devices[0];
   device.registers[example.g].offset = device.registers[example.h].offset;
   EXPECT_THAT(std::string(Verify(example.plan).message()), HasSubstr("overlap"));
@@ -137,9 +188,9 @@ TEST(Lifetimes, WorkspaceOfAnUnorderedLaneKeepsAwayFromTheOther) {
   Example example = MakeExample(1, Alternating(1));
   DevicePlan& device = example.plan.devices[0];
   // Nothing but g's channel orders B and update; t is not read before g is made.
-  EXPECT_THAT(UsesOf(example.plan).registers[example.t].held, IsEmpty());
+  EXPECT_THAT(UsesOf(example.plan).registers[example.t][0].held, IsEmpty());
   device.channels.erase(device.channels.begin() + 1);  // between t.b and g.b
-  EXPECT_THAT(UsesOf(example.plan).registers[example.h].held, ElementsAre(kUpdate));
+  EXPECT_THAT(UsesOf(example.plan).registers[example.h][0].held, ElementsAre(kUpdate));
 }
 
 // F: w and h. B: w, h and t, or w, t and g. update: w and g.

@@ -1,6 +1,7 @@
 #include "planner/plan/live_bytes.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
@@ -10,6 +11,9 @@
 
 namespace penstock::planner {
 namespace {
+
+// At which sets of buffers are looked for.
+constexpr size_t kPositions = 2048;
 
 // A phase of one micro-batch, or of the step.
 struct Instance {
@@ -75,6 +79,59 @@ std::vector<bool> FindTransferred(const DevicePlan& device) {
   return is_transferred;
 }
 
+// In order, those that meet as one.
+std::vector<LiveSpan> Joined(std::vector<LiveSpan> spans) {
+  std::sort(spans.begin(), spans.end(),
+            [](const LiveSpan& a, const LiveSpan& b) { return a.first < b.first; });
+  std::vector<LiveSpan> joined;
+  for (const LiveSpan& span : spans) {
+    if (joined.empty() || joined.back().last < span.first) {
+      joined.push_back(span);
+    } else {
+      joined.back().last = std::max(joined.back().last, span.last);
+    }
+  }
+  return joined;
+}
+
+// The bytes that buffers need which pairwise are once live at the same time: from those that live
+// at a position of the most on, each that meets all so far, the largest first.
+uint64_t LeastBytesApart(std::vector<Lifetime> lifetimes) {
+  std::stable_sort(lifetimes.begin(), lifetimes.end(),
+                   [](const Lifetime& a, const Lifetime& b) { return a.bytes > b.bytes; });
+  std::map<int64_t, int64_t> changes;  // of the bytes that live, at positions
+  for (const Lifetime& lifetime : lifetimes) {
+    for (const LiveSpan& span : lifetime.spans) {
+      changes[span.first] += static_cast<int64_t>(AlignUp(lifetime.bytes));
+      changes[span.last + 1] -= static_cast<int64_t>(AlignUp(lifetime.bytes));
+    }
+  }
+  std::vector<std::pair<int64_t, int64_t>> positions;  // bytes that live there, and position
+  int64_t bytes = 0;
+  for (const auto& [position, change] : changes) positions.push_back({bytes += change, position});
+  std::sort(positions.rbegin(), positions.rend());
+  if (positions.size() > kPositions) positions.resize(kPositions);
+  uint64_t most = 0;
+  for (const auto& [live_bytes, position] : positions) {
+    const Lifetime here = {0, {{position, position}}};
+    std::vector<const Lifetime*> apart;
+    for (const Lifetime& lifetime : lifetimes) {
+      if (Meet(lifetime, here)) apart.push_back(&lifetime);
+    }
+    for (const Lifetime& lifetime : lifetimes) {
+      if (Meet(lifetime, here)) continue;
+      const bool meets_all = std::all_of(apart.begin(), apart.end(), [&](const Lifetime* other) {
+        return Meet(lifetime, *other);
+      });
+      if (meets_all) apart.push_back(&lifetime);
+    }
+    uint64_t sum = 0;
+    for (const Lifetime* lifetime : apart) sum += AlignUp(lifetime->bytes);
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
 }  // namespace
 
 uint64_t LeastArenaBytes(const Plan& plan, uint32_t d) {
@@ -117,10 +174,24 @@ uint64_t LeastArenaBytes(const Plan& plan, uint32_t d) {
       }
     }
   }
+  // Of each slot, when any micro-batch that has it lives.
+  std::map<std::pair<uint32_t, uint32_t>, Lifetime> slots;
   for (const auto& [key, span] : live) {
-    lifetimes.push_back({device.registers[key.first].slot_bytes, {span}});
+    const auto& [r, m] = key;
+    const RegisterPlan& reg = device.registers[r];
+    const bool is_dealt_out = plan.num_microbatches % reg.slots == 0;
+    for (uint32_t s = 0; s < (reg.per_microbatch ? reg.slots : 1); ++s) {
+      if (reg.per_microbatch && is_dealt_out && m % reg.slots != s) continue;
+      Lifetime& lifetime = slots[{r, s}];
+      lifetime.bytes = reg.slot_bytes;
+      lifetime.spans.push_back(span);
+    }
   }
-  return device.state_bytes + transferred_bytes + MostLiveBytes(lifetimes);
+  for (auto& [slot, lifetime] : slots) {
+    lifetime.spans = Joined(std::move(lifetime.spans));
+    lifetimes.push_back(std::move(lifetime));
+  }
+  return device.state_bytes + transferred_bytes + LeastBytesApart(lifetimes);
 }
 
 }  // namespace penstock::planner

@@ -29,8 +29,12 @@ struct Lifetime {
   // Where it keeps away from what others touch. Likewise.
   std::vector<LiveSpan> held = {};
   std::vector<LiveSpan> touched = {};  // those of its spans where it keeps others away so
+  bool follows_previous = false;       // lies right behind the buffer before it in the list
   uint64_t offset = 0;                 // set by PackLifetimes, a multiple of kArenaAlignment
 };
+
+// Whether some position has both in use, or one in use and the other held.
+bool Meet(const Lifetime& a, const Lifetime& b);
 
 // The most bytes in use at one position: no packing needs less.
 uint64_t MostLiveBytes(const std::vector<Lifetime>& lifetimes);
@@ -39,7 +43,8 @@ uint64_t MostLiveBytes(const std::vector<Lifetime>& lifetimes);
 // the bytes needed in all. Greedy with best fit (Pisarchyk & Lee, "Efficient memory management for
 // deep neural net inference", 2020): one buffer after another, each into the smallest gap between
 // those already placed that live at the same time. The largest go first; where that needs more than
-// MostLiveBytes, other orders are tried, and the best is kept.
+// MostLiveBytes, other orders are tried, and the best is kept. Buffers that follow each other are
+// placed as one.
 uint64_t PackLifetimes(std::vector<Lifetime>* lifetimes);
 
 }  // namespace penstock::planner
