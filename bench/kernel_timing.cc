@@ -12,6 +12,13 @@
 #include "base/status_macros.h"
 
 namespace penstock::bench {
+namespace {
+
+constexpr int kNumBatches = 7;
+constexpr int64_t kBatchNs = 4'000'000;  // at least, of one batch
+
+}  // namespace
+
 kernels::TileDesc WholeTile(Shape shape, DType dtype) {
   kernels::TileDesc tile;
   tile.dtype = dtype;
@@ -82,17 +89,16 @@ absl::Status PreparedKernel::Run() {
   return kernel_->Run(args);
 }
 
-absl::StatusOr<double> MeasureKernelSeconds(const kernels::KernelSpec& spec,
-                                            const KernelTiming& timing) {
+absl::StatusOr<double> MeasureKernelSeconds(const kernels::KernelSpec& spec) {
   ASSIGN_OR_RETURN(PreparedKernel kernel, PreparedKernel::Create(spec));
   RETURN_IF_ERROR(kernel.Run());
   const SteadyClock clock;
   double best = std::numeric_limits<double>::infinity();
-  for (int batch = 0; batch < timing.num_batches; ++batch) {
+  for (int batch = 0; batch < kNumBatches; ++batch) {
     const int64_t begin = clock.NowNs();
     int64_t now = begin;
     int64_t runs = 0;
-    while (now - begin < timing.batch_ns) {
+    while (now - begin < kBatchNs) {
       RETURN_IF_ERROR(kernel.Run());
       ++runs;
       now = clock.NowNs();

@@ -50,15 +50,9 @@ class PreparedKernel {
   std::unique_ptr<kernels::Kernel> kernel_;
 };
 
-struct KernelTiming {
-  int num_batches = 7;
-  int64_t batch_ns = 4'000'000;  // at least, of one batch
-};
-
 // Seconds of one run: the least mean of several batches of runs, because whatever else runs on the
 // machine only adds to it.
-absl::StatusOr<double> MeasureKernelSeconds(const kernels::KernelSpec& spec,
-                                            const KernelTiming& timing = {});
+absl::StatusOr<double> MeasureKernelSeconds(const kernels::KernelSpec& spec);
 
 }  // namespace penstock::bench
 

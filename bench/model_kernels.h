@@ -1,15 +1,17 @@
 // The kernels of small models, timed: what each operator takes beyond what the peak rates of a core
 // allow.
 //
-// Steps of the built-in models are planned in several sizes, for one device and with strategies
-// that have operators of their own, and their kernels are run by themselves. So the operators,
-// their dtypes and the shapes of their tensors are those of real steps.
+// Steps of the built-in models run in several sizes, on one device and with strategies that have
+// operators of their own. So operators, dtypes and shapes are those of real steps, and so is what
+// caches still hold when a kernel begins: what the kernel before it made, but not large weights.
+// All cores work at once, as the devices of a step do: they share caches and the memory's rate.
 //
 // Thread rule: one thread.
 
 #ifndef PENSTOCK_BENCH_MODEL_KERNELS_H_
 #define PENSTOCK_BENCH_MODEL_KERNELS_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -18,9 +20,9 @@
 
 namespace penstock::bench {
 
-// `core`: the peak rates of one core. In order of name and dtype.
+// `core`: the peak rates of one core. In order of name and dtype. REQUIRES: num_cores >= 1.
 absl::StatusOr<std::vector<planner::MeasuredKernel>> MeasureModelKernels(
-    const planner::DeviceKind& core);
+    const planner::DeviceKind& core, int64_t num_cores);
 
 }  // namespace penstock::bench
 
