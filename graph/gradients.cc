@@ -14,7 +14,7 @@
 namespace penstock::graph {
 namespace {
 
-bool IsParameter(const Node& node) { return node.op->name() == "parameter"; }
+bool IsParameter(const Node& node) { return node.op->role() == OpRole::kParameter; }
 
 // One run of the transformation. The backward nodes are first all built on a copy of the forward
 // graph, then those that no parameter gradient needs are left out of the result.

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 
 #include "graph/graph.h"
+#include "graph/op_role.h"
 
 namespace penstock::graph {
 
@@ -138,6 +139,7 @@ class Op {
   virtual ~Op() = default;
 
   virtual std::string_view name() const = 0;
+  virtual OpRole role() const { return OpRole::kCompute; }
 
   // Number of operands: fixed unless max > min. max -1: no bound.
   virtual int min_operands() const = 0;

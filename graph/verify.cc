@@ -28,7 +28,7 @@ class Verifier {
       RETURN_IF_ERROR(At(node, CheckPlacement(id)));
       RETURN_IF_ERROR(At(node, CheckTypes(node)));
       RETURN_IF_ERROR(At(node, CheckShardings(node)));
-      if (node.op->name() == "assign") RETURN_IF_ERROR(At(node, CheckAssign(node)));
+      if (node.op->role() == OpRole::kAssign) RETURN_IF_ERROR(At(node, CheckAssign(node)));
     }
     return CheckReturns();
   }

@@ -156,7 +156,7 @@ bool MatchesPattern(std::string_view pattern, std::string_view name) {
 int64_t NumParameters(const Graph& graph) {
   int64_t total = 0;
   for (const Node& node : graph.nodes()) {
-    if (node.op->name() == "parameter") {
+    if (node.op->role() == OpRole::kParameter) {
       total += graph.value(node.results[0]).type.num_elements();
     }
   }

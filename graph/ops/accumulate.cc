@@ -7,6 +7,7 @@ namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeAccumulate() {
   return MakeIdentity({.name = "accumulate",
+                       .role = OpRole::kAccumulate,
                        .work = IdentityWork::kFold,
                        .attributes = {{"reduction", Kind::kString}}});
 }

@@ -12,7 +12,8 @@ std::vector<ValueId> Gradient(GraphBuilder& /*builder*/, const Node& /*node*/, V
 }  // namespace
 
 std::unique_ptr<const Op> MakeAdd() {
-  return MakeBinary({.name = "add", .flops = 1, .gradient = Gradient, .linear = {{0, 1}}});
+  return MakeBinary(
+      {.name = "add", .flops = 1, .gradient = Gradient, .linear = {{0, 1}}, .role = OpRole::kAdd});
 }
 
 }  // namespace penstock::graph::ops

@@ -5,7 +5,8 @@
 namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeAllGather() {
-  return MakeIdentity({.name = "all_gather", .attributes = {{"per_use", Kind::kBool}}});
+  return MakeIdentity(
+      {.name = "all_gather", .role = OpRole::kAllGather, .attributes = {{"per_use", Kind::kBool}}});
 }
 
 }  // namespace penstock::graph::ops

@@ -4,6 +4,8 @@
 
 namespace penstock::graph::ops {
 
-std::unique_ptr<const Op> MakeAllReduce() { return MakeIdentity({.name = "all_reduce"}); }
+std::unique_ptr<const Op> MakeAllReduce() {
+  return MakeIdentity({.name = "all_reduce", .role = OpRole::kAllReduce});
+}
 
 }  // namespace penstock::graph::ops

@@ -5,7 +5,8 @@
 namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeAllToAll() {
-  return MakeIdentity({.name = "all_to_all", .attributes = {{"per_use", Kind::kBool}}});
+  return MakeIdentity(
+      {.name = "all_to_all", .role = OpRole::kAllToAll, .attributes = {{"per_use", Kind::kBool}}});
 }
 
 }  // namespace penstock::graph::ops

@@ -10,6 +10,7 @@ namespace {
 class AssignOp : public Op {
  public:
   std::string_view name() const override { return "assign"; }
+  OpRole role() const override { return OpRole::kAssign; }
   int min_operands() const override { return 2; }
   int num_results(const OpContext&) const override { return 0; }
   InferredTypes InferTypes(const OpContext& context) const override {

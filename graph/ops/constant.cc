@@ -28,6 +28,7 @@ std::pair<int64_t, int64_t> IntegerRange(DType dtype) {
 class ConstantOp : public Op {
  public:
   std::string_view name() const override { return "constant"; }
+  OpRole role() const override { return OpRole::kConstant; }
   int min_operands() const override { return 0; }
   std::vector<AttrSpec> attributes() const override {
     return {{"value", Kind::kAny}, {"shape", Kind::kInts}, {"dtype", Kind::kDType}};

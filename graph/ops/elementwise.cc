@@ -44,6 +44,7 @@ class BinaryOp : public Op {
  public:
   explicit BinaryOp(BinaryDef def) : def_(std::move(def)) {}
   std::string_view name() const override { return def_.name; }
+  OpRole role() const override { return def_.role; }
   int min_operands() const override { return 2; }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckSameDType(context, 1, 0));

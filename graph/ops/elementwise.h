@@ -34,6 +34,7 @@ struct BinaryDef {
   std::vector<ValueId> (*gradient)(GraphBuilder& builder, const Node& node, ValueId dz) = nullptr;
   std::vector<std::vector<int>> linear = {};
   bool rounds_integers = false;  // `linear` holds for floats only
+  OpRole role = OpRole::kCompute;
 };
 std::unique_ptr<const Op> MakeBinary(BinaryDef def);
 

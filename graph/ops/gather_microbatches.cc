@@ -6,7 +6,9 @@
 namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeGatherMicrobatches() {
-  return MakeIdentity({.name = "gather_microbatches", .work = IdentityWork::kPlacePart});
+  return MakeIdentity({.name = "gather_microbatches",
+                       .role = OpRole::kGatherMicrobatches,
+                       .work = IdentityWork::kPlacePart});
 }
 
 }  // namespace penstock::graph::ops

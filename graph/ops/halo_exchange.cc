@@ -6,7 +6,9 @@
 namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeHaloExchange() {
-  return MakeIdentity({.name = "halo_exchange", .attributes = {{"per_use", Kind::kBool}}});
+  return MakeIdentity({.name = "halo_exchange",
+                       .role = OpRole::kHaloExchange,
+                       .attributes = {{"per_use", Kind::kBool}}});
 }
 
 }  // namespace penstock::graph::ops

@@ -9,6 +9,7 @@ class IdentityOp : public Op {
  public:
   explicit IdentityOp(IdentityDef def) : def_(std::move(def)) {}
   std::string_view name() const override { return def_.name; }
+  OpRole role() const override { return def_.role; }
   int min_operands() const override { return 1; }
   std::vector<AttrSpec> attributes() const override { return def_.attributes; }
   InferredTypes InferTypes(const OpContext& context) const override {

@@ -27,6 +27,7 @@ enum class IdentityWork : uint8_t {
 
 struct IdentityDef {
   std::string_view name;
+  OpRole role = OpRole::kCompute;
   IdentityWork work = IdentityWork::kMove;
   bool is_differentiable = false;  // those that a user's graph may hold
   std::vector<AttrSpec> attributes = {};

@@ -5,6 +5,8 @@
 
 namespace penstock::graph::ops {
 
-std::unique_ptr<const Op> MakeInput() { return MakeDeclared({.name = "input"}); }
+std::unique_ptr<const Op> MakeInput() {
+  return MakeDeclared({.name = "input", .role = OpRole::kInput});
+}
 
 }  // namespace penstock::graph::ops

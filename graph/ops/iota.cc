@@ -9,6 +9,7 @@ namespace {
 class IotaOp : public Op {
  public:
   std::string_view name() const override { return "iota"; }
+  OpRole role() const override { return OpRole::kConstant; }
   int min_operands() const override { return 0; }
   std::vector<AttrSpec> attributes() const override {
     return {{"axis", Kind::kInt, /*is_required=*/true},

@@ -6,6 +6,7 @@ namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeLocalSlice() {
   return MakeIdentity({.name = "local_slice",
+                       .role = OpRole::kLocalSlice,
                        .work = IdentityWork::kTakePart,
                        .attributes = {{"per_use", Kind::kBool}}});
 }

@@ -6,7 +6,7 @@
 namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeParameter() {
-  return MakeDeclared({.name = "parameter", .has_initializer = true});
+  return MakeDeclared({.name = "parameter", .role = OpRole::kParameter, .has_initializer = true});
 }
 
 }  // namespace penstock::graph::ops

@@ -8,6 +8,7 @@ namespace penstock::graph::ops {
 std::unique_ptr<const Op> MakePermute() {
   return MakeIdentity(
       {.name = "permute",
+       .role = OpRole::kPermute,
        .attributes = {{"per_use", Kind::kBool}, {"axis", Kind::kInt}, {"shift", Kind::kInt}}});
 }
 

@@ -5,6 +5,8 @@
 
 namespace penstock::graph::ops {
 
-std::unique_ptr<const Op> MakeReceive() { return MakeIdentity({.name = "receive"}); }
+std::unique_ptr<const Op> MakeReceive() {
+  return MakeIdentity({.name = "receive", .role = OpRole::kReceive});
+}
 
 }  // namespace penstock::graph::ops

@@ -4,6 +4,8 @@
 
 namespace penstock::graph::ops {
 
-std::unique_ptr<const Op> MakeReduceScatter() { return MakeIdentity({.name = "reduce_scatter"}); }
+std::unique_ptr<const Op> MakeReduceScatter() {
+  return MakeIdentity({.name = "reduce_scatter", .role = OpRole::kReduceScatter});
+}
 
 }  // namespace penstock::graph::ops

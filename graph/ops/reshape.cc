@@ -45,6 +45,7 @@ int64_t ElementsToBoundary(absl::Span<const int64_t> a, size_t a_dim, int64_t a_
 class ReshapeOp : public Op {
  public:
   std::string_view name() const override { return "reshape"; }
+  OpRole role() const override { return OpRole::kReshape; }
   int min_operands() const override { return 1; }
   std::vector<AttrSpec> attributes() const override {
     return {{"shape", Kind::kInts, /*is_required=*/true}};

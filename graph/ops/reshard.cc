@@ -6,8 +6,10 @@
 namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeReshard() {
-  return MakeIdentity(
-      {.name = "reshard", .is_differentiable = true, .attributes = {{"per_use", Kind::kBool}}});
+  return MakeIdentity({.name = "reshard",
+                       .role = OpRole::kReshard,
+                       .is_differentiable = true,
+                       .attributes = {{"per_use", Kind::kBool}}});
 }
 
 }  // namespace penstock::graph::ops

@@ -14,6 +14,7 @@ namespace {
 class RollOp : public Op {
  public:
   std::string_view name() const override { return "roll"; }
+  OpRole role() const override { return OpRole::kRoll; }
   int min_operands() const override { return 1; }
   std::vector<AttrSpec> attributes() const override {
     return {{"axis", Kind::kInt, /*is_required=*/true},

@@ -11,6 +11,7 @@ class DeclaredOp : public Op {
  public:
   explicit DeclaredOp(DeclaredDef def) : def_(def) {}
   std::string_view name() const override { return def_.name; }
+  OpRole role() const override { return def_.role; }
   int min_operands() const override { return 0; }
   std::vector<AttrSpec> attributes() const override {
     if (!def_.has_initializer) return {{"feed", Kind::kString}};

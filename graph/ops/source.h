@@ -15,6 +15,7 @@ namespace penstock::graph::ops {
 // input, parameter, state: the type stands in the statement.
 struct DeclaredDef {
   std::string_view name;
+  OpRole role = OpRole::kInput;
   bool has_initializer = false;  // takes init, std, stream, memory, and per_use (identity.h)
 };
 std::unique_ptr<const Op> MakeDeclared(DeclaredDef def);

@@ -6,7 +6,7 @@
 namespace penstock::graph::ops {
 
 std::unique_ptr<const Op> MakeState() {
-  return MakeDeclared({.name = "state", .has_initializer = true});
+  return MakeDeclared({.name = "state", .role = OpRole::kState, .has_initializer = true});
 }
 
 }  // namespace penstock::graph::ops

@@ -4,6 +4,8 @@
 
 namespace penstock::graph::ops {
 
-std::unique_ptr<const Op> MakeToDevice() { return MakeIdentity({.name = "to_device"}); }
+std::unique_ptr<const Op> MakeToDevice() {
+  return MakeIdentity({.name = "to_device", .role = OpRole::kToDevice});
+}
 
 }  // namespace penstock::graph::ops

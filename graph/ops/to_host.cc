@@ -4,6 +4,8 @@
 
 namespace penstock::graph::ops {
 
-std::unique_ptr<const Op> MakeToHost() { return MakeIdentity({.name = "to_host"}); }
+std::unique_ptr<const Op> MakeToHost() {
+  return MakeIdentity({.name = "to_host", .role = OpRole::kToHost});
+}
 
 }  // namespace penstock::graph::ops

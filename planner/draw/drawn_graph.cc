@@ -32,9 +32,10 @@ using graph::ValueId;
 constexpr size_t kMaxTitleBytes = 400;
 constexpr int kLeastCopies = 2;
 
-bool IsLocalStep(std::string_view op) {
-  return op == "local_slice" || op == "accumulate" || op == "gather_microbatches" ||
-         op == "reshard" || op == "copy" || op == "receive";
+// `copy` passes on what all micro-batches form (lower/rate_copies.h).
+bool IsStepOf(const Node& node) {
+  const graph::OpRole role = node.op->role();
+  return IsRedistribution(role) || role == graph::OpRole::kReceive || node.op->name() == "copy";
 }
 
 DrawnColumn ColumnOf(const Node& node) {
@@ -91,15 +92,13 @@ class Drawer {
   };
 
   bool IsHidden(const Node& node) const {
-    const std::string_view op = node.op->name();
-    if (op == "input") return false;
-    return node.op->has_declared_type() || node.operands.empty() || op == "assign";
+    const graph::OpRole role = node.op->role();
+    if (role == graph::OpRole::kInput) return false;
+    return HoldsState(role) || node.operands.empty() || role == graph::OpRole::kAssign;
   }
 
   bool IsStep(const Node& node) const {
-    const std::string_view op = node.op->name();
-    if (op == "permute") return !TileRollOf(graph_, node).has_value();
-    return IsLocalStep(op) || CollectiveOf(op).has_value();
+    return IsStepOf(node) && !TileRollOf(graph_, node).has_value();
   }
 
   void FindPlaces() {
@@ -178,8 +177,7 @@ class Drawer {
   Route RouteTo(ValueId value, int stage) {
     Route route = routes_[static_cast<size_t>(value)];
     const Node& producer = graph_.node(graph_.value(value).producer);
-    const std::string_view op = producer.op->name();
-    const bool is_made_anywhere = producer.operands.empty() && op != "parameter" && op != "state";
+    const bool is_made_anywhere = producer.operands.empty() && !HoldsState(producer.op->role());
     const bool is_sent =
         producer.stage != stage && !is_made_anywhere && sent_.insert({value, stage}).second;
     if (is_sent) {
@@ -202,7 +200,7 @@ class Drawer {
 
   // The bytes of a redistribution; steps alike were planned before.
   absl::StatusOr<int64_t> BytesOf(const Node& node) {
-    const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
+    const std::optional<CollectiveKind> kind = CollectiveOf(node.op->role());
     if (!kind.has_value()) return 0;
     const Mesh& mesh = graph_.meshes()[node.mesh];
     const graph::Value& result = graph_.value(node.results[0]);
@@ -226,7 +224,7 @@ class Drawer {
 
   absl::Status AddNode(NodeId id) {
     const Node& node = graph_.node(id);
-    if (node.op->name() == "assign") {
+    if (node.op->role() == graph::OpRole::kAssign) {
       AddAssign(id);
       return absl::OkStatus();
     }
@@ -243,7 +241,7 @@ class Drawer {
       if (route.box >= 0) AddEdge(route, box);
     }
     // A roll over devices is a computation and a communication.
-    if (CollectiveOf(node.op->name()).has_value()) {
+    if (CollectiveOf(node.op->role()).has_value()) {
       ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(node));
       for (const ValueId result : node.results) {
         routes_[static_cast<size_t>(result)].steps = {
@@ -258,7 +256,7 @@ class Drawer {
     const Node& node = graph_.node(id);
     const ValueId result = node.results[0];
     Route route = RouteTo(node.operands[0], node.stage);
-    if (CollectiveOf(node.op->name()).has_value()) {
+    if (CollectiveOf(node.op->role()).has_value()) {
       ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(node));
       route.steps.push_back({std::string(node.op->name()), bytes, TitleOf(node)});
       ShowSource(&route);

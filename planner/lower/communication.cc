@@ -138,7 +138,9 @@ std::vector<AxisRef> Difference(absl::Span<const AxisRef> a, absl::Span<const Ax
 }
 
 std::optional<TileRoll> TileRollOf(const graph::Graph& graph, const graph::Node& node) {
-  if (node.op->name() != "permute" || node.attributes.Find("shift") == nullptr) return std::nullopt;
+  if (node.op->role() != graph::OpRole::kPermute || node.attributes.Find("shift") == nullptr) {
+    return std::nullopt;
+  }
   const Shape& shape = graph.value(node.results[0]).type.shape;
   int64_t axis = node.attributes.GetInt("axis", 0);
   if (axis < 0) axis += static_cast<int64_t>(shape.size());
@@ -178,6 +180,24 @@ std::vector<AxisRef> MovedAxes(CollectiveKind kind, const Sharding& from, const 
       break;
   }
   return {};
+}
+
+std::optional<CollectiveKind> CollectiveOf(graph::OpRole role) {
+  switch (role) {
+    case graph::OpRole::kAllReduce:
+      return CollectiveKind::kAllReduce;
+    case graph::OpRole::kReduceScatter:
+      return CollectiveKind::kReduceScatter;
+    case graph::OpRole::kAllGather:
+      return CollectiveKind::kAllGather;
+    case graph::OpRole::kAllToAll:
+    case graph::OpRole::kHaloExchange:
+      return CollectiveKind::kAllToAll;
+    case graph::OpRole::kPermute:
+      return CollectiveKind::kPermute;
+    default:
+      return std::nullopt;
+  }
 }
 
 std::optional<CollectiveKind> CollectiveOf(std::string_view op) {

@@ -17,6 +17,7 @@
 #include "base/collective.h"
 #include "graph/graph.h"
 #include "graph/kernel_spec.h"
+#include "graph/op_role.h"
 #include "graph/sharding.h"
 
 namespace penstock::planner {
@@ -27,6 +28,8 @@ std::vector<graph::AxisRef> Difference(absl::Span<const graph::AxisRef> a,
                                        absl::Span<const graph::AxisRef> b);
 
 // The kinds that need other devices. A halo_exchange is an all_to_all of few and uneven counts.
+std::optional<CollectiveKind> CollectiveOf(graph::OpRole role);
+// The same of the operator of a ReshardStep.
 std::optional<CollectiveKind> CollectiveOf(std::string_view op);
 
 // Of a permute that is a roll (graph/ops/roll.cc): the parts of `dim` move on by `by` of `parts`.

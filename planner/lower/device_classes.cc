@@ -97,7 +97,7 @@ std::vector<std::vector<int64_t>> Lowering::Signatures() const {
   // Terms that are neutral on all devices but some.
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const Node& node = graph_.node(id);
-    if (node.op->name() != "local_slice") continue;
+    if (node.op->role() != graph::OpRole::kLocalSlice) continue;
     const Sharding from = ClosedSharding(mesh, graph_.value(node.operands[0]));
     for (const graph::PartialSpec& partial :
          ClosedSharding(mesh, graph_.value(node.results[0])).partials) {

@@ -170,7 +170,9 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const Node& node = graph_.node(id);
     const NodePhase& phase = shared_.phases_[id];
-    if (!phase.is_live || phase.stage != stage_ || node.op->name() != "accumulate") continue;
+    if (!phase.is_live || phase.stage != stage_ || node.op->role() != graph::OpRole::kAccumulate) {
+      continue;
+    }
     const ValueId term = node.operands[0];
     const Node& producer = shared_.ProducerOf(term);
     const NodePhase& producing = shared_.PhaseOf(term);
@@ -187,7 +189,7 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
     const NodePhase& phase = shared_.phases_[scheduled.node];
     const Node& node = graph_.node(scheduled.node);
     if (!phase.is_live || phase.is_leaf || phase.stage != stage_ || node.op->has_declared_type() ||
-        node.op->name() == "assign") {
+        node.op->role() == graph::OpRole::kAssign) {
       continue;
     }
     if (scheduled.part == ScheduledNode::Part::kFinish) {

@@ -21,7 +21,7 @@ absl::Status DeviceLowering::AddLeaf(ValueId value, int phase) {
   ASSIGN_OR_RETURN(int buffer, NewBuffer(value, program_.phase(phase).plan.per_microbatch));
   KernelPlan spec;
   spec.outputs = {tile};
-  if (node.op->name() == "input") {
+  if (node.op->role() == graph::OpRole::kInput) {
     spec.op = "feed";
     const std::string name = node.attributes.GetString("feed", graph_.value(value).name);
     const std::vector<FeedPlan>& feeds = shared_.plan_.feeds;
@@ -79,7 +79,7 @@ bool DeviceLowering::MayOverwrite(const Node& node, int input, const KernelPlan&
   const bool is_returned =
       std::any_of(graph_.returns().begin(), graph_.returns().end(),
                   [&](const graph::Return& ret) { return ret.value == operand; });
-  if (is_returned || FormsWhole(shared_.ProducerOf(operand).op->name())) return false;
+  if (is_returned || FormsWhole(shared_.ProducerOf(operand).op->role())) return false;
   if (spec.inputs[input].num_bytes() != spec.outputs[result].num_bytes()) return false;
   const std::vector<int> updated = node.op->updated_operands();
   if (result < updated.size() && updated[result] == input) return true;
@@ -104,9 +104,10 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
     ASSIGN_OR_RETURN(TilePlan tile, Tile(result));
     spec.outputs.push_back(std::move(tile));
   }
-  spec.accumulate = spec.op == "accumulate";
+  const graph::OpRole role = node.op->role();
+  spec.accumulate = role == graph::OpRole::kAccumulate;
 
-  if (spec.op == "local_slice") {
+  if (role == graph::OpRole::kLocalSlice) {
     ASSIGN_OR_RETURN(const bool is_view, AddPartOfState(id, phase));
     if (is_view) return absl::OkStatus();
     // Into a sum: all terms but the first are neutral.
@@ -126,7 +127,7 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
     }
   }
 
-  const bool is_copy = IsHostCopy(spec.op);
+  const bool is_copy = IsHostCopy(role);
   const std::vector<int> updated = node.op->updated_operands();
   for (size_t r = 0; r < node.results.size(); ++r) {
     const ValueId result = node.results[r];
@@ -149,7 +150,7 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
     }
     if (buffer < 0 && (r == 0 || r < updated.size()) && !is_copy) {
       for (size_t i = 0; i < node.operands.size() && buffer < 0; ++i) {
-        if (spec.op == "constant" || spec.accumulate || bucket_part_.contains(result)) break;
+        if (inputs.empty() || spec.accumulate || bucket_part_.contains(result)) break;
         if (MayOverwrite(node, static_cast<int>(i), spec, r, phase) &&
             MayStayIn(inputs[i], result)) {
           buffer = inputs[i];
@@ -157,7 +158,7 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
       }
     }
     if (buffer < 0) {
-      const bool is_whole = FormsWhole(spec.op);
+      const bool is_whole = FormsWhole(role);
       ASSIGN_OR_RETURN(buffer,
                        NewBuffer(result, shared_.phases_[id].key.per_microbatch && !is_whole));
       if (is_whole) formed_.insert(buffer);

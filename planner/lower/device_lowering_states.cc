@@ -32,7 +32,7 @@ bool DeviceLowering::IsReadBefore(ValueId state, NodeId writer) const {
     for (NodeId user : shared_.users_[value]) {
       const NodePhase& reading = shared_.phases_[user];
       if (!reading.is_live || user == writer) continue;
-      if (graph_.node(user).op->name() == "assign") {
+      if (graph_.node(user).op->role() == graph::OpRole::kAssign) {
         // Copied to another state, after everything else; or this very assign.
         if (shared_.RootOf(graph_.node(user).operands[1]) == state) return false;
         continue;
@@ -55,8 +55,8 @@ bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
   const Node& producer = graph_.node(producer_id);
   const NodePhase& phase = shared_.phases_[producer_id];
   if (phase.stage != stage_ || phase.key.per_microbatch || phase.key.level == 0) return false;
-  if (CollectiveOf(producer.op->name()) != CollectiveKind::kAllGather &&
-      producer.op->name() != "to_host") {
+  if (CollectiveOf(producer.op->role()) != CollectiveKind::kAllGather &&
+      producer.op->role() != graph::OpRole::kToHost) {
     const std::vector<int> updated = producer.op->updated_operands();
     const size_t result =
         std::find(producer.results.begin(), producer.results.end(), assignment.value) -
@@ -73,7 +73,7 @@ bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
 // Whether the node copies to the host what can only be written there when everything has read the
 // old value: then the assigns copy it.
 bool DeviceLowering::IsCopiedByAssign(const Node& node) const {
-  if (node.op->name() != "to_host") return false;
+  if (node.op->role() != graph::OpRole::kToHost) return false;
   const auto it = shared_.assignments_of_.find(node.results[0]);
   return it != shared_.assignments_of_.end() && !WritesInPlace(it->second[0]) &&
          it->second.size() == shared_.users_[node.results[0]].size();
@@ -128,7 +128,7 @@ absl::Status DeviceLowering::AddAssignments() {
     if (shared_.phases_[assignment.assign].stage != stage_ || WritesInPlace(assignment)) continue;
     const int phase = PhaseIndex(assign_key_);
     const Node& producer = shared_.ProducerOf(assignment.value);
-    const bool is_on_host = producer.op->name() == "to_host";
+    const bool is_on_host = producer.op->role() == graph::OpRole::kToHost;
     const ValueId value = is_on_host ? producer.operands[0] : assignment.value;
     ASSIGN_OR_RETURN(int source, BufferForReading(value, phase));
     ASSIGN_OR_RETURN(TilePlan tile, Tile(assignment.state));

@@ -27,10 +27,9 @@ absl::StatusOr<FoldedPlan> Lowering::Run() {
   const std::vector<uint32_t> init_streams = graph::InitStreams(graph_);
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const Node& node = graph_.node(id);
-    const std::string op(node.op->name());
     if (!node.op->has_declared_type()) continue;
     const graph::Value& value = graph_.value(node.results[0]);
-    if (op == "input") {
+    if (node.op->role() == graph::OpRole::kInput) {
       if (node.attributes.Find("feed") == nullptr) {
         plan_.feeds.push_back({value.name, value.type});
       }
@@ -38,7 +37,7 @@ absl::StatusOr<FoldedPlan> Lowering::Run() {
       StatePlan state;
       state.name = value.name;
       state.type = value.type;
-      state.is_parameter = op == "parameter";
+      state.is_parameter = node.op->role() == graph::OpRole::kParameter;
       state.init = node.attributes.GetString("init", state.is_parameter ? "normal" : "zeros");
       state.std = node.attributes.GetDouble("std", 0.02);
       state.stream = init_streams[id];

@@ -43,7 +43,7 @@ absl::Status Lowering::NumberTransfers() {
 absl::Status Lowering::NumberReceptions() {
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const Node& node = graph_.node(id);
-    if (!phases_[id].is_live || node.op->name() != "receive") continue;
+    if (!phases_[id].is_live || node.op->role() != graph::OpRole::kReceive) continue;
     const ValueId source = node.operands[0];
     const ValueId result = node.results[0];
     Reception& reception = receptions_[id];
@@ -73,7 +73,7 @@ absl::Status Lowering::NumberReceptions() {
 // memory beyond its phase, so it stays there.
 bool Lowering::CanBucket(NodeId id) const {
   const Node& node = graph_.node(id);
-  const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
+  const std::optional<CollectiveKind> kind = CollectiveOf(node.op->role());
   if (!phases_[id].is_live ||
       (kind != CollectiveKind::kAllReduce &&
        (kind != CollectiveKind::kReduceScatter || num_microbatches() == 1))) {
@@ -84,7 +84,7 @@ bool Lowering::CanBucket(NodeId id) const {
   const Node& producer = ProducerOf(term);
   const graph::Value& value = graph_.value(term);
   if (users_[term].size() != 1 || RootOf(term) != term || PhaseOf(term).is_leaf || IsState(term) ||
-      PhaseOf(term).stage != phases_[id].stage || CollectiveOf(producer.op->name()) ||
+      PhaseOf(term).stage != phases_[id].stage || CollectiveOf(producer.op->role()) ||
       value.sharding->partials.size() != 1 ||
       value.sharding->partials[0].reduction != graph::Reduction::kSum ||
       graph_.value(result).sharding->is_partial()) {
@@ -107,7 +107,7 @@ absl::Status Lowering::FormBuckets() {
     if (!CanBucket(id)) continue;
     const Node& node = graph_.node(id);
     const graph::Value& term = graph_.value(node.operands[0]);
-    const CollectiveKind kind = *CollectiveOf(node.op->name());
+    const CollectiveKind kind = *CollectiveOf(node.op->role());
     ASSIGN_OR_RETURN(const Communication* communication, CommunicationOf(id, kind));
     if (communication->pack_dim.has_value()) continue;
     ASSIGN_OR_RETURN(const TilePlan tile,
@@ -176,7 +176,7 @@ absl::Status Lowering::NumberCollectives() {
   for (NodeId id : by_phase) {
     const Node& node = graph_.node(id);
     if (!phases_[id].is_live || bucket_of_.contains(id)) continue;
-    const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
+    const std::optional<CollectiveKind> kind = CollectiveOf(node.op->role());
     if (!kind) continue;
     ASSIGN_OR_RETURN(const Communication* communication, CommunicationOf(id, *kind));
     const uint32_t collective = AddCollective(phases_[id].stage, phases_[id].key.per_microbatch,

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,14 @@
 #include "planner/sharding/execution_sharding.h"
 
 namespace penstock::planner::internal {
+namespace {
+
+// A KernelPlan that holds the tile of a feed, a fetch or a copy (ActorPlan::kernel).
+bool IsNoKernel(std::string_view op) {
+  return op == "feed" || op == "fetch" || op == "to_host" || op == "to_device";
+}
+
+}  // namespace
 
 // The work of a kernel, feed or fetch on its tiles.
 uint32_t Lowering::ShardingIndex(ValueId value, bool always) {
@@ -66,8 +75,7 @@ uint32_t Lowering::KernelIndex(const KernelPlan& spec, const std::vector<uint32_
 absl::Status Lowering::CheckKernels() const {
   for (uint32_t k = 0; k < folded_.kernels.size(); ++k) {
     const KernelPlan& kernel = folded_.kernels[k];
-    if (kernel.op == "feed" || kernel.op == "fetch") continue;
-    if (IsHostCopy(kernel.op)) continue;
+    if (IsNoKernel(kernel.op)) continue;
     const absl::Status status = options_.kernels.check_kernel(kernel);
     if (status.ok()) continue;
     for (const DevicePlan& program : folded_.programs) {

@@ -17,7 +17,7 @@ using graph::NodeId;
 bool IsGatheredPerUse(const Graph& graph, const std::vector<NodePhase>& phases, NodeId id) {
   const Node& node = graph.node(id);
   if (!phases[id].is_live || phases[id].key.lane() != Lane::kCompute ||
-      !node.attributes.GetBool("per_use", false) || !CollectiveOf(node.op->name())) {
+      !node.attributes.GetBool("per_use", false) || !CollectiveOf(node.op->role())) {
     return false;
   }
   return graph.node(graph.value(node.operands[0]).producer).op->has_declared_type();

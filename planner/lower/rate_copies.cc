@@ -22,16 +22,15 @@ using graph::ValueId;
 
 }  // namespace
 
-bool FormsWhole(std::string_view op) { return op == "accumulate" || op == "gather_microbatches"; }
-
 std::vector<bool> FindReadOften(const Graph& graph) {
   const auto is_often = [&](ValueId value) { return IsPerMicrobatch(graph, value); };
   std::vector<bool> is_read_often(graph.num_values(), false);
   for (NodeId id = graph.num_nodes() - 1; id >= 0; --id) {
     const Node& node = graph.node(id);
-    const bool reads_often = std::any_of(node.operands.begin(), node.operands.end(), is_often) ||
-                             std::any_of(node.results.begin(), node.results.end(), is_often) ||
-                             (node.op->name() == "reshape" && is_read_often[node.results[0]]);
+    const bool reads_often =
+        std::any_of(node.operands.begin(), node.operands.end(), is_often) ||
+        std::any_of(node.results.begin(), node.results.end(), is_often) ||
+        (node.op->role() == graph::OpRole::kReshape && is_read_often[node.results[0]]);
     if (!reads_often) continue;
     for (ValueId operand : node.operands) is_read_often[operand] = true;
   }
@@ -43,7 +42,7 @@ absl::StatusOr<Graph> AddRateCopies(const graph::OpRegistry& ops, const Graph& i
   std::vector<bool> needs_copy(in.num_nodes(), false);
   for (NodeId id = 0; id < in.num_nodes(); ++id) {
     const Node& node = in.node(id);
-    needs_copy[id] = FormsWhole(node.op->name()) && is_read_often[node.results[0]] &&
+    needs_copy[id] = FormsWhole(node.op->role()) && is_read_often[node.results[0]] &&
                      !IsPerMicrobatch(in, node.results[0]);
   }
   Graph out(in.name());

@@ -19,9 +19,6 @@
 
 namespace penstock::planner {
 
-// Whether the operator forms one value of all micro-batches.
-bool FormsWhole(std::string_view op);
-
 // Of each value: whether a node that runs once a micro-batch reads it, as it is or reshaped.
 std::vector<bool> FindReadOften(const graph::Graph& graph);
 

@@ -200,7 +200,7 @@ class Builder {
       const Node& producer = graph_.node(graph_.value(value).producer);
       bool is_kept = is_kept_[static_cast<size_t>(value)];
       if (producer.op->has_declared_type()) {
-        is_kept = is_kept || producer.op->name() != "input";
+        is_kept = is_kept || producer.op->role() != graph::OpRole::kInput;
       }
       for (const NodeId user : users_[value]) {
         const Phase read = graph_.node(user).phase;
@@ -209,7 +209,7 @@ class Builder {
         is_kept |= producer.phase != Phase::kForward && producer.phase != Phase::kUpdate &&
                    read == Phase::kUpdate;
       }
-      if (producer.op->name() == "reshape") {
+      if (producer.op->role() == graph::OpRole::kReshape) {
         is_kept_[static_cast<size_t>(producer.operands[0])] =
             is_kept_[static_cast<size_t>(producer.operands[0])] || is_kept;
         is_kept = false;
@@ -299,7 +299,7 @@ class Builder {
     }
     for (size_t o = 0; o < node.operands.size(); ++o) {
       // What is assigned has the sharding of the state.
-      const bool is_written = o == 0 && node.op->name() == "assign";
+      const bool is_written = o == 0 && node.op->role() == graph::OpRole::kAssign;
       const TensorType& type = graph_.value(node.operands[o]).type;
       AddPair(index, times, node.operands[o], options,
               [&](const ExecutionSharding& execution, const Sharding& kept) {
@@ -429,7 +429,9 @@ class Builder {
       results[r] = LargestTile(results[r], execution.results[r]);
     }
     // A reshape in place, and assigning what is there already.
-    if (node.op->name() == "reshape" || node.op->name() == "assign") return 0;
+    if (node.op->role() == graph::OpRole::kReshape || node.op->role() == graph::OpRole::kAssign) {
+      return 0;
+    }
     if (results.empty()) return 0;
     return kernels_.Seconds(node.op->name(), KernelTimes::ComputeType(operands, results),
                             node.op->Cost({node.attributes, operands, results}));

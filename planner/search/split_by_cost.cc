@@ -83,7 +83,7 @@ absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options, 
   problem.num_groups = options.num_groups;
   for (ValueId value = 0; value < graph.num_values(); ++value) {
     const graph::Node& producer = graph.node(graph.value(value).producer);
-    problem.is_fixed.push_back(producer.op->name() == "input");
+    problem.is_fixed.push_back(producer.op->role() == graph::OpRole::kInput);
     // What dp and cp split is theirs, and parts of a micro-batch may be single sequences.
     std::vector<bool>& dims = problem.fixed_dims.emplace_back();
     for (const graph::DimSharding& dim : propagated.value(value).sharding->dims) {

@@ -37,15 +37,6 @@ using graph::ValueId;
 // A gathered parameter takes memory, and is gathered again for gradients, which are scattered.
 constexpr double kGatherOfSplitParameter = 8;
 
-// The names of `reshard` and of what it is lowered to: they say their sharding themselves.
-bool IsRedistribution(std::string_view op) {
-  static constexpr std::string_view kNames[] = {
-      "reshard",    "local_slice",    "all_gather", "all_to_all",          "permute",
-      "all_reduce", "reduce_scatter", "accumulate", "gather_microbatches", "halo_exchange",
-  };
-  return std::find(std::begin(kNames), std::end(kNames), op) != std::end(kNames);
-}
-
 // Whether the node sums products of its two operands over some factor.
 bool IsProduct(const Graph& graph, const Node& node) {
   if (node.operands.size() != 2 || node.results.size() != 1) return false;
@@ -228,17 +219,17 @@ absl::Status Inserter::AddNode(const Node& node) {
     versions_[result].desired_sharding = closed;
     results.push_back(std::move(closed));
   }
-  const std::string_view op = node.op->name();
+  const graph::OpRole role = node.op->role();
   if (node.op->has_declared_type()) {
     Sharding held = results[0];
     held.partials.clear();
-    if (op != "input") DropTemporal(mesh(), &held);
+    if (role != graph::OpRole::kInput) DropTemporal(mesh(), &held);
     Sharding& desired = versions_[node.results[0]].desired_sharding;
     desired = WithoutOtherSums(mesh(), std::move(desired), held);
     AddTyped(node, {}, {held});
     return absl::OkStatus();
   }
-  if (op == "assign") {
+  if (role == graph::OpRole::kAssign) {
     // The state decides: the new value comes to where it is kept.
     const ValueId state = versions_[node.operands[0]].raw;
     Node there = node;
@@ -247,13 +238,15 @@ absl::Status Inserter::AddNode(const Node& node) {
     AddTyped(node, {state, As(node.operands[1], held, there)}, {});
     return absl::OkStatus();
   }
-  if (op == "receive" && MeshIndexOf(node.operands[0]) != mesh_) {
+  const bool is_receive = role == graph::OpRole::kReceive;
+  if (is_receive && MeshIndexOf(node.operands[0]) != mesh_) {
     AddReceive(node);
     return absl::OkStatus();
   }
-  if (IsRedistribution(op) || op == "receive") {
+  // What says its sharding itself.
+  if (IsRedistribution(role) || is_receive) {
     Node redistribution = node;
-    if (op == "receive") redistribution.op = reshard_;  // from the mesh that it lies on
+    if (is_receive) redistribution.op = reshard_;  // from the mesh that it lies on
     const ValueId old = node.operands[0];
     const bool is_foreign = MeshIndexOf(old) != mesh_;
     const ValueId source = is_foreign ? Received(old, results[0], node) : Desired(old);
@@ -330,7 +323,7 @@ absl::Status Inserter::CheckReadsOfWindows(const Node& node,
 double Inserter::ShareOfGathering(ValueId old, const Node& reader) const {
   const Node& producer = in_.node(in_.value(old).producer);
   if (producer.mesh != reader.mesh) return 0;  // it arrives as it is needed
-  if (producer.op->name() == "parameter") {
+  if (producer.op->role() == graph::OpRole::kParameter) {
     return producer.attributes.GetBool("per_use", false) ? 1 : kGatherOfSplitParameter;
   }
   for (const Version& version : versions_[old].others) {

@@ -6,16 +6,12 @@
 #ifndef PENSTOCK_PLANNER_SHARDING_LEAF_COPY_H_
 #define PENSTOCK_PLANNER_SHARDING_LEAF_COPY_H_
 
-#include <string_view>
-
 #include "graph/graph.h"
+#include "graph/op.h"
 
 namespace penstock::planner {
 
-inline bool IsLeaf(const graph::Node& node) {
-  const std::string_view op = node.op->name();
-  return op == "input" || op == "constant" || op == "iota";
-}
+inline bool IsLeaf(const graph::Node& node) { return graph::IsLeaf(node.op->role()); }
 
 // A node like the leaf, without results, for readers on another mesh. The copy of an input names
 // the input whose value it gets. REQUIRES: IsLeaf(leaf).
@@ -25,7 +21,7 @@ inline graph::Node CopyOfLeaf(const graph::Graph& graph, const graph::Node& leaf
   copy.results.clear();
   copy.mesh = mesh;
   copy.stage = stage;
-  if (leaf.op->name() == "input" && leaf.attributes.Find("feed") == nullptr) {
+  if (leaf.op->role() == graph::OpRole::kInput && leaf.attributes.Find("feed") == nullptr) {
     copy.attributes.Set("feed", graph.value(leaf.results[0]).name);
   }
   return copy;

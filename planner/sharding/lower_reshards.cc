@@ -41,7 +41,7 @@ graph::Reduction ReductionOverTime(const Mesh& mesh, const Sharding& from, const
 
 // Whether the node rolls a dimension whose parts are on different devices.
 bool RollsOverDevices(const Graph& graph, const Mesh& mesh, const Node& node) {
-  if (node.op->name() != "roll") return false;
+  if (node.op->role() != graph::OpRole::kRoll) return false;
   const std::vector<TensorType> types = graph.OperandTypes(node);
   const graph::ShardingRule rule = node.op->Rule({node.attributes, types, types});
   const Sharding sharding = ClosedSharding(mesh, graph.value(node.operands[0]));
@@ -71,12 +71,12 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
     for (ValueId& operand : copy.operands) operand = now[operand];
     if (copy.forward != graph::kNoNode) copy.forward = now_node[copy.forward];
     copy.results.clear();
-    if (node.op->name() != "reshard") {
+    if (node.op->role() != graph::OpRole::kReshard) {
       if (RollsOverDevices(graph, mesh, node)) {
         copy.op = ops.Find("permute");
         if (copy.op == nullptr) return absl::InternalError("no operator permute");
       }
-      if (node.op->name() == "receive") {
+      if (node.op->role() == graph::OpRole::kReceive) {
         // Of a reshard that left a leaf as it is.
         const Node& source = out.node(out.value(copy.operands[0]).producer);
         if (IsLeaf(source)) copy = CopyOfLeaf(out, source, node.mesh, node.stage);

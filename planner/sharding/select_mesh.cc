@@ -99,7 +99,7 @@ absl::Status SelectMesh(Graph& graph) {
   for (NodeId id = 0; id < graph.num_nodes(); ++id) {
     // An assignment has no result that a mesh could be written for.
     Node& node = graph.mutable_node(id);
-    if (node.op->name() != "assign") continue;
+    if (node.op->role() != graph::OpRole::kAssign) continue;
     node.mesh = graph.node(graph.value(node.operands[0]).producer).mesh;
   }
   std::vector<Group> groups;

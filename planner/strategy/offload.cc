@@ -30,7 +30,7 @@ constexpr char kHost[] = "host";
 // What the backward pass receives from another mesh has been sent when it was made.
 bool ReadsInBackward(const Node& node) {
   return (node.phase == Phase::kBackward || node.phase == Phase::kWeightBackward) &&
-         node.op->name() != "receive";
+         node.op->role() != graph::OpRole::kReceive;
 }
 
 bool Computes(const Node& node) {
@@ -119,13 +119,13 @@ class Offloader {
   }
   bool IsReshape(ValueId value) const {
     const Node& node = ProducerOf(value);
-    return node.op->name() == "reshape" && node.phase == Phase::kForward &&
+    return node.op->role() == graph::OpRole::kReshape && node.phase == Phase::kForward &&
            ProducerOf(node.operands[0]).stage == node.stage;
   }
 
   void FindStores() {
     for (const Node& node : in_.nodes()) {
-      if (node.op->name() == "assign" && IsOnHost(in_, node.operands[0]) &&
+      if (node.op->role() == graph::OpRole::kAssign && IsOnHost(in_, node.operands[0]) &&
           IsStoredAtOnce(node.operands[1])) {
         assigns_.insert({node.operands[1], ProducerOf(node.operands[0]).stage});
       }
@@ -187,7 +187,7 @@ class Offloader {
     const ValueId operand = node.operands[i];
     const bool is_on_host = IsOnHost(in_, operand);
     if (node.op == to_device_) return now_[operand];
-    if (node.op->name() == "assign" && IsOnHost(in_, node.operands[0])) {
+    if (node.op->role() == graph::OpRole::kAssign && IsOnHost(in_, node.operands[0])) {
       const int stage = ProducerOf(node.operands[0]).stage;
       const Node& producer = ProducerOf(operand);
       if (i == 0 || (producer.op == to_host_ && producer.stage == stage)) return now_[operand];
@@ -195,9 +195,9 @@ class Offloader {
       const ValueId value = is_on_host ? Load(operand, Phase::kUpdate) : now_[operand];
       return AddCopy(to_host_, operand, value, Phase::kUpdate, stage);
     }
-    if (node.op->name() == "assign" && i == 0) return now_[operand];
+    if (node.op->role() == graph::OpRole::kAssign && i == 0) return now_[operand];
     if (is_on_host) {
-      return Load(operand, node.op->name() == "assign" ? Phase::kUpdate : node.phase);
+      return Load(operand, node.op->role() == graph::OpRole::kAssign ? Phase::kUpdate : node.phase);
     }
     if (ReadsInBackward(node) && stores_.contains({RootOf(operand), node.stage})) {
       return Restore(operand, node.stage);
@@ -307,7 +307,7 @@ std::optional<Offload> FindOffload(std::string_view name) {
 bool IsOnHost(const Graph& graph, ValueId value) {
   const Node& producer = graph.node(graph.value(value).producer);
   if (producer.op->has_declared_type()) return producer.attributes.GetString(kMemory, "") == kHost;
-  return producer.op->name() == "to_host";
+  return producer.op->role() == graph::OpRole::kToHost;
 }
 
 void MarkOffload(Offload offload, Graph& graph) {
@@ -320,7 +320,7 @@ void MarkOffload(Offload offload, Graph& graph) {
     for (const int operand : node.op->updated_operands()) {
       if (operand >= static_cast<int>(node.operands.size())) continue;
       const graph::Value& state = graph.value(node.operands[operand]);
-      if (graph.node(state.producer).op->name() != "state") continue;
+      if (graph.node(state.producer).op->role() != graph::OpRole::kState) continue;
       if (static_cast<int64_t>(state.type.num_bytes()) < kMinOffloadBytes) continue;
       graph.mutable_node(state.producer).attributes.Set(kMemory, kHost);
     }

@@ -114,7 +114,7 @@ class StageAssigner {
       const int earliest = EarliestGradient(node);
       const bool has_forward = node.forward != kNoNode && Stage(node.forward) != kUnassigned;
       // The gradients of a value that only later stages read are added there and sent once.
-      const bool is_sum = node.op->name() == "add" && earliest != kUnassigned;
+      const bool is_sum = node.op->role() == graph::OpRole::kAdd && earliest != kUnassigned;
       Set(id, has_forward && !is_sum ? Stage(node.forward) : earliest);
     }
     // What depends on no gradient (the gradient of the loss itself) stays with its reader.
@@ -156,7 +156,7 @@ class StageAssigner {
     for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
       if (Stage(id) != kUnassigned) continue;
       const Node& node = graph_.node(id);
-      if (node.op->name() == "assign") {
+      if (node.op->role() == graph::OpRole::kAssign) {
         Set(id, Stage(graph_.value(node.operands[0]).producer));
       } else {
         Set(id, CommonOperandStage(node));
@@ -183,9 +183,11 @@ class StageAssigner {
     const Phase phase = graph_.node(id).phase;
     return phase == Phase::kBackward || phase == Phase::kWeightBackward;
   }
-  bool IsParameter(NodeId id) const { return graph_.node(id).op->name() == "parameter"; }
+  bool IsParameter(NodeId id) const {
+    return graph_.node(id).op->role() == graph::OpRole::kParameter;
+  }
   bool IsStored(NodeId id) const {
-    return IsParameter(id) || graph_.node(id).op->name() == "state";
+    return IsParameter(id) || graph_.node(id).op->role() == graph::OpRole::kState;
   }
 
   // The lowest stage among the users of one phase.

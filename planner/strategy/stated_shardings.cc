@@ -121,7 +121,7 @@ absl::Status ApplyStatedShardings(absl::Span<const SplitHint> hints, graph::Grap
       if (!IsFor(hint, value)) continue;
       const graph::Node& producer = graph.node(value.producer);
       const bool is_forward =
-          producer.phase == graph::Phase::kForward && producer.op->name() != "state";
+          producer.phase == graph::Phase::kForward && producer.op->role() != graph::OpRole::kState;
       if (only_forward && !is_forward) continue;
       absl::StatusOr<Sharding> sharding =
           graph::ParseSharding(hint.sharding, Describe(hint), mesh, value.type.shape);

@@ -33,7 +33,7 @@ constexpr int kAfterTheWeights = 1;
 // The input that tells the batch; null where no input has dimensions.
 const graph::Value* FindBatchInput(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
-    if (node.op->name() != "input") continue;
+    if (node.op->role() != graph::OpRole::kInput) continue;
     const graph::Value& value = graph.value(node.results[0]);
     if (!value.type.shape.empty()) return &value;
   }
@@ -57,7 +57,7 @@ const SplitHint* FindHint(absl::Span<const SplitHint> hints, const Graph& graph,
   const Node& producer = graph.node(value.producer);
   // What a model names are values of its forward pass.
   if (producer.phase != graph::Phase::kForward) return nullptr;
-  const bool is_parameter = producer.op->name() == "parameter";
+  const bool is_parameter = producer.op->role() == graph::OpRole::kParameter;
   for (const SplitHint& hint : hints) {
     if (hint.sharding.empty() && hint.axis == axis && hint.is_for_parameters() == is_parameter &&
         graph::MatchesPattern(hint.pattern, value.name) &&
@@ -368,7 +368,7 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
   const graph::Value* batch_input = FindBatchInput(graph);
   const int64_t batch = batch_input == nullptr ? 0 : batch_input->type.shape[0];
   for (const Node& node : graph.nodes()) {
-    if (node.op->name() == "input") {
+    if (node.op->role() == graph::OpRole::kInput) {
       graph::Value& value = graph.mutable_value(node.results[0]);
       const int rank = static_cast<int>(value.type.shape.size());
       graph::Sharding sharding = graph::Sharding::Replicated(rank);

@@ -39,7 +39,7 @@ std::vector<Update> FindUpdates(const Graph& graph) {
     Update update;
     update.parameter = node.operands[overwritten[0]];
     const graph::Value& parameter = graph.value(update.parameter);
-    if (graph.node(parameter.producer).op->name() != "parameter") continue;
+    if (graph.node(parameter.producer).op->role() != graph::OpRole::kParameter) continue;
     for (int o = 0; o < static_cast<int>(node.operands.size()); ++o) {
       const graph::Value& operand = graph.value(node.operands[o]);
       if (operand.type != parameter.type || node.operands[o] == update.parameter) continue;
@@ -120,7 +120,7 @@ absl::Status SplitOverReplicas(int level, Graph& graph) {
   };
 
   for (const Node& node : graph.nodes()) {
-    if (node.op->name() != "parameter") continue;
+    if (node.op->role() != graph::OpRole::kParameter) continue;
     graph::Value& parameter = graph.mutable_value(node.results[0]);
     const Sharding layout = layout_of(node.results[0]);
     const std::vector<AxisRef> replicas = ReplicaAxes(mesh, layout);
