@@ -95,9 +95,11 @@ absl::StatusOr<planner::Plan> CompileFile(const Environment& environment, const 
     return absl::InvalidArgumentError(StrCat(options.file, ": the graph returns nothing"));
   }
   RETURN_IF_ERROR(CompleteStages(options.file, graph));
-  ASSIGN_OR_RETURN(const planner::FoldedPlan plan,
-                   CompileFoldedGraph(registries, std::move(graph),
-                                      {.policy = "gpipe", .num_threads = options.threads}));
+  ASSIGN_OR_RETURN(
+      const planner::FoldedPlan plan,
+      CompileFoldedGraph(
+          registries, std::move(graph),
+          {.policy = "gpipe", .policies = registries.policies, .num_threads = options.threads}));
   const auto needed = static_cast<int64_t>(plan.num_devices());
   if (options.devices != 0 && options.devices < needed) {
     return absl::InvalidArgumentError(StrCat("--devices ", options.devices, ": ", options.file,

@@ -31,9 +31,11 @@ class Forward {
     ASSIGN_OR_RETURN(planner::Plan plan,
                      CompileGraph(registries, std::move(graph),
                                   {.policy = "gpipe",
+                                   .policies = registries.policies,
                                    .strategy = ToString(layout.strategy),
                                    .num_threads = layout.num_threads,
                                    .chunks_per_group = static_cast<int>(layout.strategy.vpp),
+                                   .placement = layout.placement,
                                    .host_devices = layout.host_devices}));
     actors::SessionOptions options;
     options.threads_per_device = static_cast<int>(layout.num_threads);

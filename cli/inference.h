@@ -31,12 +31,13 @@ using Parameters = std::shared_ptr<const actors::KeptStates>;
 
 // Where and how a model lies while it is used.
 struct ForwardLayout {
-  planner::Strategy strategy;          // of the training
-  int64_t sequences_per_step = 1;      // of a micro-batch of the training
-  int64_t num_threads = 1;             // of each device
-  std::vector<uint32_t> host_devices;  // of each host; empty: all on one
-  actors::EngineFactory start_engine;  // null: the devices of this process
-  uint32_t num_processes = 0;          // that it starts, the first ones; 0: all
+  planner::Strategy strategy;                                // of the training
+  planner::Placement placement = planner::Placement::kLoop;  // likewise, of its virtual stages
+  int64_t sequences_per_step = 1;                            // of a micro-batch of the training
+  int64_t num_threads = 1;                                   // of each device
+  std::vector<uint32_t> host_devices;                        // of each host; empty: all on one
+  actors::EngineFactory start_engine;                        // null: the devices of this process
+  uint32_t num_processes = 0;  // that it starts, the first ones; 0: all
   // Told of the session that runs, so that it can be stopped; null when it has run.
   std::function<void(actors::Session*)> on_session = [](actors::Session*) {};
 };

@@ -72,8 +72,10 @@ struct Job {
 
   struct Parallel {
     std::string strategy = "auto";
-    int64_t microbatches = 0;  // 0: auto
-    std::string schedule = "1f1b";
+    int64_t microbatches = 0;       // 0: auto
+    std::string schedule = "1f1b";  // a policy, or the path of a CSV file
+    int64_t chunks = 0;             // a pipeline stage; 0: as the strategy or the schedule says
+    bool split_backward = false;    // also if the schedule wants it
     std::vector<graph::SplitHint> hints;  // shardings that are stated for values
   } parallel;
 

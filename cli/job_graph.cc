@@ -8,6 +8,7 @@
 #include "cli/files.h"
 #include "cli/host_layout.h"
 #include "cli/job_machine.h"
+#include "cli/job_policy.h"
 #include "fmt/format.h"
 
 #include "base/counted.h"
@@ -138,10 +139,11 @@ std::string ExampleOfSplit(const Strategy& strategy, int64_t microbatches, graph
   for (const graph::Node& node : graph.nodes()) {
     if (node.results.empty()) continue;
     const Shape& shape = graph.value(node.results[0]).type.shape;
-    if (node.op->name() == "input" && input.empty() && !batch_axes.empty() && !shape.empty()) {
+    if (node.op->role() == graph::OpRole::kInput && input.empty() && !batch_axes.empty() &&
+        !shape.empty()) {
       input = split(node, 0, batch_axes);
     }
-    if (node.op->name() != "parameter" || !weight.empty()) continue;
+    if (node.op->role() != graph::OpRole::kParameter || !weight.empty()) continue;
     for (int dim = static_cast<int>(shape.size()) - 1; dim >= 0 && weight.empty(); --dim) {
       if (shape[dim] % strategy.tp != 0) continue;
       weight = split(node, dim, {WholeAxis(mesh, mesh.FindAxis("tp"))});
@@ -255,6 +257,7 @@ void AddBubbleNote(int64_t pp, JobGraph& graph) {
 // The fastest strategy for the job's machine; of a strategy that is given, the best number of
 // micro-batches.
 absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registries, const Job& job,
+                                                     const planner::Policy& policy,
                                                      const graph::Graph& forward,
                                                      absl::Span<const graph::SplitHint> hints,
                                                      std::optional<Strategy> given) {
@@ -271,7 +274,7 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
   problem.training = TrainingOptionsOf(job);
   problem.hints = hints;
   problem.machine = &machine;
-  problem.policy = registries.policies.Find(job.parallel.schedule);
+  problem.policy = &policy;
   problem.microbatches = job.parallel.microbatches;
   problem.lower = [&registries](graph::Graph& graph) {
     for (const planner::Pass& pass : planner::EstimatePasses(registries.ops)) {
@@ -392,15 +395,12 @@ absl::Status LayOutByStages(const Job& job, bool has_strategy, JobGraph& result)
 }  // namespace
 
 absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& job) {
-  if (registries.policies.Find(job.parallel.schedule) == nullptr) {
-    const std::vector<std::string_view> names = registries.policies.Names();
-    return AtKey(job, {"parallel.schedule"},
-                 absl::InvalidArgumentError(StrCat("unknown schedule '", job.parallel.schedule,
-                                                   "'; known: ", penstock::StrJoin(names, ", "))));
-  }
   JobGraph result;
+  ASSIGN_OR_RETURN(result.policies, PoliciesOf(registries, job));
+  const planner::Policy& policy = *result.policies.Find(job.parallel.schedule);
   absl::StatusOr<std::optional<Strategy>> given = planner::ParseStrategy(job.parallel.strategy);
   if (!given.ok()) return AtKey(job, {"parallel.strategy"}, given.status());
+  if (given->has_value() && (*given)->pp > 1) RETURN_IF_ERROR(SetChunks(job, policy, &**given));
   if (given->has_value()) RETURN_IF_ERROR(CheckDevicesOf(job, **given));
 
   ASSIGN_OR_RETURN(result.model, ResolveModel(registries, job));
@@ -524,7 +524,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     if (search_forward.has_value()) {
       // What is wrong with the strategy is said below.
       const absl::StatusOr<planner::SearchResult> search =
-          SearchStrategy(registries, job, *search_forward, hints, strategy);
+          SearchStrategy(registries, job, policy, *search_forward, hints, strategy);
       if (search.ok()) {
         result.microbatches = search->best.microbatches;
         stage_starts = search->best.stage_starts;
@@ -534,7 +534,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     }
   } else {
     ASSIGN_OR_RETURN(result.search,
-                     SearchStrategy(registries, job, *search_forward, hints, std::nullopt));
+                     SearchStrategy(registries, job, policy, *search_forward, hints, std::nullopt));
     const planner::Candidate& best = result.search->best;
     strategy = best.strategy;
     result.microbatches = best.microbatches;
@@ -611,9 +611,11 @@ HostDevices HostsToPlanFor(const Job& job, const JobGraph& graph) {
 
 CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
   return {.policy = job.parallel.schedule,
+          .policies = graph.policies,
           .strategy = graph.strategy,
           .num_threads = ThreadsOf(job, graph.num_devices),
           .chunks_per_group = graph.chunks_per_group,
+          .split_weight_gradients = job.parallel.split_backward,
           .host_devices = HostsToPlanFor(job, graph),
           .program = graph.settings,
           .machine = graph.machine};
@@ -624,13 +626,15 @@ absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registr
                                                        const CompileSettings& settings) {
   planner::CompileOptions options;
   options.policy = settings.policy;
-  options.policies = &registries.policies;
+  options.policies = &settings.policies;
   options.kernels = kernels::TraitsOf(registries.kernels, static_cast<int>(settings.num_threads));
   options.threads_per_device = static_cast<uint32_t>(settings.num_threads);
   options.strategy = settings.strategy;
   options.settings = settings.program;
   options.host_devices = settings.host_devices;
   options.chunks_per_group = settings.chunks_per_group;
+  options.placement = settings.placement;
+  options.split_weight_gradients = settings.split_weight_gradients;
   options.passes = settings.passes;
   if (settings.machine.has_value()) options.machine = &*settings.machine;
   options.estimate = settings.estimate;

@@ -40,6 +40,7 @@ struct JobGraph {
   int64_t microbatches = 1;
   int64_t num_devices = 1;
   int chunks_per_group = 1;                 // see planner::CompileOptions
+  planner::PolicyRegistry policies;         // with the job's own
   std::optional<planner::Machine> machine;  // where it is to run
   // How the strategy was found, where the job left it open and its graph has no mesh.
   std::optional<planner::SearchResult> search;
@@ -61,9 +62,12 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
 
 struct CompileSettings {
   std::string policy;
+  planner::PolicyRegistry policies;
   std::string strategy = {};
   int64_t num_threads = 1;                            // of each device, a CPU
   int chunks_per_group = 1;                           // see planner::CompileOptions
+  std::optional<planner::Placement> placement = {};   // likewise
+  bool split_weight_gradients = false;                // likewise
   std::vector<uint32_t> host_devices = {};            // likewise
   std::vector<planner::ProgramSetting> program = {};  // recorded in the plan
   std::optional<planner::Machine> machine = {};       // for which the step is predicted

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cli/job_keys_internal.h"
+#include "cli/job_policy.h"
 
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -13,6 +14,7 @@
 #include "graph/op.h"
 #include "planner/cluster/presets.h"
 #include "planner/cluster/toml_internal.h"
+#include "planner/policy/phase.h"
 #include "planner/strategy/stated_shardings.h"
 
 namespace penstock::cli {
@@ -238,6 +240,19 @@ absl::Status SetClusterFile(const toml::value& value, const std::string& folder,
   return absl::OkStatus();
 }
 
+absl::Status SetSplitBackward(const toml::value& value, const std::string& /*folder*/, Job& job) {
+  if (!value.is_boolean()) return Expected("true or false", value);
+  job.parallel.split_backward = value.as_boolean();
+  return absl::OkStatus();
+}
+
+absl::Status SetSchedule(const toml::value& value, const std::string& folder, Job& job) {
+  if (!value.is_string()) return Expected("a policy or a path", value);
+  const std::string& text = value.as_string().str;
+  job.parallel.schedule = IsPolicyFile(text) ? Resolve(folder, text) : text;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 const std::vector<Key>& Keys() {
@@ -264,18 +279,19 @@ const std::vector<Key>& Keys() {
        Integer([](Job& j) { return &j.model.vocabulary; }, 256, kMaxSize)},
       {"model.dropout", "Dropout rate in [0, 1) (from model.name)",
        Number([](Job& j) { return &j.model.dropout; }, 0, std::nextafter(1.0, 0.0), "[0, 1)")},
-      {"model.experts", "Experts of a mixture-of-experts layer, for the model moe (8)",
+      {"model.experts", "Number of experts in a mixture-of-experts layer, for the model moe (8)",
        Integer([](Job& j) { return &j.model.experts; }, 1, graph::kMaxExperts)},
-      {"model.top_k", "Experts that each token goes to, for moe (2)",
+      {"model.top_k", "Number of experts that process each token, for moe (2)",
        Integer([](Job& j) { return &j.model.top_k; }, 1, graph::kMaxExperts)},
       {"model.capacity_factor",
-       "Tokens of a sequence that an expert takes, as a multiple of an even share, for moe; 0: no "
-       "token is dropped (1.25)",
+       "Most tokens of a sequence that an expert processes, as a multiple of an even share, for "
+       "moe; 0 drops no token (1.25)",
        Number([](Job& j) { return &j.model.capacity_factor; }, 0, kHuge, "at least 0")},
       {"model.balance", "Weight of the loss that balances the load of the experts, for moe (0.01)",
        Number([](Job& j) { return &j.model.balance; }, 0, kHuge, "at least 0")},
       {"model.expert_every",
-       "Every how many-th block has experts, for moe: 2 for every other block (1)",
+       "Interval between blocks with experts, for moe: 1 for every block, 2 for every other block "
+       "(1)",
        Integer([](Job& j) { return &j.model.expert_every; }, 1, graph::kMaxLayers)},
       {"data.text",
        "Files and folders of training text, read as bytes (for built-in models, "
@@ -286,15 +302,12 @@ const std::vector<Key>& Keys() {
        "data.text)",
        Paths([](Job& j) { return &j.data.validation; })},
       {"data.inputs",
-       "Values of inputs, such as {x = \"x.npy\", y = \"ys/\", "
-       "z = \"random\"}: a .npy file of the input's shape is fed in every step; one with a "
-       "multiple "
-       "of its rows, or with one more dimension in front, holds successive steps in order, and "
-       "so does a folder of files, in the order of their names. After the last step they start "
-       "again from the first. Inputs with successive steps need the same number of them. A "
-       "single string serves all inputs: a "
-       "folder with NAME.npy or a folder NAME for each, or \"random\" (none: a built-in model "
-       "reads "
+       "Values of inputs, such as {x = \"x.npy\", y = \"ys/\", z = \"random\"}: a .npy file of the "
+       "input's shape is fed in every step; one with a multiple of its rows, or with one more "
+       "dimension in front, holds successive steps in order, and so does a folder of files, in the "
+       "order of their names. After the last step they start again from the first. Inputs with "
+       "successive steps need the same number of them. A single string serves all inputs: a folder "
+       "with NAME.npy or a folder NAME for each, or \"random\" (none: a built-in model reads "
        "data.text)",
        SetInputs},
       {"train.steps", "Number of training steps (50)",
@@ -357,50 +370,56 @@ const std::vector<Key>& Keys() {
       {"sample.temperature", "Sampling temperature; 0 always takes the most likely byte (0.8)",
        Number([](Job& j) { return &j.sample.temperature; }, 0, 1e6, "0 to 1e6")},
       {"parallel.strategy",
-       "\"auto\", or sizes of the data, tensor and pipeline axes such as \"dp=2,tp=2,pp=2\", "
-       "virtual stages of each pipeline stage such as \"vpp=2\", the part of the data axis that "
-       "splits the experts of a model (\"ep=2\"), what data parallel devices split of optimiser "
-       "state, gradients and parameters (\"zero=1\", 2 or 3), \"sp=true\" to split activations "
-       "over sequences beside tp, the axis that splits whole sequences (\"cp=2\"), with ring "
-       "attention or, with \"ulysses=true\", heads split in attention, \"splits=cost\" to choose "
-       "by cost what tp splits, for any graph, what backward computes again instead of keeping it "
-       "(\"recompute=selective\" or \"full\"), and what is kept in the memory of the devices' "
-       "hosts "
-       "(\"offload=states\", \"activations\" or \"all\") (\"auto\")",
+       "\"auto\", or a comma-separated list such as \"dp=2,tp=2,zero=1\" of sizes (dp, tp, pp, "
+       "vpp, ep, cp) and options (zero, sp, ulysses, splits, recompute, offload). See "
+       "\"Strategies\" in README.md (\"auto\")",
        String([](Job& j) { return &j.parallel.strategy; })},
       {"parallel.microbatches",
-       "Number of micro-batches per step, or \"auto\": what is predicted to be fastest (\"auto\")",
+       "Number of micro-batches per step, or \"auto\" for the number with the shortest predicted "
+       "step (\"auto\")",
        SetMicrobatches},
       {"parallel.hints",
-       "Shardings of values by pattern, which the strategy keeps: a list such as [\"h*.mlp.w1 @[_, "
-       "tp]\", \"*.m @[dp, _]\"], in which * stands for any characters and {0-11} for a number "
-       "(none)",
+       "Shardings of values whose names match a pattern, which the strategy keeps: a list such as "
+       "[\"h*.mlp.w1 @[_, tp]\", \"*.m @[dp, _]\"]. * matches any characters, {0-11} a number in "
+       "that range (none)",
        SetHints},
-      {"parallel.schedule", "Scheduling policy: see `penstock list policies` (\"1f1b\")",
-       String([](Job& j) { return &j.parallel.schedule; })},
+      {"parallel.schedule",
+       "Scheduling policy (`penstock list policies`), a file with orders in the CSV format of "
+       "`penstock schedule`, or a plug-in library (.so) (\"1f1b\")",
+       SetSchedule},
+      {"parallel.chunks",
+       "Chunks of the model on each pipeline stage, like vpp in parallel.strategy (what the "
+       "schedule needs)",
+       Integer([](Job& j) { return &j.parallel.chunks; }, 1, planner::kMaxChunks)},
+      {"parallel.split_backward",
+       "Whether backward phases are split into input gradients (B) and weight gradients (W) (true "
+       "if the schedule needs it)",
+       SetSplitBackward},
       {"cluster.file",
        "Cluster to plan for: a preset such as \"dgx-a100:16\" (`penstock list clusters`) or a file "
        "that describes one (this machine)",
        SetClusterFile},
       {"cluster.devices",
-       "Number of devices (what parallel.strategy needs; for \"auto\", those of cluster.file, or "
-       "1)",
+       "Number of devices (as many as parallel.strategy needs; with \"auto\", as many as "
+       "cluster.file has, or 1)",
        Integer([](Job& j) { return &j.cluster.devices; }, 1, 1 << 16)},
       {"cluster.processes", "Number of processes; each runs a contiguous range of devices (1)",
        Integer([](Job& j) { return &j.cluster.processes; }, 1, 1 << 16)},
       {"cluster.hosts", "Hosts to plan collectives for; devices are assigned contiguously (1)",
        Integer([](Job& j) { return &j.cluster.hosts; }, 1, 1 << 16)},
       {"cluster.host",
-       "Hosts with uneven devices, in the order of the devices: a list of tables {name, devices, "
-       "processes}, or [[cluster.host]] sections; instead of cluster.hosts (none)",
+       "Hosts with different numbers of devices, in the order of the devices: a list of tables "
+       "{name, devices, processes}, or [[cluster.host]] sections; replaces cluster.hosts (none)",
        SetHosts},
       {"cluster.threads", "Threads per device (the cores of the host divided by its devices)",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
       {"cluster.link_gbit_per_s",
-       "Bandwidth of the links between processes in each direction. The summary of a traced run "
-       "uses it to simulate the plan; the default is that of one host (64)",
+       "Bandwidth of the links between processes in Gbit/s per direction, for the replayed bound "
+       "in the summary of a traced run. The default suits processes on one host (64)",
        Number([](Job& j) { return &j.cluster.link_gbit_per_s; }, 1e-6, 1e6, "1e-6 to 1e6")},
-      {"cluster.link_latency_us", "Latency of these links in microseconds, likewise (1)",
+      {"cluster.link_latency_us",
+       "Latency of the links between processes in microseconds, for the replayed bound in the "
+       "summary of a traced run (1)",
        Number([](Job& j) { return &j.cluster.link_latency_us; }, 0, 1e7, "0 to 1e7")},
   };
   return *keys;

@@ -80,26 +80,40 @@ int NumStages(const graph::Graph& graph) {
   return num_stages;
 }
 
-// LowerOptions::num_groups.
-absl::StatusOr<int> NumGroups(const graph::Graph& graph, int chunks_per_group) {
-  if (chunks_per_group == 1) return 0;
+// LowerOptions::placement.
+absl::StatusOr<std::optional<StagePlacement>> PlaceStages(const graph::Graph& graph,
+                                                          const Policy& policy,
+                                                          const CompileOptions& options) {
+  const int chunks = options.chunks_per_group;
+  if (chunks == 1) return std::nullopt;  // CheckNeeds has the last word
   const int num_stages = NumStages(graph);
-  if (chunks_per_group < 1 || chunks_per_group > kMaxChunks || num_stages % chunks_per_group != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(num_stages, " stages cannot be run as ",
-                                                   chunks_per_group, " chunks a group of devices"));
+  if (chunks < 1 || chunks > kMaxChunks || num_stages % chunks != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(num_stages, " stages cannot be run as ", chunks,
+                                                   " chunks a group of devices"));
   }
-  return num_stages / chunks_per_group;
+  StagePlacement placement = PlacementOf(policy, num_stages / chunks, chunks);
+  placement.placement = options.placement.value_or(placement.placement);
+  if (placement.placement == Placement::kBidirectional) {
+    return absl::UnimplementedError(
+        absl::StrCat("policy '", std::string(policy.name()),
+                     "' runs each stage on two groups of devices, which plans do not have yet; "
+                     "`penstock schedule` shows it"));
+  }
+  return placement;
 }
 
-absl::StatusOr<StepEstimate> EstimateGraph(const graph::Graph& graph,
+absl::StatusOr<StepEstimate> EstimateGraph(const graph::Graph& graph, const LowerOptions& lower,
                                            const CompileOptions& options) {
   WorkOptions work_options;
   work_options.num_groups = NumStages(graph) / std::max(options.chunks_per_group, 1);
+  if (lower.placement.has_value()) work_options.placement = lower.placement->placement;
   work_options.send_costs = options.send_costs;
   ASSIGN_OR_RETURN(const ModelWork work, MeasureWork(graph, *options.machine, work_options));
   EstimateOptions estimate_options;
-  estimate_options.policy = options.policies->Find(options.policy);
+  estimate_options.policy = lower.policy;
   estimate_options.chunks_per_group = options.chunks_per_group;
+  estimate_options.placement = lower.placement;
+  estimate_options.split_weight_gradients = lower.split_weight_gradients;
   estimate_options.bucket_bytes = static_cast<double>(options.bucket_bytes);
   return EstimateStep(work, *options.machine, estimate_options);
 }
@@ -143,19 +157,21 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   }
 
   SendOptions sends;
-  ASSIGN_OR_RETURN(sends.num_groups, NumGroups(graph, options.chunks_per_group));
+  ASSIGN_OR_RETURN(sends.placement, PlaceStages(graph, *policy, options));
   sends.costs = options.send_costs;
   RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends), options.passes, &graph));
 
+  LowerOptions lower;
+  lower.policy = policy;
+  lower.placement = sends.placement;
+  lower.split_weight_gradients = options.split_weight_gradients || policy->needs().splits_backward;
   std::optional<StepEstimate> estimate;
   // Estimates are for stages with equally many devices.
   if (options.machine != nullptr && graph.meshes().size() == 1) {
-    ASSIGN_OR_RETURN(estimate, EstimateGraph(graph, options));
+    ASSIGN_OR_RETURN(estimate, EstimateGraph(graph, lower, options));
     if (options.estimate != nullptr) *options.estimate = *estimate;
+    lower.pipeline = std::move(estimate->pipeline);
   }
-
-  LowerOptions lower;
-  lower.policy = policy;
   lower.kernels = options.kernels;
   lower.bucket_bytes = options.bucket_bytes;
   if (options.machine != nullptr && options.bucket_bytes > 0 && graph.meshes().size() == 1) {
@@ -163,8 +179,6 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   }
   lower.host_devices = options.host_devices;
   if (options.machine != nullptr) lower.collectives = options.machine->cluster.spec().collectives;
-  lower.split_weight_gradients = options.split_weight_gradients;
-  lower.num_groups = sends.num_groups;
   lower.fold = options.fold;
   ASSIGN_OR_RETURN(FoldedPlan folded, LowerToPlan(ops, graph, lower));
   Plan& plan = folded.common;

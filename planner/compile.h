@@ -6,6 +6,7 @@
 #define PENSTOCK_PLANNER_COMPILE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "planner/pass.h"
 #include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
+#include "planner/policy/placement.h"
 #include "planner/policy/policy.h"
 #include "planner/search/estimate.h"
 #include "planner/search/machine.h"
@@ -31,10 +33,11 @@ struct CompileOptions {
   uint32_t threads_per_device = 1;
   std::string strategy;                  // recorded in the plan
   std::vector<ProgramSetting> settings;  // likewise
-  bool split_weight_gradients = false;
-  // How many of the graph's stages each group of devices runs, as its chunks: stage v is chunk v /
-  // S of group v % S, where S is the number of stages divided by this.
+  bool split_weight_gradients = false;   // into W; also if the policy wants it
+  // How many of the graph's stages each group of devices runs, as its chunks, and how they lie on
+  // the groups (none: as the policy wants).
   int chunks_per_group = 1;
+  std::optional<Placement> placement = {};
   // What decides whether values are split on their way between stages.
   SendCosts send_costs;
   // Gradients of one dtype and group are reduced together up to this size, less where the links of

@@ -42,7 +42,7 @@ MAY_INCLUDE = {
 # folder -> its sub-folders, each of which may include those before it; "" is the folder itself.
 SUBFOLDERS = {
     "planner": ("cluster", "policy", "plan", "cost", "sharding", "strategy", "lower", "search",
-                "draw", ""),
+                "simulator", "draw", ""),
     "actors": ("engine", "trace", "session", "cluster"),
 }
 

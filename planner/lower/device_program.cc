@@ -204,7 +204,12 @@ class ProgramAssembler {
       reg.per_microbatch = buffers_[s].per_microbatch;
       if (buffers_[s].state < 0 && buffers_[s].whole >= 0) continue;  // in another register
       const std::vector<Access>& writers = accesses_[s].writers;
-      const bool is_local = !writers.empty() && accesses_[s].IsWithin(writers[0].phase) &&
+      // A sum over micro-batches stays where it is between them, even if nobody reads it.
+      const bool is_sum = !writers.empty() && !buffers_[s].per_microbatch &&
+                          credits_.microbatches > 1 &&
+                          phases_[writers[0].phase].plan.per_microbatch;
+      const bool is_local = !writers.empty() && !is_sum &&
+                            accesses_[s].IsWithin(writers[0].phase) &&
                             phases_[writers[0].phase].plan.lane != Lane::kFloating;
       reg.register_class = buffers_[s].state >= 0 ? RegisterClass::kState
                            : is_local             ? RegisterClass::kWorkspace

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,8 @@
 #include "planner/cluster/measured_collective.h"
 #include "planner/cost/communication_cost.h"
 #include "planner/plan/folded_plan.h"
+#include "planner/policy/pipeline.h"
+#include "planner/policy/placement.h"
 #include "planner/policy/policy.h"
 
 namespace penstock::planner {
@@ -29,7 +32,10 @@ struct LowerOptions {
   const Policy* policy = nullptr;
   graph::KernelTraits kernels;
   bool split_weight_gradients = false;
-  int num_groups = 0;  // see PhaseOptions
+  std::optional<StagePlacement> placement = {};  // see PhaseOptions
+  // What the policy is told of the stages' times and links. None: a forward takes 1, a whole
+  // backward 2, its parts 1 each, and links nothing.
+  std::optional<Pipeline> pipeline = {};
   // Gradients are reduced together up to this size; 0: each by itself.
   int64_t bucket_bytes = 0;
   // The size up to which those are that are summed over the axes, if not that.

@@ -109,6 +109,7 @@ class Lowering {
   absl::Status Analyse();
   absl::Status PlaceStages();
   absl::Status ScheduleStages();
+  Pipeline DescribePipeline() const;  // for the policy
   PhaseReads FindReads() const;
   // Nothing for leaves, and for nodes that do not run in a compute lane.
   std::optional<StagePhase> ComputePhaseOf(const NodePhase& phase) const;
@@ -152,19 +153,16 @@ class Lowering {
   }
   const Node& ProducerOf(ValueId value) const { return graph_.node(graph_.value(value).producer); }
   const NodePhase& PhaseOf(ValueId value) const { return phases_[graph_.value(value).producer]; }
-  bool IsState(ValueId value) const {
-    const std::string_view op = ProducerOf(value).op->name();
-    return op == "parameter" || op == "state";
-  }
+  bool IsState(ValueId value) const { return HoldsState(ProducerOf(value).op->role()); }
   // Whether the value lies in the memory of its device's host.
   bool IsOnHost(ValueId value) const {
     const Node& producer = ProducerOf(value);
-    return producer.op->name() == "to_host" ||
+    return producer.op->role() == graph::OpRole::kToHost ||
            (IsState(value) && producer.attributes.GetString("memory", "device") == "host");
   }
   // Whether the value is made anew in every micro-batch.
   bool IsMadeOften(ValueId value) const {
-    return PhaseOf(value).key.per_microbatch && !FormsWhole(ProducerOf(value).op->name());
+    return PhaseOf(value).key.per_microbatch && !FormsWhole(ProducerOf(value).op->role());
   }
   // The phase in which a returned value is fetched, and parts are taken of one that is sent to
   // another mesh: where it is made, or the first that has it whole.

@@ -15,7 +15,7 @@ namespace penstock::planner::internal {
 
 absl::Status Lowering::Analyse() {
   ASSIGN_OR_RETURN(phases_,
-                   AssignPhases(graph_, {options_.split_weight_gradients, options_.num_groups}));
+                   AssignPhases(graph_, {options_.split_weight_gradients, options_.placement}));
   node_order_ = OrderNodes(graph_, phases_, options_.bucket_bytes);
   users_ = graph_.Users();
   is_read_often_ = FindReadOften(graph_);
@@ -23,7 +23,7 @@ absl::Status Lowering::Analyse() {
   for (ValueId value = 0; value < graph_.num_values(); ++value) {
     root_[value] = value;
     const Node& node = ProducerOf(value);
-    if (node.op->name() != "reshape" || !PhaseOf(value).is_live) continue;
+    if (node.op->role() != graph::OpRole::kReshape || !PhaseOf(value).is_live) continue;
     const ValueId operand = node.operands[0];
     // A leaf is made again where it is read; a reshape of it is a node like any other.
     if (PhaseOf(operand).is_leaf || PhaseOf(operand).stage != PhaseOf(value).stage) continue;
@@ -38,11 +38,11 @@ absl::Status Lowering::Analyse() {
     const Node& node = graph_.node(id);
     if (!phase.is_live) continue;
     num_stages_ = std::max(num_stages_, phase.stage + 1);
-    if (node.op->name() == "assign") {
+    if (node.op->role() == graph::OpRole::kAssign) {
       assignments_.push_back({id, node.operands[0], node.operands[1]});
       assignments_of_[node.operands[1]].push_back(assignments_.back());
     }
-    if (node.op->name() == "receive") continue;  // NumberReceptions
+    if (node.op->role() == graph::OpRole::kReceive) continue;  // NumberReceptions
     for (ValueId operand : node.operands) {
       const NodePhase& source = PhaseOf(operand);
       if (ProducerOf(operand).mesh != node.mesh) {
@@ -61,7 +61,7 @@ absl::Status Lowering::Analyse() {
     const NodePhase& phase = phases_[id];
     const Node& node = graph_.node(id);
     if (!phase.is_live || phase.is_leaf || node.op->has_declared_type()) continue;
-    if (node.op->name() != "assign") keys_[phase.stage].insert(phase.key);
+    if (node.op->role() != graph::OpRole::kAssign) keys_[phase.stage].insert(phase.key);
   }
   for (const graph::Return& ret : graph_.returns()) {
     keys_[PhaseOf(ret.value).stage].insert(FetchKey(ret.value));
@@ -76,7 +76,8 @@ absl::Status Lowering::PlaceStages() {
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const Node& node = graph_.node(id);
     const int virtual_stage = std::max(node.stage, 0);
-    const int stage = options_.num_groups > 0 ? virtual_stage % options_.num_groups : virtual_stage;
+    const int stage =
+        options_.placement.has_value() ? options_.placement->GroupOf(virtual_stage) : virtual_stage;
     if (stage >= num_stages_) continue;
     if (first[stage] == graph::kNoNode) first[stage] = id;
     const Node& other = graph_.node(first[stage]);
@@ -110,31 +111,52 @@ PhaseKey Lowering::FetchKey(ValueId value) const {
 }
 
 absl::Status Lowering::ScheduleStages() {
-  StageContext context;
-  context.num_stages = num_stages_;
-  context.num_microbatches = static_cast<int>(plan_.num_microbatches);
+  const Pipeline pipeline = DescribePipeline();
+  ASSIGN_OR_RETURN(orders_, PlanPipeline(*options_.policy, pipeline));
   bool has_orders = true;
   for (int stage = 0; stage < num_stages_; ++stage) {
-    context.stage = stage;
-    context.chunks = {PhaseKinds{}};
-    for (const PhaseKey& key : keys_[stage]) {
-      if (key.lane() != Lane::kCompute) continue;
-      if (key.chunk >= context.num_chunks()) context.chunks.resize(key.chunk + 1);
-      context.chunks[key.chunk][static_cast<size_t>(key.kind())] = true;
-    }
-    ASSIGN_OR_RETURN(StageSchedule schedule, MakeSchedule(*options_.policy, context));
-    if (!context.has_choices()) schedule.order.clear();
-    if (schedule.order.empty() && context.has_choices()) {
-      has_orders = false;
-      ASSIGN_OR_RETURN(const int credits, ActivationCreditsOf(*options_.policy, context));
-      activations_ = std::max(activations_, credits);
-    }
-    orders_.push_back(std::move(schedule.order));
+    const StageContext context = pipeline.ContextOf(stage);
+    if (!context.has_choices()) orders_[stage].clear();
+    if (!orders_[stage].empty() || !context.has_choices()) continue;
+    has_orders = false;
+    ASSIGN_OR_RETURN(const int credits, ActivationCreditsOf(*options_.policy, context));
+    activations_ = std::max(activations_, credits);
   }
-  if (has_orders) times_ = ScheduleTimes::Of(orders_, context.num_microbatches, FindReads());
+  if (has_orders) times_ = ScheduleTimes::Of(orders_, pipeline.num_microbatches, FindReads());
   // A deadlock between the orders is for the verifier to describe.
-  if (has_orders && !times_.has_value()) activations_ = context.num_microbatches;
+  if (has_orders && !times_.has_value()) activations_ = pipeline.num_microbatches;
   return absl::OkStatus();
+}
+
+Pipeline Lowering::DescribePipeline() const {
+  Pipeline pipeline;
+  pipeline.num_groups = num_stages_;
+  pipeline.num_microbatches = static_cast<int>(plan_.num_microbatches);
+  pipeline.placement = options_.placement.value_or(StagePlacement{num_stages_});
+  for (int v = 0; v < pipeline.placement.num_stages(); ++v) {
+    VirtualStage& stage = pipeline.stages.emplace_back();
+    stage.group = pipeline.placement.GroupOf(v);
+    stage.chunk = pipeline.placement.ChunkOf(v);
+    stage.kinds = {};
+    for (const PhaseKey& key : keys_[stage.group]) {
+      if (key.lane() != Lane::kCompute || key.chunk != stage.chunk) continue;
+      stage.kinds[static_cast<size_t>(key.kind())] = true;
+    }
+    stage.seconds = {1, stage.kinds[static_cast<size_t>(PhaseKind::kWeight)] ? 1.0 : 2.0, 1};
+  }
+  const bool has_times =
+      options_.pipeline.has_value() && options_.pipeline->placement == pipeline.placement;
+  if (!has_times) {
+    pipeline.edges = ChainEdges(pipeline.placement, 0);
+    return pipeline;
+  }
+  for (size_t v = 0; v < pipeline.stages.size(); ++v) {
+    pipeline.stages[v].seconds = options_.pipeline->stages[v].seconds;
+    pipeline.stages[v].activation = options_.pipeline->stages[v].activation;
+  }
+  pipeline.edges = options_.pipeline->edges;
+  pipeline.memory_limit = options_.pipeline->memory_limit;
+  return pipeline;
 }
 
 std::optional<StagePhase> Lowering::ComputePhaseOf(const NodePhase& phase) const {

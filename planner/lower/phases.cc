@@ -32,8 +32,8 @@ bool AnyTemporal(const Mesh& mesh, absl::Span<const AxisRef> axes) {
 // With one micro-batch nothing is split over time: then all but the update counts as its forwards
 // and backwards.
 bool RunsPerMicrobatch(const Graph& graph, const Node& node) {
-  if (node.op->has_declared_type() && node.op->name() != "input") return false;
-  if (node.op->name() == "assign") return false;
+  if (node.op->has_declared_type() && node.op->role() != graph::OpRole::kInput) return false;
+  if (node.op->role() == graph::OpRole::kAssign) return false;
   if (node.attributes.GetBool("per_use", false)) return true;
   if (graph.meshes()[0].num_microbatches() == 1) return node.phase != graph::Phase::kUpdate;
   auto is_per_microbatch = [&](ValueId value) { return IsPerMicrobatch(graph, value); };
@@ -96,7 +96,9 @@ void CopyForFirstReaders(const Graph& graph, std::vector<NodePhase>* phases) {
     for (const ValueId operand : graph.node(id).operands) {
       const NodeId producer = graph.value(operand).producer;
       const Node& copy = graph.node(producer);
-      if (copy.op->name() != "to_device" || copy.phase != graph::Phase::kUpdate) continue;
+      if (copy.op->role() != graph::OpRole::kToDevice || copy.phase != graph::Phase::kUpdate) {
+        continue;
+      }
       if (!graph.node(graph.value(copy.operands[0]).producer).op->has_declared_type()) continue;
       std::optional<PhaseKey>& key = first[producer];
       // On another stage it is sent to, as soon as can be.
@@ -121,8 +123,6 @@ PhaseKind PhaseKey::kind() const {
                                    : PhaseKind::kWeight;
 }
 
-bool IsHostCopy(std::string_view op) { return op == "to_host" || op == "to_device"; }
-
 bool IsPerMicrobatch(const Graph& graph, ValueId value) {
   const std::optional<graph::Sharding>& sharding = graph.value(value).sharding;
   if (!sharding.has_value()) return false;
@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
   for (const graph::Return& ret : graph.returns()) is_needed[ret.value] = true;
   for (NodeId id = graph.num_nodes() - 1; id >= 0; --id) {
     const Node& node = graph.node(id);
-    const bool live = node.op->name() == "assign" ||
+    const bool live = node.op->role() == graph::OpRole::kAssign ||
                       std::any_of(node.results.begin(), node.results.end(),
                                   [&](ValueId result) { return is_needed[result]; });
     phases[id].is_live = live;
@@ -156,20 +156,21 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
     const Node& node = graph.node(id);
     NodePhase& phase = phases[id];
     if (!phase.is_live) continue;
-    const std::string_view op = node.op->name();
+    const graph::OpRole role = node.op->role();
     phase.virtual_stage = std::max(node.stage, 0);
-    const bool has_chunks = options.num_groups > 0;
-    phase.stage = has_chunks ? phase.virtual_stage % options.num_groups : phase.virtual_stage;
-    phase.is_leaf = op == "input" || op == "constant" || op == "iota";
+    const bool has_chunks = options.placement.has_value();
+    phase.stage =
+        has_chunks ? options.placement->GroupOf(phase.virtual_stage) : phase.virtual_stage;
+    phase.is_leaf = IsLeaf(role);
     phase.key.per_microbatch = RunsPerMicrobatch(graph, node);
-    if (op == "assign") {
+    if (role == graph::OpRole::kAssign) {
       // The state is written where it lives, after the step.
       phase.stage = phases[graph.value(node.operands[0]).producer].stage;
       phase.key.level = 1;
     }
     // What an update reads of a parameter is sliced where it is updated, and copied from the host
     // there.
-    const bool is_fetched = op == "local_slice" || op == "to_device";
+    const bool is_fetched = role == graph::OpRole::kLocalSlice || role == graph::OpRole::kToDevice;
     if (is_fetched && node.phase == graph::Phase::kUpdate) phase.key.level = 1;
     for (ValueId operand : node.operands) {
       const NodePhase& source = phases[graph.value(operand).producer];
@@ -190,7 +191,7 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
         phase.key.order = std::max(phase.key.order, source.key.order + (hops ? 1 : 0));
       }
       if (has_chunks && phase.key.order < kUpdateOrder) {
-        phase.key.chunk = phase.virtual_stage / options.num_groups;
+        phase.key.chunk = options.placement->ChunkOf(phase.virtual_stage);
       }
       continue;
     }

@@ -17,6 +17,7 @@
 #define PENSTOCK_PLANNER_LOWER_PHASES_H_
 
 #include <compare>
+#include <optional>
 #include <string_view>
 #include <tuple>
 #include <vector>
@@ -25,6 +26,7 @@
 
 #include "graph/graph.h"
 #include "planner/plan/plan.h"
+#include "planner/policy/placement.h"
 
 namespace penstock::planner {
 
@@ -58,17 +60,13 @@ struct NodePhase {
   PhaseKey key;
 };
 
-// Whether the operator copies between the memories of a device and its host.
-bool IsHostCopy(std::string_view op);
-
 // Whether the value is split or partial over a temporal axis.
 bool IsPerMicrobatch(const graph::Graph& graph, graph::ValueId value);
 
 struct PhaseOptions {
   bool split_weight_gradients = false;  // into phases of their own (W)
-  // The nodes' stages are virtual ones: group s of the S groups runs the stages s, s + S, ..., as
-  // its chunks 0, 1, .... 0: as many groups as stages.
-  int num_groups = 0;
+  // The nodes' stages are virtual ones, on these groups. None: each has a group of its own.
+  std::optional<StagePlacement> placement = {};
 };
 
 // One entry a node. An error names nodes whose stages contradict the order of forwards and

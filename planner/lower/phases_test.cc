@@ -151,18 +151,23 @@ graph g {
   return %h3
 })";
   const graph::Graph graph = MustParse(text);
-  const absl::StatusOr<std::vector<NodePhase>> phases = AssignPhases(graph, {.num_groups = 2});
-  ASSERT_TRUE(phases.ok()) << phases.status();
-  for (int i = 0; i < 4; ++i) {
-    const graph::ValueId value = graph.FindValue("h" + std::to_string(i));
-    const NodePhase& phase = (*phases)[graph.value(value).producer];
-    EXPECT_EQ(phase.stage, i % 2);
-    EXPECT_EQ(phase.key, (PhaseKey{0, true, 0, i / 2}));
+  const PhaseOptions loop = {.placement = StagePlacement{2, 2, Placement::kLoop}};
+  const PhaseOptions vee = {.placement = StagePlacement{2, 2, Placement::kVee}};
+  for (const PhaseOptions& options : {loop, vee}) {
+    const absl::StatusOr<std::vector<NodePhase>> phases = AssignPhases(graph, options);
+    ASSERT_TRUE(phases.ok()) << phases.status();
+    for (int i = 0; i < 4; ++i) {
+      const graph::ValueId value = graph.FindValue("h" + std::to_string(i));
+      const NodePhase& phase = (*phases)[graph.value(value).producer];
+      const bool turns = options.placement->placement == Placement::kVee && i >= 2;
+      EXPECT_EQ(phase.stage, turns ? 3 - i : i % 2);
+      EXPECT_EQ(phase.key, (PhaseKey{0, true, 0, i / 2}));
+    }
   }
   // Chunks follow each other as stages do.
   graph::Graph wrong = graph;
   wrong.mutable_node(graph.value(graph.FindValue("h1")).producer).stage = 3;
-  EXPECT_THAT(std::string(AssignPhases(wrong, {.num_groups = 2}).status().message()),
+  EXPECT_THAT(std::string(AssignPhases(wrong, loop).status().message()),
               HasSubstr("%h2 on stage 2 reads %h1 of stage 3"));
 }
 

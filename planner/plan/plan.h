@@ -65,7 +65,7 @@
 #include "base/dtype.h"
 #include "base/tensor.h"
 #include "graph/kernel_spec.h"
-#include "planner/policy/policy.h"
+#include "planner/policy/phase.h"
 
 namespace penstock::planner {
 

@@ -10,12 +10,6 @@
 
 namespace penstock::planner {
 
-namespace {
-
-std::string OfChunk(int chunk) { return chunk == 0 ? "" : StrCat(" of chunk ", chunk); }
-
-}  // namespace
-
 StageContext StageContextOf(const Plan& plan, uint32_t stage) {
   StageContext context;
   context.stage = static_cast<int>(stage);
@@ -32,34 +26,6 @@ StageContext StageContextOf(const Plan& plan, uint32_t stage) {
     }
   }
   return context;
-}
-
-absl::Status CheckOrder(const StageContext& context, absl::Span<const PhaseChoice> order) {
-  std::vector<std::array<int, kNumPolicyKinds>> counts(context.chunks.size());
-  for (const PhaseChoice& choice : order) {
-    if (!context.has(choice.kind, choice.chunk)) {
-      return absl::InvalidArgumentError(StrCat("a phase of kind ", Name(choice.kind),
-                                               OfChunk(choice.chunk),
-                                               ", of which the stage has none"));
-    }
-    int& count = counts[choice.chunk][static_cast<size_t>(choice.kind)];
-    if (choice.microbatch != count) {
-      return absl::InvalidArgumentError(StrCat(Name(choice.kind), " of micro-batch ",
-                                               choice.microbatch, OfChunk(choice.chunk),
-                                               ", expected micro-batch ", count));
-    }
-    ++count;
-  }
-  for (int chunk = 0; chunk < context.num_chunks(); ++chunk) {
-    for (int k = 0; k < kNumPolicyKinds; ++k) {
-      const auto kind = static_cast<PhaseKind>(k);
-      if (!context.has(kind, chunk) || counts[chunk][k] == context.num_microbatches) continue;
-      return absl::InvalidArgumentError(StrCat(counts[chunk][k], " phases of kind ", Name(kind),
-                                               OfChunk(chunk), ", expected ",
-                                               context.num_microbatches));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<StageSchedule> ScheduleOf(const Plan& plan, uint32_t stage,

@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
@@ -19,10 +18,6 @@ namespace penstock::planner {
 // What a policy is told of a stage: its chunks and kinds are those of the phases of its devices.
 // Phases of kinds and chunks that there are not are left out (CheckStructure refuses them).
 StageContext StageContextOf(const Plan& plan, uint32_t stage);
-
-// Whether every phase that the stage has is in the order once, those of one kind in micro-batch
-// order. The error says what is wrong, for example "F of micro-batch 2, expected micro-batch 1".
-absl::Status CheckOrder(const StageContext& context, absl::Span<const PhaseChoice> order);
 
 // Follows the plan's order; where the plan has none, asks its policy. kNotFound: that is not among
 // `policies`. kInvalidArgument: an order that does not run every phase as often as it must, or

@@ -1,13 +1,16 @@
-// Scheduling policies: which phase a stage group runs next. One decision a group, followed by all
-// its devices in the same order. The same object serves planning and runs.
+// Scheduling policies: the order in which the groups of a pipeline run their phases (phase.h). The
+// same object serves planning, simulation and runs.
 //
-// A phase is the forward (F), input-gradient (B) or weight-gradient (W) part of one chunk of the
-// model for one micro-batch. A *chunk* is what a stage group holds of the model: one pipeline
-// stage, or several *virtual stages*; chunk c of group s of S groups is virtual stage c * S + s.
 // Phases of one chunk and kind run in increasing order of micro-batch. Phases that run once a step
 // (before the first F, or after the last B) and communication are not the policy's business. A
-// policy may know its order beforehand (PlannedOrder) or look at the state (Next); a wrong one
-// makes a run slow, never wrong: a phase starts only when its tokens and credits are there.
+// wrong policy makes a run slow, never wrong: a phase starts only when its tokens and credits are
+// there.
+//
+// A policy implements one of these:
+//   PlannedOrder     the order of one group, from the counts in a StageContext;
+//   PlanOrders       the orders of all groups, from the times, links and limits of a Pipeline;
+//   CreateScheduler  decides as the plan runs, from what is ready.
+// MakeGreedyPolicy (greedy_policy.h) makes one of a comparison of two phases.
 //
 // Thread rule: Policy objects are immutable and shared; a StageScheduler belongs to its stage.
 
@@ -15,7 +18,6 @@
 #define PENSTOCK_PLANNER_POLICY_POLICY_H_
 
 #include <array>
-#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,31 +26,16 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "planner/policy/phase.h"
+#include "planner/policy/placement.h"
 
 namespace penstock::planner {
 
-enum class PhaseKind : uint8_t {
-  kForward,     // F
-  kBackward,    // B (with W where they are not told apart)
-  kWeight,      // W
-  kBeforeStep,  // once a step, before its forwards
-  kAfterStep,   // once a step, after its backwards: the update
-  kTransfer,    // communication that floats
-};
-inline constexpr int kNumPolicyKinds = 3;  // F, B, W
-
-std::string_view Name(PhaseKind kind);
-
-inline constexpr int kMaxChunks = 256;  // of a stage group
-
-// Kinds of phases and chunks counted together: first the kinds of chunk 0.
-inline uint32_t PhaseType(PhaseKind kind, uint32_t chunk) {
-  return chunk * kNumPolicyKinds + static_cast<uint32_t>(kind);
-}
-
-// Which kinds of phases a chunk has.
-using PhaseKinds = std::array<bool, kNumPolicyKinds>;
+struct Pipeline;  // pipeline.h
 
 struct StageContext {
   int stage = 0;  // the group
@@ -64,16 +51,6 @@ struct StageContext {
   // Whether the stage has phases to order.
   bool has_choices() const;
 };
-
-struct PhaseChoice {
-  PhaseKind kind = PhaseKind::kForward;
-  int microbatch = 0;
-  int chunk = 0;
-  friend bool operator==(const PhaseChoice&, const PhaseChoice&) = default;
-};
-
-// "F3"; of a later chunk "F3 of chunk 1".
-std::string ToString(const PhaseChoice& choice);
 
 // What a scheduler sees of one chunk. Counts are of this step.
 struct ChunkView {
@@ -97,14 +74,30 @@ class StageScheduler {
   virtual void Reset() = 0;
 };
 
+// What a policy asks of a pipeline.
+struct PolicyNeeds {
+  std::optional<Placement> placement = Placement::kLoop;  // of several chunks; nullopt: any
+  bool splits_backward = false;                           // into B and W
+  int min_chunks = 1;                                     // a group
+  int max_chunks = kMaxChunks;
+};
+
 class Policy {
  public:
   virtual ~Policy() = default;
   virtual std::string_view name() const = 0;
 
-  // All phases of a step, those of one chunk and kind in micro-batch order; empty if not fixed
-  // beforehand.
-  virtual std::vector<PhaseChoice> PlannedOrder(const StageContext& context) const = 0;
+  // What pipelines it can order.
+  virtual PolicyNeeds needs() const { return {}; }
+
+  // All phases of a step of one group, those of one chunk and kind in micro-batch order; empty if
+  // not fixed beforehand. Default: empty.
+  virtual std::vector<PhaseChoice> PlannedOrder(const StageContext& context) const;
+
+  // The orders of all groups; empty ones of groups that decide as they go. Default: PlannedOrder of
+  // each. Errors say what the policy lacks, such as memory. REQUIRES: CheckNeeds accepts the
+  // pipeline.
+  virtual absl::StatusOr<PipelineOrders> PlanOrders(const Pipeline& pipeline) const;
 
   // Of a policy that decides as it goes: micro-batches whose activations a stage may hold at once,
   // the credits of channels from F to B and W. Default: all of them. Those of a planned order are
@@ -114,13 +107,6 @@ class Policy {
   // Default: follows the planned order; null where there is none. A policy that decides as it goes
   // overrides this.
   virtual std::unique_ptr<StageScheduler> CreateScheduler(const StageContext& context) const;
-};
-
-// A kind of phase of one chunk.
-struct ChunkPhase {
-  int chunk = 0;
-  PhaseKind kind = PhaseKind::kForward;
-  friend auto operator<=>(const ChunkPhase&, const ChunkPhase&) = default;
 };
 
 // Gives the phases of `order` one after another.
@@ -135,25 +121,36 @@ struct StageSchedule {
   std::unique_ptr<StageScheduler> scheduler;  // null where the stage has no phases to order
 };
 
+// Whether every phase that the stage has is in the order once, those of one kind in micro-batch
+// order. The error says what is wrong, for example "F of micro-batch 2, expected micro-batch 1".
+absl::Status CheckOrder(const StageContext& context, absl::Span<const PhaseChoice> order);
+
+// Whether the policy can order the pipeline: its placement, chunks and kinds of phases.
+absl::Status CheckNeeds(const Policy& policy, const Pipeline& pipeline);
+
+// Where the policy wants the stages; in a loop if it takes any placement.
+StagePlacement PlacementOf(const Policy& policy, int num_groups, int num_chunks);
+
+// Asks the policy. Errors: CheckNeeds, those of PlanOrders and CheckOrder, it throws, or nothing is
+// planned for a group and it does not decide as it goes.
+absl::StatusOr<PipelineOrders> PlanPipeline(const Policy& policy, const Pipeline& pipeline);
+
 // Asks the policy. Errors: it has neither an order nor a scheduler for a stage that has phases to
 // order, or it throws.
 absl::StatusOr<StageSchedule> MakeSchedule(const Policy& policy, const StageContext& context);
 
-// Policies by name; built by main() or the embedding application.
+// Policies by name; built by main() or the embedding application. Copies share the policies.
 class PolicyRegistry {
  public:
-  absl::Status Add(std::unique_ptr<const Policy> policy);
+  absl::Status Add(std::shared_ptr<const Policy> policy);
   const Policy* Find(std::string_view name) const;  // null when unknown
   std::vector<std::string_view> Names() const;      // sorted
 
  private:
-  absl::flat_hash_map<std::string_view, std::unique_ptr<const Policy>> policies_;
+  absl::flat_hash_map<std::string_view, std::shared_ptr<const Policy>> policies_;
 };
 
-// gpipe: all forwards, then all backwards (Huang et al. 2019).
-// 1f1b: at most (stages - stage) micro-batches in flight (PipeDream-Flush, Narayanan et al. 2021);
-// with several chunks a stage its interleaved form, which shortens the bubble (Narayanan et al.,
-// "Efficient Large-Scale Language Model Training on GPU Clusters", 2021).
+// The policies of docs/policies.md.
 PolicyRegistry BuiltinPolicies();
 
 }  // namespace penstock::planner

@@ -1,26 +1,22 @@
 #include "planner/policy/policy.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <limits>
-#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "base/strings.h"
+#include "planner/policy/pipeline.h"
 
 namespace penstock::planner {
 namespace {
 
-using ::testing::Each;
-using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 
 std::string ToText(const std::vector<PhaseChoice>& order) {
   std::string text;
@@ -68,58 +64,23 @@ TEST(PolicyTest, ChunksAreInterleaved) {
   EXPECT_EQ(Order("1f1b", Context(2, 3, 1, true, true, 2)), "F0 F0' B0' W0' B0 W0");
 }
 
-// The time of a step, with a forward of 1 and a backward of 2 for all chunks of a stage together.
-// Not a number: the orders wait for each other for ever.
-double StepTime(const Policy& policy, int num_stages, int num_chunks, int num_microbatches) {
-  std::vector<std::vector<PhaseChoice>> orders;
-  for (int s = 0; s < num_stages; ++s) {
-    orders.push_back(
-        policy.PlannedOrder(Context(s, num_stages, num_microbatches, true, false, num_chunks)));
-  }
-  const int last = num_stages * num_chunks - 1;
-  std::map<std::tuple<PhaseKind, int, int>, double> ends;  // kind, virtual stage, micro-batch
-  std::vector<size_t> next(num_stages, 0);
-  std::vector<double> time(num_stages, 0);
-  for (bool has_moved = true; has_moved;) {
-    has_moved = false;
-    for (int s = 0; s < num_stages; ++s) {
-      for (; next[s] < orders[s].size(); ++next[s], has_moved = true) {
-        const PhaseChoice& choice = orders[s][next[s]];
-        const int stage = choice.chunk * num_stages + s;
-        const bool is_forward = choice.kind == PhaseKind::kForward;
-        std::vector<std::tuple<PhaseKind, int, int>> needs;
-        if (is_forward && stage > 0) needs.emplace_back(choice.kind, stage - 1, choice.microbatch);
-        if (!is_forward) needs.emplace_back(PhaseKind::kForward, stage, choice.microbatch);
-        if (!is_forward && stage < last) {
-          needs.emplace_back(choice.kind, stage + 1, choice.microbatch);
-        }
-        if (!std::all_of(needs.begin(), needs.end(), [&](auto& n) { return ends.contains(n); })) {
-          break;
-        }
-        for (const auto& need : needs) time[s] = std::max(time[s], ends[need]);
-        time[s] += (is_forward ? 1.0 : 2.0) / num_chunks;
-        ends[{choice.kind, stage, choice.microbatch}] = time[s];
-      }
-    }
-  }
-  for (int s = 0; s < num_stages; ++s) {
-    if (next[s] < orders[s].size()) return std::numeric_limits<double>::quiet_NaN();
-  }
-  return *std::max_element(time.begin(), time.end());
-}
-
 TEST(PolicyTest, TheBubbleShrinksWithTheChunks) {
   const PolicyRegistry registry = BuiltinPolicies();
-  const Policy& policy = *registry.Find("1f1b");
   for (int stages = 1; stages <= 6; ++stages) {
     for (int chunks = 1; chunks <= 4; ++chunks) {
       for (int microbatches = 1; microbatches <= 13; ++microbatches) {
+        const absl::StatusOr<Pipeline> pipeline = MakePipeline({.num_groups = stages,
+                                                                .num_microbatches = microbatches,
+                                                                .num_chunks = chunks,
+                                                                .splits_backward = false});
+        const absl::StatusOr<PipelineOrders> orders =
+            PlanPipeline(*registry.Find("1f1b"), *pipeline);
+        ASSERT_TRUE(orders.ok()) << orders.status();
+        const absl::StatusOr<Timeline> timeline = RunPipeline(*pipeline, *orders);
+        ASSERT_TRUE(timeline.ok()) << timeline.status();
+        if (microbatches < stages && chunks > 1) continue;
         const double bubble = 3.0 * (stages - 1) / chunks;
-        if (microbatches < stages && chunks > 1) {
-          EXPECT_FALSE(std::isnan(StepTime(policy, stages, chunks, microbatches)));
-          continue;
-        }
-        EXPECT_NEAR(StepTime(policy, stages, chunks, microbatches), 3 * microbatches + bubble, 1e-9)
+        EXPECT_NEAR(timeline->makespan_s, 3 * microbatches + bubble, 1e-9)
             << stages << " stages, " << chunks << " chunks, " << microbatches << " micro-batches";
       }
     }
@@ -132,29 +93,58 @@ TEST(PolicyTest, InferenceHasForwardsAlone) {
   }
 }
 
-TEST(PolicyTest, EveryPhaseOnceAndInMicrobatchOrder) {
+// What phases a stage has.
+constexpr PhaseKinds kAllKinds[] = {{true, false, false}, {true, true, false}, {true, true, true}};
+
+class EveryPolicyTest : public ::testing::TestWithParam<std::string> {};
+
+// PlanPipeline holds the orders to the rules; RunPipeline finds orders that wait for each other.
+TEST_P(EveryPolicyTest, OrdersAreCompleteAndDoNotWaitForEachOther) {
   const PolicyRegistry registry = BuiltinPolicies();
-  for (std::string_view name : registry.Names()) {
-    for (int stages = 1; stages <= 5; ++stages) {
-      for (int stage = 0; stage < stages; ++stage) {
-        for (int microbatches = 1; microbatches <= 7; ++microbatches) {
-          for (bool weight : {false, true}) {
-            for (int chunks = 1; chunks <= 3; ++chunks) {
-              const StageContext context =
-                  Context(stage, stages, microbatches, true, weight, chunks);
-              std::vector<std::array<int, kNumPolicyKinds>> next(chunks);
-              for (const PhaseChoice& choice : registry.Find(name)->PlannedOrder(context)) {
-                EXPECT_EQ(choice.microbatch, next[choice.chunk][static_cast<int>(choice.kind)]++);
-              }
-              EXPECT_THAT(next,
-                          Each(ElementsAre(microbatches, microbatches, weight ? microbatches : 0)));
-            }
-          }
+  const Policy& policy = *registry.Find(GetParam());
+  const PolicyNeeds needs = policy.needs();
+  const Placement placement = needs.placement.value_or(Placement::kLoop);
+  const int most_chunks = std::min(needs.max_chunks, 3);
+  int num_planned = 0;
+  for (int stages = 1; stages <= 5; ++stages) {
+    for (int microbatches = 1; microbatches <= 8; ++microbatches) {
+      for (int chunks = needs.min_chunks; chunks <= most_chunks; ++chunks) {
+        for (const PhaseKinds& kinds : kAllKinds) {
+          absl::StatusOr<Pipeline> pipeline = MakePipeline({.num_groups = stages,
+                                                            .num_microbatches = microbatches,
+                                                            .num_chunks = chunks,
+                                                            .placement = placement,
+                                                            .latency_s = 0.25});
+          if (!pipeline.ok()) continue;  // odd numbers in two directions
+          pipeline->effort = 0.001;
+          for (VirtualStage& stage : pipeline->stages) stage.kinds = kinds;
+          const absl::StatusOr<PipelineOrders> orders = PlanPipeline(policy, *pipeline);
+          ASSERT_TRUE(orders.ok()) << orders.status();
+          const absl::StatusOr<Timeline> timeline = RunPipeline(*pipeline, *orders);
+          ASSERT_TRUE(timeline.ok())
+              << timeline.status() << "\n"
+              << stages << " stages, " << microbatches << " micro-batches, " << chunks << " chunks";
+          ++num_planned;
         }
       }
     }
   }
+  EXPECT_GT(num_planned, 20);
 }
+
+INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicyTest, ::testing::ValuesIn([] {
+                           const PolicyRegistry registry = BuiltinPolicies();
+                           std::vector<std::string> names;
+                           for (const std::string_view name : registry.Names()) {
+                             names.emplace_back(name);
+                           }
+                           return names;
+                         }()),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 TEST(PolicyTest, DefaultSchedulerFollowsTheOrderStepAfterStep) {
   const PolicyRegistry registry = BuiltinPolicies();
@@ -183,7 +173,7 @@ class Impostor : public Nameless {
 
 TEST(PolicyTest, RegistryRefusesDuplicatesAndKnowsItsNames) {
   PolicyRegistry registry = BuiltinPolicies();
-  EXPECT_THAT(registry.Names(), ElementsAre("1f1b", "gpipe"));
+  EXPECT_THAT(registry.Names(), IsSupersetOf({"1f1b", "auto", "gpipe", "zb-h1"}));
   EXPECT_EQ(registry.Find("zigzag"), nullptr);
   EXPECT_EQ(registry.Add(std::make_unique<Impostor>()).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(registry.Add(std::make_unique<Nameless>()).code(), absl::StatusCode::kInvalidArgument);
@@ -211,6 +201,37 @@ TEST(PolicyTest, WhatAPolicyThrowsIsAnError) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(status.message(), "policy 'throwing' threw at stage 1: oops");
   }
+}
+
+TEST(PolicyTest, AWrongOrderIsRefused) {
+  class OnlyForwards : public Nameless {
+   public:
+    std::string_view name() const override { return "only-forwards"; }
+    std::vector<PhaseChoice> PlannedOrder(const StageContext&) const override {
+      return {{PhaseKind::kForward, 0}};
+    }
+  };
+  const absl::StatusOr<Pipeline> pipeline = MakePipeline({.num_groups = 2});
+  EXPECT_THAT(PlanPipeline(OnlyForwards(), *pipeline).status().message(),
+              HasSubstr("policy 'only-forwards' orders stage 0 wrongly: 0 phases of kind B"));
+  EXPECT_THAT(PlanPipeline(Impostor(), *pipeline).status().message(),
+              HasSubstr("policy 'gpipe' chooses nothing for stage 0"));
+  EXPECT_EQ(PlanPipeline(Throwing(), *pipeline).status().message(),
+            "policy 'throwing' threw: oops");
+}
+
+TEST(PolicyTest, APolicySaysWhatPipelinesItOrders) {
+  const PolicyRegistry registry = BuiltinPolicies();
+  const absl::StatusOr<Pipeline> two_chunks = MakePipeline({.num_groups = 2, .num_chunks = 2});
+  EXPECT_EQ(CheckNeeds(*registry.Find("zb-h1"), *two_chunks).message(),
+            "policy 'zb-h1' orders 1 chunk a group; there are 2");
+  const absl::StatusOr<Pipeline> one_chunk = MakePipeline({.num_groups = 2});
+  EXPECT_EQ(CheckNeeds(*registry.Find("interleaved"), *one_chunk).message(),
+            "policy 'interleaved' orders at least 2 chunks a group; there are 1");
+  const absl::StatusOr<Pipeline> vee =
+      MakePipeline({.num_groups = 2, .num_chunks = 2, .placement = Placement::kVee});
+  EXPECT_EQ(CheckNeeds(*registry.Find("1f1b"), *vee).message(),
+            "policy '1f1b' needs the placement 'loop' of virtual stages; there is 'vee'");
 }
 
 TEST(PolicyTest, AStageNeedsACredit) {

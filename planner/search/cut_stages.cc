@@ -161,16 +161,19 @@ std::vector<int> CutEvenly(absl::Span<const double> cost, int num_parts, const C
 absl::StatusOr<StageCut> CutStages(absl::Span<const ModelWork* const> works, const Machine& machine,
                                    const EstimateOptions& options) {
   const size_t num_groups = works.size();
+  const StagePlacement placement =
+      PlacementOf(*options.policy, static_cast<int>(num_groups), options.chunks_per_group);
   std::vector<std::vector<double>> costs;  // by stage
   for (size_t stage = 0; stage < num_groups * options.chunks_per_group; ++stage) {
     std::vector<double>& cost = costs.emplace_back();
-    for (const StageWork& segment : works[stage % num_groups]->stages) {
+    for (const StageWork& segment : works[placement.GroupOf(static_cast<int>(stage))]->stages) {
       cost.push_back(segment.forward.seconds() + segment.backward.seconds());
     }
   }
   StageCut cut;
   cut.starts = CutEvenly(costs);
-  ASSIGN_OR_RETURN(cut.estimate, EstimateStep(JoinOnGroups(works, cut.starts), machine, options));
+  ASSIGN_OR_RETURN(cut.estimate, EstimateStep(JoinOnGroups(works, cut.starts, placement.placement),
+                                              machine, options));
   if (cut.estimate.fits() || num_groups == 1 || options.chunks_per_group > 1) return cut;
   // What a group needs besides what its segments tell, such as workspace, depends on where it is
   // cut: it is taken from the cuts before, of this group, and at last of all.
@@ -193,8 +196,9 @@ absl::StatusOr<StageCut> CutStages(absl::Span<const ModelWork* const> works, con
     if (starts.empty()) break;
     if (starts == other.starts) continue;
     other.starts = std::move(starts);
-    ASSIGN_OR_RETURN(other.estimate,
-                     EstimateStep(JoinOnGroups(works, other.starts), machine, options));
+    ASSIGN_OR_RETURN(
+        other.estimate,
+        EstimateStep(JoinOnGroups(works, other.starts, placement.placement), machine, options));
     if (other.estimate.fits()) return other;
   }
   return cut;

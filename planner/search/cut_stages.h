@@ -2,8 +2,8 @@
 // than its devices have.
 //
 // Groups of devices may differ: a stage on slower devices gets fewer of the model's segments, one
-// on devices with less memory those that fit. Stage s runs on group s % num_groups; a group whose
-// devices differ among themselves is as slow as its slowest.
+// on devices with less memory those that fit. Stages lie on groups as the policy wants; a group
+// whose devices differ among themselves is as slow as its slowest.
 //
 // Example: 12 equal layers on two groups, the first of which is twice as fast: 8 and 4.
 //

@@ -40,7 +40,7 @@ void ChooseContext(const Strategy& base, int64_t num_devices, const SearchLimits
 
 void ChooseVirtualStages(const Strategy& base, int64_t, const SearchLimits& limits,
                          std::vector<Strategy>* out) {
-  for (int64_t vpp = 1; vpp <= limits.vpp; ++vpp) {
+  for (int64_t vpp = limits.least_vpp; vpp <= limits.vpp; ++vpp) {
     if (vpp > 1 && base.pp == 1) break;
     Strategy& strategy = out->emplace_back(base);
     strategy.vpp = vpp;

@@ -25,6 +25,7 @@ struct SearchLimits {
   int64_t tp = kMaxDevices;
   int64_t pp = kMaxDevices;
   int64_t vpp = 8;
+  int64_t least_vpp = 1;  // of pipelines; with more than 1, there are no others
   int64_t ep = kMaxDevices;
   int64_t cp = kMaxDevices;
   int zero = 3;

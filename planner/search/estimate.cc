@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "planner/search/schedule_seconds.h"
 
 namespace penstock::planner {
 namespace {
@@ -27,10 +26,10 @@ constexpr double kLeastBucketBytes = 256 << 10;
 
 // The work with what is split on its way between groups charged to the stages that send and read
 // it.
-ModelWork WithSplitSends(ModelWork work, int num_groups) {
+ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement) {
   std::set<std::tuple<int, int, int>> reduced;  // what saves part of its reduction
   for (StageTransfer& transfer : work.transfers) {
-    if (transfer.from % num_groups == transfer.to % num_groups) continue;
+    if (placement.GroupOf(transfer.from) == placement.GroupOf(transfer.to)) continue;
     if (transfer.sent_bytes == transfer.num_bytes) continue;
     StageWork& source = work.stages[transfer.from];
     StageWork& reader = work.stages[transfer.to];
@@ -76,36 +75,43 @@ class Estimator {
       : machine_(machine),
         options_(options),
         num_groups_(static_cast<int>(work.stages.size()) / options.chunks_per_group),
-        work_(WithSplitSends(work, num_groups_)),
+        placement_(options.placement.value_or(
+            PlacementOf(*options.policy, num_groups_, options.chunks_per_group))),
+        work_(WithSplitSends(work, placement_)),
         microbatches_(static_cast<double>(work.num_microbatches)) {}
 
   absl::StatusOr<StepEstimate> Run() {
     estimate_.groups.resize(num_groups_);
-    ScheduleInput input = MakeInput();
-    ASSIGN_OR_RETURN(const auto orders,
-                     OrdersOf(*options_.policy, num_groups_, options_.chunks_per_group,
-                              static_cast<int>(work_.num_microbatches), !input.backward_s.empty()));
-    const std::optional<ScheduleOutcome> outcome = RunSchedule(input, orders);
-    if (!outcome.has_value()) {
-      return absl::FailedPreconditionError("the orders of the stages wait for each other for ever");
-    }
-    AddMemory(*outcome);
-    AddTimes(*outcome);
+    Pipeline pipeline = DescribePipeline();
+    ASSIGN_OR_RETURN(const PipelineOrders orders, PlanOrders(pipeline));
+    ASSIGN_OR_RETURN(const Timeline timeline, RunPipeline(pipeline, orders));
+    AddMemory(pipeline, timeline);
+    AddTimes(timeline);
+    estimate_.pipeline = pipeline;
     // What the transfers of micro-batches cost is what the schedule saves without them.
     if (num_groups_ > 1) {
-      const double with_transfers = *std::max_element(outcome->end_s.begin(), outcome->end_s.end());
-      for (ScheduleEdge& edge : input.edges) edge.seconds = 0;
-      input.ready_s.clear();
-      const std::optional<ScheduleOutcome> without = RunSchedule(input, orders);
-      const double end = *std::max_element(without->end_s.begin(), without->end_s.end());
-      estimate_.transfer_s = std::max(with_transfers - end, 0.0);
+      for (PipelineEdge& edge : pipeline.edges) edge.transfer_s = 0;
+      for (VirtualStage& stage : pipeline.stages) stage.ready_s = 0;
+      ASSIGN_OR_RETURN(const Timeline without, RunPipeline(pipeline, orders));
+      estimate_.transfer_s = std::max(timeline.makespan_s - without.makespan_s, 0.0);
     }
     Divide();
     return std::move(estimate_);
   }
 
  private:
-  int GroupOf(int stage) const { return stage % num_groups_; }
+  int GroupOf(int stage) const { return placement_.GroupOf(stage); }
+
+  // A policy that decides as it goes is represented by 1f1b.
+  absl::StatusOr<PipelineOrders> PlanOrders(const Pipeline& pipeline) const {
+    ASSIGN_OR_RETURN(PipelineOrders orders, PlanPipeline(*options_.policy, pipeline));
+    if (std::none_of(orders.begin(), orders.end(),
+                     [](const std::vector<PhaseChoice>& order) { return order.empty(); })) {
+      return orders;
+    }
+    const PolicyRegistry builtin = BuiltinPolicies();
+    return PlanPipeline(*builtin.Find("1f1b"), pipeline);
+  }
 
   // Of a value from one group to another: device d of the one sends to device d of the other.
   double SendSeconds(int from, int to, double num_bytes) {
@@ -170,19 +176,27 @@ class Estimator {
     return most;
   }
 
-  ScheduleInput MakeInput() {
-    ScheduleInput input;
-    input.num_groups = num_groups_;
-    input.num_microbatches = static_cast<int>(work_.num_microbatches);
-    bool has_backward = false;
-    for (const StageWork& stage : work_.stages) {
-      input.forward_s.push_back(stage.forward.seconds());
-      input.backward_s.push_back(stage.backward.seconds());
-      has_backward |= stage.backward.seconds() > 0;
+  Pipeline DescribePipeline() {
+    Pipeline pipeline;
+    pipeline.num_groups = num_groups_;
+    pipeline.num_microbatches = static_cast<int>(work_.num_microbatches);
+    pipeline.placement = placement_;
+    pipeline.effort = options_.effort;
+    const bool has_backward =
+        std::any_of(work_.stages.begin(), work_.stages.end(),
+                    [](const StageWork& stage) { return stage.backward.seconds() > 0; });
+    const bool splits = options_.split_weight_gradients || options_.policy->needs().splits_backward;
+    for (size_t v = 0; v < work_.stages.size(); ++v) {
+      const StageWork& work = work_.stages[v];
+      VirtualStage& stage = pipeline.stages.emplace_back();
+      stage.group = placement_.GroupOf(static_cast<int>(v));
+      stage.chunk = placement_.ChunkOf(static_cast<int>(v));
+      stage.kinds = {true, has_backward, has_backward && splits};
+      const double weight_s = splits ? work.weight.seconds() : 0;
+      stage.seconds = {work.forward.seconds(), work.backward.seconds() - weight_s, weight_s};
+      stage.activation = std::max(work.memory.activations, 1.0);
     }
-    if (!has_backward) input.backward_s.clear();
-    input.cores = SharedCoresOf();
-    input.ready_s.assign(work_.stages.size(), 0);
+    pipeline.cores = SharedCoresOf();
     std::map<std::tuple<int, int, Moment>, double> bytes;
     for (const StageTransfer& transfer : work_.transfers) {
       bytes[{transfer.from, transfer.to, transfer.moment}] += transfer.num_bytes;
@@ -194,22 +208,39 @@ class Estimator {
         // A value of a forward phase may be read by a backward phase alone, which is later anyway.
         const bool is_forward = moment == Moment::kForward;
         if (is_forward != (from < to)) continue;
-        input.edges.push_back({from, to, is_forward, seconds});
-        std::vector<double>& phases = is_forward ? input.forward_s : input.backward_s;
-        if (phases.empty()) continue;
+        pipeline.edges.push_back({from, to, is_forward, 0, seconds});
+        const size_t kind = is_forward ? 0 : 1;
         const double cpu_s = MessageCpuSeconds(GroupOf(from), GroupOf(to));
-        phases[static_cast<size_t>(from)] += cpu_s;
-        phases[static_cast<size_t>(to)] += cpu_s;
+        for (const int stage : {from, to}) {
+          if (pipeline.stages[stage].kinds[kind]) pipeline.stages[stage].seconds[kind] += cpu_s;
+        }
       } else if (moment == Moment::kBeforeStep) {
-        input.ready_s[to] = std::max(input.ready_s[to], seconds);
+        double& ready = pipeline.stages[to].ready_s;
+        ready = std::max(ready, seconds);
       } else {
         after_step_.push_back({GroupOf(from), seconds});
       }
     }
-    return input;
+    return pipeline;
   }
 
-  void AddMemory(const ScheduleOutcome& outcome) {
+  // By virtual stage: the most micro-batches whose activations it keeps.
+  static std::vector<int> MostInFlight(const Pipeline& pipeline, const Timeline& timeline) {
+    std::vector<int> most(pipeline.stages.size(), 0);
+    std::vector<int> now(pipeline.stages.size(), 0);
+    for (const std::vector<PhaseRun>& runs : timeline.groups) {
+      for (const PhaseRun& run : runs) {
+        if (run.phase.kind == PhaseKind::kForward) {
+          most[run.stage] = std::max(most[run.stage], ++now[run.stage]);
+        }
+        if (run.phase.kind == pipeline.stages[run.stage].last_kind()) --now[run.stage];
+      }
+    }
+    return most;
+  }
+
+  void AddMemory(const Pipeline& pipeline, const Timeline& timeline) {
+    const std::vector<int> most_in_flight = MostInFlight(pipeline, timeline);
     const double double_buffered = std::min(microbatches_, 2.0);
     std::vector<double> forward_workspace(num_groups_);
     std::vector<double> backward_workspace(num_groups_);
@@ -218,7 +249,7 @@ class Estimator {
       const StageMemory& memory = work_.stages[s].memory;
       const int g = GroupOf(static_cast<int>(s));
       GroupEstimate& group = estimate_.groups[g];
-      const int in_flight = std::max(outcome.in_flight[s], 1);
+      const int in_flight = std::max(most_in_flight[s], 1);
       if (static_cast<int>(s) == g) group.in_flight = in_flight;
       group.memory.parameters += memory.parameters;
       group.memory.optimizer += memory.optimizer;
@@ -240,7 +271,7 @@ class Estimator {
       }
       if (!transfer.is_kept_by_source) source.transfers += double_buffered * transfer.num_bytes;
       // It arrives while the micro-batch before it is still at work.
-      const double kept = std::min(microbatches_, outcome.in_flight[transfer.to] + 1.0);
+      const double kept = std::min(microbatches_, most_in_flight[transfer.to] + 1.0);
       if (transfer.is_kept_by_reader) {
         reader.activations += kept * transfer.num_bytes;
       } else {
@@ -284,7 +315,7 @@ class Estimator {
     return {all, last};
   }
 
-  void AddTimes(const ScheduleOutcome& outcome) {
+  void AddTimes(const Timeline& timeline) {
     std::vector<double> reduction(num_groups_);
     std::vector<double> last(num_groups_);
     std::vector<double> window(num_groups_);
@@ -305,7 +336,10 @@ class Estimator {
       update_[g].communication_s += stage.update.communication_s;
     }
     double ready = 0;
-    std::vector<double> end = outcome.end_s;
+    std::vector<double> end;
+    for (const std::vector<PhaseRun>& runs : timeline.groups) {
+      end.push_back(runs.empty() ? 0 : runs.back().end_s);
+    }
     exposed_reduction_.resize(num_groups_);
     for (int g = 0; g < num_groups_; ++g) {
       exposed_reduction_[g] = std::max(reduction[g] - window[g], last[g]);
@@ -381,6 +415,7 @@ class Estimator {
   const Machine& machine_;
   const EstimateOptions& options_;
   const int num_groups_;
+  const StagePlacement placement_;
   const ModelWork work_;
   const double microbatches_;
   StepEstimate estimate_;

@@ -1,6 +1,6 @@
 // How long a step takes and what memory it needs, from the work of its stages.
 //
-// The groups of devices follow the orders of the schedule (schedule_seconds.h). Then, on each
+// The groups of devices follow the orders of the schedule (policy/pipeline.h). Then, on each
 // group:
 //
 //   gradients   reductions run beside the last backward phases; what is longer than those, and at
@@ -22,11 +22,14 @@
 #define PENSTOCK_PLANNER_SEARCH_ESTIMATE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "planner/policy/pipeline.h"
+#include "planner/policy/placement.h"
 #include "planner/policy/policy.h"
 #include "planner/search/machine.h"
 #include "planner/search/stage_work.h"
@@ -78,6 +81,7 @@ struct StepEstimate {
   double transfer_s = 0;              // exposed, between stages
   bool is_bound_by_cores = false;
   std::vector<GroupEstimate> groups;
+  Pipeline pipeline;  // as the policy saw it
 
   bool fits() const;
   // Index of a group whose hosts lack memory, or of the one that lacks most on its devices, or that
@@ -88,7 +92,10 @@ struct StepEstimate {
 struct EstimateOptions {
   const Policy* policy = nullptr;
   int chunks_per_group = 1;
-  double bucket_bytes = 4 << 20;  // see CompileOptions
+  std::optional<StagePlacement> placement = {};  // none: the policy's
+  bool split_weight_gradients = false;           // or if the policy wants that
+  double effort = 0;                             // see Pipeline
+  double bucket_bytes = 4 << 20;                 // see CompileOptions
 };
 
 // How many bytes of gradients are reduced together between `groups`: `largest`, halved until that

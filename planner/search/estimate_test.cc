@@ -160,8 +160,10 @@ TEST_F(EstimateTest, MemoryIsThatOfThePlan) {
       const DevicePlan& device = plan.devices[plan.stages[g].devices[0]];
       const MemoryEstimate& memory = estimate_.groups[g].memory;
       const double kept = memory.total() - memory.workspace;
-      EXPECT_NEAR(kept / static_cast<double>(device.state_bytes + device.channel_bytes), 1, 0.03)
-          << "group " << g;
+      // Slots of different values may share bytes, which estimates do not see.
+      const double of_plan = static_cast<double>(device.state_bytes + device.channel_bytes);
+      EXPECT_GE(kept / of_plan, 0.97) << "group " << g;
+      EXPECT_LE(kept / of_plan, 1.08) << "group " << g;
       EXPECT_NEAR(memory.total() / static_cast<double>(device.arena_bytes), 1, 0.25)
           << "group " << g;
       EXPECT_NEAR(memory.host, static_cast<double>(device.host_bytes),

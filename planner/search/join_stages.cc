@@ -28,6 +28,7 @@ ModelWork Join(const ModelWork& work, absl::Span<const int> starts) {
     };
     add(part.forward, &whole.forward);
     add(part.backward, &whole.backward);
+    add(part.weight, &whole.weight);
     add(part.update, &whole.update);
     for (const GradientReduction& reduction : part.gradients) {
       const auto same = std::find_if(
@@ -76,14 +77,17 @@ ModelWork Join(const ModelWork& work, absl::Span<const int> starts) {
   return joined;
 }
 
-ModelWork JoinOnGroups(absl::Span<const ModelWork* const> works, absl::Span<const int> starts) {
+ModelWork JoinOnGroups(absl::Span<const ModelWork* const> works, absl::Span<const int> starts,
+                       Placement placement) {
+  const StagePlacement on_groups = {static_cast<int>(works.size()), 1, placement};
   ModelWork joined = Join(*works[0], starts);
   std::set<const ModelWork*> done = {works[0]};
   for (const ModelWork* work : works) {
     if (!done.insert(work).second) continue;
     ModelWork there = Join(*work, starts);
     for (size_t s = 0; s < joined.stages.size(); ++s) {
-      if (works[s % works.size()] == work) joined.stages[s] = std::move(there.stages[s]);
+      if (works[on_groups.GroupOf(static_cast<int>(s))] == work)
+        joined.stages[s] = std::move(there.stages[s]);
     }
   }
   return joined;

@@ -19,9 +19,10 @@ namespace penstock::planner {
 // are stages.
 ModelWork Join(const ModelWork& work, absl::Span<const int> starts);
 
-// The same where groups differ: stage s of the result is timed by works[s % works.size()], which is
-// `work` on the devices of a group. REQUIRES: `works` differ in seconds alone.
-ModelWork JoinOnGroups(absl::Span<const ModelWork* const> works, absl::Span<const int> starts);
+// The same where groups differ: a stage of the result is timed by the works[g] of its group g,
+// which is `work` on the devices of that group. REQUIRES: `works` differ in seconds alone.
+ModelWork JoinOnGroups(absl::Span<const ModelWork* const> works, absl::Span<const int> starts,
+                       Placement placement = Placement::kLoop);
 
 }  // namespace penstock::planner
 

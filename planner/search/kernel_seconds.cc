@@ -36,6 +36,11 @@ KernelTimes::KernelTimes(const Machine& machine, int64_t first_device, int64_t n
 
 double KernelTimes::Kind::Seconds(std::string_view op, DType dtype,
                                   const graph::OpCost& cost) const {
+  return std::max(RooflineSeconds(op, dtype, cost), kind->launch_s);
+}
+
+double KernelTimes::Kind::RooflineSeconds(std::string_view op, DType dtype,
+                                          const graph::OpCost& cost) const {
   const Roofline roofline = RooflineOf(*kind, dtype, cost.flops, cost.bytes);
   auto found = measured.find({op, dtype, roofline.bound});
   if (found == measured.end()) {

@@ -118,6 +118,9 @@ class Searcher {
     std::vector<Strategy> strategies = {problem_.strategy.value_or(Strategy())};
     if (!problem_.strategy.has_value()) {
       SearchLimits limits = problem_.limits;
+      const PolicyNeeds needs = problem_.policy->needs();
+      limits.least_vpp = std::max<int64_t>(limits.least_vpp, needs.min_chunks);
+      limits.vpp = std::min<int64_t>(limits.vpp, needs.max_chunks);
       if (!HasHintsFor("ep")) limits.ep = 1;
       // As many parts of a sequence as give each device some of the batch.
       const int64_t parts = batch > 0 ? (problem_.num_devices + batch - 1) / batch : 1;

@@ -35,8 +35,6 @@ using graph::ValueId;
 // Values of this size count for their latency only.
 constexpr double kSmallBytes = 64;
 
-bool FormsWhole(std::string_view op) { return op == "accumulate" || op == "gather_microbatches"; }
-
 // Where a node's work and memory count.
 enum class Moment : uint8_t { kForward, kBackward, kUpdate };
 
@@ -108,9 +106,11 @@ class Measurer {
   const NodePhase& PhaseOf(ValueId value) const { return phases_[graph_.value(value).producer]; }
   bool IsState(ValueId value) const {
     const Node& node = ProducerOf(value);
-    return node.op->has_declared_type() && node.op->name() != "input";
+    return node.op->has_declared_type() && node.op->role() != graph::OpRole::kInput;
   }
-  bool IsFromHost(ValueId value) const { return ProducerOf(value).op->name() == "to_device"; }
+  bool IsFromHost(ValueId value) const {
+    return ProducerOf(value).op->role() == graph::OpRole::kToDevice;
+  }
   StageWork& StageOf(NodeId id) { return work_.stages[phases_[id].virtual_stage]; }
 
   // A sum of what the backward pass made that only nodes that run once a step read.
@@ -134,10 +134,11 @@ class Measurer {
       root_[value] = value;
       const Node& node = ProducerOf(value);
       if (!PhaseOf(value).is_live || node.operands.empty()) continue;
-      const std::string_view op = node.op->name();
+      const graph::OpRole role = node.op->role();
       ValueId source = graph::kNoValue;
-      if (op == "reshape") source = node.operands[0];
-      if ((op == "all_reduce" || op == "accumulate") && users_[node.operands[0]].size() == 1) {
+      if (role == graph::OpRole::kReshape) source = node.operands[0];
+      if ((role == graph::OpRole::kAllReduce || role == graph::OpRole::kAccumulate) &&
+          users_[node.operands[0]].size() == 1) {
         source = node.operands[0];
       }
       const std::vector<int> updated = node.op->updated_operands();
@@ -148,25 +149,35 @@ class Measurer {
       }
       if (source == graph::kNoValue || PhaseOf(source).is_leaf) continue;
       if (PhaseOf(source).virtual_stage != PhaseOf(value).virtual_stage) continue;
-      if (IsState(source) && op != "reshape" && updated.empty()) continue;
+      if (IsState(source) && role != graph::OpRole::kReshape && updated.empty()) continue;
       root_[value] = root_[source];
     }
   }
 
   bool IsFree(NodeId id) const {
     const Node& node = graph_.node(id);
-    if (node.op->has_declared_type() || node.op->name() == "assign") return true;
-    return node.op->name() == "reshape" && root_[node.results[0]] != node.results[0];
+    if (node.op->has_declared_type() || node.op->role() == graph::OpRole::kAssign) return true;
+    return node.op->role() == graph::OpRole::kReshape && root_[node.results[0]] != node.results[0];
   }
 
+  // And to the part of its backward phase that makes gradients of weights, if it does.
   void AddNode(NodeId id) {
+    StageWork& stage = StageOf(id);
+    const PhaseWork before = stage.backward;
+    AddNodeToPhase(id);
+    if (graph_.node(id).phase != graph::Phase::kWeightBackward) return;
+    stage.weight.compute_s += stage.backward.compute_s - before.compute_s;
+    stage.weight.communication_s += stage.backward.communication_s - before.communication_s;
+  }
+
+  void AddNodeToPhase(NodeId id) {
     const Node& node = graph_.node(id);
     const PhaseKey& key = phases_[id].key;
     StageWork& stage = StageOf(id);
     if (node.op->has_declared_type()) {
-      double& memory = IsOnHost(graph_, node.results[0]) ? stage.memory.host
-                       : node.op->name() == "parameter"  ? stage.memory.parameters
-                                                         : stage.memory.optimizer;
+      double& memory = IsOnHost(graph_, node.results[0])              ? stage.memory.host
+                       : node.op->role() == graph::OpRole::kParameter ? stage.memory.parameters
+                                                                      : stage.memory.optimizer;
       memory += BytesOf(node.results[0]);
     }
     if (IsFree(id)) return;
@@ -177,11 +188,11 @@ class Measurer {
     const double times = moment == Moment::kUpdate && key.per_microbatch
                              ? static_cast<double>(work_.num_microbatches)
                              : 1;
-    if (IsHostCopy(node.op->name())) {
+    if (IsHostCopy(node.op->role())) {
       phase.communication_s += times * KernelsOf(id).HostCopySeconds(BytesOf(node.results[0]));
       return;
     }
-    const std::optional<CollectiveKind> kind = CollectiveOf(node.op->name());
+    const std::optional<CollectiveKind> kind = CollectiveOf(node.op->role());
     if (!kind.has_value()) {
       phase.compute_s += times * KernelSeconds(id);
       return;
@@ -237,7 +248,7 @@ class Measurer {
     for (const NodeId kernel : beside) {
       const Node& other = graph_.node(kernel);
       if (kernel <= made || phases_[kernel].key != phases_[id].key || IsFree(kernel) ||
-          CollectiveOf(other.op->name()).has_value()) {
+          CollectiveOf(other.op->role()).has_value()) {
         continue;
       }
       const auto left = hides_.try_emplace(kernel, KernelSeconds(kernel)).first;
@@ -263,7 +274,8 @@ class Measurer {
 
   // Of the devices that run the node.
   const KernelTimes& KernelsOf(NodeId id) const {
-    return kernels_.at(alike_groups_[phases_[id].virtual_stage % options_.num_groups]);
+    const StagePlacement placement = {options_.num_groups, 1, options_.placement};
+    return kernels_.at(alike_groups_[placement.GroupOf(phases_[id].virtual_stage)]);
   }
 
   double KernelSeconds(NodeId id) const {
@@ -274,7 +286,8 @@ class Measurer {
     for (const ValueId result : node.results) results.push_back(types_[result]);
     graph::OpCost cost = node.op->Cost({node.attributes, operands, results});
     // The kernel that makes the terms adds them to the sum.
-    if (node.op->name() == "accumulate" && root_[node.results[0]] != node.results[0]) {
+    if (node.op->role() == graph::OpRole::kAccumulate &&
+        root_[node.results[0]] != node.results[0]) {
       cost = {.flops = 0, .bytes = static_cast<double>(results[0].num_bytes())};
     }
     return KernelsOf(id).Seconds(node.op->name(), KernelTimes::ComputeType(operands, results),
@@ -328,11 +341,11 @@ class Measurer {
       const auto [it, is_new] = touches.try_emplace(root);
       if (is_new) it->second.first = producer;
       it->second.Add(phase.key, producer);
-      it->second.is_whole |= FormsWhole(graph_.node(producer).op->name());
+      it->second.is_whole |= FormsWhole(graph_.node(producer).op->role());
       for (const NodeId user : users_[value]) {
         if (!phases_[user].is_live) continue;
         if (phases_[user].virtual_stage != phase.virtual_stage) continue;
-        if (graph_.node(user).op->name() == "assign") continue;
+        if (graph_.node(user).op->role() == graph::OpRole::kAssign) continue;
         it->second.Add(phases_[user].key, user);
       }
     }
@@ -385,7 +398,7 @@ class Measurer {
     for (const NodeId user : users_[value]) {
       const NodePhase& reader = phases_[user];
       if (!reader.is_live || reader.virtual_stage == phase.virtual_stage) continue;
-      if (graph_.node(user).op->name() == "assign") continue;
+      if (graph_.node(user).op->role() == graph::OpRole::kAssign) continue;
       Readers& of_stage = readers[reader.virtual_stage];
       const bool is_backward = MomentOf(reader.key) == Moment::kBackward;
       (is_backward ? of_stage.backward : of_stage.forward) = true;
@@ -405,7 +418,7 @@ class Measurer {
       transfer.is_read_backward_only = of_stage.backward && !of_stage.forward;
       ChargeSending(value, of_stage.needed, &transfer);
       const bool is_made_often =
-          phase.key.per_microbatch && !FormsWhole(ProducerOf(value).op->name());
+          phase.key.per_microbatch && !FormsWhole(ProducerOf(value).op->role());
       if (is_made_often && phase.key.level == 0) {
         const bool is_forward = phase.key.order == 0;
         transfer.moment =
@@ -435,7 +448,7 @@ class Measurer {
 
   // As what a reader needs a value. Reshards are lowered: those that begin with a slice are known.
   Sharding NeededAs(ValueId value, const Node& reader) const {
-    const bool is_slice = reader.op->name() == "local_slice";
+    const bool is_slice = reader.op->role() == graph::OpRole::kLocalSlice;
     return ClosedSharding(mesh_, graph_.value(is_slice ? reader.results[0] : value));
   }
 
@@ -476,7 +489,7 @@ class Measurer {
   // What all_reduces before a value take longer than reduce_scatters, if it is made as `part`.
   double SavedSeconds(ValueId value, const Sharding& part) {
     const Node& node = ProducerOf(value);
-    if (node.op->name() == "all_reduce") {
+    if (node.op->role() == graph::OpRole::kAllReduce) {
       const TensorType& type = graph_.value(value).type;
       const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
       const Sharding to = ClosedSharding(mesh_, graph_.value(value));
@@ -484,7 +497,7 @@ class Measurer {
           RedistributionSeconds(type, from, to) - RedistributionSeconds(type, from, part), 0.0);
     }
     const auto operands = OperandsForPart(graph_, node, part);
-    if (!operands.has_value() || CollectiveOf(node.op->name()).has_value()) return 0;
+    if (!operands.has_value() || CollectiveOf(node.op->role()).has_value()) return 0;
     double seconds = 0;
     for (size_t o = 0; o < node.operands.size(); ++o) {
       const ValueId operand = node.operands[o];

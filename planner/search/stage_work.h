@@ -39,6 +39,7 @@
 #include "base/collective.h"
 #include "graph/graph.h"
 #include "planner/cluster/group_shape.h"
+#include "planner/policy/placement.h"
 #include "planner/search/machine.h"
 #include "planner/sharding/send_sharding.h"
 
@@ -76,6 +77,7 @@ struct StageMemory {
 struct StageWork {
   PhaseWork forward;
   PhaseWork backward;  // with weight gradients
+  PhaseWork weight;    // the part of it that makes them
   PhaseWork update;    // and all else that runs once a step
   std::vector<GradientReduction> gradients;
   StageMemory memory;
@@ -132,8 +134,9 @@ struct WorkOptions {
   // Groups of devices that run the stages. The same collectives of all of them count as
   // simultaneous.
   int num_groups = 1;
+  Placement placement = Placement::kLoop;  // of the stages on them
   // The group whose devices time the kernels of all stages, if they are not those of a plan; none:
-  // stage s runs on group s % num_groups.
+  // the one on which a stage lies.
   std::optional<int> group = std::nullopt;
   // Those that the plan is made with.
   SendCosts send_costs = {};

@@ -29,7 +29,7 @@ using graph::ValueId;
 // A slice moves up through at most so many nodes.
 constexpr int kMaxMoves = 16;
 
-bool IsReshard(const Node& node) { return node.op->name() == "reshard"; }
+bool IsReshard(const Node& node) { return node.op->role() == graph::OpRole::kReshard; }
 
 class Splitter {
  public:
@@ -73,12 +73,14 @@ class Splitter {
 
   // A state is written where it is kept.
   int StageOf(const Node& node) const {
-    if (node.op->name() == "assign") return std::max(ProducerOf(node.operands[0]).stage, 0);
+    if (node.op->role() == graph::OpRole::kAssign) {
+      return std::max(ProducerOf(node.operands[0]).stage, 0);
+    }
     return std::max(node.stage, 0);
   }
   int GroupOf(const Node& node) const {
     const int stage = StageOf(node);
-    return options_.num_groups > 0 ? stage % options_.num_groups : stage;
+    return options_.placement.has_value() ? options_.placement->GroupOf(stage) : stage;
   }
   bool IsRemote(ValueId value, const Node& reader) const {
     return GroupOf(ProducerOf(value)) != GroupOf(reader);
@@ -94,8 +96,7 @@ class Splitter {
   }
 
   void ChooseSent(ValueId value) {
-    const std::string_view op = ProducerOf(value).op->name();
-    if (op == "input" || op == "constant" || op == "iota") return;
+    if (IsLeaf(ProducerOf(value).op->role())) return;
     std::map<int, std::vector<Sharding>> needed;  // by group
     for (const NodeId user : users_[value]) {
       const Node& reader = in_.node(user);
@@ -129,7 +130,7 @@ class Splitter {
   // they are made and added part by part, if that is cheaper than to send whole terms.
   void AddInParts(NodeId id) {
     const Node& node = in_.node(id);
-    if (node.op->name() != "add" || IsReturned(node.results[0])) return;
+    if (node.op->role() != graph::OpRole::kAdd || IsReturned(node.results[0])) return;
     const Sharding terms = HeldAs(node.results[0]);
     if (!terms.is_partial() || node.operands[0] == node.operands[1]) return;
     int num_remote = 0;
@@ -288,7 +289,7 @@ class Splitter {
     node.op = reshard_;
     node.operands = {value};
     node.mesh = context.mesh;
-    node.stage = context.op->name() == "assign" ? StageOf(context) : context.stage;
+    node.stage = context.op->role() == graph::OpRole::kAssign ? StageOf(context) : context.stage;
     node.phase = phase;
     if (context.forward != graph::kNoNode) node.forward = now_node_[context.forward];
     node.location = context.location;

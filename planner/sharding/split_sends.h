@@ -36,13 +36,14 @@
 
 #include "graph/graph.h"
 #include "graph/op.h"
+#include "planner/policy/placement.h"
 #include "planner/sharding/send_sharding.h"
 
 namespace penstock::planner {
 
 struct SendOptions {
-  // Stage v runs on group v % num_groups of devices. 0: each on its own.
-  int num_groups = 0;
+  // The groups of devices that run the stages. None: each has one of its own.
+  std::optional<StagePlacement> placement = {};
   SendCosts costs;
 };
 

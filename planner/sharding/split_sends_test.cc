@@ -21,7 +21,7 @@ class SplitSendsTest : public testing::PlannerFixture {
   graph::Graph Lower(std::string_view text, int num_groups = 0) const {
     graph::Graph graph = InsertReshards(MustParse(text));
     SendOptions options;
-    options.num_groups = num_groups;
+    if (num_groups > 0) options.placement = StagePlacement{num_groups};
     options.costs.collective = 0;
     const auto check = [&](const absl::Status& status) {
       EXPECT_TRUE(status.ok()) << status;

@@ -1,0 +1,72 @@
+#include "planner/policy/load_policy.h"
+
+#include <fstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "planner/policy/pipeline.h"
+#include "tests/support/temp_folder.h"
+
+namespace penstock::planner {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Le;
+
+TEST(LoadPolicyTest, TheExampleFillsTheBubbleWithWeightGradients) {
+  const auto policy = LoadPolicy(PENSTOCK_EXAMPLES "/example_policy.so");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_TRUE((*policy)->needs().splits_backward);
+  const Pipeline pipeline = *MakePipeline({.num_groups = 4, .num_microbatches = 8});
+  const absl::StatusOr<PipelineOrders> orders = PlanPipeline(**policy, pipeline);
+  ASSERT_TRUE(orders.ok()) << orders.status();
+  const absl::StatusOr<Timeline> timeline = RunPipeline(pipeline, *orders);
+  ASSERT_TRUE(timeline.ok()) << timeline.status();
+  EXPECT_LT(timeline->makespan_s, 33);  // what 1f1b takes
+  EXPECT_THAT(timeline->peak_activations, Each(Le(4)));
+}
+
+TEST(LoadPolicyTest, WhatIsNoPolicyIsAnError) {
+  const testing::TempFolder folder;
+  EXPECT_THAT(LoadPolicy((folder.path() / "none.so").string()).status().message(),
+              HasSubstr("none.so: the policy cannot be loaded"));
+  const std::string text = (folder.path() / "text.so").string();
+  std::ofstream(text) << "no library";
+  EXPECT_THAT(LoadPolicy(text).status().message(), HasSubstr("the policy cannot be loaded"));
+  EXPECT_THAT(LoadPolicy("libm.so.6").status().message(), HasSubstr("./libm.so.6"));
+}
+
+// tests/programs/faulty_policy.cc has a variable that says what is wrong with it.
+class FaultyPolicyTest : public ::testing::Test {
+ protected:
+  static std::string ErrorOf(const char* fault) {
+    setenv("PENSTOCK_POLICY_FAULT", fault, 1);
+    const auto policy = LoadPolicy(PENSTOCK_FAULTY_POLICY);
+    if (!policy.ok()) return std::string(policy.status().message());
+    const Pipeline pipeline = *MakePipeline({.num_groups = 2, .num_microbatches = 2});
+    const absl::StatusOr<PipelineOrders> orders = PlanPipeline(**policy, pipeline);
+    if (!orders.ok()) return std::string(orders.status().message());
+    return std::string(RunPipeline(pipeline, *orders).status().message());
+  }
+};
+
+TEST_F(FaultyPolicyTest, IsRefusedWithTheReason) {
+  EXPECT_THAT(ErrorOf("version"), HasSubstr("a policy for version 7 of policy_plugin.h"));
+  EXPECT_THAT(ErrorOf("empty"), HasSubstr("neither `plan` nor `before`"));
+  EXPECT_THAT(ErrorOf("placement"), HasSubstr("placement 9, 1 to 1 chunks"));
+  EXPECT_THAT(ErrorOf("null"), HasSubstr("the library exports no policy"));
+  EXPECT_THAT(ErrorOf("entry"), HasSubstr("its penstock_policy_plugin threw"));
+  EXPECT_THAT(ErrorOf("nothing"), HasSubstr("its plan appends nothing for group 0"));
+  EXPECT_THAT(ErrorOf("group"), HasSubstr("it appends a phase of kind 0 to group 5"));
+  EXPECT_THAT(ErrorOf("fail"), HasSubstr("not today"));
+  EXPECT_THAT(ErrorOf("throw"), HasSubstr("threw: oops"));
+  EXPECT_THAT(ErrorOf("twice"), HasSubstr("orders stage 0 wrongly: F of micro-batch 0"));
+  EXPECT_THAT(ErrorOf("deadlock"), HasSubstr("the orders of the groups wait for each other"));
+  EXPECT_EQ(ErrorOf("none"), "");
+}
+
+}  // namespace
+}  // namespace penstock::planner

@@ -1,0 +1,116 @@
+#include "planner/policy/order_csv.h"
+
+#include <string>
+#include <string_view>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "planner/policy/policy.h"
+
+namespace penstock::planner {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kF = PhaseKind::kForward;
+constexpr auto kB = PhaseKind::kBackward;
+constexpr auto kW = PhaseKind::kWeight;
+
+std::string ErrorOf(std::string_view text) {
+  return std::string(ParseOrdersCsv(text, "o.csv").status().message());
+}
+
+TEST(OrderCsvTest, ReadsActionsAndIdleSteps) {
+  const absl::StatusOr<CsvOrders> csv =
+      ParseOrdersCsv("0F0,0F1,,,0I0,0W0,0I1, 0W1\n,1F0,1I0,1F1,1I1,1W0,1W1\n\n", "o.csv");
+  ASSERT_TRUE(csv.ok()) << csv.status();
+  EXPECT_EQ(csv->placement, (StagePlacement{2, 1, Placement::kLoop}));
+  EXPECT_EQ(csv->num_microbatches, 2);
+  EXPECT_TRUE(csv->splits_backward);
+  EXPECT_THAT(csv->orders[1],
+              ElementsAre(PhaseChoice{kF, 0}, PhaseChoice{kB, 0}, PhaseChoice{kF, 1},
+                          PhaseChoice{kB, 1}, PhaseChoice{kW, 0}, PhaseChoice{kW, 1}));
+}
+
+TEST(OrderCsvTest, ReadsPairsAndLeavesOutCommunication) {
+  const absl::StatusOr<CsvOrders> csv = ParseOrdersCsv(
+      "0UNSHARD,0F0,0SEND_F0,0RECV_B0,(0F1;0B0)OVERLAP_F_B,0B1,0REDUCE_GRAD\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1RESHARD\n",
+      "o.csv");
+  ASSERT_TRUE(csv.ok()) << csv.status();
+  EXPECT_FALSE(csv->splits_backward);
+  EXPECT_THAT(csv->orders[0], ElementsAre(PhaseChoice{kF, 0}, PhaseChoice{kF, 1},
+                                          PhaseChoice{kB, 0}, PhaseChoice{kB, 1}));
+}
+
+TEST(OrderCsvTest, FindsThePlacement) {
+  EXPECT_EQ(ParseOrdersCsv("0F0,3F0\n1F0,2F0\n", "o.csv")->placement.placement, Placement::kVee);
+  EXPECT_EQ(ParseOrdersCsv("0F0,2F0\n1F0,3F0\n", "o.csv")->placement.placement, Placement::kLoop);
+  const absl::StatusOr<CsvOrders> both = ParseOrdersCsv("0F0,1F1\n1F0,0F1\n", "o.csv");
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->placement.placement, Placement::kBidirectional);
+  EXPECT_EQ(both->num_microbatches, 1);
+}
+
+TEST(OrderCsvTest, ErrorsNameThePlace) {
+  EXPECT_EQ(ErrorOf("0F0,0X1\n"),
+            "o.csv:1:5: '0X1': expected an action such as 0F3: a stage, F, B, I or W, and a "
+            "micro-batch");
+  EXPECT_THAT(ErrorOf("0F0\n1F0,1F\n"), HasSubstr("o.csv:2:5: '1F'"));
+  EXPECT_THAT(ErrorOf("0F0,(0F1;0B0)\n"), HasSubstr("o.csv:1:5: '(0F1;0B0)': expected"));
+  EXPECT_THAT(ErrorOf("\n"), HasSubstr("no rows"));
+  EXPECT_THAT(ErrorOf("0F1,0F0\n"),
+              HasSubstr("o.csv:1:1: the order of group 0 has F of micro-batch 1, expected"));
+  EXPECT_THAT(ErrorOf("0F0,0B0\n1F0,1I0,1W0\n"), HasSubstr("a whole backward (B), but line 2"));
+  EXPECT_THAT(ErrorOf("0F0\n2F0\n1F0\n"), HasSubstr("in no known way"));
+  EXPECT_THAT(ErrorOf("0F0,0F99999999999\n"), HasSubstr("o.csv:1:5: '0F99999999999'"));
+}
+
+// Every policy's orders survive.
+TEST(OrderCsvTest, WhatIsWrittenIsRead) {
+  const PolicyRegistry policies = BuiltinPolicies();
+  for (const std::string_view name : policies.Names()) {
+    const Policy& policy = *policies.Find(name);
+    const PolicyNeeds needs = policy.needs();
+    Pipeline pipeline = *MakePipeline({.num_groups = 4,
+                                       .num_microbatches = 8,
+                                       .num_chunks = needs.min_chunks,
+                                       .placement = needs.placement.value_or(Placement::kLoop),
+                                       .splits_backward = needs.splits_backward});
+    pipeline.effort = 0;
+    const PipelineOrders orders = *PlanPipeline(policy, pipeline);
+    const std::string text = OrdersToCsv(pipeline, orders);
+    const absl::StatusOr<CsvOrders> csv = ParseOrdersCsv(text, "o.csv");
+    ASSERT_TRUE(csv.ok()) << name << ": " << csv.status() << "\n" << text;
+    EXPECT_EQ(csv->orders, orders) << name;
+    EXPECT_EQ(csv->placement, pipeline.placement) << name;
+    EXPECT_EQ(csv->num_microbatches, pipeline.num_microbatches) << name;
+  }
+}
+
+TEST(OrderCsvTest, PhasesStandInTheirTimeStep) {
+  const Pipeline pipeline =
+      *MakePipeline({.num_groups = 2, .num_microbatches = 2, .splits_backward = false});
+  const PolicyRegistry policies = BuiltinPolicies();
+  EXPECT_EQ(OrdersToCsv(pipeline, *PlanPipeline(*policies.Find("1f1b"), pipeline)),
+            "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n");
+}
+
+TEST(OrderCsvTest, OrdersAreAPolicyForTheirPipeline) {
+  const absl::StatusOr<CsvOrders> csv =
+      ParseOrdersCsv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", "o.csv");
+  ASSERT_TRUE(csv.ok()) << csv.status();
+  const auto policy = MakeOrdersPolicy("o.csv", *csv);
+  const UniformPipeline uniform = {
+      .num_groups = 2, .num_microbatches = 2, .splits_backward = false};
+  EXPECT_EQ(*PlanPipeline(*policy, *MakePipeline(uniform)), csv->orders);
+  UniformPipeline other = uniform;
+  other.num_microbatches = 3;
+  EXPECT_EQ(PlanPipeline(*policy, *MakePipeline(other)).status().message(),
+            "policy 'o.csv': its orders are for 2 stages and 2 micro-batches; there are 2 and 3");
+}
+
+}  // namespace
+}  // namespace penstock::planner

@@ -1,0 +1,146 @@
+// A pipeline as scheduling policies see it, and the timeline of a step that follows given orders.
+//
+// A pipeline consists of virtual stages, each on a group of devices. Stages exchange values along
+// edges. A phase starts when the phase before it in the order of its group has ended and all that
+// it reads has arrived:
+//   F of stage v reads the F of the stages with a forward edge to v;
+//   B of v reads F of v, and the B of the stages with a backward edge to v;
+//   W of v reads B of v, or F where there is no B.
+// Edges between stages of one group take no time.
+//
+// Example: 2 groups with a stage each, 1 micro-batch, F takes 1 s and B 2 s, each edge 0.5 s.
+// Group 0 runs F0 in [0, 1), group 1 F0 in [1.5, 2.5) and B0 in [2.5, 4.5), group 0 B0 in [5, 7).
+//
+// Thread rule: values and pure functions.
+
+#ifndef PENSTOCK_PLANNER_POLICY_PIPELINE_H_
+#define PENSTOCK_PLANNER_POLICY_PIPELINE_H_
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "planner/policy/placement.h"
+#include "planner/policy/policy.h"
+
+namespace penstock::planner {
+
+inline constexpr int kMaxGroups = 1 << 16;
+inline constexpr int kMaxPipelineMicrobatches = 1 << 20;
+
+struct VirtualStage {
+  int group = 0;
+  int chunk = 0;  // which of the group's stages, in the order of their numbers
+  PhaseKinds kinds = {true, true, false};
+  std::array<double, kNumPolicyKinds> seconds = {1, 2, 0};  // of each kind; B with W if not split
+  double ready_s = 0;                                       // when its first F can start
+  // What one micro-batch keeps from the start of its F to the end of its last B or W, in any unit.
+  double activation = 1;
+
+  // The kind of phase that one of `kind` follows in a micro-batch; -1: it is the first.
+  int kind_before(size_t kind) const {
+    for (int earlier = static_cast<int>(kind) - 1; earlier >= 0; --earlier) {
+      if (kinds[earlier]) return earlier;
+    }
+    return -1;
+  }
+  // The last kind of phase of a micro-batch.
+  PhaseKind last_kind() const {
+    return kinds[2] ? PhaseKind::kWeight : kinds[1] ? PhaseKind::kBackward : PhaseKind::kForward;
+  }
+};
+
+// What passes from a phase of one stage to the phase of the same kind of another, for every
+// micro-batch.
+struct PipelineEdge {
+  int from = 0;
+  int to = 0;
+  bool is_forward = true;
+  double latency_s = 0;   // of each transfer, beside others
+  double transfer_s = 0;  // for which a transfer has the edge to itself
+};
+
+// A host with fewer cores than devices: groups that run phases at once slow each other down.
+struct SharedCores {
+  std::vector<double> devices_of_group;  // by group: devices on this host
+  double at_once = 1;                    // devices that the cores can serve
+};
+
+struct Pipeline {
+  int num_groups = 1;
+  int num_microbatches = 1;  // that pass through each stage
+  StagePlacement placement;  // how policies find the stages of a group
+  std::vector<VirtualStage> stages;
+  std::vector<PipelineEdge> edges;
+  std::vector<SharedCores> cores;
+  // The most that a group may keep, in the unit of VirtualStage::activation; 0: no limit.
+  double memory_limit = 0;
+  // How long policies that search may take, as a share of their usual time; 0: not at all, for
+  // estimates that are made by the hundred.
+  double effort = 1;
+
+  // REQUIRES: the group has such a chunk.
+  int StageOf(int group, int chunk) const { return placement.StageOf(group, chunk); }
+  const VirtualStage& stage_of(int group, const PhaseChoice& phase) const {
+    return stages[StageOf(group, phase.chunk)];
+  }
+  int num_chunks() const { return placement.num_chunks; }
+  StageContext ContextOf(int group) const;
+  // From the end of a phase of one stage to the arrival at the other; 0 within a group.
+  double LatencyS(int from, int to) const;
+  double SecondsOf(int group, const PhaseChoice& phase) const {
+    return stage_of(group, phase).seconds[static_cast<size_t>(phase.kind)];
+  }
+};
+
+// What `penstock schedule` describes: equal stages in a chain. Each of the `num_chunks` chunks of a
+// group takes its part of the seconds and activations given for a whole group.
+struct UniformPipeline {
+  int num_groups = 1;
+  int num_microbatches = 1;  // of the step; with a bidirectional placement, half in each direction
+  int num_chunks = 1;
+  Placement placement = Placement::kLoop;
+  double forward_s = 1;
+  double backward_s = 1;  // of the gradients of inputs
+  double weight_s = 1;
+  double latency_s = 0;         // of each edge between groups
+  bool splits_backward = true;  // into B and W
+};
+// Errors: counts below 1, times that are negative or not finite, or what the placement cannot hold.
+absl::StatusOr<Pipeline> MakePipeline(const UniformPipeline& uniform);
+
+// Edges between consecutive stages of `placement`, in both directions.
+std::vector<PipelineEdge> ChainEdges(const StagePlacement& placement, double latency_s);
+
+struct PhaseRun {
+  PhaseChoice phase;
+  int stage = 0;  // virtual
+  double begin_s = 0;
+  double end_s = 0;
+};
+
+struct Timeline {
+  std::vector<std::vector<PhaseRun>> groups;
+  double makespan_s = 0;                 // from 0 to the end of the last phase
+  double span_s = 0;                     // largest over groups, from their first begin to their end
+  std::vector<double> peak_activations;  // by group, in the unit of VirtualStage::activation
+};
+
+// The share of a group's time in which it computes nothing: (span - busy) / span, with the time
+// that the busiest group computes. 0 if nothing takes time.
+double BubbleOf(const Timeline& timeline);
+
+// Whether each phase that a stage has is in its group's order once, those of one kind and chunk in
+// the order of micro-batches.
+absl::Status CheckOrders(const Pipeline& pipeline, const PipelineOrders& orders);
+
+// Errors: those of CheckOrders; kFailedPrecondition with the cycle of phases if orders wait for
+// each other for ever.
+absl::StatusOr<Timeline> RunPipeline(const Pipeline& pipeline, const PipelineOrders& orders);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_POLICY_PIPELINE_H_
