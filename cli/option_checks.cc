@@ -1,5 +1,6 @@
 #include "cli/option_checks.h"
 
+#include <cmath>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -13,6 +14,18 @@ CLI::Validator AtLeast(int64_t least) {
     int64_t value = 0;
     if (!absl::SimpleAtoi(text, &value)) return StrCat("expected an integer, not '", text, "'");
     if (value < least) return StrCat("must be at least ", least, ", not ", value);
+    return "";
+  };
+  return CLI::Validator(check, "", "");
+}
+
+CLI::Validator NotNegative() {
+  const auto check = [](std::string& text) -> std::string {
+    double value = 0;
+    if (!absl::SimpleAtod(text, &value)) return StrCat("expected a number, not '", text, "'");
+    if (!(value >= 0) || !std::isfinite(value)) {
+      return StrCat("expected a number of at least 0, not ", text);
+    }
     return "";
   };
   return CLI::Validator(check, "", "");

@@ -14,6 +14,9 @@ namespace penstock::cli {
 // An integer of at least `least`: "--devices: must be at least 1, not 0".
 CLI::Validator AtLeast(int64_t least);
 
+// A finite number that is not negative.
+CLI::Validator NotNegative();
+
 }  // namespace penstock::cli
 
 #endif  // PENSTOCK_CLI_OPTION_CHECKS_H_

@@ -1,0 +1,94 @@
+// `penstock schedule` as a script and a person meet it.
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+#include "tests/support/command_line_fixture.h"
+
+namespace penstock::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class CmdScheduleTest : public testing::CommandLineFixture {
+ protected:
+  nlohmann::json Json(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "schedule");
+    arguments.push_back("--json");
+    const Outcome outcome = Call(arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  }
+  std::string ErrorOf(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "schedule");
+    const Outcome outcome = Call(arguments);
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(outcome.out, "");
+    return outcome.err;
+  }
+};
+
+TEST_F(CmdScheduleTest, PrintsFigures) {
+  const nlohmann::json h1 =
+      Json({"zb-h1", "--stages", "4", "--microbatches", "8", "--comm", "0.1"});
+  EXPECT_NEAR(h1["makespan"].get<double>(), 28.2, 1e-9);
+  EXPECT_EQ(h1["peak_activations"], (std::vector<double>{4, 4, 4, 4}));
+  const nlohmann::json interleaved =
+      Json({"interleaved", "--stages", "4", "--microbatches", "8", "--chunks", "2"});
+  EXPECT_NEAR(interleaved["makespan"].get<double>(), 28.5, 1e-9);
+  EXPECT_EQ(interleaved["peak_activations"], (std::vector<double>{5.5, 4.5, 3.5, 2.5}));
+  const Outcome text = Call({"schedule", "1f1b", "--stages", "4", "--microbatches", "8"});
+  EXPECT_THAT(text.out,
+              StartsWith("1f1b: 4 stages, 8 micro-batches: makespan 33, bubble 27.3 %\n"));
+}
+
+TEST_F(CmdScheduleTest, ReadsTheCsvThatItWrites) {
+  const Outcome csv = Call({"schedule", "zb-h2", "--stages", "3", "--microbatches", "6", "--csv"});
+  EXPECT_THAT(csv.out, StartsWith("0F0,0F1,0F2,"));
+  const std::string file = Write("orders.csv", csv.out);
+  nlohmann::json read = Json({file, "--w", "0.5"});
+  nlohmann::json planned = Json({"zb-h2", "--stages", "3", "--microbatches", "6", "--w", "0.5"});
+  read.erase("policy");
+  planned.erase("policy");
+  EXPECT_EQ(read, planned);
+  EXPECT_THAT(ErrorOf({file, "--stages", "4"}), HasSubstr("--stages 4: the orders in"));
+}
+
+TEST_F(CmdScheduleTest, DrawsTheTimeline) {
+  const Outcome outcome =
+      Call({"schedule", "auto", "--stages", "2", "--microbatches", "3", "--svg", Path("t.svg")});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const std::string svg = Read("t.svg");
+  EXPECT_THAT(svg, StartsWith("<svg "));
+  EXPECT_THAT(svg, HasSubstr("<title>W2 of stage 1"));
+  EXPECT_THAT(svg, HasSubstr("peak "));
+}
+
+TEST_F(CmdScheduleTest, MistakesAreNamed) {
+  EXPECT_THAT(ErrorOf({"zb-h3", "--stages", "4", "--microbatches", "8"}),
+              HasSubstr("there is no policy 'zb-h3'; did you mean 'zb-h1'?"));
+  EXPECT_THAT(ErrorOf({"1f1b", "--stages", "4"}), HasSubstr("--microbatches is missing"));
+  EXPECT_THAT(ErrorOf({"1f1b", "--stages", "0", "--microbatches", "8"}),
+              HasSubstr("--stages: must be at least 1, not 0"));
+  EXPECT_THAT(ErrorOf({"zb-h1", "--stages", "4", "--microbatches", "8", "--chunks", "2"}),
+              HasSubstr("policy 'zb-h1' orders 1 chunk a group; there are 2"));
+  EXPECT_THAT(ErrorOf({"gpipe", "--stages", "4", "--microbatches", "8", "--memory-limit", "4"}),
+              HasSubstr("'gpipe' keeps 8 activations on group 0, more than --memory-limit 4"));
+  EXPECT_THAT(ErrorOf({"1f1b", "--stages", "4", "--microbatches", "8", "--f", "-1"}),
+              HasSubstr("--f: expected a number of at least 0, not -1"));
+  EXPECT_THAT(ErrorOf({"1f1b", "--stages", "4", "--microbatches", "8", "--json", "--csv"}),
+              HasSubstr("--csv"));
+  const std::string bad = Write("bad.csv", "0F0,0Z0\n");
+  EXPECT_THAT(ErrorOf({bad}), HasSubstr("bad.csv:1:5: '0Z0'"));
+  const std::string stuck = Write("stuck.csv", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
+  EXPECT_THAT(ErrorOf({stuck}),
+              HasSubstr("stuck.csv: the orders of the groups wait for each other: group 0 waits"));
+}
+
+}  // namespace
+}  // namespace penstock::cli
