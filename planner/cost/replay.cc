@@ -23,12 +23,12 @@ class ReplayTimes : public FiringTimes {
     return options_.compute_s(device, actor);
   }
 
-  double Compute(uint32_t device, double now, double seconds) override {
-    double& free = core_free_[Of(options_.core_of_device, device)];
+  double Compute(const FiredActor& fired, double now, double seconds) override {
+    double& free = core_free_[Of(options_.core_of_device, fired.device)];
     return free = std::max(free, now) + seconds;
   }
 
-  double Communicate(uint32_t rendezvous, double now) override {
+  double Communicate(uint32_t rendezvous, uint32_t /*number*/, double now) override {
     if (rendezvous >= plan_.collectives.size()) {
       const TransferPlan& transfer = plan_.transfers[rendezvous - plan_.collectives.size()];
       const LinkRates rates = RatesOf(transfer.source, transfer.destination);

@@ -158,7 +158,8 @@ void Firing::FireReady(uint32_t p) {
       } else if (timed.seconds > 0) {
         ++state.num_pending;
         state.computing = i;
-        AddEvent(times_->Compute(state.device, now_s_, timed.seconds), false, p);
+        const FiredActor fired = {state.device, items_[i].actor, timed.num_fired - 1};
+        AddEvent(times_->Compute(fired, now_s_, timed.seconds), false, p);
       } else {
         ++timed.num_completed;
         Complete(i);
@@ -185,7 +186,8 @@ void Firing::StartCommunication(uint32_t p, uint32_t item) {
   if (times_ == nullptr) {
     CompleteRendezvous(rendezvous, p);
   } else {
-    AddEvent(times_->Communicate(rendezvous, now_s_), true, rendezvous);
+    const uint32_t number = members_[rendezvous_.begin(rendezvous)].num_completed;
+    AddEvent(times_->Communicate(rendezvous, number, now_s_), true, rendezvous);
   }
 }
 

@@ -41,16 +41,24 @@ struct FiringResult {
   std::vector<double> step_ends_s;        // with times: when each of the steps was complete
 };
 
+// An actor that computes, and how often it has before.
+struct FiredActor {
+  uint32_t device = 0;
+  uint32_t actor = 0;
+  uint32_t number = 0;
+};
+
 // How long what is fired takes, from 0 s on.
 class FiringTimes {
  public:
   virtual ~FiringTimes() = default;
   // Of the computation of an actor that does not communicate.
   virtual double ComputeSeconds(uint32_t device, uint32_t actor) const = 0;
-  // When a computation of a phase that could begin at `now` ends. Calls come in order of time.
-  virtual double Compute(uint32_t device, double now, double seconds) = 0;
-  // When the communication of a rendezvous ends that all members had started at `now`. Likewise.
-  virtual double Communicate(uint32_t rendezvous, double now) = 0;
+  // When a computation that could begin at `now` ends. Calls come in order of time.
+  virtual double Compute(const FiredActor& fired, double now, double seconds) = 0;
+  // When the communication of a rendezvous ends, for the `number`th time, that all members had
+  // started at `now`. Likewise.
+  virtual double Communicate(uint32_t rendezvous, uint32_t number, double now) = 0;
 };
 
 // Phases go in the order of ScheduleOf (stage_schedule.h), whose errors it returns.

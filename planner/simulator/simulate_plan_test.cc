@@ -1,0 +1,151 @@
+#include "planner/simulator/simulate_plan.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "planner/cluster/cluster_model.h"
+#include "planner/compile.h"
+#include "tests/support/planner_fixture.h"
+
+namespace penstock::planner {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Two pairs of devices of 1 GFLOP/s; devices of a pair share a fast link, pairs one slow uplink.
+Machine TwoPairs(double uplink_bytes_per_s, double latency_s = 0) {
+  ClusterSpec spec;
+  spec.name = "pairs";
+  DeviceKind kind;
+  kind.name = "device";
+  kind.memory_bytes = int64_t{1} << 30;
+  kind.memory_bytes_per_s = 1e15;
+  kind.peak_flops_per_s.fill(1e9);
+  kind.efficiency = {{1, 1}};
+  spec.kinds = {kind};
+  NetworkLevel pair;
+  pair.name = "pair";
+  pair.fan_out = {2};
+  pair.bytes_per_s = 1e15;
+  pair.uplinks = kUplinkPerDevice;
+  NetworkLevel all = pair;
+  all.name = "all";
+  all.bytes_per_s = uplink_bytes_per_s;
+  all.latency_s = latency_s;
+  all.uplinks = 1;
+  spec.levels = {pair, all};
+  absl::StatusOr<Cluster> cluster = Cluster::Create(spec);
+  EXPECT_TRUE(cluster.ok()) << cluster.status();
+  return {*std::move(cluster)};
+}
+
+class SimulatePlanTest : public testing::PlannerFixture {
+ protected:
+  Plan PlanOf(std::string_view text, const std::string& policy = "gpipe") {
+    CompileOptions options;
+    options.policies = &policies_;
+    options.policy = policy;
+    options.kernels = kernels::TraitsOf(kernels_, 1);
+    const absl::StatusOr<Plan> plan = planner::Compile(ops_, MustParse(text), options);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return *plan;
+  }
+  Simulation Simulate(const Plan& plan, const Machine& machine, bool keeps_events = false) {
+    SimulationOptions options;
+    options.keeps_events = keeps_events;
+    const absl::StatusOr<Simulation> simulation =
+        SimulatePlan(plan, ops_, policies_, machine, options);
+    EXPECT_TRUE(simulation.ok()) << simulation.status();
+    return *simulation;
+  }
+  const kernels::KernelRegistry kernels_ = kernels::CpuKernels();
+  const PolicyRegistry policies_ = BuiltinPolicies();
+};
+
+// 2 * 100 * 100 * 100 flops at 1 GFLOP/s.
+constexpr char kProduct[] = R"(graph g {
+  %x = input : f32[100, 100]
+  %w = parameter : f32[100, 100]
+  %y = matmul(%x, %w) : f32[100, 100]
+  return %y
+})";
+
+TEST_F(SimulatePlanTest, AKernelTakesWhatItsDeviceNeeds) {
+  const Simulation simulation = Simulate(PlanOf(kProduct), TwoPairs(1e6));
+  EXPECT_NEAR(simulation.step_s, 2e-3, 1e-6);
+  EXPECT_NEAR(simulation.mfu, 1, 1e-3);
+  EXPECT_NEAR(simulation.bubble(), 0, 1e-3);
+  EXPECT_EQ(simulation.observed, (std::vector<uint32_t>{0}));
+  EXPECT_NEAR(simulation.times[0].compute_s, 2e-3, 1e-6);
+}
+
+// Two stages on different pairs would be devices 0 and 1; four stages cross the uplink once.
+constexpr char kPipeline[] = R"(mesh m = [mb=4 temporal]
+graph g {
+  %x = input : f32[400, 100] @[mb, _] stage 0
+  %w0 = parameter : f32[100, 100] stage 0
+  %w1 = parameter : f32[100, 100] stage 1
+  %h = matmul(%x, %w0) : f32[400, 100] @[mb, _] stage 0
+  %y = matmul(%h, %w1) : f32[400, 100] @[mb, _] stage 1
+  %loss = reduce_sum(%y) {axes=[0, 1]} : f32[] stage 1
+  return %loss
+})";
+
+TEST_F(SimulatePlanTest, StepsOfAPipelineOverlap) {
+  const Plan plan = PlanOf(kPipeline);
+  ASSERT_EQ(plan.devices.size(), 2u);
+  // Both stages compute all the time: 4 micro-batches of 2 ms each.
+  const Simulation simulation = Simulate(plan, TwoPairs(1e15), true);
+  EXPECT_NEAR(simulation.step_s, 8e-3, 0.2e-3);
+  EXPECT_LT(simulation.bubble(), 0.05);
+  // Of each device, a phase F for each micro-batch of each of the four steps.
+  int num_phases = 0;
+  for (const SimulatedEvent& event : simulation.events) {
+    EXPECT_LE(event.begin_s, event.end_s);
+    EXPECT_LT(event.microbatch, 4u);
+    const PhasePlan& phase = plan.devices[event.device].phases[event.phase];
+    num_phases += event.actor == kNone && phase.kind == PhaseKind::kForward ? 1 : 0;
+  }
+  EXPECT_EQ(num_phases, 2 * 4 * 4);
+}
+
+TEST_F(SimulatePlanTest, DevicesThatShareACoreTakeTurns) {
+  Machine machine = TwoPairs(1e15);
+  machine.core_groups = {{2, 1}};
+  const Simulation simulation = Simulate(PlanOf(kPipeline), machine);
+  EXPECT_NEAR(simulation.step_s, 16e-3, 0.5e-3);
+}
+
+// Four devices add up what they have of 4 MB over one uplink for each pair.
+constexpr char kSum[] = R"(mesh m = [a=4]
+graph g {
+  %x = input : f32[4, 1000000] @[a, _]
+  %y = reduce_sum(%x) {axes=[0]} : f32[1000000] @[_]
+  return %y
+})";
+
+TEST_F(SimulatePlanTest, CommunicationTakesWhatTheClusterSays) {
+  const Plan plan = PlanOf(kSum);
+  const Simulation slow = Simulate(plan, TwoPairs(1e8));
+  const Simulation fast = Simulate(plan, TwoPairs(1e9));
+  EXPECT_GT(slow.exposed_comm_s(), 40e-3);
+  EXPECT_NEAR(slow.exposed_comm_s() / fast.exposed_comm_s(), 10, 0.1);
+  EXPECT_NEAR(slow.step_s - fast.step_s, slow.exposed_comm_s() - fast.exposed_comm_s(), 1e-4);
+}
+
+TEST_F(SimulatePlanTest, TooFewDevicesAreAnError) {
+  Machine machine = TwoPairs(1e9);
+  ClusterSpec spec = machine.cluster.spec();
+  spec.levels = {spec.levels[0]};
+  machine.cluster = *Cluster::Create(spec);
+  EXPECT_THAT(SimulatePlan(PlanOf(kSum), ops_, policies_, machine).status().message(),
+              HasSubstr("the plan needs 4 devices, and the cluster pairs has 2"));
+}
+
+}  // namespace
+}  // namespace penstock::planner
