@@ -150,12 +150,15 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   Action action;
   AddRunCommand(app, environment, &action);
   AddPlanCommand(app, environment, &action);
+  AddSimulateCommand(app, environment, &action);
+  AddScheduleCommand(app, environment, &action);
   AddShowCommand(app, environment, &action);
   AddOptCommand(app, environment, &action);
   AddEvalCommand(app, environment, &action);
   AddListCommand(app, environment, &action);
   AddBenchCommand(app, environment, &action);
   AddProfileCommand(app, environment, &action);
+  AddCalibrateCommand(app, environment, &action);
   AddNodeCommand(app, environment, &action);
   AddDoctorCommand(app, environment, &action);
   app.footer(kFooter);  // commands added before do not inherit it

@@ -51,6 +51,9 @@ using Action = std::function<absl::Status()>;
 // Each adds one command to the app; when it is the one given, it sets *action.
 void AddRunCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddPlanCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddCalibrateCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddSimulateCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddScheduleCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddShowCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddOptCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddEvalCommand(CLI::App& app, const Environment& environment, Action* action);

@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<NumberPair>> ReadPairs(const Entry& entry, std::strin
 absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
   RETURN_IF_ERROR(
       section.CheckKeys({"name", "memory_bytes", "memory_bytes_per_s", "peak_flops_per_s",
-                         "efficiency", "host_link_bytes_per_s", "host_memory_bytes"}));
+                         "efficiency", "launch_s", "host_link_bytes_per_s", "host_memory_bytes"}));
   DeviceKind kind;
   RETURN_IF_ERROR(section.Read("name", &kind.name));
   RETURN_IF_ERROR(section.Read("memory_bytes", int64_t{1}, kMaxMemoryBytes, &kind.memory_bytes));
@@ -68,6 +68,9 @@ absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
     ASSIGN_OR_RETURN(const std::vector<NumberPair> points,
                      ReadPairs(efficiency, "[flops, fraction]", {1, kMaxFlops}, {1e-9, 1}));
     for (const auto& [flops, fraction] : points) kind.efficiency.push_back({flops, fraction});
+  }
+  if (section.Has("launch_s")) {
+    RETURN_IF_ERROR(section.Read("launch_s", 0.0, kMaxLaunchS, &kind.launch_s));
   }
   if (section.Has("host_link_bytes_per_s")) {
     RETURN_IF_ERROR(section.Read("host_link_bytes_per_s", kMinBytesPerS, kMaxBytesPerS,
@@ -198,6 +201,7 @@ std::string FormatKind(const DeviceKind& kind) {
   if (kind.host_link_bytes_per_s > 0) {
     StrAppend(&text, "host_link_bytes_per_s = ", Digits(kind.host_link_bytes_per_s), "\n");
   }
+  if (kind.launch_s > 0) StrAppend(&text, "launch_s = ", Digits(kind.launch_s), "\n");
   if (kind.host_memory_bytes > 0) {
     StrAppend(&text, "host_memory_bytes = ", kind.host_memory_bytes, "\n");
   }

@@ -57,6 +57,7 @@ struct DeviceKind {
   // By DType. 0: the device has no rate for the type.
   std::array<double, kNumDTypes> peak_flops_per_s = {};
   std::vector<EfficiencyPoint> efficiency;  // by increasing flops; empty: kDefaultEfficiency
+  double launch_s = 0;                      // the least that a kernel takes, however small
   // What holds instead for the operators that were measured, one for each operator, dtype and
   // bound.
   std::vector<MeasuredKernel> kernels;
@@ -136,6 +137,7 @@ inline constexpr double kMinFlopsPerS = 1e3;
 inline constexpr double kMaxFlopsPerS = 1e19;
 inline constexpr double kMaxFlops = 1e24;  // of one operation in an efficiency curve
 inline constexpr double kMaxLatencyS = 10;
+inline constexpr double kMaxLaunchS = 1;
 inline constexpr int64_t kMaxMemoryBytes = int64_t{1} << 50;
 
 // Errors of one part of a description, worded to follow the name of what they are about.

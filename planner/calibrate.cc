@@ -1,0 +1,344 @@
+#include "planner/calibrate.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "graph/training.h"
+#include "planner/compile.h"
+#include "planner/search/estimate.h"
+#include "planner/search/machine.h"
+#include "planner/search/stage_work.h"
+#include "planner/strategy/stages.h"
+#include "planner/strategy/strategy.h"
+
+namespace penstock::planner {
+namespace {
+
+constexpr int64_t kMaxNumber = 1'000'000'000;
+constexpr double kPeakFlopsPerS = 312e12;  // only products of it and an efficiency are fitted
+constexpr double kSquareWeight = 2;
+constexpr double kFirstFactor = 1.6;
+constexpr double kLastFactor = 1.01;
+constexpr int kEfficiencyPoints = 24;
+
+// What is fitted.
+enum Figure : size_t {
+  kEfficiency,
+  kHalfFlops,
+  kMemoryBytesPerS,
+  kLaunchS,
+  kNodeBytesPerS,
+  kPodBytesPerS,
+  kNodeLatencyS,
+  kPodLatencyS,
+  kNumFigures
+};
+using Figures = std::array<double, kNumFigures>;
+
+constexpr Figures kFirst = {0.6, 2e10, 1.5e12, 10e-6, 300e9, 25e9, 10e-6, 20e-6};
+constexpr Figures kLeast = {0.05, 1e7, 1e10, 1e-7, 1e9, 1e8, 1e-7, 1e-7};
+constexpr Figures kMost = {1, 1e13, 1e14, 1e-3, 1e13, 1e12, 5e-3, 5e-3};
+
+absl::StatusOr<Cluster> ClusterOf(const Figures& figures, int64_t devices_per_node,
+                                  int64_t num_nodes) {
+  ClusterSpec spec;
+  spec.name = "calibrated";
+  DeviceKind kind;
+  kind.name = "device";
+  kind.memory_bytes = kMaxMemoryBytes;  // what fits was measured
+  kind.memory_bytes_per_s = figures[kMemoryBytesPerS];
+  kind.peak_flops_per_s[static_cast<size_t>(DType::kF32)] = kPeakFlopsPerS;
+  kind.launch_s = figures[kLaunchS];
+  for (int i = 0; i < kEfficiencyPoints; ++i) {
+    const double flops = std::pow(10, 6 + 0.4 * i);
+    kind.efficiency.push_back(
+        {flops, std::max(figures[kEfficiency] * flops / (flops + figures[kHalfFlops]), 1e-9)});
+  }
+  spec.kinds = {kind};
+  NetworkLevel node;
+  node.name = "node";
+  node.fan_out = {devices_per_node};
+  node.bytes_per_s = figures[kNodeBytesPerS];
+  node.latency_s = figures[kNodeLatencyS];
+  NetworkLevel pod;
+  pod.name = "pod";
+  pod.fan_out = {num_nodes};
+  pod.bytes_per_s = figures[kPodBytesPerS];
+  pod.latency_s = std::max(figures[kPodLatencyS], figures[kNodeLatencyS]);
+  pod.uplinks = kUplinkPerDevice;
+  spec.levels = {node};
+  if (num_nodes > 1) spec.levels.push_back(pod);
+  return Cluster::Create(std::move(spec));
+}
+
+class StepModel {
+ public:
+  static absl::StatusOr<StepModel> Create(const MeasuredStep& step,
+                                          const CalibrationOptions& options) {
+    absl::StatusOr<StepModel> model = Build(step, options);
+    if (model.ok()) return model;
+    return absl::Status(model.status().code(),
+                        StrCat("line ", step.line, ": ", ToStd(model.status().message())));
+  }
+
+  absl::StatusOr<double> Predict(const Cluster& cluster) const {
+    const Machine machine = {.cluster = cluster, .methods = kNcclMethods};
+    WorkOptions work_options;
+    work_options.num_groups = static_cast<int>(pp_);
+    ASSIGN_OR_RETURN(const ModelWork work, MeasureWork(graph_, machine, work_options));
+    const PolicyRegistry policies = BuiltinPolicies();
+    EstimateOptions options;
+    options.policy = policies.Find("1f1b");
+    ASSIGN_OR_RETURN(const StepEstimate estimate, EstimateStep(work, machine, options));
+    return estimate.step_s;
+  }
+
+ private:
+  static absl::StatusOr<StepModel> Build(const MeasuredStep& step,
+                                         const CalibrationOptions& options) {
+    Strategy strategy;
+    strategy.dp = step.dp;
+    strategy.tp = step.tp;
+    strategy.pp = step.pp;
+    strategy.recompute = Recompute::kFull;
+    if (strategy.num_devices() != step.num_devices) {
+      return absl::InvalidArgumentError(StrCat("tp * dp * pp is ", strategy.num_devices(),
+                                               ", expected the ", step.num_devices, " of gpus"));
+    }
+    if (step.global_batch % (step.dp * step.micro_batch) != 0) {
+      return absl::InvalidArgumentError(
+          StrCat("dp * micro_batch is ", step.dp * step.micro_batch,
+                 ", which does not divide global_batch = ", step.global_batch));
+    }
+    const int64_t microbatches = step.global_batch / (step.dp * step.micro_batch);
+    const graph::Model* model = options.models->FindModel("gpt");
+    if (model == nullptr) return absl::NotFoundError("there is no model 'gpt'");
+    graph::ModelConfig config = model->defaults;
+    config.layers = step.layers;
+    config.width = step.width;
+    config.heads = step.heads;
+    config.context = step.context;
+    config.vocabulary = options.vocabulary;
+    ASSIGN_OR_RETURN(graph::Graph forward,
+                     graph::BuildModelGraph(*options.ops, *model, config, graph::ModelUse::kTrain,
+                                            step.global_batch));
+    StepModel result;
+    result.pp_ = step.pp;
+    ASSIGN_OR_RETURN(result.graph_,
+                     graph::BuildTrainingGraph(*options.ops, std::move(forward), {}));
+    RETURN_IF_ERROR(ApplyStrategy(strategy, microbatches, model->tensor_splits, result.graph_));
+    RETURN_IF_ERROR(AssignStages(strategy.num_stages(), result.graph_));
+    for (const Pass& pass : EstimatePasses(*options.ops)) {
+      RETURN_IF_ERROR(pass.run(result.graph_));
+    }
+    return result;
+  }
+
+  graph::Graph graph_;
+  int64_t pp_ = 1;
+};
+
+absl::StatusOr<std::vector<StepModel>> CreateModels(absl::Span<const MeasuredStep> steps,
+                                                    const CalibrationOptions& options) {
+  std::vector<StepModel> models;
+  for (const MeasuredStep& step : steps) {
+    ASSIGN_OR_RETURN(StepModel model, StepModel::Create(step, options));
+    models.push_back(std::move(model));
+  }
+  return models;
+}
+
+// Two at a time.
+absl::StatusOr<std::vector<double>> Predict(const std::vector<StepModel>& models,
+                                            const Cluster& cluster) {
+  std::vector<double> seconds(models.size(), 0);
+  std::array<absl::Status, 2> statuses;
+  const auto predict = [&](size_t first) {
+    for (size_t i = first; i < models.size(); i += 2) {
+      const absl::StatusOr<double> predicted = models[i].Predict(cluster);
+      if (predicted.ok()) {
+        seconds[i] = *predicted;
+      } else {
+        statuses[first] = predicted.status();
+      }
+    }
+  };
+  std::thread other(predict, 1);
+  predict(0);
+  other.join();
+  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+  return seconds;
+}
+
+class Fit {
+ public:
+  Fit(absl::Span<const MeasuredStep> steps, const std::vector<StepModel>& models,
+      int64_t devices_per_node)
+      : steps_(steps), models_(models), devices_per_node_(devices_per_node) {
+    for (const MeasuredStep& step : steps) {
+      const int64_t nodes = (step.num_devices + devices_per_node - 1) / devices_per_node;
+      num_nodes_ = std::max(num_nodes_, nodes);
+    }
+  }
+
+  absl::StatusOr<double> CostOf(const Figures& figures) {
+    ASSIGN_OR_RETURN(const Cluster cluster, ClusterWith(figures));
+    ASSIGN_OR_RETURN(const std::vector<double> predicted, Predict(models_, cluster));
+    double cost = 0;
+    for (size_t i = 0; i < predicted.size(); ++i) {
+      const double error = std::abs(predicted[i] / steps_[i].seconds - 1);
+      cost += error + kSquareWeight * error * error;
+    }
+    return cost / static_cast<double>(predicted.size());
+  }
+
+  absl::StatusOr<Cluster> ClusterWith(const Figures& figures) const {
+    return ClusterOf(figures, devices_per_node_, num_nodes_);
+  }
+
+  bool has_nodes() const { return num_nodes_ > 1; }
+
+ private:
+  const absl::Span<const MeasuredStep> steps_;
+  const std::vector<StepModel>& models_;
+  const int64_t devices_per_node_;
+  int64_t num_nodes_ = 1;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<double>> PredictSteps(absl::Span<const MeasuredStep> steps,
+                                                 const Cluster& cluster,
+                                                 const CalibrationOptions& options) {
+  ASSIGN_OR_RETURN(const std::vector<StepModel> models, CreateModels(steps, options));
+  return Predict(models, cluster);
+}
+
+absl::StatusOr<Calibration> Calibrate(absl::Span<const MeasuredStep> steps,
+                                      const CalibrationOptions& options) {
+  ASSIGN_OR_RETURN(const std::vector<StepModel> models, CreateModels(steps, options));
+  Fit fit(steps, models, options.devices_per_node);
+  Figures best = kFirst;
+  ASSIGN_OR_RETURN(double best_cost, fit.CostOf(best));
+  std::array<double, kNumFigures> factors;
+  factors.fill(kFirstFactor);
+  for (int round = 0; round < options.max_rounds; ++round) {
+    bool has_open = false;
+    for (size_t f = 0; f < kNumFigures; ++f) {
+      if (factors[f] < kLastFactor) continue;
+      if (!fit.has_nodes() && (f == kPodBytesPerS || f == kPodLatencyS)) continue;
+      has_open = true;
+      bool is_better = false;
+      for (const double factor : {factors[f], 1 / factors[f]}) {
+        Figures trial = best;
+        trial[f] = std::clamp(best[f] * factor, kLeast[f], kMost[f]);
+        if (trial[f] == best[f]) continue;
+        ASSIGN_OR_RETURN(const double cost, fit.CostOf(trial));
+        if (cost >= best_cost) continue;
+        best_cost = cost;
+        best = trial;
+        is_better = true;
+        break;
+      }
+      // Longer steps in a direction that helps, shorter ones in one that does not.
+      factors[f] = std::pow(factors[f], is_better ? 1.2 : 0.5);
+    }
+    if (options.on_round) options.on_round(round, best_cost);
+    if (!has_open) break;
+  }
+  ASSIGN_OR_RETURN(Cluster cluster, fit.ClusterWith(best));
+  ASSIGN_OR_RETURN(std::vector<double> predicted, Predict(models, cluster));
+  Calibration calibration = {std::move(cluster), std::move(predicted)};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const double error = std::abs(calibration.predicted_s[i] / steps[i].seconds - 1);
+    calibration.mean_error += error / static_cast<double>(steps.size());
+    calibration.max_error = std::max(calibration.max_error, error);
+  }
+  return calibration;
+}
+
+absl::StatusOr<std::vector<MeasuredStep>> ParseMeasuredSteps(std::string_view text,
+                                                             std::string_view file) {
+  const std::map<std::string_view, int64_t MeasuredStep::*> columns = {
+      {"gpus", &MeasuredStep::num_devices},
+      {"global_batch", &MeasuredStep::global_batch},
+      {"micro_batch", &MeasuredStep::micro_batch},
+      {"hidden", &MeasuredStep::width},
+      {"heads", &MeasuredStep::heads},
+      {"layers", &MeasuredStep::layers},
+      {"seq", &MeasuredStep::context},
+      {"tp", &MeasuredStep::tp},
+      {"dp", &MeasuredStep::dp},
+      {"pp", &MeasuredStep::pp}};
+  constexpr std::string_view kTime = "iteration_ms";
+  std::vector<std::string_view> header;
+  std::vector<MeasuredStep> steps;
+  int line_number = 0;
+  while (!text.empty()) {
+    ++line_number;
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (line.empty()) continue;
+    std::vector<std::pair<std::string_view, size_t>> cells;  // with columns in the line
+    for (size_t at = 0; at <= line.size();) {
+      const size_t end = std::min(line.find(',', at), line.size());
+      cells.push_back({line.substr(at, end - at), at + 1});
+      at = end + 1;
+    }
+    const auto error = [&](size_t column, std::string_view what) {
+      return absl::InvalidArgumentError(StrCat(file, ":", line_number, ":", column, ": ", what));
+    };
+    if (header.empty()) {
+      for (const auto& [cell, column] : cells) header.push_back(cell);
+      std::vector<std::string_view> needed = {kTime};
+      for (const auto& [name, field] : columns) needed.push_back(name);
+      for (const std::string_view name : needed) {
+        if (std::find(header.begin(), header.end(), name) != header.end()) continue;
+        return error(1, StrCat("there is no column '", name, "'"));
+      }
+      continue;
+    }
+    if (cells.size() != header.size()) {
+      return error(1, StrCat(cells.size(), " values, expected ", header.size()));
+    }
+    MeasuredStep& step = steps.emplace_back();
+    step.line = line_number;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const auto& [cell, column] = cells[i];
+      const auto found = columns.find(header[i]);
+      if (found == columns.end() && header[i] != kTime) continue;
+      double number = 0;
+      const auto [end, code] = std::from_chars(cell.data(), cell.data() + cell.size(), number);
+      const bool is_whole = found == columns.end() || number == std::floor(number);
+      if (code != std::errc() || end != cell.data() + cell.size() || !(number > 0) ||
+          number > kMaxNumber || !is_whole) {
+        return error(column, StrCat("'", cell, "': expected ",
+                                    found == columns.end() ? "milliseconds" : "an integer",
+                                    " above 0 for ", header[i]));
+      }
+      if (found == columns.end()) {
+        step.seconds = number * 1e-3;
+      } else {
+        step.*found->second = static_cast<int64_t>(number);
+      }
+    }
+  }
+  if (steps.empty()) {
+    return absl::InvalidArgumentError(StrCat(file,
+                                             ":1:1: no rows; expected a line of names, such "
+                                             "as gpus and iteration_ms, and one for each step"));
+  }
+  return steps;
+}
+
+}  // namespace penstock::planner

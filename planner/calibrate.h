@@ -1,0 +1,88 @@
+// A cluster from measured training steps: the rates at which a model of it predicts them best.
+//
+// Each row is a step of a GPT under a strategy. Its graph is lowered once; what changes from one
+// set of rates to the next is only the time of its work (search/stage_work.h, search/estimate.h). The fitted
+// figures are
+//   - the part of the peak that large products reach, and the flops of a product that reaches half
+//     of that
+//   - the rate of a device's memory, and the least that a kernel takes
+//   - rate and latency within a node and between nodes
+// found by a pattern search on their logarithms (Hooke & Jeeves, "Direct search solution of
+// numerical and statistical problems", 1961), which minimises the mean of |predicted / measured -
+// 1| and its square.
+//
+// Steps are planned in f32, for which plans exist, whatever the rows were measured in. The fitted
+// rates hold for f32 jobs that stand for such runs.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_CALIBRATE_H_
+#define PENSTOCK_PLANNER_CALIBRATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "graph/models/model.h"
+#include "graph/op.h"
+#include "planner/cluster/cluster_model.h"
+#include "planner/policy/policy.h"
+
+namespace penstock::planner {
+
+// A training step of a GPT with full recomputation under 1F1B.
+struct MeasuredStep {
+  int64_t num_devices = 1;
+  int64_t global_batch = 1;
+  int64_t micro_batch = 1;
+  int64_t width = 1;
+  int64_t heads = 1;
+  int64_t layers = 1;
+  int64_t context = 1;
+  int64_t tp = 1;
+  int64_t dp = 1;
+  int64_t pp = 1;
+  double seconds = 0;
+  int line = 0;  // of its file
+};
+
+// Of a CSV file with the columns gpus, global_batch, micro_batch, hidden, heads, layers, seq, tp,
+// dp, pp and iteration_ms, in any order; other columns are ignored. Errors name file, line and
+// column.
+absl::StatusOr<std::vector<MeasuredStep>> ParseMeasuredSteps(std::string_view text,
+                                                             std::string_view file);
+
+struct Calibration {
+  Cluster cluster;
+  std::vector<double> predicted_s;  // of each step
+  double mean_error = 0;            // of |predicted / measured - 1|
+  double max_error = 0;
+};
+
+struct CalibrationOptions {
+  const graph::OpRegistry* ops = nullptr;
+  const graph::ModelRegistry* models = nullptr;
+  int64_t devices_per_node = 8;
+  int64_t vocabulary = 51200;
+  int max_rounds = 40;
+  // Told after each round: how many there may be, and the mean error so far.
+  std::function<void(int round, double mean_error)> on_round;
+};
+
+// Errors name the line of a step that cannot be planned. REQUIRES: there are steps.
+absl::StatusOr<Calibration> Calibrate(absl::Span<const MeasuredStep> steps,
+                                      const CalibrationOptions& options);
+
+// What the cluster predicts of other steps, in seconds.
+absl::StatusOr<std::vector<double>> PredictSteps(absl::Span<const MeasuredStep> steps,
+                                                 const Cluster& cluster,
+                                                 const CalibrationOptions& options);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_CALIBRATE_H_
