@@ -118,7 +118,7 @@ TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {
       {{},
        std::string(64, 'a'),
        "the connection was closed before the coordinator answered: the key is not the one that "
-       "`penstock run` printed (PENSTOCK_KEY or --key-file), or what listens at 127.0.0.1:"},
+       "`penstock run` printed (PENSTOCK_KEY or --key-file), or the server at 127.0.0.1:"},
       {{},
        "abc",
        "PENSTOCK_KEY: the job's key has 64 hexadecimal digits; what is given has 3 characters; "
@@ -296,9 +296,10 @@ TEST_F(CmdNodeTest, AddressesThatCannotBeUsedAreExplained) {
   ASSERT_EQ(listen(silent, 1), 0);
   ASSERT_EQ(getsockname(silent, generic, &size), 0);
   address_ = StrCat("127.0.0.1:", ntohs(here.sin_port));
-  EXPECT_THAT(Finish(Join()),
-              HasSubstr("what listens there does not answer as a coordinator; use the address that "
-                        "`penstock run --listen` prints, and check that the job still runs"));
+  EXPECT_THAT(
+      Finish(Join()),
+      HasSubstr("the server at this address did not answer as a coordinator; use the address that "
+                "`penstock run --listen` prints, and check that the job still runs"));
   close(silent);
 }
 

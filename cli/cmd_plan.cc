@@ -16,6 +16,7 @@
 #include "cli/files.h"
 #include "cli/job.h"
 #include "cli/job_graph.h"
+#include "cli/job_policy.h"
 #include "cli/json.h"
 #include "cli/option_checks.h"
 #include "cli/plan_summary.h"
@@ -74,6 +75,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::string output;
   std::string strategy;
+  std::string policy;
   std::optional<int64_t> devices;
   std::string cluster;
   std::vector<std::string> dumps;  // PASS=FILE
@@ -156,6 +158,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
     job.parallel.strategy = options.strategy;
     job.locations["parallel.strategy"] = StrCat("--strategy ", options.strategy);
   }
+  OverridePolicy(options.policy, &job);
   if (options.devices.has_value()) {
     job.cluster.devices = *options.devices;
     job.locations["cluster.devices"] = StrCat("--devices ", *options.devices);
@@ -236,13 +239,18 @@ void AddPlanCommand(CLI::App& app, const Environment& environment, Action* actio
       ->add_option("--strategy", options->strategy,
                    "Override parallel.strategy: auto, or axis sizes such as dp=2,tp=2,pp=1")
       ->option_text("STRATEGY");
+  command
+      ->add_option("--policy", options->policy,
+                   "Override parallel.schedule: a policy of `penstock list policies`, a file with "
+                   "orders (.csv), or a plug-in library (.so)")
+      ->option_text("NAME|FILE");
   command->add_option("--devices", options->devices, "Override cluster.devices")
       ->option_text("N")
       ->check(AtLeast(1));
   command
       ->add_option("--cluster", options->cluster,
-                   "Override cluster.file with this preset or description of a cluster, or keys of "
-                   "[cluster] with those in this file (.toml)")
+                   "Cluster to use: a preset (`penstock list clusters`), a file that describes a "
+                   "cluster, or a .toml file whose [cluster] keys override the job's")
       ->option_text("CLUSTER");
   command
       ->add_option("--dump", options->dumps,
@@ -259,8 +267,8 @@ void AddPlanCommand(CLI::App& app, const Environment& environment, Action* actio
       ->option_text("FILE");
   command->add_flag(
       "--explain", options->has_explanation,
-      "Also print the given shardings, the axes, where the predicted time and the memory go, "
-      "the strategies that came next, and the phases of each device");
+      "Also print the given shardings, what each axis splits, the parts of the predicted time and "
+      "memory, and the strategies that came next");
   command->add_flag("--json", options->is_json, "Print one JSON object");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Plan(environment, *options); };

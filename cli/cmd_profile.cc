@@ -76,20 +76,22 @@ absl::Status Profile(const Environment& environment, const Options& options) {
 void AddProfileCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
-      "profile", "Measure this machine into a file for `penstock plan --cluster`.");
+      "profile", "Measure this machine and write a file for `penstock plan --cluster`.");
   command
-      ->add_option("--cluster", options->cluster,
-                   "File (.toml) with a section [cluster], whose key devices counts")
+      ->add_option(
+          "--cluster", options->cluster,
+          "File (.toml) whose key devices in section [cluster] gives the number of devices")
       ->option_text("FILE");
   command
       ->add_option("--devices", options->devices,
-                   "Devices of one thread each, which share the cores (as many as cores)")
+                   "Number of devices, with one thread each; overrides --cluster (one per core)")
       ->option_text("N")
       ->check(AtLeast(1));
   command->add_option("-o,--output", options->output, "Write the description to this file (.toml)")
       ->option_text("FILE")
       ->required();
-  command->add_flag("--json", options->is_json, "Print {\"devices\", \"links\", \"seconds\"}");
+  command->add_flag("--json", options->is_json,
+                    "Print one JSON object: {\"devices\", \"links\", \"seconds\"}");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Profile(environment, *options); };
   });

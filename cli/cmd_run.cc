@@ -24,11 +24,13 @@
 #include "cli/interrupts.h"
 #include "cli/job.h"
 #include "cli/job_graph.h"
+#include "cli/job_policy.h"
 #include "cli/json.h"
 #include "cli/npy.h"
 #include "cli/option_checks.h"
 #include "cli/plan_summary.h"
 #include "cli/processes.h"
+#include "cli/replayed_cores.h"
 #include "cli/run_report.h"
 #include "cli/trainer.h"
 #include "fmt/format.h"
@@ -73,6 +75,7 @@ struct Options {
   std::string dump;
   std::optional<std::string> listen;
   std::string strategy;
+  std::string policy;
   bool is_dry = false;
   bool is_json = false;
 };
@@ -120,6 +123,10 @@ absl::StatusOr<Job> ReadOptions(const Options& options) {
       return absl::InvalidArgumentError(
           StrCat("--strategy ", options.strategy, ": a plan runs as it was compiled"));
     }
+    if (!options.policy.empty()) {
+      return absl::InvalidArgumentError(
+          StrCat("--policy ", options.policy, ": a plan has the order of its phases"));
+    }
     if (!options.cluster.empty()) {
       return absl::InvalidArgumentError(
           StrCat("--cluster ", options.cluster, ": a plan runs as it was compiled"));
@@ -135,6 +142,7 @@ absl::StatusOr<Job> ReadOptions(const Options& options) {
     job.parallel.strategy = options.strategy;
     job.locations["parallel.strategy"] = StrCat("--strategy ", options.strategy);
   }
+  OverridePolicy(options.policy, &job);
   if (options.devices.has_value()) {
     job.cluster.devices = *options.devices;
     job.locations["cluster.devices"] = StrCat("--devices ", *options.devices);
@@ -516,8 +524,10 @@ class JobRun {
 
   // Seconds of a step at the median times of the kernels in the trace; NaN: it cannot be replayed.
   double ReplayStep() const {
-    const std::vector<std::vector<double>> times = actors::MedianComputeSeconds(plan_, events_);
+    const std::vector<std::vector<double>> times =
+        actors::MedianComputeSeconds(plan_, WithoutCoreSharing(plan_, events_, cores_));
     planner::ReplayOptions options;
+    options.core_of_device = CoreOfDevice(cores_);
     options.compute_s = [&](uint32_t device, uint32_t actor) { return times[device][actor]; };
     options.process_of_device.assign(plan_.devices.size(), 0);
     if (cluster_ != nullptr) {
@@ -550,6 +560,13 @@ class JobRun {
     ForwardLayout layout;
     const auto strategy = planner::ParseStrategy(summary_.strategy);
     if (strategy.ok()) layout.strategy = strategy->value_or(planner::Strategy());
+    // A wrong one moves parameters between devices, no more.
+    const absl::StatusOr<planner::PolicyRegistry> policies =
+        PoliciesOf(environment_.registries, job_);
+    const planner::Policy* policy = policies.ok() ? policies->Find(plan_.policy) : nullptr;
+    if (policy != nullptr) {
+      layout.placement = policy->needs().placement.value_or(planner::Placement::kLoop);
+    }
     layout.sequences_per_step = feeds_.batch() / static_cast<int64_t>(plan_.num_microbatches);
     layout.num_threads = threads_;
     layout.host_devices =
@@ -741,6 +758,11 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
       ->add_option("--strategy", options->strategy,
                    "Override parallel.strategy: auto, or axis sizes such as dp=2,tp=2,pp=1")
       ->option_text("STRATEGY");
+  command
+      ->add_option("--policy", options->policy,
+                   "Override parallel.schedule: a policy of `penstock list policies`, a file with "
+                   "orders (.csv), or a plug-in library (.so)")
+      ->option_text("NAME|FILE");
   command->add_option("--procs", options->processes, "Override cluster.processes")
       ->option_text("N")
       ->check(AtLeast(1));
@@ -751,8 +773,8 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
       ->option_text("ADDRESS");
   command
       ->add_option("--cluster", options->cluster,
-                   "Override cluster.file with this preset or description of a cluster, or keys of "
-                   "[cluster] with those in this file (.toml)")
+                   "Cluster to use: a preset (`penstock list clusters`), a file that describes a "
+                   "cluster, or a .toml file whose [cluster] keys override the job's")
       ->option_text("CLUSTER");
   command
       ->add_option("--plan", options->plan,

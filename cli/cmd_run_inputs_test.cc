@@ -102,7 +102,7 @@ TEST_F(CmdRunInputsTest, InputsWithoutValuesAreRefused) {
       {StrCat("data.inputs={x = \"", Path("short.npy"), "\"}"), "short.npy: holds f64[3, 3]"},
       {StrCat("data.inputs={x = \"", Path("empty"), "\"}"), "holds no .npy file for input x"},
       {StrCat("data.inputs=\"", Path("empty"), "\""), "empty/x.npy: no such file"},
-      {StrCat("data.text=[\"", Path("text.txt"), "\"]"), "nothing reads text"},
+      {StrCat("data.text=[\"", Path("text.txt"), "\"]"), "the text would not be used"},
   };
   for (const Case& test : cases) {
     const Outcome outcome = Call({"run", job, "--set", test.setting});
@@ -176,7 +176,7 @@ TEST_F(CmdRunInputsTest, TokensOfAGraphFileAreFedOnlyTextThatTheJobNames) {
       Write("tokens.toml", "[model]\nfile = \"tokens.pst\"\n[train]\nsteps = 1\n");
   const std::string expected =
       "input tokens (i32[8, 4]) has no values: set data.inputs = {tokens = \"tokens.npy\"} (.npy "
-      "files, folders of them, or \"random\"); data.text = [\"FILE\"] feeds tokens from a text\n";
+      "files, folders of them, or \"random\"); data.text = [\"FILE\"] feeds tokens from text\n";
   const Outcome outcome = Call({"run", job});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.err, StrCat("penstock: ", job, ":2:8: ", expected));
@@ -184,7 +184,7 @@ TEST_F(CmdRunInputsTest, TokensOfAGraphFileAreFedOnlyTextThatTheJobNames) {
   EXPECT_EQ(Call({"run", Path("tokens.plan")}).err,
             "penstock: input tokens (i32[8, 4]) has no values: give --set 'data.inputs={tokens = "
             "\"tokens.npy\"}' (.npy files, folders of them, or \"random\"); --set "
-            "'data.text=[\"FILE\"]' feeds tokens from a text\n");
+            "'data.text=[\"FILE\"]' feeds tokens from text\n");
 
   const std::string text = StrCat("data.text=\"", Path("text.txt"), "\"");
   for (const std::string& file : {job, Path("tokens.plan")}) {
@@ -216,8 +216,9 @@ TEST_F(CmdRunInputsTest, AnUnknownInputIsNotTakenForOneThatHasASource) {
 TEST_F(CmdRunInputsTest, TextBesideInputsThatCoverEverythingIsRefused) {
   EXPECT_THAT(
       Call({"run", Path("job.toml"), "--set", "data.inputs=\"random\""}).err,
-      HasSubstr("data.text: nothing reads text: data.inputs gives the values of every input; "
-                "leave out one of the two"));
+      HasSubstr(
+          "data.text: the text would not be used: data.inputs already gives the values of every "
+          "input; leave out one of the two"));
 }
 
 TEST_F(CmdRunInputsTest, AWrongTextIsPlacedAtItsOwnKey) {

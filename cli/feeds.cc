@@ -97,7 +97,7 @@ absl::Status WithoutValues(const Job& job, absl::Span<const planner::FeedPlan> f
                                " (.npy files, folders of them, or \"random\")");
   if (!texts.empty()) {
     StrAppend(&message, has_job ? "; data.text = [\"FILE\"]" : "; --set 'data.text=[\"FILE\"]'",
-              " feeds ", StrJoin(texts, " and "), " from a text");
+              " feeds ", StrJoin(texts, " and "), " from text");
   }
   return AtKey(job, {"data.inputs", "model.file"}, absl::InvalidArgumentError(message));
 }
@@ -125,12 +125,13 @@ absl::Status StepFeeds::OpenText(const Job& job) {
                       [](const planner::FeedPlan& feed) { return IsText(feed.name); });
       const std::string reason =
           is_covered ? std::string(
-                           "data.inputs gives the values of every input; leave out one of "
-                           "the two")
+                           "data.inputs already gives the values of every input; leave "
+                           "out one of the two")
                      : StrCat("no input is called tokens or labels; the inputs are ",
                               Names(other_feeds_), ": give their values in data.inputs");
-      return AtKey(job, {key},
-                   absl::InvalidArgumentError(StrCat(key, ": nothing reads text: ", reason)));
+      return AtKey(
+          job, {key},
+          absl::InvalidArgumentError(StrCat(key, ": the text would not be used: ", reason)));
     }
     return absl::OkStatus();
   }
@@ -139,7 +140,7 @@ absl::Status StepFeeds::OpenText(const Job& job) {
     if (!FitsText(feed.type)) {
       return absl::InvalidArgumentError(
           StrCat("input ", feed.name, " is ", ToString(feed.type),
-                 "; text comes as i32 or i64 [batch, context]: give other values in data.inputs"));
+                 ", but text is i32 or i64 [batch, context]; give its values in data.inputs"));
     }
     if (first.type.shape != feed.type.shape) {
       return absl::InvalidArgumentError(StrCat("inputs ", first.name, " and ", feed.name,

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -17,11 +18,16 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
+#include "actors/session/session.h"
 #include "base/collective.h"
+#include "base/emulated_device.h"
 #include "base/strings.h"
 #include "base/tensor.h"
+#include "kernels/emulated/emulated_kernels.h"
+#include "kernels/kernel.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_io.h"
+#include "tests/support/random.h"
 #include "tests/support/temp_folder.h"
 
 namespace penstock::testing {
@@ -356,6 +362,64 @@ planner::Plan DemoPlan(const Layout& layout, int context) {
   absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : planner::Plan();
+}
+
+// The losses of the plan's steps on random bytes, on CPU devices or on devices that behave like
+// GPUs.
+std::vector<double> SessionLosses(const planner::Plan& plan, bool is_emulated) {
+  constexpr int kSessionSteps = 4;
+  constexpr int64_t kBytes = 16;  // that occur, so that the loss falls
+  const kernels::KernelRegistry cpu_kernels = kernels::CpuKernels();
+  const kernels::KernelRegistry emulated_kernels = kernels::EmulatedKernels(cpu_kernels);
+  actors::SessionOptions options;
+  options.seed = 1;
+  options.kernels = is_emulated ? &emulated_kernels : &cpu_kernels;
+  if (is_emulated) {
+    // Of the devices, every other one works beside its executor and the others in its polls.
+    options.create_device = [](uint32_t index) {
+      return EmulatedDevice::Create({.has_thread = index % 2 == 0, .seed = index});
+    };
+  }
+  const absl::StatusOr<std::unique_ptr<actors::Session>> session =
+      actors::Session::Start(plan, options);
+  EXPECT_TRUE(session.ok()) << session.status();
+  if (!session.ok()) return {};
+  Random random(1);
+  std::vector<double> losses;
+  for (int step = 0; step < kSessionSteps; ++step) {
+    actors::Feeds feeds;
+    for (const planner::FeedPlan& feed : plan.feeds) {
+      Tensor tensor(feed.type);
+      EXPECT_EQ(feed.type.dtype, DType::kI32) << feed.name;
+      for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+        tensor.As<int32_t>()[i] = static_cast<int32_t>(random.Below(kBytes));
+      }
+      feeds[feed.name] = std::move(tensor);
+    }
+    const absl::StatusOr<actors::StepResult> result = (*session)->Run(feeds);
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) return {};
+    losses.push_back(result->fetches[0].second.As<float>()[0]);
+  }
+  return losses;
+}
+
+// On devices that run their work later, and whose memory the host cannot touch.
+TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
+  constexpr int kContext = 64;
+  const std::vector<double> one = SessionLosses(DemoPlan(kOneDevice, kContext), false);
+  for (const Layout& layout : {
+           Layout{"dp=2,tp=2", 4, 1, "1f1b"},
+           Layout{"pp=2,vpp=2", 2, 4, "1f1b"},
+           Layout{"dp=4,zero=3", 4, 4, "1f1b"},
+           Layout{"tp=2,sp=true,recompute=full,offload=all", 2, 4, "1f1b"},
+       }) {
+    SCOPED_TRACE(Name(layout));
+    const planner::Plan plan = DemoPlan(layout, kContext);
+    const std::vector<double> losses = SessionLosses(plan, false);
+    ExpectSameLosses(one, losses, 1e-4);
+    EXPECT_EQ(losses, SessionLosses(plan, true));
+  }
 }
 
 // The states of the optimiser are on the host, each in full, and nothing else changes but what the

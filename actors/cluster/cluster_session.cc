@@ -72,7 +72,7 @@ class ClusterSession::ObserverServer final : public control::Observer::Server {
 
   void Check(const absl::Status& status) {
     if (status.ok()) return;
-    session_->OnFailure(rank_, absl::InternalError(StrCat("sent what nobody asked for: ",
+    session_->OnFailure(rank_, absl::InternalError(StrCat("sent an unexpected message: ",
                                                           ToStd(status.message()))));
   }
 

@@ -233,7 +233,7 @@ TEST_F(ClusterSessionTest, ARightReportIsToldOnce) {
   }
   Send(RightReport());  // again
   EXPECT_THAT(listener_.done, SizeIs(2));
-  EXPECT_THAT(listener_.failures, ElementsAre(HasSubstr("node 1: sent what nobody asked for")));
+  EXPECT_THAT(listener_.failures, ElementsAre(HasSubstr("node 1: sent an unexpected message")));
 }
 
 TEST_F(ClusterSessionTest, OtherGenerationsHaveNoEffect) {

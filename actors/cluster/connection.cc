@@ -200,8 +200,8 @@ StatusPromise SayHello(kj::AsyncIoStream& stream, std::string_view key) {
         if (text.substr(0, kMagic.size()) != kMagic ||
             !IsSame(text.substr(kMagic.size()), std::string_view(key).substr(kHalfKeyBytes))) {
           return absl::PermissionDeniedError(
-              "what listens there is not the coordinator of this job: it does not know the job's "
-              "key");
+              "the server at this address is not the coordinator of this job: it did not answer "
+              "with the job's key");
         }
         return absl::OkStatus();
       });

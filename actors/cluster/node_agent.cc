@@ -38,11 +38,10 @@ control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const 
         if (exception.getType() != kj::Exception::Type::DISCONNECTED) {
           return control::FromException(exception);
         }
-        return absl::PermissionDeniedError(
-            StrCat("the connection was closed before the coordinator answered: the key is not the "
-                   "one that `penstock run` printed (PENSTOCK_KEY or --key-file), or what listens "
-                   "at ",
-                   options_.coordinator, " is not its coordinator"));
+        return absl::PermissionDeniedError(StrCat(
+            "the connection was closed before the coordinator answered: the key is not the one "
+            "that `penstock run` printed (PENSTOCK_KEY or --key-file), or the server at ",
+            options_.coordinator, " is not the coordinator of this job"));
       });
   return hello
       .then([this, stream = kj::mv(stream)](absl::Status&& greeted) mutable {
@@ -50,8 +49,8 @@ control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const 
       })
       .exclusiveJoin(loop_.timer().afterDelay(kGreetingTimeout).then([]() -> absl::Status {
         return absl::DeadlineExceededError(
-            "what listens there does not answer as a coordinator; use the address that `penstock "
-            "run --listen` prints, and check that the job still runs");
+            "the server at this address did not answer as a coordinator; use the address that "
+            "`penstock run --listen` prints, and check that the job still runs");
       }));
 }
 

@@ -1,11 +1,10 @@
-#include "actors/cluster/received_bytes_internal.h"
-
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "actors/cluster/chunked_transfer_internal.h"
 #include "actors/cluster/connection_internal.h"
+#include "actors/cluster/received_bytes_internal.h"
 #include "actors/engine/error_origin.h"
 #include "base/strings.h"
 

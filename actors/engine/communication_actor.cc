@@ -1,3 +1,5 @@
+#include <pthread.h>
+
 #include <utility>
 
 #include "actors/engine/communication_actor_internal.h"
@@ -26,6 +28,7 @@ void CommunicationActor::enqueue(caf::mailbox_element_ptr element, caf::executio
 }
 
 void CommunicationActor::act() {
+  pthread_setname_np(pthread_self(), name());  // for `top`, and bench/overlap
   RequestShortSlices();
   caf::behavior commands{
       [this](const caf::exit_msg& message) {

@@ -1,3 +1,4 @@
+#include <pthread.h>
 #include <sched.h>
 
 #include <chrono>
@@ -32,6 +33,7 @@ void ExecutorActor::enqueue(caf::mailbox_element_ptr element, caf::execution_uni
 }
 
 void ExecutorActor::act() {
+  pthread_setname_np(pthread_self(), name());  // for `top`; threads of its pool inherit it
   if (Load()) Run();
 }
 

@@ -8,6 +8,9 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -387,6 +390,21 @@ class ThrowingTransport final : public transport::Transport {
  private:
   const std::unique_ptr<transport::Transport> inner_;
 };
+
+TEST_F(LocalEngineTest, ThreadsAreNamedAfterTheirWork) {
+  ASSERT_EQ(Start(OverlapPlan(), Inproc(3)), absl::OkStatus());
+  engine_->Submit(0, std::make_shared<StepBuffers>());
+  ASSERT_TRUE(observer_.AwaitDone(3));
+  std::map<std::string, int> counts;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    ++counts[name];
+  }
+  EXPECT_EQ(counts["communication"], 1);
+  EXPECT_GE(counts["executor"], 3);
+  engine_->Stop();
+}
 
 TEST_F(LocalEngineTest, TheEndOfTheCommunicationExecutorEndsTheSession) {
   ASSERT_EQ(Start(OverlapPlan(), std::make_unique<ThrowingTransport>(Inproc(3))), absl::OkStatus());

@@ -184,15 +184,16 @@ class UcxTransportImpl final : public UcxTransport {
     ASSIGN_OR_RETURN(const ProcessAddress address, ucx::DecodeAddress(bytes));
     const uint32_t num_devices = options_.transport.num_devices;
     if (address.generation != options_.transport.generation) {
-      return absl::FailedPreconditionError(StrCat("the address is of generation ",
-                                                  address.generation, ", the transport of ",
-                                                  options_.transport.generation));
+      return absl::FailedPreconditionError(
+          StrCat("the peer's address belongs to another session: it has generation ",
+                 address.generation, ", this transport has ", options_.transport.generation));
     }
     if (address.first_device != first_device || first_device >= num_devices ||
         address.devices.size() > num_devices - first_device) {
       return absl::InvalidArgumentError(
-          StrCat("the address of ", address.devices.size(), " devices from ", address.first_device,
-                 " is not that of the process of device ", first_device));
+          StrCat("the peer's address is wrong: it is for ", address.devices.size(),
+                 " devices from device ", address.first_device, ", but devices from ", first_device,
+                 " were expected, of ", num_devices, " in all"));
     }
     ucx::PeerMemory* memory = nullptr;
     if (shared_ != nullptr) {
@@ -204,7 +205,8 @@ class UcxTransportImpl final : public UcxTransport {
     for (uint32_t i = 0; i < address.devices.size(); ++i) {
       const uint32_t device = first_device + i;
       if (IsLocal(device)) {
-        return absl::InvalidArgumentError(StrCat("device ", device, " is of this process"));
+        return absl::InvalidArgumentError(
+            StrCat("the peer's address is wrong: device ", device, " belongs to this process"));
       }
       for (uint32_t local = 0; local < options_.num_local_devices; ++local) {
         UcxEndpoint& endpoint = *endpoints_[local];
