@@ -1,8 +1,8 @@
 // A cluster from measured training steps: the rates at which a model of it predicts them best.
 //
 // Each row is a step of a GPT under a strategy. Its graph is lowered once; what changes from one
-// set of rates to the next is only the time of its work (search/stage_work.h, search/estimate.h). The fitted
-// figures are
+// set of rates to the next is only the time of its work (search/stage_work.h, search/estimate.h).
+// The fitted figures are
 //   - the part of the peak that large products reach, and the flops of a product that reaches half
 //     of that
 //   - the rate of a device's memory, and the least that a kernel takes

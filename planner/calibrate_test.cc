@@ -37,9 +37,9 @@ TEST(CalibrateTest, RowsAreRead) {
 TEST(CalibrateTest, WrongRowsAreNamed) {
   EXPECT_EQ(ErrorOf("1,2,3\n"), "r.csv:2:1: 3 values, expected 11");
   EXPECT_EQ(ErrorOf("2,8,4,1024,16,20,1024,2,1,x,143\n"),
-            "r.csv:2:28: 'x': expected an integer above 0 for pp");
+            "r.csv:2:27: 'x': expected an integer above 0 for pp");
   EXPECT_EQ(ErrorOf("2,8,4,1024,16,20,1024,2,1,1,-5\n"),
-            "r.csv:2:30: '-5': expected milliseconds above 0 for iteration_ms");
+            "r.csv:2:29: '-5': expected milliseconds above 0 for iteration_ms");
   EXPECT_THAT(ErrorOf(""), HasSubstr("no rows"));
   EXPECT_THAT(std::string(ParseMeasuredSteps("a,b\n1,2\n", "r.csv").status().message()),
               HasSubstr("r.csv:1:1: there is no column 'iteration_ms'"));

@@ -22,7 +22,6 @@ memory_bytes = 85_899_345_920
 memory_bytes_per_s = 2.039e12
 peak_flops_per_s = {f32 = 19.5e12, bf16 = 312e12}
 efficiency = [[1e6, 0.1], [1e12, 0.7]]
-launch_s = 5e-6
 host_link_bytes_per_s = 32e9
 host_memory_bytes = 274_877_906_944
 [[kind]]
@@ -78,8 +77,6 @@ TEST(ClusterFileTest, ReadsAllThatADescriptionHas) {
   EXPECT_EQ(spec.kinds[0].peak_flops_per_s[static_cast<size_t>(DType::kBF16)], 312e12);
   EXPECT_EQ(spec.kinds[0].peak_flops_per_s[static_cast<size_t>(DType::kF64)], 0);
   EXPECT_EQ(spec.kinds[0].efficiency[1], (EfficiencyPoint{1e12, 0.7}));
-  EXPECT_EQ(spec.kinds[0].launch_s, 5e-6);
-  EXPECT_EQ(spec.kinds[1].launch_s, 0);
   EXPECT_EQ(spec.kinds[0].host_link_bytes_per_s, 32e9);
   EXPECT_EQ(spec.kinds[0].host_memory_bytes, int64_t{256} << 30);
   EXPECT_EQ(HostCopySeconds(spec.kinds[0], 64e9), 2);
@@ -248,6 +245,18 @@ TEST(ClusterFileTest, OddTextsAreErrors) {
         "name = \"\\u0000\"", "\xff\xfe", "[[kind", "name = \"x\"\n[kind]\nname = \"y\""}) {
     EXPECT_THAT(ErrorOf(text), StartsWith("c.toml:")) << text;
   }
+}
+
+TEST(ClusterFileTest, AKindSaysWhatAKernelTakesAtLeast) {
+  const std::string text =
+      Edited("memory_bytes = 1000\n", "memory_bytes = 1000\nlaunch_s = 5e-6\n");
+  const absl::StatusOr<Cluster> cluster = ParseCluster(text, "c.toml");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_EQ(cluster->spec().kinds[0].launch_s, 0);
+  EXPECT_EQ(cluster->spec().kinds[1].launch_s, 5e-6);
+  EXPECT_EQ(ParseCluster(FormatCluster(*cluster), "c.toml")->spec(), cluster->spec());
+  EXPECT_THAT(ErrorOf(Edited("memory_bytes = 1000\n", "memory_bytes = 1000\nlaunch_s = -1\n")),
+              HasSubstr("launch_s"));
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ TEST(StageScheduleTest, OrdersRunEveryPhaseOnce) {
   };
   EXPECT_EQ(error_of({kF0, kB0, kF1, kB1}), "");
   EXPECT_THAT(error_of({kF1, kF0, kB0, kB1}), HasSubstr("F of micro-batch 1, expected"));
-  EXPECT_THAT(error_of({kF0, kF1, kB0}), HasSubstr("1 phases of kind B, expected 2"));
+  EXPECT_THAT(error_of({kF0, kF1, kB0}), HasSubstr("1 phase of kind B, expected 2"));
   EXPECT_THAT(error_of({kF0, kF1, kB0, kB1, kB1}), HasSubstr("B of micro-batch 1, expected"));
   EXPECT_THAT(error_of({{PhaseKind::kWeight, 0}}), HasSubstr("kind W"));
   EXPECT_THAT(error_of({{PhaseKind::kTransfer, 0}}), HasSubstr("kind transfer"));

@@ -714,7 +714,7 @@ TEST(VerifyPlan, RefusesOrdersThatDoNotRunEverything) {
   const PhaseChoice b0 = {PhaseKind::kBackward, 0}, b1 = {PhaseKind::kBackward, 1};
   EXPECT_EQ(error_of({f0, f1, b0, b1}), "");
   EXPECT_THAT(error_of({f0, f1, b0}),
-              HasSubstr("orders on stage 0: 1 phases of kind B, expected 2"));
+              HasSubstr("orders on stage 0: 1 phase of kind B, expected 2"));
   EXPECT_THAT(error_of({f1, f0, b0, b1}),
               HasSubstr("orders on stage 0: F of micro-batch 1, expected micro-batch 0"));
   EXPECT_THAT(error_of({f0, f1, {PhaseKind::kWeight, 0}}),
@@ -723,7 +723,7 @@ TEST(VerifyPlan, RefusesOrdersThatDoNotRunEverything) {
   // The plan's own order is preferred.
   plan.stages[0].order = {f0, f1, b0};
   EXPECT_THAT(error_of({f0, f1, b0, b1}),
-              HasSubstr("the order of stage 0 has 1 phases of kind B, expected 2"));
+              HasSubstr("the order of stage 0 has 1 phase of kind B, expected 2"));
 }
 
 TEST(PreviousOfGroups, OrdersCollectivesOfAGroupWithinAPhase) {

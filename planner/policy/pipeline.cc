@@ -23,9 +23,10 @@ constexpr auto kW = static_cast<size_t>(PhaseKind::kWeight);
 
 class PipelineRun {
  public:
-  PipelineRun(const Pipeline& pipeline, const PipelineOrders& orders)
+  PipelineRun(const Pipeline& pipeline, const PipelineOrders& orders, bool keeps_phases)
       : pipeline_(pipeline),
         orders_(orders),
+        keeps_phases_(keeps_phases),
         num_microbatches_(static_cast<size_t>(pipeline.num_microbatches)),
         next_(orders.size(), 0),
         now_(orders.size(), 0),
@@ -34,16 +35,26 @@ class PipelineRun {
     for (auto& arrivals : arrivals_) arrivals.resize(pipeline.stages.size());
     readers_[0].resize(pipeline.stages.size());
     readers_[1].resize(pipeline.stages.size());
+    for (size_t v = 0; v < pipeline.stages.size(); ++v) {
+      for (size_t k = 0; k < kNumPolicyKinds; ++k) {
+        before_.push_back(pipeline.stages[v].kind_before(k));
+      }
+    }
     for (const PipelineEdge& edge : pipeline.edges) {
+      if (!pipeline.stages[edge.from].kinds[edge.is_forward ? kF : kB]) continue;
       const bool is_local = pipeline.stages[edge.from].group == pipeline.stages[edge.to].group;
       const size_t kind = edge.is_forward ? kF : kB;
       arrivals_[kind][edge.to].push_back(
           is_local ? Arrival{edge.from} : Arrival{edge.from, edge.latency_s, edge.transfer_s});
       readers_[kind][edge.from].push_back(edge.to);
     }
-    timeline_.groups.resize(orders.size());
-    for (size_t g = 0; g < orders.size(); ++g) timeline_.groups[g].reserve(orders[g].size());
+    if (keeps_phases) timeline_.groups.resize(orders.size());
+    for (size_t g = 0; g < timeline_.groups.size(); ++g) {
+      timeline_.groups[g].reserve(orders[g].size());
+    }
     timeline_.peak_activations.assign(orders.size(), 0);
+    timeline_.most_in_flight.assign(pipeline.stages.size(), 0);
+    in_flight_.assign(pipeline.stages.size(), 0);
   }
 
   void RunWithOwnCores() {
@@ -102,11 +113,12 @@ class PipelineRun {
     for (size_t g = 0; g < orders_.size(); ++g) {
       if (next_[g] < orders_[g].size()) return DescribeDeadlock(g);
     }
-    for (const std::vector<PhaseRun>& runs : timeline_.groups) {
-      if (runs.empty()) continue;
-      timeline_.makespan_s = std::max(timeline_.makespan_s, runs.back().end_s);
-      timeline_.span_s = std::max(timeline_.span_s, runs.back().end_s - runs.front().begin_s);
+    for (size_t g = 0; g < orders_.size(); ++g) {
+      if (orders_[g].empty()) continue;
+      timeline_.makespan_s = std::max(timeline_.makespan_s, now_[g]);
+      timeline_.span_s = std::max(timeline_.span_s, now_[g] - first_begin_[g]);
     }
+    timeline_.end_s = std::move(now_);
     return std::move(timeline_);
   }
 
@@ -131,22 +143,23 @@ class PipelineRun {
     return ends_[kind][static_cast<size_t>(stage) * num_microbatches_ + microbatch];
   }
 
+  // The kind of phase that one of a stage follows in its micro-batch; -1: none.
+  int BeforeOf(int stage, size_t kind) const {
+    return before_[static_cast<size_t>(stage) * kNumPolicyKinds + kind];
+  }
+
   // What the next phase of the group reads and nothing has made yet.
   std::optional<Source> Missing(size_t group) {
     const PhaseChoice& phase = Next(group);
     const int stage = StageOf(group, phase);
     const auto kind = static_cast<size_t>(phase.kind);
-    const auto is_missing = [&](size_t source_kind, int source) {
-      return pipeline_.stages[source].kinds[source_kind] &&
-             EndOf(source_kind, source, phase.microbatch) == kNotYet;
-    };
-    const int before = pipeline_.stages[stage].kind_before(kind);
-    if (before >= 0 && is_missing(before, stage)) {
+    const int before = BeforeOf(stage, kind);
+    if (before >= 0 && EndOf(before, stage, phase.microbatch) == kNotYet) {
       return Source{static_cast<size_t>(before), stage};
     }
     if (kind == kW) return std::nullopt;
     for (const Arrival& arrival : arrivals_[kind][stage]) {
-      if (is_missing(kind, arrival.from)) return Source{kind, arrival.from};
+      if (EndOf(kind, arrival.from, phase.microbatch) == kNotYet) return Source{kind, arrival.from};
     }
     return std::nullopt;
   }
@@ -154,14 +167,19 @@ class PipelineRun {
   // When the next phase of the group can begin; kNotYet: some of what it reads is not made. Asked
   // once for each phase that can.
   double Begin(size_t group) {
-    if (Missing(group).has_value()) return kNotYet;
     const PhaseChoice& phase = Next(group);
     const int stage = StageOf(group, phase);
     const auto kind = static_cast<size_t>(phase.kind);
+    const int before = BeforeOf(stage, kind);
+    if (before >= 0 && EndOf(before, stage, phase.microbatch) == kNotYet) return kNotYet;
     double begin = now_[group];
-    if (kind == kF) begin = std::max(begin, pipeline_.stages[stage].ready_s);
     if (kind == kW) return begin;
-    for (Arrival& arrival : arrivals_[kind][stage]) {
+    std::vector<Arrival>& arrivals = arrivals_[kind][stage];
+    for (const Arrival& arrival : arrivals) {
+      if (EndOf(kind, arrival.from, phase.microbatch) == kNotYet) return kNotYet;
+    }
+    if (kind == kF) begin = std::max(begin, pipeline_.stages[stage].ready_s);
+    for (Arrival& arrival : arrivals) {
       const double sent = std::max(EndOf(kind, arrival.from, phase.microbatch), arrival.free_s);
       arrival.free_s = sent + arrival.transfer_s;
       begin = std::max(begin, arrival.free_s + arrival.latency_s);
@@ -174,12 +192,18 @@ class PipelineRun {
     const int stage = StageOf(group, phase);
     const VirtualStage& at = pipeline_.stages[stage];
     EndOf(static_cast<size_t>(phase.kind), stage, phase.microbatch) = end;
-    timeline_.groups[group].push_back({phase, stage, begin, end});
-    double& held = held_[group];
-    if (phase.kind == PhaseKind::kForward) held += at.activation;
-    double& peak = timeline_.peak_activations[group];
-    peak = std::max(peak, held);
-    if (phase.kind == at.last_kind()) held -= at.activation;
+    if (keeps_phases_) timeline_.groups[group].push_back({phase, stage, begin, end});
+    if (next_[group] == 0) first_begin_[group] = begin;
+    if (phase.kind == PhaseKind::kForward) {
+      double& peak = timeline_.peak_activations[group];
+      peak = std::max(peak, held_[group] += at.activation);
+      int& most = timeline_.most_in_flight[stage];
+      most = std::max(most, ++in_flight_[stage]);
+    }
+    if (phase.kind == at.last_kind()) {
+      held_[group] -= at.activation;
+      --in_flight_[stage];
+    }
     now_[group] = end;
     ++next_[group];
   }
@@ -226,7 +250,10 @@ class PipelineRun {
 
   const Pipeline& pipeline_;
   const PipelineOrders& orders_;
+  const bool keeps_phases_;
   const size_t num_microbatches_;
+  std::vector<int> before_;     // see BeforeOf
+  std::vector<int> in_flight_;  // micro-batches, of each stage
   // Of each kind: when the phases end, by stage and micro-batch; of F and B: what arrives at a
   // stage, and who reads what it makes.
   std::array<std::vector<double>, kNumPolicyKinds> ends_;
@@ -236,6 +263,7 @@ class PipelineRun {
   std::vector<size_t> next_;
   std::vector<double> now_;
   std::vector<double> held_;
+  std::vector<double> first_begin_ = std::vector<double>(orders_.size(), 0);
   Timeline timeline_;
 };
 
@@ -363,9 +391,10 @@ absl::Status CheckOrders(const Pipeline& pipeline, const PipelineOrders& orders)
   return absl::OkStatus();
 }
 
-absl::StatusOr<Timeline> RunPipeline(const Pipeline& pipeline, const PipelineOrders& orders) {
+absl::StatusOr<Timeline> RunPipeline(const Pipeline& pipeline, const PipelineOrders& orders,
+                                     bool keeps_phases) {
   RETURN_IF_ERROR(CheckOrders(pipeline, orders));
-  PipelineRun run(pipeline, orders);
+  PipelineRun run(pipeline, orders, keeps_phases);
   if (pipeline.cores.empty()) {
     run.RunWithOwnCores();
   } else {

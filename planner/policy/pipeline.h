@@ -123,14 +123,16 @@ struct PhaseRun {
 };
 
 struct Timeline {
-  std::vector<std::vector<PhaseRun>> groups;
-  double makespan_s = 0;                 // from 0 to the end of the last phase
-  double span_s = 0;                     // largest over groups, from their first begin to their end
+  std::vector<std::vector<PhaseRun>> groups;  // if asked for
+  std::vector<double> end_s;                  // by group
+  std::vector<int> most_in_flight;  // by virtual stage: micro-batches whose activations it keeps
+  double makespan_s = 0;            // from 0 to the end of the last phase
+  double span_s = 0;                // largest over groups, from their first begin to their end
   std::vector<double> peak_activations;  // by group, in the unit of VirtualStage::activation
 };
 
 // The share of a group's time in which it computes nothing: (span - busy) / span, with the time
-// that the busiest group computes. 0 if nothing takes time.
+// that the busiest group computes. 0 if nothing takes time. REQUIRES: the timeline has its phases.
 double BubbleOf(const Timeline& timeline);
 
 // Whether each phase that a stage has is in its group's order once, those of one kind and chunk in
@@ -139,7 +141,11 @@ absl::Status CheckOrders(const Pipeline& pipeline, const PipelineOrders& orders)
 
 // Errors: those of CheckOrders; kFailedPrecondition with the cycle of phases if orders wait for
 // each other for ever.
-absl::StatusOr<Timeline> RunPipeline(const Pipeline& pipeline, const PipelineOrders& orders);
+//
+// `keeps_phases`: Timeline::groups is filled in. Estimates, which are made by the hundred, do
+// without.
+absl::StatusOr<Timeline> RunPipeline(const Pipeline& pipeline, const PipelineOrders& orders,
+                                     bool keeps_phases = true);
 
 }  // namespace penstock::planner
 

@@ -84,8 +84,8 @@ typedef struct penstock_policy {
   /* Either of them; `plan` wins. */
   int32_t (*before)(const penstock_ready_phase* a, const penstock_ready_phase* b);
   void (*plan)(const penstock_pipeline* pipeline, const penstock_orders* orders);
-  /* Beside `before`, or null: the most that a group may keep, in the unit of `activation`, which is a
-   * micro-batch in `penstock schedule` and bytes in a job. 0: no limit. */
+  /* Beside `before`, or null: the most that a group may keep, in the unit of `activation`, which
+   * is a micro-batch in `penstock schedule` and bytes in a job. 0: no limit. */
   double (*most_held)(const penstock_pipeline* pipeline, int32_t group);
 } penstock_policy;
 

@@ -84,15 +84,17 @@ class Estimator {
     estimate_.groups.resize(num_groups_);
     Pipeline pipeline = DescribePipeline();
     ASSIGN_OR_RETURN(const PipelineOrders orders, PlanOrders(pipeline));
-    ASSIGN_OR_RETURN(const Timeline timeline, RunPipeline(pipeline, orders));
-    AddMemory(pipeline, timeline);
+    ASSIGN_OR_RETURN(const Timeline timeline,
+                     RunPipeline(pipeline, orders, /*keeps_phases=*/false));
+    AddMemory(timeline);
     AddTimes(timeline);
     estimate_.pipeline = pipeline;
     // What the transfers of micro-batches cost is what the schedule saves without them.
     if (num_groups_ > 1) {
       for (PipelineEdge& edge : pipeline.edges) edge.transfer_s = 0;
       for (VirtualStage& stage : pipeline.stages) stage.ready_s = 0;
-      ASSIGN_OR_RETURN(const Timeline without, RunPipeline(pipeline, orders));
+      ASSIGN_OR_RETURN(const Timeline without,
+                       RunPipeline(pipeline, orders, /*keeps_phases=*/false));
       estimate_.transfer_s = std::max(timeline.makespan_s - without.makespan_s, 0.0);
     }
     Divide();
@@ -224,23 +226,8 @@ class Estimator {
     return pipeline;
   }
 
-  // By virtual stage: the most micro-batches whose activations it keeps.
-  static std::vector<int> MostInFlight(const Pipeline& pipeline, const Timeline& timeline) {
-    std::vector<int> most(pipeline.stages.size(), 0);
-    std::vector<int> now(pipeline.stages.size(), 0);
-    for (const std::vector<PhaseRun>& runs : timeline.groups) {
-      for (const PhaseRun& run : runs) {
-        if (run.phase.kind == PhaseKind::kForward) {
-          most[run.stage] = std::max(most[run.stage], ++now[run.stage]);
-        }
-        if (run.phase.kind == pipeline.stages[run.stage].last_kind()) --now[run.stage];
-      }
-    }
-    return most;
-  }
-
-  void AddMemory(const Pipeline& pipeline, const Timeline& timeline) {
-    const std::vector<int> most_in_flight = MostInFlight(pipeline, timeline);
+  void AddMemory(const Timeline& timeline) {
+    const std::vector<int>& most_in_flight = timeline.most_in_flight;
     const double double_buffered = std::min(microbatches_, 2.0);
     std::vector<double> forward_workspace(num_groups_);
     std::vector<double> backward_workspace(num_groups_);
@@ -336,10 +323,7 @@ class Estimator {
       update_[g].communication_s += stage.update.communication_s;
     }
     double ready = 0;
-    std::vector<double> end;
-    for (const std::vector<PhaseRun>& runs : timeline.groups) {
-      end.push_back(runs.empty() ? 0 : runs.back().end_s);
-    }
+    std::vector<double> end = timeline.end_s;
     exposed_reduction_.resize(num_groups_);
     for (int g = 0; g < num_groups_; ++g) {
       exposed_reduction_[g] = std::max(reduction[g] - window[g], last[g]);
