@@ -16,7 +16,8 @@ std::string HostName();
 // or a parent of it limits their share of time. At least 1.
 int UsableCores();
 
-// Cores' worth of time that control groups v2 mounted at `root` allow the group at the path `group`
+// Cores' worth of time that control groups (v1 or v2) mounted at `root` allow the group at the path
+// `group`
 // ("/a/b"): the smallest limit of the group and its parents. 0: no limit, or not known.
 double CgroupCoreLimit(const std::string& root, const std::string& group);
 
