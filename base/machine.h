@@ -17,8 +17,7 @@ std::string HostName();
 int UsableCores();
 
 // Cores' worth of time that control groups (v1 or v2) mounted at `root` allow the group at the path
-// `group`
-// ("/a/b"): the smallest limit of the group and its parents. 0: no limit, or not known.
+// `group` ("/a/b"): the smallest limit of the group and its parents. 0: no limit, or not known.
 double CgroupCoreLimit(const std::string& root, const std::string& group);
 
 // All cores of the machine that are online. At least 1.
