@@ -93,7 +93,7 @@ const std::string kConstantRate =
     "train.warmup_steps=0 --set model.dropout=0.1";
 
 constexpr int kSteps = 16;
-constexpr int kDoubleSteps = 6;  // products of doubles are slow
+constexpr int kDoubleSteps = 4;  // products of doubles are slow
 constexpr int kPlacedSteps = 8;  // of the same plan in several processes
 
 class AnyPlanTest : public ::testing::TestWithParam<Layout> {};
@@ -184,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),
                          [](const auto& info) { return Name(info.param); });
 
 // In f64 at the demo's own settings; in groups that share the run on one device.
-constexpr int kGroups = 5;
+constexpr int kGroups = 15;
 class AnyPlanDoubleTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(AnyPlanDoubleTest, AgreesToNineDigits) {
@@ -234,7 +234,7 @@ struct ExpertSettings {
 class AnyPlanOfExpertsTest : public ::testing::TestWithParam<ExpertSettings> {};
 
 TEST_P(AnyPlanOfExpertsTest, AgreesToNineDigits) {
-  constexpr int kExpertSteps = 6;  // products of doubles are slow
+  constexpr int kExpertSteps = 4;  // products of doubles are slow
   const std::string settings = "--set 'train.dtype=\"f64\"' " + GetParam().settings;
   const std::vector<double> one = Losses(kOneDevice, settings, kExpertSteps, kExperts);
   for (const Layout& layout : kExpertLayouts) {
