@@ -1,7 +1,7 @@
 #include "planner/search/search.h"
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <limits>
 #include <optional>
 #include <random>
@@ -725,11 +725,11 @@ TEST_F(SearchTest, ALargeModelOnManyDevicesIsSearchedInSeconds) {
   const auto seconds = [&](int64_t layers, SearchResult* result) {
     const graph::Graph forward = Gpt("gpt3-175b", layers, 1536);
     const SearchProblem problem = Problem(forward, gpt_hints(), machine, 1024);
-    const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t begin = std::clock();  // of the processor: tests run beside others
     absl::StatusOr<SearchResult> found = FindStrategy(problem);
     EXPECT_TRUE(found.ok()) << found.status();
     if (found.ok()) *result = *std::move(found);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   };
   SearchResult result;
   EXPECT_LT(seconds(96, &result), 30);
