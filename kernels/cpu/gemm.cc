@@ -14,9 +14,12 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int kTileRows = 8;
 constexpr int kTileVecs = 3;
+#elif defined(__AVX__)
+constexpr int kTileRows = 6;
+constexpr int kTileVecs = 2;
 #else
 constexpr int kTileRows = 4;
-constexpr int kTileVecs = 1;
+constexpr int kTileVecs = 2;
 #endif
 template <typename T>
 constexpr int kTileColumns = kTileVecs* kLanes<T>;
@@ -125,7 +128,7 @@ size_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k) {
   const int64_t rows = std::min(RoundUp(m, kTileRows), kBlockRows);
   const int64_t columns = std::min<int64_t>(RoundUp(n, kTileColumns<T>), kBlockColumns<T>);
   const int64_t depth = std::min(k, kBlockDepth);
-  return RoundUp((rows + columns) * depth * sizeof(T), kVecBytes) + kVecBytes;
+  return RoundUp((rows + columns) * depth * sizeof(T), 64) + 64;
 }
 
 template <typename T>

@@ -1,5 +1,6 @@
-// Vectors of 64 bytes and the elementary functions on them, in the vector extension that GCC and
-// Clang share: the compiler maps a vector to one AVX-512 register, or to two or four smaller ones.
+// Vectors of the processor's widest registers and the elementary functions on them, in the vector
+// extension that GCC and Clang share. A vector is never wider than a register: GCC 12 keeps a
+// vector of two registers in memory, which costs a factor of 2 to 12.
 //
 // Kernels work on whole vectors, tails included (LoadPart pads), so an element's bits do not depend
 // on where in a tensor or tile it lies.
@@ -28,7 +29,13 @@
 
 namespace penstock::kernels {
 
+#if defined(__AVX512F__)
 inline constexpr int kVecBytes = 64;
+#elif defined(__AVX__)
+inline constexpr int kVecBytes = 32;
+#else
+inline constexpr int kVecBytes = 16;
+#endif
 
 template <typename T>
 struct VecOf {
