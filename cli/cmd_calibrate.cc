@@ -69,10 +69,10 @@ absl::Status CalibrateCluster(const Environment& environment, const Options& opt
   calibration_options.ops = &environment.registries.ops;
   calibration_options.models = &environment.registries.models;
   calibration_options.devices_per_node = options.devices_per_node;
-  calibration_options.on_round = [&](int round, double cost) {
+  calibration_options.on_trial = [&](int num_trials, double mean_error) {
     if (!environment.err_is_terminal) return;
-    environment.err << fmt::format("\rround {} of at most {}: error {:.4f} ", round + 1,
-                                   calibration_options.max_rounds, cost)
+    environment.err << fmt::format("\rtrial {} of at most {}: mean error {:.1f} % ", num_trials,
+                                   calibration_options.max_trials, 100 * mean_error)
                     << std::flush;
   };
   ASSIGN_OR_RETURN(const planner::Calibration calibration,
@@ -86,7 +86,8 @@ absl::Status CalibrateCluster(const Environment& environment, const Options& opt
   RETURN_IF_ERROR(WriteTextFile(options.output, text));
   nlohmann::json json = {{"rows", rows.size()},
                          {"mean_error", calibration.mean_error},
-                         {"max_error", calibration.max_error}};
+                         {"max_error", calibration.max_error},
+                         {"predicted_s", calibration.predicted_s}};
   std::string summary =
       fmt::format("{}: {}, mean error {:.1f} %, largest {:.1f} %\n", options.output,
                   Counted(static_cast<int64_t>(rows.size()), "row"), 100 * calibration.mean_error,
@@ -98,6 +99,7 @@ absl::Status CalibrateCluster(const Environment& environment, const Options& opt
     json["holdout_rows"] = held_out.size();
     json["holdout_mean_error"] = errors.mean;
     json["holdout_max_error"] = errors.most;
+    json["holdout_predicted_s"] = predicted;
     StrAppend(&summary,
               fmt::format("{} that were held out: mean error {:.1f} %, largest {:.1f} %\n",
                           Counted(static_cast<int64_t>(held_out.size()), "row"), 100 * errors.mean,
@@ -116,7 +118,7 @@ void AddCalibrateCommand(CLI::App& app, const Environment& environment, Action* 
   command->footer(WrapText(
       "ROWS.csv has a line of names and one for each step of a GPT with full recomputation under "
       "1F1B: gpus, global_batch, micro_batch, hidden, heads, layers, seq, tp, dp, pp, "
-      "iteration_ms. Twenty rows take about a minute.",
+      "iteration_ms. Twenty rows take about two minutes.",
       kHelpColumns, 0));
   command->add_option("ROWS", options->rows, "Measured steps")->required()->option_text("ROWS.csv");
   command

@@ -1,10 +1,13 @@
 #include "planner/calibrate.h"
 
+#include <nlopt.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -12,12 +15,12 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "graph/training.h"
 #include "planner/compile.h"
 #include "planner/search/estimate.h"
+#include "planner/search/folded_work.h"
+#include "planner/search/join_stages.h"
 #include "planner/search/machine.h"
 #include "planner/search/stage_work.h"
-#include "planner/strategy/stages.h"
 #include "planner/strategy/strategy.h"
 
 namespace penstock::planner {
@@ -26,8 +29,11 @@ namespace {
 constexpr int64_t kMaxNumber = 1'000'000'000;
 constexpr double kPeakFlopsPerS = 312e12;  // only products of it and an efficiency are fitted
 constexpr double kSquareWeight = 2;
-constexpr double kFirstFactor = 1.6;
-constexpr double kLastFactor = 1.01;
+// Of the squared logarithm of a figure over its first value: what the steps say little about stays
+// near that of a usual device.
+constexpr double kPriorWeight = 0.01;
+constexpr double kFirstStep = 0.5;  // of logarithms
+constexpr double kLastStep = 1e-3;
 constexpr int kEfficiencyPoints = 24;
 
 // What is fitted.
@@ -35,6 +41,7 @@ enum Figure : size_t {
   kEfficiency,
   kHalfFlops,
   kMemoryBytesPerS,
+  kAttentionSlowdown,  // times what the peak rates allow; 7 where scores pass through the memory
   kLaunchS,
   kNodeBytesPerS,
   kPodBytesPerS,
@@ -44,9 +51,9 @@ enum Figure : size_t {
 };
 using Figures = std::array<double, kNumFigures>;
 
-constexpr Figures kFirst = {0.6, 2e10, 1.5e12, 10e-6, 300e9, 25e9, 10e-6, 20e-6};
-constexpr Figures kLeast = {0.05, 1e7, 1e10, 1e-7, 1e9, 1e8, 1e-7, 1e-7};
-constexpr Figures kMost = {1, 1e13, 1e14, 1e-3, 1e13, 1e12, 5e-3, 5e-3};
+constexpr Figures kFirst = {0.68, 1e10, 2.5e12, 5, 40e-6, 800e9, 22e9, 40e-6, 40e-6};
+constexpr Figures kLeast = {0.05, 1e7, 1e10, 1, 1e-7, 1e9, 1e8, 1e-7, 1e-7};
+constexpr Figures kMost = {1, 1e13, 1e14, 100, 1e-3, 1e13, 1e12, 5e-3, 5e-3};
 
 absl::StatusOr<Cluster> ClusterOf(const Figures& figures, int64_t devices_per_node,
                                   int64_t num_nodes) {
@@ -62,6 +69,11 @@ absl::StatusOr<Cluster> ClusterOf(const Figures& figures, int64_t devices_per_no
     const double flops = std::pow(10, 6 + 0.4 * i);
     kind.efficiency.push_back(
         {flops, std::max(figures[kEfficiency] * flops / (flops + figures[kHalfFlops]), 1e-9)});
+  }
+  for (const std::string_view op : {"qkv_attention", "qkv_attention_grad"}) {
+    MeasuredKernel attention = {std::string(op), DType::kF32, RooflineBound::kCompute, {}};
+    attention.slowdown = {{1, figures[kAttentionSlowdown]}};
+    kind.kernels.push_back(std::move(attention));
   }
   spec.kinds = {kind};
   NetworkLevel node;
@@ -94,10 +106,14 @@ class StepModel {
     const Machine machine = {.cluster = cluster, .methods = kNcclMethods};
     WorkOptions work_options;
     work_options.num_groups = static_cast<int>(pp_);
-    ASSIGN_OR_RETURN(const ModelWork work, MeasureWork(graph_, machine, work_options));
+    work_options.group = 0;
+    ASSIGN_OR_RETURN(const ModelWork short_work, MeasureWork(graph_, machine, work_options));
+    const ModelWork work = Join(model_.Unfold(short_work), starts_);
     const PolicyRegistry policies = BuiltinPolicies();
     EstimateOptions options;
     options.policy = policies.Find("1f1b");
+    options.overlaps_gradients = overlaps_gradients_;
+    options.bucket_bytes = 0;  // all together
     ASSIGN_OR_RETURN(const StepEstimate estimate, EstimateStep(work, machine, options));
     return estimate.step_s;
   }
@@ -131,20 +147,43 @@ class StepModel {
     ASSIGN_OR_RETURN(graph::Graph forward,
                      graph::BuildModelGraph(*options.ops, *model, config, graph::ModelUse::kTrain,
                                             step.global_batch));
-    StepModel result;
+    ASSIGN_OR_RETURN(FoldedModel folded,
+                     FoldedModel::Create(*options.ops, forward, model->tensor_splits, {},
+                                         /*keeps_layers=*/true));
+    StepModel result(std::move(folded));
     result.pp_ = step.pp;
-    ASSIGN_OR_RETURN(result.graph_,
-                     graph::BuildTrainingGraph(*options.ops, std::move(forward), {}));
+    result.overlaps_gradients_ = options.overlaps_gradients;
+    RETURN_IF_ERROR(result.PlaceLayers(step.layers));
+    strategy.pp = 1;
+    result.graph_ = result.model_.graph();
     RETURN_IF_ERROR(ApplyStrategy(strategy, microbatches, model->tensor_splits, result.graph_));
-    RETURN_IF_ERROR(AssignStages(strategy.num_stages(), result.graph_));
     for (const Pass& pass : EstimatePasses(*options.ops)) {
       RETURN_IF_ERROR(pass.run(result.graph_));
     }
     return result;
   }
 
-  graph::Graph graph_;
+  explicit StepModel(FoldedModel model) : model_(std::move(model)) {}
+
+  // Equally many layers to each stage, what comes before them to the first, the rest to the last.
+  absl::Status PlaceLayers(int64_t num_layers) {
+    const int64_t before = model_.num_segments() > num_layers ? 1 : 0;
+    if (model_.num_segments() < num_layers || num_layers < pp_) {
+      return absl::InvalidArgumentError(
+          StrCat("pp is ", pp_, ", and there are ", num_layers, " layers"));
+    }
+    starts_ = {0};
+    for (int64_t stage = 1; stage < pp_; ++stage) {
+      starts_.push_back(static_cast<int>(before + stage * num_layers / pp_));
+    }
+    return absl::OkStatus();
+  }
+
+  FoldedModel model_;
+  graph::Graph graph_;       // of the short model, its segments being its stages
+  std::vector<int> starts_;  // segments of the whole model
   int64_t pp_ = 1;
+  bool overlaps_gradients_ = false;
 };
 
 absl::StatusOr<std::vector<StepModel>> CreateModels(absl::Span<const MeasuredStep> steps,
@@ -182,36 +221,98 @@ absl::StatusOr<std::vector<double>> Predict(const std::vector<StepModel>& models
 class Fit {
  public:
   Fit(absl::Span<const MeasuredStep> steps, const std::vector<StepModel>& models,
-      int64_t devices_per_node)
-      : steps_(steps), models_(models), devices_per_node_(devices_per_node) {
+      const CalibrationOptions& options)
+      : steps_(steps), models_(models), options_(options) {
     for (const MeasuredStep& step : steps) {
-      const int64_t nodes = (step.num_devices + devices_per_node - 1) / devices_per_node;
+      const int64_t nodes =
+          (step.num_devices + options.devices_per_node - 1) / options.devices_per_node;
       num_nodes_ = std::max(num_nodes_, nodes);
     }
   }
 
-  absl::StatusOr<double> CostOf(const Figures& figures) {
-    ASSIGN_OR_RETURN(const Cluster cluster, ClusterWith(figures));
-    ASSIGN_OR_RETURN(const std::vector<double> predicted, Predict(models_, cluster));
+  absl::StatusOr<Figures> Run() {
+    const std::unique_ptr<nlopt_opt_s, decltype(&nlopt_destroy)> optimizer(
+        nlopt_create(NLOPT_LN_SBPLX, kNumFigures), nlopt_destroy);
+    if (optimizer == nullptr) return absl::ResourceExhaustedError("no memory for the optimiser");
+    optimizer_ = optimizer.get();
+    Figures logarithms = Logarithms(kFirst);
+    nlopt_set_min_objective(optimizer_, &Fit::Objective, this);
+    nlopt_set_lower_bounds(optimizer_, Logarithms(kLeast).data());
+    nlopt_set_upper_bounds(optimizer_, Logarithms(kMost).data());
+    nlopt_set_initial_step1(optimizer_, kFirstStep);
+    nlopt_set_xtol_abs1(optimizer_, kLastStep);
+    nlopt_set_maxeval(optimizer_, options_.max_trials);
     double cost = 0;
-    for (size_t i = 0; i < predicted.size(); ++i) {
-      const double error = std::abs(predicted[i] / steps_[i].seconds - 1);
-      cost += error + kSquareWeight * error * error;
+    const nlopt_result result = nlopt_optimize(optimizer_, logarithms.data(), &cost);
+    RETURN_IF_ERROR(failure_);
+    // Rounding ends a search that has come as far as it can.
+    if (result < 0 && result != NLOPT_ROUNDOFF_LIMITED) {
+      return absl::InternalError(StrCat("the fit failed: ", nlopt_result_to_string(result)));
     }
-    return cost / static_cast<double>(predicted.size());
+    return Exponentials(logarithms.data());
   }
 
   absl::StatusOr<Cluster> ClusterWith(const Figures& figures) const {
-    return ClusterOf(figures, devices_per_node_, num_nodes_);
+    return ClusterOf(figures, options_.devices_per_node, num_nodes_);
   }
 
-  bool has_nodes() const { return num_nodes_ > 1; }
-
  private:
+  static Figures Logarithms(Figures figures) {
+    for (double& figure : figures) figure = std::log(figure);
+    return figures;
+  }
+  static Figures Exponentials(const double* logarithms) {
+    Figures figures;
+    for (size_t f = 0; f < kNumFigures; ++f) figures[f] = std::exp(logarithms[f]);
+    return figures;
+  }
+
+  static double Objective(unsigned, const double* logarithms, double*, void* fit) {
+    return static_cast<Fit*>(fit)->CostOf(logarithms);
+  }
+
+  absl::StatusOr<std::vector<double>> PredictWith(const Figures& figures) const {
+    ASSIGN_OR_RETURN(const Cluster cluster, ClusterWith(figures));
+    return Predict(models_, cluster);
+  }
+
+  double CostOf(const double* logarithms) {
+    const absl::StatusOr<std::vector<double>> predicted = PredictWith(Exponentials(logarithms));
+    if (!predicted.ok()) {
+      failure_ = predicted.status();
+      nlopt_force_stop(optimizer_);
+      return HUGE_VAL;
+    }
+    double cost = 0;
+    double mean_error = 0;
+    const auto num_steps = static_cast<double>(steps_.size());
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      const double error = std::abs((*predicted)[i] / steps_[i].seconds - 1);
+      mean_error += error / num_steps;
+      cost += (error + kSquareWeight * error * error) / num_steps;
+    }
+    for (size_t f = 0; f < kNumFigures; ++f) {
+      const double distance = logarithms[f] - std::log(kFirst[f]);
+      cost += kPriorWeight * distance * distance;
+    }
+    ++num_trials_;
+    if (cost < least_cost_) {
+      least_cost_ = cost;
+      mean_error_ = mean_error;
+    }
+    if (options_.on_trial) options_.on_trial(num_trials_, mean_error_);
+    return cost;
+  }
+
   const absl::Span<const MeasuredStep> steps_;
   const std::vector<StepModel>& models_;
-  const int64_t devices_per_node_;
+  const CalibrationOptions& options_;
   int64_t num_nodes_ = 1;
+  nlopt_opt optimizer_ = nullptr;
+  absl::Status failure_;
+  int num_trials_ = 0;
+  double least_cost_ = HUGE_VAL;
+  double mean_error_ = 0;
 };
 
 }  // namespace
@@ -226,35 +327,8 @@ absl::StatusOr<std::vector<double>> PredictSteps(absl::Span<const MeasuredStep> 
 absl::StatusOr<Calibration> Calibrate(absl::Span<const MeasuredStep> steps,
                                       const CalibrationOptions& options) {
   ASSIGN_OR_RETURN(const std::vector<StepModel> models, CreateModels(steps, options));
-  Fit fit(steps, models, options.devices_per_node);
-  Figures best = kFirst;
-  ASSIGN_OR_RETURN(double best_cost, fit.CostOf(best));
-  std::array<double, kNumFigures> factors;
-  factors.fill(kFirstFactor);
-  for (int round = 0; round < options.max_rounds; ++round) {
-    bool has_open = false;
-    for (size_t f = 0; f < kNumFigures; ++f) {
-      if (factors[f] < kLastFactor) continue;
-      if (!fit.has_nodes() && (f == kPodBytesPerS || f == kPodLatencyS)) continue;
-      has_open = true;
-      bool is_better = false;
-      for (const double factor : {factors[f], 1 / factors[f]}) {
-        Figures trial = best;
-        trial[f] = std::clamp(best[f] * factor, kLeast[f], kMost[f]);
-        if (trial[f] == best[f]) continue;
-        ASSIGN_OR_RETURN(const double cost, fit.CostOf(trial));
-        if (cost >= best_cost) continue;
-        best_cost = cost;
-        best = trial;
-        is_better = true;
-        break;
-      }
-      // Longer steps in a direction that helps, shorter ones in one that does not.
-      factors[f] = std::pow(factors[f], is_better ? 1.2 : 0.5);
-    }
-    if (options.on_round) options.on_round(round, best_cost);
-    if (!has_open) break;
-  }
+  Fit fit(steps, models, options);
+  ASSIGN_OR_RETURN(const Figures best, fit.Run());
   ASSIGN_OR_RETURN(Cluster cluster, fit.ClusterWith(best));
   ASSIGN_OR_RETURN(std::vector<double> predicted, Predict(models, cluster));
   Calibration calibration = {std::move(cluster), std::move(predicted)};

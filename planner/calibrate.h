@@ -1,15 +1,18 @@
 // A cluster from measured training steps: the rates at which a model of it predicts them best.
 //
-// Each row is a step of a GPT under a strategy. Its graph is lowered once; what changes from one
-// set of rates to the next is only the time of its work (search/stage_work.h, search/estimate.h).
+// Each row is a step of a GPT under a strategy, with equally many layers a stage. Its graph is
+// lowered once; what changes from one set of rates to the next is only the time of its work
+// (search/stage_work.h, search/estimate.h).
 // The fitted figures are
 //   - the part of the peak that large products reach, and the flops of a product that reaches half
 //     of that
-//   - the rate of a device's memory, and the least that a kernel takes
+//   - the rate of a device's memory, how far attention is from the peak rates, and what the host
+//     takes to launch a kernel
 //   - rate and latency within a node and between nodes
-// found by a pattern search on their logarithms (Hooke & Jeeves, "Direct search solution of
-// numerical and statistical problems", 1961), which minimises the mean of |predicted / measured -
-// 1| and its square.
+// found on their logarithms by the subplex method (Rowan, "Functional stability analysis of
+// numerical algorithms", 1990; in the library NLopt), which minimises the mean of |predicted /
+// measured - 1| and its square. What the steps say little about stays near its first value, that
+// of a recent GPU.
 //
 // Steps are planned in f32, for which plans exist, whatever the rows were measured in. The fitted
 // rates hold for f32 jobs that stand for such runs.
@@ -69,9 +72,10 @@ struct CalibrationOptions {
   const graph::ModelRegistry* models = nullptr;
   int64_t devices_per_node = 8;
   int64_t vocabulary = 51200;
-  int max_rounds = 40;
-  // Told after each round: how many there may be, and the mean error so far.
-  std::function<void(int round, double mean_error)> on_round;
+  bool overlaps_gradients = false;  // their reductions with the backward pass; Megatron-LM did not
+  int max_trials = 1500;
+  // Told after each set of rates that was tried: how many were, and the mean error of the best.
+  std::function<void(int num_trials, double mean_error)> on_trial;
 };
 
 // Errors name the line of a step that cannot be planned. REQUIRES: there are steps.

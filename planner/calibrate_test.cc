@@ -102,13 +102,13 @@ uplinks = "device"
   const auto measured = PredictSteps(steps, truth, options_);
   ASSERT_TRUE(measured.ok()) << measured.status();
   for (size_t i = 0; i < steps.size(); ++i) steps[i].seconds = (*measured)[i];
-  int rounds = 0;
-  options_.on_round = [&](int, double) { ++rounds; };
+  int trials = 0;
+  options_.on_trial = [&](int num_trials, double) { trials = num_trials; };
   const auto calibration = Calibrate(steps, options_);
   ASSERT_TRUE(calibration.ok()) << calibration.status();
   EXPECT_LT(calibration->mean_error, 0.05);
   EXPECT_LE(calibration->mean_error, calibration->max_error);
-  EXPECT_GT(rounds, 5);
+  EXPECT_GT(trials, 100);
   // What is written is read back.
   const auto again = ParseCluster(FormatCluster(calibration->cluster), "again.toml");
   ASSERT_TRUE(again.ok()) << again.status();

@@ -92,9 +92,9 @@ const std::string kConstantRate =
     "--set train.learning_rate=3e-4 --set 'train.schedule=\"constant\"' --set "
     "train.warmup_steps=0 --set model.dropout=0.1";
 
-constexpr int kSteps = 16;
+constexpr int kSteps = 10;
 constexpr int kDoubleSteps = 4;  // products of doubles are slow
-constexpr int kPlacedSteps = 8;  // of the same plan in several processes
+constexpr int kPlacedSteps = 5;  // of the same plan in several processes
 
 class AnyPlanTest : public ::testing::TestWithParam<Layout> {};
 

@@ -57,7 +57,7 @@ struct DeviceKind {
   // By DType. 0: the device has no rate for the type.
   std::array<double, kNumDTypes> peak_flops_per_s = {};
   std::vector<EfficiencyPoint> efficiency;  // by increasing flops; empty: kDefaultEfficiency
-  double launch_s = 0;                      // the least that a kernel takes, however small
+  double launch_s = 0;  // of the host, for a kernel; it runs ahead of the device
   // What holds instead for the operators that were measured, one for each operator, dtype and
   // bound.
   std::vector<MeasuredKernel> kernels;

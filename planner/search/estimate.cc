@@ -69,6 +69,16 @@ ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement) {
   return work;
 }
 
+// The work with what its phases wait for the host to launch counted as compute.
+ModelWork WithLaunches(ModelWork work) {
+  for (StageWork& stage : work.stages) {
+    for (PhaseWork* phase : {&stage.forward, &stage.backward, &stage.weight, &stage.update}) {
+      phase->compute_s = std::max(phase->compute_s, phase->launch_s - phase->communication_s);
+    }
+  }
+  return work;
+}
+
 class Estimator {
  public:
   Estimator(const ModelWork& work, const Machine& machine, const EstimateOptions& options)
@@ -77,7 +87,7 @@ class Estimator {
         num_groups_(static_cast<int>(work.stages.size()) / options.chunks_per_group),
         placement_(options.placement.value_or(
             PlacementOf(*options.policy, num_groups_, options.chunks_per_group))),
-        work_(WithSplitSends(work, placement_)),
+        work_(WithLaunches(WithSplitSends(work, placement_))),
         microbatches_(static_cast<double>(work.num_microbatches)) {}
 
   absl::StatusOr<StepEstimate> Run() {
@@ -326,7 +336,8 @@ class Estimator {
     std::vector<double> end = timeline.end_s;
     exposed_reduction_.resize(num_groups_);
     for (int g = 0; g < num_groups_; ++g) {
-      exposed_reduction_[g] = std::max(reduction[g] - window[g], last[g]);
+      const double hidden = options_.overlaps_gradients ? window[g] : 0;
+      exposed_reduction_[g] = std::max(reduction[g] - hidden, last[g]);
       end[g] += exposed_reduction_[g];
       ready = std::max(ready, end[g]);
       GroupEstimate& group = estimate_.groups[g];

@@ -96,6 +96,7 @@ struct EstimateOptions {
   bool split_weight_gradients = false;           // or if the policy wants that
   double effort = 0;                             // see Pipeline
   double bucket_bytes = 4 << 20;                 // see CompileOptions
+  bool overlaps_gradients = true;                // their reductions with the backward pass
 };
 
 // How many bytes of gradients are reduced together between `groups`: `largest`, halved until that

@@ -128,6 +128,23 @@ graph g {
   EXPECT_EQ(seconds("slice(%x) {start=[0, 0], limit=[4096, 64], stride=[2, 1]}", 2048), 0);
 }
 
+// The host launches ahead of the device: launches count where they take longer than what they
+// launch, and only there.
+TEST_F(EstimateTest, LaunchesCountWhereTheDeviceIsFaster) {
+  const auto seconds = [&](double launch_s) {
+    ClusterSpec spec = MakeMachine(1, 1, 1e12, 1e10, 1e10).cluster.spec();
+    spec.kinds[0].launch_s = launch_s;
+    const Machine machine = {*Cluster::Create(std::move(spec))};
+    CompileFor(Train("dp=1", 4, Config()), machine);
+    return estimate_.step_s;
+  };
+  const double without = seconds(0);
+  EXPECT_DOUBLE_EQ(seconds(without * 1e-6), without);
+  const double slow = seconds(without);
+  EXPECT_GT(slow, 100 * without);  // a step has more than a hundred kernels
+  EXPECT_NEAR(seconds(2 * without), 2 * slow, 1e-3 * slow);
+}
+
 // All but the workspace is the same to within alignment. Of the workspace, the scratch memory of
 // kernels is not known, nor how much longer values live beside communication.
 TEST_F(EstimateTest, MemoryIsThatOfThePlan) {

@@ -22,14 +22,10 @@ ModelWork Join(const ModelWork& work, absl::Span<const int> starts) {
     joined_into[s] = into;
     const StageWork& part = work.stages[s];
     StageWork& whole = joined.stages[into];
-    const auto add = [](const PhaseWork& from, PhaseWork* to) {
-      to->compute_s += from.compute_s;
-      to->communication_s += from.communication_s;
-    };
-    add(part.forward, &whole.forward);
-    add(part.backward, &whole.backward);
-    add(part.weight, &whole.weight);
-    add(part.update, &whole.update);
+    whole.forward += part.forward;
+    whole.backward += part.backward;
+    whole.weight += part.weight;
+    whole.update += part.update;
     for (const GradientReduction& reduction : part.gradients) {
       const auto same = std::find_if(
           whole.gradients.begin(), whole.gradients.end(),

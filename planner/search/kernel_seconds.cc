@@ -36,11 +36,6 @@ KernelTimes::KernelTimes(const Machine& machine, int64_t first_device, int64_t n
 
 double KernelTimes::Kind::Seconds(std::string_view op, DType dtype,
                                   const graph::OpCost& cost) const {
-  return std::max(RooflineSeconds(op, dtype, cost), kind->launch_s);
-}
-
-double KernelTimes::Kind::RooflineSeconds(std::string_view op, DType dtype,
-                                          const graph::OpCost& cost) const {
   const Roofline roofline = RooflineOf(*kind, dtype, cost.flops, cost.bytes);
   auto found = measured.find({op, dtype, roofline.bound});
   if (found == measured.end()) {
@@ -58,6 +53,12 @@ double KernelTimes::Kind::RooflineSeconds(std::string_view op, DType dtype,
 double KernelTimes::Seconds(std::string_view op, DType dtype, const graph::OpCost& cost) const {
   double slowest = 0;
   for (const Kind& kind : kinds_) slowest = std::max(slowest, kind.Seconds(op, dtype, cost));
+  return slowest;
+}
+
+double KernelTimes::LaunchSeconds() const {
+  double slowest = 0;
+  for (const Kind& kind : kinds_) slowest = std::max(slowest, kind.kind->launch_s);
   return slowest;
 }
 

@@ -1,7 +1,7 @@
 // What a kernel takes on the devices of a machine: the longer of its flops at the rate of the
 // device's kind and its bytes at the rate of its memory, times what the operator was measured to
-// take beyond that (planner/cluster/measured_kernel.h), and at least what a launch takes. Of
-// devices of several kinds, the slowest counts.
+// take beyond that (planner/cluster/measured_kernel.h). Of devices of several kinds, the slowest
+// counts.
 //
 // Thread rule: const after construction.
 
@@ -32,6 +32,9 @@ class KernelTimes {
   // `op`: its name; that of a copy that is no operator may be empty.
   double Seconds(std::string_view op, DType dtype, const graph::OpCost& cost) const;
 
+  // What the host takes to launch a kernel, however long that runs.
+  double LaunchSeconds() const;
+
   // Of a copy between the memories of a device and its host.
   double HostCopySeconds(double num_bytes) const;
 
@@ -46,7 +49,6 @@ class KernelTimes {
         measured;
 
     double Seconds(std::string_view op, DType dtype, const graph::OpCost& cost) const;
-    double RooflineSeconds(std::string_view op, DType dtype, const graph::OpCost& cost) const;
   };
 
   std::vector<Kind> kinds_;

@@ -168,6 +168,7 @@ class Measurer {
     if (graph_.node(id).phase != graph::Phase::kWeightBackward) return;
     stage.weight.compute_s += stage.backward.compute_s - before.compute_s;
     stage.weight.communication_s += stage.backward.communication_s - before.communication_s;
+    stage.weight.launch_s += stage.backward.launch_s - before.launch_s;
   }
 
   void AddNodeToPhase(NodeId id) {
@@ -188,6 +189,7 @@ class Measurer {
     const double times = moment == Moment::kUpdate && key.per_microbatch
                              ? static_cast<double>(work_.num_microbatches)
                              : 1;
+    phase.launch_s += times * KernelsOf(id).LaunchSeconds();
     if (IsHostCopy(node.op->role())) {
       phase.communication_s += times * KernelsOf(id).HostCopySeconds(BytesOf(node.results[0]));
       return;

@@ -12,6 +12,9 @@
 //                       goes on beside the kernels that need not wait for it, and what they hide
 //                       does not count
 //
+// The host launches kernels and collectives ahead of the device: a phase takes as long as the
+// launches of all of them where the device is faster than that.
+//
 // Copies between a device and its host (strategy/offload.h) run in their phases, at the rate of the
 // link between the two, and what lies on the host counts apart.
 //
@@ -29,6 +32,7 @@
 #ifndef PENSTOCK_PLANNER_SEARCH_STAGE_WORK_H_
 #define PENSTOCK_PLANNER_SEARCH_STAGE_WORK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -49,7 +53,15 @@ namespace penstock::planner {
 struct PhaseWork {
   double compute_s = 0;
   double communication_s = 0;  // inline, and copies to and from the host
-  double seconds() const { return compute_s + communication_s; }
+  double launch_s = 0;         // the host's work, which runs beside both
+  double seconds() const { return std::max(compute_s + communication_s, launch_s); }
+
+  PhaseWork& operator+=(const PhaseWork& other) {
+    compute_s += other.compute_s;
+    communication_s += other.communication_s;
+    launch_s += other.launch_s;
+    return *this;
+  }
   friend bool operator==(const PhaseWork&, const PhaseWork&) = default;
 };
 
