@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/copy_bytes.h"
+
 namespace penstock {
 namespace {
 
@@ -35,7 +37,7 @@ class DoneEvent : public Event {
 class InlineStream : public Stream {
  public:
   void Copy(void* to, const void* from, size_t num_bytes, CopyKind) override {
-    if (num_bytes > 0) std::memcpy(to, from, num_bytes);
+    CopyBytes(to, from, num_bytes);
   }
   void Record(Event*) override {}
   void Wait(const Event*) override {}

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/copy_bytes.h"
+
 // Sanitizers do not see stores that go past the caches.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define PENSTOCK_HAS_STREAM_STORES 1
@@ -39,7 +41,7 @@ void StreamCopy(void* to, const void* from, size_t num_bytes) {
     return;
   }
 #endif
-  if (num_bytes > 0) std::memcpy(to, from, num_bytes);
+  CopyBytes(to, from, num_bytes);
 }
 
 }  // namespace penstock

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 
+#include "base/copy_bytes.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -143,8 +144,8 @@ class StreamCollective final : public Collective {
       if (!stream->is_over()) return;
     }
     if (schedule_.result_bytes > 0) {
-      std::memcpy(run_.At(Place::kOutput, 0), scratch_.data(),
-                  static_cast<size_t>(schedule_.result_bytes));
+      CopyBytes(run_.At(Place::kOutput, 0), scratch_.data(),
+                static_cast<size_t>(schedule_.result_bytes));
     }
     phase_ = Phase::kSettled;
   }

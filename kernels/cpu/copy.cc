@@ -1,7 +1,6 @@
 #include "kernels/cpu/copy.h"
 
-#include <cstring>
-
+#include "base/copy_bytes.h"
 #include "kernels/cpu/cpu_kernel.h"
 
 namespace penstock::kernels {
@@ -32,9 +31,11 @@ void CopyBytes(ThreadPool& pool, const void* source, void* target, size_t num_by
   if (source == target) return;
   const auto* from = static_cast<const std::byte*>(source);
   auto* to = static_cast<std::byte*>(target);
-  pool.ParallelFor(
-      static_cast<int64_t>(num_bytes), kGrain * sizeof(float),
-      [&](int64_t begin, int64_t end, int) { std::memcpy(to + begin, from + begin, end - begin); });
+  pool.ParallelFor(static_cast<int64_t>(num_bytes), kGrain * sizeof(float),
+                   [&](int64_t begin, int64_t end, int) {
+                     penstock::CopyBytes(to + begin, from + begin,
+                                         static_cast<size_t>(end - begin));
+                   });
 }
 
 KernelDef CopyDef() { return {.create = Create, .can_alias = CanAlias}; }

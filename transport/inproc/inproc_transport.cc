@@ -13,7 +13,6 @@
 
 #include <atomic>
 #include <bit>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "base/cache_line.h"
+#include "base/copy_bytes.h"
 #include "base/strings.h"
 #include "transport/inproc/descriptor.h"
 #include "transport/match_table.h"
@@ -298,7 +298,7 @@ class InprocEndpoint final : public Endpoint {
         request->internal_word = source;
       } else {
         request->internal = nullptr;
-        if (send->num_bytes > 0) std::memmove(receive->data, send->data, send->num_bytes);
+        CopyBytes(receive->data, send->data, send->num_bytes);
         Return(source, send, Descriptor::Ack::kDelivered);
       }
     }

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/copy_bytes.h"
 #include "base/stream_copy.h"
 #include "base/strings.h"
 #include "transport/ucx/ucx_status.h"
@@ -157,7 +158,7 @@ bool Receiver::Arrive(Peer& peer, const Message& message) {
   kept->is_unexpected = true;
   if (message.location == Location::kEager) {
     kept->data = eager_buffers_.Acquire();
-    if (message.num_bytes > 0) std::memcpy(kept->data, message.data, message.num_bytes);
+    CopyBytes(kept->data, message.data, message.num_bytes);
   }
   ++source.num_unexpected;
   queues.AddMessage(kept);
@@ -201,8 +202,8 @@ void Receiver::CopyOrShow(const Message& message, ReceiveOperation* receive) {
   if (receive->is_view) receive->data = eager_buffers_.Acquire();
   if (message.num_bytes >= kStreamBytes) {
     StreamCopy(receive->data, message.data, message.num_bytes);
-  } else if (message.num_bytes > 0) {
-    std::memcpy(receive->data, message.data, message.num_bytes);
+  } else {
+    CopyBytes(receive->data, message.data, message.num_bytes);
   }
   Discard(message);
 }
