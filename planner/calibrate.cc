@@ -28,10 +28,10 @@ namespace {
 
 constexpr int64_t kMaxNumber = 1'000'000'000;
 constexpr double kPeakFlopsPerS = 312e12;  // only products of it and an efficiency are fitted
-constexpr double kSquareWeight = 2;
+constexpr double kSquareWeight = 1;
 // Of the squared logarithm of a figure over its first value: what the steps say little about stays
 // near that of a usual device.
-constexpr double kPriorWeight = 0.01;
+constexpr double kPriorWeight = 0.02;
 constexpr double kFirstStep = 0.5;  // of logarithms
 constexpr double kLastStep = 1e-3;
 constexpr int kEfficiencyPoints = 24;
@@ -51,7 +51,7 @@ enum Figure : size_t {
 };
 using Figures = std::array<double, kNumFigures>;
 
-constexpr Figures kFirst = {0.68, 1e10, 2.5e12, 5, 40e-6, 800e9, 22e9, 40e-6, 40e-6};
+constexpr Figures kFirst = {0.7, 1e10, 2.5e12, 8, 45e-6, 800e9, 20e9, 40e-6, 40e-6};
 constexpr Figures kLeast = {0.05, 1e7, 1e10, 1, 1e-7, 1e9, 1e8, 1e-7, 1e-7};
 constexpr Figures kMost = {1, 1e13, 1e14, 100, 1e-3, 1e13, 1e12, 5e-3, 5e-3};
 
@@ -108,7 +108,9 @@ class StepModel {
     work_options.num_groups = static_cast<int>(pp_);
     work_options.group = 0;
     ASSIGN_OR_RETURN(const ModelWork short_work, MeasureWork(graph_, machine, work_options));
-    const ModelWork work = Join(model_.Unfold(short_work), starts_);
+    ModelWork work = Join(model_.Unfold(short_work), starts_);
+    // Optimisers that update all parameters in few launches are usual.
+    for (StageWork& stage : work.stages) stage.update.launch_s = 0;
     const PolicyRegistry policies = BuiltinPolicies();
     EstimateOptions options;
     options.policy = policies.Find("1f1b");

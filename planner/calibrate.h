@@ -14,6 +14,9 @@
 // measured - 1| and its square. What the steps say little about stays near its first value, that
 // of a recent GPU.
 //
+// What the host launches for the update of parameters does not count: optimisers that update all
+// parameters in few launches are usual.
+//
 // Steps are planned in f32, for which plans exist, whatever the rows were measured in. The fitted
 // rates hold for f32 jobs that stand for such runs.
 //
