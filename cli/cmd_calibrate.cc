@@ -66,6 +66,10 @@ absl::Status CalibrateCluster(const Environment& environment, const Options& opt
     ASSIGN_OR_RETURN(held_out, ReadRows(options.holdout));
   }
   planner::CalibrationOptions calibration_options;
+  for (const planner::MeasuredStep& row : held_out) {
+    calibration_options.least_devices =
+        std::max(calibration_options.least_devices, row.num_devices);
+  }
   calibration_options.ops = &environment.registries.ops;
   calibration_options.models = &environment.registries.models;
   calibration_options.devices_per_node = options.devices_per_node;

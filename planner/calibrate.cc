@@ -225,11 +225,9 @@ class Fit {
   Fit(absl::Span<const MeasuredStep> steps, const std::vector<StepModel>& models,
       const CalibrationOptions& options)
       : steps_(steps), models_(models), options_(options) {
-    for (const MeasuredStep& step : steps) {
-      const int64_t nodes =
-          (step.num_devices + options.devices_per_node - 1) / options.devices_per_node;
-      num_nodes_ = std::max(num_nodes_, nodes);
-    }
+    int64_t num_devices = options.least_devices;
+    for (const MeasuredStep& step : steps) num_devices = std::max(num_devices, step.num_devices);
+    num_nodes_ = (num_devices + options.devices_per_node - 1) / options.devices_per_node;
   }
 
   absl::StatusOr<Figures> Run() {

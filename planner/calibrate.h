@@ -74,6 +74,7 @@ struct CalibrationOptions {
   const graph::OpRegistry* ops = nullptr;
   const graph::ModelRegistry* models = nullptr;
   int64_t devices_per_node = 8;
+  int64_t least_devices = 1;  // of the cluster, which has those of the largest step
   int64_t vocabulary = 51200;
   bool overlaps_gradients = false;  // their reductions with the backward pass; Megatron-LM did not
   int max_trials = 1500;

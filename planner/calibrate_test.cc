@@ -104,8 +104,10 @@ uplinks = "device"
   for (size_t i = 0; i < steps.size(); ++i) steps[i].seconds = (*measured)[i];
   int trials = 0;
   options_.on_trial = [&](int num_trials, double) { trials = num_trials; };
+  options_.least_devices = 30;
   const auto calibration = Calibrate(steps, options_);
   ASSERT_TRUE(calibration.ok()) << calibration.status();
+  EXPECT_EQ(calibration->cluster.num_devices(), 32);  // whole nodes
   EXPECT_LT(calibration->mean_error, 0.05);
   EXPECT_LE(calibration->mean_error, calibration->max_error);
   EXPECT_GT(trials, 100);
