@@ -157,10 +157,11 @@ struct PartOfVec {
 
 // Columns that a thread sums up at a time when it goes down all rows of a matrix: the sums stay in
 // the first-level cache, and every thread has some.
+inline constexpr int64_t kMinColumnPiece = 128;
 inline constexpr int64_t kMaxColumnPiece = 1024;
 inline int64_t ColumnPiece(int64_t columns, int num_threads) {
   const int64_t share = (columns + num_threads - 1) / num_threads;
-  return std::clamp<int64_t>((share + 15) / 16 * 16, 128, kMaxColumnPiece);
+  return std::clamp<int64_t>((share + 15) / 16 * 16, kMinColumnPiece, kMaxColumnPiece);
 }
 
 // Adds to sums[k][j], for j < count, the sum over i < rows of the k-th term of row i in column j:
@@ -264,8 +265,10 @@ inline void SumFewRows(int64_t rows, int64_t count, Offset offset, const T* x, b
   if (j < count) sum(j, PartOfVec{count - j});
 }
 
-// Rows of fewer elements are narrow: AddDenseColumns joins them.
-inline constexpr int64_t kNarrowColumns = kMaxColumnPiece / kLanes<float>;
+// Rows of fewer elements are narrow: AddDenseColumns joins them. They are one piece, and enough of
+// them to fill whole vectors are no more than the largest.
+inline constexpr int64_t kNarrowColumns =
+    std::min(kMinColumnPiece, kMaxColumnPiece / kLanes<float>);
 
 // Adds to sums[j] the sum of column j < count of x, whose row i starts at x + offset(i).
 // REQUIRES: as AddColumnSums.
