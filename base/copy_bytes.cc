@@ -7,7 +7,7 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kPieceBytes = 2048;  // glibc's least for `rep movsb` with any registers
+constexpr size_t kPieceBytes = 2048;  // glibc copies less than this without `rep movsb`
 constexpr uintptr_t kPageBytes = 4096;
 constexpr uintptr_t kLineBytes = 64;
 

@@ -1,8 +1,8 @@
-// memcpy without the case that AMD's Zen 3 and Zen 4 take 25 times as long for.
+// memcpy without a case that is 25 times slower than others on AMD's Zen 3 and Zen 4.
 //
-// From a few KiB on, glibc copies with `rep movsb`. Where the target lies less than 64 bytes behind
-// the source, multiples of a page apart, those processors then move 1.5 to 2 GB/s instead of 40
-// (glibc bug 30994). Such copies are made in pieces that are too short for `rep movsb`.
+// glibc copies a few KiB and more with `rep movsb`. If the target's offset in its page of 4 KiB is
+// 1 to 63 bytes above the source's, these processors then move 1.5 to 2 GB/s instead of 40 (glibc
+// bug 30994). CopyBytes splits such copies into pieces that are too short for `rep movsb`.
 //
 // Thread rule: a pure function.
 

@@ -122,7 +122,7 @@ void AddCalibrateCommand(CLI::App& app, const Environment& environment, Action* 
   command->footer(WrapText(
       "ROWS.csv has a line of names and one for each step of a GPT with full recomputation under "
       "1F1B: gpus, global_batch, micro_batch, hidden, heads, layers, seq, tp, dp, pp, "
-      "iteration_ms. Twenty rows take about two minutes.",
+      "iteration_ms. Twenty rows take about a minute.",
       kHelpColumns, 0));
   command->add_option("ROWS", options->rows, "Measured steps")->required()->option_text("ROWS.csv");
   command

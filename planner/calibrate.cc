@@ -111,11 +111,11 @@ class StepModel {
     ModelWork work = Join(model_.Unfold(short_work), starts_);
     // Optimisers that update all parameters in few launches are usual.
     for (StageWork& stage : work.stages) stage.update.launch_s = 0;
-    const PolicyRegistry policies = BuiltinPolicies();
     EstimateOptions options;
-    options.policy = policies.Find("1f1b");
-    options.overlaps_gradients = overlaps_gradients_;
-    options.bucket_bytes = 0;  // all together
+    options.policy = policies_.Find("1f1b");
+    // As Megatron-LM reduced them: all together, when the backward pass has ended.
+    options.overlaps_gradients = false;
+    options.bucket_bytes = 0;
     ASSIGN_OR_RETURN(const StepEstimate estimate, EstimateStep(work, machine, options));
     return estimate.step_s;
   }
@@ -154,7 +154,6 @@ class StepModel {
                                          /*keeps_layers=*/true));
     StepModel result(std::move(folded));
     result.pp_ = step.pp;
-    result.overlaps_gradients_ = options.overlaps_gradients;
     RETURN_IF_ERROR(result.PlaceLayers(step.layers));
     strategy.pp = 1;
     result.graph_ = result.model_.graph();
@@ -169,14 +168,19 @@ class StepModel {
 
   // Equally many layers to each stage, what comes before them to the first, the rest to the last.
   absl::Status PlaceLayers(int64_t num_layers) {
-    const int64_t before = model_.num_segments() > num_layers ? 1 : 0;
-    if (model_.num_segments() < num_layers || num_layers < pp_) {
-      return absl::InvalidArgumentError(
-          StrCat("pp is ", pp_, ", and there are ", num_layers, " layers"));
-    }
     starts_ = {0};
+    if (pp_ == 1) return absl::OkStatus();
+    if (pp_ > num_layers) {
+      return absl::InvalidArgumentError(
+          StrCat("pp is ", pp_, ", expected at most the ", num_layers, " of layers"));
+    }
+    // The first segment comes before the layers, the last one after them.
+    if (model_.num_segments() != num_layers + 2) {
+      return absl::InvalidArgumentError(
+          StrCat("layers is ", num_layers, ", which is too few to find those that repeat"));
+    }
     for (int64_t stage = 1; stage < pp_; ++stage) {
-      starts_.push_back(static_cast<int>(before + stage * num_layers / pp_));
+      starts_.push_back(static_cast<int>(1 + stage * num_layers / pp_));
     }
     return absl::OkStatus();
   }
@@ -185,7 +189,7 @@ class StepModel {
   graph::Graph graph_;       // of the short model, its segments being its stages
   std::vector<int> starts_;  // segments of the whole model
   int64_t pp_ = 1;
-  bool overlaps_gradients_ = false;
+  PolicyRegistry policies_ = BuiltinPolicies();
 };
 
 absl::StatusOr<std::vector<StepModel>> CreateModels(absl::Span<const MeasuredStep> steps,

@@ -14,8 +14,8 @@
 // measured - 1| and its square. What the steps say little about stays near its first value, that
 // of a recent GPU.
 //
-// What the host launches for the update of parameters does not count: optimisers that update all
-// parameters in few launches are usual.
+// The steps are taken to be those of Megatron-LM: it reduces all gradients together after the
+// backward pass and updates all parameters in a few launches, which do not count.
 //
 // Steps are planned in f32, for which plans exist, whatever the rows were measured in. The fitted
 // rates hold for f32 jobs that stand for such runs.
@@ -76,7 +76,6 @@ struct CalibrationOptions {
   int64_t devices_per_node = 8;
   int64_t least_devices = 1;  // of the cluster, which has those of the largest step
   int64_t vocabulary = 51200;
-  bool overlaps_gradients = false;  // their reductions with the backward pass; Megatron-LM did not
   int max_trials = 1500;
   // Told after each set of rates that was tried: how many were, and the mean error of the best.
   std::function<void(int num_trials, double mean_error)> on_trial;

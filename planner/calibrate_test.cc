@@ -125,6 +125,16 @@ TEST_F(FitTest, StepsThatCannotBeAreNamedByTheirLine) {
   step = Step(512, 3, 1, 1, 1);
   EXPECT_EQ(Calibrate({step}, options_).status().message(),
             "line 2: dp * micro_batch is 3, which does not divide global_batch = 16");
+  step = Step(512, 1, 1, 1, 8);
+  EXPECT_EQ(Calibrate({step}, options_).status().message(),
+            "line 2: pp is 8, expected at most the 4 of layers");
+}
+
+TEST_F(FitTest, AModelOfOneLayerNeedsNoPipeline) {
+  MeasuredStep step = Step(512, 1, 1, 2, 1);
+  step.layers = 1;
+  options_.max_trials = 2;
+  EXPECT_EQ(Calibrate({step}, options_).status(), absl::OkStatus());
 }
 
 }  // namespace

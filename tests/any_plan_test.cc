@@ -93,7 +93,7 @@ const std::string kConstantRate =
     "train.warmup_steps=0 --set model.dropout=0.1";
 
 constexpr int kSteps = 10;
-constexpr int kDoubleSteps = 4;  // products of doubles are slow
+constexpr int kDoubleSteps = 4;  // keeps the suite short
 constexpr int kPlacedSteps = 5;  // of the same plan in several processes
 
 class AnyPlanTest : public ::testing::TestWithParam<Layout> {};
@@ -234,7 +234,7 @@ struct ExpertSettings {
 class AnyPlanOfExpertsTest : public ::testing::TestWithParam<ExpertSettings> {};
 
 TEST_P(AnyPlanOfExpertsTest, AgreesToNineDigits) {
-  constexpr int kExpertSteps = 4;  // products of doubles are slow
+  constexpr int kExpertSteps = 4;  // keeps the suite short
   const std::string settings = "--set 'train.dtype=\"f64\"' " + GetParam().settings;
   const std::vector<double> one = Losses(kOneDevice, settings, kExpertSteps, kExperts);
   for (const Layout& layout : kExpertLayouts) {

@@ -265,8 +265,8 @@ inline void SumFewRows(int64_t rows, int64_t count, Offset offset, const T* x, b
   if (j < count) sum(j, PartOfVec{count - j});
 }
 
-// Rows of fewer elements are narrow: AddDenseColumns joins them. They are one piece, and enough of
-// them to fill whole vectors are no more than the largest.
+// Rows of fewer elements are narrow: AddDenseColumns joins them. A narrow row is never cut into
+// pieces, and the rows that it takes to fill whole vectors fit into the largest piece.
 inline constexpr int64_t kNarrowColumns =
     std::min(kMinColumnPiece, kMaxColumnPiece / kLanes<float>);
 

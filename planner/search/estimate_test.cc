@@ -254,6 +254,23 @@ TEST_F(EstimateTest, ReductionsOfGradientsHideBehindTheBackwardPass) {
   EXPECT_GT(estimate_.communication_s, estimate_.gradient_reduction_s - estimate_.compute_s);
 }
 
+TEST_F(EstimateTest, ReductionsThatDoNotOverlapAreExposed) {
+  const Machine machine = MakeMachine(4, 1, 1e9, 4e7, 1e15);
+  graph::Graph graph = Train("dp=4", 1, Config());
+  EXPECT_TRUE(RunPasses(EstimatePasses(ops_), {}, &graph).ok());
+  const ModelWork work = *MeasureWork(graph, machine, {.num_groups = 1});
+  EstimateOptions options;
+  options.policy = policies_.Find("1f1b");
+  options.bucket_bytes = 64 << 10;
+  const StepEstimate overlapped = *EstimateStep(work, machine, options);
+  options.overlaps_gradients = false;
+  const StepEstimate exposed = *EstimateStep(work, machine, options);
+  EXPECT_LT(overlapped.communication_s, 0.15 * exposed.gradient_reduction_s);
+  EXPECT_GE(exposed.communication_s, exposed.gradient_reduction_s);
+  EXPECT_NEAR(exposed.step_s - overlapped.step_s,
+              exposed.communication_s - overlapped.communication_s, 1e-9);
+}
+
 // A gigabyte a second between the devices of a node, and 50 MB/s between two nodes: 10 ms are worth
 // 250 KB of an all_reduce of 2. The plan has the buckets that the estimate counts.
 TEST_F(EstimateTest, BucketsAreSmallWhereLinksAreSlow) {

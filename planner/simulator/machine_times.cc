@@ -78,8 +78,7 @@ double MachineTimes::KernelSecondsOf(uint32_t kernel, uint32_t device) const {
   const bool is_host_copy = spec.op == "to_host" || spec.op == "to_device";
   seconds = is_host_copy ? times.HostCopySeconds(cost.bytes / 2)
                          : times.Seconds(spec.op, ComputeTypeOf(spec), cost);
-  seconds = std::max(seconds, times.LaunchSeconds());
-  return seconds;
+  return seconds = std::max(seconds, times.LaunchSeconds());
 }
 
 double MachineTimes::ComputeSeconds(uint32_t device, uint32_t actor) const {

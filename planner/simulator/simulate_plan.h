@@ -2,7 +2,7 @@
 //
 // The plan is fired under the engine's rules (plan/fire_plan.h): lanes in the orders of the stages,
 // gates, tokens and credits. Time comes from the machine:
-//   kernels         take what kernel_seconds.h says, on the device's kind
+//   kernels         take what kernel_seconds.h says, on the device's kind, and at least a launch
 //   cores           that devices share serve one kernel each at a time, in the order in which
 //                   kernels become ready
 //   messages        take the latency and the rate of the path between two devices
