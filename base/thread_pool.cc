@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <system_error>
 
+#include "base/machine.h"
 #include "base/shape.h"
 #include "base/spin_pause.h"
 
@@ -15,6 +16,7 @@ constexpr int kSpins = 2000;
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
+  set_spins(num_threads <= UsableCores());
   workers_.reserve(num_threads - 1);
   try {
     for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
@@ -28,6 +30,10 @@ ThreadPool::~ThreadPool() {
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();
   for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::set_spins(bool spins) {
+  spins_.store(spins ? kSpins : 0, std::memory_order_relaxed);
 }
 
 void ThreadPool::ParallelFor(int64_t count, int64_t grain,
@@ -48,7 +54,7 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
   for (int spins = 0;; ++spins) {
     const int left = unfinished_.load(std::memory_order_acquire);
     if (left == 0) return;
-    if (spins < kSpins) {
+    if (spins < spins_.load(std::memory_order_relaxed)) {
       SpinPause();
     } else {
       unfinished_.wait(left, std::memory_order_acquire);
@@ -61,7 +67,7 @@ void ThreadPool::WorkerLoop(int index) {
   for (;;) {
     uint32_t now = generation_.load(std::memory_order_acquire);
     for (int spins = 0; now == seen; ++spins) {
-      if (spins < kSpins) {
+      if (spins < spins_.load(std::memory_order_relaxed)) {
         SpinPause();
       } else {
         generation_.wait(seen, std::memory_order_acquire);

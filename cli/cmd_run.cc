@@ -26,6 +26,7 @@
 #include "cli/job_graph.h"
 #include "cli/job_policy.h"
 #include "cli/json.h"
+#include "cli/measured_latency.h"
 #include "cli/npy.h"
 #include "cli/option_checks.h"
 #include "cli/plan_summary.h"
@@ -540,9 +541,12 @@ class JobRun {
     if (job_.cluster.link_gbit_per_s.has_value()) {
       between_processes.bytes_per_s = *job_.cluster.link_gbit_per_s * 1e9 / 8;
     }
-    if (job_.cluster.link_latency_us.has_value()) {
-      between_processes.latency_s = *job_.cluster.link_latency_us * 1e-6;
-    }
+    const std::optional<double> latency =
+        job_.cluster.link_latency_us.has_value()
+            ? std::optional<double>(*job_.cluster.link_latency_us * 1e-6)
+            : MeasuredLatency(plan_, events_, options.process_of_device,
+                              between_processes.bytes_per_s);
+    between_processes.latency_s = latency.value_or(between_processes.latency_s);
     options.link = [&](uint32_t from, uint32_t to) {
       return from == to ? planner::LinkRates() : between_processes;
     };

@@ -168,8 +168,9 @@ std::string PathReport(const planner::Plan& plan, const RunSummary& summary) {
       "devices computed on all cores of the device. Idle: nothing of the path ran, because a "
       "thread "
       "had to wake up. Bubble: a device neither computed nor moved data. Replayed bound: a "
-      "simulation of the plan with the measured median kernel times, the link rates that the "
-      "planner assumes, and no runtime overhead.\n\n"
+      "simulation of the plan with the measured median kernel times and link latency, the link "
+      "rates "
+      "that the planner assumes, and no runtime overhead.\n\n"
       "| device | computing | transferring | of it hidden | bubble |\n|---|---|---|---|---|\n");
   for (size_t i = 0; i < path.devices.size(); ++i) {
     const actors::DeviceTime& time = path.devices[i];

@@ -146,6 +146,7 @@ class ShortOfMemory final : public actors::Engine {
     return inner_->TakeTrace();
   }
   void Stop() override { inner_->Stop(); }
+  caf::actor_system& actor_system() override { return inner_->actor_system(); }
 
  private:
   const std::unique_ptr<actors::Engine> inner_;

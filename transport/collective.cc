@@ -14,8 +14,8 @@
 #include "base/dtype.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "transport/collectives/flow.h"
 #include "transport/collectives/schedule.h"
-#include "transport/collectives/stream.h"
 #include "transport/reduce.h"
 
 namespace penstock::transport {
@@ -60,19 +60,19 @@ std::vector<bool> CanView(const CollectiveSpec& spec, const Endpoint& endpoint) 
   return can_view;
 }
 
-class StreamCollective final : public Collective {
+class FlowCollective final : public Collective {
  public:
-  StreamCollective(const CollectiveSpec& spec, int rank, Endpoint& endpoint)
+  FlowCollective(const CollectiveSpec& spec, int rank, Endpoint& endpoint)
       : name_(StrCat(Name(spec.kind), " on channel ", spec.channel, ", rank ", rank, " of ",
                      spec.devices.size())),
         schedule_(MakeSchedule(spec, rank, CanView(spec, endpoint))),
         scratch_(schedule_.scratch_bytes) {
-    for (const auto& stream : schedule_.streams) stream->Prepare();
+    for (const auto& flow : schedule_.flows) flow->Prepare();
     run_.endpoint = &endpoint;
     run_.channel = spec.channel;
   }
 
-  ~StreamCollective() override { Cancel(); }
+  ~FlowCollective() override { Cancel(); }
 
   void Start(const void* input, void* output, uint64_t sequence, uint32_t flags) override {
     if (!Settle()) {
@@ -80,20 +80,20 @@ class StreamCollective final : public Collective {
       return;
     }
     run_.sequence = sequence;
-    run_.places = {static_cast<std::byte*>(const_cast<void*>(input)),
-                   static_cast<std::byte*>(output), scratch_.data()};
+    run_.buffers = {static_cast<std::byte*>(const_cast<void*>(input)),
+                    static_cast<std::byte*>(output), scratch_.data()};
     run_.flags = flags;
     run_.status = absl::OkStatus();
     if (sequence >= kMaxRuns) {
       Fail(absl::OutOfRangeError(StrCat("run ", sequence, " is beyond the last, ", kMaxRuns - 1)));
       return;
     }
-    for (const auto& stream : schedule_.streams) stream->Start();
+    for (const auto& flow : schedule_.flows) flow->Start();
     phase_ = Phase::kRunning;
     Advance();  // the peers get what they wait for before the copies are made
     for (const LocalCopy& copy : schedule_.copies) {
-      const std::byte* from = run_.At(Place::kInput, copy.input_offset);
-      std::byte* to = run_.At(Place::kOutput, copy.output_offset);
+      const std::byte* from = run_.At(Buffer::kInput, copy.input_offset);
+      std::byte* to = run_.At(Buffer::kOutput, copy.output_offset);
       if (from != to && copy.num_bytes > 0) std::memmove(to, from, copy.num_bytes);
     }
   }
@@ -114,7 +114,7 @@ class StreamCollective final : public Collective {
   bool Settle() override {
     if (phase_ == Phase::kFailed) {
       bool is_settled = true;
-      for (const auto& stream : schedule_.streams) is_settled &= stream->Settle(run_.endpoint);
+      for (const auto& flow : schedule_.flows) is_settled &= flow->Settle(run_.endpoint);
       if (is_settled) phase_ = Phase::kSettled;
     }
     return phase_ == Phase::kSettled;
@@ -127,24 +127,24 @@ class StreamCollective final : public Collective {
     return absl::Status(cause.code(), StrCat(name_, ": ", cause.message()));
   }
 
-  // Until nothing moves: what one stream finishes may let another go on.
+  // Until nothing moves: what one flow finishes may let another go on.
   void Advance() {
     bool advanced = true;
     while (advanced) {
       advanced = false;
-      for (const auto& stream : schedule_.streams) {
-        advanced |= stream->Advance(&run_);
+      for (const auto& flow : schedule_.flows) {
+        advanced |= flow->Advance(&run_);
         if (!run_.status.ok()) {
           Fail(run_.status);
           return;
         }
       }
     }
-    for (const auto& stream : schedule_.streams) {
-      if (!stream->is_over()) return;
+    for (const auto& flow : schedule_.flows) {
+      if (!flow->is_over()) return;
     }
     if (schedule_.result_bytes > 0) {
-      CopyBytes(run_.At(Place::kOutput, 0), scratch_.data(),
+      CopyBytes(run_.At(Buffer::kOutput, 0), scratch_.data(),
                 static_cast<size_t>(schedule_.result_bytes));
     }
     phase_ = Phase::kSettled;
@@ -153,7 +153,7 @@ class StreamCollective final : public Collective {
   void Fail(const absl::Status& cause) {
     run_.status = Named(cause);
     phase_ = Phase::kFailed;
-    for (const auto& stream : schedule_.streams) stream->Cancel(run_.endpoint);
+    for (const auto& flow : schedule_.flows) flow->Cancel(run_.endpoint);
     Settle();
   }
 
@@ -220,7 +220,7 @@ uint64_t CollectiveBufferBytes(const CollectiveSpec& spec, int rank,
                                const std::vector<bool>& can_view) {
   const Schedule schedule = MakeSchedule(spec, rank, can_view);
   int64_t num_bytes = schedule.scratch_bytes;
-  for (const auto& stream : schedule.streams) num_bytes += stream->buffer_bytes();
+  for (const auto& flow : schedule.flows) num_bytes += flow->buffer_bytes();
   return static_cast<uint64_t>(num_bytes);
 }
 
@@ -229,7 +229,7 @@ absl::StatusOr<std::unique_ptr<Collective>> CreateCollective(const CollectiveSpe
   if (rank < 0 || static_cast<size_t>(rank) >= spec.devices.size()) {
     return Invalid(spec, StrCat("rank ", rank, " of a group of ", spec.devices.size()));
   }
-  return std::make_unique<StreamCollective>(spec, rank, endpoint);
+  return std::make_unique<FlowCollective>(spec, rank, endpoint);
 }
 
 }  // namespace penstock::transport

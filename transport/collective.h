@@ -46,9 +46,9 @@ class Collective {
   // OutputCount elements; they may be the same memory for all_reduce (in place), and an
   // all_gather's input may lie at its place in the output. Both belong to the run until it is over.
   // `flags` travel with the data, so they reach every rank whose output depends on this rank's
-  // input: all of an all_reduce, reduce_scatter and all_gather (empty pieces included), of a
+  // input: all of an all_reduce, reduce_scatter and all_gather (empty blocks included), of a
   // broadcast those behind the root, of a permute the receiver, of an all_to_all those that it
-  // sends something, as an empty piece is no message, and perhaps those that these send something.
+  // sends something, as an empty block is no message, and perhaps those that these send something.
   // With kErrorFlag the data means nothing, but every run still completes. REQUIRES: not running,
   // and Settle() is true.
   virtual void Start(const void* input, void* output, uint64_t sequence, uint32_t flags) = 0;

@@ -73,7 +73,7 @@ CollectiveSpec MakeSpec(CollectiveKind kind, CollectiveAlgorithm algorithm, int 
   return spec;
 }
 
-// Counts up to `most`, with empty pieces among them.
+// Counts up to `most`, with empty blocks among them.
 void SetUnevenCounts(CollectiveSpec* spec, int64_t most, std::mt19937_64& random) {
   for (int64_t& count : spec->counts) {
     count = random() % 4 == 0 ? 0 : static_cast<int64_t>(random() % (most + 1));
@@ -364,8 +364,8 @@ TEST(CollectiveTest, AssociationIsTheDefinedOne) {
     for (int i = 0; i < 100; ++i) {
       for (int rank = 0; rank < 3; ++rank) group.Step(rank);
     }
-    // Direct: (1e8 + 1) - 1e8 = 0 everywhere. Ring: piece 0 is (1 - 1e8) + 1e8 = 0,
-    // piece 1 is (-1e8 + 1e8) + 1 = 1, piece 2 is (1e8 + 1) - 1e8 = 0. Hierarchical:
+    // Direct: (1e8 + 1) - 1e8 = 0 everywhere. Ring: block 0 is (1 - 1e8) + 1e8 = 0,
+    // block 1 is (-1e8 + 1e8) + 1 = 1, block 2 is (1e8 + 1) - 1e8 = 0. Hierarchical:
     // (1e8 - 1e8) + 1 = 1 everywhere.
     std::vector<float> expected = {0, 0, 0};
     if (algorithm == CollectiveAlgorithm::kRing) expected = {0, 1, 0};
@@ -377,7 +377,7 @@ TEST(CollectiveTest, AssociationIsTheDefinedOne) {
   }
 }
 
-// What hierarchy is for, counted between hosts: the terms of a piece leave a host as one, and what
+// What hierarchy is for, counted between hosts: the terms of a block leave a host as one, and what
 // is handed out comes to a host once.
 TEST(CollectiveTest, HierarchicalCrossesBetweenHostsOnce) {
   std::mt19937_64 random(24);
@@ -401,8 +401,8 @@ TEST(CollectiveTest, HierarchicalCrossesBetweenHostsOnce) {
     group.SetInputs(1, false);
     group.RunStepped(0, random);
     group.ExpectRight();
-    const int pieces = kind == CollectiveKind::kBroadcast ? 1 : 6;
-    EXPECT_EQ(crossings, kind == CollectiveKind::kAllReduce ? 2 * pieces : pieces);
+    const int blocks = kind == CollectiveKind::kBroadcast ? 1 : 6;
+    EXPECT_EQ(crossings, kind == CollectiveKind::kAllReduce ? 2 * blocks : blocks);
   }
 }
 

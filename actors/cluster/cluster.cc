@@ -104,8 +104,8 @@ class Cluster::Impl {
   absl::StatusOr<std::unique_ptr<Engine>> StartEngine(const planner::Plan& plan,
                                                       EngineObserver* observer,
                                                       const SessionOptions& options) {
-    auto engine = std::make_unique<ClusterEngine>(access_, *loop_, *supervisor_, plan, observer,
-                                                  options, options_.stop_timeout);
+    auto engine = std::make_unique<ClusterEngine>(access_, *loop_, *supervisor_, actors_->system(),
+                                                  plan, observer, options, options_.stop_timeout);
     RETURN_IF_ERROR(engine->Open(nodes_, options));
     return engine;
   }

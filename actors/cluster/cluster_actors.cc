@@ -22,9 +22,17 @@ ClusterActors::ClusterActors(OutputPump::OnOutput on_output, RankTable ranks,
   Watch(supervisor_, {membership_->actor(), "membership", Child::kMembership, nullptr});
 }
 
+ClusterActors::~ClusterActors() {
+  Stop();
+  const CafThread thread;
+  membership_ = nullptr;
+  pump_ = nullptr;
+  system_ = nullptr;
+}
+
 // The supervisor first: nothing is restarted any more.
 void ClusterActors::Stop() {
-  if (system_ == nullptr) return;
+  if (!supervisor_) return;
   const CafThread thread;
   {
     caf::scoped_actor self(*system_);
@@ -34,7 +42,6 @@ void ClusterActors::Stop() {
   }
   membership_->Stop();
   pump_->Stop();
-  system_ = nullptr;
 }
 
 }  // namespace penstock::actors

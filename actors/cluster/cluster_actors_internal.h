@@ -2,7 +2,7 @@
 // their connections is not among them: it belongs to the event loop of Cap'n Proto.
 //
 // Thread rule: the constructor and Stop on one thread; the rest is thread-safe between them.
-// Invariant: after Stop no thread of theirs is left.
+// Invariant: after Stop none of them is left; their threads end with this.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_CLUSTER_ACTORS_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_CLUSTER_ACTORS_INTERNAL_H_
@@ -25,21 +25,24 @@ class ClusterActors {
   // of theirs.
   ClusterActors(OutputPump::OnOutput on_output, RankTable ranks, Membership::OnLoss on_loss,
                 std::function<void(const absl::Status& status)> on_failure);
-  ~ClusterActors() { Stop(); }
+  ~ClusterActors();
   ClusterActors(const ClusterActors&) = delete;
   ClusterActors& operator=(const ClusterActors&) = delete;
 
   OutputPump& pump() { return *pump_; }
   Membership& membership() { return *membership_; }
 
+  // Where actors around the cluster's engines live, too; also after Stop.
+  caf::actor_system& system() { return *system_; }
+
   void Stop();
 
  private:
   caf::actor_system_config config_;
-  std::unique_ptr<caf::actor_system> system_;  // null: stopped
+  std::unique_ptr<caf::actor_system> system_;
   std::unique_ptr<OutputPump> pump_;
   std::unique_ptr<Membership> membership_;
-  caf::actor supervisor_;
+  caf::actor supervisor_;  // null: stopped
 };
 
 }  // namespace penstock::actors

@@ -35,12 +35,13 @@ size_t TextSize(capnp::Text::Reader text) { return std::min(text.size(), control
 }  // namespace
 
 ClusterEngine::ClusterEngine(std::shared_ptr<ClusterAccess> access, control::ControlLoop& loop,
-                             NodeSupervisor& supervisor, const planner::Plan& plan,
-                             EngineObserver* observer, const SessionOptions& options,
-                             absl::Duration stop_timeout)
+                             NodeSupervisor& supervisor, caf::actor_system& system,
+                             const planner::Plan& plan, EngineObserver* observer,
+                             const SessionOptions& options, absl::Duration stop_timeout)
     : access_(std::move(access)),
       loop_(loop),
       supervisor_(supervisor),
+      system_(system),
       timeout_(options.timeout),
       stop_timeout_(stop_timeout),
       session_(std::make_shared<ClusterSession>(
@@ -63,6 +64,7 @@ absl::Status ClusterEngine::Open(const std::vector<NodeDescription>& nodes,
   RETURN_IF_ERROR(CheckFitsNodes(nodes, options.max_memory_bytes));
   hosts_.resize(supervisor_.num_processes());
   for (const NodeDescription& node : nodes) hosts_[node.rank] = node.host;
+  FindCrowdedHosts(nodes, options);
   std::vector<std::shared_ptr<const std::string>> slices;
   uint64_t plan_bytes = 0;
   for (uint32_t rank = 0; rank < num_processes(); ++rank) {
@@ -140,6 +142,25 @@ absl::Status ClusterEngine::CheckFitsNodes(const std::vector<NodeDescription>& n
   return absl::OkStatus();
 }
 
+void ClusterEngine::FindCrowdedHosts(const std::vector<NodeDescription>& nodes,
+                                     const SessionOptions& options) {
+  struct Host {
+    uint64_t num_threads = 0;
+    uint64_t num_cores = 0;
+  };
+  std::map<std::string, Host> hosts;
+  for (const NodeDescription& node : nodes) {
+    if (node.rank >= num_processes()) continue;
+    Host& host = hosts[node.host];
+    host.num_threads += uint64_t{session_->DevicesOf(node.rank).count} *
+                        static_cast<uint64_t>(std::max(options.threads_per_device, 1));
+    host.num_cores = std::min<uint64_t>(host.num_cores + node.num_cores, node.host_cores);
+  }
+  for (const auto& [name, host] : hosts) {
+    if (host.num_threads > host.num_cores) crowded_hosts_.insert(name);
+  }
+}
+
 control::StatusPromise ClusterEngine::OpenNode(
     uint32_t rank, control::Node::Client& node, const std::shared_ptr<const std::string>& slice,
     const SessionOptions& options, const std::shared_ptr<std::vector<std::string>>& addresses) {
@@ -162,6 +183,7 @@ control::StatusPromise ClusterEngine::OpenNode(
   spec.setCheckResults(static_cast<uint8_t>(options.check_results));
   spec.setFirstStep(options.first_step);
   spec.setInitStates(options.states == nullptr);
+  spec.setSharesCores(crowded_hosts_.contains(hosts_[rank]));
   call.setObserver(session_->MakeObserver(rank));
   return control::StatusOf(call.send(),
                            [addresses, rank](auto&& response) -> absl::Status {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,10 +36,12 @@ namespace penstock::actors {
 class ClusterEngine final : public Engine {
  public:
   // `loop`, `supervisor` and `plan` outlive the result, `observer` Stop. `stop_timeout` limits how
-  // long Stop waits for the nodes. `access` is that of the cluster, for what outlives the engine.
+  // long Stop waits for the nodes. `access` is that of the cluster, for what outlives the engine;
+  // `system` is the cluster's.
   ClusterEngine(std::shared_ptr<ClusterAccess> access, control::ControlLoop& loop,
-                NodeSupervisor& supervisor, const planner::Plan& plan, EngineObserver* observer,
-                const SessionOptions& options, absl::Duration stop_timeout);
+                NodeSupervisor& supervisor, caf::actor_system& system, const planner::Plan& plan,
+                EngineObserver* observer, const SessionOptions& options,
+                absl::Duration stop_timeout);
   ~ClusterEngine() override { Stop(); }
 
   // Loads the plan into `nodes`, which have all joined. Before any other call.
@@ -53,6 +56,7 @@ class ClusterEngine final : public Engine {
   absl::StatusOr<std::vector<uint32_t>> TakeStates(const KeptStates& kept) override;
   absl::StatusOr<std::vector<TraceEvent>> TakeTrace() override;
   void Stop() override;
+  caf::actor_system& actor_system() override { return system_; }
 
  private:
   using CallNode = NodeCalls::CallNode;
@@ -64,6 +68,7 @@ class ClusterEngine final : public Engine {
 
   absl::Status CheckFitsNodes(const std::vector<NodeDescription>& nodes,
                               uint64_t given_limit) const;
+  void FindCrowdedHosts(const std::vector<NodeDescription>& nodes, const SessionOptions& options);
   control::StatusPromise OpenNode(uint32_t rank, control::Node::Client& node,
                                   const std::shared_ptr<const std::string>& slice,
                                   const SessionOptions& options,
@@ -81,12 +86,14 @@ class ClusterEngine final : public Engine {
   const std::shared_ptr<ClusterAccess> access_;
   control::ControlLoop& loop_;
   NodeSupervisor& supervisor_;
+  caf::actor_system& system_;
   const absl::Duration timeout_;
   const absl::Duration stop_timeout_;
   const std::shared_ptr<ClusterSession> session_;
   const NodeCalls calls_;
-  uint64_t trace_capacity_ = 0;     // events a device
-  std::vector<std::string> hosts_;  // of each node of the cluster
+  uint64_t trace_capacity_ = 0;          // events a device
+  std::vector<std::string> hosts_;       // of each node of the cluster
+  std::set<std::string> crowded_hosts_;  // more threads of devices than cores
   bool is_stopped_ = false;
 };
 

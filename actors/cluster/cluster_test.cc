@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -29,6 +31,7 @@
 #include "actors/engine/error_origin.h"
 #include "actors/engine/stall_detector.h"
 #include "actors/session/session.h"
+#include "base/collective.h"
 #include "base/strings.h"
 #include "tests/programs/faulty_node.h"
 #include "tests/support/cluster_fixture.h"
@@ -470,9 +473,14 @@ enum class When { kStart, kStep, kStop };
 
 using DeathParam = std::tuple<int /*rank*/, Fault, When, std::string /*UCX_TLS*/>;
 
-class ClusterDeathTest : public ClusterTest, public ::testing::WithParamInterface<DeathParam> {
+std::string_view FaultName(Fault fault) {
+  static constexpr std::string_view kFaults[] = {"None", "Exit", "Crash", "Kill", "Stop"};
+  return kFaults[static_cast<int>(fault)];
+}
+
+class ClusterDeathTestBase : public ClusterTest {
  protected:
-  void ExpectCause(const absl::Status& status, int rank, Fault fault) {
+  static void ExpectCause(const absl::Status& status, int rank, Fault fault) {
     EXPECT_THAT(status.ToString(), HasSubstr(StrCat("node ", rank, " (pid ")));
     switch (fault) {
       case Fault::kExit:
@@ -491,6 +499,9 @@ class ClusterDeathTest : public ClusterTest, public ::testing::WithParamInterfac
     }
   }
 };
+
+class ClusterDeathTest : public ClusterDeathTestBase,
+                         public ::testing::WithParamInterface<DeathParam> {};
 
 TEST_P(ClusterDeathTest, IsToldWithWhoWhereAndWhyAndLeavesNothing) {
   const auto& [rank, fault, when, tls] = GetParam();
@@ -545,11 +556,10 @@ TEST_P(ClusterDeathTest, IsToldWithWhoWhereAndWhyAndLeavesNothing) {
 }
 
 std::string NameOf(const ::testing::TestParamInfo<DeathParam>& info) {
-  static const char* const kFaults[] = {"None", "Exit", "Crash", "Kill", "Stop"};
   static const char* const kWhen[] = {"Start", "Step", "Stop"};
   const auto& [rank, fault, when, tls] = info.param;
-  return StrCat("Rank", rank, kFaults[static_cast<int>(fault)], "During",
-                kWhen[static_cast<int>(when)], tls.empty() ? "SharedMemory" : "Tcp");
+  return StrCat("Rank", rank, FaultName(fault), "During", kWhen[static_cast<int>(when)],
+                tls.empty() ? "SharedMemory" : "Tcp");
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -562,31 +572,62 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- Death inside a collective -------------------------------------------------------------------
 
-class CollectiveDeathTest : public ClusterDeathTest {
+// A collective of many chunks, and the fault that strikes at each of them.
+struct CollectiveDeath {
+  CollectiveKind kind;
+  int rank;
+  Fault fault;
+  std::string tls;  // UCX_TLS
+};
+
+class CollectiveDeathTest : public ClusterDeathTestBase,
+                            public ::testing::WithParamInterface<CollectiveDeath> {
  protected:
   static constexpr int kSize = 1 << 20;
 
-  // Sums two rows, one a device, by an all_reduce of many chunks.
-  planner::Plan MakeSum() {
-    return PlanOf(
-        StrCat("mesh m = [d=2]\n"
-               "graph g {\n"
-               "  %x = input : f32[2, ",
-               kSize,
-               "] @[d, _]\n"
-               "  %y = neg(%x) : f32[2, ",
-               kSize,
-               "]\n"
-               "  %s = reduce_sum(%y) {axes=[0]} : f32[",
-               kSize,
-               "]\n"
-               "  return %s\n"
-               "}\n"));
+  // Rows of -1, one a device, and what becomes of them by a collective of the kind.
+  planner::Plan MakePlanWith(CollectiveKind kind) {
+    const bool is_permute = kind == CollectiveKind::kPermute;
+    std::string result;
+    switch (kind) {
+      case CollectiveKind::kAllReduce:
+        result = "reduce_sum(%y) {axes=[0]} : f32[SIZE]";
+        break;
+      case CollectiveKind::kReduceScatter:
+        result = "reduce_sum(%y) {axes=[0]} : f32[SIZE] @[d]";
+        break;
+      case CollectiveKind::kAllGather:
+        result = "neg(%y) : f32[ROWS, SIZE] @[_, _]";
+        break;
+      case CollectiveKind::kAllToAll:
+        result = "neg(%y) : f32[ROWS, SIZE] @[_, d]";
+        break;
+      default:
+        result = "neg(%y) : f32[ROWS, SIZE] @[b.a, _]";
+    }
+    const std::string text = StrCat("mesh m = [", is_permute ? "a=2, b=2" : "d=2",
+                                    "]\n"
+                                    "graph g {\n"
+                                    "  %x = input : f32[ROWS, SIZE] @[",
+                                    is_permute ? "a.b" : "d",
+                                    ", _]\n"
+                                    "  %y = neg(%x) : f32[ROWS, SIZE]\n"
+                                    "  %z = ",
+                                    result,
+                                    "\n"
+                                    "  return %z\n"
+                                    "}\n");
+    planner::Plan plan = PlanOf(
+        absl::StrReplaceAll(text, {{"SIZE", StrCat(kSize)}, {"ROWS", is_permute ? "4" : "2"}}));
+    EXPECT_EQ(plan.collectives.size(), 1u);
+    for (const CollectiveSpec& spec : plan.collectives) EXPECT_EQ(spec.kind, kind);
+    return plan;
   }
 
   // Runs a step during which the node does what it is told to at message `message`, counted from
   // the beginning of the collective. False if there were fewer, and the step has its result.
-  bool DiesAtMessage(int rank, Fault fault, int message) {
+  bool DiesAtMessage(int message) {
+    const auto& [kind, rank, fault, tls] = GetParam();
     const testing::TempFolder folder;
     const std::string mark = folder.Path("mark");
     setenv("FAULTY_NODE_MARK", mark.c_str(), 1);
@@ -600,12 +641,12 @@ class CollectiveDeathTest : public ClusterDeathTest {
     options.kernels = &kernels_;
     options.timeout = absl::Seconds(20 * kSlowdown);
     options.start_engine = (*cluster)->engine_factory();
-    absl::StatusOr<std::unique_ptr<Session>> session = Session::Start(sum_, options);
+    absl::StatusOr<std::unique_ptr<Session>> session = Session::Start(plan_, options);
     EXPECT_TRUE(session.ok()) << session.status();
     if (!session.ok()) return false;
-    Tensor x({DType::kF32, {2, kSize}});
+    Tensor x(plan_.feeds[0].type);
     std::fill_n(x.As<float>(), x.num_elements(), 1.0f);
-    x.As<float>()[rank * kSize] = testing::ToFeed(Fault::kCount);
+    x.As<float>()[rank * x.num_elements() / 2] = testing::ToFeed(Fault::kCount);
 
     const auto begin = std::chrono::steady_clock::now();
     const absl::StatusOr<StepResult> result = (*session)->Run({{"x", x}});
@@ -621,21 +662,23 @@ class CollectiveDeathTest : public ClusterDeathTest {
       EXPECT_THAT(result.status().ToString(), HasSubstr("in step 1"));
     } else {
       EXPECT_TRUE(ended.ok()) << ended;
-      EXPECT_EQ(result->fetches[0].second.As<float>()[1], -2);
+      const bool is_sum =
+          kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
+      EXPECT_EQ(result->fetches[0].second.As<float>()[1], is_sum ? -2 : 1);
     }
     return has_died;
   }
 
-  const planner::Plan sum_ = MakeSum();
+  const planner::Plan plan_ = MakePlanWith(GetParam().kind);
 };
 
 TEST_P(CollectiveDeathTest, IsNamedAtEveryMessage) {
-  const auto& [rank, fault, when, tls] = GetParam();
+  const auto& [kind, rank, fault, tls] = GetParam();
   if (!tls.empty()) setenv("UCX_TLS", tls.c_str(), 1);
   // Silence takes its time to be noticed, and sanitizers take theirs.
   const int stride = fault == Fault::kStop ? 7 : kSlowdown > 1 ? 5 : 1;
   int message = 1;
-  while (DiesAtMessage(rank, fault, message)) {
+  while (DiesAtMessage(message)) {
     if (HasFailure()) FAIL() << "message " << message;
     message += stride;
   }
@@ -643,20 +686,35 @@ TEST_P(CollectiveDeathTest, IsNamedAtEveryMessage) {
   EXPECT_GT(message, 8);
 }
 
-INSTANTIATE_TEST_SUITE_P(Matrix, CollectiveDeathTest,
-                         ::testing::Values(DeathParam(0, Fault::kKill, When::kStep, ""),
-                                           DeathParam(1, Fault::kExit, When::kStep, ""),
-                                           DeathParam(1, Fault::kStop, When::kStep, ""),
-                                           DeathParam(0, Fault::kCrash, When::kStep, "tcp"),
-                                           DeathParam(1, Fault::kKill, When::kStep, "tcp")),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Matrix, CollectiveDeathTest,
+    ::testing::Values(CollectiveDeath{CollectiveKind::kAllReduce, 0, Fault::kKill, ""},
+                      CollectiveDeath{CollectiveKind::kAllReduce, 1, Fault::kExit, ""},
+                      CollectiveDeath{CollectiveKind::kAllReduce, 1, Fault::kStop, ""},
+                      CollectiveDeath{CollectiveKind::kAllReduce, 0, Fault::kCrash, "tcp"},
+                      CollectiveDeath{CollectiveKind::kAllReduce, 1, Fault::kKill, "tcp"},
+                      CollectiveDeath{CollectiveKind::kReduceScatter, 1, Fault::kKill, ""},
+                      CollectiveDeath{CollectiveKind::kReduceScatter, 0, Fault::kKill, "tcp"},
+                      CollectiveDeath{CollectiveKind::kAllGather, 0, Fault::kKill, ""},
+                      CollectiveDeath{CollectiveKind::kAllGather, 1, Fault::kKill, "tcp"},
+                      CollectiveDeath{CollectiveKind::kAllToAll, 1, Fault::kKill, ""},
+                      CollectiveDeath{CollectiveKind::kAllToAll, 0, Fault::kKill, "tcp"},
+                      CollectiveDeath{CollectiveKind::kPermute, 0, Fault::kKill, ""},
+                      CollectiveDeath{CollectiveKind::kPermute, 1, Fault::kKill, "tcp"}),
+    [](const auto& info) {
+      std::string name(Name(info.param.kind));
+      name.erase(std::remove(name.begin(), name.end(), '_'), name.end());
+      return StrCat(name, "Rank", info.param.rank, FaultName(info.param.fault),
+                    info.param.tls.empty() ? "SharedMemory" : "Tcp");
+    });
 
 // --- Many nodes ----------------------------------------------------------------------------------
 
 TEST_F(ClusterTest, SixtyFourNodesStartRunAndStop) {
   if (kSlowdown > 1) GTEST_SKIP() << "64 instrumented processes do not fit a small machine";
   constexpr int kNodes = 64;
-  for (int round = 0; round < 3; ++round) {
+  constexpr int kRounds = 20;
+  for (int round = 0; round < kRounds; ++round) {
     ClusterOptions options = Options(kNodes);
     options.join_timeout = absl::Seconds(30);
     options.heartbeat_timeout = absl::Seconds(10);

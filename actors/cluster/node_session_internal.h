@@ -46,6 +46,7 @@ struct SessionRequest {
   uint32_t first_device = 0;
   uint32_t num_devices = 0;
   int threads_per_device = 1;
+  bool shares_cores = false;  // with devices of other processes
   uint64_t seed = 0;
   absl::Duration timeout;
   uint64_t trace_capacity = 0;

@@ -67,8 +67,8 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       ready_at_start_(static_cast<uint32_t>(needs_.size())),
       starts_(std::move(linked.starts)),
       messages_(std::move(linked.messages)),
-      puts_(std::move(linked.puts)),
-      places_(std::move(linked.places)),
+      increments_(std::move(linked.increments)),
+      counters_(std::move(linked.counters)),
       phases_(std::move(linked.phases)),
       progress_(phases_.size()),
       args_(std::move(linked.args)),
@@ -77,7 +77,7 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       copies_(std::move(linked.copies)),
       memory_copies_(std::move(linked.memory_copies)),
       fetches_(std::move(linked.fetches)),
-      place_infos_(std::move(linked.place_infos)),
+      counter_infos_(std::move(linked.counter_infos)),
       kernels_(std::move(linked.kernels)),
       is_synchronous_(parts.target.device->is_synchronous()),
       is_tracing_(options.trace_capacity > 0),
@@ -186,7 +186,7 @@ bool DeviceExecutor::PollOnce() {
 // Fires what is ready.
 bool DeviceExecutor::PollLanes() {
   bool has_moved = PollFloating();
-  has_moved |= PollOnceLane();
+  has_moved |= PollPerStepLane();
   has_moved |= PollComputeLane();
   return has_moved;
 }
@@ -225,7 +225,7 @@ bool DeviceExecutor::PollFloating() {
   return has_moved;
 }
 
-bool DeviceExecutor::PollOnceLane() {
+bool DeviceExecutor::PollPerStepLane() {
   if (running_once_ != kNone) return Advance(running_once_);
   if (per_step_phases_.empty()) return false;
   const uint32_t phase = per_step_phases_[once_turn_];
@@ -267,9 +267,9 @@ void DeviceExecutor::ReportAvailable() {
       const Progress& progress = progress_[phase_of_type_[type]];
       const int64_t started = progress.next_instance + (progress.is_running ? 1 : 0);
       available -= started;
-      for (uint32_t i = 0; i < phase.num_places; ++i) {
-        const Place& place = places_[phase.first_place + i];
-        available = std::min<int64_t>(available, place.count / place.need);
+      for (uint32_t i = 0; i < phase.num_counters; ++i) {
+        const TokenCounter& counter = counters_[phase.first_counter + i];
+        available = std::min<int64_t>(available, counter.count / counter.need);
       }
       available += started;
     }
@@ -321,10 +321,10 @@ void DeviceExecutor::Start(uint32_t index) {
       if ((phase.joined_lanes >> other & 1) != 0) lane.Follow(*streams_[other]);
     }
   }
-  for (uint32_t i = 0; i < phase.num_places; ++i) {
-    Place& place = places_[phase.first_place + i];
-    place.count -= place.need;
-    if (place.count < place.need) ++phase.missing;
+  for (uint32_t i = 0; i < phase.num_counters; ++i) {
+    TokenCounter& counter = counters_[phase.first_counter + i];
+    counter.count -= counter.need;
+    if (counter.count < counter.need) ++phase.missing;
   }
   for (uint32_t i = 0; i < phase.num_groups; ++i) {
     const SlotGroup& group = groups_[phase.first_group + i];
@@ -501,17 +501,17 @@ void DeviceExecutor::Fire(uint32_t index, uint32_t phase) {
     }
   }
   Send(messages_.data() + actor.first_message, actor.num_early, &progress_[phase]);
-  if (actor.num_puts > 0) PutTokens(actor);
+  if (actor.num_increments > 0) AddTokens(actor);
 }
 
-void DeviceExecutor::PutTokens(const Actor& actor) {
-  const Put* put = puts_.data() + actor.first_put;
-  for (uint32_t i = 0; i < actor.num_puts; ++i) {
-    Place& place = places_[put[i].place];
-    const bool was_short = place.count < place.need;
-    place.count += put[i].amount;
-    if (was_short && place.count >= place.need && --phases_[place.phase].missing == 0) {
-      QueueIfOpen(place.phase);
+void DeviceExecutor::AddTokens(const Actor& actor) {
+  const Increment* increment = increments_.data() + actor.first_increment;
+  for (uint32_t i = 0; i < actor.num_increments; ++i) {
+    TokenCounter& counter = counters_[increment[i].counter];
+    const bool was_short = counter.count < counter.need;
+    counter.count += increment[i].amount;
+    if (was_short && counter.count >= counter.need && --phases_[counter.phase].missing == 0) {
+      QueueIfOpen(counter.phase);
     }
   }
 }

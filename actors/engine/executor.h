@@ -8,9 +8,9 @@
 // allocation, no lock.
 //
 // Asynchronous devices. Kernels and copies are launched ahead of what runs: as far as the device's
-// memory goes, streams order everything, so a token is put when its producer has been launched, and
-// a phase starts while those before it still run. A phase with channels to another lane first makes
-// its stream wait for what that lane has launched. The host waits for the device only where
+// memory goes, streams order everything, so a token is added when its producer has been launched,
+// and a phase starts while those before it still run. A phase with channels to another lane first
+// makes its stream wait for what that lane has launched. The host waits for the device only where
 // something leaves it: before a communication, whose bytes go through host memory
 // (host_staging.h), and for the completion of phase instances, which a mark in the stream tells
 // (lane_stream.h). kLaunchAhead bounds how far a lane runs ahead.
@@ -206,7 +206,7 @@ class DeviceExecutor {
   bool DriveCommunication();
   bool PollLanes();
   bool PollFloating();
-  bool PollOnceLane();
+  bool PollPerStepLane();
   bool PollComputeLane();
   void ReportAvailable();
 
@@ -236,7 +236,7 @@ class DeviceExecutor {
   void StartTransport(CommStart* start);
   void FinishComm(Comm& comm);
   void ShareEndpoint(uint32_t phase);
-  void PutTokens(const Actor& actor);
+  void AddTokens(const Actor& actor);
   void CountCommunication(const Actor& actor);
 
   StepRecord& RecordOf(int64_t step) { return steps_[step % kMaxStepsInFlight]; }
@@ -281,8 +281,8 @@ class DeviceExecutor {
   std::vector<uint32_t> starts_;
   std::vector<uint32_t> ready_comms_;  // to be started, in order
   std::vector<uint32_t> messages_;
-  std::vector<Put> puts_;
-  std::vector<Place> places_;
+  std::vector<Increment> increments_;
+  std::vector<TokenCounter> counters_;
   std::vector<Phase> phases_;
   std::vector<Progress> progress_;
   std::vector<void*> args_;
@@ -291,7 +291,7 @@ class DeviceExecutor {
   std::vector<HostCopy> copies_;
   std::vector<MemoryCopy> memory_copies_;
   std::vector<uint32_t> fetches_;  // actors
-  std::vector<PlaceInfo> place_infos_;
+  std::vector<TokenCounterInfo> counter_infos_;
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
 
   const bool is_synchronous_;

@@ -117,7 +117,7 @@ void DeviceExecutor::FinishComm(Comm& comm) {
   if (is_tracing_) Trace(act, comm.end_ns);
   CountCommunication(actor);
   Send(messages_.data() + actor.first_message + actor.num_early, actor.num_late, &progress);
-  PutTokens(actor);
+  AddTokens(actor);
   --progress.outstanding;
   StartReadyComms();
   FinishIfDone(comm.phase);

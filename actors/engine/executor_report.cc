@@ -94,14 +94,14 @@ std::string DeviceExecutor::InstanceName(uint32_t phase, int64_t step, int64_t m
 std::string DeviceExecutor::DescribePlaces(uint32_t index) const {
   const Phase& phase = phases_[index];
   std::string text;
-  for (uint32_t i = 0; i < phase.num_places; ++i) {
-    const Place& place = places_[phase.first_place + i];
-    if (place.count >= place.need) continue;
-    const PlaceInfo& info = place_infos_[phase.first_place + i];
+  for (uint32_t i = 0; i < phase.num_counters; ++i) {
+    const TokenCounter& counter = counters_[phase.first_counter + i];
+    if (counter.count >= counter.need) continue;
+    const TokenCounterInfo& info = counter_infos_[phase.first_counter + i];
     const planner::ChannelPlan& channel = device_plan_.channels[info.channel];
     StrAppend(&text, text.empty() ? "" : "; ", info.is_credit ? "credits" : "tokens", " from '",
-              NameOf(info.is_credit ? channel.consumer : channel.producer), "' ", place.count,
-              " of ", place.need);
+              NameOf(info.is_credit ? channel.consumer : channel.producer), "' ", counter.count,
+              " of ", counter.need);
   }
   return text;
 }

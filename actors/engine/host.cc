@@ -13,7 +13,6 @@
 #include "actors/engine/reply_collector_internal.h"
 #include "actors/engine/stage_actor_internal.h"
 #include "actors/engine/supervisor_internal.h"
-#include "base/machine.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -56,13 +55,10 @@ class Host::Impl {
         links_[device]->wake_executor = [waker] { waker->Notify(); };
       }
     }
-    const size_t num_pollers =
-        num_devices * static_cast<size_t>(std::max(parts.threads_per_device, 1));
-    const bool is_crowded = num_pollers > static_cast<size_t>(UsableCores());
     const auto loaded = std::make_shared<ReplyCollector<absl::Status>>(num_devices);
     for (uint32_t i = 0; i < num_devices; ++i) {
       executor_actors_.push_back(system_.spawn<ExecutorActor, caf::detached>(
-          ExecutorActor::Setup{i, std::move(parts.executors[i]), parts.wakers[i], is_crowded,
+          ExecutorActor::Setup{i, std::move(parts.executors[i]), parts.wakers[i], parts.is_crowded,
                                activity_.poll_counters[i].get(), loaded, &activity_.executors[i]}));
     }
     for (size_t i = 0; i < num_devices; ++i) {
@@ -154,6 +150,8 @@ class Host::Impl {
     Join(&last);
   }
 
+  caf::actor_system& actor_system() { return system_; }
+
  private:
   void Supervise(const caf::actor& actor, std::string name, Child child) {
     Watch(supervisor_, {actor, std::move(name), child, nullptr});
@@ -200,5 +198,6 @@ absl::StatusOr<ActivityReport> Host::ReportActivity(absl::Duration timeout) {
 }
 std::vector<TraceEvent> Host::TakeTrace(uint32_t device) { return impl_->TakeTrace(device); }
 void Host::Stop() { impl_->Stop(); }
+caf::actor_system& Host::actor_system() { return impl_->actor_system(); }
 
 }  // namespace penstock::actors

@@ -26,6 +26,10 @@
 #include "actors/engine/wait_description.h"
 #include "actors/engine/waker.h"
 
+namespace caf {
+class actor_system;
+}  // namespace caf
+
 namespace penstock::actors {
 
 // Creates an executor; called on the thread that will run it.
@@ -52,7 +56,7 @@ struct HostParts {
   // Called, on any thread, when the session cannot go on because of an illegal choice of a policy
   // or the unexpected end of an actor. May be called several times.
   std::function<void(const absl::Status&)> on_failure;
-  int threads_per_device = 1;
+  bool is_crowded = false;  // the devices that use its cores have more threads than there are cores
 };
 
 class Host {
@@ -81,6 +85,9 @@ class Host {
   // executors live until the host is destroyed, because the transport may write to their receive
   // buffers until it is destroyed.
   void Stop();
+
+  // What the actors live in; also after Stop.
+  caf::actor_system& actor_system();
 
  private:
   class Impl;

@@ -290,8 +290,8 @@ class Linker {
       Join(phase_of_[channel.producer], phase_of_[channel.consumer]);
       gates.push_back({phase_of_[channel.consumer], i, false});
       gates.push_back({phase_of_[channel.producer], i, true});
-      ++out_.actors[channel.producer].num_puts;
-      ++out_.actors[channel.consumer].num_puts;
+      ++out_.actors[channel.producer].num_increments;
+      ++out_.actors[channel.consumer].num_increments;
     }
     std::stable_sort(gates.begin(), gates.end(),
                      [](const Gate& a, const Gate& b) { return a.phase < b.phase; });
@@ -299,26 +299,26 @@ class Linker {
     std::vector<uint32_t> at(out_.actors.size());
     for (uint32_t i = 0; i < out_.actors.size(); ++i) {
       Actor& actor = out_.actors[i];
-      actor.first_put = at[i] = next;
-      next += actor.num_puts;
+      actor.first_increment = at[i] = next;
+      next += actor.num_increments;
     }
-    out_.puts.resize(next);
+    out_.increments.resize(next);
     for (const Gate& gate : gates) {
       const ChannelPlan& channel = device_.channels[gate.channel];
       Phase& phase = out_.phases[gate.phase];
-      const uint32_t place = static_cast<uint32_t>(out_.places.size());
-      if (phase.num_places++ == 0) phase.first_place = place;
-      Place& entry = out_.places.emplace_back();
+      const uint32_t counter = static_cast<uint32_t>(out_.counters.size());
+      if (phase.num_counters++ == 0) phase.first_counter = counter;
+      TokenCounter& entry = out_.counters.emplace_back();
       entry.phase = gate.phase;
       entry.need = gate.is_credit ? channel.produce : channel.consume;
       entry.count = gate.is_credit ? channel.capacity - channel.initial : channel.initial;
       if (entry.count < entry.need) ++phase.missing;
-      out_.place_infos.push_back({gate.channel, gate.is_credit});
+      out_.counter_infos.push_back({gate.channel, gate.is_credit});
       // Tokens come from the producer, credits from the consumer.
       if (gate.is_credit) {
-        out_.puts[at[channel.consumer]++] = {place, channel.consume};
+        out_.increments[at[channel.consumer]++] = {counter, channel.consume};
       } else {
-        out_.puts[at[channel.producer]++] = {place, channel.produce};
+        out_.increments[at[channel.producer]++] = {counter, channel.produce};
       }
     }
   }

@@ -3,7 +3,7 @@
 //
 // Example: a phase of kernels a, b (channel a -> b) that reads a channel register of two slots:
 //   actors    a {early messages [b]}, b; needs 0, 1
-//   places    one that counts the tokens of the register, need 1
+//   counters  one that counts the tokens of the register, need 1
 //   slots     one group of two slots, whose patch sets a's argument before each instance
 //
 // Thread rule: Link and the result belong to the device's executor.
@@ -34,17 +34,17 @@ namespace penstock::actors {
 struct Actor {
   kernels::Kernel* kernel = nullptr;
   void* workspace = nullptr;
-  uint32_t first_arg = 0;      // into args: inputs, then outputs
-  uint32_t first_message = 0;  // into messages: early, then late
-  uint32_t first_put = 0;      // into puts
-  uint32_t part = 0;           // into comms, into copies, or into memory_copies
+  uint32_t first_arg = 0;        // into args: inputs, then outputs
+  uint32_t first_message = 0;    // into messages: early, then late
+  uint32_t first_increment = 0;  // into increments
+  uint32_t part = 0;             // into comms, into copies, or into memory_copies
   uint16_t num_inputs = 0;
   uint16_t num_outputs = 0;
   // Messages when it starts. Of what runs on a stream these are all: who gets one follows on the
   // stream, or is ordered behind it by the stream. Of communication: to the next of its group.
   uint16_t num_early = 0;
   uint16_t num_late = 0;  // messages when communication has completed
-  uint16_t num_puts = 0;
+  uint16_t num_increments = 0;
   planner::ActorKind kind = planner::ActorKind::kKernel;
 };
 static_assert(sizeof(Actor) <= 64, "an actor is at most one cache line");
@@ -53,20 +53,20 @@ static_assert(sizeof(Actor) <= 64, "an actor is at most one cache line");
 // communicates.
 inline constexpr uint32_t kToCommunication = uint32_t{1} << 31;
 
-struct Put {
-  uint32_t place = 0;
+struct Increment {
+  uint32_t counter = 0;
   uint32_t amount = 0;
 };
 
 // Tokens or credits that a phase takes `need` of when it starts.
-struct Place {
+struct TokenCounter {
   uint32_t count = 0;
   uint32_t need = 0;
   uint32_t phase = 0;
 };
 
-// What a report says of a place.
-struct PlaceInfo {
+// What a report says of a counter.
+struct TokenCounterInfo {
   uint32_t channel = 0;
   bool is_credit = false;
 };
@@ -88,8 +88,8 @@ struct Patch {
 struct Phase {
   uint32_t first_actor = 0;
   uint32_t end_actor = 0;
-  uint32_t first_place = 0;
-  uint32_t num_places = 0;
+  uint32_t first_counter = 0;
+  uint32_t num_counters = 0;
   uint32_t first_group = 0;
   uint32_t num_groups = 0;
   uint32_t num_on_stream = 0;  // actors that run on the stream
@@ -97,7 +97,7 @@ struct Phase {
   uint32_t num_fetches = 0;
   uint32_t first_start = 0;  // into starts
   uint32_t num_starts = 0;
-  uint32_t missing = 0;  // places whose count is below their need
+  uint32_t missing = 0;  // counters whose count is below their need
   uint32_t act_ns = 0;   // what one of its actors takes on average, as predicted
   planner::Lane lane = planner::Lane::kCompute;
   uint32_t type = 0;  // of the compute lane: planner::PhaseType
@@ -132,9 +132,9 @@ struct LinkedDevice {
   std::vector<uint32_t> needs;   // an actor each: messages it waits for
   std::vector<uint32_t> starts;  // communication that waits for none; that of a phase together
   std::vector<uint32_t> messages;
-  std::vector<Put> puts;
-  std::vector<Place> places;  // those of a phase lie together
-  std::vector<PlaceInfo> place_infos;
+  std::vector<Increment> increments;
+  std::vector<TokenCounter> counters;  // those of a phase lie together
+  std::vector<TokenCounterInfo> counter_infos;
   std::vector<Phase> phases;
   std::vector<SlotGroup> groups;
   std::vector<Patch> patches;

@@ -3,9 +3,10 @@
 //
 // Thread rule: Submit is thread-safe with the others; ReadState, WriteState, KeepStates, TakeStates
 // and TakeTrace want no step under way; Describe, Stop and those are called by one thread at a
-// time. Observers are called from threads of the engine. Nothing is called after Stop but TakeTrace
-// and the destructor. Invariants: every submitted step is reported by each of its devices once, in
-// order, unless OnFailure was called or the engine was stopped; every wait is bounded.
+// time. Observers are called from threads of the engine. Nothing is called after Stop but
+// TakeTrace, actor_system and the destructor. Invariants: every submitted step is reported by each
+// of its devices once, in order, unless OnFailure was called or the engine was stopped; every wait
+// is bounded.
 
 #ifndef PENSTOCK_ACTORS_SESSION_ENGINE_H_
 #define PENSTOCK_ACTORS_SESSION_ENGINE_H_
@@ -24,6 +25,10 @@
 #include "actors/session/kept_states.h"
 #include "base/tensor.h"
 #include "planner/plan/plan.h"
+
+namespace caf {
+class actor_system;
+}  // namespace caf
 
 namespace penstock::actors {
 
@@ -64,6 +69,10 @@ class Engine {
 
   // Ends all communication and joins all threads. A kernel that runs is waited for.
   virtual void Stop() = 0;
+
+  // Where actors around the engine live, such as those that feed its steps (run_steps.h). Also
+  // after Stop.
+  virtual caf::actor_system& actor_system() = 0;
 };
 
 }  // namespace penstock::actors

@@ -43,6 +43,7 @@ struct LocalEngineOptions {
   uint32_t first_device = 0;
   uint32_t num_devices = 0;
   int threads_per_device = 1;
+  bool shares_cores = false;  // with devices of other processes
   uint64_t seed = 0;
   uint32_t generation = 0;                            // of the transport's tags
   absl::Duration timeout = absl::Minutes(10);         // of loading
@@ -80,6 +81,7 @@ class LocalEngine final : public Engine {
   absl::StatusOr<std::vector<uint32_t>> TakeStates(const KeptStates& kept) override;
   absl::StatusOr<std::vector<TraceEvent>> TakeTrace() override;
   void Stop() override;
+  caf::actor_system& actor_system() override { return host_->actor_system(); }
 
   // See Host. One thread at a time, as Describe.
   absl::StatusOr<ActivityReport> ReportActivity(absl::Duration timeout);
@@ -133,6 +135,7 @@ class LocalEngine final : public Engine {
     std::vector<std::unique_ptr<DeviceCommunication>> communications;
   };
   const std::shared_ptr<CommunicatedMemory> memory_ = std::make_shared<CommunicatedMemory>();
+  bool is_crowded_ = false;                             // see HostParts
   std::vector<std::vector<int>> processors_;            // of each device; empty: they share all
   std::vector<std::unique_ptr<ArenaAccess>> accesses_;  // likewise
   std::vector<std::unique_ptr<StageLink>> links_;

@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "caf/all.hpp"
 
+#include "actors/engine/caf_thread_internal.h"
 #include "actors/engine/step_name.h"
 #include "base/strings.h"
 
@@ -165,10 +166,8 @@ absl::Status RunSteps(Session& session, int64_t num_steps, int64_t steps_ahead, 
                       Sink& sink, int64_t first_step) {
   if (num_steps <= 0) return absl::OkStatus();
   const std::shared_ptr<Run> run(new Run{session, first_step, num_steps, source, sink, {}, {}});
-  caf::actor_system_config config;
-  config.set("scheduler.policy", caf::atom("sharing"));
-  config.set("scheduler.max-threads", size_t{1});
-  caf::actor_system system(config);
+  const CafThread thread;
+  caf::actor_system& system = session.actor_system();
   std::vector<caf::actor> actors;
   actors.push_back(system.spawn<SourceActor, caf::detached>(run));
   actors.push_back(system.spawn<SinkActor, caf::detached>(run, actors[0]));

@@ -185,6 +185,8 @@ class Session::Impl : private EngineObserver {
     if (engine_ != nullptr) engine_->Stop();
   }
 
+  caf::actor_system& actor_system() const { return engine_->actor_system(); }
+
  private:
   absl::StatusOr<std::unique_ptr<Engine>> StartLocalEngine(const SessionOptions& options) {
     LocalEngineOptions local;
@@ -348,5 +350,6 @@ absl::StatusOr<std::shared_ptr<const KeptStates>> Session::KeepStates(
 absl::Status Session::TakeStates(const KeptStates& kept) { return impl_->TakeStates(kept); }
 std::vector<TraceEvent> Session::TakeTrace() { return impl_->TakeTrace(); }
 void Session::Stop() { impl_->Stop(); }
+caf::actor_system& Session::actor_system() const { return impl_->actor_system(); }
 
 }  // namespace penstock::actors

@@ -45,6 +45,10 @@
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
 
+namespace caf {
+class actor_system;
+}  // namespace caf
+
 namespace penstock::actors {
 
 struct SessionOptions;
@@ -137,6 +141,9 @@ class Session {
 
   // Joins all threads. Steps under way are abandoned.
   void Stop();
+
+  // The engine's, for actors that use the session.
+  caf::actor_system& actor_system() const;
 
  private:
   class Impl;

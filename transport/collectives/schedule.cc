@@ -29,7 +29,7 @@ int64_t ChunkElements(const CollectiveSpec& spec) {
   return spec.chunk_bytes / static_cast<int64_t>(ByteSize(spec.dtype));
 }
 
-// An empty piece travels too, as one message of no bytes: flags must reach everyone.
+// An empty block travels too, as one message of no bytes: flags must reach everyone.
 int64_t NumChunks(const CollectiveSpec& spec, int64_t count) {
   const int64_t chunk_elements = ChunkElements(spec);
   return std::max<int64_t>(1, (count - 1) / chunk_elements + 1);
@@ -92,24 +92,24 @@ class Builder {
   int Rank(int rank) const { return ((rank % n_) + n_) % n_; }
   uint32_t Device(int rank) const { return spec_.devices[Rank(rank)]; }
 
-  template <typename StreamType, typename... Args>
-  StreamType* NewStream(Args&&... args) {
-    auto stream = std::make_unique<StreamType>(std::forward<Args>(args)...);
-    StreamType* result = stream.get();
-    schedule_.streams.push_back(std::move(stream));
+  template <typename FlowType, typename... Args>
+  FlowType* NewFlow(Args&&... args) {
+    auto flow = std::make_unique<FlowType>(std::forward<Args>(args)...);
+    FlowType* result = flow.get();
+    schedule_.flows.push_back(std::move(flow));
     return result;
   }
 
   // Folds terms of these ranks, in this order; this rank among them.
-  FoldStream* NewFold(const std::vector<int>& ranks, bool is_streamed = false) {
+  FoldFlow* NewFold(const std::vector<int>& ranks, bool is_streamed = false) {
     std::vector<uint32_t> terms;
     bool can_view = true;
     for (int rank : ranks) {
-      terms.push_back(rank == rank_ ? FoldStream::kOwn : Device(rank));
+      terms.push_back(rank == rank_ ? FoldFlow::kOwn : Device(rank));
       can_view &= rank == rank_ || can_view_[rank];
     }
-    return NewStream<FoldStream>(std::move(terms), FindFold(spec_.reduce, spec_.dtype),
-                                 element_bytes_, can_view, is_streamed);
+    return NewFlow<FoldFlow>(std::move(terms), FindFold(spec_.reduce, spec_.dtype), element_bytes_,
+                             can_view, is_streamed);
   }
 
   // Whether elements are more than caches hold.
@@ -118,9 +118,9 @@ class Builder {
   }
 
   // Receives from a rank into the output: much of it past the caches.
-  Stream* NewReceive(int from) {
+  Flow* NewReceive(int from) {
     if (!IsMuch(OutputCount(spec_, rank_)) || !can_view_[Rank(from)]) {
-      return NewStream<ReceiveStream>(Device(from));
+      return NewFlow<ReceiveFlow>(Device(from));
     }
     return NewFold({Rank(from)});
   }
@@ -136,26 +136,26 @@ class Builder {
         {input_element * element_bytes_, output_element * element_bytes_, count * element_bytes_});
   }
 
-  // Chunk `c` of a piece of `count` elements that starts at `element` of `place`. Pieces that pass
+  // Chunk `c` of a block of `count` elements that starts at `element` of `buffer`. Blocks that pass
   // between the same two ranks in one direction have different `numbers`.
-  Chunk ChunkOf(Place place, int64_t element, int64_t count, int64_t c, int64_t number) const {
+  Chunk ChunkOf(Buffer buffer, int64_t element, int64_t count, int64_t c, int64_t number) const {
     const int64_t begin = c * chunk_elements_;
     Chunk chunk;
-    chunk.place = place;
+    chunk.buffer = buffer;
     chunk.offset = (element + begin) * element_bytes_;
     chunk.num_bytes = std::min(chunk_elements_, count - begin) * element_bytes_;
     chunk.message = static_cast<uint64_t>(number * max_chunks_ + c);
     return chunk;
   }
 
-  // All chunks of a piece. With `after`, chunk c waits until that has finished c + 1.
-  void AddPiece(Stream* stream, Place place, int64_t element, int64_t count, int64_t number,
-                const Stream* after = nullptr) const {
+  // All chunks of a block. With `after`, chunk c waits until that has finished c + 1.
+  void AddBlock(Flow* flow, Buffer buffer, int64_t element, int64_t count, int64_t number,
+                const Flow* after = nullptr) const {
     for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
-      Chunk chunk = ChunkOf(place, element, count, c, number);
+      Chunk chunk = ChunkOf(buffer, element, count, c, number);
       chunk.after = after;
       chunk.after_count = c + 1;
-      stream->Add(chunk);
+      flow->Add(chunk);
     }
   }
 
@@ -170,9 +170,9 @@ class Builder {
     Chunk chunk;
     chunk.num_bytes = count * element_bytes_;
     for (int step = 1; step < n_; ++step) {
-      NewStream<SendStream>(Device(rank_ + step))->Add(chunk);
+      NewFlow<SendFlow>(Device(rank_ + step))->Add(chunk);
     }
-    chunk.place = Place::kScratch;
+    chunk.buffer = Buffer::kScratch;
     NewFold(AllRanks())->Add(chunk);
     schedule_.scratch_bytes = schedule_.result_bytes = chunk.num_bytes;
   }
@@ -182,28 +182,27 @@ class Builder {
       WholeReduce();
       return;
     }
-    std::vector<Stream*> sends(n_);
+    std::vector<Flow*> sends(n_);
     for (int step = 1; step < n_; ++step) {
       const int peer = Rank(rank_ + step);
-      sends[peer] = NewStream<SendStream>(Device(peer));
-      AddPiece(sends[peer], Place::kInput, offsets_[peer], spec_.counts[peer], peer);
+      sends[peer] = NewFlow<SendFlow>(Device(peer));
+      AddBlock(sends[peer], Buffer::kInput, offsets_[peer], spec_.counts[peer], peer);
     }
     // What is not handed on is not wanted in the caches.
     const bool is_streamed = !is_all_reduce() && IsMuch(InputCount(spec_, rank_));
-    FoldStream* fold = NewFold(AllRanks(), is_streamed);
+    FoldFlow* fold = NewFold(AllRanks(), is_streamed);
     const int64_t count = spec_.counts[rank_];
     const int64_t result = is_all_reduce() ? offsets_[rank_] : 0;
     for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
-      Chunk chunk = ChunkOf(Place::kOutput, result, count, c, rank_);
+      Chunk chunk = ChunkOf(Buffer::kOutput, result, count, c, rank_);
       chunk.own_offset = (offsets_[rank_] + c * chunk_elements_) * element_bytes_;
       fold->Add(chunk);
     }
     if (!is_all_reduce()) return;
     for (int step = 1; step < n_; ++step) {
       const int peer = Rank(rank_ + step);
-      AddPiece(NewStream<SendStream>(Device(peer)), Place::kOutput, result, count, n_ + rank_,
-               fold);
-      AddPiece(NewReceive(peer), Place::kOutput, offsets_[peer], spec_.counts[peer], n_ + peer,
+      AddBlock(NewFlow<SendFlow>(Device(peer)), Buffer::kOutput, result, count, n_ + rank_, fold);
+      AddBlock(NewReceive(peer), Buffer::kOutput, offsets_[peer], spec_.counts[peer], n_ + peer,
                sends[peer]);
     }
   }
@@ -212,24 +211,24 @@ class Builder {
     for (int step = 1; step < n_; ++step) {
       const int to = Rank(rank_ + step);
       const int from = Rank(rank_ - step);
-      AddPiece(NewStream<SendStream>(Device(to)), Place::kInput, 0, spec_.counts[rank_], rank_);
-      AddPiece(NewReceive(from), Place::kOutput, offsets_[from], spec_.counts[from], from);
+      AddBlock(NewFlow<SendFlow>(Device(to)), Buffer::kInput, 0, spec_.counts[rank_], rank_);
+      AddBlock(NewReceive(from), Buffer::kOutput, offsets_[from], spec_.counts[from], from);
     }
   }
 
-  // Step s sends piece rank-1-s to the next rank and folds piece rank-2-s from the one before, so
+  // Step s sends block rank-1-s to the next rank and folds block rank-2-s from the one before, so
   // that the last step folds the rank's own. A lane has the chunks c, c + lanes, ..., and takes
   // each through all steps before the next: then few partial results are held at a time.
   void RingReduce() {
     struct Lane {
-      SendStream* send = nullptr;
-      FoldStream* fold = nullptr;
+      SendFlow* send = nullptr;
+      FoldFlow* fold = nullptr;
       int64_t num_partials = 0;
       std::vector<int64_t> partial_sends;  // by partial: chunks sent once it has been
     };
     std::vector<Lane> lanes(std::min(kRingLanes, max_chunks_));
     for (Lane& lane : lanes) {
-      lane.send = NewStream<SendStream>(Device(rank_ + 1));
+      lane.send = NewFlow<SendFlow>(Device(rank_ + 1));
       lane.fold = NewFold({Rank(rank_ - 1), rank_});
     }
     const int64_t slot_elements =
@@ -238,22 +237,22 @@ class Builder {
     if (!is_all_reduce()) {
       schedule_.scratch_bytes = num_lanes * kScratchSlots * slot_elements * element_bytes_;
     }
-    std::vector<Done> piece_sent(n_ * max_chunks_);
+    std::vector<Done> block_sent(n_ * max_chunks_);
     std::vector<Done> result_folded(max_chunks_);
     for (int64_t c = 0; c < max_chunks_; ++c) {
       const int64_t lane_number = c % num_lanes;
       Lane& lane = lanes[lane_number];
-      // Where the chunk of partial result `partial` lies, of a piece with such an offset.
+      // Where the chunk of partial result `partial` lies, of a block with such an offset.
       const auto place_partial = [&](Chunk* chunk, int64_t partial) {
         if (is_all_reduce()) return;
-        chunk->place = Place::kScratch;
+        chunk->buffer = Buffer::kScratch;
         chunk->offset = (lane_number * kScratchSlots + partial % kScratchSlots) * slot_elements *
                         element_bytes_;
       };
       for (int step = 0; step < n_ - 1; ++step) {
         const int sent = Rank(rank_ - 1 - step);
         if (c < NumChunks(spec_, spec_.counts[sent])) {
-          Chunk chunk = ChunkOf(step == 0 ? Place::kInput : Place::kOutput, offsets_[sent],
+          Chunk chunk = ChunkOf(step == 0 ? Buffer::kInput : Buffer::kOutput, offsets_[sent],
                                 spec_.counts[sent], c, sent);
           if (step > 0) {
             place_partial(&chunk, lane.num_partials - 1);
@@ -261,12 +260,12 @@ class Builder {
             chunk.after_count = lane.fold->num_chunks();
           }
           lane.send->Add(chunk);
-          piece_sent[sent * max_chunks_ + c] = {lane.send, lane.send->num_chunks()};
+          block_sent[sent * max_chunks_ + c] = {lane.send, lane.send->num_chunks()};
           if (step > 0) lane.partial_sends.push_back(lane.send->num_chunks());
         }
         const int folded = Rank(rank_ - 2 - step);
         if (c < NumChunks(spec_, spec_.counts[folded])) {
-          Chunk chunk = ChunkOf(Place::kOutput, offsets_[folded], spec_.counts[folded], c, folded);
+          Chunk chunk = ChunkOf(Buffer::kOutput, offsets_[folded], spec_.counts[folded], c, folded);
           chunk.own_offset = chunk.offset;
           if (folded == rank_) {
             if (!is_all_reduce()) chunk.offset -= offsets_[rank_] * element_bytes_;
@@ -283,35 +282,35 @@ class Builder {
         }
       }
     }
-    if (is_all_reduce()) RingGather(result_folded, piece_sent);
+    if (is_all_reduce()) RingGather(result_folded, block_sent);
   }
 
-  // So many chunks of a stream have been finished.
+  // So many chunks of a flow have been finished.
   struct Done {
-    const Stream* stream = nullptr;
+    const Flow* flow = nullptr;
     int64_t count = 0;
   };
 
-  // Step s sends piece rank-s and receives piece rank-1-s. After a reduction, chunk c of the own
-  // piece waits for `result_folded`[c], and a chunk is received over the own term of it only when
-  // that `piece_sent`[piece * max_chunks + c].
+  // Step s sends block rank-s and receives block rank-1-s. After a reduction, chunk c of the own
+  // block waits for `result_folded`[c], and a chunk is received over the own term of it only when
+  // that `block_sent`[block * max_chunks + c].
   void RingGather(const std::vector<Done>& result_folded = {},
-                  const std::vector<Done>& piece_sent = {}) {
-    auto* send = NewStream<SendStream>(Device(rank_ + 1));
+                  const std::vector<Done>& block_sent = {}) {
+    auto* send = NewFlow<SendFlow>(Device(rank_ + 1));
     auto* receive = NewReceive(rank_ - 1);
     for (int step = 0; step < n_ - 1; ++step) {
       const int sent = Rank(rank_ - step);
       const int64_t before = receive->num_chunks() - NumChunks(spec_, spec_.counts[sent]);
       for (int64_t c = 0; c < NumChunks(spec_, spec_.counts[sent]); ++c) {
-        Chunk chunk = ChunkOf(Place::kOutput, offsets_[sent], spec_.counts[sent], c, n_ + sent);
+        Chunk chunk = ChunkOf(Buffer::kOutput, offsets_[sent], spec_.counts[sent], c, n_ + sent);
         if (step > 0) {
           chunk.after = receive;
           chunk.after_count = before + c + 1;
         } else if (!result_folded.empty()) {
-          chunk.after = result_folded[c].stream;
+          chunk.after = result_folded[c].flow;
           chunk.after_count = result_folded[c].count;
         } else {
-          chunk.place = Place::kInput;
+          chunk.buffer = Buffer::kInput;
           chunk.offset -= offsets_[rank_] * element_bytes_;
         }
         send->Add(chunk);
@@ -319,10 +318,10 @@ class Builder {
       const int received = Rank(rank_ - 1 - step);
       for (int64_t c = 0; c < NumChunks(spec_, spec_.counts[received]); ++c) {
         Chunk chunk =
-            ChunkOf(Place::kOutput, offsets_[received], spec_.counts[received], c, n_ + received);
-        if (!piece_sent.empty()) {
-          const Done& own = piece_sent[received * max_chunks_ + c];
-          chunk.after = own.stream;
+            ChunkOf(Buffer::kOutput, offsets_[received], spec_.counts[received], c, n_ + received);
+        if (!block_sent.empty()) {
+          const Done& own = block_sent[received * max_chunks_ + c];
+          chunk.after = own.flow;
           chunk.after_count = own.count;
         }
         receive->Add(chunk);
@@ -348,24 +347,24 @@ class Builder {
     return hosts_[host][static_cast<size_t>(place) % hosts_[host].size()];
   }
 
-  // A piece that the owner has at `element` of `from` goes to that element of everybody's output:
+  // A block that the owner has at `element` of `from` goes to that element of everybody's output:
   // from the owner to the delegates, and on within the hosts. It is there once `is_there` has
   // finished as many chunks; a receive over this rank's own term waits until that `was_read`.
-  void HandOut(int owner, int64_t element, int64_t count, int64_t number, Place from,
-               const Stream* is_there, const Stream* was_read) {
+  void HandOut(int owner, int64_t element, int64_t count, int64_t number, Buffer from,
+               const Flow* is_there, const Flow* was_read) {
     const int host = host_of_[rank_];
     const int delegate = DelegateOf(owner, host);
     if (rank_ != owner) {
       const int source = rank_ == delegate ? owner : delegate;
       auto* receive = NewReceive(source);
-      AddPiece(receive, Place::kOutput, element, count, number, was_read);
+      AddBlock(receive, Buffer::kOutput, element, count, number, was_read);
       if (rank_ != delegate) return;
-      from = Place::kOutput;
+      from = Buffer::kOutput;
       is_there = receive;
     }
-    const int64_t begin = from == Place::kInput ? 0 : element;
+    const int64_t begin = from == Buffer::kInput ? 0 : element;
     const auto send = [&](int peer) {
-      AddPiece(NewStream<SendStream>(Device(peer)), from, begin, count, number, is_there);
+      AddBlock(NewFlow<SendFlow>(Device(peer)), from, begin, count, number, is_there);
     };
     if (rank_ == owner) {
       for (size_t i = 1; i < hosts_.size(); ++i) {
@@ -377,27 +376,27 @@ class Builder {
     }
   }
 
-  // This rank's part in the reduction of `owner`'s piece; returns the stream that reads its own
+  // This rank's part in the reduction of `owner`'s block; returns the flow that reads its own
   // term last, and in *result the one that folds the whole.
-  const Stream* FoldPiece(int owner, const Stream** result) {
+  const Flow* FoldBlock(int owner, const Flow** result) {
     const int host = host_of_[rank_];
     const int delegate = DelegateOf(owner, host);
     const int64_t count = spec_.counts[owner];
     if (rank_ != delegate) {
-      auto* send = NewStream<SendStream>(Device(delegate));
-      AddPiece(send, Place::kInput, offsets_[owner], count, owner);
+      auto* send = NewFlow<SendFlow>(Device(delegate));
+      AddBlock(send, Buffer::kInput, offsets_[owner], count, owner);
       return send;
     }
     const bool is_partial = hosts_[host].size() > 1;
     const bool is_owner = rank_ == owner;
-    // The results of this host lie in the output, where that has a place for them, else a few
+    // The results of this host lie in the output, where that has room for them, else a few
     // chunks at a time in scratch memory.
     const bool is_staged = !is_owner && !is_all_reduce();
     const int64_t slot_bytes = std::min(chunk_elements_, count) * element_bytes_;
     const int64_t scratch = schedule_.scratch_bytes;
     if (is_partial && is_staged) schedule_.scratch_bytes += kScratchSlots * slot_bytes;
-    FoldStream* fold = is_partial ? NewFold(hosts_[host]) : nullptr;
-    Stream* last = nullptr;
+    FoldFlow* fold = is_partial ? NewFold(hosts_[host]) : nullptr;
+    Flow* last = nullptr;
     if (is_owner) {
       std::vector<int> delegates;
       for (int h = 0; h < static_cast<int>(hosts_.size()); ++h) {
@@ -406,17 +405,17 @@ class Builder {
       last = hosts_.size() > 1 ? NewFold(delegates) : fold;
       *result = last;
     } else {
-      last = NewStream<SendStream>(Device(owner));
+      last = NewFlow<SendFlow>(Device(owner));
     }
     const int64_t at = is_all_reduce() ? offsets_[owner] : 0;
     for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
-      const Chunk own = ChunkOf(Place::kInput, offsets_[owner], count, c, owner);
+      const Chunk own = ChunkOf(Buffer::kInput, offsets_[owner], count, c, owner);
       Chunk partial = own;
       if (is_partial) {
-        partial = ChunkOf(Place::kOutput, at, count, c, owner);
+        partial = ChunkOf(Buffer::kOutput, at, count, c, owner);
         partial.own_offset = own.offset;
         if (is_staged) {
-          partial.place = Place::kScratch;
+          partial.buffer = Buffer::kScratch;
           partial.offset = scratch + c % kScratchSlots * slot_bytes;
           if (c >= kScratchSlots) {
             partial.after = last;
@@ -429,10 +428,10 @@ class Builder {
         partial.after_count = c + 1;
       }
       if (is_owner) {
-        partial.own_place = partial.place;
+        partial.own_buffer = partial.buffer;
         partial.own_offset = partial.offset;
-        const Chunk whole = ChunkOf(Place::kOutput, at, count, c, owner);
-        partial.place = whole.place;
+        const Chunk whole = ChunkOf(Buffer::kOutput, at, count, c, owner);
+        partial.buffer = whole.buffer;
         partial.offset = whole.offset;
       }
       last->Add(partial);
@@ -441,16 +440,16 @@ class Builder {
   }
 
   void HierarchicalReduce() {
-    std::vector<const Stream*> was_read(n_);
-    const Stream* result = nullptr;
+    std::vector<const Flow*> was_read(n_);
+    const Flow* result = nullptr;
     for (int step = 0; step < n_; ++step) {
       const int owner = Rank(rank_ + 1 + step);
-      was_read[owner] = FoldPiece(owner, &result);
+      was_read[owner] = FoldBlock(owner, &result);
     }
     if (!is_all_reduce()) return;
     for (int step = 0; step < n_; ++step) {
       const int owner = Rank(rank_ + step);
-      HandOut(owner, offsets_[owner], spec_.counts[owner], n_ + owner, Place::kOutput, result,
+      HandOut(owner, offsets_[owner], spec_.counts[owner], n_ + owner, Buffer::kOutput, result,
               was_read[owner]);
     }
   }
@@ -458,12 +457,12 @@ class Builder {
   void HierarchicalGather() {
     for (int step = 0; step < n_; ++step) {
       const int owner = Rank(rank_ + step);
-      HandOut(owner, offsets_[owner], spec_.counts[owner], owner, Place::kInput, nullptr, nullptr);
+      HandOut(owner, offsets_[owner], spec_.counts[owner], owner, Buffer::kInput, nullptr, nullptr);
     }
   }
 
   void HierarchicalBroadcast() {
-    HandOut(static_cast<int>(spec_.root), 0, spec_.counts[0], 0, Place::kInput, nullptr, nullptr);
+    HandOut(static_cast<int>(spec_.root), 0, spec_.counts[0], 0, Buffer::kInput, nullptr, nullptr);
   }
 
   void AllToAll() {
@@ -481,11 +480,11 @@ class Builder {
       const int from = Rank(rank_ - step);
       // In a halo exchange most ranks have nothing for each other.
       if (count(rank_, to) > 0) {
-        AddPiece(NewStream<SendStream>(Device(to)), Place::kInput, input_offset(to),
-                 count(rank_, to), 0);
+        AddBlock(NewFlow<SendFlow>(Device(to)), Buffer::kInput, input_offset(to), count(rank_, to),
+                 0);
       }
       if (count(from, rank_) > 0) {
-        AddPiece(NewReceive(from), Place::kOutput, output_offsets[from], count(from, rank_), 0);
+        AddBlock(NewReceive(from), Buffer::kOutput, output_offsets[from], count(from, rank_), 0);
       }
     }
   }
@@ -493,24 +492,24 @@ class Builder {
   void DirectBroadcast() {
     const int root = static_cast<int>(spec_.root);
     if (rank_ != root) {
-      AddPiece(NewReceive(root), Place::kOutput, 0, spec_.counts[0], 0);
+      AddBlock(NewReceive(root), Buffer::kOutput, 0, spec_.counts[0], 0);
       return;
     }
     for (int step = 1; step < n_; ++step) {
-      AddPiece(NewStream<SendStream>(Device(root + step)), Place::kInput, 0, spec_.counts[0], 0);
+      AddBlock(NewFlow<SendFlow>(Device(root + step)), Buffer::kInput, 0, spec_.counts[0], 0);
     }
   }
 
   void ChainBroadcast() {
     const int position = Rank(rank_ - static_cast<int>(spec_.root));
-    Stream* receive = nullptr;
+    Flow* receive = nullptr;
     if (position > 0) {
       receive = NewReceive(rank_ - 1);
-      AddPiece(receive, Place::kOutput, 0, spec_.counts[0], 0);
+      AddBlock(receive, Buffer::kOutput, 0, spec_.counts[0], 0);
     }
     if (position < n_ - 1) {
-      AddPiece(NewStream<SendStream>(Device(rank_ + 1)),
-               position == 0 ? Place::kInput : Place::kOutput, 0, spec_.counts[0], 0, receive);
+      AddBlock(NewFlow<SendFlow>(Device(rank_ + 1)),
+               position == 0 ? Buffer::kInput : Buffer::kOutput, 0, spec_.counts[0], 0, receive);
     }
   }
 
@@ -522,8 +521,8 @@ class Builder {
       Keep(0, 0, spec_.counts[rank_]);
       return;
     }
-    AddPiece(NewStream<SendStream>(Device(to)), Place::kInput, 0, spec_.counts[rank_], 0);
-    AddPiece(NewReceive(from), Place::kOutput, 0, spec_.counts[from], 0);
+    AddBlock(NewFlow<SendFlow>(Device(to)), Buffer::kInput, 0, spec_.counts[rank_], 0);
+    AddBlock(NewReceive(from), Buffer::kOutput, 0, spec_.counts[from], 0);
   }
 
   const CollectiveSpec& spec_;
@@ -551,8 +550,8 @@ std::vector<uint32_t> PeersOf(const CollectiveSpec& spec, int rank) {
   for (const bool can_view : {false, true}) {
     const Schedule schedule =
         MakeSchedule(spec, rank, std::vector<bool>(spec.devices.size(), can_view));
-    for (const std::unique_ptr<Stream>& stream : schedule.streams) {
-      const std::vector<uint32_t> more = stream->peers();
+    for (const std::unique_ptr<Flow>& flow : schedule.flows) {
+      const std::vector<uint32_t> more = flow->peers();
       peers.insert(more.begin(), more.end());
     }
   }

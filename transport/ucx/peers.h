@@ -99,7 +99,7 @@ class Peers {
 
   // A second has passed. Fails the peers that have not answered a probe in time; returns whether
   // there are any.
-  bool Age();
+  bool CountSecond();
 
   // The endpoint closes: nothing more is accepted, answered or transferred.
   void BeginClosing() { is_closing_ = true; }

@@ -327,7 +327,7 @@ void Receiver::FailReceives(const Peer& peer) {
   });
 }
 
-bool Receiver::Age() {
+bool Receiver::CountSecond() {
   bool has_expired = false;
   receives_.ForEachPending([&](ReceiveOperation& receive) {
     ++receive.seconds;

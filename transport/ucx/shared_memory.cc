@@ -146,7 +146,7 @@ uint64_t SharedMemory::Share(void* data, size_t num_bytes) {
     return kNoPlace;
   }
   if (shared >= kHugePageBytes) madvise(copy, shared, MADV_HUGEPAGE);
-  // Piece by piece, so that hardly more memory is taken than there was.
+  // Part by part, so that hardly more memory is taken than there was.
   constexpr size_t kPieceBytes = 32 * kHugePageBytes;
   auto* original = static_cast<std::byte*>(data);
   for (size_t at = 0; at < shared; at += kPieceBytes) {

@@ -8,12 +8,12 @@
 // This class joins them: it passes requests for devices of this process on to another endpoint,
 // locks, drives the worker, and wakes the owner. wire.h describes the protocol.
 //
-// Thread rule: the functions of Endpoint belong to the owner, OnArrival and Age to the thread that
-// waits, the functions marked so to any thread. All that touches the worker holds `lock_`, for a
-// few calls of UCX or the copy of a message at most. Callbacks of UCX only change operations; calls
-// of the owner complete requests. Invariants: no request ends while UCX uses its bytes, and no
-// worker is destroyed while UCX uses the bytes of any; nothing is allocated once every peer,
-// channel page and number of operations in flight has been seen.
+// Thread rule: the functions of Endpoint belong to the owner, OnArrival and CountSecond to the
+// thread that waits, the functions marked so to any thread. All that touches the worker holds
+// `lock_`, for a few calls of UCX or the copy of a message at most. Callbacks of UCX only change
+// operations; calls of the owner complete requests. Invariants: no request ends while UCX uses its
+// bytes, and no worker is destroyed while UCX uses the bytes of any; nothing is allocated once
+// every peer, channel page and number of operations in flight has been seen.
 
 #ifndef PENSTOCK_TRANSPORT_UCX_UCX_ENDPOINT_H_
 #define PENSTOCK_TRANSPORT_UCX_UCX_ENDPOINT_H_
@@ -110,7 +110,7 @@ class UcxEndpoint final : public Endpoint {
   void OnArrival() { Wake(); }
   // A second has passed. Not OK once for each peer: it has failed, and UCX uses memory of its
   // requests longer than it should.
-  absl::Status Age();
+  absl::Status CountSecond();
 
  private:
   // Calls of ucp_worker_progress in one Progress.

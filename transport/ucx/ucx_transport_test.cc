@@ -930,7 +930,7 @@ TEST(UcxTransportTest, ViewsBytesWhereTheyLieIfTheyAreShared) {
 
 // --- Collectives ---------------------------------------------------------------------------------
 
-// Every kind, over devices of which some share a process: pieces long and short, several runs.
+// Every kind, over devices of which some share a process: blocks long and short, several runs.
 class UcxCollectivesTest : public ::testing::TestWithParam<bool> {};  // in arenas
 INSTANTIATE_TEST_SUITE_P(Memory, UcxCollectivesTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Shared" : "Private"; });

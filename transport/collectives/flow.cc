@@ -1,4 +1,4 @@
-#include "transport/collectives/stream.h"
+#include "transport/collectives/flow.h"
 
 #include <algorithm>
 #include <iterator>
@@ -7,24 +7,24 @@
 
 namespace penstock::transport {
 
-void Stream::Prepare() {
+void Flow::Prepare() {
   num_slots_ = num_slots();
   requests_ = std::vector<Request>(num_slots_ * requests_per_chunk_);
 }
 
-int64_t Stream::max_chunk_bytes() const {
+int64_t Flow::max_chunk_bytes() const {
   int64_t most = 0;
   for (const Chunk& chunk : chunks_) most = std::max(most, chunk.num_bytes);
   return most;
 }
 
-bool Stream::CanPost() const {
+bool Flow::CanPost() const {
   if (num_posted_ == num_chunks() || num_posted_ - num_finished_ == num_slots_) return false;
   const Chunk& chunk = chunks_[num_posted_];
   return chunk.after == nullptr || chunk.after->num_finished() >= chunk.after_count;
 }
 
-bool Stream::HasArrived(Run* run) {
+bool Flow::HasArrived(Run* run) {
   const Request* requests = RequestsOf(static_cast<int>(num_finished_ % num_slots_));
   uint32_t flags = 0;
   bool is_complete = true;
@@ -40,7 +40,7 @@ bool Stream::HasArrived(Run* run) {
   return is_complete;
 }
 
-bool Stream::Advance(Run* run) {
+bool Flow::Advance(Run* run) {
   bool advanced = false;
   for (;;) {
     bool moved = false;
@@ -60,11 +60,11 @@ bool Stream::Advance(Run* run) {
   }
 }
 
-void Stream::Cancel(Endpoint* endpoint) {
+void Flow::Cancel(Endpoint* endpoint) {
   for (Request& request : requests_) endpoint->Cancel(&request);
 }
 
-bool Stream::Settle(Endpoint* endpoint) {
+bool Flow::Settle(Endpoint* endpoint) {
   bool is_settled = true;
   for (Request& request : requests_) {
     if (request.state == Request::State::kPending) {
@@ -76,27 +76,27 @@ bool Stream::Settle(Endpoint* endpoint) {
   return is_settled;
 }
 
-void SendStream::Post(const Run& run, const Chunk& chunk, int slot) {
-  run.endpoint->Send(peer_, run.TagOf(chunk.message), run.At(chunk.place, chunk.offset),
+void SendFlow::Post(const Run& run, const Chunk& chunk, int slot) {
+  run.endpoint->Send(peer_, run.TagOf(chunk.message), run.At(chunk.buffer, chunk.offset),
                      static_cast<size_t>(chunk.num_bytes), run.flags, RequestsOf(slot));
 }
 
-void ReceiveStream::Post(const Run& run, const Chunk& chunk, int slot) {
-  run.endpoint->Recv(peer_, run.TagOf(chunk.message), run.At(chunk.place, chunk.offset),
+void ReceiveFlow::Post(const Run& run, const Chunk& chunk, int slot) {
+  run.endpoint->Recv(peer_, run.TagOf(chunk.message), run.At(chunk.buffer, chunk.offset),
                      static_cast<size_t>(chunk.num_bytes), RequestsOf(slot));
 }
 
 namespace {
 
 int NumPeers(const std::vector<uint32_t>& terms) {
-  return static_cast<int>(terms.size() - std::count(terms.begin(), terms.end(), FoldStream::kOwn));
+  return static_cast<int>(terms.size() - std::count(terms.begin(), terms.end(), FoldFlow::kOwn));
 }
 
 }  // namespace
 
-FoldStream::FoldStream(std::vector<uint32_t> terms, FoldFunction fold, int64_t element_bytes,
-                       bool can_view, bool is_streamed)
-    : Stream(NumPeers(terms), can_view ? kWindow : kStagingWindow),
+FoldFlow::FoldFlow(std::vector<uint32_t> terms, FoldFunction fold, int64_t element_bytes,
+                   bool can_view, bool is_streamed)
+    : Flow(NumPeers(terms), can_view ? kWindow : kStagingWindow),
       terms_(std::move(terms)),
       num_peers_(NumPeers(terms_)),
       fold_(fold),
@@ -105,29 +105,29 @@ FoldStream::FoldStream(std::vector<uint32_t> terms, FoldFunction fold, int64_t e
       is_streamed_(is_streamed),
       term_bytes_(terms_.size()) {}
 
-std::vector<uint32_t> FoldStream::peers() const {
+std::vector<uint32_t> FoldFlow::peers() const {
   std::vector<uint32_t> peers;
   std::copy_if(terms_.begin(), terms_.end(), std::back_inserter(peers),
                [](uint32_t term) { return term != kOwn; });
   return peers;
 }
 
-void FoldStream::Prepare() {
-  Stream::Prepare();
+void FoldFlow::Prepare() {
+  Flow::Prepare();
   staging_bytes_ = StagingBytes();
   staging_.resize(static_cast<size_t>(buffer_bytes()));
 }
 
-int64_t FoldStream::StagingBytes() const {
+int64_t FoldFlow::StagingBytes() const {
   constexpr int64_t kAlignment = 64;
   return (max_chunk_bytes() + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-int64_t FoldStream::buffer_bytes() const {
+int64_t FoldFlow::buffer_bytes() const {
   return can_view_ ? 0 : num_slots() * num_peers_ * StagingBytes();
 }
 
-void FoldStream::Post(const Run& run, const Chunk& chunk, int slot) {
+void FoldFlow::Post(const Run& run, const Chunk& chunk, int slot) {
   const auto num_bytes = static_cast<size_t>(chunk.num_bytes);
   int i = 0;
   for (uint32_t term : terms_) {
@@ -142,23 +142,23 @@ void FoldStream::Post(const Run& run, const Chunk& chunk, int slot) {
   }
 }
 
-void FoldStream::Finish(const Run& run, const Chunk& chunk, int slot) {
+void FoldFlow::Finish(const Run& run, const Chunk& chunk, int slot) {
   Request* requests = RequestsOf(slot);
   int i = 0;
   for (size_t t = 0; t < terms_.size(); ++t) {
     if (terms_[t] == kOwn) {
-      term_bytes_[t] = run.At(chunk.own_place, chunk.own_offset);
+      term_bytes_[t] = run.At(chunk.own_buffer, chunk.own_offset);
     } else {
       term_bytes_[t] =
           can_view_ ? static_cast<const std::byte*>(requests[i].view) : StagingOf(slot, i);
       ++i;
     }
   }
-  // Block by block, so that what is folded so far stays in the nearest cache and the place is
+  // Block by block, so that what is folded so far stays in the nearest cache and the buffer is
   // written last, when the own term that may lie there has been read.
   constexpr int64_t kBlockBytes = 8192;
   alignas(64) std::byte block[kBlockBytes];
-  std::byte* result = run.At(chunk.place, chunk.offset);
+  std::byte* result = run.At(chunk.buffer, chunk.offset);
   const size_t last = terms_.size() - 1;
   if (last == 0) StreamCopy(result, term_bytes_[0], static_cast<size_t>(chunk.num_bytes));
   for (int64_t at = 0; last > 0 && at < chunk.num_bytes; at += kBlockBytes) {
@@ -174,7 +174,7 @@ void FoldStream::Finish(const Run& run, const Chunk& chunk, int slot) {
   for (int j = 0; j < num_peers_; ++j) Discard(run.endpoint, &requests[j]);
 }
 
-void FoldStream::Discard(Endpoint* endpoint, Request* request) {
+void FoldFlow::Discard(Endpoint* endpoint, Request* request) {
   if (!can_view_ || request->state != Request::State::kDone) return;
   endpoint->Release(request);
   request->state = Request::State::kIdle;

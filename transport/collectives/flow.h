@@ -1,8 +1,8 @@
-// The parts of which collectives are made: a stream is the list of chunks that one rank sends to a
+// The parts of which collectives are made: a flow is the list of chunks that one rank sends to a
 // peer, receives from a peer, or folds from several, in that order.
 //
-// What a stream does is laid down when it is made, as a list of chunks; running it only walks the
-// list. A chunk may have to wait until another stream of the same rank has finished so many of its
+// What a flow does is laid down when it is made, as a list of chunks; running it only walks the
+// list. A chunk may have to wait until another flow of the same rank has finished so many of its
 // chunks, and that is all there is to pipelining, forwarding and overwriting safely.
 //
 // Example: rank 1 of a broadcast chain 0 -> 1 -> 2 with two chunks has
@@ -13,8 +13,8 @@
 // Invariants: chunks are posted and finished in order, at most `window` of them between; nothing is
 // allocated after construction.
 
-#ifndef PENSTOCK_TRANSPORT_COLLECTIVES_STREAM_H_
-#define PENSTOCK_TRANSPORT_COLLECTIVES_STREAM_H_
+#ifndef PENSTOCK_TRANSPORT_COLLECTIVES_FLOW_H_
+#define PENSTOCK_TRANSPORT_COLLECTIVES_FLOW_H_
 
 #include <array>
 #include <cstddef>
@@ -28,7 +28,7 @@
 
 namespace penstock::transport {
 
-// Chunks that a stream keeps in flight, so that the next is under way while one is worked on.
+// Chunks that a flow keeps in flight, so that the next is under way while one is worked on.
 inline constexpr int kWindow = 4;
 
 // As kWindow, where every chunk in flight costs staging memory.
@@ -42,42 +42,42 @@ static_assert(kMaxMessages == kMaxCollectiveMessages);
 inline constexpr uint64_t kMaxRuns = uint64_t{1} << (64 - kMessageBits);
 
 // Memory of one rank. Scratch is the collective's own.
-enum class Place : uint8_t { kInput, kOutput, kScratch };
+enum class Buffer : uint8_t { kInput, kOutput, kScratch };
 
-// What the streams of one rank share while they run.
+// What the flows of one rank share while they run.
 struct Run {
   Endpoint* endpoint = nullptr;
   uint32_t channel = 0;
   uint64_t sequence = 0;
-  std::array<std::byte*, 3> places = {};  // by Place
-  uint32_t flags = 0;                     // this rank's and those received
+  std::array<std::byte*, 3> buffers = {};  // by Buffer
+  uint32_t flags = 0;                      // this rank's and those received
   absl::Status status;
 
-  std::byte* At(Place place, int64_t offset) const {
-    return places[static_cast<size_t>(place)] + offset;
+  std::byte* At(Buffer buffer, int64_t offset) const {
+    return buffers[static_cast<size_t>(buffer)] + offset;
   }
   Tag TagOf(uint64_t message) const {
     return {endpoint->generation(), channel, sequence << kMessageBits | message};
   }
 };
 
-class Stream;
+class Flow;
 
 struct Chunk {
-  Place place = Place::kInput;
-  int64_t offset = 0;  // bytes into the place: what is sent, or where the result goes
+  Buffer buffer = Buffer::kInput;
+  int64_t offset = 0;  // bytes into the buffer: what is sent, or where the result goes
   int64_t num_bytes = 0;
   uint64_t message = 0;
-  const Stream* after = nullptr;  // if set, posted once `after` has finished `after_count` chunks
+  const Flow* after = nullptr;  // if set, posted once `after` has finished `after_count` chunks
   int64_t after_count = 0;
   // Of a fold: where this rank's own term lies.
-  Place own_place = Place::kInput;
+  Buffer own_buffer = Buffer::kInput;
   int64_t own_offset = 0;  // bytes
 };
 
-class Stream {
+class Flow {
  public:
-  virtual ~Stream() = default;
+  virtual ~Flow() = default;
 
   // Before the first run.
   void Add(const Chunk& chunk) { chunks_.push_back(chunk); }
@@ -104,7 +104,7 @@ class Stream {
   bool Settle(Endpoint* endpoint);
 
  protected:
-  Stream(int requests_per_chunk, int window)
+  Flow(int requests_per_chunk, int window)
       : requests_per_chunk_(requests_per_chunk), window_(window) {}
 
   virtual void Post(const Run& run, const Chunk& chunk, int slot) = 0;
@@ -132,9 +132,9 @@ class Stream {
   int64_t num_finished_ = 0;
 };
 
-class SendStream : public Stream {
+class SendFlow : public Flow {
  public:
-  explicit SendStream(uint32_t peer) : Stream(1, kWindow), peer_(peer) {}
+  explicit SendFlow(uint32_t peer) : Flow(1, kWindow), peer_(peer) {}
   std::vector<uint32_t> peers() const override { return {peer_}; }
 
  private:
@@ -143,9 +143,9 @@ class SendStream : public Stream {
   const uint32_t peer_;
 };
 
-class ReceiveStream : public Stream {
+class ReceiveFlow : public Flow {
  public:
-  explicit ReceiveStream(uint32_t peer) : Stream(1, kWindow), peer_(peer) {}
+  explicit ReceiveFlow(uint32_t peer) : Flow(1, kWindow), peer_(peer) {}
   std::vector<uint32_t> peers() const override { return {peer_}; }
 
  private:
@@ -155,16 +155,16 @@ class ReceiveStream : public Stream {
 };
 
 // Folds a term of each of several peers and this rank's own, in the order of `terms`, into the
-// chunk's place. The own term may lie in that very place: the result is written element by element
-// when all terms of the element have been read. A term of a peer alone is copied. A copy, and a
-// result that is streamed, goes past the caches.
-class FoldStream : public Stream {
+// chunk's buffer. The own term may lie in that very buffer: the result is written element by
+// element when all terms of the element have been read. A term of a peer alone is copied. A copy,
+// and a result that is streamed, goes past the caches.
+class FoldFlow : public Flow {
  public:
   static constexpr uint32_t kOwn = 0xffffffff;
 
   // `terms`: peers, and kOwn once; or one peer.
-  FoldStream(std::vector<uint32_t> terms, FoldFunction fold, int64_t element_bytes, bool can_view,
-             bool is_streamed);
+  FoldFlow(std::vector<uint32_t> terms, FoldFunction fold, int64_t element_bytes, bool can_view,
+           bool is_streamed);
 
   int64_t buffer_bytes() const override;
   void Prepare() override;
@@ -192,4 +192,4 @@ class FoldStream : public Stream {
 
 }  // namespace penstock::transport
 
-#endif  // PENSTOCK_TRANSPORT_COLLECTIVES_STREAM_H_
+#endif  // PENSTOCK_TRANSPORT_COLLECTIVES_FLOW_H_
