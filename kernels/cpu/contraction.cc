@@ -145,9 +145,9 @@ template <typename T>
 size_t Contraction::WorkspaceBytes(int num_threads) const {
   const size_t tile_bytes = IsDeep<T>() ? num_threads * kTileBytes : 0;
   const bool needs_none =
-      std::is_same_v<T, float> && k_.size > 0 &&
-      HasUnitStrides(m_.size, n_.size, k_.size, {nullptr, m_.a_stride, k_.a_stride},
-                     {nullptr, k_.b_stride, n_.b_stride}, {nullptr, m_.c_stride, n_.c_stride});
+      std::is_same_v<T, float> &&
+      !MayPack(m_.size, n_.size, k_.size, {nullptr, m_.a_stride, k_.a_stride},
+               {nullptr, k_.b_stride, n_.b_stride}, {nullptr, m_.c_stride, n_.c_stride});
   return tile_bytes +
          (needs_none ? 0 : num_threads * GemmWorkspaceBytes<T>(m_.size, n_.size, k_.size));
 }

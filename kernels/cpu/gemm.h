@@ -1,5 +1,5 @@
-// Matrix products on one thread: f32 with unit strides through oneDNN, everything else by a packed
-// product of our own.
+// Matrix products on one thread: f32 with unit strides through oneDNN, unless it is slow at them,
+// everything else by a packed product of our own.
 //
 // Ours follows Goto & van de Geijn, "Anatomy of high-performance matrix multiplication" (TOMS 2008)
 // and BLIS (Van Zee & van de Geijn, TOMS 2015): blocks of both operands are packed into panels of
@@ -45,9 +45,13 @@ template <typename T>
 void PackedGemm(int64_t m, int64_t n, int64_t k, StridedMatrix<const T> a, StridedMatrix<const T> b,
                 StridedMatrix<T> c, bool accumulate, void* workspace);
 
-// Whether Gemm<float> hands such a product to oneDNN.
+// Whether oneDNN can compute such a product.
 bool HasUnitStrides(int64_t m, int64_t n, int64_t k, const StridedMatrix<const float>& a,
                     const StridedMatrix<const float>& b, const StridedMatrix<float>& c);
+
+// Whether Gemm<float> may pack for such a product or parts of it: if not, it needs no workspace.
+bool MayPack(int64_t m, int64_t n, int64_t k, const StridedMatrix<const float>& a,
+             const StridedMatrix<const float>& b, const StridedMatrix<float>& c);
 
 }  // namespace penstock::kernels
 

@@ -532,7 +532,9 @@ TEST(ContractionTest, ProductsOfATransformerAreOneMatrixProduct) {
     SCOPED_TRACE(a + "," + b + "->" + c);
     const Contraction product = contraction(a, b, c);
     EXPECT_EQ(product.num_products(), 1);
-    EXPECT_EQ(product.WorkspaceBytes<float>(1), 0) << "not a product for oneDNN";
+    // Those that sum over the sequences read a transposed operand, which may be packed.
+    const bool is_transposed = c.find('s') == std::string::npos;
+    EXPECT_EQ(product.WorkspaceBytes<float>(1) > 0, is_transposed);
   }
   EXPECT_EQ(contraction("bhsk", "bhvk", "bhsv").num_products(), 4);
 }
