@@ -121,6 +121,7 @@ enum class Action : uint8_t { kRun, kCopy, kRecord, kWait, kReset };
 
 struct Entry {
   Action action = Action::kRun;
+  bool has_begun = false;  // EmulatedRun::retry was called
   EmulatedRun run;
   void* to = nullptr;
   const void* from = nullptr;
@@ -213,6 +214,8 @@ class StreamImpl : public EmulatedStream {
 
   EmulatedRun& BeginLaunch() override {
     Entry& entry = Next(Action::kRun);
+    entry.has_begun = false;
+    entry.run.retry = nullptr;
     return entry.run;
   }
   void EndLaunch() override { Push(); }
@@ -256,7 +259,11 @@ class StreamImpl : public EmulatedStream {
     if (head == tail_.load(std::memory_order_acquire)) return false;
     Entry& entry = entries_[head % kCapacity];
     if (entry.action == Action::kWait && !entry.event->IsDone(entry.num_records)) return false;
-    Run(entry);
+    if (entry.action == Action::kRun && entry.run.retry != nullptr) {
+      if (!Retry(&entry)) return false;
+    } else {
+      Run(entry);
+    }
     head_.store(head + 1, std::memory_order_release);
     return true;
   }
@@ -305,16 +312,35 @@ class StreamImpl : public EmulatedStream {
     }
   }
 
-  void Call(EmulatedRun* run) {
+  // Replaces the run's pointers by where the host has their bytes.
+  absl::Status FindBytes(EmulatedRun* run) {
     for (size_t i = 0; i < run->pointers.size(); ++i) {
       if (run->pointers[i] == nullptr) continue;
       void* host = core_->regions()->Find(run->pointers[i], 0);
       if (host == nullptr) {
-        Fail(absl::InternalError(StrCat("argument ", i, " is no memory of the device")),
-             run->launch);
-        return;
+        return absl::InternalError(StrCat("argument ", i, " is no memory of the device"));
       }
       run->pointers[i] = host;
+    }
+    return absl::OkStatus();
+  }
+
+  bool Retry(Entry* entry) {
+    EmulatedRun& run = entry->run;
+    if (!entry->has_begun) {
+      entry->has_begun = true;
+      if (absl::Status found = FindBytes(&run); !found.ok()) Fail(std::move(found), run.launch);
+    }
+    absl::Status status;
+    if (!run.retry(run.context, run, has_error_, &status)) return false;
+    if (!status.ok() && !has_error_) Fail(std::move(status), run.launch);
+    return true;
+  }
+
+  void Call(EmulatedRun* run) {
+    if (absl::Status found = FindBytes(run); !found.ok()) {
+      Fail(std::move(found), run->launch);
+      return;
     }
     absl::Status status;
     try {
@@ -436,6 +462,8 @@ class DeviceImpl : public EmulatedDevice {
 
   std::unique_ptr<Stream> CreateStream() override { return std::make_unique<StreamImpl>(core_); }
   std::unique_ptr<Event> CreateEvent() override { return std::make_unique<EventImpl>(); }
+
+  void Wake() override { core_->Wake(); }
 
   Device& host_device() override { return *host_device_; }
   Stream& host_stream() override { return *host_stream_; }

@@ -38,6 +38,10 @@ struct EmulatedDeviceOptions {
 // One run of a kernel, as it was captured at its launch.
 struct EmulatedRun {
   absl::Status (*function)(void* context, const EmulatedRun& run) = nullptr;
+  // Instead of `function`, for work that waits for other devices, such as a part of a collective:
+  // called until it returns true, also where the stream has an error; then it may give one. What it
+  // changes of `run` is there the next time.
+  bool (*retry)(void* context, EmulatedRun& run, bool has_error, absl::Status* status) = nullptr;
   void* context = nullptr;      // outlives the run
   std::vector<void*> pointers;  // into kDevice or kPinned memory, or null; the function gets them
                                 // as the host can use them
@@ -47,7 +51,8 @@ struct EmulatedRun {
 
 class EmulatedStream : public Stream {
  public:
-  // The next run, to be filled in: every member keeps what an earlier run has left there.
+  // The next run, to be filled in: every member but `retry`, which is null, keeps what an earlier
+  // run has left there.
   virtual EmulatedRun& BeginLaunch() = 0;
   // Enqueues what BeginLaunch returned.
   virtual void EndLaunch() = 0;
@@ -57,6 +62,9 @@ class EmulatedDevice : public Device {
  public:
   // Its streams are EmulatedStreams.
   static std::unique_ptr<EmulatedDevice> Create(const EmulatedDeviceOptions& options);
+
+  // Something has happened elsewhere that a run (EmulatedRun::retry) waits for. Any thread.
+  virtual void Wake() = 0;
 
   // A CPU device for the kernels that run on this one, of one thread.
   virtual Device& host_device() = 0;

@@ -29,6 +29,7 @@
 #include "planner/plan/plan_io.h"
 #include "tests/support/random.h"
 #include "tests/support/temp_folder.h"
+#include "transport/emulated/emulated_communicator.h"
 
 namespace penstock::testing {
 namespace {
@@ -364,9 +365,12 @@ planner::Plan DemoPlan(const Layout& layout, int context) {
   return plan.ok() ? *std::move(plan) : planner::Plan();
 }
 
-// The losses of the plan's steps on random bytes, on CPU devices or on devices that behave like
-// GPUs.
-std::vector<double> SessionLosses(const planner::Plan& plan, bool is_emulated) {
+// CPU devices, or devices that behave like GPUs, whose collectives the host or they themselves run.
+enum class SessionDevices { kCpu, kEmulated, kEmulatedWithCollectives };
+
+// The losses of the plan's steps on random bytes.
+std::vector<double> SessionLosses(const planner::Plan& plan, SessionDevices devices) {
+  const bool is_emulated = devices != SessionDevices::kCpu;
   constexpr int kSessionSteps = 4;
   constexpr int64_t kBytes = 16;  // that occur, so that the loss falls
   const kernels::KernelRegistry cpu_kernels = kernels::CpuKernels();
@@ -379,6 +383,9 @@ std::vector<double> SessionLosses(const planner::Plan& plan, bool is_emulated) {
     options.create_device = [](uint32_t index) {
       return EmulatedDevice::Create({.has_thread = index % 2 == 0, .seed = index});
     };
+  }
+  if (devices == SessionDevices::kEmulatedWithCollectives) {
+    options.create_communicator = transport::CreateEmulatedCommunicators();
   }
   const absl::StatusOr<std::unique_ptr<actors::Session>> session =
       actors::Session::Start(plan, options);
@@ -407,7 +414,8 @@ std::vector<double> SessionLosses(const planner::Plan& plan, bool is_emulated) {
 // On devices that run their work later, and whose memory the host cannot touch.
 TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
   constexpr int kContext = 64;
-  const std::vector<double> one = SessionLosses(DemoPlan(kOneDevice, kContext), false);
+  const std::vector<double> one =
+      SessionLosses(DemoPlan(kOneDevice, kContext), SessionDevices::kCpu);
   for (const Layout& layout : {
            Layout{"dp=2,tp=2", 4, 1, "1f1b"},
            Layout{"pp=2,vpp=2", 2, 4, "1f1b"},
@@ -416,9 +424,10 @@ TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
        }) {
     SCOPED_TRACE(Name(layout));
     const planner::Plan plan = DemoPlan(layout, kContext);
-    const std::vector<double> losses = SessionLosses(plan, false);
+    const std::vector<double> losses = SessionLosses(plan, SessionDevices::kCpu);
     ExpectSameLosses(one, losses, 1e-4);
-    EXPECT_EQ(losses, SessionLosses(plan, true));
+    EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kEmulated));
+    EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kEmulatedWithCollectives));
   }
 }
 

@@ -37,6 +37,7 @@
 #include "tests/support/interpreter.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/shrink.h"
+#include "transport/emulated/emulated_communicator.h"
 
 namespace penstock::testing {
 namespace {
@@ -223,13 +224,14 @@ absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const Ra
   return plan;
 }
 
-// Half of them have a thread of their own.
+// Half of them have a thread of their own, and half run their collectives themselves.
 void UseEmulatedDevices(const Registries& registries, uint64_t seed,
                         actors::SessionOptions* options) {
   options->kernels = &registries.emulated_kernels;
   options->create_device = [seed](uint32_t index) {
     return EmulatedDevice::Create({.has_thread = seed % 16 < 8, .seed = seed * 8 + index});
   };
+  if (seed / 16 % 2 == 1) options->create_communicator = transport::CreateEmulatedCommunicators();
 }
 
 // A quarter of the cases.
@@ -453,6 +455,7 @@ TEST_P(PropertyTest, FiringOrdersGiveTheSameBits) {
     actors::SessionOptions options = SessionOptionsOf(registries, *test);
     options.firing_seed = 0;
     options.create_device = nullptr;
+    options.create_communicator = nullptr;
     options.kernels = &registries.kernels;
     const absl::StatusOr<std::vector<Tensor>> planned = ResultsOf(*plan, *test, options);
     ASSERT_TRUE(planned.ok()) << planned.status();

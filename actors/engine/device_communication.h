@@ -47,6 +47,7 @@ struct Comm {
   uint32_t channel = 0;
   uint32_t actor = 0;
   uint32_t phase = 0;
+  uint32_t ordinal = 0;  // among the communicating actors of the device
   planner::ActorKind kind = planner::ActorKind::kCollective;
   bool is_in_place = false;  // a collective whose input and output begin at the same byte
   int64_t begin_ns = 0;      // with a clock

@@ -24,8 +24,6 @@ int64_t ThreadCpuNs() {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-bool RunsOnStream(ActorKind kind) { return !planner::IsCommunication(kind); }
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
@@ -76,6 +74,8 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       patches_(std::move(linked.patches)),
       copies_(std::move(linked.copies)),
       memory_copies_(std::move(linked.memory_copies)),
+      joins_(std::move(linked.joins)),
+      sources_(std::move(linked.sources)),
       fetches_(std::move(linked.fetches)),
       counter_infos_(std::move(linked.counter_infos)),
       kernels_(std::move(linked.kernels)),
@@ -83,10 +83,12 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       is_tracing_(options.trace_capacity > 0),
       staging_(std::move(staging)),
       streams_(std::move(streams)),
-      communication_counts_(static_cast<size_t>(
-          std::count_if(actors_.begin(), actors_.end(),
-                        [](const Actor& actor) { return !RunsOnStream(actor.kind); }))),
+      floating_streams_(std::move(linked.floating_streams)),
+      stream_comms_(std::move(linked.stream_comms)),
+      communication_counts_(linked.comms.size() + stream_comms_.size()),
       random_(options.firing_seed) {
+  for (const auto& lane : streams_) all_streams_.push_back(lane.get());
+  for (const auto& stream : floating_streams_) all_streams_.push_back(stream.get());
   for (uint32_t p = 0; p < phases_.size(); ++p) {
     const Phase& phase = phases_[p];
     progress_[p].stream = &StreamOf(phase).stream();
@@ -98,7 +100,7 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
     instances_per_step_ += phase.per_microbatch ? num_microbatches_ : 1;
   }
   for (uint32_t i = 0; i < actors_.size(); ++i) {
-    if (needs_[i] == 0 && RunsOnStream(actors_[i].kind)) ready_at_start_.Add(i);
+    if (needs_[i] == 0 && actors_[i].runs_on_stream) ready_at_start_.Add(i);
   }
   ready_comms_.reserve(linked.comms.size());
   active_comms_.reserve(linked.comms.size());
@@ -108,7 +110,10 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
   trace_.reserve(options.trace_capacity);
 }
 
-DeviceExecutor::~DeviceExecutor() = default;
+DeviceExecutor::~DeviceExecutor() {
+  for (const StreamComm& comm : stream_comms_) comm.stream->Close();
+  for (LaneStream* stream : all_streams_) stream->Close();
+}
 
 // --- Steps ---------------------------------------------------------------------------------------
 
@@ -309,7 +314,7 @@ void DeviceExecutor::Start(uint32_t index) {
   progress.step = phase.per_microbatch ? instance / num_microbatches_ : instance;
   progress.microbatch = phase.per_microbatch ? instance % num_microbatches_ : 0;
   progress.remaining = phase.end_actor - phase.first_actor;
-  progress.first_ready = phase.first_actor;
+  progress.first_ready = progress.next_in_order = phase.first_actor;
   progress.outstanding = 0;
   progress.is_running = true;
   if (is_tracing_) progress.begin_ns = clock_->NowNs();
@@ -320,6 +325,7 @@ void DeviceExecutor::Start(uint32_t index) {
     for (size_t other = 0; other < kNumLanes; ++other) {
       if ((phase.joined_lanes >> other & 1) != 0) lane.Follow(*streams_[other]);
     }
+    FollowSources(index);
   }
   for (uint32_t i = 0; i < phase.num_counters; ++i) {
     TokenCounter& counter = counters_[phase.first_counter + i];
@@ -367,10 +373,17 @@ bool DeviceExecutor::Advance(uint32_t index) {
   return num_fired > 0;
 }
 
-// The actor of the phase that fires next; kNone: none is ready.
+// The actor of the phase that fires next; kNone: none is ready. Where the device runs collectives
+// itself, all fire in the planned order, so that what waits for a collective is the same on all
+// devices.
 uint32_t DeviceExecutor::TakeReady(uint32_t index) {
   Progress& progress = progress_[index];
   const uint32_t end = phases_[index].end_actor;
+  if (!stream_comms_.empty()) {
+    uint32_t& next = progress.next_in_order;
+    while (next < end && !actors_[next].runs_on_stream) ++next;
+    return next < end && ready_.TakeFirst(next, next + 1) != kNone ? next++ : kNone;
+  }
   const uint32_t begin = progress.first_ready;
   if (options_.firing_seed != 0) {
     // The next from anywhere on, if there is one.
@@ -395,6 +408,7 @@ void DeviceExecutor::FinishIfDone(uint32_t phase) {
 void DeviceExecutor::FinishLaunch(uint32_t index) {
   const Phase& phase = phases_[index];
   Progress& progress = progress_[index];
+  if (phase.num_stream_comms > 0) JoinCollectives(phase);
   progress.is_running = false;
   ++progress.next_instance;
   switch (phase.lane) {
@@ -413,7 +427,12 @@ void DeviceExecutor::FinishLaunch(uint32_t index) {
   }
   if (!is_synchronous_) {
     ++progress.num_launched;
-    StreamOf(phase).Record(MarkOf(kNone, index, progress.begin_ns));
+    const uint64_t mark = StreamOf(phase).Record(MarkOf(kNone, index, progress.begin_ns));
+    if (!instance_ends_.empty()) {
+      const int64_t instance = progress.next_instance - 1;
+      std::vector<InstanceEnd>& ends = instance_ends_[index];
+      ends[instance % static_cast<int64_t>(ends.size())] = {instance, mark};
+    }
     return;
   }
   if (is_tracing_) Trace(MarkOf(kNone, index, progress.begin_ns), clock_->NowNs());
@@ -480,6 +499,11 @@ inline absl::Status DeviceExecutor::Execute(uint32_t index, uint32_t phase) {
 
 void DeviceExecutor::Fire(uint32_t index, uint32_t phase) {
   const Actor& actor = actors_[index];
+  if (actor.kind == ActorKind::kCollective) {
+    LaunchCollective(index, phase);
+    return;
+  }
+  if (actor.num_joins > 0) Join(actor, &StreamOf(phases_[phase]));
   const int64_t begin_ns = is_tracing_ ? clock_->NowNs() : 0;
   const bool is_poisoned = RecordOf(progress_[phase].step).is_poisoned;
   if (!is_poisoned) {

@@ -142,9 +142,9 @@ class DeviceExecutor {
   // True while work on asynchronous streams is under way: it completes without calling anybody.
   bool has_pending_events() const {
     if (is_synchronous_) return false;
-    return staging_->num_pending() + streams_[0]->num_pending() + streams_[1]->num_pending() +
-               streams_[2]->num_pending() >
-           0;
+    uint32_t count = staging_->num_pending() + num_stream_comms_running_;
+    for (const LaneStream* stream : all_streams_) count += stream->num_pending();
+    return count > 0;
   }
 
   // Ends all communication; the executor is not polled afterwards.
@@ -174,12 +174,13 @@ class DeviceExecutor {
     int64_t step = 0;
     int64_t microbatch = 0;
     int64_t begin_ns = 0;
-    uint64_t first_launch = 0;  // KernelArgs::launch of the device's actor 0
-    Stream* stream = nullptr;   // of its lane
-    uint32_t remaining = 0;     // actors that have not fired
-    uint32_t first_ready = 0;   // no actor before it is ready
-    uint32_t outstanding = 0;   // started communication still to come
-    uint32_t num_launched = 0;  // instances that have been launched and are not complete
+    uint64_t first_launch = 0;   // KernelArgs::launch of the device's actor 0
+    Stream* stream = nullptr;    // of its lane
+    uint32_t remaining = 0;      // actors that have not fired
+    uint32_t first_ready = 0;    // no actor before it is ready
+    uint32_t outstanding = 0;    // started communication still to come
+    uint32_t num_launched = 0;   // instances that have been launched and are not complete
+    uint32_t next_in_order = 0;  // where the device runs collectives itself: see TakeReady
     bool is_running = false;
     bool is_queued = false;  // in open_floating_
   };
@@ -201,6 +202,7 @@ class DeviceExecutor {
   bool PollOnce();
   void EndIdle();
   bool PollStreams();
+  bool PollStreamComms();
   bool TakeReadyComms();
   bool TakeCompletions();
   bool DriveCommunication();
@@ -230,6 +232,14 @@ class DeviceExecutor {
   void CopyFetch(const Actor& actor, const Phase& phase, const Progress& progress);
   void DeliverFetches(const LaneStream::Mark& instance);
   void Fire(uint32_t actor, uint32_t phase);
+  void Join(const Actor& actor, LaneStream* stream);
+  void LaunchCollective(uint32_t actor, uint32_t phase);
+  void JoinCollectives(const Phase& phase);
+  void FollowSources(uint32_t phase);
+  // Whether communication of the phase goes through the host.
+  static bool HasHostComms(const Phase& phase) {
+    return phase.end_actor - phase.first_actor > phase.num_on_stream + phase.num_stream_comms;
+  }
   void Send(const uint32_t* messages, uint32_t count, Progress* progress);
   void StartReadyComms();
   void StartComm(uint32_t actor, uint32_t phase);
@@ -237,7 +247,7 @@ class DeviceExecutor {
   void FinishComm(Comm& comm);
   void ShareEndpoint(uint32_t phase);
   void AddTokens(const Actor& actor);
-  void CountCommunication(const Actor& actor);
+  void CountCommunication(uint32_t ordinal);
 
   StepRecord& RecordOf(int64_t step) { return steps_[step % kMaxStepsInFlight]; }
   const StepRecord& RecordOf(int64_t step) const { return steps_[step % kMaxStepsInFlight]; }
@@ -245,7 +255,10 @@ class DeviceExecutor {
   void Poison(int64_t step);
   void Fail(const LaneStream::Mark& where, const absl::Status& status);
   void FailStream(const StreamError& error, const LaneStream::Mark& where);
-  LaneStream& StreamOf(const Phase& phase) { return *streams_[static_cast<size_t>(phase.lane)]; }
+  LaneStream& StreamOf(const Phase& phase) const {
+    return phase.floating_stream == planner::kNone ? *streams_[static_cast<size_t>(phase.lane)]
+                                                   : *floating_streams_[phase.floating_stream];
+  }
   LaneStream::Mark MarkOf(uint32_t actor, uint32_t phase, int64_t begin_ns) const {
     const Progress& progress = progress_[phase];
     return {actor, phase, progress.step, progress.microbatch, begin_ns};
@@ -259,7 +272,7 @@ class DeviceExecutor {
   std::string NameOf(uint32_t actor) const;
   std::string InstanceName(uint32_t phase) const;
   std::string InstanceName(uint32_t phase, int64_t step, int64_t microbatch) const;
-  std::string DescribePlaces(uint32_t phase) const;
+  std::string DescribeCounters(uint32_t phase) const;
   std::string DescribeComm(const Comm& comm) const;
 
   const planner::Plan& plan_;
@@ -290,14 +303,26 @@ class DeviceExecutor {
   std::vector<Patch> patches_;
   std::vector<HostCopy> copies_;
   std::vector<MemoryCopy> memory_copies_;
+  std::vector<uint32_t> joins_;
+  std::vector<PhaseSource> sources_;
   std::vector<uint32_t> fetches_;  // actors
   std::vector<TokenCounterInfo> counter_infos_;
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
 
   const bool is_synchronous_;
   bool is_tracing_ = false;
-  std::unique_ptr<HostStaging> staging_;               // of an asynchronous device
-  LaneStreams streams_;                                // their work uses what is above
+  std::unique_ptr<HostStaging> staging_;                       // of an asynchronous device
+  LaneStreams streams_;                                        // their work uses what is above
+  std::vector<std::unique_ptr<LaneStream>> floating_streams_;  // likewise
+  std::vector<LaneStream*> all_streams_;                       // those that phases run on
+  // With sources_: the mark at the end of each phase instance, a ring a phase.
+  struct InstanceEnd {
+    int64_t instance = -1;
+    uint64_t mark = 0;
+  };
+  std::vector<std::vector<InstanceEnd>> instance_ends_;
+  std::vector<StreamComm> stream_comms_;
+  uint32_t num_stream_comms_running_ = 0;              // runs launched and not noticed to be over
   std::array<int64_t, kNumLanes> last_act_ns_ = {};    // when the lane's last traced act ended
   std::array<int64_t, kNumLanes> last_phase_ns_ = {};  // likewise of phase instances
   bool has_stream_error_ = false;                      // since the streams were reset

@@ -78,11 +78,12 @@ void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
   start.output = actor.kind == ActorKind::kCollective ? args[1] : args[0];
   --progress.remaining;
   ++progress.outstanding;
-  CountCommunication(actor);
+  CountCommunication(communication_.comm(actor.part).ordinal);
   Send(messages_.data() + actor.first_message, actor.num_early, &progress);
   if (is_synchronous_) {
     StartTransport(&start);
   } else {
+    if (actor.num_joins > 0) Join(actor, &StreamOf(phases_[phase]));
     staging_->Begin(start, phases_[phase].lane, *progress.stream);
   }
 }
@@ -115,7 +116,7 @@ void DeviceExecutor::FinishComm(Comm& comm) {
   }
   if (!is_synchronous_) staging_->End(actor.part, *progress.stream);
   if (is_tracing_) Trace(act, comm.end_ns);
-  CountCommunication(actor);
+  CountCommunication(comm.ordinal);
   Send(messages_.data() + actor.first_message + actor.num_early, actor.num_late, &progress);
   AddTokens(actor);
   --progress.outstanding;
@@ -123,8 +124,8 @@ void DeviceExecutor::FinishComm(Comm& comm) {
   FinishIfDone(comm.phase);
 }
 
-void DeviceExecutor::CountCommunication(const Actor& actor) {
-  std::atomic<uint64_t>& count = communication_counts_[actor.part];
+void DeviceExecutor::CountCommunication(uint32_t ordinal) {
+  std::atomic<uint64_t>& count = communication_counts_[ordinal];
   count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 

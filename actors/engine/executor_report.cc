@@ -16,8 +16,6 @@ namespace {
 
 constexpr size_t kMaxDescribedLines = 100;
 
-bool RunsOnStream(ActorKind kind) { return !planner::IsCommunication(kind); }
-
 }  // namespace
 
 void DeviceExecutor::Trace(const LaneStream::Mark& what, int64_t end_ns) {
@@ -91,7 +89,7 @@ std::string DeviceExecutor::InstanceName(uint32_t phase, int64_t step, int64_t m
   return text;
 }
 
-std::string DeviceExecutor::DescribePlaces(uint32_t index) const {
+std::string DeviceExecutor::DescribeCounters(uint32_t index) const {
   const Phase& phase = phases_[index];
   std::string text;
   for (uint32_t i = 0; i < phase.num_counters; ++i) {
@@ -141,7 +139,7 @@ std::vector<std::string> DeviceExecutor::Describe() const {
                                 pending_[blocked], " tokens");
       for (const planner::ChannelPlan& channel : device_plan_.channels) {
         if (channel.consumer != blocked || channel.producer < phase.first_actor ||
-            channel.producer >= phase.end_actor || RunsOnStream(actors_[channel.producer].kind)) {
+            channel.producer >= phase.end_actor || actors_[channel.producer].runs_on_stream) {
           continue;
         }
         const uint32_t part = actors_[channel.producer].part;
@@ -153,7 +151,7 @@ std::vector<std::string> DeviceExecutor::Describe() const {
       continue;
     }
     if (phase.missing > 0) {
-      lines.push_back(StrCat(name, ", misses ", DescribePlaces(p)));
+      lines.push_back(StrCat(name, ", misses ", DescribeCounters(p)));
       continue;
     }
     switch (phase.lane) {
@@ -186,15 +184,17 @@ std::vector<std::string> DeviceExecutor::Describe() const {
     lines.push_back(StrCat("device ", device_index_, ": the stream has not copied what is read by ",
                            DescribeComm(communication_.comms()[part])));
   });
-  for (const auto& lane : streams_) {
-    const LaneStream::Mark* pending = lane->Pending();
-    if (pending == nullptr) continue;
+  const auto describe = [&](const LaneStream& stream) {
+    const LaneStream::Mark* pending = stream.Pending();
+    if (pending == nullptr || lines.size() >= kMaxDescribedLines) return;
     lines.push_back(
         StrCat("device ", device_index_, ": the stream has not completed ",
                pending->actor == kNone ? StrCat("phase '", device_plan_.phases[pending->phase].name)
                                        : StrCat("actor '", NameOf(pending->actor)),
                "', ", InstanceName(pending->phase, pending->step, pending->microbatch)));
-  }
+  };
+  for (const LaneStream* stream : all_streams_) describe(*stream);
+  for (const StreamComm& comm : stream_comms_) describe(*comm.stream);
   return lines;
 }
 

@@ -9,6 +9,7 @@
 
 namespace penstock::actors {
 
+using planner::ActorKind;
 using planner::kNone;
 using planner::Lane;
 
@@ -23,6 +24,10 @@ void DeviceExecutor::ReserveMarks(Device& device) {
   std::array<uint32_t, kNumLanes> most = {};
   std::array<uint32_t, kNumLanes> sum = {};
   for (uint32_t p = 0; p < phases_.size(); ++p) {
+    if (phases_[p].floating_stream != kNone) {
+      StreamOf(phases_[p]).SetCapacity(device, 2 * NumMarks(p));
+      continue;
+    }
     const auto lane = static_cast<size_t>(phases_[p].lane);
     most[lane] = std::max(most[lane], NumMarks(p));
     sum[lane] += NumMarks(p);
@@ -31,6 +36,35 @@ void DeviceExecutor::ReserveMarks(Device& device) {
     const bool is_floating = static_cast<Lane>(lane) == Lane::kFloating;
     streams_[lane]->SetCapacity(device, is_floating ? 2 * sum[lane] : kLaunchAhead * most[lane]);
   }
+  // A mark a run. As many instances of a phase as its lane has room for are under way, and as many
+  // may have completed since their collectives were looked at.
+  for (StreamComm& comm : stream_comms_) {
+    comm.stream->SetCapacity(device, 2 * StreamOf(phases_[PhaseOf(comm.actor)]).capacity());
+  }
+  if (sources_.empty()) return;
+  for (const Phase& phase : phases_) {
+    instance_ends_.emplace_back(std::max(StreamOf(phase).capacity(), 1u));
+  }
+}
+
+// The phase comes after the instances that its tokens and credits came from. Those that are not in
+// the ring any more are complete.
+void DeviceExecutor::FollowSources(uint32_t index) {
+  const Phase& phase = phases_[index];
+  LaneStream& stream = StreamOf(phase);
+  for (uint32_t i = 0; i < phase.num_sources; ++i) {
+    const PhaseSource& source = sources_[phase.first_source + i];
+    const int64_t instance = source.InstanceFor(progress_[index].next_instance);
+    if (instance < 0) continue;
+    LaneStream& other = StreamOf(phases_[source.phase]);
+    if (instance >= progress_[source.phase].next_instance) {
+      stream.Follow(other);  // it is being launched
+      continue;
+    }
+    const std::vector<InstanceEnd>& ends = instance_ends_[source.phase];
+    const InstanceEnd& end = ends[instance % static_cast<int64_t>(ends.size())];
+    if (end.instance == instance) stream.FollowMark(other, end.mark);
+  }
 }
 
 // Whether the stream of the phase may run ahead by one instance more.
@@ -38,12 +72,12 @@ bool DeviceExecutor::HasStreamRoom(uint32_t phase) const {
   if (phases_[phase].has_host_copies && progress_[phase].num_launched >= HostStaging::kCopySlots) {
     return false;
   }
-  return streams_[static_cast<size_t>(phases_[phase].lane)]->HasRoom(NumMarks(phase));
+  return StreamOf(phases_[phase]).HasRoom(NumMarks(phase));
 }
 
 bool DeviceExecutor::PollStreams() {
   bool has_moved = false;
-  for (const auto& lane : streams_) {
+  for (LaneStream* lane : all_streams_) {
     has_moved |= lane->stream().Poll();
     const StreamError* error = nullptr;
     while (const LaneStream::Mark* done = lane->Done(&error)) {
@@ -63,7 +97,70 @@ bool DeviceExecutor::PollStreams() {
       has_moved = true;
     }
   }
+  if (!stream_comms_.empty()) has_moved |= PollStreamComms();
   return TakeReadyComms() || has_moved;
+}
+
+bool DeviceExecutor::PollStreamComms() {
+  bool has_moved = false;
+  for (StreamComm& comm : stream_comms_) {
+    has_moved |= comm.stream->stream().Poll();
+    const StreamError* error = nullptr;
+    while (const LaneStream::Mark* done = comm.stream->Done(&error)) {
+      LaneStream::Mark run = *done;
+      const int64_t now = clock_->NowNs();
+      if (error != nullptr) FailStream(*error, run);
+      comm.stream->Pop();
+      --num_stream_comms_running_;
+      CountCommunication(comm.ordinal);
+      run.begin_ns = std::max(run.begin_ns, std::exchange(comm.last_ns, now));
+      if (is_tracing_) Trace(run, now);
+      has_moved = true;
+    }
+  }
+  return has_moved;
+}
+
+// What `stream` is given from here on comes after the collectives that the actor needs.
+void DeviceExecutor::Join(const Actor& actor, LaneStream* stream) {
+  for (uint32_t i = 0; i < actor.num_joins; ++i) {
+    stream->Follow(*stream_comms_[joins_[actor.first_join + i]].stream);
+  }
+}
+
+// A collective that the device runs itself, beside its lane. It takes place in poisoned steps, too:
+// the other members wait for it.
+void DeviceExecutor::LaunchCollective(uint32_t index, uint32_t phase_index) {
+  const Actor& actor = actors_[index];
+  const Phase& phase = phases_[phase_index];
+  Progress& progress = progress_[phase_index];
+  StreamComm& comm = stream_comms_[actor.part];
+  const int64_t begin_ns = is_tracing_ ? clock_->NowNs() : 0;
+  Join(actor, comm.stream.get());
+  comm.stream->Follow(StreamOf(phase));
+  void* const* args = args_.data() + actor.first_arg;
+  const absl::Status status = comm.collective->Launch(
+      {args[0], args[1], RecordOf(progress.step).is_poisoned, progress.first_launch + index});
+  if (!status.ok()) Fail(MarkOf(index, phase_index, 0), status);
+  comm.stream->Promise(1);
+  comm.stream->Record(MarkOf(index, phase_index, begin_ns));
+  ++num_stream_comms_running_;
+  CountCommunication(comm.ordinal);
+  Send(messages_.data() + actor.first_message, actor.num_early, &progress);
+  if (actor.num_increments == 0 || !HasHostComms(phase)) return;
+  // What the phase waits for on the host may wait for these tokens.
+  StreamOf(phase).Follow(*comm.stream);
+  AddTokens(actor);
+}
+
+// All of the phase has been launched. Phases of other lanes follow its lane, so it follows the
+// collectives before they get tokens.
+void DeviceExecutor::JoinCollectives(const Phase& phase) {
+  for (uint32_t i = 0; i < phase.num_stream_comms; ++i) {
+    const StreamComm& comm = stream_comms_[phase.first_stream_comm + i];
+    StreamOf(phase).Follow(*comm.stream);
+    if (!HasHostComms(phase)) AddTokens(actors_[comm.actor]);
+  }
 }
 
 // The stream has come to the end of a phase instance.
@@ -100,14 +197,14 @@ bool DeviceExecutor::TakeReadyComms() {
 
 // The failed steps have drained: nothing is under way.
 void DeviceExecutor::ResetStreams() {
-  for (const auto& lane : streams_) {
-    const absl::Status status = lane->stream().Reset();
-    if (!status.ok()) {
-      LaneStream::Mark where;
-      where.step = completed_;
-      Fail(where, status);
-      return;
-    }
+  absl::Status status;
+  for (LaneStream* stream : all_streams_) status.Update(stream->stream().Reset());
+  for (const StreamComm& comm : stream_comms_) status.Update(comm.stream->stream().Reset());
+  if (!status.ok()) {
+    LaneStream::Mark where;
+    where.step = completed_;
+    Fail(where, status);
+    return;
   }
   has_stream_error_ = false;
 }
@@ -129,8 +226,11 @@ void DeviceExecutor::FailStream(const StreamError& error, const LaneStream::Mark
     failed.step = instance / num_microbatches_;
     failed.microbatch = instance % num_microbatches_;
   }
-  // A stream brings its error up again with what it skips in later steps.
-  if (failed.step >= completed_) Fail(failed, error.status);
+  // A stream brings its error up again with what it skips in later steps. That another member of a
+  // collective has failed is told by that member.
+  const bool is_of_another =
+      actors_[actor].kind == ActorKind::kCollective && absl::IsAborted(error.status);
+  if (failed.step >= completed_ && !is_of_another) Fail(failed, error.status);
   Poison(where.step);
 }
 

@@ -50,6 +50,7 @@ class ExecutorTest : public ::testing::Test {
       HarnessOptions options;
       options.seed = seed;
       options.is_emulated = seed % 2 == 1;
+      options.has_stream_collectives = seed % 4 == 3;
       options.acts_per_poll = seed % 3 == 0 ? 1 : 256;
       options.firing_seed = seed % 5 < 2 ? 0 : seed;
       std::unique_ptr<EngineHarness> harness = Start(plan, options);

@@ -88,9 +88,14 @@ void HostStaging::Begin(const CommStart& start, planner::Lane lane, Stream& stre
 bool HostStaging::NextReady(CommStart* start, const StreamError** error) {
   if (num_pending_ == 0) return false;
   for (Queue& queue : queues_) {
-    if (queue.count == 0) continue;
-    const Transfer& transfer = transfers_[queue.comms[queue.first]];
-    if (!transfer.event->IsDone()) continue;
+    const auto at = [&queue](uint32_t i) -> uint32_t& {
+      return queue.comms[(queue.first + i) % queue.comms.size()];
+    };
+    uint32_t ready = 0;
+    while (ready < queue.count && !transfers_[at(ready)].event->IsDone()) ++ready;
+    if (ready == queue.count) continue;
+    const Transfer& transfer = transfers_[at(ready)];
+    for (; ready > 0; --ready) at(ready) = at(ready - 1);
     queue.first = (queue.first + 1) % queue.comms.size();
     --queue.count;
     --num_pending_;

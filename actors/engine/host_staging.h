@@ -13,7 +13,7 @@
 // know it as registered memory: registering may replace pages, which a GPU has pinned.
 //
 // Thread rule: the executor's; the transport reads and writes between NextReady and End.
-// Invariants: one run of a communication at a time; runs of one lane get ready in the order in
+// Invariants: one run of a communication at a time; runs on one stream get ready in the order in
 // which they began, except that receives, which have nothing to copy out, overtake others. A buffer
 // is written only when the copy that last read it has run. Nothing is allocated after Create.
 

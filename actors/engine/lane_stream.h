@@ -38,15 +38,21 @@ class LaneStream {
 
   Stream& stream() { return *stream_; }
 
+  // Drops what has not begun: nothing is recorded or followed any more. Streams that follow each
+  // other are closed before any of them is destroyed, as their work uses each other's events.
+  void Close() { stream_ = nullptr; }
+
   // Marks that may be on their way at a time. REQUIRES: none is.
   void SetCapacity(Device& device, uint32_t capacity);
+
+  uint32_t capacity() const { return static_cast<uint32_t>(events_.size()); }
 
   // Marks are promised before they are recorded, those of a phase instance together.
   bool HasRoom(uint32_t count) const { return num_promised_ + count <= events_.size(); }
   void Promise(uint32_t count) { num_promised_ += count; }
 
-  // REQUIRES: it was promised.
-  void Record(const Mark& mark);
+  // Returns the mark's number, counted from 0. REQUIRES: it was promised.
+  uint64_t Record(const Mark& mark);
 
   // The oldest mark if the stream has come to it, else null; `error` is then the stream's, or null.
   const Mark* Done(const StreamError** error) const;
@@ -59,6 +65,8 @@ class LaneStream {
 
   // What is given to this stream from here on runs after all that `other` has been given so far.
   void Follow(LaneStream& other);
+  // The same up to a mark of `other` that was recorded.
+  void FollowMark(const LaneStream& other, uint64_t number);
 
  private:
   // Before the stream, whose work records in them.
@@ -68,6 +76,7 @@ class LaneStream {
   std::vector<Mark> marks_;  // a ring
   uint32_t oldest_ = 0;
   uint32_t num_recorded_ = 0;
+  uint64_t num_popped_ = 0;
   size_t num_promised_ = 0;  // the recorded ones among them
 };
 

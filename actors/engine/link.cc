@@ -25,9 +25,6 @@ using planner::PhasePlan;
 using planner::Plan;
 using planner::RegisterPlan;
 
-// Runs on the device's stream, as opposed to moving by itself.
-bool RunsOnStream(ActorKind kind) { return !planner::IsCommunication(kind); }
-
 // Phases without a prediction are taken for long ones.
 uint32_t ActNs(const PhasePlan& phase) {
   constexpr uint32_t kUnknownNs = 1'000'000;
@@ -58,7 +55,9 @@ class Linker {
     }
     LinkOperands();
     LinkMessages();
-    LinkPlaces();
+    LinkJoins();
+    LinkCounters();
+    LinkSources();
     return std::move(out_);
   }
 
@@ -73,6 +72,10 @@ class Linker {
         phase.type = planner::PhaseType(plan.kind, plan.chunk);
       phase.per_microbatch = plan.per_microbatch;
       phase.act_ns = ActNs(plan);
+      if (plan.lane == planner::Lane::kFloating && target_.communicator != nullptr) {
+        phase.floating_stream = static_cast<uint32_t>(out_.floating_streams.size());
+        out_.floating_streams.push_back(std::make_unique<LaneStream>(*target_.device));
+      }
       phase_of_.insert(phase_of_.end(), plan.num_actors, static_cast<uint32_t>(out_.phases.size()));
       out_.phases.push_back(phase);
     }
@@ -82,12 +85,13 @@ class Linker {
     const ActorPlan& plan = device_.actors[index];
     Actor& actor = out_.actors[index];
     actor.kind = plan.kind;
+    actor.runs_on_stream = RunsOnStream(index);
     actor.num_inputs = static_cast<uint16_t>(plan.inputs.size());
     actor.num_outputs = static_cast<uint16_t>(plan.outputs.size());
     switch (plan.kind) {
       case ActorKind::kKernel:
         if (plan.workspace_bytes > 0) actor.workspace = target_.arena + plan.workspace_offset;
-        return LinkKernel(plan, out_.phases[phase_of_[index]].lane, &actor);
+        return LinkKernel(plan, out_.phases[phase_of_[index]], &actor);
       case ActorKind::kFeed:
       case ActorKind::kFetch: {
         const bool is_feed = plan.kind == ActorKind::kFeed;
@@ -117,10 +121,16 @@ class Linker {
     return absl::OkStatus();
   }
 
-  // Kernels hold no state between runs, so actors of one lane share those of equal specs.
-  absl::Status LinkKernel(const ActorPlan& plan, planner::Lane lane, Actor* actor) {
+  Stream* StreamOf(const Phase& phase) const {
+    return phase.floating_stream == kNone ? target_.streams[static_cast<size_t>(phase.lane)]
+                                          : &out_.floating_streams[phase.floating_stream]->stream();
+  }
+
+  // Kernels hold no state between runs, so actors of one stream share those of equal specs.
+  absl::Status LinkKernel(const ActorPlan& plan, const Phase& phase, Actor* actor) {
+    Stream* const stream = StreamOf(phase);
     const auto [it, is_new] =
-        kernels_.try_emplace(std::make_pair(plan.kernel, static_cast<int>(lane)), SharedKernel{});
+        kernels_.try_emplace(std::make_pair(plan.kernel, stream), SharedKernel{});
     SharedKernel& shared = it->second;
     if (is_new) {
       const graph::KernelSpec& spec = plan_.kernels[plan.kernel];
@@ -134,9 +144,8 @@ class Linker {
         if (def->workspace_bytes != nullptr) {
           shared.workspace_bytes = def->workspace_bytes(spec, pool == nullptr ? 1 : pool->size());
         }
-        ASSIGN_OR_RETURN(
-            std::unique_ptr<kernels::Kernel> kernel,
-            def->create(spec, *target_.device, *target_.streams[static_cast<size_t>(lane)]));
+        ASSIGN_OR_RETURN(std::unique_ptr<kernels::Kernel> kernel,
+                         def->create(spec, *target_.device, *stream));
         if (def->prepare != nullptr) def->prepare(spec);
         shared.kernel = kernel.get();
         out_.kernels.push_back(std::move(kernel));
@@ -154,17 +163,42 @@ class Linker {
     return absl::OkStatus();
   }
 
+  // As opposed to moving by itself.
+  bool RunsOnStream(uint32_t actor) const {
+    return !planner::IsCommunication(device_.actors[actor].kind) || IsStreamComm(actor);
+  }
+
+  bool IsStreamComm(uint32_t actor) const {
+    return device_.actors[actor].kind == ActorKind::kCollective && target_.communicator != nullptr;
+  }
+
   absl::Status LinkComm(const ActorPlan& plan, uint32_t index, Actor* actor) {
+    if (IsStreamComm(index)) return LinkStreamComm(plan, index, actor);
     if (target_.endpoint == nullptr) {
       return absl::FailedPreconditionError("the device has no transport");
     }
     actor->part = static_cast<uint32_t>(out_.comms.size());
     Comm& comm = out_.comms.emplace_back(DescribeComm(plan_, index_, index));
     comm.phase = phase_of_[index];
+    comm.ordinal = num_comms_++;
     if (plan.kind != ActorKind::kCollective) return absl::OkStatus();
     const CollectiveSpec& spec = plan_.collectives[plan.target];
     ASSIGN_OR_RETURN(comm.collective,
                      transport::CreateCollective(spec, RankOf(spec, index_), *target_.endpoint));
+    return absl::OkStatus();
+  }
+
+  absl::Status LinkStreamComm(const ActorPlan& plan, uint32_t index, Actor* actor) {
+    actor->part = static_cast<uint32_t>(out_.stream_comms.size());
+    Phase& phase = out_.phases[phase_of_[index]];
+    if (phase.num_stream_comms++ == 0) phase.first_stream_comm = actor->part;
+    StreamComm& comm = out_.stream_comms.emplace_back();
+    comm.actor = index;
+    comm.ordinal = num_comms_++;
+    comm.stream = std::make_unique<LaneStream>(*target_.device);
+    const CollectiveSpec& spec = plan_.collectives[plan.target];
+    ASSIGN_OR_RETURN(comm.collective, target_.communicator->Create(spec, RankOf(spec, index_),
+                                                                   comm.stream->stream()));
     return absl::OkStatus();
   }
 
@@ -216,9 +250,7 @@ class Linker {
   }
 
   // What the consumer does with the value is ordered by the producer's stream.
-  bool IsEarly(const ChannelPlan& channel) const {
-    return RunsOnStream(device_.actors[channel.producer].kind);
-  }
+  bool IsEarly(const ChannelPlan& channel) const { return RunsOnStream(channel.producer); }
 
   void FindNextOfGroups() {
     next_of_group_.assign(device_.actors.size(), kNone);
@@ -229,7 +261,7 @@ class Linker {
   }
 
   uint32_t MessageTo(uint32_t actor) const {
-    return RunsOnStream(device_.actors[actor].kind) ? actor : actor | kToCommunication;
+    return RunsOnStream(actor) ? actor : actor | kToCommunication;
   }
 
   void LinkMessages() {
@@ -267,8 +299,8 @@ class Linker {
     for (Phase& phase : out_.phases) {
       phase.first_start = static_cast<uint32_t>(out_.starts.size());
       for (uint32_t i = phase.first_actor; i < phase.end_actor; ++i) {
-        if (RunsOnStream(out_.actors[i].kind)) {
-          ++phase.num_on_stream;
+        if (RunsOnStream(i)) {
+          phase.num_on_stream += IsStreamComm(i) ? 0 : 1;
         } else if (out_.needs[i] == 0) {
           out_.starts.push_back(i);
         }
@@ -277,7 +309,22 @@ class Linker {
     }
   }
 
-  void LinkPlaces() {
+  // Who uses what a collective on a stream has read or written waits for that stream.
+  void LinkJoins() {
+    if (out_.stream_comms.empty()) return;
+    std::vector<std::vector<uint32_t>> joins(out_.actors.size());
+    for (const ChannelPlan& channel : device_.channels) {
+      if (!IsInPhase(channel) || !IsStreamComm(channel.producer)) continue;
+      joins[channel.consumer].push_back(out_.actors[channel.producer].part);
+    }
+    for (uint32_t i = 0; i < joins.size(); ++i) {
+      out_.actors[i].first_join = static_cast<uint32_t>(out_.joins.size());
+      out_.actors[i].num_joins = static_cast<uint16_t>(joins[i].size());
+      out_.joins.insert(out_.joins.end(), joins[i].begin(), joins[i].end());
+    }
+  }
+
+  void LinkCounters() {
     struct Gate {
       uint32_t phase;
       uint32_t channel;
@@ -326,9 +373,30 @@ class Linker {
   void Join(uint32_t one, uint32_t other) {
     Phase& a = out_.phases[one];
     Phase& b = out_.phases[other];
-    if (a.lane == b.lane) return;
+    if (a.lane == b.lane || target_.communicator != nullptr) return;
     a.joined_lanes |= uint8_t{1} << static_cast<int>(b.lane);
     b.joined_lanes |= uint8_t{1} << static_cast<int>(a.lane);
+  }
+
+  void LinkSources() {
+    if (target_.communicator == nullptr) return;
+    std::vector<std::pair<uint32_t, PhaseSource>> sources;
+    for (const ChannelPlan& channel : device_.channels) {
+      const uint32_t producer = phase_of_[channel.producer];
+      const uint32_t consumer = phase_of_[channel.consumer];
+      if (StreamOf(out_.phases[producer]) == StreamOf(out_.phases[consumer])) continue;
+      sources.push_back({consumer, {producer, channel.consume, channel.initial, channel.produce}});
+      sources.push_back(
+          {producer,
+           {consumer, channel.produce, channel.capacity - channel.initial, channel.consume}});
+    }
+    std::sort(sources.begin(), sources.end());
+    sources.erase(std::unique(sources.begin(), sources.end()), sources.end());
+    for (const auto& [phase_index, source] : sources) {
+      Phase& phase = out_.phases[phase_index];
+      if (phase.num_sources++ == 0) phase.first_source = static_cast<uint32_t>(out_.sources.size());
+      out_.sources.push_back(source);
+    }
   }
 
   struct SharedKernel {
@@ -342,7 +410,8 @@ class Linker {
   const LinkTarget& target_;
   std::vector<uint32_t> phase_of_;       // an actor each
   std::vector<uint32_t> next_of_group_;  // likewise
-  absl::flat_hash_map<std::pair<uint32_t, int>, SharedKernel> kernels_;
+  uint32_t num_comms_ = 0;               // so far
+  absl::flat_hash_map<std::pair<uint32_t, Stream*>, SharedKernel> kernels_;
   LinkedDevice out_;
 };
 

@@ -26,6 +26,7 @@
 #include "base/device.h"
 #include "kernels/kernel.h"
 #include "planner/plan/plan.h"
+#include "transport/stream_collective.h"
 #include "transport/transport.h"
 
 namespace penstock::actors {
@@ -37,7 +38,8 @@ struct Actor {
   uint32_t first_arg = 0;        // into args: inputs, then outputs
   uint32_t first_message = 0;    // into messages: early, then late
   uint32_t first_increment = 0;  // into increments
-  uint32_t part = 0;             // into comms, into copies, or into memory_copies
+  uint32_t part = 0;             // into comms, stream_comms, copies, or memory_copies
+  uint32_t first_join = 0;       // into joins
   uint16_t num_inputs = 0;
   uint16_t num_outputs = 0;
   // Messages when it starts. Of what runs on a stream these are all: who gets one follows on the
@@ -45,7 +47,10 @@ struct Actor {
   uint16_t num_early = 0;
   uint16_t num_late = 0;  // messages when communication has completed
   uint16_t num_increments = 0;
+  // Collectives on streams whose runs come before what this one does on its stream.
+  uint16_t num_joins = 0;
   planner::ActorKind kind = planner::ActorKind::kKernel;
+  bool runs_on_stream = true;  // as opposed to moving by itself
 };
 static_assert(sizeof(Actor) <= 64, "an actor is at most one cache line");
 
@@ -92,8 +97,10 @@ struct Phase {
   uint32_t num_counters = 0;
   uint32_t first_group = 0;
   uint32_t num_groups = 0;
-  uint32_t num_on_stream = 0;  // actors that run on the stream
-  uint32_t first_fetch = 0;    // into fetches
+  uint32_t num_on_stream = 0;      // actors that run on the lane's stream
+  uint32_t first_stream_comm = 0;  // into stream_comms
+  uint32_t num_stream_comms = 0;
+  uint32_t first_fetch = 0;  // into fetches
   uint32_t num_fetches = 0;
   uint32_t first_start = 0;  // into starts
   uint32_t num_starts = 0;
@@ -106,6 +113,10 @@ struct Phase {
   // The other lanes that it has channels with: what it uses, they may be using. A bit each, by
   // Lane.
   uint8_t joined_lanes = 0;
+  // Into floating_streams; kNone: its stream is that of its lane.
+  uint32_t floating_stream = planner::kNone;
+  uint32_t first_source = 0;  // into sources
+  uint32_t num_sources = 0;
 };
 
 // A feed or fetch.
@@ -119,6 +130,32 @@ struct HostCopy {
 struct MemoryCopy {
   uint64_t num_bytes = 0;
   CopyKind kind = CopyKind::kHostToDevice;
+};
+
+// Of a phase that gets tokens or credits from another one on another stream: instance n follows the
+// instance ceil(((n + 1) need - initial) / rate) - 1 of that one.
+struct PhaseSource {
+  uint32_t phase = 0;
+  uint32_t need = 0;
+  uint32_t initial = 0;
+  uint32_t rate = 0;
+
+  // Negative: none.
+  int64_t InstanceFor(int64_t instance) const {
+    const int64_t missing = (instance + 1) * int64_t{need} - int64_t{initial};
+    return missing <= 0 ? -1 : (missing + rate - 1) / rate - 1;
+  }
+  friend auto operator<=>(const PhaseSource&, const PhaseSource&) = default;
+};
+
+// A collective that the device runs itself, on a stream of its own: kernels and other collectives
+// overlap it.
+struct StreamComm {
+  uint32_t actor = 0;
+  uint32_t ordinal = 0;  // among the communicating actors of the device
+  int64_t last_ns = 0;   // when the last run that was noticed had ended
+  std::unique_ptr<transport::StreamCollective> collective;
+  std::unique_ptr<LaneStream> stream;  // its work uses the collective
 };
 
 // What a communication of the plan moves, without its collective and phase. REQUIRES: the actor is
@@ -140,6 +177,14 @@ struct LinkedDevice {
   std::vector<Patch> patches;
   std::vector<void*> args;
   std::vector<Comm> comms;
+  std::vector<StreamComm> stream_comms;  // those of a phase lie together
+  std::vector<uint32_t> joins;           // indices of stream_comms
+  // Where the device runs collectives itself, streams wait for each other's collectives. What waits
+  // for what has to follow from the plan alone: it must not differ between devices. So floating
+  // phases, which start in any order, have streams of their own, and a phase follows those phase
+  // instances that its tokens and credits come from, and no more.
+  std::vector<std::unique_ptr<LaneStream>> floating_streams;
+  std::vector<PhaseSource> sources;  // those of a phase lie together
   std::vector<HostCopy> copies;
   std::vector<MemoryCopy> memory_copies;
   std::vector<uint32_t> fetches;  // actors; those of a phase together
@@ -150,9 +195,11 @@ struct LinkedDevice {
 struct LinkTarget {
   Device* device = nullptr;
   const kernels::KernelRegistry* kernels = nullptr;
-  std::byte* arena = nullptr;                   // of at least arena_bytes
-  std::byte* host_arena = nullptr;              // of at least host_bytes; null where there are none
-  transport::Endpoint* endpoint = nullptr;      // null where the device sends and receives nothing
+  std::byte* arena = nullptr;               // of at least arena_bytes
+  std::byte* host_arena = nullptr;          // of at least host_bytes; null where there are none
+  transport::Endpoint* endpoint = nullptr;  // null where the device sends and receives nothing
+  // Null: the host runs the collectives of the device. REQUIRES: null for a synchronous device.
+  transport::Communicator* communicator = nullptr;
   std::array<Stream*, kNumLanes> streams = {};  // by Lane
 };
 

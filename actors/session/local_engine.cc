@@ -111,6 +111,7 @@ absl::Status LocalEngine::Open() {
   memory_->stagings.resize(options_.num_devices);
   processors_ = PlaceDevices(options_.num_devices, options_.threads_per_device);
   accesses_.resize(options_.num_devices);
+  communicators_.resize(options_.num_devices);
   HostParts parts;
   parts.transport = transport_.get();
   parts.communication_waker = &communication_waker_;
@@ -231,7 +232,11 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
                                            "' cannot be checked: the host cannot read them"));
   }
   const auto* kernels = is_checked ? &checked_kernels_ : options_.kernels;
-  parts.target = {&device, kernels, arena.data(), host_arena, endpoint};
+  if (options_.create_communicator != nullptr && !device.is_synchronous()) {
+    ASSIGN_OR_RETURN(communicators_[index], options_.create_communicator(device_index, device));
+  }
+  parts.target = {&device, kernels, arena.data(), host_arena, endpoint, communicators_[index].get(),
+                  {}};
   parts.communication = memory_->communications[index].get();
   parts.stage = links_[index].get();
   parts.observer = observer_;

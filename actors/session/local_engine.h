@@ -33,6 +33,7 @@
 #include "kernels/kernel.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
+#include "transport/stream_collective.h"
 #include "transport/transport.h"
 
 namespace penstock::actors {
@@ -50,8 +51,10 @@ struct LocalEngineOptions {
   const kernels::KernelRegistry* kernels = nullptr;   // outlives the engine
   const planner::PolicyRegistry* policies = nullptr;  // used by Start only
   DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
-  uint64_t max_memory_bytes = 0;                      // of all arenas; 0: the machine's memory
-  size_t trace_capacity = 0;                          // events a device; 0: no trace
+  // Null: the host runs all collectives. Otherwise asynchronous devices run theirs.
+  transport::CommunicatorFactory create_communicator = nullptr;
+  uint64_t max_memory_bytes = 0;  // of all arenas; 0: the machine's memory
+  size_t trace_capacity = 0;      // events a device; 0: no trace
   kernels::ResultCheck check_results = kernels::ResultCheck::kNone;  // see SessionOptions
   int64_t first_step = 0;                                            // likewise
   uint64_t firing_seed = 0;                                          // likewise
@@ -138,6 +141,7 @@ class LocalEngine final : public Engine {
   bool is_crowded_ = false;                             // see HostParts
   std::vector<std::vector<int>> processors_;            // of each device; empty: they share all
   std::vector<std::unique_ptr<ArenaAccess>> accesses_;  // likewise
+  std::vector<std::unique_ptr<transport::Communicator>> communicators_;  // likewise
   std::vector<std::unique_ptr<StageLink>> links_;
   std::vector<std::unique_ptr<Waker>> wakers_;
   Waker communication_waker_;

@@ -31,6 +31,7 @@
 #include "planner/policy/policy.h"
 #include "tests/support/engine_plan.h"
 #include "tests/support/faulty_transport.h"
+#include "transport/emulated/emulated_communicator.h"
 #include "transport/transport.h"
 
 namespace penstock::actors {
@@ -204,6 +205,7 @@ class LocalEngineTest : public ::testing::Test {
     plan_ = std::move(plan);
     LocalEngineOptions options;
     options.create_device = create_device_;
+    options.create_communicator = create_communicator_;
     options.check_results = check_results_;
     options.max_memory_bytes = max_memory_bytes_;
     options.num_devices = static_cast<uint32_t>(plan_.devices.size());
@@ -225,6 +227,7 @@ class LocalEngineTest : public ::testing::Test {
   std::atomic<int> num_launches_{0};
   kernels::KernelRegistry kernels_ = GateKernels(&gate_);
   DeviceFactory create_device_;
+  transport::CommunicatorFactory create_communicator_;
   kernels::ResultCheck check_results_ = kernels::ResultCheck::kNone;
   const planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
   planner::Plan plan_;
@@ -248,6 +251,36 @@ TEST_F(LocalEngineTest, ACollectiveEndsWhileItsEmulatedDeviceComputes) {
   EXPECT_TRUE(observer_.AwaitDone(3));
   EXPECT_EQ(observer_.failure(), absl::OkStatus());
   gate_.Open();  // or the device would compute on
+  engine_->Stop();
+}
+
+// Device 0 opens the gate in the phase whose all_reduce waits for device 1, which computes until
+// then: only the reader of the all_reduce's result waits for it.
+TEST_F(LocalEngineTest, ACollectiveOnAStreamHoldsUpItsReadersAlone) {
+  EnginePlanBuilder b;
+  for (int i = 0; i < 2; ++i) b.AddDevice();
+  const uint32_t sum = b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1},
+                                           {kWidth / 2, kWidth - kWidth / 2}, true);
+  for (const uint32_t d : {0u, 1u}) {
+    const uint32_t in = b.AddRegister(d);
+    const uint32_t out = b.AddRegister(d);
+    const uint32_t used = b.AddRegister(d);
+    const uint32_t other = b.AddRegister(d);
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    const uint32_t made = b.AddKernel(d, "made", d == 0 ? "t.iota" : "t.pass", {}, {in});
+    const uint32_t reduce = b.AddCollective(d, "sum", sum, in, out);
+    b.AddChannel(d, made, reduce);
+    if (d == 0) b.AddKernel(d, "open", "t.open", {}, {other});
+    const uint32_t use = b.AddKernel(d, "use", "t.affine", {out}, {used});
+    b.AddChannel(d, reduce, use);
+  }
+  UseEmulatedDevices();
+  create_communicator_ = transport::CreateEmulatedCommunicators();
+  ASSERT_EQ(Start(b.Build(), Inproc(2)), absl::OkStatus());
+  engine_->Submit(0, std::make_shared<StepBuffers>());
+  EXPECT_TRUE(observer_.AwaitDone(2));
+  EXPECT_EQ(observer_.failure(), absl::OkStatus());
+  gate_.Open();
   engine_->Stop();
 }
 

@@ -198,6 +198,7 @@ class Session::Impl : private EngineObserver {
     const planner::PolicyRegistry builtin_policies = planner::BuiltinPolicies();
     local.policies = options.policies == nullptr ? &builtin_policies : options.policies;
     local.create_device = options.create_device;
+    local.create_communicator = options.create_communicator;
     local.max_memory_bytes = options.max_memory_bytes;
     local.trace_capacity = options.trace ? options.trace_capacity : 0;
     local.check_results = options.check_results;

@@ -44,6 +44,7 @@
 #include "kernels/kernel.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
+#include "transport/stream_collective.h"
 
 namespace caf {
 class actor_system;
@@ -65,7 +66,9 @@ struct SessionOptions {
   const kernels::KernelRegistry* kernels = nullptr;
   const planner::PolicyRegistry* policies = nullptr;  // null: BuiltinPolicies()
   DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
-  uint64_t max_memory_bytes = 0;                      // of all arenas; 0: the machine's memory
+  // Null: the host runs all collectives. Otherwise asynchronous devices run theirs.
+  transport::CommunicatorFactory create_communicator = nullptr;
+  uint64_t max_memory_bytes = 0;  // of all arenas; 0: the machine's memory
   bool trace = false;
   // Fail a step whose kernels make a NaN or an infinity out of finite operands; the error names the
   // first such actor. For finding where a NaN arises: steps take a little longer.

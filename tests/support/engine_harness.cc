@@ -8,6 +8,7 @@
 #include "base/emulated_device.h"
 #include "base/status_macros.h"
 #include "kernels/emulated/emulated_kernels.h"
+#include "transport/emulated/emulated_communicator.h"
 
 namespace penstock::testing {
 
@@ -59,6 +60,8 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
                      StageController::Create(checked, stage, policies, std::move(links)));
     harness->stages_.push_back(std::move(controller));
   }
+  const transport::CommunicatorFactory create_communicator =
+      transport::CreateEmulatedCommunicators();
   for (uint32_t i = 0; i < num_devices; ++i) {
     ASSIGN_OR_RETURN(transport::Endpoint * endpoint, harness->transport_->OpenEndpoint(i));
     actors::ExecutorParts parts;
@@ -66,7 +69,16 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     parts.device_index = i;
     parts.target = {harness->devices_[i].get(),
                     options.is_emulated ? &harness->emulated_kernels_ : &kernels,
-                    harness->arenas_[i]->data(), harness->host_arenas_[i]->data(), endpoint};
+                    harness->arenas_[i]->data(),
+                    harness->host_arenas_[i]->data(),
+                    endpoint,
+                    nullptr,
+                    {}};
+    if (options.has_stream_collectives) {
+      ASSIGN_OR_RETURN(harness->communicators_.emplace_back(),
+                       create_communicator(i, *harness->devices_[i]));
+      parts.target.communicator = harness->communicators_[i].get();
+    }
     harness->communications_.push_back(
         std::make_unique<actors::DeviceCommunication>(endpoint, nullptr, nullptr));
     parts.communication = harness->communications_[i].get();

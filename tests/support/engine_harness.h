@@ -17,13 +17,15 @@
 #include "actors/engine/stage.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
+#include "transport/stream_collective.h"
 #include "transport/transport.h"
 
 namespace penstock::testing {
 
 struct HarnessOptions {
   uint64_t seed = 0;
-  bool is_emulated = false;  // EmulatedDevice without a thread instead of CPU devices
+  bool is_emulated = false;             // EmulatedDevice without a thread instead of CPU devices
+  bool has_stream_collectives = false;  // emulated devices run their collectives
   uint32_t acts_per_poll = 256;
   uint64_t firing_seed = 0;  // see ExecutorOptions
   size_t trace_capacity = 0;
@@ -75,6 +77,7 @@ class EngineHarness : private actors::ExecutorObserver {
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Memory>> arenas_;
   std::vector<std::unique_ptr<Memory>> host_arenas_;
+  std::vector<std::unique_ptr<transport::Communicator>> communicators_;
   std::vector<std::unique_ptr<actors::StageLink>> links_;
   std::vector<std::unique_ptr<actors::StageController>> stages_;
   std::vector<std::unique_ptr<actors::DeviceCommunication>> communications_;

@@ -213,8 +213,11 @@ void Receiver::StartTransfers(Peer& peer) {
   // A transfer that finishes at once calls this again.
   if (source.is_starting_transfers || peers_.is_closing()) return;
   source.is_starting_transfers = true;
+  // The devices of this process are assumed to have the same peers over the network.
+  const uint32_t num_sharing =
+      peer.memory != nullptr ? 1 : options_.num_local_devices * peers_.num_network_peers();
   while (!peer.is_failed) {
-    ReceiveOperation* receive = source.transfers.StartNext();
+    ReceiveOperation* receive = source.transfers.StartNext(num_sharing);
     if (receive == nullptr) break;
     receive->is_transferring = true;
     ucp_request_param_t param = {};

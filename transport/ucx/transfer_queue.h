@@ -1,7 +1,8 @@
 // Flow control of the long messages from one peer: the receiver starts each transfer, and lets only
-// a bounded number of bytes be in flight. Transfers of the lowest channel start first, so the order
-// of channels is an order of priority on the link, and an urgent message never waits behind more
-// than the bytes in flight. No transfer waits for another that waits for something else.
+// a bounded number of bytes be in flight. Pairs of devices that share a link share that bound.
+// Transfers of the lowest channel start first, so the order of channels is an order of priority on
+// the link, and an urgent message never waits behind more than the bytes in flight. No transfer
+// waits for another that waits for something else.
 //
 // Example: transfers of 1 MiB on channels 7, 7, 7 are added, and two of them start: there may
 // always be two. One of channel 3 is added. When a transfer finishes, that one starts next.
@@ -30,10 +31,11 @@ class TransferQueue {
   void Add(Transfer* transfer) { waiting_.PushBack(transfer); }
 
   // Removes the transfer to start next, and counts it as in flight. Null if none waits or enough
-  // are in flight.
-  Transfer* StartNext() {
+  // are in flight. `num_sharing`: queues whose transfers use the same link, at least 1.
+  Transfer* StartNext(uint32_t num_sharing = 1) {
     if (waiting_.empty()) return nullptr;
-    if (num_in_flight_ >= kMinTransfersInFlight && bytes_in_flight_ >= kMaxBytesInFlight) {
+    if (num_in_flight_ >= kMinTransfersInFlight &&
+        bytes_in_flight_ >= kMaxBytesInFlight / num_sharing) {
       return nullptr;
     }
     Transfer* first = waiting_.front();

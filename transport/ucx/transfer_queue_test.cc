@@ -53,6 +53,27 @@ TEST(TransferQueueTest, LetsTwoTransfersOfAnyLengthBeInFlight) {
   EXPECT_EQ(queue.StartNext(), &urgent) << "overtakes what waits";
 }
 
+TEST(TransferQueueTest, SharesTheBoundOfALink) {
+  TransferQueue<Transfer> queue;
+  Transfer transfers[5];
+  for (Transfer& transfer : transfers) {
+    transfer.num_bytes = kMaxBytesInFlight / 8;
+    queue.Add(&transfer);
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(queue.StartNext(2), &transfers[i]);
+  EXPECT_EQ(queue.StartNext(2), nullptr);
+  EXPECT_EQ(queue.StartNext(1), &transfers[4]);
+  for (int i = 0; i < 5; ++i) queue.Finish(transfers[i].num_bytes);
+  Transfer next[3];
+  for (Transfer& transfer : next) {
+    transfer.num_bytes = kMaxBytesInFlight;
+    queue.Add(&transfer);
+  }
+  EXPECT_EQ(queue.StartNext(64), &next[0]);
+  EXPECT_EQ(queue.StartNext(64), &next[1]) << "two may always be in flight";
+  EXPECT_EQ(queue.StartNext(64), nullptr);
+}
+
 TEST(TransferQueueTest, GivesUpWhatWaits) {
   TransferQueue<Transfer> queue;
   Transfer transfers[] = {{1, 10}, {2, 10}};

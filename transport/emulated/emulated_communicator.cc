@@ -1,0 +1,290 @@
+#include "transport/emulated/emulated_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+#include "base/emulated_device.h"
+#include "base/strings.h"
+#include "transport/reduce.h"
+
+namespace penstock::transport {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// The ranks whose terms of a block are folded with each other first, in order, and those results
+// then: see base/collective.h.
+std::vector<std::vector<int>> FoldOrder(const CollectiveSpec& spec, int block) {
+  const int n = static_cast<int>(spec.devices.size());
+  std::vector<std::vector<int>> order;
+  if (spec.algorithm == CollectiveAlgorithm::kHierarchical) {
+    std::map<uint32_t, size_t> place;  // of a host
+    for (int rank = 0; rank < n; ++rank) {
+      const auto [it, is_new] = place.try_emplace(spec.hosts[rank], order.size());
+      if (is_new) order.emplace_back();
+      order[it->second].push_back(rank);
+    }
+    return order;
+  }
+  const int first = spec.algorithm == CollectiveAlgorithm::kRing ? block + 1 : 0;
+  for (int i = 0; i < n; ++i) order.resize(1), order[0].push_back((first + i) % n);
+  return order;
+}
+
+// The result of one member.
+class Result {
+ public:
+  Result(const CollectiveSpec& spec, const std::vector<Bytes>& inputs)
+      : spec_(spec),
+        inputs_(inputs),
+        n_(static_cast<int>(spec.devices.size())),
+        element_bytes_(static_cast<int64_t>(ByteSize(spec.dtype))) {}
+
+  void Write(int rank, std::byte* to) const {
+    switch (spec_.kind) {
+      case CollectiveKind::kAllReduce:
+        for (int block = 0; block < n_; ++block) to = Reduce(block, to);
+        return;
+      case CollectiveKind::kReduceScatter:
+        Reduce(rank, to);
+        return;
+      case CollectiveKind::kAllGather:
+        for (const Bytes& input : inputs_) to = std::copy(input.begin(), input.end(), to);
+        return;
+      case CollectiveKind::kAllToAll:
+        for (int source = 0; source < n_; ++source) {
+          const auto row = spec_.counts.begin() + source * n_;
+          to = Copy(source, std::accumulate(row, row + rank, int64_t{0}), row[rank], to);
+        }
+        return;
+      case CollectiveKind::kBroadcast:
+        std::copy(inputs_[spec_.root].begin(), inputs_[spec_.root].end(), to);
+        return;
+      case CollectiveKind::kPermute: {
+        const auto source = std::find(spec_.peers.begin(), spec_.peers.end(), rank);
+        const Bytes& input = inputs_[source - spec_.peers.begin()];
+        std::copy(input.begin(), input.end(), to);
+        return;
+      }
+    }
+  }
+
+ private:
+  std::byte* Copy(int rank, int64_t element, int64_t count, std::byte* to) const {
+    const auto from = inputs_[rank].begin() + element * element_bytes_;
+    return std::copy(from, from + count * element_bytes_, to);
+  }
+
+  std::byte* Reduce(int block, std::byte* to) const {
+    const int64_t element =
+        std::accumulate(spec_.counts.begin(), spec_.counts.begin() + block, int64_t{0});
+    const int64_t count = spec_.counts[block];
+    if (count == 0) return to;
+    const FoldFunction fold = FindFold(spec_.reduce, spec_.dtype);
+    Bytes folded(count * element_bytes_);
+    bool is_first = true;
+    for (const std::vector<int>& ranks : FoldOrder(spec_, block)) {
+      Copy(ranks.front(), element, count, folded.data());
+      for (size_t i = 1; i < ranks.size(); ++i) {
+        fold(folded.data(), inputs_[ranks[i]].data() + element * element_bytes_, folded.data(),
+             count);
+      }
+      if (is_first) {
+        std::copy(folded.begin(), folded.end(), to);
+      } else {
+        fold(to, folded.data(), to, count);
+      }
+      is_first = false;
+    }
+    return to + count * element_bytes_;
+  }
+
+  const CollectiveSpec& spec_;
+  const std::vector<Bytes>& inputs_;
+  const int n_;
+  const int64_t element_bytes_;
+};
+
+// What the members of a collective share. Two runs may be under way: the next one begins while some
+// members have not left the last.
+class Group {
+ public:
+  explicit Group(const CollectiveSpec& spec) : spec_(spec), devices_(spec.devices.size()) {
+    for (uint64_t i = 0; i < runs_.size(); ++i) {
+      runs_[i].number = i;
+      for (size_t rank = 0; rank < devices_.size(); ++rank) {
+        runs_[i].inputs.emplace_back(InputBytes(static_cast<int>(rank)));
+      }
+    }
+  }
+
+  const CollectiveSpec& spec() const { return spec_; }
+
+  // The member's device, which is woken when others have arrived; null: it is gone.
+  void SetDevice(int rank, EmulatedDevice* device) {
+    const absl::MutexLock lock(&mutex_);
+    devices_[rank] = device;
+  }
+
+  // Null `input`: it means nothing. Returns false if the run cannot begin yet.
+  bool Arrive(int rank, uint64_t number, const void* input) {
+    const absl::MutexLock lock(&mutex_);
+    Run& run = runs_[number % runs_.size()];
+    if (run.number != number) {
+      if (run.num_left < devices_.size()) return false;
+      run.number = number;
+      run.num_arrived = run.num_left = 0;
+      run.is_poisoned = false;
+    }
+    if (input == nullptr) {
+      run.is_poisoned = true;
+    } else if (!run.inputs[rank].empty()) {
+      std::memcpy(run.inputs[rank].data(), input, run.inputs[rank].size());
+    }
+    if (++run.num_arrived == devices_.size()) WakeAll();
+    return true;
+  }
+
+  // Once all members have arrived: writes the result, unless the run is poisoned.
+  bool Leave(int rank, uint64_t number, void* output, bool* is_poisoned) {
+    const absl::MutexLock lock(&mutex_);
+    Run& run = runs_[number % runs_.size()];
+    if (run.num_arrived < devices_.size()) return false;
+    *is_poisoned = run.is_poisoned;
+    if (!run.is_poisoned && output != nullptr) {
+      Result(spec_, run.inputs).Write(rank, static_cast<std::byte*>(output));
+    }
+    if (++run.num_left == devices_.size()) WakeAll();
+    return true;
+  }
+
+ private:
+  struct Run {
+    uint64_t number = 0;
+    size_t num_arrived = 0;
+    size_t num_left = 0;
+    bool is_poisoned = false;
+    std::vector<Bytes> inputs;  // by rank
+  };
+
+  size_t InputBytes(int rank) const {
+    return static_cast<size_t>(InputCount(spec_, rank)) * ByteSize(spec_.dtype);
+  }
+  void WakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (EmulatedDevice* device : devices_) {
+      if (device != nullptr) device->Wake();
+    }
+  }
+
+  const CollectiveSpec spec_;
+  absl::Mutex mutex_;
+  std::array<Run, 2> runs_ ABSL_GUARDED_BY(mutex_);
+  std::vector<EmulatedDevice*> devices_ ABSL_GUARDED_BY(mutex_);
+};
+
+class EmulatedCollective final : public StreamCollective {
+ public:
+  EmulatedCollective(std::shared_ptr<Group> group, int rank, EmulatedDevice* device,
+                     EmulatedStream* stream)
+      : group_(std::move(group)), rank_(rank), stream_(stream) {
+    group_->SetDevice(rank_, device);
+  }
+  ~EmulatedCollective() override { group_->SetDevice(rank_, nullptr); }
+
+  absl::Status Launch(const StreamCollectiveArgs& args) override {
+    EmulatedRun& run = stream_->BeginLaunch();
+    run.retry = &RunHost;
+    run.context = this;
+    run.pointers.assign({const_cast<void*>(args.input), args.output});
+    run.values = {num_launched_++, args.is_poisoned, /*has arrived*/ 0};
+    run.launch = args.launch;
+    stream_->EndLaunch();
+    return absl::OkStatus();
+  }
+
+ private:
+  // On the device.
+  static bool RunHost(void* context, EmulatedRun& run, bool has_error, absl::Status* status) {
+    auto& self = *static_cast<EmulatedCollective*>(context);
+    const bool is_sound = !has_error && run.values[1] == 0;
+    if (run.values[2] == 0) {
+      if (!self.group_->Arrive(self.rank_, run.values[0], is_sound ? run.pointers[0] : nullptr)) {
+        return false;
+      }
+      run.values[2] = 1;
+    }
+    bool is_poisoned = false;
+    if (!self.group_->Leave(self.rank_, run.values[0], is_sound ? run.pointers[1] : nullptr,
+                            &is_poisoned)) {
+      return false;
+    }
+    if (is_sound && is_poisoned) *status = absl::AbortedError("another device has failed");
+    return true;
+  }
+
+  const std::shared_ptr<Group> group_;
+  const int rank_;
+  EmulatedStream* const stream_;
+  uint64_t num_launched_ = 0;
+};
+
+// The groups of all communicators of a session, by channel.
+class Groups {
+ public:
+  absl::StatusOr<std::shared_ptr<Group>> Find(const CollectiveSpec& spec) {
+    const absl::MutexLock lock(&mutex_);
+    std::shared_ptr<Group>& group = groups_[spec.channel];
+    if (group == nullptr) group = std::make_shared<Group>(spec);
+    if (!(group->spec() == spec)) {
+      return absl::InvalidArgumentError(
+          StrCat("the collective on channel ", spec.channel, " is another one on other devices"));
+    }
+    return group;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);
+};
+
+class EmulatedCommunicator final : public Communicator {
+ public:
+  EmulatedCommunicator(std::shared_ptr<Groups> groups, EmulatedDevice* device)
+      : groups_(std::move(groups)), device_(device) {}
+
+  absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec, int rank,
+                                                           Stream& stream) override {
+    absl::StatusOr<std::shared_ptr<Group>> group = groups_->Find(spec);
+    if (!group.ok()) return group.status();
+    return std::make_unique<EmulatedCollective>(*std::move(group), rank, device_,
+                                                &dynamic_cast<EmulatedStream&>(stream));
+  }
+
+ private:
+  const std::shared_ptr<Groups> groups_;
+  EmulatedDevice* const device_;
+};
+
+}  // namespace
+
+CommunicatorFactory CreateEmulatedCommunicators() {
+  return [groups = std::make_shared<Groups>()](
+             uint32_t, Device& device) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+    auto* emulated = dynamic_cast<EmulatedDevice*>(&device);
+    if (emulated == nullptr) {
+      return absl::FailedPreconditionError(
+          StrCat("emulated collectives need emulated devices, not a ", device.kind(), " device"));
+    }
+    return std::make_unique<EmulatedCommunicator>(groups, emulated);
+  };
+}
+
+}  // namespace penstock::transport

@@ -1,0 +1,19 @@
+// Collectives on the streams of emulated devices (base/emulated_device.h) of one process: a member
+// copies its input to a place that all of them share, and forms its result when all inputs are
+// there. Its stream waits until then, and no other stream of its device does.
+//
+// Thread rule: the factory may be called on any thread; otherwise as stream_collective.h.
+
+#ifndef PENSTOCK_TRANSPORT_EMULATED_EMULATED_COMMUNICATOR_H_
+#define PENSTOCK_TRANSPORT_EMULATED_EMULATED_COMMUNICATOR_H_
+
+#include "transport/stream_collective.h"
+
+namespace penstock::transport {
+
+// For the devices of one session, which must be emulated ones.
+CommunicatorFactory CreateEmulatedCommunicators();
+
+}  // namespace penstock::transport
+
+#endif  // PENSTOCK_TRANSPORT_EMULATED_EMULATED_COMMUNICATOR_H_

@@ -1,0 +1,58 @@
+// Collectives that devices run themselves, as work on their streams: NCCL's on GPUs, or those of
+// emulated devices (emulated/emulated_communicator.h). The host launches them, and neither waits
+// for them nor touches their data. transport/collective.h has those that the host runs.
+//
+// Thread rule: a Communicator and what it makes belong to the executor of their device.
+// Invariants: every member launches the runs of a collective in the same order; results have the
+// association that base/collective.h defines.
+
+#ifndef PENSTOCK_TRANSPORT_STREAM_COLLECTIVE_H_
+#define PENSTOCK_TRANSPORT_STREAM_COLLECTIVE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "base/collective.h"
+#include "base/device.h"
+
+namespace penstock::transport {
+
+struct StreamCollectiveArgs {
+  const void* input = nullptr;  // on the device, as for Collective::Start
+  void* output = nullptr;
+  // The data mean nothing, but the run takes place: where a member is poisoned, or its stream has
+  // an error, the streams of all members have one afterwards. It is kAborted where the cause is
+  // another member.
+  bool is_poisoned = false;
+  uint64_t launch = kNoLaunch;  // names the run in an error of the stream
+};
+
+// One member's part of a collective, on one stream of its device.
+class StreamCollective {
+ public:
+  virtual ~StreamCollective() = default;
+  // Gives a run to the stream. Allocates nothing. An error is one of launching.
+  virtual absl::Status Launch(const StreamCollectiveArgs& args) = 0;
+};
+
+// What joins a device to the others.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  // `stream` is one of the device and outlives the last run, but not the result. REQUIRES:
+  // CheckCollective(spec) is OK, and `rank` is that of the device.
+  virtual absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec,
+                                                                   int rank, Stream& stream) = 0;
+};
+
+// A communicator for device `index` of a plan.
+using CommunicatorFactory =
+    std::function<absl::StatusOr<std::unique_ptr<Communicator>>(uint32_t index, Device& device)>;
+
+}  // namespace penstock::transport
+
+#endif  // PENSTOCK_TRANSPORT_STREAM_COLLECTIVE_H_
