@@ -25,8 +25,7 @@ struct StreamCollectiveArgs {
   const void* input = nullptr;  // on the device, as for Collective::Start
   void* output = nullptr;
   // The data mean nothing, but the run takes place: where a member is poisoned, or its stream has
-  // an error, the streams of all members have one afterwards. It is kAborted where the cause is
-  // another member.
+  // an error, the streams of all others have one afterwards, kAborted.
   bool is_poisoned = false;
   uint64_t launch = kNoLaunch;  // names the run in an error of the stream
 };

@@ -236,10 +236,6 @@ class DeviceExecutor {
   void LaunchCollective(uint32_t actor, uint32_t phase);
   void JoinCollectives(const Phase& phase);
   void FollowSources(uint32_t phase);
-  // Whether communication of the phase goes through the host.
-  static bool HasHostComms(const Phase& phase) {
-    return phase.end_actor - phase.first_actor > phase.num_on_stream + phase.num_stream_comms;
-  }
   void Send(const uint32_t* messages, uint32_t count, Progress* progress);
   void StartReadyComms();
   void StartComm(uint32_t actor, uint32_t phase);

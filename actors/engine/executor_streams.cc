@@ -147,10 +147,6 @@ void DeviceExecutor::LaunchCollective(uint32_t index, uint32_t phase_index) {
   ++num_stream_comms_running_;
   CountCommunication(comm.ordinal);
   Send(messages_.data() + actor.first_message, actor.num_early, &progress);
-  if (actor.num_increments == 0 || !HasHostComms(phase)) return;
-  // What the phase waits for on the host may wait for these tokens.
-  StreamOf(phase).Follow(*comm.stream);
-  AddTokens(actor);
 }
 
 // All of the phase has been launched. Phases of other lanes follow its lane, so it follows the
@@ -159,7 +155,7 @@ void DeviceExecutor::JoinCollectives(const Phase& phase) {
   for (uint32_t i = 0; i < phase.num_stream_comms; ++i) {
     const StreamComm& comm = stream_comms_[phase.first_stream_comm + i];
     StreamOf(phase).Follow(*comm.stream);
-    if (!HasHostComms(phase)) AddTokens(actors_[comm.actor]);
+    AddTokens(actors_[comm.actor]);
   }
 }
 

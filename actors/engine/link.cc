@@ -53,6 +53,7 @@ class Linker {
                                                   index_, ": ", ToStd(status.message())));
       }
     }
+    RETURN_IF_ERROR(CheckStreamComms());
     LinkOperands();
     LinkMessages();
     LinkJoins();
@@ -160,6 +161,23 @@ class Linker {
                                                plan.workspace_bytes));
     }
     actor->kernel = shared.kernel;
+    return absl::OkStatus();
+  }
+
+  // Collectives on streams hold up what follows on the stream of their phase at its end, copies for
+  // the transport among it, which a peer may need first.
+  absl::Status CheckStreamComms() const {
+    for (uint32_t p = 0; p < out_.phases.size(); ++p) {
+      const Phase& phase = out_.phases[p];
+      if (phase.num_stream_comms == 0) continue;
+      for (uint32_t i = phase.first_actor; i < phase.end_actor; ++i) {
+        if (RunsOnStream(i)) continue;
+        return absl::UnimplementedError(
+            StrCat("phase ", device_.phases[p].name, " on device ", index_,
+                   " has collectives that the device runs itself and '", device_.actors[i].name,
+                   "', which the host runs; they need phases of their own"));
+      }
+    }
     return absl::OkStatus();
   }
 

@@ -144,10 +144,12 @@ bool IsRowMajor(int64_t rows, int64_t columns, int64_t row_stride, int64_t colum
 
 template <typename T>
 size_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k) {
-  const int64_t rows = std::min(RoundUp(m, kTileRows), kBlockRows);
-  const int64_t columns = std::min<int64_t>(RoundUp(n, kTileColumns<T>), kBlockColumns<T>);
+  const auto panels = [](int64_t rows, int64_t columns) {
+    return std::min(RoundUp(rows, kTileRows), kBlockRows) +
+           std::min<int64_t>(RoundUp(columns, kTileColumns<T>), kBlockColumns<T>);
+  };
   const int64_t depth = std::min(k, kBlockDepth);
-  return RoundUp((rows + columns) * depth * sizeof(T), 64) + 64;
+  return RoundUp(std::max(panels(m, n), panels(n, m)) * depth * sizeof(T), 64) + 64;
 }
 
 template <typename T>

@@ -27,7 +27,8 @@ struct StridedMatrix {
   int64_t column_stride = 1;
 };
 
-// Bytes of workspace that a product of at most these sizes needs; a multiple of 64.
+// Bytes of workspace that a product of at most these sizes needs, or its transpose: Gemm computes
+// c' instead of c where that lies in rows. A multiple of 64.
 template <typename T>
 size_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k);
 

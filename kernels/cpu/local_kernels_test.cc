@@ -539,6 +539,40 @@ TEST(ContractionTest, ProductsOfATransformerAreOneMatrixProduct) {
   EXPECT_EQ(contraction("bhsk", "bhvk", "bhsv").num_products(), 4);
 }
 
+// a[k, m] and b[k, n] give c[n, m]: computed as its transpose, whose panels are other ones. Threads
+// do not touch each other's workspace, nor what lies behind it.
+TEST(ContractionTest, TransposedResultsStayInTheirWorkspace) {
+  constexpr int64_t kDepth = 300;
+  for (const auto& [m, n] : {std::pair<int64_t, int64_t>{256, 64}, {64, 256}, {17, 16}}) {
+    const Contraction product({{.size = m, .a_stride = 1, .b_stride = 0, .c_stride = 1},
+                               {.size = n, .a_stride = 0, .b_stride = 1, .c_stride = m},
+                               {.size = kDepth, .a_stride = m, .b_stride = n, .c_stride = 0}});
+    std::vector<float> a(kDepth * m);
+    std::vector<float> b(kDepth * n);
+    for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i % 7) - 3;
+    for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i % 5) - 2;
+    for (const int num_threads : {1, 4}) {
+      ThreadPool pool(num_threads);
+      const size_t num_bytes = product.WorkspaceBytes<float>(num_threads);
+      constexpr size_t kGuardBytes = 1 << 18;
+      std::vector<std::byte> memory(num_bytes + kGuardBytes + 64, std::byte{0x5a});
+      auto* workspace =
+          reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+      std::vector<float> c(m * n);
+      product.Run<float>(pool, a.data(), b.data(), c.data(), /*accumulate=*/false, workspace);
+      EXPECT_TRUE(std::all_of(workspace + num_bytes, memory.data() + memory.size(),
+                              [](std::byte byte) { return byte == std::byte{0x5a}; }));
+      for (int64_t j = 0; j < n; ++j) {
+        for (int64_t i = 0; i < m; ++i) {
+          float want = 0;
+          for (int64_t d = 0; d < kDepth; ++d) want += a[d * m + i] * b[d * n + j];
+          ASSERT_EQ(c[j * m + i], want) << m << " x " << n << ", " << num_threads << " threads";
+        }
+      }
+    }
+  }
+}
+
 // Products and sums of whole ranges, modulo 2^bits.
 template <typename T>
 void CheckProductWraps(int64_t m, int64_t k, int64_t n, bool transpose_a, bool transpose_b) {

@@ -236,13 +236,16 @@ class EmulatedCollective final : public StreamCollective {
   uint64_t num_launched_ = 0;
 };
 
-// The groups of all communicators of a session, by channel.
+// The groups of all communicators of a session, by channel; each lives as long as its members.
 class Groups {
  public:
   absl::StatusOr<std::shared_ptr<Group>> Find(const CollectiveSpec& spec) {
     const absl::MutexLock lock(&mutex_);
-    std::shared_ptr<Group>& group = groups_[spec.channel];
-    if (group == nullptr) group = std::make_shared<Group>(spec);
+    std::shared_ptr<Group> group = groups_[spec.channel].lock();
+    if (group == nullptr) {
+      group = std::make_shared<Group>(spec);
+      groups_[spec.channel] = group;
+    }
     if (!(group->spec() == spec)) {
       return absl::InvalidArgumentError(
           StrCat("the collective on channel ", spec.channel, " is another one on other devices"));
@@ -252,7 +255,7 @@ class Groups {
 
  private:
   absl::Mutex mutex_;
-  std::map<uint32_t, std::shared_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, std::weak_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
 class EmulatedCommunicator final : public Communicator {

@@ -11,7 +11,7 @@
 
 namespace penstock::transport {
 
-// For the devices of one session, which must be emulated ones.
+// For the devices of one session at a time, which must be emulated ones.
 CommunicatorFactory CreateEmulatedCommunicators();
 
 }  // namespace penstock::transport
