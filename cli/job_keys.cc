@@ -419,7 +419,7 @@ const std::vector<Key>& Keys() {
        Number([](Job& j) { return &j.cluster.link_gbit_per_s; }, 1e-6, 1e6, "1e-6 to 1e6")},
       {"cluster.link_latency_us",
        "Latency of the links between processes in microseconds, for the replayed bound in the "
-       "summary of a traced run. The default is the lowest latency that the run shows",
+       "summary of a traced run (the lowest that the run shows)",
        Number([](Job& j) { return &j.cluster.link_latency_us; }, 0, 1e7, "0 to 1e7")},
   };
   return *keys;
