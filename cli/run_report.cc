@@ -166,11 +166,9 @@ std::string PathReport(const planner::Plan& plan, const RunSummary& summary) {
       "\n\nThe path is the chain of acts that determined the step time; an act is one firing of an "
       "actor. Communication is exposed while its device does not compute. Waiting for cores: other "
       "devices computed on all cores of the device. Idle: nothing of the path ran, because a "
-      "thread "
-      "had to wake up. Bubble: a device neither computed nor moved data. Replayed bound: a "
-      "simulation of the plan with the measured median kernel times and link latency, the link "
-      "rates "
-      "that the planner assumes, and no runtime overhead.\n\n"
+      "thread had to wake up. Bubble: a device neither computed nor moved data. Replayed bound: a "
+      "simulation of the plan with the measured median kernel times, the given or measured latency "
+      "of links, the link rates that the planner assumes, and no runtime overhead.\n\n"
       "| device | computing | transferring | of it hidden | bubble |\n|---|---|---|---|---|\n");
   for (size_t i = 0; i < path.devices.size(); ++i) {
     const actors::DeviceTime& time = path.devices[i];

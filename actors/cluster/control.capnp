@@ -149,7 +149,7 @@ struct SessionSpec {
   checkResults @10 :UInt8;  # of kernels::ResultCheck
   firstStep @11 :Int64;
   initStates @12 :Bool = true;  # false: they will be set before the first step
-  sharesCores @13 :Bool;  # with other nodes: the devices of its host have more threads than it has cores
+  sharesCores @13 :Bool;  # the devices of its host have more threads than the host has cores
 }
 
 struct ProcessAddress {

@@ -13,7 +13,9 @@
 // makes its stream wait for what that lane has launched. The host waits for the device only where
 // something leaves it: before a communication, whose bytes go through host memory
 // (host_staging.h), and for the completion of phase instances, which a mark in the stream tells
-// (lane_stream.h). kLaunchAhead bounds how far a lane runs ahead.
+// (lane_stream.h). kLaunchAhead bounds how far a lane runs ahead. A device may also run its
+// collectives itself (transport/stream_collective.h): then streams wait for other devices, so acts
+// are launched in the planned order, and phases follow each other by instances (PhaseSource).
 //
 // Errors. A kernel that fails poisons its step on this device: no kernel, feed or fetch of the step
 // runs from then on, its state updates included, but tokens still flow; sends and collectives carry
@@ -97,7 +99,9 @@ struct ExecutorOptions {
   uint32_t acts_per_poll = 256;  // of one phase, before others get a turn
   size_t trace_capacity = 0;     // events, the last ones; 0: no trace
   int64_t first_step = 0;        // what step 0 counts as: see SessionOptions
-  uint64_t firing_seed = 0;      // for tests: picks any actor that is ready; 0: the first
+  // For tests: picks any actor that is ready; 0: the first. Ignored where the device runs its
+  // collectives itself.
+  uint64_t firing_seed = 0;
 };
 
 // What an executor works with; all of it outlives the executor.

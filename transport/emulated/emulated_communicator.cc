@@ -35,7 +35,8 @@ std::vector<std::vector<int>> FoldOrder(const CollectiveSpec& spec, int block) {
     return order;
   }
   const int first = spec.algorithm == CollectiveAlgorithm::kRing ? block + 1 : 0;
-  for (int i = 0; i < n; ++i) order.resize(1), order[0].push_back((first + i) % n);
+  order.resize(1);
+  for (int i = 0; i < n; ++i) order[0].push_back((first + i) % n);
   return order;
 }
 
@@ -134,7 +135,8 @@ class Group {
     devices_[rank] = device;
   }
 
-  // Null `input`: it means nothing. Returns false if the run cannot begin yet.
+  // A null `input` poisons the run. Returns false if members have not left the last run but one:
+  // its place is not free yet.
   bool Arrive(int rank, uint64_t number, const void* input) {
     const absl::MutexLock lock(&mutex_);
     Run& run = runs_[number % runs_.size()];
@@ -248,7 +250,8 @@ class Groups {
     }
     if (!(group->spec() == spec)) {
       return absl::InvalidArgumentError(
-          StrCat("the collective on channel ", spec.channel, " is another one on other devices"));
+          StrCat("the members of the collective on channel ", spec.channel,
+                 " do not agree on what it does: all devices must run the same plan"));
     }
     return group;
   }
