@@ -235,8 +235,8 @@ struct ExpertSettings {
 class AnyPlanOfExpertsTest : public ::testing::TestWithParam<ExpertSettings> {};
 
 TEST_P(AnyPlanOfExpertsTest, AgreesToNineDigits) {
-  constexpr int kExpertSteps = 4;  // keeps the suite short
-  // A short context keeps the suite short: there are 88 runs.
+  // Few steps and a short context keep the suite short: there are 88 runs.
+  constexpr int kExpertSteps = 4;
   const std::string settings =
       "--set model.context=32 --set 'train.dtype=\"f64\"' " + GetParam().settings;
   const std::vector<double> one = Losses(kOneDevice, settings, kExpertSteps, kExperts);
