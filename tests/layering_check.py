@@ -43,7 +43,7 @@ MAY_INCLUDE = {
 SUBFOLDERS = {
     "planner": ("cluster", "policy", "plan", "cost", "sharding", "strategy", "lower", "search",
                 "simulator", "draw", ""),
-    "actors": ("engine", "trace", "session", "cluster"),
+    "actors": ("engine", "trace", "checkpoint", "session", "cluster"),
 }
 
 # What no public header may include, as the beginning of the included path.

@@ -1,0 +1,151 @@
+#include "actors/checkpoint/checkpoint_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "fmt/format.h"
+
+#include "actors/checkpoint/durable_file.h"
+#include "base/device.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kPart = ".part-";  // not complete yet
+constexpr std::string_view kOld = ".old-";    // being removed
+
+std::string NameOf(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+
+}  // namespace
+
+CheckpointFolder::CheckpointFolder(std::string path, int64_t keep)
+    : path_(std::move(path)),
+      keep_(keep),
+      id_(fmt::format("{}-{:x}", getpid(), SteadyClock().NowNs())) {}
+
+std::string CheckpointFolder::PartOf(int64_t step) const {
+  return StrCat(path_, "/", kPart, NameOf(step), "-", id_);
+}
+
+std::vector<int64_t> CheckpointFolder::Steps(const std::string& path) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  fs::directory_iterator entries(path, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    int64_t step = 0;
+    if (name.size() > kPrefix.size() && name.rfind(kPrefix, 0) == 0 &&
+        absl::SimpleAtoi(name.substr(kPrefix.size()), &step) && step >= 0 && name == NameOf(step)) {
+      steps.push_back(step);
+    }
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::string CheckpointFolder::PathOf(const std::string& path, int64_t step) {
+  return (fs::path(path) / NameOf(step)).string();
+}
+
+std::optional<std::string> CheckpointFolder::Newest(const std::string& path) {
+  const std::vector<int64_t> steps = Steps(path);
+  if (steps.empty()) return std::nullopt;
+  return PathOf(path, steps.back());
+}
+
+std::string CheckpointFolder::NewestOr(const std::string& path) {
+  return Newest(path).value_or(path);
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointFolder>> CheckpointFolder::Open(const std::string& path,
+                                                                         int64_t keep) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return FileError(path, "cannot be created as a folder", error.value());
+  std::unique_ptr<CheckpointFolder> folder(new CheckpointFolder(path, keep));
+  const std::string lock = StrCat(path, "/.lock");
+  folder->lock_fd_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (folder->lock_fd_ < 0) return FileError(path, "cannot be written", errno);
+  if (flock(folder->lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      return absl::AlreadyExistsError(StrCat(path, ": another run writes its checkpoints here"));
+    }
+    return FileError(lock, "cannot be locked", errno);
+  }
+  folder->RemoveLeftovers();
+  return folder;
+}
+
+CheckpointFolder::~CheckpointFolder() {
+  if (lock_fd_ >= 0) close(lock_fd_);
+}
+
+void CheckpointFolder::RemoveLeftovers() const {
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  fs::directory_iterator entries(path_, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    if (name.rfind(kPart, 0) == 0 || name.rfind(kOld, 0) == 0) leftovers.push_back(entries->path());
+  }
+  for (const fs::path& path : leftovers) fs::remove_all(path, error);
+}
+
+absl::StatusOr<std::string> CheckpointFolder::Begin(int64_t step) {
+  Abandon(step);
+  std::string part = PartOf(step);
+  std::error_code error;
+  fs::create_directory(part, error);
+  if (error) return FileError(part, "cannot be created as a folder", error.value());
+  return part;
+}
+
+absl::StatusOr<std::string> CheckpointFolder::Commit(int64_t step) {
+  const std::string part = PartOf(step);
+  std::string path = PathOf(path_, step);
+  RETURN_IF_ERROR(SyncFolder(part));
+  std::error_code error;
+  // A checkpoint of the same step gives way at once; it is then the one to be removed.
+  const unsigned int flags = fs::exists(path, error) ? RENAME_EXCHANGE : 0;
+  if (renameat2(AT_FDCWD, part.c_str(), AT_FDCWD, path.c_str(), flags) != 0) {
+    return FileError(path, "cannot be renamed from " + part, errno);
+  }
+  RETURN_IF_ERROR(SyncFolder(path_));
+  Abandon(step);
+  RemoveOldest();
+  return path;
+}
+
+void CheckpointFolder::Abandon(int64_t step) {
+  std::error_code error;
+  fs::remove_all(PartOf(step), error);
+}
+
+// A checkpoint that is removed is no checkpoint from the first file on. What cannot be removed
+// stays.
+void CheckpointFolder::RemoveOldest() const {
+  std::vector<int64_t> steps = Steps(path_);
+  while (static_cast<int64_t>(steps.size()) > keep_) {
+    const std::string old = StrCat(path_, "/", kOld, NameOf(steps.front()));
+    std::error_code error;
+    fs::rename(PathOf(path_, steps.front()), old, error);
+    if (!error) fs::remove_all(old, error);
+    steps.erase(steps.begin());
+  }
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,66 @@
+// The folder in which a training run keeps its checkpoints: "step-00000100", "step-00000200", ...
+//
+// A checkpoint is written into a folder of another name, ".part-step-00000200-ID", and renamed when
+// all of it lies on the disk. Only then the oldest one goes. So whatever happens to the processes
+// or to the machine, each "step-N" is complete, and once there has been one, there is one.
+//
+// Thread rule: one thread at a time.
+// Invariant: one process at a time writes into a folder, as it holds the lock on ".lock".
+
+#ifndef PENSTOCK_ACTORS_CHECKPOINT_CHECKPOINT_FOLDER_H_
+#define PENSTOCK_ACTORS_CHECKPOINT_CHECKPOINT_FOLDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace penstock::actors {
+
+class CheckpointFolder {
+ public:
+  // Steps of the complete checkpoints in a folder, in order. Empty if there is no such folder.
+  static std::vector<int64_t> Steps(const std::string& path);
+  static std::string PathOf(const std::string& path, int64_t step);
+  // The last one; nothing if there is none.
+  static std::optional<std::string> Newest(const std::string& path);
+  // The last one in a folder of checkpoints; `path` itself if it is something else.
+  static std::string NewestOr(const std::string& path);
+
+  // Creates the folder if need be, and removes what runs that were killed have left. The last
+  // `keep` checkpoints stay. kAlreadyExists: another run writes into it.
+  static absl::StatusOr<std::unique_ptr<CheckpointFolder>> Open(const std::string& path,
+                                                                int64_t keep);
+  ~CheckpointFolder();
+  CheckpointFolder(const CheckpointFolder&) = delete;
+  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  // Creates the folder that the files of a checkpoint go into, and returns its path.
+  absl::StatusOr<std::string> Begin(int64_t step);
+  // Makes it a checkpoint, and removes those that are too many. Returns its path.
+  absl::StatusOr<std::string> Commit(int64_t step);
+  // Removes it.
+  void Abandon(int64_t step);
+
+ private:
+  CheckpointFolder(std::string path, int64_t keep);
+  std::string PartOf(int64_t step) const;
+  void RemoveLeftovers() const;
+  void RemoveOldest() const;
+
+  const std::string path_;
+  const int64_t keep_;
+  // In the names of what is not complete: processes of a run that was killed may still be writing.
+  const std::string id_;
+  int lock_fd_ = -1;
+};
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CHECKPOINT_CHECKPOINT_FOLDER_H_

@@ -1,0 +1,89 @@
+#include "actors/checkpoint/durable_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+namespace {
+
+// Of one system call: a signal waits for no more.
+constexpr uint64_t kMaxWrite = uint64_t{8} << 20;
+
+}  // namespace
+
+absl::Status FileError(const std::string& path, std::string_view what, int error) {
+  const std::string message = StrCat(path, ": ", what, " (", strerror(error), ")");
+  const bool is_full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return is_full ? absl::ResourceExhaustedError(message) : absl::UnavailableError(message);
+}
+
+absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) return FileError(path, "cannot be created", errno);
+  return DurableFile(path, fd);
+}
+
+DurableFile::DurableFile(DurableFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+DurableFile::~DurableFile() {
+  if (fd_ < 0) return;
+  close(fd_);
+  unlink(path_.c_str());
+}
+
+absl::Status DurableFile::WriteAt(uint64_t offset, const void* bytes, uint64_t num_bytes) {
+  const auto* from = static_cast<const char*>(bytes);
+  while (num_bytes > 0) {
+    const ssize_t count =
+        pwrite(fd_, from, std::min(num_bytes, kMaxWrite), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return FileError(path_, "cannot be written", errno);
+    from += count;
+    offset += static_cast<uint64_t>(count);
+    num_bytes -= static_cast<uint64_t>(count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DurableFile::Finish() {
+  if (fsync(fd_) != 0) return FileError(path_, "cannot be written to the disk", errno);
+  // On some file systems an error of an earlier write shows here.
+  if (close(fd_) != 0) {
+    const int error = errno;
+    fd_ = -1;
+    unlink(path_.c_str());
+    return FileError(path_, "cannot be written", error);
+  }
+  fd_ = -1;
+  return absl::OkStatus();
+}
+
+absl::Status WriteDurably(const std::string& path, std::string_view text) {
+  ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
+  RETURN_IF_ERROR(file.WriteAt(0, text.data(), text.size()));
+  return file.Finish();
+}
+
+absl::Status SyncFolder(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return FileError(path, "cannot be opened as a folder", errno);
+  const int result = fsync(fd);
+  const int error = errno;
+  close(fd);
+  // Some network file systems have no such call, and need none.
+  if (result != 0 && error != EINVAL) {
+    return FileError(path, "cannot be written to the disk", error);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace penstock::actors

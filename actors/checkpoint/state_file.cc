@@ -1,0 +1,125 @@
+#include "actors/checkpoint/state_file.h"
+
+#include <numeric>
+#include <utility>
+
+#include "nlohmann/json.hpp"
+
+#include "actors/engine/tile_copy.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kTilePrefix = "tile/";
+
+// "w[0:64,128:256]".
+std::string NameOfTile(const std::string& state, const graph::TileDesc& tile) {
+  std::vector<std::string> ranges;
+  for (size_t i = 0; i < tile.shape.size(); ++i) {
+    const int64_t begin = tile.offset.empty() ? 0 : tile.offset[i];
+    ranges.push_back(StrCat(begin, ":", begin + tile.shape[i]));
+  }
+  return StrCat(state, "[", penstock::StrJoin(ranges, ","), "]");
+}
+
+bool IsWhole(const StateToWrite& state) {
+  const int64_t count = std::accumulate(
+      state.tiles.begin(), state.tiles.end(), int64_t{0},
+      [](int64_t sum, const StateTileBytes& tile) { return sum + tile.tile.num_elements(); });
+  return count == state.type.num_elements();
+}
+
+std::vector<int64_t> ToList(const Shape& shape) { return {shape.begin(), shape.end()}; }
+
+std::optional<Shape> ParseShape(const Json& json) {
+  if (!json.is_array() || json.size() > kMaxRank) return std::nullopt;
+  Shape shape;
+  for (const Json& size : json) {
+    if (!size.is_number_unsigned() || size.get<uint64_t>() > INT64_MAX) return std::nullopt;
+    shape.push_back(size.get<int64_t>());
+  }
+  return shape;
+}
+
+}  // namespace
+
+absl::StatusOr<WrittenFile> WriteStateFile(const std::string& path,
+                                           absl::Span<const StateToWrite> states, Metadata metadata,
+                                           const std::function<bool()>& is_over) {
+  std::vector<std::byte> whole;  // a state that is put together
+  std::vector<SafetensorsSource> sources;
+  for (const StateToWrite& state : states) {
+    if (!IsWhole(state)) {
+      for (const StateTileBytes& tile : state.tiles) {
+        SafetensorsSource& source = sources.emplace_back();
+        source.name = NameOfTile(state.name, tile.tile);
+        source.type = {state.type.dtype, tile.tile.shape};
+        source.bytes = [&tile] { return tile.bytes; };
+        Shape offset = tile.tile.offset;
+        offset.resize(state.type.shape.size());
+        metadata[StrCat(kTilePrefix, source.name)] = Json{
+            {"tensor", state.name},
+            {"shape", ToList(state.type.shape)},
+            {"offset", ToList(offset)}}.dump();
+      }
+      continue;
+    }
+    SafetensorsSource& source = sources.emplace_back();
+    source.name = state.name;
+    source.type = state.type;
+    if (state.tiles.size() == 1) {
+      source.bytes = [&state] { return state.tiles[0].bytes; };
+      continue;
+    }
+    source.bytes = [&state, &whole] {
+      whole.resize(state.type.num_bytes());
+      for (const StateTileBytes& tile : state.tiles) {
+        TileCopy(tile.tile).ToGlobal(tile.bytes, whole.data(), 0);
+      }
+      return whole.data();
+    };
+  }
+  if (is_over) {
+    for (SafetensorsSource& source : sources) {
+      source.bytes = [&is_over,
+                      bytes = std::move(source.bytes)]() -> absl::StatusOr<const std::byte*> {
+        if (is_over()) return absl::CancelledError("the writing of a checkpoint was ended");
+        return bytes();
+      };
+    }
+  }
+  return WriteSafetensors(path, sources, metadata);
+}
+
+absl::StatusOr<std::optional<TilePlace>> PlaceOfTensor(const SafetensorsTensor& tensor,
+                                                       const Metadata& metadata) {
+  const auto found = metadata.find(StrCat(kTilePrefix, tensor.name));
+  if (found == metadata.end()) return std::nullopt;
+  const Json json = Json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  const auto wrong = [&] {
+    return absl::DataLossError(
+        StrCat("tensor ", tensor.name, ": its metadata do not say of which state it is a part"));
+  };
+  if (!json.is_object() || !json.contains("tensor") || !json["tensor"].is_string() ||
+      !json.contains("shape") || !json.contains("offset")) {
+    return wrong();
+  }
+  const std::optional<Shape> shape = ParseShape(json["shape"]);
+  const std::optional<Shape> offset = ParseShape(json["offset"]);
+  const Shape& tile = tensor.type.shape;
+  if (!shape.has_value() || !offset.has_value() || shape->size() != tile.size() ||
+      offset->size() != tile.size() || !CheckShape(*shape).ok()) {
+    return wrong();
+  }
+  for (size_t i = 0; i < tile.size(); ++i) {
+    if ((*offset)[i] > (*shape)[i] || tile[i] > (*shape)[i] - (*offset)[i]) return wrong();
+  }
+  return TilePlace{json["tensor"].get<std::string>(), {tensor.type.dtype, *shape}, *offset};
+}
+
+bool IsTileKey(std::string_view key) { return key.substr(0, kTilePrefix.size()) == kTilePrefix; }
+
+}  // namespace penstock::actors
