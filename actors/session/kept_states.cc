@@ -1,5 +1,6 @@
 #include "actors/session/kept_states.h"
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/status_macros.h"
@@ -15,6 +16,21 @@ absl::StatusOr<Tensor> KeptStates::Read(std::string_view name) const {
     return value;
   }
   return absl::NotFoundError(StrCat("the state '", name, "' was not kept"));
+}
+
+absl::Status KeptStates::Write(const std::string& folder, const Metadata& metadata) const {
+  Tensor value;  // of one state at a time
+  std::vector<SafetensorsSource> sources;
+  for (uint32_t i = 0; i < states_.size(); ++i) {
+    sources.push_back(
+        {states_[i].name, states_[i].type, [this, i, &value]() -> absl::StatusOr<const std::byte*> {
+           value = Tensor(states_[i].type);
+           RETURN_IF_ERROR(ReadInto(i, &value));
+           return static_cast<const std::byte*>(value.data());
+         }});
+  }
+  return WriteSafetensors(StrCat(folder, "/", CheckpointFileName(0, 1)), sources, metadata)
+      .status();
 }
 
 }  // namespace penstock::actors

@@ -19,12 +19,14 @@
 #define PENSTOCK_ACTORS_SESSION_KEPT_STATES_H_
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "actors/checkpoint/checkpoint.h"
 #include "base/tensor.h"
 #include "planner/plan/plan.h"
 
@@ -41,6 +43,10 @@ class KeptStates {
 
   // The value of a state, gathered from the processes. kNotFound: it was not kept.
   absl::StatusOr<Tensor> Read(std::string_view name) const;
+
+  // Writes all of it as a checkpoint into an empty folder: where several processes keep it, each of
+  // them the part that it has. kNotFound: it is no more. Blocks until the files lie on the disk.
+  virtual absl::Status Write(const std::string& folder, const Metadata& metadata) const;
 
  protected:
   explicit KeptStates(std::vector<planner::StatePlan> states) : states_(std::move(states)) {}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "actors/session/state_tiles.h"
@@ -23,6 +24,13 @@ uint64_t KeptTiles::BytesOf(const planner::Plan& plan, const std::vector<uint32_
   return num_bytes;
 }
 
+uint64_t KeptTiles::BytesOfAll(const planner::Plan& plan, uint32_t first_device,
+                               uint32_t num_devices) {
+  std::vector<uint32_t> all(plan.states.size());
+  std::iota(all.begin(), all.end(), 0);
+  return BytesOf(plan, all, first_device, num_devices);
+}
+
 absl::StatusOr<KeptTiles> KeptTiles::Copy(const planner::Plan& plan,
                                           const std::vector<uint32_t>& states,
                                           uint32_t first_device, uint32_t num_devices,
@@ -32,6 +40,7 @@ absl::StatusOr<KeptTiles> KeptTiles::Copy(const planner::Plan& plan,
     const planner::StatePlan& state = plan.states[index];
     kept.index_[state.name] = kept.states_.size();
     State& to = kept.states_.emplace_back();
+    to.name = state.name;
     to.type = state.type;
     for (const StateTile& placements : StateTiles(state, first_device, num_devices)) {
       const planner::StatePlacement& placement = state.placements[placements[0]];

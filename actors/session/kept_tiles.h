@@ -35,6 +35,10 @@ class KeptTiles {
   static uint64_t BytesOf(const planner::Plan& plan, const std::vector<uint32_t>& states,
                           uint32_t first_device, uint32_t num_devices);
 
+  // The same of all states.
+  static uint64_t BytesOfAll(const planner::Plan& plan, uint32_t first_device,
+                             uint32_t num_devices);
+
   // Copies the tiles on the devices. kResourceExhausted if there is no memory for them.
   static absl::StatusOr<KeptTiles> Copy(const planner::Plan& plan,
                                         const std::vector<uint32_t>& states, uint32_t first_device,
@@ -49,17 +53,18 @@ class KeptTiles {
     graph::TileDesc desc;
     std::unique_ptr<std::byte[]> bytes;  // desc.num_bytes()
   };
+  struct State {
+    std::string name;
+    TensorType type;
+    std::vector<Tile> tiles;
+  };
+  const std::vector<State>& states() const { return states_; }
   // A tile by its number, in the order of the states and of their tiles; null: there is none.
   const Tile* Find(uint32_t state, uint32_t tile) const;
 
   uint64_t num_bytes() const { return num_bytes_; }
 
  private:
-  struct State {
-    TensorType type;
-    std::vector<Tile> tiles;
-  };
-
   std::vector<State> states_;
   absl::flat_hash_map<std::string, size_t> index_;  // by name
   uint64_t num_bytes_ = 0;

@@ -96,13 +96,14 @@ absl::Status LocalEngine::Open() {
   for (uint32_t i = 0; i < options_.num_devices; ++i) {
     ASSIGN_OR_RETURN(endpoints.emplace_back(), transport_->OpenEndpoint(options_.first_device + i));
   }
-  uint64_t used = 0;
+  uint64_t used = options_.reserved_bytes;
   RETURN_IF_ERROR(CheckFits(
       plan_, options_.first_device, options_.num_devices, max_bytes_,
       [&](uint32_t reader, uint32_t owner) {
         return endpoints[reader - options_.first_device]->CanView(owner);
       },
       &used));
+  used -= options_.reserved_bytes;
   num_bytes_ = used;
   transport_->Hold(memory_, used);
   memory_->devices.resize(options_.num_devices);

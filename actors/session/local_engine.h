@@ -54,6 +54,7 @@ struct LocalEngineOptions {
   // Null: the host runs all collectives. Otherwise asynchronous devices run theirs.
   transport::CommunicatorFactory create_communicator = nullptr;
   uint64_t max_memory_bytes = 0;  // of all arenas; 0: the machine's memory
+  uint64_t reserved_bytes = 0;    // of that, for other uses
   size_t trace_capacity = 0;      // events a device; 0: no trace
   kernels::ResultCheck check_results = kernels::ResultCheck::kNone;  // see SessionOptions
   int64_t first_step = 0;                                            // likewise

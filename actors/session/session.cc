@@ -39,6 +39,7 @@ class Session::Impl : private EngineObserver {
     if (options.kernels == nullptr) return absl::InvalidArgumentError("a session needs kernels");
     RETURN_IF_ERROR(CheckPlan(plan_));
     timeout_ = options.timeout;
+    first_step_ = options.first_step;
     if (options.start_engine != nullptr) {
       ASSIGN_OR_RETURN(engine_, options.start_engine(plan_, this, options));
     } else {
@@ -172,7 +173,9 @@ class Session::Impl : private EngineObserver {
       if (engine_ == nullptr || (!is_stopped_ && !CheckIdle().ok())) return {};
     }
     absl::StatusOr<std::vector<TraceEvent>> events = engine_->TakeTrace();
-    return events.ok() ? *std::move(events) : std::vector<TraceEvent>();
+    if (!events.ok()) return {};
+    for (TraceEvent& event : *events) event.step += first_step_;
+    return *std::move(events);
   }
 
   void Stop() {
@@ -205,6 +208,9 @@ class Session::Impl : private EngineObserver {
     local.first_step = options.first_step;
     local.firing_seed = options.firing_seed;
     local.init_states = options.states == nullptr;
+    if (options.reserves_state_copy) {
+      local.reserved_bytes = KeptTiles::BytesOfAll(plan_, 0, local.num_devices);
+    }
     transport::TransportOptions transport_options;
     transport_options.num_devices = local.num_devices;
     transport_options.num_channels = plan_.num_channels;
@@ -305,6 +311,7 @@ class Session::Impl : private EngineObserver {
 
   const planner::Plan plan_;
   const SteadyClock clock_;
+  int64_t first_step_ = 0;
   absl::Duration timeout_;
 
   // Of calls of the engine; taken before mutex_, which the engine's own threads want.

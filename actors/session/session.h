@@ -73,8 +73,8 @@ struct SessionOptions {
   // Fail a step whose kernels make a NaN or an infinity out of finite operands; the error names the
   // first such actor. For finding where a NaN arises: steps take a little longer.
   kernels::ResultCheck check_results = kernels::ResultCheck::kNone;
-  // What the first step counts as, for random operators and in messages: a session that goes on
-  // where another has ended, from its states, draws what that would have drawn.
+  // What the first step counts as, for random operators, in messages and in traces: a session that
+  // goes on where another has ended, from its states, draws what that would have drawn.
   int64_t first_step = 0;
   // For tests: actors of a phase fire in any order that the plan allows; 0: the planned order of
   // those that are ready.
@@ -83,6 +83,9 @@ struct SessionOptions {
   // What the states of the plan start from, instead of their initial values: each has to be there.
   // Those that lie in the same tiles in the same processes do not leave them.
   std::shared_ptr<const KeptStates> states;
+  // Whether memory is set aside for a copy of all states, such as KeepStates makes for checkpoints:
+  // without it the session does not start.
+  bool reserves_state_copy = false;
   uint32_t num_processes = 0;            // of a cluster, the first ones; 0: all
   EngineFactory start_engine = nullptr;  // null: all devices in this process
 };

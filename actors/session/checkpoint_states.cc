@@ -1,0 +1,29 @@
+#include "actors/session/checkpoint_states.h"
+
+#include "base/strings.h"
+
+namespace penstock::actors {
+
+absl::StatusOr<std::shared_ptr<const KeptStates>> CheckpointStates::Create(
+    Checkpoint checkpoint, const planner::Plan& plan) {
+  for (const planner::StatePlan& state : plan.states) {
+    const CheckpointTensor* const tensor = checkpoint.Find(state.name);
+    if (tensor == nullptr) {
+      return absl::InvalidArgumentError(StrCat(checkpoint.path(), ": has no state ", state.name,
+                                               " (", ToString(state.type), ")"));
+    }
+    if (tensor->type != state.type) {
+      return absl::InvalidArgumentError(StrCat(checkpoint.path(), ": the state ", state.name,
+                                               " is ", ToString(tensor->type), ", not ",
+                                               ToString(state.type)));
+    }
+  }
+  return std::shared_ptr<const KeptStates>(
+      new CheckpointStates(std::move(checkpoint), plan.states));
+}
+
+absl::Status CheckpointStates::ReadInto(uint32_t state, Tensor* value) const {
+  return checkpoint_.ReadInto(*checkpoint_.Find(states()[state].name), value);
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,145 @@
+#include "actors/session/checkpoint_writer.h"
+
+#include <exception>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "caf/all.hpp"
+
+#include "actors/engine/caf_thread_internal.h"
+#include "base/device.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+namespace {
+
+struct WriteMessage {
+  CheckpointInfo info;
+  std::shared_ptr<const KeptStates> states;
+};
+
+uint64_t BytesIn(const std::string& folder) {
+  uint64_t num_bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    num_bytes += entry.file_size(error);
+  }
+  return num_bytes;
+}
+
+}  // namespace
+
+// What the actor and its owner share: the steps whose checkpoints are not written yet.
+struct CheckpointWriter::Progress {
+  absl::Mutex mutex;
+  std::multiset<int64_t> steps ABSL_GUARDED_BY(mutex);
+};
+
+}  // namespace penstock::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::WriteMessage)
+
+namespace penstock::actors {
+
+class CheckpointWriter::Actor : public caf::event_based_actor {
+ public:
+  Actor(caf::actor_config& config, std::shared_ptr<Progress> progress,
+        std::shared_ptr<CheckpointFolder> folder,
+        std::function<void(const CheckpointResult&)> on_done)
+      : caf::event_based_actor(config),
+        progress_(std::move(progress)),
+        folder_(std::move(folder)),
+        on_done_(std::move(on_done)) {}
+
+  const char* name() const override { return "checkpoint_writer"; }
+
+  caf::behavior make_behavior() override {
+    return {[this](WriteMessage& message) { Handle(message); }};
+  }
+
+ private:
+  void Handle(WriteMessage& message) {
+    const SteadyClock clock;
+    const int64_t begin_ns = clock.NowNs();
+    CheckpointResult result;
+    result.step = message.info.step;
+    try {
+      const absl::StatusOr<std::string> path = Write(message);
+      result.status = path.status();
+      result.path = path.value_or("");
+    } catch (const std::exception& error) {
+      result.status = absl::InternalError(StrCat("writing a checkpoint threw: ", error.what()));
+    }
+    if (!result.status.ok()) folder_->Abandon(message.info.step);
+    message.states = nullptr;
+    result.num_bytes = BytesIn(result.path);
+    result.seconds = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
+    if (on_done_) on_done_(result);
+    const absl::MutexLock lock(&progress_->mutex);
+    progress_->steps.erase(progress_->steps.find(result.step));
+  }
+
+  absl::StatusOr<std::string> Write(const WriteMessage& message) {
+    ASSIGN_OR_RETURN(const std::string part, folder_->Begin(message.info.step));
+    RETURN_IF_ERROR(message.states->Write(part, ToMetadata(message.info)));
+    return folder_->Commit(message.info.step);
+  }
+
+  const std::shared_ptr<Progress> progress_;
+  const std::shared_ptr<CheckpointFolder> folder_;
+  const std::function<void(const CheckpointResult&)> on_done_;
+};
+
+struct CheckpointWriter::Handle {
+  caf::actor_system& system;
+  caf::actor actor;
+};
+
+CheckpointWriter::CheckpointWriter(caf::actor_system& system,
+                                   std::unique_ptr<CheckpointFolder> folder,
+                                   std::function<void(const CheckpointResult&)> on_done)
+    : progress_(std::make_shared<Progress>()) {
+  const CafThread thread;
+  handle_ = std::make_unique<Handle>(Handle{
+      system,
+      system.spawn<Actor, caf::detached>(
+          progress_, std::shared_ptr<CheckpointFolder>(std::move(folder)), std::move(on_done))});
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  // An exit message may overtake others.
+  (void)Wait(absl::InfiniteDuration());
+  const CafThread thread;
+  caf::anon_send_exit(handle_->actor, caf::exit_reason::user_shutdown);
+  caf::scoped_actor self(handle_->system, true);
+  self->wait_for(handle_->actor);
+}
+
+void CheckpointWriter::Write(CheckpointInfo info, std::shared_ptr<const KeptStates> states) {
+  {
+    const absl::MutexLock lock(&progress_->mutex);
+    progress_->steps.insert(info.step);
+  }
+  const CafThread thread;
+  caf::anon_send(handle_->actor, WriteMessage{std::move(info), std::move(states)});
+}
+
+absl::Status CheckpointWriter::Wait(absl::Duration timeout) {
+  Progress& progress = *progress_;
+  const auto is_done = [&progress]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(progress.mutex) {
+    return progress.steps.empty();
+  };
+  const absl::MutexLock lock(&progress.mutex);
+  if (progress.mutex.AwaitWithTimeout(absl::Condition(&is_done), timeout)) {
+    return absl::OkStatus();
+  }
+  return absl::DeadlineExceededError(StrCat("the checkpoint of step ", *progress.steps.begin(),
+                                            " has not been written within ",
+                                            ToStd(absl::FormatDuration(timeout))));
+}
+
+}  // namespace penstock::actors
