@@ -26,7 +26,7 @@ class ClusterAccess {
   // kFailedPrecondition if the cluster has ended.
   template <typename Use>
   absl::Status With(Use use) {
-    const absl::MutexLock lock(&mutex_);
+    const absl::ReaderMutexLock lock(&mutex_);  // a long call keeps no other one waiting
     if (loop_ == nullptr) return absl::FailedPreconditionError("the cluster has ended");
     return use(*loop_, *supervisor_);
   }

@@ -12,6 +12,7 @@
 #include "actors/cluster/read_tiles_internal.h"
 #include "actors/cluster/state_exchange_internal.h"
 #include "actors/engine/tile_copy.h"
+#include "actors/session/kept_tiles.h"
 #include "actors/session/state_tiles.h"
 #include "base/counted.h"
 #include "base/status_macros.h"
@@ -61,7 +62,7 @@ absl::Status ClusterEngine::Open(const std::vector<NodeDescription>& nodes,
                                              " cannot run in ",
                                              Counted(num_processes(), "process", "es")));
   }
-  RETURN_IF_ERROR(CheckFitsNodes(nodes, options.max_memory_bytes));
+  RETURN_IF_ERROR(CheckFitsNodes(nodes, options));
   hosts_.resize(supervisor_.num_processes());
   for (const NodeDescription& node : nodes) hosts_[node.rank] = node.host;
   FindCrowdedHosts(nodes, options);
@@ -100,8 +101,9 @@ absl::Status ClusterEngine::Open(const std::vector<NodeDescription>& nodes,
 
 // The processes of a host share its memory; a limit that was given is for all of them.
 absl::Status ClusterEngine::CheckFitsNodes(const std::vector<NodeDescription>& nodes,
-                                           uint64_t given_limit) const {
+                                           const SessionOptions& options) const {
   const planner::Plan& plan = session_->plan();
+  const uint64_t given_limit = options.max_memory_bytes;
   std::map<std::string, uint64_t> used;
   if (given_limit == 0) {
     RETURN_IF_ERROR(loop_.Await(
@@ -123,6 +125,14 @@ absl::Status ClusterEngine::CheckFitsNodes(const std::vector<NodeDescription>& n
   const CanView can_view = [&hosts](uint32_t reader, uint32_t owner) {
     return hosts[reader] == hosts[owner];
   };
+  if (options.reserves_state_copy) {
+    for (const NodeDescription& node : nodes) {
+      if (node.rank >= num_processes()) continue;
+      const DeviceRange devices = session_->DevicesOf(node.rank);
+      used[given_limit > 0 ? "" : node.host] +=
+          KeptTiles::BytesOfAll(plan, devices.first, devices.count);
+    }
+  }
   // Neighbours that share memory are checked together, so that the error says what all of them
   // lack.
   for (size_t i = 0; i < nodes.size();) {

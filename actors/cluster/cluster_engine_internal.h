@@ -67,7 +67,7 @@ class ClusterEngine final : public Engine {
   }
 
   absl::Status CheckFitsNodes(const std::vector<NodeDescription>& nodes,
-                              uint64_t given_limit) const;
+                              const SessionOptions& options) const;
   void FindCrowdedHosts(const std::vector<NodeDescription>& nodes, const SessionOptions& options);
   control::StatusPromise OpenNode(uint32_t rank, control::Node::Client& node,
                                   const std::shared_ptr<const std::string>& slice,

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -5,7 +7,9 @@
 #include "actors/cluster/cluster_kept_states_internal.h"
 #include "actors/cluster/node_calls_internal.h"
 #include "actors/cluster/read_tiles_internal.h"
+#include "actors/cluster/write_shares.h"
 #include "actors/session/state_tiles.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -50,6 +54,67 @@ ClusterKeptStates::~ClusterKeptStates() {
     });
     return absl::OkStatus();
   });
+}
+
+absl::Status ClusterKeptStates::Write(const std::string& folder, const Metadata& metadata) const {
+  const absl::StatusOr<std::vector<CheckpointFile>> files = WriteFiles(folder, metadata);
+  if (absl::IsNotFound(files.status())) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+      std::filesystem::remove(entry.path(), error);
+    }
+    return KeptStates::Write(folder, metadata);
+  }
+  RETURN_IF_ERROR(files.status());
+  if (files->size() == 1) return absl::OkStatus();
+  return WriteCheckpointIndex(folder, *files, metadata);
+}
+
+absl::StatusOr<std::vector<CheckpointFile>> ClusterKeptStates::WriteFiles(
+    const std::string& folder, const Metadata& metadata) const {
+  std::error_code error;
+  const std::string path = std::filesystem::absolute(folder, error).string();
+  const std::vector<std::vector<KeptTileId>> shares = WriteShares(states(), devices_);
+  std::vector<uint32_t> ranks;  // that have something to write
+  for (uint32_t rank = 0; rank < shares.size(); ++rank) {
+    if (!shares[rank].empty()) ranks.push_back(rank);
+  }
+  std::vector<CheckpointFile> files(ranks.size());
+  for (uint32_t i = 0; i < files.size(); ++i) {
+    files[i].name = CheckpointFileName(i, static_cast<uint32_t>(files.size()));
+  }
+  uint64_t num_bytes = 0;
+  for (const planner::StatePlan& state : states()) num_bytes += state.type.num_bytes();
+  RETURN_IF_ERROR(access_->With([&](control::ControlLoop& loop, NodeSupervisor& supervisor) {
+    const NodeCalls calls(loop, supervisor, static_cast<uint32_t>(devices_.size()));
+    return calls.CallAll(
+        [&](uint32_t rank, control::Node::Client& node) -> control::StatusPromise {
+          const std::vector<KeptTileId>& share = shares[rank];
+          if (share.empty()) return absl::OkStatus();
+          CheckpointFile& file = files[static_cast<size_t>(
+              std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin())];
+          auto call = node.writeStatesRequest();
+          call.setKept(number_);
+          call.setPath(StrCat(path, "/", file.name).c_str());
+          auto tiles = call.initTiles(static_cast<unsigned>(share.size()));
+          for (unsigned i = 0; i < share.size(); ++i) {
+            tiles[i].setState(share[i].state);
+            tiles[i].setTile(share[i].tile);
+          }
+          auto entries = call.initMetadata(static_cast<unsigned>(2 * metadata.size()));
+          unsigned next = 0;
+          for (const auto& [key, value] : metadata) {
+            entries.set(next++, key.c_str());
+            entries.set(next++, value.c_str());
+          }
+          return control::StatusOf(call.send(), [&file](auto&& response) -> absl::Status {
+            file.written = {response.getChecksum(), response.getNumBytes()};
+            return absl::OkStatus();
+          });
+        },
+        "writing a checkpoint", control::BoundOf(timeout_, num_bytes));
+  }));
+  return files;
 }
 
 // Each tile is read once, from the first process that has it.

@@ -8,9 +8,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 #include "actors/cluster/cluster_access_internal.h"
@@ -33,8 +35,15 @@ class ClusterKeptStates final : public KeptStates {
   const std::vector<DeviceRange>& devices() const { return devices_; }
   bool IsOf(const ClusterAccess& access) const { return access_.get() == &access; }
 
+  // Each node writes its share (write_shares.h), and this process the index. Where a node does not
+  // see the folder, this process writes all.
+  absl::Status Write(const std::string& folder, const Metadata& metadata) const override;
+
  private:
   absl::Status ReadInto(uint32_t state, Tensor* value) const override;
+  // The files of the nodes. kNotFound: a node does not see the folder.
+  absl::StatusOr<std::vector<CheckpointFile>> WriteFiles(const std::string& folder,
+                                                         const Metadata& metadata) const;
 
   const std::shared_ptr<ClusterAccess> access_;
   const absl::Duration timeout_;

@@ -1,11 +1,14 @@
 // States that outlive their session in real processes: where they go, and what passes through the
 // coordinator.
 
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +23,7 @@
 #include "base/strings.h"
 #include "tests/programs/faulty_node.h"
 #include "tests/support/cluster_fixture.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock::actors {
 namespace {
@@ -103,6 +107,53 @@ TEST_F(KeptStatesTest, TravelBetweenClusterAndThisProcess) {
   auto back = Session::Start(MakePlan(4, kSize), options_);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_TRUE(AreSame((*back)->Fetch("c"), kept->Read("c")));
+}
+
+// As a checkpoint: each node writes tiles that it has, and each tile is written once.
+TEST_F(KeptStatesTest, EachNodeWritesItsShare) {
+  const auto kept = Train(nullptr, 2);
+  ASSERT_NE(kept, nullptr);
+  const testing::TempFolder folder;
+  const std::string path = folder.path().string();
+  const absl::Status status = kept->Write(path, {{kWriterKey, "test"}, {"step", "2"}});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(StateBytes(), 0u);
+  const auto checkpoint = Checkpoint::Open(path);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_TRUE(checkpoint->has_checksums());
+  EXPECT_EQ(checkpoint->metadata().at("step"), "2");
+  EXPECT_TRUE(AreSame(checkpoint->Read("c"), kept->Read("c")));
+  // A file that is there is not written over.
+  EXPECT_FALSE(kept->Write(path, {}).ok());
+  EXPECT_TRUE(AreSame(Checkpoint::Open(path)->Read("c"), kept->Read("c")));
+}
+
+// A path that means the folder in this process alone stands for hosts that do not share it.
+TEST_F(KeptStatesTest, ThisProcessWritesAllWhereNodesDoNotSeeTheFolder) {
+  const auto kept = Train(nullptr, 2);
+  ASSERT_NE(kept, nullptr);
+  const testing::TempFolder folder;
+  const int opened = open(folder.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_GE(opened, 0);
+  const int high = fcntl(opened, F_DUPFD_CLOEXEC, 700);
+  const absl::Status status = kept->Write(StrCat("/proc/self/fd/", high), {{"step", "2"}});
+  EXPECT_TRUE(status.ok()) << status;
+  close(high);
+  close(opened);
+  EXPECT_TRUE(std::filesystem::exists(folder.Path("model.safetensors")));
+  const auto checkpoint = Checkpoint::Open(folder.path().string());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_TRUE(AreSame(checkpoint->Read("c"), kept->Read("c")));
+}
+
+TEST_F(KeptStatesTest, ALostNodeWritesNothing) {
+  const auto kept = Train(nullptr, 1);
+  ASSERT_NE(kept, nullptr);
+  const testing::TempFolder folder;
+  kill(Pids(*cluster_)[1], SIGKILL);
+  const absl::Status status = kept->Write(folder.path().string(), {});
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_FALSE(Checkpoint::Open(folder.path().string()).ok());
 }
 
 // A session that cannot start, one whose kernel fails, and one that is dropped in the middle.

@@ -88,6 +88,16 @@ interface Node {
                    timeoutMs :UInt64, peers :List(ExchangePeer)) -> (status :Status);
   # All nodes are done, or one has failed.
   finishExchange @17 (exchange :UInt32) -> ();
+  # Writes kept tiles into a new file of a checkpoint (actors/checkpoint/state_file.h), beside other
+  # calls. kNotFound: its folder is not there, as on a host that does not share it, or a tile.
+  writeStates @18 (kept :UInt64, path :Text, tiles :List(KeptTile), metadata :List(Text))
+      -> (checksum :UInt64, numBytes :UInt64, status :Status);
+}
+
+# Both numbers in the order of keepStates.
+struct KeptTile {
+  state @0 :UInt32;
+  tile @1 :UInt32;
 }
 
 interface Observer {

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "actors/cluster/node_agent_internal.h"
@@ -94,6 +95,7 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
   call.setNode(CreateNodeServer({.options = options_,
                                  .loop = loop_,
                                  .work = work_,
+                                 .files = files_,
                                  .sessions = sessions_,
                                  .exchanges = exchanges_,
                                  .receiver = receiver_,
@@ -111,8 +113,17 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
   });
 }
 
+absl::Status NodeAgent::Run() {
+  std::thread files([this] { (void)files_.Run(); });
+  absl::Status status = work_.Run();
+  files_.End(status);
+  files.join();
+  return status;
+}
+
 void NodeAgent::Disconnect() {
   work_.Clear();
+  files_.Clear();
   exchanges_.Clear();
   listen_ = nullptr;
   watch_ = nullptr;
@@ -123,6 +134,7 @@ void NodeAgent::End(const absl::Status& status) {
   if (on_end_) on_end_();
   receiver_.Cancel();
   exchanges_.Stop();
+  files_.End(status);
   work_.End(status);
 }
 

@@ -1,6 +1,6 @@
 // A node's side of the control plane: it joins, has the coordinator's calls executed
 // (node_server_internal.h), and ends with its coordinator. Calls arrive on the event loop's thread;
-// the work thread, which may block, executes them.
+// the work thread, which may block, executes them, and a third one writes files.
 //
 // Thread rule: stated at each function.
 
@@ -38,7 +38,7 @@ class NodeAgent {
   void Disconnect();
   // Executes calls until End and returns the status of the first End. The thread that calls it is
   // the work thread; it also calls CloseSessions.
-  absl::Status Run() { return work_.Run(); }
+  absl::Status Run();
   void CloseSessions() { sessions_.CloseAll(); }
 
   // Loop's thread. Ends the agent, and what it is reading.
@@ -53,6 +53,7 @@ class NodeAgent {
   control::ControlLoop& loop_;
   const std::function<void()> on_end_;
   WorkQueue work_;
+  WorkQueue files_;
   NodeSessions sessions_;  // the work thread's
   ByteReceiver receiver_;
   // The loop's thread's:

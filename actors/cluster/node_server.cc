@@ -11,6 +11,7 @@
 #include "actors/cluster/chunked_transfer_internal.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/node_server_internal.h"
+#include "actors/cluster/state_write_internal.h"
 #include "actors/engine/error_origin.h"
 #include "actors/engine/step_name.h"
 #include "base/status_macros.h"
@@ -262,7 +263,7 @@ class NodeServer final : public control::Node::Server {
                      [&sessions = node_.sessions, number = params.getKept(),
                       missing](NodeSession& session) -> absl::Status {
                        const KeptTiles nothing;
-                       const KeptTiles* const kept = sessions.FindKept(number);
+                       const std::shared_ptr<const KeptTiles> kept = sessions.FindKept(number);
                        ASSIGN_OR_RETURN(*missing,
                                         session.TakeStates(kept == nullptr ? nothing : *kept));
                        return absl::OkStatus();
@@ -280,7 +281,7 @@ class NodeServer final : public control::Node::Server {
     return Do([&sessions = node_.sessions, number = params.getKept(), state = params.getState(),
                tile = params.getTile(), offset = params.getOffset(), size = params.getSize(),
                bytes]() -> absl::Status {
-             const KeptTiles* const kept = sessions.FindKept(number);
+             const std::shared_ptr<const KeptTiles> kept = sessions.FindKept(number);
              const KeptTiles::Tile* const from =
                  kept == nullptr ? nullptr : kept->Find(state, tile);
              if (from == nullptr) {
@@ -304,6 +305,35 @@ class NodeServer final : public control::Node::Server {
       return absl::OkStatus();
     });
     return Answer(context, kj::mv(dropped));
+  }
+
+  // The work thread finds what is kept; another one, which may wait for the disk, writes it.
+  kj::Promise<void> writeStates(WriteStatesContext context) override {
+    const auto params = context.getParams();
+    absl::StatusOr<StateWrite> read = ReadStateWrite(params);
+    if (!read.ok()) {
+      control::WriteStatus(read.status(), context.getResults().initStatus());
+      return kj::READY_NOW;
+    }
+    const auto write = std::make_shared<StateWrite>(*std::move(read));
+    return Do([&sessions = node_.sessions, number = params.getKept(), write] {
+             write->kept = sessions.FindKept(number);
+             return absl::OkStatus();
+           })
+        .then([this, write](absl::Status&& status) -> control::StatusPromise {
+          if (!status.ok()) return std::move(status);
+          return DoOn(node_.files, [write, &files = node_.files]() -> absl::Status {
+            ASSIGN_OR_RETURN(write->written,
+                             WriteStates(*write, [&files] { return files.has_ended(); }));
+            return absl::OkStatus();
+          });
+        })
+        .then([context, write](absl::Status&& status) mutable {
+          auto results = context.getResults();
+          control::WriteStatus(status, results.initStatus());
+          results.setChecksum(write->written.checksum);
+          results.setNumBytes(write->written.num_bytes);
+        });
   }
 
   kj::Promise<void> openExchange(OpenExchangeContext context) override {
@@ -360,7 +390,7 @@ class NodeServer final : public control::Node::Server {
     auto done = Do(
         [&sessions = node_.sessions, exchange = found, number = params.getKept(),
          generation = params.getGeneration(), peers = *std::move(peers), options]() {
-          return exchange->Run(peers, sessions.FindKept(number),
+          return exchange->Run(peers, sessions.FindKept(number).get(),
                                sessions.Find(generation).value_or(nullptr), options);
         },
         [exchange = found, timeout = options.timeout](const absl::Status& status) {
@@ -419,19 +449,23 @@ class NodeServer final : public control::Node::Server {
   // `after`.
   control::StatusPromise Do(std::function<absl::Status()> work,
                             std::function<void(const absl::Status&)> after = nullptr) {
+    return DoOn(node_.work, std::move(work), std::move(after));
+  }
+
+  control::StatusPromise DoOn(WorkQueue& queue, std::function<absl::Status()> work,
+                              std::function<void(const absl::Status&)> after = nullptr) {
     auto pair = kj::newPromiseAndFulfiller<absl::Status>();
     auto fulfiller =
         std::make_shared<kj::Own<kj::PromiseFulfiller<absl::Status>>>(kj::mv(pair.fulfiller));
-    const bool is_taken =
-        node_.work.Push([&loop = node_.loop, fulfiller = std::move(fulfiller),
-                         work = std::move(work), after = std::move(after)]() mutable {
-          const absl::Status status = work();
-          // The fulfiller is the loop's, to the end.
-          loop.Post([fulfiller = std::move(fulfiller), status] {
-            (*fulfiller)->fulfill(absl::Status(status));
-          });
-          if (after) after(status);
-        });
+    const bool is_taken = queue.Push([&loop = node_.loop, fulfiller = std::move(fulfiller),
+                                      work = std::move(work), after = std::move(after)]() mutable {
+      const absl::Status status = work();
+      // The fulfiller is the loop's, to the end.
+      loop.Post([fulfiller = std::move(fulfiller), status] {
+        (*fulfiller)->fulfill(absl::Status(status));
+      });
+      if (after) after(status);
+    });
     if (!is_taken) return absl::ResourceExhaustedError("too many calls are under way");
     return kj::mv(pair.promise);
   }

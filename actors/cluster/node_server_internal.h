@@ -28,6 +28,7 @@ struct NodeParts {
   const NodeOptions& options;
   control::ControlLoop& loop;
   WorkQueue& work;
+  WorkQueue& files;  // what writes files, on a thread of its own
   NodeSessions& sessions;
   NodeExchanges& exchanges;
   ByteReceiver& receiver;

@@ -49,19 +49,19 @@ absl::Status NodeSessions::Keep(uint64_t number, const std::vector<uint32_t>& st
   const uint64_t limit = MemoryLimit(options_);
   ASSIGN_OR_RETURN(KeptTiles kept,
                    session.KeepStates(states, limit - std::min(limit, BytesInUse())));
-  kept_.emplace(number, std::move(kept));
+  kept_.emplace(number, std::make_shared<const KeptTiles>(std::move(kept)));
   return absl::OkStatus();
 }
 
-const KeptTiles* NodeSessions::FindKept(uint64_t number) const {
+std::shared_ptr<const KeptTiles> NodeSessions::FindKept(uint64_t number) const {
   const auto kept = kept_.find(number);
-  return kept == kept_.end() ? nullptr : &kept->second;
+  return kept == kept_.end() ? nullptr : kept->second;
 }
 
 uint64_t NodeSessions::BytesInUse() const {
   uint64_t num_bytes = *bytes_left_;
   for (const auto& [generation, session] : sessions_) num_bytes += session->num_bytes();
-  for (const auto& [number, kept] : kept_) num_bytes += kept.num_bytes();
+  for (const auto& [number, kept] : kept_) num_bytes += kept->num_bytes();
   return num_bytes;
 }
 

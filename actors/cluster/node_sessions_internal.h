@@ -48,7 +48,7 @@ class NodeSessions {
   absl::Status Keep(uint64_t number, const std::vector<uint32_t>& states,
                     const NodeSession& session);
   // Null: there is none of this number.
-  const KeptTiles* FindKept(uint64_t number) const;
+  std::shared_ptr<const KeptTiles> FindKept(uint64_t number) const;
   void Drop(uint64_t number) { kept_.erase(number); }
 
   // The memory of the sessions, of the kept states, and left behind by ended sessions.
@@ -64,7 +64,8 @@ class NodeSessions {
   const NodeSession::TransportFactory create_transport_;
   std::map<uint32_t, std::unique_ptr<NodeSession>> sessions_;  // by generation
   uint32_t generation_ = 0;                                    // of the last session
-  std::map<uint64_t, KeptTiles> kept_;                         // by number
+  // By number; shared with what writes them into files.
+  std::map<uint64_t, std::shared_ptr<const KeptTiles>> kept_;
   // Steps of all sessions that are done here and whose report the coordinator has not acknowledged.
   const std::shared_ptr<std::atomic<int64_t>> num_untold_ =
       std::make_shared<std::atomic<int64_t>>(0);

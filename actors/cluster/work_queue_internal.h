@@ -36,6 +36,11 @@ class WorkQueue {
     if (!end_.has_value()) end_ = status;
   }
 
+  bool has_ended() {
+    const absl::MutexLock lock(&mutex_);
+    return end_.has_value();
+  }
+
   void Clear() {
     const absl::MutexLock lock(&mutex_);
     work_.clear();
