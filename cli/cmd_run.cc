@@ -13,6 +13,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/cleanup/cleanup.h"
+#include "cli/checkpoints.h"
 #include "cli/data.h"
 #include "cli/environment.h"
 #include "cli/feeds.h"
@@ -38,12 +39,14 @@
 
 #include "actors/cluster/cluster.h"
 #include "actors/cluster/socket_address.h"
+#include "actors/session/kept_tiles.h"
 #include "actors/session/local_engine.h"
 #include "actors/session/session.h"
 #include "actors/trace/computation_times.h"
 #include "actors/trace/critical_path.h"
 #include "actors/trace/trace.h"
 #include "base/counted.h"
+#include "base/format.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -77,6 +80,7 @@ struct Options {
   std::optional<std::string> listen;
   std::string strategy;
   std::string policy;
+  bool resumes = false;
   bool is_dry = false;
   bool is_json = false;
 };
@@ -93,7 +97,8 @@ constexpr std::string_view kKeysOfPlans[] = {"train.steps", "train.seed", "data.
                                              "data.inputs"};
 // What else may be set: it has defaults that need no note.
 constexpr std::string_view kMoreKeysOfPlans[] = {"train.log_every", "train.on_nonfinite",
-                                                 "cluster.threads"};
+                                                 "checkpoint.path", "checkpoint.every",
+                                                 "checkpoint.keep", "cluster.threads"};
 
 constexpr std::string_view kOneInput = "data.inputs.";
 
@@ -386,17 +391,25 @@ uint64_t StateBytes(const planner::Plan& plan) {
   return num_bytes;
 }
 
+// The memory that checkpoints take.
+std::string CopyNote(const Job& job, const planner::Plan& plan) {
+  if (job.checkpoint.path.empty()) return "";
+  return StrCat("      ", FormatBytes(StateBytes(plan)), " for the copies of states that go into ",
+                "checkpoints\n");
+}
+
 // A run of a program: its session, what it measured, and what follows the training steps.
 class JobRun {
  public:
   JobRun(const Environment& environment, const Options& options, const Job& job, Program program,
-         StepFeeds feeds)
+         StepFeeds feeds, ResumePoint start)
       : environment_(environment),
         options_(options),
         job_(job),
         plan_(std::move(program.plan)),
         model_(std::move(program.model)),
         feeds_(std::move(feeds)),
+        start_(std::move(start)),
         interrupts_(environment.err) {
     threads_ = job.cluster.threads.value_or(plan_.threads_per_device);
     summary_.strategy = plan_.strategy;
@@ -408,12 +421,19 @@ class JobRun {
     session_options_.seed = static_cast<uint64_t>(job.train.seed);
     session_options_.kernels = &environment.registries.kernels;
     session_options_.policies = &environment.registries.policies;
+    session_options_.first_step = start_.info.step;
+    session_options_.reserves_state_copy = !job.checkpoint.path.empty();
+    session_options_.states = start_.states;
     session_options_.trace =
         !options.trace.empty() || !options.svg.empty() || !options.report.empty();
   }
   ~JobRun() { interrupts_.SetAbort(nullptr); }
 
   absl::Status Run() {
+    if (!job_.checkpoint.path.empty()) {
+      ASSIGN_OR_RETURN(checkpoints_,
+                       Checkpoints::Create(environment_, job_, plan_, options_.is_json));
+    }
     const auto num_devices = static_cast<int64_t>(plan_.devices.size());
     ASSIGN_OR_RETURN(cluster_, StartCluster(environment_, options_, job_, plan_, interrupts_));
     if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
@@ -431,7 +451,8 @@ class JobRun {
                        << ToStd(ended.message()) << std::endl;
     }
     const absl::Status written = WriteResults();
-    return status.ok() ? written : status;
+    if (!status.ok()) return status;
+    return written.ok() ? LastCheckpoint() : written;
   }
 
  private:
@@ -453,11 +474,14 @@ class JobRun {
       interrupts_.SetAbort(nullptr);
       validator_ = nullptr;
       running_ = nullptr;
+      EndCheckpoints();
     });
     RETURN_IF_ERROR(DumpStates(options_.dump, *session));
     TrainerOptions trainer_options;
     trainer_options.is_json = options_.is_json;
     trainer_options.dump = options_.dump;
+    trainer_options.start = {start_.info.step, start_.states};
+    trainer_options.checkpoints = checkpoints_.get();
     if (CanValidate() && job_.train.validation_every > 0) {
       running_ = session.get();  // which waits while another one validates
       trainer_options.validate = [this](const actors::Session& trained) {
@@ -494,6 +518,7 @@ class JobRun {
     if (trained.ok() && model_.model != nullptr && feeds_.corpus() != nullptr) {
       ASSIGN_OR_RETURN(parameters, validator().KeepParameters(*session));
     }
+    EndCheckpoints();
     session->Stop();
     running_ = nullptr;
     if (trainer.has_nonfinite_loss() && absl::IsAborted(trained)) {
@@ -511,6 +536,21 @@ class JobRun {
       return interrupts_.ToStatus("while the trained model was evaluated");
     }
     return used;
+  }
+
+  // While the actors of the session are there.
+  void EndCheckpoints() {
+    if (checkpoints_ == nullptr) return;
+    checkpoints_->Report();
+    last_checkpoint_ = checkpoints_->last_status();
+    checkpoints_ = nullptr;
+  }
+
+  absl::Status LastCheckpoint() const {
+    if (last_checkpoint_.ok()) return absl::OkStatus();
+    return absl::UnavailableError(
+        StrCat("the run is done, but its last checkpoint was not written: ",
+               ToStd(last_checkpoint_.message())));
   }
 
   void NoteLostTrace() {
@@ -627,7 +667,7 @@ class JobRun {
     const std::string loss(ToStd(status.message()));
     double replayed_s = 0;
     for (int64_t step = snapshot.step; step < num_steps; ++step) {
-      replayed_s += summary_.step_times_s[static_cast<size_t>(step)];
+      replayed_s += summary_.step_times_s[static_cast<size_t>(step - start_.info.step)];
     }
     const std::string going_on = "; train.on_nonfinite = \"continue\" continues the training";
     const int64_t first = snapshot.step + 1;
@@ -660,7 +700,7 @@ class JobRun {
 
   // Of the steps that ran, however the run ended.
   absl::Status WriteResults() {
-    if (summary_.steps == 0) return absl::OkStatus();
+    if (summary_.steps == 0 && start_.states == nullptr) return absl::OkStatus();
     RETURN_IF_ERROR(WriteTraces(options_, plan_, last_step_, events_));
     if (!options_.report.empty()) {
       RETURN_IF_ERROR(WriteTextFile(options_.report, RunReport(plan_, summary_, events_)));
@@ -676,10 +716,13 @@ class JobRun {
   const planner::Plan plan_;
   const JobModel model_;
   const StepFeeds feeds_;
+  const ResumePoint start_;
   int64_t threads_ = 1;  // of each device
   actors::SessionOptions session_options_;
   Interrupts interrupts_;
   std::unique_ptr<actors::Cluster> cluster_;
+  std::unique_ptr<Checkpoints> checkpoints_;  // null: none are written, or no more
+  absl::Status last_checkpoint_;
   RunSummary summary_;
   actors::StepWindow last_step_;
   std::vector<actors::TraceEvent> events_;
@@ -696,7 +739,8 @@ absl::Status ReportDryRun(const Environment& environment, const Options& options
   uint64_t most_used = 0;  // by the devices of a host
   uint32_t first = 0;
   for (const uint32_t count : hosts) {
-    uint64_t used = 0;
+    uint64_t used =
+        job.checkpoint.path.empty() ? 0 : actors::KeptTiles::BytesOfAll(plan, first, count);
     const auto is_on_host = [first, count](uint32_t, uint32_t owner) {
       return owner - first < count;
     };
@@ -726,11 +770,17 @@ absl::Status Run(const Environment& environment, const Options& options) {
   RETURN_IF_ERROR(CheckTrains(program.plan));
   RETURN_IF_ERROR(CheckProcesses(options, job, program.plan));
   ASSIGN_OR_RETURN(StepFeeds feeds, StepFeeds::Create(program.plan, job));
+  ASSIGN_OR_RETURN(std::optional<ResumePoint> resumed,
+                   FindResumePoint(job, options.resumes, program.plan));
+  ResumePoint start = resumed.has_value() ? *std::move(resumed) : ResumePoint();
+  feeds.SetPosition(start.info.step, start.info.sequences);
   const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
   environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text
-                  << SummarizePlan(program.plan) << std::flush;
+                  << SummarizePlan(program.plan) << CopyNote(job, program.plan) << start.note
+                  << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
-  return JobRun(environment, options, job, std::move(program), std::move(feeds)).Run();
+  return JobRun(environment, options, job, std::move(program), std::move(feeds), std::move(start))
+      .Run();
 }
 
 }  // namespace
@@ -799,6 +849,9 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
   command
       ->add_option("--dump", options->dump, "Write initial states, feeds and losses as .npy files")
       ->option_text("DIR");
+  command->add_flag("--resume", options->resumes,
+                    "Continue from the newest checkpoint in checkpoint.path, under the same or any "
+                    "other strategy; without one, begin anew");
   command->add_flag("--dry-run", options->is_dry,
                     "Check and compile the job, print its plan, and exit");
   command->add_flag("--json", options->is_json,

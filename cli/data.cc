@@ -189,9 +189,9 @@ int64_t Batches::Start(int64_t n) const {
   return offset + context_ * ShuffledIndex(n % windows_, windows_, seed_, key_epoch);
 }
 
-Batch Batches::Get(int64_t step) const {
+Batch Batches::From(int64_t n) const {
   std::vector<int64_t> starts(static_cast<size_t>(batch_));
-  for (int64_t i = 0; i < batch_; ++i) starts[static_cast<size_t>(i)] = Start(step * batch_ + i);
+  for (int64_t i = 0; i < batch_; ++i) starts[static_cast<size_t>(i)] = Start(n + i);
   return MakeBatch(train_, starts, context_);
 }
 

@@ -60,7 +60,9 @@ class Batches {
   Batches(absl::Span<const uint8_t> train, int64_t batch, int64_t context, uint64_t seed);
 
   // The batch of step 0, 1, ...
-  Batch Get(int64_t step) const;
+  Batch Get(int64_t step) const { return From(step * batch_); }
+  // The batch that begins with the n-th sequence of the run.
+  Batch From(int64_t n) const;
 
   int64_t windows_per_epoch() const { return windows_; }
 

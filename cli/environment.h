@@ -61,6 +61,7 @@ void AddListCommand(CLI::App& app, const Environment& environment, Action* actio
 void AddBenchCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddNodeCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddProfileCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddCheckpointCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddDoctorCommand(CLI::App& app, const Environment& environment, Action* action);
 
 // Runs the command line (without the program's name) and returns the exit status: 0 done; 2 usage,

@@ -203,7 +203,7 @@ absl::Status StepFeeds::OpenInputs(const Job& job) {
 absl::StatusOr<actors::Feeds> StepFeeds::Get(int64_t step) const {
   actors::Feeds feeds;
   if (batches_.has_value()) {
-    ASSIGN_OR_RETURN(feeds, TextFeeds(text_feeds_, batches_->Get(step)));
+    ASSIGN_OR_RETURN(feeds, TextFeeds(text_feeds_, batches_->From(SequenceOf(step))));
   }
   for (const InputValues& input : inputs_) {
     ASSIGN_OR_RETURN(feeds[input.name()], input.Get(step));

@@ -2,7 +2,7 @@
 // says (input_values.h). The default text feeds built-in models only: for the inputs of a graph
 // file, whatever their names, the job names the text or gives values.
 //
-// Thread rule: a StepFeeds is immutable; Get may be called from any thread.
+// Thread rule: const functions from any thread.
 
 #ifndef PENSTOCK_CLI_FEEDS_H_
 #define PENSTOCK_CLI_FEEDS_H_
@@ -32,6 +32,14 @@ class StepFeeds {
   // The feeds of step 0, 1, ...
   absl::StatusOr<actors::Feeds> Get(int64_t step) const;
 
+  // Step `step` begins with sequence number `sequence` of the text: for a run that goes on where
+  // another one has ended, whose steps may have had more or fewer sequences.
+  void SetPosition(int64_t step, int64_t sequence) { position_ = {step, sequence}; }
+  // The number of the first sequence of a step.
+  int64_t SequenceOf(int64_t step) const {
+    return position_.sequence + (step - position_.step) * batch_;
+  }
+
   // Null where the plan reads no text.
   const Corpus* corpus() const { return corpus_.get(); }
   // Sequences and tokens of one step; 0 where the plan reads no text.
@@ -47,6 +55,10 @@ class StepFeeds {
   std::vector<planner::FeedPlan> other_feeds_;
   int64_t batch_ = 0;
   int64_t context_ = 0;
+  struct Position {
+    int64_t step = 0;
+    int64_t sequence = 0;
+  } position_;
   std::unique_ptr<const Corpus> corpus_;  // stays where batches_ refers to it
   std::optional<Batches> batches_;
   std::vector<InputValues> inputs_;

@@ -65,6 +65,12 @@ struct Job {
     std::optional<double> min_learning_rate;  // default: a tenth of learning_rate
   } train;
 
+  struct Checkpoint {
+    std::string path;     // the folder; empty: none are written
+    int64_t every = 100;  // steps; 0: after the last alone
+    int64_t keep = 2;     // the last ones
+  } checkpoint;
+
   struct Sample {
     int64_t bytes = 240;
     double temperature = 0.8;  // 0: always the likeliest byte

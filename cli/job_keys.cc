@@ -98,10 +98,14 @@ std::string Resolve(const std::string& folder, const std::string& path) {
   return (std::filesystem::path(folder) / path).string();
 }
 
-absl::Status SetModelFile(const toml::value& value, const std::string& folder, Job& job) {
-  if (!value.is_string()) return Expected("a path", value);
-  job.model.file = Resolve(folder, value.as_string().str);
-  return absl::OkStatus();
+template <typename Field>
+auto Path(Field field) {
+  return [=](const toml::value& value, const std::string& folder, Job& job) -> absl::Status {
+    if (!value.is_string()) return Expected("a path", value);
+    const std::string& path = value.as_string().str;
+    *field(job) = path.empty() ? path : Resolve(folder, path);
+    return absl::OkStatus();
+  };
 }
 
 // A path, or a list of at least one.
@@ -266,7 +270,7 @@ const std::vector<Key>& Keys() {
        String([](Job& j) { return &j.model.name; })},
       {"model.file",
        "Graph in the text format that returns a scalar loss; excludes the other model keys (none)",
-       SetModelFile},
+       Path([](Job& j) { return &j.model.file; })},
       {"model.layers", "Number of blocks (from model.name)",
        Integer([](Job& j) { return &j.model.layers; }, 1, graph::kMaxLayers)},
       {"model.width", "Width of the residual stream (from model.name)",
@@ -365,6 +369,16 @@ const std::vector<Key>& Keys() {
        "it, or \"continue\" (\"stop\")",
        Choice([](Job& j) { return &j.train.stops_on_nonfinite; },
               std::vector<std::pair<std::string_view, bool>>{{"stop", true}, {"continue", false}})},
+      {"checkpoint.path",
+       "Folder of the run's checkpoints: safetensors files in a folder step-N each. `run --resume` "
+       "continues from the newest one (none: no checkpoints)",
+       Path([](Job& j) { return &j.checkpoint.path; })},
+      {"checkpoint.every",
+       "Steps between checkpoints; 0 writes one after the last step only. There is always one "
+       "after the last step and after Ctrl-C (100)",
+       Integer([](Job& j) { return &j.checkpoint.every; }, 0, kMaxCount)},
+      {"checkpoint.keep", "Number of checkpoints to keep, the newest ones (2)",
+       Integer([](Job& j) { return &j.checkpoint.keep; }, 1, kMaxCount)},
       {"sample.bytes", "Bytes of text to generate after training; 0 disables sampling (240)",
        Integer([](Job& j) { return &j.sample.bytes; }, 0, 1 << 20)},
       {"sample.temperature", "Sampling temperature; 0 always takes the most likely byte (0.8)",

@@ -45,7 +45,9 @@ std::string ProgressBar(const ProgressState& state, int width) {
   const double fraction =
       state.steps > 0 ? static_cast<double>(state.step) / static_cast<double>(state.steps) : 1.0;
   const int filled = static_cast<int>(fraction * width);
-  const double left_s = state.step > 0 ? state.elapsed_s * (1 / fraction - 1) : 0;
+  const auto done = static_cast<double>(state.step - state.first);
+  const double left_s =
+      done > 0 ? state.elapsed_s * static_cast<double>(state.steps - state.step) / done : 0;
   return fmt::format("[{}{}] {}/{}  {}  ETA {}", std::string(filled, '#'),
                      std::string(width - filled, '.'), state.step, state.steps, Figures(state),
                      FormatDuration(left_s));
@@ -55,7 +57,8 @@ std::string ProgressLine(const ProgressState& state) {
   return fmt::format("step {}/{}  {}", state.step, state.steps, Figures(state));
 }
 
-void Progress::Update(const ProgressState& state) {
+void Progress::Update(ProgressState state) {
+  state.first = first_;
   const bool is_last = state.step == state.steps;
   if (is_terminal_) {
     if (!is_last && state.elapsed_s - last_drawn_s_ < kRedrawSeconds) return;
@@ -67,7 +70,7 @@ void Progress::Update(const ProgressState& state) {
     return;
   }
   const int64_t every = every_ > 0 ? every_ : std::max<int64_t>(1, state.steps / kPlainLines);
-  if (state.step == 1 || is_last || state.step % every == 0) {
+  if (state.step == first_ + 1 || is_last || state.step % every == 0) {
     err_ << ProgressLine(state) << std::endl;
   }
 }

@@ -18,6 +18,7 @@ struct ProgressState {
   double loss = 0;
   double tokens_per_s = 0;  // 0: not shown
   double elapsed_s = 0;
+  int64_t first = 0;  // steps that were done before, in no time
 };
 
 // "[#####.....]  50/100  loss 2.345  12.3k tokens/s  ETA 1:05".
@@ -33,12 +34,13 @@ std::string FormatCount(double count);
 
 class Progress {
  public:
-  // `every`: steps between two plain lines; 0: so that a run prints about twenty.
-  Progress(std::ostream& err, bool is_terminal, int64_t every = 0)
-      : err_(err), is_terminal_(is_terminal), every_(every) {}
+  // `every`: steps between two plain lines; 0: so that a run prints about fifty. `first`: steps
+  // that were done before.
+  Progress(std::ostream& err, bool is_terminal, int64_t every = 0, int64_t first = 0)
+      : err_(err), is_terminal_(is_terminal), every_(every), first_(first) {}
   ~Progress() { Clear(); }
 
-  void Update(const ProgressState& state);
+  void Update(ProgressState state);
   // Leaves the terminal's line empty, for other output.
   void Clear();
 
@@ -46,6 +48,7 @@ class Progress {
   std::ostream& err_;
   bool is_terminal_;
   int64_t every_;
+  int64_t first_;
   size_t shown_ = 0;          // columns drawn
   double last_drawn_s_ = -1;  // of the run
 };

@@ -127,8 +127,8 @@ std::string PathFractions(const actors::CriticalPath& path) {
 // Whether the trace lacks events of a step that ran.
 bool IsTraceCut(const RunSummary& summary) {
   if (!summary.has_trace || summary.steps == 0) return false;
-  return !summary.traced.has_value() || summary.traced->first > 0 ||
-         summary.traced->last + 1 < summary.steps;
+  return !summary.traced.has_value() || summary.traced->first > summary.first_step ||
+         summary.traced->last + 1 < summary.first_step + summary.steps;
 }
 
 // "steps 101 to 200 of 200 (...)": which steps a trace holds that lost events, and what to set for
@@ -143,8 +143,9 @@ std::string TraceText(const RunSummary& summary) {
   const int64_t first = actors::StepNumber(summary.traced->first);
   const int64_t last = actors::StepNumber(summary.traced->last);
   std::string text = first == last ? StrCat("step ", first) : StrCat("steps ", first, " to ", last);
-  StrAppend(&text, " of ", summary.steps, ": ", limit);
-  if (first > 1) StrAppend(&text, "; run with train.steps = ", first - 1, " for earlier steps");
+  StrAppend(&text, " of ", summary.first_step + summary.steps, ": ", limit);
+  if (first > actors::StepNumber(summary.first_step))
+    StrAppend(&text, "; run with train.steps = ", first - 1, " for earlier steps");
   return text;
 }
 
@@ -214,6 +215,7 @@ std::string SummaryJson(const RunSummary& summary) {
   const double step_time_s = TypicalStepTime(summary.step_times_s);
   std::string text = StrCat(
       "{\"summary\": {\"strategy\": ", JsonString(summary.strategy), ", \"steps\": ", summary.steps,
+      summary.first_step > 0 ? StrCat(", \"resumed_from_step\": ", summary.first_step) : "",
       ", \"final_loss\": ", JsonNumber(summary.final_loss),
       ", \"validation_loss\": ", JsonNumber(summary.validation_loss),
       ", \"unigram_entropy\": ", JsonNumber(summary.unigram_entropy),
@@ -250,8 +252,13 @@ std::string Printable(std::string_view text) {
 
 std::string SummaryText(const RunSummary& summary) {
   const double step_time_s = TypicalStepTime(summary.step_times_s);
-  std::string text = fmt::format("run:  {}, loss {}, {} a step", Counted(summary.steps, "step"),
-                                 FormatLoss(summary.final_loss), FormatSeconds(step_time_s));
+  std::string text = StrCat(
+      "run:  ", Counted(summary.steps, "step"),
+      summary.first_step > 0 ? StrCat(" after the first ", summary.first_step) : std::string());
+  if (summary.steps > 0) {
+    StrAppend(&text, ", loss ", FormatLoss(summary.final_loss), ", ", FormatSeconds(step_time_s),
+              " a step");
+  }
   if (summary.tokens_per_step > 0 && step_time_s > 0) {
     StrAppend(&text, ", ", FormatCount(static_cast<double>(summary.tokens_per_step) / step_time_s),
               " tokens/s");

@@ -20,6 +20,7 @@ namespace penstock::cli {
 
 struct RunSummary {
   std::string strategy;
+  int64_t first_step = 0;       // steps of the runs that this one continues
   int64_t steps = 0;            // that ran
   int64_t tokens_per_step = 0;  // 0: no text
   double final_loss = 0;

@@ -47,15 +47,29 @@ Trainer::Trainer(const Environment& environment, const TrainerOptions& options, 
       feeds_(feeds),
       interrupts_(interrupts),
       progress_(environment.err, environment.err_is_terminal,
-                job.locations.contains("train.log_every") ? job.train.log_every : 0) {}
+                job.locations.contains("train.log_every") ? job.train.log_every : 0,
+                options.start.step),
+      last_snapshot_step_(options.start.step),
+      snapshot_(options.start) {}
 
 absl::Status Trainer::Run(RunSummary* summary) {
   begin_ns_ = last_ns_ = last_snapshot_ns_ = clock_.NowNs();
   summary_ = summary;
+  summary->first_step = options_.start.step;
+  summary->final_loss = std::numeric_limits<double>::quiet_NaN();
   absl::Status status = RunSteps();
+  if (options_.checkpoints != nullptr) {
+    const bool is_interrupted = interrupts_.count() > 0 && absl::IsCancelled(status);
+    if (status.ok() || is_interrupted) {
+      const absl::Status saved = SaveCheckpoint();
+      if (status.ok()) status = saved;
+    }
+    options_.checkpoints->Wait();
+  }
   PrintHeldLine(std::numeric_limits<double>::quiet_NaN());
+  ReportCheckpoints();
   progress_.Clear();
-  summary->steps = num_steps();
+  summary->steps = num_steps() - options_.start.step;
   // A session that was stopped refuses what comes after.
   if (interrupts_.count() > 0 &&
       (absl::IsCancelled(status) || absl::IsFailedPrecondition(status))) {
@@ -69,8 +83,7 @@ absl::Status Trainer::RunSteps() {
   const int64_t steps = job_.train.steps;
   while (num_steps() < steps) {
     const int64_t first = num_steps();
-    const int64_t every = options_.validate ? job_.train.validation_every : 0;
-    const int64_t end = every > 0 ? std::min(steps, (first / every + 1) * every) : steps;
+    const int64_t end = NextPause();
     const absl::Status status =
         actors::RunSteps(session_, end - first, kStepsAhead, *this, *this, first);
     if (wants_snapshot_.exchange(false) && absl::IsCancelled(status)) {
@@ -78,15 +91,45 @@ absl::Status Trainer::RunSteps() {
       continue;
     }
     RETURN_IF_ERROR(status);
-    // After the last step the caller evaluates, with all of the job's processes.
-    if (end < steps) RETURN_IF_ERROR(Validate());
+    // After the last step there is a checkpoint in any case, and the caller evaluates, with all of
+    // the job's processes.
+    if (end == steps) break;
+    if (options_.checkpoints != nullptr && options_.checkpoints->IsDueAfter(end)) {
+      RETURN_IF_ERROR(SaveCheckpoint());
+    }
+    if (IsEvaluatedAfter(end - 1)) RETURN_IF_ERROR(Validate());
   }
   return absl::OkStatus();
+}
+
+int64_t Trainer::NextPause() const {
+  int64_t end = job_.train.steps;
+  const int64_t validation = options_.validate ? job_.train.validation_every : 0;
+  const int64_t checkpoint = options_.checkpoints != nullptr ? job_.checkpoint.every : 0;
+  for (const int64_t every : {validation, checkpoint}) {
+    if (every > 0) end = std::min(end, (num_steps() / every + 1) * every);
+  }
+  return end;
 }
 
 bool Trainer::IsEvaluatedAfter(int64_t step) const {
   const int64_t every = options_.validate ? job_.train.validation_every : 0;
   return every > 0 && (step + 1) % every == 0 && step + 1 < job_.train.steps;
+}
+
+// States after a loss that is not finite are nothing to go on from.
+absl::Status Trainer::SaveCheckpoint() {
+  if (losses_.empty() || !std::isfinite(losses_.back())) return absl::OkStatus();
+  RETURN_IF_ERROR(options_.checkpoints->Save(session_, num_steps(), feeds_.SequenceOf(num_steps()),
+                                             options_.release_memory));
+  last_ns_ = clock_.NowNs();  // no part of the next step's time
+  return absl::OkStatus();
+}
+
+void Trainer::ReportCheckpoints() {
+  if (options_.checkpoints == nullptr || !options_.checkpoints->HasNews()) return;
+  progress_.Clear();
+  options_.checkpoints->Report();
 }
 
 absl::Status Trainer::TakeSnapshot() {
@@ -140,7 +183,8 @@ absl::Status Trainer::Take(int64_t step, const actors::StepResult& result) {
 
 bool Trainer::IsLogged(int64_t step) const {
   const int64_t number = actors::StepNumber(step);
-  return number == 1 || number == job_.train.steps || number % job_.train.log_every == 0;
+  return step == options_.start.step || number == job_.train.steps ||
+         number % job_.train.log_every == 0;
 }
 
 void Trainer::PrintHeldLine(double validation_loss) {
@@ -181,6 +225,7 @@ void Trainer::Report(int64_t step, const actors::StepResult& result) {
       environment_.out << line << "}" << std::endl;
     }
   }
+  ReportCheckpoints();
   // Into a file the JSON lines say it all.
   if (options_.is_json && !environment_.err_is_terminal) return;
   progress_.Update({.step = actors::StepNumber(step),

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/checkpoints.h"
 #include "cli/environment.h"
 #include "cli/feeds.h"
 #include "cli/interrupts.h"
@@ -36,7 +37,9 @@ struct Snapshot {
 
 struct TrainerOptions {
   bool is_json = false;
-  std::string dump;  // folder for feeds and losses; empty: none
+  Snapshot start;                      // what the session begins with
+  Checkpoints* checkpoints = nullptr;  // null: none are written
+  std::string dump;                    // folder for feeds and losses; empty: none
   // The loss on held-out text of the session's parameters; null: not measured between steps.
   // Called while no step is under way.
   std::function<absl::StatusOr<double>(const actors::Session&)> validate;
@@ -54,13 +57,15 @@ class Trainer : private actors::Source, private actors::Sink {
   Trainer(const Environment& environment, const TrainerOptions& options, const Job& job,
           actors::Session& session, const StepFeeds& feeds, const Interrupts& interrupts);
 
-  // Fills the summary's losses and times, of the steps that ran where it ends early. kCancelled
-  // after an interrupt. Where the job stops on losses that are not finite: kAborted, and
-  // has_nonfinite_loss() says so. No step is under way when it returns, unless the session failed.
+  // Runs the steps from options.start.step to the job's last one. Fills the summary's losses and
+  // times, of the steps that ran where it ends early. kCancelled after an interrupt. Where the job
+  // stops on losses that are not finite: kAborted, and has_nonfinite_loss() says so. No step is
+  // under way when it returns, unless the session failed.
   absl::Status Run(RunSummary* summary);
 
   bool has_nonfinite_loss() const { return has_nonfinite_loss_; }
-  int64_t num_steps() const { return static_cast<int64_t>(losses_.size()); }
+  // Steps of the training so far, with those before this run.
+  int64_t num_steps() const { return options_.start.step + static_cast<int64_t>(losses_.size()); }
   // The last one taken before losses stopped being finite.
   const Snapshot& snapshot() const { return snapshot_; }
   // What the last step took; begin == end without one.
@@ -72,8 +77,12 @@ class Trainer : private actors::Source, private actors::Sink {
   absl::StatusOr<actors::Feeds> Get(int64_t step) override;
   absl::Status Take(int64_t step, const actors::StepResult& result) override;
   absl::Status RunSteps();
+  // The step before which the run pauses next, at the latest the end.
+  int64_t NextPause() const;
   absl::Status Validate();
   absl::Status TakeSnapshot();
+  absl::Status SaveCheckpoint();
+  void ReportCheckpoints();
   // Whether the loss on held-out text is measured after this step, before the next one.
   bool IsEvaluatedAfter(int64_t step) const;
   void Report(int64_t step, const actors::StepResult& result);
@@ -90,7 +99,7 @@ class Trainer : private actors::Source, private actors::Sink {
   Progress progress_;
   SteadyClock clock_;
   int64_t last_snapshot_ns_ = 0;
-  int64_t last_snapshot_step_ = 0;
+  int64_t last_snapshot_step_;
   std::atomic<bool> wants_snapshot_{false};  // set by the source, which then ends the run of steps
   Snapshot snapshot_;
   int64_t begin_ns_ = 0;

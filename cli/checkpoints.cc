@@ -1,0 +1,213 @@
+#include "cli/checkpoints.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cli/json.h"
+#include "fmt/format.h"
+
+#include "actors/checkpoint/checkpoint_folder.h"
+#include "actors/engine/error_origin.h"
+#include "actors/session/checkpoint_states.h"
+#include "base/counted.h"
+#include "base/format.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+using actors::CheckpointFolder;
+
+// How long a checkpoint may take. Training waits for it when the next one is due.
+constexpr absl::Duration kWriteTimeout = absl::Minutes(10);
+
+// "train.learning_rate = 0.001, not 0.0003; ...": settings of a checkpoint that the plan differs
+// in.
+std::string Differences(const actors::CheckpointInfo& info, const planner::Plan& plan) {
+  std::vector<std::string> differences;
+  for (const auto& [name, value] : info.settings) {
+    for (const planner::ProgramSetting& ours : plan.settings) {
+      if (ours.name == name && ours.value != value) {
+        differences.push_back(StrCat(name, " = ", value, ", not ", ours.value));
+      }
+    }
+  }
+  return StrJoin(differences, "; ");
+}
+
+// The checkpoint is of another model, optimiser or type.
+absl::Status DoesNotFit(const Job& job, const absl::Status& status,
+                        const std::string& differences) {
+  std::string message(ToStd(status.message()));
+  if (!differences.empty()) StrAppend(&message, "; the checkpoint was made with ", differences);
+  return AtKey(job, {"checkpoint.path"}, absl::Status(status.code(), message));
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const Job& job, bool resumes,
+                                                           const planner::Plan& plan) {
+  const std::string& folder = job.checkpoint.path;
+  if (folder.empty()) {
+    if (!resumes) return std::nullopt;
+    return absl::InvalidArgumentError(
+        "--resume: there is no folder with checkpoints to continue from; set checkpoint.path");
+  }
+  const std::optional<std::string> path = CheckpointFolder::Newest(folder);
+  if (!resumes) {
+    if (!path.has_value()) return std::nullopt;
+    return AtKey(job, {"checkpoint.path"},
+                 absl::AlreadyExistsError(StrCat(
+                     folder, " holds the checkpoints of an earlier run, of step ",
+                     CheckpointFolder::Steps(folder).back(),
+                     "; `run --resume` continues it; for a new run, set checkpoint.path to another "
+                     "folder")));
+  }
+  if (!path.has_value()) {
+    ResumePoint begin;
+    begin.note = StrCat("note: ", folder, " holds no checkpoint; the run begins with step 1\n");
+    return begin;
+  }
+  ASSIGN_OR_RETURN(actors::Checkpoint checkpoint, actors::Checkpoint::Open(*path));
+  ResumePoint point;
+  point.path = *path;
+  absl::StatusOr<actors::CheckpointInfo> info = actors::InfoFromMetadata(checkpoint.metadata());
+  if (!info.ok()) return actors::WithPrefix(StrCat(*path, " "), info.status());
+  point.info = *std::move(info);
+  const std::string differences = Differences(point.info, plan);
+  if (point.info.seed != job.train.seed) {
+    return AtKey(job, {"train.seed", "checkpoint.path"},
+                 absl::InvalidArgumentError(
+                     StrCat(*path, " is of a run with train.seed = ", point.info.seed, ", not ",
+                            job.train.seed, ", which would draw other numbers and other text")));
+  }
+  const size_t num_tensors = checkpoint.tensors().size();
+  absl::StatusOr<std::shared_ptr<const actors::KeptStates>> states =
+      actors::CheckpointStates::Create(std::move(checkpoint), plan);
+  if (!states.ok()) return DoesNotFit(job, states.status(), differences);
+  point.states = *std::move(states);
+  point.note =
+      StrCat("continuing from ", *path, ", after ", Counted(point.info.step, "step"), "\n");
+  if (!differences.empty()) {
+    StrAppend(&point.note, "note: the checkpoint was made with ", differences, "\n");
+  }
+  if (num_tensors > plan.states.size()) {
+    StrAppend(&point.note, "note: of the ", num_tensors, " states of the checkpoint, this run has ",
+              plan.states.size(), "; the others are not used\n");
+  }
+  if (point.info.step >= job.train.steps) {
+    StrAppend(&point.note, "note: train.steps = ", job.train.steps,
+              ": nothing is left to be trained\n");
+  }
+  return point;
+}
+
+absl::StatusOr<std::unique_ptr<Checkpoints>> Checkpoints::Create(const Environment& environment,
+                                                                 const Job& job,
+                                                                 const planner::Plan& plan,
+                                                                 bool is_json) {
+  std::unique_ptr<Checkpoints> checkpoints(new Checkpoints(environment, job, plan, is_json));
+  const absl::Status opened = checkpoints->Open();
+  if (absl::IsAlreadyExists(opened)) return AtKey(job, {"checkpoint.path"}, opened);
+  if (!opened.ok()) {
+    environment.err << "error: " << ToStd(opened.message())
+                    << "; the run goes on, and tries again with each checkpoint" << std::endl;
+  }
+  return checkpoints;
+}
+
+absl::Status Checkpoints::Open() {
+  ASSIGN_OR_RETURN(folder_, CheckpointFolder::Open(job_.checkpoint.path, job_.checkpoint.keep));
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoints::Save(const actors::Session& session, int64_t steps, int64_t sequences,
+                               const std::function<bool()>& release_memory) {
+  if (steps == last_steps_) return absl::OkStatus();
+  last_steps_ = steps;
+  absl::Status ready;
+  if (writer_ != nullptr) {
+    ready = writer_->Wait(kWriteTimeout);
+  } else if (folder_ == nullptr) {
+    ready = Open();
+  }
+  if (!ready.ok()) {
+    AddError(steps, ready);
+    return absl::OkStatus();
+  }
+  if (writer_ == nullptr) {
+    writer_ = std::make_unique<actors::CheckpointWriter>(
+        session.actor_system(), std::move(folder_),
+        [this](const actors::CheckpointResult& result) { Add(result); });
+  }
+  auto states = session.KeepStates(actors::StateSelection::kAll);
+  if (absl::IsResourceExhausted(states.status()) && release_memory && release_memory()) {
+    states = session.KeepStates(actors::StateSelection::kAll);
+  }
+  if (absl::IsResourceExhausted(states.status())) {
+    AddError(steps, states.status());
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(states.status());
+  actors::CheckpointInfo info;
+  info.step = steps;
+  info.sequences = sequences;
+  info.seed = job_.train.seed;
+  info.strategy = plan_.strategy;
+  for (const planner::ProgramSetting& setting : plan_.settings) {
+    info.settings.emplace_back(setting.name, setting.value);
+  }
+  writer_->Write(std::move(info), *std::move(states));
+  return absl::OkStatus();
+}
+
+void Checkpoints::Wait() {
+  if (writer_ == nullptr) return;
+  const absl::Status status = writer_->Wait(kWriteTimeout);
+  if (!status.ok()) AddError(last_steps_, status);
+}
+
+void Checkpoints::AddError(int64_t step, const absl::Status& status) {
+  actors::CheckpointResult result;
+  result.step = step;
+  result.status = status;
+  Add(std::move(result));
+}
+
+void Checkpoints::Add(actors::CheckpointResult result) {
+  const absl::MutexLock lock(&mutex_);
+  results_.push_back(std::move(result));
+}
+
+bool Checkpoints::HasNews() {
+  const absl::MutexLock lock(&mutex_);
+  return !results_.empty();
+}
+
+void Checkpoints::Report() {
+  std::vector<actors::CheckpointResult> results;
+  {
+    const absl::MutexLock lock(&mutex_);
+    results.swap(results_);
+  }
+  for (const actors::CheckpointResult& result : results) {
+    last_status_ = result.status;
+    if (!result.status.ok()) {
+      environment_.err << "error: no checkpoint of step " << result.step << ": "
+                       << ToStd(result.status.message()) << std::endl;
+    } else if (is_json_) {
+      environment_.out << "{\"checkpoint\": {\"step\": " << result.step
+                       << ", \"path\": " << JsonString(result.path)
+                       << ", \"bytes\": " << result.num_bytes
+                       << ", \"seconds\": " << JsonNumber(result.seconds) << "}}" << std::endl;
+    } else {
+      environment_.err << fmt::format("step {}/{}  checkpoint {} ({}, {})\n", result.step,
+                                      job_.train.steps, result.path, FormatBytes(result.num_bytes),
+                                      FormatSeconds(result.seconds))
+                       << std::flush;
+    }
+  }
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,97 @@
+// The checkpoints of a run: where it continues from, and how it writes its own.
+//
+// A checkpoint that cannot be written does not end the training: the user is told, and the run
+// fails when it is over unless a later one was written.
+//
+// Thread rule: one call at a time. The files are written by an actor (checkpoint_writer.h).
+
+#ifndef PENSTOCK_CLI_CHECKPOINTS_H_
+#define PENSTOCK_CLI_CHECKPOINTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "cli/environment.h"
+#include "cli/job.h"
+
+#include "actors/checkpoint/checkpoint.h"
+#include "actors/session/checkpoint_writer.h"
+#include "actors/session/session.h"
+#include "planner/plan/plan.h"
+
+namespace penstock::cli {
+
+// What a run continues from.
+struct ResumePoint {
+  std::string path;
+  actors::CheckpointInfo info;
+  std::shared_ptr<const actors::KeptStates> states;
+  std::string note;  // what the user is told: lines, or nothing
+};
+
+// The newest checkpoint of the job's folder; nothing where the run begins anew. Errors: checkpoints
+// of a run that is not to be continued, a checkpoint that is damaged or does not fit the plan.
+absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const Job& job, bool resumes,
+                                                           const planner::Plan& plan);
+
+class Checkpoints {
+ public:
+  // The arguments outlive the result. kAlreadyExists: another run writes into the folder. If it
+  // cannot be written for another reason, this is tried again with every checkpoint.
+  static absl::StatusOr<std::unique_ptr<Checkpoints>> Create(const Environment& environment,
+                                                             const Job& job,
+                                                             const planner::Plan& plan,
+                                                             bool is_json);
+
+  // Whether there is to be a checkpoint when `steps` steps are done, before the last one.
+  bool IsDueAfter(int64_t steps) const {
+    return job_.checkpoint.every > 0 && steps % job_.checkpoint.every == 0;
+  }
+
+  // Copies the states of a session, with no step under way, and has them written. Waits for the
+  // checkpoint before. Only an error of the session is returned. `release_memory` as in
+  // TrainerOptions; may be null. REQUIRES: the session outlives this.
+  absl::Status Save(const actors::Session& session, int64_t steps, int64_t sequences,
+                    const std::function<bool()>& release_memory);
+  // Waits for what is being written.
+  void Wait();
+
+  // Whether Report would print anything.
+  bool HasNews();
+  // Prints how it went with the checkpoints since the last call.
+  void Report();
+
+  // An error if the last checkpoint was not written.
+  const absl::Status& last_status() const { return last_status_; }
+
+ private:
+  Checkpoints(const Environment& environment, const Job& job, const planner::Plan& plan,
+              bool is_json)
+      : environment_(environment), job_(job), plan_(plan), is_json_(is_json) {}
+  absl::Status Open();
+  void AddError(int64_t step, const absl::Status& status);
+  void Add(actors::CheckpointResult result);
+
+  const Environment& environment_;
+  const Job& job_;
+  const planner::Plan& plan_;
+  const bool is_json_;
+  std::unique_ptr<actors::CheckpointFolder> folder_;  // until the writer has it
+  int64_t last_steps_ = -1;                           // of the last copy
+  absl::Status last_status_;
+  absl::Mutex mutex_;
+  std::vector<actors::CheckpointResult> results_ ABSL_GUARDED_BY(mutex_);  // not reported yet
+  std::unique_ptr<actors::CheckpointWriter> writer_;                       // last: it adds results
+};
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_CHECKPOINTS_H_

@@ -1,0 +1,325 @@
+// Runs that write checkpoints, and runs that continue from them.
+
+#include "cli/checkpoints.h"
+
+#include <sys/resource.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cli/npy.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "actors/checkpoint/checkpoint_folder.h"
+#include "tests/support/run_fixture.h"
+
+namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using actors::CheckpointFolder;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// The job of the fixture has dropout: what a step draws depends on its number.
+class CheckpointsTest : public testing::RunFixture {
+ protected:
+  CheckpointsTest() {
+    Write("job.toml", StrCat(Job(), "[checkpoint]\npath = \"checkpoints\"\nevery = 2\n"));
+  }
+
+  Outcome RunJob(const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {"run", Path("job.toml"), "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Call(arguments);
+  }
+  // The losses by step.
+  static std::map<int, double> LossesOf(const Outcome& outcome) {
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    std::map<int, double> losses;
+    std::istringstream stream(outcome.out);
+    for (std::string line; std::getline(stream, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line);
+      if (json.contains("loss")) losses[json["step"]] = json["loss"];
+    }
+    return losses;
+  }
+  static std::vector<std::string> Layout(const std::string& strategy) {
+    return {"--strategy", strategy, "--set", "parallel.microbatches=2"};
+  }
+  static std::vector<std::string> Join(std::vector<std::string> a,
+                                       const std::vector<std::string>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+  std::string Folder() const { return Path("checkpoints"); }
+  std::vector<int64_t> Steps() const { return CheckpointFolder::Steps(Folder()); }
+};
+
+TEST_F(CheckpointsTest, AResumedRunHasTheSameLosses) {
+  const std::map<int, double> whole =
+      LossesOf(RunJob({"--set", "train.steps=7", "--set", "checkpoint.path=\"\""}));
+  const std::map<int, double> begin = LossesOf(RunJob({"--set", "train.steps=3"}));
+  EXPECT_THAT(Steps(), ElementsAre(2, 3));
+  const Outcome resumed = RunJob({"--set", "train.steps=7", "--resume"});
+  const std::map<int, double> end = LossesOf(resumed);
+  EXPECT_THAT(resumed.err, HasSubstr("after 3 steps"));
+  EXPECT_THAT(resumed.out, HasSubstr("\"resumed_from_step\": 3"));
+  EXPECT_THAT(resumed.out, HasSubstr("{\"checkpoint\": {\"step\": 7"));
+  EXPECT_THAT(Steps(), ElementsAre(6, 7));
+  ASSERT_EQ(end.size(), 4u);
+  for (const auto& [step, loss] : begin) EXPECT_EQ(loss, whole.at(step)) << step;
+  for (const auto& [step, loss] : end) EXPECT_EQ(loss, whole.at(step)) << step;
+}
+
+// What one strategy has written, any other one takes up, bit for bit, and goes on alike.
+TEST_F(CheckpointsTest, EveryStrategyContinuesEveryOther) {
+  const std::vector<std::string> strategies = {"dp=1",      "dp=2",           "tp=2",       "pp=2",
+                                               "dp=2,tp=2", "dp=2,tp=2,pp=2", "zero=3,dp=4"};
+  const std::map<int, double> whole =
+      LossesOf(RunJob(Join(Layout("dp=1"), {"--set", "checkpoint.path=\"\""})));
+  for (const std::string& saving : strategies) {
+    const std::string saved = Path(StrCat("saved-", saving));
+    ASSERT_EQ(RunJob(Join(Layout(saving), {"--set", "train.steps=2", "--set",
+                                           StrCat("checkpoint.path=\"", saved, "\"")}))
+                  .status,
+              0);
+    const auto checkpoint = actors::Checkpoint::Open(CheckpointFolder::NewestOr(saved));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    for (const std::string& loading : strategies) {
+      const std::string context = StrCat(saving, " to ", loading);
+      const std::string copy = Path("copy");
+      fs::remove_all(copy);
+      fs::copy(saved, copy, fs::copy_options::recursive);
+      const std::string dump = Path(StrCat("dump-", saving, "-", loading));
+      const Outcome resumed =
+          RunJob(Join(Layout(loading), {"--resume", "--dump", dump, "--set",
+                                        StrCat("checkpoint.path=\"", copy, "\"")}));
+      const std::map<int, double> losses = LossesOf(resumed);
+      ASSERT_EQ(losses.size(), 1u) << context;
+      EXPECT_NEAR(losses.at(3), whole.at(3), 1e-9) << context;
+      for (const actors::CheckpointTensor& tensor : checkpoint->tensors()) {
+        const auto expected = checkpoint->Read(tensor.name);
+        const auto state = ReadNpy(StrCat(dump, "/", tensor.name, ".npy"));
+        ASSERT_TRUE(expected.ok() && state.ok()) << context << " " << tensor.name;
+        ASSERT_EQ(state->type(), tensor.type) << context << " " << tensor.name;
+        ASSERT_EQ(memcmp(state->data(), expected->data(), tensor.type.num_bytes()), 0)
+            << context << " " << tensor.name;
+      }
+    }
+  }
+}
+
+TEST_F(CheckpointsTest, ProcessesWriteAndContinue) {
+  const std::map<int, double> whole =
+      LossesOf(RunJob({"--set", "checkpoint.path=\"\"", "--set", "train.steps=5"}));
+  LossesOf(RunJob(Join(Layout("dp=2,tp=2"), {"--procs", "2"})));
+  const std::map<int, double> losses = LossesOf(
+      RunJob(Join(Layout("pp=2"), {"--procs", "2", "--resume", "--set", "train.steps=5"})));
+  EXPECT_EQ(losses.size(), 2u);
+  for (const auto& [step, loss] : losses) EXPECT_NEAR(loss, whole.at(step), 1e-9) << step;
+}
+
+// Steps with more sequences go on where the text was read to.
+TEST_F(CheckpointsTest, TheTextGoesOnWithAnotherBatch) {
+  LossesOf(RunJob({}));
+  const Outcome resumed = RunJob({"--resume", "--set", "train.steps=4", "--set", "train.batch=4",
+                                  "--dump", Path("dump"), "--set", "checkpoint.every=0"});
+  LossesOf(resumed);
+  EXPECT_THAT(resumed.err, HasSubstr("note: the checkpoint was made with train.batch = 8, not 4"));
+  LossesOf(
+      RunJob({"--set", "checkpoint.path=\"\"", "--set", "train.steps=4", "--dump", Path("whole")}));
+  const auto tokens = ReadNpy(Path("dump/step_4.tokens.npy"));
+  const auto expected = ReadNpy(Path("whole/step_4.tokens.npy"));
+  ASSERT_TRUE(tokens.ok() && expected.ok());
+  EXPECT_EQ(tokens->num_elements() * 2, expected->num_elements());
+  EXPECT_EQ(memcmp(tokens->data(), expected->data(), tokens->type().num_bytes()), 0);
+  const auto checkpoint = actors::Checkpoint::Open(*CheckpointFolder::Newest(Folder()));
+  ASSERT_TRUE(checkpoint.ok());
+  EXPECT_EQ(actors::InfoFromMetadata(checkpoint->metadata())->sequences, 3 * 8 + 4);
+}
+
+TEST_F(CheckpointsTest, APlanIsResumedToo) {
+  ASSERT_EQ(
+      Call({"plan", Path("job.toml"), "--set", "train.steps=5", "-o", Path("job.plan")}).status, 0);
+  const std::string text = StrCat("data.text=[\"", Path("text.txt"), "\"]");
+  const std::string folder = StrCat("checkpoint.path=\"", Folder(), "\"");
+  const auto run = [&](const std::string& steps, const std::vector<std::string>& more) {
+    return LossesOf(Call(Join(
+        {"run", Path("job.plan"), "--json", "--set", text, "--set", StrCat("train.steps=", steps)},
+        more)));
+  };
+  const std::map<int, double> whole = run("5", {});
+  run("3", {"--set", folder});
+  const std::map<int, double> end = run("5", {"--set", folder, "--resume"});
+  ASSERT_EQ(end.size(), 2u);
+  for (const auto& [step, loss] : end) EXPECT_EQ(loss, whole.at(step)) << step;
+}
+
+TEST_F(CheckpointsTest, ARunThatIsDoneIsNotTrainedAgain) {
+  LossesOf(RunJob({}));
+  const Outcome again = RunJob({"--resume"});
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_THAT(again.err, HasSubstr("nothing is left to be trained"));
+  EXPECT_THAT(again.out, AllOf(HasSubstr("\"steps\": 0"), HasSubstr("\"final_loss\": null")));
+}
+
+TEST_F(CheckpointsTest, WithoutACheckpointARunBegins) {
+  const Outcome outcome = RunJob({"--resume"});
+  EXPECT_EQ(LossesOf(outcome).size(), 3u);
+  EXPECT_THAT(outcome.err, HasSubstr("holds no checkpoint; the run begins with step 1"));
+}
+
+TEST_F(CheckpointsTest, CheckpointsOfAnotherRunAreNotOverwritten) {
+  LossesOf(RunJob({}));
+  const Outcome outcome = RunJob({});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("job.toml:19:8: "), HasSubstr("of step 3"),
+                                 HasSubstr("`run --resume` continues it")));
+  EXPECT_THAT(Steps(), ElementsAre(2, 3));
+}
+
+TEST_F(CheckpointsTest, ACheckpointThatDoesNotFitIsRefused) {
+  LossesOf(RunJob({}));
+  Outcome outcome = RunJob({"--resume", "--set", "train.seed=2"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("is of a run with train.seed = 1, not 2"));
+  outcome = RunJob({"--resume", "--set", "model.width=32"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("the state "), HasSubstr("model.width = 16, not 32")));
+  outcome = RunJob({"--resume", "--set", "train.optimizer=\"sgd\""});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("has no state "), HasSubstr("train.optimizer = adamw, not sgd")));
+  outcome = RunJob({"--resume", "--set", "checkpoint.path=\"\""});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("set checkpoint.path"));
+  EXPECT_THAT(Steps(), ElementsAre(2, 3));
+}
+
+// Of a checkpoint as a run has written it, every bit counts.
+TEST_F(CheckpointsTest, DamageIsRefusedWithTheNameOfTheTensor) {
+  LossesOf(RunJob({"--set", "train.steps=1"}));
+  const std::string path = StrCat(*CheckpointFolder::Newest(Folder()), "/model.safetensors");
+  const std::string bytes = Read("checkpoints/step-00000001/model.safetensors");
+  uint64_t header_bytes = 0;
+  memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
+  const auto file = actors::SafetensorsFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 1000; ++i) {
+    const size_t bit = random() % (8 * bytes.size());
+    std::string damaged = bytes;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    std::ofstream(path, std::ios::binary) << damaged;
+    const Outcome outcome = Call({"checkpoint", "verify", Folder()});
+    ASSERT_NE(outcome.status, 0) << "bit " << bit;
+    const size_t begin = sizeof(header_bytes) + header_bytes;
+    if (bit / 8 < begin) continue;
+    std::string name;
+    for (const actors::SafetensorsTensor& tensor : file->header().tensors) {
+      if (tensor.offset <= bit / 8 - begin) name = tensor.name;
+    }
+    ASSERT_THAT(outcome.err, HasSubstr(StrCat(path, ": tensor ", name, " is damaged")));
+    if (i % 100 != 0) continue;
+    const Outcome resumed = RunJob({"--resume"});
+    ASSERT_NE(resumed.status, 0);
+    ASSERT_THAT(resumed.err, HasSubstr(StrCat("tensor ", name, " is damaged")));
+  }
+}
+
+// As when a disk is full, for a while: files have a limit.
+TEST_F(CheckpointsTest, TrainingGoesOnWithoutRoomForCheckpoints) {
+  LossesOf(RunJob({"--set", "train.steps=2"}));
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit tight = {10000, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &tight);
+  const Outcome outcome = RunJob({"--resume", "--set", "train.steps=5"});
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("error: no checkpoint of step 4: "),
+                                 HasSubstr("the run is done, but its last checkpoint was not")));
+  EXPECT_THAT(outcome.out, HasSubstr("\"step\": 5"));
+  EXPECT_THAT(outcome.out, HasSubstr("\"summary\""));
+  EXPECT_THAT(Steps(), ElementsAre(2));
+  EXPECT_EQ(Call({"checkpoint", "verify", Folder()}).status, 0);
+}
+
+TEST_F(CheckpointsTest, TrainingGoesOnWithoutAFolder) {
+  Write("file", "");
+  const Outcome outcome =
+      RunJob({"--set", StrCat("checkpoint.path=\"", Path("file/checkpoints"), "\"")});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("file/checkpoints: cannot be created"),
+                                 HasSubstr("error: no checkpoint of step 3")));
+  EXPECT_THAT(outcome.out, HasSubstr("\"step\": 3"));
+}
+
+TEST_F(CheckpointsTest, TwoRunsDoNotShareAFolder) {
+  const auto folder = CheckpointFolder::Open(Folder(), 2);
+  ASSERT_TRUE(folder.ok());
+  const Outcome outcome = RunJob({});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("job.toml:19:8: "), HasSubstr("another run writes")));
+}
+
+TEST_F(CheckpointsTest, StatesThatAreNotFiniteAreNotKept) {
+  const Outcome outcome = RunJob({"--set", "train.learning_rate=1e20", "--set", "train.steps=6",
+                                  "--set", "train.on_nonfinite=\"continue\"", "--set",
+                                  "train.clip_norm=0", "--set", "train.optimizer=\"sgd\""});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("\"loss\": null"));
+  EXPECT_THAT(Steps(), IsEmpty());
+}
+
+TEST_F(CheckpointsTest, TracesOfAResumedRunHaveItsSteps) {
+  LossesOf(RunJob({}));
+  const Outcome resumed =
+      RunJob({"--resume", "--set", "train.steps=6", "--trace", Path("trace.json")});
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, HasSubstr("\"traced_steps\": {\"first\": 4, \"last\": 6}"));
+  EXPECT_THAT(resumed.err, Not(HasSubstr("trace: ")));
+}
+
+TEST_F(CheckpointsTest, ShowAndMerge) {
+  LossesOf(RunJob(Layout("tp=2")));
+  Outcome outcome = Call({"checkpoint", "show", Folder(), "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json shown = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(shown["step"], 3);
+  bool has_embedding = false;
+  for (const nlohmann::json& tensor : shown["tensors"]) {
+    has_embedding |=
+        tensor == nlohmann::json({{"name", "wte"}, {"dtype", "f64"}, {"shape", {256, 16}}});
+  }
+  EXPECT_TRUE(has_embedding) << outcome.out;
+  outcome = Call({"checkpoint", "show", Folder()});
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("after step 3"), HasSubstr("wte ")));
+
+  outcome = Call({"checkpoint", "merge", Folder()});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const std::string merged = StrCat(*CheckpointFolder::Newest(Folder()), ".safetensors");
+  outcome = Call({"checkpoint", "show", merged, "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["tensors"], shown["tensors"]);
+  EXPECT_EQ(Call({"checkpoint", "merge", Folder()}).status, 2);
+  EXPECT_EQ(Call({"checkpoint", "merge", Folder(), "-o", Path("merged.safetensors")}).status, 0);
+  outcome = Call({"checkpoint", "verify", Path("merged.safetensors")});
+  EXPECT_THAT(outcome.out, HasSubstr("every tensor has its checksum"));
+  EXPECT_EQ(Call({"checkpoint", "show", Path("none")}).status, 2);
+  EXPECT_EQ(Call({"checkpoint"}).status, 2);
+}
+
+}  // namespace
+}  // namespace penstock::cli
