@@ -197,7 +197,10 @@ class Offloader {
     }
     if (node.op->role() == graph::OpRole::kAssign && i == 0) return now_[operand];
     if (is_on_host) {
-      return Load(operand, node.op->role() == graph::OpRole::kAssign ? Phase::kUpdate : node.phase);
+      // To a later stage values go with the forward pass alone.
+      const bool is_sent = ReadsInBackward(node) && node.stage > ProducerOf(operand).stage;
+      const Phase phase = is_sent ? Phase::kForward : node.phase;
+      return Load(operand, node.op->role() == graph::OpRole::kAssign ? Phase::kUpdate : phase);
     }
     if (ReadsInBackward(node) && stores_.contains({RootOf(operand), node.stage})) {
       return Restore(operand, node.stage);
