@@ -125,7 +125,8 @@ ValueId LayerBuilder::MixtureOfExperts(ValueId x, std::string_view name, const E
 }
 
 ValueId LayerBuilder::CausalSelfAttention(ValueId x, std::string_view name, int64_t heads,
-                                          double std, double output_std) {
+                                          double std, double output_std,
+                                          const AttentionCache* cache) {
   if (!builder_.status().ok()) return kNoValue;
   const NameScope scope(builder_, name);
   const int64_t width = builder_.type(x).shape.back();
@@ -138,7 +139,19 @@ ValueId LayerBuilder::CausalSelfAttention(ValueId x, std::string_view name, int6
   const ValueId product =
       builder_.Add("einsum", {x, qkv_w}, {{"equation", "bsd,dchk->bschk"}}, "qkv_product");
   const ValueId qkv = builder_.Add("bias_add", {product, qkv_b}, {}, "qkv");
-  const ValueId mixed = builder_.Add("qkv_attention", {qkv}, {{"causal", true}}, "mixed");
+  ValueId mixed = kNoValue;
+  if (cache == nullptr) {
+    mixed = builder_.Add("qkv_attention", {qkv}, {{"causal", true}}, "mixed");
+  } else {
+    const int64_t batch = builder_.type(x).shape[0];
+    const ValueId state =
+        builder_.Declare("state", "cache", {dtype_, {batch, cache->context, 2, heads, head}});
+    const std::vector<ValueId> results =
+        builder_.AddMulti("cached_attention", {qkv, state, cache->start}, {}, "mixed");
+    if (results.empty()) return kNoValue;
+    builder_.AddMulti("assign", {state, results[0]});
+    mixed = results[1];
+  }
   const ValueId projected =
       builder_.Add("einsum", {mixed, proj_w}, {{"equation", "bshk,hkd->bsd"}}, "projected");
   return Dropout(builder_.Add("bias_add", {projected, proj_b}, {}, "out"), "dropout");

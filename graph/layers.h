@@ -78,13 +78,22 @@ class LayerBuilder {
   ValueId MixtureOfExperts(ValueId x, std::string_view name, const Experts& sizes, double std,
                            double output_std, ValueId* balance);
 
+  // Where keys and values of earlier tokens are kept: `start` i[b] is the position of the first
+  // token of each sequence, and `context` the number of positions (graph/ops/cached_attention.cc).
+  struct AttentionCache {
+    ValueId start = kNoValue;
+    int64_t context = 0;
+  };
+
   // Causal self-attention of x[b, s, d] with `heads` heads of d / heads, and its output projection:
   //   qkv[b, s, 3, h, k] = x . qkv_w[d, 3, h, k] + qkv_b[3, h, k]
   //   dropout(qkv_attention(qkv)[b, s, h, k] . proj_w[h, k, d] + proj_b[d])
   // The heads are a dimension of their own in every weight, so that splitting them is a plain
-  // sharding. REQUIRES: heads divides d.
+  // sharding. With `cache`, x holds the next tokens of each sequence, and the state NAME.cache[b,
+  // context, 2, h, k] the keys and values; null: x holds whole sequences. REQUIRES: heads divides
+  // d.
   ValueId CausalSelfAttention(ValueId x, std::string_view name, int64_t heads, double std,
-                              double output_std);
+                              double output_std, const AttentionCache* cache = nullptr);
 
  private:
   uint32_t NextStream() { return next_stream_++; }

@@ -36,6 +36,7 @@ Model GptModel() {
   model.check = CheckTransformer;
   model.build = BuildGpt;
   model.tensor_splits = TransformerSplits();
+  model.can_generate = true;
   for (SplitHint& hint : MlpSplits()) model.tensor_splits.push_back(std::move(hint));
   return model;
 }

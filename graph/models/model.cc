@@ -68,11 +68,14 @@ absl::StatusOr<Graph> BuildModelGraph(const OpRegistry& ops, const Model& model,
                                       const ModelConfig& config, ModelUse use, int64_t batch) {
   RETURN_IF_ERROR(model.check(config));
   if (batch < 1) return absl::InvalidArgumentError("the batch must hold at least one sequence");
+  if (use == ModelUse::kGenerate && !model.can_generate) {
+    return absl::UnimplementedError(StrCat("the model ", model.name, " keeps no keys and values"));
+  }
   Graph graph(model.name);
   GraphBuilder builder(ops, graph);
   const ModelOutputs outputs = model.build(builder, config, use, batch);
   RETURN_IF_ERROR(builder.status());
-  const ValueId result = use == ModelUse::kPredict ? outputs.logits : outputs.loss;
+  const ValueId result = outputs.loss == kNoValue ? outputs.logits : outputs.loss;
   graph.mutable_returns().push_back({result, std::nullopt});
   return graph;
 }

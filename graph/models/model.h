@@ -29,6 +29,7 @@ struct ModelConfig {
   int64_t vocabulary = 256;  // 256: bytes
   double dropout = 0.1;
   DType dtype = DType::kF32;  // of the whole model
+  int64_t step_tokens = 1;    // of each sequence in a step of kGenerate
   // Of mixture-of-experts layers.
   int64_t experts = 8;
   int64_t top_k = 2;              // experts a token
@@ -43,17 +44,24 @@ enum class ModelUse : uint8_t {
   kTrain,     // dropout, labels, loss
   kEvaluate,  // labels and the loss of each sequence, no dropout
   kPredict,   // tokens to logits
+  // The next tokens of sequences, whose keys and values are kept in states: see ModelOutputs.
+  kGenerate,
 };
 
 // Where a model's graph begins and ends. Inputs are named "tokens" and "labels", i32[batch,
 // context]; label [b, s] is the token that follows token [b, s].
+//
+// kGenerate: "tokens", i32[batch, step_tokens], are the tokens of each sequence from position
+// "start", i32[batch], on; the logits, [batch, 1, vocabulary], are of what follows the last one.
+// Tokens at positions from `context` on are dropped, so that start = context leaves a sequence as
+// it is. The states NAME.attn.cache hold the keys and values of positions before.
 struct ModelOutputs {
   ValueId tokens = kNoValue;
-  ValueId labels = kNoValue;  // none for kPredict
+  ValueId labels = kNoValue;  // none for kPredict and kGenerate
   ValueId logits = kNoValue;  // [batch, context, vocabulary], or [batch, vocabulary] where the
                               // model predicts only what follows the sequence
   ValueId loss = kNoValue;    // in nats, the mean over the batch (kTrain) or of each sequence,
-                              // [batch] (kEvaluate); none for kPredict
+                              // [batch] (kEvaluate); none for the others
 };
 
 // Tensor and expert parallelism as data: parameters whose name matches `pattern` have their
@@ -93,6 +101,7 @@ struct Model {
   // Appends the model. REQUIRES: check passed and batch > 0. Errors are the builder's.
   std::function<ModelOutputs(GraphBuilder&, const ModelConfig&, ModelUse, int64_t batch)> build;
   std::vector<SplitHint> tensor_splits;
+  bool can_generate = false;  // whether `build` knows kGenerate
 };
 
 struct Preset {

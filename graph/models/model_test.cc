@@ -47,7 +47,12 @@ class ModelTest : public ::testing::Test {
 
 TEST_F(ModelTest, EveryModelBuildsForEveryUse) {
   for (const std::string_view name : models_.ModelNames()) {
-    for (const ModelUse use : {ModelUse::kTrain, ModelUse::kEvaluate, ModelUse::kPredict}) {
+    for (const ModelUse use :
+         {ModelUse::kTrain, ModelUse::kEvaluate, ModelUse::kPredict, ModelUse::kGenerate}) {
+      if (use == ModelUse::kGenerate && !models_.FindModel(name)->can_generate) {
+        EXPECT_FALSE(Build(name, Small(), use, 3).ok());
+        continue;
+      }
       for (const DType dtype : {DType::kF32, DType::kF64}) {
         ModelConfig config = Small();
         config.dtype = dtype;
@@ -66,6 +71,11 @@ TEST_F(ModelTest, EveryModelBuildsForEveryUse) {
             break;
           case ModelUse::kPredict:
             EXPECT_EQ(type.shape.back(), config.vocabulary);
+            break;
+          case ModelUse::kGenerate:
+            EXPECT_EQ(type.shape, Shape({3, 1, config.vocabulary}));
+            EXPECT_EQ(TypeOf(*graph, "tokens"), "i32[3, 1]");
+            EXPECT_EQ(TypeOf(*graph, "start"), "i32[3]");
             break;
         }
       }

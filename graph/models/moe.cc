@@ -55,6 +55,7 @@ ModelOutputs BuildMoe(GraphBuilder& builder, const ModelConfig& config, ModelUse
 }  // namespace
 
 int64_t ExpertCapacity(const ModelConfig& config, ModelUse use) {
+  if (use == ModelUse::kGenerate) return config.step_tokens;
   if (use != ModelUse::kTrain || config.capacity_factor == 0) return config.context;
   const double even_share = static_cast<double>(config.top_k) *
                             static_cast<double>(config.context) /
@@ -73,6 +74,7 @@ Model MoeModel() {
       "gpt with mixture-of-experts layers: top-k routing, limited or unlimited capacity";
   model.check = CheckMoe;
   model.build = BuildMoe;
+  model.can_generate = true;
   model.tensor_splits = TransformerSplits();
   for (SplitHint& hint : MlpSplits()) model.tensor_splits.push_back(std::move(hint));
   for (SplitHint& hint : std::vector<SplitHint>{

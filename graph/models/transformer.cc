@@ -12,6 +12,16 @@ namespace {
 constexpr double kStd = 0.02;
 constexpr int64_t kMlpRatio = 4;
 
+// The position of each token, i32[batch, tokens]; the last one for what lies behind it.
+ValueId PositionsFrom(GraphBuilder& builder, ValueId start, const Shape& ids, int64_t context) {
+  const Attributes all = {{"shape", AttrValue::Ints(ids)}, {"axes", AttrValue::Ints({0})}};
+  const ValueId token = builder.Add(
+      "iota", {}, {{"axis", 1}, {"shape", AttrValue::Ints(ids)}, {"dtype", DType::kI32}});
+  const ValueId position = builder.Add("add", {builder.Add("broadcast", {start}, all), token});
+  const ValueId last = builder.Constant(static_cast<double>(context - 1), {DType::kI32, {}});
+  return builder.Add("min", {position, last});
+}
+
 }  // namespace
 
 absl::Status CheckTransformer(const ModelConfig& config) {
@@ -35,20 +45,29 @@ ModelOutputs BuildTransformer(GraphBuilder& builder, const ModelConfig& config, 
   LayerBuilder layers(builder, config.dtype, use == ModelUse::kTrain ? config.dropout : 0.0);
   const WeightScales scales = {
       .std = kStd, .output_std = kStd / std::sqrt(2.0 * static_cast<double>(config.layers))};
-  const Shape ids = {batch, config.context};
+  const bool is_generating = use == ModelUse::kGenerate;
+  const bool has_labels = use == ModelUse::kTrain || use == ModelUse::kEvaluate;
+  const Shape ids = {batch, is_generating ? config.step_tokens : config.context};
 
   ModelOutputs outputs;
   outputs.tokens = builder.Declare("input", "tokens", {DType::kI32, ids});
-  if (use != ModelUse::kPredict) {
+  if (has_labels) {
     outputs.labels = builder.Declare("input", "labels", {DType::kI32, ids});
   }
   const ValueId wte = layers.Normal("wte", {config.vocabulary, config.width}, kStd);
   const ValueId wpe = layers.Normal("wpe", {config.context, config.width}, kStd);
-  const ValueId positions =
-      builder.Add("broadcast", {wpe},
-                  {{"shape", AttrValue::Ints({batch, config.context, config.width})},
-                   {"axes", AttrValue::Ints({1, 2})}},
-                  "positions");
+  LayerBuilder::AttentionCache cache;
+  ValueId positions = kNoValue;
+  if (is_generating) {
+    cache = {builder.Declare("input", "start", {DType::kI32, {batch}}), config.context};
+    positions = layers.Embedding(wpe, PositionsFrom(builder, cache.start, ids, config.context),
+                                 "positions");
+  } else {
+    positions = builder.Add("broadcast", {wpe},
+                            {{"shape", AttrValue::Ints({batch, config.context, config.width})},
+                             {"axes", AttrValue::Ints({1, 2})}},
+                            "positions");
+  }
   ValueId x = builder.Add("add", {layers.Embedding(wte, outputs.tokens, "embedded"), positions}, {},
                           "embedding");
   x = layers.Dropout(x, "embedding.dropout");
@@ -56,16 +75,23 @@ ModelOutputs BuildTransformer(GraphBuilder& builder, const ModelConfig& config, 
   ValueId auxiliary = kNoValue;
   for (int64_t block = 0; block < config.layers; ++block) {
     const NameScope scope(builder, StrCat("h", block));
-    const ValueId mixed = layers.CausalSelfAttention(layers.LayerNorm(x, "ln1"), "attn",
-                                                     config.heads, scales.std, scales.output_std);
+    const ValueId mixed =
+        layers.CausalSelfAttention(layers.LayerNorm(x, "ln1"), "attn", config.heads, scales.std,
+                                   scales.output_std, is_generating ? &cache : nullptr);
     x = builder.Add("add", {x, mixed}, {}, "attn.residual");
     const ValueId mapped =
         feed_forward(layers, layers.LayerNorm(x, "ln2"), block, scales, &auxiliary);
     x = builder.Add("add", {x, mapped}, {}, "mlp.residual");
   }
+  if (is_generating) {
+    x = builder.Add("slice", {x},
+                    {{"start", AttrValue::Ints({0, config.step_tokens - 1, 0})},
+                     {"limit", AttrValue::Ints({batch, config.step_tokens, config.width})}},
+                    "last");
+  }
   x = layers.LayerNorm(x, "ln_f");
   outputs.logits = builder.Add("matmul", {x, wte}, {{"transpose_b", true}}, "logits");
-  if (use != ModelUse::kPredict) {
+  if (has_labels) {
     const ValueId losses =
         builder.Add("cross_entropy", {outputs.logits, outputs.labels}, {}, "losses");
     const Shape axes = use == ModelUse::kTrain ? Shape{0, 1} : Shape{1};

@@ -193,6 +193,13 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
       {"block_attention_grad", BlockAttention(5)},
       {"qkv_attention", QkvAttention(2)},
       {"qkv_attention_grad", QkvAttention(5)},
+      // Each query sees half of the cache, of which half is read; the new keys are read and
+      // written.
+      {"cached_attention",
+       {[](const Case& c) {
+          return 2 * 2.0 * c.result(1) * 0.5 * static_cast<double>(c.operands[1].shape[1]);
+        },
+        [](const Case& c) { return 0.5 * c.operand_bytes(1) + 2 * c.operand_bytes(0); }}},
       {"cross_entropy", EachOperand(1 + 1 + 8 + 1)},  // max, minus it, exp, sum
       {"cross_entropy_grad", EachOperand(1 + 8 + 1)},
 

@@ -85,6 +85,7 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeAttentionParts(); add(MakeAttentionParts());
   extern OpPtr MakeBlockAttention(); add(MakeBlockAttention());
   extern OpPtr MakeBlockAttentionGrad(); add(MakeBlockAttentionGrad());
+  extern OpPtr MakeCachedAttention(); add(MakeCachedAttention());
   extern OpPtr MakeQkvAttention(); add(MakeQkvAttention());
   extern OpPtr MakeQkvAttentionGrad(); add(MakeQkvAttentionGrad());
   extern OpPtr MakeCrossEntropy(); add(MakeCrossEntropy());

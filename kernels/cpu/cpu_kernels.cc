@@ -30,6 +30,7 @@ KernelRegistry CpuKernels() {
   extern Def BlockAttentionKernel(); add("block_attention", BlockAttentionKernel());
   extern Def BlockAttentionGradKernel(); add("block_attention_grad", BlockAttentionGradKernel());
   extern Def BroadcastKernel(); add("broadcast", BroadcastKernel());
+  extern Def CachedAttentionKernel(); add("cached_attention", CachedAttentionKernel());
   extern Def CastKernel(); add("cast", CastKernel());
   extern Def CombineKernel(); add("combine", CombineKernel());
   extern Def CombineWeightGradKernel(); add("combine_weight_grad", CombineWeightGradKernel());

@@ -68,6 +68,7 @@ class DeviceLowering {
   absl::Status AddParts(ValueId value);
   absl::Status AddAssignments();
   bool IsReadBefore(ValueId state, NodeId writer) const;
+  bool IsUsedOnce(const Assignment& assignment) const;
   bool WritesInPlace(const Assignment& assignment) const;
   bool IsCopiedByAssign(const Node& node) const;
   ValueId StateWrittenBy(ValueId value) const;

@@ -47,14 +47,32 @@ bool DeviceLowering::IsReadBefore(ValueId state, NodeId writer) const {
   return true;
 }
 
+// Whether one node alone uses the state in a step, once, and its new value is for the next step
+// alone: a cache that the node adds to.
+bool DeviceLowering::IsUsedOnce(const Assignment& assignment) const {
+  const NodeId producer = graph_.value(assignment.value).producer;
+  for (const ValueId value : shared_.values_of_root_[assignment.state]) {
+    for (const NodeId user : shared_.users_[value]) {
+      if (user != producer && user != assignment.assign) return false;
+    }
+  }
+  const auto is_returned = [&](const graph::Return& ret) {
+    return ret.value == assignment.state || ret.value == assignment.value;
+  };
+  return shared_.num_microbatches() == 1 && shared_.users_[assignment.value].size() == 1 &&
+         std::none_of(graph_.returns().begin(), graph_.returns().end(), is_returned);
+}
+
 // Whether the node that makes the new value may write it where the state is: its kernel can, or it
-// gathers the parts, or copies it to the host; it runs after the step, and nothing reads the old
-// state later.
+// gathers the parts, or copies it to the host; it runs after the step, or is all that uses the
+// state; and nothing reads the old state later.
 bool DeviceLowering::WritesInPlace(const Assignment& assignment) const {
   const NodeId producer_id = graph_.value(assignment.value).producer;
   const Node& producer = graph_.node(producer_id);
   const NodePhase& phase = shared_.phases_[producer_id];
-  if (phase.stage != stage_ || phase.key.per_microbatch || phase.key.level == 0) return false;
+  if (phase.stage != stage_) return false;
+  const bool is_after_step = !phase.key.per_microbatch && phase.key.level > 0;
+  if (!is_after_step && !IsUsedOnce(assignment)) return false;
   if (CollectiveOf(producer.op->role()) != CollectiveKind::kAllGather &&
       producer.op->role() != graph::OpRole::kToHost) {
     const std::vector<int> updated = producer.op->updated_operands();

@@ -495,6 +495,17 @@ void MakeQkvAttention(RandomGraphBuilder& g, std::string_view op) {
   g.Emit(g.Op(op, {qkv, results[0], results[1], dy}, causal, 100 * g.Bound(dy)));
 }
 
+void MakeCachedAttention(RandomGraphBuilder& g, std::string_view op) {
+  Shape shape = g.RandomShape(2, 2);
+  shape.insert(shape.end(), {3, g.random().Between(1, 4), g.random().Between(1, 4)});
+  const ValueId qkv = g.Float(shape);
+  const int64_t rows = g.random().Between(1, 6);
+  const ValueId cache = g.Float({shape[0], rows, 2, shape[3], shape[4]});
+  const ValueId start = g.Indices({shape[0]}, rows + 1);
+  const double bound = std::max(g.Bound(qkv), g.Bound(cache));
+  for (const ValueId result : g.Ops(op, {qkv, cache, start}, {}, bound + 4, 2)) g.Emit(result);
+}
+
 void MakeCrossEntropy(RandomGraphBuilder& g, std::string_view op) {
   const ValueId logits = g.Float(1, 4);
   const ValueId labels = g.Indices(Leading(g.ShapeOf(logits)), g.ShapeOf(logits).back());
@@ -711,6 +722,7 @@ constexpr Maker kMakers[] = {
     {"block_attention_grad", MakeBlockAttention},
     {"qkv_attention", MakeQkvAttention},
     {"qkv_attention_grad", MakeQkvAttention},
+    {"cached_attention", MakeCachedAttention},
     {"cross_entropy", MakeCrossEntropy},
     {"cross_entropy_grad", MakeCrossEntropy},
     {"top_k", MakeTopK},

@@ -438,6 +438,34 @@ Values QkvAttentionGrad(const Attributes& attributes, const std::vector<Values>&
   });
 }
 
+std::vector<Values> CachedAttention(const Values& qkv, const Values& cache, const Values& start) {
+  const int64_t s = qkv.shape[1];
+  const int64_t c = cache.shape[1];
+  const auto first = [&start](int64_t b) { return static_cast<int64_t>(At(start, {b})); };
+  const Values filled = Generate(cache.shape, [&](const Shape& i) {
+    const int64_t row = i[1] - first(i[0]);
+    return row >= 0 && row < s ? At(qkv, {i[0], row, i[2] + 1, i[3], i[4]}) : At(cache, i);
+  });
+  const int64_t width = qkv.shape[4];
+  const Values o = Generate({qkv.shape[0], s, qkv.shape[3], width}, [&](const Shape& i) {
+    const int64_t last = first(i[0]) + i[1];
+    if (last >= c) return 0.0;
+    double sum = 0;
+    double total = 0;
+    for (int64_t j = 0; j <= last; ++j) {
+      double score = 0;
+      for (int64_t d = 0; d < width; ++d) {
+        score += At(qkv, {i[0], i[1], 0, i[2], d}) * At(filled, {i[0], j, 0, i[2], d});
+      }
+      const double weight = std::exp(score / std::sqrt(static_cast<double>(width)));
+      sum += weight;
+      total += weight * At(filled, {i[0], j, 1, i[2], i[3]});
+    }
+    return total / sum;
+  });
+  return {filled, o};
+}
+
 // Calls body(index of the query {b, s, h, d = 0}, the key's index in kv[b, t, 2, h, d]) for each
 // pair of a step of ring attention that see each other, by query.
 template <typename Begin, typename Body, typename End>
@@ -992,6 +1020,7 @@ const std::map<std::string, Evaluate>& Table() {
       {"qkv_attention", [](const Call& c) { return QkvAttention(c.attributes, c.x[0]); }},
       {"qkv_attention_grad",
        [](const Call& c) -> Results { return {QkvAttentionGrad(c.attributes, c.x)}; }},
+      {"cached_attention", [](const Call& c) { return CachedAttention(c.x[0], c.x[1], c.x[2]); }},
       {"cross_entropy", [](const Call& c) { return CrossEntropy(c.x[0], c.x[1]); }},
       {"cross_entropy_grad", [](const Call& c) -> Results { return {CrossEntropyGrad(c.x)}; }},
       {"top_k", [](const Call& c) { return TopK(c.attributes, c.x[0]); }},
