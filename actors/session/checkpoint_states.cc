@@ -5,8 +5,8 @@
 namespace penstock::actors {
 
 absl::StatusOr<std::shared_ptr<const KeptStates>> CheckpointStates::Create(
-    Checkpoint checkpoint, const planner::Plan& plan) {
-  for (const planner::StatePlan& state : plan.states) {
+    Checkpoint checkpoint, std::vector<planner::StatePlan> states) {
+  for (const planner::StatePlan& state : states) {
     const CheckpointTensor* const tensor = checkpoint.Find(state.name);
     if (tensor == nullptr) {
       return absl::InvalidArgumentError(StrCat(checkpoint.path(), ": has no state ", state.name,
@@ -19,7 +19,7 @@ absl::StatusOr<std::shared_ptr<const KeptStates>> CheckpointStates::Create(
     }
   }
   return std::shared_ptr<const KeptStates>(
-      new CheckpointStates(std::move(checkpoint), plan.states));
+      new CheckpointStates(std::move(checkpoint), std::move(states)));
 }
 
 absl::Status CheckpointStates::ReadInto(uint32_t state, Tensor* value) const {

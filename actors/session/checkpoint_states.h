@@ -1,6 +1,6 @@
 // The states of a checkpoint, to start a session from.
 //
-//   ASSIGN_OR_RETURN(options.states, CheckpointStates::Create(checkpoint, plan));
+//   ASSIGN_OR_RETURN(options.states, CheckpointStates::Create(checkpoint, plan.states));
 //   options.first_step = info.step;
 //
 // A session reads each state when it starts, one after the other, and writes it into the places
@@ -27,10 +27,10 @@ namespace penstock::actors {
 
 class CheckpointStates final : public KeptStates {
  public:
-  // kInvalidArgument names a state of the plan that the checkpoint does not have, or not of its
-  // type.
-  static absl::StatusOr<std::shared_ptr<const KeptStates>> Create(Checkpoint checkpoint,
-                                                                  const planner::Plan& plan);
+  // Those states of a plan. kInvalidArgument names one that the checkpoint does not have, or not of
+  // its type.
+  static absl::StatusOr<std::shared_ptr<const KeptStates>> Create(
+      Checkpoint checkpoint, std::vector<planner::StatePlan> states);
 
  private:
   CheckpointStates(Checkpoint checkpoint, std::vector<planner::StatePlan> states)

@@ -1,5 +1,6 @@
 #include "actors/session/kept_states.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -7,6 +8,11 @@
 #include "base/strings.h"
 
 namespace penstock::actors {
+
+bool KeptStates::Has(std::string_view name) const {
+  return std::any_of(states_.begin(), states_.end(),
+                     [name](const planner::StatePlan& state) { return state.name == name; });
+}
 
 absl::StatusOr<Tensor> KeptStates::Read(std::string_view name) const {
   for (uint32_t i = 0; i < states_.size(); ++i) {

@@ -41,6 +41,7 @@ class KeptStates {
   // As in the plan that they were kept of.
   const std::vector<planner::StatePlan>& states() const { return states_; }
 
+  bool Has(std::string_view name) const;
   // The value of a state, gathered from the processes. kNotFound: it was not kept.
   absl::StatusOr<Tensor> Read(std::string_view name) const;
 

@@ -45,7 +45,8 @@ class Session::Impl : private EngineObserver {
     } else {
       ASSIGN_OR_RETURN(engine_, StartLocalEngine(options));
     }
-    return options.states == nullptr ? absl::OkStatus() : FillStates(*options.states);
+    return options.states == nullptr ? absl::OkStatus()
+                                     : FillStates(*options.states, /*needs_all=*/true);
   }
 
   const planner::Plan& plan() const { return plan_; }
@@ -152,18 +153,21 @@ class Session::Impl : private EngineObserver {
     }
     std::vector<uint32_t> states;
     for (uint32_t i = 0; i < plan_.states.size(); ++i) {
-      if (selection == StateSelection::kAll || plan_.states[i].is_parameter) states.push_back(i);
+      const bool is_parameter = plan_.states[i].is_parameter;
+      const bool is_kept = selection == StateSelection::kAll ||
+                           is_parameter == (selection == StateSelection::kParameters);
+      if (is_kept) states.push_back(i);
     }
     return engine_->KeepStates(states);
   }
 
-  absl::Status TakeStates(const KeptStates& kept) {
+  absl::Status TakeStates(const KeptStates& kept, bool needs_all) {
     const absl::MutexLock engine_lock(&engine_mutex_);
     {
       const absl::MutexLock lock(&mutex_);
       RETURN_IF_ERROR(CheckIdle());
     }
-    return FillStates(kept);
+    return FillStates(kept, needs_all);
   }
 
   std::vector<TraceEvent> TakeTrace() {
@@ -219,10 +223,11 @@ class Session::Impl : private EngineObserver {
   }
 
   // What the engine cannot take goes through this process.
-  absl::Status FillStates(const KeptStates& kept) {
+  absl::Status FillStates(const KeptStates& kept, bool needs_all) {
     ASSIGN_OR_RETURN(const std::vector<uint32_t> missing, engine_->TakeStates(kept));
     for (const uint32_t index : missing) {
       const planner::StatePlan& state = plan_.states[index];
+      if (!needs_all && !kept.Has(state.name)) continue;
       ASSIGN_OR_RETURN(const Tensor value, kept.Read(state.name));
       if (value.type() != state.type) {
         return absl::InvalidArgumentError(StrCat("the state '", state.name, "' was kept as ",
@@ -355,7 +360,13 @@ absl::StatusOr<std::shared_ptr<const KeptStates>> Session::KeepStates(
     StateSelection selection) const {
   return impl_->KeepStates(selection);
 }
-absl::Status Session::TakeStates(const KeptStates& kept) { return impl_->TakeStates(kept); }
+absl::Status Session::TakeStates(const KeptStates& kept) {
+  return impl_->TakeStates(kept, /*needs_all=*/true);
+}
+
+absl::Status Session::TakeKeptStates(const KeptStates& kept) {
+  return impl_->TakeStates(kept, /*needs_all=*/false);
+}
 std::vector<TraceEvent> Session::TakeTrace() { return impl_->TakeTrace(); }
 void Session::Stop() { impl_->Stop(); }
 caf::actor_system& Session::actor_system() const { return impl_->actor_system(); }

@@ -90,9 +90,9 @@ struct SessionOptions {
   EngineFactory start_engine = nullptr;  // null: all devices in this process
 };
 
-// What KeepStates keeps: the parameters of a model, or with them all else that outlives a step,
-// such as the moments of an optimiser.
-enum class StateSelection { kParameters, kAll };
+// What KeepStates keeps: the parameters of a model, what else outlives a step, such as the moments
+// of an optimiser or the keys and values of earlier tokens, or both.
+enum class StateSelection { kParameters, kOthers, kAll };
 
 // Feeds by name.
 using Feeds = absl::flat_hash_map<std::string, Tensor>;
@@ -139,6 +139,8 @@ class Session {
   // a session that stays open while others go on. No step under way. After an error nothing can be
   // said of the states.
   absl::Status TakeStates(const KeptStates& kept);
+  // The same of those states of the plan that were kept; the others stay as they are.
+  absl::Status TakeKeptStates(const KeptStates& kept);
 
   // Events recorded since the start or the last call, of all devices, of each device the last
   // options.trace_capacity; empty without options.trace. After Stop, those of devices in this
