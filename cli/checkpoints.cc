@@ -54,41 +54,41 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const Job& job, bool 
     return absl::InvalidArgumentError(
         "--resume: there is no folder with checkpoints to continue from; set checkpoint.path");
   }
-  const std::optional<std::string> path = CheckpointFolder::Newest(folder);
+  const absl::StatusOr<std::vector<int64_t>> steps = CheckpointFolder::Steps(folder);
+  if (!steps.ok()) return AtKey(job, {"checkpoint.path"}, steps.status());
   if (!resumes) {
-    if (!path.has_value()) return std::nullopt;
+    if (steps->empty()) return std::nullopt;
     return AtKey(job, {"checkpoint.path"},
                  absl::AlreadyExistsError(StrCat(
-                     folder, " holds the checkpoints of an earlier run, of step ",
-                     CheckpointFolder::Steps(folder).back(),
+                     folder, " holds the checkpoints of an earlier run, of step ", steps->back(),
                      "; `run --resume` continues it; for a new run, set checkpoint.path to another "
                      "folder")));
   }
-  if (!path.has_value()) {
+  if (steps->empty()) {
     ResumePoint begin;
     begin.note = StrCat("note: ", folder, " holds no checkpoint; the run begins with step 1\n");
     return begin;
   }
-  ASSIGN_OR_RETURN(actors::Checkpoint checkpoint, actors::Checkpoint::Open(*path));
   ResumePoint point;
-  point.path = *path;
+  point.path = CheckpointFolder::PathOf(folder, steps->back());
+  ASSIGN_OR_RETURN(actors::Checkpoint checkpoint, actors::Checkpoint::Open(point.path));
   absl::StatusOr<actors::CheckpointInfo> info = actors::InfoFromMetadata(checkpoint.metadata());
-  if (!info.ok()) return actors::WithPrefix(StrCat(*path, " "), info.status());
+  if (!info.ok()) return actors::WithPrefix(StrCat(point.path, " "), info.status());
   point.info = *std::move(info);
   const std::string differences = Differences(point.info, plan);
   if (point.info.seed != job.train.seed) {
     return AtKey(job, {"train.seed", "checkpoint.path"},
-                 absl::InvalidArgumentError(
-                     StrCat(*path, " is of a run with train.seed = ", point.info.seed, ", not ",
-                            job.train.seed, ", which would draw other numbers and other text")));
+                 absl::InvalidArgumentError(StrCat(
+                     point.path, " is of a run with train.seed = ", point.info.seed, ", not ",
+                     job.train.seed, ", which would draw other numbers and other text")));
   }
   const size_t num_tensors = checkpoint.tensors().size();
   absl::StatusOr<std::shared_ptr<const actors::KeptStates>> states =
-      actors::CheckpointStates::Create(std::move(checkpoint), plan);
+      actors::CheckpointStates::Create(std::move(checkpoint), plan.states);
   if (!states.ok()) return DoesNotFit(job, states.status(), differences);
   point.states = *std::move(states);
   point.note =
-      StrCat("continuing from ", *path, ", after ", Counted(point.info.step, "step"), "\n");
+      StrCat("continuing from ", point.path, ", after ", Counted(point.info.step, "step"), "\n");
   if (!differences.empty()) {
     StrAppend(&point.note, "note: the checkpoint was made with ", differences, "\n");
   }
@@ -107,7 +107,12 @@ absl::StatusOr<std::unique_ptr<Checkpoints>> Checkpoints::Create(const Environme
                                                                  const Job& job,
                                                                  const planner::Plan& plan,
                                                                  bool is_json) {
-  std::unique_ptr<Checkpoints> checkpoints(new Checkpoints(environment, job, plan, is_json));
+  std::unique_ptr<Checkpoints> checkpoints(new Checkpoints(environment, job, is_json));
+  checkpoints->info_.seed = job.train.seed;
+  checkpoints->info_.strategy = plan.strategy;
+  for (const planner::ProgramSetting& setting : plan.settings) {
+    checkpoints->info_.settings.emplace_back(setting.name, setting.value);
+  }
   const absl::Status opened = checkpoints->Open();
   if (absl::IsAlreadyExists(opened)) return AtKey(job, {"checkpoint.path"}, opened);
   if (!opened.ok()) {
@@ -122,9 +127,8 @@ absl::Status Checkpoints::Open() {
   return absl::OkStatus();
 }
 
-absl::Status Checkpoints::Save(const actors::Session& session, int64_t steps, int64_t sequences,
-                               const std::function<bool()>& release_memory) {
-  if (steps == last_steps_) return absl::OkStatus();
+bool Checkpoints::IsReadyFor(const actors::Session& session, int64_t steps) {
+  if (steps == last_steps_) return false;
   last_steps_ = steps;
   absl::Status ready;
   if (writer_ != nullptr) {
@@ -134,38 +138,28 @@ absl::Status Checkpoints::Save(const actors::Session& session, int64_t steps, in
   }
   if (!ready.ok()) {
     AddError(steps, ready);
-    return absl::OkStatus();
+    return false;
   }
   if (writer_ == nullptr) {
     writer_ = std::make_unique<actors::CheckpointWriter>(
         session.actor_system(), std::move(folder_),
         [this](const actors::CheckpointResult& result) { Add(result); });
   }
-  auto states = session.KeepStates(actors::StateSelection::kAll);
-  if (absl::IsResourceExhausted(states.status()) && release_memory && release_memory()) {
-    states = session.KeepStates(actors::StateSelection::kAll);
-  }
-  if (absl::IsResourceExhausted(states.status())) {
-    AddError(steps, states.status());
-    return absl::OkStatus();
-  }
-  RETURN_IF_ERROR(states.status());
-  actors::CheckpointInfo info;
-  info.step = steps;
+  return true;
+}
+
+void Checkpoints::Save(std::shared_ptr<const actors::KeptStates> states, int64_t sequences) {
+  actors::CheckpointInfo info = info_;
+  info.step = last_steps_;
   info.sequences = sequences;
-  info.seed = job_.train.seed;
-  info.strategy = plan_.strategy;
-  for (const planner::ProgramSetting& setting : plan_.settings) {
-    info.settings.emplace_back(setting.name, setting.value);
-  }
-  writer_->Write(std::move(info), *std::move(states));
-  return absl::OkStatus();
+  writer_->Write(std::move(info), std::move(states));
 }
 
 void Checkpoints::Wait() {
   if (writer_ == nullptr) return;
   const absl::Status status = writer_->Wait(kWriteTimeout);
-  if (!status.ok()) AddError(last_steps_, status);
+  is_stuck_ = !status.ok();
+  if (is_stuck_) AddError(last_steps_, status);
 }
 
 void Checkpoints::AddError(int64_t step, const absl::Status& status) {

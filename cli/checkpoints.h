@@ -44,8 +44,8 @@ absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const Job& job, bool 
 
 class Checkpoints {
  public:
-  // The arguments outlive the result. kAlreadyExists: another run writes into the folder. If it
-  // cannot be written for another reason, this is tried again with every checkpoint.
+  // The environment and the job outlive the result. kAlreadyExists: another run writes into the
+  // folder. If it cannot be written for another reason, this is tried again with every checkpoint.
   static absl::StatusOr<std::unique_ptr<Checkpoints>> Create(const Environment& environment,
                                                              const Job& job,
                                                              const planner::Plan& plan,
@@ -56,13 +56,18 @@ class Checkpoints {
     return job_.checkpoint.every > 0 && steps % job_.checkpoint.every == 0;
   }
 
-  // Copies the states of a session, with no step under way, and has them written. Waits for the
-  // checkpoint before. Only an error of the session is returned. `release_memory` as in
-  // TrainerOptions; may be null. REQUIRES: the session outlives this.
-  absl::Status Save(const actors::Session& session, int64_t steps, int64_t sequences,
-                    const std::function<bool()>& release_memory);
+  // To be asked after `steps` steps, before their states are copied: waits for the checkpoint
+  // before. False: there is no checkpoint of this step, for a reason that Report tells, or it is
+  // there. REQUIRES: the session outlives this.
+  bool IsReadyFor(const actors::Session& session, int64_t steps);
+  // Has the states after those steps written. REQUIRES: IsReadyFor has returned true.
+  void Save(std::shared_ptr<const actors::KeptStates> states, int64_t sequences);
+  // Tells of a checkpoint that is not written.
+  void AddError(int64_t step, const absl::Status& status);
   // Waits for what is being written.
   void Wait();
+  // Whether it does not end: then the end of this would wait for ever.
+  bool is_stuck() const { return is_stuck_; }
 
   // Whether Report would print anything.
   bool HasNews();
@@ -73,19 +78,18 @@ class Checkpoints {
   const absl::Status& last_status() const { return last_status_; }
 
  private:
-  Checkpoints(const Environment& environment, const Job& job, const planner::Plan& plan,
-              bool is_json)
-      : environment_(environment), job_(job), plan_(plan), is_json_(is_json) {}
+  Checkpoints(const Environment& environment, const Job& job, bool is_json)
+      : environment_(environment), job_(job), is_json_(is_json) {}
   absl::Status Open();
-  void AddError(int64_t step, const absl::Status& status);
   void Add(actors::CheckpointResult result);
 
   const Environment& environment_;
   const Job& job_;
-  const planner::Plan& plan_;
   const bool is_json_;
+  actors::CheckpointInfo info_;                       // what all checkpoints say
   std::unique_ptr<actors::CheckpointFolder> folder_;  // until the writer has it
   int64_t last_steps_ = -1;                           // of the last copy
+  bool is_stuck_ = false;
   absl::Status last_status_;
   absl::Mutex mutex_;
   std::vector<actors::CheckpointResult> results_ ABSL_GUARDED_BY(mutex_);  // not reported yet

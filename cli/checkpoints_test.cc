@@ -62,7 +62,7 @@ class CheckpointsTest : public testing::RunFixture {
     return a;
   }
   std::string Folder() const { return Path("checkpoints"); }
-  std::vector<int64_t> Steps() const { return CheckpointFolder::Steps(Folder()); }
+  std::vector<int64_t> Steps() const { return *CheckpointFolder::Steps(Folder()); }
 };
 
 TEST_F(CheckpointsTest, AResumedRunHasTheSameLosses) {
@@ -129,6 +129,19 @@ TEST_F(CheckpointsTest, ProcessesWriteAndContinue) {
   for (const auto& [step, loss] : losses) EXPECT_NEAR(loss, whole.at(step), 1e-9) << step;
 }
 
+// Tiles in two dimensions, several a process.
+TEST_F(CheckpointsTest, ProcessesWriteTilesInTwoDimensions) {
+  const Outcome outcome =
+      RunJob({"--strategy", "dp=2,tp=2,zero=3", "--devices", "4", "--procs", "1", "--set",
+              "parallel.hints=[\"h{0-1}.mlp.w1 @[dp, tp]\", \"h{0-1}.mlp.w2 @[tp, dp]\"]"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  fs::remove_all(Folder());
+  const Outcome two = RunJob({"--strategy", "dp=4,tp=2,zero=3", "--devices", "8", "--procs", "2"});
+  EXPECT_EQ(two.status, 0) << two.err;
+  EXPECT_EQ(Call({"checkpoint", "verify", Folder()}).status, 0);
+  EXPECT_EQ(RunJob({"--resume", "--set", "train.steps=4"}).status, 0);
+}
+
 // Steps with more sequences go on where the text was read to.
 TEST_F(CheckpointsTest, TheTextGoesOnWithAnotherBatch) {
   LossesOf(RunJob({}));
@@ -143,7 +156,7 @@ TEST_F(CheckpointsTest, TheTextGoesOnWithAnotherBatch) {
   ASSERT_TRUE(tokens.ok() && expected.ok());
   EXPECT_EQ(tokens->num_elements() * 2, expected->num_elements());
   EXPECT_EQ(memcmp(tokens->data(), expected->data(), tokens->type().num_bytes()), 0);
-  const auto checkpoint = actors::Checkpoint::Open(*CheckpointFolder::Newest(Folder()));
+  const auto checkpoint = actors::Checkpoint::Open(CheckpointFolder::NewestOr(Folder()));
   ASSERT_TRUE(checkpoint.ok());
   EXPECT_EQ(actors::InfoFromMetadata(checkpoint->metadata())->sequences, 3 * 8 + 4);
 }
@@ -209,7 +222,7 @@ TEST_F(CheckpointsTest, ACheckpointThatDoesNotFitIsRefused) {
 // Of a checkpoint as a run has written it, every bit counts.
 TEST_F(CheckpointsTest, DamageIsRefusedWithTheNameOfTheTensor) {
   LossesOf(RunJob({"--set", "train.steps=1"}));
-  const std::string path = StrCat(*CheckpointFolder::Newest(Folder()), "/model.safetensors");
+  const std::string path = StrCat(CheckpointFolder::NewestOr(Folder()), "/model.safetensors");
   const std::string bytes = Read("checkpoints/step-00000001/model.safetensors");
   uint64_t header_bytes = 0;
   memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
@@ -309,7 +322,7 @@ TEST_F(CheckpointsTest, ShowAndMerge) {
 
   outcome = Call({"checkpoint", "merge", Folder()});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const std::string merged = StrCat(*CheckpointFolder::Newest(Folder()), ".safetensors");
+  const std::string merged = StrCat(CheckpointFolder::NewestOr(Folder()), ".safetensors");
   outcome = Call({"checkpoint", "show", merged, "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(nlohmann::json::parse(outcome.out)["tensors"], shown["tensors"]);

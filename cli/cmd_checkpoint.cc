@@ -108,7 +108,7 @@ absl::Status Verify(const Environment& environment, const Options& options) {
     environment.out << nlohmann::json{{"path", checkpoint.path()},
                                       {"tensors", checkpoint.tensors().size()},
                                       {"has_checksums", checkpoint.has_checksums()}}
-                           .dump()
+                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
                     << "\n";
     return absl::OkStatus();
   }
@@ -154,7 +154,7 @@ absl::Status Merge(const Environment& environment, const Options& options) {
     environment.out << nlohmann::json{{"path", output},
                                       {"tensors", checkpoint.tensors().size()},
                                       {"bytes", BytesOf(checkpoint)}}
-                           .dump()
+                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
                     << "\n";
   } else {
     environment.out << output << ": "

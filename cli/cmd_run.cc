@@ -1,5 +1,7 @@
 // penstock run: trains the model of a job, or runs a plan, and tells how it went.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -38,6 +40,7 @@
 #include "fmt/format.h"
 
 #include "actors/cluster/cluster.h"
+#include "actors/cluster/device_range.h"
 #include "actors/cluster/socket_address.h"
 #include "actors/session/kept_tiles.h"
 #include "actors/session/local_engine.h"
@@ -391,18 +394,34 @@ uint64_t StateBytes(const planner::Plan& plan) {
   return num_bytes;
 }
 
-// The memory that checkpoints take.
+// What the copies of states for checkpoints take in the processes whose devices begin in a range.
+uint64_t CopyBytes(const Job& job, const planner::Plan& plan, uint32_t first, uint32_t count) {
+  if (job.checkpoint.path.empty()) return 0;
+  const auto num_devices = static_cast<int64_t>(plan.devices.size());
+  const int64_t num_processes = std::min(job.cluster.processes, num_devices);
+  const std::vector<uint32_t> devices =
+      ProcessDevicesOf(job, num_processes).value_or(std::vector<uint32_t>());
+  uint64_t num_bytes = 0;
+  for (int64_t rank = 0; rank < num_processes; ++rank) {
+    const actors::DeviceRange range =
+        actors::DevicesOfRank(rank, num_processes, num_devices, devices);
+    if (range.first - first >= count) continue;
+    num_bytes += actors::KeptTiles::BytesOfAll(plan, range.first, range.count);
+  }
+  return num_bytes;
+}
+
 std::string CopyNote(const Job& job, const planner::Plan& plan) {
   if (job.checkpoint.path.empty()) return "";
-  return StrCat("      ", FormatBytes(StateBytes(plan)), " for the copies of states that go into ",
-                "checkpoints\n");
+  return StrCat("      ", FormatBytes(CopyBytes(job, plan, 0, UINT32_MAX)),
+                " for the copies of states that go into checkpoints\n");
 }
 
 // A run of a program: its session, what it measured, and what follows the training steps.
 class JobRun {
  public:
   JobRun(const Environment& environment, const Options& options, const Job& job, Program program,
-         StepFeeds feeds, ResumePoint start)
+         StepFeeds feeds, ResumePoint start, std::unique_ptr<Checkpoints> checkpoints)
       : environment_(environment),
         options_(options),
         job_(job),
@@ -410,6 +429,7 @@ class JobRun {
         model_(std::move(program.model)),
         feeds_(std::move(feeds)),
         start_(std::move(start)),
+        checkpoints_(std::move(checkpoints)),
         interrupts_(environment.err) {
     threads_ = job.cluster.threads.value_or(plan_.threads_per_device);
     summary_.strategy = plan_.strategy;
@@ -430,10 +450,6 @@ class JobRun {
   ~JobRun() { interrupts_.SetAbort(nullptr); }
 
   absl::Status Run() {
-    if (!job_.checkpoint.path.empty()) {
-      ASSIGN_OR_RETURN(checkpoints_,
-                       Checkpoints::Create(environment_, job_, plan_, options_.is_json));
-    }
     const auto num_devices = static_cast<int64_t>(plan_.devices.size());
     ASSIGN_OR_RETURN(cluster_, StartCluster(environment_, options_, job_, plan_, interrupts_));
     if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
@@ -495,6 +511,7 @@ class JobRun {
     }
     Trainer trainer(environment_, trainer_options, job_, *session, feeds_, interrupts_);
     const absl::Status trained = trainer.Run(&summary_);
+    is_done_before_ = trained.ok() && summary_.steps == 0;
     last_step_ = trainer.last_step();
     events_ = session->TakeTrace();
     if (!trained.ok() && session_options_.trace && events_.empty()) {
@@ -543,6 +560,11 @@ class JobRun {
     if (checkpoints_ == nullptr) return;
     checkpoints_->Report();
     last_checkpoint_ = checkpoints_->last_status();
+    if (checkpoints_->is_stuck()) {
+      environment_.err << "penstock: the disk does not answer; leaving the checkpoint" << std::endl;
+      if (cluster_ != nullptr) cluster_->Kill();
+      _exit(1);
+    }
     checkpoints_ = nullptr;
   }
 
@@ -700,9 +722,9 @@ class JobRun {
 
   // Of the steps that ran, however the run ended.
   absl::Status WriteResults() {
-    if (summary_.steps == 0 && start_.states == nullptr) return absl::OkStatus();
+    if (summary_.steps == 0 && !is_done_before_) return absl::OkStatus();
     RETURN_IF_ERROR(WriteTraces(options_, plan_, last_step_, events_));
-    if (!options_.report.empty()) {
+    if (!options_.report.empty() && summary_.steps > 0) {
       RETURN_IF_ERROR(WriteTextFile(options_.report, RunReport(plan_, summary_, events_)));
     }
     environment_.out << (options_.is_json ? SummaryJson(summary_) + "\n" : SummaryText(summary_))
@@ -717,12 +739,13 @@ class JobRun {
   const JobModel model_;
   const StepFeeds feeds_;
   const ResumePoint start_;
-  int64_t threads_ = 1;  // of each device
+  std::unique_ptr<Checkpoints> checkpoints_;  // null: none are written, or no more
+  int64_t threads_ = 1;                       // of each device
   actors::SessionOptions session_options_;
   Interrupts interrupts_;
   std::unique_ptr<actors::Cluster> cluster_;
-  std::unique_ptr<Checkpoints> checkpoints_;  // null: none are written, or no more
   absl::Status last_checkpoint_;
+  bool is_done_before_ = false;  // nothing was left to be trained
   RunSummary summary_;
   actors::StepWindow last_step_;
   std::vector<actors::TraceEvent> events_;
@@ -739,8 +762,7 @@ absl::Status ReportDryRun(const Environment& environment, const Options& options
   uint64_t most_used = 0;  // by the devices of a host
   uint32_t first = 0;
   for (const uint32_t count : hosts) {
-    uint64_t used =
-        job.checkpoint.path.empty() ? 0 : actors::KeptTiles::BytesOfAll(plan, first, count);
+    uint64_t used = CopyBytes(job, plan, first, count);
     const auto is_on_host = [first, count](uint32_t, uint32_t owner) {
       return owner - first < count;
     };
@@ -770,6 +792,12 @@ absl::Status Run(const Environment& environment, const Options& options) {
   RETURN_IF_ERROR(CheckTrains(program.plan));
   RETURN_IF_ERROR(CheckProcesses(options, job, program.plan));
   ASSIGN_OR_RETURN(StepFeeds feeds, StepFeeds::Create(program.plan, job));
+  // Nobody else writes into the folder from here on.
+  std::unique_ptr<Checkpoints> checkpoints;
+  if (!job.checkpoint.path.empty() && !options.is_dry) {
+    ASSIGN_OR_RETURN(checkpoints,
+                     Checkpoints::Create(environment, job, program.plan, options.is_json));
+  }
   ASSIGN_OR_RETURN(std::optional<ResumePoint> resumed,
                    FindResumePoint(job, options.resumes, program.plan));
   ResumePoint start = resumed.has_value() ? *std::move(resumed) : ResumePoint();
@@ -779,7 +807,8 @@ absl::Status Run(const Environment& environment, const Options& options) {
                   << SummarizePlan(program.plan) << CopyNote(job, program.plan) << start.note
                   << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
-  return JobRun(environment, options, job, std::move(program), std::move(feeds), std::move(start))
+  return JobRun(environment, options, job, std::move(program), std::move(feeds), std::move(start),
+                std::move(checkpoints))
       .Run();
 }
 

@@ -31,6 +31,7 @@ absl::Status RunChecked(const planner::Plan& plan, actors::SessionOptions option
                         const StepFeeds& feeds, const Snapshot& snapshot, int64_t last_step,
                         const std::function<void(actors::Session*)>& on_session) {
   options.trace = false;
+  options.reserves_state_copy = false;
   options.first_step = snapshot.step;
   options.states = snapshot.states;
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,

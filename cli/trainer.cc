@@ -117,11 +117,39 @@ bool Trainer::IsEvaluatedAfter(int64_t step) const {
   return every > 0 && (step + 1) % every == 0 && step + 1 < job_.train.steps;
 }
 
-// States after a loss that is not finite are nothing to go on from.
+absl::StatusOr<std::shared_ptr<const actors::KeptStates>> Trainer::KeepStates() {
+  auto states = session_.KeepStates(actors::StateSelection::kAll);
+  if (absl::IsResourceExhausted(states.status()) && options_.release_memory &&
+      options_.release_memory()) {
+    states = session_.KeepStates(actors::StateSelection::kAll);
+  }
+  return states;
+}
+
 absl::Status Trainer::SaveCheckpoint() {
-  if (losses_.empty() || !std::isfinite(losses_.back())) return absl::OkStatus();
-  RETURN_IF_ERROR(options_.checkpoints->Save(session_, num_steps(), feeds_.SequenceOf(num_steps()),
-                                             options_.release_memory));
+  Checkpoints& checkpoints = *options_.checkpoints;
+  if (losses_.empty()) return absl::OkStatus();
+  if (!std::isfinite(losses_.back())) {  // nothing to go on from
+    progress_.Clear();
+    environment_.err << "note: no checkpoint of step " << num_steps() << ": its loss is not finite"
+                     << std::endl;
+    return absl::OkStatus();
+  }
+  if (!checkpoints.IsReadyFor(session_, num_steps())) return absl::OkStatus();
+  auto states = KeepStates();
+  if (absl::IsResourceExhausted(states.status()) && snapshot_.states != nullptr) {
+    // The copy serves as a snapshot, too.
+    snapshot_.states = nullptr;
+    states = session_.KeepStates(actors::StateSelection::kAll);
+    if (states.ok()) snapshot_ = {num_steps(), *states};
+  }
+  if (states.ok()) {
+    checkpoints.Save(*std::move(states), feeds_.SequenceOf(num_steps()));
+  } else if (absl::IsResourceExhausted(states.status())) {
+    checkpoints.AddError(num_steps(), states.status());
+  } else {
+    return states.status();
+  }
   last_ns_ = clock_.NowNs();  // no part of the next step's time
   return absl::OkStatus();
 }
@@ -135,11 +163,7 @@ void Trainer::ReportCheckpoints() {
 absl::Status Trainer::TakeSnapshot() {
   last_snapshot_step_ = num_steps();
   if (!has_nonfinite_loss_) {
-    auto states = session_.KeepStates(actors::StateSelection::kAll);
-    if (absl::IsResourceExhausted(states.status()) && options_.release_memory &&
-        options_.release_memory()) {
-      states = session_.KeepStates(actors::StateSelection::kAll);
-    }
+    auto states = KeepStates();
     if (states.ok()) {
       snapshot_ = {num_steps(), *std::move(states)};
     } else if (!absl::IsResourceExhausted(states.status())) {

@@ -80,6 +80,8 @@ class Trainer : private actors::Source, private actors::Sink {
   // The step before which the run pauses next, at the latest the end.
   int64_t NextPause() const;
   absl::Status Validate();
+  // A copy of all states, if need be at the cost of memory that the steps do not need.
+  absl::StatusOr<std::shared_ptr<const actors::KeptStates>> KeepStates();
   absl::Status TakeSnapshot();
   absl::Status SaveCheckpoint();
   void ReportCheckpoints();

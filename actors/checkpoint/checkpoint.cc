@@ -11,9 +11,9 @@
 
 #include "absl/strings/numbers.h"
 #include "fmt/format.h"
-#include "nlohmann/json.hpp"
 
 #include "actors/checkpoint/durable_file.h"
+#include "actors/checkpoint/json_internal.h"
 #include "actors/checkpoint/state_file.h"
 #include "actors/engine/error_origin.h"
 #include "actors/engine/tile_copy.h"
@@ -28,6 +28,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr uint64_t kMaxIndexBytes = uint64_t{1} << 28;
+constexpr int64_t kMaxCount = int64_t{1} << 48;  // of steps and sequences
+constexpr size_t kMaxParts = 1 << 12;            // of a tensor: as many as devices
 constexpr char kIndexChecksum[] = "xxh3";
 constexpr char kVersion[] = "version";  // of the names and the metadata in this file
 constexpr char kThisVersion[] = "1";
@@ -37,14 +39,15 @@ constexpr char kSeed[] = "seed";
 constexpr char kStrategy[] = "strategy";
 constexpr std::string_view kSettingPrefix = "setting/";
 
-absl::StatusOr<int64_t> IntegerOf(const Metadata& metadata, const char* key) {
+absl::StatusOr<int64_t> IntegerOf(const Metadata& metadata, const char* key, int64_t most) {
   const auto found = metadata.find(key);
   int64_t value = 0;
-  if (found != metadata.end() && absl::SimpleAtoi(found->second, &value) && value >= 0) {
+  if (found != metadata.end() && absl::SimpleAtoi(found->second, &value) && value >= 0 &&
+      value <= most) {
     return value;
   }
-  return absl::InvalidArgumentError(
-      StrCat("is not the checkpoint of a training run: its metadata have no ", key));
+  return absl::InvalidArgumentError(StrCat(
+      "is not the checkpoint of a training run: its metadata have no ", key, " that can be"));
 }
 
 absl::StatusOr<std::string> ReadIndex(const std::string& path) {
@@ -92,7 +95,7 @@ std::string CheckpointFileName(uint32_t index, uint32_t count) {
 
 Metadata ToMetadata(const CheckpointInfo& info) {
   Metadata metadata;
-  metadata[kWriterKey] = "penstock";
+  metadata[kWriterKey] = kWriter;
   metadata[kVersion] = kThisVersion;
   metadata[kStep] = StrCat(info.step);
   metadata[kSequences] = StrCat(info.sequences);
@@ -104,9 +107,9 @@ Metadata ToMetadata(const CheckpointInfo& info) {
 
 absl::StatusOr<CheckpointInfo> InfoFromMetadata(const Metadata& metadata) {
   CheckpointInfo info;
-  ASSIGN_OR_RETURN(info.step, IntegerOf(metadata, kStep));
-  ASSIGN_OR_RETURN(info.sequences, IntegerOf(metadata, kSequences));
-  ASSIGN_OR_RETURN(info.seed, IntegerOf(metadata, kSeed));
+  ASSIGN_OR_RETURN(info.step, IntegerOf(metadata, kStep, kMaxCount));
+  ASSIGN_OR_RETURN(info.sequences, IntegerOf(metadata, kSequences, kMaxCount));
+  ASSIGN_OR_RETURN(info.seed, IntegerOf(metadata, kSeed, INT64_MAX));
   if (const auto found = metadata.find(kStrategy); found != metadata.end()) {
     info.strategy = found->second;
   }
@@ -126,13 +129,13 @@ absl::Status WriteCheckpointIndex(const std::string& folder, absl::Span<const Ch
   for (const CheckpointFile& file : files) {
     const std::string path = StrCat(folder, "/", file.name);
     const absl::StatusOr<SafetensorsFile> opened = SafetensorsFile::Open(path);
-    if (!opened.ok() || opened->checksum() != file.written.checksum) {
+    if (!opened.ok() || opened->checksum() != file.checksum) {
       return absl::DataLossError(
           StrCat(path, ": is not there as its process has written it",
                  opened.ok() ? std::string() : StrCat(" (", ToStd(opened.status().message()), ")"),
                  "; all hosts of a job have to share the folder of its checkpoints"));
     }
-    headers[file.name] = FormatChecksum(file.written.checksum);
+    headers[file.name] = FormatChecksum(file.checksum);
     for (const SafetensorsTensor& tensor : opened->header().tensors) {
       weight_map[tensor.name] = file.name;
       total_bytes += tensor.type.num_bytes();
@@ -140,11 +143,10 @@ absl::Status WriteCheckpointIndex(const std::string& folder, absl::Span<const Ch
   }
   Json strings = metadata;
   strings["total_size"] = StrCat(total_bytes);
-  std::string text = Json{{"metadata", std::move(strings)},
-                          {"headers", std::move(headers)},
-                          {"weight_map", std::move(weight_map)},
-                          {kIndexChecksum, FormatChecksum(0)}}
-                         .dump();
+  ASSIGN_OR_RETURN(std::string text, DumpJson({{"metadata", std::move(strings)},
+                                               {"headers", std::move(headers)},
+                                               {"weight_map", std::move(weight_map)},
+                                               {kIndexChecksum, FormatChecksum(0)}}));
   const std::string zero = FormatChecksum(0);
   const std::string checksum = FormatChecksum(ChecksumOfSelf(text, kIndexChecksum, zero));
   const std::string field = StrCat("\"", kIndexChecksum, "\":\"");
@@ -185,14 +187,18 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
 
 absl::Status Checkpoint::OpenIndex(const std::string& index_path) {
   ASSIGN_OR_RETURN(std::string text, ReadIndex(index_path));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const absl::StatusOr<Json> parsed = ParseJsonObject(text, "the index");
+  if (!parsed.ok()) return WithPrefix(StrCat(index_path, ": "), parsed.status());
+  const Json& json = *parsed;
   const absl::StatusOr<Metadata> weight_map = StringsOf(json, "weight_map");
   if (!weight_map.ok()) return WithPrefix(StrCat(index_path, ": "), weight_map.status());
   Metadata headers;
   if (json.contains("headers") || json.contains(kIndexChecksum)) {
-    const Json checksum = json.value(kIndexChecksum, Json());
+    const std::string checksum = json.contains(kIndexChecksum) && json[kIndexChecksum].is_string()
+                                     ? json[kIndexChecksum].get<std::string>()
+                                     : std::string();
     const absl::StatusOr<Metadata> expected = StringsOf(json, "headers");
-    if (!expected.ok() || !checksum.is_string() ||
+    if (!expected.ok() ||
         checksum != FormatChecksum(ChecksumOfSelf(std::move(text), kIndexChecksum, checksum))) {
       return absl::DataLossError(StrCat(index_path, ": is damaged: it does not have its checksum"));
     }
@@ -226,14 +232,14 @@ absl::Status Checkpoint::AddFile(SafetensorsFile file) {
   files_.push_back(std::move(file));
   const std::string& path = files_[index].path();
   const Metadata& metadata = files_[index].header().metadata;
-  std::map<std::string, size_t> numbers;
-  for (size_t i = 0; i < tensors_.size(); ++i) numbers[tensors_[i].name] = i;
-  for (const SafetensorsTensor& tensor : files_[index].header().tensors) {
+  const std::vector<SafetensorsTensor>& tensors = files_[index].header().tensors;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const SafetensorsTensor& tensor = tensors[t];
     const absl::StatusOr<std::optional<TilePlace>> tile = PlaceOfTensor(tensor, metadata);
     if (!tile.ok()) return WithPrefix(StrCat(path, ": "), tile.status());
     const TilePlace place =
         tile->value_or(TilePlace{tensor.name, tensor.type, Shape(tensor.type.shape.size(), 0)});
-    const auto [it, is_new] = numbers.try_emplace(place.state, tensors_.size());
+    const auto [it, is_new] = numbers_.try_emplace(place.state, tensors_.size());
     if (is_new) {
       tensors_.push_back({place.state, place.type});
       parts_.emplace_back();
@@ -242,7 +248,10 @@ absl::Status Checkpoint::AddFile(SafetensorsFile file) {
                                         ToString(place.type), " here and ",
                                         ToString(tensors_[it->second].type), " in another file"));
     }
-    parts_[it->second].push_back({index, tensor.name, place.offset});
+    parts_[it->second].push_back({index, t, place.offset});
+    if (parts_[it->second].size() > kMaxParts) {
+      return absl::DataLossError(StrCat(path, ": tensor ", place.state, " has too many parts"));
+    }
   }
   return absl::OkStatus();
 }
@@ -282,7 +291,7 @@ absl::Status Checkpoint::Complete() {
 }
 
 const SafetensorsTensor& Checkpoint::TensorOf(const Part& part) const {
-  return *files_[part.file].Find(part.tensor);
+  return files_[part.file].header().tensors[part.tensor];
 }
 
 bool Checkpoint::has_checksums() const {

@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -58,7 +59,7 @@ struct CheckpointTensor {
 // A file that a process has written into a checkpoint.
 struct CheckpointFile {
   std::string name;
-  WrittenFile written;
+  uint64_t checksum = 0;  // of its header
 };
 
 // Writes the index of a checkpoint whose files are there. kDataLoss: a file is not what its process
@@ -87,7 +88,7 @@ class Checkpoint {
   // Elements of a tensor in a file.
   struct Part {
     size_t file = 0;
-    std::string tensor;  // of that file
+    size_t tensor = 0;  // of that file
     Shape offset;
   };
 
@@ -102,7 +103,8 @@ class Checkpoint {
   Metadata metadata_;
   std::vector<SafetensorsFile> files_;
   std::vector<CheckpointTensor> tensors_;
-  std::vector<std::vector<Part>> parts_;  // of each tensor, in the order of tensors_
+  std::map<std::string, size_t> numbers_;  // of tensors, while files are added
+  std::vector<std::vector<Part>> parts_;   // of each tensor, in the order of tensors_
 };
 
 }  // namespace penstock::actors

@@ -32,6 +32,26 @@ std::string NameOf(int64_t step) { return fmt::format("{}{:08}", kPrefix, step);
 
 }  // namespace
 
+namespace {
+
+// Creates a folder and those above it that are not there, so that they are still there after a
+// crash.
+absl::Status CreateFolders(const std::string& path) {
+  std::vector<fs::path> above;  // of those that are created
+  std::error_code error;
+  for (fs::path at = fs::absolute(path, error);
+       !fs::exists(at, error) && at.has_parent_path() && at != at.parent_path();
+       at = at.parent_path()) {
+    above.push_back(at.parent_path());
+  }
+  fs::create_directories(path, error);
+  if (error) return FileError(path, "cannot be created as a folder", error.value());
+  for (const fs::path& folder : above) RETURN_IF_ERROR(SyncFolder(folder.string()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 CheckpointFolder::CheckpointFolder(std::string path, int64_t keep)
     : path_(std::move(path)),
       keep_(keep),
@@ -41,10 +61,13 @@ std::string CheckpointFolder::PartOf(int64_t step) const {
   return StrCat(path_, "/", kPart, NameOf(step), "-", id_);
 }
 
-std::vector<int64_t> CheckpointFolder::Steps(const std::string& path) {
+absl::StatusOr<std::vector<int64_t>> CheckpointFolder::Steps(const std::string& path) {
   std::vector<int64_t> steps;
   std::error_code error;
   fs::directory_iterator entries(path, error);
+  const bool is_there =
+      error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory;
+  if (!is_there) return steps;
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
     const std::string name = entries->path().filename().string();
     int64_t step = 0;
@@ -53,6 +76,7 @@ std::vector<int64_t> CheckpointFolder::Steps(const std::string& path) {
       steps.push_back(step);
     }
   }
+  if (error) return FileError(path, "cannot be read as a folder", error.value());
   std::sort(steps.begin(), steps.end());
   return steps;
 }
@@ -61,21 +85,14 @@ std::string CheckpointFolder::PathOf(const std::string& path, int64_t step) {
   return (fs::path(path) / NameOf(step)).string();
 }
 
-std::optional<std::string> CheckpointFolder::Newest(const std::string& path) {
-  const std::vector<int64_t> steps = Steps(path);
-  if (steps.empty()) return std::nullopt;
-  return PathOf(path, steps.back());
-}
-
 std::string CheckpointFolder::NewestOr(const std::string& path) {
-  return Newest(path).value_or(path);
+  const absl::StatusOr<std::vector<int64_t>> steps = Steps(path);
+  return steps.ok() && !steps->empty() ? PathOf(path, steps->back()) : path;
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointFolder>> CheckpointFolder::Open(const std::string& path,
                                                                          int64_t keep) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) return FileError(path, "cannot be created as a folder", error.value());
+  RETURN_IF_ERROR(CreateFolders(path));
   std::unique_ptr<CheckpointFolder> folder(new CheckpointFolder(path, keep));
   const std::string lock = StrCat(path, "/.lock");
   folder->lock_fd_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -86,11 +103,14 @@ absl::StatusOr<std::unique_ptr<CheckpointFolder>> CheckpointFolder::Open(const s
     }
     return FileError(lock, "cannot be locked", errno);
   }
+  folder->folder_fd_ = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder->folder_fd_ < 0) return FileError(path, "cannot be opened as a folder", errno);
   folder->RemoveLeftovers();
   return folder;
 }
 
 CheckpointFolder::~CheckpointFolder() {
+  if (folder_fd_ >= 0) close(folder_fd_);
   if (lock_fd_ >= 0) close(lock_fd_);
 }
 
@@ -117,16 +137,22 @@ absl::StatusOr<std::string> CheckpointFolder::Begin(int64_t step) {
 absl::StatusOr<std::string> CheckpointFolder::Commit(int64_t step) {
   const std::string part = PartOf(step);
   std::string path = PathOf(path_, step);
-  RETURN_IF_ERROR(SyncFolder(part));
-  std::error_code error;
-  // A checkpoint of the same step gives way at once; it is then the one to be removed.
-  const unsigned int flags = fs::exists(path, error) ? RENAME_EXCHANGE : 0;
-  if (renameat2(AT_FDCWD, part.c_str(), AT_FDCWD, path.c_str(), flags) != 0) {
-    return FileError(path, "cannot be renamed from " + part, errno);
+  absl::Status status = SyncFolder(part);
+  if (status.ok()) {
+    std::error_code error;
+    // A checkpoint of the same step gives way at once; it is then the one to be removed.
+    const unsigned int flags = fs::exists(path, error) ? RENAME_EXCHANGE : 0;
+    if (renameat2(AT_FDCWD, part.c_str(), AT_FDCWD, path.c_str(), flags) != 0) {
+      status = FileError(path, "cannot be renamed from " + part, errno);
+    }
   }
-  RETURN_IF_ERROR(SyncFolder(path_));
+  if (!status.ok()) {
+    Abandon(step);
+    return status;
+  }
+  RETURN_IF_ERROR(SyncFolder(path_, folder_fd_));  // what was there before is left
   Abandon(step);
-  RemoveOldest();
+  RemoveOldest(step);
   return path;
 }
 
@@ -136,15 +162,16 @@ void CheckpointFolder::Abandon(int64_t step) {
 }
 
 // A checkpoint that is removed is no checkpoint from the first file on. What cannot be removed
-// stays.
-void CheckpointFolder::RemoveOldest() const {
-  std::vector<int64_t> steps = Steps(path_);
-  while (static_cast<int64_t>(steps.size()) > keep_) {
-    const std::string old = StrCat(path_, "/", kOld, NameOf(steps.front()));
+// stays, as do those of later steps, which are another run's.
+void CheckpointFolder::RemoveOldest(int64_t last_step) const {
+  std::vector<int64_t> steps = Steps(path_).value_or(std::vector<int64_t>());
+  steps.erase(std::upper_bound(steps.begin(), steps.end(), last_step), steps.end());
+  for (int64_t i = 0; i + keep_ < static_cast<int64_t>(steps.size()); ++i) {
+    const int64_t step = steps[static_cast<size_t>(i)];
+    const std::string old = StrCat(path_, "/", kOld, NameOf(step), "-", id_);
     std::error_code error;
-    fs::rename(PathOf(path_, steps.front()), old, error);
-    if (!error) fs::remove_all(old, error);
-    steps.erase(steps.begin());
+    fs::rename(PathOf(path_, step), old, error);
+    if (!error && SyncFolder(path_, folder_fd_).ok()) fs::remove_all(old, error);
   }
 }
 

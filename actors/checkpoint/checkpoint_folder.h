@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,11 +22,10 @@ namespace penstock::actors {
 
 class CheckpointFolder {
  public:
-  // Steps of the complete checkpoints in a folder, in order. Empty if there is no such folder.
-  static std::vector<int64_t> Steps(const std::string& path);
+  // Steps of the complete checkpoints in a folder, in order. None if there is no such folder;
+  // kUnavailable if it cannot be read.
+  static absl::StatusOr<std::vector<int64_t>> Steps(const std::string& path);
   static std::string PathOf(const std::string& path, int64_t step);
-  // The last one; nothing if there is none.
-  static std::optional<std::string> Newest(const std::string& path);
   // The last one in a folder of checkpoints; `path` itself if it is something else.
   static std::string NewestOr(const std::string& path);
 
@@ -43,7 +41,9 @@ class CheckpointFolder {
 
   // Creates the folder that the files of a checkpoint go into, and returns its path.
   absl::StatusOr<std::string> Begin(int64_t step);
-  // Makes it a checkpoint, and removes those that are too many. Returns its path.
+  // Makes it a checkpoint, removes earlier ones that are too many, and returns its path. After an
+  // error the files that were written are gone, unless it is of the last step, which tells whether
+  // the name lies on the disk: then the checkpoint is there.
   absl::StatusOr<std::string> Commit(int64_t step);
   // Removes it.
   void Abandon(int64_t step);
@@ -52,13 +52,14 @@ class CheckpointFolder {
   CheckpointFolder(std::string path, int64_t keep);
   std::string PartOf(int64_t step) const;
   void RemoveLeftovers() const;
-  void RemoveOldest() const;
+  void RemoveOldest(int64_t last_step) const;
 
   const std::string path_;
   const int64_t keep_;
   // In the names of what is not complete: processes of a run that was killed may still be writing.
   const std::string id_;
   int lock_fd_ = -1;
+  int folder_fd_ = -1;
 };
 
 }  // namespace penstock::actors

@@ -34,6 +34,11 @@ class CheckpointFolderTest : public ::testing::Test {
     EXPECT_TRUE(folder.ok()) << folder.status();
     return *std::move(folder);
   }
+  std::vector<int64_t> Steps() const {
+    const auto steps = CheckpointFolder::Steps(path_);
+    EXPECT_TRUE(steps.ok()) << steps.status();
+    return steps.value_or(std::vector<int64_t>());
+  }
   static void Write(CheckpointFolder& folder, int64_t step, const std::string& text) {
     const auto part = folder.Begin(step);
     ASSERT_TRUE(part.ok()) << part.status();
@@ -48,12 +53,11 @@ class CheckpointFolderTest : public ::testing::Test {
 };
 
 TEST_F(CheckpointFolderTest, TheLastOnesStay) {
-  EXPECT_THAT(CheckpointFolder::Steps(path_), IsEmpty());
+  EXPECT_THAT(Steps(), IsEmpty());
   const auto folder = Open(2);
-  for (const int64_t step : {5, 10, 100000000, 20}) Write(*folder, step, "");
-  EXPECT_THAT(CheckpointFolder::Steps(path_), ElementsAre(20, 100000000));
-  EXPECT_THAT(CheckpointFolder::Newest(path_).value_or(""), EndsWith("/step-100000000"));
-  EXPECT_EQ(CheckpointFolder::NewestOr(path_), CheckpointFolder::Newest(path_));
+  for (const int64_t step : {5, 10, 20, 100000000}) Write(*folder, step, "");
+  EXPECT_THAT(Steps(), ElementsAre(20, 100000000));
+  EXPECT_THAT(CheckpointFolder::NewestOr(path_), EndsWith("/step-100000000"));
   EXPECT_EQ(CheckpointFolder::NewestOr(temp_.Path("file")), temp_.Path("file"));
 }
 
@@ -63,14 +67,14 @@ TEST_F(CheckpointFolderTest, WhatIsNotCommittedIsNoCheckpoint) {
   const auto part = folder->Begin(10);
   ASSERT_TRUE(part.ok());
   std::ofstream(*part + "/file") << "half";
-  EXPECT_THAT(CheckpointFolder::Steps(path_), ElementsAre(5));
+  EXPECT_THAT(Steps(), ElementsAre(5));
   // The next run removes it.
   folder = nullptr;
   fs::create_directory(path_ + "/.old-step-00000001");
   folder = Open(2);
   EXPECT_FALSE(fs::exists(*part));
   EXPECT_FALSE(fs::exists(path_ + "/.old-step-00000001"));
-  EXPECT_THAT(CheckpointFolder::Steps(path_), ElementsAre(5));
+  EXPECT_THAT(Steps(), ElementsAre(5));
 }
 
 TEST_F(CheckpointFolderTest, AbandonedFilesGo) {
@@ -85,7 +89,7 @@ TEST_F(CheckpointFolderTest, ACheckpointOfTheSameStepIsReplaced) {
   const auto folder = Open(2);
   Write(*folder, 5, "old");
   Write(*folder, 5, "new");
-  EXPECT_THAT(CheckpointFolder::Steps(path_), ElementsAre(5));
+  EXPECT_THAT(Steps(), ElementsAre(5));
   EXPECT_EQ(Text(CheckpointFolder::PathOf(path_, 5) + "/file"), "new");
 }
 
@@ -98,6 +102,19 @@ TEST_F(CheckpointFolderTest, OneRunWritesIntoAFolder) {
   EXPECT_TRUE(CheckpointFolder::Open(path_, 2).ok());
 }
 
+// Those of later steps are another run's: what was written stays, too.
+TEST_F(CheckpointFolderTest, LaterStepsAreLeftAlone) {
+  const auto folder = Open(2);
+  for (const int64_t step : {9000, 9002, 10, 12, 14}) Write(*folder, step, "");
+  EXPECT_THAT(Steps(), ElementsAre(12, 14, 9000, 9002));
+}
+
+TEST_F(CheckpointFolderTest, AFolderThatCannotBeReadIsNotEmpty) {
+  fs::create_directories(temp_.Path("runs"));
+  fs::create_symlink(path_, path_);
+  EXPECT_TRUE(absl::IsUnavailable(CheckpointFolder::Steps(path_).status()));
+}
+
 TEST_F(CheckpointFolderTest, OtherNamesAreLeftAlone) {
   auto folder = Open(1);
   for (const char* const name : {"step-5", "step-0000000x", "notes", "step--0000001"}) {
@@ -105,7 +122,7 @@ TEST_F(CheckpointFolderTest, OtherNamesAreLeftAlone) {
   }
   Write(*folder, 7, "");
   Write(*folder, 8, "");
-  EXPECT_THAT(CheckpointFolder::Steps(path_), ElementsAre(8));
+  EXPECT_THAT(Steps(), ElementsAre(8));
   EXPECT_TRUE(fs::exists(path_ + "/step-5"));
   EXPECT_TRUE(fs::exists(path_ + "/notes"));
 }

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -55,7 +56,7 @@ class CheckpointTest : public ::testing::Test {
     const std::string name = CheckpointFileName(index, count);
     const auto written = WriteStateFile(folder_.Path(name), states, ToMetadata(info_));
     EXPECT_TRUE(written.ok()) << written.status();
-    return {name, written.value_or(WrittenFile())};
+    return {name, written.value_or(0)};
   }
   StateToWrite HalfOfW(int64_t begin) {
     return {"w", {DType::kF32, {4, 2}}, {{Rows(begin, 2), AsBytes(w_ + 2 * begin)}}};
@@ -146,7 +147,7 @@ TEST_F(CheckpointTest, AnIndexIsOfFilesThatAreThere) {
       WriteCheckpointIndex(folder, {file, {CheckpointFileName(1, 2), {}}}, ToMetadata(info_));
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_THAT(ToStd(status.message()), HasSubstr("have to share the folder"));
-  ++file.written.checksum;
+  ++file.checksum;
   EXPECT_TRUE(absl::IsDataLoss(WriteCheckpointIndex(folder, {file}, ToMetadata(info_))));
 }
 
@@ -180,6 +181,29 @@ TEST_F(CheckpointTest, AnIndexDoesNotLeadOutOfItsFolder) {
   WriteBytes(index_, R"({"weight_map": {"w": "../../etc/passwd"}})");
   EXPECT_THAT(ToStd(ErrorOf(folder_.path().string()).message()),
               HasSubstr("../../etc/passwd is no file of the checkpoint"));
+}
+
+TEST_F(CheckpointTest, AHostileIndexIsRefused) {
+  WriteTwoFiles();
+  for (const std::string& index :
+       {std::string(R"({"xxh3":)") + std::string(1'000'000, '['), std::string("[]"),
+        std::string(R"({"xxh3": 1, "headers": {}, "weight_map": {}})"),
+        std::string(R"({"weight_map": {"w": 1}})"), std::string(R"({"headers": {}})")}) {
+    WriteBytes(index_, index);
+    EXPECT_TRUE(absl::IsDataLoss(ErrorOf(folder_.path().string()))) << index.substr(0, 40);
+  }
+}
+
+TEST_F(CheckpointTest, NumbersThatCannotBeAreRefused) {
+  const Metadata good = ToMetadata(info_);
+  for (const auto& [key, value] :
+       {std::pair("step", "-1"), std::pair("step", "x"),
+        std::pair("sequences", "9223372036854775796"), std::pair("seed", "-3"),
+        std::pair("step", "9223372036854775807")}) {
+    Metadata metadata = good;
+    metadata[key] = value;
+    EXPECT_FALSE(InfoFromMetadata(metadata).ok()) << key << " " << value;
+  }
 }
 
 // As other programs write it, without checksums.

@@ -76,9 +76,14 @@ absl::Status WriteDurably(const std::string& path, std::string_view text) {
 absl::Status SyncFolder(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return FileError(path, "cannot be opened as a folder", errno);
+  const absl::Status status = SyncFolder(path, fd);
+  close(fd);
+  return status;
+}
+
+absl::Status SyncFolder(const std::string& path, int fd) {
   const int result = fsync(fd);
   const int error = errno;
-  close(fd);
   // Some network file systems have no such call, and need none.
   if (result != 0 && error != EINVAL) {
     return FileError(path, "cannot be written to the disk", error);

@@ -41,8 +41,10 @@ class DurableFile {
 // Writes a new file as a whole.
 absl::Status WriteDurably(const std::string& path, std::string_view text);
 
-// Waits until the names in a folder are on the disk.
+// Waits until the names in a folder are on the disk. `fd` is the folder, opened; without it the
+// path is opened.
 absl::Status SyncFolder(const std::string& path);
+absl::Status SyncFolder(const std::string& path, int fd);
 
 // The status for a system call on a path that has failed with `error`, such as ENOSPC.
 absl::Status FileError(const std::string& path, std::string_view what, int error);

@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "actors/checkpoint/durable_file.h"
+#include "actors/checkpoint/json_internal.h"
 #include "actors/engine/error_origin.h"
 #include "base/shape.h"
 #include "base/status_macros.h"
@@ -33,7 +34,6 @@ using Json = nlohmann::json;
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kAlignment = 8;               // of the first tensor
 constexpr uint64_t kMaxHeaderBytes = 100 << 20;  // as other readers have it
-constexpr int kMaxDepth = 3;
 constexpr char kMetadata[] = "__metadata__";
 constexpr char kHeaderChecksum[] = "header_xxh3";
 constexpr char kChecksumPrefix[] = "xxh3/";
@@ -68,8 +68,9 @@ std::optional<uint64_t> ParseChecksum(std::string_view text) {
 }
 
 // The header as it is written, with the checksums as given.
-std::string EncodeHeader(absl::Span<const SafetensorsSource> tensors, const Metadata& metadata,
-                         absl::Span<const uint64_t> checksums) {
+absl::StatusOr<std::string> EncodeHeader(absl::Span<const SafetensorsSource> tensors,
+                                         const Metadata& metadata,
+                                         absl::Span<const uint64_t> checksums) {
   Json strings = metadata;
   strings[kHeaderChecksum] = FormatChecksum(0);
   Json json = Json::object();
@@ -84,34 +85,9 @@ std::string EncodeHeader(absl::Span<const SafetensorsSource> tensors, const Meta
     offset = end;
   }
   json[kMetadata] = std::move(strings);
-  std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  ASSIGN_OR_RETURN(std::string text, DumpJson(json));
   text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
   return text;
-}
-
-// Parses JSON of bounded depth without repeated keys.
-absl::StatusOr<Json> ParseJson(std::string_view text) {
-  bool is_deep = false;
-  std::string repeated;
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) is_deep = true;
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.empty()) {
-      std::string key = parsed.get<std::string>();
-      if (!keys.back().insert(key).second) repeated = std::move(key);
-    }
-    return !is_deep;
-  };
-  Json json = Json::parse(text.begin(), text.end(), check, /*allow_exceptions=*/false);
-  if (is_deep || json.is_discarded() || !json.is_object()) {
-    return absl::DataLossError("the header is no JSON object of tensors");
-  }
-  if (!repeated.empty()) {
-    return absl::DataLossError(StrCat("the header names ", repeated, " twice"));
-  }
-  return json;
 }
 
 absl::StatusOr<SafetensorsTensor> ParseTensor(const std::string& name, const Json& json,
@@ -125,6 +101,11 @@ absl::StatusOr<SafetensorsTensor> ParseTensor(const std::string& name, const Jso
   }
   SafetensorsTensor tensor;
   tensor.name = name;
+  // It is printed on terminals.
+  if (std::any_of(name.begin(), name.end(),
+                  [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) {
+    return absl::DataLossError("the name of a tensor has control characters");
+  }
   const Json& dtype = json["dtype"];
   const auto known = std::find_if(
       kDTypeNames.begin(), kDTypeNames.end(),
@@ -186,12 +167,12 @@ uint64_t ChecksumOfSelf(std::string text, std::string_view name, const std::stri
   return XXH3_64bits(text.data(), text.size());
 }
 
-absl::StatusOr<WrittenFile> WriteSafetensors(const std::string& path,
-                                             absl::Span<const SafetensorsSource> tensors,
-                                             const Metadata& metadata) {
+absl::StatusOr<uint64_t> WriteSafetensors(const std::string& path,
+                                          absl::Span<const SafetensorsSource> tensors,
+                                          const Metadata& metadata) {
   std::vector<uint64_t> checksums(tensors.size());
   // As long as the header will be.
-  std::string header = EncodeHeader(tensors, metadata, checksums);
+  ASSIGN_OR_RETURN(std::string header, EncodeHeader(tensors, metadata, checksums));
   ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
   uint64_t at = kLengthBytes + header.size();
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -201,30 +182,48 @@ absl::StatusOr<WrittenFile> WriteSafetensors(const std::string& path,
     RETURN_IF_ERROR(file.WriteAt(at, bytes, num_bytes));
     at += num_bytes;
   }
-  header = EncodeHeader(tensors, metadata, checksums);
-  WrittenFile written;
-  written.num_bytes = at;
-  written.checksum = XXH3_64bits(header.data(), header.size());
+  ASSIGN_OR_RETURN(header, EncodeHeader(tensors, metadata, checksums));
+  const uint64_t checksum = XXH3_64bits(header.data(), header.size());
   const std::string field = StrCat("\"", kHeaderChecksum, "\":\"");
-  header.replace(header.find(field) + field.size(), kChecksumDigits,
-                 FormatChecksum(written.checksum));
+  header.replace(header.find(field) + field.size(), kChecksumDigits, FormatChecksum(checksum));
   const uint64_t length = header.size();
   RETURN_IF_ERROR(file.WriteAt(0, &length, sizeof(length)));
   RETURN_IF_ERROR(file.WriteAt(kLengthBytes, header.data(), header.size()));
   RETURN_IF_ERROR(file.Finish());
-  return written;
+  return checksum;
 }
 
-class SafetensorsFile::Descriptor {
+namespace {
+
+// A file that is open for reading.
+class OpenFile {
  public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
+  // Errors name the file.
+  static absl::StatusOr<OpenFile> Open(const std::string& path) {
+    // What is no file, such as a pipe, keeps nobody waiting.
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+      const std::string message = StrCat(path, ": cannot be opened (", strerror(errno), ")");
+      return errno == ENOENT ? absl::NotFoundError(message) : absl::InvalidArgumentError(message);
+    }
+    OpenFile file(fd);
+    if (fstat(fd, &file.info_) != 0 || !S_ISREG(file.info_.st_mode)) {
+      return absl::InvalidArgumentError(StrCat(path, ": is no file"));
+    }
+    return file;
+  }
+  OpenFile(OpenFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)), info_(other.info_) {}
+  OpenFile& operator=(OpenFile&&) = delete;
+  ~OpenFile() {
     if (fd_ >= 0) close(fd_);
   }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
 
-  int fd() const { return fd_; }
+  uint64_t num_bytes() const { return static_cast<uint64_t>(info_.st_size); }
+  // Changes with the contents.
+  FileIdentity identity() const {
+    return {static_cast<int64_t>(info_.st_dev), static_cast<int64_t>(info_.st_ino), info_.st_size,
+            info_.st_mtim.tv_sec, info_.st_mtim.tv_nsec};
+  }
 
   // Errors do not name the file.
   absl::Status ReadAt(uint64_t offset, void* to, uint64_t size) const {
@@ -244,42 +243,40 @@ class SafetensorsFile::Descriptor {
   }
 
  private:
-  const int fd_;
+  explicit OpenFile(int fd) : fd_(fd) {}
+
+  int fd_;
+  struct stat info_ = {};
 };
+
+}  // namespace
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   SafetensorsFile file;
   file.path_ = path;
-  file.file_ = std::make_shared<const Descriptor>(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.file_->fd() < 0) {
-    const std::string message = StrCat(path, ": cannot be opened (", strerror(errno), ")");
-    return errno == ENOENT ? absl::NotFoundError(message) : absl::InvalidArgumentError(message);
-  }
-  struct stat info = {};
-  if (fstat(file.file_->fd(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(StrCat(path, ": is no file"));
-  }
-  const auto file_bytes = static_cast<uint64_t>(info.st_size);
+  ASSIGN_OR_RETURN(const OpenFile opened, OpenFile::Open(path));
+  file.identity_ = opened.identity();
   uint64_t header_bytes = 0;
-  if (file_bytes < kLengthBytes)
+  if (opened.num_bytes() < kLengthBytes) {
     return absl::DataLossError(StrCat(path, ": is no safetensors file"));
-  absl::Status status = file.file_->ReadAt(0, &header_bytes, sizeof(header_bytes));
+  }
+  absl::Status status = opened.ReadAt(0, &header_bytes, sizeof(header_bytes));
   if (!status.ok()) return At(path, status);
-  if (header_bytes > kMaxHeaderBytes || header_bytes > file_bytes - kLengthBytes) {
+  if (header_bytes > kMaxHeaderBytes || header_bytes > opened.num_bytes() - kLengthBytes) {
     return absl::DataLossError(
         StrCat(path, ": is no safetensors file: a header of ", header_bytes, " bytes"));
   }
   file.data_begin_ = kLengthBytes + header_bytes;
   std::string text(header_bytes, '\0');
-  status = file.file_->ReadAt(kLengthBytes, text.data(), text.size());
+  status = opened.ReadAt(kLengthBytes, text.data(), text.size());
   if (!status.ok()) return At(path, status);
-  status = file.Parse(std::move(text), file_bytes - file.data_begin_);
+  status = file.Parse(std::move(text), opened.num_bytes() - file.data_begin_);
   if (!status.ok()) return At(path, status);
   return file;
 }
 
 absl::Status SafetensorsFile::Parse(std::string text, uint64_t data_bytes) {
-  ASSIGN_OR_RETURN(const Json json, ParseJson(text));
+  ASSIGN_OR_RETURN(const Json json, ParseJsonObject(text, "the header"));
   std::string checksum;
   bool is_ours = false;
   for (const auto& [name, value] : json.items()) {
@@ -299,7 +296,7 @@ absl::Status SafetensorsFile::Parse(std::string text, uint64_t data_bytes) {
         if (!of_tensor.has_value()) return absl::DataLossError("the header is damaged");
         checksums_[key.substr(sizeof(kChecksumPrefix) - 1)] = *of_tensor;
       } else {
-        is_ours |= key == kWriterKey;
+        is_ours |= key == kWriterKey && words == kWriter;
         header_.metadata[key] = std::move(words);
       }
     }
@@ -325,7 +322,11 @@ const SafetensorsTensor* SafetensorsFile::Find(std::string_view name) const {
 
 absl::Status SafetensorsFile::Read(const SafetensorsTensor& tensor, std::byte* bytes) const {
   const uint64_t num_bytes = tensor.type.num_bytes();
-  const absl::Status status = file_->ReadAt(data_begin_ + tensor.offset, bytes, num_bytes);
+  ASSIGN_OR_RETURN(const OpenFile opened, OpenFile::Open(path_));
+  if (opened.identity() != identity_) {
+    return absl::DataLossError(StrCat(path_, ": has changed since it was opened"));
+  }
+  const absl::Status status = opened.ReadAt(data_begin_ + tensor.offset, bytes, num_bytes);
   if (!status.ok()) return At(path_, WithPrefix(StrCat("tensor ", tensor.name, ": "), status));
   const auto checksum = checksums_.find(tensor.name);
   if (checksum == checksums_.end() || checksum->second == XXH3_64bits(bytes, num_bytes)) {

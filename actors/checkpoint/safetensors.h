@@ -13,11 +13,11 @@
 #ifndef PENSTOCK_ACTORS_CHECKPOINT_SAFETENSORS_H_
 #define PENSTOCK_ACTORS_CHECKPOINT_SAFETENSORS_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,8 +34,9 @@ namespace penstock::actors {
 // Strings by name, such as {"step", "100"}.
 using Metadata = std::map<std::string, std::string>;
 
-// The program that wrote a file. A file with this name has checksums.
+// The program that wrote a file. Files of this one have checksums.
 inline constexpr char kWriterKey[] = "writer";
+inline constexpr char kWriter[] = "penstock";
 
 struct SafetensorsTensor {
   std::string name;
@@ -63,17 +64,17 @@ struct SafetensorsSource {
   std::function<absl::StatusOr<const std::byte*>()> bytes;
 };
 
-struct WrittenFile {
-  uint64_t checksum = 0;  // of its header
-  uint64_t num_bytes = 0;
-};
+// Writes a new file and returns the checksum of its header. The file lies on the disk when this
+// returns. After an error, such as one of a source or that the disk is full, there is none.
+absl::StatusOr<uint64_t> WriteSafetensors(const std::string& path,
+                                          absl::Span<const SafetensorsSource> tensors,
+                                          const Metadata& metadata);
 
-// Writes a new file, which lies on the disk when this returns. After an error, such as one of a
-// source or that the disk is full, there is none.
-absl::StatusOr<WrittenFile> WriteSafetensors(const std::string& path,
-                                             absl::Span<const SafetensorsSource> tensors,
-                                             const Metadata& metadata);
+// What tells a file from others, and from itself before a change.
+using FileIdentity = std::array<int64_t, 5>;
 
+// A file whose header was read. It is opened for each read, and not held open in between: a file
+// that is removed gives its room on the disk back.
 class SafetensorsFile {
  public:
   // Reads and checks the header.
@@ -91,12 +92,11 @@ class SafetensorsFile {
   absl::Status Read(const SafetensorsTensor& tensor, std::byte* bytes) const;
 
  private:
-  class Descriptor;
   SafetensorsFile() = default;
   absl::Status Parse(std::string text, uint64_t data_bytes);
 
   std::string path_;
-  std::shared_ptr<const Descriptor> file_;
+  FileIdentity identity_ = {};
   uint64_t data_begin_ = 0;
   SafetensorsHeader header_;
   std::optional<uint64_t> checksum_;

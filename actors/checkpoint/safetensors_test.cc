@@ -1,6 +1,7 @@
 #include "actors/checkpoint/safetensors.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <cstring>
@@ -67,13 +68,12 @@ class SafetensorsTest : public ::testing::Test {
 };
 
 TEST_F(SafetensorsTest, WhatIsWrittenIsRead) {
-  const auto written = WriteSafetensors(path_, sources_, {{"step", "41"}, {kWriterKey, "test"}});
+  const auto written = WriteSafetensors(path_, sources_, {{"step", "41"}, {kWriterKey, kWriter}});
   ASSERT_TRUE(written.ok()) << written.status();
-  EXPECT_EQ(written->num_bytes, std::filesystem::file_size(path_));
   const auto file = SafetensorsFile::Open(path_);
   ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(file->checksum(), written->checksum);
-  EXPECT_EQ(file->header().metadata, (Metadata{{"step", "41"}, {kWriterKey, "test"}}));
+  EXPECT_EQ(file->checksum(), *written);
+  EXPECT_EQ(file->header().metadata, (Metadata{{"step", "41"}, {kWriterKey, kWriter}}));
   ASSERT_EQ(file->header().tensors.size(), 3u);
   const SafetensorsTensor* const weights = file->Find("h0.w");
   ASSERT_NE(weights, nullptr);
@@ -120,7 +120,7 @@ TEST_F(SafetensorsTest, AFullDiskLeavesNoFile) {
 
 // Every bit of the file is covered: by its format, a checksum, or the size of the file.
 TEST_F(SafetensorsTest, EveryFlippedBitIsNoticed) {
-  ASSERT_TRUE(WriteSafetensors(path_, sources_, {{kWriterKey, "test"}}).ok());
+  ASSERT_TRUE(WriteSafetensors(path_, sources_, {{kWriterKey, kWriter}}).ok());
   const std::string bytes = ReadBytes(path_);
   const std::string flipped = folder_.Path("flipped.safetensors");
   uint64_t length = 0;
@@ -187,9 +187,11 @@ TEST_F(SafetensorsTest, HeadersThatLieAreRefused) {
        "names a twice"},
       {R"({"__metadata__":{"x":1},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
        "more than strings"},
-      {R"({"__metadata__":{"writer":"x"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+      {R"({"__metadata__":{"writer":"penstock"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
        "does not have its checksum"},
       {"{\"a\":" + std::string(100000, '['), "no JSON object"},
+      {"{\"a\\u001b[2J\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+       "control characters"},
   };
   for (const auto& [header, message] : cases) {
     WriteBytes(path_, FileOf(header, std::string(8, '\0')));
@@ -198,6 +200,37 @@ TEST_F(SafetensorsTest, HeadersThatLieAreRefused) {
     EXPECT_THAT(ToStd(file.status().message()), HasSubstr(path_));
     EXPECT_THAT(ToStd(file.status().message()), HasSubstr(message));
   }
+}
+
+// It need not be ours.
+TEST_F(SafetensorsTest, AnotherWriterHasNoChecksums) {
+  WriteBytes(path_, FileOf(R"({"__metadata__":{"writer":"someone"},)"
+                           R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
+                           std::string(8, '\0')));
+  EXPECT_TRUE(ReadAll(path_).ok()) << ReadAll(path_);
+}
+
+TEST_F(SafetensorsTest, NamesAreUtf8) {
+  sources_[0].name = "h0\xff";
+  EXPECT_TRUE(absl::IsInvalidArgument(WriteSafetensors(path_, sources_, {}).status()));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(SafetensorsTest, AFileThatChangesIsNotRead) {
+  ASSERT_TRUE(WriteSafetensors(path_, sources_, {}).ok());
+  const auto file = SafetensorsFile::Open(path_);
+  ASSERT_TRUE(file.ok());
+  const std::string bytes = ReadBytes(path_);
+  std::filesystem::remove(path_);
+  std::byte to[64];
+  EXPECT_TRUE(absl::IsNotFound(file->Read(file->header().tensors[0], to)));
+  WriteBytes(path_, bytes + " ");
+  EXPECT_TRUE(absl::IsDataLoss(file->Read(file->header().tensors[0], to)));
+}
+
+TEST_F(SafetensorsTest, APipeKeepsNobodyWaiting) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(SafetensorsFile::Open(path_).status()));
 }
 
 TEST_F(SafetensorsTest, WhatCannotBeOpenedIsNamed) {

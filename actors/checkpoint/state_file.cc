@@ -3,9 +3,9 @@
 #include <numeric>
 #include <utility>
 
-#include "nlohmann/json.hpp"
-
+#include "actors/checkpoint/json_internal.h"
 #include "actors/engine/tile_copy.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -46,9 +46,9 @@ std::optional<Shape> ParseShape(const Json& json) {
 
 }  // namespace
 
-absl::StatusOr<WrittenFile> WriteStateFile(const std::string& path,
-                                           absl::Span<const StateToWrite> states, Metadata metadata,
-                                           const std::function<bool()>& is_over) {
+absl::StatusOr<uint64_t> WriteStateFile(const std::string& path,
+                                        absl::Span<const StateToWrite> states, Metadata metadata,
+                                        const std::function<bool()>& is_over) {
   std::vector<std::byte> whole;  // a state that is put together
   std::vector<SafetensorsSource> sources;
   for (const StateToWrite& state : states) {
@@ -60,10 +60,10 @@ absl::StatusOr<WrittenFile> WriteStateFile(const std::string& path,
         source.bytes = [&tile] { return tile.bytes; };
         Shape offset = tile.tile.offset;
         offset.resize(state.type.shape.size());
-        metadata[StrCat(kTilePrefix, source.name)] = Json{
-            {"tensor", state.name},
-            {"shape", ToList(state.type.shape)},
-            {"offset", ToList(offset)}}.dump();
+        ASSIGN_OR_RETURN(metadata[StrCat(kTilePrefix, source.name)],
+                         DumpJson({{"tensor", state.name},
+                                   {"shape", ToList(state.type.shape)},
+                                   {"offset", ToList(offset)}}));
       }
       continue;
     }

@@ -41,9 +41,9 @@ struct StateToWrite {
 
 // Writes a new file. See WriteSafetensors. kCancelled: `is_over`, which is asked before each
 // tensor, has returned true; null: it goes on to the end.
-absl::StatusOr<WrittenFile> WriteStateFile(const std::string& path,
-                                           absl::Span<const StateToWrite> states, Metadata metadata,
-                                           const std::function<bool()>& is_over = nullptr);
+absl::StatusOr<uint64_t> WriteStateFile(const std::string& path,
+                                        absl::Span<const StateToWrite> states, Metadata metadata,
+                                        const std::function<bool()>& is_over = nullptr);
 
 // Where a tensor of a file lies in its state.
 struct TilePlace {

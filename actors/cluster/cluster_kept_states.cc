@@ -108,7 +108,7 @@ absl::StatusOr<std::vector<CheckpointFile>> ClusterKeptStates::WriteFiles(
             entries.set(next++, value.c_str());
           }
           return control::StatusOf(call.send(), [&file](auto&& response) -> absl::Status {
-            file.written = {response.getChecksum(), response.getNumBytes()};
+            file.checksum = response.getChecksum();
             return absl::OkStatus();
           });
         },

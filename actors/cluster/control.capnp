@@ -91,7 +91,7 @@ interface Node {
   # Writes kept tiles into a new file of a checkpoint (actors/checkpoint/state_file.h), beside other
   # calls. kNotFound: its folder is not there, as on a host that does not share it, or a tile.
   writeStates @18 (kept :UInt64, path :Text, tiles :List(KeptTile), metadata :List(Text))
-      -> (checksum :UInt64, numBytes :UInt64, status :Status);
+      -> (checksum :UInt64, status :Status);
 }
 
 # Both numbers in the order of keepStates.

@@ -323,7 +323,7 @@ class NodeServer final : public control::Node::Server {
         .then([this, write](absl::Status&& status) -> control::StatusPromise {
           if (!status.ok()) return std::move(status);
           return DoOn(node_.files, [write, &files = node_.files]() -> absl::Status {
-            ASSIGN_OR_RETURN(write->written,
+            ASSIGN_OR_RETURN(write->checksum,
                              WriteStates(*write, [&files] { return files.has_ended(); }));
             return absl::OkStatus();
           });
@@ -331,8 +331,7 @@ class NodeServer final : public control::Node::Server {
         .then([context, write](absl::Status&& status) mutable {
           auto results = context.getResults();
           control::WriteStatus(status, results.initStatus());
-          results.setChecksum(write->written.checksum);
-          results.setNumBytes(write->written.num_bytes);
+          results.setChecksum(write->checksum);
         });
   }
 

@@ -1,3 +1,4 @@
+#include <exception>
 #include <filesystem>
 #include <utility>
 
@@ -38,8 +39,8 @@ absl::StatusOr<StateWrite> ReadStateWrite(control::Node::WriteStatesParams::Read
   return write;
 }
 
-absl::StatusOr<WrittenFile> WriteStates(const StateWrite& write,
-                                        const std::function<bool()>& is_over) {
+absl::StatusOr<uint64_t> WriteStates(const StateWrite& write,
+                                     const std::function<bool()>& is_over) {
   std::vector<StateToWrite> states;
   uint32_t last_state = 0;
   for (const auto& [state, tile] : write.tiles) {
@@ -55,12 +56,21 @@ absl::StatusOr<WrittenFile> WriteStates(const StateWrite& write,
     last_state = state;
     states.back().tiles.push_back({kept->desc, kept->bytes.get()});
   }
-  const std::filesystem::path folder = std::filesystem::path(write.path).parent_path();
+  const std::filesystem::path path(write.path);
+  const std::string name = path.filename().string();
+  if (!path.is_absolute() || name.rfind("model", 0) != 0 || path.extension() != ".safetensors") {
+    return absl::InvalidArgumentError(StrCat(write.path, ": is no file of a checkpoint"));
+  }
+  const std::filesystem::path folder = path.parent_path();
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) {
     return absl::NotFoundError(StrCat(folder.string(), ": is not there"));
   }
-  return WriteStateFile(write.path, states, write.metadata, is_over);
+  try {
+    return WriteStateFile(write.path, states, write.metadata, is_over);
+  } catch (const std::exception& error) {  // such as a lack of memory
+    return absl::InternalError(StrCat(write.path, ": ", error.what()));
+  }
 }
 
 }  // namespace penstock::actors

@@ -24,7 +24,7 @@ struct StateWrite {
   std::vector<KeptTileId> tiles;  // in the order of their states
   Metadata metadata;
   std::shared_ptr<const KeptTiles> kept;  // null: there is nothing of the number
-  WrittenFile written;
+  uint64_t checksum = 0;                  // of the header that was written
 };
 
 // Checks what a coordinator has sent.
@@ -32,8 +32,7 @@ absl::StatusOr<StateWrite> ReadStateWrite(control::Node::WriteStatesParams::Read
 
 // kNotFound: a tile is not kept, or the folder is not there. kCancelled: `is_over` has become true,
 // which is asked between tensors; no file is left.
-absl::StatusOr<WrittenFile> WriteStates(const StateWrite& write,
-                                        const std::function<bool()>& is_over);
+absl::StatusOr<uint64_t> WriteStates(const StateWrite& write, const std::function<bool()>& is_over);
 
 }  // namespace penstock::actors
 

@@ -39,7 +39,7 @@ class StateWriteTest : public ::testing::Test {
     write_.tiles = {{0, 0}, {1, 0}};
     write_.kept = Keep();
   }
-  absl::StatusOr<WrittenFile> Write(bool is_over = false) {
+  absl::StatusOr<uint64_t> Write(bool is_over = false) {
     return WriteStates(write_, [is_over] { return is_over; });
   }
 
@@ -53,7 +53,7 @@ TEST_F(StateWriteTest, TilesBecomeTensors) {
   ASSERT_TRUE(written.ok()) << written.status();
   const auto file = SafetensorsFile::Open(write_.path);
   ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(file->checksum(), written->checksum);
+  EXPECT_EQ(file->checksum(), *written);
   EXPECT_EQ(file->header().tensors.size(), 2u);
   EXPECT_EQ(file->header().metadata.at("step"), "3");
 }
@@ -68,6 +68,14 @@ TEST_F(StateWriteTest, WhatIsNotThereIsNotFound) {
   EXPECT_TRUE(absl::IsNotFound(Write().status()));
   write_.kept = nullptr;
   EXPECT_TRUE(absl::IsNotFound(Write().status()));
+}
+
+TEST_F(StateWriteTest, OnlyFilesOfCheckpointsAreWritten) {
+  for (const std::string& path :
+       {folder_.Path("passwd"), folder_.Path("model.txt"), std::string("model.safetensors")}) {
+    write_.path = path;
+    EXPECT_TRUE(absl::IsInvalidArgument(Write().status())) << path;
+  }
 }
 
 TEST_F(StateWriteTest, TheEndOfANodeEndsItsWriting) {

@@ -1,5 +1,6 @@
 #include "actors/cluster/write_shares.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -56,6 +57,7 @@ std::vector<std::vector<KeptTileId>> WriteShares(const std::vector<planner::Stat
           static_cast<uint64_t>(NumElements(place.second)) * ByteSize(states[state].type.dtype);
     }
   }
+  for (std::vector<KeptTileId>& share : shares) std::sort(share.begin(), share.end());
   return shares;
 }
 

@@ -5,6 +5,7 @@
 #ifndef PENSTOCK_ACTORS_CLUSTER_WRITE_SHARES_H_
 #define PENSTOCK_ACTORS_CLUSTER_WRITE_SHARES_H_
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -17,7 +18,7 @@ namespace penstock::actors {
 struct KeptTileId {
   uint32_t state = 0;
   uint32_t tile = 0;
-  friend bool operator==(const KeptTileId&, const KeptTileId&) = default;
+  friend auto operator<=>(const KeptTileId&, const KeptTileId&) = default;
 };
 
 // The tiles that each process writes, in order, given the devices of each. Every tile of every

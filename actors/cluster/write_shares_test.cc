@@ -1,5 +1,7 @@
 #include "actors/cluster/write_shares.h"
 
+#include <utility>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -54,6 +56,27 @@ TEST(WriteSharesTest, AStateGoesToAProcessThatHasAllOfIt) {
   const auto uneven = WriteShares({StateOf("a", {{0, 2}, {3}})}, kDevices);
   EXPECT_THAT(uneven[0], IsEmpty());
   EXPECT_THAT(uneven[1], ElementsAre(KeptTileId{0, 0}, KeptTileId{0, 1}));
+}
+
+// Two axes split two dimensions: the tiles are numbered by device, not by place.
+TEST(WriteSharesTest, SharesAreInTheOrderOfTheirNumbers) {
+  planner::StatePlan state;
+  state.name = "a";
+  state.type = {DType::kF32, {2, 2}};
+  uint32_t device = 0;
+  for (const auto& [row, column] :
+       {std::pair(0, 0), std::pair(1, 0), std::pair(0, 1), std::pair(1, 1)}) {
+    state.placements.push_back({device++, 0, {DType::kF32, {1, 1}, {2, 2}, {row, column}, {0, 0}}});
+  }
+  const auto whole = WriteShares({state}, {{0, 4}});
+  EXPECT_THAT(whole[0],
+              ElementsAre(KeptTileId{0, 0}, KeptTileId{0, 1}, KeptTileId{0, 2}, KeptTileId{0, 3}));
+  state.placements.push_back({4, 0, {DType::kF32, {1, 1}, {2, 2}, {0, 0}, {0, 0}}});
+  state.placements[0].device = 4;
+  state.placements[0].tile.offset = {0, 0};
+  const auto shares = WriteShares({state}, {{1, 3}, {4, 1}});
+  EXPECT_THAT(shares[0], ElementsAre(KeptTileId{0, 0}, KeptTileId{0, 1}, KeptTileId{0, 2}));
+  EXPECT_THAT(shares[1], ElementsAre(KeptTileId{0, 0}));
 }
 
 }  // namespace

@@ -25,8 +25,11 @@ struct WriteMessage {
 uint64_t BytesIn(const std::string& folder) {
   uint64_t num_bytes = 0;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    num_bytes += entry.file_size(error);
+  std::filesystem::directory_iterator entries(folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    std::error_code unknown;
+    const uint64_t size = entries->file_size(unknown);
+    if (!unknown) num_bytes += size;
   }
   return num_bytes;
 }
@@ -61,6 +64,12 @@ class CheckpointWriter::Actor : public caf::event_based_actor {
     return {[this](WriteMessage& message) { Handle(message); }};
   }
 
+  // Nobody waits for an actor that is no more.
+  void on_exit() override {
+    const absl::MutexLock lock(&progress_->mutex);
+    progress_->steps.clear();
+  }
+
  private:
   void Handle(WriteMessage& message) {
     const SteadyClock clock;
@@ -71,13 +80,13 @@ class CheckpointWriter::Actor : public caf::event_based_actor {
       const absl::StatusOr<std::string> path = Write(message);
       result.status = path.status();
       result.path = path.value_or("");
+      message.states = nullptr;
+      result.num_bytes = path.ok() ? BytesIn(result.path) : 0;
+      result.seconds = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
     } catch (const std::exception& error) {
       result.status = absl::InternalError(StrCat("writing a checkpoint threw: ", error.what()));
+      folder_->Abandon(message.info.step);
     }
-    if (!result.status.ok()) folder_->Abandon(message.info.step);
-    message.states = nullptr;
-    result.num_bytes = BytesIn(result.path);
-    result.seconds = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
     if (on_done_) on_done_(result);
     const absl::MutexLock lock(&progress_->mutex);
     progress_->steps.erase(progress_->steps.find(result.step));
@@ -85,8 +94,10 @@ class CheckpointWriter::Actor : public caf::event_based_actor {
 
   absl::StatusOr<std::string> Write(const WriteMessage& message) {
     ASSIGN_OR_RETURN(const std::string part, folder_->Begin(message.info.step));
-    RETURN_IF_ERROR(message.states->Write(part, ToMetadata(message.info)));
-    return folder_->Commit(message.info.step);
+    const absl::Status written = message.states->Write(part, ToMetadata(message.info));
+    if (written.ok()) return folder_->Commit(message.info.step);
+    folder_->Abandon(message.info.step);
+    return written;
   }
 
   const std::shared_ptr<Progress> progress_;

@@ -63,6 +63,7 @@ class CheckpointWriterTest : public ::testing::Test {
     info.step = step;
     writer_->Write(info, std::move(states));
   }
+  std::vector<int64_t> Steps() const { return *CheckpointFolder::Steps(path_); }
   absl::Status Wait() { return writer_->Wait(absl::Seconds(60)); }
 
   const CafThread thread_;
@@ -81,10 +82,10 @@ TEST_F(CheckpointWriterTest, WritesOneAfterTheOther) {
   const absl::Status early = writer_->Wait(absl::Milliseconds(1));
   EXPECT_TRUE(absl::IsDeadlineExceeded(early));
   EXPECT_THAT(ToStd(early.message()), HasSubstr("the checkpoint of step 10"));
-  EXPECT_THAT(CheckpointFolder::Steps(path_), IsEmpty());
+  EXPECT_THAT(Steps(), IsEmpty());
   may_write.Notify();
   ASSERT_TRUE(Wait().ok());
-  EXPECT_THAT(CheckpointFolder::Steps(path_), ElementsAre(10, 20));
+  EXPECT_THAT(Steps(), ElementsAre(10, 20));
   ASSERT_EQ(results_.size(), 2u);
   EXPECT_TRUE(results_[0].status.ok()) << results_[0].status;
   EXPECT_EQ(results_[1].path, CheckpointFolder::PathOf(path_, 20));
@@ -103,7 +104,7 @@ TEST_F(CheckpointWriterTest, AnErrorLosesNoEarlierCheckpoint) {
   worse->throws = true;
   Write(30, worse);
   ASSERT_TRUE(Wait().ok());
-  EXPECT_THAT(CheckpointFolder::Steps(path_), ElementsAre(10));
+  EXPECT_THAT(Steps(), ElementsAre(10));
   EXPECT_EQ(results_[1].status, absl::UnavailableError("the node is gone"));
   EXPECT_THAT(ToStd(results_[2].status.message()), HasSubstr("out of luck"));
   const std::filesystem::directory_iterator entries(path_);
@@ -113,7 +114,7 @@ TEST_F(CheckpointWriterTest, AnErrorLosesNoEarlierCheckpoint) {
 TEST_F(CheckpointWriterTest, ItsEndWaits) {
   Write(10, std::make_shared<TestStates>(1.5F));
   writer_ = nullptr;
-  EXPECT_THAT(CheckpointFolder::Steps(path_), ElementsAre(10));
+  EXPECT_THAT(Steps(), ElementsAre(10));
 }
 
 // A state of another type than the plan's is no value of it.
@@ -122,15 +123,14 @@ TEST_F(CheckpointWriterTest, StatesHaveToBeThoseOfThePlan) {
   ASSERT_TRUE(Wait().ok());
   const auto checkpoint = Checkpoint::Open(results_[0].path);
   ASSERT_TRUE(checkpoint.ok());
-  planner::Plan plan;
-  plan.states = TestStates(0).states();
+  std::vector<planner::StatePlan> plan = TestStates(0).states();
   const auto states = CheckpointStates::Create(*checkpoint, plan);
   ASSERT_TRUE(states.ok()) << states.status();
   EXPECT_EQ((*states)->Read("w")->As<float>()[0], 1.5F);
-  plan.states[0].type.shape = {2};
+  plan[0].type.shape = {2};
   EXPECT_THAT(ToStd(CheckpointStates::Create(*checkpoint, plan).status().message()),
               HasSubstr("the state w is f32[1], not f32[2]"));
-  plan.states[0].name = "u";
+  plan[0].name = "u";
   EXPECT_THAT(ToStd(CheckpointStates::Create(*checkpoint, plan).status().message()),
               HasSubstr("has no state u"));
 }
