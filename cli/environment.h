@@ -62,6 +62,7 @@ void AddBenchCommand(CLI::App& app, const Environment& environment, Action* acti
 void AddNodeCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddProfileCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddCheckpointCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddDoctorCommand(CLI::App& app, const Environment& environment, Action* action);
 
 // Runs the command line (without the program's name) and returns the exit status: 0 done; 2 usage,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,39 @@
 
 namespace penstock::cli {
 
+absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& registries,
+                                                            const JobModel& model,
+                                                            graph::ModelUse use, int64_t batch,
+                                                            const ForwardLayout& layout,
+                                                            const Parameters& parameters) {
+  ASSIGN_OR_RETURN(graph::Graph graph,
+                   BuildForwardGraph(registries, model, use, batch, layout.strategy));
+  ASSIGN_OR_RETURN(planner::Plan plan,
+                   CompileGraph(registries, std::move(graph),
+                                {.policy = "gpipe",
+                                 .policies = registries.policies,
+                                 .strategy = ToString(layout.strategy),
+                                 .num_threads = layout.num_threads,
+                                 .chunks_per_group = static_cast<int>(layout.strategy.vpp),
+                                 .placement = layout.placement,
+                                 .host_devices = layout.host_devices}));
+  actors::SessionOptions options;
+  options.threads_per_device = static_cast<int>(layout.num_threads);
+  options.kernels = &registries.kernels;
+  options.policies = &registries.policies;
+  options.start_engine = layout.start_engine;
+  options.num_processes = layout.num_processes;
+  const bool is_whole = parameters != nullptr && std::all_of(plan.states.begin(), plan.states.end(),
+                                                             [&](const planner::StatePlan& state) {
+                                                               return parameters->Has(state.name);
+                                                             });
+  if (is_whole) options.states = parameters;
+  ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
+                   actors::Session::Start(std::move(plan), options));
+  if (parameters != nullptr && !is_whole) RETURN_IF_ERROR(session->TakeKeptStates(*parameters));
+  return session;
+}
+
 // The model for `use`, with its parameters, in a session of its own.
 class Forward {
  public:
@@ -26,26 +60,8 @@ class Forward {
                                                         const Parameters& parameters,
                                                         graph::ModelUse use, int64_t batch,
                                                         const ForwardLayout& layout) {
-    ASSIGN_OR_RETURN(graph::Graph graph,
-                     BuildForwardGraph(registries, model, use, batch, layout.strategy));
-    ASSIGN_OR_RETURN(planner::Plan plan,
-                     CompileGraph(registries, std::move(graph),
-                                  {.policy = "gpipe",
-                                   .policies = registries.policies,
-                                   .strategy = ToString(layout.strategy),
-                                   .num_threads = layout.num_threads,
-                                   .chunks_per_group = static_cast<int>(layout.strategy.vpp),
-                                   .placement = layout.placement,
-                                   .host_devices = layout.host_devices}));
-    actors::SessionOptions options;
-    options.threads_per_device = static_cast<int>(layout.num_threads);
-    options.kernels = &registries.kernels;
-    options.policies = &registries.policies;
-    options.start_engine = layout.start_engine;
-    options.num_processes = layout.num_processes;
-    options.states = parameters;
     ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
-                     actors::Session::Start(std::move(plan), options));
+                     StartModel(registries, model, use, batch, layout, parameters));
     return absl::WrapUnique(new Forward(std::move(session)));
   }
   Forward(const Forward&) = delete;
@@ -136,9 +152,10 @@ bool Validator::Fits(const actors::Session& trained) const {
       num_bytes += device.arena_bytes + device.host_bytes;
     }
   }
-  // The parameters while they are copied, and two snapshots while one replaces the other.
+  // The parameters while they are copied, two snapshots while one replaces the other, and a
+  // checkpoint.
   for (const planner::StatePlan& state : trained.plan().states) {
-    num_bytes += 3 * state.type.num_bytes();
+    num_bytes += 4 * state.type.num_bytes();
   }
   return num_bytes <= memory_bytes_;
 }
@@ -176,21 +193,28 @@ absl::StatusOr<double> Validator::MeanLoss(const Parameters& parameters) {
   return total / static_cast<double>(count);
 }
 
-uint8_t PickByte(absl::Span<const double> logits, double temperature, double u) {
+uint8_t PickByte(absl::Span<const double> logits, const SampleOptions& options, double u) {
   const absl::Span<const double> bytes = logits.subspan(0, std::min(logits.size(), kNumBytes));
   const auto likeliest = std::max_element(bytes.begin(), bytes.end());
   const auto best = static_cast<uint8_t>(likeliest - bytes.begin());
-  if (temperature <= 0 || !std::isfinite(*likeliest)) return best;
+  if (options.temperature <= 0 || !std::isfinite(*likeliest)) return best;
+  std::vector<size_t> order(bytes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
+    std::stable_sort(order.begin(), order.end(),
+                     [&bytes](size_t a, size_t b) { return bytes[a] > bytes[b]; });
+    order.resize(static_cast<size_t>(options.top_k));
+  }
   std::vector<double> weights;
   double total = 0;
-  for (const double logit : bytes) {
-    weights.push_back(std::exp((logit - *likeliest) / temperature));
+  for (const size_t byte : order) {
+    weights.push_back(std::exp((bytes[byte] - *likeliest) / options.temperature));
     total += weights.back();
   }
   double left = u * total;
   for (size_t i = 0; i < weights.size(); ++i) {
     left -= weights[i];
-    if (left < 0) return static_cast<uint8_t>(i);
+    if (left < 0) return static_cast<uint8_t>(order[i]);
   }
   return best;
 }
@@ -228,7 +252,7 @@ absl::StatusOr<std::string> GenerateText(const Registries& registries, const Job
       logits[j] = ElementAsDouble(all, first + static_cast<int64_t>(j));
     }
     const double u = RandomUniform({options.seed, kSampleStream, 0}, static_cast<uint64_t>(i));
-    text += static_cast<char>(PickByte(logits, options.temperature, u));
+    text += static_cast<char>(PickByte(logits, options, u));
   }
   return text.substr(context);
 }

@@ -42,6 +42,13 @@ struct ForwardLayout {
   std::function<void(actors::Session*)> on_session = [](actors::Session*) {};
 };
 
+// A session that runs the model for a use. The states that were not kept begin as in training.
+absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& registries,
+                                                            const JobModel& model,
+                                                            graph::ModelUse use, int64_t batch,
+                                                            const ForwardLayout& layout,
+                                                            const Parameters& parameters);
+
 class Forward;  // a session that runs a model
 
 // The loss on held-out text of a model that is trained, measured any number of times.
@@ -92,6 +99,7 @@ class Validator {
 struct SampleOptions {
   int64_t num_bytes = 0;
   double temperature = 1;  // 0: the likeliest byte
+  int64_t top_k = 0;       // only of so many likeliest bytes; 0: of all
   uint64_t seed = 0;
 };
 
@@ -103,9 +111,9 @@ absl::StatusOr<std::string> GenerateText(const Registries& registries, const Job
                                          const SampleOptions& options, const ForwardLayout& layout);
 
 // The byte that the uniform draw u in [0, 1) picks from softmax(logits / temperature), of the first
-// 256 logits (text is bytes, whatever the vocabulary). At temperature 0 the likeliest, the first of
-// equals. REQUIRES: at least one logit.
-uint8_t PickByte(absl::Span<const double> logits, double temperature, double u);
+// 256 logits (text is bytes, whatever the vocabulary) and of those the options.top_k largest. At
+// temperature 0 the likeliest; of equals the first. REQUIRES: at least one logit.
+uint8_t PickByte(absl::Span<const double> logits, const SampleOptions& options, double u);
 
 }  // namespace penstock::cli
 

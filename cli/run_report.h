@@ -6,8 +6,10 @@
 #define PENSTOCK_CLI_RUN_REPORT_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -23,9 +25,9 @@ struct RunSummary {
   int64_t first_step = 0;       // steps of the runs that this one continues
   int64_t steps = 0;            // that ran
   int64_t tokens_per_step = 0;  // 0: no text
-  double final_loss = 0;
-  double validation_loss = 0;  // NaN: not measured
-  double unigram_entropy = 0;  // NaN: no text
+  double final_loss = std::numeric_limits<double>::quiet_NaN();  // of no step
+  double validation_loss = 0;                                    // NaN: not measured
+  double unigram_entropy = 0;                                    // NaN: no text
   std::string sample;
   std::string cores_note;            // where devices outnumber the cores
   std::vector<double> step_times_s;  // of every step
@@ -44,6 +46,9 @@ double TypicalStepTime(absl::Span<const double> step_times_s);
 
 // {"summary": {...}}, one line.
 std::string SummaryJson(const RunSummary& summary);
+
+// Text that may hold any byte, for a terminal: others than text are written as \x00.
+std::string Printable(std::string_view text);
 
 // A few lines for people.
 std::string SummaryText(const RunSummary& summary);

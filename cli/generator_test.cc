@@ -1,0 +1,220 @@
+#include "cli/generator.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/feeds.h"
+#include "cli/npy.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "base/strings.h"
+#include "planner/strategy/strategy.h"
+#include "tests/support/command_line_fixture.h"
+
+namespace penstock::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+// An untrained model with large weights: what it makes is not always the same byte.
+class GeneratorTest : public testing::CommandLineFixture {
+ protected:
+  static constexpr int64_t kContext = 24;
+
+  explicit GeneratorTest(const std::string& name = "gpt") {
+    model_.model = registries_.models.FindModel(name);
+    model_.config = {.layers = 2,
+                     .width = 16,
+                     .heads = 2,
+                     .context = kContext,
+                     .vocabulary = 256,
+                     .dropout = 0.1,
+                     .dtype = DType::kF64,
+                     .experts = 4};
+    absl::StatusOr<std::unique_ptr<actors::Session>> session =
+        StartModel(registries_, model_, graph::ModelUse::kPredict, 1, ForwardLayout(), nullptr);
+    EXPECT_TRUE(session.ok()) << session.status();
+    predict_ = *std::move(session);
+    for (const planner::StatePlan& state : predict_->plan().states) {
+      Tensor value = *predict_->Fetch(state.name);
+      for (int64_t i = 0; i < value.num_elements(); ++i) value.As<double>()[i] *= 8;
+      EXPECT_TRUE(predict_->SetState(state.name, value).ok());
+    }
+    parameters_ = *predict_->KeepStates(actors::StateSelection::kParameters);
+  }
+
+  std::unique_ptr<Generator> Start(const std::string& strategy, int64_t slots,
+                                   int64_t prompt_bytes = 8) const {
+    ForwardLayout layout;
+    layout.strategy = **planner::ParseStrategy(strategy);
+    auto generator =
+        Generator::Start(registries_, model_, slots, prompt_bytes, layout,
+                         [this](const std::vector<planner::StatePlan>&) { return parameters_; });
+    EXPECT_TRUE(generator.ok()) << strategy << ": " << generator.status();
+    return *std::move(generator);
+  }
+
+  // What the model makes of a prompt when it reads the whole text for each byte.
+  std::string Expected(const std::string& prompt, const SampleOptions& options) const {
+    std::string text = prompt.substr(prompt.size() - std::min<size_t>(prompt.size(), kContext));
+    std::string made;
+    while (static_cast<int64_t>(made.size()) < options.num_bytes) {
+      if (text.size() > kContext) text = text.substr(text.size() - kContext / 2);
+      Tensor tokens({DType::kI32, {1, kContext}});
+      for (size_t i = 0; i < kContext; ++i) {
+        tokens.As<int32_t>()[i] = i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
+      }
+      const auto result = predict_->Run({{"tokens", tokens}});
+      EXPECT_TRUE(result.ok()) << result.status();
+      const double* logits = result->fetches[0].second.As<double>() + (text.size() - 1) * 256;
+      const char byte = static_cast<char>(PickByte({logits, 256}, options, 0));
+      text += byte;
+      made += byte;
+    }
+    return made;
+  }
+
+  static SampleOptions Likeliest(int64_t num_bytes) {
+    SampleOptions options;
+    options.num_bytes = num_bytes;
+    options.temperature = 0;
+    return options;
+  }
+
+  JobModel model_;
+  std::unique_ptr<actors::Session> predict_;
+  Parameters parameters_;
+};
+
+class MoeGeneratorTest : public GeneratorTest {
+ protected:
+  MoeGeneratorTest() : GeneratorTest("moe") {}
+};
+
+// Through several windows, and from prompts as long as the context and longer.
+const std::vector<std::string> kPrompts = {"the quick brown fox", "a",
+                                           "0123456789012345678901234567", "jumps over",
+                                           "012345678901234567890123"};
+
+TEST_F(GeneratorTest, GivesTheTextOfWholeWindows) {
+  const std::unique_ptr<Generator> generator = Start("dp=1", 2);
+  const auto texts = generator->Generate(kPrompts, Likeliest(40), nullptr);
+  ASSERT_TRUE(texts.ok()) << texts.status();
+  for (size_t i = 0; i < kPrompts.size(); ++i) {
+    EXPECT_EQ((*texts)[i], Expected(kPrompts[i], Likeliest(40))) << kPrompts[i];
+  }
+  // Not one byte over and over.
+  EXPECT_GT(std::set<char>((*texts)[0].begin(), (*texts)[0].end()).size(), 3u);
+  EXPECT_EQ(generator->times().tokens, 5 * 40);
+  // Two at a time, and no step without a sequence.
+  EXPECT_GE(generator->times().steps, 100);
+  EXPECT_LE(generator->times().steps, 120);
+}
+
+TEST_F(MoeGeneratorTest, GivesTheTextOfWholeWindows) {
+  const auto texts = Start("dp=1", 3)->Generate(kPrompts, Likeliest(30), nullptr);
+  ASSERT_TRUE(texts.ok()) << texts.status();
+  for (size_t i = 0; i < kPrompts.size(); ++i) {
+    EXPECT_EQ((*texts)[i], Expected(kPrompts[i], Likeliest(30))) << kPrompts[i];
+  }
+}
+
+// Sampled, so that every logit counts.
+TEST_F(GeneratorTest, AnyStrategyAndAnyNumberOfSlotsGiveTheSameText) {
+  SampleOptions options;
+  options.num_bytes = 40;
+  options.temperature = 0.9;
+  options.top_k = 20;
+  options.seed = 7;
+  const auto expected = Start("dp=1", 1)->Generate(kPrompts, options, nullptr);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_NE((*expected)[0], Expected(kPrompts[0], Likeliest(40)));
+  for (const auto& [strategy, slots] :
+       {std::pair("dp=1", 5), std::pair("tp=2", 2), std::pair("pp=2", 3), std::pair("dp=2", 2),
+        std::pair("dp=2,tp=2", 4), std::pair("dp=2,tp=2,pp=2", 2)}) {
+    const auto texts = Start(strategy, slots)->Generate(kPrompts, options, nullptr);
+    ASSERT_TRUE(texts.ok()) << strategy << ": " << texts.status();
+    EXPECT_EQ(*texts, *expected) << strategy << ", " << slots << " slots";
+  }
+  // Prompts in one step, or in one a byte.
+  for (const int64_t prompt_bytes : {1, 2, 1000}) {
+    EXPECT_EQ(*Start("dp=1", 2, prompt_bytes)->Generate(kPrompts, options, nullptr), *expected);
+  }
+  options.seed = 8;
+  EXPECT_NE(*Start("dp=1", 2)->Generate(kPrompts, options, nullptr), *expected);
+}
+
+// Keys and values are added where they are kept: a step copies no cache.
+TEST_F(GeneratorTest, TheCacheIsWrittenInPlace) {
+  model_.config.step_tokens = 1;
+  for (const char* const strategy : {"dp=1", "tp=2", "pp=2"}) {
+    ForwardLayout layout;
+    layout.strategy = **planner::ParseStrategy(strategy);
+    const auto session =
+        StartModel(registries_, model_, graph::ModelUse::kGenerate, 2, layout, parameters_);
+    ASSERT_TRUE(session.ok()) << session.status();
+    const planner::Plan& plan = (*session)->plan();
+    int num_caches = 0;
+    for (const planner::StatePlan& state : plan.states) num_caches += !state.is_parameter;
+    EXPECT_EQ(num_caches, 2);
+    for (const planner::DevicePlan& device : plan.devices) {
+      for (const planner::ActorPlan& actor : device.actors) {
+        if (actor.kind != planner::ActorKind::kKernel) continue;
+        EXPECT_NE(plan.kernels[actor.kernel].op, "copy") << strategy << ": " << actor.name;
+      }
+    }
+  }
+}
+
+TEST_F(GeneratorTest, APromptNeedsAByte) {
+  const auto texts =
+      Start("dp=1", 1)->Generate({std::string("a"), std::string()}, Likeliest(3), nullptr);
+  EXPECT_TRUE(absl::IsInvalidArgument(texts.status()));
+  EXPECT_EQ(*Start("dp=1", 1)->Generate({std::string("a")}, Likeliest(0), nullptr),
+            std::vector<std::string>{""});
+}
+
+TEST_F(GeneratorTest, TheCommandUsesACheckpoint) {
+  const std::string folder = StrCat("checkpoint.path=\"", Path("checkpoints"), "\"");
+  ASSERT_EQ(Call({"run", Path("job.toml"), "--set", folder}).status, 0);
+  const std::vector<std::string> generate = {
+      "generate", Path("checkpoints"), "--prompt", "the ", "--bytes", "12", "--temperature", "0"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = generate;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Call(arguments);
+  };
+  const Outcome outcome = with({"--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["text"].get<std::string>().size(), 12u);
+  EXPECT_GT(json["tokens_per_s"].get<double>(), 0);
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--strategy", "tp=2"},
+        std::vector<std::string>{"--strategy", "tp=2", "--procs", "2"},
+        std::vector<std::string>{"--strategy", "pp=2", "--prompt", "fox", "--slots", "1"}}) {
+    std::vector<std::string> arguments = more;
+    arguments.push_back("--json");
+    const Outcome other = with(arguments);
+    ASSERT_EQ(other.status, 0) << other.err;
+    EXPECT_EQ(nlohmann::json::parse(other.out)["text"], json["text"]) << more[1];
+  }
+  const Outcome text = with({});
+  EXPECT_EQ(text.out, StrCat("the ", json["text"].get<std::string>(), "\n"));
+  EXPECT_THAT(text.err, HasSubstr("12 tokens in "));
+
+  EXPECT_EQ(with({"--strategy", "tp=3"}).status, 2);
+  EXPECT_EQ(with({"--procs", "2"}).status, 2);
+  EXPECT_EQ(Call({"generate", Path("none"), "--prompt", "a"}).status, 2);
+  EXPECT_EQ(Call({"generate", Path("checkpoints")}).status, 2);
+  const Outcome empty = Call({"generate", Path("checkpoints"), "--prompt", ""});
+  EXPECT_EQ(empty.status, 2);
+  EXPECT_THAT(empty.err, HasSubstr("a prompt is empty"));
+}
+
+}  // namespace
+}  // namespace penstock::cli
