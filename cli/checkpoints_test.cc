@@ -320,8 +320,13 @@ TEST_F(CheckpointsTest, ShowAndMerge) {
   outcome = Call({"checkpoint", "show", Folder()});
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("after step 3"), HasSubstr("wte ")));
 
-  outcome = Call({"checkpoint", "merge", Folder()});
+  outcome = Call({"checkpoint", "verify", Folder(), "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["tensors"], shown["tensors"]);
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["has_checksums"], true);
+  outcome = Call({"checkpoint", "merge", Folder(), "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["step"], 3);
   const std::string merged = StrCat(CheckpointFolder::NewestOr(Folder()), ".safetensors");
   outcome = Call({"checkpoint", "show", merged, "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;

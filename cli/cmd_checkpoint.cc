@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,26 +63,34 @@ std::string Describe(const Checkpoint& checkpoint) {
   return text;
 }
 
+nlohmann::json ToJson(const Checkpoint& checkpoint) {
+  nlohmann::json tensors = nlohmann::json::array();
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    tensors.push_back(
+        {{"name", tensor.name},
+         {"dtype", std::string(Name(tensor.type.dtype))},
+         {"shape", std::vector<int64_t>(tensor.type.shape.begin(), tensor.type.shape.end())}});
+  }
+  const auto info = actors::InfoFromMetadata(checkpoint.metadata());
+  return {{"path", checkpoint.path()},
+          {"step", info.ok() ? nlohmann::json(info->step) : nlohmann::json()},
+          {"tensors", std::move(tensors)},
+          {"bytes", BytesOf(checkpoint)},
+          {"files", checkpoint.files().size()},
+          {"metadata", checkpoint.metadata()}};
+}
+
+void Print(const nlohmann::json& json, std::ostream& out) {
+  out << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+}
+
 absl::Status Show(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Open(options));
-  const auto info = actors::InfoFromMetadata(checkpoint.metadata());
   if (options.is_json) {
-    nlohmann::json tensors = nlohmann::json::array();
-    for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-      tensors.push_back(
-          {{"name", tensor.name},
-           {"dtype", std::string(Name(tensor.type.dtype))},
-           {"shape", std::vector<int64_t>(tensor.type.shape.begin(), tensor.type.shape.end())}});
-    }
-    nlohmann::json json = {{"path", checkpoint.path()},
-                           {"tensors", std::move(tensors)},
-                           {"bytes", BytesOf(checkpoint)},
-                           {"files", checkpoint.files().size()},
-                           {"metadata", checkpoint.metadata()}};
-    json["step"] = info.ok() ? nlohmann::json(info->step) : nlohmann::json();
-    environment.out << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    Print(ToJson(checkpoint), environment.out);
     return absl::OkStatus();
   }
+  const auto info = actors::InfoFromMetadata(checkpoint.metadata());
   environment.out << Describe(checkpoint) << "\n";
   if (info.ok() && !info->settings.empty()) {
     std::vector<std::string> settings;
@@ -105,11 +114,9 @@ absl::Status Verify(const Environment& environment, const Options& options) {
     RETURN_IF_ERROR(checkpoint.Read(tensor.name).status());
   }
   if (options.is_json) {
-    environment.out << nlohmann::json{{"path", checkpoint.path()},
-                                      {"tensors", checkpoint.tensors().size()},
-                                      {"has_checksums", checkpoint.has_checksums()}}
-                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-                    << "\n";
+    nlohmann::json json = ToJson(checkpoint);
+    json["has_checksums"] = checkpoint.has_checksums();
+    Print(json, environment.out);
     return absl::OkStatus();
   }
   environment.out << Describe(checkpoint) << "\n"
@@ -151,11 +158,10 @@ absl::Status Merge(const Environment& environment, const Options& options) {
   const std::filesystem::path folder = std::filesystem::path(output).parent_path();
   RETURN_IF_ERROR(actors::SyncFolder(folder.empty() ? "." : folder.string()));
   if (options.is_json) {
-    environment.out << nlohmann::json{{"path", output},
-                                      {"tensors", checkpoint.tensors().size()},
-                                      {"bytes", BytesOf(checkpoint)}}
-                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-                    << "\n";
+    nlohmann::json json = ToJson(checkpoint);
+    json["path"] = output;
+    json["files"] = 1;
+    Print(json, environment.out);
   } else {
     environment.out << output << ": "
                     << Counted(static_cast<int64_t>(checkpoint.tensors().size()), "tensor") << ", "
@@ -171,10 +177,12 @@ void AddCheckpointCommand(CLI::App& app, const Environment& environment, Action*
   CLI::App* command =
       app.add_subcommand("checkpoint", "Show, verify or merge the checkpoints of a run.");
   command->require_subcommand(1);
-  command->footer(
+  const std::string footer = WrapText(
       "A checkpoint is a folder of safetensors files, with an index if there are several. PATH is "
-      "a checkpoint, a safetensors file, or a folder of checkpoints: then the newest one is "
-      "meant.");
+      "a checkpoint, a safetensors file, or a folder of checkpoints, of which the newest one is "
+      "meant.",
+      kHelpColumns, 0);
+  command->footer(footer);
   const auto add = [&](const char* name, const char* help, auto function) {
     CLI::App* sub = command->add_subcommand(name, help);
     sub->add_option("PATH", options->path, "Checkpoint, or folder of checkpoints")->required();
