@@ -46,18 +46,18 @@ absl::Status DoesNotFit(const Job& job, const absl::Status& status,
 
 }  // namespace
 
-absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const Job& job, bool resumes,
-                                                           const planner::Plan& plan) {
+absl::StatusOr<ResumePoint> FindResumePoint(const Job& job, bool resumes,
+                                            const planner::Plan& plan) {
   const std::string& folder = job.checkpoint.path;
   if (folder.empty()) {
-    if (!resumes) return std::nullopt;
+    if (!resumes) return ResumePoint();
     return absl::InvalidArgumentError(
         "--resume: there is no folder with checkpoints to continue from; set checkpoint.path");
   }
   const absl::StatusOr<std::vector<int64_t>> steps = CheckpointFolder::Steps(folder);
   if (!steps.ok()) return AtKey(job, {"checkpoint.path"}, steps.status());
   if (!resumes) {
-    if (steps->empty()) return std::nullopt;
+    if (steps->empty()) return ResumePoint();
     return AtKey(job, {"checkpoint.path"},
                  absl::AlreadyExistsError(StrCat(
                      folder, " holds the checkpoints of an earlier run, of step ", steps->back(),

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,10 +36,11 @@ struct ResumePoint {
   std::string note;  // what the user is told: lines, or nothing
 };
 
-// The newest checkpoint of the job's folder; nothing where the run begins anew. Errors: checkpoints
-// of a run that is not to be continued, a checkpoint that is damaged or does not fit the plan.
-absl::StatusOr<std::optional<ResumePoint>> FindResumePoint(const Job& job, bool resumes,
-                                                           const planner::Plan& plan);
+// The newest checkpoint of the job's folder; step 0 without states where the run begins anew.
+// Errors: checkpoints of a run that is not to be continued, a checkpoint that is damaged or does
+// not fit the plan.
+absl::StatusOr<ResumePoint> FindResumePoint(const Job& job, bool resumes,
+                                            const planner::Plan& plan);
 
 class Checkpoints {
  public:

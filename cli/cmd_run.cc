@@ -798,9 +798,7 @@ absl::Status Run(const Environment& environment, const Options& options) {
     ASSIGN_OR_RETURN(checkpoints,
                      Checkpoints::Create(environment, job, program.plan, options.is_json));
   }
-  ASSIGN_OR_RETURN(std::optional<ResumePoint> resumed,
-                   FindResumePoint(job, options.resumes, program.plan));
-  ResumePoint start = resumed.has_value() ? *std::move(resumed) : ResumePoint();
+  ASSIGN_OR_RETURN(ResumePoint start, FindResumePoint(job, options.resumes, program.plan));
   feeds.SetPosition(start.info.step, start.info.sequences);
   const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
   environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text

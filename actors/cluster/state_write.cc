@@ -27,13 +27,11 @@ absl::StatusOr<StateWrite> ReadStateWrite(control::Node::WriteStatesParams::Read
   StateWrite write;
   write.path = params.getPath();
   for (const auto tile : params.getTiles()) {
-    write.tiles.push_back({tile.getState(), tile.getTile()});
-    const size_t last = write.tiles.size() - 1;
-    if (last > 0 && (write.tiles[last].state < write.tiles[last - 1].state ||
-                     (write.tiles[last].state == write.tiles[last - 1].state &&
-                      write.tiles[last].tile <= write.tiles[last - 1].tile))) {
+    const KeptTileId id = {tile.getState(), tile.getTile()};
+    if (!write.tiles.empty() && id <= write.tiles.back()) {
       return absl::InvalidArgumentError("the tiles to write are not in order");
     }
+    write.tiles.push_back(id);
   }
   for (unsigned i = 0; i < metadata.size(); i += 2) write.metadata[metadata[i]] = metadata[i + 1];
   return write;
