@@ -36,6 +36,7 @@
 #include "cli/processes.h"
 #include "cli/replayed_cores.h"
 #include "cli/run_report.h"
+#include "cli/trace_file.h"
 #include "cli/trainer.h"
 #include "fmt/format.h"
 
@@ -77,6 +78,7 @@ struct Options {
   std::string plan;  // that the job runs by
   std::string cluster;
   std::string trace;
+  int64_t trace_every = 1;
   std::string svg;
   std::string report;
   std::string dump;
@@ -360,12 +362,11 @@ absl::Status DumpStates(const std::string& folder, const actors::Session& sessio
 // Without events: nothing, and files that are there stay as they are.
 absl::Status WriteTraces(const Options& options, const planner::Plan& plan,
                          const actors::StepWindow& last_step,
-                         absl::Span<const actors::TraceEvent> events) {
+                         absl::Span<const actors::TraceEvent> events,
+                         const actors::TraceContext& context) {
   if (events.empty()) return absl::OkStatus();
   if (!options.trace.empty()) {
-    std::ostringstream text;
-    actors::WriteTraceJson(plan, events, text);
-    RETURN_IF_ERROR(WriteTextFile(options.trace, text.str()));
+    RETURN_IF_ERROR(WriteTraceFile(options.trace, plan, events, context));
   }
   if (!options.svg.empty()) {
     std::ostringstream text;
@@ -444,6 +445,7 @@ class JobRun {
     session_options_.first_step = start_.info.step;
     session_options_.reserves_state_copy = !job.checkpoint.path.empty();
     session_options_.states = start_.states;
+    session_options_.trace_every = options.trace_every;
     session_options_.trace =
         !options.trace.empty() || !options.svg.empty() || !options.report.empty();
   }
@@ -512,7 +514,7 @@ class JobRun {
     Trainer trainer(environment_, trainer_options, job_, *session, feeds_, interrupts_);
     const absl::Status trained = trainer.Run(&summary_);
     is_done_before_ = trained.ok() && summary_.steps == 0;
-    last_step_ = trainer.last_step();
+    last_step_ = LastTraced(trainer);
     events_ = session->TakeTrace();
     if (!trained.ok() && session_options_.trace && events_.empty()) {
       // The job was aborted: what devices of this process have recorded is still there.
@@ -523,6 +525,8 @@ class JobRun {
     summary_.has_trace = !events_.empty();
     summary_.traced = actors::FindTracedSteps(plan_, events_);
     summary_.trace_capacity = session_options_.trace_capacity;
+    summary_.trace_every = session_options_.trace_every;
+    step_windows_ = trainer.step_windows();
     const std::optional<actors::StepWindow> step =
         actors::MedianTracedStep(plan_, events_, trainer.step_windows());
     if (step.has_value()) {
@@ -573,6 +577,26 @@ class JobRun {
     return absl::UnavailableError(
         StrCat("the run is done, but its last checkpoint was not written: ",
                ToStd(last_checkpoint_.message())));
+  }
+
+  // What the last step took that may be in the trace; nothing without a step.
+  actors::StepWindow LastTraced(const Trainer& trainer) const {
+    const std::vector<actors::StepWindow>& windows = trainer.step_windows();
+    const auto num_skipped = static_cast<int64_t>(windows.size()) - 1;
+    return windows.empty()
+               ? trainer.last_step()
+               : windows[static_cast<size_t>(num_skipped - num_skipped % options_.trace_every)];
+  }
+
+  actors::TraceContext MakeTraceContext() const {
+    actors::TraceContext context;
+    context.steps = step_windows_;
+    if (summary_.path.has_value()) context.path = &*summary_.path;
+    if (cluster_ == nullptr) return context;
+    for (const actors::NodeDescription& node : cluster_->nodes()) {
+      context.processes.push_back({actors::NameOf(node), node.first_device, node.num_devices});
+    }
+    return context;
   }
 
   void NoteLostTrace() {
@@ -723,7 +747,7 @@ class JobRun {
   // Of the steps that ran, however the run ended.
   absl::Status WriteResults() {
     if (summary_.steps == 0 && !is_done_before_) return absl::OkStatus();
-    RETURN_IF_ERROR(WriteTraces(options_, plan_, last_step_, events_));
+    RETURN_IF_ERROR(WriteTraces(options_, plan_, last_step_, events_, MakeTraceContext()));
     if (!options_.report.empty() && summary_.steps > 0) {
       RETURN_IF_ERROR(WriteTextFile(options_.report, RunReport(plan_, summary_, events_)));
     }
@@ -749,6 +773,7 @@ class JobRun {
   RunSummary summary_;
   actors::StepWindow last_step_;
   std::vector<actors::TraceEvent> events_;
+  std::vector<actors::StepWindow> step_windows_;
   actors::SharedCores cores_;
   actors::Session* running_ = nullptr;    // the session that trains, if others run beside it
   std::unique_ptr<Validator> validator_;  // null: not used yet, or no more
@@ -863,10 +888,17 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
       ->option_text("FILE");
   command
       ->add_option("--trace", options->trace,
-                   StrCat("Write a Chrome trace (JSON) of the steps that fit into the last ",
-                          actors::SessionOptions().trace_capacity, " events of each device"))
+                   StrCat("Write a Perfetto trace of the steps that fit into the last ",
+                          actors::SessionOptions().trace_capacity,
+                          " events of each device (F.json: a Chrome trace)"))
       ->option_text("FILE");
-  command->add_option("--svg", options->svg, "Write a drawing of the phases of the last step")
+  command
+      ->add_option("--trace-every", options->trace_every,
+                   "Record the first step and every N-th step after it (1)")
+      ->check(CLI::PositiveNumber)
+      ->option_text("N");
+  command
+      ->add_option("--svg", options->svg, "Write a drawing of the phases of the last traced step")
       ->option_text("FILE");
   command
       ->add_option(

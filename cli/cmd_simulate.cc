@@ -17,6 +17,7 @@
 #include "cli/job_machine.h"
 #include "cli/job_policy.h"
 #include "cli/option_checks.h"
+#include "cli/trace_file.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -109,9 +110,7 @@ absl::Status WritePictures(const Options& options, const Simulated& simulated,
                            const planner::Simulation& simulation) {
   const std::vector<actors::TraceEvent> events = TraceOf(simulation);
   if (!options.trace.empty()) {
-    std::ostringstream text;
-    actors::WriteTraceJson(simulated.plan, events, text);
-    RETURN_IF_ERROR(WriteTextFile(options.trace, text.str()));
+    RETURN_IF_ERROR(WriteTraceFile(options.trace, simulated.plan, events, {}));
   }
   if (!options.svg.empty()) {
     std::ostringstream text;
@@ -202,7 +201,9 @@ void AddSimulateCommand(CLI::App& app, const Environment& environment, Action* a
                    "Cluster to simulate: a preset (`penstock list clusters`) or a file that "
                    "describes one (this machine)")
       ->option_text("PRESET|FILE");
-  command->add_option("--trace", options->trace, "Write a Chrome trace of the simulated steps")
+  command
+      ->add_option("--trace", options->trace,
+                   "Write a Perfetto trace of the simulated steps (F.json: a Chrome trace)")
       ->option_text("FILE");
   command->add_option("--svg", options->svg, "Draw the described step")->option_text("FILE");
   command->add_flag("--json", options->is_json, "Print the figures as one JSON object");

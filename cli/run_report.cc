@@ -128,7 +128,7 @@ std::string PathFractions(const actors::CriticalPath& path) {
 bool IsTraceCut(const RunSummary& summary) {
   if (!summary.has_trace || summary.steps == 0) return false;
   return !summary.traced.has_value() || summary.traced->first > summary.first_step ||
-         summary.traced->last + 1 < summary.first_step + summary.steps;
+         summary.traced->last + summary.trace_every < summary.first_step + summary.steps;
 }
 
 // "steps 101 to 200 of 200 (...)": which steps a trace holds that lost events, and what to set for

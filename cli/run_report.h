@@ -35,6 +35,7 @@ struct RunSummary {
   bool has_trace = false;
   std::optional<actors::StepRange> traced;
   size_t trace_capacity = 0;  // events a device
+  int64_t trace_every = 1;    // steps
   // Of a typical step; nothing without a trace that holds one.
   std::optional<actors::CriticalPath> path;
   actors::MeanPath mean_path;  // where there is a path

@@ -15,6 +15,7 @@
 #include "actors/session/kept_tiles.h"
 #include "actors/session/state_tiles.h"
 #include "base/counted.h"
+#include "base/device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/plan/plan_io.h"
@@ -30,6 +31,7 @@ constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // What is taken from a node: the address of its transport, and lines of its description.
 constexpr size_t kMaxAddressBytes = size_t{1} << 20;
 constexpr size_t kMaxWaits = 16384;
+constexpr int kClockReadings = 16;  // for one anchor
 
 size_t TextSize(capnp::Text::Reader text) { return std::min(text.size(), control::kMaxTextBytes); }
 
@@ -85,7 +87,7 @@ absl::Status ClusterEngine::Open(const std::vector<NodeDescription>& nodes,
         return OpenNode(rank, node, slices[rank], options, addresses);
       },
       "the loading of the plan", control::BoundOf(timeout_, plan_bytes)));
-  return CallAll(
+  RETURN_IF_ERROR(CallAll(
       [&](uint32_t, control::Node::Client& node) {
         auto call = node.connectRequest();
         call.setGeneration(session_->generation());
@@ -96,7 +98,8 @@ absl::Status ClusterEngine::Open(const std::vector<NodeDescription>& nodes,
         }
         return control::StatusOf(call.send());
       },
-      "the loading of the devices");
+      "the loading of the devices"));
+  return trace_capacity_ > 0 ? ReadClocks() : absl::OkStatus();
 }
 
 // The processes of a host share its memory; a limit that was given is for all of them.
@@ -189,6 +192,7 @@ control::StatusPromise ClusterEngine::OpenNode(
   spec.setSeed(options.seed);
   spec.setTimeoutMs(static_cast<uint64_t>(absl::ToInt64Milliseconds(options.timeout)));
   spec.setTraceCapacity(trace_capacity_);
+  spec.setTraceEvery(options.trace_every);
   spec.setMaxMemoryBytes(options.max_memory_bytes);
   spec.setCheckResults(static_cast<uint8_t>(options.check_results));
   spec.setFirstStep(options.first_step);
@@ -399,23 +403,63 @@ absl::StatusOr<std::vector<uint32_t>> ClusterEngine::TakeStates(const KeptStates
 
 absl::StatusOr<std::vector<TraceEvent>> ClusterEngine::TakeTrace() {
   if (is_stopped_) return absl::FailedPreconditionError("the session was stopped");
-  const auto events = std::make_shared<std::vector<TraceEvent>>();
+  if (trace_capacity_ == 0) return std::vector<TraceEvent>();
+  RETURN_IF_ERROR(ReadClocks());
+  const auto events = std::make_shared<std::vector<std::vector<TraceEvent>>>(num_processes());
   RETURN_IF_ERROR(CallAll(
       [&](uint32_t rank, control::Node::Client& node) {
         const uint64_t max_events = session_->DevicesOf(rank).count * trace_capacity_;
-        return TakeEvents(node, max_events, events);
+        return TakeEvents(node, max_events, rank, events);
       },
       "reading the trace"));
-  return *std::move(events);
+  std::vector<TraceEvent> all;
+  for (uint32_t rank = 0; rank < num_processes(); ++rank) {
+    for (TraceEvent& event : (*events)[rank]) {
+      event.begin_ns = clocks_[rank].ToLocal(event.begin_ns);
+      event.end_ns = clocks_[rank].ToLocal(event.end_ns);
+      all.push_back(event);
+    }
+  }
+  return all;
+}
+
+// Adds an anchor to the clock of each node, the best of several.
+absl::Status ClusterEngine::ReadClocks() {
+  clocks_.resize(num_processes());
+  const auto anchors = std::make_shared<std::vector<ClockAnchor>>(num_processes());
+  RETURN_IF_ERROR(CallAll(
+      [&](uint32_t rank, control::Node::Client& node) {
+        (*anchors)[rank].error_ns = INT64_MAX;
+        return ReadClock(node, kClockReadings, rank, anchors);
+      },
+      "reading the clocks"));
+  for (uint32_t rank = 0; rank < num_processes(); ++rank) clocks_[rank].Add((*anchors)[rank]);
+  return absl::OkStatus();
+}
+
+// Reads a node's clock `count` times and keeps the most exact reading.
+control::StatusPromise ClusterEngine::ReadClock(
+    control::Node::Client node, int count, uint32_t rank,
+    const std::shared_ptr<std::vector<ClockAnchor>>& anchors) {
+  const int64_t asked_ns = SteadyClock().NowNs();
+  return node.readClockRequest().send().then(
+      [this, node = kj::mv(node), count, rank, anchors,
+       asked_ns](auto&& response) mutable -> control::StatusPromise {
+        const ClockAnchor anchor =
+            ClockAnchor::Of(asked_ns, response.getNowNs(), SteadyClock().NowNs());
+        if (anchor.error_ns < (*anchors)[rank].error_ns) (*anchors)[rank] = anchor;
+        if (count == 1) return absl::OkStatus();
+        return ReadClock(kj::mv(node), count - 1, rank, anchors);
+      });
 }
 
 // At most `max_events` events, until there are no more.
 control::StatusPromise ClusterEngine::TakeEvents(
-    control::Node::Client node, uint64_t max_events,
-    const std::shared_ptr<std::vector<TraceEvent>>& events) {
+    control::Node::Client node, uint64_t max_events, uint32_t rank,
+    const std::shared_ptr<std::vector<std::vector<TraceEvent>>>& events) {
   auto call = node.takeTraceRequest();
   call.setGeneration(session_->generation());
-  return call.send().then([this, node = kj::mv(node), max_events,
+  return call.send().then([this, node = kj::mv(node), max_events, rank,
                            events](auto&& response) mutable -> control::StatusPromise {
     absl::Status status = control::ReadStatus(response.getStatus());
     if (!status.ok()) return status;
@@ -429,12 +473,12 @@ control::StatusPromise ClusterEngine::TakeEvents(
       const bool is_phase = event.getActor() == planner::kNone;
       if (event.getPhase() >= device.phases.size()) continue;
       if (!is_phase && event.getActor() >= device.actors.size()) continue;
-      events->push_back({event.getDevice(), event.getActor(), event.getPhase(),
-                         event.getMicrobatch(), event.getStep(), event.getBeginNs(),
-                         event.getEndNs()});
+      (*events)[rank].push_back({event.getDevice(), event.getActor(), event.getPhase(),
+                                 event.getMicrobatch(), event.getStep(), event.getBeginNs(),
+                                 event.getEndNs()});
     }
     if (!response.getHasMore() || count == 0) return absl::OkStatus();
-    return TakeEvents(kj::mv(node), max_events - count, events);
+    return TakeEvents(kj::mv(node), max_events - count, rank, events);
   });
 }
 

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include <kj/async.h>
 
+#include "actors/cluster/clock_alignment.h"
 #include "actors/cluster/cluster_access_internal.h"
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/control.capnp.h"
@@ -73,8 +74,12 @@ class ClusterEngine final : public Engine {
                                   const std::shared_ptr<const std::string>& slice,
                                   const SessionOptions& options,
                                   const std::shared_ptr<std::vector<std::string>>& addresses);
-  control::StatusPromise TakeEvents(control::Node::Client node, uint64_t max_events,
-                                    const std::shared_ptr<std::vector<TraceEvent>>& events);
+  control::StatusPromise TakeEvents(
+      control::Node::Client node, uint64_t max_events, uint32_t rank,
+      const std::shared_ptr<std::vector<std::vector<TraceEvent>>>& events);
+  absl::Status ReadClocks();
+  control::StatusPromise ReadClock(control::Node::Client node, int count, uint32_t rank,
+                                   const std::shared_ptr<std::vector<ClockAnchor>>& anchors);
 
   absl::Status CallAll(const CallNode& call, std::string_view what) {
     return calls_.CallAll(call, what, timeout_);
@@ -92,6 +97,7 @@ class ClusterEngine final : public Engine {
   const std::shared_ptr<ClusterSession> session_;
   const NodeCalls calls_;
   uint64_t trace_capacity_ = 0;          // events a device
+  std::vector<ClockAlignment> clocks_;   // of each node of the session, with a trace
   std::vector<std::string> hosts_;       // of each node of the cluster
   std::set<std::string> crowded_hosts_;  // more threads of devices than cores
   bool is_stopped_ = false;

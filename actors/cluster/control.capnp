@@ -92,6 +92,8 @@ interface Node {
   # calls. kNotFound: its folder is not there, as on a host that does not share it, or a tile.
   writeStates @18 (kept :UInt64, path :Text, tiles :List(KeptTile), metadata :List(Text))
       -> (checksum :UInt64, status :Status);
+  # Of the node's SteadyClock: see clock_alignment.h.
+  readClock @19 () -> (nowNs :Int64);
 }
 
 # Both numbers in the order of keepStates.
@@ -159,6 +161,7 @@ struct SessionSpec {
   checkResults @10 :UInt8;  # of kernels::ResultCheck
   firstStep @11 :Int64;
   initStates @12 :Bool = true;  # false: they will be set before the first step
+  traceEvery @14 :Int64 = 1;
   sharesCores @13 :Bool;  # the devices of its host have more threads than the host has cores
 }
 

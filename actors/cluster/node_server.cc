@@ -14,6 +14,7 @@
 #include "actors/cluster/state_write_internal.h"
 #include "actors/engine/error_origin.h"
 #include "actors/engine/step_name.h"
+#include "base/device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -76,6 +77,7 @@ class NodeServer final : public control::Node::Server {
     request.seed = spec.getSeed();
     request.timeout = Timeout(spec.getTimeoutMs());
     request.trace_capacity = std::min<uint64_t>(spec.getTraceCapacity(), uint64_t{1} << 24);
+    request.trace_every = std::max<int64_t>(spec.getTraceEvery(), 1);
     request.max_memory_bytes = spec.getMaxMemoryBytes();
     request.check_results = static_cast<kernels::ResultCheck>(
         std::min<uint8_t>(spec.getCheckResults(), static_cast<uint8_t>(kernels::kLastResultCheck)));
@@ -227,6 +229,11 @@ class NodeServer final : public control::Node::Server {
             out[i].setEndNs(event.end_ns);
           }
         });
+  }
+
+  kj::Promise<void> readClock(ReadClockContext context) override {
+    context.getResults().setNowNs(SteadyClock().NowNs());
+    return kj::READY_NOW;
   }
 
   kj::Promise<void> close(CloseContext context) override {

@@ -118,6 +118,7 @@ absl::Status NodeSession::Connect(const std::vector<std::pair<uint32_t, std::str
   local.max_memory_bytes =
       request_.max_memory_bytes > 0 ? std::min(request_.max_memory_bytes, left) : left;
   local.trace_capacity = request_.trace_capacity;
+  local.trace_every = request_.trace_every;
   local.check_results = request_.check_results;
   local.first_step = request_.first_step;
   local.init_states = request_.init_states;

@@ -50,6 +50,7 @@ struct SessionRequest {
   uint64_t seed = 0;
   absl::Duration timeout;
   uint64_t trace_capacity = 0;
+  int64_t trace_every = 1;
   uint64_t max_memory_bytes = 0;
   kernels::ResultCheck check_results = kernels::ResultCheck::kNone;
   int64_t first_step = 0;

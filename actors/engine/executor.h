@@ -98,6 +98,7 @@ struct ExecutorOptions {
   uint32_t generation = 0;       // of the transport's tags
   uint32_t acts_per_poll = 256;  // of one phase, before others get a turn
   size_t trace_capacity = 0;     // events, the last ones; 0: no trace
+  int64_t trace_every = 1;       // steps: 0, trace_every, 2 * trace_every, ... are recorded
   int64_t first_step = 0;        // what step 0 counts as: see SessionOptions
   // For tests: picks any actor that is ready; 0: the first. Ignored where the device runs its
   // collectives itself.

@@ -19,6 +19,7 @@ constexpr size_t kMaxDescribedLines = 100;
 }  // namespace
 
 void DeviceExecutor::Trace(const LaneStream::Mark& what, int64_t end_ns) {
+  if (options_.trace_every > 1 && what.step % options_.trace_every != 0) return;
   const TraceEvent event = {
       device_index_, what.actor,    what.phase, static_cast<uint32_t>(what.microbatch),
       what.step,     what.begin_ns, end_ns};

@@ -246,6 +246,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   executor_options.seed = options_.seed;
   executor_options.generation = options_.generation;
   executor_options.trace_capacity = options_.trace_capacity;
+  executor_options.trace_every = options_.trace_every;
   executor_options.first_step = options_.first_step;
   if (options_.firing_seed != 0) executor_options.firing_seed = options_.firing_seed + index;
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceExecutor> executor,

@@ -56,6 +56,7 @@ struct LocalEngineOptions {
   uint64_t max_memory_bytes = 0;  // of all arenas; 0: the machine's memory
   uint64_t reserved_bytes = 0;    // of that, for other uses
   size_t trace_capacity = 0;      // events a device; 0: no trace
+  int64_t trace_every = 1;        // see SessionOptions
   kernels::ResultCheck check_results = kernels::ResultCheck::kNone;  // see SessionOptions
   int64_t first_step = 0;                                            // likewise
   uint64_t firing_seed = 0;                                          // likewise

@@ -208,6 +208,7 @@ class Session::Impl : private EngineObserver {
     local.create_communicator = options.create_communicator;
     local.max_memory_bytes = options.max_memory_bytes;
     local.trace_capacity = options.trace ? options.trace_capacity : 0;
+    local.trace_every = options.trace_every;
     local.check_results = options.check_results;
     local.first_step = options.first_step;
     local.firing_seed = options.firing_seed;

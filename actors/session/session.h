@@ -70,6 +70,8 @@ struct SessionOptions {
   transport::CommunicatorFactory create_communicator = nullptr;
   uint64_t max_memory_bytes = 0;  // of all arenas; 0: the machine's memory
   bool trace = false;
+  // Traces record the first step and every so many steps after it. REQUIRES: at least 1.
+  int64_t trace_every = 1;
   // Fail a step whose kernels make a NaN or an infinity out of finite operands; the error names the
   // first such actor. For finding where a NaN arises: steps take a little longer.
   kernels::ResultCheck check_results = kernels::ResultCheck::kNone;
@@ -143,7 +145,7 @@ class Session {
   absl::Status TakeKeptStates(const KeptStates& kept);
 
   // Events recorded since the start or the last call, of all devices, of each device the last
-  // options.trace_capacity; empty without options.trace. After Stop, those of devices in this
+  // options.trace_capacity, in times of this process's SteadyClock; empty without options.trace. After Stop, those of devices in this
   // process.
   std::vector<TraceEvent> TakeTrace();
 

@@ -1,0 +1,302 @@
+#include "actors/trace/perfetto_trace.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <tuple>
+
+#include "absl/container/flat_hash_map.h"
+
+#include "actors/engine/step_name.h"
+#include "actors/trace/communication_times.h"
+#include "actors/trace/computation_times.h"
+#include "actors/trace/perfetto_writer_internal.h"
+#include "actors/trace/register_use.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+namespace {
+
+using planner::ActorKind;
+using planner::kNone;
+using planner::Lane;
+using Track = PerfettoWriter::Track;
+using SliceOptions = PerfettoWriter::SliceOptions;
+
+// Actors of a device are shown in groups.
+constexpr std::array<const char*, 6> kGroupNames = {
+    "kernels",          "sends", "receives", "collectives", "copies to and from the host",
+    "feeds and fetches"};
+
+size_t GroupOf(ActorKind kind) {
+  switch (kind) {
+    case ActorKind::kSend:
+      return 1;
+    case ActorKind::kRecv:
+      return 2;
+    case ActorKind::kCollective:
+      return 3;
+    case ActorKind::kCopy:
+      return 4;
+    case ActorKind::kFeed:
+    case ActorKind::kFetch:
+      return 5;
+    default:
+      return 0;
+  }
+}
+
+// A slice to be written.
+struct Slice {
+  std::string name;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+  SliceOptions options;
+  bool starts_flow() const { return options.flow != 0 && !options.ends_flow; }
+};
+
+class Writer {
+ public:
+  Writer(const planner::Plan& plan, absl::Span<const TraceEvent> events,
+         const TraceContext& context, std::ostream& out)
+      : plan_(plan), context_(context), events_(SerializeComputations(plan, events)), out_(out) {}
+
+  void Write() {
+    AddSteps();
+    AddPath();
+    AddDevices();
+    CollectSlices();
+    // A flow leads from the slice that comes first, in the file where times are equal.
+    WriteSlices(/*start_flows=*/true);
+    WriteSlices(/*start_flows=*/false);
+    AddCounters();
+  }
+
+ private:
+  struct DeviceTracks {
+    Track device = 0;
+    Track compute = 0;
+    Track per_step = 0;
+    std::vector<Track> phases;  // of each
+    std::vector<Track> actors;  // of each
+  };
+
+  void AddSteps() {
+    if (context_.steps.empty()) return;
+    const Track track = out_.AddTrack("steps", {.rank = 0});
+    int64_t end_ns = INT64_MIN;
+    for (const StepWindow& step : context_.steps) {
+      const int64_t begin_ns = std::max(step.begin_ns, end_ns);
+      end_ns = std::max(begin_ns, step.end_ns);
+      out_.AddSlice(track, StepName(step.step), begin_ns, end_ns, {});
+    }
+  }
+
+  void AddPath() {
+    if (context_.path == nullptr) return;
+    const CriticalPath& path = *context_.path;
+    const Track track = out_.AddTrack(
+        StrCat("critical path of ", StepName(path.step.step)),
+        {.description = "What ran or was waited for at each moment of the step", .rank = 1});
+    for (const PathSegment& segment : path.segments) {
+      std::string name = StrCat("idle, device ", segment.device);
+      if (segment.actor != kNone && segment.device < plan_.devices.size() &&
+          segment.actor < plan_.devices[segment.device].actors.size()) {
+        name = StrCat(plan_.devices[segment.device].actors[segment.actor].name, ", device ",
+                      segment.device);
+      }
+      out_.AddSlice(track, name, segment.begin_ns, segment.end_ns, {});
+    }
+  }
+
+  // Tracks from processes down to actors.
+  void AddDevices() {
+    std::vector<TraceProcess> processes = context_.processes;
+    std::vector<bool> is_hosted(plan_.devices.size());
+    for (const TraceProcess& process : processes) {
+      for (uint32_t d = 0; d < process.num_devices; ++d) {
+        const uint64_t device = uint64_t{process.first_device} + d;
+        if (device < is_hosted.size()) is_hosted[device] = true;
+      }
+    }
+    for (uint32_t d = 0; d < is_hosted.size(); ++d) {
+      if (is_hosted[d]) continue;
+      const bool continues =
+          d > 0 && !is_hosted[d - 1] && processes.size() > context_.processes.size();
+      if (continues) {
+        ++processes.back().num_devices;
+      } else {
+        processes.push_back({"penstock", d, 1});
+      }
+    }
+    tracks_.resize(plan_.devices.size());
+    for (size_t p = 0; p < processes.size(); ++p) {
+      const auto id = static_cast<int32_t>(p + 1);
+      const Track process = out_.AddTrack(processes[p].name, {.process_id = id, .rank = id});
+      std::map<uint32_t, Track> stages;
+      for (uint32_t i = 0; i < processes[p].num_devices; ++i) {
+        const uint64_t device = uint64_t{processes[p].first_device} + i;
+        if (device >= tracks_.size() || tracks_[device].device != 0) continue;
+        const uint32_t stage = plan_.devices[device].stage;
+        Track& parent = stages[stage];
+        if (parent == 0) {
+          parent = out_.AddTrack(StrCat("stage ", stage),
+                                 {.parent = process, .rank = static_cast<int32_t>(stage)});
+        }
+        AddDevice(static_cast<uint32_t>(device), parent);
+      }
+    }
+  }
+
+  void AddDevice(uint32_t index, Track stage) {
+    const planner::DevicePlan& device = plan_.devices[index];
+    DeviceTracks& tracks = tracks_[index];
+    tracks.device = out_.AddTrack(StrCat("device ", index),
+                                  {.parent = stage, .rank = static_cast<int32_t>(index)});
+    int32_t rank = 0;
+    tracks.compute = out_.AddTrack("compute phases", {.parent = tracks.device, .rank = rank++});
+    tracks.per_step =
+        out_.AddTrack("once-a-step phases", {.parent = tracks.device, .rank = rank++});
+    // Actors before floating phases, of which there may be many.
+    std::array<Track, kGroupNames.size()> groups = {};
+    for (size_t g = 0; g < groups.size(); ++g, ++rank) {
+      const bool is_used =
+          std::any_of(device.actors.begin(), device.actors.end(),
+                      [&](const planner::ActorPlan& actor) { return GroupOf(actor.kind) == g; });
+      if (is_used) {
+        groups[g] = out_.AddTrack(kGroupNames[g], {.parent = tracks.device, .rank = rank});
+      }
+    }
+    Track floating = 0;
+    for (const planner::PhasePlan& phase : device.phases) {
+      switch (phase.lane) {
+        case Lane::kCompute:
+          tracks.phases.push_back(tracks.compute);
+          break;
+        case Lane::kPerStep:
+          tracks.phases.push_back(tracks.per_step);
+          break;
+        case Lane::kFloating:
+          if (floating == 0) {
+            floating = out_.AddTrack("floating phases", {.parent = tracks.device, .rank = rank++});
+          }
+          tracks.phases.push_back(out_.AddTrack(phase.name, {.parent = floating}));
+          break;
+      }
+    }
+    tracks.actors.resize(device.actors.size());
+    for (const planner::PhasePlan& phase : device.phases) {
+      const std::string description = StrCat("In phase ", phase.name);
+      const uint64_t end = uint64_t{phase.first_actor} + phase.num_actors;
+      for (uint64_t a = phase.first_actor; a < std::min<uint64_t>(end, device.actors.size()); ++a) {
+        const planner::ActorPlan& actor = device.actors[a];
+        tracks.actors[a] = out_.AddTrack(actor.name, {.parent = groups[GroupOf(actor.kind)],
+                                                      .description = description,
+                                                      .rank = static_cast<int32_t>(a)});
+      }
+    }
+  }
+
+  void CollectSlices() {
+    const std::vector<TransferTime> transfers = TransferTimes(plan_, events_);
+    for (size_t i = 0; i < events_.size(); ++i) {
+      const TraceEvent& event = events_[i];
+      if (event.device >= plan_.devices.size()) continue;
+      const planner::DevicePlan& device = plan_.devices[event.device];
+      if (event.phase >= device.phases.size()) continue;
+      if (event.actor != kNone && event.actor >= device.actors.size()) continue;
+      const planner::PhasePlan& phase = device.phases[event.phase];
+      const DeviceTracks& tracks = tracks_[event.device];
+      Slice slice = {"", event.begin_ns, std::max(event.begin_ns, event.end_ns), {}};
+      slice.options.step = StepNumber(event.step);
+      if (phase.per_microbatch) slice.options.microbatch = event.microbatch;
+      if (event.actor == kNone) {
+        slice.name = phase.name;
+        if (phase.per_microbatch && plan_.num_microbatches > 1) {
+          StrAppend(&slice.name, " ", event.microbatch);
+        }
+        slices_[tracks.phases[event.phase]].push_back(std::move(slice));
+        continue;
+      }
+      const planner::ActorPlan& actor = device.actors[event.actor];
+      slice.name = actor.name;
+      if (planner::IsCommunication(actor.kind)) {
+        slice.begin_ns = transfers[i].begin_ns;
+        slice.options.wait_ms = static_cast<double>(transfers[i].begin_ns - event.begin_ns) * 1e-6;
+        if (actor.kind != ActorKind::kCollective) {
+          slice.options.flow = FlowOf(actor.target, event);
+          slice.options.ends_flow = actor.kind == ActorKind::kRecv;
+        }
+      }
+      slices_[tracks.actors[event.actor]].push_back(std::move(slice));
+    }
+    for (auto& [track, slices] : slices_) {
+      std::stable_sort(slices.begin(), slices.end(),
+                       [](const Slice& a, const Slice& b) { return a.begin_ns < b.begin_ns; });
+    }
+  }
+
+  // The same for both sides of a transfer, never 0.
+  uint64_t FlowOf(uint32_t transfer, const TraceEvent& event) {
+    return flows_.try_emplace({transfer, event.step, event.microbatch}, flows_.size() + 1)
+        .first->second;
+  }
+
+  void WriteSlices(bool start_flows) {
+    for (const auto& [track, slices] : slices_) {
+      const bool starts = std::any_of(slices.begin(), slices.end(),
+                                      [](const Slice& slice) { return slice.starts_flow(); });
+      if (starts != start_flows) continue;
+      int64_t free_ns = INT64_MIN;
+      for (const Slice& slice : slices) {
+        const int64_t begin_ns = std::max(slice.begin_ns, free_ns);
+        free_ns = std::max(begin_ns, slice.end_ns);
+        out_.AddSlice(track, slice.name, begin_ns, free_ns, slice.options);
+      }
+    }
+  }
+
+  void AddCounters() {
+    const std::vector<DeviceUse> uses = UseOverTime(plan_, events_);
+    for (size_t d = 0; d < uses.size(); ++d) {
+      const planner::DevicePlan& device = plan_.devices[d];
+      const Track parent = tracks_[d].device;
+      AddCounter("bytes in channel registers", parent, PerfettoWriter::Unit::kBytes,
+                 uses[d].channel_bytes);
+      AddCounter("communications under way", parent, PerfettoWriter::Unit::kCount,
+                 uses[d].communications);
+      for (const EdgeUse& edge : uses[d].edges) {
+        const std::string name = StrCat(device.phases[edge.producer_phase].name, " to ",
+                                        device.phases[edge.consumer_phase].name);
+        AddCounter(StrCat("credits in use, ", name, " (of ", edge.capacity, ")"), parent,
+                   PerfettoWriter::Unit::kCount, edge.credits_in_use);
+        AddCounter(StrCat("tokens waiting, ", name), parent, PerfettoWriter::Unit::kCount,
+                   edge.tokens_waiting);
+      }
+    }
+  }
+
+  void AddCounter(const std::string& name, Track parent, PerfettoWriter::Unit unit,
+                  const std::vector<UseSample>& samples) {
+    if (samples.empty()) return;
+    const Track counter = out_.AddCounter(name, parent, unit);
+    for (const UseSample& sample : samples) out_.AddCount(counter, sample.at_ns, sample.value);
+  }
+
+  const planner::Plan& plan_;
+  const TraceContext& context_;
+  const std::vector<TraceEvent> events_;
+  PerfettoWriter out_;
+  std::vector<DeviceTracks> tracks_;  // of each device
+  std::map<Track, std::vector<Slice>> slices_;
+  absl::flat_hash_map<std::tuple<uint32_t, int64_t, uint32_t>, uint64_t> flows_;
+};
+
+}  // namespace
+
+void WritePerfettoTrace(const planner::Plan& plan, absl::Span<const TraceEvent> events,
+                        const TraceContext& context, std::ostream& out) {
+  Writer(plan, events, context, out).Write();
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,256 @@
+"""Perfetto's own protobuf classes read the traces of `penstock run --trace`.
+
+Skipped where PyPI's perfetto is not installed (tests/requirements.txt, in the virtual environment
+build/python that scripts/test makes). The test of clocks that differ also needs the right to make
+a time namespace.
+PENSTOCK_COMMAND names the command (default: build/bin/penstock).
+"""
+
+import collections
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
+sys.path.extend(str(path) for path in (ROOT / "build/python/lib").glob("python3*/site-packages"))
+
+try:
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+except ImportError as error:
+    proto = None
+    MISSING = str(error)
+
+STEPS = 4
+MICROBATCHES = 4
+JOB = f"""
+[model]
+name = "gpt"
+layers = 2
+width = 32
+heads = 2
+context = 16
+[train]
+steps = {STEPS}
+batch = 8
+validation_sequences = 0
+[parallel]
+strategy = "pp=2"
+microbatches = {MICROBATCHES}
+[sample]
+bytes = 0
+"""
+# A namespace in which the monotonic clock is this far ahead.
+AHEAD_S = 5000
+OTHER_CLOCK = ["unshare", "--time", "--monotonic", str(AHEAD_S), "--"]
+
+
+
+
+class Trace:
+    """Tracks, slices and flows of a trace file."""
+
+    def __init__(self, path):
+        trace = proto.Trace()
+        trace.ParseFromString(pathlib.Path(path).read_bytes())
+        self.names = {}
+        self.parents = {}
+        self.slices = collections.defaultdict(list)  # by track: [name, begin, end, arguments]
+        self.counters = {}
+        self.flow_begins = {}
+        self.flow_ends = {}
+        event_names = {}
+        annotation_names = {}
+        for packet in trace.packet:
+            for entry in packet.interned_data.event_names:
+                event_names[entry.iid] = entry.name
+            for entry in packet.interned_data.debug_annotation_names:
+                annotation_names[entry.iid] = entry.name
+            if packet.HasField("track_descriptor"):
+                self.add_track(packet.track_descriptor)
+            if packet.HasField("track_event"):
+                event = packet.track_event
+                if event.type == proto.TrackEvent.TYPE_SLICE_BEGIN:
+                    arguments = {annotation_names[a.name_iid]:
+                                 a.int_value if a.HasField("int_value") else a.double_value
+                                 for a in event.debug_annotations}
+                    piece = [event_names[event.name_iid], packet.timestamp, None, arguments]
+                    self.slices[event.track_uuid].append(piece)
+                    for flow in event.flow_ids:
+                        assert flow not in self.flow_begins
+                        self.flow_begins[flow] = (event.track_uuid, piece)
+                    for flow in event.terminating_flow_ids:
+                        assert flow not in self.flow_ends
+                        self.flow_ends[flow] = (event.track_uuid, piece)
+                elif event.type == proto.TrackEvent.TYPE_SLICE_END:
+                    assert self.slices[event.track_uuid][-1][2] is None
+                    self.slices[event.track_uuid][-1][2] = packet.timestamp
+                else:
+                    assert event.type == proto.TrackEvent.TYPE_COUNTER
+                    self.counters[event.track_uuid].append((packet.timestamp, event.counter_value))
+
+    def add_track(self, track):
+        assert track.uuid not in self.names
+        is_process = track.HasField("process")
+        self.names[track.uuid] = track.process.process_name if is_process else track.name
+        if track.parent_uuid:
+            assert track.parent_uuid in self.names
+            self.parents[track.uuid] = track.parent_uuid
+        if track.HasField("counter"):
+            self.counters[track.uuid] = []
+
+    def path(self, track):
+        names = [self.names[track]]
+        while track in self.parents:
+            track = self.parents[track]
+            names.append(self.names[track])
+        return names[::-1]
+
+    def device(self, track):
+        return next(name for name in self.path(track) if name.startswith("device "))
+
+
+class PerfettoTraceTest(unittest.TestCase):
+    def setUp(self):
+        if not os.access(PENSTOCK, os.X_OK):
+            self.skipTest(f"{PENSTOCK} is not built")
+        if proto is None:
+            self.skipTest(f"{MISSING}: see tests/requirements.txt")
+        folder = tempfile.TemporaryDirectory(prefix="penstock_perfetto.")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.job = self.folder / "job.toml"
+        self.job.write_text(JOB)
+        self.file = self.folder / "run.perfetto-trace"
+
+    def actors(self):
+        """The names of the plan's actors by device, each with its firings a step."""
+        plan = self.folder / "job.plan"
+        subprocess.run([PENSTOCK, "plan", self.job, "-o", plan], check=True, capture_output=True,
+                       timeout=120)
+        shown = subprocess.run([PENSTOCK, "show", plan, "--json"], check=True, capture_output=True,
+                               text=True, timeout=120).stdout
+        return json.loads(shown)["actors"]
+
+    def check(self, trace):
+        """What holds of every trace of the job."""
+        num_actors = 0
+        for track, slices in trace.slices.items():
+            path = trace.path(track)
+            self.assertTrue(all(piece[2] is not None for piece in slices), path)
+            ends = 0
+            for _, begin, end, _ in slices:
+                self.assertLessEqual(ends, begin, path)
+                self.assertLessEqual(begin, end, path)
+                ends = end
+            if path[0] == "steps":
+                self.assertEqual([piece[0] for piece in slices],
+                                 [f"step {i + 1}" for i in range(STEPS)])
+                continue
+            if path[0].startswith("critical path"):
+                continue
+            # An actor runs once a step or once a micro-batch; a lane runs several phases.
+            if len(path) == 5:
+                self.assertIn(len(slices), (STEPS, STEPS * MICROBATCHES), path)
+            steps = collections.Counter(piece[3]["step"] for piece in slices)
+            self.assertEqual(dict(steps),
+                             {i + 1: len(slices) // STEPS for i in range(STEPS)}, path)
+            # process, stage, device, group, actor
+            num_actors += len(path) == 5 and path[3] != "floating phases"
+        self.assertEqual(num_actors, self.actors())
+
+        # Each message goes from a send of one device to a receive of the other, and no receive
+        # ends before its send has begun.
+        self.assertGreater(len(trace.flow_begins), 0)
+        self.assertEqual(trace.flow_begins.keys(), trace.flow_ends.keys())
+        skew_ns = 0
+        for flow, (source, send) in trace.flow_begins.items():
+            destination, receive = trace.flow_ends[flow]
+            self.assertIn("sends", trace.path(source))
+            self.assertIn("receives", trace.path(destination))
+            self.assertNotEqual(trace.device(source), trace.device(destination))
+            self.assertEqual(send[3].get("microbatch"), receive[3].get("microbatch"))
+            skew_ns = max(skew_ns, send[1] - receive[2])
+        self.assertLess(skew_ns, 50_000)
+
+        counters = [trace.path(track)[-1] for track in trace.counters]
+        for name in ("bytes in channel registers", "communications under way"):
+            self.assertEqual(counters.count(name), 2, counters)
+        self.assertTrue(any(name.startswith("credits in use, F to B") for name in counters))
+        for track, samples in trace.counters.items():
+            self.assertGreater(max(value for _, value in samples), 0, trace.path(track))
+            self.assertGreaterEqual(min(value for _, value in samples), 0, trace.path(track))
+            self.assertEqual(samples[-1][1], 0, trace.path(track))
+
+    def test_every_actor_of_two_processes_is_there(self):
+        subprocess.run([PENSTOCK, "run", self.job, "--procs", "2", "--trace", self.file],
+                       check=True, capture_output=True, timeout=120)
+        trace = Trace(self.file)
+        self.check(trace)
+        processes = {trace.path(track)[0] for track in trace.slices}
+        self.assertEqual(len([name for name in processes if name.startswith("node ")]), 2)
+
+    def test_one_process_and_sampled_steps(self):
+        subprocess.run([PENSTOCK, "run", self.job, "--trace", self.file, "--trace-every", "3"],
+                       check=True, capture_output=True, timeout=120)
+        trace = Trace(self.file)
+        steps = {piece[3]["step"] for slices in trace.slices.values() for piece in slices
+                 if "step" in piece[3]}
+        self.assertEqual(steps, {1, 4})
+
+    def test_a_simulation_has_the_tracks_of_a_run(self):
+        subprocess.run([PENSTOCK, "run", self.job, "--trace", self.file], check=True,
+                       capture_output=True, timeout=120)
+        run = Trace(self.file)
+        subprocess.run([PENSTOCK, "simulate", self.job, "--trace", self.file], check=True,
+                       capture_output=True, timeout=120)
+        simulated = Trace(self.file)
+
+        def tracks(trace):
+            return {"/".join(trace.path(track)) for track in trace.slices} - {
+                path for path in ("/".join(trace.path(track)) for track in trace.slices)
+                if path.startswith(("steps", "critical path"))}
+        self.assertEqual(tracks(run), tracks(simulated))
+
+    def test_clocks_that_differ_are_aligned(self):
+        if subprocess.run([*OTHER_CLOCK, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("cannot make a time namespace")
+        environment = dict(os.environ)
+        with subprocess.Popen(
+                [PENSTOCK, "run", self.job, "--procs", "2", "--trace", self.file, "--listen",
+                 "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True) as run:
+            nodes = []
+            try:
+                for line in run.stdout:
+                    match = re.search(r"PENSTOCK_KEY=(\w+) penstock node --join (\S+)", line)
+                    if match:
+                        break
+                else:
+                    self.fail("the run printed no command for nodes")
+                environment["PENSTOCK_KEY"] = match.group(1)
+                for rank, prefix in enumerate(([], OTHER_CLOCK)):
+                    nodes.append(subprocess.Popen(
+                        [*prefix, PENSTOCK, "node", "--join", match.group(2), "--rank", str(rank)],
+                        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+                output, _ = run.communicate(timeout=120)
+                self.assertEqual(run.returncode, 0, output)
+                for node in nodes:
+                    self.assertEqual(node.wait(timeout=60), 0)
+            finally:
+                for process in (run, *nodes):
+                    process.kill()
+                    process.wait()
+        trace = Trace(self.file)
+        self.check(trace)
+        times = [piece[1] for slices in trace.slices.values() for piece in slices]
+        self.assertLess(max(times) - min(times), AHEAD_S * 1e9 / 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
