@@ -117,8 +117,8 @@ TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {
       {{"--rank", "9"}, "", "rank 9 is out of range: the job has ranks 0 to 1"},
       {{},
        std::string(64, 'a'),
-       "the connection was closed before the coordinator answered: the key is not the one that "
-       "`penstock run` printed (PENSTOCK_KEY or --key-file), or the server at 127.0.0.1:"},
+       "the connection was closed before the coordinator answered: the key is not the one of this "
+       "job (PENSTOCK_KEY or --key-file), or the server at 127.0.0.1:"},
       {{},
        "abc",
        "PENSTOCK_KEY: the job's key has 64 hexadecimal digits; what is given has 3 characters; "

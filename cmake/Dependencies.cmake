@@ -54,6 +54,8 @@ pkg_check_modules(PENSTOCK_CAPNP QUIET IMPORTED_TARGET capnp)
 penstock_require(PENSTOCK_CAPNP_FOUND "Cap'n Proto" libcapnp-dev)
 pkg_check_modules(PENSTOCK_CAPNP_RPC QUIET IMPORTED_TARGET capnp-rpc kj-tls kj-async)
 penstock_require(PENSTOCK_CAPNP_RPC_FOUND "Cap'n Proto RPC over TLS" libcapnp-dev)
+pkg_check_modules(PENSTOCK_CRYPTO QUIET IMPORTED_TARGET libcrypto)
+penstock_require(PENSTOCK_CRYPTO_FOUND "OpenSSL" libssl-dev)
 
 # CAF 0.17: the API of 0.18 and later is another one (type-id blocks, mail).
 find_package(CAF 0.17.5 QUIET)

@@ -38,8 +38,14 @@ class ControlPort::CoordinatorServer final : public Coordinator::Server {
   const uint64_t connection_;
 };
 
-ControlPort::ControlPort(kj::Timer& timer, std::string key, uint32_t silence_ms, Host& host)
-    : timer_(timer), key_(std::move(key)), silence_ms_(silence_ms), host_(host), tasks_(*this) {}
+ControlPort::ControlPort(kj::Timer& timer, std::string key, uint32_t silence_ms, Host& host,
+                         std::unique_ptr<SecureChannel> channel)
+    : timer_(timer),
+      key_(std::move(key)),
+      silence_ms_(silence_ms),
+      host_(host),
+      channel_(std::move(channel)),
+      tasks_(*this) {}
 
 ControlPort::~ControlPort() {
   accepting_ = nullptr;
@@ -70,19 +76,30 @@ void ControlPort::Welcome(kj::Own<kj::AsyncIoStream> stream) {
   if (unauthenticated_.size() >= kMaxPendingConnections)
     unauthenticated_.erase(unauthenticated_.begin());
   const uint64_t id = next_id_++;
-  kj::AsyncIoStream& said_by = *stream;
   // Erased later: the promise must not destroy itself while it runs.
   const auto forget = [this, id] {
     tasks_.add(kj::evalLater([this, id] { unauthenticated_.erase(id); }));
   };
-  auto hello =
-      ReceiveHello(said_by, key_)
-          .exclusiveJoin(timer_.afterDelay(kHelloSeconds * kj::SECONDS).then([] { return false; }))
-          .then([this, stream = kj::mv(stream)](bool may_enter) mutable {
-            if (may_enter) Serve(kj::mv(stream));
-          })
-          .then(kj::cp(forget))
-          .eagerlyEvaluate([forget](const kj::Exception&) { forget(); });  // it hung up
+  using Stream = kj::Own<kj::AsyncIoStream>;
+  auto secured =
+      channel_ != nullptr ? channel_->Secure(kj::mv(stream)) : kj::Promise<Stream>(kj::mv(stream));
+  // The stream if the peer may go on.
+  using Welcomed = kj::Maybe<Stream>;
+  auto greeted = secured.then([this](Stream&& from) {
+    kj::AsyncIoStream& said_by = *from;
+    return ReceiveHello(said_by, key_).then([from = kj::mv(from)](bool may_enter) mutable {
+      return may_enter ? Welcomed(kj::mv(from)) : Welcomed();
+    });
+  });
+  auto hello = greeted
+                   .exclusiveJoin(timer_.afterDelay(kHelloSeconds * kj::SECONDS).then([] {
+                     return Welcomed();
+                   }))
+                   .then([this](Welcomed&& from) {
+                     KJ_IF_MAYBE (welcomed, from) Serve(kj::mv(*welcomed));
+                   })
+                   .then(kj::cp(forget))
+                   .eagerlyEvaluate([forget](const kj::Exception&) { forget(); });  // it hung up
   unauthenticated_.emplace(id, kj::mv(hello));
 }
 

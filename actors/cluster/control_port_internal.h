@@ -1,6 +1,6 @@
 // The port that nodes connect to. A node authenticates with its hello, then joins.
 //
-//   unauthenticated --hello--> authenticated --join(info, node)--> member
+//   unauthenticated --TLS, hello--> authenticated --join(info, node)--> member
 //
 // Each of the first two states lasts at most kHelloSeconds, and holds at most
 // kMaxPendingConnections connections. When another arrives, the oldest is closed, so idle
@@ -24,6 +24,7 @@
 
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control.capnp.h"
+#include "actors/cluster/secure_channel_internal.h"
 
 namespace penstock::actors::control {
 
@@ -52,8 +53,9 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   };
 
   // `timer` and `host` outlive the port; `key` is kJobKeyBytes long. Members are told to end when
-  // they hear nothing for `silence_ms`.
-  ControlPort(kj::Timer& timer, std::string key, uint32_t silence_ms, Host& host);
+  // they hear nothing for `silence_ms`. With `channel`, connections speak TLS before all else.
+  ControlPort(kj::Timer& timer, std::string key, uint32_t silence_ms, Host& host,
+              std::unique_ptr<SecureChannel> channel = nullptr);
   ~ControlPort();
   ControlPort(const ControlPort&) = delete;
   ControlPort& operator=(const ControlPort&) = delete;
@@ -95,6 +97,7 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   const std::string key_;
   const uint32_t silence_ms_;
   Host& host_;
+  const std::unique_ptr<SecureChannel> channel_;
   uint64_t next_id_ = 1;
   // By age.
   std::map<uint64_t, kj::Promise<void>> unauthenticated_;

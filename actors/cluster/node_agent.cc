@@ -1,12 +1,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <thread>
 #include <utility>
 
 #include "actors/cluster/node_agent_internal.h"
 #include "actors/cluster/node_description.h"
+#include "actors/cluster/secure_channel_internal.h"
+#include "actors/cluster/socket_address.h"
 #include "base/machine.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -32,22 +36,34 @@ NodeAgent::NodeAgent(const NodeOptions& options, ControlLoop& loop, std::functio
 NodeAgent::~NodeAgent() = default;
 
 control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key) {
-  auto hello =
-      control::SayHello(*stream, key).catch_([this](kj::Exception&& exception) -> absl::Status {
-        // A coordinator closes the connection if the key is wrong; so do other servers at any
-        // greeting that they do not know.
-        if (exception.getType() != kj::Exception::Type::DISCONNECTED) {
-          return control::FromException(exception);
-        }
-        return absl::PermissionDeniedError(StrCat(
-            "the connection was closed before the coordinator answered: the key is not the one "
-            "that `penstock run` printed (PENSTOCK_KEY or --key-file), or the server at ",
-            options_.coordinator, " is not the coordinator of this job"));
-      });
-  return hello
-      .then([this, stream = kj::mv(stream)](absl::Status&& greeted) mutable {
-        return greeted.ok() ? JoinOver(kj::mv(stream)) : control::StatusPromise(std::move(greeted));
-      })
+  using Stream = kj::Own<kj::AsyncIoStream>;
+  std::unique_ptr<control::SecureChannel> channel;
+  if (!IsUnixAddress(options_.coordinator)) {
+    ASSIGN_OR_RETURN(channel, control::SecureChannel::Create(key, control::ChannelSide::kNode));
+  }
+  auto secured =
+      channel != nullptr ? channel->Secure(kj::mv(stream)) : kj::Promise<Stream>(kj::mv(stream));
+  auto joined =
+      secured
+          .then([this, key](Stream&& to) {
+            kj::AsyncIoStream& said_to = *to;
+            return control::SayHello(said_to, key)
+                .then([this, to = kj::mv(to)](absl::Status&& greeted) mutable {
+                  is_greeted_ = true;
+                  return greeted.ok() ? JoinOver(kj::mv(to))
+                                      : control::StatusPromise(std::move(greeted));
+                });
+          })
+          .catch_([this](kj::Exception&& exception) -> absl::Status {
+            if (is_greeted_) return control::FromException(exception);
+            // A coordinator closes the connection if the key is wrong, and has a certificate of
+            // another authority; other servers close it at any greeting that they do not know.
+            return absl::PermissionDeniedError(StrCat(
+                "the connection was closed before the coordinator answered: the key is not the "
+                "one of this job (PENSTOCK_KEY or --key-file), or the server at ",
+                options_.coordinator, " is not its coordinator"));
+          });
+  return joined.attach(std::move(channel))
       .exclusiveJoin(loop_.timer().afterDelay(kGreetingTimeout).then([]() -> absl::Status {
         return absl::DeadlineExceededError(
             "the server at this address did not answer as a coordinator; use the address that "

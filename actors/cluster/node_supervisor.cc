@@ -53,10 +53,16 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
        },
        [this](uint32_t rank, int wait_status) { failure_detector_->OnExit(rank, wait_status); }});
   const absl::Duration silence = options_.heartbeat_timeout + absl::Seconds(1);
+  // The system protects what passes through a socket of this host.
+  std::unique_ptr<control::SecureChannel> channel;
+  if (!IsUnixAddress(options_.listen)) {
+    ASSIGN_OR_RETURN(channel,
+                     control::SecureChannel::Create(key, control::ChannelSide::kCoordinator));
+  }
   port_ = kj::heap<control::ControlPort>(
       loop_.timer(), std::move(key),
       static_cast<uint32_t>(std::clamp<int64_t>(absl::ToInt64Milliseconds(silence), 1, 3'600'000)),
-      *this);
+      *this, std::move(channel));
   RemoveStaleSocket(options_.listen);
   return loop_.io()
       .provider->getNetwork()

@@ -675,6 +675,7 @@ class NodeHarness::Impl {
     options_.kernels = &kernels_;
     options_.policies = &policies_;
     options_.interfaces = "none";
+    options_.coordinator = "unix-abstract:a test";  // the pipes carry no TLS
     options_.max_memory_bytes = size_t{16} << 20;
   }
 

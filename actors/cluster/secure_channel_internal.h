@@ -1,0 +1,53 @@
+// TLS 1.3 on the connections of a job, with both sides authenticated by the job's key.
+//
+// The key is the job's certificate authority: an Ed25519 key pair is derived from it, which signs
+// the certificate that each process makes for itself. Each side accepts certificates of that
+// authority alone. So who has the key can take part in the job, and nothing else needs to be
+// distributed; the key itself is never sent.
+//
+// Thread rule: one thread, that of the event loop of the streams.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_SECURE_CHANNEL_INTERNAL_H_
+#define PENSTOCK_ACTORS_CLUSTER_SECURE_CHANNEL_INTERNAL_H_
+
+#include <memory>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include <kj/async-io.h>
+#include <kj/compat/tls.h>
+
+namespace penstock::actors::control {
+
+enum class ChannelSide { kCoordinator, kNode };
+
+// When a certificate counts, relative to when it is made: clocks of hosts may differ.
+struct Validity {
+  absl::Duration from = -absl::Hours(24);
+  absl::Duration to = absl::Hours(24 * 365);
+};
+
+class SecureChannel {
+ public:
+  // REQUIRES: `key` is kJobKeyBytes long.
+  static absl::StatusOr<std::unique_ptr<SecureChannel>> Create(std::string_view key,
+                                                               ChannelSide side,
+                                                               const Validity& validity = {});
+
+  // The stream after a handshake. It fails, with whatever type of exception, where the other side
+  // does not know the key; a coordinator may notice that only when it reads. A stream whose other
+  // side has ended without a farewell is DISCONNECTED. May outlive the channel.
+  kj::Promise<kj::Own<kj::AsyncIoStream>> Secure(kj::Own<kj::AsyncIoStream> stream);
+
+ private:
+  SecureChannel(ChannelSide side, kj::TlsContext::Options options)
+      : side_(side), context_(kj::mv(options)) {}
+
+  const ChannelSide side_;
+  kj::TlsContext context_;
+};
+
+}  // namespace penstock::actors::control
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_SECURE_CHANNEL_INTERNAL_H_

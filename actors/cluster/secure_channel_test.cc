@@ -1,0 +1,180 @@
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <kj/async.h>
+#include <kj/debug.h>
+
+#include "actors/cluster/secure_channel_internal.h"
+
+namespace penstock::actors::control {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kKey(32, 'k');
+const std::string kOtherKey(32, 'o');
+
+// Remembers what passes, as someone on the network would.
+class Wire final : public kj::AsyncIoStream {
+ public:
+  Wire(kj::Own<kj::AsyncIoStream> stream, std::string* seen)
+      : stream_(kj::mv(stream)), seen_(seen) {}
+
+  kj::Promise<size_t> read(void* buffer, size_t min_bytes, size_t max_bytes) override {
+    return stream_->read(buffer, min_bytes, max_bytes);
+  }
+  kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
+    return stream_->tryRead(buffer, min_bytes, max_bytes);
+  }
+  kj::Promise<void> write(const void* buffer, size_t size) override {
+    seen_->append(static_cast<const char*>(buffer), size);
+    return stream_->write(buffer, size);
+  }
+  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
+    for (const auto& piece : pieces) {
+      seen_->append(reinterpret_cast<const char*>(piece.begin()), piece.size());
+    }
+    return stream_->write(pieces);
+  }
+  kj::Promise<void> whenWriteDisconnected() override { return stream_->whenWriteDisconnected(); }
+  void shutdownWrite() override { stream_->shutdownWrite(); }
+  void abortRead() override { stream_->abortRead(); }
+
+ private:
+  kj::Own<kj::AsyncIoStream> stream_;
+  std::string* seen_;
+};
+
+class SecureChannelTest : public ::testing::Test {
+ protected:
+  struct Talk {
+    bool has_arrived = false;  // what the node said, at the coordinator
+    std::string error;
+    std::string seen;  // on the wire
+  };
+
+  // The node says `text` and the coordinator answers with it.
+  Talk Exchange(SecureChannel& coordinator, SecureChannel& node, const std::string& text) {
+    Talk talk;
+    auto pipe = kj::newTwoWayPipe();
+    auto server = coordinator.Secure(kj::heap<Wire>(kj::mv(pipe.ends[0]), &talk.seen))
+                      .then([&](kj::Own<kj::AsyncIoStream>&& stream) {
+                        auto buffer = kj::heapArray<char>(text.size());
+                        char* const bytes = buffer.begin();
+                        auto& from = *stream;
+                        return from.read(bytes, text.size())
+                            .then([&, bytes] {
+                              talk.has_arrived = std::string(bytes, text.size()) == text;
+                              return from.write(bytes, text.size());
+                            })
+                            .attach(kj::mv(buffer), kj::mv(stream));
+                      });
+    auto client = node.Secure(kj::heap<Wire>(kj::mv(pipe.ends[1]), &talk.seen))
+                      .then([&](kj::Own<kj::AsyncIoStream>&& stream) {
+                        auto buffer = kj::heapArray<char>(text.size());
+                        char* const bytes = buffer.begin();
+                        auto& to = *stream;
+                        return to.write(text.data(), text.size())
+                            .then([&to, bytes, &text] { return to.read(bytes, text.size()); })
+                            .attach(kj::mv(buffer), kj::mv(stream));
+                      });
+    auto both = server.exclusiveJoin(kj::Promise<void>(kj::NEVER_DONE));
+    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&] {
+                   kj::joinPromises(kj::arr(kj::mv(client), kj::mv(both))).wait(*scope_);
+                 })) {
+      talk.error = exception->getDescription().cStr();
+    }
+    return talk;
+  }
+
+  // Behind pointers: their destructors may throw.
+  std::unique_ptr<kj::EventLoop> loop_ = std::make_unique<kj::EventLoop>();
+  std::unique_ptr<kj::WaitScope> scope_ = std::make_unique<kj::WaitScope>(*loop_);
+};
+
+TEST_F(SecureChannelTest, SidesWithTheKeyTalkAndOthersReadNothing) {
+  auto coordinator = SecureChannel::Create(kKey, ChannelSide::kCoordinator);
+  auto node = SecureChannel::Create(kKey, ChannelSide::kNode);
+  ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+  ASSERT_TRUE(node.ok()) << node.status();
+  const Talk talk = Exchange(**coordinator, **node, "the weights of the model");
+  EXPECT_EQ(talk.error, "");
+  EXPECT_TRUE(talk.has_arrived);
+  EXPECT_THAT(talk.seen, Not(HasSubstr("weights")));
+  EXPECT_THAT(talk.seen, Not(HasSubstr(kKey.substr(0, 16))));
+  EXPECT_THAT(talk.seen, HasSubstr(std::string("\x03\x03", 2)));  // records were seen at all
+}
+
+TEST_F(SecureChannelTest, AnotherKeyIsAnotherAuthority) {
+  auto coordinator = SecureChannel::Create(kKey, ChannelSide::kCoordinator);
+  auto node = SecureChannel::Create(kOtherKey, ChannelSide::kNode);
+  const Talk talk = Exchange(**coordinator, **node, "hello");
+  EXPECT_NE(talk.error, "");
+  EXPECT_FALSE(talk.has_arrived);
+}
+
+TEST_F(SecureChannelTest, ANodeIsNoCoordinator) {
+  auto coordinator = SecureChannel::Create(kKey, ChannelSide::kCoordinator);
+  auto other = SecureChannel::Create(kKey, ChannelSide::kCoordinator);
+  // A coordinator that connects: both wait for the other's hello, so no handshake is possible; and
+  // a node that listens cannot show the coordinator's certificate.
+  auto node = SecureChannel::Create(kKey, ChannelSide::kNode);
+  auto second = SecureChannel::Create(kKey, ChannelSide::kNode);
+  auto pipe = kj::newTwoWayPipe();
+  auto first_side = (*node)->Secure(kj::mv(pipe.ends[0])).ignoreResult();
+  auto second_side = (*second)->Secure(kj::mv(pipe.ends[1])).ignoreResult();
+  bool has_failed = false;
+  KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&] {
+                 first_side.exclusiveJoin(kj::mv(second_side)).wait(*scope_);
+               })) {
+    (void)exception;
+    has_failed = true;
+  }
+  EXPECT_TRUE(has_failed);
+}
+
+TEST_F(SecureChannelTest, ExpiredCertificatesAreRefused) {
+  const Validity expired = {-absl::Hours(48), -absl::Hours(24)};
+  for (const bool is_node : {false, true}) {
+    auto coordinator =
+        SecureChannel::Create(kKey, ChannelSide::kCoordinator, is_node ? Validity() : expired);
+    auto node = SecureChannel::Create(kKey, ChannelSide::kNode, is_node ? expired : Validity());
+    ASSERT_TRUE(coordinator.ok());
+    ASSERT_TRUE(node.ok());
+    const Talk talk = Exchange(**coordinator, **node, "hello");
+    EXPECT_NE(talk.error, "");
+    EXPECT_FALSE(talk.has_arrived);
+  }
+}
+
+TEST_F(SecureChannelTest, AnEndWithoutAFarewellIsADisconnection) {
+  auto coordinator = SecureChannel::Create(kKey, ChannelSide::kCoordinator);
+  auto node = SecureChannel::Create(kKey, ChannelSide::kNode);
+  auto pipe = kj::newTwoWayPipe();
+  kj::Own<kj::AsyncIoStream> at_coordinator;
+  kj::Own<kj::AsyncIoStream> at_node;
+  auto server = (*coordinator)->Secure(kj::mv(pipe.ends[0])).then([&](auto&& stream) {
+    at_coordinator = kj::mv(stream);
+  });
+  auto client =
+      (*node)->Secure(kj::mv(pipe.ends[1])).then([&](auto&& stream) { at_node = kj::mv(stream); });
+  kj::joinPromises(kj::arr(kj::mv(server), kj::mv(client))).wait(*scope_);
+  at_node = nullptr;
+  char byte = 0;
+  bool is_disconnected = false;
+  KJ_IF_MAYBE (exception,
+               kj::runCatchingExceptions([&] { at_coordinator->read(&byte, 1).wait(*scope_); })) {
+    is_disconnected = exception->getType() == kj::Exception::Type::DISCONNECTED;
+  }
+  EXPECT_TRUE(is_disconnected);
+}
+
+TEST_F(SecureChannelTest, AKeyOfAnotherLengthIsRefused) {
+  EXPECT_FALSE(SecureChannel::Create("short", ChannelSide::kNode).ok());
+}
+
+}  // namespace
+}  // namespace penstock::actors::control
