@@ -1,5 +1,7 @@
 // penstock node: one process of a job over several.
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -25,12 +27,23 @@ struct Options {
   bool is_quiet = false;
 };
 
+constexpr size_t kMaxKeyBytes = 4096;
+
+// The first line of the standard input, without its end; what follows stays there.
+absl::StatusOr<std::string> ReadLine() {
+  std::string line;
+  char c = 0;
+  while (line.size() < kMaxKeyBytes && read(STDIN_FILENO, &c, 1) == 1 && c != '\n') line += c;
+  return line;
+}
+
 absl::StatusOr<std::string> ReadKey(const Options& options) {
   std::string key;
   std::string source = "PENSTOCK_KEY";
   if (!options.key_file.empty()) {
     source = StrCat("--key-file ", options.key_file);
-    absl::StatusOr<std::string> text = ReadTextFile(options.key_file, 4096);
+    absl::StatusOr<std::string> text =
+        options.key_file == "-" ? ReadLine() : ReadTextFile(options.key_file, kMaxKeyBytes);
     if (!text.ok()) {
       return absl::Status(text.status().code(),
                           StrCat("--key-file ", ToStd(text.status().message())));
@@ -95,7 +108,8 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
       ->option_text("NAMES");
   command
       ->add_option("--key-file", options->key_file,
-                   "Read the job's key from this file (the environment variable PENSTOCK_KEY)")
+                   "Read the job's key from this file; -: from the first line of the standard "
+                   "input (the environment variable PENSTOCK_KEY)")
       ->option_text("FILE");
   command->add_flag("--quiet", options->is_quiet,
                     "Do not report that this node has joined, and that the job is done");

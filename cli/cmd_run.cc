@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -810,8 +811,31 @@ absl::Status ReportDryRun(const Environment& environment, const Options& options
   return absl::OkStatus();
 }
 
+// A job that says nothing of hosts has those that it is launched on.
+absl::Status PlaceOnHosts(const Environment& environment, const Options& options, Job* job) {
+  if (environment.places.empty()) return absl::OkStatus();
+  if (options.listen.has_value()) {
+    return absl::InvalidArgumentError("--listen of `run` does not go with `launch`");
+  }
+  if (environment.places.size() != static_cast<size_t>(job->cluster.processes)) {
+    return absl::InvalidArgumentError(StrCat("--procs ", job->cluster.processes, ": there are ",
+                                             environment.places.size(),
+                                             " slots on the hosts, a process each"));
+  }
+  std::map<std::string_view, int64_t> slots;  // of each host
+  for (const actors::NodePlace& place : environment.places) ++slots[place.host];
+  const bool is_even = std::all_of(slots.begin(), slots.end(), [&](const auto& host) {
+    return host.second == slots.begin()->second;
+  });
+  if (is_even && job->cluster.hosts == 1 && job->cluster.host.empty()) {
+    job->cluster.hosts = static_cast<int64_t>(slots.size());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Run(const Environment& environment, const Options& options) {
-  ASSIGN_OR_RETURN(const Job job, ReadOptions(options));
+  ASSIGN_OR_RETURN(Job job, ReadOptions(options));
+  RETURN_IF_ERROR(PlaceOnHosts(environment, options, &job));
   RETURN_IF_ERROR(CheckOutputs(options));
   ASSIGN_OR_RETURN(Program program, GetProgram(environment.registries, options, job));
   RETURN_IF_ERROR(CheckTrains(program.plan));

@@ -159,6 +159,7 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   AddBenchCommand(app, environment, &action);
   AddProfileCommand(app, environment, &action);
   AddCalibrateCommand(app, environment, &action);
+  AddLaunchCommand(app, environment, &action);
   AddNodeCommand(app, environment, &action);
   AddCheckpointCommand(app, environment, &action);
   AddGenerateCommand(app, environment, &action);

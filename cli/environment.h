@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 
+#include "actors/cluster/node_place.h"
 #include "graph/models/model.h"
 #include "graph/op.h"
 #include "kernels/kernel.h"
@@ -43,6 +44,9 @@ struct Environment {
   std::ostream& err;  // progress and messages
   bool err_is_terminal = false;
   std::string program = "/proc/self/exe";  // what --procs starts, with `node` and its options
+  // Where it is started, by rank, and the address at which `run` then listens; empty: here.
+  std::vector<actors::NodePlace> places = {};
+  std::string listen = {};
 };
 
 // What a command does once its options are read. An error's code decides the exit status.
@@ -59,6 +63,7 @@ void AddOptCommand(CLI::App& app, const Environment& environment, Action* action
 void AddEvalCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddListCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddBenchCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddNodeCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddProfileCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddCheckpointCommand(CLI::App& app, const Environment& environment, Action* action);

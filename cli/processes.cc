@@ -14,6 +14,11 @@
 #include "base/strings.h"
 
 namespace penstock::cli {
+namespace {
+
+constexpr absl::Duration kRemoteJoinTimeout = absl::Minutes(1);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
                                                                 ProcessOptions processes) {
@@ -32,6 +37,11 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   };
   if (processes.listen.empty()) {
     options.node_command = {environment.program, "node", "--quiet"};
+    if (!environment.places.empty()) {
+      options.places = environment.places;
+      options.listen = environment.listen;
+      options.join_timeout = kRemoteJoinTimeout;
+    }
   } else {
     options.listen = processes.listen;
     options.join_timeout = absl::Minutes(10);

@@ -24,9 +24,24 @@ absl::Status FromErrno(std::string_view what) {
   return absl::UnavailableError(StrCat(what, ": ", strerror(errno)));
 }
 
+// Closed at the end of its scope.
+struct Pipe {
+  std::array<int, 2> ends = {-1, -1};
+
+  Pipe() = default;
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe() {
+    for (const int fd : ends) {
+      if (fd >= 0) close(fd);
+    }
+  }
+  bool Open() { return pipe2(ends.data(), O_CLOEXEC) == 0; }
+};
+
 // Between fork and exec: only calls that are safe there. Ends the process with errno in `error_fd`.
 [[noreturn]] void BecomeCommand(char* const* arguments, char* const* environment,
-                                const cpu_set_t* cores, int output_fd, int error_fd) {
+                                const cpu_set_t* cores, int input_fd, int output_fd, int error_fd) {
   // A group of its own: Ctrl-C on the terminal is the coordinator's to tell.
   setpgid(0, 0);
   sigset_t none;
@@ -34,8 +49,8 @@ absl::Status FromErrno(std::string_view what) {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   for (const int signal_number : {SIGINT, SIGTERM, SIGPIPE}) signal(signal_number, SIG_DFL);
   if (cores != nullptr) sched_setaffinity(0, sizeof(*cores), cores);
-  const int null_fd = open("/dev/null", O_RDONLY);
-  if (null_fd >= 0 && dup2(null_fd, STDIN_FILENO) >= 0 && dup2(output_fd, STDOUT_FILENO) >= 0 &&
+  if (input_fd < 0) input_fd = open("/dev/null", O_RDONLY);
+  if (input_fd >= 0 && dup2(input_fd, STDIN_FILENO) >= 0 && dup2(output_fd, STDOUT_FILENO) >= 0 &&
       dup2(output_fd, STDERR_FILENO) >= 0) {
     execve(arguments[0], arguments, environment);
   }
@@ -48,6 +63,9 @@ absl::Status FromErrno(std::string_view what) {
 
 absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildCommand& command) {
   if (command.arguments.empty()) return absl::InvalidArgumentError("there is no command");
+  if (command.input.size() > kMaxInputBytes) {
+    return absl::InvalidArgumentError(StrCat("an input of more than ", kMaxInputBytes, " bytes"));
+  }
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text(*variable);
@@ -72,28 +90,27 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildCommand& command) {
   CPU_ZERO(&cores);
   for (const int core : command.cores) CPU_SET(core, &cores);
 
-  std::array<int, 2> output = {-1, -1};
-  std::array<int, 2> error = {-1, -1};
-  if (pipe2(output.data(), O_CLOEXEC) != 0) return FromErrno("pipe");
-  if (pipe2(error.data(), O_CLOEXEC) != 0) {
-    const absl::Status status = FromErrno("pipe");
-    close(output[0]);
-    close(output[1]);
-    return status;
+  Pipe input;
+  Pipe output;
+  Pipe error;
+  if (!output.Open() || !error.Open()) return FromErrno("pipe");
+  if (!command.input.empty()) {
+    if (!input.Open()) return FromErrno("pipe");
+    const ssize_t num_written = write(input.ends[1], command.input.data(), command.input.size());
+    if (num_written != static_cast<ssize_t>(command.input.size())) return FromErrno("pipe");
   }
   ChildProcess child;
-  child.output_fd_ = output[0];
+  child.output_fd_ = std::exchange(output.ends[0], -1);
   child.pid_ = fork();
   if (child.pid_ == 0) {
     BecomeCommand(arguments.data(), environment.data(), command.cores.empty() ? nullptr : &cores,
-                  output[1], error[1]);
+                  input.ends[0], output.ends[1], error.ends[1]);
   }
   const absl::Status forked = child.pid_ < 0 ? FromErrno("fork") : absl::OkStatus();
-  close(output[1]);
-  close(error[1]);
+  close(std::exchange(output.ends[1], -1));
+  close(std::exchange(error.ends[1], -1));
   int code = 0;
-  const bool has_failed = forked.ok() && read(error[0], &code, sizeof(code)) == sizeof(code);
-  close(error[0]);
+  const bool has_failed = forked.ok() && read(error.ends[0], &code, sizeof(code)) == sizeof(code);
   if (!forked.ok()) return forked;
   if (has_failed) {
     return absl::NotFoundError(StrCat("starting ", command.arguments[0], ": ", strerror(code)));

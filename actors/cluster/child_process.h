@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,7 +23,11 @@ struct ChildCommand {
   std::vector<std::string> arguments;                            // the program is the first
   std::vector<std::pair<std::string, std::string>> environment;  // added to this process's
   std::vector<int> cores;                                        // to run on; empty: any
+  std::string input = {};                                        // at most kMaxInputBytes
 };
+
+// What a pipe takes at once.
+inline constexpr size_t kMaxInputBytes = 4096;
 
 class ChildProcess {
  public:

@@ -124,6 +124,10 @@ class Cluster::Impl {
           "the devices of ", devices.size(), " processes were given (", StrJoin(devices, ", "),
           "); expected at least one for each of ", options_.num_processes));
     }
+    if (!options_.places.empty() && options_.places.size() != options_.num_processes) {
+      return absl::InvalidArgumentError(StrCat("there are places for ", options_.places.size(),
+                                               " processes, of ", options_.num_processes));
+    }
     if (options_.key.empty()) {
       ASSIGN_OR_RETURN(options_.key, NewJobKey());
     }
@@ -138,7 +142,39 @@ class Cluster::Impl {
     return key;
   }
 
-  // Starts the nodes on this host if the options name a command.
+  // What starts the node of a rank at its place.
+  LaunchCommand CommandOf(uint32_t rank, const NodePlace& place) const {
+    std::string address = supervisor_->address();
+    if (!place.coordinator_host.empty() && !IsUnixAddress(address)) {
+      address = JoinAddress(place.coordinator_host,
+                            static_cast<unsigned>(std::stoul(SplitAddress(address).port)));
+    }
+    std::vector<std::string> node = options_.node_command;
+    node.insert(node.end(), {"--join", address, "--rank", StrCat(rank)});
+    LaunchCommand command;
+    command.rank = rank;
+    if (place.through.empty()) {
+      command.arguments = std::move(node);
+      command.environment = {{"PENSTOCK_KEY", options_.key}};
+      return command;
+    }
+    node.insert(node.end(), {"--key-file", "-"});
+    command.arguments = place.through;
+    command.input = StrCat(options_.key, "\n");
+    command.remote_host = place.host;
+    if (!place.joins_arguments) {
+      command.arguments.insert(command.arguments.end(), node.begin(), node.end());
+      return command;
+    }
+    std::vector<std::string> words;
+    for (const std::string& argument : node) words.push_back(QuoteForShell(argument));
+    // Not its last command, so that the shell stays and tells a signal as a status.
+    const std::string script = StrCat(StrJoin(words, " "), "; exit $?");
+    command.arguments.push_back(StrCat("exec sh -c ", QuoteForShell(script)));
+    return command;
+  }
+
+  // Starts the nodes if the options name a command.
   absl::Status StartProcesses() {
     if (options_.node_command.empty()) return absl::OkStatus();
     std::vector<std::vector<int>> cores(options_.num_processes);
@@ -148,15 +184,9 @@ class Cluster::Impl {
       cores = topology.Deal(static_cast<int>(options_.num_processes), options_.core_sharing);
     }
     for (uint32_t rank = 0; rank < options_.num_processes; ++rank) {
-      LaunchCommand command;
-      command.rank = rank;
-      command.arguments = options_.node_command;
-      for (const std::string& argument :
-           {std::string("--join"), supervisor_->address(), std::string("--rank"), StrCat(rank)}) {
-        command.arguments.push_back(argument);
-      }
-      command.environment = {{"PENSTOCK_KEY", options_.key}};
-      command.cores = cores[rank];
+      LaunchCommand command =
+          CommandOf(rank, options_.places.empty() ? NodePlace() : options_.places[rank]);
+      if (command.remote_host.empty()) command.cores = cores[rank];
       RETURN_IF_ERROR(loop_->Await(
           [this, &command]() -> control::StatusPromise { return supervisor_->Launch(command); },
           options_.join_timeout, StrCat("starting node ", rank)));
@@ -171,10 +201,15 @@ class Cluster::Impl {
     ASSIGN_OR_RETURN(const MemberList members, actors_->membership().List(options_.join_timeout));
     nodes_ = members.nodes;
     if (absl::IsDeadlineExceeded(joined)) {
+      std::vector<std::string> missing;
+      for (const uint32_t rank : members.missing) {
+        missing.push_back(options_.places.empty()
+                              ? StrCat(rank)
+                              : StrCat(rank, " on ", options_.places[rank].host));
+      }
       return absl::DeadlineExceededError(StrCat("not all nodes joined ", supervisor_->address(),
                                                 " in ", absl::FormatDuration(options_.join_timeout),
-                                                ": missing ranks ",
-                                                StrJoin(members.missing, ", ")));
+                                                ": missing ranks ", StrJoin(missing, ", ")));
     }
     return joined;
   }

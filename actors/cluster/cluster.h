@@ -35,6 +35,7 @@
 #include "absl/time/time.h"
 
 #include "actors/cluster/node_description.h"
+#include "actors/cluster/node_place.h"
 #include "actors/cluster/node_traffic.h"
 #include "actors/session/session.h"
 #include "base/cpu_topology.h"
@@ -50,6 +51,10 @@ struct ClusterOptions {
   // What starts a node on this host; "--join ADDRESS --rank N" is added, and the key is in its
   // environment as PENSTOCK_KEY. Empty: nodes are started by others.
   std::vector<std::string> node_command;
+  // Where each node is started, by rank, if node_command is given; empty: all on this host. Nodes
+  // that are started elsewhere read the key from their standard input ("--key-file -"), and are
+  // not pinned.
+  std::vector<NodePlace> places;
   bool pin = true;    // started nodes to cores
   int max_cores = 0;  // of this machine to be dealt out; 0: all
   // Which nodes share a core, where there are more nodes than cores.

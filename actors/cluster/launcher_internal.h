@@ -28,6 +28,10 @@ struct LaunchCommand {
   std::vector<std::string> arguments;                            // the program is the first
   std::vector<std::pair<std::string, std::string>> environment;  // added to that of the host
   std::vector<int> cores;                                        // to run on; empty: any
+  std::string input = {};  // on its standard input; at most kMaxInputBytes (child_process.h)
+  // Where the process will be if the command is one that starts it on another host and ends with
+  // its status, or with 128 + the signal that has ended it. Empty: on this host.
+  std::string remote_host = {};
 };
 
 struct LaunchedProcess {

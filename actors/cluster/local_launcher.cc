@@ -1,3 +1,6 @@
+#include <signal.h>
+#include <sys/wait.h>
+
 #include <utility>
 
 #include "actors/cluster/child_process.h"
@@ -7,24 +10,37 @@
 #include "base/strings.h"
 
 namespace penstock::actors {
+namespace {
+
+// The wait status of a remote process, from that of the program that has started it.
+int OfRemote(int wait_status) {
+  constexpr int kOfSignals = 128;
+  if (!WIFEXITED(wait_status)) return wait_status;
+  const int signal_number = WEXITSTATUS(wait_status) - kOfSignals;
+  return signal_number > 0 && signal_number < NSIG ? signal_number : wait_status;
+}
+
+}  // namespace
 
 absl::StatusOr<LaunchedProcess> LocalLauncher::Launch(const LaunchCommand& command) {
   const uint32_t rank = command.rank;
   if (processes_.contains(rank)) {
     return absl::FailedPreconditionError(StrCat("rank ", rank, " was launched before"));
   }
-  ASSIGN_OR_RETURN(ChildProcess child,
-                   ChildProcess::Start({command.arguments, command.environment, command.cores}));
-  const int pid = child.pid();
+  ASSIGN_OR_RETURN(ChildProcess child, ChildProcess::Start({command.arguments, command.environment,
+                                                            command.cores, command.input}));
+  const bool is_remote = !command.remote_host.empty();
+  const int pid = is_remote ? 0 : child.pid();
   processes_[rank] = std::make_unique<LocalProcess>(
       io_, std::move(child),
       [this, rank](std::string_view line) {
         if (events_.on_line) events_.on_line(rank, line);
       },
-      [this, rank](int wait_status) {
+      [this, rank, is_remote](int wait_status) {
+        if (is_remote) wait_status = OfRemote(wait_status);
         if (events_.on_exit) events_.on_exit(rank, wait_status);
       });
-  return LaunchedProcess{pid, HostName()};
+  return LaunchedProcess{pid, is_remote ? command.remote_host : HostName()};
 }
 
 bool LocalLauncher::IsFinished(uint32_t rank) {

@@ -1,3 +1,5 @@
+#include <sys/wait.h>
+
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,7 +30,10 @@ class LocalLauncherTest : public ::testing::Test {
       launcher_ = std::make_unique<LocalLauncher>(loop_->io());
       launcher_->SetEvents(
           {[this](uint32_t rank, std::string_view line) { lines_[rank].emplace_back(line); },
-           [this](uint32_t rank, int status) { exits_[rank].push_back(ShellStatus(status)); }});
+           [this](uint32_t rank, int status) {
+             exits_[rank].push_back(ShellStatus(status));
+             wait_statuses_[rank] = status;
+           }});
     });
   }
   ~LocalLauncherTest() override {
@@ -71,6 +76,7 @@ class LocalLauncherTest : public ::testing::Test {
   std::unique_ptr<Launcher> launcher_;
   std::map<uint32_t, std::vector<std::string>> lines_;
   std::map<uint32_t, std::vector<int>> exits_;
+  std::map<uint32_t, int> wait_statuses_;  // the last one
 };
 
 TEST_F(LocalLauncherTest, ProcessesTellTheirOutputAndExit) {
@@ -102,6 +108,40 @@ TEST_F(LocalLauncherTest, OneIsKilledWithoutTheOthers) {
     EXPECT_FALSE(launcher_->IsFinished(0));
     EXPECT_TRUE(launcher_->IsFinished(2));
   });
+}
+
+TEST_F(LocalLauncherTest, AProcessReadsItsInput) {
+  OnLoop([this] {
+    LaunchCommand command;
+    command.arguments = {"/bin/sh", "-c", "read line; echo \"got $line\"; read more || echo end"};
+    command.input = "a secret\n";
+    EXPECT_TRUE(launcher_->Launch(command).ok());
+    command.rank = 1;
+    command.input = std::string(kMaxInputBytes + 1, 'x');
+    EXPECT_FALSE(launcher_->Launch(command).ok());
+  });
+  AwaitExits({0});
+  EXPECT_THAT(lines_[0], ElementsAre("got a secret", "end"));
+}
+
+TEST_F(LocalLauncherTest, ARemoteProcessHasNoPidAndItsSignalIsTold) {
+  OnLoop([this] {
+    LaunchCommand command;
+    command.arguments = {"/bin/sh", "-c", "exit 137"};
+    command.remote_host = "elsewhere";
+    const absl::StatusOr<LaunchedProcess> launched = launcher_->Launch(command);
+    ASSERT_TRUE(launched.ok()) << launched.status();
+    EXPECT_EQ(launched->pid, 0);
+    EXPECT_EQ(launched->host, "elsewhere");
+    command.rank = 1;
+    command.arguments = {"/bin/sh", "-c", "exit 255"};
+    EXPECT_TRUE(launcher_->Launch(command).ok());
+  });
+  AwaitExits({0, 1});
+  EXPECT_THAT(exits_[0], ElementsAre(128 + 9));
+  EXPECT_THAT(exits_[1], ElementsAre(255));
+  EXPECT_TRUE(WIFSIGNALED(wait_statuses_[0]));
+  EXPECT_TRUE(WIFEXITED(wait_statuses_[1]));
 }
 
 TEST_F(LocalLauncherTest, WhatCannotBeLaunchedIsNamed) {

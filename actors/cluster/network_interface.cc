@@ -18,6 +18,7 @@
 #include "absl/cleanup/cleanup.h"
 
 #include "actors/cluster/socket_address.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -72,6 +73,26 @@ std::optional<sockaddr_storage> SourceOfRoute(const addrinfo& remote) {
   return local;
 }
 
+// The addresses that this host sends from to `host`, best first; none without a route. `what` is
+// for the error where the host is unknown.
+absl::StatusOr<std::vector<sockaddr_storage>> SourcesTowards(const std::string& host,
+                                                             std::string_view what) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
+    return absl::InvalidArgumentError(
+        StrCat(what, " '", host, "' is not known: ", gai_strerror(error)));
+  }
+  const auto free_list = absl::MakeCleanup([found] { freeaddrinfo(found); });
+  std::vector<sockaddr_storage> sources;
+  for (const addrinfo* remote = found; remote != nullptr; remote = remote->ai_next) {
+    const std::optional<sockaddr_storage> local = SourceOfRoute(*remote);
+    if (local.has_value()) sources.push_back(*local);
+  }
+  return sources;
+}
+
 }  // namespace
 
 absl::Status CheckInterfaces(std::string_view names) {
@@ -105,24 +126,28 @@ absl::StatusOr<std::string> InterfaceOfRoute(const std::string& coordinator) {
   constexpr std::string_view kLoopback = "lo";
   if (IsUnixAddress(coordinator)) return std::string(kLoopback);
   const SocketAddress address = SplitAddress(coordinator);
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(address.host.c_str(), nullptr, &hints, &found); error != 0) {
-    return absl::InvalidArgumentError(
-        StrCat("the coordinator's host '", address.host, "' is not known: ", gai_strerror(error)));
-  }
-  const auto free_list = absl::MakeCleanup([found] { freeaddrinfo(found); });
+  ASSIGN_OR_RETURN(const std::vector<sockaddr_storage> sources,
+                   SourcesTowards(address.host, "the coordinator's host"));
   const std::vector<Interface> interfaces = ListInterfaces();
-  for (const addrinfo* remote = found; remote != nullptr; remote = remote->ai_next) {
-    const std::optional<sockaddr_storage> local = SourceOfRoute(*remote);
-    if (!local.has_value()) continue;
+  for (const sockaddr_storage& local : sources) {
     for (const Interface& interface : interfaces) {
-      if (IsSameHost(interface.address, *local)) return interface.name;
+      if (IsSameHost(interface.address, local)) return interface.name;
     }
   }
   return absl::UnavailableError(
       StrCat("there is no route from this host to the coordinator's host '", address.host, "'"));
+}
+
+absl::StatusOr<std::string> AddressTowards(const std::string& host) {
+  ASSIGN_OR_RETURN(const std::vector<sockaddr_storage> sources, SourcesTowards(host, "host"));
+  for (const sockaddr_storage& local : sources) {
+    char text[INET6_ADDRSTRLEN] = {};
+    const auto* address = reinterpret_cast<const sockaddr*>(&local);
+    if (getnameinfo(address, sizeof(local), text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0) {
+      return text;
+    }
+  }
+  return absl::UnavailableError(StrCat("there is no route from this host to '", host, "'"));
 }
 
 std::string ReachableAddress() {

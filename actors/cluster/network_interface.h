@@ -23,6 +23,10 @@ absl::Status CheckInterfaces(std::string_view names);
 // host is unknown or there is no route.
 absl::StatusOr<std::string> InterfaceOfRoute(const std::string& coordinator);
 
+// The address of this host from which it reaches `host`, a name or an address: where that one can
+// reach this host. An error as above.
+absl::StatusOr<std::string> AddressTowards(const std::string& host);
+
 // An address of this host that others can reach: the first that is up and not the loopback's, or
 // 127.0.0.1 where there is none.
 std::string ReachableAddress();

@@ -20,10 +20,10 @@ std::string ToString(const NodeDescription& node) {
 
 std::string NameOf(const NodeDescription& node) {
   std::string name = StrCat("node ", node.rank);
-  if (node.pid <= 0) return name;
-  StrAppend(&name, " (pid ", node.pid);
-  if (!node.host.empty()) StrAppend(&name, " on ", node.host);
-  return StrCat(name, ")");
+  const std::string pid = node.pid > 0 ? StrCat("pid ", node.pid) : "";
+  const std::string host = node.host.empty() ? "" : StrCat("on ", node.host);
+  if (pid.empty() && host.empty()) return name;
+  return StrCat(name, " (", pid, pid.empty() || host.empty() ? "" : " ", host, ")");
 }
 
 }  // namespace penstock::actors

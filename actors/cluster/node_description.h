@@ -26,7 +26,8 @@ struct NodeDescription {
 // "rank 1 on host-b: devices 2 to 3, 2 cores, interface eth0".
 std::string ToString(const NodeDescription& node);
 
-// "node 1 (pid 4711 on host-b)", as far as known: for messages about the node.
+// "node 1 (pid 4711 on host-b)", as far as known: for messages about the node. One that was started
+// on another host and has not joined has no pid: "node 1 (on host-b)".
 std::string NameOf(const NodeDescription& node);
 
 }  // namespace penstock::actors

@@ -1,0 +1,34 @@
+// Where a node is started, and through which program.
+//
+// Thread rule: a value.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_NODE_PLACE_H_
+#define PENSTOCK_ACTORS_CLUSTER_NODE_PLACE_H_
+
+#include <string>
+#include <vector>
+
+namespace penstock::actors {
+
+struct NodePlace {
+  std::string host;  // for messages, until the node has joined
+  // Runs the node's command there: a program on this host and its arguments, such as
+  // {"/usr/bin/ssh",
+  // "-T", "host"}; the command is added. Empty: a process of this host.
+  //
+  // It has to pass on its standard input, from which the node reads the job's key, and what the
+  // node prints, and to end with the node's status, or 128 + the signal that has ended it.
+  std::vector<std::string> through;
+  // Whether the program hands its arguments to a shell as one text, as ssh does.
+  bool joins_arguments = false;
+  // Where nodes there join: the coordinator's address in the host's network. Empty: the one that
+  // the coordinator has listened at.
+  std::string coordinator_host;
+};
+
+// For a POSIX shell: one word that stands for `text`.
+std::string QuoteForShell(const std::string& text);
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_NODE_PLACE_H_

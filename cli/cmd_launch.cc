@@ -1,0 +1,275 @@
+// penstock launch: `penstock run` with its processes on the hosts of a cluster.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "cli/environment.h"
+#include "cli/files.h"
+#include "cli/help_text.h"
+#include "cli/launch_hosts.h"
+
+#include "actors/cluster/network_interface.h"
+#include "actors/cluster/socket_address.h"
+#include "base/counted.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr size_t kMaxHostFileBytes = size_t{16} << 20;
+
+struct Options {
+  std::string hosts;
+  std::string host_file;
+  std::string launcher = "auto";
+  std::string through;         // the program that starts processes, with options of its own
+  std::string remote_program;  // on the hosts
+  std::string listen;
+  std::vector<std::string> run;  // the arguments of `run`
+};
+
+std::string Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+absl::Status AtVariable(const char* name, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), StrCat(name, ": ", ToStd(status.message())));
+}
+
+// Inside an allocation: its nodes, with as many slots as it has tasks there.
+absl::StatusOr<std::vector<HostSlots>> HostsOfSlurm() {
+  const absl::StatusOr<std::vector<std::string>> names =
+      ExpandNodeList(Variable("SLURM_JOB_NODELIST"));
+  RETURN_IF_ERROR(AtVariable("SLURM_JOB_NODELIST", names.status()));
+  std::vector<int64_t> tasks(names->size(), 1);
+  if (const std::string text = Variable("SLURM_TASKS_PER_NODE"); !text.empty()) {
+    const absl::StatusOr<std::vector<int64_t>> parsed = ParseTasksPerNode(text);
+    RETURN_IF_ERROR(AtVariable("SLURM_TASKS_PER_NODE", parsed.status()));
+    if (parsed->size() != names->size()) {
+      return absl::InvalidArgumentError(StrCat("SLURM_TASKS_PER_NODE says tasks of ",
+                                               Counted(parsed->size(), "node"),
+                                               ", SLURM_JOB_NODELIST names ", names->size()));
+    }
+    tasks = *parsed;
+  }
+  std::vector<HostSlots> hosts;
+  for (size_t i = 0; i < names->size(); ++i) hosts.push_back({(*names)[i], tasks[i]});
+  return hosts;
+}
+
+absl::StatusOr<std::vector<HostSlots>> FindHosts(const Options& options,
+                                                 const std::string& launcher) {
+  if (!options.hosts.empty() && !options.host_file.empty()) {
+    return absl::InvalidArgumentError("--host and --hostfile exclude each other");
+  }
+  if (!options.host_file.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.host_file, kMaxHostFileBytes));
+    return ParseHostFile(options.host_file, text);
+  }
+  if (!options.hosts.empty()) {
+    absl::StatusOr<std::vector<HostSlots>> hosts = ParseHosts(options.hosts);
+    if (hosts.ok()) return hosts;
+    return absl::InvalidArgumentError(StrCat("--host ", ToStd(hosts.status().message())));
+  }
+  if (launcher == "slurm") return HostsOfSlurm();
+  if (launcher == "local") return std::vector<HostSlots>();
+  return absl::InvalidArgumentError(StrCat("--launcher ", launcher, " needs --host or --hostfile"));
+}
+
+std::string ChooseLauncher(const Options& options) {
+  if (options.launcher != "auto") return options.launcher;
+  if (!Variable("SLURM_JOB_NODELIST").empty()) return "slurm";
+  return options.hosts.empty() && options.host_file.empty() ? "local" : "ssh";
+}
+
+// What PATH has under the name; the name itself where it is a path.
+absl::StatusOr<std::string> FindProgram(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const std::string path = Variable("PATH");
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find(':', begin), path.size());
+    const std::string program = StrCat(path.substr(begin, end - begin), "/", name);
+    if (end > begin && access(program.c_str(), X_OK) == 0) return program;
+    begin = end + 1;
+  }
+  return absl::NotFoundError(StrCat(name, ": there is no such program in PATH"));
+}
+
+// The program and arguments before the command of a node on `host`.
+std::vector<std::string> Through(const std::string& launcher, std::vector<std::string> program,
+                                 const std::string& host) {
+  if (launcher == "ssh") {
+    program.insert(program.end(),
+                   {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "--", host});
+  } else if (launcher == "slurm") {
+    program.insert(program.end(), {"--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none",
+                                   StrCat("--nodelist=", host)});
+  } else {
+    program.insert(program.end(), {"-np", "1", "--host", host});
+  }
+  return program;
+}
+
+// Where the nodes on `host` reach this one.
+std::string CoordinatorHost(const Environment& environment, const std::string& host) {
+  const std::string name = host.substr(host.find('@') + 1);  // without the user
+  absl::StatusOr<std::string> address = actors::AddressTowards(name);
+  if (address.ok()) return *address;
+  const std::string other = actors::ReachableAddress();
+  environment.err << "note: " << ToStd(address.status().message()) << "; its nodes connect to "
+                  << other << " (--listen sets another address)" << std::endl;
+  return other;
+}
+
+absl::StatusOr<std::vector<actors::NodePlace>> PlacesOf(const Environment& environment,
+                                                        const Options& options,
+                                                        const std::string& launcher,
+                                                        const std::vector<HostSlots>& hosts) {
+  std::vector<std::string> program;
+  const std::string standard = launcher == "ssh" ? "ssh" : launcher == "slurm" ? "srun" : "mpirun";
+  for (const std::string& word :
+       CLI::detail::split_up(options.through.empty() ? standard : options.through)) {
+    program.push_back(word);
+  }
+  if (program.empty()) return absl::InvalidArgumentError("--through is empty");
+  ASSIGN_OR_RETURN(program[0], FindProgram(program[0]));
+  std::vector<actors::NodePlace> places;
+  for (const HostSlots& host : hosts) {
+    actors::NodePlace place;
+    place.host = host.host;
+    place.through = Through(launcher, program, host.host);
+    place.joins_arguments = launcher == "ssh";
+    if (options.listen.empty()) place.coordinator_host = CoordinatorHost(environment, host.host);
+    places.insert(places.end(), static_cast<size_t>(host.slots), place);
+  }
+  return places;
+}
+
+// The address to listen at: that of the one network that joins all hosts, or every address.
+std::string ListenAddress(const std::vector<actors::NodePlace>& places) {
+  std::set<std::string> addresses;
+  for (const actors::NodePlace& place : places) addresses.insert(place.coordinator_host);
+  if (addresses.size() == 1) return actors::JoinAddress(*addresses.begin(), 0);
+  const bool has_ipv6 = std::any_of(
+      addresses.begin(), addresses.end(),
+      [](const std::string& address) { return address.find(':') != std::string::npos; });
+  return actors::JoinAddress(has_ipv6 ? "::" : "0.0.0.0", 0);
+}
+
+// `run` with these arguments.
+absl::Status RunJob(const Environment& environment, std::vector<std::string> arguments) {
+  CLI::App app("", "penstock");
+  Action action;
+  AddRunCommand(app, environment, &action);
+  app.require_subcommand(1);
+  arguments.insert(arguments.begin(), "run");
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes the last first
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(
+        StrCat("launch: ", std::string(error.what()), "; `penstock run --help` lists the options"));
+  }
+  return action();
+}
+
+absl::Status Launch(const Environment& environment, const Options& options) {
+  if (options.run.empty()) {
+    return absl::InvalidArgumentError(
+        "launch: the job is missing; expected penstock launch ... -- JOB.toml [OPTIONS of run]");
+  }
+  const std::string launcher = ChooseLauncher(options);
+  ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, FindHosts(options, launcher));
+  Environment there = environment;
+  std::vector<std::string> arguments = options.run;
+  int64_t num_processes = 0;
+  for (const HostSlots& host : hosts) num_processes += host.slots;
+  if (num_processes > 0) {
+    arguments.push_back("--procs");
+    arguments.push_back(StrCat(num_processes));
+  }
+  if (launcher == "local") {
+    environment.err << "launch: local processes" << std::endl;
+    return RunJob(there, std::move(arguments));
+  }
+  ASSIGN_OR_RETURN(there.places, PlacesOf(environment, options, launcher, hosts));
+  there.listen = options.listen.empty() ? ListenAddress(there.places) : options.listen;
+  if (const absl::Status address = actors::CheckListenAddress(there.listen); !address.ok()) {
+    return absl::InvalidArgumentError(StrCat("--listen ", ToStd(address.message())));
+  }
+  there.program = options.remote_program;
+  if (there.program.empty()) {
+    std::error_code error;
+    there.program = std::filesystem::read_symlink(environment.program, error).string();
+    if (error) there.program = std::filesystem::absolute(environment.program).string();
+  }
+  environment.err << "launch: " << Counted(num_processes, "process", "es") << " on "
+                  << Counted(hosts.size(), "host") << " through " << there.places[0].through[0]
+                  << std::endl;
+  return RunJob(there, std::move(arguments));
+}
+
+}  // namespace
+
+void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* action) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("launch", "Train a job in processes on several hosts.");
+  command->footer(WrapText(
+      "Examples:\n"
+      "  penstock launch -H node1:2,node2:2 -- job.toml --strategy dp=4\n"
+      "  penstock launch --hostfile hosts -- job.toml\n"
+      "  salloc -N 2 --ntasks-per-node 2 penstock launch -- job.toml\n\n"
+      "This process coordinates: it starts one process for each slot through ssh, srun or mpirun "
+      "and hands it the job's key on its standard input. A host file has a host a line, with "
+      "slots=N. The program must be at the same path on every host, or at --remote-program; data "
+      "of the job are read here alone. Control connections are encrypted with TLS 1.3; tensors "
+      "are not, and travel over the interface of the route to this host.",
+      kHelpColumns, 0));
+  command
+      ->add_option("-H,--host", options->hosts,
+                   "Hosts, each with its number of processes (1): a,b:4,node[01-16]:2")
+      ->option_text("HOSTS");
+  command->add_option("--hostfile", options->host_file, "Read the hosts from a file")
+      ->option_text("FILE");
+  command
+      ->add_option("--launcher", options->launcher,
+                   "How processes are started: ssh, slurm (srun, in an allocation), mpi (mpirun) "
+                   "or local (auto: slurm in an allocation, ssh with hosts, otherwise local)")
+      ->option_text("NAME")
+      ->check(CLI::IsMember({"auto", "ssh", "slurm", "mpi", "local"}));
+  command
+      ->add_option("--through", options->through,
+                   "Program to start processes through, with options of its own, such as "
+                   "\"ssh -p 2222\" (ssh, srun or mpirun)")
+      ->option_text("COMMAND");
+  command
+      ->add_option("--remote-program", options->remote_program,
+                   "Path of penstock on the hosts (the path of this one)")
+      ->option_text("PATH");
+  command
+      ->add_option("--listen", options->listen,
+                   "Listen for the processes at HOST or HOST:PORT (the address from which this "
+                   "host reaches the others)")
+      ->option_text("ADDRESS");
+  command->add_option("RUN", options->run, "After --: the job and options of `penstock run`")
+      ->option_text("JOB.toml ...")
+      ->allow_extra_args();
+  command->callback([options, &environment, action] {
+    *action = [options, &environment] { return Launch(environment, *options); };
+  });
+}
+
+}  // namespace penstock::cli
