@@ -144,4 +144,13 @@ uint64_t MachineMemoryBytes() {
   return pages > 0 && page_bytes > 0 ? static_cast<uint64_t>(pages) * page_bytes : UINT64_MAX;
 }
 
+uint64_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t size_pages = 0;
+  uint64_t resident_pages = 0;
+  const int64_t page_bytes = sysconf(_SC_PAGESIZE);
+  if (!(file >> size_pages >> resident_pages) || page_bytes <= 0) return 0;
+  return resident_pages * static_cast<uint64_t>(page_bytes);
+}
+
 }  // namespace penstock

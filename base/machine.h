@@ -26,6 +26,9 @@ int MachineCores();
 // All of its memory; the largest number where the system does not say.
 uint64_t MachineMemoryBytes();
 
+// Memory of this process that is resident; 0 where the system does not say.
+uint64_t ResidentBytes();
+
 }  // namespace penstock
 
 #endif  // PENSTOCK_BASE_MACHINE_H_

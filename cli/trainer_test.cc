@@ -130,6 +130,7 @@ class ShortOfMemory final : public actors::Engine {
   void Submit(int64_t step, const std::shared_ptr<actors::StepBuffers>& buffers) override {
     inner_->Submit(step, buffers);
   }
+  std::shared_ptr<actors::Inspector> inspector() const override { return inner_->inspector(); }
   std::vector<actors::WaitDescription> Describe(absl::Duration timeout) override {
     return inner_->Describe(timeout);
   }

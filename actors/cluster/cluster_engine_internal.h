@@ -22,6 +22,7 @@
 
 #include "actors/cluster/clock_alignment.h"
 #include "actors/cluster/cluster_access_internal.h"
+#include "actors/cluster/cluster_inspector_internal.h"
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
@@ -50,6 +51,9 @@ class ClusterEngine final : public Engine {
 
   void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) override;
   std::vector<WaitDescription> Describe(absl::Duration timeout) override;
+  std::shared_ptr<Inspector> inspector() const override {
+    return std::make_shared<ClusterInspector>(access_, session_);
+  }
   absl::Status ReadState(const planner::StatePlan& state, Tensor* value) override;
   absl::Status WriteState(const planner::StatePlan& state, const Tensor& value) override;
   absl::StatusOr<std::shared_ptr<const KeptStates>> KeepStates(

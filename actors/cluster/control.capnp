@@ -32,7 +32,12 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("penstock::actors::control");
 
-interface Coordinator {
+# What a job does, for those who look at it: see job_status.h.
+interface Monitor {
+  status @0 () -> (job :JobStatus, status :Status);
+}
+
+interface Coordinator extends(Monitor) {
   # A node that hears nothing for `silenceMs` ends. numDevices 0: not known yet.
   join @0 (info :NodeInfo, node :Node) -> (rank :UInt32, silenceMs :UInt32, firstDevice :UInt32,
                                            numDevices :UInt32, status :Status);
@@ -94,6 +99,9 @@ interface Node {
       -> (checksum :UInt64, status :Status);
   # Of the node's SteadyClock: see clock_alignment.h.
   readClock @19 () -> (nowNs :Int64);
+  # What the devices do. It is answered beside all other calls.
+  inspect @20 (generation :UInt32, timeoutMs :UInt32) -> (devices :List(DeviceState),
+                                                          residentBytes :UInt64, status :Status);
 }
 
 # Both numbers in the order of keepStates.
@@ -191,6 +199,73 @@ struct TraceEvent {
 struct Wait {
   text @0 :Text;
   mayBeCause @1 :Bool;  # the others may wait for this one
+}
+
+# See actors/engine/device_snapshot.h.
+struct DeviceState {
+  device @0 :UInt32;
+  state @1 :UInt8;
+  running @2 :Text;
+  step @3 :Int64;
+  ageNs @4 :Int64;
+  idleNs @5 :Int64;
+  stillNs @6 :Int64;
+  communications @7 :List(UInt64);
+  waits @8 :List(DeviceWait);
+  collectiveNs @9 :Int64;
+  transferNs @10 :Int64;
+}
+
+struct DeviceWait {
+  actor @0 :Text;
+  what @1 :Text;
+  communication @2 :UInt32 = 0xffffffff;
+}
+
+# See job_status.h.
+struct JobStatus {
+  id @0 :Text;
+  name @1 :Text;
+  strategy @2 :Text;
+  host @3 :Text;
+  pid @4 :Int64;
+  activity @5 :Text;
+  note @6 :Text;
+  stepsDone @7 :Int64;
+  steps @8 :Int64;
+  loss @9 :Float64;
+  stepTimeS @10 :Float64;
+  tokensPerS @11 :Float64;
+  ageS @12 :Float64;
+  processes @13 :List(Process);
+  devices @14 :List(Device);
+  waits @15 :List(ActorWait);
+  roots @16 :List(UInt32);
+  cycles @17 :List(List(UInt32));
+
+  struct Process {
+    rank @0 :UInt32;
+    pid @1 :Int64;
+    host @2 :Text;
+    answers @3 :Bool;
+    silenceNs @4 :Int64;
+    residentBytes @5 :UInt64;
+    firstDevice @6 :UInt32;
+    numDevices @7 :UInt32;
+  }
+  struct Device {
+    state @0 :DeviceState;
+    stage @1 :UInt32;
+    memoryBytes @2 :UInt64;
+    waitsFor @3 :List(UInt32);
+    numPending @4 :UInt32;
+  }
+  struct ActorWait {
+    actor @0 :Text;
+    device @1 :UInt32;
+    what @2 :Text;
+    devices @3 :List(UInt32);
+  }
 }
 
 struct Status {

@@ -48,6 +48,12 @@ class FailureDetector final : private kj::TaskSet::ErrorHandler {
   // No more heartbeats; it may be called from inside of OnLoss.
   void Unwatch(uint32_t rank);
 
+  // Since the member's last sign of life; 0 where it is not watched.
+  kj::Duration SilenceOf(uint32_t rank) const {
+    const auto it = heartbeats_.find(rank);
+    return it == heartbeats_.end() ? 0 * kj::SECONDS : timer_.now() - it->second->last_answer();
+  }
+
   void OnExit(uint32_t rank, int wait_status);
   void OnDisconnected(uint32_t rank);
 

@@ -14,7 +14,8 @@ Heartbeat::Heartbeat(kj::Timer& timer, control::Node::Client node, absl::Duratio
       interval_(control::ToKj(interval)),
       timeout_(control::ToKj(timeout)),
       on_silence_(std::move(on_silence)),
-      on_error_(std::move(on_error)) {
+      on_error_(std::move(on_error)),
+      last_answer_(timer.now()) {
   running_ = Run().eagerlyEvaluate([this](const kj::Exception& exception) {
     if (node_ != nullptr) on_error_(exception);
   });
@@ -31,7 +32,10 @@ kj::Promise<void> Heartbeat::Run() {
                              .then([this] { return timer_.afterDelay(control::kSecondLook); })
                              .then([] { return false; }))
           .then([this](bool has_answered) -> kj::Promise<void> {
-            if (has_answered) return Run();
+            if (has_answered) {
+              last_answer_ = timer_.now();
+              return Run();
+            }
             if (node_ != nullptr) on_silence_();
             return kj::READY_NOW;
           });

@@ -28,6 +28,8 @@ class Heartbeat {
   Heartbeat& operator=(const Heartbeat&) = delete;
 
   void Stop() { node_ = nullptr; }
+  // When the node last answered; before that, when the first call was due.
+  kj::TimePoint last_answer() const { return last_answer_; }
 
  private:
   kj::Promise<void> Run();
@@ -38,6 +40,7 @@ class Heartbeat {
   const kj::Duration timeout_;
   const std::function<void()> on_silence_;
   const std::function<void(const kj::Exception& exception)> on_error_;
+  kj::TimePoint last_answer_;
   kj::Promise<void> running_ = nullptr;
 };
 

@@ -12,9 +12,11 @@
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/node_server_internal.h"
 #include "actors/cluster/state_write_internal.h"
+#include "actors/cluster/wire_job_status_internal.h"
 #include "actors/engine/error_origin.h"
 #include "actors/engine/step_name.h"
 #include "base/device.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -32,6 +34,8 @@ constexpr size_t kMaxExchangeChunk = size_t{1} << 24;
 constexpr int64_t kMaxFirstStep = int64_t{1} << 48;
 // For the answers of stages, which come at once unless a policy is busy.
 constexpr absl::Duration kActivityTimeout = absl::Seconds(1);
+constexpr uint32_t kMaxInspectionMs = 10'000;
+constexpr kj::Duration kInspectionPoll = 2 * kj::MILLISECONDS;
 
 absl::Duration Timeout(uint64_t milliseconds) {
   return absl::Milliseconds(
@@ -126,8 +130,11 @@ class NodeServer final : public control::Node::Server {
     }
     auto connected = InSession(
         context.getParams().getGeneration(),
-        [&sessions = node_.sessions, processes = std::move(processes)](NodeSession& session) {
-          return session.Connect(processes, sessions.BytesInUse());
+        [&sessions = node_.sessions,
+         processes = std::move(processes)](NodeSession& session) -> absl::Status {
+          RETURN_IF_ERROR(session.Connect(processes, sessions.BytesInUse()));
+          sessions.AddInspector(session.request().generation, session.engine().local_inspector());
+          return absl::OkStatus();
         });
     return Answer(context, kj::mv(connected));
   }
@@ -171,6 +178,28 @@ class NodeServer final : public control::Node::Server {
           }
           control::WriteStatus(status, results.initStatus());
         });
+  }
+
+  // On the loop's thread, whatever the work thread does.
+  kj::Promise<void> inspect(InspectContext context) override {
+    const auto params = context.getParams();
+    const std::shared_ptr<LocalInspector> inspector =
+        node_.sessions.FindInspector(params.getGeneration());
+    absl::StatusOr<std::shared_ptr<Inspection>> begun =
+        absl::FailedPreconditionError("the session is not loaded");
+    if (inspector != nullptr) begun = inspector->Begin();
+    if (!begun.ok()) {
+      control::WriteStatus(begun.status(), context.getResults().initStatus());
+      return kj::READY_NOW;
+    }
+    const kj::TimePoint deadline =
+        node_.loop.timer().now() +
+        std::min<uint32_t>(params.getTimeoutMs(), kMaxInspectionMs) * kj::MILLISECONDS;
+    return AwaitInspection(*begun, deadline).then([context, inspection = *begun]() mutable {
+      auto results = context.getResults();
+      control::WriteDevices(inspection->Take(absl::ZeroDuration()), results);
+      results.setResidentBytes(ResidentBytes());
+    });
   }
 
   kj::Promise<void> readState(ReadStateContext context) override {
@@ -456,6 +485,16 @@ class NodeServer final : public control::Node::Server {
   control::StatusPromise Do(std::function<absl::Status()> work,
                             std::function<void(const absl::Status&)> after = nullptr) {
     return DoOn(node_.work, std::move(work), std::move(after));
+  }
+
+  kj::Promise<void> AwaitInspection(std::shared_ptr<Inspection> inspection,
+                                    kj::TimePoint deadline) {
+    if (inspection->IsComplete() || node_.loop.timer().now() >= deadline) return kj::READY_NOW;
+    return node_.loop.timer()
+        .afterDelay(kInspectionPoll)
+        .then([this, inspection = std::move(inspection), deadline]() mutable {
+          return AwaitInspection(std::move(inspection), deadline);
+        });
   }
 
   control::StatusPromise DoOn(WorkQueue& queue, std::function<absl::Status()> work,

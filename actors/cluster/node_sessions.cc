@@ -40,6 +40,33 @@ absl::StatusOr<NodeSession*> NodeSessions::Find(uint32_t generation) const {
   return absl::FailedPreconditionError(StrCat("there is no session of generation ", generation));
 }
 
+void NodeSessions::Close(uint32_t generation) {
+  {
+    const absl::MutexLock lock(&inspectors_mutex_);
+    inspectors_.erase(generation);
+  }
+  sessions_.erase(generation);
+}
+
+void NodeSessions::CloseAll() {
+  {
+    const absl::MutexLock lock(&inspectors_mutex_);
+    inspectors_.clear();
+  }
+  sessions_.clear();
+}
+
+void NodeSessions::AddInspector(uint32_t generation, std::shared_ptr<LocalInspector> inspector) {
+  const absl::MutexLock lock(&inspectors_mutex_);
+  inspectors_[generation] = std::move(inspector);
+}
+
+std::shared_ptr<LocalInspector> NodeSessions::FindInspector(uint32_t generation) const {
+  const absl::MutexLock lock(&inspectors_mutex_);
+  const auto it = inspectors_.find(generation);
+  return it == inspectors_.end() ? nullptr : it->second;
+}
+
 absl::Status NodeSessions::Keep(uint64_t number, const std::vector<uint32_t>& states,
                                 const NodeSession& session) {
   if (kept_.contains(number)) return absl::AlreadyExistsError("kept before");

@@ -1,7 +1,7 @@
 // What a node holds for its coordinator: open sessions and kept copies of states, within the
 // memory that the node may use.
 //
-// Thread rule: the node's work thread, but for CountLeft.
+// Thread rule: the node's work thread, but for CountLeft and FindInspector.
 // Invariant: a session of a generation opens once.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_NODE_SESSIONS_INTERNAL_H_
@@ -17,8 +17,10 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 
 #include "actors/cluster/node.h"
 #include "actors/cluster/node_session_internal.h"
@@ -41,8 +43,13 @@ class NodeSessions {
   absl::StatusOr<std::string> Open(const SessionRequest& request, std::string_view plan,
                                    NodeSession::Tell tell);
   absl::StatusOr<NodeSession*> Find(uint32_t generation) const;
-  void Close(uint32_t generation) { sessions_.erase(generation); }
-  void CloseAll() { sessions_.clear(); }
+  void Close(uint32_t generation);
+  void CloseAll();
+
+  // The devices of a session are loaded.
+  void AddInspector(uint32_t generation, std::shared_ptr<LocalInspector> inspector);
+  // Null: the session is not loaded, or has ended. Any thread.
+  std::shared_ptr<LocalInspector> FindInspector(uint32_t generation) const;
 
   // Keeps a copy of states of a session under a number.
   absl::Status Keep(uint64_t number, const std::vector<uint32_t>& states,
@@ -69,6 +76,9 @@ class NodeSessions {
   // Steps of all sessions that are done here and whose report the coordinator has not acknowledged.
   const std::shared_ptr<std::atomic<int64_t>> num_untold_ =
       std::make_shared<std::atomic<int64_t>>(0);
+  mutable absl::Mutex inspectors_mutex_;
+  std::map<uint32_t, std::shared_ptr<LocalInspector>> inspectors_
+      ABSL_GUARDED_BY(inspectors_mutex_);  // by generation
   // Memory that transports of ended sessions have left behind.
   const std::shared_ptr<std::atomic<uint64_t>> bytes_left_ =
       std::make_shared<std::atomic<uint64_t>>(0);

@@ -86,6 +86,7 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       floating_streams_(std::move(linked.floating_streams)),
       stream_comms_(std::move(linked.stream_comms)),
       communication_counts_(linked.comms.size() + stream_comms_.size()),
+      loaded_ns_(parts.clock->NowNs()),
       random_(options.firing_seed) {
   for (const auto& lane : streams_) all_streams_.push_back(lane.get());
   for (const auto& stream : floating_streams_) all_streams_.push_back(stream.get());
@@ -132,11 +133,13 @@ void DeviceExecutor::SubmitStep(int64_t step, std::shared_ptr<StepBuffers> buffe
     idle_since_ns_ = now;
   }
   submitted_ = step + 1;
+  CountSteps();
   if (has_stream_error_ && completed_ == step) ResetStreams();
   for (uint32_t p = 0; p < phases_.size(); ++p) QueueIfOpen(p);
   if (stage_ != nullptr && stage_->counts_ready) ReportAvailable();
   if (instances_per_step_ == 0) {
     completed_ = submitted_;
+    CountSteps();
     record.buffers.reset();
     observer_->OnStepDone({device_index_, step, follows_poisoned, 0, 0});
   }
@@ -169,10 +172,21 @@ bool DeviceExecutor::Poll() {
   if (has_moved) {
     EndIdle();
   } else if (!is_idle_) {
-    is_idle_ = true;
-    idle_since_ns_ = clock_->NowNs();
+    BeginIdle();
   }
   return has_moved;
+}
+
+void DeviceExecutor::BeginIdle() {
+  is_idle_ = true;
+  idle_since_ns_ = clock_->NowNs();
+  IdleKind kind = active_comms_.empty() ? kNothing : kTransfer;
+  for (const uint32_t comm : active_comms_) {
+    if (communication_.comms()[comm].collective != nullptr) kind = kCollective;
+  }
+  if (num_stream_comms_running_ > 0) kind = kCollective;
+  idle_kind_.store(kind, std::memory_order_relaxed);
+  idle_begin_ns_.store(idle_since_ns_, std::memory_order_relaxed);
 }
 
 bool DeviceExecutor::PollOnce() {
@@ -463,6 +477,7 @@ void DeviceExecutor::CompleteStep(StepRecord& record) {
   last_done_ns_ = now;
   record.buffers.reset();
   completed_ = record.step + 1;
+  CountSteps();
   observer_->OnStepDone(report);
 }
 

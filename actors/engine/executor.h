@@ -44,6 +44,7 @@
 #include "absl/status/statusor.h"
 
 #include "actors/engine/device_communication.h"
+#include "actors/engine/device_snapshot.h"
 #include "actors/engine/host_staging.h"
 #include "actors/engine/lane_stream.h"
 #include "actors/engine/link.h"
@@ -159,8 +160,13 @@ class DeviceExecutor {
   // is under way. Any thread; rounds of Poll that the caller knows to have ended are counted.
   void AppendCommunications(std::vector<uint64_t>* counts) const;
 
-  // What is stuck and what it misses, a line each; empty when no step is under way.
+  // What is stuck and what it misses; empty when no step is under way.
+  std::vector<DeviceWait> Waits() const;
+  // The same, a line each.
   std::vector<std::string> Describe() const;
+
+  // What the device does, without what it waits for. Any thread.
+  DeviceSnapshot Snapshot() const;
 
   // "is in actor 'h3.attn'", or that it is in none. Any thread.
   std::string DescribeRunningActor() const;
@@ -249,6 +255,11 @@ class DeviceExecutor {
   void ShareEndpoint(uint32_t phase);
   void AddTokens(const Actor& actor);
   void CountCommunication(uint32_t ordinal);
+  void BeginIdle();
+  void CountSteps() {
+    num_submitted_.store(submitted_, std::memory_order_relaxed);
+    num_completed_.store(completed_, std::memory_order_relaxed);
+  }
 
   StepRecord& RecordOf(int64_t step) { return steps_[step % kMaxStepsInFlight]; }
   const StepRecord& RecordOf(int64_t step) const { return steps_[step % kMaxStepsInFlight]; }
@@ -273,7 +284,7 @@ class DeviceExecutor {
   std::string NameOf(uint32_t actor) const;
   std::string InstanceName(uint32_t phase) const;
   std::string InstanceName(uint32_t phase, int64_t step, int64_t microbatch) const;
-  std::string DescribeCounters(uint32_t phase) const;
+  void AddMissing(uint32_t phase, std::string line, std::vector<DeviceWait>* waits) const;
   std::string DescribeComm(const Comm& comm) const;
 
   const planner::Plan& plan_;
@@ -358,14 +369,28 @@ class DeviceExecutor {
   std::vector<std::atomic<uint64_t>> communication_counts_;
 
   std::atomic<uint32_t> running_actor_{planner::kNone};  // the one being run or launched
-  std::mt19937_64 random_;                               // with options_.firing_seed
+  // For Snapshot, written by the owner's thread.
+  std::atomic<int64_t> num_submitted_{0};  // submitted_
+  std::atomic<int64_t> num_completed_{0};  // completed_
+  std::atomic<int64_t> idle_begin_ns_{0};  // 0: it runs
+  // Of idle times that are over, by what was under way when they began.
+  enum IdleKind : uint8_t { kNothing, kTransfer, kCollective, kNumIdleKinds };
+  std::array<std::atomic<int64_t>, kNumIdleKinds> idle_ns_ = {};
+  std::atomic<uint8_t> idle_kind_{kNothing};  // of the last idle time
+  const int64_t loaded_ns_;
+  std::mt19937_64 random_;  // with options_.firing_seed
 };
 
 // Something was found to do.
 inline void DeviceExecutor::EndIdle() {
   if (!is_idle_) return;
   is_idle_ = false;
-  wait_ns_ += clock_->NowNs() - idle_since_ns_;
+  const int64_t now = clock_->NowNs();
+  wait_ns_ += now - idle_since_ns_;
+  const int64_t begin = idle_begin_ns_.load(std::memory_order_relaxed);
+  idle_begin_ns_.store(0, std::memory_order_relaxed);
+  std::atomic<int64_t>& total = idle_ns_[idle_kind_];
+  total.store(total.load(std::memory_order_relaxed) + now - begin, std::memory_order_relaxed);
 }
 
 // In-phase tokens to other actors.

@@ -59,6 +59,11 @@ void ExecutorActor::Run() {
         for (std::string& line : executor_->Describe()) waits.push_back({std::move(line)});
         message.replies->Set(setup_.index, std::move(waits));
       },
+      [this](const InspectMessage& message) {
+        DeviceSnapshot snapshot = executor_->Snapshot();
+        snapshot.waits = executor_->Waits();
+        message.replies->Set(setup_.index, std::move(snapshot));
+      },
       [this](const caf::exit_msg& message) {
         is_stopping_ = true;
         fail_state(message.reason);

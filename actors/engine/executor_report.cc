@@ -90,19 +90,24 @@ std::string DeviceExecutor::InstanceName(uint32_t phase, int64_t step, int64_t m
   return text;
 }
 
-std::string DeviceExecutor::DescribeCounters(uint32_t index) const {
+// A wait for each counter that keeps the phase from starting; `line` begins the line of all.
+void DeviceExecutor::AddMissing(uint32_t index, std::string line,
+                                std::vector<DeviceWait>* waits) const {
   const Phase& phase = phases_[index];
-  std::string text;
-  for (uint32_t i = 0; i < phase.num_counters; ++i) {
+  const size_t first = waits->size();
+  for (uint32_t i = 0; i < phase.num_counters && waits->size() < kMaxDescribedLines; ++i) {
     const TokenCounter& counter = counters_[phase.first_counter + i];
     if (counter.count >= counter.need) continue;
     const TokenCounterInfo& info = counter_infos_[phase.first_counter + i];
     const planner::ChannelPlan& channel = device_plan_.channels[info.channel];
-    StrAppend(&text, text.empty() ? "" : "; ", info.is_credit ? "credits" : "tokens", " from '",
-              NameOf(info.is_credit ? channel.consumer : channel.producer), "' ", counter.count,
-              " of ", counter.need);
+    const uint32_t waiting = info.is_credit ? channel.producer : channel.consumer;
+    const uint32_t other = info.is_credit ? channel.consumer : channel.producer;
+    std::string what = StrCat(info.is_credit ? "credits" : "tokens", " from '", NameOf(other), "' ",
+                              counter.count, " of ", counter.need);
+    StrAppend(&line, waits->size() > first ? "; " : "", what);
+    waits->push_back({NameOf(waiting), std::move(what)});
   }
-  return text;
+  if (waits->size() > first) (*waits)[first].line = std::move(line);
 }
 
 std::string DeviceExecutor::DescribeComm(const Comm& comm) const {
@@ -118,15 +123,15 @@ std::string DeviceExecutor::DescribeComm(const Comm& comm) const {
   return text;
 }
 
-std::vector<std::string> DeviceExecutor::Describe() const {
-  std::vector<std::string> lines;
-  if (completed_ == submitted_) return lines;
+std::vector<DeviceWait> DeviceExecutor::Waits() const {
+  std::vector<DeviceWait> waits;
+  if (completed_ == submitted_) return waits;
   auto is_waited_for = [&](uint32_t phase) {  // started late or not at all in a submitted step
     const int64_t rate = phases_[phase].per_microbatch ? num_microbatches_ : 1;
     return progress_[phase].next_instance < submitted_ * rate;
   };
   const PhaseDecision* decision = stage_ == nullptr ? nullptr : stage_->decisions.Front();
-  for (uint32_t p = 0; p < phases_.size() && lines.size() < kMaxDescribedLines; ++p) {
+  for (uint32_t p = 0; p < phases_.size() && waits.size() < kMaxDescribedLines; ++p) {
     const Phase& phase = phases_[p];
     const Progress& progress = progress_[p];
     if (!is_waited_for(p)) continue;
@@ -136,8 +141,7 @@ std::vector<std::string> DeviceExecutor::Describe() const {
       if (progress.remaining == 0) continue;  // what it waits for follows below
       uint32_t blocked = phase.first_actor;
       while (blocked + 1 < phase.end_actor && pending_[blocked] == 0) ++blocked;
-      std::string line = StrCat(name, ", is at actor '", NameOf(blocked), "', which misses ",
-                                pending_[blocked], " tokens");
+      std::vector<std::string> sources;
       for (const planner::ChannelPlan& channel : device_plan_.channels) {
         if (channel.consumer != blocked || channel.producer < phase.first_actor ||
             channel.producer >= phase.end_actor || actors_[channel.producer].runs_on_stream) {
@@ -145,58 +149,116 @@ std::vector<std::string> DeviceExecutor::Describe() const {
         }
         const uint32_t part = actors_[channel.producer].part;
         if (std::find(active_comms_.begin(), active_comms_.end(), part) != active_comms_.end()) {
-          StrAppend(&line, "; from '", NameOf(channel.producer), "'");
+          sources.push_back(StrCat("from '", NameOf(channel.producer), "'"));
         }
       }
-      lines.push_back(std::move(line));
+      const std::string tokens = StrCat(pending_[blocked], " tokens");
+      std::string line =
+          StrCat(name, ", is at actor '", NameOf(blocked), "', which misses ", tokens);
+      for (const std::string& source : sources) StrAppend(&line, "; ", source);
+      waits.push_back({NameOf(blocked),
+                       sources.empty() ? tokens : StrCat("tokens ", StrJoin(sources, ", ")), kNone,
+                       std::move(line)});
       continue;
     }
     if (phase.missing > 0) {
-      lines.push_back(StrCat(name, ", misses ", DescribeCounters(p)));
+      AddMissing(p, StrCat(name, ", misses "), &waits);
       continue;
     }
+    const std::string first_actor =
+        phase.first_actor < phase.end_actor ? NameOf(phase.first_actor) : "";
     switch (phase.lane) {
       case Lane::kCompute:
         if (decision == nullptr) {
-          lines.push_back(StrCat(name, ", could run; its stage has not chosen"));
+          waits.push_back({first_actor, "its stage, which has not chosen", kNone,
+                           StrCat(name, ", could run; its stage has not chosen")});
         } else if (decision->type != phase.type) {
-          lines.push_back(StrCat(name, ", could run; its stage chose ", ToString(*decision), " of ",
-                                 StepName(decision->step), " first"));
+          const std::string chosen = StrCat(ToString(*decision), " of ", StepName(decision->step));
+          waits.push_back({first_actor, StrCat(chosen, ", which its stage chose first"), kNone,
+                           StrCat(name, ", could run; its stage chose ", chosen, " first")});
         }
         break;
       case Lane::kPerStep:
         if (per_step_phases_[once_turn_] != p) {
-          lines.push_back(StrCat(name, ", comes after phase '",
-                                 device_plan_.phases[per_step_phases_[once_turn_]].name, "'"));
+          const std::string before =
+              StrCat("phase '", device_plan_.phases[per_step_phases_[once_turn_]].name, "'");
+          waits.push_back({first_actor, before, kNone, StrCat(name, ", comes after ", before)});
         }
         break;
       case Lane::kFloating:
         break;
     }
   }
+  const std::string device = StrCat("device ", device_index_, ": ");
+  const auto add = [&](uint32_t actor, uint32_t communication, std::string what, std::string line) {
+    if (waits.size() >= kMaxDescribedLines) return;
+    waits.push_back({NameOf(actor), std::move(what), communication, StrCat(device, line)});
+  };
   for (const uint32_t part : active_comms_) {
-    if (lines.size() >= kMaxDescribedLines) break;
-    lines.push_back(
-        StrCat("device ", device_index_, ": pending ", DescribeComm(communication_.comms()[part])));
+    const Comm& comm = communication_.comms()[part];
+    add(comm.actor, comm.ordinal, "other devices", StrCat("pending ", DescribeComm(comm)));
   }
-  if (is_synchronous_) return lines;
+  if (is_synchronous_) return waits;
   staging_->ForEachPending([&](uint32_t part) {
-    if (lines.size() >= kMaxDescribedLines) return;
-    lines.push_back(StrCat("device ", device_index_, ": the stream has not copied what is read by ",
-                           DescribeComm(communication_.comms()[part])));
+    const Comm& comm = communication_.comms()[part];
+    add(comm.actor, kNone, "a copy on its stream",
+        StrCat("the stream has not copied what is read by ", DescribeComm(comm)));
   });
   const auto describe = [&](const LaneStream& stream) {
     const LaneStream::Mark* pending = stream.Pending();
-    if (pending == nullptr || lines.size() >= kMaxDescribedLines) return;
-    lines.push_back(
-        StrCat("device ", device_index_, ": the stream has not completed ",
-               pending->actor == kNone ? StrCat("phase '", device_plan_.phases[pending->phase].name)
-                                       : StrCat("actor '", NameOf(pending->actor)),
+    if (pending == nullptr) return;
+    const bool is_phase = pending->actor == kNone;
+    add(is_phase ? device_plan_.phases[pending->phase].first_actor : pending->actor, kNone,
+        "its stream",
+        StrCat("the stream has not completed ",
+               is_phase ? StrCat("phase '", device_plan_.phases[pending->phase].name)
+                        : StrCat("actor '", NameOf(pending->actor)),
                "', ", InstanceName(pending->phase, pending->step, pending->microbatch)));
   };
   for (const LaneStream* stream : all_streams_) describe(*stream);
   for (const StreamComm& comm : stream_comms_) describe(*comm.stream);
+  return waits;
+}
+
+std::vector<std::string> DeviceExecutor::Describe() const {
+  std::vector<std::string> lines;
+  for (DeviceWait& wait : Waits()) {
+    if (!wait.line.empty()) lines.push_back(std::move(wait.line));
+  }
   return lines;
+}
+
+DeviceSnapshot DeviceExecutor::Snapshot() const {
+  DeviceSnapshot snapshot;
+  snapshot.device = device_index_;
+  const int64_t now = clock_->NowNs();
+  const int64_t completed = num_completed_.load(std::memory_order_relaxed);
+  const int64_t idle_begin = idle_begin_ns_.load(std::memory_order_relaxed);
+  snapshot.step = completed + options_.first_step;
+  snapshot.age_ns = now - loaded_ns_;
+  snapshot.still_ns = idle_begin == 0 ? 0 : std::max<int64_t>(now - idle_begin, 1);
+  std::array<int64_t, kNumIdleKinds> idle_ns = {};
+  for (size_t i = 0; i < idle_ns.size(); ++i) {
+    idle_ns[i] = idle_ns_[i].load(std::memory_order_relaxed);
+  }
+  idle_ns[idle_kind_.load(std::memory_order_relaxed)] += snapshot.still_ns;
+  snapshot.collective_ns = std::clamp<int64_t>(idle_ns[kCollective], 0, snapshot.age_ns);
+  snapshot.transfer_ns =
+      std::clamp<int64_t>(idle_ns[kTransfer], 0, snapshot.age_ns - snapshot.collective_ns);
+  const int64_t known_ns = snapshot.collective_ns + snapshot.transfer_ns;
+  snapshot.idle_ns = std::clamp<int64_t>(known_ns + idle_ns[kNothing], known_ns, snapshot.age_ns);
+  const uint32_t actor = running_actor_.load(std::memory_order_relaxed);
+  if (num_submitted_.load(std::memory_order_relaxed) <= completed) {
+    snapshot.state = DeviceSnapshot::State::kIdle;
+  } else if (idle_begin != 0 && actor == kNone) {
+    snapshot.state = DeviceSnapshot::State::kWaiting;
+  } else {
+    snapshot.state = DeviceSnapshot::State::kRunning;
+    snapshot.still_ns = 0;
+    if (actor != kNone) snapshot.running = NameOf(actor);
+  }
+  AppendCommunications(&snapshot.communications);
+  return snapshot;
 }
 
 }  // namespace penstock::actors

@@ -25,6 +25,7 @@ using testing::EngineHarness;
 using testing::EnginePlanBuilder;
 using testing::EngineTestKernels;
 using testing::HarnessOptions;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::kWidth;
 
@@ -581,6 +582,24 @@ TEST_F(ExecutorTest, MissingPeerIsNamed) {
                                 "which misses 1 tokens; from 'recv.h'"));
   EXPECT_THAT(report, HasSubstr("device 1: pending recv 'recv.h', step 1, micro-batch 0, from "
                                 "device 0"));
+  // The same for programs.
+  const actors::DeviceSnapshot snapshot = harness->executor(1).Snapshot();
+  EXPECT_EQ(snapshot.state, actors::DeviceSnapshot::State::kWaiting);
+  EXPECT_EQ(snapshot.device, 1u);
+  EXPECT_EQ(snapshot.step, 0);
+  EXPECT_GT(snapshot.still_ns, 0);
+  EXPECT_GE(snapshot.transfer_ns, snapshot.still_ns);
+  EXPECT_GE(snapshot.idle_ns, snapshot.transfer_ns);
+  EXPECT_GE(snapshot.age_ns, snapshot.idle_ns);
+  EXPECT_THAT(snapshot.communications, ElementsAre(1));  // started, not completed
+  const std::vector<actors::DeviceWait> waits = harness->executor(1).Waits();
+  ASSERT_EQ(waits.size(), 2u);
+  EXPECT_EQ(waits[0].actor, "use");
+  EXPECT_EQ(waits[0].what, "tokens from 'recv.h'");
+  EXPECT_EQ(waits[0].communication, planner::kNone);
+  EXPECT_EQ(waits[1].actor, "recv.h");
+  EXPECT_EQ(waits[1].communication, 0u);
+  EXPECT_EQ(harness->executor(0).Snapshot().state, actors::DeviceSnapshot::State::kIdle);
 }
 
 TEST_F(ExecutorTest, WhatWaitsForCommunicationHoldsUpNothingElse) {

@@ -9,6 +9,7 @@
 #include "actors/engine/communication_actor_internal.h"
 #include "actors/engine/executor_actor_internal.h"
 #include "actors/engine/host_activity_internal.h"
+#include "actors/engine/host_inspector_internal.h"
 #include "actors/engine/host_messages_internal.h"
 #include "actors/engine/reply_collector_internal.h"
 #include "actors/engine/stage_actor_internal.h"
@@ -76,6 +77,7 @@ class Host::Impl {
       }
       if (!statuses[i]->ok()) return *statuses[i];
     }
+    inspector_ = std::make_shared<HostInspector>(first_device_, executor_actors_, activity_);
     // The communication actor starts after loading, because it uses what loading creates.
     communication_actors_.push_back(system_.spawn<CommunicationActor, caf::detached>(
         std::move(parts.communications), parts.transport, parts.communication_waker));
@@ -134,9 +136,12 @@ class Host::Impl {
     return activity_.executors[device]->TakeTrace();
   }
 
+  const std::shared_ptr<HostInspector>& inspector() const { return inspector_; }
+
   void Stop() {
     if (is_stopped_) return;
     is_stopped_ = true;
+    if (inspector_ != nullptr) inspector_->Close();
     Join(&executor_actors_);
     Join(&communication_actors_);
     Join(&stage_actors_);
@@ -174,6 +179,7 @@ class Host::Impl {
   std::vector<caf::actor> stage_actors_;
   std::vector<caf::actor> communication_actors_;
   caf::actor supervisor_;
+  std::shared_ptr<HostInspector> inspector_;  // null until the executors are loaded
   bool is_stopped_ = false;
 };
 
@@ -197,6 +203,7 @@ absl::StatusOr<ActivityReport> Host::ReportActivity(absl::Duration timeout) {
   return impl_->ReportActivity(timeout);
 }
 std::vector<TraceEvent> Host::TakeTrace(uint32_t device) { return impl_->TakeTrace(device); }
+std::shared_ptr<LocalInspector> Host::inspector() const { return impl_->inspector(); }
 void Host::Stop() { impl_->Stop(); }
 caf::actor_system& Host::actor_system() { return impl_->actor_system(); }
 

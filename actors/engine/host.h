@@ -21,6 +21,7 @@
 
 #include "actors/engine/device_communication.h"
 #include "actors/engine/executor.h"
+#include "actors/engine/inspector.h"
 #include "actors/engine/stage.h"
 #include "actors/engine/stall_detector.h"
 #include "actors/engine/wait_description.h"
@@ -77,6 +78,9 @@ class Host {
   // Lets every stage decide once more and reports the activity so far. Returns kDeadlineExceeded if
   // a stage does not reply within `timeout`, for example because its policy is busy.
   absl::StatusOr<ActivityReport> ReportActivity(absl::Duration timeout);
+
+  // Looks at the devices; also after Stop and when the host is gone.
+  std::shared_ptr<LocalInspector> inspector() const;
 
   // Takes the trace events of executor `device`. REQUIRES: no step is in flight.
   std::vector<TraceEvent> TakeTrace(uint32_t device);

@@ -13,6 +13,7 @@
 
 #include "caf/all.hpp"
 
+#include "actors/engine/device_snapshot.h"
 #include "actors/engine/executor.h"
 #include "actors/engine/reply_collector_internal.h"
 #include "actors/engine/wait_description.h"
@@ -30,6 +31,11 @@ struct DescribeMessage {
   std::shared_ptr<ReplyCollector<std::vector<WaitDescription>>> replies;
 };
 
+// Asks an executor what its device does.
+struct InspectMessage {
+  std::shared_ptr<ReplyCollector<DeviceSnapshot>> replies;
+};
+
 // Asks a stage to decide again. The reply describes the stage if it declines every phase that is
 // ready, and is empty otherwise.
 struct DeclinedMessage {
@@ -43,6 +49,7 @@ using WakeAtom = caf::atom_constant<caf::atom("wake")>;
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::SubmitMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::DescribeMessage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::InspectMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::DeclinedMessage)
 
 #endif  // PENSTOCK_ACTORS_ENGINE_HOST_MESSAGES_INTERNAL_H_

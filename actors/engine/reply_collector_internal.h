@@ -34,6 +34,11 @@ class ReplyCollector {
     --num_missing_;
   }
 
+  bool IsComplete() {
+    const absl::MutexLock lock(&mutex_);
+    return num_missing_ == 0;
+  }
+
   // Waits until all replies have arrived, at most for `timeout`. Returns the replies; those that
   // are missing are nullopt.
   std::vector<std::optional<Reply>> Wait(absl::Duration timeout) {

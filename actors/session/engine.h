@@ -1,7 +1,7 @@
 // What runs the devices of a plan for a Session: those of this process (local_engine.h), or nodes
 // in other processes (cluster.h).
 //
-// Thread rule: Submit is thread-safe with the others; ReadState, WriteState, KeepStates, TakeStates
+// Thread rule: Submit and inspector are thread-safe with the others; ReadState, WriteState, KeepStates, TakeStates
 // and TakeTrace want no step under way; Describe, Stop and those are called by one thread at a
 // time. Observers are called from threads of the engine. Nothing is called after Stop but
 // TakeTrace, actor_system and the destructor. Invariants: every submitted step is reported by each
@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 
 #include "actors/engine/executor.h"
+#include "actors/engine/inspector.h"
 #include "actors/engine/wait_description.h"
 #include "actors/session/kept_states.h"
 #include "base/tensor.h"
@@ -51,6 +52,9 @@ class Engine {
   // What every device and stage waits for, an entry each; those that do not answer in time are
   // named.
   virtual std::vector<WaitDescription> Describe(absl::Duration timeout) = 0;
+
+  // Looks at the devices without disturbing them; it may outlive the engine.
+  virtual std::shared_ptr<Inspector> inspector() const = 0;
 
   // A state gathered from its placements, or set in all of them. `value` has the state's type.
   virtual absl::Status ReadState(const planner::StatePlan& state, Tensor* value) = 0;

@@ -79,6 +79,8 @@ class LocalEngine final : public Engine {
 
   void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) override;
   std::vector<WaitDescription> Describe(absl::Duration timeout) override;
+  std::shared_ptr<Inspector> inspector() const override { return host_->inspector(); }
+  std::shared_ptr<LocalInspector> local_inspector() const { return host_->inspector(); }
   absl::Status ReadState(const planner::StatePlan& state, Tensor* value) override;
   absl::Status WriteState(const planner::StatePlan& state, const Tensor& value) override;
   absl::StatusOr<std::shared_ptr<const KeptStates>> KeepStates(

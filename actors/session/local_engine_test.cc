@@ -23,6 +23,7 @@
 #include "gtest/gtest.h"
 
 #include "actors/engine/error_origin.h"
+#include "actors/engine/wait_chain.h"
 #include "base/cpu_topology.h"
 #include "base/emulated_device.h"
 #include "base/machine.h"
@@ -320,6 +321,62 @@ TEST_F(LocalEngineTest, PhasesAreLaunchedBehindOneThatRuns) {
   EXPECT_EQ(observer_.failure(), absl::OkStatus());
   EXPECT_EQ(num_launches_.load(), 2 * static_cast<int>(kMicrobatches));
   engine_->Stop();
+}
+
+// Device 0 computes until the gate is open, and device 1 waits for what it sends then.
+TEST_F(LocalEngineTest, TheInspectorSeesWhatDevicesDo) {
+  EnginePlanBuilder b;
+  for (int i = 0; i < 2; ++i) b.AddDevice();
+  const uint32_t made = b.AddRegister(0);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  const uint32_t busy = b.AddKernel(0, "busy", "t.pass", {}, {made});
+  const uint32_t send = b.AddSend(0, "send", made, 1);
+  b.AddChannel(0, busy, send);
+  const uint32_t got = b.AddRegister(1);
+  const uint32_t used = b.AddRegister(1);
+  b.BeginPhase(1, "F", PhaseKind::kForward);
+  const uint32_t recv = b.AddRecv(1, "recv", got, b.last_transfer());
+  b.AddChannel(1, recv, b.AddKernel(1, "use", "t.affine", {got}, {used}));
+  ASSERT_EQ(Start(b.Build(), Inproc(2)), absl::OkStatus());
+  const std::shared_ptr<Inspector> inspector = engine_->inspector();
+  using State = DeviceSnapshot::State;
+  const auto look = [&] {
+    absl::StatusOr<EngineSnapshot> snapshot = inspector->Inspect(absl::Seconds(60));
+    EXPECT_EQ(snapshot.status(), absl::OkStatus());
+    return snapshot.ok() ? *std::move(snapshot) : EngineSnapshot();
+  };
+  EngineSnapshot idle = look();
+  ASSERT_EQ(idle.devices.size(), 2u);
+  EXPECT_EQ(idle.devices[0].state, State::kIdle);
+  ASSERT_EQ(idle.processes.size(), 1u);
+  EXPECT_GT(idle.processes[0].resident_bytes, 0u);
+  EXPECT_EQ(idle.processes[0].num_devices, 2u);
+
+  engine_->Submit(0, std::make_shared<StepBuffers>());
+  EngineSnapshot hanging = look();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < deadline &&
+         (hanging.devices[0].running != "busy" || hanging.devices[1].state != State::kWaiting ||
+          hanging.devices[1].waits.empty())) {
+    hanging = look();
+  }
+  EXPECT_EQ(hanging.devices[0].state, State::kRunning);
+  const WaitChains chains = FindWaitChains(plan_, hanging.devices);
+  EXPECT_THAT(chains.roots, ::testing::ElementsAre(0));
+  EXPECT_THAT(chains.waits,
+              ::testing::Contains(ActorWait{"recv", 1, "device 0, recv of 'recv'", {0}}));
+  gate_.Open();
+  EXPECT_TRUE(observer_.AwaitDone(2));
+  const EngineSnapshot done = look();
+  for (const DeviceSnapshot& device : done.devices) {
+    EXPECT_EQ(device.state, State::kIdle);
+    EXPECT_EQ(device.step, 1);
+    EXPECT_THAT(device.communications, ::testing::ElementsAre(2));
+  }
+  EXPECT_GT(done.devices[1].transfer_ns, 0);
+  engine_->Stop();
+  EXPECT_EQ(inspector->Inspect(absl::Seconds(1)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(LocalEngineTest, ResultsOfAnAsynchronousDeviceCannotBeChecked) {

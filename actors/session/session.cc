@@ -192,6 +192,7 @@ class Session::Impl : private EngineObserver {
     if (engine_ != nullptr) engine_->Stop();
   }
 
+  std::shared_ptr<Inspector> inspector() const { return engine_->inspector(); }
   caf::actor_system& actor_system() const { return engine_->actor_system(); }
 
  private:
@@ -369,6 +370,7 @@ absl::Status Session::TakeKeptStates(const KeptStates& kept) {
   return impl_->TakeStates(kept, /*needs_all=*/false);
 }
 std::vector<TraceEvent> Session::TakeTrace() { return impl_->TakeTrace(); }
+std::shared_ptr<Inspector> Session::inspector() const { return impl_->inspector(); }
 void Session::Stop() { impl_->Stop(); }
 caf::actor_system& Session::actor_system() const { return impl_->actor_system(); }
 

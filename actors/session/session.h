@@ -149,6 +149,9 @@ class Session {
   // process.
   std::vector<TraceEvent> TakeTrace();
 
+  // Looks at the devices, at any time; it may outlive the session.
+  std::shared_ptr<Inspector> inspector() const;
+
   // Joins all threads. Steps under way are abandoned.
   void Stop();
 

@@ -1,0 +1,56 @@
+// What a job does at a moment: for `penstock stack` and `penstock top`.
+//
+// Thread rule: values.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_JOB_STATUS_H_
+#define PENSTOCK_ACTORS_CLUSTER_JOB_STATUS_H_
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "actors/cluster/answers.h"
+#include "actors/engine/device_snapshot.h"
+#include "actors/engine/wait_chain.h"
+
+namespace penstock::actors {
+
+struct JobStatus {
+  struct Device {
+    DeviceSnapshot state;  // without `communications` and `waits`
+    uint32_t stage = 0;
+    uint64_t memory_bytes = 0;  // that the plan gives it
+    uint32_t num_pending = 0;   // sends, receives and collectives under way
+    std::vector<uint32_t> waits_for;
+  };
+
+  std::string id;    // the same from whichever process the status comes
+  std::string name;  // of the plan
+  std::string strategy;
+  std::string host;      // of the coordinator
+  int64_t pid = 0;       // likewise
+  std::string activity;  // "training", "loading", ...
+  std::string note;      // why there are no devices; empty: there are
+  int64_t steps_done = 0;
+  int64_t steps = 0;                                       // of the job
+  double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step; NaN: none yet
+  double step_time_s = 0;                                  // likewise; 0: none yet
+  double tokens_per_s = 0;                                 // likewise
+  double age_s = 0;                                        // of the job
+  std::vector<ProcessSnapshot> processes;                  // by rank
+  std::vector<Device> devices;                             // by index
+  std::vector<ActorWait> waits;                            // see WaitChains
+  std::vector<uint32_t> roots;
+  std::vector<std::vector<uint32_t>> cycles;
+};
+
+// Answers what a job does.
+using StatusAnswers = Answers<JobStatus>;
+
+// Adds what the devices of a plan do.
+void AddDevices(const planner::Plan& plan, EngineSnapshot snapshot, JobStatus* status);
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_JOB_STATUS_H_
