@@ -34,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "actors/cluster/job_status.h"
 #include "actors/cluster/node_description.h"
 #include "actors/cluster/node_place.h"
 #include "actors/cluster/node_traffic.h"
@@ -72,6 +73,8 @@ struct ClusterOptions {
   absl::Duration stop_timeout = absl::Seconds(3);
   // A line that a started node has printed. Called from a thread of the cluster.
   std::function<void(uint32_t rank, std::string_view host, std::string_view line)> on_output;
+  // Answers what the job does, to nodes and to others who know the key; null: nobody does.
+  std::shared_ptr<StatusAnswers> status_answers;
   // Told where to join once the cluster listens.
   std::function<void(const std::string& address, const std::string& key)> on_listening;
   // Told of each node that joins. Called from a thread of the cluster: must not block.

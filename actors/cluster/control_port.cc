@@ -4,6 +4,7 @@
 #include <kj/debug.h>
 
 #include "actors/cluster/control_port_internal.h"
+#include "actors/cluster/wire_job_status_internal.h"
 #include "actors/cluster/wire_status_internal.h"
 
 namespace penstock::actors::control {
@@ -31,6 +32,10 @@ class ControlPort::CoordinatorServer final : public Coordinator::Server {
           results.setFirstDevice(admission->first_device);
           results.setNumDevices(admission->num_devices);
         });
+  }
+
+  kj::Promise<void> status(StatusContext context) override {
+    return AnswerStatus(port_.host_.Status(), context);
   }
 
  private:

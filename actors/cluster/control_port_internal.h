@@ -2,6 +2,8 @@
 //
 //   unauthenticated --TLS, hello--> authenticated --join(info, node)--> member
 //
+// Whoever is authenticated may also ask for the status of the job, without joining.
+//
 // Each of the first two states lasts at most kHelloSeconds, and holds at most
 // kMaxPendingConnections connections. When another arrives, the oldest is closed, so idle
 // connections cannot block the port.
@@ -25,6 +27,8 @@
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/secure_channel_internal.h"
+#include "actors/cluster/job_status.h"
+#include "actors/cluster/questions_internal.h"
 
 namespace penstock::actors::control {
 
@@ -48,6 +52,8 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
     // only during the call.
     virtual kj::Promise<absl::StatusOr<Admission>> Admit(uint64_t connection, NodeInfo::Reader info,
                                                          Node::Client node) = 0;
+    // Somebody who knows the key asks what the job does.
+    virtual kj::Promise<Questions<actors::JobStatus>::Answer> Status() = 0;
     // The connection of an admitted node has ended.
     virtual void OnMemberGone(uint32_t rank) = 0;
   };

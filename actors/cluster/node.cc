@@ -15,6 +15,7 @@
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/node_agent_internal.h"
 #include "actors/cluster/socket_address.h"
+#include "actors/cluster/status_port.h"
 #include "actors/engine/error_origin.h"
 #include "base/await.h"
 #include "base/status_macros.h"
@@ -24,6 +25,9 @@ namespace penstock::actors {
 namespace {
 
 using control::ControlLoop;
+
+// A coordinator answers within a few seconds, also where nodes do not answer it.
+constexpr absl::Duration kStatusTimeout = absl::Seconds(4);
 
 // Exits the process if it is not destroyed within `timeout` after Start.
 class Watchdog {
@@ -72,6 +76,23 @@ control::StatusPromise Join(ControlLoop& loop, const std::string& coordinator,
             });
 }
 
+// Null: there is none.
+std::unique_ptr<StatusPort> OpenStatusPort(const NodeOptions& options, ControlLoop& loop,
+                                           NodeAgent& agent) {
+  if (options.status_socket.empty()) return nullptr;
+  auto answers = std::make_shared<StatusAnswers>([&loop, &agent]() -> absl::StatusOr<JobStatus> {
+    const auto status = std::make_shared<JobStatus>();
+    RETURN_IF_ERROR(loop.Await([&agent, status] { return agent.AskStatus(status); }, kStatusTimeout,
+                               "the answer of the coordinator"));
+    return std::move(*status);
+  });
+  absl::StatusOr<std::unique_ptr<StatusPort>> port =
+      StatusPort::Open(options.status_socket, std::move(answers));
+  if (port.ok()) return *std::move(port);
+  if (options.on_no_status_socket) options.on_no_status_socket(port.status());
+  return nullptr;
+}
+
 }  // namespace
 
 absl::Status RunNode(const NodeOptions& given_options) {
@@ -97,6 +118,7 @@ absl::Status RunNode(const NodeOptions& given_options) {
       loop->Await([&] { return Join(*loop, options.coordinator, key, agent); },
                   options.join_timeout, StrCat("joining the coordinator at ", options.coordinator));
   if (status.ok()) {
+    const std::unique_ptr<StatusPort> port = OpenStatusPort(options, *loop, agent);
     status = agent.Run();
   } else {
     status = WithPrefix(StrCat("joining the coordinator at ", options.coordinator, ": "), status);

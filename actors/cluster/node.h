@@ -46,6 +46,10 @@ struct NodeOptions {
   std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)> create_device;
   // Told once the coordinator has admitted the node.
   std::function<void(const NodeDescription& node)> on_joined;
+  // A file, as of StatusPort, where the node passes questions about the job on to the coordinator;
+  // empty: nowhere. Told if it cannot be opened, which the node survives.
+  std::string status_socket;
+  std::function<void(const absl::Status& status)> on_no_status_socket;
   absl::Duration join_timeout = absl::Seconds(30);
   absl::Duration exit_timeout = absl::Seconds(2);
   // REQUIRES: outlive the call.

@@ -9,6 +9,7 @@
 #include "actors/cluster/node_description.h"
 #include "actors/cluster/secure_channel_internal.h"
 #include "actors/cluster/socket_address.h"
+#include "actors/cluster/wire_job_status_internal.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -125,6 +126,15 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
     const auto silence_ms = std::min(response.getSilenceMs(), kMaxSilenceMs);
     listen_ =
         ListenForPings(silence_ms * kj::MILLISECONDS).eagerlyEvaluate([](const kj::Exception&) {});
+    return absl::OkStatus();
+  });
+}
+
+control::StatusPromise NodeAgent::AskStatus(std::shared_ptr<JobStatus> result) {
+  if (connection_.get() == nullptr) return absl::UnavailableError("the coordinator is gone");
+  auto call = connection_->Bootstrap().castAs<control::Monitor>().statusRequest();
+  return control::StatusOf(call.send(), [result](auto&& response) -> absl::Status {
+    ASSIGN_OR_RETURN(*result, control::ReadJobStatus(response.getJob()));
     return absl::OkStatus();
   });
 }

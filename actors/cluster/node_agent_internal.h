@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@
 
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control_loop_internal.h"
+#include "actors/cluster/job_status.h"
 #include "actors/cluster/node.h"
 #include "actors/cluster/node_server_internal.h"
 #include "transport/ucx/ucx_transport.h"
@@ -40,6 +42,9 @@ class NodeAgent {
   // the work thread; it also calls CloseSessions.
   absl::Status Run();
   void CloseSessions() { sessions_.CloseAll(); }
+
+  // Loop's thread, between Join and Disconnect. Asks the coordinator what the job does.
+  control::StatusPromise AskStatus(std::shared_ptr<JobStatus> result);
 
   // Loop's thread. Ends the agent, and what it is reading.
   void End(const absl::Status& status);

@@ -43,6 +43,7 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
   joined_fulfiller_ = kj::mv(paf.fulfiller);
   all_joined_ = kj::heap(paf.promise.fork());
   tasks_ = kj::heap<kj::TaskSet>(*this);
+  questions_ = std::make_unique<control::Questions<JobStatus>>(loop_, options_.status_answers);
   launcher_ = std::make_unique<LocalLauncher>(loop_.io());
   failure_detector_ = std::make_unique<FailureDetector>(
       loop_.timer(), *launcher_, options_.heartbeat_interval, options_.heartbeat_timeout,
@@ -264,6 +265,7 @@ void NodeSupervisor::Kill() {
 
 void NodeSupervisor::Close() {
   port_ = nullptr;
+  questions_ = nullptr;
   tasks_ = nullptr;
   failure_detector_ = nullptr;
   joining_.clear();

@@ -33,6 +33,7 @@
 #include "actors/cluster/membership_internal.h"
 #include "actors/cluster/node_description.h"
 #include "actors/cluster/node_traffic.h"
+#include "actors/cluster/questions_internal.h"
 
 namespace penstock::actors {
 
@@ -71,6 +72,9 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   // "node 1 (pid 4711 on host-b)", as far as known.
   std::string NameOf(uint32_t rank) const { return actors::NameOf(nodes_[rank]->description); }
   const std::vector<uint32_t>& process_devices() const { return options_.process_devices; }
+  const NodeDescription& DescriptionOf(uint32_t rank) const { return nodes_[rank]->description; }
+  // Since the node's last sign of life.
+  kj::Duration SilenceOf(uint32_t rank) const { return failure_detector_->SilenceOf(rank); }
   // Null before the node has joined and once it is lost.
   kj::Maybe<control::Node::Client> NodeOf(uint32_t rank);
   // OK, or the first loss of a node: what ended the job, or what kept it from ending in order.
@@ -107,6 +111,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   kj::Promise<absl::StatusOr<control::Admission>> Admit(uint64_t connection,
                                                         control::NodeInfo::Reader info,
                                                         control::Node::Client client) override;
+  kj::Promise<control::Questions<JobStatus>::Answer> Status() override { return questions_->Ask(); }
   void OnMemberGone(uint32_t rank) override;
   void taskFailed(kj::Exception&& exception) override;
 
@@ -147,6 +152,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   kj::Own<kj::ForkedPromise<absl::Status>> all_joined_;
   std::vector<std::unique_ptr<Node>> nodes_;  // by rank
   kj::Own<kj::TaskSet> tasks_;
+  std::unique_ptr<control::Questions<JobStatus>> questions_;
   std::unique_ptr<Launcher> launcher_;
   std::unique_ptr<FailureDetector> failure_detector_;
   // Nodes that wait for their rank.

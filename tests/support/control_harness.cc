@@ -370,6 +370,9 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
     Drive(kj::mv(node));
     return Result(control::Admission());
   }
+  kj::Promise<control::Questions<actors::JobStatus>::Answer> Status() override {
+    return std::make_shared<const absl::StatusOr<actors::JobStatus>>(actors::JobStatus());
+  }
   void OnMemberGone(uint32_t) override { ++num_gone_; }
   void taskFailed(kj::Exception&&) override {}
 
