@@ -171,6 +171,7 @@ void Checkpoints::AddError(int64_t step, const absl::Status& status) {
 
 void Checkpoints::Add(actors::CheckpointResult result) {
   const absl::MutexLock lock(&mutex_);
+  if (on_result_) on_result_(result);
   results_.push_back(std::move(result));
 }
 

@@ -51,6 +51,12 @@ class Checkpoints {
                                                              const planner::Plan& plan,
                                                              bool is_json);
 
+  // Told of each checkpoint, on a thread of the writer. Set before the first one.
+  void SetOnResult(std::function<void(const actors::CheckpointResult&)> on_result) {
+    const absl::MutexLock lock(&mutex_);
+    on_result_ = std::move(on_result);
+  }
+
   // Whether there is to be a checkpoint when `steps` steps are done, before the last one.
   bool IsDueAfter(int64_t steps) const {
     return job_.checkpoint.every > 0 && steps % job_.checkpoint.every == 0;
@@ -93,7 +99,8 @@ class Checkpoints {
   absl::Status last_status_;
   absl::Mutex mutex_;
   std::vector<actors::CheckpointResult> results_ ABSL_GUARDED_BY(mutex_);  // not reported yet
-  std::unique_ptr<actors::CheckpointWriter> writer_;                       // last: it adds results
+  std::function<void(const actors::CheckpointResult&)> on_result_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<actors::CheckpointWriter> writer_;  // last: it adds results
 };
 
 }  // namespace penstock::cli

@@ -1,18 +1,15 @@
 // penstock node: one process of a job over several.
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "CLI/CLI.hpp"
 #include "cli/environment.h"
-#include "cli/files.h"
+#include "cli/job_key_option.h"
 #include "cli/option_checks.h"
+#include "cli/status_sockets.h"
 
-#include "actors/cluster/job_key.h"
 #include "actors/cluster/node.h"
 #include "actors/cluster/socket_address.h"
 #include "base/status_macros.h"
@@ -27,43 +24,6 @@ struct Options {
   bool is_quiet = false;
 };
 
-constexpr size_t kMaxKeyBytes = 4096;
-
-// The first line of the standard input, without its end; what follows stays there.
-absl::StatusOr<std::string> ReadLine() {
-  std::string line;
-  char c = 0;
-  while (line.size() < kMaxKeyBytes && read(STDIN_FILENO, &c, 1) == 1 && c != '\n') line += c;
-  return line;
-}
-
-absl::StatusOr<std::string> ReadKey(const Options& options) {
-  std::string key;
-  std::string source = "PENSTOCK_KEY";
-  if (!options.key_file.empty()) {
-    source = StrCat("--key-file ", options.key_file);
-    absl::StatusOr<std::string> text =
-        options.key_file == "-" ? ReadLine() : ReadTextFile(options.key_file, kMaxKeyBytes);
-    if (!text.ok()) {
-      return absl::Status(text.status().code(),
-                          StrCat("--key-file ", ToStd(text.status().message())));
-    }
-    key = *std::move(text);
-    while (!key.empty() && key.back() == '\n') key.pop_back();
-  } else if (const char* variable = std::getenv("PENSTOCK_KEY")) {
-    key = variable;
-  } else {
-    return absl::InvalidArgumentError(
-        "the job's key is missing: set PENSTOCK_KEY or give --key-file");
-  }
-  if (const absl::Status parsed = actors::ParseJobKey(key).status(); !parsed.ok()) {
-    return absl::InvalidArgumentError(
-        StrCat(source, ": ", ToStd(parsed.message()),
-               "; copy it from the command that `penstock run --listen` prints"));
-  }
-  return key;
-}
-
 absl::Status Run(const Environment& environment, Options options) {
   const absl::Status address = actors::CheckJoinAddress(options.node.coordinator);
   if (!address.ok()) {
@@ -71,13 +31,24 @@ absl::Status Run(const Environment& environment, Options options) {
         StrCat("--join ", ToStd(address.message()),
                "; use the address that `penstock run --listen` prints"));
   }
-  ASSIGN_OR_RETURN(options.node.key, ReadKey(options));
+  ASSIGN_OR_RETURN(options.node.key, ReadJobKey(options.key_file));
   options.node.kernels = &environment.registries.kernels;
   options.node.policies = &environment.registries.policies;
   if (!options.is_quiet) {
     options.node.on_joined = [&err = environment.err](const actors::NodeDescription& node) {
       err << StrCat("joined as ", ToString(node), "\n") << std::flush;
     };
+    // For `penstock stack` on this host. Nodes that `penstock run` starts are on its host.
+    const absl::StatusOr<std::string> socket = NewStatusSocket("node");
+    options.node.on_no_status_socket = [&err = environment.err](const absl::Status& status) {
+      err << "note: `penstock stack` and `penstock top` will not find this node: "
+          << ToStd(status.message()) << std::endl;
+    };
+    if (socket.ok()) {
+      options.node.status_socket = *socket;
+    } else {
+      options.node.on_no_status_socket(socket.status());
+    }
   }
   RETURN_IF_ERROR(actors::RunNode(options.node));
   if (!options.is_quiet) environment.err << "the job is done" << std::endl;

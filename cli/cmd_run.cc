@@ -28,9 +28,11 @@
 #include "cli/interrupts.h"
 #include "cli/job.h"
 #include "cli/job_graph.h"
+#include "cli/job_monitor.h"
 #include "cli/job_policy.h"
 #include "cli/json.h"
 #include "cli/measured_latency.h"
+#include "cli/metrics.h"
 #include "cli/npy.h"
 #include "cli/option_checks.h"
 #include "cli/plan_summary.h"
@@ -84,6 +86,7 @@ struct Options {
   std::string report;
   std::string dump;
   std::optional<std::string> listen;
+  std::optional<std::string> metrics;
   std::string strategy;
   std::string policy;
   bool resumes = false;
@@ -102,9 +105,9 @@ struct Program {
 constexpr std::string_view kKeysOfPlans[] = {"train.steps", "train.seed", "data.text",
                                              "data.inputs"};
 // What else may be set: it has defaults that need no note.
-constexpr std::string_view kMoreKeysOfPlans[] = {"train.log_every", "train.on_nonfinite",
-                                                 "checkpoint.path", "checkpoint.every",
-                                                 "checkpoint.keep", "cluster.threads"};
+constexpr std::string_view kMoreKeysOfPlans[] = {
+    "train.log_every", "train.on_nonfinite", "checkpoint.path",      "checkpoint.every",
+    "checkpoint.keep", "cluster.threads",    "cluster.node_timeout", "metrics.listen"};
 
 constexpr std::string_view kOneInput = "data.inputs.";
 
@@ -166,6 +169,11 @@ absl::StatusOr<Job> ReadOptions(const Options& options) {
   if (options.listen.has_value()) {
     RETURN_IF_ERROR(AtOption("--listen", actors::CheckListenAddress(*options.listen)));
   }
+  if (options.metrics.has_value()) {
+    RETURN_IF_ERROR(AtOption("--metrics", ParseMetricsAddress(*options.metrics).status()));
+    job.metrics.listen = *options.metrics;
+    job.locations["metrics.listen"] = StrCat("--metrics ", *options.metrics);
+  }
   return job;
 }
 
@@ -214,11 +222,9 @@ absl::Status CheckProcesses(const Options& options, const Job& job, const planne
 }
 
 // The nodes that the job asks for; null where this process runs all.
-absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment& environment,
-                                                              const Options& options,
-                                                              const Job& job,
-                                                              const planner::Plan& plan,
-                                                              Interrupts& interrupts) {
+absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
+    const Environment& environment, const Options& options, const Job& job,
+    const planner::Plan& plan, const JobMonitor& monitor, Interrupts& interrupts) {
   const auto num_devices = static_cast<int64_t>(plan.devices.size());
   int64_t count = job.cluster.processes;
   if (count > num_devices) {
@@ -243,6 +249,8 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(const Environment&
                       .pin = !stages_share_cores || count == num_devices,
                       .core_sharing = stages_share_cores ? CpuTopology::Sharing::kInTurn
                                                          : CpuTopology::Sharing::kNeighbours,
+                      .node_timeout_s = job.cluster.node_timeout,
+                      .status_answers = monitor.answers(),
                       .on_listening = [&interrupts](const std::string& address) {
                         interrupts.RemoveAtExit(actors::FileOf(address));
                       }}));
@@ -432,7 +440,8 @@ class JobRun {
         feeds_(std::move(feeds)),
         start_(std::move(start)),
         checkpoints_(std::move(checkpoints)),
-        interrupts_(environment.err) {
+        interrupts_(environment.err),
+        monitor_(plan_, job.train.steps, start_.info.step) {
     threads_ = job.cluster.threads.value_or(plan_.threads_per_device);
     summary_.strategy = plan_.strategy;
     summary_.tokens_per_step = feeds_.batch() * feeds_.context();
@@ -454,7 +463,15 @@ class JobRun {
 
   absl::Status Run() {
     const auto num_devices = static_cast<int64_t>(plan_.devices.size());
-    ASSIGN_OR_RETURN(cluster_, StartCluster(environment_, options_, job_, plan_, interrupts_));
+    monitor_.Open(environment_);
+    RETURN_IF_ERROR(
+        AtKey(job_, {"metrics.listen"}, monitor_.ServeMetrics(environment_, job_.metrics.listen)));
+    if (checkpoints_ != nullptr) {
+      checkpoints_->SetOnResult(
+          [this](const actors::CheckpointResult& result) { monitor_.OnCheckpoint(result); });
+    }
+    ASSIGN_OR_RETURN(cluster_,
+                     StartCluster(environment_, options_, job_, plan_, monitor_, interrupts_));
     if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
     const std::vector<actors::NodeDescription> nodes =
         cluster_ != nullptr ? cluster_->nodes() : std::vector<actors::NodeDescription>();
@@ -489,8 +506,10 @@ class JobRun {
     ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
                      actors::Session::Start(plan_, session_options_));
     AbortByStopping(session.get());
+    monitor_.Follow(session->inspector());
     const auto end_sessions = absl::MakeCleanup([this] {
       interrupts_.SetAbort(nullptr);
+      monitor_.Follow(nullptr);
       validator_ = nullptr;
       running_ = nullptr;
       EndCheckpoints();
@@ -504,6 +523,8 @@ class JobRun {
     if (CanValidate() && job_.train.validation_every > 0) {
       running_ = session.get();  // which waits while another one validates
       trainer_options.validate = [this](const actors::Session& trained) {
+        monitor_.SetActivity("validating");
+        const auto training = absl::MakeCleanup([this] { monitor_.SetActivity("training"); });
         return validator().LossOf(trained);
       };
       trainer_options.release_memory = [this] { return validator().Release(); };
@@ -512,6 +533,9 @@ class JobRun {
         StateBytes(plan_) <= MachineMemoryBytes() / kSnapshotMemoryShare) {
       trainer_options.snapshot_seconds = kSnapshotSeconds;
     }
+    trainer_options.on_step = [this](int64_t steps_done, double loss, double step_s) {
+      monitor_.OnStep(steps_done, loss, step_s, summary_.tokens_per_step);
+    };
     Trainer trainer(environment_, trainer_options, job_, *session, feeds_, interrupts_);
     const absl::Status trained = trainer.Run(&summary_);
     is_done_before_ = trained.ok() && summary_.steps == 0;
@@ -768,6 +792,7 @@ class JobRun {
   int64_t threads_ = 1;                       // of each device
   actors::SessionOptions session_options_;
   Interrupts interrupts_;
+  JobMonitor monitor_;  // its threads have the signals blocked
   std::unique_ptr<actors::Cluster> cluster_;
   absl::Status last_checkpoint_;
   bool is_done_before_ = false;  // nothing was left to be trained
@@ -932,6 +957,11 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
   command
       ->add_option("--dump", options->dump, "Write initial states, feeds and losses as .npy files")
       ->option_text("DIR");
+  command
+      ->add_option("--metrics", options->metrics,
+                   "Override metrics.listen: serve metrics to Prometheus at PORT on loopback, or "
+                   "at HOST:PORT; port 0 takes any and prints it")
+      ->option_text("[HOST:]PORT");
   command->add_flag("--resume", options->resumes,
                     "Continue from the newest checkpoint in checkpoint.path, under the same or any "
                     "other strategy; without one, begin anew");

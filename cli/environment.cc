@@ -163,6 +163,8 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   AddNodeCommand(app, environment, &action);
   AddCheckpointCommand(app, environment, &action);
   AddGenerateCommand(app, environment, &action);
+  AddStackCommand(app, environment, &action);
+  AddTopCommand(app, environment, &action);
   AddDoctorCommand(app, environment, &action);
   app.footer(kFooter);  // commands added before do not inherit it
   for (CLI::App* command : app.get_subcommands({})) command->group("Commands");

@@ -47,6 +47,7 @@ struct Environment {
   // Where it is started, by rank, and the address at which `run` then listens; empty: here.
   std::vector<actors::NodePlace> places = {};
   std::string listen = {};
+  bool out_is_terminal = false;
 };
 
 // What a command does once its options are read. An error's code decides the exit status.
@@ -68,6 +69,8 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
 void AddProfileCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddCheckpointCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddStackCommand(CLI::App& app, const Environment& environment, Action* action);
+void AddTopCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddDoctorCommand(CLI::App& app, const Environment& environment, Action* action);
 
 // Runs the command line (without the program's name) and returns the exit status: 0 done; 2 usage,

@@ -431,6 +431,12 @@ const std::vector<Key>& Keys() {
        "Bandwidth of the links between processes in Gbit/s per direction, for the replayed bound "
        "in the summary of a traced run. The default suits processes on one host (64)",
        Number([](Job& j) { return &j.cluster.link_gbit_per_s; }, 1e-6, 1e6, "1e-6 to 1e6")},
+      {"metrics.listen",
+       "Serve metrics to Prometheus at this PORT of the loopback address, or at HOST:PORT (none)",
+       String([](Job& j) { return &j.metrics.listen; })},
+      {"cluster.node_timeout",
+       "Seconds without an answer after which a process of the job counts as lost (3)",
+       Number([](Job& j) { return &j.cluster.node_timeout; }, 0.5, 3600, "0.5 to 3600")},
       {"cluster.link_latency_us",
        "Latency of the links between processes in microseconds, for the replayed bound in the "
        "summary of a traced run (the lowest that the run shows)",

@@ -16,8 +16,13 @@ int main(int argc, char** argv) {
   spdlog::set_pattern("%^%l%$: %v");
 
   const penstock::cli::Registries registries = penstock::cli::BuiltinRegistries();
-  const penstock::cli::Environment environment = {registries, std::cout, std::cerr,
-                                                  isatty(STDERR_FILENO) != 0};
+  const penstock::cli::Environment environment = {
+      .registries = registries,
+      .out = std::cout,
+      .err = std::cerr,
+      .err_is_terminal = isatty(STDERR_FILENO) != 0,
+      .out_is_terminal = isatty(STDOUT_FILENO) != 0,
+  };
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   return penstock::cli::RunCommandLine(environment, arguments);
 }

@@ -28,6 +28,8 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   options.num_devices = static_cast<uint32_t>(processes.num_devices);
   options.pin = processes.pin;
   options.core_sharing = processes.core_sharing;
+  options.heartbeat_timeout = absl::Seconds(processes.node_timeout_s);
+  options.status_answers = std::move(processes.status_answers);
   const auto printer = std::make_shared<LinePrinter>(environment.err);
   options.on_output = [printer](uint32_t rank, std::string_view host, std::string_view line) {
     printer->Print(StrCat("[", rank, " ", host, "] ", line, "\n"));

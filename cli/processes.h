@@ -28,6 +28,10 @@ struct ProcessOptions {
   // Nodes that are started here run on cores of their own, or share one; see ClusterOptions.
   bool pin = true;
   CpuTopology::Sharing core_sharing = CpuTopology::Sharing::kNeighbours;
+  // A node that does not answer for so long is lost.
+  double node_timeout_s = 3;
+  // Answers what the job does; null: nobody does.
+  std::shared_ptr<actors::StatusAnswers> status_answers = {};
   // Told the address once nodes can join there.
   std::function<void(const std::string& address)> on_listening = {};
 };

@@ -238,6 +238,7 @@ void Trainer::Report(int64_t step, const actors::StepResult& result) {
   summary_->final_loss = loss;
   losses_.push_back(loss);
   summary_->step_times_s.push_back(step_s);
+  if (options_.on_step) options_.on_step(num_steps(), loss, step_s);
   if (options_.is_json && (IsLogged(step) || IsEvaluatedAfter(step))) {
     const std::string line =
         StrCat("{\"step\": ", actors::StepNumber(step), ", \"loss\": ", JsonNumber(loss),

@@ -46,6 +46,8 @@ struct TrainerOptions {
   // Frees memory that the steps do not need, such as that of a session that validates between them;
   // whether there was any. Null: there is none.
   std::function<bool()> release_memory;
+  // Told of each step, on the thread that reports it; must not block.
+  std::function<void(int64_t steps_done, double loss, double step_s)> on_step;
   // Between two snapshots of the states, taken while no step is under way; 0: none are taken. Where
   // there is no memory for another one, the last one stays.
   double snapshot_seconds = 0;

@@ -1,0 +1,31 @@
+// The status of a job as the commands print it.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_CLI_JOB_STATUS_TEXT_H_
+#define PENSTOCK_CLI_JOB_STATUS_TEXT_H_
+
+#include <string>
+
+#include "actors/cluster/job_status.h"
+
+namespace penstock::cli {
+
+// Of two looks at a job, one after the other. A device is busy where it is not idle; NaN: not
+// known.
+double BusyFraction(const actors::JobStatus& before, const actors::JobStatus& after,
+                    uint32_t device);
+
+// One JSON object, without a newline. With `before`, an earlier look, devices have "busy".
+std::string JobStatusJson(const actors::JobStatus& status, const actors::JobStatus* before);
+
+// What each device does, and which it waits for: a tree below each root, and the cycles.
+std::string StackText(const actors::JobStatus& status);
+
+// A table of the devices. At most `max_rows` of them; 0: all. Lines are cut at `columns`; 0: not.
+std::string TopText(const actors::JobStatus& status, const actors::JobStatus* before, int max_rows,
+                    int columns);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_JOB_STATUS_TEXT_H_

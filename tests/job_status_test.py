@@ -1,0 +1,347 @@
+"""A job that runs and that hangs, looked at with `penstock stack`, `penstock top` and Prometheus.
+
+PENSTOCK_COMMAND names the command (default: build/bin/penstock), PENSTOCK_PROMTOOL Prometheus's
+promtool (default: the one in PATH).
+"""
+
+import json
+import os
+import pathlib
+import pty
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
+PROMTOOL = os.environ.get("PENSTOCK_PROMTOOL", shutil.which("promtool") or "")
+BOUND_S = 60  # for what takes a second on a machine that does nothing else
+JOB = """
+[model]
+name = "gpt"
+layers = 2
+width = 32
+heads = 2
+context = 16
+[data]
+text = "text.txt"
+[train]
+batch = 8
+steps = 1000000
+validation_sequences = 0
+log_every = 1000000
+[sample]
+bytes = 0
+[parallel]
+microbatches = 2
+[cluster]
+threads = 1
+node_timeout = 600
+"""
+
+
+class JobStatusTest(unittest.TestCase):
+    def setUp(self):
+        if not os.access(PENSTOCK, os.X_OK):
+            self.skipTest(f"{PENSTOCK} is not built")
+        # Paths of sockets are short.
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="penstock_status.", dir="/tmp"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        (self.folder / "text.txt").write_text(
+            "".join(f"the quick brown fox {i} jumps; " for i in range(400)))
+        (self.folder / "job.toml").write_text(JOB)
+        self.environment = self.host("host")
+        self.started = []
+        self.addCleanup(self.kill_all)
+
+    def host(self, name):
+        """The environment of processes on a host of their own, as far as files tell."""
+        runtime = self.folder / name
+        runtime.mkdir(mode=0o700)
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
+        environment.pop("PENSTOCK_KEY", None)
+        return environment
+
+    def start(self, *arguments, environment=None):
+        """A process whose output goes to files: nobody reads a pipe while it runs."""
+        number = len(self.started)
+        files = [self.folder / f"{number}.out", self.folder / f"{number}.err"]
+        with open(files[0], "w") as out, open(files[1], "w") as err:
+            process = subprocess.Popen([PENSTOCK, *arguments], stdout=out, stderr=err,
+                                       env=environment or self.environment)
+        process.out, process.err = files
+        self.started.append(process)
+        return process
+
+    def start_job(self, *options, environment=None):
+        return self.start("run", str(self.folder / "job.toml"), "--json", *options,
+                          environment=environment)
+
+    def kill_all(self):
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def call(self, *arguments, environment=None):
+        return subprocess.run([PENSTOCK, *arguments], capture_output=True, text=True,
+                              timeout=BOUND_S, env=environment or self.environment)
+
+    def look(self, *arguments, environment=None):
+        """What `penstock stack --json` says, or None."""
+        outcome = self.call("stack", *arguments, "--json", environment=environment)
+        return json.loads(outcome.stdout) if outcome.returncode == 0 else None
+
+    def await_look(self, is_right, *arguments, environment=None):
+        deadline = time.monotonic() + BOUND_S
+        status = None
+        while time.monotonic() < deadline:
+            status = self.look(*arguments, environment=environment)
+            if status is not None and is_right(status):
+                return status
+        self.fail(f"the job never got there; last seen: {status}")
+
+    def end(self, job):
+        job.send_signal(signal.SIGINT)
+        status = job.wait(timeout=BOUND_S)
+        self.assertEqual(status, 130, job.err.read_text())
+        self.assertIn("summary", json.loads(job.out.read_text().splitlines()[-1]))
+
+    def read_line(self, file, beginning):
+        """The first whole line of a file that begins so, without that."""
+        deadline = time.monotonic() + BOUND_S
+        while time.monotonic() < deadline:
+            for line in file.read_text().splitlines(keepends=True):
+                if line.startswith(beginning) and line.endswith("\n"):
+                    return line[len(beginning):].strip()
+            time.sleep(0.05)
+        self.fail(f"no line begins with {beginning!r} in {file.read_text()}")
+
+    def test_a_stopped_process_is_the_root_of_the_chain(self):
+        job = self.start_job("--strategy", "pp=2", "--devices", "2", "--procs", "2")
+        status = self.await_look(lambda s: s["step"] >= 2)
+        self.assertEqual(status["job"]["pid"], job.pid)
+        self.assertEqual([p["answers"] for p in status["processes"]], [True, True])
+        self.assertEqual([d["rank"] for d in status["devices"]], [0, 1])
+        self.assertTrue(all(d["state"] != "silent" for d in status["devices"]))
+        self.assertTrue(all(p["resident_bytes"] > 0 for p in status["processes"]))
+        for wait in status["waits"]:
+            self.assertTrue(wait["actor"] and wait["for"] and wait["device"] in (0, 1))
+
+        top = self.call("top", str(job.pid), "--once", "--json")
+        self.assertEqual(top.returncode, 0, top.stderr)
+        table = json.loads(top.stdout)
+        self.assertIn("waits", table)
+        self.assertTrue(any((d["busy"] or 0) > 0 for d in table["devices"]), table)
+        self.assertGreater(table["tokens_per_s"], 0)
+        self.assertGreater(table["loss"], 0)
+
+        stopped = status["processes"][1]["pid"]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            hanging = self.await_look(
+                lambda s: s["devices"][0]["waits_for"] == [1] and s["devices"][0]["waiting_s"] > 1)
+            self.assertEqual(hanging["devices"][1]["state"], "silent")
+            self.assertFalse(hanging["processes"][1]["answers"])
+            self.assertEqual([r["device"] for r in hanging["roots"]], [1])
+            self.assertEqual(hanging["roots"][0]["pid"], stopped)
+            self.assertIn("does not answer", hanging["roots"][0]["why"])
+            named = [w for w in hanging["waits"] if w["device"] == 0 and w["devices"] == [1]]
+            self.assertTrue(named, hanging["waits"])
+            self.assertTrue(all("device 1" in w["for"] for w in named))
+            begin = time.monotonic()
+            text = self.call("stack").stdout
+            seconds = time.monotonic() - begin
+            self.assertRegex(text, rf"(?m)^device 1 does not answer: node 1 \(process {stopped} on "
+                                   r".*<- root")
+            self.assertRegex(text, r"(?m)^  device 0 waits ")
+            self.assertLess(seconds, BOUND_S / 4)
+            top = json.loads(self.call("top", "--once", "--json").stdout)
+            self.assertTrue([w for w in top["waits"] if w["devices"] == [1]], top)
+            self.assertIn("is silent for", self.call("top", "--once").stdout)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        done = hanging["step"]
+        self.await_look(lambda s: s["step"] > done + 2 and s["processes"][1]["answers"])
+        self.end(job)
+        outcome = self.call("stack")
+        self.assertEqual(outcome.returncode, 2)
+        self.assertIn("no job of this user runs on this host", outcome.stderr)
+
+    def test_a_job_in_one_process(self):
+        job = self.start_job("--strategy", "dp=2", "--devices", "2")
+        status = self.await_look(lambda s: s["step"] >= 2)
+        self.assertEqual(len(status["processes"]), 1)
+        self.assertEqual(len(status["devices"]), 2)
+        self.assertIn("device 1", self.call("stack", str(job.pid)).stdout)
+        self.assertIn("BUSY", self.call("top", "--once").stdout)
+        sockets = list((self.folder / "host" / "penstock").glob("*.sock"))
+        self.assertEqual(len(sockets), 1)
+        self.assertEqual(self.look(str(sockets[0]))["job"]["id"], status["job"]["id"])
+        self.assertEqual(self.look(f"unix:{sockets[0]}")["job"]["id"], status["job"]["id"])
+
+        # Clients that are silent or do not speak the protocol.
+        others = []
+        for i in range(60):
+            client = socket.socket(socket.AF_UNIX)
+            client.connect(str(sockets[0]))
+            if i % 2:
+                client.send(b"\xff\xff\xff\x7f" * 100)
+            others.append(client)
+        self.await_look(lambda s: s["step"] > status["step"] + 2)
+        for client in others:
+            client.close()
+
+        # One that is stopped as a whole.
+        os.kill(job.pid, signal.SIGSTOP)
+        try:
+            outcome = self.call("stack")
+        finally:
+            os.kill(job.pid, signal.SIGCONT)
+        self.assertEqual(outcome.returncode, 1)
+        self.assertIn(f"process {job.pid} is stopped", outcome.stderr)
+
+        # Another job needs a name.
+        other = self.start_job("--devices", "1", "--strategy", "dp=1")
+        self.await_look(lambda s: s["step"] >= 1, str(other.pid))
+        outcome = self.call("stack")
+        self.assertEqual(outcome.returncode, 2)
+        self.assertIn("several jobs run here", outcome.stderr)
+        self.assertIn(f"process {job.pid} ", outcome.stderr)
+        self.assertEqual(self.call("stack", "1").returncode, 2)
+
+        # What a killed job leaves behind is removed.
+        other.kill()
+        other.wait()
+        self.assertEqual(self.look()["job"]["pid"], job.pid)
+        self.assertEqual(len(list((self.folder / "host" / "penstock").glob("*.sock"))), 1)
+        self.end(job)
+        self.assertEqual(list((self.folder / "host" / "penstock").glob("*.sock")), [])
+
+    def test_a_folder_that_others_may_enter_is_not_used(self):
+        (self.folder / "host" / "penstock").mkdir(mode=0o755)
+        job = self.start_job("--devices", "1", "--strategy", "dp=1", "--set", "train.steps=2")
+        self.assertEqual(job.wait(timeout=BOUND_S), 0, job.err.read_text())
+        self.assertIn("this user alone may enter", job.err.read_text())
+        self.assertEqual(self.call("stack").returncode, 2)
+
+    def test_top_is_live_and_ends_in_order(self):
+        job = self.start_job("--strategy", "dp=2", "--devices", "2")
+        self.await_look(lambda s: s["step"] >= 1)
+        parent, child = pty.openpty()
+        top = subprocess.Popen([PENSTOCK, "top"], stdout=child, stderr=child,
+                               env=self.environment)
+        os.close(child)
+        self.addCleanup(top.kill)
+        shown = b""
+        deadline = time.monotonic() + BOUND_S
+        while shown.count(b"\x1b[H") < 3 and time.monotonic() < deadline:
+            if select.select([parent], [], [], 1)[0]:
+                shown += os.read(parent, 65536)
+        top.send_signal(signal.SIGINT)
+        while True:
+            try:
+                more = os.read(parent, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not more:
+                break
+            shown += more
+        os.close(parent)
+        self.assertEqual(top.wait(timeout=BOUND_S), 0)
+        text = shown.decode()
+        self.assertGreaterEqual(text.count("\x1b[H"), 3)
+        self.assertTrue(text.startswith("\x1b[?1049h\x1b[?25l"), text[:40])
+        self.assertTrue(text.endswith("\x1b[?25h\x1b[?1049l"), text[-40:])
+        self.assertRegex(text, r"\d+ %")
+        # One that watches sees the end of the job.
+        watching = self.start("top", "--json")
+        json.loads("{" + self.read_line(watching.out, "{"))
+        self.end(job)
+        self.assertEqual(watching.wait(timeout=BOUND_S), 0, watching.err.read_text())
+        self.assertIn("the job has ended", watching.err.read_text())
+
+    def test_a_node_on_another_host_tells_of_the_job(self):
+        away = self.host("away")
+        job = self.start_job("--devices", "1", "--strategy", "dp=1", "--procs", "1", "--listen",
+                             "127.0.0.1:0")
+        key, address = re.fullmatch(r"(\w+) penstock node --join (\S+)",
+                                    self.read_line(job.err, "  PENSTOCK_KEY=")).groups()
+        node = self.start("node", "--join", address, environment={**away, "PENSTOCK_KEY": key})
+        status = self.await_look(lambda s: s["step"] >= 1)
+        self.assertEqual(status["processes"][0]["pid"], node.pid)
+        through_node = self.look(environment=away)
+        self.assertEqual(through_node["job"]["id"], status["job"]["id"])
+        self.assertEqual(self.look(str(node.pid), environment=away)["job"]["pid"], job.pid)
+        elsewhere = {**self.host("elsewhere"), "PENSTOCK_KEY": key}
+        self.assertEqual(self.look(address, environment=elsewhere)["job"]["pid"], job.pid)
+        outcome = self.call("stack", address, environment={**elsewhere, "PENSTOCK_KEY": "0" * 64})
+        self.assertNotEqual(outcome.returncode, 0)
+        self.assertIn("key", outcome.stderr)
+        self.end(job)
+        node.wait(timeout=BOUND_S)
+        self.assertEqual(list((self.folder / "away" / "penstock").glob("*.sock")), [])
+
+    def test_metrics(self):
+        job = self.start_job("--strategy", "pp=2", "--devices", "2", "--procs", "2", "--metrics",
+                             "0", "--set", f'checkpoint.path="{self.folder}/checkpoints"', "--set",
+                             "checkpoint.every=3")
+        url = self.read_line(job.err, "metrics: ")
+        self.assertRegex(url, r"^http://127\.0\.0\.1:\d+/metrics$")
+        status = self.await_look(lambda s: s["step"] >= 7)
+        with urllib.request.urlopen(url, timeout=BOUND_S) as answer:
+            text = answer.read().decode()
+        values = {}
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                values[name] = float(value)
+        self.assertGreaterEqual(values["penstock_step"], 7)
+        self.assertGreaterEqual(values["penstock_steps_total"], 7)
+        self.assertEqual(values["penstock_step_duration_seconds_count"],
+                         values["penstock_steps_total"])
+        self.assertEqual(values["penstock_tokens_total"],
+                         values["penstock_steps_total"] * 8 * 16)
+        self.assertGreater(values["penstock_loss"], 0)
+        self.assertGreaterEqual(values['penstock_checkpoints_total{result="written"}'], 1)
+        for device in "01":
+            labels = f'device="{device}",stage="{device}"'
+            self.assertGreater(values[f"penstock_device_busy_seconds_total{{{labels}}}"], 0)
+            self.assertGreater(
+                values[f'penstock_device_idle_seconds_total{{{labels},during="transfer"}}'], 0)
+            self.assertGreater(values[f"penstock_device_planned_memory_bytes{{{labels}}}"], 0)
+        self.assertEqual(sum(v for k, v in values.items() if k.startswith("penstock_node_up")), 2)
+
+        request = urllib.request.Request(url, headers={"Host": "evil.example"})
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=BOUND_S)
+        self.assertEqual(refused.exception.code, 403)
+
+        stopped = status["processes"][1]["pid"]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            with urllib.request.urlopen(url, timeout=BOUND_S) as answer:
+                hanging = answer.read().decode()
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        self.assertRegex(hanging, r'penstock_node_up\{rank="1",host="[^"]*"\} 0\n')
+        self.end(job)
+        if not PROMTOOL:
+            self.skipTest("promtool was not found: install the package prometheus")
+        for page in (text, hanging):
+            checked = subprocess.run([PROMTOOL, "check", "metrics"], input=page, text=True,
+                                     capture_output=True)
+            self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+            self.assertEqual(checked.stdout + checked.stderr, "")
+
+
+if __name__ == "__main__":
+    unittest.main()
