@@ -26,9 +26,9 @@
 
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control.capnp.h"
-#include "actors/cluster/secure_channel_internal.h"
 #include "actors/cluster/job_status.h"
 #include "actors/cluster/questions_internal.h"
+#include "actors/cluster/secure_channel_internal.h"
 
 namespace penstock::actors::control {
 
