@@ -11,6 +11,7 @@
 #include "actors/cluster/cluster.h"
 #include "actors/engine/error_origin.h"
 #include "base/strings.h"
+#include "penstock/version.h"
 
 namespace penstock::cli {
 namespace {
@@ -99,14 +100,36 @@ std::string UnexpectedArgument(const CLI::App& app, absl::Span<const std::string
                 " --help`");
 }
 
+// For the commands that look up operators, kernels, models or policies.
+void AddPluginOptions(CLI::App& app, std::vector<std::string>* plugins) {
+  for (const char* name : {"run", "plan", "simulate", "opt", "eval", "list", "generate", "node"}) {
+    app.get_subcommand(name)
+        ->add_option("--plugin", *plugins,
+                     "Load operators, models and policies from a plug-in library (.so). May be "
+                     "repeated")
+        ->option_text("FILE")
+        ->allow_extra_args(false);
+  }
+}
+
+absl::Status LoadPlugins(const Environment& environment) {
+  for (const std::string& path : environment.plugins) {
+    if (!environment.load_plugin) {
+      return absl::UnimplementedError(
+          StrCat("--plugin ", path, ": this program loads no plug-ins"));
+    }
+    if (const absl::Status loaded = environment.load_plugin(path); !loaded.ok()) {
+      return absl::Status(loaded.code(), StrCat("--plugin ", ToStd(loaded.message())));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Registries BuiltinRegistries() {
   Registries registries;
-  registries.ops = graph::BuiltinOps();
-  registries.models = graph::BuiltinModels();
-  registries.policies = planner::BuiltinPolicies();
-  registries.kernels = kernels::CpuKernels();
+  static_cast<penstock::Registries&>(registries) = penstock::BuiltinRegistries();
   registries.transports = {"inproc", "ucx"};
   registries.devices = {"cpu"};
   return registries;
@@ -138,11 +161,12 @@ int ExitStatus(const absl::Status& status) {
   }
 }
 
-int RunCommandLine(const Environment& environment, absl::Span<const std::string> arguments) {
+int RunCommandLine(const Environment& given, absl::Span<const std::string> arguments) {
+  Environment environment = given;
   CLI::App app(kDescription, "penstock");
   app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
-  app.set_version_flag("-V,--version", StrCat("penstock ", PENSTOCK_VERSION));
+  app.set_version_flag("-V,--version", StrCat("penstock ", kVersion));
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return StrCat("penstock: ", std::string(error.what()),
                   "\nRun with --help for more information.\n");
@@ -168,6 +192,7 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
   AddDoctorCommand(app, environment, &action);
   app.footer(kFooter);  // commands added before do not inherit it
   for (CLI::App* command : app.get_subcommands({})) command->group("Commands");
+  AddPluginOptions(app, &environment.plugins);
 
   if (!arguments.empty() && arguments[0].substr(0, 1) != "-") {
     if (absl::Status status = CheckCommand(app, arguments[0]); !status.ok()) {
@@ -197,7 +222,8 @@ int RunCommandLine(const Environment& environment, absl::Span<const std::string>
     // Prints the help that was asked for, or the message.
     return app.exit(error, environment.out, environment.err) == 0 ? 0 : 2;
   }
-  absl::Status status = action();
+  absl::Status status = LoadPlugins(environment);
+  if (status.ok()) status = action();
   if (status.ok() && !environment.out.flush()) {
     status = absl::UnavailableError("the results could not be written to standard output");
   }

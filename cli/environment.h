@@ -15,10 +15,7 @@
 #include "absl/types/span.h"
 
 #include "actors/cluster/node_place.h"
-#include "graph/models/model.h"
-#include "graph/op.h"
-#include "kernels/kernel.h"
-#include "planner/policy/policy.h"
+#include "penstock/registries.h"
 
 namespace CLI {
 class App;
@@ -26,11 +23,7 @@ class App;
 
 namespace penstock::cli {
 
-struct Registries {
-  graph::OpRegistry ops;
-  graph::ModelRegistry models;
-  planner::PolicyRegistry policies;
-  kernels::KernelRegistry kernels;      // of the device kind "cpu"
+struct Registries : penstock::Registries {
   std::vector<std::string> transports;  // sorted
   std::vector<std::string> devices;     // kinds, sorted
 };
@@ -48,6 +41,10 @@ struct Environment {
   std::vector<actors::NodePlace> places = {};
   std::string listen = {};
   bool out_is_terminal = false;
+  // Adds what a plug-in library has to `registries`. Null: there are no plug-ins.
+  std::function<absl::Status(const std::string& path)> load_plugin = nullptr;
+  // Of this call, by --plugin; nodes load them too.
+  std::vector<std::string> plugins = {};
 };
 
 // What a command does once its options are read. An error's code decides the exit status.

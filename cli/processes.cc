@@ -39,6 +39,10 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   };
   if (processes.listen.empty()) {
     options.node_command = {environment.program, "node", "--quiet"};
+    for (const std::string& plugin : environment.plugins) {
+      options.node_command.push_back("--plugin");
+      options.node_command.push_back(plugin);
+    }
     if (!environment.places.empty()) {
       options.places = environment.places;
       options.listen = environment.listen;
@@ -47,13 +51,17 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   } else {
     options.listen = processes.listen;
     options.join_timeout = absl::Minutes(10);
-    options.on_listening = [&err = environment.err, count = processes.count,
+    std::string plugins;
+    for (const std::string& plugin : environment.plugins) {
+      StrAppend(&plugins, " --plugin ", plugin);
+    }
+    options.on_listening = [&err = environment.err, count = processes.count, plugins,
                             on_listening = std::move(processes.on_listening)](
                                const std::string& address, const std::string& key) {
       if (on_listening) on_listening(address);
       err << "Waiting for " << Counted(count, "node")
           << ". Start each with:\n  PENSTOCK_KEY=" << key << " penstock node --join " << address
-          << std::endl;
+          << plugins << std::endl;
     };
   }
   return actors::Cluster::Start(options);

@@ -81,3 +81,12 @@ function(penstock_folder_library folder)
     endforeach()
   endif()
 endfunction()
+
+# penstock_link_whole_runtime(program): the program has all of what plug-in libraries may call
+# (penstock/plugin.h), also what it does not use itself, and they find it there.
+function(penstock_link_whole_runtime program)
+  set_target_properties(${program} PROPERTIES
+    ENABLE_EXPORTS ON
+    LINK_LIBRARY_OVERRIDE
+      "WHOLE_ARCHIVE,penstock_penstock,penstock_planner,penstock_kernels,penstock_graph,penstock_base")
+endfunction()

@@ -13,6 +13,7 @@
 #include "graph/op.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/op_cases.h"
+#include "tests/support/tested_plugin.h"
 
 namespace penstock::testing {
 namespace {
@@ -72,8 +73,9 @@ absl::StatusOr<Program> MakeProgram(const OpRegistry& ops, const OpCase& test) {
 
 class OpCaseTest : public ::testing::TestWithParam<OpCase> {
  protected:
-  const OpRegistry ops_ = graph::BuiltinOps();
-  const kernels::KernelRegistry kernels_ = kernels::CpuKernels();
+  const Registries registries_ = TestedRegistries();
+  const graph::OpRegistry& ops_ = registries_.ops;
+  const kernels::KernelRegistry& kernels_ = registries_.kernels;
   const InterpretOptions options_{.seed = 3, .step = 2};
 };
 
@@ -161,9 +163,11 @@ std::string CaseName(const ::testing::TestParamInfo<OpCase>& info) {
 }
 
 std::vector<OpCase> DifferentiableCases() {
-  const OpRegistry ops = graph::BuiltinOps();
+  const Registries registries = TestedRegistries();
   std::vector<OpCase> cases = OpCases();
-  std::erase_if(cases, [&](const OpCase& test) { return !ops.Find(test.op)->is_differentiable(); });
+  std::erase_if(cases, [&](const OpCase& test) {
+    return !registries.ops.Find(test.op)->is_differentiable();
+  });
   return cases;
 }
 

@@ -21,7 +21,7 @@ import re
 import sys
 
 ALL = ("base", "graph", "planner", "kernels", "transport", "actors",
-       "cli", "bench", "tests", "examples")
+       "penstock", "cli", "bench", "tests", "examples")
 
 # folder -> what it may include besides itself: a folder, or one header.
 MAY_INCLUDE = {
@@ -33,6 +33,7 @@ MAY_INCLUDE = {
     "actors": ("planner/plan/plan.h", "planner/plan/plan_io.h",
                "planner/plan/stage_schedule.h", "planner/policy/policy.h",
                "kernels", "transport", "graph", "base"),
+    "penstock": ("actors", "planner", "kernels", "graph", "base"),
     "cli": ALL,
     "bench": ALL,
     "tests": ALL,

@@ -37,6 +37,7 @@
 #include "tests/support/interpreter.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/shrink.h"
+#include "tests/support/tested_plugin.h"
 #include "transport/emulated/emulated_communicator.h"
 
 namespace penstock::testing {
@@ -64,11 +65,9 @@ int64_t NumCases() { return FromEnvironment("PENSTOCK_PROPERTY_CASES", kDefaultC
 int64_t FirstSeed() { return FromEnvironment("PENSTOCK_PROPERTY_SEED", 0); }
 
 // Registries that all cases share.
-struct Registries {
-  graph::OpRegistry ops = graph::BuiltinOps();
-  kernels::KernelRegistry kernels = kernels::CpuKernels();
+struct Registries : penstock::Registries {
+  Registries() : penstock::Registries(TestedRegistries()) {}
   kernels::KernelRegistry emulated_kernels = kernels::EmulatedKernels(kernels);
-  planner::PolicyRegistry policies = planner::BuiltinPolicies();
 };
 
 // ------------------------------------------------------------------------------------ comparison

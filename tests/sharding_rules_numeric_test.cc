@@ -14,6 +14,7 @@
 #include "graph/op.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/op_cases.h"
+#include "tests/support/tested_plugin.h"
 
 namespace penstock::testing {
 namespace {
@@ -192,8 +193,9 @@ class ShardingRuleTest : public ::testing::TestWithParam<OpCase> {
     }
   }
 
-  const graph::OpRegistry ops_ = graph::BuiltinOps();
-  const kernels::KernelRegistry kernels_ = kernels::CpuKernels();
+  const Registries registries_ = TestedRegistries();
+  const graph::OpRegistry& ops_ = registries_.ops;
+  const kernels::KernelRegistry& kernels_ = registries_.kernels;
   const std::unique_ptr<Device> device_ = CreateCpuDevice(1);
   const graph::Op* op_ = nullptr;
   std::vector<Tensor> operands_;

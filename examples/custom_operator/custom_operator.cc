@@ -1,11 +1,9 @@
-// An operator that Penstock does not have, defined outside of its tree:
+// A program that uses the operator of squared_distance.cc. It runs the operator on one device and
+// split over two, from C++ and from the text format, and holds its gradient against central
+// differences. The exit status is 1 if any of them differ.
 //
-//     squared_distance(x[n, d], c[k, d]) -> [n, k]: element [i, j] is |x[i] - c[j]|^2
-//
-// It takes two things: a graph::Op says what the operator means (types, sharding rule, gradient,
-// cost) and a kernels::Kernel computes it. main() adds both to the registries, runs the operator on
-// one device and split over two, from C++ and from the text format, and holds its gradient against
-// central differences. The exit status is 1 if any of them differ.
+// The program has the operator linked in and calls the function that the library exports; one that
+// loads it at run time calls penstock::LoadPlugin.
 
 #include <algorithm>
 #include <cmath>
@@ -19,143 +17,21 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 
-#include "actors/session/session.h"
-#include "base/random.h"
-#include "base/status_macros.h"
-#include "base/strings.h"
-#include "graph/builder.h"
-#include "graph/gradients.h"
-#include "graph/op.h"
-#include "graph/ops/common.h"
-#include "graph/text.h"
-#include "kernels/cpu/cpu_kernel.h"
-#include "kernels/kernel.h"
-#include "planner/compile.h"
-#include "planner/policy/policy.h"
+#include "penstock/penstock.h"
+#include "penstock/plugin.h"
 
 namespace {
 
 namespace actors = penstock::actors;
 namespace graph = penstock::graph;
-namespace kernels = penstock::kernels;
-namespace ops = penstock::graph::ops;
-namespace planner = penstock::planner;
 using graph::AttrValue;
 using graph::ValueId;
 using penstock::DType;
+using penstock::Registries;
 using penstock::Tensor;
 
-// --- The operator
-// ---------------------------------------------------------------------------------
-
-class SquaredDistanceOp : public graph::Op {
- public:
-  std::string_view name() const override { return "squared_distance"; }
-  int min_operands() const override { return 2; }
-
-  absl::StatusOr<std::vector<penstock::TensorType>> InferTypes(
-      const graph::OpContext& context) const override {
-    for (int operand : {0, 1}) {
-      RETURN_IF_ERROR(ops::CheckFloat(context, operand));
-      RETURN_IF_ERROR(ops::CheckRank(context, operand, 2));
-    }
-    RETURN_IF_ERROR(ops::CheckSameDType(context, 1, 0));
-    const penstock::TensorType& x = context.operands[0];
-    const penstock::TensorType& c = context.operands[1];
-    if (x.shape[1] != c.shape[1]) {
-      return ops::Invalid("the last dimensions differ: ", ops::Describe(context, 0), ", ",
-                          ops::Describe(context, 1));
-    }
-    return std::vector<penstock::TensorType>{{x.dtype, {x.shape[0], c.shape[0]}}};
-  }
-
-  // As the einsum "nd,kd->nk": parts of n or k are parts of the result, and a part of d gives one
-  // term of a sum. The planner needs nothing else to split the operator in any way.
-  graph::ShardingRule Rule(const graph::OpContext& context) const override {
-    graph::ShardingRule rule;
-    const int n = rule.AddFactor(context.operands[0].shape[0]);
-    const int k = rule.AddFactor(context.operands[1].shape[0]);
-    const int d = rule.AddFactor(context.operands[0].shape[1], graph::FactorKind::kReduction);
-    rule.operands = {{{n}, {d}}, {{k}, {d}}};
-    rule.results = {{{n}, {k}}};
-    return rule;
-  }
-
-  bool is_differentiable() const override { return true; }
-
-  // dx[i] = 2 (x[i] sum_j g[i, j] - sum_j g[i, j] c[j]), and the same for c with g transposed.
-  absl::StatusOr<std::vector<ValueId>> Gradient(graph::GraphBuilder& builder,
-                                                const graph::Node& node,
-                                                absl::Span<const ValueId> grads) const override {
-    const ValueId g = grads[0];
-    const ValueId x = node.operands[0];
-    const ValueId c = node.operands[1];
-    auto gradient = [&](ValueId operand, int64_t summed_axis, ValueId product) {
-      const ValueId sums =
-          builder.Add("reduce_sum", {g}, {{"axes", AttrValue::Ints({summed_axis})}});
-      const ValueId weighted =
-          builder.Add("mul", {operand, ops::BroadcastLike(builder, sums, operand, {1})});
-      return builder.Add(
-          "mul", {builder.Add("sub", {weighted, product}), ops::ScalarLike(builder, operand, 2.0)});
-    };
-    return std::vector<ValueId>{
-        gradient(x, 1, builder.Add("matmul", {g, c})),
-        gradient(c, 0, builder.Add("matmul", {g, x}, {{"transpose_a", true}}))};
-  }
-
-  graph::OpCost Cost(const graph::OpContext& context) const override {
-    const int64_t depth = context.operands[0].shape[1];
-    return ops::CostOf(context, /*flops=*/3.0 * static_cast<double>(depth),
-                       context.results[0].num_elements());
-  }
-};
-
-// --- Its kernel on the CPU
-// ------------------------------------------------------------------------
-
-// The shapes are those of the tiles that the device holds.
-template <typename T>
-class SquaredDistance : public kernels::CpuKernel {
- public:
-  using CpuKernel::CpuKernel;
-
-  absl::Status Run(const kernels::KernelArgs& args) override {
-    const T* x = kernels::Input<T>(args, 0);
-    const T* c = kernels::Input<T>(args, 1);
-    T* result = kernels::Output<T>(args, 0);
-    const int64_t n = spec_.outputs[0].shape[0];
-    const int64_t k = spec_.outputs[0].shape[1];
-    const int64_t d = spec_.inputs[0].shape[1];
-    pool_.ParallelFor(n, kernels::GrainRows(k * d), [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        for (int64_t j = 0; j < k; ++j) {
-          T sum = 0;
-          for (int64_t l = 0; l < d; ++l) {
-            const T difference = x[i * d + l] - c[j * d + l];
-            sum += difference * difference;
-          }
-          result[i * k + j] = sum;
-        }
-      }
-    });
-    return absl::OkStatus();
-  }
-};
-
-kernels::KernelDef SquaredDistanceKernel() {
-  return {.create = kernels::CreateKernel<SquaredDistance, kernels::Floats>};
-}
-
-// --- Programs that use it
-// -------------------------------------------------------------------------
-
-struct Registries {
-  graph::OpRegistry ops = graph::BuiltinOps();
-  kernels::KernelRegistry kernels = kernels::CpuKernels();
-  planner::PolicyRegistry policies = planner::BuiltinPolicies();
-};
+// Programs that use it.
 
 constexpr int64_t kPoints = 8;
 constexpr int64_t kCentres = 3;
@@ -211,14 +87,9 @@ struct Values {
 
 absl::StatusOr<std::unique_ptr<actors::Session>> Start(const Registries& registries,
                                                        graph::Graph program) {
-  planner::CompileOptions compile;
-  compile.policies = &registries.policies;
-  compile.kernels = kernels::TraitsOf(registries.kernels, /*num_threads=*/1);
-  ASSIGN_OR_RETURN(planner::Plan plan,
-                   planner::Compile(registries.ops, std::move(program), compile));
-  actors::SessionOptions options;
-  options.kernels = &registries.kernels;
-  return actors::Session::Start(std::move(plan), options);
+  ASSIGN_OR_RETURN(penstock::planner::Plan plan,
+                   penstock::CompileModel(registries, std::move(program)));
+  return penstock::StartSession(registries, std::move(plan));
 }
 
 // What the program of the session returns, in order.
@@ -231,8 +102,7 @@ absl::StatusOr<std::vector<Tensor>> Evaluate(actors::Session& session, const Val
   return tensors;
 }
 
-// --- Checks
-// ---------------------------------------------------------------------------------------
+// Checks.
 
 constexpr double kTolerance = 1e-7;  // of central differences; layouts differ by much less
 
@@ -270,9 +140,8 @@ absl::StatusOr<Tensor> NumericGradient(actors::Session& forward, const Values& v
 }
 
 absl::Status Run() {
-  Registries registries;
-  RETURN_IF_ERROR(registries.ops.Add(std::make_unique<SquaredDistanceOp>()));
-  RETURN_IF_ERROR(registries.kernels.Add("squared_distance", SquaredDistanceKernel()));
+  Registries registries = penstock::BuiltinRegistries();
+  RETURN_IF_ERROR(penstock_plugin()->add(registries));
   const Values values;
 
   // One device: the loss and the gradients of x and c.

@@ -12,14 +12,7 @@
 
 #include "absl/strings/numbers.h"
 
-#include "actors/cluster/cluster.h"
-#include "actors/cluster/node.h"
-#include "actors/session/session.h"
-#include "graph/op.h"
-#include "graph/text.h"
-#include "kernels/kernel.h"
-#include "planner/compile.h"
-#include "planner/policy/policy.h"
+#include "penstock/penstock.h"
 
 namespace {
 
@@ -57,24 +50,14 @@ class Simple : public penstock::planner::Policy {
   }
 };
 
-absl::Status Train(const penstock::kernels::KernelRegistry& kernels,
-                   const penstock::planner::PolicyRegistry& policies,
-                   penstock::actors::Cluster* cluster) {
-  const penstock::graph::OpRegistry ops = penstock::graph::BuiltinOps();
-  auto graph = penstock::graph::ParseGraph(kGraph, "least_squares", ops);
+absl::Status Train(const penstock::Registries& registries, penstock::actors::Cluster* cluster) {
+  auto graph = penstock::graph::ParseGraph(kGraph, "least_squares", registries.ops);
   if (!graph.ok()) return graph.status();
-  penstock::planner::CompileOptions compile;
-  compile.policy = "simple";
-  compile.policies = &policies;
-  compile.kernels = penstock::kernels::TraitsOf(kernels, /*num_threads=*/1);
-  auto plan = penstock::planner::Compile(ops, *std::move(graph), compile);
+  auto plan = penstock::CompileModel(registries, *std::move(graph), {.policy = "simple"});
   if (!plan.ok()) return plan.status();
-
   penstock::actors::SessionOptions options;
-  options.kernels = &kernels;
-  options.policies = &policies;
   if (cluster != nullptr) options.start_engine = cluster->engine_factory();
-  auto session = penstock::actors::Session::Start(*std::move(plan), options);
+  auto session = penstock::StartSession(registries, *std::move(plan), options);
   if (!session.ok()) return session.status();
 
   penstock::Tensor x({penstock::DType::kF32, {8, 4}});
@@ -88,17 +71,17 @@ absl::Status Train(const penstock::kernels::KernelRegistry& kernels,
 }
 
 absl::Status Run(int argc, char** argv) {
-  const penstock::kernels::KernelRegistry kernels = penstock::kernels::CpuKernels();
-  penstock::planner::PolicyRegistry policies = penstock::planner::BuiltinPolicies();
-  if (absl::Status added = policies.Add(std::make_unique<Simple>()); !added.ok()) return added;
+  penstock::Registries registries = penstock::BuiltinRegistries();
+  const absl::Status added = registries.policies.Add(std::make_unique<Simple>());
+  if (!added.ok()) return added;
 
   if (argc > 4 && std::string_view(argv[1]) == "--join") {  // started by the cluster below
     penstock::actors::NodeOptions node;
     node.coordinator = argv[2];
     if (!absl::SimpleAtoi(argv[4], &node.rank)) return absl::InvalidArgumentError("--rank");
     if (const char* key = std::getenv("PENSTOCK_KEY")) node.key = key;
-    node.kernels = &kernels;
-    node.policies = &policies;
+    node.kernels = &registries.kernels;
+    node.policies = &registries.policies;
     return penstock::actors::RunNode(node);
   }
   if (argc > 1 && std::string_view(argv[1]) == "--procs") {
@@ -107,9 +90,9 @@ absl::Status Run(int argc, char** argv) {
     options.node_command = {"/proc/self/exe"};
     auto cluster = penstock::actors::Cluster::Start(options);
     if (!cluster.ok()) return cluster.status();
-    return Train(kernels, policies, cluster->get());
+    return Train(registries, cluster->get());
   }
-  return Train(kernels, policies, nullptr);
+  return Train(registries, nullptr);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,17 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 
-#include "actors/session/session.h"
-#include "base/random.h"
-#include "base/status_macros.h"
-#include "graph/builder.h"
-#include "graph/layers.h"
-#include "graph/training.h"
-#include "kernels/kernel.h"
-#include "planner/compile.h"
-#include "planner/policy/policy.h"
-#include "planner/strategy/stages.h"
-#include "planner/strategy/strategy.h"
+#include "penstock/penstock.h"
 
 namespace {
 
@@ -36,6 +27,7 @@ namespace actors = penstock::actors;
 namespace graph = penstock::graph;
 namespace planner = penstock::planner;
 using penstock::DType;
+using penstock::Registries;
 using penstock::Tensor;
 
 constexpr int64_t kBatch = 128;
@@ -48,13 +40,6 @@ constexpr int64_t kWidth = 64;
 const graph::SplitHint kSplits[] = {
     {.pattern = "mlp.w1", .dim = 1, .what = "hidden units"},
     {.pattern = "mlp.w2", .dim = 0, .what = "hidden units"},
-};
-
-// Everything that the planner and the engine look up by name.
-struct Registries {
-  graph::OpRegistry ops = graph::BuiltinOps();
-  penstock::kernels::KernelRegistry kernels = penstock::kernels::CpuKernels();
-  planner::PolicyRegistry policies = planner::BuiltinPolicies();
 };
 
 // points f32[n, 2] -> logits f32[n, 2]; with labels i32[n] the graph returns the mean loss, without
@@ -78,21 +63,18 @@ absl::StatusOr<graph::Graph> BuildModel(const graph::OpRegistry& ops, int64_t n,
   return result;
 }
 
-// Lays the graph out, compiles it and starts its devices.
+// Compiles the graph for a strategy and starts its devices.
 absl::StatusOr<std::unique_ptr<actors::Session>> Start(const Registries& registries,
                                                        graph::Graph program,
-                                                       const planner::Strategy& strategy,
+                                                       const std::string& strategy,
                                                        int64_t microbatches) {
-  RETURN_IF_ERROR(planner::ApplyStrategy(strategy, microbatches, kSplits, program));
-  RETURN_IF_ERROR(planner::AssignStages(static_cast<int>(strategy.pp), program));
-  planner::CompileOptions compile;
-  compile.policies = &registries.policies;
-  compile.kernels = penstock::kernels::TraitsOf(registries.kernels, /*num_threads=*/1);
+  penstock::ModelOptions options;
+  options.strategy = strategy;
+  options.microbatches = microbatches;
+  options.splits.assign(std::begin(kSplits), std::end(kSplits));
   ASSIGN_OR_RETURN(planner::Plan plan,
-                   planner::Compile(registries.ops, std::move(program), compile));
-  actors::SessionOptions options;
-  options.kernels = &registries.kernels;
-  return actors::Session::Start(std::move(plan), options);
+                   penstock::CompileModel(registries, std::move(program), options));
+  return penstock::StartSession(registries, std::move(plan));
 }
 
 // `n` points of the two arms with their labels; those of one step are the same in every run.
@@ -116,7 +98,7 @@ actors::Feeds DrawPoints(int64_t n, uint32_t step) {
 absl::StatusOr<double> Accuracy(const Registries& registries, const actors::Session& trained) {
   ASSIGN_OR_RETURN(graph::Graph model, BuildModel(registries.ops, kTestPoints, false));
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
-                   Start(registries, std::move(model), planner::Strategy{}, /*microbatches=*/1));
+                   Start(registries, std::move(model), "dp=1", /*microbatches=*/1));
   for (const planner::StatePlan& state : session->plan().states) {
     ASSIGN_OR_RETURN(const Tensor value, trained.Fetch(state.name));
     RETURN_IF_ERROR(session->SetState(state.name, value));
@@ -133,13 +115,8 @@ absl::StatusOr<double> Accuracy(const Registries& registries, const actors::Sess
   return static_cast<double>(num_right) / static_cast<double>(kTestPoints);
 }
 
-absl::Status Run(const std::string& strategy_text, int64_t microbatches) {
-  ASSIGN_OR_RETURN(const std::optional<planner::Strategy> strategy,
-                   planner::ParseStrategy(strategy_text));
-  if (!strategy.has_value()) {
-    return absl::InvalidArgumentError("strategy \"auto\": give axis sizes, such as \"dp=2,tp=2\"");
-  }
-  const Registries registries;
+absl::Status Run(const std::string& strategy, int64_t microbatches) {
+  const Registries registries = penstock::BuiltinRegistries();
   ASSIGN_OR_RETURN(graph::Graph forward, BuildModel(registries.ops, kBatch, true));
   graph::TrainingOptions training;
   training.learning_rate = 2e-3;
@@ -148,9 +125,8 @@ absl::Status Run(const std::string& strategy_text, int64_t microbatches) {
   ASSIGN_OR_RETURN(graph::Graph step,
                    graph::BuildTrainingGraph(registries.ops, std::move(forward), training));
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
-                   Start(registries, std::move(step), *strategy, microbatches));
-  std::cout << planner::ToString(*strategy) << " on " << session->plan().devices.size()
-            << " devices\n";
+                   Start(registries, std::move(step), strategy, microbatches));
+  std::cout << session->plan().strategy << " on " << session->plan().devices.size() << " devices\n";
   for (int i = 0; i < kSteps; ++i) {
     ASSIGN_OR_RETURN(const actors::StepResult result, session->Run(DrawPoints(kBatch, i)));
     if (i % kStepsBetweenReports != 0 && i + 1 != kSteps) continue;

@@ -48,7 +48,7 @@ TEST(TrainingLoopTest, ErrorsAreTold) {
   EXPECT_THAT(uneven.output, HasSubstr("dp = 3 does not divide batch = 128"));
   const ExampleRun automatic = RunExample("training_loop", "auto");
   EXPECT_EQ(automatic.exit_status, 1);
-  EXPECT_THAT(automatic.output, HasSubstr("give axis sizes"));
+  EXPECT_THAT(automatic.output, HasSubstr("expected axis sizes"));
   EXPECT_EQ(RunExample("training_loop", "dp=1 many").exit_status, 2);
 }
 

@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "base/strings.h"
 #include "graph/text.h"
+#include "tests/support/tested_plugin.h"
 
 namespace penstock::testing {
 namespace {
@@ -24,6 +25,7 @@ AttrValue Ints(std::vector<int64_t> values) { return AttrValue::Ints(values); }
 }  // namespace
 
 std::vector<OpCase> OpCases() {
+  if (HasPluginUnderTest()) return PluginOpCases();
   return {
       // Elementwise.
       {"add", {}, {F({2, 3}), F({2, 3})}},

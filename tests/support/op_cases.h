@@ -2,6 +2,8 @@
 // drawn from, attributes. Gradients, sharding rules and decompositions are checked on all of them;
 // a new operator is one entry more.
 //
+// If there is a plug-in under test (tested_plugin.h), its cases take the place of these.
+//
 // Thread rule: pure functions.
 
 #ifndef PENSTOCK_TESTS_SUPPORT_OP_CASES_H_

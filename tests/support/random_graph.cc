@@ -300,7 +300,7 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
 
   RandomGraphBuilder builder(ops, random, result, batch, dtype);
   const std::vector<Maker> makers = Makers(ops);
-  const Maker& favourite = makers[seed % makers.size()];
+  const Maker& favourite = FavouriteMaker(makers, seed);
   favourite.make(builder, favourite.op);
   for (int64_t more = random.Between(3, 10); more > 0 && builder.ok(); --more) {
     const Maker& maker = makers[random.Below(makers.size())];

@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 
 #include "tests/support/op_cases.h"
+#include "tests/support/tested_plugin.h"
 
 namespace penstock::testing {
 
@@ -772,6 +773,12 @@ std::vector<Maker> Makers(const graph::OpRegistry& ops) {
     if (others.contains(std::string(name))) makers.push_back({name, MakeOfTestCase});
   }
   return makers;
+}
+
+const Maker& FavouriteMaker(const std::vector<Maker>& makers, uint64_t seed) {
+  // Operators of a plug-in have no maker of their own here.
+  const size_t first = HasPluginUnderTest() ? std::size(kMakers) : 0;
+  return makers[first + seed % (makers.size() - first)];
 }
 
 ValueId MakeLoss(RandomGraphBuilder& g) {

@@ -5,6 +5,7 @@
 #ifndef PENSTOCK_TESTS_SUPPORT_RANDOM_OPS_H_
 #define PENSTOCK_TESTS_SUPPORT_RANDOM_OPS_H_
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct Maker {
 // One for every operator, but for those without a maker whose test cases do not read floats of
 // either sign.
 std::vector<Maker> Makers(const graph::OpRegistry& ops);
+
+// The operator that a case favours: each in turn, or those of a plug-in under test.
+const Maker& FavouriteMaker(const std::vector<Maker>& makers, uint64_t seed);
 
 // An identity whose sharding is chosen when the graph is annotated.
 void MakeReshard(RandomGraphBuilder& g, std::string_view op);

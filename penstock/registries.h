@@ -1,0 +1,31 @@
+// Everything that the planner and the engine look up by name, in one value.
+//
+//   Registries registries = BuiltinRegistries();
+//   RETURN_IF_ERROR(registries.ops.Add(std::make_unique<MyOp>()));
+//
+// Thread rule: built by one thread and then read by any. Graphs, plans under way and sessions refer
+// to the registries that they were made with, which outlive them.
+
+#ifndef PENSTOCK_PENSTOCK_REGISTRIES_H_
+#define PENSTOCK_PENSTOCK_REGISTRIES_H_
+
+#include "graph/models/model.h"
+#include "graph/op.h"
+#include "kernels/kernel.h"
+#include "planner/policy/policy.h"
+
+namespace penstock {
+
+struct Registries {
+  graph::OpRegistry ops;
+  graph::ModelRegistry models;
+  kernels::KernelRegistry kernels;  // of devices of the kind "cpu"
+  planner::PolicyRegistry policies;
+};
+
+// All operators, models, CPU kernels and policies of this library.
+Registries BuiltinRegistries();
+
+}  // namespace penstock
+
+#endif  // PENSTOCK_PENSTOCK_REGISTRIES_H_
