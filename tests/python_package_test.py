@@ -1,0 +1,68 @@
+"""Installs the Python package into a fresh virtual environment and runs its tests there.
+
+The package links with the libraries of this build, so that only its own module is compiled. What it
+is built and tested with comes from the environment build/python that scripts/test makes, or else
+from the Python that runs this test; skipped where something is missing (tests/requirements.txt).
+PENSTOCK_COMMAND names the command (default: build/bin/penstock), which lies in that build.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ.get("PENSTOCK_COMMAND", ROOT / "build/bin/penstock")).parent.parent
+NEEDED = ("nanobind", "numpy", "pip", "pytest", "scikit_build_core")
+PROBE = """
+import importlib.util, json, os, sys, sysconfig
+missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
+if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+    missing.append("Python.h (python3-dev)")
+packages = [path for path in sys.path if path.endswith("-packages")]
+print(json.dumps({"missing": missing, "packages": packages}))
+"""
+
+
+def run(*command, folder="/"):
+    """Standard output of a command; an assertion with all of its output if it fails."""
+    done = subprocess.run([str(word) for word in command], cwd=folder, capture_output=True,
+                          text=True, timeout=280,
+                          env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+class PythonPackageTest(unittest.TestCase):
+    def setUp(self):
+        own = ROOT / "build/python/bin/python"
+        self.python = own if own.exists() else sys.executable
+        probed = json.loads(run(self.python, "-c", PROBE, *NEEDED))
+        if not (BUILD / "lib/libpenstock_penstock.a").exists():
+            probed["missing"].append(f"{BUILD}/lib/libpenstock_penstock.a")
+        if probed["missing"]:
+            self.skipTest(f"{self.python} lacks {', '.join(probed['missing'])}")
+        self.packages = probed["packages"]
+
+    def test_installs_into_a_fresh_environment_and_passes_its_tests(self):
+        with tempfile.TemporaryDirectory(prefix="penstock_python.") as folder:
+            run(self.python, "-m", "venv", "--without-pip", folder)
+            python = pathlib.Path(folder, "bin/python")
+            site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+            # The fresh environment sees the packages of the other.
+            pathlib.Path(site.strip(), "other.pth").write_text("\n".join(self.packages) + "\n")
+            run(python, "-m", "pip", "install", "--no-index", "--no-deps",
+                "--no-build-isolation", "--quiet",
+                f"--config-settings=cmake.define.penstock_DIR={BUILD}", ROOT)
+            # -I: what is imported is what was installed, not a folder at hand.
+            where = run(python, "-I", "-c", "import penstock; print(penstock.__file__)")
+            self.assertTrue(where.startswith(os.path.realpath(folder)), where)
+            run(python, "-I", "-m", "pytest", "-q", "-p", "no:cacheprovider",
+                ROOT / "python/tests", folder=folder)
+
+
+if __name__ == "__main__":
+    unittest.main()
