@@ -1,6 +1,7 @@
 #include "tensors.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <optional>
@@ -8,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/machine.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 #include "status.h"
 
@@ -59,6 +62,20 @@ std::string TypeName(nb::handle value) {
   return nb::cast<std::string>(value.type().attr("__name__"));
 }
 
+absl::StatusOr<Tensor> ZerosOf(const std::vector<int64_t>& shape, const std::string& dtype) {
+  const std::optional<DType> parsed = ParseDType(dtype);
+  if (!parsed.has_value()) {
+    return absl::InvalidArgumentError(StrCat("there is no dtype \"", dtype, "\"; such as \"f32\""));
+  }
+  RETURN_IF_ERROR(CheckShape(shape));
+  const TensorType type = {*parsed, Shape(shape.begin(), shape.end())};
+  if (static_cast<uint64_t>(type.num_elements()) > MachineMemoryBytes() / ByteSize(*parsed)) {
+    return absl::ResourceExhaustedError(
+        StrCat(ToString(type), " is larger than this machine's memory"));
+  }
+  return Tensor(type);
+}
+
 }  // namespace
 
 absl::StatusOr<Tensor> ToTensor(nb::handle value) {
@@ -77,7 +94,9 @@ absl::StatusOr<Tensor> ToTensor(nb::handle value) {
                ", ", static_cast<int>(given.bits),
                " bits; expected f16, bf16, f32, f64, i8, u8, i32, i64 or bool"));
   }
-  Tensor tensor({*dtype, Shape(array->shape_ptr(), array->shape_ptr() + array->ndim())});
+  const Shape shape(array->shape_ptr(), array->shape_ptr() + array->ndim());
+  RETURN_IF_ERROR(CheckShape(shape));
+  Tensor tensor({*dtype, shape});
   if (tensor.num_bytes() > 0) std::memcpy(tensor.data(), array->data(), tensor.num_bytes());
   return tensor;
 }
@@ -105,6 +124,13 @@ void BindTensor(nb::module_& module) {
   nb::class_<Tensor>(module, "Tensor",
                      "A dense row-major tensor in host memory, which it owns. NumPy arrays and "
                      "DLPack tensors made of it are views of the same memory.")
+      .def_static(
+          "zeros",
+          [](const std::vector<int64_t>& shape, const std::string& dtype) {
+            return ValueOrThrow(ZerosOf(shape, dtype));
+          },
+          nb::arg("shape"), nb::arg("dtype") = "f32",
+          "A tensor of zeros. Filled through numpy(), it is fed to a session without a copy.")
       .def_prop_ro("shape",
                    [](const Tensor& tensor) {
                      nb::list sizes;

@@ -1,4 +1,5 @@
-"""Installs the Python package into a fresh virtual environment and runs its tests there.
+"""Installs the Python package into a fresh virtual environment and runs its tests and the example of
+README.md there.
 
 The package links with the libraries of this build, so that only its own module is compiled. What it
 is built and tested with comes from the environment build/python that scripts/test makes, or else
@@ -9,6 +10,7 @@ PENSTOCK_COMMAND names the command (default: build/bin/penstock), which lies in 
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -60,6 +62,8 @@ class PythonPackageTest(unittest.TestCase):
             # -I: what is imported is what was installed, not a folder at hand.
             where = run(python, "-I", "-c", "import penstock; print(penstock.__file__)")
             self.assertTrue(where.startswith(os.path.realpath(folder)), where)
+            example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+            run(python, "-I", "-c", example.group(1))
             run(python, "-I", "-m", "pytest", "-q", "-p", "no:cacheprovider",
                 ROOT / "python/tests", folder=folder)
 

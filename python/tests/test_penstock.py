@@ -135,6 +135,23 @@ def test_feeds_of_any_kind_give_the_same_results():
         np.testing.assert_array_equal(negated, -expected)
 
 
+def test_tensors_are_filled_and_fed():
+    x = penstock.Tensor.zeros((8, 4))
+    x.numpy()[:] = x_of()
+    with start(seed=1) as session:
+        np.testing.assert_array_equal(session.run({"x": x})["y"],
+                                      session.run({"x": x_of()})["y"])
+    assert penstock.Tensor.zeros((2, 0), "bool").numpy().shape == (2, 0)
+    with pytest.raises(penstock.UnimplementedError, match="bf16"):
+        penstock.Tensor.zeros((2,), "bf16").numpy()
+    with pytest.raises(penstock.InvalidArgumentError, match="f33"):
+        penstock.Tensor.zeros((2,), "f33")
+    with pytest.raises(MemoryError):
+        penstock.Tensor.zeros((1 << 30, 1 << 17))
+    with pytest.raises(ValueError):
+        penstock.Tensor.zeros((2, -1))
+
+
 def test_errors_are_exceptions_that_say_where():
     with pytest.raises(penstock.InvalidArgumentError, match=r"bad\.pst:2:\d+: .*"):
         penstock.Graph.parse("graph g {\n  %x = inptu : f32[2]\n}", "bad.pst")
