@@ -29,6 +29,7 @@
 
 namespace penstock {
 
+// How a graph is laid out over devices.
 struct ModelOptions {
   // Axis sizes, such as "dp=2,tp=2" (planner/strategy/strategy.h). Empty: the graph is laid out by
   // the mesh, shardings and stages that it carries, or runs on one device if it carries none.
@@ -38,7 +39,7 @@ struct ModelOptions {
   // What tp, ep and cp split: of a registered model, Model::tensor_splits.
   std::vector<graph::SplitHint> splits = {};
   std::string policy = "1f1b";  // orders the phases of a pipeline; one of Registries::policies
-  int threads_per_device = 1;
+  int threads_per_device = 1;   // that kernels may use
 };
 
 // The verified plan of a graph: a forward pass, or a training step (graph/training.h).

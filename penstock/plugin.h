@@ -33,7 +33,7 @@ inline constexpr uint32_t kPluginVersion = 1;
 // Constant as long as the library is loaded. The first two members stay as they are in all versions
 // of this header.
 struct Plugin {
-  uint32_t version = kPluginVersion;
+  uint32_t version = kPluginVersion;  // of this header
   // Another release of Penstock may lay out its classes in another way, so it is refused, too.
   const char* release = kVersion;
   // Adds what the library has. An error ends the program's start, with what is wrong.
@@ -42,7 +42,7 @@ struct Plugin {
 
 }  // namespace penstock
 
-// REQUIRES: not null.
+// What the library has. REQUIRES: not null.
 extern "C" const penstock::Plugin* penstock_plugin();
 
 #endif  // PENSTOCK_PENSTOCK_PLUGIN_H_

@@ -16,11 +16,12 @@
 
 namespace penstock {
 
+// What a program may use: the built-in parts, and what an application or a plug-in adds.
 struct Registries {
-  graph::OpRegistry ops;
-  graph::ModelRegistry models;
-  kernels::KernelRegistry kernels;  // of devices of the kind "cpu"
-  planner::PolicyRegistry policies;
+  graph::OpRegistry ops;             // what operators mean
+  graph::ModelRegistry models;       // functions that build graphs, and presets of their sizes
+  kernels::KernelRegistry kernels;   // what computes operators on devices of the kind "cpu"
+  planner::PolicyRegistry policies;  // orders of the phases of a pipeline
 };
 
 // All operators, models, CPU kernels and policies of this library.

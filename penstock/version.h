@@ -7,6 +7,7 @@
 
 namespace penstock {
 
+// "MAJOR.MINOR.PATCH".
 inline constexpr char kVersion[] = "0.1.0";
 
 }  // namespace penstock
