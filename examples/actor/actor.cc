@@ -69,7 +69,7 @@ graph least_squares {
 }
 )";
 
-// The error of a status as an error of CAF: `status` is printed where it is handled.
+// A status as an error of CAF, for the actor that asked.
 caf::error ToError(const absl::Status& status) {
   return caf::make_error(caf::sec::runtime_error, std::string(status.message()));
 }

@@ -46,8 +46,9 @@ def test_version_is_that_of_the_library():
 def test_values_are_those_of_numpy_under_any_strategy():
     x = x_of()
     w = np.arange(8, dtype=np.float32).reshape(4, 2)
-    for strategy, devices in (("", 1), ("dp=2", 2), ("dp=2,pp=2", 4)):
-        plan = penstock.compile(penstock.Graph.parse(LEAST_SQUARES), strategy=strategy)
+    for strategy, devices in (("", 1), ("dp=2", 2), ("dp=2,pp=2", 4), ("dp=2,tp=2", 4)):
+        plan = penstock.compile(penstock.Graph.parse(LEAST_SQUARES), strategy=strategy,
+                                splits=[("w", 1)])
         assert plan.num_devices == devices
         assert plan.feeds == {"x": ("f32", (8, 4))}
         assert plan.states == {"w": ("f32", (4, 2))}
