@@ -31,6 +31,7 @@
 #include "graph/text.h"
 #include "planner/compile.h"
 #include "planner/draw/draw_graph.h"
+#include "planner/draw/layer_names.h"
 #include "planner/plan/plan_io.h"
 #include "planner/plan/show_plan.h"
 
@@ -84,16 +85,6 @@ struct Options {
   bool is_json = false;
 };
 
-// "h12.mlp.w1" as "h*.mlp.w1". A number is a layer's if a dot follows, unlike that of "w1".
-std::string WithoutLayer(std::string_view name) {
-  constexpr std::string_view kDigits = "0123456789";
-  const size_t begin = name.find_first_of(kDigits);
-  if (begin == std::string_view::npos) return std::string(name);
-  const size_t end = std::min(name.find_first_not_of(kDigits, begin), name.size());
-  if (end == name.size() || name[end] != '.') return std::string(name);
-  return StrCat(name.substr(0, begin), "*", name.substr(end));
-}
-
 // The values whose shardings the strategy or the file gives: parameters, inputs and, with zero and
 // sp, states, gradients and activations. Those of layers that are split alike are one line.
 std::string ExplainShardings(const graph::Graph& graph) {
@@ -103,7 +94,7 @@ std::string ExplainShardings(const graph::Graph& graph) {
     const graph::Value& value = graph.value(id);
     if (!value.sharding.has_value()) continue;
     std::string line =
-        StrCat(WithoutLayer(value.name), " : ", ToString(value.type), " ",
+        StrCat(planner::WithoutLayer(value.name), " : ", ToString(value.type), " ",
                graph::ToString(graph.meshes()[graph.node(value.producer).mesh], *value.sharding));
     const auto [known, is_new] = index_of_line.emplace(line, lines.size());
     if (is_new) lines.push_back({std::move(line), {}});

@@ -54,8 +54,9 @@ DrawnColumn ColumnOf(const Node& node) {
 
 class Drawer {
  public:
-  explicit Drawer(const Graph& graph)
+  Drawer(const Graph& graph, int max_boxes_in_full)
       : graph_(graph),
+        max_boxes_in_full_(max_boxes_in_full),
         users_(graph.Users()),
         routes_(static_cast<size_t>(graph.num_values())),
         places_(static_cast<size_t>(graph.num_nodes())) {}
@@ -104,7 +105,7 @@ class Drawer {
   void FindPlaces() {
     int num_boxes = 0;
     for (const Node& node : graph_.nodes()) num_boxes += IsHidden(node) || IsStep(node) ? 0 : 1;
-    if (num_boxes <= kMaxBoxesInFull) return;
+    if (num_boxes <= max_boxes_in_full_) return;
     const RepeatedLayers layers = FindForwardLayers(graph_, kLeastCopies);
     const NodeId end = layers.first_node + layers.num_copies * layers.nodes_per_copy;
     for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
@@ -155,6 +156,12 @@ class Drawer {
     return title.substr(0, end) + " ...";
   }
 
+  std::string ShardingOf(const Node& node, const graph::Value& value) const {
+    if (graph_.meshes().empty()) return "";
+    const Mesh& mesh = graph_.meshes()[static_cast<size_t>(node.mesh)];
+    return ToString(mesh, ClosedSharding(mesh, value));
+  }
+
   int BoxOf(NodeId id, bool is_junction) {
     const Node& node = graph_.node(id);
     const auto [it, is_new] = boxes_.try_emplace(KeyOf(id), static_cast<int>(drawn_.boxes.size()));
@@ -170,6 +177,8 @@ class Drawer {
     const ValueId value = node.results.empty() ? node.operands[0] : node.results[0];
     box.name = graph_.value(value).name;
     box.title = TitleOf(node);
+    box.type = penstock::ToString(graph_.value(value).type);
+    box.sharding = ShardingOf(node, graph_.value(value));
     return it->second;
   }
 
@@ -307,6 +316,7 @@ class Drawer {
   }
 
   const Graph& graph_;
+  const int max_boxes_in_full_;
   const std::vector<std::vector<NodeId>> users_;
   std::vector<Route> routes_;  // by value
   std::vector<Place> places_;  // by node
@@ -321,7 +331,9 @@ class Drawer {
 
 }  // namespace
 
-absl::StatusOr<DrawnGraph> ToDraw(const Graph& graph) { return Drawer(graph).Run(); }
+absl::StatusOr<DrawnGraph> ToDraw(const Graph& graph, int max_boxes_in_full) {
+  return Drawer(graph, max_boxes_in_full).Run();
+}
 
 int64_t ReceivedBytes(const CollectiveSpec& spec, int rank) {
   const auto n = static_cast<int64_t>(spec.devices.size());

@@ -39,7 +39,10 @@ struct DrawnBox {
   std::string op;
   std::string name;   // of its first result
   std::string title;  // its statement, with types and shardings
-  int count = 1;      // nodes of the graph that it stands for
+  // Of its first result: "f32[8, 16]" and "@[dp, _]".
+  std::string type;
+  std::string sharding;
+  int count = 1;  // nodes of the graph that it stands for
 };
 
 struct DrawnEdge {
@@ -61,8 +64,10 @@ struct DrawnGraph {
 // Graphs of more boxes have their layers folded.
 inline constexpr int kMaxBoxesInFull = 90;
 
+// `max_boxes_in_full`: a graph of more boxes has its layers folded.
 // REQUIRES: the graph has been through lower-reshards.
-absl::StatusOr<DrawnGraph> ToDraw(const graph::Graph& graph);
+absl::StatusOr<DrawnGraph> ToDraw(const graph::Graph& graph,
+                                  int max_boxes_in_full = kMaxBoxesInFull);
 
 // Bytes that a member of a collective receives from others, whatever the algorithm.
 int64_t ReceivedBytes(const CollectiveSpec& spec, int rank);
