@@ -202,6 +202,7 @@ void Checkpoints::Report() {
                                       FormatSeconds(result.seconds))
                        << std::flush;
     }
+    reported_.push_back(result);
   }
 }
 

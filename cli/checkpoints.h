@@ -80,6 +80,9 @@ class Checkpoints {
   // Prints how it went with the checkpoints since the last call.
   void Report();
 
+  // Those that Report has told of, in order.
+  const std::vector<actors::CheckpointResult>& reported() const { return reported_; }
+
   // An error if the last checkpoint was not written.
   const absl::Status& last_status() const { return last_status_; }
 
@@ -97,6 +100,7 @@ class Checkpoints {
   int64_t last_steps_ = -1;                           // of the last copy
   bool is_stuck_ = false;
   absl::Status last_status_;
+  std::vector<actors::CheckpointResult> reported_;
   absl::Mutex mutex_;
   std::vector<actors::CheckpointResult> results_ ABSL_GUARDED_BY(mutex_);  // not reported yet
   std::function<void(const actors::CheckpointResult&)> on_result_ ABSL_GUARDED_BY(mutex_);

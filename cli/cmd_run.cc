@@ -37,7 +37,11 @@
 #include "cli/option_checks.h"
 #include "cli/plan_summary.h"
 #include "cli/processes.h"
+#include "cli/recorded_lines.h"
 #include "cli/replayed_cores.h"
+#include "cli/report_collect.h"
+#include "cli/report_page.h"
+#include "cli/report_run.h"
 #include "cli/run_report.h"
 #include "cli/trace_file.h"
 #include "cli/trainer.h"
@@ -99,6 +103,8 @@ struct Program {
   planner::Plan plan;
   JobModel model;    // without a model where a plan file or a graph file is run
   std::string text;  // the summary before the run
+  planner::StepEstimate estimate;
+  Report page;  // with the graph, where the report is a page
 };
 
 // What a plan leaves open.
@@ -197,13 +203,27 @@ absl::StatusOr<Program> LoadPlan(const std::string& file, const Job& job) {
   return program;
 }
 
-absl::StatusOr<Program> CompileJob(const Registries& registries, const Job& job) {
+// Where the report is a page, it shows the graph.
+CompileSettings SettingsOf(const Options& options, const Job& job, const JobGraph& graph,
+                           Program* program) {
+  CompileSettings settings = SettingsOf(job, graph);
+  settings.estimate = &program->estimate;
+  if (!IsPage(options.report)) return settings;
+  settings.passes.on_graph = [program](std::string_view pass, const graph::Graph& lowered) {
+    if (pass == "lower-reshards") CollectGraph(lowered, &program->page);
+  };
+  return settings;
+}
+
+absl::StatusOr<Program> CompileJob(const Registries& registries, const Options& options,
+                                   const Job& job) {
   Program program;
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(registries, job));
   program.model = graph.model;
   program.text = graph.notes + SummarizeJob(graph);
+  const CompileSettings settings = SettingsOf(options, job, graph, &program);
   ASSIGN_OR_RETURN(const planner::FoldedPlan plan,
-                   CompileFoldedGraph(registries, std::move(graph.graph), SettingsOf(job, graph)));
+                   CompileFoldedGraph(registries, std::move(graph.graph), settings));
   // What runs is what a plan file would hold.
   ASSIGN_OR_RETURN(const std::string bytes, planner::PlanToBytes(plan));
   ASSIGN_OR_RETURN(program.plan, planner::PlanFromBytes(bytes));
@@ -221,16 +241,17 @@ absl::Status CheckProcesses(const Options& options, const Job& job, const planne
                                                  ": each process needs at least one")));
 }
 
-// The nodes that the job asks for; null where this process runs all.
+// The nodes that the job asks for; null where this process runs all. What nodes print goes to the
+// environment, by a thread that may outlive the job.
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
-    const Environment& environment, const Options& options, const Job& job,
+    const Environment& environment, std::ostream& notes, const Options& options, const Job& job,
     const planner::Plan& plan, const JobMonitor& monitor, Interrupts& interrupts) {
   const auto num_devices = static_cast<int64_t>(plan.devices.size());
   int64_t count = job.cluster.processes;
   if (count > num_devices) {
-    environment.err << "note: of cluster.processes = " << count << ", "
-                    << Counted(num_devices, "process", "es") << " with a device each are started"
-                    << std::endl;
+    notes << "note: of cluster.processes = " << count << ", "
+          << Counted(num_devices, "process", "es") << " with a device each are started"
+          << std::endl;
     count = num_devices;
   }
   if (count == 1 && !options.listen.has_value()) return nullptr;
@@ -258,7 +279,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
   if (options.plan.empty() && !HasSuffix(options.file, ".plan")) {
     ASSIGN_OR_RETURN(hosts, HostDevicesOf(job, num_devices));
   }
-  environment.err << PlacementNotes(cluster->nodes(), hosts) << std::flush;
+  notes << PlacementNotes(cluster->nodes(), hosts) << std::flush;
   return cluster;
 }
 
@@ -319,11 +340,15 @@ absl::Status CheckIsPlanOf(const Job& job, const JobGraph& graph, const planner:
 // The job by a plan that was compiled before.
 absl::StatusOr<Program> LoadJobPlan(const Registries& registries, const Options& options,
                                     const Job& job) {
-  ASSIGN_OR_RETURN(const JobGraph graph, BuildJobGraph(registries, job));
+  ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(registries, job));
   ASSIGN_OR_RETURN(Program program, LoadPlan(options.plan, job));
   RETURN_IF_ERROR(CheckIsPlanOf(job, graph, program.plan, options.plan));
   program.model = graph.model;
   program.text = graph.notes + SummarizeJob(graph);
+  if (IsPage(options.report)) {
+    const CompileSettings settings = SettingsOf(options, job, graph, &program);
+    RETURN_IF_ERROR(CompileFoldedGraph(registries, std::move(graph.graph), settings).status());
+  }
   return program;
 }
 
@@ -341,10 +366,11 @@ absl::StatusOr<Program> GetProgram(const Registries& registries, const Options& 
                             "--plan ",
                             options.file, ")\n");
     }
+    program.page.no_graph = "A plan file does not hold the graph; run the job with --plan.";
     return program;
   }
   if (!options.plan.empty()) return LoadJobPlan(registries, options, job);
-  return CompileJob(registries, job);
+  return CompileJob(registries, options, job);
 }
 
 absl::Status CheckTrains(const planner::Plan& plan) {
@@ -430,13 +456,19 @@ std::string CopyNote(const Job& job, const planner::Plan& plan) {
 // A run of a program: its session, what it measured, and what follows the training steps.
 class JobRun {
  public:
-  JobRun(const Environment& environment, const Options& options, const Job& job, Program program,
-         StepFeeds feeds, ResumePoint start, std::unique_ptr<Checkpoints> checkpoints)
-      : environment_(environment),
+  // `recorded` is the environment with a stream for messages that keeps the notes among them.
+  JobRun(const Environment& environment, const Environment& recorded, RecordedLines& lines,
+         const Options& options, const Job& job, Program program, StepFeeds feeds,
+         ResumePoint start, std::unique_ptr<Checkpoints> checkpoints)
+      : process_environment_(environment),
+        environment_(recorded),
+        lines_(lines),
         options_(options),
         job_(job),
         plan_(std::move(program.plan)),
         model_(std::move(program.model)),
+        estimate_(std::move(program.estimate)),
+        page_(std::move(program.page)),
         feeds_(std::move(feeds)),
         start_(std::move(start)),
         checkpoints_(std::move(checkpoints)),
@@ -470,13 +502,12 @@ class JobRun {
       checkpoints_->SetOnResult(
           [this](const actors::CheckpointResult& result) { monitor_.OnCheckpoint(result); });
     }
-    ASSIGN_OR_RETURN(cluster_,
-                     StartCluster(environment_, options_, job_, plan_, monitor_, interrupts_));
+    ASSIGN_OR_RETURN(cluster_, StartCluster(process_environment_, environment_.err, options_, job_,
+                                             plan_, monitor_, interrupts_));
     if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
-    const std::vector<actors::NodeDescription> nodes =
-        cluster_ != nullptr ? cluster_->nodes() : std::vector<actors::NodeDescription>();
-    cores_ = CoresOfDevices(nodes, num_devices, threads_);
-    summary_.cores_note = CrowdingNote(nodes, num_devices, threads_);
+    if (cluster_ != nullptr) nodes_ = cluster_->nodes();
+    cores_ = CoresOfDevices(nodes_, num_devices, threads_);
+    summary_.cores_note = CrowdingNote(nodes_, num_devices, threads_);
     if (!summary_.cores_note.empty()) {
       environment_.err << "note: " << summary_.cores_note << std::endl;
     }
@@ -486,7 +517,7 @@ class JobRun {
       environment_.err << "note: the job is done, but some of its processes did not end cleanly: "
                        << ToStd(ended.message()) << std::endl;
     }
-    const absl::Status written = WriteResults();
+    const absl::Status written = WriteResults(status);
     if (!status.ok()) return status;
     return written.ok() ? LastCheckpoint() : written;
   }
@@ -589,6 +620,7 @@ class JobRun {
     if (checkpoints_ == nullptr) return;
     checkpoints_->Report();
     last_checkpoint_ = checkpoints_->last_status();
+    page_.checkpoints = checkpoints_->reported();
     if (checkpoints_->is_stuck()) {
       environment_.err << "penstock: the disk does not answer; leaving the checkpoint" << std::endl;
       if (cluster_ != nullptr) cluster_->Kill();
@@ -770,10 +802,12 @@ class JobRun {
   }
 
   // Of the steps that ran, however the run ended.
-  absl::Status WriteResults() {
+  absl::Status WriteResults(const absl::Status& status) {
     if (summary_.steps == 0 && !is_done_before_) return absl::OkStatus();
     RETURN_IF_ERROR(WriteTraces(options_, plan_, last_step_, events_, MakeTraceContext()));
-    if (!options_.report.empty() && summary_.steps > 0) {
+    if (IsPage(options_.report)) {
+      RETURN_IF_ERROR(WriteTextFile(options_.report, MakePage(status)));
+    } else if (!options_.report.empty() && summary_.steps > 0) {
       RETURN_IF_ERROR(WriteTextFile(options_.report, RunReport(plan_, summary_, events_)));
     }
     environment_.out << (options_.is_json ? SummaryJson(summary_) + "\n" : SummaryText(summary_))
@@ -781,11 +815,43 @@ class JobRun {
     return absl::OkStatus();
   }
 
+  std::string MakePage(const absl::Status& status) {
+    page_.warnings = lines_.lines();
+    page_.omitted_warnings = lines_.num_left_out();
+    if (!status.ok()) {
+      page_.warnings.insert(page_.warnings.begin(),
+                            StrCat("The run ended early: ", ToStd(status.message())));
+    }
+    page_.checkpoint_path = job_.checkpoint.path;
+    DescribeRun({.job = job_,
+                 .plan = plan_,
+                 .file = options_.file,
+                 .plan_file = options_.plan,
+                 .arguments = environment_.arguments,
+                 .nodes = nodes_,
+                 .threads = threads_,
+                 .batch = feeds_.batch(),
+                 .tokens_per_step = summary_.tokens_per_step,
+                 .first_step = start_.info.step,
+                 .steps = summary_.steps,
+                 .resumed_from = start_.path,
+                 .begin = begin_,
+                 .end = absl::Now()},
+                &page_);
+    CollectReport({plan_, summary_, events_, environment_.registries.ops, &estimate_}, &page_);
+    return RenderReport(page_);
+  }
+
+  const Environment& process_environment_;
   const Environment& environment_;
+  const RecordedLines& lines_;
   const Options& options_;
   const Job& job_;
   const planner::Plan plan_;
   const JobModel model_;
+  const planner::StepEstimate estimate_;
+  Report page_;
+  const absl::Time begin_ = absl::Now();
   const StepFeeds feeds_;
   const ResumePoint start_;
   std::unique_ptr<Checkpoints> checkpoints_;  // null: none are written, or no more
@@ -794,6 +860,7 @@ class JobRun {
   Interrupts interrupts_;
   JobMonitor monitor_;  // its threads have the signals blocked
   std::unique_ptr<actors::Cluster> cluster_;
+  std::vector<actors::NodeDescription> nodes_;
   absl::Status last_checkpoint_;
   bool is_done_before_ = false;  // nothing was left to be trained
   RunSummary summary_;
@@ -858,7 +925,9 @@ absl::Status PlaceOnHosts(const Environment& environment, const Options& options
   return absl::OkStatus();
 }
 
-absl::Status Run(const Environment& environment, const Options& options) {
+absl::Status Run(const Environment& given, const Options& options) {
+  RecordedLines lines(given.err);
+  const Environment environment = WithErr(given, lines.stream());
   ASSIGN_OR_RETURN(Job job, ReadOptions(options));
   RETURN_IF_ERROR(PlaceOnHosts(environment, options, &job));
   RETURN_IF_ERROR(CheckOutputs(options));
@@ -879,8 +948,8 @@ absl::Status Run(const Environment& environment, const Options& options) {
                   << SummarizePlan(program.plan) << CopyNote(job, program.plan) << start.note
                   << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
-  return JobRun(environment, options, job, std::move(program), std::move(feeds), std::move(start),
-                std::move(checkpoints))
+  return JobRun(given, environment, lines, options, job, std::move(program), std::move(feeds),
+                std::move(start), std::move(checkpoints))
       .Run();
 }
 
@@ -952,7 +1021,9 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
   command
       ->add_option(
           "--report", options->report,
-          "Write predicted and measured times and memory, and the critical path (Markdown)")
+          "Write a report of the run: for FILE.html a page with loss curves, the timeline of a "
+          "step, its critical path, predicted and measured times and memory, the slowest operators "
+          "and the planned graph; otherwise the tables as Markdown")
       ->option_text("FILE");
   command
       ->add_option("--dump", options->dump, "Write initial states, feeds and losses as .npy files")

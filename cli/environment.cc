@@ -161,8 +161,23 @@ int ExitStatus(const absl::Status& status) {
   }
 }
 
+Environment WithErr(const Environment& given, std::ostream& err) {
+  return {.registries = given.registries,
+          .out = given.out,
+          .err = err,
+          .err_is_terminal = given.err_is_terminal,
+          .program = given.program,
+          .places = given.places,
+          .listen = given.listen,
+          .out_is_terminal = given.out_is_terminal,
+          .load_plugin = given.load_plugin,
+          .plugins = given.plugins,
+          .arguments = given.arguments};
+}
+
 int RunCommandLine(const Environment& given, absl::Span<const std::string> arguments) {
   Environment environment = given;
+  environment.arguments.assign(arguments.begin(), arguments.end());
   CLI::App app(kDescription, "penstock");
   app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);

@@ -45,7 +45,12 @@ struct Environment {
   std::function<absl::Status(const std::string& path)> load_plugin = nullptr;
   // Of this call, by --plugin; nodes load them too.
   std::vector<std::string> plugins = {};
+  // Of the command line that runs, for reports; set by RunCommandLine.
+  std::vector<std::string> arguments = {};
 };
+
+// The same with another stream for progress and messages.
+Environment WithErr(const Environment& given, std::ostream& err);
 
 // What a command does once its options are read. An error's code decides the exit status.
 using Action = std::function<absl::Status()>;

@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "cli/json.h"
+#include "cli/phase_times.h"
 #include "cli/plan_summary.h"
 #include "cli/progress.h"
 #include "fmt/format.h"
 
 #include "actors/engine/device_memory.h"
 #include "actors/engine/step_name.h"
-#include "actors/trace/communication_times.h"
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/strings.h"
@@ -26,35 +26,6 @@ constexpr double kMinPredictedSeconds = 1e-6;
 std::string Ratio(double measured, double predicted) {
   return predicted >= kMinPredictedSeconds ? fmt::format("{:.2f}", measured / predicted)
                                            : std::string("-");
-}
-
-// Measured time of the runs of a phase: while its kernels run, while its data move, and the rest,
-// in which it mostly waits for the other side of a communication.
-struct PhaseTime {
-  int64_t runs = 0;
-  double total_s = 0;
-  double compute_s = 0;
-  double transfer_s = 0;
-};
-using PhaseTimes = std::map<std::pair<uint32_t, uint32_t>, PhaseTime>;  // by device and index
-
-PhaseTimes MeasurePhases(const planner::Plan& plan, absl::Span<const actors::TraceEvent> events) {
-  PhaseTimes times;
-  const std::vector<actors::TransferTime> transfers = actors::TransferTimes(plan, events);
-  for (size_t i = 0; i < events.size(); ++i) {
-    const actors::TraceEvent& event = events[i];
-    PhaseTime& time = times[{event.device, event.phase}];
-    const double seconds = 1e-9 * static_cast<double>(transfers[i].moving_ns);
-    if (event.actor == planner::kNone) {
-      ++time.runs;
-      time.total_s += seconds;
-    } else if (actors::IsCommunication(plan, event)) {
-      time.transfer_s += seconds;
-    } else {
-      time.compute_s += seconds;
-    }
-  }
-  return times;
 }
 
 // "steps 7 to 20": those that the trace holds, which keeps the last events.
@@ -340,7 +311,7 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
     if (measured.runs == 0) continue;
     const planner::PhasePlan& phase = plan.devices[device].phases[index];
     const auto runs = static_cast<double>(measured.runs);
-    const double work_s = std::min(measured.compute_s + measured.transfer_s, measured.total_s);
+    const double work_s = measured.work_s();
     text += fmt::format(
         "| {} | {} | {} | {} | {} | {} | {} | {} |\n", device, phase.name, measured.runs,
         FormatSeconds(phase.predicted_s), FormatSeconds(measured.compute_s / runs),

@@ -20,6 +20,12 @@
 
 namespace penstock::cli {
 
+// The loss on held-out text after a step, numbered from 1.
+struct Validation {
+  int64_t step = 0;
+  double loss = 0;
+};
+
 struct RunSummary {
   std::string strategy;
   int64_t first_step = 0;       // steps of the runs that this one continues
@@ -31,6 +37,8 @@ struct RunSummary {
   std::string sample;
   std::string cores_note;            // where devices outnumber the cores
   std::vector<double> step_times_s;  // of every step
+  std::vector<double> losses;        // likewise
+  std::vector<Validation> validations;
   // What the trace holds as a whole; nothing without a trace, or where it holds no whole step.
   bool has_trace = false;
   std::optional<actors::StepRange> traced;

@@ -178,6 +178,7 @@ absl::Status Trainer::Validate() {
   const absl::StatusOr<double> loss = options_.validate(session_);
   PrintHeldLine(loss.value_or(std::numeric_limits<double>::quiet_NaN()));
   if (!loss.ok()) return loss.status();
+  summary_->validations.push_back({num_steps(), *loss});
   progress_.Clear();
   environment_.err << fmt::format("step {}/{}  validation loss {:.4f}\n", num_steps(),
                                   job_.train.steps, *loss)
@@ -237,6 +238,7 @@ void Trainer::Report(int64_t step, const actors::StepResult& result) {
       step_s > 0 ? static_cast<double>(summary_->tokens_per_step) / step_s : 0;
   summary_->final_loss = loss;
   losses_.push_back(loss);
+  summary_->losses.push_back(loss);
   summary_->step_times_s.push_back(step_s);
   if (options_.on_step) options_.on_step(num_steps(), loss, step_s);
   if (options_.is_json && (IsLogged(step) || IsEvaluatedAfter(step))) {

@@ -1,4 +1,4 @@
-# penstock_embed_text(target file.toml namespace name): adds a source to `target` that defines the text of a file
+# penstock_embed_text(target file namespace name): adds a source to `target` that defines the text of a file
 # as `extern const char name[]` in a namespace.
 function(penstock_embed_text target file namespace name)
   cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" NORMALIZE)

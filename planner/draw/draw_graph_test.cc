@@ -10,6 +10,7 @@
 
 #include "base/strings.h"
 #include "tests/support/planner_fixture.h"
+#include "tests/support/xml_error.h"
 
 namespace penstock::planner {
 namespace {
@@ -17,50 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// An error, or nothing: elements nest, attributes are quoted and entities are known.
-std::string XmlError(std::string_view text) {
-  std::vector<std::string> open;
-  for (size_t at = 0; at < text.size();) {
-    if (text[at] == '&') {
-      const size_t end = text.find(';', at);
-      const std::set<std::string_view> known = {"&amp;", "&lt;", "&gt;", "&quot;"};
-      if (end == std::string_view::npos || !known.contains(text.substr(at, end - at + 1))) {
-        return StrCat("entity at ", at);
-      }
-      at = end + 1;
-    } else if (text[at] == '<') {
-      size_t end = at + 1;
-      bool is_quoted = false;
-      for (; end < text.size() && (is_quoted || text[end] != '>'); ++end) {
-        if (text[end] == '"') is_quoted = !is_quoted;
-        if (text[end] == '<') return StrCat("'<' inside the tag at ", at);
-      }
-      if (end == text.size()) return StrCat("a tag at ", at, " that does not end");
-      const std::string tag(text.substr(at + 1, end - at - 1));
-      static const std::regex kTag(R"(/\w+|\w+(\s+[\w-]+="[^"&<]*(&amp;[^"&<]*)*")*\s*/?)");
-      if (!std::regex_match(tag, kTag)) return StrCat("the tag <", tag, ">");
-      static const std::regex kAttribute(R"re(([\w-]+)=")re");
-      std::set<std::string> attributes;
-      for (std::sregex_iterator it(tag.begin(), tag.end(), kAttribute), last; it != last; ++it) {
-        if (!attributes.insert((*it)[1]).second) return StrCat("<", tag, "> says ", (*it)[1].str());
-      }
-      const std::string name =
-          tag.substr(tag[0] == '/' ? 1 : 0, tag.find_first_of(" /", 1) - (tag[0] == '/' ? 1 : 0));
-      if (tag[0] == '/') {
-        if (open.empty() || open.back() != name) return StrCat("</", name, ">");
-        open.pop_back();
-      } else if (tag.back() != '/') {
-        open.push_back(name);
-      }
-      at = end + 1;
-    } else {
-      if (static_cast<unsigned char>(text[at]) < 0x20 && text[at] != '\n') return "a control code";
-      ++at;
-    }
-  }
-  return open.empty() ? "" : StrCat("<", open.back(), "> is open");
-}
+using testing::XmlError;
 
 class DrawGraphTest : public testing::PlannerFixture {
  protected:
