@@ -124,7 +124,7 @@ struct ReportPhase {
   double predicted_s = 0;
   double compute_s = 0;
   double transfer_s = 0;
-  double wait_s = 0;
+  double wait_s = 0;  // of phases that run one at a time
   // Computing and transferring at once counts once.
   double work_s = 0;
 };

@@ -101,22 +101,26 @@ class Writer {
         continue;
       }
       ++num_listed_;
-      AddStep(step, block.count > 1);
+      AddStep(step, block.count);
     }
     out_ += "</ol></div>\n";
   }
 
-  void AddStep(const BlockStep& step, bool is_repeated) {
+  void AddStep(const BlockStep& step, int num_copies) {
     StrAppend(&out_, "<li title=\"", HtmlText(step.title), "\"><b>", HtmlText(step.op), "</b>");
     if (step.count > 1) StrAppend(&out_, " \u00d7 ", step.count);
     StrAppend(&out_, " <span class=\"dim name\">",
-              HtmlText(is_repeated ? planner::WithoutLayer(step.name) : step.name),
+              HtmlText(num_copies > 1 ? planner::WithoutLayer(step.name) : step.name),
               "</span> <code>", HtmlText(step.sharding), "</code>");
     for (size_t i = 0; i < std::min(step.transfers.size(), kMaxTransfers); ++i) {
       const BlockTransfer& transfer = step.transfers[i];
       StrAppend(&out_, " <em class=\"", transfer.label == "send" ? "send" : "moved", "\">",
                 HtmlText(transfer.label), " ",
-                FormatBytes(static_cast<uint64_t>(std::max<int64_t>(transfer.bytes, 0))), "</em>");
+                FormatBytes(static_cast<uint64_t>(std::max<int64_t>(transfer.bytes, 0))));
+      if (transfer.copies < num_copies) {
+        StrAppend(&out_, " in ", transfer.copies, " of ", num_copies);
+      }
+      out_ += "</em>";
     }
     if (step.transfers.size() > kMaxTransfers) {
       StrAppend(&out_, " <em class=\"moved\">and ", step.transfers.size() - kMaxTransfers,

@@ -126,7 +126,9 @@ std::map<PhaseKind, ReportPhase> PhasesOf(const planner::Plan& plan, uint32_t de
       phase.compute_s = time.compute_s / runs;
       phase.transfer_s = time.transfer_s / runs;
       phase.work_s = time.work_s() / runs;
-      phase.wait_s = (time.total_s - time.work_s()) / runs;
+      // Others wait beside what the device computes, several at once.
+      const bool takes_turns = plans[p].lane != planner::Lane::kFloating;
+      phase.wait_s = takes_turns ? (time.total_s - time.work_s()) / runs : 0;
     }
     Add(phase, firings, &phases[plans[p].kind]);
   }

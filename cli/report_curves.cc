@@ -63,7 +63,8 @@ class Writer {
 
   std::string Run() {
     out_ = StrCat("<figure class=\"chart\" id=\"", HtmlText(chart_.id), "\">\n<figcaption><b>",
-                  HtmlText(chart_.title), "</b>");
+                  HtmlText(chart_.title), "</b>",
+                  chart_.unit.empty() ? "" : StrCat(" ", HtmlText(chart_.unit)));
     for (const ReportCurve& curve : chart_.curves) {
       if (curve.points.empty()) continue;
       StrAppend(&out_, " <span class=\"key ", HtmlText(curve.style), "\">", HtmlText(curve.name),
@@ -111,9 +112,6 @@ class Writer {
                           100 * steps_.At(tick), tick);
     }
     out_ += "\n<i class=\"cursor\"></i><div class=\"tip\"></div></div>\n";
-    if (!chart_.unit.empty()) {
-      StrAppend(&out_, "<span class=\"unit\">", HtmlText(chart_.unit), "</span>");
-    }
     out_ += "<span class=\"xname\">step</span>\n";
     AddPoints();
   }

@@ -58,6 +58,9 @@ double Total(const std::vector<ReportMemory>& memory) {
   return total;
 }
 
+// "-": it does not happen, or is not known.
+std::string Duration(double seconds) { return seconds > 0 ? FormatSeconds(seconds) : "-"; }
+
 std::string Bytes(double bytes) { return FormatBytes(static_cast<uint64_t>(std::max(bytes, 0.0))); }
 
 class Page {
@@ -156,8 +159,8 @@ class Page {
                 StrCat("median; predicted ", FormatSeconds(r.predicted_step_s)));
     }
     if (r.tokens_per_s > 0) {
-      AddNumber("tokens_per_s", r.tokens_per_s, "Throughput",
-                StrCat(FormatCount(r.tokens_per_s), " tokens/s"), "");
+      AddNumber("tokens_per_s", r.tokens_per_s, "Throughput", FormatCount(r.tokens_per_s),
+                "tokens a second");
     }
     if (r.path.has_value()) {
       const ReportPath& path = *r.path;
@@ -197,8 +200,9 @@ class Page {
   void AddFacts(const std::vector<ReportFact>& facts) {
     out_ += "<dl class=\"facts\">\n";
     for (const ReportFact& fact : facts) {
-      StrAppend(&out_, "<div><dt>", Text(fact.name), "</dt><dd>", Text(fact.value),
-                "</dd></div>\n");
+      constexpr size_t kMostInHalf = 80;
+      StrAppend(&out_, fact.value.size() > kMostInHalf ? "<div class=\"long\"><dt>" : "<div><dt>",
+                Text(fact.name), "</dt><dd>", Text(fact.value), "</dd></div>\n");
     }
     out_ += "</dl>\n";
   }
@@ -276,7 +280,7 @@ class Page {
 
   void AddPathRow(std::string_view name, double step_s, const std::vector<Part>& parts) {
     StrAppend(&out_, "<tr><th>", HtmlText(name), "</th><td>", FormatSeconds(step_s), "</td>");
-    for (const Part& part : parts) StrAppend(&out_, "<td>", FormatSeconds(part.value), "</td>");
+    for (const Part& part : parts) StrAppend(&out_, "<td>", Duration(part.value), "</td>");
     out_ += "<td class=\"wide\">";
     AddBar(parts, step_s);
     out_ += "</td></tr>\n";
@@ -344,9 +348,9 @@ class Page {
     for (size_t i = 0; i < count; ++i) {
       const ReportDevice& d = report_.devices[i];
       StrAppend(&out_, "<tr><th>", d.device, " <span class=\"dim\">stage ", d.stage,
-                "</span></th><td>", FormatSeconds(d.compute_s), "</td><td>",
-                FormatSeconds(d.communication_s), "</td><td>", FormatSeconds(d.hidden_s),
-                "</td><td>", FormatSeconds(d.bubble_s), "</td></tr>\n");
+                "</span></th><td>", Duration(d.compute_s), "</td><td>", Duration(d.communication_s),
+                "</td><td>", Duration(d.hidden_s), "</td><td>", Duration(d.bubble_s),
+                "</td></tr>\n");
     }
     out_ += "</tbody></table>\n";
     if (count < report_.devices.size()) {
@@ -358,13 +362,13 @@ class Page {
 
   void AddStagePhase(const ReportPhase& phase, double most_s, bool is_total) {
     StrAppend(&out_, is_total ? "<tr class=\"total\"><th>" : "<tr><th>", HtmlText(phase.name),
-              "</th><td>", FormatSeconds(phase.predicted_s), "</td>");
+              "</th><td>", Duration(phase.predicted_s), "</td>");
     if (!report_.path.has_value()) {
       out_ += "<td>-</td><td>-</td><td>-</td><td>-</td>";
     } else {
-      StrAppend(&out_, "<td>", FormatSeconds(phase.compute_s), "</td><td>",
-                FormatSeconds(phase.transfer_s), "</td><td>", FormatSeconds(phase.wait_s),
-                "</td><td>", Ratio(phase.work_s, phase.predicted_s), "</td>");
+      StrAppend(&out_, "<td>", Duration(phase.compute_s), "</td><td>", Duration(phase.transfer_s),
+                "</td><td>", Duration(phase.wait_s), "</td><td>",
+                Ratio(phase.work_s, phase.predicted_s), "</td>");
     }
     out_ += "<td class=\"wide\">";
     AddBar({{"predicted", "predicted", phase.predicted_s}}, most_s);
@@ -378,8 +382,8 @@ class Page {
     AddText(
         "Time in a step, of a device of the stage on average. Computing: its kernels run, by the "
         "clock, also while other devices use its cores. Transferring: its data move. Waiting: for "
-        "the other side, a core or a link. The ratio is computing and transferring over "
-        "predicted.");
+        "the other side, a core or a link; communication between phases waits beside them, which "
+        "is not counted. The ratio is computing and transferring over predicted.");
     double most_s = 0;
     for (const ReportStage& stage : report_.stages) {
       most_s = std::max(
@@ -451,7 +455,7 @@ class Page {
                      Bytes(report_.peak_process_bytes), " resident, with code, libraries and text.")
             : ""));
     out_ +=
-        "<table><thead><tr><th>stage</th><th></th><th>bytes</th><th>of it</th>"
+        "<table><thead><tr><th>stage</th><th></th><th>bytes</th><th class=\"parts\">of it</th>"
         "<th class=\"wide\"></th></tr></thead><tbody>\n";
     for (size_t i = 0; i < count; ++i) {
       const ReportStage& stage = report_.stages[i];
@@ -482,7 +486,8 @@ class Page {
         "devices that share cores slow each other down. Bytes are those of operands and results, "
         "each once; of a communication, those that a device receives."));
     out_ +=
-        "<table><thead><tr><th>operator</th><th>where</th><th>calls</th><th>time</th>"
+        "<table><thead><tr><th>operator</th><th "
+        "class=\"left\">where</th><th>calls</th><th>time</th>"
         "<th>share</th><th class=\"narrow\"></th><th>compute</th><th>memory, network</th></tr>"
         "</thead><tbody>\n";
     const double most = report_.operators.front().share;
@@ -533,7 +538,8 @@ class Page {
       AddText(StrCat("None were written into ", Cut(report_.checkpoint_path), "."));
     } else {
       out_ +=
-          "<table><thead><tr><th>step</th><th>path</th><th>bytes</th><th>time</th></tr></thead>"
+          "<table><thead><tr><th>step</th><th "
+          "class=\"left\">path</th><th>bytes</th><th>time</th></tr></thead>"
           "<tbody>\n";
       const size_t count = report_.checkpoints.size();
       for (size_t i = count - std::min(count, kMaxReportCheckpoints); i < count; ++i) {

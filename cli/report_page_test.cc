@@ -331,7 +331,7 @@ TEST(ReportBlocksTest, RepeatedBlocksAreCounted) {
   stage.columns[0] = {{12,
                        "h11.ln",
                        {{"layer_norm", "h0.ln", "f32[8]", "@[dp, _]", "%t", 1, {}},
-                        {"matmul", "h0.w1", "f32[8]", "@[dp, tp]", "", 1, {{"send", 1024}}}}}};
+                        {"matmul", "h0.w1", "f32[8]", "@[dp, tp]", "", 1, {{"send", 1024, 12}}}}}};
   const std::string html = BlocksHtml({stage}, 4, 100);
   EXPECT_EQ(XmlError(html), "");
   EXPECT_THAT(html, HasSubstr("Stages 1 to 3"));

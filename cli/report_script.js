@@ -96,7 +96,9 @@ function make_timeline(lanes) {
     for (const tick of ticks(view[0] * all, view[1] * all, 10)) {
       const x = position(tick / all);
       add(axis, 'line', {x1: x + '%', x2: x + '%', y1: 0, y2: bottom});
-      if (x < 98) add(axis, 'text', {x: x + '%', y: bottom + 15}, tick);
+      if (x < 98) {
+        add(axis, 'text', {x: x + '%', y: bottom + 15, class: x < 1 ? 'first' : ''}, tick);
+      }
     }
   }
 

@@ -26,7 +26,7 @@ constexpr double kTop = 8;
 constexpr double kPhaseHeight = 20;
 constexpr double kMarkHeight = 4;  // of the path, below the phases
 constexpr double kKernelHeight = 10;
-constexpr double kLinkHeight = 8;
+constexpr double kLinkHeight = 9;
 constexpr double kGap = 12;
 constexpr double kAxisHeight = 24;
 constexpr double kUsualWidth = 1000;  // pixels, to decide what has room for text
@@ -151,7 +151,10 @@ class Writer {
       const double x = Percent(1e-3 * tick);
       // The last one has no room for its text.
       Add("<line x1=\"{0:.3f}%\" x2=\"{0:.3f}%\" y1=\"0\" y2=\"{1:.0f}\"/>", x, bottom_);
-      if (x < 98) Add("<text x=\"{:.3f}%\" y=\"{:.0f}\">{:g}</text>", x, bottom_ + 15, tick);
+      if (x < 98) {
+        Add("<text x=\"{:.3f}%\" y=\"{:.0f}\"{}>{:g}</text>", x, bottom_ + 15,
+            x < 1 ? " class=\"first\"" : "", tick);
+      }
     }
     out_ += "</g>\n";
   }

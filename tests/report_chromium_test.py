@@ -23,12 +23,17 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 USE = """<script>
 const lanes = document.querySelector('.lanes');
 const note = (name, value) => { document.documentElement.dataset[name] = value; };
-const first = () => lanes.querySelector('.t.f').getAttribute('width');
-note('before', first());
+// Zooming in keeps the middle half.
+const middle = Array.from(lanes.querySelectorAll('.t')).find((shape) => {
+  const x = parseFloat(shape.getAttribute('x'));
+  return x >= 25 && x + parseFloat(shape.getAttribute('width')) <= 75;
+});
+const width = () => middle.getAttribute('width');
+note('before', width());
 document.querySelector('[data-zoom="in"]').click();
-note('after', first());
+note('after', width());
 document.querySelector('[data-zoom="all"]').click();
-note('again', first());
+note('again', width());
 const plot = document.querySelector('#chart-loss .plot');
 const box = plot.getBoundingClientRect();
 plot.dispatchEvent(new PointerEvent('pointermove',

@@ -61,7 +61,12 @@ class Folder {
     for (const auto& [stage, columns] : stages) {
       std::vector<int> keys;
       for (const std::vector<size_t>& boxes : columns) {
-        for (const size_t box : boxes) keys.push_back(KeyOf(steps_[box]));
+        for (const size_t box : boxes) {
+          keys.push_back(KeyOf(steps_[box]));
+          for (const BlockTransfer& transfer : steps_[box].transfers) {
+            keys.push_back(NumberOf(StrCat(transfer.label, " ", transfer.bytes)));
+          }
+        }
         keys.push_back(-1);
       }
       const auto [it, is_new] = alike.try_emplace(std::move(keys), folded.size());
@@ -91,12 +96,28 @@ class Folder {
   }
 
   int KeyOf(const BlockStep& step) {
-    std::string text = StrCat(step.op, "\n", WithoutNumbers(step.name), "\n", step.type, "\n",
-                              step.sharding, "\n", step.count);
-    for (const BlockTransfer& transfer : step.transfers) {
-      StrAppend(&text, "\n", transfer.label, " ", transfer.bytes);
-    }
+    return NumberOf(StrCat(step.op, "\n", WithoutNumbers(step.name), "\n", step.type, "\n",
+                           step.sharding, "\n", step.count));
+  }
+
+  // Equal texts have equal numbers.
+  int NumberOf(std::string text) {
     return keys_.try_emplace(std::move(text), static_cast<int>(keys_.size())).first->second;
+  }
+
+  // Adds what is communicated of another copy of the step.
+  static void Merge(const std::vector<BlockTransfer>& transfers, BlockStep* step) {
+    for (const BlockTransfer& transfer : transfers) {
+      const auto same = std::find_if(
+          step->transfers.begin(), step->transfers.end(), [&](const BlockTransfer& other) {
+            return other.label == transfer.label && other.bytes == transfer.bytes;
+          });
+      if (same != step->transfers.end()) {
+        ++same->copies;
+      } else {
+        step->transfers.push_back(transfer);
+      }
+    }
   }
 
   StageBlocks Fold(const std::array<std::vector<size_t>, kNumDrawnColumns>& columns) {
@@ -111,6 +132,10 @@ class Folder {
         block.last_name = steps_[boxes[repeat.first + (repeat.count - 1) * repeat.period]].name;
         for (size_t i = 0; i < repeat.period; ++i) {
           block.steps.push_back(steps_[boxes[repeat.first + i]]);
+          for (size_t copy = 1; copy < repeat.count; ++copy) {
+            const size_t box = boxes[repeat.first + copy * repeat.period + i];
+            Merge(steps_[box].transfers, &block.steps.back());
+          }
         }
       }
       for (const size_t box : boxes) stage.num_steps += steps_[box].count;

@@ -3,9 +3,9 @@
 // graphs of thousands of operators on many stages.
 //
 // - A step is a computation, with what is communicated of its result.
-// - Steps are alike if they have the same operator, type, sharding and communication, and names
-//   that differ in their numbers alone. Where a sequence of steps follows itself, it is one block
-//   with a count (FindRepeats).
+// - Steps are alike if they have the same operator, type and sharding, and names that differ in
+//   their numbers alone. Where a sequence of steps follows itself, it is one block with a count
+//   (FindRepeats).
 // - Stages with the same blocks are listed once.
 //
 // Worked example. Of embed | ln0 mul0 | ln1 mul1 | ln2 mul2 | loss there are the blocks {embed},
@@ -30,6 +30,7 @@ namespace penstock::planner {
 struct BlockTransfer {
   std::string label;  // "all_reduce", "send, all_gather"
   int64_t bytes = 0;  // that a device receives at most, each time
+  int copies = 1;     // of the block, in which it happens
 };
 
 struct BlockStep {

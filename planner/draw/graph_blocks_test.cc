@@ -21,7 +21,11 @@ std::string Text(const std::vector<Block>& blocks) {
     for (const BlockStep& step : block.steps) {
       steps.push_back(step.name);
       for (const BlockTransfer& transfer : step.transfers) {
-        StrAppend(&steps.back(), "(", transfer.label, " ", transfer.bytes, ")");
+        StrAppend(&steps.back(), "(", transfer.label, " ", transfer.bytes);
+        if (transfer.copies < block.count) {
+          StrAppend(&steps.back(), ", ", transfer.copies, " of ", block.count);
+        }
+        steps.back() += ")";
       }
     }
     texts.push_back(StrJoin(steps, " "));
@@ -71,12 +75,14 @@ TEST(GraphBlocksTest, LayersAreListedOnce) {
     last = Add(graph, "matmul", StrCat("h", layer, ".out"));
     Join(graph, norm, last, "all_gather", 64);
   }
-  Join(graph, last, Add(graph, "mean", "loss"));
+  // The last one is sent to another stage.
+  Join(graph, last, Add(graph, "mean", "loss", 1), "send", 32);
   const std::vector<StageBlocks> stages = FoldBlocks(graph);
-  ASSERT_EQ(stages.size(), 1u);
+  ASSERT_EQ(stages.size(), 2u);
   EXPECT_THAT(stages[0].stages, ElementsAre(0));
-  EXPECT_EQ(stages[0].num_steps, 26);
-  EXPECT_EQ(Text(stages[0].columns[0]), "embed; h0.ln(all_gather 64) h0.out x12 to h11.ln; loss");
+  EXPECT_EQ(stages[0].num_steps, 25);
+  EXPECT_EQ(Text(stages[0].columns[0]),
+            "embed; h0.ln(all_gather 64) h0.out(send 32, 1 of 12) x12 to h11.ln");
   EXPECT_THAT(stages[0].columns[1], IsEmpty());
 }
 
@@ -95,7 +101,7 @@ TEST(GraphBlocksTest, StagesAlikeAreListedOnce) {
   EXPECT_THAT(stages[1].stages, ElementsAre(3));
 }
 
-// What differs in its sharding, or in what follows it, is not alike.
+// What differs in its sharding is not alike.
 TEST(GraphBlocksTest, StepsThatDifferAreListed) {
   DrawnGraph graph;
   const int a = Add(graph, "neg", "a0");
