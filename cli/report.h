@@ -146,7 +146,7 @@ struct ReportStage {
 
 struct ReportOperator {
   std::string op;
-  std::string name;   // of the node; a layer's number as "*"
+  std::string name;   // of the node; numbers of layers and made-up names as "*"
   std::string where;  // "stage 0, B"
   double calls = 0;   // a step, of all devices together
   double seconds = 0;

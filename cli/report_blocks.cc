@@ -60,7 +60,7 @@ class Writer {
                          static_cast<size_t>(std::max(num_stages_, 1))),
               "\">\n<h3>", NameOf(stage.stages), " <span class=\"dim\">",
               Counted(stage.num_steps, "operator"), stage.stages.size() > 1 ? " each" : "",
-              "</span></h3>\n");
+              " besides the update</span></h3>\n");
     for (size_t c = 0; c < static_cast<size_t>(planner::kNumDrawnColumns); ++c) {
       const std::vector<Block>& blocks = stage.columns[c];
       if (blocks.empty()) continue;
@@ -71,7 +71,12 @@ class Writer {
         }
       }
       StrAppend(&out_, "<details", c == 0 ? " open=\"open\"" : "", "><summary>", kColumnNames[c],
-                " <span class=\"dim\">", Counted(steps, "operator"), "</span></summary>\n");
+                " <span class=\"dim\">", Counted(steps, "operator"));
+      if (static_cast<planner::DrawnColumn>(c) == planner::DrawnColumn::kUpdate &&
+          stage.stages.size() > 1) {
+        StrAppend(&out_, " of stage ", stage.stages[0]);
+      }
+      out_ += "</span></summary>\n";
       for (const Block& block : blocks) AddBlock(block);
       out_ += "</details>\n";
     }

@@ -71,6 +71,15 @@ std::string ShapesOf(const planner::Plan& plan, const ActorPlan& actor) {
   return StrCat(list(kernel.inputs), " to ", list(kernel.outputs));
 }
 
+// "h12.mlp.w1.grad_7" as "h*.mlp.w1.grad_*": the passes number names that they make up.
+std::string Folded(std::string_view name) {
+  const size_t end = name.find_last_not_of("0123456789");
+  const bool is_numbered = end != std::string_view::npos && end + 1 < name.size() && end > 0 &&
+                           (name[end] == '_' || name[end] == ' ');
+  const std::string folded = planner::WithoutLayer(is_numbered ? name.substr(0, end + 1) : name);
+  return is_numbered ? folded + "*" : folded;
+}
+
 std::string_view PhaseName(PhaseKind kind) {
   switch (kind) {
     case PhaseKind::kBeforeStep:
@@ -117,7 +126,7 @@ void CollectOperators(const planner::Plan& plan, absl::Span<const actors::TraceE
       const ActorPlan& actor = device.actors[event.actor];
       const PhaseKind kind = device.phases[event.phase].kind;
       const std::string op = OpOf(plan, actor);
-      const std::string name = planner::WithoutLayer(actor.name);
+      const std::string name = Folded(actor.name);
       const auto [index, is_first] =
           indices.try_emplace({op, name, device.stage, kind}, sums.size());
       if (is_first) {

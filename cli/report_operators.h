@@ -21,7 +21,7 @@ inline constexpr size_t kMaxReportOperators = 25;
 
 // Fills in Report::operators: means of the steps `traced`, without the first of several, which
 // warms up. Actors of one stage and kind of phase count together if their names differ in the
-// layer alone. A communication counts while its data move.
+// layer, or in a number at the end, alone. A communication counts while its data move.
 void CollectOperators(const planner::Plan& plan, absl::Span<const actors::TraceEvent> events,
                       const graph::OpRegistry& ops, std::optional<actors::StepRange> traced,
                       Report* report);

@@ -165,7 +165,7 @@ class Page {
     if (r.path.has_value()) {
       const ReportPath& path = *r.path;
       AddNumber("exposed_communication_s", path.exposed_s, "Exposed communication",
-                FormatSeconds(path.exposed_s),
+                path.exposed_s > 0 ? FormatSeconds(path.exposed_s) : std::string("none"),
                 StrCat(FormatPercent(path.exposed_s / path.step_s), " of step ", path.step));
       const bool communicates =
           std::any_of(r.devices.begin(), r.devices.end(),

@@ -30,20 +30,6 @@ void AddRepeats(absl::Span<const int> sequence, size_t begin, size_t end,
   if (covered > 0) AddRepeats(sequence, best.first + covered, end, repeats);
 }
 
-// "h12.mlp.w1" as "h#.mlp.w#".
-std::string WithoutNumbers(std::string_view name) {
-  std::string text;
-  for (const char c : name) {
-    const bool is_digit = c >= '0' && c <= '9';
-    if (!is_digit) {
-      text.push_back(c);
-    } else if (text.empty() || text.back() != '#') {
-      text.push_back('#');
-    }
-  }
-  return text;
-}
-
 class Folder {
  public:
   explicit Folder(const DrawnGraph& graph) : graph_(graph), steps_(graph.boxes.size()) {}
@@ -60,8 +46,9 @@ class Folder {
     std::map<std::vector<int>, size_t> alike;  // by the keys of all steps
     for (const auto& [stage, columns] : stages) {
       std::vector<int> keys;
-      for (const std::vector<size_t>& boxes : columns) {
-        for (const size_t box : boxes) {
+      for (size_t c = 0; c < columns.size(); ++c) {
+        if (c == static_cast<size_t>(DrawnColumn::kUpdate)) continue;
+        for (const size_t box : columns[c]) {
           keys.push_back(KeyOf(steps_[box]));
           for (const BlockTransfer& transfer : steps_[box].transfers) {
             keys.push_back(NumberOf(StrCat(transfer.label, " ", transfer.bytes)));
@@ -96,8 +83,7 @@ class Folder {
   }
 
   int KeyOf(const BlockStep& step) {
-    return NumberOf(StrCat(step.op, "\n", WithoutNumbers(step.name), "\n", step.type, "\n",
-                           step.sharding, "\n", step.count));
+    return NumberOf(StrCat(step.op, "\n", step.type, "\n", step.sharding, "\n", step.count));
   }
 
   // Equal texts have equal numbers.
@@ -138,6 +124,7 @@ class Folder {
           }
         }
       }
+      if (c == static_cast<size_t>(DrawnColumn::kUpdate)) continue;
       for (const size_t box : boxes) stage.num_steps += steps_[box].count;
     }
     return stage;

@@ -3,10 +3,10 @@
 // graphs of thousands of operators on many stages.
 //
 // - A step is a computation, with what is communicated of its result.
-// - Steps are alike if they have the same operator, type and sharding, and names that differ in
-//   their numbers alone. Where a sequence of steps follows itself, it is one block with a count
-//   (FindRepeats).
-// - Stages with the same blocks are listed once.
+// - Steps are alike if they have the same operator, type and sharding. Where a sequence of steps
+//   follows itself, it is one block with a count (FindRepeats).
+// - Stages with the same blocks are listed once, whatever their updates, which differ in how they
+//   sum up the gradients' norm.
 //
 // Worked example. Of embed | ln0 mul0 | ln1 mul1 | ln2 mul2 | loss there are the blocks {embed},
 // {ln0 mul0} three times, and {loss}.
@@ -51,8 +51,9 @@ struct Block {
 
 struct StageBlocks {
   std::vector<int> stages;                       // that are alike, in order
-  std::vector<Block> columns[kNumDrawnColumns];  // by DrawnColumn
-  int64_t num_steps = 0;                         // of one of the stages
+  std::vector<Block> columns[kNumDrawnColumns];  // by DrawnColumn; of the first stage
+  // Nodes of one of the stages, without its update.
+  int64_t num_steps = 0;
 };
 
 // Stages by their first one. REQUIRES: the layers of `graph` are not folded (ToDraw).

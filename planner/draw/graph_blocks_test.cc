@@ -86,18 +86,24 @@ TEST(GraphBlocksTest, LayersAreListedOnce) {
   EXPECT_THAT(stages[0].columns[1], IsEmpty());
 }
 
+// However many terms their updates sum up.
 TEST(GraphBlocksTest, StagesAlikeAreListedOnce) {
   DrawnGraph graph;
   graph.num_stages = 4;
   for (int stage = 0; stage < 4; ++stage) {
     const int y = Add(graph, stage == 3 ? "gelu" : "matmul", StrCat("h", stage, ".y"), stage);
     const int g = Add(graph, "matmul", StrCat("h", stage, ".g"), stage, DrawnColumn::kBackward);
+    for (int i = 0; i <= stage; ++i) {
+      Add(graph, "add", StrCat("norm", i), stage, DrawnColumn::kUpdate);
+    }
     Join(graph, y, g);
   }
   const std::vector<StageBlocks> stages = FoldBlocks(graph);
   ASSERT_EQ(stages.size(), 2u);
   EXPECT_THAT(stages[0].stages, ElementsAre(0, 1, 2));
+  EXPECT_EQ(stages[0].num_steps, 2);
   EXPECT_EQ(Text(stages[0].columns[1]), "h0.g");
+  EXPECT_EQ(Text(stages[0].columns[3]), "norm0");
   EXPECT_THAT(stages[1].stages, ElementsAre(3));
 }
 
@@ -121,7 +127,7 @@ TEST(GraphBlocksTest, JunctionsBelongToTheirSource) {
   graph.boxes[static_cast<size_t>(junction)].is_junction = true;
   Join(graph, a, junction, "all_reduce", 512);
   Join(graph, junction, Add(graph, "gelu", "b"));
-  Join(graph, junction, Add(graph, "gelu", "c"), "send", 256);
+  Join(graph, junction, Add(graph, "tanh", "c"), "send", 256);
   EXPECT_EQ(Text(FoldBlocks(graph)[0].columns[0]), "a(all_reduce 512)(send 256) b c");
 }
 
