@@ -110,8 +110,7 @@ void DescribeRun(const RunDescription& run, Report* report) {
   add("Schedule", StrCat(plan.policy, ", ", Counted(plan.num_microbatches, "micro-batch", "es"),
                          ", ", Counted(plan.stages.size(), "stage")));
   add("Devices", DevicesText(run));
-  add("Cluster", run.job.cluster.file.empty() ? "as the devices of this run"
-                                              : StrCat("planned for ", run.job.cluster.file));
+  add("Cluster", run.job.cluster.file.empty() ? "this machine" : run.job.cluster.file);
   add("Host", StrCat(HostName(), ", ", Counted(UsableCores(), "usable core"), " of ",
                      MachineCores(), ", ", FormatBytes(MachineMemoryBytes())));
   add("Steps", StepsText(run));
