@@ -40,13 +40,22 @@ ValueId LayerBuilder::Linear(ValueId x, std::string_view name, int64_t width, do
   return builder_.Add("bias_add", {builder_.Add("matmul", {x, w}, {}, "product"), b}, {}, "out");
 }
 
-ValueId LayerBuilder::LayerNorm(ValueId x, std::string_view name) {
+ValueId LayerBuilder::LayerNorm(ValueId x, std::string_view name, double epsilon) {
   if (!builder_.status().ok()) return kNoValue;
   const NameScope scope(builder_, name);
   const int64_t width = builder_.type(x).shape.back();
   const ValueId scale = Ones("scale", {width});
   const ValueId bias = Zeros("bias", {width});
-  return builder_.Add("layer_norm", {x, scale, bias}, {}, "out");
+  Attributes attributes;
+  if (epsilon != 1e-5) attributes.Set("epsilon", epsilon);
+  return builder_.Add("layer_norm", {x, scale, bias}, attributes, "out");
+}
+
+ValueId LayerBuilder::RmsNorm(ValueId x, std::string_view name, double epsilon) {
+  if (!builder_.status().ok()) return kNoValue;
+  const NameScope scope(builder_, name);
+  const ValueId scale = Ones("scale", {builder_.type(x).shape.back()});
+  return builder_.Add("rms_norm", {x, scale}, {{"epsilon", epsilon}}, "out");
 }
 
 ValueId LayerBuilder::Embedding(ValueId table, ValueId ids, std::string_view name) {
@@ -66,6 +75,21 @@ ValueId LayerBuilder::Mlp(ValueId x, std::string_view name, int64_t hidden, doub
   const ValueId active = builder_.Add("bias_gelu", {product, b1}, {}, "gelu");
   const ValueId down = builder_.Add("matmul", {active, w2}, {}, "down");
   return Dropout(builder_.Add("bias_add", {down, b2}, {}, "out"), "dropout");
+}
+
+ValueId LayerBuilder::SwiGlu(ValueId x, std::string_view name, int64_t hidden, double std,
+                             double output_std) {
+  if (!builder_.status().ok()) return kNoValue;
+  const NameScope scope(builder_, name);
+  const int64_t width = builder_.type(x).shape.back();
+  const ValueId gate = Normal("gate", {width, hidden}, std);
+  const ValueId up = Normal("up", {width, hidden}, std);
+  const ValueId down = Normal("down", {hidden, width}, output_std);
+  const ValueId gated =
+      builder_.Add("silu", {builder_.Add("matmul", {x, gate}, {}, "gate_product")}, {}, "silu");
+  const ValueId active =
+      builder_.Add("mul", {gated, builder_.Add("matmul", {x, up}, {}, "up_product")}, {}, "active");
+  return Dropout(builder_.Add("matmul", {active, down}, {}, "out"), "dropout");
 }
 
 ValueId LayerBuilder::MixtureOfExperts(ValueId x, std::string_view name, const Experts& sizes,
@@ -155,6 +179,52 @@ ValueId LayerBuilder::CausalSelfAttention(ValueId x, std::string_view name, int6
   const ValueId projected =
       builder_.Add("einsum", {mixed, proj_w}, {{"equation", "bshk,hkd->bsd"}}, "projected");
   return Dropout(builder_.Add("bias_add", {projected, proj_b}, {}, "out"), "dropout");
+}
+
+ValueId LayerBuilder::RotarySelfAttention(ValueId x, std::string_view name,
+                                          const GroupedHeads& sizes, double std, double output_std,
+                                          const AttentionCache* cache) {
+  if (!builder_.status().ok()) return kNoValue;
+  const NameScope scope(builder_, name);
+  const int64_t batch = builder_.type(x).shape[0];
+  const int64_t width = builder_.type(x).shape.back();
+  const int64_t head = width / sizes.heads;
+  const ValueId q_w = Normal("q_w", {width, sizes.heads, head}, std);
+  const ValueId k_w = Normal("k_w", {width, sizes.key_heads, head}, std);
+  const ValueId v_w = Normal("v_w", {width, sizes.key_heads, head}, std);
+  const ValueId proj_w = Normal("proj_w", {sizes.heads, head, width}, output_std);
+
+  const auto product = [&](ValueId w, std::string_view result) {
+    return builder_.Add("einsum", {x, w}, {{"equation", "bsd,dhk->bshk"}}, result);
+  };
+  const auto rotate = [&](ValueId heads, std::string_view result) {
+    std::vector<ValueId> operands = {heads};
+    if (cache != nullptr) operands.push_back(cache->start);
+    return builder_.Add("rotary", operands, {{"base", sizes.rotary_base}}, result);
+  };
+  const auto swap = [&](ValueId heads) {  // [b, s, h, k] to [b, h, s, k], or back
+    return builder_.Add("transpose", {heads}, {{"permutation", AttrValue::Ints({0, 2, 1, 3})}});
+  };
+  const ValueId q = rotate(product(q_w, "q_product"), "q");
+  const ValueId k = rotate(product(k_w, "k_product"), "k");
+  const ValueId v = product(v_w, "v");
+  ValueId rows = kNoValue;
+  if (cache == nullptr) {
+    const ValueId mixed =
+        builder_.Add("attention", {swap(q), swap(k), swap(v)}, {{"causal", true}}, "mixed");
+    rows = swap(mixed);
+  } else {
+    const ValueId state = builder_.Declare(
+        "state", "cache", {dtype_, {batch, cache->context, 2, sizes.key_heads, head}});
+    const std::vector<ValueId> results =
+        builder_.AddMulti("cached_attention", {q, state, cache->start, k, v}, {}, "mixed");
+    if (results.empty()) return kNoValue;
+    builder_.AddMulti("assign", {state, results[0]});
+    rows = results[1];
+  }
+  return Dropout(
+      builder_.Add("einsum", {rows, proj_w}, {{"equation", "bshk,hkd->bsd"}}, "projected"),
+      "dropout");
 }
 
 }  // namespace penstock::graph

@@ -44,7 +44,10 @@ class LayerBuilder {
   ValueId Linear(ValueId x, std::string_view name, int64_t width, double std);
 
   // Normalises the last dimension. Parameters NAME.scale (ones), NAME.bias (zeros).
-  ValueId LayerNorm(ValueId x, std::string_view name);
+  ValueId LayerNorm(ValueId x, std::string_view name, double epsilon = 1e-5);
+
+  // Divides the last dimension by its root mean square. Parameter NAME.scale (ones).
+  ValueId RmsNorm(ValueId x, std::string_view name, double epsilon);
 
   // Rows of table[v, d] by ids i[...] -> [..., d].
   ValueId Embedding(ValueId table, ValueId ids, std::string_view name);
@@ -52,6 +55,10 @@ class LayerBuilder {
   // x[..., n] -> dropout(gelu(x . w1[n, hidden] + b1) . w2[hidden, n] + b2); w1 ~ N(0, std^2),
   // w2 ~ N(0, output_std^2).
   ValueId Mlp(ValueId x, std::string_view name, int64_t hidden, double std, double output_std);
+
+  // x[..., n] -> dropout((silu(x . gate[n, hidden]) * (x . up[n, hidden])) . down[hidden, n])
+  // (Shazeer 2020, "GLU Variants Improve Transformer"), without biases.
+  ValueId SwiGlu(ValueId x, std::string_view name, int64_t hidden, double std, double output_std);
 
   // A mixture of experts over x[b, s, d]: a router sends every token to `top_k` experts.
   //   p = softmax(x . router[d, experts])
@@ -94,6 +101,19 @@ class LayerBuilder {
   // d.
   ValueId CausalSelfAttention(ValueId x, std::string_view name, int64_t heads, double std,
                               double output_std, const AttentionCache* cache = nullptr);
+
+  // Causal self-attention with rotary position embeddings and without biases, whose keys and values
+  // have fewer heads than its queries (graph/ops/rotary.cc, attention.cc):
+  //   q[b, s, h, k] = rotary(x . q_w[d, h, k]),  k, v = rotary(x . k_w[d, g, k]), x . v_w[d, g, k]
+  //   dropout(attention(q, k, v)[b, s, h, k] . proj_w[h, k, d])
+  // The state with `cache` is NAME.cache[b, context, 2, g, k]. REQUIRES: h divides d, and g h.
+  struct GroupedHeads {
+    int64_t heads = 1;      // h
+    int64_t key_heads = 1;  // g
+    double rotary_base = 1e4;
+  };
+  ValueId RotarySelfAttention(ValueId x, std::string_view name, const GroupedHeads& sizes,
+                              double std, double output_std, const AttentionCache* cache = nullptr);
 
  private:
   uint32_t NextStream() { return next_stream_++; }

@@ -200,6 +200,41 @@ TEST_P(AnyPlanDoubleTest, AgreesToNineDigits) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, AnyPlanDoubleTest, ::testing::Range(0, kGroups));
 
+// Llama, in f64: two heads of queries share one of the keys. Rotary positions are global, wherever
+// a sequence is split, and gradients of shared heads add up, also where devices split those that
+// share one.
+const Layout kLlamaLayouts[] = {
+    {"dp=2", 2, 4, "1f1b"},
+    {"tp=2", 2, 1, "1f1b"},
+    {"pp=2", 2, 4, "gpipe"},
+    {"dp=2,tp=2,pp=2", 8, 2, "1f1b"},
+    {"dp=4,zero=3", 4, 2, "1f1b"},
+    {"tp=2,sp=true", 2, 2, "1f1b"},
+    {"cp=2", 2, 1, "1f1b"},
+    {"cp=4", 4, 2, "1f1b"},
+    {"cp=2,tp=2,sp=true", 4, 1, "1f1b"},
+    {"cp=2,ulysses=true", 2, 2, "1f1b"},
+    {"cp=2,tp=2,ulysses=true", 4, 1, "1f1b"},
+    {"tp=2,splits=cost", 2, 1, "1f1b"},
+    {"tp=2,recompute=full", 2, 2, "1f1b"},
+    {"dp=2,pp=2,zero=1,offload=all", 4, 4, "1f1b"},
+};
+
+TEST(AnyPlanOfLlamaTest, AgreesToNineDigits) {
+  constexpr int kLlamaSteps = 3;
+  const std::string settings =
+      "--set 'model.name=\"llama\"' --set model.kv_heads=2 --set model.width=64 --set "
+      "model.context=32 --set model.dropout=0.1 --set 'train.dtype=\"f64\"'";
+  const std::vector<double> one = Losses(kOneDevice, settings, kLlamaSteps);
+  for (const Layout& layout : kLlamaLayouts) {
+    SCOPED_TRACE(Name(layout));
+    ExpectSameLosses(one, Losses(layout, settings, kLlamaSteps), 1e-9);
+  }
+  const std::string tied = settings + " --set model.tied=true";
+  ExpectSameLosses(Losses(kOneDevice, tied, kLlamaSteps),
+                   Losses({"dp=2,tp=2", 4, 2, "1f1b"}, tied, kLlamaSteps), 1e-9);
+}
+
 // With experts, in f64: a token goes to the same experts, and the same tokens are dropped, however
 // the batch, the experts and the layers are split. One step that routed a token otherwise would
 // show in the losses of those that follow.

@@ -492,7 +492,7 @@ TEST(OperandTypesListTest, FewOperandsMayDifferInElementType) {
   std::set<std::string> expected = {"adamw 5 f32", "adamw 6 f32", "sgd 2 f32", "sgd 3 f32"};
   for (const char* op :
        {"pick 1", "embedding 1", "embedding_grad 1", "cross_entropy 1", "cross_entropy_grad 1",
-        "dispatch 1", "combine 1", "combine_weight_grad 2", "cached_attention 2"}) {
+        "dispatch 1", "combine 1", "combine_weight_grad 2", "cached_attention 2", "rotary 1"}) {
     for (const char* dtype : {"i8", "u8", "i32"}) expected.insert(StrCat(op, " ", dtype));
   }
   EXPECT_EQ(accepted, expected);

@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/models/gpt.h"
+#include "graph/models/llama.h"
 #include "graph/models/mlp.h"
 #include "graph/models/moe.h"
 
@@ -58,9 +59,11 @@ ModelRegistry BuiltinModels() {
   ModelRegistry registry;
   // The names below are distinct and the models known, so nothing here can fail.
   registry.AddModel(GptModel()).IgnoreError();
+  registry.AddModel(LlamaModel()).IgnoreError();
   registry.AddModel(MlpModel()).IgnoreError();
   registry.AddModel(MoeModel()).IgnoreError();
   for (Preset& preset : GptPresets()) registry.AddPreset(std::move(preset)).IgnoreError();
+  for (Preset& preset : LlamaPresets()) registry.AddPreset(std::move(preset)).IgnoreError();
   return registry;
 }
 

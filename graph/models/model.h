@@ -30,6 +30,12 @@ struct ModelConfig {
   double dropout = 0.1;
   DType dtype = DType::kF32;  // of the whole model
   int64_t step_tokens = 1;    // of each sequence in a step of kGenerate
+  // Of llama. 0 stands for what depends on other sizes: see llama.h.
+  int64_t kv_heads = 0;        // heads of keys and values; 0: as many as of queries
+  int64_t hidden = 0;          // units of the feed-forward layer
+  double rotary_base = 1e4;    // of the wavelengths of the position embedding
+  double norm_epsilon = 1e-5;  // of all norms, also those of gpt
+  bool is_tied = false;        // whether the logits are products with the token embedding
   // Of mixture-of-experts layers.
   int64_t experts = 8;
   int64_t top_k = 2;              // experts a token
@@ -101,7 +107,8 @@ struct Model {
   // Appends the model. REQUIRES: check passed and batch > 0. Errors are the builder's.
   std::function<ModelOutputs(GraphBuilder&, const ModelConfig&, ModelUse, int64_t batch)> build;
   std::vector<SplitHint> tensor_splits;
-  bool can_generate = false;  // whether `build` knows kGenerate
+  bool can_generate = false;       // whether `build` knows kGenerate
+  bool takes_any_context = false;  // whether no parameter depends on config.context
 };
 
 struct Preset {
@@ -126,7 +133,7 @@ class ModelRegistry {
   absl::btree_map<std::string, Preset, std::less<>> presets_;
 };
 
-// gpt, mlp and moe, and the presets of gpt.
+// gpt, llama, mlp and moe, and the presets of gpt and llama.
 ModelRegistry BuiltinModels();
 
 // The graph of a model for one use: its inputs, and one returned value, the loss or (kPredict) the

@@ -98,6 +98,30 @@ TEST_F(ModelTest, GptHasTheShapesOfItsHeader) {
   EXPECT_EQ(TypeOf(*graph, "loss"), "f32[]");
 }
 
+TEST_F(ModelTest, LlamaHasTheShapesOfItsHeader) {
+  ModelConfig config = Small();
+  config.kv_heads = 2;
+  absl::StatusOr<Graph> graph = Build("llama", config, ModelUse::kTrain, 3);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(TypeOf(*graph, "h1.attn.q_w"), "f32[32, 4, 8]");
+  EXPECT_EQ(TypeOf(*graph, "h1.attn.k_w"), "f32[32, 2, 8]");
+  EXPECT_EQ(TypeOf(*graph, "h1.attn.v_w"), "f32[32, 2, 8]");
+  EXPECT_EQ(TypeOf(*graph, "h1.attn.proj_w"), "f32[4, 8, 32]");
+  // 8/3 of 32 is 85.3.
+  EXPECT_EQ(TypeOf(*graph, "h1.mlp.gate"), "f32[32, 128]");
+  EXPECT_EQ(TypeOf(*graph, "h1.mlp.down"), "f32[128, 32]");
+  EXPECT_EQ(TypeOf(*graph, "head"), "f32[256, 32]");
+  EXPECT_EQ(TypeOf(*graph, "wpe"), "no such value");
+  config.is_tied = true;
+  config.hidden = 40;
+  graph = Build("llama", config, ModelUse::kGenerate, 3);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(TypeOf(*graph, "head"), "no such value");
+  EXPECT_EQ(TypeOf(*graph, "h1.mlp.up"), "f32[32, 40]");
+  // Of the heads of keys and values only.
+  EXPECT_EQ(TypeOf(*graph, "h1.attn.cache"), "f32[3, 8, 2, 2, 8]");
+}
+
 TEST_F(ModelTest, MoeHasTheShapesOfItsHeader) {
   ModelConfig config = Small();
   config.experts = 5;
@@ -147,10 +171,9 @@ TEST_F(ModelTest, CapacityIsAShareOfTheSequence) {
 // The published models have these many parameters (tied embeddings counted once).
 TEST_F(ModelTest, PresetsHaveThePublishedSizes) {
   const std::vector<std::pair<std::string, int64_t>> sizes = {
-      {"gpt2-124m", 124439808},
-      {"gpt2-350m", 354823168},
-      {"gpt2-774m", 774030080},
-      {"gpt2-1558m", 1557611200},
+      {"gpt2-124m", 124439808},    {"gpt2-350m", 354823168},       {"gpt2-774m", 774030080},
+      {"gpt2-1558m", 1557611200},  {"tinyllama-1.1b", 1100048384}, {"llama2-7b", 6738415616},
+      {"llama2-70b", 68976648192}, {"llama3-8b", 8030261248},      {"llama3-70b", 70553706496},
   };
   for (const auto& [name, parameters] : sizes) {
     const Preset* preset = models_.FindPreset(name);
@@ -244,6 +267,21 @@ TEST_F(ModelTest, SizesThatMakeNoSenseAreRefused) {
   config = Small();
   config.heads = 5;
   EXPECT_THAT(moe_error(config), HasSubstr("heads = 5 does not divide width = 32"));
+  const auto llama_error = [this](const ModelConfig& config) {
+    return std::string(ToStd(Build("llama", config, ModelUse::kTrain, 1).status().message()));
+  };
+  config = Small();
+  config.kv_heads = 3;
+  EXPECT_THAT(llama_error(config), HasSubstr("kv_heads = 3 does not divide heads = 4"));
+  config = Small();
+  config.heads = 32;
+  EXPECT_THAT(llama_error(config), HasSubstr("heads = 32: each has 1 of the width, an odd number"));
+  config = Small();
+  config.rotary_base = 0;
+  EXPECT_THAT(llama_error(config), HasSubstr("rotary_base = 0: must be positive"));
+  config = Small();
+  config.norm_epsilon = -1;
+  EXPECT_THAT(llama_error(config), HasSubstr("norm_epsilon = -1: must be positive"));
   config = Small();
   config.experts = 0;
   EXPECT_THAT(moe_error(config), HasSubstr("experts = 0: must lie between 1 and"));

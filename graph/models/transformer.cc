@@ -1,6 +1,7 @@
 #include "graph/models/transformer.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -30,6 +31,10 @@ absl::Status CheckTransformer(const ModelConfig& config) {
   if (config.width % config.heads != 0) {
     return absl::InvalidArgumentError(
         StrCat("heads = ", config.heads, " does not divide width = ", config.width));
+  }
+  if (!(config.norm_epsilon > 0 && std::isfinite(config.norm_epsilon))) {
+    return absl::InvalidArgumentError(
+        StrCat("norm_epsilon = ", config.norm_epsilon, ": must be positive"));
   }
   return absl::OkStatus();
 }
@@ -75,46 +80,60 @@ ModelOutputs BuildTransformer(GraphBuilder& builder, const ModelConfig& config, 
   ValueId auxiliary = kNoValue;
   for (int64_t block = 0; block < config.layers; ++block) {
     const NameScope scope(builder, StrCat("h", block));
-    const ValueId mixed =
-        layers.CausalSelfAttention(layers.LayerNorm(x, "ln1"), "attn", config.heads, scales.std,
-                                   scales.output_std, is_generating ? &cache : nullptr);
+    const ValueId mixed = layers.CausalSelfAttention(
+        layers.LayerNorm(x, "ln1", config.norm_epsilon), "attn", config.heads, scales.std,
+        scales.output_std, is_generating ? &cache : nullptr);
     x = builder.Add("add", {x, mixed}, {}, "attn.residual");
-    const ValueId mapped =
-        feed_forward(layers, layers.LayerNorm(x, "ln2"), block, scales, &auxiliary);
+    const ValueId mapped = feed_forward(layers, layers.LayerNorm(x, "ln2", config.norm_epsilon),
+                                        block, scales, &auxiliary);
     x = builder.Add("add", {x, mapped}, {}, "mlp.residual");
   }
-  if (is_generating) {
-    x = builder.Add("slice", {x},
-                    {{"start", AttrValue::Ints({0, config.step_tokens - 1, 0})},
-                     {"limit", AttrValue::Ints({batch, config.step_tokens, config.width})}},
-                    "last");
-  }
-  x = layers.LayerNorm(x, "ln_f");
+  if (is_generating) x = LastTokens(builder, x);
+  x = layers.LayerNorm(x, "ln_f", config.norm_epsilon);
   outputs.logits = builder.Add("matmul", {x, wte}, {{"transpose_b", true}}, "logits");
-  if (has_labels) {
-    const ValueId losses =
-        builder.Add("cross_entropy", {outputs.logits, outputs.labels}, {}, "losses");
-    const Shape axes = use == ModelUse::kTrain ? Shape{0, 1} : Shape{1};
-    const bool has_more = use == ModelUse::kTrain && auxiliary != kNoValue;
-    outputs.loss = builder.Add("reduce_mean", {losses}, {{"axes", AttrValue::Ints(axes)}},
-                               has_more ? "cross_entropy" : "loss");
-    if (has_more) outputs.loss = builder.Add("add", {outputs.loss, auxiliary}, {}, "loss");
-  }
+  AddLoss(builder, use, auxiliary, &outputs);
   return outputs;
 }
 
+ValueId LastTokens(GraphBuilder& builder, ValueId x) {
+  if (!builder.status().ok()) return kNoValue;
+  const Shape shape = builder.type(x).shape;
+  return builder.Add(
+      "slice", {x},
+      {{"start", AttrValue::Ints({0, shape[1] - 1, 0})}, {"limit", AttrValue::Ints(shape)}},
+      "last");
+}
+
+void AddLoss(GraphBuilder& builder, ModelUse use, ValueId auxiliary, ModelOutputs* outputs) {
+  if (outputs->labels == kNoValue) return;
+  const ValueId losses =
+      builder.Add("cross_entropy", {outputs->logits, outputs->labels}, {}, "losses");
+  const Shape axes = use == ModelUse::kTrain ? Shape{0, 1} : Shape{1};
+  const bool has_more = use == ModelUse::kTrain && auxiliary != kNoValue;
+  outputs->loss = builder.Add("reduce_mean", {losses}, {{"axes", AttrValue::Ints(axes)}},
+                              has_more ? "cross_entropy" : "loss");
+  if (has_more) outputs->loss = builder.Add("add", {outputs->loss, auxiliary}, {}, "loss");
+}
+
 std::vector<SplitHint> TransformerSplits() {
-  return {
+  std::vector<SplitHint> splits = {
       {.pattern = "wte", .dim = 0, .what = "vocabulary"},
       {.pattern = "h*.attn.qkv_w", .dim = 2, .what = "heads", .must_divide = true},
       {.pattern = "h*.attn.proj_w", .dim = 0, .what = "heads", .must_divide = true},
-      {.pattern = "tokens", .dim = 1, .what = "positions", .must_divide = true, .axis = "cp"},
-      {.pattern = "labels", .dim = 1, .what = "positions", .must_divide = true, .axis = "cp"},
       {.pattern = "h*.attn.mixed",
        .dim = 2,
        .what = "heads",
        .must_divide = true,
        .axis = "ulysses"},
+  };
+  for (SplitHint& hint : SequenceSplits()) splits.push_back(std::move(hint));
+  return splits;
+}
+
+std::vector<SplitHint> SequenceSplits() {
+  return {
+      {.pattern = "tokens", .dim = 1, .what = "positions", .must_divide = true, .axis = "cp"},
+      {.pattern = "labels", .dim = 1, .what = "positions", .must_divide = true, .axis = "cp"},
       // The residual stream; norms, biases and dropout follow by propagation.
       {.pattern = "embedding", .dim = 1, .what = "tokens", .is_sequence = true},
       {.pattern = "h*.attn.residual", .dim = 1, .what = "tokens", .is_sequence = true},

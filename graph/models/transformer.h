@@ -1,4 +1,5 @@
-// What gpt and moe share: a pre-norm transformer (gpt.h) whose feed-forward layers the model gives.
+// What gpt and moe share: a pre-norm transformer (gpt.h) whose feed-forward layers the model gives;
+// and pieces of it for llama.
 //
 // Thread rule: pure functions, but for the builder, which belongs to one thread.
 
@@ -35,9 +36,18 @@ absl::Status CheckTransformer(const ModelConfig& config);
 ModelOutputs BuildTransformer(GraphBuilder& builder, const ModelConfig& config, ModelUse use,
                               int64_t batch, const FeedForward& feed_forward);
 
-// How tensor parallelism splits embedding and attention, and that of AddMlp.
+// x[b, 1, d] of the last tokens of x[b, s, d].
+ValueId LastTokens(GraphBuilder& builder, ValueId x);
+
+// Sets the loss of the logits, where there are labels. `auxiliary`, unless kNoValue, is added to
+// that of training.
+void AddLoss(GraphBuilder& builder, ModelUse use, ValueId auxiliary, ModelOutputs* outputs);
+
+// How tensor parallelism splits embedding and attention, with SequenceSplits; and that of AddMlp.
 std::vector<SplitHint> TransformerSplits();
 std::vector<SplitHint> MlpSplits();
+// How sequence and context parallelism split a model with the inputs and the residuals of these.
+std::vector<SplitHint> SequenceSplits();
 
 }  // namespace penstock::graph
 

@@ -1,6 +1,7 @@
-// attention(q[b, h, s, d], k[b, h, t, d], v[b, h, t, d]) {causal=false} -> o[b, h, s, d], [lse[b,
+// attention(q[b, h, s, d], k[b, g, t, d], v[b, g, t, d]) {causal=false} -> o[b, h, s, d], [lse[b,
 // h, s]]: softmax(q k^T / sqrt d) v without storing anything of size s t (Dao et al.,
-// arXiv:2205.14135). With causal, query i sees the keys j <= i + (t - s), in global indices. Over a
+// arXiv:2205.14135). g divides h: head i of the queries sees head i g / h of the keys. With causal,
+// query i sees the keys j <= i + (t - s), in global indices. Over a
 // split t it becomes the attention on each part of the keys, weighted by what the parts' sums of
 // exponentials are of the whole sum; over one split of s and t, ring attention.
 

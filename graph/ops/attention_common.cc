@@ -17,6 +17,19 @@ double KeysSeen(const Attributes& attributes, int64_t queries, int64_t keys) {
 
 }  // namespace
 
+absl::Status CheckHeads(const OpContext& context, int operand, int64_t key_heads, int64_t heads) {
+  if (key_heads > 0 && heads % key_heads == 0) return absl::OkStatus();
+  return Invalid("the ", key_heads, " heads of ", Describe(context, operand), " do not divide the ",
+                 heads, " of ", Describe(context, 0));
+}
+
+HeadFactors AddHeadFactors(ShardingRule& rule, int64_t heads, int64_t key_heads, FactorKind kind,
+                           int key_factor) {
+  HeadFactors factors = {.query = {key_factor}, .key = {key_factor}};
+  if (heads != key_heads) factors.query.push_back(rule.AddFactor(heads / key_heads, kind));
+  return factors;
+}
+
 absl::Status CheckAttentionOperands(const OpContext& context) {
   for (int i : {0, 1, 2}) {
     RETURN_IF_ERROR(CheckFloat(context, i));
@@ -25,8 +38,9 @@ absl::Status CheckAttentionOperands(const OpContext& context) {
   }
   const Shape& q = context.operands[0].shape;
   const Shape& k = context.operands[1].shape;
-  RETURN_IF_ERROR(CheckOperandShape(context, 1, {q[0], q[1], k[2], q[3]},
-                                    "that of operand 0 but for the sequence"));
+  RETURN_IF_ERROR(CheckOperandShape(context, 1, {q[0], k[1], k[2], q[3]},
+                                    "that of operand 0 but for the heads and the sequence"));
+  RETURN_IF_ERROR(CheckHeads(context, 1, k[1], q[1]));
   RETURN_IF_ERROR(CheckSameType(context, 2, 1));
   if (context.attributes.GetBool("causal", false) && k[2] < q[2]) {
     return Invalid("with causal, there are at least as many keys as queries: ",
@@ -46,12 +60,14 @@ TensorType LogSumExpOf(const TensorType& q) {
 AttentionFactors AddAttentionFactors(ShardingRule& rule, const OpContext& context,
                                      FactorKind query_kind, FactorKind key_kind) {
   const Shape& q = context.operands[0].shape;
+  const Shape& k = context.operands[1].shape;
   const DimFactors b = {rule.AddFactor(q[0])};
-  const DimFactors h = {rule.AddFactor(q[1])};
+  const int key_heads = rule.AddFactor(k[1]);
   const DimFactors s = {rule.AddFactor(q[2], query_kind)};
-  const DimFactors t = {rule.AddFactor(context.operands[1].shape[2], key_kind)};  // kAttentionKeys
+  const DimFactors t = {rule.AddFactor(k[2], key_kind)};  // kAttentionKeys
   const DimFactors d = {rule.AddFactor(q[3], FactorKind::kNeedReplication)};
-  return {.query = {b, h, s, d}, .key = {b, h, t, d}, .lse = {b, h, s}};
+  const HeadFactors h = AddHeadFactors(rule, q[1], k[1], query_kind, key_heads);
+  return {.query = {b, h.query, s, d}, .key = {b, h.key, t, d}, .lse = {b, h.query, s}};
 }
 
 std::vector<std::pair<int, int>> AttentionPairs(const OpContext& context) {
@@ -109,8 +125,10 @@ absl::Status CheckBlockOperands(const OpContext& context) {
   RETURN_IF_ERROR(CheckRank(context, 1, 5));
   const Shape& q = context.operands[0].shape;
   const int64_t keys = context.operands[1].shape[1];
-  RETURN_IF_ERROR(CheckOperandShape(context, 1, {q[0], keys, 2, q[2], q[3]},
+  const int64_t key_heads = context.operands[1].shape[3];
+  RETURN_IF_ERROR(CheckOperandShape(context, 1, {q[0], keys, 2, key_heads, q[3]},
                                     "keys and values for the queries of operand 0"));
+  RETURN_IF_ERROR(CheckHeads(context, 1, key_heads, q[2]));
   const int64_t block = context.attributes.GetInt("block", 0);
   if (block < 1 || keys < block || keys % block != 0) {
     return Invalid("block = ", block, " does not divide the ", keys, " keys of ",
@@ -141,9 +159,11 @@ BlockFactors AddBlockFactors(ShardingRule& rule, const OpContext& context, Facto
   const DimFactors s = {blocks, rule.AddFactor(q[1] / (keys / block), query_kind)};
   const DimFactors t = {blocks, rule.AddFactor(block, FactorKind::kNeedReplication)};
   const DimFactors two = {rule.AddFactor(2, FactorKind::kNeedReplication)};
-  const DimFactors h = {rule.AddFactor(q[2])};
+  const int64_t key_heads = context.operands[1].shape[3];
+  const int heads = rule.AddFactor(key_heads);
   const DimFactors d = {rule.AddFactor(q[3], FactorKind::kNeedReplication)};
-  return {.query = {b, s, h, d}, .key = {b, t, two, h, d}, .lse = {b, h, s}};
+  const HeadFactors h = AddHeadFactors(rule, q[2], key_heads, query_kind, heads);
+  return {.query = {b, s, h.query, d}, .key = {b, t, two, h.key, d}, .lse = {b, h.query, s}};
 }
 
 double BlockFlops(const OpContext& context, double flops_a_key) {

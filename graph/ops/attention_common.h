@@ -9,7 +9,27 @@
 
 namespace penstock::graph::ops {
 
-// --- q[b, h, s, d], k[b, h, t, d], v[b, h, t, d] are operands 0 to 2
+// --- Heads
+// -----------------------------------------------------------------------------------------
+//
+// Grouped-query attention (Ainslie et al., arXiv:2305.13245): keys and values may have fewer heads
+// than queries. With h heads of queries and g of keys, head i of the queries sees head i / (h / g)
+// of the keys. The heads of queries then follow two factors, g and h / g.
+
+// g divides h, that of operand 0.
+absl::Status CheckHeads(const OpContext& context, int operand, int64_t key_heads, int64_t heads);
+
+struct HeadFactors {
+  DimFactors query;
+  DimFactors key;
+};
+
+// `key_factor` is that of g. h / g gets a factor of `kind` unless it is 1: a sum for the gradients
+// of keys and values.
+HeadFactors AddHeadFactors(ShardingRule& rule, int64_t heads, int64_t key_heads, FactorKind kind,
+                           int key_factor);
+
+// --- q[b, h, s, d], k[b, g, t, d], v[b, g, t, d] are operands 0 to 2
 // -------------------------------
 
 absl::Status CheckAttentionOperands(const OpContext& context);
@@ -28,7 +48,7 @@ struct AttentionFactors {
   TensorFactors lse;
 };
 
-// b and h pass through, d needs replication, s is of `query_kind` and t of `key_kind`.
+// b and g pass through, d needs replication, s and h / g are of `query_kind` and t of `key_kind`.
 AttentionFactors AddAttentionFactors(ShardingRule& rule, const OpContext& context,
                                      FactorKind query_kind, FactorKind key_kind);
 
@@ -59,7 +79,7 @@ QkvFactors AddQkvFactors(ShardingRule& rule, const OpContext& context);
 
 double QkvFlops(const OpContext& context, double flops_a_key);
 
-// --- q[b, s, h, d], kv[b, t, 2, h, d] are operands 0 and 1, in blocks
+// --- q[b, s, h, d], kv[b, t, 2, g, d] are operands 0 and 1, in blocks
 // -----------------------------
 
 // block, shift, causal.
@@ -73,8 +93,8 @@ struct BlockFactors {
   TensorFactors lse;
 };
 
-// b, h and the blocks pass through; inside a block the queries are of `query_kind` and the keys
-// need replication, as d does.
+// b, g and the blocks pass through; h / g and the queries inside a block are of `query_kind`, and
+// the keys inside one need replication, as d does.
 BlockFactors AddBlockFactors(ShardingRule& rule, const OpContext& context, FactorKind query_kind);
 
 // Flops an element of q, on the slowest device: but for the blocks on the diagonal, one sees all
@@ -83,7 +103,7 @@ double BlockFlops(const OpContext& context, double flops_a_key);
 
 // --- Ring attention ------------------------------------------------------------------------------
 
-// Attention of q[b, s, h, d] and kv[b, t, 2, h, d], whose sequences one list of axes splits into
+// Attention of q[b, s, h, d] and kv[b, t, 2, g, d], whose sequences one list of axes splits into
 // `parts`: in step i each part of the queries meets the keys of the part i before it, which have
 // been passed on i times. Each exchange can go on while the step before it computes. {o[b, s, h,
 // d], lse[b, h, s]}; empty on failure.
@@ -111,7 +131,7 @@ struct RowsOfHeads {
 };
 RowsOfHeads PackedHeads(GraphBuilder& builder, ValueId qkv);
 
-// kv[b, t, 2, h, d] of k and v[b, h, t, d].
+// kv[b, t, 2, g, d] of k and v[b, g, t, d].
 ValueId PackKeys(GraphBuilder& builder, ValueId k, ValueId v);
 
 // Those slices of dimension 2 of qkv that are [begin, end), with that dimension.

@@ -1,4 +1,4 @@
-// block_attention(q[b, s, h, d], kv[b, t, 2, h, d], [o[b, s, h, d], lse[b, h, s]]) {block, shift=0,
+// block_attention(q[b, s, h, d], kv[b, t, 2, g, d], [o[b, s, h, d], lse[b, h, s]]) {block, shift=0,
 // causal=false} -> o[b, s, h, d], lse[b, h, s]: one step of ring attention (Liu et al.,
 // arXiv:2310.01889), by what attention over one split of queries and keys is decomposed into.
 //

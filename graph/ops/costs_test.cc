@@ -183,6 +183,7 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
       {"rms_norm", EachOperand(2 + 2)},                // mean square, result
       {"rms_norm_grad", EachOperand(4 + 5)},           // mean(g z), result
       {"rms_norm_weight_grad", EachOperand(3)},
+      {"rotary", EachResult(3)},
       {"embedding",
        MovesBytes([](const Case& c) { return 2 * c.result_bytes() + c.operand_bytes(1); })},
       {"embedding_grad", EachOperand(1)},
@@ -199,7 +200,13 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
        {[](const Case& c) {
           return 2 * 2.0 * c.result(1) * 0.5 * static_cast<double>(c.operands[1].shape[1]);
         },
-        [](const Case& c) { return 0.5 * c.operand_bytes(1) + 2 * c.operand_bytes(0); }}},
+        [](const Case& c) {
+          double bytes = 0.5 * c.operand_bytes(1) + 2 * c.operand_bytes(0);
+          for (int i = 3; i < static_cast<int>(c.operands.size()); ++i) {
+            bytes += 2 * c.operand_bytes(i);
+          }
+          return bytes;
+        }}},
       {"cross_entropy", EachOperand(1 + 1 + 8 + 1)},  // max, minus it, exp, sum
       {"cross_entropy_grad", EachOperand(1 + 8 + 1)},
 

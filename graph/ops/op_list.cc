@@ -78,6 +78,7 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeRmsNorm(); add(MakeRmsNorm());
   extern OpPtr MakeRmsNormGrad(); add(MakeRmsNormGrad());
   extern OpPtr MakeRmsNormWeightGrad(); add(MakeRmsNormWeightGrad());
+  extern OpPtr MakeRotary(); add(MakeRotary());
   extern OpPtr MakeEmbedding(); add(MakeEmbedding());
   extern OpPtr MakeEmbeddingGrad(); add(MakeEmbeddingGrad());
   extern OpPtr MakeAttention(); add(MakeAttention());

@@ -11,7 +11,7 @@ class Attention : public CpuKernel {
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = SeparateShape(spec_, args.microbatch);
     const HeadStrides queries = SeparateStrides(shape.heads, shape.queries, shape.width);
-    const HeadStrides keys = SeparateStrides(shape.heads, shape.keys, shape.width);
+    const HeadStrides keys = SeparateStrides(shape.key_heads, shape.keys, shape.width);
     AttentionForward<T>(pool_, shape, {Input<T>(args, 0), queries}, {Input<T>(args, 1), keys},
                         {Input<T>(args, 2), keys}, {Output<T>(args, 0), queries},
                         args.outputs.size() > 1 ? Output<T>(args, 1) : nullptr, args.workspace);

@@ -39,15 +39,21 @@ size_t CarryBytes(const AttentionShape& shape) {
   return Align(kQueryBlock * shape.width * sizeof(double));
 }
 
-// The sums in double of one head's dq; none where the keys are few.
+// Heads of queries that share one of the keys.
+int64_t GroupSize(const AttentionShape& shape) {
+  return shape.key_heads > 0 ? shape.heads / shape.key_heads : 1;
+}
+
+// The sums in double of the dq of the heads that share one of the keys; none where the keys are
+// few.
 size_t DqCarryBytes(const AttentionShape& shape) {
   if (shape.keys <= kSumTerms) return 0;
-  return Align(shape.queries * shape.width * sizeof(double));
+  return Align(GroupSize(shape) * shape.queries * shape.width * sizeof(double));
 }
 
 // The sums in double of a block of keys' dk, and as many of its dv; none where the queries are few.
 size_t KeyCarryBytes(const AttentionShape& shape) {
-  if (shape.queries <= kSumTerms) return 0;
+  if (GroupSize(shape) * shape.queries <= kSumTerms) return 0;
   return Align(kKeyBlock * shape.width * sizeof(double));
 }
 
@@ -59,8 +65,8 @@ size_t ForwardThreadBytes(const AttentionShape& shape) {
 
 template <typename T>
 size_t BackwardThreadBytes(const AttentionShape& shape) {
-  return 2 * kScoreBytes<T> + Align(shape.queries * sizeof(T)) + DqCarryBytes(shape) +
-         2 * KeyCarryBytes(shape) + BlockGemmBytes<T>(shape.width);
+  return 2 * kScoreBytes<T> + Align(GroupSize(shape) * shape.queries * sizeof(T)) +
+         DqCarryBytes(shape) + 2 * KeyCarryBytes(shape) + BlockGemmBytes<T>(shape.width);
 }
 
 // Keys that the tile's query `query` sees.
@@ -207,10 +213,11 @@ void ForwardBlock(const AttentionShape& shape, int64_t b, int64_t h, int64_t fir
     accumulates = true;
   }
 
+  const int64_t key_head = h / GroupSize(shape);
   const int64_t last_key = VisibleKeys(shape, first + rows - 1);
   for (int64_t key = 0; key < last_key; key += kKeyBlock) {
     const int64_t columns = std::min(kKeyBlock, last_key - key);
-    Scores<T>(rows, columns, shape.width, q.At(b, h, first), q.strides.row, k.At(b, h, key),
+    Scores<T>(rows, columns, shape.width, q.At(b, h, first), q.strides.row, k.At(b, key_head, key),
               k.strides.row, scores, scratch);
     for (int64_t i = 0; i < rows; ++i) {
       T* row = scores + i * kKeyBlock;
@@ -228,8 +235,9 @@ void ForwardBlock(const AttentionShape& shape, int64_t b, int64_t h, int64_t fir
       sum[i] += row_sum;
       max[i] = new_max;
     }
-    Gemm<T>(rows, shape.width, columns, {scores, kKeyBlock, 1}, {v.At(b, h, key), v.strides.row, 1},
-            {out, o.strides.row, 1}, accumulates, scratch);
+    Gemm<T>(rows, shape.width, columns, {scores, kKeyBlock, 1},
+            {v.At(b, key_head, key), v.strides.row, 1}, {out, o.strides.row, 1}, accumulates,
+            scratch);
     accumulates = (key + kKeyBlock) % kSumTerms != 0 || key + kKeyBlock >= last_key;
     if (accumulates) continue;
     for (int64_t i = 0; i < rows; ++i) {
@@ -255,84 +263,103 @@ void ForwardBlock(const AttentionShape& shape, int64_t b, int64_t h, int64_t fir
   }
 }
 
-// Gradients of one head. Recomputes p = exp(scale q k' - lse) tile by tile; with
-// delta = rowsum(do o) (Dao 2022, section B.4):
+// Gradients of one head of the keys and of the heads of queries that share it. Recomputes
+// p = exp(scale q k' - lse) tile by tile; with delta = rowsum(do o) (Dao 2022, section B.4):
 //   dv = p' do,  ds = scale p (do v' - delta),  dq = ds k,  dk = ds' q.
 // Each result is added up in T over kSumTerms keys or queries, and those sums in double.
 template <typename T>
-void BackwardHead(const AttentionShape& shape, int64_t b, int64_t h,
+void BackwardHead(const AttentionShape& shape, int64_t b, int64_t key_head,
                   const AttentionGradOperands<T>& x, char* workspace) {
+  const int64_t group = GroupSize(shape);
+  const int64_t first_head = key_head * group;
   T* scores = reinterpret_cast<T*>(workspace);
   T* d_scores = reinterpret_cast<T*>(workspace + kScoreBytes<T>);
-  T* delta = reinterpret_cast<T*>(workspace + 2 * kScoreBytes<T>);
-  double* dq_carry =
-      reinterpret_cast<double*>(workspace + 2 * kScoreBytes<T> + Align(shape.queries * sizeof(T)));
-  double* dk_carry = dq_carry + DqCarryBytes(shape) / sizeof(double);
+  T* deltas = reinterpret_cast<T*>(workspace + 2 * kScoreBytes<T>);
+  double* dq_carries = reinterpret_cast<double*>(workspace + 2 * kScoreBytes<T> +
+                                                 Align(group * shape.queries * sizeof(T)));
+  double* dk_carry = dq_carries + DqCarryBytes(shape) / sizeof(double);
   double* dv_carry = dk_carry + KeyCarryBytes(shape) / sizeof(double);
   char* scratch = reinterpret_cast<char*>(dv_carry) + KeyCarryBytes(shape);
+  const int64_t head_size = shape.queries * shape.width;
   const bool carries_dq = DqCarryBytes(shape) > 0;
-  if (carries_dq) std::fill_n(dq_carry, shape.queries * shape.width, 0.0);
-  const T* lse = x.lse + (b * shape.heads + h) * LseRows(shape);
+  if (carries_dq) std::fill_n(dq_carries, group * head_size, 0.0);
   const T scale = 1 / std::sqrt(static_cast<T>(shape.width));
-  for (int64_t i = 0; i < shape.queries; ++i) {
-    delta[i] = static_cast<T>(SumOf<T>(
-        shape.width, [](auto d, auto y) { return d * y; }, x.d_o.At(b, h, i), x.o.At(b, h, i)));
-    std::fill_n(x.dq.At(b, h, i), shape.width, T{});
+  for (int64_t i = 0; i < group * shape.queries; ++i) {
+    const int64_t h = first_head + i / shape.queries;
+    const int64_t query = i % shape.queries;
+    deltas[i] = static_cast<T>(SumOf<T>(
+        shape.width, [](auto d, auto y) { return d * y; }, x.d_o.At(b, h, query),
+        x.o.At(b, h, query)));
+    std::fill_n(x.dq.At(b, h, query), shape.width, T{});
   }
 
   for (int64_t key = 0; key < shape.keys; key += kKeyBlock) {
     const int64_t block_keys = std::min(kKeyBlock, shape.keys - key);
+    const T* k = x.k.At(b, key_head, key);
+    const T* v = x.v.At(b, key_head, key);
+    T* dk = x.dk.At(b, key_head, key);
+    T* dv = x.dv.At(b, key_head, key);
     for (int64_t j = 0; j < block_keys; ++j) {
-      std::fill_n(x.dk.At(b, h, key + j), shape.width, T{});
-      std::fill_n(x.dv.At(b, h, key + j), shape.width, T{});
+      std::fill_n(dk + j * x.dk.strides.row, shape.width, T{});
+      std::fill_n(dv + j * x.dv.strides.row, shape.width, T{});
     }
     const int64_t first_query = FirstQuery(shape, key);
-    const bool carries_keys = shape.queries - first_query > kSumTerms;
+    const bool carries_keys = group * (shape.queries - first_query) > kSumTerms;
     if (carries_keys) {
       std::fill_n(dk_carry, block_keys * shape.width, 0.0);
       std::fill_n(dv_carry, block_keys * shape.width, 0.0);
     }
-    for (int64_t query = first_query; query < shape.queries; query += kQueryBlock) {
-      const int64_t rows = std::min(kQueryBlock, shape.queries - query);
-      const int64_t columns = std::min(block_keys, VisibleKeys(shape, query + rows - 1) - key);
-      const T* k = x.k.At(b, h, key);
-      const T* d_o = x.d_o.At(b, h, query);
-      Scores<T>(rows, columns, shape.width, x.q.At(b, h, query), x.q.strides.row, k,
-                x.k.strides.row, scores, scratch);
-      Scores<T>(rows, columns, shape.width, d_o, x.d_o.strides.row, x.v.At(b, h, key),
-                x.v.strides.row, d_scores, scratch);
-      for (int64_t i = 0; i < rows; ++i) {
-        T* p = scores + i * kKeyBlock;
-        T* ds = d_scores + i * kKeyBlock;
-        const int64_t visible =
-            std::clamp<int64_t>(VisibleKeys(shape, query + i) - key, 0, columns);
-        ProbabilityGrads(p, ds, visible, columns, scale, lse[query + i], delta[query + i]);
-      }
-      Gemm<T>(columns, shape.width, rows, {scores, 1, kKeyBlock}, {d_o, x.d_o.strides.row, 1},
-              {x.dv.At(b, h, key), x.dv.strides.row, 1}, /*accumulate=*/true, scratch);
-      Gemm<T>(columns, shape.width, rows, {d_scores, 1, kKeyBlock},
-              {x.q.At(b, h, query), x.q.strides.row, 1}, {x.dk.At(b, h, key), x.dk.strides.row, 1},
-              /*accumulate=*/true, scratch);
-      Gemm<T>(rows, shape.width, columns, {d_scores, kKeyBlock, 1}, {k, x.k.strides.row, 1},
-              {x.dq.At(b, h, query), x.dq.strides.row, 1}, /*accumulate=*/true, scratch);
-      if (carries_keys && (query - first_query + kQueryBlock) % kSumTerms == 0) {
-        MoveToCarry(block_keys, shape.width, x.dk.At(b, h, key), x.dk.strides.row, dk_carry);
-        MoveToCarry(block_keys, shape.width, x.dv.At(b, h, key), x.dv.strides.row, dv_carry);
+    int64_t num_terms = 0;  // of dk and dv that are not in the carry
+    for (int64_t i = 0; i < group; ++i) {
+      const int64_t h = first_head + i;
+      const T* lse = x.lse + (b * shape.heads + h) * LseRows(shape);
+      const T* delta = deltas + i * shape.queries;
+      for (int64_t query = first_query; query < shape.queries; query += kQueryBlock) {
+        const int64_t rows = std::min(kQueryBlock, shape.queries - query);
+        const int64_t columns = std::min(block_keys, VisibleKeys(shape, query + rows - 1) - key);
+        const T* q = x.q.At(b, h, query);
+        const T* d_o = x.d_o.At(b, h, query);
+        Scores<T>(rows, columns, shape.width, q, x.q.strides.row, k, x.k.strides.row, scores,
+                  scratch);
+        Scores<T>(rows, columns, shape.width, d_o, x.d_o.strides.row, v, x.v.strides.row, d_scores,
+                  scratch);
+        for (int64_t row = 0; row < rows; ++row) {
+          T* p = scores + row * kKeyBlock;
+          T* ds = d_scores + row * kKeyBlock;
+          const int64_t visible =
+              std::clamp<int64_t>(VisibleKeys(shape, query + row) - key, 0, columns);
+          ProbabilityGrads(p, ds, visible, columns, scale, lse[query + row], delta[query + row]);
+        }
+        Gemm<T>(columns, shape.width, rows, {scores, 1, kKeyBlock}, {d_o, x.d_o.strides.row, 1},
+                {dv, x.dv.strides.row, 1}, /*accumulate=*/true, scratch);
+        Gemm<T>(columns, shape.width, rows, {d_scores, 1, kKeyBlock}, {q, x.q.strides.row, 1},
+                {dk, x.dk.strides.row, 1}, /*accumulate=*/true, scratch);
+        Gemm<T>(rows, shape.width, columns, {d_scores, kKeyBlock, 1}, {k, x.k.strides.row, 1},
+                {x.dq.At(b, h, query), x.dq.strides.row, 1}, /*accumulate=*/true, scratch);
+        num_terms += rows;
+        if (carries_keys && num_terms + kQueryBlock > kSumTerms) {
+          MoveToCarry(block_keys, shape.width, dk, x.dk.strides.row, dk_carry);
+          MoveToCarry(block_keys, shape.width, dv, x.dv.strides.row, dv_carry);
+          num_terms = 0;
+        }
       }
     }
     if (carries_keys) {
-      AddCarry(block_keys, shape.width, dk_carry, x.dk.At(b, h, key), x.dk.strides.row);
-      AddCarry(block_keys, shape.width, dv_carry, x.dv.At(b, h, key), x.dv.strides.row);
+      AddCarry(block_keys, shape.width, dk_carry, dk, x.dk.strides.row);
+      AddCarry(block_keys, shape.width, dv_carry, dv, x.dv.strides.row);
     }
     if (carries_dq && (key + kKeyBlock) % kSumTerms == 0) {
       // No earlier query has seen these kSumTerms keys.
       const int64_t first = FirstQuery(shape, key + kKeyBlock - kSumTerms);
-      MoveToCarry(shape.queries - first, shape.width, x.dq.At(b, h, first), x.dq.strides.row,
-                  dq_carry + first * shape.width);
+      for (int64_t i = 0; i < group; ++i) {
+        MoveToCarry(shape.queries - first, shape.width, x.dq.At(b, first_head + i, first),
+                    x.dq.strides.row, dq_carries + i * head_size + first * shape.width);
+      }
     }
   }
-  if (carries_dq) {
-    AddCarry(shape.queries, shape.width, dq_carry, x.dq.At(b, h, 0), x.dq.strides.row);
+  for (int64_t i = 0; i < group && carries_dq; ++i) {
+    AddCarry(shape.queries, shape.width, dq_carries + i * head_size, x.dq.At(b, first_head + i, 0),
+             x.dq.strides.row);
   }
 }
 
@@ -345,7 +372,8 @@ size_t AttentionWorkspaceBytes(const AttentionShape& shape, int num_threads) {
 
 template <typename T>
 size_t AttentionGradWorkspaceBytes(const AttentionShape& shape, int num_threads) {
-  return std::min<int64_t>(num_threads, shape.batch * shape.heads) * BackwardThreadBytes<T>(shape);
+  return std::min<int64_t>(num_threads, shape.batch * shape.key_heads) *
+         BackwardThreadBytes<T>(shape);
 }
 
 template <typename T>
@@ -369,15 +397,15 @@ void AttentionForward(ThreadPool& pool, const AttentionShape& shape, HeadTensor<
 template <typename T>
 void AttentionBackward(ThreadPool& pool, const AttentionShape& shape,
                        const AttentionGradOperands<T>& x, void* workspace) {
-  const int64_t work = shape.queries * shape.keys * shape.width;
-  pool.ParallelFor(shape.batch * shape.heads, 1 + kMinTaskWork / std::max<int64_t>(work, 1),
-                   [&](int64_t begin, int64_t end, int part) {
-                     char* scratch =
-                         static_cast<char*>(workspace) + part * BackwardThreadBytes<T>(shape);
-                     for (int64_t head = begin; head < end; ++head) {
-                       BackwardHead<T>(shape, head / shape.heads, head % shape.heads, x, scratch);
-                     }
-                   });
+  const int64_t work = GroupSize(shape) * shape.queries * shape.keys * shape.width;
+  pool.ParallelFor(
+      shape.batch * shape.key_heads, 1 + kMinTaskWork / std::max<int64_t>(work, 1),
+      [&](int64_t begin, int64_t end, int part) {
+        char* scratch = static_cast<char*>(workspace) + part * BackwardThreadBytes<T>(shape);
+        for (int64_t head = begin; head < end; ++head) {
+          BackwardHead<T>(shape, head / shape.key_heads, head % shape.key_heads, x, scratch);
+        }
+      });
 }
 
 template size_t AttentionWorkspaceBytes<float>(const AttentionShape&, int);

@@ -9,6 +9,9 @@
 // Tensors are heads of [rows, width] matrices with any strides but contiguous width, so that
 // [b, h, s, d] and the slices of [b, s, 3, h, d] are the same to this code.
 //
+// Several heads of queries may share one of keys and values: head i has head i / (heads /
+// key_heads). The gradients of keys and values are then sums over those heads.
+//
 // Thread rule: one call at a time a workspace. Invariant: each result is computed by one thread in
 // one order, whatever the number of threads.
 
@@ -41,8 +44,9 @@ struct HeadTensor {
 
 struct AttentionShape {
   int64_t batch = 0;
-  int64_t heads = 0;
-  int64_t queries = 0;  // of this tile, as keys
+  int64_t heads = 0;      // of queries
+  int64_t key_heads = 0;  // divides heads
+  int64_t queries = 0;    // of this tile, as keys
   int64_t keys = 0;
   int64_t width = 0;
   bool is_causal = false;

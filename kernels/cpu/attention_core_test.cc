@@ -25,11 +25,15 @@ constexpr int64_t kWidth = 2;
 HeadStrides Strides(const AttentionShape& shape, int64_t rows) {
   return {.batch = shape.heads * rows * kWidth, .head = rows * kWidth, .row = kWidth};
 }
+HeadStrides KeyStrides(const AttentionShape& shape, int64_t rows) {
+  return {.batch = shape.key_heads * rows * kWidth, .head = rows * kWidth, .row = kWidth};
+}
 
 template <typename T>
 struct Operands {
   explicit Operands(const AttentionShape& shape) {
     const int64_t heads = shape.batch * shape.heads;
+    const int64_t key_heads = shape.batch * shape.key_heads;
     uint32_t stream = 0;
     const auto draw = [&](int64_t count, double low, double high) {
       std::vector<T> values(count);
@@ -40,8 +44,8 @@ struct Operands {
       return values;
     };
     q = draw(heads * shape.queries * kWidth, -1, 1);
-    k = draw(heads * shape.keys * kWidth, -1, 1);
-    v = draw(heads * shape.keys * kWidth, -1, 1);
+    k = draw(key_heads * shape.keys * kWidth, -1, 1);
+    v = draw(key_heads * shape.keys * kWidth, -1, 1);
     o = draw(heads * shape.queries * kWidth, -1, 1);
     d_o = draw(heads * shape.queries * kWidth, -1, 1);
     lse = draw(heads * shape.queries, 0, 1);
@@ -52,7 +56,7 @@ struct Operands {
 
   AttentionGradOperands<T> Views(const AttentionShape& shape) {
     const HeadStrides queries = Strides(shape, shape.queries);
-    const HeadStrides keys = Strides(shape, shape.keys);
+    const HeadStrides keys = KeyStrides(shape, shape.keys);
     return {.q = {q.data(), queries},
             .k = {k.data(), keys},
             .v = {v.data(), keys},
@@ -72,20 +76,21 @@ void AddTerms(const AttentionShape& shape, const AttentionGradOperands<double>& 
   const double scale = 1 / std::sqrt(static_cast<double>(kWidth));
   for (int64_t head = 0; head < shape.batch * shape.heads; ++head) {
     const int64_t b = head / shape.heads, h = head % shape.heads;
+    const int64_t g = h / (shape.heads / shape.key_heads);
     for (int64_t i = 0; i < shape.queries; ++i) {
       for (int64_t j = 0; j < shape.keys; ++j) {
         if (shape.is_causal && j > i + shape.causal_offset) continue;
         double score = 0, d_score = 0;
         for (int64_t d = 0; d < kWidth; ++d) {
-          score += x.q.At(b, h, i)[d] * x.k.At(b, h, j)[d];
-          d_score += x.d_o.At(b, h, i)[d] * (x.v.At(b, h, j)[d] - x.o.At(b, h, i)[d]);
+          score += x.q.At(b, h, i)[d] * x.k.At(b, g, j)[d];
+          d_score += x.d_o.At(b, h, i)[d] * (x.v.At(b, g, j)[d] - x.o.At(b, h, i)[d]);
         }
         const double p = std::exp(scale * score - x.lse[head * shape.queries + i]);
         const double ds = scale * p * d_score;
         for (int64_t d = 0; d < kWidth; ++d) {
-          x.dv.At(b, h, j)[d] += p * x.d_o.At(b, h, i)[d];
-          x.dq.At(b, h, i)[d] += ds * x.k.At(b, h, j)[d];
-          x.dk.At(b, h, j)[d] += ds * x.q.At(b, h, i)[d];
+          x.dv.At(b, g, j)[d] += p * x.d_o.At(b, h, i)[d];
+          x.dq.At(b, h, i)[d] += ds * x.k.At(b, g, j)[d];
+          x.dk.At(b, g, j)[d] += ds * x.q.At(b, h, i)[d];
         }
       }
     }
@@ -144,10 +149,35 @@ TEST(AttentionBackwardTest, SumsOfAnyLengthAreWhole) {
   for (const auto& [queries, keys] : {Sizes{1024, 1024}, Sizes{1025, 1025}, Sizes{2048, 1000},
                                       Sizes{70, 3200}, Sizes{2200, 60}, Sizes{2300, 3210}}) {
     for (bool is_causal : {false, true}) {
-      AttentionShape shape = {
-          .batch = 1, .heads = 2, .queries = queries, .keys = keys, .width = kWidth};
+      AttentionShape shape = {.batch = 1,
+                              .heads = 2,
+                              .key_heads = 2,
+                              .queries = queries,
+                              .keys = keys,
+                              .width = kWidth};
       shape.is_causal = is_causal;
       shape.causal_offset = keys - queries;
+      Operands<double> expected(shape);
+      AddTerms(shape, expected.Views(shape));
+      CheckBackward<double>(shape, expected, 1e-12);
+      CheckBackward<float>(shape, expected, 1e-5);
+    }
+  }
+}
+
+// The sums of keys and values go on from one head of queries to the next.
+TEST(AttentionBackwardTest, HeadsThatShareKeysAddUp) {
+  for (const auto& [queries, keys] :
+       {std::pair{40, 70}, std::pair{350, 140}, std::pair{1100, 1100}}) {
+    for (bool is_causal : {false, true}) {
+      AttentionShape shape = {.batch = 2,
+                              .heads = 6,
+                              .key_heads = 2,
+                              .queries = queries,
+                              .keys = keys,
+                              .width = kWidth};
+      shape.is_causal = is_causal;
+      shape.causal_offset = std::max(keys - queries, 0);
       Operands<double> expected(shape);
       AddTerms(shape, expected.Views(shape));
       CheckBackward<double>(shape, expected, 1e-12);
@@ -161,7 +191,7 @@ template <typename T>
 void RunForward(AttentionShape shape, const Operands<T>& operands, int64_t begin, int64_t end,
                 const AttentionSoFar<T>* so_far, std::vector<T>* o, std::vector<T>* lse) {
   const HeadStrides queries = Strides(shape, shape.queries);
-  const HeadStrides keys = Strides(shape, shape.keys);
+  const HeadStrides keys = KeyStrides(shape, shape.keys);
   shape.keys = end - begin;
   shape.causal_offset -= begin;
   ThreadPool pool(2);
@@ -202,7 +232,8 @@ void CheckInSteps(const AttentionShape& shape, const std::vector<int64_t>& cuts,
 TEST(AttentionForwardTest, StepsOverPartsOfTheKeysGiveTheWhole) {
   for (const bool is_causal : {false, true}) {
     for (const bool in_place : {false, true}) {
-      AttentionShape shape = {.batch = 1, .heads = 2, .queries = 300, .keys = 300, .width = kWidth};
+      AttentionShape shape = {
+          .batch = 1, .heads = 2, .key_heads = 1, .queries = 300, .keys = 300, .width = kWidth};
       shape.is_causal = is_causal;
       CheckInSteps<double>(shape, {0, 100, 200, 300}, in_place, 1e-12);
       CheckInSteps<float>(shape, {0, 7, 135, 300}, in_place, 1e-5);
@@ -215,7 +246,8 @@ TEST(AttentionForwardTest, StepsOverPartsOfTheKeysGiveTheWhole) {
 
 // A step over keys that the mask hides reads none of them.
 TEST(AttentionForwardTest, HiddenKeysAreNotRead) {
-  AttentionShape shape = {.batch = 1, .heads = 1, .queries = 130, .keys = 390, .width = kWidth};
+  AttentionShape shape = {
+      .batch = 1, .heads = 1, .key_heads = 1, .queries = 130, .keys = 390, .width = kWidth};
   shape.is_causal = true;
   Operands<double> operands(shape);
   std::vector<double> o(operands.o.size()), lse(operands.lse.size());

@@ -11,7 +11,7 @@ class AttentionGrad : public CpuKernel {
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = SeparateShape(spec_, args.microbatch);
     const HeadStrides queries = SeparateStrides(shape.heads, shape.queries, shape.width);
-    const HeadStrides keys = SeparateStrides(shape.heads, shape.keys, shape.width);
+    const HeadStrides keys = SeparateStrides(shape.key_heads, shape.keys, shape.width);
     const AttentionGradOperands<T> operands = {.q = {Input<T>(args, 0), queries},
                                                .k = {Input<T>(args, 1), keys},
                                                .v = {Input<T>(args, 2), keys},

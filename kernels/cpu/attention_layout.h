@@ -23,12 +23,13 @@ inline int64_t CausalOffset(const TileDesc& queries, int query_dim, const TileDe
          GlobalExtent(keys, key_dim) - GlobalExtent(queries, query_dim);
 }
 
-// attention, attention_grad: operands 0 and 1 are q[b, h, s, d] and k[b, h, t, d].
+// attention, attention_grad: operands 0 and 1 are q[b, h, s, d] and k[b, g, t, d].
 inline AttentionShape SeparateShape(const KernelSpec& spec, int64_t microbatch) {
   const TileDesc& q = spec.inputs[0];
   const TileDesc& k = spec.inputs[1];
   return {.batch = q.shape[0],
           .heads = q.shape[1],
+          .key_heads = k.shape[1],
           .queries = q.shape[2],
           .keys = k.shape[2],
           .width = q.shape[3],
@@ -45,6 +46,7 @@ inline AttentionShape PackedShape(const KernelSpec& spec, int64_t microbatch) {
   const TileDesc& qkv = spec.inputs[0];
   return {.batch = qkv.shape[0],
           .heads = qkv.shape[3],
+          .key_heads = qkv.shape[3],
           .queries = qkv.shape[1],
           .keys = qkv.shape[1],
           .width = qkv.shape[4],
@@ -71,7 +73,7 @@ inline HeadStrides RowStrides(int64_t rows, int64_t parts, int64_t heads, int64_
 }
 
 // The blocks of one tile of block_attention or its gradient: operands 0 and 1 are q[b, s, h, d] and
-// kv[b, t, 2, h, d].
+// kv[b, t, 2, g, d].
 struct AttentionBlock {
   AttentionShape shape;
   int64_t query = 0;  // the first one, in the tile
@@ -85,6 +87,7 @@ inline AttentionShape LargestBlock(const KernelSpec& spec) {
       GlobalExtent(spec.inputs[0], 1) / (GlobalExtent(spec.inputs[1], 1) / keys);
   return {.batch = q[0],
           .heads = q[2],
+          .key_heads = spec.inputs[1].shape[3],
           .queries = std::min(q[1], queries),
           .keys = keys,
           .width = q[3]};
@@ -107,6 +110,7 @@ inline std::vector<AttentionBlock> BlocksOf(const KernelSpec& spec, int64_t micr
     AttentionBlock& block = blocks.emplace_back();
     block.shape = {.batch = q.shape[0],
                    .heads = q.shape[2],
+                   .key_heads = kv.shape[3],
                    .queries = std::min((part + 1) * queries, last_query) - begin,
                    .keys = keys,
                    .width = q.shape[3],

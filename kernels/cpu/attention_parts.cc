@@ -17,7 +17,7 @@ class AttentionParts : public CpuKernel {
     const TileDesc& o = spec_.outputs[0];
     const AttentionShape whole = SeparateShape(spec_, args.microbatch);
     const HeadStrides queries = SeparateStrides(whole.heads, whole.queries, whole.width);
-    const HeadStrides keys = SeparateStrides(whole.heads, whole.keys, whole.width);
+    const HeadStrides keys = SeparateStrides(whole.key_heads, whole.keys, whole.width);
     const int64_t num_rows = whole.batch * whole.heads * whole.queries;
     const int64_t first_key = TileBegin(k, 2, args.microbatch);
     const int64_t first_part = TileBegin(o, 0, args.microbatch);

@@ -12,7 +12,9 @@ class BlockAttention : public CpuKernel {
     const Shape& q = spec_.inputs[0].shape;
     const int64_t row = q[2] * q[3];
     const HeadStrides queries = RowStrides(q[1], 1, q[2], q[3]);
-    const HeadStrides keys = RowStrides(spec_.inputs[1].shape[1], 2, q[2], q[3]);
+    const Shape& kv_shape = spec_.inputs[1].shape;
+    const HeadStrides keys = RowStrides(kv_shape[1], 2, kv_shape[3], q[3]);
+    const int64_t values = kv_shape[3] * q[3];  // behind the keys of a row
     for (const AttentionBlock& block : BlocksOf(spec_, args.microbatch)) {
       const T* kv = Input<T>(args, 1) + block.key * keys.row;
       AttentionSoFar<T> so_far;
@@ -23,7 +25,7 @@ class BlockAttention : public CpuKernel {
       }
       AttentionForward<T>(
           pool_, block.shape, {Input<T>(args, 0) + block.query * row, queries}, {kv, keys},
-          {kv + row, keys}, {Output<T>(args, 0) + block.query * row, queries},
+          {kv + values, keys}, {Output<T>(args, 0) + block.query * row, queries},
           Output<T>(args, 1) + block.query, args.workspace, is_first ? nullptr : &so_far);
     }
     return absl::OkStatus();

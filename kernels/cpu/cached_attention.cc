@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/cpu/attention_layout.h"
 #include "kernels/cpu/copy.h"
@@ -9,16 +8,31 @@
 namespace penstock::kernels {
 namespace {
 
+// Whether operand 0 holds q, k and v, and not q alone with k and v as operands 3 and 4.
+bool IsPacked(const KernelSpec& spec) { return spec.inputs.size() == 3; }
+
 // Of one sequence, with all rows of the cache.
 AttentionShape SequenceShape(const KernelSpec& spec) {
-  const TileDesc& qkv = spec.inputs[0];
+  const Shape& o = spec.outputs[1].shape;
+  const Shape& cache = spec.inputs[1].shape;
   return {.batch = 1,
-          .heads = qkv.shape[3],
-          .queries = qkv.shape[1],
-          .keys = spec.inputs[1].shape[1],
-          .width = qkv.shape[4],
+          .heads = o[2],
+          .key_heads = cache[3],
+          .queries = o[1],
+          .keys = cache[1],
+          .width = o[3],
           .is_causal = true};
 }
+
+// Rows of the new tokens, those of all sequences one after the other.
+template <typename T>
+struct TokenRows {
+  const T* q = nullptr;
+  const T* k = nullptr;
+  const T* v = nullptr;
+  int64_t query_stride = 0;  // from one row to the next
+  int64_t key_stride = 0;
+};
 
 template <typename T>
 T Dot(const T* a, const T* b, int64_t count) {
@@ -68,7 +82,7 @@ class CachedAttention : public CpuKernel {
 
   absl::Status Run(const KernelArgs& args) override {
     AttentionShape shape = SequenceShape(spec_);
-    const int64_t batch = spec_.inputs[0].shape[0];
+    const int64_t batch = spec_.outputs[1].shape[0];
     const int64_t queries = shape.queries;
     const int64_t keys = shape.keys;
     const IndexReader start(args.inputs[2], spec_.inputs[2].dtype);
@@ -76,13 +90,16 @@ class CachedAttention : public CpuKernel {
     T* const cache = Output<T>(args, 0);
     T* const out = Output<T>(args, 1);
     CopyBytes(pool_, args.inputs[1], cache, spec_.inputs[1].num_bytes());
-    const int64_t row = shape.heads * shape.width;  // of q, k or v
+    const int64_t row = shape.heads * shape.width;  // of queries
+    const int64_t key_row = shape.key_heads * shape.width;
+    const TokenRows<T> tokens = Tokens(args);
     for (int64_t b = 0; b < batch; ++b) {
       const int64_t count = std::min(queries, keys - start[b]);  // that have room
-      const T* const qkv = Input<T>(args, 0) + b * queries * 3 * row;
       for (int64_t i = 0; i < count; ++i) {
-        std::memcpy(cache + (b * keys + start[b] + i) * 2 * row, qkv + (3 * i + 1) * row,
-                    2 * row * sizeof(T));
+        T* const cached = cache + (b * keys + start[b] + i) * 2 * key_row;
+        const int64_t from = (b * queries + i) * tokens.key_stride;
+        std::copy_n(tokens.k + from, key_row, cached);
+        std::copy_n(tokens.v + from, key_row, cached + key_row);
       }
       std::fill(out + (b * queries + count) * row, out + (b + 1) * queries * row, T{});
     }
@@ -95,13 +112,12 @@ class CachedAttention : public CpuKernel {
       if (shape.queries == 0) continue;
       shape.keys = start[b] + shape.queries;
       shape.causal_offset = start[b];
-      const HeadStrides cached = RowStrides(keys, 2, shape.heads, shape.width);
-      const T* const k = cache + b * keys * 2 * row;
+      const HeadStrides cached = RowStrides(keys, 2, shape.key_heads, shape.width);
+      const T* const k = cache + b * keys * 2 * key_row;
       AttentionForward<T>(
           pool_, shape,
-          {Input<T>(args, 0) + b * queries * 3 * row,
-           RowStrides(queries, 3, shape.heads, shape.width)},
-          {k, cached}, {k + row, cached},
+          {tokens.q + b * queries * tokens.query_stride, {0, shape.width, tokens.query_stride}},
+          {k, cached}, {k + key_row, cached},
           {out + b * queries * row, RowStrides(queries, 1, shape.heads, shape.width)}, nullptr,
           args.workspace);
     }
@@ -109,20 +125,32 @@ class CachedAttention : public CpuKernel {
   }
 
  private:
+  TokenRows<T> Tokens(const KernelArgs& args) const {
+    const AttentionShape shape = SequenceShape(spec_);
+    const int64_t row = shape.heads * shape.width;
+    const T* const q = Input<T>(args, 0);
+    if (IsPacked(spec_)) return {q, q + row, q + 2 * row, 3 * row, 3 * row};
+    return {q, Input<T>(args, 3), Input<T>(args, 4), row, shape.key_heads * shape.width};
+  }
+
   // The only query of each sequence: no block of it would be full.
   void AttendOneEach(const KernelArgs& args, int64_t batch, const IndexReader& start) {
     const AttentionShape shape = SequenceShape(spec_);
     const int64_t row = shape.heads * shape.width;
+    const int64_t key_row = shape.key_heads * shape.width;
+    const TokenRows<T> tokens = Tokens(args);
     const T* const cache = Output<T>(args, 0);
     pool_.ParallelFor(batch * shape.heads, 1, [&](int64_t begin, int64_t end, int thread) {
       T* const scores = static_cast<T*>(args.workspace) + thread * shape.keys;
       for (int64_t i = begin; i < end; ++i) {
         const int64_t b = i / shape.heads;
-        const int64_t offset = i % shape.heads * shape.width;
+        const int64_t head = i % shape.heads;
         if (start[b] == shape.keys) continue;
-        const T* const k = cache + b * shape.keys * 2 * row + offset;
-        AttendOne(Input<T>(args, 0) + b * 3 * row + offset, k, k + row, start[b] + 1, 2 * row,
-                  shape.width, scores, Output<T>(args, 1) + b * row + offset);
+        const T* const k = cache + b * shape.keys * 2 * key_row +
+                           head / (shape.heads / shape.key_heads) * shape.width;
+        AttendOne(tokens.q + b * tokens.query_stride + head * shape.width, k, k + key_row,
+                  start[b] + 1, 2 * key_row, shape.width, scores,
+                  Output<T>(args, 1) + b * row + head * shape.width);
       }
     });
   }

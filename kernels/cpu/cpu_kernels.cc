@@ -87,6 +87,7 @@ KernelRegistry CpuKernels() {
   extern Def RmsNormGradKernel(); add("rms_norm_grad", RmsNormGradKernel());
   extern Def RmsNormWeightGradKernel(); add("rms_norm_weight_grad", RmsNormWeightGradKernel());
   extern Def RollKernel(); add("roll", RollKernel());
+  extern Def RotaryKernel(); add("rotary", RotaryKernel());
   extern Def RsqrtKernel(); add("rsqrt", RsqrtKernel());
   extern Def SgdKernel(); add("sgd", SgdKernel());
   extern Def SigmoidKernel(); add("sigmoid", SigmoidKernel());

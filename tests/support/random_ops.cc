@@ -417,8 +417,14 @@ void MakeEmbedding(RandomGraphBuilder& g, std::string_view op) {
 }
 
 void MakeAttention(RandomGraphBuilder& g, std::string_view op) {
-  const ValueId q = g.Float(4, 4);
+  ValueId q = g.Float(4, 4);
   Shape keys = g.ShapeOf(q);
+  if (g.random().Chance(0.5)) {
+    // Several heads of queries share one of the keys.
+    Shape queries = keys;
+    queries[1] *= g.random().Between(2, 3);
+    q = g.Float(queries);
+  }
   const bool is_causal = g.random().Chance(0.5);
   if (g.random().Chance(0.5)) keys[2] += is_causal ? g.random().Below(3) : 1;
   const ValueId k = g.Float(keys);
@@ -453,7 +459,8 @@ void MakeBlockAttention(RandomGraphBuilder& g, std::string_view op) {
   const int64_t batch = g.random().Between(1, 3);
   const int64_t heads = g.random().Between(1, 3);
   const int64_t width = g.random().Between(1, 4);
-  const ValueId q = g.Float({batch, parts * queries, heads, width});
+  const int64_t group = g.random().Between(1, 2);
+  const ValueId q = g.Float({batch, parts * queries, group * heads, width});
   ValueId kv = g.Float({batch, parts * block, 2, heads, width});
   Attributes attributes = {{"block", block}, {"causal", is_causal}};
   Values results = g.Ops("block_attention", {q, kv}, attributes, g.Bound(kv) + 4);
@@ -497,6 +504,23 @@ void MakeQkvAttention(RandomGraphBuilder& g, std::string_view op) {
 }
 
 void MakeCachedAttention(RandomGraphBuilder& g, std::string_view op) {
+  if (g.random().Chance(0.5)) {
+    // Several heads of queries share one of the keys.
+    const ValueId k = g.Float(4, 4);
+    const Shape keys = g.ShapeOf(k);
+    Shape queries = keys;
+    queries[2] *= g.random().Between(1, 3);
+    const ValueId q = g.Float(queries);
+    const ValueId v = g.Float(keys);
+    const int64_t rows = g.random().Between(1, 6);
+    const ValueId cache = g.Float({keys[0], rows, 2, keys[2], keys[3]});
+    const ValueId start = g.Indices({keys[0]}, rows + 1);
+    const double bound = std::max({g.Bound(k), g.Bound(v), g.Bound(cache)});
+    for (const ValueId result : g.Ops(op, {q, cache, start, k, v}, {}, bound + 4, 2)) {
+      g.Emit(result);
+    }
+    return;
+  }
   Shape shape = g.RandomShape(2, 2);
   shape.insert(shape.end(), {3, g.random().Between(1, 4), g.random().Between(1, 4)});
   const ValueId qkv = g.Float(shape);
@@ -505,6 +529,17 @@ void MakeCachedAttention(RandomGraphBuilder& g, std::string_view op) {
   const ValueId start = g.Indices({shape[0]}, rows + 1);
   const double bound = std::max(g.Bound(qkv), g.Bound(cache));
   for (const ValueId result : g.Ops(op, {qkv, cache, start}, {}, bound + 4, 2)) g.Emit(result);
+}
+
+void MakeRotary(RandomGraphBuilder& g, std::string_view op) {
+  Shape shape = g.RandomShape(2, 3);
+  shape.push_back(2 * g.random().Between(1, 3));
+  const ValueId x = g.Float(shape);
+  std::vector<ValueId> operands = {x};
+  if (g.random().Chance(0.5)) operands.push_back(g.Indices({shape[0]}, 20));
+  g.Emit(g.Op(op, operands,
+              {{"base", g.random().Chance(0.5) ? 1e4 : 7.5}, {"inverse", g.random().Chance(0.3)}},
+              2 * g.Bound(x)));
 }
 
 void MakeCrossEntropy(RandomGraphBuilder& g, std::string_view op) {
@@ -721,6 +756,7 @@ constexpr Maker kMakers[] = {
     {"attention_parts", MakeAttention},
     {"block_attention", MakeBlockAttention},
     {"block_attention_grad", MakeBlockAttention},
+    {"rotary", MakeRotary},
     {"qkv_attention", MakeQkvAttention},
     {"qkv_attention_grad", MakeQkvAttention},
     {"cached_attention", MakeCachedAttention},

@@ -327,9 +327,13 @@ Values CrossEntropyGrad(const std::vector<Values>& x) {
 
 // ---- Attention, on heads [b, h, s, d].
 
+// The head of the keys that head h of the queries sees; `heads` and `key_heads` are all of them.
+int64_t KeyHead(int64_t h, int64_t heads, int64_t key_heads) { return h * key_heads / heads; }
+
 double Score(const Values& q, const Values& k, int64_t b, int64_t h, int64_t s, int64_t t) {
+  const int64_t g = KeyHead(h, q.shape[1], k.shape[1]);
   double score = 0;
-  for (int64_t d = 0; d < q.shape[3]; ++d) score += At(q, {b, h, s, d}) * At(k, {b, h, t, d});
+  for (int64_t d = 0; d < q.shape[3]; ++d) score += At(q, {b, h, s, d}) * At(k, {b, g, t, d});
   return score / std::sqrt(static_cast<double>(q.shape[3]));
 }
 
@@ -351,8 +355,9 @@ std::vector<Values> Attend(const Attributes& attributes, const Values& q, const 
     At(results[1], row) = std::log(sum);
     for (int64_t t = part.begin; t < end; ++t) {
       const double p = std::exp(Score(q, k, b, h, s, t)) / sum;
+      const int64_t g = KeyHead(h, q.shape[1], k.shape[1]);
       for (int64_t d = 0; d < q.shape[3]; ++d) {
-        At(results[0], {b, h, s, d}) += p * At(v, {b, h, t, d});
+        At(results[0], {b, h, s, d}) += p * At(v, {b, g, t, d});
       }
     }
   });
@@ -383,6 +388,7 @@ std::vector<Values> AttentionGrad(const Attributes& attributes, const std::vecto
   const double scale = 1 / std::sqrt(static_cast<double>(q.shape[3]));
   ForEachIndex(RowsShape(q), [&](const Shape& row) {
     const auto [b, h, s] = std::tuple(row[0], row[1], row[2]);
+    const int64_t g = KeyHead(h, q.shape[1], k.shape[1]);
     double delta = 0;
     for (int64_t d = 0; d < q.shape[3]; ++d)
       delta += At(x[3], {b, h, s, d}) * At(x[5], {b, h, s, d});
@@ -390,12 +396,12 @@ std::vector<Values> AttentionGrad(const Attributes& attributes, const std::vecto
       const double p = std::exp(Score(q, k, b, h, s, t) - At(x[4], row));
       double dp = 0;
       for (int64_t d = 0; d < q.shape[3]; ++d)
-        dp += At(x[5], {b, h, s, d}) * At(x[2], {b, h, t, d});
+        dp += At(x[5], {b, h, s, d}) * At(x[2], {b, g, t, d});
       const double ds = p * (dp - delta) * scale;
       for (int64_t d = 0; d < q.shape[3]; ++d) {
-        At(grads[0], {b, h, s, d}) += ds * At(k, {b, h, t, d});
-        At(grads[1], {b, h, t, d}) += ds * At(q, {b, h, s, d});
-        At(grads[2], {b, h, t, d}) += p * At(x[5], {b, h, s, d});
+        At(grads[0], {b, h, s, d}) += ds * At(k, {b, g, t, d});
+        At(grads[1], {b, g, t, d}) += ds * At(q, {b, h, s, d});
+        At(grads[2], {b, g, t, d}) += p * At(x[5], {b, h, s, d});
       }
     }
   });
@@ -438,28 +444,40 @@ Values QkvAttentionGrad(const Attributes& attributes, const std::vector<Values>&
   });
 }
 
-std::vector<Values> CachedAttention(const Values& qkv, const Values& cache, const Values& start) {
-  const int64_t s = qkv.shape[1];
+// Operands qkv, cache, start; or q, cache, start, k, v.
+std::vector<Values> CachedAttention(const std::vector<Values>& x) {
+  const Values& cache = x[1];
+  const bool is_packed = x.size() == 3;
+  const int64_t s = x[0].shape[1];
   const int64_t c = cache.shape[1];
-  const auto first = [&start](int64_t b) { return static_cast<int64_t>(At(start, {b})); };
+  const auto first = [&x](int64_t b) { return static_cast<int64_t>(At(x[2], {b})); };
+  // The key (part 1) or the value (part 2) of a new token; likewise its query.
+  const auto token = [&](int64_t b, int64_t row, int64_t part, int64_t g, int64_t d) {
+    return is_packed ? At(x[0], {b, row, part, g, d}) : At(x[2 + part], {b, row, g, d});
+  };
+  const auto query = [&](int64_t b, int64_t row, int64_t h, int64_t d) {
+    return is_packed ? At(x[0], {b, row, 0, h, d}) : At(x[0], {b, row, h, d});
+  };
   const Values filled = Generate(cache.shape, [&](const Shape& i) {
     const int64_t row = i[1] - first(i[0]);
-    return row >= 0 && row < s ? At(qkv, {i[0], row, i[2] + 1, i[3], i[4]}) : At(cache, i);
+    return row >= 0 && row < s ? token(i[0], row, i[2] + 1, i[3], i[4]) : At(cache, i);
   });
-  const int64_t width = qkv.shape[4];
-  const Values o = Generate({qkv.shape[0], s, qkv.shape[3], width}, [&](const Shape& i) {
+  const int64_t heads = x[0].shape[is_packed ? 3 : 2];
+  const int64_t width = cache.shape[4];
+  const Values o = Generate({cache.shape[0], s, heads, width}, [&](const Shape& i) {
     const int64_t last = first(i[0]) + i[1];
     if (last >= c) return 0.0;
+    const int64_t g = KeyHead(i[2], heads, cache.shape[3]);
     double sum = 0;
     double total = 0;
     for (int64_t j = 0; j <= last; ++j) {
       double score = 0;
       for (int64_t d = 0; d < width; ++d) {
-        score += At(qkv, {i[0], i[1], 0, i[2], d}) * At(filled, {i[0], j, 0, i[2], d});
+        score += query(i[0], i[1], i[2], d) * At(filled, {i[0], j, 0, g, d});
       }
       const double weight = std::exp(score / std::sqrt(static_cast<double>(width)));
       sum += weight;
-      total += weight * At(filled, {i[0], j, 1, i[2], i[3]});
+      total += weight * At(filled, {i[0], j, 1, g, i[3]});
     }
     return total / sum;
   });
@@ -481,7 +499,7 @@ void ForEachPairOfBlocks(const Attributes& attributes, const Values& q, const Va
       // Where the key stood before it was rolled.
       const int64_t place = (key + keys - attributes.GetInt("shift", 0) * block % keys) % keys;
       if (!attributes.GetBool("causal", false) || place <= query[1]) {
-        body(query, Shape{query[0], key, 0, query[2], 0});
+        body(query, Shape{query[0], key, 0, KeyHead(query[2], q.shape[2], kv.shape[3]), 0});
       }
     }
     end(query);
@@ -561,6 +579,24 @@ std::vector<Values> BlockAttentionGrad(const Attributes& attributes, const std::
       },
       [](const Shape&) {});
   return grads;
+}
+
+// Of x[b, s, ..., d]: the halves of a row are the two coordinates of d / 2 points.
+Values Rotary(const Attributes& attributes, const std::vector<Values>& x) {
+  const int64_t width = x[0].shape.back();
+  const double base = attributes.GetDouble("base", 1e4);
+  return Generate(x[0].shape, [&](const Shape& i) {
+    const bool is_first = i.back() < width / 2;
+    const int64_t pair = i.back() % (width / 2);
+    const double start = x.size() > 1 ? At(x[1], {i[0]}) : 0;
+    const double angle =
+        (start + static_cast<double>(i[1])) *
+        std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(width));
+    Shape other = i;
+    other.back() = is_first ? pair + width / 2 : pair;
+    const double turn = attributes.GetBool("inverse", false) == is_first ? 1 : -1;
+    return std::cos(angle) * At(x[0], i) + turn * std::sin(angle) * At(x[0], other);
+  });
 }
 
 // ---- Moves.
@@ -1006,6 +1042,7 @@ const std::map<std::string, Evaluate>& Table() {
        [](const Call& c) -> Results {
          return {NormWeightGrad(c.x[0], c.x[1], nullptr, c.x[2])[0]};
        }},
+      {"rotary", [](const Call& c) -> Results { return {Rotary(c.attributes, c.x)}; }},
       {"embedding", [](const Call& c) -> Results { return {Embedding(c.x[0], c.x[1])}; }},
       {"embedding_grad",
        [](const Call& c) -> Results { return {EmbeddingGrad(c.attributes, c.x[0], c.x[1])}; }},
@@ -1020,7 +1057,7 @@ const std::map<std::string, Evaluate>& Table() {
       {"qkv_attention", [](const Call& c) { return QkvAttention(c.attributes, c.x[0]); }},
       {"qkv_attention_grad",
        [](const Call& c) -> Results { return {QkvAttentionGrad(c.attributes, c.x)}; }},
-      {"cached_attention", [](const Call& c) { return CachedAttention(c.x[0], c.x[1], c.x[2]); }},
+      {"cached_attention", [](const Call& c) { return CachedAttention(c.x); }},
       {"cross_entropy", [](const Call& c) { return CrossEntropy(c.x[0], c.x[1]); }},
       {"cross_entropy_grad", [](const Call& c) -> Results { return {CrossEntropyGrad(c.x)}; }},
       {"top_k", [](const Call& c) { return TopK(c.attributes, c.x[0]); }},
