@@ -15,14 +15,17 @@
 #include "cli/job.h"
 #include "cli/job_graph.h"
 #include "cli/json.h"
+#include "cli/model_folder.h"
 #include "cli/option_checks.h"
 #include "cli/processes.h"
-#include "cli/run_report.h"
+#include "cli/tokenizer.h"
+#include "cli/utf8.h"
 #include "fmt/format.h"
 
 #include "actors/checkpoint/checkpoint.h"
 #include "actors/checkpoint/checkpoint_folder.h"
 #include "actors/cluster/cluster.h"
+#include "actors/engine/error_origin.h"
 #include "actors/session/checkpoint_states.h"
 #include "base/counted.h"
 #include "base/machine.h"
@@ -35,7 +38,8 @@ namespace {
 struct Options {
   std::string path;
   std::vector<std::string> prompts;
-  int64_t num_bytes = 100;
+  std::optional<int64_t> num_bytes;
+  std::optional<int64_t> num_tokens;
   double temperature = 0.8;
   int64_t top_k = 0;
   int64_t seed = 1;
@@ -44,6 +48,28 @@ struct Options {
   std::optional<int64_t> threads;
   int64_t slots = 8;
   bool is_json = false;
+};
+
+constexpr int64_t kDefaultTokens = 100;
+
+// A trained model, and how its tokens are text.
+struct TextModel {
+  JobModel model;
+  Generator::GetParameters parameters;
+  std::optional<Tokenizer> tokenizer;  // nothing: a token is a byte
+  std::vector<int32_t> end_tokens;
+
+  absl::StatusOr<Generator::Tokens> Encode(std::string_view text) const {
+    if (tokenizer.has_value()) return tokenizer->Encode(text);
+    Generator::Tokens tokens;
+    for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
+    return tokens;
+  }
+  // Of a token in the midst of a text.
+  std::string BytesOf(int32_t token) const {
+    if (tokenizer.has_value()) return std::string(tokenizer->BytesOf(token));
+    return std::string(1, static_cast<char>(token));
+  }
 };
 
 // The model that a checkpoint says that it is of.
@@ -68,14 +94,58 @@ absl::StatusOr<JobModel> ModelOf(const Registries& registries,
   return ResolveModel(registries, job);
 }
 
-std::string Json(const std::vector<std::string>& texts, const GeneratorTimes& times) {
+absl::StatusOr<TextModel> OpenCheckpoint(const Registries& registries, const std::string& path) {
+  ASSIGN_OR_RETURN(actors::Checkpoint checkpoint,
+                   actors::Checkpoint::Open(actors::CheckpointFolder::NewestOr(path)));
+  TextModel opened;
+  ASSIGN_OR_RETURN(opened.model, ModelOf(registries, checkpoint));
+  if (!opened.model.model->can_generate) {
+    return absl::UnimplementedError(StrCat(checkpoint.path(), ": the model ",
+                                           opened.model.model->name,
+                                           " cannot generate text step by step; gpt, llama and moe "
+                                           "can"));
+  }
+  opened.parameters =
+      [checkpoint = std::move(checkpoint)](const std::vector<planner::StatePlan>& parameters) {
+        return actors::CheckpointStates::Create(checkpoint, parameters);
+      };
+  return opened;
+}
+
+absl::StatusOr<TextModel> OpenFolder(const Registries& registries, const std::string& path) {
+  ASSIGN_OR_RETURN(ModelFolder folder, ModelFolder::Open(registries, path));
+  TextModel opened;
+  opened.model.model = registries.models.FindModel(folder.config().model);
+  opened.model.config = folder.config().config;
+  if (!folder.tokenizer_path().empty()) {
+    ASSIGN_OR_RETURN(opened.tokenizer, Tokenizer::Load(folder.tokenizer_path()));
+    opened.end_tokens = folder.config().end_tokens;
+  } else if (opened.model.config.vocabulary != 256) {
+    return absl::InvalidArgumentError(StrCat(path, ": has no tokenizer.json, which says what its ",
+                                             opened.model.config.vocabulary, " tokens are"));
+  }
+  opened.parameters = [folder =
+                           std::move(folder)](const std::vector<planner::StatePlan>& parameters) {
+    return folder.Weights(parameters);
+  };
+  return opened;
+}
+
+std::string Json(const TextModel& model, const std::vector<Generator::Tokens>& made,
+                 const std::vector<std::string>& texts, const GeneratorTimes& times) {
   std::vector<std::string> strings;
   for (const std::string& text : texts) strings.push_back(JsonString(text));
   const auto rate = [](int64_t count, double seconds) {
     return JsonNumber(seconds > 0 ? static_cast<double>(count) / seconds : 0);
   };
+  std::vector<std::string> lists;
+  for (const Generator::Tokens& tokens : made) {
+    lists.push_back(fmt::format("[{}]", fmt::join(tokens, ", ")));
+  }
   return StrCat("{\"text\": ", strings[0], ", \"texts\": [", StrJoin(strings, ", "),
-                "], \"tokens_per_s\": ", rate(times.tokens, times.decode_s),
+                "], \"tokens\": [", StrJoin(lists, ", "),
+                "], \"model\": ", JsonString(model.model.model->name),
+                ", \"tokens_per_s\": ", rate(times.tokens, times.decode_s),
                 ", \"prompt_tokens_per_s\": ", rate(times.prompt_tokens, times.prefill_s),
                 ", \"steps\": ", times.steps, "}\n");
 }
@@ -92,15 +162,53 @@ std::string Summary(const GeneratorTimes& times) {
   return text + "\n";
 }
 
+// The prompts as tokens. Errors name the prompt.
+absl::StatusOr<std::vector<Generator::Tokens>> EncodeAll(const TextModel& model,
+                                                         const std::vector<std::string>& prompts) {
+  std::vector<Generator::Tokens> encoded;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    absl::StatusOr<Generator::Tokens> tokens = model.Encode(prompts[i]);
+    if (!tokens.ok()) return actors::WithPrefix(StrCat("prompt ", i + 1, ": "), tokens.status());
+    encoded.push_back(*std::move(tokens));
+  }
+  return encoded;
+}
+
+// Texts that grow by tokens, up to a number of bytes; the first one is shown as it grows.
+class Texts {
+ public:
+  // `shown` may be null.
+  Texts(const TextModel& model, size_t count, std::optional<int64_t> num_bytes, std::ostream* shown)
+      : model_(model), texts_(count), num_bytes_(num_bytes), shown_(shown) {}
+
+  // Generator::OnToken.
+  bool Add(size_t prompt, int32_t token) {
+    std::string& text = texts_[prompt];
+    const std::string bytes = model_.BytesOf(token);
+    text += bytes;
+    if (shown_ != nullptr) *shown_ << PrintableUtf8(stream_.Push(bytes)) << std::flush;
+    return !num_bytes_.has_value() || static_cast<int64_t>(text.size()) < *num_bytes_;
+  }
+
+  void Finish() {
+    if (shown_ != nullptr) *shown_ << PrintableUtf8(stream_.Finish()) << "\n" << std::flush;
+  }
+
+  const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  const TextModel& model_;
+  std::vector<std::string> texts_;
+  const std::optional<int64_t> num_bytes_;
+  std::ostream* const shown_;
+  Utf8Stream stream_;
+};
+
 absl::Status Generate(const Environment& environment, const Options& options) {
   if (options.prompts.empty()) return absl::InvalidArgumentError("--prompt is missing");
-  ASSIGN_OR_RETURN(const actors::Checkpoint checkpoint,
-                   actors::Checkpoint::Open(actors::CheckpointFolder::NewestOr(options.path)));
-  ASSIGN_OR_RETURN(const JobModel model, ModelOf(environment.registries, checkpoint));
-  if (!model.model->can_generate) {
-    return absl::UnimplementedError(StrCat(checkpoint.path(), ": the model ", model.model->name,
-                                           " cannot generate text step by step; gpt and moe can"));
-  }
+  ASSIGN_OR_RETURN(TextModel model, ModelFolder::IsModelFolder(options.path)
+                                        ? OpenFolder(environment.registries, options.path)
+                                        : OpenCheckpoint(environment.registries, options.path));
   ForwardLayout layout;
   ASSIGN_OR_RETURN(const std::optional<planner::Strategy> strategy,
                    planner::ParseStrategy(options.strategy));
@@ -115,6 +223,23 @@ absl::Status Generate(const Environment& environment, const Options& options) {
     return absl::InvalidArgumentError(StrCat("--procs ", options.processes, ": the strategy has ",
                                              Counted(num_devices, "device")));
   }
+  ASSIGN_OR_RETURN(const std::vector<Generator::Tokens> prompts, EncodeAll(model, options.prompts));
+  int64_t longest = 0;
+  for (const Generator::Tokens& prompt : prompts) {
+    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+  }
+  SampleOptions sample;
+  sample.num_tokens = options.num_tokens.value_or(options.num_bytes.value_or(kDefaultTokens));
+  if (model.tokenizer.has_value()) sample.num_choices = model.tokenizer->num_tokens();
+  sample.end_tokens = model.end_tokens;
+  sample.temperature = options.temperature;
+  sample.top_k = options.top_k;
+  sample.seed = static_cast<uint64_t>(options.seed);
+  if (model.model.model->takes_any_context) {
+    // No room for more keys and values than there will be.
+    int64_t& context = model.model.config.context;
+    context = std::clamp<int64_t>(longest + std::min(sample.num_tokens, context), 1, context);
+  }
   if (options.processes > 1) {
     ASSIGN_OR_RETURN(cluster, StartProcesses(environment, {.count = options.processes,
                                                            .num_devices = num_devices,
@@ -123,41 +248,28 @@ absl::Status Generate(const Environment& environment, const Options& options) {
                                                            .on_listening = nullptr}));
     layout.start_engine = cluster->engine_factory();
   }
-  int64_t longest = 0;
-  for (const std::string& prompt : options.prompts) {
-    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
-  }
   const int64_t slots =
       std::min<int64_t>(options.slots, static_cast<int64_t>(options.prompts.size()));
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<Generator> generator,
-      Generator::Start(environment.registries, model, slots, longest, layout,
-                       [&checkpoint](const std::vector<planner::StatePlan>& parameters) {
-                         return actors::CheckpointStates::Create(checkpoint, parameters);
-                       }));
-  SampleOptions sample;
-  sample.num_bytes = options.num_bytes;
-  sample.temperature = options.temperature;
-  sample.top_k = options.top_k;
-  sample.seed = static_cast<uint64_t>(options.seed);
+  ASSIGN_OR_RETURN(std::unique_ptr<Generator> generator,
+                   Generator::Start(environment.registries, model.model, slots, longest, layout,
+                                    model.parameters));
   // A single text is shown as it is made.
   const bool is_shown = !options.is_json && options.prompts.size() == 1;
-  std::function<void(size_t, char)> on_byte;
-  if (is_shown) {
-    environment.out << options.prompts[0] << std::flush;
-    on_byte = [&environment](size_t, char byte) {
-      environment.out << Printable(std::string_view(&byte, 1)) << std::flush;
-    };
-  }
-  ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                   generator->Generate(options.prompts, sample, on_byte));
+  Texts texts(model, prompts.size(), options.num_bytes, is_shown ? &environment.out : nullptr);
+  if (is_shown) environment.out << options.prompts[0] << std::flush;
+  ASSIGN_OR_RETURN(const std::vector<Generator::Tokens> made,
+                   generator->Generate(prompts, sample, [&texts](size_t prompt, int32_t token) {
+                     return texts.Add(prompt, token);
+                   }));
+  texts.Finish();
   if (options.is_json) {
-    environment.out << Json(texts, generator->times());
+    environment.out << Json(model, made, texts.texts(), generator->times());
   } else {
-    for (size_t i = 0; i < texts.size() && !is_shown; ++i) {
-      environment.out << Printable(options.prompts[i]) << Printable(texts[i]) << "\n\n";
+    for (size_t i = 0; i < prompts.size() && !is_shown; ++i) {
+      environment.out << PrintableUtf8(options.prompts[i]) << PrintableUtf8(texts.texts()[i])
+                      << "\n\n";
     }
-    environment.out << (is_shown ? "\n" : "") << std::flush;
+    environment.out << std::flush;
     environment.err << Summary(generator->times());
   }
   generator = nullptr;  // its sessions end before the cluster
@@ -168,9 +280,11 @@ absl::Status Generate(const Environment& environment, const Options& options) {
 
 void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("generate", "Generate text with the model of a checkpoint.");
-  command->add_option("CHECKPOINT", options->path, "Checkpoint, or folder of checkpoints")
+  CLI::App* command = app.add_subcommand("generate", "Generate text with a trained model.");
+  command
+      ->add_option("CHECKPOINT", options->path,
+                   "Checkpoint, folder of checkpoints, or folder with config.json, "
+                   "model.safetensors and tokenizer.json of a GPT-2 or Llama")
       ->required();
   command
       ->add_option("--prompt", options->prompts,
@@ -178,17 +292,27 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
       ->option_text("TEXT")
       ->required()
       ->allow_extra_args(false);
-  command->add_option("--bytes", options->num_bytes, "Bytes to generate for each prompt (100)")
+  CLI::Option* const bytes =
+      command
+          ->add_option("--bytes", options->num_bytes,
+                       "Bytes to generate for each prompt; the last token may add more")
+          ->option_text("N")
+          ->check(AtLeast(0));
+  command
+      ->add_option("--tokens", options->num_tokens,
+                   "Tokens to generate for each prompt (100). Without a tokenizer.json a token is "
+                   "a byte")
       ->option_text("N")
-      ->check(AtLeast(0));
+      ->check(AtLeast(0))
+      ->excludes(bytes);
   command
       ->add_option("--temperature", options->temperature,
-                   "Sampling temperature; 0 always takes the most likely byte (0.8)")
+                   "Sampling temperature; 0 always takes the most likely token (0.8)")
       ->option_text("T")
       ->check(CLI::Range(0.0, 1e6));
   command
       ->add_option("--top-k", options->top_k,
-                   "Sample from the K most likely bytes only; 0 from all (0)")
+                   "Sample from the K most likely tokens only; 0 from all (0)")
       ->option_text("K")
       ->check(AtLeast(0));
   command->add_option("--seed", options->seed, "Seed of sampling (1)")

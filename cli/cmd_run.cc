@@ -33,6 +33,7 @@
 #include "cli/json.h"
 #include "cli/measured_latency.h"
 #include "cli/metrics.h"
+#include "cli/model_folder.h"
 #include "cli/npy.h"
 #include "cli/option_checks.h"
 #include "cli/plan_summary.h"
@@ -747,7 +748,7 @@ class JobRun {
     const std::string prompt(text.begin(),
                              text.begin() + static_cast<std::ptrdiff_t>(model_.config.context));
     SampleOptions options;
-    options.num_bytes = job_.sample.bytes;
+    options.num_tokens = job_.sample.bytes;
     options.temperature = job_.sample.temperature;
     options.seed = static_cast<uint64_t>(job_.train.seed);
     ASSIGN_OR_RETURN(summary_.sample, GenerateText(environment_.registries, model_, parameters,
@@ -943,6 +944,15 @@ absl::Status Run(const Environment& given, const Options& options) {
   }
   ASSIGN_OR_RETURN(ResumePoint start, FindResumePoint(job, options.resumes, program.plan));
   feeds.SetPosition(start.info.step, start.info.sequences);
+  if (!job.model.weights.empty() && start.states == nullptr) {
+    const absl::StatusOr<ModelFolder> folder =
+        ModelFolder::Open(environment.registries, job.model.weights);
+    if (!folder.ok()) return AtKey(job, {"model.weights"}, folder.status());
+    absl::StatusOr<Parameters> weights = folder->Weights(program.plan.states);
+    if (!weights.ok()) return AtKey(job, {"model.weights"}, weights.status());
+    start.states = *std::move(weights);
+    start.note = StrCat("starting from the weights in ", job.model.weights, "\n");
+  }
   const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
   environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text
                   << SummarizePlan(program.plan) << CopyNote(job, program.plan) << start.note

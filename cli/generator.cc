@@ -31,14 +31,14 @@ Generator::Generator(const JobModel& model, int64_t slots)
 
 absl::StatusOr<std::unique_ptr<Generator>> Generator::Start(const Registries& registries,
                                                             const JobModel& model, int64_t slots,
-                                                            int64_t prompt_bytes,
+                                                            int64_t prompt_tokens,
                                                             const ForwardLayout& layout,
                                                             const GetParameters& get_parameters) {
   const int64_t dp = layout.strategy.dp;
   slots = (std::max<int64_t>(slots, 1) + dp - 1) / dp * dp;
   auto generator = absl::WrapUnique(new Generator(model, slots));
   // All but the last token of a prompt, in steps of one size.
-  const int64_t most = std::clamp<int64_t>(prompt_bytes - 1, 1, model.config.context);
+  const int64_t most = std::clamp<int64_t>(prompt_tokens - 1, 1, model.config.context);
   const int64_t num_steps = (most + kMaxChunk - 1) / kMaxChunk;
   generator->chunk_ = (most + num_steps - 1) / num_steps;
   JobModel sized = model;
@@ -98,7 +98,7 @@ absl::Status Generator::Prefill() {
         // Behind the end: its keys are overwritten before a token sees them.
         const bool is_token = is_read && first + i < end;
         tokens.As<int32_t>()[b * chunk_ + i] =
-            is_token ? static_cast<unsigned char>(slot.text[static_cast<size_t>(first + i)]) : 0;
+            is_token ? slot.text[static_cast<size_t>(first + i)] : 0;
       }
     }
     RETURN_IF_ERROR(RunStep(*prefill_, std::move(tokens), std::move(start)).status());
@@ -122,40 +122,58 @@ absl::StatusOr<Tensor> Generator::Decode() {
   for (int64_t b = 0; b < num_slots; ++b) {
     const Slot& slot = slots_[static_cast<size_t>(b)];
     const bool is_read = !slot.is_free;
-    tokens.As<int32_t>()[b] = is_read ? static_cast<unsigned char>(slot.text.back()) : 0;
+    tokens.As<int32_t>()[b] = is_read ? slot.text.back() : 0;
     start.As<int32_t>()[b] = static_cast<int32_t>(is_read ? slot.num_cached : context_);
   }
   return RunStep(*decode_, std::move(tokens), std::move(start));
 }
 
-absl::StatusOr<std::vector<std::string>> Generator::Generate(
-    absl::Span<const std::string> prompts, const SampleOptions& options,
-    const std::function<void(size_t prompt, char byte)>& on_byte) {
-  for (const std::string& prompt : prompts) {
+absl::Status Generator::CheckPrompts(absl::Span<const Tokens> prompts) const {
+  for (const Tokens& prompt : prompts) {
     if (prompt.empty()) {
-      return absl::InvalidArgumentError("a prompt is empty; it needs at least one byte");
+      return absl::InvalidArgumentError("a prompt is empty; it needs at least one token");
+    }
+    for (const int32_t token : prompt) {
+      if (token < 0 || token >= vocabulary_) {
+        return absl::InvalidArgumentError(
+            StrCat("a prompt has the token ", token, ", but the model knows ", vocabulary_));
+      }
     }
   }
-  std::vector<std::string> texts(prompts.size());
-  if (options.num_bytes == 0) return texts;
+  return absl::OkStatus();
+}
+
+// Gives free slots to prompts from *next on, and makes room in those that are full.
+void Generator::FillSlots(absl::Span<const Tokens> prompts, size_t* next) {
   const auto context = static_cast<size_t>(context_);
+  for (Slot& slot : slots_) {
+    if (slot.is_free && *next < prompts.size()) {
+      const Tokens& prompt = prompts[*next];
+      slot = Slot();
+      slot.is_free = false;
+      slot.prompt = (*next)++;
+      slot.text.assign(prompt.end() - static_cast<int64_t>(std::min(prompt.size(), context)),
+                       prompt.end());
+    }
+    if (slot.text.size() > context) {
+      slot.text.erase(slot.text.begin(),
+                      slot.text.end() - static_cast<int64_t>(std::max<size_t>(context / 2, 1)));
+      slot.num_cached = 0;
+    }
+  }
+}
+
+absl::StatusOr<std::vector<Generator::Tokens>> Generator::Generate(absl::Span<const Tokens> prompts,
+                                                                   const SampleOptions& options,
+                                                                   const OnToken& on_token) {
+  RETURN_IF_ERROR(CheckPrompts(prompts));
+  std::vector<Tokens> texts(prompts.size());
+  if (options.num_tokens == 0) return texts;
   size_t next = 0;  // prompt
   size_t num_done = 0;
   std::vector<double> logits(static_cast<size_t>(vocabulary_));
   while (num_done < prompts.size()) {
-    for (Slot& slot : slots_) {
-      if (slot.is_free && next < prompts.size()) {
-        const std::string& prompt = prompts[next];
-        slot = Slot();
-        slot.is_free = false;
-        slot.prompt = next++;
-        slot.text = prompt.substr(prompt.size() - std::min(prompt.size(), context));
-      }
-      if (slot.text.size() > context) {
-        slot.text = slot.text.substr(slot.text.size() - std::max<size_t>(context / 2, 1));
-        slot.num_cached = 0;
-      }
-    }
+    FillSlots(prompts, &next);
     RETURN_IF_ERROR(Prefill());
     const int64_t begin_ns = SteadyClock().NowNs();
     ASSIGN_OR_RETURN(const Tensor all, Decode());
@@ -167,13 +185,18 @@ absl::StatusOr<std::vector<std::string>> Generator::Generate(
       }
       const double u = RandomUniform({options.seed, kStream, static_cast<uint32_t>(slot.prompt)},
                                      static_cast<uint64_t>(slot.num_made));
-      const char byte = static_cast<char>(PickByte(logits, options, u));
-      texts[slot.prompt] += byte;
-      slot.text += byte;
-      ++slot.num_cached;
+      const int32_t token = PickToken(logits, options, u);
       ++times_.tokens;
-      if (on_byte) on_byte(slot.prompt, byte);
-      if (++slot.num_made == options.num_bytes) {
+      bool is_done = std::find(options.end_tokens.begin(), options.end_tokens.end(), token) !=
+                     options.end_tokens.end();
+      if (!is_done) {
+        texts[slot.prompt].push_back(token);
+        slot.text.push_back(token);
+        ++slot.num_cached;
+        is_done = ++slot.num_made == options.num_tokens;
+        if (on_token != nullptr && !on_token(slot.prompt, token)) is_done = true;
+      }
+      if (is_done) {
         slot = Slot();
         ++num_done;
       }

@@ -1,4 +1,4 @@
-// Text that continues prompts, with the keys and values of earlier tokens kept in states.
+// Tokens that continue prompts, with the keys and values of earlier tokens kept in states.
 //
 // Two sessions share the work: one takes the tokens of prompts in chunks (prefill), the other one
 // makes a token of each sequence in a step (decode). Each has the parameters; keys and values go
@@ -9,7 +9,7 @@
 // A sequence that fills the model's context goes on from its last half, which is read anew.
 //
 // Thread rule: one thread; sessions have their own.
-// Invariant: the text of a prompt does not depend on the other prompts or on the number of slots.
+// Invariant: the tokens of a prompt does not depend on the other prompts or on the number of slots.
 
 #ifndef PENSTOCK_CLI_GENERATOR_H_
 #define PENSTOCK_CLI_GENERATOR_H_
@@ -18,8 +18,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,19 +46,26 @@ class Generator {
   using GetParameters =
       std::function<absl::StatusOr<Parameters>(const std::vector<planner::StatePlan>&)>;
 
-  // `slots` is rounded up to a multiple of the layout's dp. Prompts of up to `prompt_bytes` are
+  // `slots` is rounded up to a multiple of the layout's dp. Prompts of up to `prompt_tokens` are
   // read in as few steps as is reasonable, longer ones in more. REQUIRES: the model can generate.
   static absl::StatusOr<std::unique_ptr<Generator>> Start(const Registries& registries,
                                                           const JobModel& model, int64_t slots,
-                                                          int64_t prompt_bytes,
+                                                          int64_t prompt_tokens,
                                                           const ForwardLayout& layout,
                                                           const GetParameters& get_parameters);
 
-  // Continues each prompt by options.num_bytes bytes. `on_byte`, which may be null, is told each
-  // byte as it is made. kInvalidArgument: a prompt is empty.
-  absl::StatusOr<std::vector<std::string>> Generate(
-      absl::Span<const std::string> prompts, const SampleOptions& options,
-      const std::function<void(size_t prompt, char byte)>& on_byte);
+  // A text as the model sees it.
+  using Tokens = std::vector<int32_t>;
+
+  // Told of each token as it is made; returns whether its text is to go on.
+  using OnToken = std::function<bool(size_t prompt, int32_t token)>;
+
+  // Continues each prompt by options.num_tokens tokens, or up to one of options.end_tokens.
+  // `on_token` may be null. kInvalidArgument: a prompt is empty, or has a token that the model does
+  // not know.
+  absl::StatusOr<std::vector<Tokens>> Generate(absl::Span<const Tokens> prompts,
+                                               const SampleOptions& options,
+                                               const OnToken& on_token);
 
   int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
   // Of all calls of Generate.
@@ -70,13 +75,15 @@ class Generator {
   // A sequence under way.
   struct Slot {
     size_t prompt = 0;
-    std::string text;        // what the model has seen or will see next, at most its context
-    int64_t num_made = 0;    // bytes
+    Tokens text;             // what the model has seen or will see next, at most its context
+    int64_t num_made = 0;    // tokens
     int64_t num_cached = 0;  // of the text: what decode has keys and values of
     bool is_free = true;
   };
 
   Generator(const JobModel& model, int64_t slots);
+  absl::Status CheckPrompts(absl::Span<const Tokens> prompts) const;
+  void FillSlots(absl::Span<const Tokens> prompts, size_t* next);
   absl::Status Prefill();
   absl::StatusOr<Tensor> Decode();
   absl::StatusOr<Tensor> RunStep(actors::Session& session, Tensor tokens, Tensor start);

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/strategy/strategy.h"
 #include "tests/support/command_line_fixture.h"
@@ -29,11 +30,12 @@ class GeneratorTest : public testing::CommandLineFixture {
     model_.model = registries_.models.FindModel(name);
     model_.config = {.layers = 2,
                      .width = 16,
-                     .heads = 2,
+                     .heads = 4,
                      .context = kContext,
                      .vocabulary = 256,
                      .dropout = 0.1,
                      .dtype = DType::kF64,
+                     .kv_heads = 2,
                      .experts = 4};
     absl::StatusOr<std::unique_ptr<actors::Session>> session =
         StartModel(registries_, model_, graph::ModelUse::kPredict, 1, ForwardLayout(), nullptr);
@@ -48,21 +50,38 @@ class GeneratorTest : public testing::CommandLineFixture {
   }
 
   std::unique_ptr<Generator> Start(const std::string& strategy, int64_t slots,
-                                   int64_t prompt_bytes = 8) const {
+                                   int64_t prompt_tokens = 8) const {
     ForwardLayout layout;
     layout.strategy = **planner::ParseStrategy(strategy);
     auto generator =
-        Generator::Start(registries_, model_, slots, prompt_bytes, layout,
+        Generator::Start(registries_, model_, slots, prompt_tokens, layout,
                          [this](const std::vector<planner::StatePlan>&) { return parameters_; });
     EXPECT_TRUE(generator.ok()) << strategy << ": " << generator.status();
     return *std::move(generator);
+  }
+
+  static std::vector<Generator::Tokens> Encode(const std::vector<std::string>& texts) {
+    std::vector<Generator::Tokens> tokens;
+    for (const std::string& text : texts) tokens.emplace_back(text.begin(), text.end());
+    return tokens;
+  }
+
+  // The texts that the generator makes.
+  static absl::StatusOr<std::vector<std::string>> Generate(Generator& generator,
+                                                           const std::vector<std::string>& prompts,
+                                                           const SampleOptions& options) {
+    ASSIGN_OR_RETURN(const std::vector<Generator::Tokens> made,
+                     generator.Generate(Encode(prompts), options, nullptr));
+    std::vector<std::string> texts;
+    for (const Generator::Tokens& tokens : made) texts.emplace_back(tokens.begin(), tokens.end());
+    return texts;
   }
 
   // What the model makes of a prompt when it reads the whole text for each byte.
   std::string Expected(const std::string& prompt, const SampleOptions& options) const {
     std::string text = prompt.substr(prompt.size() - std::min<size_t>(prompt.size(), kContext));
     std::string made;
-    while (static_cast<int64_t>(made.size()) < options.num_bytes) {
+    while (static_cast<int64_t>(made.size()) < options.num_tokens) {
       if (text.size() > kContext) text = text.substr(text.size() - kContext / 2);
       Tensor tokens({DType::kI32, {1, kContext}});
       for (size_t i = 0; i < kContext; ++i) {
@@ -71,16 +90,16 @@ class GeneratorTest : public testing::CommandLineFixture {
       const auto result = predict_->Run({{"tokens", tokens}});
       EXPECT_TRUE(result.ok()) << result.status();
       const double* logits = result->fetches[0].second.As<double>() + (text.size() - 1) * 256;
-      const char byte = static_cast<char>(PickByte({logits, 256}, options, 0));
+      const char byte = static_cast<char>(PickToken({logits, 256}, options, 0));
       text += byte;
       made += byte;
     }
     return made;
   }
 
-  static SampleOptions Likeliest(int64_t num_bytes) {
+  static SampleOptions Likeliest(int64_t num_tokens) {
     SampleOptions options;
-    options.num_bytes = num_bytes;
+    options.num_tokens = num_tokens;
     options.temperature = 0;
     return options;
   }
@@ -88,6 +107,11 @@ class GeneratorTest : public testing::CommandLineFixture {
   JobModel model_;
   std::unique_ptr<actors::Session> predict_;
   Parameters parameters_;
+};
+
+class LlamaGeneratorTest : public GeneratorTest {
+ protected:
+  LlamaGeneratorTest() : GeneratorTest("llama") {}
 };
 
 class MoeGeneratorTest : public GeneratorTest {
@@ -102,7 +126,7 @@ const std::vector<std::string> kPrompts = {"the quick brown fox", "a",
 
 TEST_F(GeneratorTest, GivesTheTextOfWholeWindows) {
   const std::unique_ptr<Generator> generator = Start("dp=1", 2);
-  const auto texts = generator->Generate(kPrompts, Likeliest(40), nullptr);
+  const auto texts = Generate(*generator, kPrompts, Likeliest(40));
   ASSERT_TRUE(texts.ok()) << texts.status();
   for (size_t i = 0; i < kPrompts.size(); ++i) {
     EXPECT_EQ((*texts)[i], Expected(kPrompts[i], Likeliest(40))) << kPrompts[i];
@@ -116,36 +140,90 @@ TEST_F(GeneratorTest, GivesTheTextOfWholeWindows) {
 }
 
 TEST_F(MoeGeneratorTest, GivesTheTextOfWholeWindows) {
-  const auto texts = Start("dp=1", 3)->Generate(kPrompts, Likeliest(30), nullptr);
+  const auto texts = Generate(*Start("dp=1", 3), kPrompts, Likeliest(30));
   ASSERT_TRUE(texts.ok()) << texts.status();
   for (size_t i = 0; i < kPrompts.size(); ++i) {
     EXPECT_EQ((*texts)[i], Expected(kPrompts[i], Likeliest(30))) << kPrompts[i];
   }
 }
 
+TEST_F(LlamaGeneratorTest, GivesTheTextOfWholeWindows) {
+  const auto texts = Generate(*Start("dp=1", 3), kPrompts, Likeliest(30));
+  ASSERT_TRUE(texts.ok()) << texts.status();
+  for (size_t i = 0; i < kPrompts.size(); ++i) {
+    EXPECT_EQ((*texts)[i], Expected(kPrompts[i], Likeliest(30))) << kPrompts[i];
+  }
+  EXPECT_GT(std::set<char>((*texts)[0].begin(), (*texts)[0].end()).size(), 3u);
+}
+
+// Of which only the heads of keys and values are kept.
+TEST_F(LlamaGeneratorTest, AnyStrategyGivesTheSameText) {
+  SampleOptions options = Likeliest(20);
+  options.temperature = 0.9;
+  const auto expected = Generate(*Start("dp=1", 1), kPrompts, options);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (const char* strategy : {"tp=2", "pp=2", "dp=2,tp=2"}) {
+    const auto texts = Generate(*Start(strategy, 2), kPrompts, options);
+    ASSERT_TRUE(texts.ok()) << strategy << ": " << texts.status();
+    EXPECT_EQ(*texts, *expected) << strategy;
+  }
+  model_.config.step_tokens = 1;
+  const auto graph = graph::BuildModelGraph(registries_.ops, *model_.model, model_.config,
+                                            graph::ModelUse::kGenerate, 3);
+  ASSERT_TRUE(graph.ok());
+  EXPECT_EQ(graph->value(graph->FindValue("h0.attn.cache")).type.shape,
+            Shape({3, kContext, 2, 2, 4}));
+}
+
+// A text ends at one of the end tokens, which is no part of it, and where the caller ends it.
+TEST_F(GeneratorTest, TextsEndEarly) {
+  const std::string whole = (*Generate(*Start("dp=1", 1), {kPrompts[0]}, Likeliest(40)))[0];
+  SampleOptions options = Likeliest(40);
+  options.end_tokens = {static_cast<unsigned char>(whole[12])};
+  const size_t end = whole.find(whole[12]);
+  EXPECT_EQ((*Generate(*Start("dp=1", 1), {kPrompts[0]}, options))[0], whole.substr(0, end));
+
+  std::string seen;
+  const auto made = Start("dp=1", 1)->Generate(Encode({kPrompts[0]}), Likeliest(40),
+                                               [&seen](size_t /*prompt*/, int32_t token) {
+                                                 seen.push_back(static_cast<char>(token));
+                                                 return seen.size() < 7;
+                                               });
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(seen, whole.substr(0, 7));
+  EXPECT_EQ(made->at(0).size(), 7u);
+}
+
+TEST_F(GeneratorTest, ATokenThatTheModelDoesNotKnowIsRefused) {
+  const auto made =
+      Start("dp=1", 1)->Generate(std::vector<Generator::Tokens>{{1, 256}}, Likeliest(3), nullptr);
+  EXPECT_THAT(made.status().ToString(),
+              HasSubstr("a prompt has the token 256, but the model knows 256"));
+}
+
 // Sampled, so that every logit counts.
 TEST_F(GeneratorTest, AnyStrategyAndAnyNumberOfSlotsGiveTheSameText) {
   SampleOptions options;
-  options.num_bytes = 40;
+  options.num_tokens = 40;
   options.temperature = 0.9;
   options.top_k = 20;
   options.seed = 7;
-  const auto expected = Start("dp=1", 1)->Generate(kPrompts, options, nullptr);
+  const auto expected = Generate(*Start("dp=1", 1), kPrompts, options);
   ASSERT_TRUE(expected.ok()) << expected.status();
   EXPECT_NE((*expected)[0], Expected(kPrompts[0], Likeliest(40)));
   for (const auto& [strategy, slots] :
        {std::pair("dp=1", 5), std::pair("tp=2", 2), std::pair("pp=2", 3), std::pair("dp=2", 2),
         std::pair("dp=2,tp=2", 4), std::pair("dp=2,tp=2,pp=2", 2)}) {
-    const auto texts = Start(strategy, slots)->Generate(kPrompts, options, nullptr);
+    const auto texts = Generate(*Start(strategy, slots), kPrompts, options);
     ASSERT_TRUE(texts.ok()) << strategy << ": " << texts.status();
     EXPECT_EQ(*texts, *expected) << strategy << ", " << slots << " slots";
   }
   // Prompts in one step, or in one a byte.
-  for (const int64_t prompt_bytes : {1, 2, 1000}) {
-    EXPECT_EQ(*Start("dp=1", 2, prompt_bytes)->Generate(kPrompts, options, nullptr), *expected);
+  for (const int64_t prompt_tokens : {1, 2, 1000}) {
+    EXPECT_EQ(*Generate(*Start("dp=1", 2, prompt_tokens), kPrompts, options), *expected);
   }
   options.seed = 8;
-  EXPECT_NE(*Start("dp=1", 2)->Generate(kPrompts, options, nullptr), *expected);
+  EXPECT_NE(*Generate(*Start("dp=1", 2), kPrompts, options), *expected);
 }
 
 // Keys and values are added where they are kept: a step copies no cache.
@@ -170,12 +248,10 @@ TEST_F(GeneratorTest, TheCacheIsWrittenInPlace) {
   }
 }
 
-TEST_F(GeneratorTest, APromptNeedsAByte) {
-  const auto texts =
-      Start("dp=1", 1)->Generate({std::string("a"), std::string()}, Likeliest(3), nullptr);
+TEST_F(GeneratorTest, APromptNeedsAToken) {
+  const auto texts = Generate(*Start("dp=1", 1), {"a", ""}, Likeliest(3));
   EXPECT_TRUE(absl::IsInvalidArgument(texts.status()));
-  EXPECT_EQ(*Start("dp=1", 1)->Generate({std::string("a")}, Likeliest(0), nullptr),
-            std::vector<std::string>{""});
+  EXPECT_EQ(*Generate(*Start("dp=1", 1), {"a"}, Likeliest(0)), std::vector<std::string>{""});
 }
 
 TEST_F(GeneratorTest, TheCommandUsesACheckpoint) {

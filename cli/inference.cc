@@ -85,7 +85,6 @@ class Forward {
 namespace {
 
 constexpr uint32_t kSampleStream = 0x5a3b0001;
-constexpr size_t kNumBytes = 256;
 
 // Reports the session while it runs.
 auto Announce(const ForwardLayout& layout, Forward& forward) {
@@ -193,28 +192,29 @@ absl::StatusOr<double> Validator::MeanLoss(const Parameters& parameters) {
   return total / static_cast<double>(count);
 }
 
-uint8_t PickByte(absl::Span<const double> logits, const SampleOptions& options, double u) {
-  const absl::Span<const double> bytes = logits.subspan(0, std::min(logits.size(), kNumBytes));
-  const auto likeliest = std::max_element(bytes.begin(), bytes.end());
-  const auto best = static_cast<uint8_t>(likeliest - bytes.begin());
+int32_t PickToken(absl::Span<const double> logits, const SampleOptions& options, double u) {
+  const absl::Span<const double> choices =
+      logits.subspan(0, std::min(logits.size(), static_cast<size_t>(options.num_choices)));
+  const auto likeliest = std::max_element(choices.begin(), choices.end());
+  const auto best = static_cast<int32_t>(likeliest - choices.begin());
   if (options.temperature <= 0 || !std::isfinite(*likeliest)) return best;
-  std::vector<size_t> order(bytes.size());
+  std::vector<size_t> order(choices.size());
   std::iota(order.begin(), order.end(), size_t{0});
   if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
     std::stable_sort(order.begin(), order.end(),
-                     [&bytes](size_t a, size_t b) { return bytes[a] > bytes[b]; });
+                     [&choices](size_t a, size_t b) { return choices[a] > choices[b]; });
     order.resize(static_cast<size_t>(options.top_k));
   }
   std::vector<double> weights;
   double total = 0;
-  for (const size_t byte : order) {
-    weights.push_back(std::exp((bytes[byte] - *likeliest) / options.temperature));
+  for (const size_t token : order) {
+    weights.push_back(std::exp((choices[token] - *likeliest) / options.temperature));
     total += weights.back();
   }
   double left = u * total;
   for (size_t i = 0; i < weights.size(); ++i) {
     left -= weights[i];
-    if (left < 0) return static_cast<uint8_t>(order[i]);
+    if (left < 0) return static_cast<int32_t>(order[i]);
   }
   return best;
 }
@@ -240,7 +240,7 @@ absl::StatusOr<std::string> GenerateText(const Registries& registries, const Job
   Batch batch;
   batch.tokens = Tensor({DType::kI32, {copies, model.config.context}});
   std::vector<double> logits(static_cast<size_t>(model.config.vocabulary));
-  for (int64_t i = 0; i < options.num_bytes; ++i) {
+  for (int64_t i = 0; i < options.num_tokens; ++i) {
     const std::string_view window = std::string_view(text).substr(text.size() - context);
     for (size_t j = 0; j < static_cast<size_t>(copies) * context; ++j) {
       batch.tokens.As<int32_t>()[j] = static_cast<unsigned char>(window[j % context]);
@@ -252,7 +252,7 @@ absl::StatusOr<std::string> GenerateText(const Registries& registries, const Job
       logits[j] = ElementAsDouble(all, first + static_cast<int64_t>(j));
     }
     const double u = RandomUniform({options.seed, kSampleStream, 0}, static_cast<uint64_t>(i));
-    text += static_cast<char>(PickByte(logits, options, u));
+    text += static_cast<char>(PickToken(logits, options, u));
   }
   return text.substr(context);
 }

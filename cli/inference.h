@@ -97,23 +97,26 @@ class Validator {
 };
 
 struct SampleOptions {
-  int64_t num_bytes = 0;
-  double temperature = 1;  // 0: the likeliest byte
-  int64_t top_k = 0;       // only of so many likeliest bytes; 0: of all
+  int64_t num_tokens = 0;
+  double temperature = 1;  // 0: the likeliest token
+  int64_t top_k = 0;       // only of so many likeliest tokens; 0: of all
+  int64_t num_choices =
+      256;  // of the first tokens of the vocabulary: bytes, or those of a tokenizer
+  std::vector<int32_t> end_tokens = {};  // that end a text and are not part of it
   uint64_t seed = 0;
 };
 
-// Bytes that continue `prompt`, whose last `context` bytes the model sees first. A model that fits
-// one device, as its strategy splits the batch alone, runs on the first device of the first
-// process. REQUIRES: the prompt has at least `context` bytes.
+// options.num_tokens bytes that continue `prompt`, whose last `context` bytes the model sees first.
+// A model that fits one device, as its strategy splits the batch alone, runs on the first device of
+// the first process. REQUIRES: the prompt has at least `context` bytes.
 absl::StatusOr<std::string> GenerateText(const Registries& registries, const JobModel& model,
                                          const Parameters& parameters, std::string_view prompt,
                                          const SampleOptions& options, const ForwardLayout& layout);
 
-// The byte that the uniform draw u in [0, 1) picks from softmax(logits / temperature), of the first
-// 256 logits (text is bytes, whatever the vocabulary) and of those the options.top_k largest. At
-// temperature 0 the likeliest; of equals the first. REQUIRES: at least one logit.
-uint8_t PickByte(absl::Span<const double> logits, const SampleOptions& options, double u);
+// The token that the uniform draw u in [0, 1) picks from softmax(logits / temperature), of the
+// first options.num_choices logits and of those the options.top_k largest. At temperature 0 the
+// likeliest; of equals the first. REQUIRES: at least one logit and one choice.
+int32_t PickToken(absl::Span<const double> logits, const SampleOptions& options, double u);
 
 }  // namespace penstock::cli
 

@@ -30,11 +30,15 @@ struct Job {
   struct Model {
     std::string name = "gpt";  // a model or a preset
     std::string file;          // a graph in the text format instead; no other key goes with it
+    std::string weights;       // a folder with the sizes and the weights to start from
     // What the job sets itself; the rest is the model's or preset's.
     std::optional<int64_t> layers, width, heads, context, vocabulary;
     std::optional<double> dropout;
     std::optional<int64_t> experts, top_k, expert_every;
     std::optional<double> capacity_factor, balance;
+    std::optional<int64_t> kv_heads, hidden;
+    std::optional<double> rotary_base, norm_epsilon;
+    std::optional<bool> tied;
   } model;
 
   // Where an input that is not text has its values from.

@@ -9,6 +9,7 @@
 #include "cli/host_layout.h"
 #include "cli/job_machine.h"
 #include "cli/job_policy.h"
+#include "cli/model_folder.h"
 #include "fmt/format.h"
 
 #include "base/counted.h"
@@ -180,6 +181,11 @@ std::vector<planner::ProgramSetting> ProgramSettings(const Job& job, const JobMo
     add("model.capacity_factor", model.config.capacity_factor);
     add("model.balance", model.config.balance);
     add("model.expert_every", model.config.expert_every);
+    add("model.kv_heads", model.config.kv_heads);
+    add("model.hidden", model.config.hidden);
+    add("model.rotary_base", model.config.rotary_base);
+    add("model.norm_epsilon", model.config.norm_epsilon);
+    add("model.tied", model.config.is_tied);
     add("train.batch", job.train.batch);
     add("train.dtype", Name(job.train.dtype));
   }
@@ -306,7 +312,18 @@ absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& j
   JobModel resolved;
   resolved.config.dtype = job.train.dtype;
   if (!job.model.file.empty()) return resolved;
-  if (const graph::Preset* preset = registries.models.FindPreset(job.model.name)) {
+  if (!job.model.weights.empty()) {
+    const absl::StatusOr<FolderConfig> folder = ReadFolderConfig(job.model.weights);
+    if (!folder.ok()) return AtKey(job, {"model.weights"}, folder.status());
+    if (job.locations.contains("model.name") && job.model.name != folder->model) {
+      return AtKey(job, {"model.name"},
+                   absl::InvalidArgumentError(StrCat("model.name = ", job.model.name, ": ",
+                                                     job.model.weights, " holds a ", folder->model,
+                                                     "; leave it out")));
+    }
+    resolved.model = registries.models.FindModel(folder->model);
+    resolved.config = folder->config;
+  } else if (const graph::Preset* preset = registries.models.FindPreset(job.model.name)) {
     resolved.model = registries.models.FindModel(preset->model);
     resolved.config = preset->config;
   } else if (const graph::Model* model = registries.models.FindModel(job.model.name)) {
@@ -338,6 +355,11 @@ absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& j
   config.capacity_factor = job.model.capacity_factor.value_or(config.capacity_factor);
   config.balance = job.model.balance.value_or(config.balance);
   config.expert_every = job.model.expert_every.value_or(config.expert_every);
+  config.kv_heads = job.model.kv_heads.value_or(config.kv_heads);
+  config.hidden = job.model.hidden.value_or(config.hidden);
+  config.rotary_base = job.model.rotary_base.value_or(config.rotary_base);
+  config.norm_epsilon = job.model.norm_epsilon.value_or(config.norm_epsilon);
+  config.is_tied = job.model.tied.value_or(config.is_tied);
   const absl::Status status = resolved.model->check(config);
   // The message begins with the name of a key.
   const std::string_view message = ToStd(status.message());

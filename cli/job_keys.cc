@@ -67,6 +67,15 @@ auto Number(Field field, double least, double most, std::string_view range) {
 }
 
 template <typename Field>
+auto Boolean(Field field) {
+  return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
+    if (!value.is_boolean()) return Expected("true or false", value);
+    *field(job) = value.as_boolean();
+    return absl::OkStatus();
+  };
+}
+
+template <typename Field>
 auto String(Field field) {
   return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
     if (!value.is_string()) return Expected("a string", value);
@@ -244,12 +253,6 @@ absl::Status SetClusterFile(const toml::value& value, const std::string& folder,
   return absl::OkStatus();
 }
 
-absl::Status SetSplitBackward(const toml::value& value, const std::string& /*folder*/, Job& job) {
-  if (!value.is_boolean()) return Expected("true or false", value);
-  job.parallel.split_backward = value.as_boolean();
-  return absl::OkStatus();
-}
-
 absl::Status SetSchedule(const toml::value& value, const std::string& folder, Job& job) {
   if (!value.is_string()) return Expected("a policy or a path", value);
   const std::string& text = value.as_string().str;
@@ -271,6 +274,11 @@ const std::vector<Key>& Keys() {
       {"model.file",
        "Graph in the text format that returns a scalar loss; excludes the other model keys (none)",
        Path([](Job& j) { return &j.model.file; })},
+      {"model.weights",
+       "Folder with config.json and model.safetensors of a GPT-2 or Llama: the model has its "
+       "sizes, "
+       "and training starts from its weights (none: random ones)",
+       Path([](Job& j) { return &j.model.weights; })},
       {"model.layers", "Number of blocks (from model.name)",
        Integer([](Job& j) { return &j.model.layers; }, 1, graph::kMaxLayers)},
       {"model.width", "Width of the residual stream (from model.name)",
@@ -297,6 +305,21 @@ const std::vector<Key>& Keys() {
        "Interval between blocks with experts, for moe: 1 for every block, 2 for every other block "
        "(1)",
        Integer([](Job& j) { return &j.model.expert_every; }, 1, graph::kMaxLayers)},
+      {"model.kv_heads",
+       "Attention heads of keys and values, for llama: a divisor of model.heads; 0 for as many (0)",
+       Integer([](Job& j) { return &j.model.kv_heads; }, 0, kMaxSize)},
+      {"model.hidden",
+       "Units of the feed-forward layer, for llama; 0 for 8/3 of the width, rounded up to a "
+       "multiple of 64 (0)",
+       Integer([](Job& j) { return &j.model.hidden; }, 0, kMaxSize)},
+      {"model.rotary_base", "Base of the rotary position embedding, for llama (10000)",
+       Number([](Job& j) { return &j.model.rotary_base; }, 1e-30, kHuge, "1e-30 to 1e30")},
+      {"model.norm_epsilon", "Term added to the variance in norms, for llama, gpt and moe (1e-5)",
+       Number([](Job& j) { return &j.model.norm_epsilon; }, 1e-30, kHuge, "1e-30 to 1e30")},
+      {"model.tied",
+       "Whether logits are products with the token embedding, for llama; gpt and moe always do "
+       "that (false)",
+       Boolean([](Job& j) { return &j.model.tied; })},
       {"data.text",
        "Files and folders of training text, read as bytes (for built-in models, "
        "[\"/usr/share/common-licenses\"])",
@@ -408,7 +431,7 @@ const std::vector<Key>& Keys() {
       {"parallel.split_backward",
        "Whether backward phases are split into input gradients (B) and weight gradients (W) (true "
        "if the schedule needs it)",
-       SetSplitBackward},
+       Boolean([](Job& j) { return &j.parallel.split_backward; })},
       {"cluster.file",
        "Cluster to plan for: a preset such as \"dgx-a100:16\" (`penstock list clusters`) or a file "
        "that describes one (this machine)",

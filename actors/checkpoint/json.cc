@@ -6,20 +6,14 @@
 #include "base/strings.h"
 
 namespace penstock::actors {
-namespace {
-
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 3;
-
-}  // namespace
-
-absl::StatusOr<Json> ParseJsonObject(std::string_view text, std::string_view what) {
+absl::StatusOr<Json> ParseJsonObject(std::string_view text, std::string_view what, int max_depth) {
   bool is_deep = false;
   std::string repeated;
   std::vector<std::set<std::string>> keys;  // of the objects that are open
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) is_deep = true;
+    if (depth > max_depth) is_deep = true;
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
     if (event == Json::parse_event_t::key && !keys.empty()) {

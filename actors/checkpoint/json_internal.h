@@ -13,9 +13,10 @@
 
 namespace penstock::actors {
 
-// An object of objects of values, at most three levels deep, without repeated keys. kDataLoss: the
-// text is something else. `what` names it in errors: "the header".
-absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view what);
+// An object of objects of values, at most `max_depth` levels deep, without repeated keys.
+// kDataLoss: the text is something else. `what` names it in errors: "the header".
+absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view what,
+                                               int max_depth = 3);
 
 // kInvalidArgument: a string is no UTF-8.
 absl::StatusOr<std::string> DumpJson(const nlohmann::json& json);

@@ -1,0 +1,94 @@
+#include "cli/utf8.h"
+
+#include <utility>
+
+#include "fmt/format.h"
+
+namespace penstock::cli {
+
+Utf8Char FirstChar(std::string_view text) {
+  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return {.code = lead, .length = 1};
+  const size_t length = lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+  const Utf8Char invalid = {.length = 1, .is_valid = false};
+  if (length == 0) return invalid;
+  uint32_t code = lead & (0x7fu >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if (i == text.size()) return {.length = 1, .is_valid = false, .is_cut = true};
+    if ((byte(i) & 0xc0) != 0x80) return invalid;
+    // Overlong forms, surrogates, and what lies beyond Unicode.
+    if (i == 1 && ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) >= 0xa0) ||
+                   (lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) >= 0x90))) {
+      return invalid;
+    }
+    code = code << 6 | (byte(i) & 0x3fu);
+  }
+  return {.code = code, .length = length};
+}
+
+size_t FindInvalidUtf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Char c = FirstChar(text.substr(at));
+    if (!c.is_valid) return at;
+    at += c.length;
+  }
+  return std::string_view::npos;
+}
+
+std::string ToUtf8(uint32_t code) {
+  std::string text;
+  const auto add = [&text](uint32_t byte) { text.push_back(static_cast<char>(byte)); };
+  if (code < 0x80) {
+    add(code);
+  } else if (code < 0x800) {
+    add(0xc0 | code >> 6);
+    add(0x80 | (code & 0x3f));
+  } else if (code < 0x10000) {
+    add(0xe0 | code >> 12);
+    add(0x80 | (code >> 6 & 0x3f));
+    add(0x80 | (code & 0x3f));
+  } else {
+    add(0xf0 | code >> 18);
+    add(0x80 | (code >> 12 & 0x3f));
+    add(0x80 | (code >> 6 & 0x3f));
+    add(0x80 | (code & 0x3f));
+  }
+  return text;
+}
+
+std::string PrintableUtf8(std::string_view text) {
+  std::string printable;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Char c = FirstChar(text.substr(at));
+    const std::string_view bytes = text.substr(at, c.length);
+    const bool is_control =
+        c.code < 0x20 ? c.code != '\n' && c.code != '\t' : c.code >= 0x7f && c.code < 0xa0;
+    if (c.is_valid && !is_control) {
+      printable += bytes;
+    } else {
+      for (const char byte : bytes) {
+        printable += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+      }
+    }
+    at += c.length;
+  }
+  return printable;
+}
+
+std::string Utf8Stream::Push(std::string_view bytes) {
+  rest_ += bytes;
+  size_t at = 0;
+  while (at < rest_.size()) {
+    const Utf8Char c = FirstChar(std::string_view(rest_).substr(at));
+    if (c.is_cut) break;
+    at += c.length;
+  }
+  std::string complete = rest_.substr(0, at);
+  rest_.erase(0, at);
+  return complete;
+}
+
+std::string Utf8Stream::Finish() { return std::exchange(rest_, std::string()); }
+
+}  // namespace penstock::cli

@@ -1,0 +1,47 @@
+// UTF-8 (RFC 3629): reading it byte by byte, and printing text that may hold anything.
+//
+// Thread rule: pure functions; a Utf8Stream belongs to one thread.
+
+#ifndef PENSTOCK_CLI_UTF8_H_
+#define PENSTOCK_CLI_UTF8_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace penstock::cli {
+
+// What a text begins with.
+struct Utf8Char {
+  uint32_t code = 0;     // the character; 0 unless is_valid
+  size_t length = 0;     // bytes to go on behind: of the character, or 1
+  bool is_valid = true;  // false: the byte is part of no character
+  bool is_cut = false;   // the text ends within what may become a character; not valid then
+};
+// REQUIRES: `text` is not empty.
+Utf8Char FirstChar(std::string_view text);
+
+// The first byte that is part of no character; npos: all of the text is UTF-8.
+size_t FindInvalidUtf8(std::string_view text);
+
+std::string ToUtf8(uint32_t code);
+
+// The text with "\x.." for control characters but tab and newline, and for bytes that are not
+// UTF-8.
+std::string PrintableUtf8(std::string_view text);
+
+// Text that arrives in pieces, which may end within a character.
+class Utf8Stream {
+ public:
+  // What is complete now. A byte that is part of no character is complete.
+  std::string Push(std::string_view bytes);
+  // What is left at the end.
+  std::string Finish();
+
+ private:
+  std::string rest_;  // the beginning of a character
+};
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_UTF8_H_

@@ -1,0 +1,63 @@
+"""Models of the package transformers give the same logits here, tokenizers of the package tokenizers
+the same tokens: tests/data/models/make_models.py makes new ones, with other weights than those in
+the tree, and the C++ tests compare with them.
+
+Skipped where tokenizers is not installed (tests/requirements.txt); without torch and transformers,
+which are large, only tokens are compared.
+PENSTOCK_COMMAND names the command (default: build/bin/penstock), beside which the C++ tests are.
+"""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COMMAND = pathlib.Path(os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock")))
+TESTS = COMMAND.parent.parent / "tests"
+PACKAGES = [str(path) for path in (ROOT / "build/python/lib").glob("python3*/site-packages")]
+sys.path.extend(PACKAGES)
+SEED = "11"
+
+
+def has(package):
+    return importlib.util.find_spec(package) is not None
+
+
+class ModelPackagesTest(unittest.TestCase):
+    def make(self):
+        folder = tempfile.TemporaryDirectory(prefix="penstock_models.")
+        self.addCleanup(folder.cleanup)
+        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), *PACKAGES]))
+        subprocess.run([sys.executable, ROOT / "tests/data/models/make_models.py", folder.name,
+                        SEED], check=True, capture_output=True, timeout=280,
+                       env={**os.environ, "PYTHONPATH": path})
+        return folder.name
+
+    def run_test(self, name, folder, tests):
+        program = TESTS / name
+        if not os.access(program, os.X_OK):
+            self.skipTest(f"{program} is not built")
+        done = subprocess.run([program, f"--gtest_filter={tests}"], capture_output=True, text=True,
+                              timeout=280, env={**os.environ, "PENSTOCK_TEST_MODELS": folder})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("PASSED", done.stdout)
+        self.assertNotIn("0 tests ran", done.stdout)
+
+    def test_tokens_are_those_of_tokenizers(self):
+        if not has("tokenizers"):
+            self.skipTest("tokenizers is not installed: see tests/requirements.txt")
+        self.run_test("tokenizer_test", self.make(), "TokenizerFilesTest.*")
+
+    def test_logits_are_those_of_transformers(self):
+        for package in ("tokenizers", "torch", "transformers"):
+            if not has(package):
+                self.skipTest(f"{package} is not installed")
+        self.run_test("model_folder_test", self.make(), "ModelFolderTest.*Transformers*")
+
+
+if __name__ == "__main__":
+    unittest.main()
