@@ -10,11 +10,19 @@
 namespace penstock::planner {
 namespace {
 
-void AddRepeats(absl::Span<const int> sequence, size_t begin, size_t end,
+// Of one sequence; thousands of short repeats would take quadratic time.
+constexpr size_t kMaxComparisons = 50'000'000;
+
+void AddRepeats(absl::Span<const int> sequence, size_t begin, size_t end, size_t* comparisons,
                 std::vector<Repeat>* repeats) {
   if (begin >= end) return;
   Repeat best = {begin, end - begin, 1};
   size_t covered = 0;
+  *comparisons += (end - begin) * std::min((end - begin) / 2, kMaxRepeatPeriod);
+  if (*comparisons > kMaxComparisons) {
+    repeats->push_back(best);
+    return;
+  }
   for (size_t period = 1; period <= std::min((end - begin) / 2, kMaxRepeatPeriod); ++period) {
     size_t equal = 0;  // positions up to `at` that are as those a period later
     for (size_t at = begin; at + period < end; ++at) {
@@ -25,9 +33,9 @@ void AddRepeats(absl::Span<const int> sequence, size_t begin, size_t end,
       best = {at + 1 - equal, period, count};
     }
   }
-  if (covered > 0) AddRepeats(sequence, begin, best.first, repeats);
+  if (covered > 0) AddRepeats(sequence, begin, best.first, comparisons, repeats);
   repeats->push_back(best);
-  if (covered > 0) AddRepeats(sequence, best.first + covered, end, repeats);
+  if (covered > 0) AddRepeats(sequence, best.first + covered, end, comparisons, repeats);
 }
 
 class Folder {
@@ -141,7 +149,8 @@ std::vector<StageBlocks> FoldBlocks(const DrawnGraph& graph) { return Folder(gra
 
 std::vector<Repeat> FindRepeats(absl::Span<const int> sequence) {
   std::vector<Repeat> repeats;
-  AddRepeats(sequence, 0, sequence.size(), &repeats);
+  size_t comparisons = 0;
+  AddRepeats(sequence, 0, sequence.size(), &comparisons, &repeats);
   return repeats;
 }
 

@@ -72,7 +72,7 @@ inline constexpr size_t kMaxRepeatPeriod = 256;
 
 // Covers the sequence from left to right: first the repeat that covers most, the shortest period
 // among equals, then what is left on both sides of it, where count is 1 and period the length of
-// what does not repeat.
+// what does not repeat. Gives up looking in what is left after a bounded number of comparisons.
 std::vector<Repeat> FindRepeats(absl::Span<const int> sequence);
 
 }  // namespace penstock::planner

@@ -66,6 +66,18 @@ TEST(FindRepeatsTest, TheRepeatThatCoversMostComesFirst) {
   EXPECT_THAT(FindRepeats({1, 1, 2, 1, 1, 2, 5, 5}), ElementsAre(Repeat{0, 3, 2}, Repeat{6, 1, 2}));
 }
 
+// All of the sequence is covered, in bounded time, however many repeats there are.
+TEST(FindRepeatsTest, ManyShortRepeatsTakeNoQuadraticTime) {
+  std::vector<int> sequence;
+  for (int i = 0; i < 50'000; ++i) sequence.insert(sequence.end(), {3 * i, 3 * i, 3 * i + 1});
+  size_t at = 0;
+  for (const Repeat& repeat : FindRepeats(sequence)) {
+    EXPECT_EQ(repeat.first, at);
+    at += repeat.count * repeat.period;
+  }
+  EXPECT_EQ(at, sequence.size());
+}
+
 TEST(GraphBlocksTest, LayersAreListedOnce) {
   DrawnGraph graph;
   int last = Add(graph, "embedding", "embed");
