@@ -504,7 +504,7 @@ class JobRun {
           [this](const actors::CheckpointResult& result) { monitor_.OnCheckpoint(result); });
     }
     ASSIGN_OR_RETURN(cluster_, StartCluster(process_environment_, environment_.err, options_, job_,
-                                             plan_, monitor_, interrupts_));
+                                            plan_, monitor_, interrupts_));
     if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
     if (cluster_ != nullptr) nodes_ = cluster_->nodes();
     cores_ = CoresOfDevices(nodes_, num_devices, threads_);

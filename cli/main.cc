@@ -25,9 +25,7 @@ int main(int argc, char** argv) {
       .err_is_terminal = isatty(STDERR_FILENO) != 0,
       .out_is_terminal = isatty(STDOUT_FILENO) != 0,
       .load_plugin =
-          [&registries](const std::string& path) {
-            return penstock::LoadPlugin(path, registries);
-          },
+          [&registries](const std::string& path) { return penstock::LoadPlugin(path, registries); },
   };
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   return penstock::cli::RunCommandLine(environment, arguments);

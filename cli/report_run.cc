@@ -16,6 +16,7 @@
 #include "base/machine.h"
 #include "base/shape.h"
 #include "base/strings.h"
+#include "penstock/version.h"
 #include "planner/plan/plan.h"
 
 namespace penstock::cli {
@@ -93,7 +94,7 @@ std::string TimeText(absl::Time time) {
 void DescribeRun(const RunDescription& run, Report* report) {
   const planner::Plan& plan = run.plan;
   report->title = plan.name;
-  report->version = PENSTOCK_VERSION;
+  report->version = kVersion;
   report->subtitle = StrCat(plan.strategy.empty() ? "no strategy" : plan.strategy, " \u00b7 ",
                             Counted(plan.devices.size(), "device"), " \u00b7 ",
                             Counted(plan.num_microbatches, "micro-batch", "es"), " \u00b7 ",
