@@ -102,6 +102,24 @@ Expectation BlockAttention(double products) {
   }};
 }
 
+// A multiplication and an addition for each element of y and each weight of its channel, of the
+// weights in operand `w`.
+Expectation Convolution(int w, Count y) {
+  return {[w, y](const Case& c) {
+    const Shape& weights = c.operands[w].shape;
+    return 2.0 * static_cast<double>(weights[1] * weights[2] * weights[3]) * y(c);
+  }};
+}
+
+// An operation for each element of each window, of the whole image where there is none.
+Expectation Pooling(Count y) {
+  return {[y](const Case& c) {
+    const Shape window = c.attributes.GetInts("window");
+    const Shape& image = c.operands[0].shape;
+    return y(c) * static_cast<double>(window.empty() ? image[2] * image[3] : window[0] * window[1]);
+  }};
+}
+
 double EinsumFlops(const Case& c) {
   static const std::map<std::string, double> flops = {
       {"bmk,bkn->bmn", 2 * (2 * 3 * 4 * 2)},
@@ -209,6 +227,22 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
         }}},
       {"cross_entropy", EachOperand(1 + 1 + 8 + 1)},  // max, minus it, exp, sum
       {"cross_entropy_grad", EachOperand(1 + 8 + 1)},
+
+      {"conv2d", Convolution(1, [](const Case& c) { return c.result(); })},
+      {"conv2d_input_grad", Convolution(0, [](const Case& c) { return c.operand(1); })},
+      {"conv2d_weight_grad", {[](const Case& c) {
+         const Shape& w = c.results[0].shape;
+         return 2.0 * static_cast<double>(w[1] * w[2] * w[3]) * c.operand(1);
+       }}},
+      {"max_pool2d", Pooling([](const Case& c) { return c.result(); })},
+      {"max_pool2d_grad", Pooling([](const Case& c) { return c.operand(1); })},
+      {"avg_pool2d", Pooling([](const Case& c) { return c.result(); })},
+      {"avg_pool2d_grad", Pooling([](const Case& c) { return c.operand(0); })},
+      {"batch_norm", EachOperand(1 + 3 + 4)},  // mean, variance, result
+      {"batch_norm_inference", EachOperand(4)},
+      {"batch_norm_weight_grad", EachOperand(4 + 1)},  // scale, bias
+      {"batch_norm_grad", EachOperand(7)},
+      {"channel_variance", EachOperand(3)},
 
       {"top_k", {[](const Case& c) {
          return c.operand(0) * static_cast<double>(c.attributes.GetInt("k", 0));

@@ -79,6 +79,18 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeRmsNormGrad(); add(MakeRmsNormGrad());
   extern OpPtr MakeRmsNormWeightGrad(); add(MakeRmsNormWeightGrad());
   extern OpPtr MakeRotary(); add(MakeRotary());
+  extern OpPtr MakeConv2d(); add(MakeConv2d());
+  extern OpPtr MakeConv2dInputGrad(); add(MakeConv2dInputGrad());
+  extern OpPtr MakeConv2dWeightGrad(); add(MakeConv2dWeightGrad());
+  extern OpPtr MakeMaxPool2d(); add(MakeMaxPool2d());
+  extern OpPtr MakeMaxPool2dGrad(); add(MakeMaxPool2dGrad());
+  extern OpPtr MakeAvgPool2d(); add(MakeAvgPool2d());
+  extern OpPtr MakeAvgPool2dGrad(); add(MakeAvgPool2dGrad());
+  extern OpPtr MakeBatchNorm(); add(MakeBatchNorm());
+  extern OpPtr MakeBatchNormGrad(); add(MakeBatchNormGrad());
+  extern OpPtr MakeBatchNormInference(); add(MakeBatchNormInference());
+  extern OpPtr MakeBatchNormWeightGrad(); add(MakeBatchNormWeightGrad());
+  extern OpPtr MakeChannelVariance(); add(MakeChannelVariance());
   extern OpPtr MakeEmbedding(); add(MakeEmbedding());
   extern OpPtr MakeEmbeddingGrad(); add(MakeEmbeddingGrad());
   extern OpPtr MakeAttention(); add(MakeAttention());

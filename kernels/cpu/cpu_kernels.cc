@@ -24,6 +24,12 @@ KernelRegistry CpuKernels() {
   extern Def AttentionKernel(); add("attention", AttentionKernel());
   extern Def AttentionGradKernel(); add("attention_grad", AttentionGradKernel());
   extern Def AttentionPartsKernel(); add("attention_parts", AttentionPartsKernel());
+  extern Def AvgPool2dKernel(); add("avg_pool2d", AvgPool2dKernel());
+  extern Def AvgPool2dGradKernel(); add("avg_pool2d_grad", AvgPool2dGradKernel());
+  extern Def BatchNormKernel(); add("batch_norm", BatchNormKernel());
+  extern Def BatchNormGradKernel(); add("batch_norm_grad", BatchNormGradKernel());
+  extern Def BatchNormInferenceKernel(); add("batch_norm_inference", BatchNormInferenceKernel());
+  extern Def BatchNormWeightGradKernel(); add("batch_norm_weight_grad", BatchNormWeightGradKernel());
   extern Def BiasAddKernel(); add("bias_add", BiasAddKernel());
   extern Def BiasGeluKernel(); add("bias_gelu", BiasGeluKernel());
   extern Def BiasGeluGradKernel(); add("bias_gelu_grad", BiasGeluGradKernel());
@@ -32,10 +38,14 @@ KernelRegistry CpuKernels() {
   extern Def BroadcastKernel(); add("broadcast", BroadcastKernel());
   extern Def CachedAttentionKernel(); add("cached_attention", CachedAttentionKernel());
   extern Def CastKernel(); add("cast", CastKernel());
+  extern Def ChannelVarianceKernel(); add("channel_variance", ChannelVarianceKernel());
   extern Def CombineKernel(); add("combine", CombineKernel());
   extern Def CombineWeightGradKernel(); add("combine_weight_grad", CombineWeightGradKernel());
   extern Def ConcatKernel(); add("concat", ConcatKernel());
   extern Def ConstantKernel(); add("constant", ConstantKernel());
+  extern Def Conv2dKernel(); add("conv2d", Conv2dKernel());
+  extern Def Conv2dInputGradKernel(); add("conv2d_input_grad", Conv2dInputGradKernel());
+  extern Def Conv2dWeightGradKernel(); add("conv2d_weight_grad", Conv2dWeightGradKernel());
   extern Def CopyKernel(); add("copy", CopyKernel());
   add("to_device", CopyKernel());
   add("to_host", CopyKernel());
@@ -68,6 +78,8 @@ KernelRegistry CpuKernels() {
   extern Def LogKernel(); add("log", LogKernel());
   extern Def MatmulKernel(); add("matmul", MatmulKernel());
   extern Def MaxKernel(); add("max", MaxKernel());
+  extern Def MaxPool2dKernel(); add("max_pool2d", MaxPool2dKernel());
+  extern Def MaxPool2dGradKernel(); add("max_pool2d_grad", MaxPool2dGradKernel());
   extern Def MinKernel(); add("min", MinKernel());
   extern Def MulKernel(); add("mul", MulKernel());
   extern Def NegKernel(); add("neg", NegKernel());

@@ -10,18 +10,6 @@
 namespace penstock::kernels {
 namespace {
 
-// oneDNN asks OpenMP how many threads the calling thread may have. The function is looked up in the
-// runtime that oneDNN itself has loaded, whichever that is; a build without OpenMP has none.
-void UseOneThread() {
-  using SetNumThreads = void (*)(int);
-  static const auto set_num_threads =
-      reinterpret_cast<SetNumThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-  thread_local bool is_set = false;
-  if (is_set || set_num_threads == nullptr) return;
-  set_num_threads(1);
-  is_set = true;
-}
-
 // A small product with a transposed a goes in pieces of k: at once oneDNN reads a where it lies,
 // and the columns of a matrix whose rows are pages apart fall onto each other in the cache (1024 x
 // 256 x 1024 from memory: 126 GFLOP/s at once, 150 so, of 185). Small: c stays in the second-level
@@ -30,6 +18,18 @@ constexpr int64_t kSmallElements = int64_t{1} << 19;
 constexpr int64_t kTransposedDepth = 128;
 
 }  // namespace
+
+// oneDNN asks OpenMP how many threads the calling thread may have. The function is looked up in the
+// runtime that oneDNN itself has loaded, whichever that is; a build without OpenMP has none.
+void RunOneDnnOnOneThread() {
+  using SetNumThreads = void (*)(int);
+  static const auto set_num_threads =
+      reinterpret_cast<SetNumThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  thread_local bool is_set = false;
+  if (is_set || set_num_threads == nullptr) return;
+  set_num_threads(1);
+  is_set = true;
+}
 
 void PrepareOneDnnGemm() {
   static std::once_flag is_prepared;
@@ -45,7 +45,7 @@ void PrepareOneDnnGemm() {
 
 void OneDnnGemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a,
                 int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate) {
-  UseOneThread();
+  RunOneDnnOnOneThread();
   const int64_t depth = transpose_a && m * n <= kSmallElements ? kTransposedDepth : k;
   for (int64_t d = 0; d < k; d += depth) {
     // Fails only for arguments that the caller has excluded.

@@ -1,5 +1,5 @@
-// The functions of oneDNN that kernels use. What differs between its versions 2 and 3 belongs into
-// onednn.cc; no oneDNN type leaves that file.
+// The functions of oneDNN that kernels use, but for those in onednn_convolution.h. What differs
+// between its versions 2 and 3 belongs into onednn.cc; no oneDNN type leaves that file.
 //
 // Thread rule: any thread; each call runs on the calling thread alone. Kernels spread work over the
 // device's pool themselves, so that oneDNN's OpenMP never starts threads of its own.
@@ -10,6 +10,9 @@
 #include <cstdint>
 
 namespace penstock::kernels {
+
+// Makes oneDNN run on the calling thread alone, from now on. Everything below does so itself.
+void RunOneDnnOnOneThread();
 
 // Compiles what OneDnnGemm needs, once a process (about 30 ms). Otherwise its first call does.
 void PrepareOneDnnGemm();

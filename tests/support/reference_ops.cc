@@ -13,6 +13,7 @@
 
 #include "base/random.h"
 #include "base/strings.h"
+#include "tests/support/reference_image_ops.h"
 
 namespace penstock::testing {
 namespace {
@@ -1065,6 +1066,26 @@ const std::map<std::string, Evaluate>& Table() {
       {"dispatch", [](const Call& c) -> Results { return {Dispatch(c.attributes, c.x)}; }},
       {"combine", [](const Call& c) -> Results { return {Combine(c.x)}; }},
       {"combine_weight_grad", [](const Call& c) -> Results { return {CombineWeightGrad(c.x)}; }},
+      {"conv2d", [](const Call& c) -> Results { return {Conv2d(c.attributes, c.x[0], c.x[1])}; }},
+      {"conv2d_input_grad",
+       [](const Call& c) -> Results { return {Conv2dInputGrad(c.attributes, c.x[0], c.x[1])}; }},
+      {"conv2d_weight_grad",
+       [](const Call& c) -> Results { return {Conv2dWeightGrad(c.attributes, c.x[0], c.x[1])}; }},
+      {"max_pool2d", [](const Call& c) -> Results { return {MaxPool2d(c.attributes, c.x[0])}; }},
+      {"max_pool2d_grad",
+       [](const Call& c) -> Results { return {MaxPool2dGrad(c.attributes, c.x[0], c.x[1])}; }},
+      {"avg_pool2d", [](const Call& c) -> Results { return {AvgPool2d(c.attributes, c.x[0])}; }},
+      {"avg_pool2d_grad",
+       [](const Call& c) -> Results { return {AvgPool2dGrad(c.attributes, c.x[0])}; }},
+      {"batch_norm", [](const Call& c) { return BatchNorm(c.attributes, c.x); }},
+      {"batch_norm_inference",
+       [](const Call& c) -> Results { return {BatchNormInference(c.attributes, c.x)}; }},
+      {"batch_norm_weight_grad",
+       [](const Call& c) { return BatchNormWeightGrad(c.attributes, c.x); }},
+      {"batch_norm_grad",
+       [](const Call& c) -> Results { return {BatchNormGrad(c.attributes, c.x)}; }},
+      {"channel_variance",
+       [](const Call& c) -> Results { return {ChannelVariance(c.x[0], c.x[1])}; }},
       {"dropout", Dropout},
       {"adamw", [](const Call& c) { return Adamw(c.attributes, c.x); }},
       {"sgd", [](const Call& c) { return Sgd(c.attributes, c.x); }},

@@ -1,0 +1,274 @@
+#include "kernels/cpu/onednn_convolution.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "oneapi/dnnl/dnnl.hpp"
+
+#include "base/strings.h"
+#include "kernels/cpu/onednn.h"
+
+namespace penstock::kernels {
+namespace {
+
+using dnnl::memory;
+
+// Images that are computed at once, with their results.
+constexpr int64_t kChunkBytes = int64_t{1} << 20;
+constexpr size_t kAlignment = 64;
+
+size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// x, w and y as they lie in tiles, of `images` images.
+std::array<memory::desc, 3> PlainLayouts(const ConvolutionShape& shape, int64_t images) {
+  using Tag = memory::format_tag;
+  const auto f32 = memory::data_type::f32;
+  const auto& [taps_h, taps_w] = shape.window;
+  const memory::dims x = {images, shape.groups * shape.c, shape.in[0], shape.in[1]};
+  const memory::dims y = {images, shape.groups * shape.o, shape.out[0], shape.out[1]};
+  const memory::desc w =
+      shape.groups == 1 ? memory::desc({shape.o, shape.c, taps_h.taps, taps_w.taps}, f32, Tag::oihw)
+                        : memory::desc({shape.groups, shape.o, shape.c, taps_h.taps, taps_w.taps},
+                                       f32, Tag::goihw);
+  return {memory::desc(x, f32, Tag::nchw), w, memory::desc(y, f32, Tag::nchw)};
+}
+
+// A pass with the layouts that it wants: x, w and y, or their gradients.
+struct CompiledPass {
+  dnnl::primitive primitive;
+  std::array<memory::desc, 3> layouts;
+  memory::desc scratchpad;
+};
+
+template <typename Primitive, typename Descriptor, typename... Hint>
+typename Primitive::primitive_desc Describe(const Descriptor& descriptor,
+                                            const dnnl::engine& engine, const Hint&... hint) {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return typename Primitive::primitive_desc(descriptor, attributes, engine, hint...);
+}
+
+// The interface of oneDNN 2: descriptors of operations.
+CompiledPass Compile(const ConvolutionShape& shape, ConvolutionPass pass, int64_t images,
+                     const dnnl::engine& engine) {
+  std::array<memory::desc, 3> any = PlainLayouts(shape, images);
+  for (memory::desc& layout : any) {
+    layout = memory::desc(layout.dims(), layout.data_type(), memory::format_tag::any);
+  }
+  const auto& [x, w, y] = any;
+  const auto& [h, v] = shape.window;
+  const memory::dims strides = {h.stride, v.stride};
+  const memory::dims dilation = {h.dilation - 1, v.dilation - 1};
+  const memory::dims low = {h.low, v.low};
+  const memory::dims high = {h.high, v.high};
+  const auto algorithm = dnnl::algorithm::convolution_direct;
+  const auto forward = Describe<dnnl::convolution_forward>(
+      dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, algorithm, x, w, y,
+                                      strides, dilation, low, high),
+      engine);
+  switch (pass) {
+    case ConvolutionPass::kInputGradient: {
+      using Backward = dnnl::convolution_backward_data;
+      const auto made = Describe<Backward>(
+          Backward::desc(algorithm, x, w, y, strides, dilation, low, high), engine, forward);
+      return {Backward(made),
+              {made.diff_src_desc(), made.weights_desc(), made.diff_dst_desc()},
+              made.scratchpad_desc()};
+    }
+    case ConvolutionPass::kWeightGradient: {
+      using Backward = dnnl::convolution_backward_weights;
+      const auto made = Describe<Backward>(
+          Backward::desc(algorithm, x, w, y, strides, dilation, low, high), engine, forward);
+      return {Backward(made),
+              {made.src_desc(), made.diff_weights_desc(), made.diff_dst_desc()},
+              made.scratchpad_desc()};
+    }
+    case ConvolutionPass::kResult:
+      break;
+  }
+  return {dnnl::convolution_forward(forward),
+          {forward.src_desc(), forward.weights_desc(), forward.dst_desc()},
+          forward.scratchpad_desc()};
+}
+
+absl::Status Failed(const dnnl::error& error) {
+  return absl::InternalError(StrCat("oneDNN: convolution: ", error.what(), " (status ",
+                                    static_cast<int>(error.status), ")"));
+}
+
+// One of x, w and y: where it lies, and the copy of it in the layout that the pass wants.
+struct Side {
+  memory plain;
+  memory used;  // `plain` itself where the layouts are equal
+  dnnl::primitive reorder;
+  bool is_copied = false;
+  size_t offset = 0;   // of the copy in the workspace
+  int64_t stride = 0;  // elements from a chunk to the next; 0: the same for all
+};
+
+// A number of images that are computed at once, and how often.
+struct Chunk {
+  int64_t count = 0;
+  std::array<Side, 3> sides;
+  CompiledPass pass;
+  memory scratchpad;
+  size_t scratchpad_offset = 0;
+  size_t workspace_bytes = 0;
+};
+
+// The arguments' names in x, w, y.
+std::array<int, 3> ArgumentsOf(ConvolutionPass pass) {
+  switch (pass) {
+    case ConvolutionPass::kInputGradient:
+      return {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST};
+    case ConvolutionPass::kWeightGradient:
+      return {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST};
+    case ConvolutionPass::kResult:
+      break;
+  }
+  return {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
+}
+
+// The places of the operands and of the result in x, w, y.
+std::array<size_t, 3> PlacesOf(ConvolutionPass pass) {
+  switch (pass) {
+    case ConvolutionPass::kInputGradient:
+      return {1, 2, 0};
+    case ConvolutionPass::kWeightGradient:
+      return {0, 2, 1};
+    case ConvolutionPass::kResult:
+      break;
+  }
+  return {0, 1, 2};
+}
+
+}  // namespace
+
+struct OneDnnConvolution::Impl {
+  std::array<int, 3> arguments;
+  std::array<size_t, 3> places;
+  dnnl::engine engine;
+  dnnl::stream stream;
+  std::vector<Chunk> chunks;
+
+  Chunk MakeChunk(const ConvolutionShape& shape, ConvolutionPass pass, int64_t images,
+                  int64_t count) const {
+    Chunk chunk;
+    chunk.count = count;
+    chunk.pass = Compile(shape, pass, images, engine);
+    const std::array<memory::desc, 3> plain = PlainLayouts(shape, images);
+    for (size_t i = 0; i < 3; ++i) {
+      Side& side = chunk.sides[i];
+      const memory::desc& used = chunk.pass.layouts[i];
+      side.plain = memory(plain[i], engine, DNNL_MEMORY_NONE);
+      side.used = side.plain;
+      side.is_copied = used != plain[i];
+      if (i != 1) side.stride = static_cast<int64_t>(plain[i].get_size() / sizeof(float));
+      if (!side.is_copied) continue;
+      side.used = memory(used, engine, DNNL_MEMORY_NONE);
+      side.reorder = i == places[2] ? dnnl::reorder(side.used, side.plain)
+                                    : dnnl::reorder(side.plain, side.used);
+      side.offset = chunk.workspace_bytes;
+      chunk.workspace_bytes += Aligned(used.get_size());
+    }
+    chunk.scratchpad = memory(chunk.pass.scratchpad, engine, DNNL_MEMORY_NONE);
+    chunk.scratchpad_offset = chunk.workspace_bytes;
+    chunk.workspace_bytes += Aligned(chunk.pass.scratchpad.get_size());
+    return chunk;
+  }
+
+  void Reorder(const Side& side, bool is_result) const {
+    const memory& from = is_result ? side.used : side.plain;
+    const memory& to = is_result ? side.plain : side.used;
+    const dnnl_exec_arg_t arguments_of_copy[] = {{DNNL_ARG_FROM, from.get()},
+                                                 {DNNL_ARG_TO, to.get()}};
+    dnnl::error::wrap_c_api(
+        dnnl_primitive_execute(side.reorder.get(), stream.get(), 2, arguments_of_copy),
+        "cannot copy a tensor");
+  }
+
+  // Moves `sides` on by the chunks that were computed.
+  void RunChunk(Chunk& chunk, std::array<float*, 3>& sides, std::byte* workspace) const {
+    for (size_t i = 0; i < 3; ++i) {
+      if (chunk.sides[i].is_copied) {
+        chunk.sides[i].used.set_data_handle(workspace + chunk.sides[i].offset);
+      }
+    }
+    chunk.scratchpad.set_data_handle(workspace + chunk.scratchpad_offset);
+    for (int64_t at = 0; at < chunk.count; ++at) {
+      for (size_t i = 0; i < 3; ++i) {
+        Side& side = chunk.sides[i];
+        side.plain.set_data_handle(sides[i]);
+        sides[i] += side.stride;
+        const bool is_new = at == 0 || side.stride != 0;
+        if (side.is_copied && i != places[2] && is_new) Reorder(side, false);
+      }
+      const dnnl_exec_arg_t of_pass[] = {
+          {arguments[0], chunk.sides[0].used.get()},
+          {arguments[1], chunk.sides[1].used.get()},
+          {arguments[2], chunk.sides[2].used.get()},
+          {DNNL_ARG_SCRATCHPAD, chunk.scratchpad.get()},
+      };
+      dnnl::error::wrap_c_api(
+          dnnl_primitive_execute(chunk.pass.primitive.get(), stream.get(), 4, of_pass),
+          "cannot run a pass");
+      if (chunk.sides[places[2]].is_copied) Reorder(chunk.sides[places[2]], true);
+    }
+  }
+};
+
+OneDnnConvolution::OneDnnConvolution(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+OneDnnConvolution::~OneDnnConvolution() = default;
+
+absl::StatusOr<std::unique_ptr<OneDnnConvolution>> OneDnnConvolution::Create(
+    const ConvolutionShape& shape, ConvolutionPass pass) {
+  RunOneDnnOnOneThread();
+  try {
+    auto impl = std::make_unique<Impl>();
+    impl->arguments = ArgumentsOf(pass);
+    impl->places = PlacesOf(pass);
+    impl->engine = dnnl::engine(dnnl::engine::kind::cpu, 0);
+    impl->stream = dnnl::stream(impl->engine);
+    int64_t images = shape.n;
+    if (pass != ConvolutionPass::kWeightGradient) {
+      const int64_t image_bytes =
+          static_cast<int64_t>(sizeof(float)) * ((shape.x_size() + shape.y_size()) / shape.n);
+      images = std::clamp<int64_t>(kChunkBytes / std::max<int64_t>(image_bytes, 1), 1, shape.n);
+    }
+    impl->chunks.push_back(impl->MakeChunk(shape, pass, images, shape.n / images));
+    const int64_t rest = shape.n % images;
+    if (rest > 0) impl->chunks.push_back(impl->MakeChunk(shape, pass, rest, 1));
+    return std::unique_ptr<OneDnnConvolution>(new OneDnnConvolution(std::move(impl)));
+  } catch (const dnnl::error& error) {
+    return Failed(error);
+  }
+}
+
+size_t OneDnnConvolution::workspace_bytes() const {
+  size_t bytes = 0;
+  for (const Chunk& chunk : impl_->chunks) bytes = std::max(bytes, chunk.workspace_bytes);
+  return bytes;
+}
+
+absl::Status OneDnnConvolution::Run(const float* a, const float* b, float* result,
+                                    void* workspace) {
+  RunOneDnnOnOneThread();
+  std::array<float*, 3> sides;
+  // oneDNN takes what it only reads as mutable, too.
+  sides[impl_->places[0]] = const_cast<float*>(a);
+  sides[impl_->places[1]] = const_cast<float*>(b);
+  sides[impl_->places[2]] = result;
+  try {
+    for (Chunk& chunk : impl_->chunks) {
+      impl_->RunChunk(chunk, sides, static_cast<std::byte*>(workspace));
+    }
+  } catch (const dnnl::error& error) {
+    return Failed(error);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace penstock::kernels

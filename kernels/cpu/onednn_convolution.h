@@ -1,0 +1,45 @@
+// A pass of a convolution in oneDNN. What differs between its versions 2 and 3 belongs into
+// onednn_convolution.cc; no oneDNN type leaves that file.
+//
+// oneDNN computes on layouts of its own, with channels in blocks of a vector. Images are copied
+// into and out of them a few at a time, so that the copies stay in the cache; the gradient of the
+// weights, which sums over images, takes all at once.
+//
+// Thread rule: an object is used by one thread at a time, on which alone it runs.
+
+#ifndef PENSTOCK_KERNELS_CPU_ONEDNN_CONVOLUTION_H_
+#define PENSTOCK_KERNELS_CPU_ONEDNN_CONVOLUTION_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "kernels/cpu/convolution.h"
+
+namespace penstock::kernels {
+
+class OneDnnConvolution {
+ public:
+  // Compiles the code. REQUIRES: all extents are positive.
+  static absl::StatusOr<std::unique_ptr<OneDnnConvolution>> Create(const ConvolutionShape& shape,
+                                                                   ConvolutionPass pass);
+  ~OneDnnConvolution();
+
+  // A multiple of 64.
+  size_t workspace_bytes() const;
+
+  // `a` and `b` are the operands of the pass. REQUIRES: the workspace is aligned to 64 bytes.
+  absl::Status Run(const float* a, const float* b, float* result, void* workspace);
+
+ private:
+  struct Impl;
+  explicit OneDnnConvolution(std::unique_ptr<Impl> impl);
+
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock::kernels
+
+#endif  // PENSTOCK_KERNELS_CPU_ONEDNN_CONVOLUTION_H_
