@@ -56,6 +56,8 @@ class Checkpoints {
     const absl::MutexLock lock(&mutex_);
     on_result_ = std::move(on_result);
   }
+  // What checkpoints say of the training data: StepFeeds::Fingerprint.
+  void set_data(std::string data) { info_.data = std::move(data); }
 
   // Whether there is to be a checkpoint when `steps` steps are done, before the last one.
   bool IsDueAfter(int64_t steps) const {

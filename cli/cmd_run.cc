@@ -114,7 +114,9 @@ constexpr std::string_view kKeysOfPlans[] = {"train.steps", "train.seed", "data.
 // What else may be set: it has defaults that need no note.
 constexpr std::string_view kMoreKeysOfPlans[] = {
     "train.log_every", "train.on_nonfinite", "checkpoint.path",      "checkpoint.every",
-    "checkpoint.keep", "cluster.threads",    "cluster.node_timeout", "metrics.listen"};
+    "checkpoint.keep", "cluster.threads",    "cluster.node_timeout", "metrics.listen",
+    "data.tokens",     "data.token_type",    "data.csv",             "data.csv_label",
+    "data.images",     "data.labels",        "data.scale"};
 
 constexpr std::string_view kOneInput = "data.inputs.";
 
@@ -478,6 +480,7 @@ class JobRun {
     threads_ = job.cluster.threads.value_or(plan_.threads_per_device);
     summary_.strategy = plan_.strategy;
     summary_.tokens_per_step = feeds_.batch() * feeds_.context();
+    summary_.images_per_step = feeds_.examples() != nullptr ? feeds_.batch() : 0;
     summary_.validation_loss = kNotMeasured;
     summary_.unigram_entropy =
         feeds_.corpus() != nullptr ? feeds_.corpus()->unigram_entropy : kNotMeasured;
@@ -593,7 +596,7 @@ class JobRun {
       summary_.replayed_step_s = ReplayStep();
     }
     Parameters parameters;
-    if (trained.ok() && model_.model != nullptr && feeds_.corpus() != nullptr) {
+    if (trained.ok() && model_.model != nullptr && HasHeldOut()) {
       ASSIGN_OR_RETURN(parameters, validator().KeepParameters(*session));
     }
     EndCheckpoints();
@@ -698,9 +701,26 @@ class JobRun {
         .value_or(kNotMeasured);
   }
 
+  bool HasHeldOut() const { return feeds_.corpus() != nullptr || feeds_.examples() != nullptr; }
+
+  // The default number is for sequences; examples are small.
+  HeldOut HeldOutData() const {
+    if (feeds_.examples() != nullptr) {
+      const bool is_limited = job_.locations.contains("train.validation_sequences");
+      return HeldOutExamples(*feeds_.examples(),
+                             is_limited ? job_.train.validation_sequences : INT64_MAX);
+    }
+    return HeldOutText(feeds_.corpus()->validation_tokens(), model_.config.context,
+                       job_.train.validation_sequences);
+  }
+
+  // Models of token files do not make bytes.
+  bool CanSample() const {
+    return job_.sample.bytes > 0 && feeds_.corpus() != nullptr && feeds_.corpus()->file == nullptr;
+  }
+
   bool CanValidate() const {
-    return model_.model != nullptr && feeds_.corpus() != nullptr &&
-           job_.train.validation_sequences > 0;
+    return model_.model != nullptr && HasHeldOut() && job_.train.validation_sequences > 0;
   }
 
   // Laid out as it was trained, on the job's processes.
@@ -729,8 +749,8 @@ class JobRun {
       layout.on_session = [this](actors::Session* evaluating) {
         AbortByStopping(running_, evaluating);
       };
-      validator_ = std::make_unique<Validator>(environment_, model_, feeds_.corpus()->validation,
-                                               job_.train.validation_sequences, std::move(layout));
+      validator_ =
+          std::make_unique<Validator>(environment_, model_, HeldOutData(), std::move(layout));
     }
     return *validator_;
   }
@@ -739,9 +759,10 @@ class JobRun {
   absl::Status UseParameters(const Parameters& parameters) {
     if (job_.train.validation_sequences > 0) {
       ASSIGN_OR_RETURN(summary_.validation_loss, validator().Loss(parameters));
+      summary_.validation_accuracy = validator().accuracy();
     }
     validator_ = nullptr;
-    if (job_.sample.bytes == 0) return absl::OkStatus();
+    if (!CanSample()) return absl::OkStatus();
     ForwardLayout layout = TrainedLayout();
     layout.on_session = [this](actors::Session* running) { AbortByStopping(running); };
     const std::vector<uint8_t>& text = feeds_.corpus()->validation;
@@ -760,7 +781,7 @@ class JobRun {
   void NoteUnused() {
     std::vector<std::string_view> skipped;
     if (job_.train.validation_sequences > 0) skipped.push_back("validation");
-    if (job_.sample.bytes > 0) skipped.push_back("sampling");
+    if (CanSample()) skipped.push_back("sampling");
     if (skipped.empty()) return;
     environment_.err << "note: no " << StrJoin(skipped, " and no ") << ": the loss is not finite"
                      << std::endl;
@@ -952,6 +973,13 @@ absl::Status Run(const Environment& given, const Options& options) {
     if (!weights.ok()) return AtKey(job, {"model.weights"}, weights.status());
     start.states = *std::move(weights);
     start.note = StrCat("starting from the weights in ", job.model.weights, "\n");
+  }
+  const std::string data = feeds.Fingerprint();
+  if (checkpoints != nullptr) checkpoints->set_data(data);
+  if (!start.info.data.empty() && start.info.data != data) {
+    StrAppend(&start.note,
+              "note: the training data is not that of the checkpoint; the run goes on at the same "
+              "position of other data\n");
   }
   const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
   environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <utility>
 
 #include "base/random.h"
@@ -174,9 +175,34 @@ int64_t ShuffledIndex(int64_t index, int64_t count, uint64_t seed, uint32_t epoc
   return static_cast<int64_t>(value);
 }
 
-Batches::Batches(absl::Span<const uint8_t> train, int64_t batch, int64_t context, uint64_t seed)
+TokenSpan Corpus::train_tokens() const {
+  if (file == nullptr) return train;
+  return file->tokens().subspan(0, file->tokens().size() - validation_tokens().size());
+}
+
+TokenSpan Corpus::validation_tokens() const {
+  if (file == nullptr) return validation;
+  const TokenSpan all = file->tokens();
+  const int64_t count = std::max(num_held_out, all.size() / 10);
+  return all.subspan(all.size() - count, count);
+}
+
+absl::StatusOr<Corpus> LoadTokens(const std::string& path, int width, int64_t context) {
+  Corpus corpus;
+  ASSIGN_OR_RETURN(corpus.file, TokenFile::Open(path, width));
+  corpus.unigram_entropy = std::numeric_limits<double>::quiet_NaN();
+  corpus.num_held_out = context + 1;
+  if (corpus.file->tokens().size() < 2 * corpus.num_held_out) {
+    return absl::InvalidArgumentError(StrCat(path, ": holds ", corpus.file->tokens().size(),
+                                             " tokens; sequences of context = ", context,
+                                             " tokens need at least ", 2 * corpus.num_held_out));
+  }
+  return corpus;
+}
+
+Batches::Batches(TokenSpan train, int64_t batch, int64_t context, uint64_t seed)
     : train_(train), batch_(batch), context_(context), seed_(seed) {
-  const auto size = static_cast<int64_t>(train.size());
+  const int64_t size = train.size();
   max_offset_ = std::min(context - 1, size - context - 1);
   windows_ = (size - 1 - max_offset_) / context;
 }
@@ -203,15 +229,15 @@ std::vector<int64_t> ValidationStarts(int64_t text_size, int64_t context, int64_
   return starts;
 }
 
-Batch MakeBatch(absl::Span<const uint8_t> text, absl::Span<const int64_t> starts, int64_t context) {
+Batch MakeBatch(TokenSpan text, absl::Span<const int64_t> starts, int64_t context) {
   const TensorType type = {DType::kI32, {static_cast<int64_t>(starts.size()), context}};
   Batch batch = {Tensor(type), Tensor(type)};
   int32_t* tokens = batch.tokens.As<int32_t>();
   int32_t* labels = batch.labels.As<int32_t>();
   for (const int64_t start : starts) {
     for (int64_t i = 0; i < context; ++i) {
-      *tokens++ = text[static_cast<size_t>(start + i)];
-      *labels++ = text[static_cast<size_t>(start + i + 1)];
+      *tokens++ = static_cast<int32_t>(text[start + i]);
+      *labels++ = static_cast<int32_t>(text[start + i + 1]);
     }
   }
   return batch;

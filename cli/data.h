@@ -9,12 +9,15 @@
 #define PENSTOCK_CLI_DATA_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "cli/token_file.h"
+#include "cli/token_span.h"
 
 #include "base/tensor.h"
 
@@ -25,7 +28,13 @@ namespace penstock::cli {
 struct Corpus {
   std::vector<uint8_t> train;
   std::vector<uint8_t> validation;
-  double unigram_entropy = 0;  // of all bytes, in nats
+  double unigram_entropy = 0;  // of all bytes, in nats; NaN: not known
+  // Holds the tokens in place of the two texts; null: there is text.
+  std::shared_ptr<const TokenFile> file = nullptr;
+  int64_t num_held_out = 0;  // of its tokens at least
+
+  TokenSpan train_tokens() const;
+  TokenSpan validation_tokens() const;
 };
 
 // Reads files, and the files of folders and theirs; paths are sorted. Symbolic links inside folders
@@ -43,6 +52,10 @@ Corpus JoinCorpus(std::vector<uint8_t> train, std::vector<uint8_t> validation);
 // The same from memory, one string a file.
 absl::StatusOr<Corpus> MakeCorpus(absl::Span<const std::string> files, int64_t context);
 
+// The tokens of a file (token_file.h), of which the last tenth is held out, or at least one
+// sequence. Errors begin with the path.
+absl::StatusOr<Corpus> LoadTokens(const std::string& path, int width, int64_t context);
+
 // -sum p ln p over the frequencies of byte values. REQUIRES: not empty.
 double UnigramEntropy(absl::Span<const uint8_t> text);
 
@@ -57,7 +70,7 @@ struct Batch {
 class Batches {
  public:
   // REQUIRES: train.size() > context >= 1, batch >= 1; `train` outlives this object.
-  Batches(absl::Span<const uint8_t> train, int64_t batch, int64_t context, uint64_t seed);
+  Batches(TokenSpan train, int64_t batch, int64_t context, uint64_t seed);
 
   // The batch of step 0, 1, ...
   Batch Get(int64_t step) const { return From(step * batch_); }
@@ -70,7 +83,7 @@ class Batches {
   int64_t Start(int64_t n) const;
 
  private:
-  absl::Span<const uint8_t> train_;
+  TokenSpan train_;
   int64_t batch_;
   int64_t context_;
   uint64_t seed_;
@@ -87,7 +100,7 @@ int64_t ShuffledIndex(int64_t index, int64_t count, uint64_t seed, uint32_t epoc
 std::vector<int64_t> ValidationStarts(int64_t text_size, int64_t context, int64_t max_sequences);
 
 // The windows that start at `starts`.
-Batch MakeBatch(absl::Span<const uint8_t> text, absl::Span<const int64_t> starts, int64_t context);
+Batch MakeBatch(TokenSpan text, absl::Span<const int64_t> starts, int64_t context);
 
 }  // namespace penstock::cli
 

@@ -7,7 +7,10 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "cli/npy.h"
+#include "fmt/format.h"
+#include <xxhash.h>
 
 #include "base/counted.h"
 #include "base/status_macros.h"
@@ -18,6 +21,53 @@ namespace penstock::cli {
 namespace {
 
 bool IsText(std::string_view name) { return name == "tokens" || name == "labels"; }
+bool IsOfExamples(std::string_view name) { return name == "images" || name == "labels"; }
+
+// The key of the labelled examples; empty: the job has none.
+std::string_view KeyOfExamples(const Job& job) {
+  if (!job.data.csv.empty()) return "data.csv";
+  return job.data.images.empty() ? "" : "data.images";
+}
+
+absl::StatusOr<Examples> ReadExamples(const Job& job) {
+  if (!job.data.csv.empty()) {
+    return ReadCsvExamples(job.data.csv, job.data.label_is_last, job.data.scale);
+  }
+  return ReadNpyExamples(job.data.images, job.data.labels, job.data.scale);
+}
+
+// Of the data keys, those that exclude each other or go together.
+absl::Status CheckDataKeys(const Job& job) {
+  const auto refuse = [&job](std::string_view key, const std::string& what) {
+    return AtKey(job, {key}, absl::InvalidArgumentError(what));
+  };
+  if (job.data.images.empty() != job.data.labels.empty()) {
+    return job.data.images.empty()
+               ? refuse("data.labels", "data.labels goes with data.images, which is not set")
+               : refuse("data.images", "data.images goes with data.labels, which is not set");
+  }
+  if (!job.data.csv.empty() && !job.data.images.empty()) {
+    return refuse("data.images", "data.csv and data.images exclude each other");
+  }
+  if (!job.data.tokens.empty() && job.locations.contains("data.text")) {
+    return refuse("data.tokens", "data.tokens and data.text exclude each other");
+  }
+  const bool has_other = !job.data.tokens.empty() || !KeyOfExamples(job).empty();
+  if (has_other && job.locations.contains("data.validation")) {
+    return refuse("data.validation",
+                  "data.validation goes with data.text; of other data a tenth is held out");
+  }
+  return absl::OkStatus();
+}
+
+// The setting of the program that the plan was compiled from; 0: it has none.
+int64_t SettingOf(const planner::Plan& plan, std::string_view name) {
+  for (const planner::ProgramSetting& setting : plan.settings) {
+    int64_t value = 0;
+    if (setting.name == name && absl::SimpleAtoi(setting.value, &value)) return value;
+  }
+  return 0;
+}
 
 // Whether a feed can hold tokens: i32 or i64 [batch, context].
 bool FitsText(const TensorType& type) {
@@ -49,6 +99,12 @@ std::optional<Job::InputSource> SourceOf(const Job& job, const std::string& name
 
 // The job's text; errors are placed at the key of the text that they are about.
 absl::StatusOr<Corpus> CorpusOf(const Job& job, int64_t context) {
+  if (!job.data.tokens.empty()) {
+    absl::StatusOr<Corpus> corpus =
+        LoadTokens(job.data.tokens, static_cast<int>(job.data.token_bytes), context);
+    if (!corpus.ok()) return AtKey(job, {"data.tokens", "model.context"}, corpus.status());
+    return corpus;
+  }
   if (job.data.validation.empty()) {
     absl::StatusOr<Corpus> corpus = LoadCorpus(job.data.text, context);
     if (!corpus.ok()) return AtKey(job, {"data.text", "model.context"}, corpus.status());
@@ -95,7 +151,14 @@ absl::Status WithoutValues(const Job& job, absl::Span<const planner::FeedPlan> f
                                has_job ? StrCat("set data.inputs = {", values, "}")
                                        : StrCat("give --set 'data.inputs={", values, "}'"),
                                " (.npy files, folders of them, or \"random\")");
-  if (!texts.empty()) {
+  const bool has_images =
+      std::any_of(feeds.begin(), feeds.end(),
+                  [](const planner::FeedPlan& feed) { return feed.name == "images"; });
+  if (has_images) {
+    StrAppend(&message, has_job ? "; data.csv = \"FILE\"" : "; --set 'data.csv=\"FILE\"'",
+              " feeds images and labels from a CSV file, data.images and data.labels from .npy "
+              "files");
+  } else if (!texts.empty()) {
     StrAppend(&message, has_job ? "; data.text = [\"FILE\"]" : "; --set 'data.text=[\"FILE\"]'",
               " feeds ", StrJoin(texts, " and "), " from text");
   }
@@ -105,20 +168,33 @@ absl::Status WithoutValues(const Job& job, absl::Span<const planner::FeedPlan> f
 }  // namespace
 
 absl::StatusOr<StepFeeds> StepFeeds::Create(const planner::Plan& plan, const Job& job) {
+  RETURN_IF_ERROR(CheckDataKeys(job));
   StepFeeds feeds;
-  const bool reads_text = job.locations.contains("data.text") || IsBuiltinModel(plan);
+  const bool has_examples = !KeyOfExamples(job).empty();
+  // A built-in model that reads text has tokens.
+  const bool has_tokens =
+      std::any_of(plan.feeds.begin(), plan.feeds.end(),
+                  [](const planner::FeedPlan& feed) { return feed.name == "tokens"; });
+  const bool reads_text = job.locations.contains("data.text") || !job.data.tokens.empty() ||
+                          (IsBuiltinModel(plan) && has_tokens && !has_examples);
   for (const planner::FeedPlan& feed : plan.feeds) {
-    const bool is_text = reads_text && IsText(feed.name) && !SourceOf(job, feed.name).has_value();
-    (is_text ? feeds.text_feeds_ : feeds.other_feeds_).push_back(feed);
+    const bool has_source = SourceOf(job, feed.name).has_value();
+    const bool is_example = has_examples && IsOfExamples(feed.name) && !has_source;
+    const bool is_text = !is_example && reads_text && IsText(feed.name) && !has_source;
+    (is_example ? feeds.example_feeds_
+     : is_text  ? feeds.text_feeds_
+                : feeds.other_feeds_)
+        .push_back(feed);
   }
   RETURN_IF_ERROR(feeds.OpenText(job));
+  RETURN_IF_ERROR(feeds.OpenExamples(plan, job));
   RETURN_IF_ERROR(feeds.OpenInputs(job));
   return feeds;
 }
 
 absl::Status StepFeeds::OpenText(const Job& job) {
   if (text_feeds_.empty()) {
-    for (const char* key : {"data.text", "data.validation"}) {
+    for (const char* key : {"data.text", "data.tokens", "data.validation"}) {
       if (!job.locations.contains(key)) continue;
       const bool is_covered =
           std::any_of(other_feeds_.begin(), other_feeds_.end(),
@@ -152,8 +228,53 @@ absl::Status StepFeeds::OpenText(const Job& job) {
   context_ = first.type.shape[1];
   ASSIGN_OR_RETURN(Corpus corpus, CorpusOf(job, context_));
   corpus_ = std::make_unique<const Corpus>(std::move(corpus));
-  batches_.emplace(corpus_->train, batch_, context_, static_cast<uint64_t>(job.train.seed));
+  batches_.emplace(corpus_->train_tokens(), batch_, context_,
+                   static_cast<uint64_t>(job.train.seed));
   return absl::OkStatus();
+}
+
+absl::Status StepFeeds::OpenExamples(const planner::Plan& plan, const Job& job) {
+  const std::string_view key = KeyOfExamples(job);
+  if (key.empty()) return absl::OkStatus();
+  if (example_feeds_.empty()) {
+    return AtKey(job, {key},
+                 absl::InvalidArgumentError(StrCat(
+                     key,
+                     ": the examples would not be used: no input is called images or labels, "
+                     "or data.inputs already gives their values; the inputs are ",
+                     Names(plan.feeds))));
+  }
+  if (batches_.has_value()) {
+    return AtKey(job, {key},
+                 absl::InvalidArgumentError(StrCat(key, ": the inputs are fed from text already")));
+  }
+  absl::StatusOr<Examples> examples = ReadExamples(job);
+  if (!examples.ok()) return AtKey(job, {key}, examples.status());
+  RETURN_IF_ERROR(AtKey(
+      job, {key}, CheckExampleFeeds(*examples, example_feeds_, SettingOf(plan, "model.classes"))));
+  batch_ = example_feeds_[0].type.shape[0];
+  seed_ = static_cast<uint64_t>(job.train.seed);
+  examples_ = std::make_unique<const Examples>(*std::move(examples));
+  return absl::OkStatus();
+}
+
+std::string StepFeeds::Fingerprint() const {
+  constexpr int64_t kHead = int64_t{1} << 20;
+  const auto digest = [](absl::Span<const uint8_t> bytes) {
+    return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
+  };
+  if (corpus_ != nullptr) {
+    const TokenSpan train = corpus_->train_tokens();
+    return StrCat(train.size(), " tokens ", digest(train.Head(kHead)));
+  }
+  if (examples_ == nullptr) return "";
+  const auto* values = reinterpret_cast<const uint8_t*>(examples_->values.data());
+  const auto bytes = static_cast<int64_t>(examples_->values.size() * sizeof(float));
+  const auto* labels = reinterpret_cast<const uint8_t*>(examples_->labels.data());
+  return StrCat(examples_->num_rows(), " examples ",
+                digest(absl::MakeConstSpan(values, static_cast<size_t>(std::min(bytes, kHead)))),
+                " ",
+                digest(absl::MakeConstSpan(labels, examples_->labels.size() * sizeof(int32_t))));
 }
 
 absl::Status StepFeeds::OpenInputs(const Job& job) {
@@ -204,6 +325,13 @@ absl::StatusOr<actors::Feeds> StepFeeds::Get(int64_t step) const {
   actors::Feeds feeds;
   if (batches_.has_value()) {
     ASSIGN_OR_RETURN(feeds, TextFeeds(text_feeds_, batches_->From(SequenceOf(step))));
+  }
+  if (examples_ != nullptr) {
+    std::vector<int64_t> rows;
+    for (int64_t i = 0; i < batch_; ++i) {
+      rows.push_back(TrainingRow(*examples_, SequenceOf(step) + i, seed_));
+    }
+    ASSIGN_OR_RETURN(feeds, ExampleFeeds(*examples_, example_feeds_, rows));
   }
   for (const InputValues& input : inputs_) {
     ASSIGN_OR_RETURN(feeds[input.name()], input.Get(step));

@@ -67,7 +67,7 @@ class Forward {
   Forward(const Forward&) = delete;
   Forward& operator=(const Forward&) = delete;
 
-  // What the model returns.
+  // What the model returns first.
   absl::StatusOr<Tensor> Run(const Batch& batch) {
     ASSIGN_OR_RETURN(const actors::Feeds feeds, TextFeeds(session_->plan().feeds, batch));
     ASSIGN_OR_RETURN(actors::StepResult result, session_->Run(feeds));
@@ -94,13 +94,38 @@ auto Announce(const ForwardLayout& layout, Forward& forward) {
 
 }  // namespace
 
-Validator::Validator(const Environment& environment, const JobModel& model,
-                     absl::Span<const uint8_t> text, int64_t max_sequences, ForwardLayout layout,
-                     uint64_t memory_bytes)
+HeldOut HeldOutText(TokenSpan text, int64_t context, int64_t max_sequences) {
+  std::vector<int64_t> starts = ValidationStarts(text.size(), context, max_sequences);
+  HeldOut held_out;
+  held_out.count = static_cast<int64_t>(starts.size());
+  held_out.feeds = [text, context, starts = std::move(starts)](
+                       absl::Span<const planner::FeedPlan> feeds, absl::Span<const int64_t> items) {
+    std::vector<int64_t> chosen;
+    for (const int64_t item : items) chosen.push_back(starts[static_cast<size_t>(item)]);
+    return TextFeeds(feeds, MakeBatch(text, chosen, context));
+  };
+  return held_out;
+}
+
+HeldOut HeldOutExamples(const Examples& examples, int64_t most) {
+  HeldOut held_out;
+  held_out.count = std::min(static_cast<int64_t>(examples.held_out.size()), most);
+  held_out.feeds = [&examples](absl::Span<const planner::FeedPlan> feeds,
+                               absl::Span<const int64_t> items) {
+    std::vector<int64_t> rows;
+    for (const int64_t item : items) {
+      rows.push_back(examples.held_out[static_cast<size_t>(item)]);
+    }
+    return ExampleFeeds(examples, feeds, rows);
+  };
+  return held_out;
+}
+
+Validator::Validator(const Environment& environment, const JobModel& model, HeldOut held_out,
+                     ForwardLayout layout, uint64_t memory_bytes)
     : environment_(environment),
       model_(model),
-      text_(text),
-      max_sequences_(max_sequences),
+      held_out_(std::move(held_out)),
       layout_(std::move(layout)),
       memory_bytes_(memory_bytes) {}
 
@@ -124,9 +149,12 @@ absl::StatusOr<double> Validator::Loss(const Parameters& parameters) {
 }
 
 absl::StatusOr<Parameters> Validator::KeepParameters(const actors::Session& trained) {
-  absl::StatusOr<Parameters> parameters = trained.KeepStates(actors::StateSelection::kParameters);
+  const auto selection = model_.model != nullptr && model_.model->has_statistics
+                             ? actors::StateSelection::kAll
+                             : actors::StateSelection::kParameters;
+  absl::StatusOr<Parameters> parameters = trained.KeepStates(selection);
   if (absl::IsResourceExhausted(parameters.status()) && Release()) {
-    parameters = trained.KeepStates(actors::StateSelection::kParameters);
+    parameters = trained.KeepStates(selection);
   }
   return parameters;
 }
@@ -160,16 +188,16 @@ bool Validator::Fits(const actors::Session& trained) const {
 }
 
 absl::StatusOr<double> Validator::MeanLoss(const Parameters& parameters) {
-  const int64_t context = model_.config.context;
-  std::vector<int64_t> starts =
-      ValidationStarts(static_cast<int64_t>(text_.size()), context, max_sequences_);
-  const auto count = static_cast<int64_t>(starts.size());
+  const int64_t count = held_out_.count;
+  accuracy_ = std::numeric_limits<double>::quiet_NaN();
   if (count == 0) return std::numeric_limits<double>::quiet_NaN();
   const int64_t dp = layout_.strategy.dp;
   const int64_t batch =
       dp * std::clamp<int64_t>(layout_.sequences_per_step / dp, 1, (count + dp - 1) / dp);
-  // The last step is filled up with windows whose losses do not count.
-  starts.resize((count + batch - 1) / batch * batch, starts[0]);
+  // The last step is filled up with items whose losses do not count.
+  std::vector<int64_t> items(static_cast<size_t>(count));
+  std::iota(items.begin(), items.end(), 0);
+  items.resize(static_cast<size_t>((count + batch - 1) / batch * batch), 0);
   if (forward_ == nullptr) {
     ASSIGN_OR_RETURN(forward_, Forward::Start(environment_.registries, model_, parameters,
                                               graph::ModelUse::kEvaluate, batch, layout_));
@@ -178,17 +206,20 @@ absl::StatusOr<double> Validator::MeanLoss(const Parameters& parameters) {
   }
   const auto end = Announce(layout_, *forward_);
   double total = 0;
+  double num_correct = 0;
   for (int64_t first = 0; first < count; first += batch) {
-    ASSIGN_OR_RETURN(
-        const Tensor losses,
-        forward_->Run(MakeBatch(text_,
-                                absl::MakeConstSpan(starts).subspan(static_cast<size_t>(first),
-                                                                    static_cast<size_t>(batch)),
-                                context)));
+    actors::Session& session = forward_->session();
+    ASSIGN_OR_RETURN(const actors::Feeds feeds,
+                     held_out_.feeds(session.plan().feeds,
+                                     absl::MakeConstSpan(items).subspan(
+                                         static_cast<size_t>(first), static_cast<size_t>(batch))));
+    ASSIGN_OR_RETURN(const actors::StepResult result, session.Run(feeds));
     for (int64_t i = 0; i < std::min(batch, count - first); ++i) {
-      total += ElementAsDouble(losses, i);
+      total += ElementAsDouble(result.fetches[0].second, i);
+      if (model_.model->reads_images) num_correct += ElementAsDouble(result.fetches[1].second, i);
     }
   }
+  if (model_.model->reads_images) accuracy_ = num_correct / static_cast<double>(count);
   return total / static_cast<double>(count);
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include "absl/types/span.h"
 #include "cli/data.h"
 #include "cli/environment.h"
+#include "cli/examples.h"
 #include "cli/job_graph.h"
 
 #include "actors/session/session.h"
@@ -51,7 +53,19 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
 
 class Forward;  // a session that runs a model
 
-// The loss on held-out text of a model that is trained, measured any number of times.
+// What a model is validated on: items, each a sequence or an image, by their numbers from 0.
+struct HeldOut {
+  int64_t count = 0;
+  std::function<absl::StatusOr<actors::Feeds>(absl::Span<const planner::FeedPlan> feeds,
+                                              absl::Span<const int64_t> items)>
+      feeds = nullptr;
+};
+// Up to `max_sequences` windows of `context` tokens. `text` outlives the result.
+HeldOut HeldOutText(TokenSpan text, int64_t context, int64_t max_sequences);
+// Up to `most` rows that are held out. `examples` outlives the result.
+HeldOut HeldOutExamples(const Examples& examples, int64_t most);
+
+// The loss on held-out data of a model that is trained, measured any number of times.
 //
 // The session that computes it stays open from one time to the next, where memory allows. The
 // processes of a cluster count the memory of their sessions and of what they keep: where it does
@@ -59,20 +73,24 @@ class Forward;  // a session that runs a model
 // training do not fit together.
 class Validator {
  public:
-  // Up to `max_sequences` windows of the text, the same windows under any layout. The arguments but
-  // the layout outlive the validator. `memory_bytes` is what there is in this process.
-  Validator(const Environment& environment, const JobModel& model, absl::Span<const uint8_t> text,
-            int64_t max_sequences, ForwardLayout layout,
-            uint64_t memory_bytes = MachineMemoryBytes());
+  // The same items under any layout. The environment and the model outlive the validator.
+  // `memory_bytes` is what there is in this process.
+  Validator(const Environment& environment, const JobModel& model, HeldOut held_out,
+            ForwardLayout layout, uint64_t memory_bytes = MachineMemoryBytes());
   ~Validator();
 
   // The mean loss in nats of the parameters that a session has now. No step is under way in it.
-  // NaN where the text has no window.
+  // NaN where nothing is held out.
   absl::StatusOr<double> LossOf(const actors::Session& trained);
   // The same of parameters that were kept.
   absl::StatusOr<double> Loss(const Parameters& parameters);
 
-  // Keeps the parameters that a session has, and releases memory if they need it.
+  // Of a classifier, the fraction of the items that it got right when the loss was measured last;
+  // NaN: not measured, or another model.
+  double accuracy() const { return accuracy_; }
+
+  // Keeps the parameters that a session has, and what else decides what the model computes;
+  // releases memory if they need it.
   absl::StatusOr<Parameters> KeepParameters(const actors::Session& trained);
 
   // Closes the session if it is open, and returns whether it was. From then on it is opened each
@@ -88,11 +106,11 @@ class Validator {
 
   const Environment& environment_;
   const JobModel& model_;
-  const absl::Span<const uint8_t> text_;
-  const int64_t max_sequences_;
+  const HeldOut held_out_;
   const ForwardLayout layout_;
   const uint64_t memory_bytes_;
   bool stays_open_ = true;
+  double accuracy_ = std::numeric_limits<double>::quiet_NaN();
   std::unique_ptr<Forward> forward_;  // null: closed
 };
 

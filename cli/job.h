@@ -39,6 +39,7 @@ struct Job {
     std::optional<int64_t> kv_heads, hidden;
     std::optional<double> rotary_base, norm_epsilon;
     std::optional<bool> tied;
+    std::optional<int64_t> image, channels, classes;
   } model;
 
   // Where an input that is not text has its values from.
@@ -50,6 +51,14 @@ struct Job {
   struct Data {
     std::vector<std::string> text = {"/usr/share/common-licenses"};
     std::vector<std::string> validation;  // empty: held out of `text`
+    std::string tokens;                   // a token file in place of `text`; empty: none
+    int64_t token_bytes = 2;              // of a token in a file without a header
+    // Labelled examples (examples.h): a CSV file, or two .npy files; empty: none.
+    std::string csv;
+    bool label_is_last = false;  // in a row of the CSV file
+    std::string images;
+    std::string labels;
+    double scale = 1;  // that values are multiplied by
     std::map<std::string, InputSource> inputs;
     // Of the inputs that `inputs` does not name: random, or a folder that holds NAME.npy or a
     // folder NAME for each.

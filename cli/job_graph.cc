@@ -186,6 +186,11 @@ std::vector<planner::ProgramSetting> ProgramSettings(const Job& job, const JobMo
     add("model.rotary_base", model.config.rotary_base);
     add("model.norm_epsilon", model.config.norm_epsilon);
     add("model.tied", model.config.is_tied);
+    if (model.model->reads_images) {
+      add("model.image", model.config.image);
+      add("model.channels", model.config.channels);
+      add("model.classes", model.config.classes);
+    }
     add("train.batch", job.train.batch);
     add("train.dtype", Name(job.train.dtype));
   }
@@ -360,6 +365,9 @@ absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& j
   config.rotary_base = job.model.rotary_base.value_or(config.rotary_base);
   config.norm_epsilon = job.model.norm_epsilon.value_or(config.norm_epsilon);
   config.is_tied = job.model.tied.value_or(config.is_tied);
+  config.image = job.model.image.value_or(config.image);
+  config.channels = job.model.channels.value_or(config.channels);
+  config.classes = job.model.classes.value_or(config.classes);
   const absl::Status status = resolved.model->check(config);
   // The message begins with the name of a key.
   const std::string_view message = ToStd(status.message());

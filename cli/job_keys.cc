@@ -320,6 +320,12 @@ const std::vector<Key>& Keys() {
        "Whether logits are products with the token embedding, for llama; gpt and moe always do "
        "that (false)",
        Boolean([](Job& j) { return &j.model.tied; })},
+      {"model.image", "Width and height of an image, for convnet and resnet (from model.name)",
+       Integer([](Job& j) { return &j.model.image; }, 1, 1 << 14)},
+      {"model.channels", "Channels of an image, for convnet and resnet (from model.name)",
+       Integer([](Job& j) { return &j.model.channels; }, 1, 1 << 16)},
+      {"model.classes", "Number of classes, for convnet and resnet (from model.name)",
+       Integer([](Job& j) { return &j.model.classes; }, 1, kMaxSize)},
       {"data.text",
        "Files and folders of training text, read as bytes (for built-in models, "
        "[\"/usr/share/common-licenses\"])",
@@ -328,6 +334,30 @@ const std::vector<Key>& Keys() {
        "Files and folders of held-out text, for built-in models (the last tenth of each file in "
        "data.text)",
        Paths([](Job& j) { return &j.data.validation; })},
+      {"data.tokens",
+       "File of training tokens in place of data.text, mapped into memory: little-endian integers, "
+       "or a .npy file of integers in one dimension; its last tenth is held out (none)",
+       Path([](Job& j) { return &j.data.tokens; })},
+      {"data.token_type", "\"u16\" or \"u32\": the integers in data.tokens, but for .npy (\"u16\")",
+       Choice([](Job& j) { return &j.data.token_bytes; },
+              std::vector<std::pair<std::string_view, int64_t>>{{"u16", 2}, {"u32", 4}})},
+      {"data.csv",
+       "CSV file of labelled examples for the inputs images and labels, which may be compressed by "
+       "gzip: a row has a label and the numbers of an example. Every tenth row is held out (none)",
+       Path([](Job& j) { return &j.data.csv; })},
+      {"data.csv_label",
+       "Where the label is in a row of data.csv, \"first\" or \"last\" (\"first\")",
+       Choice([](Job& j) { return &j.data.label_is_last; },
+              std::vector<std::pair<std::string_view, bool>>{{"first", false}, {"last", true}})},
+      {"data.images",
+       "The .npy file of labelled examples for the input images, [rows, ...], in place of "
+       "data.csv; "
+       "goes with data.labels (none)",
+       Path([](Job& j) { return &j.data.images; })},
+      {"data.labels", "The .npy file of the labels of data.images, integers [rows] (none)",
+       Path([](Job& j) { return &j.data.labels; })},
+      {"data.scale", "Factor for the numbers in data.csv and data.images (1)",
+       Number([](Job& j) { return &j.data.scale; }, -kHuge, kHuge, "-1e30 to 1e30")},
       {"data.inputs",
        "Values of inputs, such as {x = \"x.npy\", y = \"ys/\", z = \"random\"}: a .npy file of the "
        "input's shape is fed in every step; one with a multiple of its rows, or with one more "
@@ -339,7 +369,7 @@ const std::vector<Key>& Keys() {
        SetInputs},
       {"train.steps", "Number of training steps (50)",
        Integer([](Job& j) { return &j.train.steps; }, 1, kMaxCount)},
-      {"train.batch", "Sequences per step, over all devices (16)",
+      {"train.batch", "Sequences or images per step, over all devices (16)",
        Integer([](Job& j) { return &j.train.batch; }, 1, kMaxSize)},
       {"train.optimizer", "\"adamw\" or \"sgd\" (\"adamw\")",
        Choice([](Job& j) { return &j.train.options.optimizer; },
@@ -378,7 +408,8 @@ const std::vector<Key>& Keys() {
        Choice([](Job& j) { return &j.train.dtype; },
               std::vector<std::pair<std::string_view, DType>>{{"f32", DType::kF32},
                                                               {"f64", DType::kF64}})},
-      {"train.validation_sequences", "Held-out sequences to evaluate; 0 disables validation (64)",
+      {"train.validation_sequences",
+       "Held-out sequences or images to evaluate; 0 disables validation (64, or all images)",
        Integer([](Job& j) { return &j.train.validation_sequences; }, 0, 1 << 20)},
       {"train.validation_every",
        "Steps between validations; 0 validates after the last step only (0)",

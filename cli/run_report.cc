@@ -189,11 +189,18 @@ std::string SummaryJson(const RunSummary& summary) {
       summary.first_step > 0 ? StrCat(", \"resumed_from_step\": ", summary.first_step) : "",
       ", \"final_loss\": ", JsonNumber(summary.final_loss),
       ", \"validation_loss\": ", JsonNumber(summary.validation_loss),
+      std::isnan(summary.validation_accuracy)
+          ? std::string()
+          : StrCat(", \"validation_accuracy\": ", JsonNumber(summary.validation_accuracy)),
       ", \"unigram_entropy\": ", JsonNumber(summary.unigram_entropy),
       ", \"sample\": ", JsonString(summary.sample), ", \"step_time_s\": ", JsonNumber(step_time_s));
   if (summary.tokens_per_step > 0 && step_time_s > 0) {
     StrAppend(&text, ", \"tokens_per_s\": ",
               JsonNumber(static_cast<double>(summary.tokens_per_step) / step_time_s));
+  }
+  if (summary.images_per_step > 0 && step_time_s > 0) {
+    StrAppend(&text, ", \"images_per_s\": ",
+              JsonNumber(static_cast<double>(summary.images_per_step) / step_time_s));
   }
   if (summary.traced.has_value()) {
     StrAppend(&text, ", \"traced_steps\": {\"first\": ", actors::StepNumber(summary.traced->first),
@@ -234,8 +241,18 @@ std::string SummaryText(const RunSummary& summary) {
     StrAppend(&text, ", ", FormatCount(static_cast<double>(summary.tokens_per_step) / step_time_s),
               " tokens/s");
   }
+  if (summary.images_per_step > 0 && step_time_s > 0) {
+    StrAppend(&text, ", ", FormatCount(static_cast<double>(summary.images_per_step) / step_time_s),
+              " images/s");
+  }
   text += "\n";
-  if (!std::isnan(summary.validation_loss)) {
+  if (!std::isnan(summary.validation_loss) && std::isnan(summary.unigram_entropy)) {
+    StrAppend(&text, "      validation loss ", FormatLoss(summary.validation_loss));
+    if (!std::isnan(summary.validation_accuracy)) {
+      text += fmt::format(", accuracy {:.1f} %", 100 * summary.validation_accuracy);
+    }
+    text += "\n";
+  } else if (!std::isnan(summary.validation_loss)) {
     text += fmt::format(
         "      validation loss {}, {:.2f} of the unigram entropy {:.4f} (nats a byte)\n",
         FormatLoss(summary.validation_loss), summary.validation_loss / summary.unigram_entropy,
@@ -263,6 +280,9 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
   text += fmt::format("{}, final loss {:.6f}", Counted(summary.steps, "step"), summary.final_loss);
   if (!std::isnan(summary.validation_loss)) {
     text += fmt::format(", validation loss {:.6f}", summary.validation_loss);
+  }
+  if (!std::isnan(summary.validation_accuracy)) {
+    text += fmt::format(", validation accuracy {:.4f}", summary.validation_accuracy);
   }
   if (!std::isnan(summary.unigram_entropy)) {
     text += fmt::format(", unigram entropy {:.6f}", summary.unigram_entropy);

@@ -31,9 +31,12 @@ struct RunSummary {
   int64_t first_step = 0;       // steps of the runs that this one continues
   int64_t steps = 0;            // that ran
   int64_t tokens_per_step = 0;  // 0: no text
+  int64_t images_per_step = 0;  // 0: no labelled examples
   double final_loss = std::numeric_limits<double>::quiet_NaN();  // of no step
   double validation_loss = 0;                                    // NaN: not measured
-  double unigram_entropy = 0;                                    // NaN: no text
+  // Of a classifier on held-out examples; NaN: not measured, or another model.
+  double validation_accuracy = std::numeric_limits<double>::quiet_NaN();
+  double unigram_entropy = 0;  // NaN: no text
   std::string sample;
   std::string cores_note;            // where devices outnumber the cores
   std::vector<double> step_times_s;  // of every step

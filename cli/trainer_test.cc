@@ -170,7 +170,9 @@ class ValidatorTest : public TrainerTest {
   Validator MakeValidator(uint64_t memory_bytes = MachineMemoryBytes()) {
     ForwardLayout layout;
     layout.sequences_per_step = 4;
-    return {environment_, model_, feeds_->corpus()->validation, 4, layout, memory_bytes};
+    return {environment_, model_,
+            HeldOutText(feeds_->corpus()->validation, model_.config.context, 4), layout,
+            memory_bytes};
   }
 
   // The losses that a validator measures after each step but the last.

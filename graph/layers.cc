@@ -1,11 +1,18 @@
 #include "graph/layers.h"
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include "base/strings.h"
 
 namespace penstock::graph {
+namespace {
+
+// Of the newest batch in the running statistics of batch normalization.
+constexpr double kStatisticsShare = 0.1;
+
+}  // namespace
 
 NameScope::NameScope(GraphBuilder& builder, std::string_view name)
     : builder_(builder), outer_(builder.scope()) {
@@ -56,6 +63,50 @@ ValueId LayerBuilder::RmsNorm(ValueId x, std::string_view name, double epsilon) 
   const NameScope scope(builder_, name);
   const ValueId scale = Ones("scale", {builder_.type(x).shape.back()});
   return builder_.Add("rms_norm", {x, scale}, {{"epsilon", epsilon}}, "out");
+}
+
+ValueId LayerBuilder::Conv2d(ValueId x, std::string_view name, int64_t channels, int64_t kernel,
+                             int64_t stride) {
+  if (!builder_.status().ok()) return kNoValue;
+  const NameScope scope(builder_, name);
+  const int64_t inputs = builder_.type(x).shape[1];
+  const double std = std::sqrt(2.0 / static_cast<double>(inputs * kernel * kernel));
+  const ValueId w = Normal("w", {channels, inputs, kernel, kernel}, std);
+  return builder_.Add("conv2d", {x, w},
+                      {{"strides", AttrValue::Ints({stride, stride})},
+                       {"padding", AttrValue::Ints({kernel / 2, kernel / 2})}},
+                      "out");
+}
+
+ValueId LayerBuilder::BatchNorm(ValueId x, std::string_view name, bool trains) {
+  if (!builder_.status().ok()) return kNoValue;
+  const NameScope scope(builder_, name);
+  const TensorType type = builder_.type(x);
+  const ValueId scale = Ones("scale", {type.shape[1]});
+  const ValueId bias = Zeros("bias", {type.shape[1]});
+  const TensorType statistics = {type.dtype == DType::kF64 ? DType::kF64 : DType::kF32,
+                                 {type.shape[1]}};
+  const ValueId mean = builder_.Declare("state", "mean", statistics, {{"init", "zeros"}});
+  const ValueId variance = builder_.Declare("state", "variance", statistics, {{"init", "ones"}});
+  if (!trains) {
+    return builder_.Add("batch_norm_inference", {x, scale, bias, mean, variance}, {}, "out");
+  }
+  const std::vector<ValueId> results =
+      builder_.AddMulti("batch_norm", {x, scale, bias}, {}, "out", /*num_results=*/3);
+  if (results.size() != 3) return kNoValue;
+  // state <- (1 - share) state + share * factor * value
+  const auto update = [&](ValueId state, ValueId value, double factor) {
+    const TensorType scalar = {statistics.dtype, {}};
+    const ValueId old =
+        builder_.Add("mul", {state, builder_.Constant(1 - kStatisticsShare, scalar)});
+    const ValueId added =
+        builder_.Add("mul", {value, builder_.Constant(kStatisticsShare * factor, scalar)});
+    builder_.AddMulti("assign", {state, builder_.Add("add", {old, added})});
+  };
+  const auto count = static_cast<double>(type.num_elements()) / static_cast<double>(type.shape[1]);
+  update(mean, results[1], 1);
+  update(variance, results[2], count > 1 ? count / (count - 1) : 1);
+  return results[0];
 }
 
 ValueId LayerBuilder::Embedding(ValueId table, ValueId ids, std::string_view name) {

@@ -49,6 +49,18 @@ class LayerBuilder {
   // Divides the last dimension by its root mean square. Parameter NAME.scale (ones).
   ValueId RmsNorm(ValueId x, std::string_view name, double epsilon);
 
+  // x[n, c, h, w] -> its convolution with NAME.w[channels, c, kernel, kernel], whose deviation
+  // keeps that of the activations behind a relu (He et al., arXiv:1502.01852). The padding is half
+  // of the kernel: at stride 1 and with an odd kernel the image keeps its size.
+  ValueId Conv2d(ValueId x, std::string_view name, int64_t channels, int64_t kernel,
+                 int64_t stride);
+
+  // Normalises each channel of x[n, c, ...]. Parameters NAME.scale (ones), NAME.bias (zeros). In
+  // training with the statistics of the batch; those seen so far, each step with a weight of 0.1,
+  // are the states NAME.mean and NAME.variance, which are used otherwise. As in PyTorch, the
+  // variance that is kept is the unbiased one.
+  ValueId BatchNorm(ValueId x, std::string_view name, bool trains);
+
   // Rows of table[v, d] by ids i[...] -> [..., d].
   ValueId Embedding(ValueId table, ValueId ids, std::string_view name);
 

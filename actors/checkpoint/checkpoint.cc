@@ -37,6 +37,7 @@ constexpr char kStep[] = "step";
 constexpr char kSequences[] = "sequences";
 constexpr char kSeed[] = "seed";
 constexpr char kStrategy[] = "strategy";
+constexpr char kData[] = "data";
 constexpr std::string_view kSettingPrefix = "setting/";
 
 absl::StatusOr<int64_t> IntegerOf(const Metadata& metadata, const char* key, int64_t most) {
@@ -101,6 +102,7 @@ Metadata ToMetadata(const CheckpointInfo& info) {
   metadata[kSequences] = StrCat(info.sequences);
   metadata[kSeed] = StrCat(info.seed);
   metadata[kStrategy] = info.strategy;
+  if (!info.data.empty()) metadata[kData] = info.data;
   for (const auto& [key, value] : info.settings) metadata[StrCat(kSettingPrefix, key)] = value;
   return metadata;
 }
@@ -113,6 +115,7 @@ absl::StatusOr<CheckpointInfo> InfoFromMetadata(const Metadata& metadata) {
   if (const auto found = metadata.find(kStrategy); found != metadata.end()) {
     info.strategy = found->second;
   }
+  if (const auto found = metadata.find(kData); found != metadata.end()) info.data = found->second;
   for (const auto& [key, value] : metadata) {
     if (key.rfind(kSettingPrefix, 0) == 0) {
       info.settings.emplace_back(key.substr(kSettingPrefix.size()), value);

@@ -45,6 +45,7 @@ struct CheckpointInfo {
   int64_t sequences = 0;  // of the training text that were read
   int64_t seed = 0;       // of random operators and of the order of the data
   std::string strategy;
+  std::string data;  // tells one set of training data from another; empty: not known
   std::vector<std::pair<std::string, std::string>> settings;  // of the program, by key
 };
 Metadata ToMetadata(const CheckpointInfo& info);

@@ -7,10 +7,12 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "graph/models/convnet.h"
 #include "graph/models/gpt.h"
 #include "graph/models/llama.h"
 #include "graph/models/mlp.h"
 #include "graph/models/moe.h"
+#include "graph/models/resnet.h"
 
 namespace penstock::graph {
 
@@ -62,8 +64,11 @@ ModelRegistry BuiltinModels() {
   registry.AddModel(LlamaModel()).IgnoreError();
   registry.AddModel(MlpModel()).IgnoreError();
   registry.AddModel(MoeModel()).IgnoreError();
+  registry.AddModel(ConvnetModel()).IgnoreError();
+  registry.AddModel(ResnetModel()).IgnoreError();
   for (Preset& preset : GptPresets()) registry.AddPreset(std::move(preset)).IgnoreError();
   for (Preset& preset : LlamaPresets()) registry.AddPreset(std::move(preset)).IgnoreError();
+  for (Preset& preset : ResnetPresets()) registry.AddPreset(std::move(preset)).IgnoreError();
   return registry;
 }
 
@@ -80,6 +85,9 @@ absl::StatusOr<Graph> BuildModelGraph(const OpRegistry& ops, const Model& model,
   RETURN_IF_ERROR(builder.status());
   const ValueId result = outputs.loss == kNoValue ? outputs.logits : outputs.loss;
   graph.mutable_returns().push_back({result, std::nullopt});
+  if (outputs.correct != kNoValue) {
+    graph.mutable_returns().push_back({outputs.correct, std::nullopt});
+  }
   return graph;
 }
 

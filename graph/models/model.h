@@ -42,6 +42,10 @@ struct ModelConfig {
   double capacity_factor = 1.25;  // of an even share of the tokens; 0: no token is dropped
   double balance = 0.01;          // weight of the term that balances the experts' load
   int64_t expert_every = 1;       // every how many-th block has experts
+  // Of classifiers of images, which are square.
+  int64_t image = 8;     // pixels a side
+  int64_t channels = 1;  // of the image
+  int64_t classes = 10;
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
@@ -55,7 +59,8 @@ enum class ModelUse : uint8_t {
 };
 
 // Where a model's graph begins and ends. Inputs are named "tokens" and "labels", i32[batch,
-// context]; label [b, s] is the token that follows token [b, s].
+// context]; label [b, s] is the token that follows token [b, s]. Those of a classifier are
+// "images", [batch, channels, image, image], and "labels", i32[batch].
 //
 // kGenerate: "tokens", i32[batch, step_tokens], are the tokens of each sequence from position
 // "start", i32[batch], on; the logits, [batch, 1, vocabulary], are of what follows the last one.
@@ -63,11 +68,15 @@ enum class ModelUse : uint8_t {
 // it is. The states NAME.attn.cache hold the keys and values of positions before.
 struct ModelOutputs {
   ValueId tokens = kNoValue;
-  ValueId labels = kNoValue;  // none for kPredict and kGenerate
-  ValueId logits = kNoValue;  // [batch, context, vocabulary], or [batch, vocabulary] where the
-                              // model predicts only what follows the sequence
-  ValueId loss = kNoValue;    // in nats, the mean over the batch (kTrain) or of each sequence,
-                              // [batch] (kEvaluate); none for the others
+  ValueId images = kNoValue;   // of a classifier, which has no tokens
+  ValueId labels = kNoValue;   // none for kPredict and kGenerate
+  ValueId logits = kNoValue;   // [batch, context, vocabulary], or [batch, vocabulary] where the
+                               // model predicts only what follows the sequence, or [batch,
+                               // classes]
+  ValueId loss = kNoValue;     // in nats, the mean over the batch (kTrain) or of each sequence,
+                               // [batch] (kEvaluate); none for the others
+  ValueId correct = kNoValue;  // of a classifier for kEvaluate: 1 for each image whose label has
+                               // the largest logit, else 0; [batch]
 };
 
 // Tensor and expert parallelism as data: parameters whose name matches `pattern` have their
@@ -109,6 +118,11 @@ struct Model {
   std::vector<SplitHint> tensor_splits;
   bool can_generate = false;       // whether `build` knows kGenerate
   bool takes_any_context = false;  // whether no parameter depends on config.context
+  bool can_generate = false;  // whether `build` knows kGenerate
+  bool reads_images = false;  // whether it is a classifier
+  // Whether states that are no parameters decide what the trained model computes, such as the
+  // running means of batch normalization.
+  bool has_statistics = false;
 };
 
 struct Preset {
@@ -133,11 +147,11 @@ class ModelRegistry {
   absl::btree_map<std::string, Preset, std::less<>> presets_;
 };
 
-// gpt, llama, mlp and moe, and the presets of gpt and llama.
+// gpt, llama, mlp, moe, convnet and resnet, and the presets of gpt, llama and resnet.
 ModelRegistry BuiltinModels();
 
 // The graph of a model for one use: its inputs, and one returned value, the loss or (kPredict) the
-// logits.
+// logits; a classifier for kEvaluate returns ModelOutputs::correct, too.
 absl::StatusOr<Graph> BuildModelGraph(const OpRegistry& ops, const Model& model,
                                       const ModelConfig& config, ModelUse use, int64_t batch);
 

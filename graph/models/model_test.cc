@@ -59,7 +59,8 @@ TEST_F(ModelTest, EveryModelBuildsForEveryUse) {
         const absl::StatusOr<Graph> graph = Build(name, config, use, 3);
         ASSERT_TRUE(graph.ok()) << name << ": " << graph.status();
         EXPECT_TRUE(VerifyGraph(*graph).ok()) << VerifyGraph(*graph);
-        ASSERT_EQ(graph->returns().size(), 1);
+        const bool is_classifier = models_.FindModel(name)->reads_images;
+        ASSERT_EQ(graph->returns().size(), is_classifier && use == ModelUse::kEvaluate ? 2 : 1);
         const TensorType& type = graph->value(graph->returns()[0].value).type;
         EXPECT_EQ(type.dtype, dtype);
         switch (use) {
@@ -70,7 +71,7 @@ TEST_F(ModelTest, EveryModelBuildsForEveryUse) {
             EXPECT_EQ(type.shape, Shape{3});
             break;
           case ModelUse::kPredict:
-            EXPECT_EQ(type.shape.back(), config.vocabulary);
+            EXPECT_EQ(type.shape.back(), is_classifier ? config.classes : config.vocabulary);
             break;
           case ModelUse::kGenerate:
             EXPECT_EQ(type.shape, Shape({3, 1, config.vocabulary}));
@@ -298,6 +299,27 @@ TEST_F(ModelTest, SizesThatMakeNoSenseAreRefused) {
   config.balance = -1;
   EXPECT_THAT(moe_error(config), HasSubstr("balance = -1: must be at least 0"));
   EXPECT_FALSE(Build("gpt", Small(), ModelUse::kTrain, 0).ok());
+}
+
+// As torchvision's resnet18, whose stages, too, have a bias in the last layer alone.
+TEST_F(ModelTest, Resnet18HasTheParametersOfThePaper) {
+  const Preset* preset = models_.FindPreset("resnet18");
+  ASSERT_NE(preset, nullptr);
+  const absl::StatusOr<Graph> graph = Build("resnet", preset->config, ModelUse::kTrain, 2);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(NumParameters(*graph), 11689512);
+  EXPECT_EQ(TypeOf(*graph, "images"), "f32[2, 3, 224, 224]");
+  EXPECT_EQ(TypeOf(*graph, "stem.w"), "f32[64, 3, 7, 7]");
+  EXPECT_EQ(TypeOf(*graph, "s0.h0.out"), "f32[2, 64, 56, 56]");
+  EXPECT_EQ(TypeOf(*graph, "s3.h1.out"), "f32[2, 512, 7, 7]");
+  EXPECT_EQ(TypeOf(*graph, "s1.h0.down.w"), "f32[128, 64, 1, 1]");
+  ModelConfig config = preset->config;
+  config.image = 16;
+  const absl::StatusOr<Graph> small = Build("resnet", config, ModelUse::kTrain, 2);
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_EQ(TypeOf(*small, "s0.h0.out"), "f32[2, 64, 16, 16]");
+  config.image = 7;
+  EXPECT_FALSE(Build("resnet", config, ModelUse::kTrain, 2).ok());
 }
 
 TEST_F(ModelTest, NamesAreTakenOnce) {

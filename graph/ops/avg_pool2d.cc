@@ -14,7 +14,7 @@ class AvgPool2dOp : public Op {
   std::vector<AttrSpec> attributes() const override { return PoolingAttributes(); }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckImages(context, 0));
-    ASSIGN_OR_RETURN(const TensorType y, PoolingResult(context.attributes, context.operands[0]));
+    ASSIGN_OR_RETURN(const TensorType y, PoolingResult(context, context.operands[0]));
     return std::vector<TensorType>{y};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -21,7 +21,7 @@ class AvgPool2dGradOp : public Op {
     ASSIGN_OR_RETURN(const auto plane, ReadPlane(context.attributes, "plane"));
     const TensorType& dy = context.operands[0];
     const TensorType x = {dy.dtype, {dy.shape[0], dy.shape[1], plane[0], plane[1]}};
-    ASSIGN_OR_RETURN(const TensorType y, PoolingResult(context.attributes, x));
+    ASSIGN_OR_RETURN(const TensorType y, PoolingResult(context, x));
     RETURN_IF_ERROR(CheckOperandType(context, 0, y, "the result of the pooling"));
     return std::vector<TensorType>{x};
   }

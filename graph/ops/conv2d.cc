@@ -17,8 +17,8 @@ class Conv2dOp : public Op {
   InferredTypes InferTypes(const OpContext& context) const override {
     for (const int operand : {0, 1}) RETURN_IF_ERROR(CheckImages(context, operand));
     RETURN_IF_ERROR(CheckSameDType(context, 1, 0));
-    ASSIGN_OR_RETURN(const TensorType y, ConvolutionResult(context.attributes, context.operands[0],
-                                                           context.operands[1]));
+    ASSIGN_OR_RETURN(const TensorType y,
+                     ConvolutionResult(context, context.operands[0], context.operands[1]));
     return std::vector<TensorType>{y};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -29,7 +29,7 @@ class Conv2dInputGradOp : public Op {
       return Invalid("attribute 'groups' is ", groups, ", which is too large");
     }
     const TensorType x = {w.dtype, {dy.shape[0], channels, plane[0], plane[1]}};
-    ASSIGN_OR_RETURN(const TensorType y, ConvolutionResult(context.attributes, x, w));
+    ASSIGN_OR_RETURN(const TensorType y, ConvolutionResult(context, x, w));
     RETURN_IF_ERROR(CheckOperandType(context, 1, y, "the result of the convolution"));
     return std::vector<TensorType>{x};
   }

@@ -25,7 +25,7 @@ class Conv2dWeightGradOp : public Op {
     if (groups < 1) return Invalid("attribute 'groups' is ", groups, "; expected at least 1");
     const TensorType w = {
         x.dtype, {context.operands[1].shape[1], x.shape[1] / groups, kernel[0], kernel[1]}};
-    ASSIGN_OR_RETURN(const TensorType y, ConvolutionResult(context.attributes, x, w));
+    ASSIGN_OR_RETURN(const TensorType y, ConvolutionResult(context, x, w));
     RETURN_IF_ERROR(CheckOperandType(context, 1, y, "the result of the convolution"));
     return std::vector<TensorType>{w};
   }

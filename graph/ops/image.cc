@@ -54,15 +54,20 @@ absl::StatusOr<std::array<int64_t, 2>> ResultPlane(const ImageWindow& window,
   return result;
 }
 
-std::vector<AttrSpec> ConvolutionAttributes() {
-  return {{"strides", Kind::kInts},
-          {"padding", Kind::kInts},
-          {"dilation", Kind::kInts},
-          {"groups", Kind::kInt}};
+namespace {
+
+// An error with the operands that it is about.
+absl::StatusOr<TensorType> OfOperands(const OpContext& context, absl::StatusOr<TensorType> type) {
+  if (type.ok()) return type;
+  std::vector<std::string> operands;
+  for (int i = 0; i < static_cast<int>(context.operands.size()); ++i) {
+    operands.push_back(Describe(context, i));
+  }
+  return Invalid(ToStd(type.status().message()), " (", penstock::StrJoin(operands, ", "), ")");
 }
 
-absl::StatusOr<TensorType> ConvolutionResult(const Attributes& attributes, const TensorType& x,
-                                             const TensorType& w) {
+absl::StatusOr<TensorType> ConvolutionType(const Attributes& attributes, const TensorType& x,
+                                           const TensorType& w) {
   const int64_t groups = attributes.GetInt("groups", 1);
   if (groups < 1) return Invalid("attribute 'groups' is ", groups, "; expected at least 1");
   if (x.shape[1] % groups != 0 || w.shape[0] % groups != 0) {
@@ -76,6 +81,20 @@ absl::StatusOr<TensorType> ConvolutionResult(const Attributes& attributes, const
   ASSIGN_OR_RETURN(const ImageWindow window, ReadImageWindow(attributes, PlaneOf(w.shape)));
   ASSIGN_OR_RETURN(const auto plane, ResultPlane(window, PlaneOf(x.shape)));
   return TensorType{x.dtype, {x.shape[0], w.shape[0], plane[0], plane[1]}};
+}
+
+}  // namespace
+
+std::vector<AttrSpec> ConvolutionAttributes() {
+  return {{"strides", Kind::kInts},
+          {"padding", Kind::kInts},
+          {"dilation", Kind::kInts},
+          {"groups", Kind::kInt}};
+}
+
+absl::StatusOr<TensorType> ConvolutionResult(const OpContext& context, const TensorType& x,
+                                             const TensorType& w) {
+  return OfOperands(context, ConvolutionType(context.attributes, x, w));
 }
 
 ShardingRule ConvolutionRule(ConvolutionPass pass, const TensorType& x, const TensorType& w,
@@ -144,11 +163,19 @@ absl::StatusOr<ImageWindow> PoolingWindow(const Attributes& attributes,
   return window;
 }
 
-absl::StatusOr<TensorType> PoolingResult(const Attributes& attributes, const TensorType& x) {
+namespace {
+
+absl::StatusOr<TensorType> PoolingType(const Attributes& attributes, const TensorType& x) {
   const std::array<int64_t, 2> plane = PlaneOf(x.shape);
   ASSIGN_OR_RETURN(const ImageWindow window, PoolingWindow(attributes, plane));
   ASSIGN_OR_RETURN(const auto result, ResultPlane(window, plane));
   return TensorType{x.dtype, {x.shape[0], x.shape[1], result[0], result[1]}};
+}
+
+}  // namespace
+
+absl::StatusOr<TensorType> PoolingResult(const OpContext& context, const TensorType& x) {
+  return OfOperands(context, PoolingType(context.attributes, x));
 }
 
 ShardingRule PoolingRule(const OpContext& context) {

@@ -34,8 +34,9 @@ absl::StatusOr<std::array<int64_t, 2>> ResultPlane(const ImageWindow& window,
 
 std::vector<AttrSpec> ConvolutionAttributes();
 
-// The types of x and w make a convolution; that of y.
-absl::StatusOr<TensorType> ConvolutionResult(const Attributes& attributes, const TensorType& x,
+// The types of x and w make a convolution; that of y. The error tells of the context's operands,
+// from which x and w were derived.
+absl::StatusOr<TensorType> ConvolutionResult(const OpContext& context, const TensorType& x,
                                              const TensorType& w);
 
 enum class ConvolutionPass : uint8_t { kResult, kInputGradient, kWeightGradient };
@@ -54,8 +55,8 @@ std::vector<AttrSpec> PoolingAttributes();
 // The window over planes of {h, w}; without the attribute `window` it is the whole plane.
 absl::StatusOr<ImageWindow> PoolingWindow(const Attributes& attributes,
                                           const std::array<int64_t, 2>& plane);
-// The type of the result of pooling x.
-absl::StatusOr<TensorType> PoolingResult(const Attributes& attributes, const TensorType& x);
+// The type of the result of pooling x; errors as above.
+absl::StatusOr<TensorType> PoolingResult(const OpContext& context, const TensorType& x);
 // Images and channels are split, planes are needed whole.
 ShardingRule PoolingRule(const OpContext& context);
 // Of pooling x to y, and of its gradient: an operation for each element of each window.

@@ -15,7 +15,7 @@ class MaxPool2dGradOp : public Op {
   std::vector<AttrSpec> attributes() const override { return PoolingAttributes(); }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckImages(context, 0));
-    ASSIGN_OR_RETURN(const TensorType y, PoolingResult(context.attributes, context.operands[0]));
+    ASSIGN_OR_RETURN(const TensorType y, PoolingResult(context, context.operands[0]));
     RETURN_IF_ERROR(CheckOperandType(context, 1, y, "the result of the pooling"));
     return std::vector<TensorType>{context.operands[0]};
   }

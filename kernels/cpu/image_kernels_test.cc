@@ -1,0 +1,240 @@
+// Convolutions in f32, which oneDNN computes, against those in f64, which loops compute; on several
+// threads, in micro-batches and on tiles without elements. Poolings and batch normalization with
+// the numbers that PyTorch 2 gives.
+
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "base/random.h"
+#include "graph/op.h"
+#include "kernels/cpu/cpu_kernel.h"
+#include "tests/support/interpreter.h"
+
+namespace penstock::testing {
+namespace {
+
+using graph::Attributes;
+using graph::AttrValue;
+using ::testing::DoubleNear;
+using ::testing::ElementsAre;
+using ::testing::Pointwise;
+
+AttrValue Ints(const std::vector<int64_t>& values) { return AttrValue::Ints(values); }
+
+Tensor Of(Shape shape, const std::vector<double>& values) {
+  Tensor tensor({DType::kF64, std::move(shape)});
+  std::copy(values.begin(), values.end(), tensor.As<double>());
+  return tensor;
+}
+
+std::vector<double> ValuesOf(const Tensor& tensor) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    values.push_back(tensor.dtype() == DType::kF32 ? tensor.As<float>()[i]
+                                                   : tensor.As<double>()[i]);
+  }
+  return values;
+}
+
+// Small integers, which f32 adds up without rounding.
+Tensor Draw(const Shape& shape, uint32_t stream, DType dtype) {
+  Tensor tensor({dtype, shape});
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    const auto word = RandomWord({.seed = 5, .stream = stream}, static_cast<uint64_t>(i));
+    const int value = static_cast<int>(word % 9) - 4;
+    if (dtype == DType::kF32) {
+      tensor.As<float>()[i] = static_cast<float>(value);
+    } else {
+      tensor.As<double>()[i] = value;
+    }
+  }
+  return tensor;
+}
+
+class ImageKernelsTest : public ::testing::Test {
+ protected:
+  kernels::KernelSpec SpecOf(const std::string& op, const Attributes& attributes,
+                             const std::vector<Tensor>& operands) const {
+    kernels::KernelSpec spec;
+    spec.op = op;
+    spec.attributes = attributes;
+    std::vector<TensorType> types;
+    for (const Tensor& operand : operands) types.push_back(operand.type());
+    const auto results = graph::InferResultTypes(*ops_.Find(op), attributes, types);
+    EXPECT_TRUE(results.ok()) << results.status();
+    for (const TensorType& type : types) spec.inputs.push_back(WholeTile(type));
+    for (const TensorType& type : *results) spec.outputs.push_back(WholeTile(type));
+    return spec;
+  }
+
+  std::vector<std::vector<double>> Run(const std::string& op, const Attributes& attributes,
+                                       const std::vector<Tensor>& operands, int threads = 1) {
+    const auto device = CreateCpuDevice(threads);
+    const auto results = RunKernel(kernels_, *device, SpecOf(op, attributes, operands), operands);
+    EXPECT_TRUE(results.ok()) << results.status();
+    std::vector<std::vector<double>> values;
+    for (const Tensor& result : *results) values.push_back(ValuesOf(result));
+    return values;
+  }
+
+  const graph::OpRegistry ops_ = graph::BuiltinOps();
+  const kernels::KernelRegistry kernels_ = kernels::CpuKernels();
+};
+
+struct ConvolutionCase {
+  Shape x;
+  Shape w;
+  Attributes attributes;
+};
+
+std::vector<ConvolutionCase> ConvolutionCases() {
+  return {
+      {{5, 3, 9, 8}, {16, 3, 3, 3}, {{"padding", Ints({1, 1})}}},
+      {{4, 32, 8, 8}, {48, 32, 3, 3}, {{"strides", Ints({2, 2})}, {"padding", Ints({1, 1})}}},
+      {{3, 16, 7, 6}, {24, 16, 1, 1}, {{"strides", Ints({2, 2})}}},
+      {{2, 3, 20, 20}, {16, 3, 7, 7}, {{"strides", Ints({2, 2})}, {"padding", Ints({3, 3})}}},
+      {{4, 5, 9, 7}, {7, 5, 3, 2}, {{"dilation", Ints({2, 3})}, {"padding", Ints({0, 2, 1, 3})}}},
+      {{3, 8, 6, 6}, {12, 2, 3, 3}, {{"groups", 4}, {"padding", Ints({1, 1})}}},
+      {{3, 32, 6, 6}, {32, 1, 3, 3}, {{"groups", 32}, {"padding", Ints({1, 1})}}},
+      // More images than are computed at once.
+      {{11, 16, 48, 48}, {16, 16, 3, 3}, {{"padding", Ints({1, 1})}}},
+      {{1, 1, 5, 5}, {1, 1, 5, 5}, {{"padding", Ints({6, 6})}}},
+  };
+}
+
+TEST_F(ImageKernelsTest, ConvolutionsInSinglePrecisionAreExactOnIntegers) {
+  for (const ConvolutionCase& test : ConvolutionCases()) {
+    SCOPED_TRACE(ToString(test.x) + " " + ToString(test.w));
+    const std::vector<Tensor> operands = {Draw(test.x, 1, DType::kF32),
+                                          Draw(test.w, 2, DType::kF32)};
+    const std::vector<Tensor> exact = {Draw(test.x, 1, DType::kF64), Draw(test.w, 2, DType::kF64)};
+    const Shape y = SpecOf("conv2d", test.attributes, exact).outputs[0].shape;
+    Attributes of_input = test.attributes;
+    of_input.Set("plane", Ints({test.x[2], test.x[3]}));
+    Attributes of_weight = test.attributes;
+    of_weight.Set("kernel", Ints({test.w[2], test.w[3]}));
+    for (const int threads : {1, 2, 3}) {
+      EXPECT_EQ(Run("conv2d", test.attributes, operands, threads),
+                Run("conv2d", test.attributes, exact));
+      EXPECT_EQ(Run("conv2d_input_grad", of_input, {operands[1], Draw(y, 3, DType::kF32)}, threads),
+                Run("conv2d_input_grad", of_input, {exact[1], Draw(y, 3, DType::kF64)}));
+      EXPECT_EQ(
+          Run("conv2d_weight_grad", of_weight, {operands[0], Draw(y, 3, DType::kF32)}, threads),
+          Run("conv2d_weight_grad", of_weight, {exact[0], Draw(y, 3, DType::kF64)}));
+    }
+  }
+}
+
+TEST_F(ImageKernelsTest, WeightGradientsAddUpOverMicrobatches) {
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    const std::vector<Tensor> operands = {Draw({3, 4, 5, 5}, 1, dtype),
+                                          Draw({3, 6, 3, 3}, 2, dtype)};
+    kernels::KernelSpec spec = SpecOf("conv2d_weight_grad", {{"kernel", Ints({3, 3})}}, operands);
+    spec.accumulate = true;
+    const auto device = CreateCpuDevice(2);
+    const kernels::KernelDef& def = *kernels_.Find(spec.op);
+    const auto stream = device->CreateStream();
+    auto kernel = def.create(spec, *device, *stream);
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    std::vector<double> workspace(def.workspace_bytes(spec, 2) / sizeof(double) + 16);
+    auto aligned = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64;
+    Tensor sum({dtype, spec.outputs[0].shape});
+    void* inputs[] = {const_cast<void*>(operands[0].data()), const_cast<void*>(operands[1].data())};
+    void* outputs[] = {sum.data()};
+    kernels::KernelArgs args;
+    args.inputs = inputs;
+    args.outputs = outputs;
+    args.workspace = reinterpret_cast<void*>(aligned);
+    for (args.microbatch = 0; args.microbatch < 2; ++args.microbatch) {
+      ASSERT_TRUE((*kernel)->Run(args).ok());
+    }
+    std::vector<double> twice = Run(spec.op, spec.attributes, operands)[0];
+    for (double& value : twice) value *= 2;
+    EXPECT_EQ(ValuesOf(sum), twice);
+  }
+}
+
+// The part of a device that has nothing of a dimension that is split unevenly.
+TEST_F(ImageKernelsTest, TilesWithoutElementsGiveZeros) {
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    const std::vector<Tensor> no_images = {Draw({0, 2, 4, 4}, 1, dtype),
+                                           Draw({0, 3, 3, 3}, 2, dtype)};
+    EXPECT_EQ(Run("conv2d_weight_grad", {{"kernel", Ints({2, 2})}}, no_images)[0],
+              std::vector<double>(3 * 2 * 2 * 2, 0.0));
+    EXPECT_EQ(Run("conv2d", {}, {Draw({2, 0, 4, 4}, 1, dtype), Draw({3, 0, 2, 2}, 2, dtype)})[0],
+              std::vector<double>(2 * 3 * 3 * 3, 0.0));
+  }
+}
+
+TEST_F(ImageKernelsTest, ConvolutionsFollowPyTorch) {
+  Tensor x({DType::kF64, {1, 2, 4, 5}});
+  for (int i = 0; i < 40; ++i) x.As<double>()[i] = i * 7 % 11 - 5;
+  Tensor w({DType::kF64, {3, 2, 3, 2}});
+  for (int i = 0; i < 36; ++i) w.As<double>()[i] = i * 5 % 7 - 3;
+  Tensor dy({DType::kF64, {1, 3, 2, 7}});
+  for (int i = 0; i < 42; ++i) dy.As<double>()[i] = i * 3 % 5 - 2;
+  Attributes attributes = {
+      {"strides", Ints({2, 1})}, {"padding", Ints({1, 2})}, {"dilation", Ints({1, 2})}};
+  EXPECT_THAT(Run("conv2d", attributes, {x, w})[0],
+              ElementsAre(22, 3, -18, 6, -3, -16, 5, -24, 27, 15, -51, 15, 4, -25, -13, -1, 33, 9,
+                          7, -9, -1, 16, -16, 11, 48, -3, 13, -6, -13, 2, 14, -37, -11, 19, -14,
+                          -14, -3, 0, -14, -28, -6, 13));
+  attributes.Set("plane", Ints({4, 5}));
+  EXPECT_THAT(
+      Run("conv2d_input_grad", attributes, {w, dy})[0],
+      ElementsAre(-3, -2, -1, -5, 11, 0, 18, -14, 4, -8, -1, -5, 11, -3, -2, -4, -6, -3, 5, 8, -7,
+                  14, -10, 6, -3, 8, -11, 5, 11, -13, -10, 6, -3, -7, 14, 8, 5, -3, -6, -4));
+  attributes.Erase("plane");
+  attributes.Set("kernel", Ints({3, 2}));
+  EXPECT_THAT(
+      Run("conv2d_weight_grad", attributes, {x, dy})[0],
+      ElementsAre(2, 22, 24, 24, 24, -9, -9, -11, -9, 24, -9, 24, -13, -13, -26, -11, -15, 22, 20,
+                  -2, -15, -22, -15, -22, 22, 2, 24, -11, -9, -22, -11, 2, 24, 22, 24, 22));
+}
+
+TEST_F(ImageKernelsTest, PoolingsFollowPyTorch) {
+  const Tensor x = Of({1, 1, 4, 4}, {1, 3, 3, 0, 3, 2, 1, 5, 0, 0, 5, 5, 1, 0, 2, 4});
+  Attributes attributes = {
+      {"window", Ints({3, 3})}, {"strides", Ints({2, 2})}, {"padding", Ints({1, 1})}};
+  EXPECT_THAT(Run("max_pool2d", attributes, {x})[0], ElementsAre(3, 5, 3, 5));
+  EXPECT_THAT(Run("max_pool2d_grad", attributes, {x, Of({1, 1, 2, 2}, {1, 2, 3, 4})})[0],
+              ElementsAre(0, 1, 0, 0, 3, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(Run("avg_pool2d", attributes, {x})[0],
+              Pointwise(DoubleNear(1e-15), {1.0, 14.0 / 9, 6.0 / 9, 24.0 / 9}));
+  attributes.Set("plane", Ints({4, 4}));
+  EXPECT_THAT(Run("avg_pool2d_grad", attributes, {Of({1, 1, 2, 2}, {9, 18, 27, 36})})[0],
+              Pointwise(DoubleNear(1e-14), {1, 3, 2, 2, 4, 10, 6, 6, 3, 7, 4, 4, 3, 7, 4, 4}));
+}
+
+TEST_F(ImageKernelsTest, BatchNormFollowsPyTorch) {
+  const Tensor x = Of({2, 2, 3}, {0, 5, 3, 1, 6, 4, 2, 0, 5, 3, 1, 6});
+  const Tensor dy = Of({2, 2, 3}, {-1, 0, 1, 2, -1, 0, 1, 2, -1, 0, 1, 2});
+  const Tensor scale = Of({2}, {2, -1});
+  const Attributes attributes = {{"epsilon", 0.5}};
+  const auto forward = Run("batch_norm", attributes, {x, scale, Of({2}, {0.5, 1})});
+  EXPECT_THAT(forward[0], Pointwise(DoubleNear(1e-14),
+                                    {-1.7941573387056176, 2.7941573387056176, 0.9588314677411234,
+                                     2.1470786693528088, -0.14707866935280856, 0.7705842661294384,
+                                     0.0411685322588764, -1.7941573387056176, 2.7941573387056176,
+                                     1.229415733870562, 2.1470786693528088, -0.14707866935280856}));
+  const Tensor mean = Of({2}, forward[1]);
+  const Tensor variance = Of({2}, forward[2]);
+  const auto weights = Run("batch_norm_weight_grad", attributes, {dy, x, mean, variance});
+  EXPECT_THAT(weights[0], Pointwise(DoubleNear(1e-14), {-2.2941573387056176, -2.2941573387056176}));
+  EXPECT_THAT(weights[1], ElementsAre(2, 4));
+  EXPECT_THAT(Run("batch_norm_grad", attributes,
+                  {dy, x, scale, mean, variance, Of({2}, weights[0]), Of({2}, weights[1])})[0],
+              Pointwise(DoubleNear(1e-14),
+                        {-1.6260343242755604, 0.09659609847181547, 0.692272039048011,
+                         -0.4105334185052158, 0.5634772410855902, 0.26563927079749255,
+                         0.5312785415949851, 1.1269544821711805, -0.8210668370104314,
+                         0.3461360195240054, 0.048298049235907706, -0.8130171621377803}));
+}
+
+}  // namespace
+}  // namespace penstock::testing
