@@ -113,10 +113,11 @@ constexpr std::string_view kKeysOfPlans[] = {"train.steps", "train.seed", "data.
                                              "data.inputs"};
 // What else may be set: it has defaults that need no note.
 constexpr std::string_view kMoreKeysOfPlans[] = {
-    "train.log_every", "train.on_nonfinite", "checkpoint.path",      "checkpoint.every",
-    "checkpoint.keep", "cluster.threads",    "cluster.node_timeout", "metrics.listen",
-    "data.tokens",     "data.token_type",    "data.csv",             "data.csv_label",
-    "data.images",     "data.labels",        "data.scale"};
+    "train.log_every",      "train.on_nonfinite", "checkpoint.path",
+    "checkpoint.every",     "checkpoint.keep",    "cluster.threads",
+    "cluster.node_timeout", "metrics.listen",     "data.tokens",
+    "data.token_type",      "data.csv",           "data.csv_label",
+    "data.images",          "data.labels",        "data.scale"};
 
 constexpr std::string_view kOneInput = "data.inputs.";
 
