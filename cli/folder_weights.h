@@ -29,7 +29,7 @@ namespace penstock::cli {
 class FolderWeights final : public actors::KeptStates {
  public:
   // `states` hold all parameters of the built-in model `model`; those that are no parameters, such
-  // as an optimiser's, are given their first values. kInvalidArgument: a tensor is missing, has
+  // as an optimiser's, are zero. kInvalidArgument: a tensor is missing, has
   // another shape or is none of the model's; kUnimplemented: no weights are known for the model.
   static absl::StatusOr<std::shared_ptr<const actors::KeptStates>> Create(
       actors::Checkpoint weights, std::string_view model, std::vector<planner::StatePlan> states);

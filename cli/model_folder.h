@@ -50,8 +50,7 @@ class ModelFolder {
   // Empty: there is none.
   const std::string& tokenizer_path() const { return tokenizer_path_; }
 
-  // The weights, as the states of a plan of the model; states that are no parameters begin as in a
-  // session without any.
+  // The weights, as the states of a plan of the model; states that are no parameters are zero.
   absl::StatusOr<std::shared_ptr<const actors::KeptStates>> Weights(
       std::vector<planner::StatePlan> states) const;
 

@@ -160,6 +160,36 @@ TEST_F(ModelFolderTest, TheCommandGeneratesText) {
               HasSubstr("prompt 1: the text is not UTF-8 at byte 1"));
 }
 
+// Training starts from the weights, with the sizes that are in the folder.
+TEST_F(ModelFolderTest, AJobStartsFromTheWeights) {
+  Write("weights.toml", StrCat("[model]\nweights = \"", testing::ModelFile("llama"),
+                               "\"\n[data]\ntext = [\"text.txt\"]\n[train]\nsteps = 2\nbatch = "
+                               "4\n[parallel]\nstrategy = \"tp=2\"\n[sample]\nbytes = 0\n"));
+  const Outcome outcome = Call({"run", Path("weights.toml"), "--dump", Path("dump")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("starting from the weights in "));
+  const absl::StatusOr<actors::Checkpoint> stored =
+      actors::Checkpoint::Open(testing::ModelFile("llama"));
+  ASSERT_TRUE(stored.ok());
+  const absl::StatusOr<Tensor> ours = ReadNpy(Path("dump/h1.attn.q_w.npy"));
+  ASSERT_TRUE(ours.ok()) << ours.status();
+  const Tensor theirs = *stored->Read("model.layers.1.self_attn.q_proj.weight");
+  EXPECT_EQ(theirs.dtype(), DType::kBF16);
+  ASSERT_EQ(ours->shape(), Shape({16, 4, 4}));
+  for (int64_t in = 0; in < 16; ++in) {
+    for (int64_t out = 0; out < 16; ++out) {
+      EXPECT_EQ(ElementAsDouble(*ours, in * 16 + out), ElementAsDouble(theirs, out * 16 + in));
+    }
+  }
+  const Outcome name = Call({"run", Path("weights.toml"), "--set", "model.name=\"gpt\""});
+  EXPECT_EQ(name.status, 2);
+  EXPECT_THAT(name.err, HasSubstr("model.name = gpt: "));
+  const Outcome layers = Call({"run", Path("weights.toml"), "--set", "model.layers=3"});
+  EXPECT_EQ(layers.status, 2);
+  EXPECT_THAT(layers.err,
+              HasSubstr("has no tensor model.layers.2.input_layernorm.weight [16], which is"));
+}
+
 // ---- What is wrong in a folder.
 
 // The tensors of a file in the tree, to be changed and written again.

@@ -47,10 +47,13 @@ class CachedAttentionOp : public Op {
     const Shape& o = OutputOf(context).shape;
     const Shape& cache = context.operands[1].shape;
     const int64_t key_heads = IsPacked(context) ? o[2] : context.operands[3].shape[2];
-    RETURN_IF_ERROR(CheckOperandShape(context, 1, {o[0], cache[1], 2, key_heads, o[3]},
-                                      "keys and values of the new tokens"));
+    RETURN_IF_ERROR(CheckOperandShape(
+        context, 1, {o[0], cache[1], 2, key_heads, o[3]},
+        IsPacked(context)
+            ? "keys and values as in operand 0"
+            : "keys and values of the width in operand 0 and the heads in operand 3"));
     RETURN_IF_ERROR(CheckInteger(context, 2));
-    RETURN_IF_ERROR(CheckOperandShape(context, 2, {o[0]}, "one for each sequence"));
+    RETURN_IF_ERROR(CheckOperandShape(context, 2, {o[0]}, "one for each sequence of operand 0"));
     return std::vector<TensorType>{context.operands[1], OutputOf(context)};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -245,7 +245,7 @@ TEST(OpsTest, InferTypes) {
       {"rotary",
        {},
        {F({2, 4, 6}), I({4})},
-       "rotary: operand 1 i64[4] should have the shape [2], one for each sequence"},
+       "rotary: operand 1 i64[4] should have the shape [2], one for each sequence of operand 0"},
       {"cached_attention",
        {},
        {F({2, 3, 4, 8}), F({2, 9, 2, 2, 8}), I({2}), F({2, 3, 2, 8}), F({2, 3, 2, 8})},

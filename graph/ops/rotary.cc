@@ -33,7 +33,7 @@ class RotaryOp : public Op {
     if (!(base > 0 && std::isfinite(base))) return Invalid("base ", base, " is not positive");
     if (context.operands.size() > 1) {
       RETURN_IF_ERROR(CheckInteger(context, 1));
-      RETURN_IF_ERROR(CheckOperandShape(context, 1, {x[0]}, "one for each sequence"));
+      RETURN_IF_ERROR(CheckOperandShape(context, 1, {x[0]}, "one for each sequence of operand 0"));
     }
     return std::vector<TensorType>{context.operands[0]};
   }
