@@ -8,10 +8,10 @@
 // the others. A POST to /quit ends the service.
 
 #include <httplib.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <future>
 #include <iostream>
@@ -42,6 +42,7 @@ constexpr int64_t kBatch = 8;
 constexpr int64_t kFeatures = 4;
 constexpr int64_t kClasses = 3;
 constexpr size_t kMaxWaiting = 1024;  // rows; further requests are refused
+constexpr int kMaxConnectionsWaiting = 128;
 constexpr size_t kMaxRequestBytes = size_t{1} << 16;
 
 // A classifier whose weights lie on two devices, in halves. A real service would start its session
@@ -178,11 +179,21 @@ absl::Status Run(int port) {
     Reply(row.ok() ? batcher.Predict(*std::move(row)) : row, response);
   });
   server.Post("/quit", [&](const httplib::Request&, httplib::Response&) { server.stop(); });
+  int listener = -1;
+  server.set_socket_options([&listener](socket_t socket) {
+    constexpr int kYes = 1;
+    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &kYes, sizeof(kYes));
+    listener = socket;
+  });
   constexpr char kHost[] = "127.0.0.1";
   const bool is_bound =
       port > 0 ? server.bind_to_port(kHost, port) : (port = server.bind_to_any_port(kHost)) > 0;
   if (!is_bound) {
     return absl::UnavailableError(penstock::StrCat("cannot listen on ", kHost, ":", port));
+  }
+  // The library lets 5 connections wait, and the system resets some of those beyond.
+  if (listen(listener, kMaxConnectionsWaiting) != 0) {
+    return absl::UnavailableError(penstock::StrCat("cannot listen for more connections: ", port));
   }
   std::cout << "listening on http://" << kHost << ":" << port << std::endl;
   if (!server.listen_after_bind()) return absl::UnavailableError("the server failed");
