@@ -409,7 +409,9 @@ const std::vector<Key>& Keys() {
               std::vector<std::pair<std::string_view, DType>>{{"f32", DType::kF32},
                                                               {"f64", DType::kF64}})},
       {"train.validation_sequences",
-       "Held-out sequences or images to evaluate; 0 disables validation (64, or all images)",
+       "Held-out sequences to evaluate, or images, of which all are if unset; 0 disables "
+       "validation "
+       "(64)",
        Integer([](Job& j) { return &j.train.validation_sequences; }, 0, 1 << 20)},
       {"train.validation_every",
        "Steps between validations; 0 validates after the last step only (0)",

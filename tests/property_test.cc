@@ -598,7 +598,7 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
   }
   for (const char* op :
        {"softmax", "softmax_grad", "layer_norm", "layer_norm_grad", "rms_norm", "rms_norm_grad",
-        "cross_entropy", "attention", "qkv_attention", "qkv_attention_grad"}) {
+        "cross_entropy", "attention", "qkv_attention", "qkv_attention_grad", "batch_norm"}) {
     names.push_back(StrCat("decomposed ", op));
   }
   for (std::string_view op : registries.ops.Names()) names.emplace_back(op);

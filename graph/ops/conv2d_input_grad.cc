@@ -30,7 +30,7 @@ class Conv2dInputGradOp : public Op {
     }
     const TensorType x = {w.dtype, {dy.shape[0], channels, plane[0], plane[1]}};
     ASSIGN_OR_RETURN(const TensorType y, ConvolutionResult(context, x, w));
-    RETURN_IF_ERROR(CheckOperandType(context, 1, y, "the result of the convolution"));
+    RETURN_IF_ERROR(CheckOperandType(context, 1, y, "the result of the convolution by operand 0"));
     return std::vector<TensorType>{x};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -26,7 +26,7 @@ class Conv2dWeightGradOp : public Op {
     const TensorType w = {
         x.dtype, {context.operands[1].shape[1], x.shape[1] / groups, kernel[0], kernel[1]}};
     ASSIGN_OR_RETURN(const TensorType y, ConvolutionResult(context, x, w));
-    RETURN_IF_ERROR(CheckOperandType(context, 1, y, "the result of the convolution"));
+    RETURN_IF_ERROR(CheckOperandType(context, 1, y, "the result of the convolution of operand 0"));
     return std::vector<TensorType>{w};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -16,7 +16,7 @@ class MaxPool2dGradOp : public Op {
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckImages(context, 0));
     ASSIGN_OR_RETURN(const TensorType y, PoolingResult(context, context.operands[0]));
-    RETURN_IF_ERROR(CheckOperandType(context, 1, y, "the result of the pooling"));
+    RETURN_IF_ERROR(CheckOperandType(context, 1, y, "the result of pooling operand 0"));
     return std::vector<TensorType>{context.operands[0]};
   }
   ShardingRule Rule(const OpContext& context) const override {

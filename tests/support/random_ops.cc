@@ -402,6 +402,27 @@ void MakeNorm(RandomGraphBuilder& g, std::string_view op) {
   }
 }
 
+void MakeBatchNorm(RandomGraphBuilder& g, std::string_view op) {
+  ValueId x = g.Float(2, 4);
+  if (g.Bound(x) > 4) x = g.Op("tanh", {x}, {}, 1);
+  const Shape channels = {g.ShapeOf(x)[1]};
+  const ValueId scale = g.Op("tanh", {g.Float(channels)}, {}, 1);
+  const ValueId bias = g.Op("tanh", {g.Float(channels)}, {}, 1);
+  // As for MakeNorm.
+  const bool is_small = g.dtype() == DType::kF64 && g.random().Chance(0.3);
+  const Attributes epsilon = {{"epsilon", is_small ? 1e-5 : 0.1}};
+  if (op == "batch_norm_inference") {
+    const ValueId mean = g.Op("tanh", {g.Float(channels)}, {}, 1);
+    const ValueId variance = g.Positive(g.Op("tanh", {g.Float(channels)}, {}, 1));
+    g.Emit(g.Op(op, {x, scale, bias, mean, variance}, epsilon, 10));
+    return;
+  }
+  const int num_results = g.random().Chance(0.3) ? 3 : 1;
+  for (const ValueId result : g.Ops(op, {x, scale, bias}, epsilon, 20, num_results)) {
+    if (result != kNoValue) g.Emit(result);
+  }
+}
+
 void MakeEmbedding(RandomGraphBuilder& g, std::string_view op) {
   if (op == "embedding") {
     const ValueId table =
@@ -749,6 +770,8 @@ constexpr Maker kMakers[] = {
     {"rms_norm", MakeNorm},
     {"rms_norm_grad", MakeNorm},
     {"rms_norm_weight_grad", MakeNorm},
+    {"batch_norm", MakeBatchNorm},
+    {"batch_norm_inference", MakeBatchNorm},
     {"embedding", MakeEmbedding},
     {"embedding_grad", MakeEmbedding},
     {"attention", MakeAttention},
