@@ -52,6 +52,11 @@ std::string Remark(const Registries& registries, std::string_view what, std::str
   if (what == "presets") {
     const graph::Preset* preset = registries.models.FindPreset(name);
     const graph::ModelConfig& config = preset->config;
+    if (registries.models.FindModel(preset->model)->reads_images) {
+      return StrCat(preset->model, ", ", config.layers, " layers, width ", config.width,
+                    ", images of ", config.image, " x ", config.image, " with ", config.channels,
+                    " channels, ", config.classes, " classes");
+    }
     return StrCat(preset->model, ", ", config.layers, " layers, width ", config.width, ", ",
                   config.heads, " heads, context ", config.context, ", vocabulary ",
                   config.vocabulary);
