@@ -753,6 +753,7 @@ constexpr Maker kMakers[] = {
     {"dynamic_slice", MakeDynamicSlice},
     {"dynamic_update_slice", MakeDynamicSlice},
     {"matmul", MakeMatmul},
+    {"matmul", MakeMatmul},  // twice: few programs are of integers
     {"einsum", MakeEinsum},
     {"reduce_sum", MakeReduce},
     {"reduce_mean", MakeReduce},
