@@ -483,20 +483,20 @@ const std::vector<Key>& Keys() {
        SetHosts},
       {"cluster.threads", "Threads per device (the cores of the host divided by its devices)",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
+      {"cluster.node_timeout",
+       "Seconds without an answer after which a process of the job counts as lost (3)",
+       Number([](Job& j) { return &j.cluster.node_timeout; }, 0.5, 3600, "0.5 to 3600")},
       {"cluster.link_gbit_per_s",
        "Bandwidth of the links between processes in Gbit/s per direction, for the replayed bound "
        "in the summary of a traced run. The default suits processes on one host (64)",
        Number([](Job& j) { return &j.cluster.link_gbit_per_s; }, 1e-6, 1e6, "1e-6 to 1e6")},
-      {"metrics.listen",
-       "Serve metrics to Prometheus at this PORT of the loopback address, or at HOST:PORT (none)",
-       String([](Job& j) { return &j.metrics.listen; })},
-      {"cluster.node_timeout",
-       "Seconds without an answer after which a process of the job counts as lost (3)",
-       Number([](Job& j) { return &j.cluster.node_timeout; }, 0.5, 3600, "0.5 to 3600")},
       {"cluster.link_latency_us",
        "Latency of the links between processes in microseconds, for the replayed bound in the "
        "summary of a traced run (the lowest that the run shows)",
        Number([](Job& j) { return &j.cluster.link_latency_us; }, 0, 1e7, "0 to 1e7")},
+      {"metrics.listen",
+       "Serve metrics to Prometheus at this PORT of the loopback address, or at HOST:PORT (none)",
+       String([](Job& j) { return &j.metrics.listen; })},
   };
   return *keys;
 }

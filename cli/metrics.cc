@@ -122,7 +122,7 @@ absl::StatusOr<MetricsAddress> ParseMetricsAddress(const std::string& text) {
     RETURN_IF_ERROR(actors::CheckListenAddress(text));
     if (actors::IsUnixAddress(text)) {
       return absl::InvalidArgumentError(
-          StrCat("'", text, "': metrics are served at HOST:PORT or PORT"));
+          StrCat("\"", text, "\": metrics are served at HOST:PORT or PORT"));
     }
     const actors::SocketAddress split = actors::SplitAddress(text);
     address.host = split.host;
@@ -131,9 +131,7 @@ absl::StatusOr<MetricsAddress> ParseMetricsAddress(const std::string& text) {
   uint32_t number = 0;
   if (!absl::SimpleAtoi(port, &number) || number > 65535) {
     return absl::InvalidArgumentError(
-        StrCat("'", text,
-               "' has no port: expected PORT or HOST:PORT, with a port from 0 (any) to "
-               "65535"));
+        StrCat("\"", text, "\": expected PORT or HOST:PORT, with a port from 0 (any) to 65535"));
   }
   address.port = number;
   return address;

@@ -35,7 +35,7 @@ TEST(ParseMetricsAddressTest, SaysWhatIsWrong) {
                            "1:2:3", "host:70000"}) {
     const absl::StatusOr<MetricsAddress> address = ParseMetricsAddress(text);
     EXPECT_EQ(address.status().code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(address.status().message()), HasSubstr("'")) << text;
+    EXPECT_THAT(std::string(address.status().message()), HasSubstr("\"")) << text;
   }
 }
 

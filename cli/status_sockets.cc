@@ -138,11 +138,11 @@ absl::StatusOr<actors::StatusAddress> FindJob(const std::string& text, const std
       }
       return actors::StatusAddress{StrCat("unix:", text), ""};
     }
-    if (const absl::Status valid = actors::CheckJoinAddress(text); !valid.ok()) {
+    if (!actors::CheckJoinAddress(text).ok()) {
       return absl::InvalidArgumentError(
-          StrCat(ToStd(valid.message()),
-                 "; expected the path of a status socket, a process id, or HOST:PORT of a "
-                 "coordinator"));
+          StrCat("\"", text,
+                 "\" names no job: expected a process id, the path of a status socket, "
+                 "or HOST:PORT of a coordinator"));
     }
     // The socket of a job in a folder of its user needs no key; a coordinator's does.
     const bool needs_key = !HasSuffix(text, kSuffix);
@@ -160,7 +160,7 @@ absl::StatusOr<actors::StatusAddress> FindJob(const std::string& text, const std
       }
     }
     return absl::NotFoundError(
-        StrCat("process ", text, " has no job of this user; `penstock stack` lists the jobs"));
+        StrCat("process ", text, " on this host is no job or node of this user"));
   }
   if (paths.size() == 1) return actors::StatusAddress{StrCat("unix:", paths[0]), ""};
   // Several processes may belong to one job; a coordinator answers more surely than its nodes.

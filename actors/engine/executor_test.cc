@@ -21,11 +21,11 @@ namespace {
 using planner::Lane;
 using planner::PhaseKind;
 using testing::DynamicPolicy;
+using ::testing::ElementsAre;
 using testing::EngineHarness;
 using testing::EnginePlanBuilder;
 using testing::EngineTestKernels;
 using testing::HarnessOptions;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::kWidth;
 
