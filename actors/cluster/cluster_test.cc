@@ -27,6 +27,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "actors/cluster/status_client.h"
 #include "actors/engine/device_memory.h"
 #include "actors/engine/error_origin.h"
 #include "actors/engine/stall_detector.h"
@@ -172,6 +173,72 @@ TEST_F(ClusterTest, SessionsRunBesideEachOther) {
     EXPECT_THAT(status.ToString(), HasSubstr("killed by signal 9"));
     EXPECT_EQ(OriginOf(status).rank, 1);
   }
+}
+
+// A node that is stopped is named, and others are seen all the same; the inspector outlives the
+// job.
+TEST_F(ClusterTest, TheInspectorSeesTheNodes) {
+  ClusterOptions cluster_options = Options(2);
+  cluster_options.heartbeat_timeout = absl::Minutes(5);
+  cluster_options.listen = "127.0.0.1:0";
+  StatusAddress address;
+  cluster_options.on_listening = [&](const std::string& at, const std::string& key) {
+    address = {at, key};
+  };
+  cluster_options.status_answers = std::make_shared<StatusAnswers>([] {
+    JobStatus status;
+    status.name = "a job";
+    return status;
+  });
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(cluster_options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  absl::StatusOr<std::unique_ptr<Session>> session = StartSession(**cluster, 4);
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_TRUE((*session)->Run(MakeFeeds(4)).ok());
+  const std::shared_ptr<Inspector> inspector = (*session)->inspector();
+  absl::StatusOr<EngineSnapshot> snapshot = inspector->Inspect(absl::Seconds(20));
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  ASSERT_EQ(snapshot->processes.size(), 2u);
+  ASSERT_EQ(snapshot->devices.size(), 4u);
+  for (const ProcessSnapshot& process : snapshot->processes) {
+    EXPECT_TRUE(process.answers);
+    EXPECT_EQ(process.pid, (*cluster)->nodes()[process.rank].pid);
+    EXPECT_EQ(process.num_devices, 2u);
+    EXPECT_GT(process.resident_bytes, 0u);
+  }
+  for (const DeviceSnapshot& device : snapshot->devices) {
+    EXPECT_EQ(device.state, DeviceSnapshot::State::kIdle);
+    EXPECT_EQ(device.step, 1);
+  }
+
+  const pid_t stopped = (*cluster)->nodes()[1].pid;
+  kill(stopped, SIGSTOP);
+  snapshot = inspector->Inspect(absl::Milliseconds(500));
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status();
+  EXPECT_TRUE(snapshot->processes[0].answers);
+  EXPECT_FALSE(snapshot->processes[1].answers);
+  EXPECT_EQ(snapshot->devices[1].state, DeviceSnapshot::State::kIdle);
+  EXPECT_EQ(snapshot->devices[2].state, DeviceSnapshot::State::kSilent);
+  EXPECT_EQ(snapshot->devices[2].device, 2u);
+  kill(stopped, SIGCONT);
+  ASSERT_TRUE((*session)->Run(MakeFeeds(4)).ok());
+
+  // Who knows the key may ask the coordinator.
+  absl::StatusOr<std::unique_ptr<StatusClient>> client = StatusClient::Create();
+  ASSERT_TRUE(client.ok()) << client.status();
+  const absl::StatusOr<JobStatus> status = (*client)->Ask(address, absl::Seconds(20));
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->name, "a job");
+  address.key = std::string(64, '0');
+  EXPECT_FALSE((*client)->Ask(address, absl::Seconds(20)).ok());
+
+  (*session)->Stop();
+  EXPECT_EQ(inspector->Inspect(absl::Seconds(1)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  *session = nullptr;
+  *cluster = nullptr;
+  EXPECT_EQ(inspector->Inspect(absl::Seconds(1)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(ClusterTest, ASessionMayHaveTheFirstProcessesAlone) {
