@@ -82,8 +82,11 @@ std::string Activity(const JobStatus& status, uint32_t device) {
   return "";
 }
 
-// Those that other devices keep waiting; the rest may follow from them. All where there are none.
-std::vector<const ActorWait*> WaitsOf(const JobStatus& status, uint32_t device) {
+// Those that other devices keep waiting, since the rest may follow from them; all where there are
+// none. Those that `towards` keeps waiting come first: receives are started long before their data
+// are needed.
+std::vector<const ActorWait*> WaitsOf(const JobStatus& status, uint32_t device,
+                                      const std::vector<uint32_t>& towards) {
   std::vector<const ActorWait*> all;
   std::vector<const ActorWait*> kept_waiting;
   for (const ActorWait& wait : status.waits) {
@@ -91,7 +94,15 @@ std::vector<const ActorWait*> WaitsOf(const JobStatus& status, uint32_t device) 
     all.push_back(&wait);
     if (!wait.devices.empty()) kept_waiting.push_back(&wait);
   }
-  return kept_waiting.empty() ? all : kept_waiting;
+  if (kept_waiting.empty()) return all;
+  std::stable_partition(
+      kept_waiting.begin(), kept_waiting.end(), [&towards](const ActorWait* wait) {
+        return std::any_of(towards.begin(), towards.end(), [wait](uint32_t other) {
+          return std::find(wait->devices.begin(), wait->devices.end(), other) !=
+                 wait->devices.end();
+        });
+      });
+  return kept_waiting;
 }
 
 std::string JobLine(const JobStatus& status) {
@@ -123,12 +134,14 @@ class Tree {
     if (is_shown_[root]) return;
     std::vector<std::vector<uint32_t>> below(status_.devices.size());
     std::vector<uint32_t> open = {root};
+    std::vector<uint32_t> parents(status_.devices.size(), root);
     is_shown_[root] = true;
     for (size_t next = 0; next < open.size(); ++next) {
       for (const uint32_t other : waiting_[open[next]]) {
         if (is_shown_[other]) continue;
         is_shown_[other] = true;
         below[open[next]].push_back(other);
+        parents[other] = open[next];
         open.push_back(other);
       }
     }
@@ -137,7 +150,7 @@ class Tree {
     while (!stack.empty()) {
       const auto [device, depth] = stack.back();
       stack.pop_back();
-      AddDevice(device, depth, depth == 0 ? note : "");
+      AddDevice(device, depth, parents[device], depth == 0 ? note : "");
       for (auto it = below[device].rbegin(); it != below[device].rend(); ++it) {
         stack.emplace_back(*it, depth + 1);
       }
@@ -147,7 +160,7 @@ class Tree {
   const std::string& text() const { return text_; }
 
  private:
-  void AddDevice(uint32_t device, size_t depth, std::string_view note) {
+  void AddDevice(uint32_t device, size_t depth, uint32_t parent, std::string_view note) {
     const std::string indent(2 * std::min(depth, kMaxIndent), ' ');
     const actors::DeviceSnapshot& state = status_.devices[device].state;
     std::string line = StrCat(indent, "device ", device, " ", Activity(status_, device));
@@ -156,7 +169,7 @@ class Tree {
       StrAppend(&line, ", in step ", state.step + 1);
     }
     StrAppend(&text_, line, note, "\n");
-    const std::vector<const ActorWait*> waits = WaitsOf(status_, device);
+    const std::vector<const ActorWait*> waits = WaitsOf(status_, device, {parent});
     for (size_t i = 0; i < std::min(waits.size(), kMaxWaits); ++i) {
       StrAppend(&text_, indent, "    ");
       if (waits[i]->devices.empty()) StrAppend(&text_, "'", Printable(waits[i]->actor), "' ");
@@ -310,7 +323,7 @@ std::string TopText(const JobStatus& status, const JobStatus* before, int max_ro
                                           : std::numeric_limits<double>::quiet_NaN();
     std::string does = Activity(status, d);
     if (device.state.state == State::kWaiting) {
-      const std::vector<const ActorWait*> waits = WaitsOf(status, d);
+      const std::vector<const ActorWait*> waits = WaitsOf(status, d, status.roots);
       does = StrCat("waits ", Duration(Seconds(device.state.still_ns)));
       if (!waits.empty()) {
         StrAppend(&does, " for ", Printable(waits[0]->what));

@@ -67,6 +67,16 @@ TEST(StackTextTest, PrintsChainsFromTheRoot) {
             "device 3 does not answer: node 1 (process 12 on host-b) has been silent for 2.3 s\n");
 }
 
+// A receive that was started early says less than what waits for the root.
+TEST(StackTextTest, WhatTheRootKeepsWaitingComesFirst) {
+  JobStatus status = FourDevices();
+  status.devices[1].waits_for = {0, 3};
+  status.waits.insert(status.waits.begin(), {"g", 1, "device 3, recv of 'g'", {3}});
+  EXPECT_THAT(StackText(status), HasSubstr("      for device 0, recv of 'h'\n"
+                                           "      for device 3, recv of 'g'\n"));
+  EXPECT_THAT(TopText(status, nullptr, 0, 0), HasSubstr("waits 12 s for device 0, recv of 'h'\n"));
+}
+
 TEST(StackTextTest, PrintsCyclesAsSuch) {
   JobStatus status = FourDevices();
   status.devices[0].state.state = State::kWaiting;
