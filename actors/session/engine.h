@@ -1,12 +1,12 @@
 // What runs the devices of a plan for a Session: those of this process (local_engine.h), or nodes
 // in other processes (cluster.h).
 //
-// Thread rule: Submit and inspector are thread-safe with the others; ReadState, WriteState, KeepStates, TakeStates
-// and TakeTrace want no step under way; Describe, Stop and those are called by one thread at a
-// time. Observers are called from threads of the engine. Nothing is called after Stop but
-// TakeTrace, actor_system and the destructor. Invariants: every submitted step is reported by each
-// of its devices once, in order, unless OnFailure was called or the engine was stopped; every wait
-// is bounded.
+// Thread rule: Submit and inspector are thread-safe with the others; ReadState, WriteState,
+// KeepStates, TakeStates and TakeTrace want no step under way; Describe, Stop and those are called
+// by one thread at a time. Observers are called from threads of the engine. Nothing is called after
+// Stop but TakeTrace, actor_system and the destructor. Invariants: every submitted step is reported
+// by each of its devices once, in order, unless OnFailure was called or the engine was stopped;
+// every wait is bounded.
 
 #ifndef PENSTOCK_ACTORS_SESSION_ENGINE_H_
 #define PENSTOCK_ACTORS_SESSION_ENGINE_H_
