@@ -145,8 +145,8 @@ class Session {
   absl::Status TakeKeptStates(const KeptStates& kept);
 
   // Events recorded since the start or the last call, of all devices, of each device the last
-  // options.trace_capacity, in times of this process's SteadyClock; empty without options.trace. After Stop, those of devices in this
-  // process.
+  // options.trace_capacity, in times of this process's SteadyClock; empty without options.trace.
+  // After Stop, those of devices in this process.
   std::vector<TraceEvent> TakeTrace();
 
   // Looks at the devices, at any time; it may outlive the session.

@@ -118,7 +118,6 @@ struct Model {
   std::vector<SplitHint> tensor_splits;
   bool can_generate = false;       // whether `build` knows kGenerate
   bool takes_any_context = false;  // whether no parameter depends on config.context
-  bool can_generate = false;       // whether `build` knows kGenerate
   bool reads_images = false;       // whether it is a classifier
   // Whether states that are no parameters decide what the trained model computes, such as the
   // running means of batch normalization.
