@@ -49,7 +49,7 @@ using graph::NodeId;
 
 constexpr int kShards = 12;
 constexpr int kDefaultCases = 2400;
-constexpr int kMinOccurrences = 20;
+constexpr int kMinOccurrences = 15;
 constexpr double kLeastScale = 0.02;
 constexpr int kProcessShards = 3;
 constexpr int kEveryForProcesses = 5;  // of the cases; odd, so that there are cases of any kind
