@@ -31,4 +31,9 @@ CLI::Validator NotNegative() {
   return CLI::Validator(check, "", "");
 }
 
+absl::Status AtOption(std::string_view option, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), StrCat(option, " ", ToStd(status.message())));
+}
+
 }  // namespace penstock::cli

@@ -6,8 +6,10 @@
 #define PENSTOCK_CLI_OPTION_CHECKS_H_
 
 #include <cstdint>
+#include <string_view>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/status.h"
 
 namespace penstock::cli {
 
@@ -16,6 +18,9 @@ CLI::Validator AtLeast(int64_t least);
 
 // A finite number that is not negative.
 CLI::Validator NotNegative();
+
+// The error with the option before it: "--listen ...".
+absl::Status AtOption(std::string_view option, const absl::Status& status);
 
 }  // namespace penstock::cli
 

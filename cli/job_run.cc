@@ -1,0 +1,589 @@
+#include "cli/job_run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "cli/data.h"
+#include "cli/files.h"
+#include "cli/find_nonfinite.h"
+#include "cli/host_layout.h"
+#include "cli/inference.h"
+#include "cli/interrupts.h"
+#include "cli/job_monitor.h"
+#include "cli/job_policy.h"
+#include "cli/json.h"
+#include "cli/measured_latency.h"
+#include "cli/metrics.h"
+#include "cli/npy.h"
+#include "cli/processes.h"
+#include "cli/replayed_cores.h"
+#include "cli/report_collect.h"
+#include "cli/report_page.h"
+#include "cli/report_run.h"
+#include "cli/run_report.h"
+#include "cli/trace_file.h"
+#include "cli/trainer.h"
+#include "fmt/format.h"
+
+#include "actors/cluster/cluster.h"
+#include "actors/cluster/socket_address.h"
+#include "actors/session/session.h"
+#include "actors/trace/computation_times.h"
+#include "actors/trace/critical_path.h"
+#include "actors/trace/trace.h"
+#include "base/counted.h"
+#include "base/format.h"
+#include "base/machine.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "planner/cost/replay.h"
+
+namespace penstock::cli {
+namespace {
+
+constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
+// Between snapshots of the states, from which steps are run again to find where a NaN comes from.
+constexpr double kSnapshotSeconds = 300;
+// Of the machine's memory, the part that a snapshot may take.
+constexpr uint64_t kSnapshotMemoryShare = 8;
+// The user is told how long it takes to run longer steps again.
+constexpr double kLongReplaySeconds = 120;
+
+// The nodes that the job asks for; null where this process runs all. What nodes print goes to the
+// environment, by a thread that may outlive the job.
+absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
+    const Environment& environment, std::ostream& notes, const RunOptions& options, const Job& job,
+    const planner::Plan& plan, const JobMonitor& monitor, Interrupts& interrupts) {
+  const auto num_devices = static_cast<int64_t>(plan.devices.size());
+  int64_t count = job.cluster.processes;
+  if (count > num_devices) {
+    notes << "note: of cluster.processes = " << count << ", "
+          << Counted(num_devices, "process", "es") << " with a device each are started"
+          << std::endl;
+    count = num_devices;
+  }
+  if (count == 1 && !options.listen.has_value()) return nullptr;
+  ASSIGN_OR_RETURN(std::vector<uint32_t> devices, ProcessDevicesOf(job, count));
+  // Where devices share cores, a stage that waits leaves its cores to the others: the devices of
+  // one stage, which compute at the same time, have different ones.
+  const bool stages_share_cores =
+      plan.stages.size() > 1 && num_devices * plan.threads_per_device > UsableCores();
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<actors::Cluster> cluster,
+      StartProcesses(environment,
+                     {.count = count,
+                      .num_devices = num_devices,
+                      .devices = std::move(devices),
+                      .listen = options.listen.value_or(""),
+                      .pin = !stages_share_cores || count == num_devices,
+                      .core_sharing = stages_share_cores ? CpuTopology::Sharing::kInTurn
+                                                         : CpuTopology::Sharing::kNeighbours,
+                      .node_timeout_s = job.cluster.node_timeout,
+                      .status_answers = monitor.answers(),
+                      .on_listening = [&interrupts](const std::string& address) {
+                        interrupts.RemoveAtExit(actors::FileOf(address));
+                      }}));
+  HostDevices hosts;  // that the plan is for, if that is known
+  if (options.plan.empty() && !HasSuffix(options.file, ".plan")) {
+    ASSIGN_OR_RETURN(hosts, HostDevicesOf(job, num_devices));
+  }
+  notes << PlacementNotes(cluster->nodes(), hosts) << std::flush;
+  return cluster;
+}
+
+// Writes NAME.npy of every state as it is before the first step.
+absl::Status DumpStates(const std::string& folder, const actors::Session& session) {
+  if (folder.empty()) return absl::OkStatus();
+  for (const planner::StatePlan& state : session.plan().states) {
+    ASSIGN_OR_RETURN(const Tensor tensor, session.Fetch(state.name));
+    RETURN_IF_ERROR(WriteNpy(StrCat(folder, "/", state.name, ".npy"), tensor));
+  }
+  return absl::OkStatus();
+}
+
+// Without events: nothing, and files that are there stay as they are.
+absl::Status WriteTraces(const RunOptions& options, const planner::Plan& plan,
+                         const actors::StepWindow& last_step,
+                         absl::Span<const actors::TraceEvent> events,
+                         const actors::TraceContext& context) {
+  if (events.empty()) return absl::OkStatus();
+  if (!options.trace.empty()) {
+    RETURN_IF_ERROR(WriteTraceFile(options.trace, plan, events, context));
+  }
+  if (!options.svg.empty()) {
+    std::ostringstream text;
+    actors::WriteTimelineSvg(plan, events, last_step, text);
+    RETURN_IF_ERROR(WriteTextFile(options.svg, text.str()));
+  }
+  return absl::OkStatus();
+}
+
+// Of all states, each once.
+uint64_t StateBytes(const planner::Plan& plan) {
+  uint64_t num_bytes = 0;
+  for (const planner::StatePlan& state : plan.states) num_bytes += state.type.num_bytes();
+  return num_bytes;
+}
+
+// A run of a program: its session, what it measured, and what follows the training steps.
+class JobRun {
+ public:
+  // `recorded` is the environment with a stream for messages that keeps the notes among them.
+  JobRun(const Environment& environment, const Environment& recorded, RecordedLines& lines,
+         const RunOptions& options, const Job& job, RunProgram program, StepFeeds feeds,
+         ResumePoint start, std::unique_ptr<Checkpoints> checkpoints)
+      : process_environment_(environment),
+        environment_(recorded),
+        lines_(lines),
+        options_(options),
+        job_(job),
+        plan_(std::move(program.plan)),
+        model_(std::move(program.model)),
+        estimate_(std::move(program.estimate)),
+        page_(std::move(program.page)),
+        feeds_(std::move(feeds)),
+        start_(std::move(start)),
+        checkpoints_(std::move(checkpoints)),
+        interrupts_(environment.err),
+        monitor_(plan_, job.train.steps, start_.info.step) {
+    threads_ = job.cluster.threads.value_or(plan_.threads_per_device);
+    summary_.strategy = plan_.strategy;
+    summary_.tokens_per_step = feeds_.batch() * feeds_.context();
+    summary_.images_per_step = feeds_.examples() != nullptr ? feeds_.batch() : 0;
+    summary_.validation_loss = kNotMeasured;
+    summary_.unigram_entropy =
+        feeds_.corpus() != nullptr ? feeds_.corpus()->unigram_entropy : kNotMeasured;
+    session_options_.threads_per_device = static_cast<int>(threads_);
+    session_options_.seed = static_cast<uint64_t>(job.train.seed);
+    session_options_.kernels = &environment.registries.kernels;
+    session_options_.policies = &environment.registries.policies;
+    session_options_.first_step = start_.info.step;
+    session_options_.reserves_state_copy = !job.checkpoint.path.empty();
+    session_options_.states = start_.states;
+    session_options_.trace_every = options.trace_every;
+    session_options_.trace =
+        !options.trace.empty() || !options.svg.empty() || !options.report.empty();
+  }
+  ~JobRun() { interrupts_.SetAbort(nullptr); }
+
+  absl::Status Run() {
+    const auto num_devices = static_cast<int64_t>(plan_.devices.size());
+    monitor_.Open(environment_);
+    RETURN_IF_ERROR(
+        AtKey(job_, {"metrics.listen"}, monitor_.ServeMetrics(environment_, job_.metrics.listen)));
+    if (checkpoints_ != nullptr) {
+      checkpoints_->SetOnResult(
+          [this](const actors::CheckpointResult& result) { monitor_.OnCheckpoint(result); });
+    }
+    ASSIGN_OR_RETURN(cluster_, StartCluster(process_environment_, environment_.err, options_, job_,
+                                            plan_, monitor_, interrupts_));
+    if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
+    if (cluster_ != nullptr) nodes_ = cluster_->nodes();
+    cores_ = CoresOfDevices(nodes_, num_devices, threads_);
+    summary_.cores_note = CrowdingNote(nodes_, num_devices, threads_);
+    if (!summary_.cores_note.empty()) {
+      environment_.err << "note: " << summary_.cores_note << std::endl;
+    }
+    const absl::Status status = Train();
+    const absl::Status ended = cluster_ != nullptr ? cluster_->Stop(status) : absl::OkStatus();
+    if (status.ok() && !ended.ok()) {
+      environment_.err << "note: the job is done, but some of its processes did not end cleanly: "
+                       << ToStd(ended.message()) << std::endl;
+    }
+    const absl::Status written = WriteResults(status);
+    if (!status.ok()) return status;
+    return written.ok() ? LastCheckpoint() : written;
+  }
+
+ private:
+  // What ends the job at once ends these sessions too.
+  void AbortByStopping(actors::Session* running, actors::Session* other = nullptr) {
+    interrupts_.SetAbort([this, running, other] {
+      if (cluster_ != nullptr) cluster_->Kill();
+      for (actors::Session* session : {running, other}) {
+        if (session != nullptr) session->Stop();
+      }
+    });
+  }
+
+  absl::Status Train() {
+    ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
+                     actors::Session::Start(plan_, session_options_));
+    AbortByStopping(session.get());
+    monitor_.Follow(session->inspector());
+    const auto end_sessions = absl::MakeCleanup([this] {
+      interrupts_.SetAbort(nullptr);
+      monitor_.Follow(nullptr);
+      validator_ = nullptr;
+      running_ = nullptr;
+      EndCheckpoints();
+    });
+    RETURN_IF_ERROR(DumpStates(options_.dump, *session));
+    TrainerOptions trainer_options;
+    trainer_options.is_json = options_.is_json;
+    trainer_options.dump = options_.dump;
+    trainer_options.start = {start_.info.step, start_.states};
+    trainer_options.checkpoints = checkpoints_.get();
+    if (CanValidate() && job_.train.validation_every > 0) {
+      running_ = session.get();  // which waits while another one validates
+      trainer_options.validate = [this](const actors::Session& trained) {
+        monitor_.SetActivity("validating");
+        const auto training = absl::MakeCleanup([this] { monitor_.SetActivity("training"); });
+        return validator().LossOf(trained);
+      };
+      trainer_options.release_memory = [this] { return validator().Release(); };
+    }
+    if (job_.train.stops_on_nonfinite &&
+        StateBytes(plan_) <= MachineMemoryBytes() / kSnapshotMemoryShare) {
+      trainer_options.snapshot_seconds = kSnapshotSeconds;
+    }
+    trainer_options.on_step = [this](int64_t steps_done, double loss, double step_s) {
+      monitor_.OnStep(steps_done, loss, step_s, summary_.tokens_per_step);
+    };
+    Trainer trainer(environment_, trainer_options, job_, *session, feeds_, interrupts_);
+    const absl::Status trained = trainer.Run(&summary_);
+    is_done_before_ = trained.ok() && summary_.steps == 0;
+    last_step_ = LastTraced(trainer);
+    events_ = session->TakeTrace();
+    if (!trained.ok() && session_options_.trace && events_.empty()) {
+      // The job was aborted: what devices of this process have recorded is still there.
+      session->Stop();
+      events_ = session->TakeTrace();
+      if (events_.empty()) NoteLostTrace();
+    }
+    summary_.has_trace = !events_.empty();
+    summary_.traced = actors::FindTracedSteps(plan_, events_);
+    summary_.trace_capacity = session_options_.trace_capacity;
+    summary_.trace_every = session_options_.trace_every;
+    step_windows_ = trainer.step_windows();
+    const std::optional<actors::StepWindow> step =
+        actors::MedianTracedStep(plan_, events_, trainer.step_windows());
+    if (step.has_value()) {
+      summary_.path = actors::FindCriticalPath(plan_, events_, *step, &cores_);
+      summary_.mean_path = actors::MeanCriticalPath(plan_, events_, trainer.step_windows(),
+                                                    /*max_steps=*/100, &cores_);
+      summary_.replayed_step_s = ReplayStep();
+    }
+    Parameters parameters;
+    if (trained.ok() && model_.model != nullptr && HasHeldOut()) {
+      ASSIGN_OR_RETURN(parameters, validator().KeepParameters(*session));
+    }
+    EndCheckpoints();
+    session->Stop();
+    running_ = nullptr;
+    if (trainer.has_nonfinite_loss() && absl::IsAborted(trained)) {
+      validator_ = nullptr;
+      return Explain(trained, trainer.num_steps(), trainer.snapshot());
+    }
+    RETURN_IF_ERROR(trained);
+    if (parameters == nullptr) return absl::OkStatus();
+    if (trainer.has_nonfinite_loss()) {
+      NoteUnused();
+      return absl::OkStatus();
+    }
+    const absl::Status used = UseParameters(parameters);
+    if (absl::IsCancelled(used) && interrupts_.count() > 0) {
+      return interrupts_.ToStatus("while the trained model was evaluated");
+    }
+    return used;
+  }
+
+  // While the actors of the session are there.
+  void EndCheckpoints() {
+    if (checkpoints_ == nullptr) return;
+    checkpoints_->Report();
+    last_checkpoint_ = checkpoints_->last_status();
+    page_.checkpoints = checkpoints_->reported();
+    if (checkpoints_->is_stuck()) {
+      environment_.err << "penstock: the disk does not answer; leaving the checkpoint" << std::endl;
+      if (cluster_ != nullptr) cluster_->Kill();
+      _exit(1);
+    }
+    checkpoints_ = nullptr;
+  }
+
+  absl::Status LastCheckpoint() const {
+    if (last_checkpoint_.ok()) return absl::OkStatus();
+    return absl::UnavailableError(
+        StrCat("the run is done, but its last checkpoint was not written: ",
+               ToStd(last_checkpoint_.message())));
+  }
+
+  // What the last step took that may be in the trace; nothing without a step.
+  actors::StepWindow LastTraced(const Trainer& trainer) const {
+    const std::vector<actors::StepWindow>& windows = trainer.step_windows();
+    const auto num_skipped = static_cast<int64_t>(windows.size()) - 1;
+    return windows.empty()
+               ? trainer.last_step()
+               : windows[static_cast<size_t>(num_skipped - num_skipped % options_.trace_every)];
+  }
+
+  actors::TraceContext MakeTraceContext() const {
+    actors::TraceContext context;
+    context.steps = step_windows_;
+    if (summary_.path.has_value()) context.path = &*summary_.path;
+    if (cluster_ == nullptr) return context;
+    for (const actors::NodeDescription& node : cluster_->nodes()) {
+      context.processes.push_back({actors::NameOf(node), node.first_device, node.num_devices});
+    }
+    return context;
+  }
+
+  void NoteLostTrace() {
+    std::vector<std::string_view> files;
+    for (const std::string* file : {&options_.trace, &options_.svg}) {
+      if (!file->empty()) files.push_back(*file);
+    }
+    environment_.err << "note: the job was aborted, so the trace of its processes is lost";
+    if (!files.empty()) environment_.err << "; not written: " << StrJoin(files, ", ");
+    environment_.err << std::endl;
+  }
+
+  // Seconds of a step at the median times of the kernels in the trace; NaN: it cannot be replayed.
+  double ReplayStep() const {
+    const std::vector<std::vector<double>> times =
+        actors::MedianComputeSeconds(plan_, WithoutCoreSharing(plan_, events_, cores_));
+    planner::ReplayOptions options;
+    options.core_of_device = CoreOfDevice(cores_);
+    options.compute_s = [&](uint32_t device, uint32_t actor) { return times[device][actor]; };
+    options.process_of_device.assign(plan_.devices.size(), 0);
+    if (cluster_ != nullptr) {
+      for (const actors::NodeDescription& node : cluster_->nodes()) {
+        std::fill_n(options.process_of_device.begin() + node.first_device, node.num_devices,
+                    node.rank);
+      }
+    }
+    planner::LinkRates between_processes;
+    if (job_.cluster.link_gbit_per_s.has_value()) {
+      between_processes.bytes_per_s = *job_.cluster.link_gbit_per_s * 1e9 / 8;
+    }
+    const std::optional<double> latency =
+        job_.cluster.link_latency_us.has_value()
+            ? std::optional<double>(*job_.cluster.link_latency_us * 1e-6)
+            : MeasuredLatency(plan_, events_, options.process_of_device,
+                              between_processes.bytes_per_s);
+    between_processes.latency_s = latency.value_or(between_processes.latency_s);
+    options.link = [&](uint32_t from, uint32_t to) {
+      return from == to ? planner::LinkRates() : between_processes;
+    };
+    return planner::ReplayStepSeconds(plan_, environment_.registries.policies, options)
+        .value_or(kNotMeasured);
+  }
+
+  bool HasHeldOut() const { return feeds_.corpus() != nullptr || feeds_.examples() != nullptr; }
+
+  // The default number is for sequences; examples are small.
+  HeldOut HeldOutData() const {
+    if (feeds_.examples() != nullptr) {
+      const bool is_limited = job_.locations.contains("train.validation_sequences");
+      return HeldOutExamples(*feeds_.examples(),
+                             is_limited ? job_.train.validation_sequences : INT64_MAX);
+    }
+    return HeldOutText(feeds_.corpus()->validation_tokens(), model_.config.context,
+                       job_.train.validation_sequences);
+  }
+
+  // Models of token files do not make bytes.
+  bool CanSample() const {
+    return job_.sample.bytes > 0 && feeds_.corpus() != nullptr && feeds_.corpus()->file == nullptr;
+  }
+
+  bool CanValidate() const {
+    return model_.model != nullptr && HasHeldOut() && job_.train.validation_sequences > 0;
+  }
+
+  // Laid out as it was trained, on the job's processes.
+  ForwardLayout TrainedLayout() {
+    ForwardLayout layout;
+    const auto strategy = planner::ParseStrategy(summary_.strategy);
+    if (strategy.ok()) layout.strategy = strategy->value_or(planner::Strategy());
+    // A wrong one moves parameters between devices, no more.
+    const absl::StatusOr<planner::PolicyRegistry> policies =
+        PoliciesOf(environment_.registries, job_);
+    const planner::Policy* policy = policies.ok() ? policies->Find(plan_.policy) : nullptr;
+    if (policy != nullptr) {
+      layout.placement = policy->needs().placement.value_or(planner::Placement::kLoop);
+    }
+    layout.sequences_per_step = feeds_.batch() / static_cast<int64_t>(plan_.num_microbatches);
+    layout.num_threads = threads_;
+    layout.host_devices =
+        HostDevicesOf(job_, static_cast<int64_t>(plan_.devices.size())).value_or(HostDevices());
+    if (cluster_ != nullptr) layout.start_engine = cluster_->engine_factory();
+    return layout;
+  }
+
+  Validator& validator() {
+    if (validator_ == nullptr) {
+      ForwardLayout layout = TrainedLayout();
+      layout.on_session = [this](actors::Session* evaluating) {
+        AbortByStopping(running_, evaluating);
+      };
+      validator_ =
+          std::make_unique<Validator>(environment_, model_, HeldOutData(), std::move(layout));
+    }
+    return *validator_;
+  }
+
+  // Validation loss and sample of the trained parameters.
+  absl::Status UseParameters(const Parameters& parameters) {
+    if (job_.train.validation_sequences > 0) {
+      ASSIGN_OR_RETURN(summary_.validation_loss, validator().Loss(parameters));
+      summary_.validation_accuracy = validator().accuracy();
+    }
+    validator_ = nullptr;
+    if (!CanSample()) return absl::OkStatus();
+    ForwardLayout layout = TrainedLayout();
+    layout.on_session = [this](actors::Session* running) { AbortByStopping(running); };
+    const std::vector<uint8_t>& text = feeds_.corpus()->validation;
+    const std::string prompt(text.begin(),
+                             text.begin() + static_cast<std::ptrdiff_t>(model_.config.context));
+    SampleOptions options;
+    options.num_tokens = job_.sample.bytes;
+    options.temperature = job_.sample.temperature;
+    options.seed = static_cast<uint64_t>(job_.train.seed);
+    ASSIGN_OR_RETURN(summary_.sample, GenerateText(environment_.registries, model_, parameters,
+                                                   prompt, options, layout));
+    return absl::OkStatus();
+  }
+
+  // A model whose loss is not finite would give no number and no text.
+  void NoteUnused() {
+    std::vector<std::string_view> skipped;
+    if (job_.train.validation_sequences > 0) skipped.push_back("validation");
+    if (CanSample()) skipped.push_back("sampling");
+    if (skipped.empty()) return;
+    environment_.err << "note: no " << StrJoin(skipped, " and no ") << ": the loss is not finite"
+                     << std::endl;
+  }
+
+  // What made the loss of the last of `num_steps` steps not finite.
+  absl::Status Explain(const absl::Status& status, int64_t num_steps, const Snapshot& snapshot) {
+    const std::string loss(ToStd(status.message()));
+    double replayed_s = 0;
+    for (int64_t step = snapshot.step; step < num_steps; ++step) {
+      replayed_s += summary_.step_times_s[static_cast<size_t>(step - start_.info.step)];
+    }
+    const std::string going_on = "; train.on_nonfinite = \"continue\" continues the training";
+    const int64_t first = snapshot.step + 1;
+    environment_.err << loss << "; running "
+                     << (first == num_steps ? StrCat("step ", first)
+                                            : StrCat("steps ", first, " to ", num_steps))
+                     << " again to find the first result that is not finite";
+    if (replayed_s > kLongReplaySeconds) {
+      environment_.err << fmt::format(" (about {:.0f} minutes; Ctrl-C ends the search)",
+                                      replayed_s / 60);
+    }
+    environment_.err << std::endl;
+    const absl::Status found =
+        FindNonFinite(plan_, session_options_, feeds_, snapshot, num_steps - 1,
+                      [this](actors::Session* running) { AbortByStopping(running); });
+    if (absl::IsCancelled(found) && interrupts_.count() > 0) {
+      return interrupts_.ToStatus("while the origin of the loss was searched");
+    }
+    std::string origin(ToStd(found.message()));
+    if (found.ok()) {
+      origin = StrCat("no kernel computed it from finite operands",
+                      plan_.collectives.empty() ? "" : "; a sum over devices may have");
+    }
+    // The first step has seen no update, and an input none at all.
+    const bool may_be_rate = num_steps > 1 && !absl::IsInvalidArgument(found);
+    return absl::AbortedError(StrCat(loss, ": ", origin,
+                                     may_be_rate ? "; a smaller train.learning_rate may help" : "",
+                                     going_on));
+  }
+
+  // Of the steps that ran, however the run ended.
+  absl::Status WriteResults(const absl::Status& status) {
+    if (summary_.steps == 0 && !is_done_before_) return absl::OkStatus();
+    RETURN_IF_ERROR(WriteTraces(options_, plan_, last_step_, events_, MakeTraceContext()));
+    if (IsPage(options_.report)) {
+      RETURN_IF_ERROR(WriteTextFile(options_.report, MakePage(status)));
+    } else if (!options_.report.empty() && summary_.steps > 0) {
+      RETURN_IF_ERROR(WriteTextFile(options_.report, RunReport(plan_, summary_, events_)));
+    }
+    environment_.out << (options_.is_json ? SummaryJson(summary_) + "\n" : SummaryText(summary_))
+                     << std::flush;
+    return absl::OkStatus();
+  }
+
+  std::string MakePage(const absl::Status& status) {
+    page_.warnings = lines_.lines();
+    page_.omitted_warnings = lines_.num_left_out();
+    if (!status.ok()) {
+      page_.warnings.insert(page_.warnings.begin(),
+                            StrCat("The run ended early: ", ToStd(status.message())));
+    }
+    page_.checkpoint_path = job_.checkpoint.path;
+    DescribeRun({.job = job_,
+                 .plan = plan_,
+                 .file = options_.file,
+                 .plan_file = options_.plan,
+                 .arguments = environment_.arguments,
+                 .nodes = nodes_,
+                 .threads = threads_,
+                 .batch = feeds_.batch(),
+                 .tokens_per_step = summary_.tokens_per_step,
+                 .first_step = start_.info.step,
+                 .steps = summary_.steps,
+                 .resumed_from = start_.path,
+                 .begin = begin_,
+                 .end = absl::Now()},
+                &page_);
+    CollectReport({plan_, summary_, events_, environment_.registries.ops, &estimate_}, &page_);
+    return RenderReport(page_);
+  }
+
+  const Environment& process_environment_;
+  const Environment& environment_;
+  const RecordedLines& lines_;
+  const RunOptions& options_;
+  const Job& job_;
+  const planner::Plan plan_;
+  const JobModel model_;
+  const planner::StepEstimate estimate_;
+  Report page_;
+  const absl::Time begin_ = absl::Now();
+  const StepFeeds feeds_;
+  const ResumePoint start_;
+  std::unique_ptr<Checkpoints> checkpoints_;  // null: none are written, or no more
+  int64_t threads_ = 1;                       // of each device
+  actors::SessionOptions session_options_;
+  Interrupts interrupts_;
+  JobMonitor monitor_;  // its threads have the signals blocked
+  std::unique_ptr<actors::Cluster> cluster_;
+  std::vector<actors::NodeDescription> nodes_;
+  absl::Status last_checkpoint_;
+  bool is_done_before_ = false;  // nothing was left to be trained
+  RunSummary summary_;
+  actors::StepWindow last_step_;
+  std::vector<actors::TraceEvent> events_;
+  std::vector<actors::StepWindow> step_windows_;
+  actors::SharedCores cores_;
+  actors::Session* running_ = nullptr;    // the session that trains, if others run beside it
+  std::unique_ptr<Validator> validator_;  // null: not used yet, or no more
+};
+
+}  // namespace
+
+absl::Status RunJob(const Environment& environment, const Environment& recorded,
+                    RecordedLines& lines, const RunOptions& options, const Job& job,
+                    RunProgram program, StepFeeds feeds, ResumePoint start,
+                    std::unique_ptr<Checkpoints> checkpoints) {
+  return JobRun(environment, recorded, lines, options, job, std::move(program), std::move(feeds),
+                std::move(start), std::move(checkpoints))
+      .Run();
+}
+
+}  // namespace penstock::cli
