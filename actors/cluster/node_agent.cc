@@ -1,14 +1,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 #include <thread>
 #include <utility>
 
 #include "actors/cluster/node_agent_internal.h"
 #include "actors/cluster/node_description.h"
 #include "actors/cluster/secure_channel_internal.h"
-#include "actors/cluster/socket_address.h"
 #include "actors/cluster/wire_job_status_internal.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
@@ -38,33 +36,15 @@ NodeAgent::~NodeAgent() = default;
 
 control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key) {
   using Stream = kj::Own<kj::AsyncIoStream>;
-  std::unique_ptr<control::SecureChannel> channel;
-  if (!IsUnixAddress(options_.coordinator)) {
-    ASSIGN_OR_RETURN(channel, control::SecureChannel::Create(key, control::ChannelSide::kNode));
-  }
-  auto secured =
-      channel != nullptr ? channel->Secure(kj::mv(stream)) : kj::Promise<Stream>(kj::mv(stream));
-  auto joined =
-      secured
-          .then([this, key](Stream&& to) {
-            kj::AsyncIoStream& said_to = *to;
-            return control::SayHello(said_to, key)
-                .then([this, to = kj::mv(to)](absl::Status&& greeted) mutable {
-                  is_greeted_ = true;
-                  return greeted.ok() ? JoinOver(kj::mv(to))
-                                      : control::StatusPromise(std::move(greeted));
-                });
-          })
-          .catch_([this](kj::Exception&& exception) -> absl::Status {
-            if (is_greeted_) return control::FromException(exception);
-            // A coordinator closes the connection if the key is wrong, and has a certificate of
-            // another authority; other servers close it at any greeting that they do not know.
-            return absl::PermissionDeniedError(StrCat(
-                "the connection was closed before the coordinator answered: the key is not the "
-                "one of this job (PENSTOCK_KEY or --key-file), or the server at ",
-                options_.coordinator, " is not its coordinator"));
-          });
-  return joined.attach(std::move(channel))
+  return control::Greet(kj::mv(stream), options_.coordinator, key)
+      .then([this](absl::StatusOr<Stream>&& greeted) -> control::StatusPromise {
+        if (greeted.ok()) return JoinOver(kj::mv(*greeted));
+        if (!absl::IsUnauthenticated(greeted.status())) return greeted.status();
+        return absl::PermissionDeniedError(StrCat(
+            "the connection was closed before the coordinator answered: the key is not the one of "
+            "this job (PENSTOCK_KEY or --key-file), or the server at ",
+            options_.coordinator, " is not its coordinator"));
+      })
       .exclusiveJoin(loop_.timer().afterDelay(kGreetingTimeout).then([]() -> absl::Status {
         return absl::DeadlineExceededError(
             "the server at this address did not answer as a coordinator; use the address that "

@@ -63,7 +63,6 @@ class NodeAgent {
   ByteReceiver receiver_;
   // The loop's thread's:
   NodeExchanges exchanges_;
-  bool is_greeted_ = false;  // by the coordinator
   kj::Own<control::RpcConnection> connection_;
   kj::Promise<void> watch_ = nullptr;
   kj::Promise<void> listen_ = nullptr;

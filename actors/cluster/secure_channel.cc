@@ -10,8 +10,10 @@
 
 #include <kj/debug.h>
 
+#include "actors/cluster/connection_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/secure_channel_internal.h"
+#include "actors/cluster/socket_address.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -198,6 +200,31 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> SecureChannel::Secure(kj::Own<kj::AsyncI
   return secured.then([](kj::Own<kj::AsyncIoStream>&& wrapped) -> kj::Own<kj::AsyncIoStream> {
     return kj::heap<TlsStream>(kj::mv(wrapped));
   });
+}
+
+kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(kj::Own<kj::AsyncIoStream> stream,
+                                                              std::string_view address,
+                                                              std::string_view key) {
+  using Stream = kj::Own<kj::AsyncIoStream>;
+  using Result = absl::StatusOr<Stream>;
+  kj::Promise<Stream> secured = nullptr;
+  if (IsUnixAddress(address)) {
+    secured = kj::mv(stream);
+  } else {
+    absl::StatusOr<std::unique_ptr<SecureChannel>> channel =
+        SecureChannel::Create(key, ChannelSide::kNode);
+    if (!channel.ok()) return Result(channel.status());
+    secured = (*channel)->Secure(kj::mv(stream));
+    secured = secured.attach(*std::move(channel));
+  }
+  return secured
+      .then([key = std::string(key)](Stream&& to) {
+        kj::AsyncIoStream& said_to = *to;
+        return SayHello(said_to, key).then([to = kj::mv(to)](absl::Status&& greeted) mutable {
+          return greeted.ok() ? Result(kj::mv(to)) : Result(std::move(greeted));
+        });
+      })
+      .catch_([](const kj::Exception&) { return Result(absl::UnauthenticatedError("")); });
 }
 
 }  // namespace penstock::actors::control

@@ -48,6 +48,13 @@ class SecureChannel {
   kj::TlsContext context_;
 };
 
+// What a process that has connected to a coordinator at `address` does first: TLS, but for unix
+// sockets, and the hello. The stream to go on with, or an error: kUnauthenticated, without a text,
+// where the other side closes the connection or has another key. The promise does not throw.
+kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(kj::Own<kj::AsyncIoStream> stream,
+                                                              std::string_view address,
+                                                              std::string_view key);
+
 }  // namespace penstock::actors::control
 
 #endif  // PENSTOCK_ACTORS_CLUSTER_SECURE_CHANNEL_INTERNAL_H_

@@ -6,7 +6,6 @@
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/secure_channel_internal.h"
-#include "actors/cluster/socket_address.h"
 #include "actors/cluster/wire_job_status_internal.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -43,15 +42,14 @@ class StatusClient::Impl {
             [this, address, key,
              status](kj::Own<kj::AsyncIoStream> stream) mutable -> control::StatusPromise {
               if (key.empty()) return AskOver(kj::mv(stream), std::move(status));
-              ASSIGN_OR_RETURN(auto secured, Secure(address, key, kj::mv(stream)));
-              return secured.then([this, key, status](kj::Own<kj::AsyncIoStream>&& to) mutable {
-                kj::AsyncIoStream& greeted = *to;
-                return control::SayHello(greeted, key)
-                    .then([this, status, to = kj::mv(to)](absl::Status&& said) mutable {
-                      if (!said.ok()) return control::StatusPromise(std::move(said));
-                      return AskOver(kj::mv(to), std::move(status));
-                    });
-              });
+              using Stream = kj::Own<kj::AsyncIoStream>;
+              return control::Greet(kj::mv(stream), address, key)
+                  .then([this, address, status](
+                            absl::StatusOr<Stream>&& greeted) mutable -> control::StatusPromise {
+                    if (greeted.ok()) return AskOver(kj::mv(*greeted), std::move(status));
+                    return absl::IsUnauthenticated(greeted.status()) ? Closed(address)
+                                                                     : greeted.status();
+                  });
             },
             [address](kj::Exception&& exception) -> control::StatusPromise {
               return absl::UnavailableError(
@@ -61,26 +59,14 @@ class StatusClient::Impl {
           if (exception.getType() != kj::Exception::Type::DISCONNECTED) {
             return control::FromException(exception);
           }
-          return absl::UnavailableError(StrCat("the job at ", address,
-                                               " has closed the connection: it has ended, or the "
-                                               "key is not its key"));
+          return Closed(address);
         });
   }
 
-  // As the control port speaks: TLS, but for unix sockets.
-  static absl::StatusOr<kj::Promise<kj::Own<kj::AsyncIoStream>>> Secure(
-      const std::string& address, const std::string& key, kj::Own<kj::AsyncIoStream> stream) {
-    using Stream = kj::Own<kj::AsyncIoStream>;
-    if (IsUnixAddress(address)) return kj::Promise<Stream>(kj::mv(stream));
-    ASSIGN_OR_RETURN(std::unique_ptr<control::SecureChannel> channel,
-                     control::SecureChannel::Create(key, control::ChannelSide::kNode));
-    auto secured = channel->Secure(kj::mv(stream));
-    return secured.attach(std::move(channel))
-        .catch_([](const kj::Exception& exception) -> kj::Promise<Stream> {
-          // Whoever has another key is nobody that one can talk to.
-          return kj::Exception(kj::Exception::Type::DISCONNECTED, exception.getFile(),
-                               exception.getLine(), kj::heapString(exception.getDescription()));
-        });
+  static absl::Status Closed(const std::string& address) {
+    return absl::UnavailableError(StrCat("the job at ", address,
+                                         " has closed the connection: it has ended, or the key is "
+                                         "not its key"));
   }
 
   control::StatusPromise AskOver(kj::Own<kj::AsyncIoStream> stream,
