@@ -166,10 +166,6 @@ class LaunchTest(unittest.TestCase):
         return [str(PENSTOCK), "launch", "-H", hosts, "--through", self.server.client(),
                 "--remote-program", str(self.program), "--", str(self.job), *run]
 
-    def nodes(self):
-        return [pid for pid in processes_with(f"{self.mark} node")
-                if "/ssh" not in os.readlink(f"/proc/{pid}/exe")]
-
     def node_programs(self):
         """The nodes themselves, without the shells and clients that mention them."""
         found = []
@@ -191,7 +187,7 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(losses(there.stdout), losses(here))
         self.assertRegex(there.stderr, r"launch: 2 processes on 1 host through \S*/ssh\n")
         self.assertEqual(there.stderr.count("joined: rank "), 2)
-        await_true(lambda: not self.nodes(), "the end of the nodes")
+        await_true(lambda: not self.node_programs(), "the end of the nodes")
 
     def start_long(self):
         run = subprocess.Popen(self.launch("--set", "train.steps=1000000"),
@@ -219,7 +215,7 @@ class LaunchTest(unittest.TestCase):
         _, errors = run.communicate(timeout=PATIENCE_S)
         self.assertEqual(run.returncode, 128 + signal.SIGKILL, errors)
         self.assertRegex(errors, r"penstock: node \d .*was killed by signal 9 \(Killed\)")
-        await_true(lambda: not self.nodes(), "the end of the nodes")
+        await_true(lambda: not self.node_programs(), "the end of the nodes")
 
     def test_no_node_outlives_its_launcher(self):
         run = self.start_long()
@@ -231,7 +227,7 @@ class LaunchTest(unittest.TestCase):
         run.send_signal(signal.SIGINT)
         _, errors = run.communicate(timeout=PATIENCE_S)
         self.assertEqual(run.returncode, 130, errors)
-        await_true(lambda: not self.nodes(), "the end of the nodes")
+        await_true(lambda: not self.node_programs(), "the end of the nodes")
 
     def test_a_host_without_a_server_is_named(self):
         port = free_port()
