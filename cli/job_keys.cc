@@ -442,7 +442,7 @@ const std::vector<Key>& Keys() {
       {"parallel.strategy",
        "\"auto\", or a comma-separated list such as \"dp=2,tp=2,zero=1\" of sizes (dp, tp, pp, "
        "vpp, ep, cp) and options (zero, sp, ulysses, splits, recompute, offload). See "
-       "\"Strategies\" in README.md (\"auto\")",
+       "docs/strategies.md (\"auto\")",
        String([](Job& j) { return &j.parallel.strategy; })},
       {"parallel.microbatches",
        "Number of micro-batches per step, or \"auto\" for the number with the shortest predicted "
