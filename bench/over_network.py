@@ -65,18 +65,19 @@ def run_over(penstock, network, rate, path, options):
         errors = []
         for line in coordinator.stderr:
             errors.append(line)
-            match = re.search(r"PENSTOCK_KEY=(\w+) penstock node --join (\S+)", line)
+            match = re.search(r"penstock node --join (\S+) --key-file (\S+)", line)
             if match:
                 break
         else:
             raise Failure(f"the coordinator did not print where to join: {''.join(errors)}")
         reader = threading.Thread(target=lambda: errors.extend(coordinator.stderr), daemon=True)
         reader.start()
-        environment = {**os.environ, "PENSTOCK_KEY": match[1], "UCX_TLS": "tcp,self"}
+        environment = {**os.environ, "UCX_TLS": "tcp,self"}
         cores = sorted(os.sched_getaffinity(0))
         nodes = [subprocess.Popen(
             network.inside(rank, ["taskset", "-c", str(cores[rank % len(cores)]), penstock, "node",
-                                  "--quiet", "--join", match[2], "--rank", str(rank)]),
+                                  "--quiet", "--join", match[1], "--key-file", match[2], "--rank",
+                                  str(rank)]),
             env=environment) for rank in range(hosts)]
         processes += nodes
         try:

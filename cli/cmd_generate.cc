@@ -245,6 +245,7 @@ absl::Status Generate(const Environment& environment, const Options& options) {
                                                            .num_devices = num_devices,
                                                            .devices = {},
                                                            .listen = "",
+                                                           .key_file = nullptr,
                                                            .on_listening = nullptr}));
     layout.start_engine = cluster->engine_factory();
   }

@@ -17,6 +17,8 @@
 #include "cli/files.h"
 #include "cli/help_text.h"
 #include "cli/launch_hosts.h"
+#include "cli/launch_member.h"
+#include "cli/member_run.h"
 
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/socket_address.h"
@@ -36,6 +38,7 @@ struct Options {
   std::string through;         // the program that starts processes, with options of its own
   std::string remote_program;  // on the hosts
   std::string listen;
+  MemberOptions member;
   std::vector<std::string> run;  // the arguments of `run`
 };
 
@@ -89,10 +92,22 @@ absl::StatusOr<std::vector<HostSlots>> FindHosts(const Options& options,
   return absl::InvalidArgumentError(StrCat("--launcher ", launcher, " needs --host or --hostfile"));
 }
 
-std::string ChooseLauncher(const Options& options) {
+// "member" goes with `*member`.
+absl::StatusOr<std::string> ChooseLauncher(const Options& options,
+                                           std::optional<LaunchMember>* member) {
+  if (options.launcher == "auto" || options.launcher == "member") {
+    ASSIGN_OR_RETURN(*member, DetectMember(Variable));
+    if (member->has_value()) return std::string("member");
+  }
+  if (options.launcher == "member") {
+    return absl::FailedPreconditionError(
+        "--launcher member: nothing has started this process as one of several; expected the "
+        "variables of srun, mpirun, torchrun (RANK, WORLD_SIZE) or a Kubernetes job "
+        "(JOB_COMPLETION_INDEX)");
+  }
   if (options.launcher != "auto") return options.launcher;
-  if (!Variable("SLURM_JOB_NODELIST").empty()) return "slurm";
-  return options.hosts.empty() && options.host_file.empty() ? "local" : "ssh";
+  if (!Variable("SLURM_JOB_NODELIST").empty()) return std::string("slurm");
+  return std::string(options.hosts.empty() && options.host_file.empty() ? "local" : "ssh");
 }
 
 // What PATH has under the name; the name itself where it is a path.
@@ -191,7 +206,16 @@ absl::Status Launch(const Environment& environment, const Options& options) {
     return absl::InvalidArgumentError(
         "launch: the job is missing; expected penstock launch ... -- JOB.toml [OPTIONS of run]");
   }
-  const std::string launcher = ChooseLauncher(options);
+  std::optional<LaunchMember> member;
+  ASSIGN_OR_RETURN(const std::string launcher, ChooseLauncher(options, &member));
+  if (launcher == "member") {
+    return RunMember(environment, *member, options.member,
+                     [&](const Environment& there, int64_t num_processes) {
+                       std::vector<std::string> arguments = options.run;
+                       arguments.insert(arguments.end(), {"--procs", StrCat(num_processes)});
+                       return RunJob(there, std::move(arguments));
+                     });
+  }
   ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, FindHosts(options, launcher));
   Environment there = environment;
   std::vector<std::string> arguments = options.run;
@@ -205,9 +229,10 @@ absl::Status Launch(const Environment& environment, const Options& options) {
     environment.err << "launch: local processes" << std::endl;
     return RunJob(there, std::move(arguments));
   }
-  ASSIGN_OR_RETURN(there.places, PlacesOf(environment, options, launcher, hosts));
-  there.listen = options.listen.empty() ? ListenAddress(there.places) : options.listen;
-  if (const absl::Status address = actors::CheckListenAddress(there.listen); !address.ok()) {
+  LaunchPlan& plan = there.launch;
+  ASSIGN_OR_RETURN(plan.places, PlacesOf(environment, options, launcher, hosts));
+  plan.listen = options.listen.empty() ? ListenAddress(plan.places) : options.listen;
+  if (const absl::Status address = actors::CheckListenAddress(plan.listen); !address.ok()) {
     return absl::InvalidArgumentError(StrCat("--listen ", ToStd(address.message())));
   }
   there.program = options.remote_program;
@@ -217,7 +242,7 @@ absl::Status Launch(const Environment& environment, const Options& options) {
     if (error) there.program = std::filesystem::absolute(environment.program).string();
   }
   environment.err << "launch: " << Counted(num_processes, "process", "es") << " on "
-                  << Counted(hosts.size(), "host") << " through " << there.places[0].through[0]
+                  << Counted(hosts.size(), "host") << " through " << plan.places[0].through[0]
                   << std::endl;
   return RunJob(there, std::move(arguments));
 }
@@ -231,12 +256,18 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
       "Examples:\n"
       "  penstock launch -H node1:2,node2:2 -- job.toml --strategy dp=4\n"
       "  penstock launch --hostfile hosts -- job.toml\n"
-      "  salloc -N 2 --ntasks-per-node 2 penstock launch -- job.toml\n\n"
+      "  salloc -N 2 --ntasks-per-node 2 penstock launch -- job.toml\n"
+      "  srun -N 2 penstock launch --key-file key -- job.toml\n"
+      "  mpirun -np 4 penstock launch -- job.toml\n\n"
       "This process coordinates: it starts one process for each slot through ssh, srun or mpirun "
       "and hands it the job's key on its standard input. A host file has a host a line, with "
       "slots=N. The program must be at the same path on every host, or at --remote-program; data "
       "of the job are read here alone. Control connections are encrypted with TLS 1.3; tensors "
-      "are not, and travel over the interface of the route to this host.",
+      "are not, and travel over the interface of the route to this host.\n\n"
+      "If srun, mpirun, torchrun or a Kubernetes job has started `launch` on all hosts, the "
+      "process "
+      "of rank 0 coordinates and the others join it. They need a key: a file that each of them can "
+      "read (--key-file, or PENSTOCK_KEY), or a PMIx server, which mpirun and srun --mpi=pmix are.",
       kHelpColumns, 0));
   command
       ->add_option("-H,--host", options->hosts,
@@ -246,10 +277,11 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
       ->option_text("FILE");
   command
       ->add_option("--launcher", options->launcher,
-                   "How processes are started: ssh, slurm (srun, in an allocation), mpi (mpirun) "
-                   "or local (auto: slurm in an allocation, ssh with hosts, otherwise local)")
+                   "How processes are started: ssh, slurm (srun, in an allocation), mpi (mpirun), "
+                   "local, or member (they have been, and this is one of them) (auto: member where "
+                   "variables say so, slurm in an allocation, ssh with hosts, otherwise local)")
       ->option_text("NAME")
-      ->check(CLI::IsMember({"auto", "ssh", "slurm", "mpi", "local"}));
+      ->check(CLI::IsMember({"auto", "ssh", "slurm", "mpi", "local", "member"}));
   command
       ->add_option("--through", options->through,
                    "Program to start processes through, with options of its own, such as "
@@ -264,6 +296,26 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
                    "Listen for the processes at HOST or HOST:PORT (the address from which this "
                    "host reaches the others)")
       ->option_text("ADDRESS");
+  command
+      ->add_option("--members", options->member.size,
+                   "As a member: number of processes (WORLD_SIZE or as the variables say)")
+      ->option_text("N")
+      ->check(CLI::Range(int64_t{1}, kMaxSlots));
+  command
+      ->add_option("--coordinator", options->member.coordinator,
+                   "As a member: where rank 0 listens (MASTER_ADDR:MASTER_PORT, PMIx, or the first "
+                   "host of a Slurm step)")
+      ->option_text("HOST:PORT");
+  command
+      ->add_option("--key-file", options->member.key_file,
+                   "As a member: read the job's key, 64 hexadecimal digits, from this file "
+                   "(PENSTOCK_KEY, or drawn by rank 0 and told through PMIx)")
+      ->option_text("FILE");
+  command
+      ->add_option("--join-timeout", options->member.join_timeout_s,
+                   "As a member: seconds to wait for the others (60)")
+      ->option_text("S")
+      ->check(CLI::Range(1.0, 86400.0));
   command->add_option("RUN", options->run, "After --: the job and options of `penstock run`")
       ->option_text("JOB.toml ...")
       ->allow_extra_args();

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <regex>
 #include <string>
@@ -47,10 +48,12 @@ class CmdNodeTest : public testing::CommandLineFixture {
     ASSERT_TRUE(run.AwaitLine("penstock node --join ")) << run.output();
     std::smatch match;
     ASSERT_TRUE(std::regex_search(run.output(), match,
-                                  std::regex("PENSTOCK_KEY=(\\w+) penstock node --join (\\S+)\n")))
+                                  std::regex("penstock node --join (\\S+) --key-file (\\S+)\n")))
         << run.output();
-    key_ = match[1];
-    address_ = match[2];
+    address_ = match[1];
+    key_file_ = match[2];
+    std::ifstream(key_file_) >> key_;
+    EXPECT_THAT(run.output(), Not(HasSubstr(key_)));
   }
 
   std::unique_ptr<Program> Join(std::vector<std::string> more = {}, const std::string& key = "") {
@@ -66,8 +69,9 @@ class CmdNodeTest : public testing::CommandLineFixture {
     return program->output();
   }
 
-  std::string key_;
   std::string address_;
+  std::string key_file_;
+  std::string key_;
 };
 
 TEST_F(CmdNodeTest, ThePrintedCommandIsCompleteAndBothSidesReportTheNode) {
@@ -81,6 +85,7 @@ TEST_F(CmdNodeTest, ThePrintedCommandIsCompleteAndBothSidesReportTheNode) {
   EXPECT_EQ(run->AwaitEnd(), 0) << run->output();
   EXPECT_EQ(first->AwaitEnd(), 0) << first->output();
   EXPECT_EQ(second->AwaitEnd(), 0) << second->output();
+  EXPECT_FALSE(std::filesystem::exists(key_file_));
   const std::string cores = UsableCores() == 1 ? "1 core" : StrCat(UsableCores(), " cores");
   for (int rank = 0; rank < 2; ++rank) {
     const std::string line = StrCat("rank ", rank, " on ", HostName(), ": device ", rank, ", ",
@@ -106,6 +111,10 @@ TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {
   const auto first = Join({"--rank", "0"});
   ASSERT_TRUE(first->AwaitOutput("joined as rank 0")) << first->output();
 
+  const std::string readable = Path("readable.key");
+  std::filesystem::copy_file(key_file_, readable);
+  std::filesystem::permissions(readable, std::filesystem::perms(0644));
+
   struct Case {
     std::vector<std::string> options;
     std::string key;
@@ -122,12 +131,14 @@ TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {
       {{},
        "abc",
        "PENSTOCK_KEY: the job's key has 64 hexadecimal digits; what is given has 3 characters; "
-       "copy "
-       "it from the command that `penstock run --listen` prints"},
+       "`penstock run --listen` prints which file has it"},
       {{"--key-file", Path("none")}, "", StrCat("--key-file ", Path("none"), ": no such file")},
       {{"--key-file", Path("job.toml")},
        "",
        StrCat("--key-file ", Path("job.toml"), ": the job's key has 64 hexadecimal digits; ")},
+      {{"--key-file", readable},
+       "",
+       StrCat("--key-file ", readable, ": others may read the job's key; chmod 600 ", readable)},
       {{"--interface", "eth77"},
        "",
        "network interface 'eth77': there is none of that name that "

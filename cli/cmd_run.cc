@@ -118,17 +118,17 @@ absl::Status ReportDryRun(const Environment& environment, const RunOptions& opti
 
 // A job that says nothing of hosts has those that it is launched on.
 absl::Status PlaceOnHosts(const Environment& environment, const RunOptions& options, Job* job) {
-  if (environment.places.empty()) return absl::OkStatus();
+  const std::vector<actors::NodePlace>& places = environment.launch.places;
+  if (places.empty()) return absl::OkStatus();
   if (options.listen.has_value()) {
     return absl::InvalidArgumentError("--listen of `run` does not go with `launch`");
   }
-  if (environment.places.size() != static_cast<size_t>(job->cluster.processes)) {
+  if (places.size() != static_cast<size_t>(job->cluster.processes)) {
     return absl::InvalidArgumentError(StrCat("--procs ", job->cluster.processes, ": there are ",
-                                             environment.places.size(),
-                                             " slots on the hosts, a process each"));
+                                             places.size(), " slots on the hosts, a process each"));
   }
   std::map<std::string_view, int64_t> slots;  // of each host
-  for (const actors::NodePlace& place : environment.places) ++slots[place.host];
+  for (const actors::NodePlace& place : places) ++slots[place.host];
   const bool is_even = std::all_of(slots.begin(), slots.end(), [&](const auto& host) {
     return host.second == slots.begin()->second;
   });
@@ -220,8 +220,9 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
       ->check(AtLeast(1));
   command
       ->add_option("--listen", options->listen,
-                   "Listen at HOST:PORT or unix:PATH, print the command that starts a node, and "
-                   "wait up to 10 minutes for all nodes, instead of starting them on this host")
+                   "Listen at HOST:PORT or unix:PATH, print the command that starts a node and "
+                   "the file with the job's key, and wait up to 10 minutes for all nodes, instead "
+                   "of starting them on this host")
       ->option_text("ADDRESS");
   command
       ->add_option("--cluster", options->cluster,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
 #include "actors/cluster/node_place.h"
@@ -31,15 +32,23 @@ struct Registries : penstock::Registries {
 // Everything that this build has.
 Registries BuiltinRegistries();
 
+// How `run` gets its processes where `launch` has found out; set by `launch`.
+struct LaunchPlan {
+  std::vector<actors::NodePlace> places = {};  // by rank; empty: `run` starts them on this host
+  std::string listen = {};                     // the address at which it listens then
+  std::string key = {};                        // the job's; empty: drawn
+  absl::Duration join_timeout = absl::Minutes(1);
+  // Told where nodes join, and the key.
+  std::function<void(const std::string& address, const std::string& key)> on_listening = {};
+};
+
 struct Environment {
   const Registries& registries;
   std::ostream& out;  // results
   std::ostream& err;  // progress and messages
   bool err_is_terminal = false;
   std::string program = "/proc/self/exe";  // what --procs starts, with `node` and its options
-  // Where it is started, by rank, and the address at which `run` then listens; empty: here.
-  std::vector<actors::NodePlace> places = {};
-  std::string listen = {};
+  LaunchPlan launch = {};
   bool out_is_terminal = false;
   // Adds what a plug-in library has to `registries`. Null: there are no plug-ins.
   std::function<absl::Status(const std::string& path)> load_plugin = nullptr;

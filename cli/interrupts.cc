@@ -47,7 +47,7 @@ void Interrupts::SetAbort(std::function<void()> abort) {
 
 void Interrupts::RemoveAtExit(std::string path) {
   const absl::MutexLock lock(&mutex_);
-  file_ = std::move(path);
+  files_.push_back(std::move(path));
 }
 
 absl::Status Interrupts::ToStatus(std::string_view where) const {
@@ -71,7 +71,7 @@ void Interrupts::Abort() {
   // Nothing runs yet, or no more: nodes end when this process does.
   const char message[] = "penstock: interrupted; no step was running\n";
   (void)!write(STDERR_FILENO, message, sizeof(message) - 1);
-  if (!file_.empty()) unlink(file_.c_str());
+  for (const std::string& file : files_) unlink(file.c_str());
   _exit(128 + signal_);
 }
 

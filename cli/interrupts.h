@@ -13,7 +13,10 @@
 #include <atomic>
 #include <functional>
 #include <ostream>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -35,7 +38,8 @@ class Interrupts {
   // first signal. Returns when a call of the one before is over.
   void SetAbort(std::function<void()> abort);
 
-  // A file, such as a socket, to remove if a signal ends the process where nothing is to be ended.
+  // One more file, such as a socket, to remove if a signal ends the process where nothing is to be
+  // ended.
   void RemoveAtExit(std::string path);
 
   // kCancelled, which makes the command end with 128 + the signal: "interrupted (Interrupt) WHERE".
@@ -54,7 +58,7 @@ class Interrupts {
   std::atomic<int> signal_{0};
   absl::Mutex mutex_;
   std::function<void()> abort_ ABSL_GUARDED_BY(mutex_);
-  std::string file_ ABSL_GUARDED_BY(mutex_);  // empty: none
+  std::vector<std::string> files_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -1,13 +1,19 @@
 #include "cli/job_key_option.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "cli/files.h"
+#include "cli/status_sockets.h"
 
 #include "actors/cluster/job_key.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::cli {
@@ -21,6 +27,14 @@ std::string ReadLine() {
   char c = 0;
   while (line.size() < kMaxKeyBytes && read(STDIN_FILENO, &c, 1) == 1 && c != '\n') line += c;
   return line;
+}
+
+absl::Status CheckIsSecret(const std::string& key_file) {
+  struct stat info = {};
+  if (stat(key_file.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return absl::OkStatus();
+  if ((info.st_mode & 077) == 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      StrCat("--key-file ", key_file, ": others may read the job's key; chmod 600 ", key_file));
 }
 
 }  // namespace
@@ -45,11 +59,31 @@ absl::StatusOr<std::string> ReadJobKey(const std::string& key_file) {
         "the job's key is missing: set PENSTOCK_KEY or give --key-file");
   }
   if (const absl::Status parsed = actors::ParseJobKey(key).status(); !parsed.ok()) {
-    return absl::InvalidArgumentError(
-        StrCat(source, ": ", ToStd(parsed.message()),
-               "; copy it from the command that `penstock run --listen` prints"));
+    return absl::InvalidArgumentError(StrCat(source, ": ", ToStd(parsed.message()),
+                                             "; `penstock run --listen` prints which file has it"));
   }
+  if (!key_file.empty() && key_file != "-") RETURN_IF_ERROR(CheckIsSecret(key_file));
   return key;
 }
+
+absl::StatusOr<std::unique_ptr<JobKeyFile>> JobKeyFile::Create() {
+  ASSIGN_OR_RETURN(const std::string folder, StatusFolder());
+  ASSIGN_OR_RETURN(std::string key, actors::NewJobKey());
+  ASSIGN_OR_RETURN(const std::string unique, actors::NewJobKey());
+  std::string path = StrCat(folder, "/run-", getpid(), "-", unique.substr(0, 8), ".key");
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (fd < 0) {
+    return absl::UnavailableError(StrCat("cannot write ", path, ": ", strerror(errno)));
+  }
+  const std::string line = StrCat(key, "\n");
+  const bool is_written = write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  const int error = errno;
+  close(fd);
+  std::unique_ptr<JobKeyFile> file(new JobKeyFile(std::move(path), std::move(key)));
+  if (is_written) return file;
+  return absl::UnavailableError(StrCat("cannot write ", file->path(), ": ", strerror(error)));
+}
+
+JobKeyFile::~JobKeyFile() { unlink(path_.c_str()); }
 
 }  // namespace penstock::cli

@@ -65,7 +65,8 @@ constexpr double kLongReplaySeconds = 120;
 // environment, by a thread that may outlive the job.
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
     const Environment& environment, std::ostream& notes, const RunOptions& options, const Job& job,
-    const planner::Plan& plan, const JobMonitor& monitor, Interrupts& interrupts) {
+    const planner::Plan& plan, const JobMonitor& monitor, const JobKeyFile* key_file,
+    Interrupts& interrupts) {
   const auto num_devices = static_cast<int64_t>(plan.devices.size());
   int64_t count = job.cluster.processes;
   if (count > num_devices) {
@@ -87,6 +88,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
                       .num_devices = num_devices,
                       .devices = std::move(devices),
                       .listen = options.listen.value_or(""),
+                      .key_file = key_file,
                       .pin = !stages_share_cores || count == num_devices,
                       .core_sharing = stages_share_cores ? CpuTopology::Sharing::kInTurn
                                                          : CpuTopology::Sharing::kNeighbours,
@@ -187,8 +189,12 @@ class JobRun {
       checkpoints_->SetOnResult(
           [this](const actors::CheckpointResult& result) { monitor_.OnCheckpoint(result); });
     }
+    if (options_.listen.has_value()) {
+      ASSIGN_OR_RETURN(key_file_, JobKeyFile::Create());
+      interrupts_.RemoveAtExit(key_file_->path());
+    }
     ASSIGN_OR_RETURN(cluster_, StartCluster(process_environment_, environment_.err, options_, job_,
-                                            plan_, monitor_, interrupts_));
+                                            plan_, monitor_, key_file_.get(), interrupts_));
     if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
     if (cluster_ != nullptr) nodes_ = cluster_->nodes();
     cores_ = CoresOfDevices(nodes_, num_devices, threads_);
@@ -561,7 +567,8 @@ class JobRun {
   int64_t threads_ = 1;                       // of each device
   actors::SessionOptions session_options_;
   Interrupts interrupts_;
-  JobMonitor monitor_;  // its threads have the signals blocked
+  JobMonitor monitor_;                    // its threads have the signals blocked
+  std::unique_ptr<JobKeyFile> key_file_;  // where others start the nodes
   std::unique_ptr<actors::Cluster> cluster_;
   std::vector<actors::NodeDescription> nodes_;
   absl::Status last_checkpoint_;

@@ -16,7 +16,13 @@
 namespace penstock::cli {
 namespace {
 
-constexpr absl::Duration kRemoteJoinTimeout = absl::Minutes(1);
+// Nodes read the key from a file, so that it is in no command line, terminal or log.
+std::string HowToJoin(int64_t count, const std::string& address, const std::string& key_file,
+                      const std::string& plugins) {
+  return StrCat("Waiting for ", Counted(count, "node"), ". The job's key is in ", key_file,
+                ": copy that file to other hosts. Start each node with:\n  penstock node --join ",
+                address, " --key-file ", key_file, plugins, "\n");
+}
 
 }  // namespace
 
@@ -43,28 +49,39 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
       options.node_command.push_back("--plugin");
       options.node_command.push_back(plugin);
     }
-    if (!environment.places.empty()) {
-      options.places = environment.places;
-      options.listen = environment.listen;
-      options.join_timeout = kRemoteJoinTimeout;
+    if (const LaunchPlan& launch = environment.launch; !launch.places.empty()) {
+      options.places = launch.places;
+      options.listen = launch.listen;
+      options.key = launch.key;
+      options.join_timeout = launch.join_timeout;
+      options.on_listening = launch.on_listening;
+      // What has started the others has bound them to cores, and this process with its node.
+      options.pin = options.pin && std::none_of(options.places.begin(), options.places.end(),
+                                                [](const auto& place) { return place.is_awaited; });
     }
   } else {
     options.listen = processes.listen;
+    options.key = processes.key_file->key();
     options.join_timeout = absl::Minutes(10);
     std::string plugins;
     for (const std::string& plugin : environment.plugins) {
       StrAppend(&plugins, " --plugin ", plugin);
     }
     options.on_listening = [&err = environment.err, count = processes.count, plugins,
+                            key_file = processes.key_file->path(),
                             on_listening = std::move(processes.on_listening)](
-                               const std::string& address, const std::string& key) {
+                               const std::string& address, const std::string&) {
       if (on_listening) on_listening(address);
-      err << "Waiting for " << Counted(count, "node")
-          << ". Start each with:\n  PENSTOCK_KEY=" << key << " penstock node --join " << address
-          << plugins << std::endl;
+      err << HowToJoin(count, address, key_file, plugins) << std::flush;
     };
   }
-  return actors::Cluster::Start(options);
+  absl::StatusOr<std::unique_ptr<actors::Cluster>> cluster = actors::Cluster::Start(options);
+  if (absl::IsDeadlineExceeded(cluster.status())) {
+    absl::Status status = cluster.status();
+    status.SetPayload(actors::kShellStatusPayload, absl::Cord(StrCat(kNoRendezvousStatus)));
+    return status;
+  }
+  return cluster;
 }
 
 std::string CrowdingNote(const std::vector<actors::NodeDescription>& nodes, int64_t num_devices,

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "cli/environment.h"
+#include "cli/job_key_option.h"
 
 #include "actors/cluster/cluster.h"
 #include "actors/trace/critical_path.h"
@@ -20,11 +21,16 @@
 
 namespace penstock::cli {
 
+// EX_UNAVAILABLE of sysexits.h: the processes of a job did not come together.
+inline constexpr int kNoRendezvousStatus = 69;
+
 struct ProcessOptions {
   int64_t count = 1;
   int64_t num_devices = 0;             // of the plan that will run; 0: not known
   std::vector<uint32_t> devices = {};  // of each process; empty: numbers as equal as can be
-  std::string listen = {};             // where others start the nodes: the address where they join
+  // Where others start the nodes: the address where they join, and the file with the job's key.
+  std::string listen = {};
+  const JobKeyFile* key_file = nullptr;
   // Nodes that are started here run on cores of their own, or share one; see ClusterOptions.
   bool pin = true;
   CpuTopology::Sharing core_sharing = CpuTopology::Sharing::kNeighbours;
@@ -37,7 +43,8 @@ struct ProcessOptions {
 };
 
 // Starts nodes of this program, or waits for nodes to join. Each that joins is reported; what nodes
-// print comes out with "[rank host] " before each line.
+// print comes out with "[rank host] " before each line. The command's exit status is 69
+// (kNoRendezvousStatus) if some do not join in time.
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
                                                                 ProcessOptions processes);
 

@@ -32,11 +32,21 @@ endfunction()
 # (folders named ucx/, cuda/ or nccl/), which tests/layering_check.py lets include their libraries.
 #
 # PRECOMPILED names headers of libraries that many of the folder's sources include.
+#
+# Folders in PENSTOCK_PLAIN_FOLDERS are not compiled: the archive of another build of the same
+# sources, PENSTOCK_PLAIN_BUILD, is linked. Sanitized builds take folders from the release build in
+# which the sanitizer has little to find; generated sources are compiled all the same, because other
+# folders include their headers.
 function(penstock_folder_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" ""
     "PUBLIC;PRIVATE;EXCLUDE_SOURCES;PUBLIC_HEADERS;PRECOMPILED")
   set(target penstock_${folder})
   penstock_sources(sources)
+  set(plain_archive "")
+  if(folder IN_LIST PENSTOCK_PLAIN_FOLDERS)
+    set(plain_archive "${PENSTOCK_PLAIN_BUILD}/lib/libpenstock_${folder}.a")
+    set(sources "")
+  endif()
   foreach(name IN LISTS arg_EXCLUDE_SOURCES)
     list(REMOVE_ITEM sources "${CMAKE_CURRENT_SOURCE_DIR}/${name}")
   endforeach()
@@ -45,12 +55,14 @@ function(penstock_folder_library folder)
   if(sources OR schemas)
     add_library(${target} STATIC ${sources})
     set(scope PUBLIC)
-    target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+    target_link_libraries(${target} PUBLIC ${plain_archive} ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
     target_include_directories(${target} SYSTEM PRIVATE "${PENSTOCK_GENERATED_DIR}")
     foreach(schema IN LISTS schemas)
       penstock_capnp(${target} "${schema}")
     endforeach()
-    penstock_precompile(${target} ${arg_PRECOMPILED})
+    if(sources)
+      penstock_precompile(${target} ${arg_PRECOMPILED})
+    endif()
     if(PENSTOCK_BUILD_CUDA)
       target_compile_definitions(${target} PUBLIC PENSTOCK_HAS_CUDA=1)
       target_link_libraries(${target} PRIVATE CUDA::cudart)
@@ -59,6 +71,9 @@ function(penstock_folder_library folder)
     add_library(${target} INTERFACE)
     set(scope INTERFACE)
     target_link_libraries(${target} INTERFACE ${arg_PUBLIC})
+    if(plain_archive)
+      target_link_libraries(${target} INTERFACE ${plain_archive} ${arg_PUBLIC} ${arg_PRIVATE})
+    endif()
   endif()
   add_library(penstock::${folder} ALIAS ${target})
   target_compile_features(${target} ${scope} cxx_std_20)

@@ -273,9 +273,11 @@ class JobStatusTest(unittest.TestCase):
         away = self.host("away")
         job = self.start_job("--devices", "1", "--strategy", "dp=1", "--procs", "1", "--listen",
                              "127.0.0.1:0")
-        key, address = re.fullmatch(r"(\w+) penstock node --join (\S+)",
-                                    self.read_line(job.err, "  PENSTOCK_KEY=")).groups()
-        node = self.start("node", "--join", address, environment={**away, "PENSTOCK_KEY": key})
+        address, key_file = re.fullmatch(r"(\S+) --key-file (\S+)", self.read_line(
+            job.err, "  penstock node --join ")).groups()
+        self.assertEqual(os.stat(key_file).st_mode & 0o777, 0o600)
+        key = pathlib.Path(key_file).read_text().strip()
+        node = self.start("node", "--join", address, "--key-file", key_file, environment=away)
         status = self.await_look(lambda s: s["step"] >= 1)
         self.assertEqual(status["processes"][0]["pid"], node.pid)
         through_node = self.look(environment=away)
@@ -289,6 +291,7 @@ class JobStatusTest(unittest.TestCase):
         self.end(job)
         node.wait(timeout=BOUND_S)
         self.assertEqual(list((self.folder / "away" / "penstock").glob("*.sock")), [])
+        self.assertFalse(os.path.exists(key_file))
 
     def test_metrics(self):
         job = self.start_job("--strategy", "pp=2", "--devices", "2", "--procs", "2", "--metrics",

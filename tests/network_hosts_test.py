@@ -60,20 +60,21 @@ class NetworkHostsTest(unittest.TestCase):
                                "10.77.0.1:0"]),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         self.addCleanup(coordinator.kill)
-        key = address = None
+        key_file = address = None
         for line in coordinator.stderr:
-            match = re.search(r"PENSTOCK_KEY=(\w+) penstock node --join (\S+)", line)
+            match = re.search(r"penstock node --join (\S+) --key-file (\S+)", line)
             if match:
-                key, address = match.groups()
+                address, key_file = match.groups()
                 break
         self.assertIsNotNone(address, "the coordinator did not say where to join")
         self.assertRegex(address, r"^10\.77\.0\.1:\d+$")
         nodes = []
         for rank, host in enumerate(places):
             nodes.append(subprocess.Popen(
-                network.inside(host, [PENSTOCK, "node", "--join", address, "--rank", str(rank)]),
+                network.inside(host, [PENSTOCK, "node", "--join", address, "--key-file",
+                                      key_file, "--rank", str(rank)]),
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                env={**environment, "PENSTOCK_KEY": key}))
+                env=environment))
             self.addCleanup(nodes[-1].kill)
         output, errors = coordinator.communicate(timeout=180)
         self.assertEqual(coordinator.returncode, 0, errors)
@@ -94,20 +95,20 @@ class NetworkHostsTest(unittest.TestCase):
                                "--listen", "10.77.0.1:0"]),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         self.addCleanup(coordinator.kill)
-        key = address = None
+        key_file = address = None
         for line in coordinator.stderr:
-            match = re.search(r"PENSTOCK_KEY=(\w+) penstock node --join (\S+)", line)
+            match = re.search(r"penstock node --join (\S+) --key-file (\S+)", line)
             if match:
-                key, address = match.groups()
+                address, key_file = match.groups()
                 break
         self.assertIsNotNone(address, "the coordinator did not say where to join")
         nodes = []
         for host in range(2):
             nodes.append(subprocess.Popen(
-                network.inside(host, [PENSTOCK, "node", "--join", address, "--rank", str(host),
-                                      "--interface", "lo"]),
+                network.inside(host, [PENSTOCK, "node", "--join", address, "--key-file",
+                                      key_file, "--rank", str(host), "--interface", "lo"]),
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                env={**environment, "PENSTOCK_KEY": key}))
+                env=environment))
             self.addCleanup(nodes[-1].kill)
         output, errors = coordinator.communicate(timeout=60)
         self.assertEqual(coordinator.returncode, 1, errors)

@@ -220,7 +220,6 @@ class PerfettoTraceTest(unittest.TestCase):
     def test_clocks_that_differ_are_aligned(self):
         if subprocess.run([*OTHER_CLOCK, "true"], capture_output=True, check=False).returncode != 0:
             self.skipTest("cannot make a time namespace")
-        environment = dict(os.environ)
         with subprocess.Popen(
                 [PENSTOCK, "run", self.job, "--procs", "2", "--trace", self.file, "--listen",
                  "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -228,16 +227,16 @@ class PerfettoTraceTest(unittest.TestCase):
             nodes = []
             try:
                 for line in run.stdout:
-                    match = re.search(r"PENSTOCK_KEY=(\w+) penstock node --join (\S+)", line)
+                    match = re.search(r"penstock node --join (\S+) --key-file (\S+)", line)
                     if match:
                         break
                 else:
                     self.fail("the run printed no command for nodes")
-                environment["PENSTOCK_KEY"] = match.group(1)
                 for rank, prefix in enumerate(([], OTHER_CLOCK)):
                     nodes.append(subprocess.Popen(
-                        [*prefix, PENSTOCK, "node", "--join", match.group(2), "--rank", str(rank)],
-                        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+                        [*prefix, PENSTOCK, "node", "--join", match.group(1), "--key-file",
+                         match.group(2), "--rank", str(rank)],
+                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
                 output, _ = run.communicate(timeout=120)
                 self.assertEqual(run.returncode, 0, output)
                 for node in nodes:

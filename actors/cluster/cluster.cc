@@ -184,8 +184,9 @@ class Cluster::Impl {
       cores = topology.Deal(static_cast<int>(options_.num_processes), options_.core_sharing);
     }
     for (uint32_t rank = 0; rank < options_.num_processes; ++rank) {
-      LaunchCommand command =
-          CommandOf(rank, options_.places.empty() ? NodePlace() : options_.places[rank]);
+      const NodePlace place = options_.places.empty() ? NodePlace() : options_.places[rank];
+      if (place.is_awaited) continue;
+      LaunchCommand command = CommandOf(rank, place);
       if (command.remote_host.empty()) command.cores = cores[rank];
       RETURN_IF_ERROR(loop_->Await(
           [this, &command]() -> control::StatusPromise { return supervisor_->Launch(command); },
@@ -203,9 +204,9 @@ class Cluster::Impl {
     if (absl::IsDeadlineExceeded(joined)) {
       std::vector<std::string> missing;
       for (const uint32_t rank : members.missing) {
-        missing.push_back(options_.places.empty()
-                              ? StrCat(rank)
-                              : StrCat(rank, " on ", options_.places[rank].host));
+        const bool has_host = !options_.places.empty() && !options_.places[rank].host.empty();
+        missing.push_back(has_host ? StrCat(rank, " on ", options_.places[rank].host)
+                                   : StrCat(rank));
       }
       return absl::DeadlineExceededError(StrCat("not all nodes joined ", supervisor_->address(),
                                                 " in ", absl::FormatDuration(options_.join_timeout),

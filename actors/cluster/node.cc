@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/job_key.h"
@@ -28,6 +29,8 @@ using control::ControlLoop;
 
 // A coordinator answers within a few seconds, also where nodes do not answer it.
 constexpr absl::Duration kStatusTimeout = absl::Seconds(4);
+// Between attempts to connect.
+constexpr absl::Duration kConnectPause = absl::Milliseconds(100);
 
 // Exits the process if it is not destroyed within `timeout` after Start.
 class Watchdog {
@@ -58,15 +61,29 @@ class Watchdog {
   std::thread thread_;  // set by Start, under mutex_
 };
 
-control::StatusPromise Join(ControlLoop& loop, const std::string& coordinator,
-                            const std::string& key, NodeAgent& agent) {
-  return loop.io()
-      .provider->getNetwork()
-      .parseAddress(coordinator.c_str())
-      .then([](kj::Own<kj::NetworkAddress> address) {
-        auto connected = address->connect();
-        return connected.attach(kj::mv(address));
-      })
+// Connects, and where nobody listens, again until `deadline`.
+kj::Promise<kj::Own<kj::AsyncIoStream>> Connect(ControlLoop& loop, std::string coordinator,
+                                                absl::Time deadline) {
+  auto connected = loop.io()
+                       .provider->getNetwork()
+                       .parseAddress(coordinator.c_str())
+                       .then([](kj::Own<kj::NetworkAddress> address) {
+                         auto stream = address->connect();
+                         return stream.attach(kj::mv(address));
+                       });
+  return connected.catch_(
+      [&loop, coordinator,
+       deadline](kj::Exception&& exception) -> kj::Promise<kj::Own<kj::AsyncIoStream>> {
+        if (absl::Now() + kConnectPause > deadline) return kj::mv(exception);
+        return loop.timer()
+            .afterDelay(absl::ToInt64Milliseconds(kConnectPause) * kj::MILLISECONDS)
+            .then([&loop, coordinator, deadline] { return Connect(loop, coordinator, deadline); });
+      });
+}
+
+control::StatusPromise Join(ControlLoop& loop, const NodeOptions& options, const std::string& key,
+                            NodeAgent& agent) {
+  return Connect(loop, options.coordinator, absl::Now() + options.connect_timeout)
       .then([&agent,
              key](kj::Own<kj::AsyncIoStream> stream) { return agent.Join(kj::mv(stream), key); },
             [](kj::Exception&& exception) -> control::StatusPromise {
@@ -93,6 +110,16 @@ std::unique_ptr<StatusPort> OpenStatusPort(const NodeOptions& options, ControlLo
   return nullptr;
 }
 
+// A host that has not started has no name yet in some networks.
+absl::StatusOr<std::string> AwaitRoute(const NodeOptions& options) {
+  const absl::Time deadline = absl::Now() + options.connect_timeout;
+  while (true) {
+    absl::StatusOr<std::string> interface = InterfaceOfRoute(options.coordinator);
+    if (interface.ok() || absl::Now() + kConnectPause > deadline) return interface;
+    absl::SleepFor(kConnectPause);
+  }
+}
+
 }  // namespace
 
 absl::Status RunNode(const NodeOptions& given_options) {
@@ -106,7 +133,7 @@ absl::Status RunNode(const NodeOptions& given_options) {
                "; use the address that `penstock run --listen` prints"));
   }
   if (options.interfaces.empty()) {
-    ASSIGN_OR_RETURN(options.interfaces, InterfaceOfRoute(options.coordinator));
+    ASSIGN_OR_RETURN(options.interfaces, AwaitRoute(options));
   } else {
     RETURN_IF_ERROR(CheckInterfaces(options.interfaces));
   }
@@ -114,9 +141,9 @@ absl::Status RunNode(const NodeOptions& given_options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ControlLoop> loop, ControlLoop::Start());
   Watchdog watchdog(options.exit_timeout);
   NodeAgent agent(options, *loop, [&watchdog] { watchdog.Start(); });
-  absl::Status status =
-      loop->Await([&] { return Join(*loop, options.coordinator, key, agent); },
-                  options.join_timeout, StrCat("joining the coordinator at ", options.coordinator));
+  absl::Status status = loop->Await([&] { return Join(*loop, options, key, agent); },
+                                    options.join_timeout + options.connect_timeout,
+                                    StrCat("joining the coordinator at ", options.coordinator));
   if (status.ok()) {
     const std::unique_ptr<StatusPort> port = OpenStatusPort(options, *loop, agent);
     status = agent.Run();

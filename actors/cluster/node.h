@@ -51,6 +51,8 @@ struct NodeOptions {
   std::string status_socket;
   std::function<void(const absl::Status& status)> on_no_status_socket;
   absl::Duration join_timeout = absl::Seconds(30);
+  // How long a coordinator that nobody has started yet is waited for.
+  absl::Duration connect_timeout = absl::ZeroDuration();
   absl::Duration exit_timeout = absl::Seconds(2);
   // REQUIRES: outlive the call.
   const kernels::KernelRegistry* kernels = nullptr;

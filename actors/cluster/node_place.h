@@ -11,10 +11,11 @@
 namespace penstock::actors {
 
 struct NodePlace {
-  std::string host;  // for messages, until the node has joined
+  std::string host;  // for messages, until the node has joined; empty: not known
+  // Somebody else starts the node, which joins by itself. The rest does not matter then.
+  bool is_awaited = false;
   // Runs the node's command there: a program on this host and its arguments, such as
-  // {"/usr/bin/ssh",
-  // "-T", "host"}; the command is added. Empty: a process of this host.
+  // {"/usr/bin/ssh", "-T", "host"}; the command is added. Empty: a process of this host.
   //
   // It has to pass on its standard input, from which the node reads the job's key, and what the
   // node prints, and to end with the node's status, or 128 + the signal that has ended it.

@@ -1,0 +1,109 @@
+#include "cli/launch_member.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "cli/launch_hosts.h"
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+// Below the ports that Linux gives to connections by itself.
+constexpr int64_t kFirstStepPort = 20000;
+constexpr int64_t kNumStepPorts = 10000;
+constexpr int64_t kMaxPort = 65535;
+// Steps from here on are no steps of srun: the batch script and the shell of an allocation.
+constexpr int64_t kFirstSpecialStep = 0xfffffff0;
+
+struct Starter {
+  const char* name;
+  const char* rank;
+  const char* size;        // null: it has no such variable
+  const char* local_size;  // null: it has no such variable, or another form
+};
+
+constexpr Starter kStarters[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", nullptr},
+    {"Kubernetes", "JOB_COMPLETION_INDEX", nullptr, nullptr}};
+
+// A number of [min, max].
+absl::StatusOr<int64_t> Number(const Variables& variables, const char* name, int64_t min,
+                               int64_t max) {
+  const std::string text = variables(name);
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(text, &number) || number < min || number > max) {
+    return absl::InvalidArgumentError(
+        StrCat(name, " = '", text, "': expected a number of ", min, " to ", max));
+  }
+  return number;
+}
+
+// The script of a batch job has SLURM_PROCID, too.
+bool IsStarted(const Variables& variables, const Starter& starter) {
+  if (variables(starter.rank).empty()) return false;
+  if (starter.size != nullptr && variables(starter.size).empty()) return false;
+  if (std::string_view(starter.name) != "srun") return true;
+  int64_t step = 0;
+  return absl::SimpleAtoi(variables("SLURM_STEP_ID"), &step) && step < kFirstSpecialStep;
+}
+
+// Where rank 0 of a step listens, and how many tasks it has on each of its nodes.
+absl::Status FindInStep(const Variables& variables, LaunchMember* member) {
+  const absl::StatusOr<std::vector<int64_t>> tasks =
+      ParseTasksPerNode(variables("SLURM_STEP_TASKS_PER_NODE"));
+  if (tasks.ok() && std::count(tasks->begin(), tasks->end(), tasks->front()) ==
+                        static_cast<int64_t>(tasks->size())) {
+    member->local_size = tasks->front();
+  }
+  if (member->host.empty()) {
+    const absl::StatusOr<std::vector<std::string>> hosts =
+        ExpandNodeList(variables("SLURM_STEP_NODELIST"));
+    if (!hosts.ok()) {
+      return absl::InvalidArgumentError(
+          StrCat("SLURM_STEP_NODELIST: ", ToStd(hosts.status().message())));
+    }
+    member->host = hosts->front();
+  }
+  if (member->port == 0) {
+    ASSIGN_OR_RETURN(const int64_t job, Number(variables, "SLURM_JOB_ID", 0, INT64_MAX));
+    ASSIGN_OR_RETURN(const int64_t step, Number(variables, "SLURM_STEP_ID", 0, kFirstSpecialStep));
+    member->port = kFirstStepPort + (job % kNumStepPorts + step) % kNumStepPorts;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<LaunchMember>> DetectMember(const Variables& variables) {
+  for (const Starter& starter : kStarters) {
+    if (!IsStarted(variables, starter)) continue;
+    LaunchMember member;
+    member.starter = starter.name;
+    member.host = variables("MASTER_ADDR");
+    if (!variables("MASTER_PORT").empty()) {
+      ASSIGN_OR_RETURN(member.port, Number(variables, "MASTER_PORT", 1, kMaxPort));
+    }
+    if (starter.size != nullptr) {
+      ASSIGN_OR_RETURN(member.size, Number(variables, starter.size, 1, kMaxSlots));
+    }
+    if (starter.local_size != nullptr && !variables(starter.local_size).empty()) {
+      ASSIGN_OR_RETURN(member.local_size, Number(variables, starter.local_size, 1, kMaxSlots));
+    }
+    const int64_t max_rank = (member.size > 0 ? member.size : kMaxSlots) - 1;
+    ASSIGN_OR_RETURN(member.rank, Number(variables, starter.rank, 0, max_rank));
+    if (member.starter == "srun") RETURN_IF_ERROR(FindInStep(variables, &member));
+    return std::make_optional(std::move(member));
+  }
+  return std::optional<LaunchMember>();
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,96 @@
+#include "cli/launch_member.h"
+
+#include <map>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+absl::StatusOr<std::optional<LaunchMember>> Detect(
+    const std::map<std::string, std::string>& variables) {
+  return DetectMember([&](const char* name) {
+    const auto it = variables.find(name);
+    return it != variables.end() ? it->second : std::string();
+  });
+}
+
+// "srun 1/4 at n1:20005", "none", or the message of an error.
+std::string Describe(const std::map<std::string, std::string>& variables) {
+  const absl::StatusOr<std::optional<LaunchMember>> member = Detect(variables);
+  if (!member.ok()) return std::string(ToStd(member.status().message()));
+  if (!member->has_value()) return "none";
+  const LaunchMember& found = **member;
+  return StrCat(found.starter, " ", found.rank, "/", found.size, " at ", found.host, ":",
+                found.port, found.local_size > 0 ? StrCat(", ", found.local_size, " a host") : "");
+}
+
+TEST(LaunchMemberTest, DetectsWhatHasStartedTheProcess) {
+  EXPECT_EQ(Describe({}), "none");
+  EXPECT_EQ(Describe({{"RANK", "3"},
+                      {"WORLD_SIZE", "8"},
+                      {"MASTER_ADDR", "10.0.0.1"},
+                      {"MASTER_PORT", "29500"},
+                      {"LOCAL_WORLD_SIZE", "4"}}),
+            "torchrun 3/8 at 10.0.0.1:29500, 4 a host");
+  EXPECT_EQ(Describe({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
+            "mpirun 0/2 at :0");
+  EXPECT_EQ(Describe({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "a"}}),
+            "mpirun 1/2 at a:0");
+  EXPECT_EQ(Describe({{"JOB_COMPLETION_INDEX", "5"}, {"MASTER_ADDR", "job-0.job"}}),
+            "Kubernetes 5/0 at job-0.job:0");
+}
+
+TEST(LaunchMemberTest, AStepOfSlurmTellsWhereRankZeroListens) {
+  std::map<std::string, std::string> task = {{"SLURM_PROCID", "2"},
+                                             {"SLURM_STEP_NUM_TASKS", "4"},
+                                             {"SLURM_STEP_ID", "1"},
+                                             {"SLURM_JOB_ID", "120004"},
+                                             {"SLURM_STEP_NODELIST", "n[08-11]"}};
+  EXPECT_EQ(Describe(task), "srun 2/4 at n08:20005");
+  task["SLURM_STEP_TASKS_PER_NODE"] = "1(x4)";
+  EXPECT_EQ(Describe(task), "srun 2/4 at n08:20005, 1 a host");
+  task["SLURM_STEP_TASKS_PER_NODE"] = "2,1";
+  EXPECT_EQ(Describe(task), "srun 2/4 at n08:20005");
+  task["MASTER_ADDR"] = "10.1.1.1";
+  task["MASTER_PORT"] = "1234";
+  EXPECT_EQ(Describe(task), "srun 2/4 at 10.1.1.1:1234");
+  // torchrun and mpirun run below srun.
+  task["OMPI_COMM_WORLD_RANK"] = "1";
+  task["OMPI_COMM_WORLD_SIZE"] = "2";
+  EXPECT_EQ(Describe(task), "mpirun 1/2 at 10.1.1.1:1234");
+  task["RANK"] = "7";
+  task["WORLD_SIZE"] = "8";
+  EXPECT_EQ(Describe(task), "torchrun 7/8 at 10.1.1.1:1234");
+}
+
+TEST(LaunchMemberTest, ScriptsAndShellsOfAnAllocationAreNoMembers) {
+  EXPECT_EQ(Describe({{"SLURM_PROCID", "0"}, {"SLURM_JOB_ID", "1"}, {"SLURM_NTASKS", "4"}}),
+            "none");
+  EXPECT_EQ(Describe({{"SLURM_PROCID", "0"},
+                      {"SLURM_STEP_NUM_TASKS", "1"},
+                      {"SLURM_STEP_ID", "4294967291"},
+                      {"SLURM_JOB_ID", "1"}}),
+            "none");
+}
+
+TEST(LaunchMemberTest, WrongVariablesAreNamed) {
+  EXPECT_EQ(Describe({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
+            "RANK = '2': expected a number of 0 to 1");
+  EXPECT_EQ(Describe({{"RANK", "0"}, {"WORLD_SIZE", "many"}}),
+            "WORLD_SIZE = 'many': expected a number of 1 to 65536");
+  EXPECT_EQ(Describe({{"JOB_COMPLETION_INDEX", "0"}, {"MASTER_PORT", "80000"}}),
+            "MASTER_PORT = '80000': expected a number of 1 to 65535");
+  EXPECT_THAT(Describe({{"SLURM_PROCID", "0"},
+                        {"SLURM_STEP_NUM_TASKS", "1"},
+                        {"SLURM_STEP_ID", "0"},
+                        {"SLURM_STEP_NODELIST", "n[1-"},
+                        {"SLURM_JOB_ID", "1"}}),
+              ::testing::HasSubstr("SLURM_STEP_NODELIST: "));
+}
+
+}  // namespace
+}  // namespace penstock::cli

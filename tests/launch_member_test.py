@@ -1,0 +1,159 @@
+"""`penstock launch` as one of several processes that something else has started.
+
+mpirun is the real one of Open MPI, which tells the address and the key through PMIx; skipped where it
+is not installed. The variables of torchrun, srun and Kubernetes are set by the test.
+PENSTOCK_COMMAND names the command (default: build/bin/penstock).
+"""
+
+import json
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
+JOB = """
+[model]
+name = "gpt"
+layers = 2
+width = 32
+heads = 2
+context = 16
+[train]
+steps = 6
+batch = 8
+validation_sequences = 0
+[parallel]
+strategy = "dp=2"
+[sample]
+bytes = 0
+"""
+# A long wait that ends as soon as what it waits for is there.
+PATIENCE_S = 60
+NO_RENDEZVOUS = 69
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def losses(output):
+    return [json.loads(line)["loss"] for line in output.splitlines() if '"loss"' in line]
+
+
+class LaunchMemberTest(unittest.TestCase):
+    def setUp(self):
+        if not os.access(PENSTOCK, os.X_OK):
+            self.skipTest(f"{PENSTOCK} is not built")
+        folder = tempfile.TemporaryDirectory(prefix="penstock_member.")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.job = self.folder / "job.toml"
+        self.job.write_text(JOB)
+        self.key = self.folder / "key"
+        self.key.write_text(secrets.token_hex(32) + "\n")
+        self.key.chmod(0o600)
+        self.port = free_port()
+
+    def start(self, variables, *options, run=("--json",)):
+        environment = {name: value for name, value in os.environ.items()
+                       if not re.match("(RANK|WORLD_SIZE|MASTER_|SLURM_|OMPI_|PMI|PENSTOCK_KEY)", name)}
+        member = subprocess.Popen(
+            [PENSTOCK, "launch", *options, "--", self.job, *run],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**environment, **{name: str(value) for name, value in variables.items()}})
+        self.addCleanup(member.communicate)
+        self.addCleanup(member.kill)
+        return member
+
+    def torchrun(self, rank):
+        return {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": self.port}
+
+    def check_two(self, members, starter):
+        """Both end well, rank 0 with the losses of one process that runs all."""
+        here = subprocess.run([PENSTOCK, "run", self.job, "--json"], capture_output=True, text=True,
+                              timeout=120, check=True).stdout
+        outputs = [member.communicate(timeout=PATIENCE_S) for member in members]
+        for member, (_, errors) in zip(members, outputs):
+            self.assertEqual(member.returncode, 0, errors)
+        self.assertEqual(len(losses(here)), 6)
+        self.assertEqual(losses(outputs[0][0]), losses(here))
+        self.assertEqual(outputs[1][0], "")
+        self.assertIn(f"launch: rank 0 of 2 processes that {starter} has started coordinates\n",
+                      outputs[0][1])
+        self.assertIn("joined as rank 1 ", outputs[1][1])
+
+    def test_variables_of_torchrun(self):
+        # The other waits for the one that coordinates.
+        members = [self.start(self.torchrun(rank), "--key-file", self.key) for rank in (1, 0)]
+        self.check_two(members[::-1], "torchrun")
+
+    def test_variables_of_a_step_of_slurm(self):
+        members = [self.start({"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": 2, "SLURM_STEP_ID": 0,
+                               "SLURM_JOB_ID": self.port, "SLURM_STEP_NODELIST": "127.0.0.1",
+                               "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_JOB_NODELIST": "127.0.0.1",
+                               "PENSTOCK_KEY": self.key.read_text().strip()}) for rank in (0, 1)]
+        self.check_two(members, "srun")
+
+    def test_variables_of_a_kubernetes_job(self):
+        members = [self.start({"JOB_COMPLETION_INDEX": rank}, "--members", "2", "--coordinator",
+                              f"localhost:{self.port}", "--key-file", self.key)
+                   for rank in (0, 1)]
+        self.check_two(members, "Kubernetes")
+
+    def test_mpirun_tells_the_address_and_the_key(self):
+        if shutil.which("mpirun") is None:
+            self.skipTest("there is no mpirun (package openmpi-bin)")
+        here = subprocess.run([PENSTOCK, "run", self.job, "--json"], capture_output=True, text=True,
+                              timeout=120, check=True).stdout
+        there = subprocess.run(
+            ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", PENSTOCK, "launch", "--",
+             self.job, "--json"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual(there.returncode, 0, there.stderr)
+        self.assertEqual(losses(there.stdout), losses(here))
+        self.assertIn("launch: rank 0 of 2 processes that mpirun has started coordinates, and tells "
+                      "its address through PMIx\n", there.stderr)
+        self.assertIsNone(re.search("[0-9a-f]{64}", there.stderr))
+
+    def test_who_is_missing_is_named(self):
+        first = self.start(self.torchrun(0), "--key-file", self.key, "--join-timeout", "1")
+        _, errors = first.communicate(timeout=PATIENCE_S)
+        self.assertEqual(first.returncode, NO_RENDEZVOUS, errors)
+        self.assertRegex(errors, r"penstock: not all nodes joined \S+ in 1s: missing ranks 1 on host "
+                                 "1\n")
+        second = self.start(self.torchrun(1), "--key-file", self.key, "--join-timeout", "1")
+        _, errors = second.communicate(timeout=PATIENCE_S)
+        self.assertEqual(second.returncode, NO_RENDEZVOUS, errors)
+        self.assertIn(f"joining the coordinator at 127.0.0.1:{self.port}: no coordinator answers",
+                      errors)
+
+    def test_a_member_that_dies_is_named(self):
+        members = [self.start(self.torchrun(rank), "--key-file", self.key,
+                              run=("--set", "train.steps=1000000")) for rank in (0, 1)]
+        for line in members[1].stderr:
+            if line.startswith("joined as rank 1"):
+                break
+        os.kill(members[1].pid, signal.SIGKILL)
+        _, errors = members[0].communicate(timeout=PATIENCE_S)
+        self.assertEqual(members[0].returncode, 1, errors)
+        self.assertRegex(errors, rf"penstock: node 1 \(pid {members[1].pid} on \S+\)")
+
+    def test_without_a_key_it_says_how_to_make_one(self):
+        member = self.start(self.torchrun(0))
+        _, errors = member.communicate(timeout=PATIENCE_S)
+        self.assertEqual(member.returncode, 2, errors)
+        self.assertIn("openssl rand -hex 32 > key; chmod 600 key", errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
