@@ -20,8 +20,7 @@ function(penstock_filter_backends name)
 endfunction()
 
 # penstock_folder_library(folder [INSTALL] [PUBLIC libs...] [PRIVATE libs...]
-#                         [EXCLUDE_SOURCES names...] [PUBLIC_HEADERS names...]
-#                         [PRECOMPILED headers...])
+#                         [EXCLUDE_SOURCES names...] [PUBLIC_HEADERS names...])
 #
 # The library penstock_<folder>, alias penstock::<folder>: static, or an interface while the folder
 # has no sources. Includes are written from the repository root. Every *.capnp in the folder is
@@ -31,15 +30,13 @@ endfunction()
 # they are given, otherwise all of the folder's headers but *_internal.h and those of the backends
 # (folders named ucx/, cuda/ or nccl/), which tests/layering_check.py lets include their libraries.
 #
-# PRECOMPILED names headers of libraries that many of the folder's sources include.
-#
 # Folders in PENSTOCK_PLAIN_FOLDERS are not compiled: the archive of another build of the same
 # sources, PENSTOCK_PLAIN_BUILD, is linked. Sanitized builds take folders from the release build in
 # which the sanitizer has little to find; generated sources are compiled all the same, because other
 # folders include their headers.
 function(penstock_folder_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" ""
-    "PUBLIC;PRIVATE;EXCLUDE_SOURCES;PUBLIC_HEADERS;PRECOMPILED")
+    "PUBLIC;PRIVATE;EXCLUDE_SOURCES;PUBLIC_HEADERS")
   set(target penstock_${folder})
   penstock_sources(sources)
   set(plain_archive "")
@@ -61,7 +58,7 @@ function(penstock_folder_library folder)
       penstock_capnp(${target} "${schema}")
     endforeach()
     if(sources)
-      penstock_precompile(${target} ${arg_PRECOMPILED})
+      penstock_precompile(${target})
     endif()
     if(PENSTOCK_BUILD_CUDA)
       target_compile_definitions(${target} PUBLIC PENSTOCK_HAS_CUDA=1)

@@ -1,7 +1,9 @@
 """`penstock launch` as one of several processes that something else has started.
 
 mpirun is the real one of Open MPI, which tells the address and the key through PMIx; skipped where it
-is not installed. The variables of torchrun, srun and Kubernetes are set by the test.
+is not installed. The variables of torchrun, srun and Kubernetes are set by the test. The manifest of
+examples/kubernetes is checked against the published schemas (package kubernetes-validate, in the
+virtual environment build/python that scripts/test makes).
 PENSTOCK_COMMAND names the command (default: build/bin/penstock).
 """
 
@@ -14,11 +16,21 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
+sys.path.extend(str(path) for path in (ROOT / "build/python/lib").glob("python3*/site-packages"))
+
+try:
+    import kubernetes_validate
+    import yaml
+except ImportError as error:
+    kubernetes_validate = None
+    MISSING = str(error)
+
 JOB = """
 [model]
 name = "gpt"
@@ -110,6 +122,42 @@ class LaunchMemberTest(unittest.TestCase):
                               f"localhost:{self.port}", "--key-file", self.key)
                    for rank in (0, 1)]
         self.check_two(members, "Kubernetes")
+
+    def test_the_kubernetes_manifest(self):
+        if kubernetes_validate is None:
+            self.skipTest(MISSING)
+        manifest = ROOT / "examples/kubernetes/job.yaml"
+        service, job = yaml.safe_load_all(manifest.read_text())
+        for document in (service, job):
+            kubernetes_validate.validate(document, "1.30", strict=True)
+        spec = job["spec"]
+        pod = spec["template"]["spec"]
+        container = pod["containers"][0]
+        arguments = container["args"]
+        # The names that pods of an indexed job have.
+        host = f"{job['metadata']['name']}-0.{pod['subdomain']}"
+        self.assertEqual(pod["subdomain"], service["metadata"]["name"])
+        self.assertEqual(service["spec"]["selector"]["job-name"], job["metadata"]["name"])
+        self.assertEqual(container["command"], ["penstock", "launch"])
+        self.assertEqual(spec["completions"], spec["parallelism"])
+        size = int(arguments[arguments.index("--members") + 1])
+        self.assertEqual(size, spec["completions"])
+        coordinator = arguments[arguments.index("--coordinator") + 1]
+        self.assertEqual(coordinator.rsplit(":", 1)[0], host)
+        secret = next(volume for volume in pod["volumes"] if volume["name"] == "key")["secret"]
+        self.assertEqual(secret["defaultMode"], 0o400)
+        # The same command in the variables of each pod, with names of this host.
+        there = {coordinator: f"localhost:{self.port}", "/key/key": str(self.key),
+                 "/jobs/job.toml": str(self.job)}
+        arguments = [there.get(argument, argument) for argument in arguments]
+        end = arguments.index("--")
+        self.job.write_text(JOB.replace("dp=2", f"dp={size}"))
+        members = [self.start({"JOB_COMPLETION_INDEX": rank}, *arguments[:end])
+                   for rank in range(size)]
+        outputs = [member.communicate(timeout=PATIENCE_S) for member in members]
+        for member, (_, errors) in zip(members, outputs):
+            self.assertEqual(member.returncode, 0, errors)
+        self.assertEqual(len(losses(outputs[0][0])), 6)
 
     def test_mpirun_tells_the_address_and_the_key(self):
         if shutil.which("mpirun") is None:

@@ -1,0 +1,131 @@
+"""`penstock launch` on a real Slurm cluster of two nodes, whose daemons the test starts.
+
+Skipped without Slurm's daemons, munge or root. PENSTOCK_COMMAND names the command (default:
+build/bin/penstock).
+"""
+
+import json
+import os
+import pathlib
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+sys.dont_write_bytecode = True
+
+from tests.support import slurm  # noqa: E402
+
+PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
+JOB = """
+[model]
+name = "gpt"
+layers = 2
+width = 32
+heads = 2
+context = 16
+[train]
+steps = 6
+batch = 8
+validation_sequences = 0
+[parallel]
+strategy = "dp=4"
+[sample]
+bytes = 0
+"""
+PATIENCE_S = 60
+
+
+def losses(output):
+    return [json.loads(line)["loss"] for line in output.splitlines() if '"loss"' in line]
+
+
+class SlurmTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if not os.access(PENSTOCK, os.X_OK):
+            raise unittest.SkipTest(f"{PENSTOCK} is not built")
+        if why_not := slurm.why_not():
+            raise unittest.SkipTest(why_not)
+        folder = tempfile.TemporaryDirectory(prefix="penstock_slurm.")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        cls.job = cls.folder / "job.toml"
+        cls.job.write_text(JOB)
+        cls.cluster = slurm.SlurmCluster(folder.name)
+        cls.addClassCleanup(cls.cluster.close)
+        here = subprocess.run([PENSTOCK, "run", cls.job, "--json"], capture_output=True, text=True,
+                              timeout=120, check=True).stdout
+        cls.expected = losses(here)
+
+    def run_in_slurm(self, *command):
+        done = subprocess.run(command, capture_output=True, text=True, check=False,
+                              timeout=PATIENCE_S, env=self.cluster.environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(self.expected), 6)
+        self.assertEqual(losses(done.stdout), self.expected)
+        self.assertIsNone(secret_in(done.stderr))
+        return done.stderr
+
+    def test_launch_in_an_allocation_starts_nodes_through_srun(self):
+        errors = self.run_in_slurm("salloc", "-N", "2", "--ntasks-per-node=2", PENSTOCK, "launch",
+                                   "--", self.job, "--json")
+        self.assertRegex(errors, r"launch: 4 processes on 2 hosts through \S*/srun\n")
+        self.assertEqual(errors.count("joined: rank "), 4)
+
+    def test_tasks_of_a_step_find_each_other_through_pmix(self):
+        errors = self.run_in_slurm("srun", "--mpi=pmix", "-N", "2", "--ntasks-per-node=2", PENSTOCK,
+                                   "launch", "--", self.job, "--json")
+        self.assertIn("launch: rank 0 of 4 processes that srun has started coordinates, and tells "
+                      "its address through PMIx\n", errors)
+
+    def test_tasks_of_a_step_find_each_other_by_their_variables(self):
+        key = self.folder / "key"
+        key.write_text(secrets.token_hex(32) + "\n")
+        key.chmod(0o600)
+        # The nodes of the test have names that nothing resolves.
+        port = slurm.free_ports(1)[0]
+        self.run_in_slurm("srun", "-N", "2", "--ntasks-per-node=2",
+                          f"--export=ALL,MASTER_ADDR=127.0.0.1,MASTER_PORT={port}", PENSTOCK,
+                          "launch", "--key-file", key, "--", self.job, "--json")
+
+    def test_a_killed_node_ends_the_job_and_is_named(self):
+        launch = subprocess.Popen(
+            ["salloc", "-N", "2", PENSTOCK, "launch", "--", self.job, "--strategy", "dp=2",
+             "--devices", "2", "--set", "train.steps=1000000"], stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True, env=self.cluster.environment)
+        self.addCleanup(launch.communicate)
+        self.addCleanup(launch.kill)
+        victim = None
+        for line in launch.stderr:
+            if line.startswith("joined: rank 1 "):
+                victim = next(pid for pid in pathlib.Path("/proc").glob("[0-9]*")
+                              if is_node(pid, "1"))
+                break
+        os.kill(int(victim.name), signal.SIGKILL)
+        _, errors = launch.communicate(timeout=PATIENCE_S)
+        self.assertEqual(launch.returncode, 128 + signal.SIGKILL, errors)
+        self.assertRegex(errors, r"penstock: node 1 .*was killed by signal 9 \(Killed\)")
+
+
+def secret_in(text):
+    return next((word for word in text.split() if len(word) == 64 and
+                 all(c in "0123456789abcdef" for c in word)), None)
+
+
+def is_node(process, rank):
+    """Whether it is the node of that rank, not what has started it."""
+    try:
+        words = (process / "cmdline").read_bytes().decode().split("\0")
+        return (os.path.samefile(process / "exe", PENSTOCK) and "node" in words and
+                words[words.index("--rank") + 1] == rank)
+    except (OSError, ValueError):
+        return False
+
+
+if __name__ == "__main__":
+    unittest.main()
