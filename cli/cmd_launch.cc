@@ -97,6 +97,12 @@ absl::StatusOr<std::string> ChooseLauncher(const Options& options,
                                            std::optional<LaunchMember>* member) {
   if (options.launcher == "auto" || options.launcher == "member") {
     ASSIGN_OR_RETURN(*member, DetectMember(Variable));
+    if (!member->has_value() && !options.member.rendezvous.empty()) {
+      LaunchMember unranked;
+      unranked.starter = "somebody";
+      unranked.rank = -1;
+      *member = std::move(unranked);
+    }
     if (member->has_value()) return std::string("member");
   }
   if (options.launcher == "member") {
@@ -311,6 +317,11 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
                    "As a member: read the job's key, 64 hexadecimal digits, from this file "
                    "(PENSTOCK_KEY, or drawn by rank 0 and told through PMIx)")
       ->option_text("FILE");
+  command
+      ->add_option("--rendezvous", options->member.rendezvous,
+                   "As a member: find the others under a name in etcd, which also gives ranks to "
+                   "processes that have none")
+      ->option_text("http://HOST:PORT/NAME");
   command
       ->add_option("--join-timeout", options->member.join_timeout_s,
                    "As a member: seconds to wait for the others (60)")

@@ -77,8 +77,8 @@ absl::Status CheckWritable(const std::string& path) {
   }
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   const bool exists = std::filesystem::exists(status);
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  if (folder.empty()) folder = ".";
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
   if (!exists && !std::filesystem::is_directory(folder, error)) {
     return absl::InvalidArgumentError(StrCat(path, ": there is no folder ", folder));
   }

@@ -20,8 +20,8 @@
 namespace penstock::cli {
 
 struct LaunchMember {
-  std::string starter;  // what has started it, for messages: "srun"
-  int64_t rank = 0;
+  std::string starter;     // what has started it, for messages: "srun"
+  int64_t rank = 0;        // negative: etcd gives one
   int64_t size = 0;        // processes of the job; 0: its variables do not say
   int64_t local_size = 0;  // processes on each host, with neighbouring ranks; 0: not known
   // Where rank 0 listens; an empty host or port 0: its variables do not say.

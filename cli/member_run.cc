@@ -3,9 +3,12 @@
 #include <cstdlib>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "cli/etcd_board.h"
 #include "cli/job_key_option.h"
-#include "cli/pmix_job.h"
+#include "cli/member_board.h"
+#include "cli/pmix_board.h"
 #include "cli/processes.h"
 
 #include "actors/cluster/job_key.h"
@@ -17,10 +20,6 @@
 
 namespace penstock::cli {
 namespace {
-
-// Names of what rank 0 tells through PMIx.
-constexpr char kAddress[] = "penstock.address";
-constexpr char kKey[] = "penstock.key";
 
 std::string Variable(const char* name) {
   const char* value = std::getenv(name);
@@ -58,23 +57,26 @@ absl::Status ApplyOptions(const MemberOptions& options, LaunchMember* member) {
   return absl::OkStatus();
 }
 
-// How the processes find each other: through PMIx where rank 0's address or the key are not known.
-absl::StatusOr<std::unique_ptr<PmixJob>> ConnectPmix(const LaunchMember& member,
-                                                     const MemberOptions& options) {
-  const bool has_address = !member.host.empty() && member.port > 0;
+// How the processes find each other: etcd if it was asked for, otherwise PMIx where rank 0's
+// address or the key are not known. Null: by the address that all know.
+absl::StatusOr<std::unique_ptr<MemberBoard>> FindBoard(const LaunchMember& member,
+                                                       const MemberOptions& options) {
   const bool has_key = !options.key_file.empty() || !Variable("PENSTOCK_KEY").empty();
-  if (has_address && has_key) return std::unique_ptr<PmixJob>();
-  if (PmixJob::HasServer(Variable)) return PmixJob::Connect();
-  if (!has_address) {
-    return absl::InvalidArgumentError(
-        StrCat("launch: ", member.starter,
-               " does not say where rank 0 is, and there is no PMIx "
-               "server: set MASTER_ADDR and MASTER_PORT, or add --coordinator HOST:PORT"));
+  const std::string need_key =
+      "launch: the job's key is missing: write one to a file that each process can read (openssl "
+      "rand -hex 32 > key; chmod 600 key), and add --key-file";
+  if (!options.rendezvous.empty()) {
+    if (!has_key) return absl::InvalidArgumentError(need_key);
+    return EtcdBoard::Create(options.rendezvous, absl::Seconds(options.join_timeout_s));
   }
-  return absl::InvalidArgumentError(StrCat(
-      "launch: the job's key is missing, and there is no PMIx server to tell it: write one "
-      "to a file that each process can read (openssl rand -hex 32 > key; chmod 600 key), and "
-      "add --key-file"));
+  const bool has_address = !member.host.empty() && member.port > 0;
+  if (has_address && has_key) return std::unique_ptr<MemberBoard>();
+  if (PmixBoard::HasServer(Variable)) return PmixBoard::Connect();
+  if (has_address) return absl::InvalidArgumentError(need_key);
+  return absl::InvalidArgumentError(
+      StrCat("launch: ", member.starter,
+             " does not say where rank 0 is, and there is no PMIx server: set MASTER_ADDR and "
+             "MASTER_PORT, or add --coordinator HOST:PORT or --rendezvous"));
 }
 
 // Ranks of a host are neighbours, as starters place them by default.
@@ -91,7 +93,7 @@ std::vector<actors::NodePlace> PlacesOf(const LaunchMember& member) {
 }
 
 absl::Status RunFirst(const Environment& environment, const LaunchMember& member,
-                      const MemberOptions& options, PmixJob* pmix,
+                      const MemberOptions& options, MemberBoard* board,
                       const std::function<absl::Status(const Environment&, int64_t)>& run_job) {
   Environment there = environment;
   LaunchPlan& plan = there.launch;
@@ -99,35 +101,39 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
   plan.listen = actors::JoinAddress(member.host.find(':') != std::string::npos ? "::" : "0.0.0.0",
                                     static_cast<unsigned>(member.port));
   plan.join_timeout = absl::Seconds(options.join_timeout_s);
+  const bool tells_key = board != nullptr && board->keeps_secrets();
   absl::Status told;
-  if (pmix != nullptr) {
-    plan.on_listening = [&told, pmix](const std::string& address, const std::string& key) {
-      told = pmix->Publish({{kAddress, address}, {kKey, key}});
+  if (board != nullptr) {
+    plan.on_listening = [&](const std::string& address, const std::string& key) {
+      told = board->Post({address, tells_key ? key : ""});
     };
-  } else {
+  }
+  if (!tells_key) {
     ASSIGN_OR_RETURN(plan.key, ReadJobKey(options.key_file));
   }
   environment.err << StrCat("launch: rank 0 of ", Counted(member.size, "process", "es"), " that ",
                             member.starter, " has started coordinates",
-                            pmix != nullptr ? ", and tells its address through PMIx" : "", "\n")
+                            board != nullptr
+                                ? StrCat(", and tells its address through ", board->name())
+                                : "",
+                            "\n")
                   << std::flush;
   const absl::Status done = run_job(there, member.size);
   return told.ok() ? done : told;
 }
 
 absl::Status RunOther(const Environment& environment, const LaunchMember& member,
-                      const MemberOptions& options, PmixJob* pmix) {
+                      const MemberOptions& options, MemberBoard* board) {
   const absl::Duration timeout = absl::Seconds(options.join_timeout_s);
   actors::NodeOptions node;
-  if (pmix != nullptr) {
-    const absl::StatusOr<std::string> address = pmix->Await(kAddress, timeout);
-    const absl::StatusOr<std::string> key = pmix->Await(kKey, timeout);
-    RETURN_IF_ERROR(WithRendezvousStatus(address.status()));
-    RETURN_IF_ERROR(WithRendezvousStatus(key.status()));
-    node.coordinator = *address;
-    node.key = *key;
-  } else {
-    node.coordinator = actors::JoinAddress(member.host, static_cast<unsigned>(member.port));
+  node.coordinator = actors::JoinAddress(member.host, static_cast<unsigned>(member.port));
+  if (board != nullptr) {
+    absl::StatusOr<MemberNotice> notice = board->Await(timeout);
+    RETURN_IF_ERROR(WithRendezvousStatus(notice.status()));
+    node.coordinator = notice->address;
+    node.key = notice->key;
+  }
+  if (node.key.empty()) {
     ASSIGN_OR_RETURN(node.key, ReadJobKey(options.key_file));
   }
   node.rank = static_cast<int>(member.rank);
@@ -150,9 +156,15 @@ absl::Status RunMember(const Environment& environment, LaunchMember member,
                        const MemberOptions& options,
                        const std::function<absl::Status(const Environment&, int64_t)>& run_job) {
   RETURN_IF_ERROR(ApplyOptions(options, &member));
-  ASSIGN_OR_RETURN(const std::unique_ptr<PmixJob> pmix, ConnectPmix(member, options));
-  if (member.rank == 0) return RunFirst(environment, member, options, pmix.get(), run_job);
-  return RunOther(environment, member, options, pmix.get());
+  ASSIGN_OR_RETURN(const std::unique_ptr<MemberBoard> board, FindBoard(member, options));
+  if (member.rank < 0) {
+    const absl::StatusOr<int64_t> rank =
+        board->TakeRank(member.size, absl::Seconds(options.join_timeout_s));
+    RETURN_IF_ERROR(WithRendezvousStatus(rank.status()));
+    member.rank = *rank;
+  }
+  if (member.rank == 0) return RunFirst(environment, member, options, board.get(), run_job);
+  return RunOther(environment, member, options, board.get());
 }
 
 }  // namespace penstock::cli

@@ -21,6 +21,7 @@ struct MemberOptions {
   int64_t size = 0;         // 0: as the variables say
   std::string coordinator;  // HOST:PORT; empty: as the variables say
   std::string key_file;     // empty: PENSTOCK_KEY, or PMIx
+  std::string rendezvous;   // of etcd (etcd_board.h); empty: none
   double join_timeout_s = 60;
 };
 

@@ -1,7 +1,7 @@
 """`penstock launch` as one of several processes that something else has started.
 
-mpirun is the real one of Open MPI, which tells the address and the key through PMIx; skipped where it
-is not installed. The variables of torchrun, srun and Kubernetes are set by the test. The manifest of
+mpirun is the real one of Open MPI, which tells the address and the key through PMIx, and etcd is the
+real server; skipped where they are not installed. The variables of torchrun, srun and Kubernetes are set by the test. The manifest of
 examples/kubernetes is checked against the published schemas (package kubernetes-validate, in the
 virtual environment build/python that scripts/test makes).
 PENSTOCK_COMMAND names the command (default: build/bin/penstock).
@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -60,6 +61,32 @@ def free_port():
 
 def losses(output):
     return [json.loads(line)["loss"] for line in output.splitlines() if '"loss"' in line]
+
+
+class Etcd:
+    """A server of this test, which keeps what it knows over a restart."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.client, self.peer = free_port(), free_port()
+        self.process = None
+
+    def start(self):
+        client, peer = (f"http://127.0.0.1:{port}" for port in (self.client, self.peer))
+        with open(self.folder / "etcd.log", "ab") as log:
+            self.process = subprocess.Popen(
+                ["etcd", "--data-dir", self.folder / "etcd", "--listen-client-urls", client,
+                 "--advertise-client-urls", client, "--listen-peer-urls", peer,
+                 "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
+                stdout=log, stderr=log)
+
+    def kill(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def url(self, name):
+        return f"http://127.0.0.1:{self.client}/{name}"
 
 
 class LaunchMemberTest(unittest.TestCase):
@@ -172,6 +199,52 @@ class LaunchMemberTest(unittest.TestCase):
         self.assertIn("launch: rank 0 of 2 processes that mpirun has started coordinates, and tells "
                       "its address through PMIx\n", there.stderr)
         self.assertIsNone(re.search("[0-9a-f]{64}", there.stderr))
+
+    def etcd(self):
+        if shutil.which("etcd") is None:
+            self.skipTest("there is no etcd (package etcd-server)")
+        server = Etcd(self.folder)
+        self.addCleanup(server.kill)
+        return server
+
+    def join_by_name(self, server, run=("--json",)):
+        return [self.start({}, "--rendezvous", server.url("job"), "--members", "2", "--key-file",
+                           self.key, run=run) for _ in range(2)]
+
+    def test_etcd_gives_ranks_and_tells_the_address(self):
+        server = self.etcd()
+        # The members wait for the server.
+        members = self.join_by_name(server)
+        server.start()
+        here = subprocess.run([PENSTOCK, "run", self.job, "--json"], capture_output=True, text=True,
+                              timeout=120, check=True).stdout
+        outputs = [member.communicate(timeout=PATIENCE_S) for member in members]
+        self.assertEqual([member.returncode for member in members], [0, 0], outputs)
+        printed = [losses(output) for output, _ in outputs]
+        self.assertEqual(sorted(printed, key=len), [[], losses(here)])
+        self.assertRegex(outputs[0][1] + outputs[1][1],
+                         r"coordinates, and tells its address through etcd at http://127\.0\.0\.1:")
+
+    def test_a_job_that_runs_does_not_need_etcd(self):
+        server = self.etcd()
+        server.start()
+        members = self.join_by_name(server, run=("--json", "--set", "train.steps=200"))
+        first = None
+        while first is None:
+            for member in members:
+                if select.select([member.stdout], [], [], 0.05)[0] and member.stdout.readline():
+                    first = member
+        server.kill()
+        for member in members:
+            _, errors = member.communicate(timeout=PATIENCE_S)
+            self.assertEqual(member.returncode, 0, errors)
+
+    def test_without_etcd_nobody_waits_for_ever(self):
+        member = self.start({}, "--rendezvous", f"http://127.0.0.1:{self.port}/job", "--members", "2",
+                            "--key-file", self.key, "--join-timeout", "1")
+        _, errors = member.communicate(timeout=PATIENCE_S)
+        self.assertEqual(member.returncode, NO_RENDEZVOUS, errors)
+        self.assertIn(f"penstock: etcd at http://127.0.0.1:{self.port}: ", errors)
 
     def test_who_is_missing_is_named(self):
         first = self.start(self.torchrun(0), "--key-file", self.key, "--join-timeout", "1")
