@@ -1,5 +1,7 @@
 #include "cli/etcd_board.h"
 
+#include <httplib.h>
+
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -10,7 +12,6 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "httplib.h"
 
 namespace penstock::cli {
 namespace {
