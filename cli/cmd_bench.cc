@@ -26,6 +26,7 @@
 #include "bench/messages_bench.h"
 #include "bench/planner_bench.h"
 #include "bench/search_bench.h"
+#include "bench/simulator_bench.h"
 #include "bench/transport_bench.h"
 #include "kernels/kernel.h"
 #include "planner/cost/collective_choice.h"
@@ -474,6 +475,33 @@ absl::StatusOr<Report> RunPlanner(const Options& options) {
   return report;
 }
 
+absl::StatusOr<Report> RunSimulator(const Options& options) {
+  const std::regex pattern(options.filter);
+  std::vector<bench::SimulatorCase> cases;
+  std::vector<bench::SimulatorFigures> figures;
+  Report report;
+  for (const bench::SimulatorCase& simulated : bench::SimulatorCases()) {
+    const std::string name = simulated.name();
+    if (!std::regex_search(name, pattern)) continue;
+    ASSIGN_OR_RETURN(const bench::SimulatorFigures measured, bench::MeasureSimulator(simulated));
+    cases.push_back(simulated);
+    figures.push_back(measured);
+    report.metrics.push_back({name + "/devices", static_cast<double>(measured.devices), "1"});
+    report.metrics.push_back(
+        {name + "/fired_devices", static_cast<double>(measured.fired_devices), "1"});
+    report.metrics.push_back({name + "/firings", static_cast<double>(measured.firings), "1"});
+    report.metrics.push_back({name + "/simulate", measured.simulate_s, "s"});
+    report.metrics.push_back({name + "/firing_rate", measured.firings_per_s(), "1/s"});
+    report.metrics.push_back({name + "/actor_memory", measured.bytes_per_actor, "B"});
+    report.metrics.push_back({name + "/step", measured.step_s, "s"});
+  }
+  if (figures.empty()) {
+    return absl::InvalidArgumentError(StrCat("--filter ", options.filter, ": nothing matches"));
+  }
+  report.table = bench::SimulatorTable(cases, figures);
+  return report;
+}
+
 constexpr Group kGroups[] = {
     {"actors", "engine overhead of acts in several shapes, and the wake-up of an executor",
      RunActors},
@@ -482,6 +510,7 @@ constexpr Group kGroups[] = {
     {"messages", "one-way latency between actors on different devices", RunMessages},
     {"planner", "time to plan, and sizes of plans", RunPlanner},
     {"search", "search and estimates for large models on many devices", RunSearch},
+    {"simulator", "firings a second and memory, from 8 to 100,000 devices", RunSimulator},
     {"transport", "messages between two processes, compared with ucx_perftest", RunTransport},
 };
 

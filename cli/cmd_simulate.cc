@@ -1,7 +1,10 @@
-// penstock simulate: a step of a plan in virtual time, on machines that need not be at hand.
+// penstock simulate: a step of a plan, or of Chakra traces, in virtual time, on machines that need
+// not be at hand.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -10,6 +13,8 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "cli/environment.h"
 #include "cli/files.h"
 #include "cli/job.h"
@@ -26,6 +31,10 @@
 #include "base/format.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/chakra/read_chakra.h"
+#include "planner/chakra/simulate_chakra.h"
+#include "planner/chakra/write_chakra.h"
+#include "planner/plan/folded_plan.h"
 #include "planner/plan/plan_io.h"
 #include "planner/simulator/simulate_plan.h"
 
@@ -41,30 +50,42 @@ struct Options {
   std::string cluster;
   std::string trace;
   std::string svg;
+  std::string chakra;
+  std::string chakra_ranks = "all";
+  int64_t chakra_steps = 1;
+  bool aggregates = false;
   bool is_json = false;
 };
 
 struct Simulated {
-  planner::Plan plan;
+  planner::FoldedPlan plan;
   planner::Machine machine;
 };
 
-absl::StatusOr<Simulated> ReadPlanFile(const Options& options) {
+// What only a job can have.
+absl::Status CheckNoJobOptions(const Options& options, std::string_view file) {
   for (const auto& [option, value] :
        {std::pair("--strategy", options.strategy), std::pair("--policy", options.policy)}) {
     if (value.empty()) continue;
     return absl::InvalidArgumentError(
-        StrCat(option, " ", value, ": a plan is simulated as it was compiled"));
+        StrCat(option, " ", value, ": ", file, " is simulated as it is"));
   }
-  if (!options.overrides.empty() || options.devices.has_value()) {
-    return absl::InvalidArgumentError("--set and --devices go with a job, not with a plan");
-  }
-  ASSIGN_OR_RETURN(planner::Plan plan, planner::ReadPlan(options.file));
+  if (options.overrides.empty() && !options.devices.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(StrCat("--set and --devices go with a job, not with ", file));
+}
+
+absl::StatusOr<planner::Machine> MachineOfFile(const Options& options, int64_t num_devices) {
   Job job;
   job.cluster.file = options.cluster;
   job.locations["cluster.file"] = StrCat("--cluster ", options.cluster);
-  ASSIGN_OR_RETURN(planner::Machine machine,
-                   MachineOf(job, static_cast<int64_t>(plan.devices.size())));
+  return MachineOf(job, num_devices);
+}
+
+absl::StatusOr<Simulated> ReadPlanFile(const Options& options) {
+  RETURN_IF_ERROR(CheckNoJobOptions(options, "a plan"));
+  planner::FoldedPlan plan;
+  ASSIGN_OR_RETURN(plan.common, planner::ReadPlan(options.file));
+  ASSIGN_OR_RETURN(planner::Machine machine, MachineOfFile(options, plan.num_devices()));
   return Simulated{std::move(plan), std::move(machine)};
 }
 
@@ -82,8 +103,8 @@ absl::StatusOr<Simulated> CompileJob(const Environment& environment, const Optio
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(environment.registries, job));
   environment.err << graph.notes;
   const CompileSettings settings = SettingsOf(job, graph);
-  ASSIGN_OR_RETURN(planner::Plan plan,
-                   CompileGraph(environment.registries, std::move(graph.graph), settings));
+  ASSIGN_OR_RETURN(planner::FoldedPlan plan,
+                   CompileFoldedGraph(environment.registries, std::move(graph.graph), settings));
   ASSIGN_OR_RETURN(planner::Machine machine, MachineOf(job, graph.num_devices));
   return Simulated{std::move(plan), std::move(machine)};
 }
@@ -108,67 +129,159 @@ std::vector<actors::TraceEvent> TraceOf(const planner::Simulation& simulation) {
 
 absl::Status WritePictures(const Options& options, const Simulated& simulated,
                            const planner::Simulation& simulation) {
+  if (options.trace.empty() && options.svg.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const planner::Plan plan, planner::ExpandPlan(simulated.plan));
   const std::vector<actors::TraceEvent> events = TraceOf(simulation);
-  if (!options.trace.empty()) {
-    RETURN_IF_ERROR(WriteTraceFile(options.trace, simulated.plan, events, {}));
-  }
+  if (!options.trace.empty()) RETURN_IF_ERROR(WriteTraceFile(options.trace, plan, events, {}));
   if (!options.svg.empty()) {
     std::ostringstream text;
     const int64_t begin_ns = std::llround(1e9 * simulation.begin_s);
     const int64_t end_ns = std::llround(1e9 * (simulation.begin_s + simulation.step_s));
-    actors::WriteTimelineSvg(simulated.plan, events, {simulation.step, begin_ns, end_ns}, text);
+    actors::WriteTimelineSvg(plan, events, {simulation.step, begin_ns, end_ns}, text);
     RETURN_IF_ERROR(WriteTextFile(options.svg, text.str()));
   }
   return absl::OkStatus();
 }
 
-absl::Status Simulate(const Environment& environment, const Options& options) {
-  RETURN_IF_ERROR(CheckWritable(options.trace));
-  RETURN_IF_ERROR(CheckWritable(options.svg));
-  absl::StatusOr<Simulated> made =
-      HasSuffix(options.file, ".plan") ? ReadPlanFile(options) : CompileJob(environment, options);
-  ASSIGN_OR_RETURN(const Simulated simulated, std::move(made));
+// "all", "programs", or ranks such as "0,8".
+absl::StatusOr<planner::ChakraOptions> ChakraOptionsOf(const Options& options) {
+  planner::ChakraOptions chakra;
+  chakra.num_steps = static_cast<uint32_t>(options.chakra_steps);
+  chakra.one_of_each_program = options.chakra_ranks == "programs";
+  if (chakra.one_of_each_program || options.chakra_ranks == "all") return chakra;
+  for (const auto& text : absl::StrSplit(options.chakra_ranks, ',')) {
+    uint32_t rank = 0;
+    if (!absl::SimpleAtoi(text, &rank)) {
+      return absl::InvalidArgumentError(StrCat("--chakra-ranks ", options.chakra_ranks, ": '",
+                                               ToStd(text),
+                                               "' is no rank; expected all, programs, or ranks "
+                                               "such as 0,8"));
+    }
+    chakra.ranks.push_back(rank);
+  }
+  return chakra;
+}
+
+// Traces in a folder instead of a plan.
+absl::Status SimulateTraces(const Environment& environment, const Options& options) {
+  const std::string what = StrCat(options.file, ", a folder of Chakra traces,");
+  RETURN_IF_ERROR(CheckNoJobOptions(options, what));
+  if (options.aggregates || !options.trace.empty() || !options.svg.empty() ||
+      !options.chakra.empty()) {
+    return absl::InvalidArgumentError(
+        StrCat("--aggregate, --trace, --svg and --chakra go with a job or a plan, not with ", what,
+               " whose step times alone are printed"));
+  }
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
-  planner::SimulationOptions simulation_options;
-  simulation_options.keeps_events = !options.trace.empty() || !options.svg.empty();
-  ASSIGN_OR_RETURN(const planner::Simulation simulation,
-                   planner::SimulatePlan(simulated.plan, environment.registries.ops,
-                                         environment.registries.policies, simulated.machine,
-                                         simulation_options));
+  ASSIGN_OR_RETURN(const planner::ChakraTraces traces, planner::ReadChakra(options.file));
+  ASSIGN_OR_RETURN(const planner::Machine machine, MachineOfFile(options, traces.num_ranks));
+  ASSIGN_OR_RETURN(const planner::ChakraSimulation simulation,
+                   planner::SimulateChakra(traces, machine));
   const double wall_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
-  RETURN_IF_ERROR(WritePictures(options, simulated, simulation));
   if (options.is_json) {
-    std::vector<uint64_t> memory;
-    for (const planner::DevicePlan& device : simulated.plan.devices) {
-      memory.push_back(device.arena_bytes);
-    }
-    environment.out << nlohmann::json{{"strategy", simulated.plan.strategy},
-                                      {"step_time_s", simulation.step_s},
-                                      {"mfu", simulation.mfu},
+    environment.out << nlohmann::json{{"step_time_s", simulation.step_s},
+                                      {"total_time_s", simulation.total_s},
+                                      {"steps", simulation.num_steps},
                                       {"bubble", simulation.bubble()},
                                       {"exposed_comm_s", simulation.exposed_comm_s()},
-                                      {"peak_memory_bytes", memory},
-                                      {"events", simulation.firings},
+                                      {"ranks", traces.num_ranks},
+                                      {"traces", traces.ranks.size()},
+                                      {"events", traces.nodes.size()},
                                       {"wall_s", wall_s}}
                            .dump()
                     << "\n";
     return absl::OkStatus();
   }
+  environment.out << fmt::format(
+      "{} of {}, {} of them: step {}\n"
+      "exposed communication {}, bubble {:.1f} %\n"
+      "simulated {} in {} ({:.3g} a second)\n",
+      options.file, Counted(int64_t{traces.num_ranks}, "rank"),
+      Counted(static_cast<int64_t>(traces.ranks.size()), "trace"), FormatSeconds(simulation.step_s),
+      FormatSeconds(simulation.exposed_comm_s()), 100 * simulation.bubble(),
+      Counted(static_cast<int64_t>(traces.nodes.size()), "node"), FormatSeconds(wall_s),
+      static_cast<double>(traces.nodes.size()) / wall_s);
+  return absl::OkStatus();
+}
+
+absl::Status Simulate(const Environment& environment, const Options& options) {
+  if (std::filesystem::is_directory(options.file)) return SimulateTraces(environment, options);
+  RETURN_IF_ERROR(CheckWritable(options.trace));
+  RETURN_IF_ERROR(CheckWritable(options.svg));
+  RETURN_IF_ERROR(CheckCreatable(options.chakra));
+  if (options.aggregates && !(options.trace.empty() && options.svg.empty())) {
+    return absl::InvalidArgumentError(
+        "--aggregate goes without --trace and --svg, which show every device");
+  }
+  ASSIGN_OR_RETURN(const planner::ChakraOptions chakra_options, ChakraOptionsOf(options));
+  absl::StatusOr<Simulated> made =
+      HasSuffix(options.file, ".plan") ? ReadPlanFile(options) : CompileJob(environment, options);
+  ASSIGN_OR_RETURN(const Simulated simulated, std::move(made));
+  const planner::FoldedPlan& plan = simulated.plan;
+  const SteadyClock clock;
+  const int64_t begin_ns = clock.NowNs();
+  planner::SimulationOptions simulation_options;
+  simulation_options.keeps_events = !options.trace.empty() || !options.svg.empty();
+  simulation_options.aggregates = options.aggregates;
+  ASSIGN_OR_RETURN(
+      const planner::Simulation simulation,
+      planner::SimulatePlan(plan, environment.registries.ops, environment.registries.policies,
+                            simulated.machine, simulation_options));
+  const double wall_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
+  RETURN_IF_ERROR(WritePictures(options, simulated, simulation));
+  planner::ChakraFiles chakra;
+  if (!options.chakra.empty()) {
+    RETURN_IF_ERROR(CreateFolder(options.chakra));
+    ASSIGN_OR_RETURN(chakra,
+                     planner::WriteChakra(plan, simulation.stage_orders, environment.registries.ops,
+                                          simulated.machine, chakra_options, options.chakra));
+  }
+  if (options.is_json) {
+    std::vector<uint64_t> memory;
+    for (uint32_t d = 0; d < plan.num_devices(); ++d) {
+      memory.push_back(plan.ProgramOnDevice(d).arena_bytes);
+    }
+    nlohmann::json json = {{"strategy", plan.common.strategy},
+                           {"step_time_s", simulation.step_s},
+                           {"mfu", simulation.mfu},
+                           {"bubble", simulation.bubble()},
+                           {"exposed_comm_s", simulation.exposed_comm_s()},
+                           {"peak_memory_bytes", memory},
+                           {"events", simulation.firings},
+                           {"simulated_devices", simulation.num_fired_devices},
+                           {"wall_s", wall_s}};
+    if (!options.chakra.empty()) {
+      json["chakra"] = {{"traces", chakra.num_traces},
+                        {"groups", chakra.num_groups},
+                        {"nodes", chakra.num_nodes},
+                        {"bytes", chakra.num_bytes}};
+    }
+    environment.out << json.dump() << "\n";
+    return absl::OkStatus();
+  }
   uint64_t most_memory = 0;
-  for (const planner::DevicePlan& device : simulated.plan.devices) {
-    most_memory = std::max(most_memory, device.arena_bytes);
+  for (uint32_t d = 0; d < plan.num_devices(); ++d) {
+    most_memory = std::max(most_memory, plan.ProgramOnDevice(d).arena_bytes);
   }
   environment.out << fmt::format(
       "{}, {} on {}: step {} ({:.1f} % of the peak rate)\n"
       "exposed communication {}, bubble {:.1f} %, up to {} a device\n"
-      "simulated {} in {} ({:.3g} a second)\n",
-      simulated.plan.name, simulated.plan.strategy,
-      Counted(static_cast<int64_t>(simulated.plan.devices.size()), "device"),
-      FormatSeconds(simulation.step_s), 100 * simulation.mfu,
-      FormatSeconds(simulation.exposed_comm_s()), 100 * simulation.bubble(),
+      "simulated {}{} in {} ({:.3g} a second)\n",
+      plan.common.name, plan.common.strategy,
+      Counted(static_cast<int64_t>(plan.num_devices()), "device"), FormatSeconds(simulation.step_s),
+      100 * simulation.mfu, FormatSeconds(simulation.exposed_comm_s()), 100 * simulation.bubble(),
       FormatBytes(most_memory), Counted(static_cast<int64_t>(simulation.firings), "firing"),
+      options.aggregates ? StrCat(" of ", Counted(int64_t{simulation.num_fired_devices}, "device"),
+                                  " that stand for all")
+                         : std::string(),
       FormatSeconds(wall_s), static_cast<double>(simulation.firings) / wall_s);
+  if (options.chakra.empty()) return absl::OkStatus();
+  environment.out << fmt::format(
+      "wrote {} of {} ({}) and {} to {}\n",
+      Counted(static_cast<int64_t>(chakra.num_traces), "Chakra trace"),
+      Counted(static_cast<int64_t>(chakra.num_nodes), "node"), FormatBytes(chakra.num_bytes),
+      Counted(static_cast<int64_t>(chakra.num_groups), "communicator group"), options.chakra);
   return absl::OkStatus();
 }
 
@@ -177,8 +290,12 @@ absl::Status Simulate(const Environment& environment, const Options& options) {
 void AddSimulateCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
-      "simulate", "Simulate a step of a job or plan on this machine or a cluster.");
-  command->add_option("FILE", options->file, "Job (.toml) or plan (.plan)")->required();
+      "simulate",
+      "Simulate a step of a job, a plan or Chakra traces on this machine or a cluster.");
+  command
+      ->add_option("FILE", options->file,
+                   "Job (.toml), plan (.plan), or folder of Chakra traces, NAME.RANK.et")
+      ->required();
   command
       ->add_option("--set", options->overrides,
                    "Override a key of the job; VALUE is in TOML syntax. May be repeated")
@@ -206,6 +323,22 @@ void AddSimulateCommand(CLI::App& app, const Environment& environment, Action* a
                    "Write a Perfetto trace of the simulated steps (F.json: a Chrome trace)")
       ->option_text("FILE");
   command->add_option("--svg", options->svg, "Draw the described step")->option_text("FILE");
+  command->add_flag("--aggregate", options->aggregates,
+                    "Simulate one of the devices that do the same at the same times for all of "
+                    "them");
+  command
+      ->add_option("--chakra", options->chakra,
+                   "Write Chakra execution traces and communicator groups of the plan here, which "
+                   "`simulate` and ASTRA-sim read")
+      ->option_text("DIR");
+  command
+      ->add_option("--chakra-ranks", options->chakra_ranks,
+                   "Ranks that get a trace: all, programs (the first of each program), or ranks "
+                   "such as 0,8 (all)")
+      ->option_text("RANKS");
+  command->add_option("--chakra-steps", options->chakra_steps, "Steps in a trace (1)")
+      ->option_text("N")
+      ->check(CLI::Range(1, 1000));
   command->add_flag("--json", options->is_json, "Print the figures as one JSON object");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Simulate(environment, *options); };

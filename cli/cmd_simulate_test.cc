@@ -70,6 +70,28 @@ TEST_F(CmdSimulateTest, DrawsAndTraces) {
   EXPECT_FALSE(trace.empty());
 }
 
+TEST_F(CmdSimulateTest, WritesChakraTracesAndSimulatesThem) {
+  const nlohmann::json plan = Json(
+      {Path("job.toml"), "--strategy", "dp=2,pp=2", "--set", "parallel.microbatches=4", "--cluster",
+       "hgx-h100:1", "--aggregate", "--chakra", Path("traces"), "--chakra-steps", "4"});
+  EXPECT_EQ(plan["chakra"]["traces"], 4);
+  EXPECT_EQ(plan["peak_memory_bytes"].size(), 4u);
+  EXPECT_LE(plan["simulated_devices"].get<int>(), 4);
+  const nlohmann::json traces = Json({Path("traces"), "--cluster", "hgx-h100:1"});
+  EXPECT_EQ(traces["ranks"], 4);
+  EXPECT_EQ(traces["steps"], 4);
+  EXPECT_NEAR(traces["step_time_s"].get<double>() / plan["step_time_s"].get<double>(), 1, 0.01);
+
+  EXPECT_THAT(Call({"simulate", Path("traces"), "--strategy", "dp=2"}).err,
+              HasSubstr("is simulated as it is"));
+  EXPECT_THAT(Call({"simulate", Path("traces"), "--aggregate"}).err, HasSubstr("--aggregate"));
+  EXPECT_THAT(
+      Call({"simulate", Path("job.toml"), "--chakra", Path("traces"), "--chakra-ranks", "0,x"}).err,
+      HasSubstr("'x' is no rank; expected all, programs, or ranks such as 0,8"));
+  EXPECT_THAT(Call({"simulate", Path("job.toml"), "--aggregate", "--svg", Path("s.svg")}).err,
+              HasSubstr("--aggregate goes without --trace and --svg"));
+}
+
 TEST_F(CmdSimulateTest, APlanIsSimulatedAsItIs) {
   ASSERT_EQ(Call({"plan", Path("job.toml"), "--strategy", "dp=2", "-o", Path("job.plan")}).status,
             0);

@@ -43,7 +43,7 @@ MAY_INCLUDE = {
 # folder -> its sub-folders, each of which may include those before it; "" is the folder itself.
 SUBFOLDERS = {
     "planner": ("cluster", "policy", "plan", "cost", "sharding", "strategy", "lower", "search",
-                "simulator", "draw", ""),
+                "simulator", "chakra", "draw", ""),
     "actors": ("engine", "trace", "checkpoint", "session", "cluster"),
 }
 

@@ -1,6 +1,7 @@
 #include "planner/plan/fire_plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -35,6 +36,10 @@ absl::StatusOr<FiringResult> Firing::Run() {
     result.peak_live_bytes.push_back(std::min(peak_bytes_[d], plan_.devices[d].arena_bytes));
   }
   result.step_ends_s = step_ends_s_;
+  for (StageOrder& stage : stages_) {
+    result.stage_orders.push_back(std::move(stage.order));
+    result.is_stage_planned.push_back(stage.is_planned);
+  }
   for (const DevicePlan& device : plan_.devices) {
     for (const PhasePlan& phase : device.phases) {
       result.firings += uint64_t{phase.num_actors} * FiringsPerStep(plan_, phase);
@@ -89,6 +94,12 @@ void Firing::Start(uint32_t p) {
   state.is_running = true;
   ++state.num_started;
   state.next_item = state.first_item;
+  if (times_ != nullptr) {
+    for (uint32_t i = state.first_item; i < state.end_item; ++i) {
+      timed_items_[i].num_waiting = timed_items_[i].num_inputs + 1;
+      Release(p, i);
+    }
+  }
   const auto [produced, produced_end] = ProducedBy(state);
   for (uint32_t i = produced; i < produced_end; ++i) {
     TokenCounter& counter = counters_[produced_[i]];
@@ -147,35 +158,51 @@ void Firing::AdvanceInOrder(uint32_t p) {
 
 void Firing::FireReady(uint32_t p) {
   PhaseState& state = phases_[p];
-  for (uint32_t i = state.next_item; i < state.end_item; ++i) {
-    TimedItem& timed = timed_items_[i];
-    const bool computes = items_[i].member == kNone;
-    if (timed.num_fired < state.num_started && !(computes && state.computing != kNone) &&
-        IsReady(state, i)) {
-      ++timed.num_fired;
-      if (!computes) {
-        StartCommunication(p, i);
-      } else if (timed.seconds > 0) {
-        ++state.num_pending;
-        state.computing = i;
-        const FiredActor fired = {state.device, items_[i].actor, timed.num_fired - 1};
-        AddEvent(times_->Compute(fired, now_s_, timed.seconds), false, p);
-      } else {
-        ++timed.num_completed;
-        Complete(i);
-      }
-    }
-    if (i == state.next_item && timed.num_fired == state.num_started) ++state.next_item;
+  ReadyItems& ready = ready_[p];
+  while (true) {
+    const bool can_compute = state.computing == kNone && !ready.computation.empty();
+    const bool can_communicate = !ready.communication.empty();
+    if (!can_compute && !can_communicate) return;
+    const bool computes =
+        can_compute && (!can_communicate || ready.computation[0] < ready.communication[0]);
+    ReadyItems::Heap& heap = computes ? ready.computation : ready.communication;
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    const uint32_t item = heap.back();
+    heap.pop_back();
+    FireTimed(p, item);
   }
 }
 
-bool Firing::IsReady(const PhaseState& state, uint32_t item) const {
-  const uint32_t follows = timed_items_[item].follows;
-  if (follows != kNone && timed_items_[follows].num_fired < state.num_started) return false;
-  for (uint32_t i = item == 0 ? 0 : items_[item - 1].waits_end; i < items_[item].waits_end; ++i) {
-    if (timed_items_[waits_[i]].num_completed < state.num_started) return false;
+void Firing::FireTimed(uint32_t p, uint32_t item) {
+  PhaseState& state = phases_[p];
+  const TimedItem& timed = timed_items_[item];
+  ++state.next_item;
+  if (items_[item].member != kNone) {
+    if (timed.next_of_group != kNone) Release(p, timed.next_of_group);
+    StartCommunication(p, item);
+  } else if (timed.seconds > 0) {
+    ++state.num_pending;
+    state.computing = item;
+    const FiredActor fired = {state.device, items_[item].actor, state.num_started - 1};
+    AddEvent(times_->Compute(fired, now_s_, timed.seconds), false, p);
+  } else {
+    CompleteTimed(p, item);
   }
-  return true;
+}
+
+void Firing::Release(uint32_t p, uint32_t item) {
+  if (--timed_items_[item].num_waiting > 0) return;
+  ReadyItems::Heap& heap =
+      items_[item].member == kNone ? ready_[p].computation : ready_[p].communication;
+  heap.push_back(item);
+  std::push_heap(heap.begin(), heap.end(), std::greater<>());
+}
+
+void Firing::CompleteTimed(uint32_t p, uint32_t item) {
+  for (uint32_t i = item == 0 ? 0 : items_[item - 1].waits_end; i < items_[item].waits_end; ++i) {
+    Release(p, waits_[i]);
+  }
+  Complete(item);
 }
 
 void Firing::StartCommunication(uint32_t p, uint32_t item) {
@@ -195,9 +222,12 @@ void Firing::CompleteRendezvous(uint32_t rendezvous, uint32_t advancing) {
   for (uint32_t i = rendezvous_.begin(rendezvous); i < rendezvous_.ends[rendezvous]; ++i) {
     Member& member = members_[i];
     ++member.num_completed;
-    if (times_ != nullptr) ++timed_items_[member.item].num_completed;
     --phases_[member.phase].num_pending;
-    Complete(member.item);
+    if (times_ != nullptr) {
+      CompleteTimed(member.phase, member.item);
+    } else {
+      Complete(member.item);
+    }
     if (member.phase != advancing) List(member.phase);
   }
 }
@@ -213,8 +243,7 @@ bool Firing::TakeEvent() {
     PhaseState& state = phases_[event.index];
     const uint32_t item = std::exchange(state.computing, kNone);
     --state.num_pending;
-    ++timed_items_[item].num_completed;
-    Complete(item);
+    CompleteTimed(event.index, item);
     List(event.index);
   }
   return true;

@@ -39,6 +39,10 @@ struct FiringResult {
   std::vector<uint64_t> peak_live_bytes;  // of each device
   uint64_t firings = 0;                   // of actors, in one step
   std::vector<double> step_ends_s;        // with times: when each of the steps was complete
+  // Of each stage: the types (policy/phase.h) of the phases of its compute lane, in order; of one
+  // step where the order is planned, of all steps where it was chosen while firing.
+  std::vector<std::vector<uint32_t>> stage_orders;
+  std::vector<bool> is_stage_planned;
 };
 
 // An actor that computes, and how often it has before.

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -47,7 +48,8 @@ struct TokenCounter {
 struct Item {
   uint32_t actor = 0;
   uint32_t member = kNone;  // index into RendezvousTable::actors, of communication
-  // Members to wait for, with times items: waits_[previous item's end .. this end).
+  // Members to wait for; with times, the items that wait for it: waits_[previous item's end .. this
+  // end).
   uint32_t waits_end = 0;
   uint32_t produced_end = 0;  // counters to put tokens into when it completes, likewise
   uint32_t consumed_end = 0;  // counters to give credits back to when it completes, likewise
@@ -61,19 +63,26 @@ struct PhaseState {
   uint32_t num_closed = 0;  // gates
   uint32_t num_started = 0;
   uint32_t num_to_start = 0;
-  uint32_t next_item = 0;    // the first that has not fired
+  uint32_t next_item = 0;    // the first that has not fired; with times, as many as have fired
   uint32_t num_pending = 0;  // items that have fired and not completed
   bool is_running = false;
   bool is_listed = false;      // in the worklist
   uint32_t computing = kNone;  // with times: the item that computes
 };
 
-// With times: what an item takes, and how often it has fired.
+// With times: what an item takes, and what it waits for.
 struct TimedItem {
-  double seconds = 0;        // of computation
-  uint32_t follows = kNone;  // of a collective: the one before it of its group in the phase
-  uint32_t num_fired = 0;
-  uint32_t num_completed = 0;
+  double seconds = 0;              // of computation
+  uint32_t next_of_group = kNone;  // of a collective: the item that may fire after it has
+  uint32_t num_inputs = 0;         // items that it waits for in its phase
+  uint32_t num_waiting = 0;        // of these in the instance that runs
+};
+
+// With times: items of a phase that are ready, as heaps whose first is the first in the plan.
+struct ReadyItems {
+  using Heap = absl::InlinedVector<uint32_t, 4>;
+  Heap computation;
+  Heap communication;
 };
 
 // With times: the end of a phase's computation, or of a rendezvous. In order of time; those of one
@@ -184,7 +193,11 @@ class Firing {
   void AdvanceInOrder(uint32_t p);
   // With times: starts what is ready, of computation one item at a time, the first.
   void FireReady(uint32_t p);
-  bool IsReady(const PhaseState& state, uint32_t item) const;
+  void FireTimed(uint32_t p, uint32_t item);
+  // With times: an item of the phase waits for one less.
+  void Release(uint32_t p, uint32_t item);
+  // With times: its dependents wait for one less, and Complete.
+  void CompleteTimed(uint32_t p, uint32_t item);
   // A communication of the phase starts.
   void StartCommunication(uint32_t p, uint32_t item);
   // All who meet have what they wait for. The phase `advancing` goes on by itself.
@@ -253,6 +266,7 @@ class Firing {
 
   // Its state.
   std::vector<PhaseState> phases_;
+  std::vector<ReadyItems> ready_;  // of each phase, with times
   std::vector<Member> members_;
   std::vector<uint32_t> num_arrived_;            // at each rendezvous
   std::vector<std::array<LaneState, 2>> lanes_;  // of each device: compute and per-step

@@ -25,6 +25,7 @@ void Firing::Number() {
   num_remaining_.assign(num_steps_, instances_per_step);
   step_ends_s_.resize(num_steps_);
   phases_.resize(num_phases);
+  if (times_ != nullptr) ready_.resize(num_phases);
   live_slots_.resize(num_registers);
   members_.resize(rendezvous_.actors.size());
   num_arrived_.resize(rendezvous_.size());
@@ -107,7 +108,9 @@ void Firing::AddItems(uint32_t d) {
     if (channel_phases[c].first != channel_phases[c].second) {
       ++next[kProduced][channel.producer + 1];
       ++next[kConsumed][channel.consumer + 1];
-    } else if (times_ != nullptr || member_of[channel.producer] != kNone) {
+    } else if (times_ != nullptr) {
+      ++next[kWaits][channel.producer + 1];
+    } else if (member_of[channel.producer] != kNone) {
       ++next[kWaits][channel.consumer + 1];
     }
   }
@@ -126,7 +129,7 @@ void Firing::AddItems(uint32_t d) {
       consumed_[next[kConsumed][channel.consumer]++] = counter;
       AddCounter(d, c, from, to);
     } else if (times_ != nullptr) {
-      waits_[next[kWaits][channel.consumer]++] = first_item + channel.producer;
+      waits_[next[kWaits][channel.producer]++] = first_item + channel.consumer;
     } else if (member_of[channel.producer] != kNone) {
       waits_[next[kWaits][channel.consumer]++] = member_of[channel.producer];
     }
@@ -160,14 +163,18 @@ void Firing::AddItems(uint32_t d) {
 
 void Firing::AddTimes(const PhaseState& state, const std::vector<uint32_t>& previous) {
   const PhasePlan& phase = PlanOf(state);
+  timed_items_.resize(state.end_item);
   for (uint32_t i = state.first_item; i < state.end_item; ++i) {
-    TimedItem timed;
-    if (items_[i].member == kNone) {
-      timed.seconds = times_->ComputeSeconds(state.device, items_[i].actor);
-    } else if (const uint32_t before = previous[items_[i].actor]; before != kNone) {
-      timed.follows = state.first_item + (before - phase.first_actor);  // every actor is an item
+    // Every actor is an item, so those of a phase follow each other as its actors do.
+    for (uint32_t w = i == 0 ? 0 : items_[i - 1].waits_end; w < items_[i].waits_end; ++w) {
+      ++timed_items_[waits_[w]].num_inputs;
     }
-    timed_items_.push_back(timed);
+    if (items_[i].member == kNone) {
+      timed_items_[i].seconds = times_->ComputeSeconds(state.device, items_[i].actor);
+    } else if (const uint32_t before = previous[items_[i].actor]; before != kNone) {
+      timed_items_[state.first_item + (before - phase.first_actor)].next_of_group = i;
+      ++timed_items_[i].num_inputs;
+    }
   }
 }
 

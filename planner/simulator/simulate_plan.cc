@@ -7,58 +7,50 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/status/status.h"
-
 #include "base/status_macros.h"
-#include "base/strings.h"
 #include "planner/plan/fire_plan.h"
 #include "planner/plan/rendezvous.h"
 #include "planner/simulator/machine_times.h"
+#include "planner/simulator/simulated_network.h"
 
 namespace penstock::planner {
 namespace {
 
-struct Interval {
-  double begin_s = 0;
-  double end_s = 0;
-};
-
-// Seconds of the window that the intervals cover; they are sorted by begin.
-double Covered(const std::vector<Interval>& sorted, double begin_s, double end_s) {
-  double covered = 0;
-  double until = begin_s;
-  for (const Interval& interval : sorted) {
-    const double begin = std::max(interval.begin_s, until);
-    const double end = std::min(interval.end_s, end_s);
-    if (end <= begin) continue;
-    covered += end - begin;
-    until = end;
+// The devices that are observed: all, or the first of each stage and others after them.
+std::vector<uint32_t> ObservedDevices(const SimulatedNetwork& network, uint32_t most_observed) {
+  std::vector<uint32_t> order;
+  for (const StagePlan& stage : network.plan.stages) {
+    if (!stage.devices.empty()) order.push_back(network.devices[stage.devices[0]]);
   }
-  return covered;
+  for (uint32_t d = 0; d < network.class_of.size(); ++d) order.push_back(d);
+  std::set<uint32_t> chosen;
+  for (const uint32_t device : order) {
+    if (chosen.size() < most_observed) chosen.insert(device);
+  }
+  return {chosen.begin(), chosen.end()};
 }
 
-// Keeps what observed devices do.
+// Keeps what observed devices do, or those that stand for them.
 class Recorder : public SimulationObserver {
  public:
-  Recorder(const Plan& plan, const RendezvousTable& rendezvous, const SimulationOptions& options)
-      : plan_(plan), rendezvous_(rendezvous), keeps_events_(options.keeps_events) {
-    index_.assign(plan.devices.size(), kNone);
-    std::vector<uint32_t> order;
-    for (const StagePlan& stage : plan.stages) {
-      if (!stage.devices.empty()) order.push_back(stage.devices[0]);
+  Recorder(const SimulatedNetwork& network, const RendezvousTable& rendezvous,
+           const SimulationOptions& options)
+      : network_(network),
+        plan_(network.plan),
+        rendezvous_(rendezvous),
+        keeps_events_(options.keeps_events),
+        observed_(ObservedDevices(network, options.most_observed)),
+        index_(plan_.devices.size(), kNone) {
+    for (const uint32_t device : observed_) {
+      uint32_t& index = index_[network.class_of[device]];
+      if (index != kNone) continue;
+      index = static_cast<uint32_t>(fired_.size());
+      fired_.push_back(network.class_of[device]);
     }
-    for (uint32_t d = 0; d < plan.devices.size(); ++d) order.push_back(d);
-    std::set<uint32_t> chosen;
-    for (const uint32_t device : order) {
-      if (chosen.size() < options.most_observed) chosen.insert(device);
-    }
-    observed_.assign(chosen.begin(), chosen.end());
-    for (uint32_t i = 0; i < observed_.size(); ++i) index_[observed_[i]] = i;
-    computing_.resize(observed_.size());
-    communicating_.resize(observed_.size());
-    phase_of_actor_.resize(observed_.size());
-    for (uint32_t i = 0; i < observed_.size(); ++i) {
-      const DevicePlan& device = plan.devices[observed_[i]];
+    activities_.resize(fired_.size());
+    phase_of_actor_.resize(fired_.size());
+    for (uint32_t i = 0; i < fired_.size(); ++i) {
+      const DevicePlan& device = plan_.devices[fired_[i]];
       phase_of_actor_[i].assign(device.actors.size(), 0);
       for (uint32_t p = 0; p < device.phases.size(); ++p) {
         const PhasePlan& phase = device.phases[p];
@@ -68,19 +60,17 @@ class Recorder : public SimulationObserver {
   }
 
   void OnComputed(const FiredActor& fired, double begin_s, double end_s) override {
-    ++firings_;
     const uint32_t i = index_[fired.device];
     if (i == kNone) return;
-    computing_[i].push_back({begin_s, end_s});
+    activities_[i].AddComputation(begin_s, end_s);
     Keep(i, fired.actor, fired.number, begin_s, end_s);
   }
 
   void OnCommunicated(uint32_t rendezvous, uint32_t number, double begin_s, double end_s) override {
     for (const ActorRef& member : rendezvous_.Of(rendezvous)) {
-      ++firings_;
       const uint32_t i = index_[member.device];
       if (i == kNone) continue;
-      communicating_[i].push_back({begin_s, end_s});
+      activities_[i].AddCommunication(begin_s, end_s);
       Keep(i, member.actor, number, begin_s, end_s);
     }
   }
@@ -88,32 +78,24 @@ class Recorder : public SimulationObserver {
   void Describe(Simulation* simulation) {
     const double begin = simulation->begin_s;
     const double end = begin + simulation->step_s;
-    const auto by_begin = [](const Interval& a, const Interval& b) {
-      return a.begin_s < b.begin_s;
-    };
-    for (size_t i = 0; i < observed_.size(); ++i) {
-      std::vector<Interval> all = computing_[i];
-      all.insert(all.end(), communicating_[i].begin(), communicating_[i].end());
-      std::sort(computing_[i].begin(), computing_[i].end(), by_begin);
-      std::sort(all.begin(), all.end(), by_begin);
-      DeviceTimes& times = simulation->times.emplace_back();
-      times.compute_s = Covered(computing_[i], begin, end);
-      times.exposed_comm_s = Covered(all, begin, end) - times.compute_s;
-      times.idle_s = simulation->step_s - times.compute_s - times.exposed_comm_s;
+    std::vector<DeviceTimes> of_fired;
+    for (const DeviceActivity& activity : activities_) {
+      of_fired.push_back(activity.TimesBetween(begin, end));
+    }
+    for (const uint32_t device : observed_) {
+      simulation->times.push_back(of_fired[index_[network_.class_of[device]]]);
     }
     simulation->observed = observed_;
     simulation->events = std::move(events_);
     for (auto& [key, phase] : phases_) simulation->events.push_back(phase);
   }
 
-  uint64_t firings() const { return firings_; }
-
  private:
   void Keep(uint32_t i, uint32_t actor, uint32_t number, double begin_s, double end_s) {
     if (!keeps_events_) return;
-    const uint32_t device = observed_[i];
+    const uint32_t device = network_.devices[fired_[i]];
     const uint32_t p = phase_of_actor_[i][actor];
-    const uint32_t per_step = FiringsPerStep(plan_, plan_.devices[device].phases[p]);
+    const uint32_t per_step = FiringsPerStep(plan_, plan_.devices[fired_[i]].phases[p]);
     const SimulatedEvent event = {device,  p,    actor, number / per_step, number % per_step,
                                   begin_s, end_s};
     events_.push_back(event);
@@ -124,15 +106,15 @@ class Recorder : public SimulationObserver {
     phase.end_s = std::max(phase.end_s, end_s);
   }
 
+  const SimulatedNetwork& network_;
   const Plan& plan_;
   const RendezvousTable& rendezvous_;
   const bool keeps_events_;
-  std::vector<uint32_t> index_;  // of each device among the observed; kNone: it is not
-  std::vector<uint32_t> observed_;
-  uint64_t firings_ = 0;
-  // Of each observed device.
-  std::vector<std::vector<Interval>> computing_;
-  std::vector<std::vector<Interval>> communicating_;
+  const std::vector<uint32_t> observed_;
+  std::vector<uint32_t> index_;  // of each device of plan_ among fired_; kNone: it is not
+  std::vector<uint32_t> fired_;  // devices of plan_
+  // Of each of these.
+  std::vector<DeviceActivity> activities_;
   std::vector<std::vector<uint32_t>> phase_of_actor_;
   std::vector<SimulatedEvent> events_;
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, SimulatedEvent> phases_;
@@ -140,47 +122,49 @@ class Recorder : public SimulationObserver {
 
 }  // namespace
 
-double Simulation::exposed_comm_s() const {
-  double sum = 0;
-  for (const DeviceTimes& device : times) sum += device.exposed_comm_s;
-  return times.empty() ? 0 : sum / static_cast<double>(times.size());
-}
-
-double Simulation::bubble() const {
-  double sum = 0;
-  for (const DeviceTimes& device : times) sum += device.idle_s;
-  return times.empty() || step_s <= 0 ? 0 : sum / static_cast<double>(times.size()) / step_s;
-}
-
-absl::StatusOr<Simulation> SimulatePlan(const Plan& plan, const graph::OpRegistry& ops,
+absl::StatusOr<Simulation> SimulatePlan(const FoldedPlan& plan, const graph::OpRegistry& ops,
                                         const PolicyRegistry& policies, const Machine& machine,
                                         const SimulationOptions& options) {
-  const auto num_devices = static_cast<int64_t>(plan.devices.size());
-  if (num_devices > machine.cluster.num_devices()) {
-    return absl::InvalidArgumentError(
-        StrCat("the plan needs ", num_devices, " devices, and the cluster ",
-               machine.cluster.spec().name, " has ", machine.cluster.num_devices()));
-  }
+  ASSIGN_OR_RETURN(const SimulatedNetwork network, BuildNetwork(plan, machine, options.aggregates));
   PhaseWorkspaceBytes workspace_bytes;  // not asked for
-  for (const DevicePlan& device : plan.devices) {
+  for (const DevicePlan& device : network.plan.devices) {
     workspace_bytes.emplace_back(device.phases.size(), 0);
   }
-  const RendezvousTable rendezvous = FindRendezvous(plan);
-  Recorder recorder(plan, rendezvous, options);
-  MachineTimes times(plan, ops, rendezvous, machine, &recorder);
+  const RendezvousTable rendezvous = FindRendezvous(network.plan);
+  Recorder recorder(network, rendezvous, options);
+  MachineTimes times(network, ops, rendezvous, machine, &recorder);
   ASSIGN_OR_RETURN(const FiringResult fired,
-                   FirePlan(plan, policies, rendezvous, workspace_bytes, &times));
+                   FirePlan(network.plan, policies, rendezvous, workspace_bytes, &times));
   Simulation simulation;
   const std::vector<double>& ends = fired.step_ends_s;
   simulation.step = static_cast<uint32_t>(ends.size() - 2);
   simulation.begin_s = ends[simulation.step - 1];
   simulation.step_s = ends[simulation.step] - simulation.begin_s;
   simulation.firings = fired.firings * ends.size();
+  simulation.num_fired_devices = static_cast<uint32_t>(network.devices.size());
+  for (size_t s = 0; s < fired.stage_orders.size(); ++s) {
+    const std::vector<uint32_t>& order = fired.stage_orders[s];
+    const size_t size = fired.is_stage_planned[s] ? order.size() : order.size() / ends.size();
+    const size_t begin = fired.is_stage_planned[s] ? 0 : simulation.step * size;
+    simulation.stage_orders.emplace_back(order.begin() + static_cast<ptrdiff_t>(begin),
+                                         order.begin() + static_cast<ptrdiff_t>(begin + size));
+  }
+  for (const DevicePlan& device : network.plan.devices) {
+    simulation.num_fired_actors += device.actors.size();
+  }
   recorder.Describe(&simulation);
   if (simulation.step_s > 0) {
     simulation.mfu = times.ComputedShareOfASecond() / simulation.step_s;
   }
   return simulation;
+}
+
+absl::StatusOr<Simulation> SimulatePlan(const Plan& plan, const graph::OpRegistry& ops,
+                                        const PolicyRegistry& policies, const Machine& machine,
+                                        const SimulationOptions& options) {
+  FoldedPlan spelled_out;
+  spelled_out.common = plan;
+  return SimulatePlan(spelled_out, ops, policies, machine, options);
 }
 
 }  // namespace penstock::planner

@@ -3,16 +3,19 @@
 // The plan is fired under the engine's rules (plan/fire_plan.h): lanes in the orders of the stages,
 // gates, tokens and credits. Time comes from the machine:
 //   kernels         take what kernel_seconds.h says, on the device's kind, and at least a launch
-//   cores           that devices share serve one kernel each at a time, in the order in which
-//                   kernels become ready
 //   messages        take the latency and the rate of the path between two devices
 //   collectives     take what collective_cost.h says of the group
-//   links           carry one message or collective at a time in each direction; who asks first is
-//                   served first, so those that meet on an uplink wait for each other
-// If communication takes a core (Machine::communication_uses_cores), it takes one for as long.
+// Kernels and communication wait for each other on cores that devices share and on links
+// (machine_resources.h). If communication takes a core (Machine::communication_uses_cores), it
+// takes one for as long.
 //
 // Steps are submitted ahead, so they overlap as far as the plan lets them. The step that is
 // described is the last but one, which has others before and behind it.
+//
+// An aggregated simulation fires one device of each class of devices that do the same at the same
+// times (replica_classes.h), so that it takes as long as the plan has different devices. Its
+// figures are those of the exact one, but where communication that begins at the same time waits
+// for each other at several links: which goes first may then differ from link to link.
 //
 // Thread rule: a pure function.
 
@@ -25,9 +28,11 @@
 #include "absl/status/statusor.h"
 
 #include "graph/op.h"
+#include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
 #include "planner/search/machine.h"
+#include "planner/simulator/device_times.h"
 
 namespace penstock::planner {
 
@@ -42,36 +47,39 @@ struct SimulatedEvent {
   double end_s = 0;
 };
 
-// How a device spends the described step.
-struct DeviceTimes {
-  double compute_s = 0;
-  double exposed_comm_s = 0;  // communicates and does not compute
-  double idle_s = 0;          // neither
-};
-
 struct Simulation {
   double step_s = 0;
   double begin_s = 0;    // of the described step: the end of the one before it
   uint32_t step = 0;     // its number
   double mfu = 0;        // flops of kernels, of what all devices could compute in the step
   uint64_t firings = 0;  // of actors, in all simulated steps
+  uint32_t num_fired_devices = 0;      // the plan's, or one of each class
+  uint64_t num_fired_actors = 0;       // theirs
   std::vector<uint32_t> observed;      // devices, in order
   std::vector<DeviceTimes> times;      // of each of them
   std::vector<SimulatedEvent> events;  // of the observed devices, if asked for, in all steps
+  // Of each stage: the types (policy/phase.h) of the phases of its compute lane in a step, in
+  // order.
+  std::vector<std::vector<uint32_t>> stage_orders;
 
   // Means over the observed devices.
-  double exposed_comm_s() const;
-  double bubble() const;  // the share of the step in which they are idle
+  double exposed_comm_s() const { return MeanExposedSeconds(times); }
+  double bubble() const { return MeanIdleShare(times, step_s); }
 };
 
 struct SimulationOptions {
   bool keeps_events = false;
   // So many devices are observed at most: all, or the first of each stage and others after them.
   uint32_t most_observed = 64;
+  bool aggregates = false;
 };
 
-// Errors: those of FirePlan, and that the machine has fewer devices than the plan. REQUIRES:
+// Errors: those of FirePlan, and that the machine has fewer devices than the plan. Events of an
+// aggregated simulation are of the first device of each class that has an observed one. REQUIRES:
 // VerifyPlan accepts the plan.
+absl::StatusOr<Simulation> SimulatePlan(const FoldedPlan& plan, const graph::OpRegistry& ops,
+                                        const PolicyRegistry& policies, const Machine& machine,
+                                        const SimulationOptions& options = {});
 absl::StatusOr<Simulation> SimulatePlan(const Plan& plan, const graph::OpRegistry& ops,
                                         const PolicyRegistry& policies, const Machine& machine,
                                         const SimulationOptions& options = {});

@@ -8,8 +8,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/strings.h"
 #include "planner/cluster/cluster_model.h"
+#include "planner/cluster/presets.h"
 #include "planner/compile.h"
+#include "tests/support/gpt_plan.h"
 #include "tests/support/planner_fixture.h"
 
 namespace penstock::planner {
@@ -136,6 +139,57 @@ TEST_F(SimulatePlanTest, CommunicationTakesWhatTheClusterSays) {
   EXPECT_GT(slow.exposed_comm_s(), 40e-3);
   EXPECT_NEAR(slow.exposed_comm_s() / fast.exposed_comm_s(), 10, 0.1);
   EXPECT_NEAR(slow.step_s - fast.step_s, slow.exposed_comm_s() - fast.exposed_comm_s(), 1e-4);
+}
+
+// On clusters whose devices have links of their own, and where those of a host share one.
+TEST_F(SimulatePlanTest, OneOfTheDevicesThatAreAlikeStandsForAll) {
+  struct Case {
+    const char* strategy;
+    const char* cluster;
+    uint32_t most_fired;
+  };
+  for (const Case& each :
+       {Case{"dp=16", "hgx-h100:2", 2}, Case{"dp=4,tp=2,pp=2", "hgx-h100:2", 8},
+        Case{"dp=8,tp=2,zero=2", "hgx-h100:2", 8}, Case{"dp=8,pp=2", "v100-ib100:2", 16},
+        Case{"dp=4,tp=4", "v100-ib100:2", 16}, Case{"dp=16,tp=4,sp=true", "v100-ib100:8", 32},
+        Case{"dp=4,cp=2,pp=2", "hgx-h100:2", 16}, Case{"dp=32,tp=2", "tpu-v4:4x4x4", 64}}) {
+    SCOPED_TRACE(StrCat(each.strategy, " on ", each.cluster));
+    testing::GptPlanOptions gpt;
+    gpt.strategy = each.strategy;
+    gpt.batch = 64;
+    gpt.microbatches = 2;
+    const FoldedPlan plan = testing::PlanSmallGpt(gpt, policies_);
+    const Machine machine = {*FindClusterPreset(each.cluster)};
+    SimulationOptions options;
+    const absl::StatusOr<Simulation> exact = SimulatePlan(plan, ops_, policies_, machine, options);
+    options.aggregates = true;
+    const absl::StatusOr<Simulation> aggregated =
+        SimulatePlan(plan, ops_, policies_, machine, options);
+    ASSERT_TRUE(exact.ok()) << exact.status();
+    ASSERT_TRUE(aggregated.ok()) << aggregated.status();
+    EXPECT_EQ(exact->num_fired_devices, plan.num_devices());
+    EXPECT_LE(aggregated->num_fired_devices, each.most_fired);
+    EXPECT_NEAR(aggregated->step_s, exact->step_s, 1e-9 * exact->step_s);
+    EXPECT_NEAR(aggregated->begin_s, exact->begin_s, 1e-9 * exact->begin_s);
+    EXPECT_NEAR(aggregated->mfu, exact->mfu, 1e-9 * exact->mfu);
+    EXPECT_NEAR(aggregated->bubble(), exact->bubble(), 1e-6);
+    EXPECT_NEAR(aggregated->exposed_comm_s(), exact->exposed_comm_s(), 1e-6 * exact->step_s);
+    EXPECT_EQ(aggregated->observed, exact->observed);
+  }
+}
+
+TEST_F(SimulatePlanTest, APlanTakesAsLongFoldedAsSpelledOut) {
+  const FoldedPlan folded = testing::PlanSmallGpt({}, policies_);
+  const absl::StatusOr<Plan> plan = ExpandPlan(folded);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const Machine machine = {*FindClusterPreset("v100-ib100:1")};
+  const absl::StatusOr<Simulation> of_folded = SimulatePlan(folded, ops_, policies_, machine);
+  ASSERT_TRUE(of_folded.ok()) << of_folded.status();
+  const Simulation spelled_out = Simulate(*plan, machine);
+  EXPECT_EQ(of_folded->step_s, spelled_out.step_s);
+  EXPECT_EQ(of_folded->mfu, spelled_out.mfu);
+  EXPECT_EQ(of_folded->firings, spelled_out.firings);
+  EXPECT_EQ(of_folded->exposed_comm_s(), spelled_out.exposed_comm_s());
 }
 
 TEST_F(SimulatePlanTest, TooFewDevicesAreAnError) {

@@ -1,0 +1,344 @@
+#include "planner/chakra/simulate_chakra.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "base/strings.h"
+#include "planner/chakra/chakra_files.h"
+#include "planner/chakra/chakra_node.h"
+#include "planner/chakra/read_chakra.h"
+#include "planner/chakra/write_chakra.h"
+#include "planner/cluster/presets.h"
+#include "planner/simulator/simulate_plan.h"
+#include "tests/support/gpt_plan.h"
+#include "tests/support/temp_folder.h"
+
+namespace penstock::planner {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class ChakraTest : public ::testing::Test {
+ protected:
+  static Machine MachineOf(std::string_view preset) { return {*FindClusterPreset(preset)}; }
+
+  void Write(uint32_t rank, const std::vector<ChakraNode>& nodes, uint32_t stands_for = 1) {
+    std::string bytes;
+    AppendChakraMetadata({"1", 0, stands_for}, &bytes);
+    for (const ChakraNode& node : nodes) AppendChakraNode(node, &bytes);
+    WriteBytes(rank, bytes);
+  }
+  void WriteBytes(uint32_t rank, const std::string& bytes) {
+    std::ofstream(ChakraTracePath(Folder(), rank), std::ios::binary) << bytes;
+  }
+  std::string ReadBytes(uint32_t rank) {
+    std::ifstream file(ChakraTracePath(Folder(), rank), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  void WriteGroups(std::string_view text) { std::ofstream(ChakraGroupsPath(Folder())) << text; }
+  std::string Folder() const { return folder_.path().string(); }
+
+  absl::StatusOr<ChakraSimulation> Simulate(const Machine& machine) {
+    const absl::StatusOr<ChakraTraces> traces = ReadChakra(Folder());
+    if (!traces.ok()) return traces.status();
+    return SimulateChakra(*traces, machine);
+  }
+  // The message with which the traces are refused.
+  std::string Refusal() {
+    return std::string(Simulate(MachineOf("hgx-h100:1")).status().message());
+  }
+
+  static ChakraNode Compute(uint64_t id, uint64_t duration_ns, std::vector<uint64_t> deps = {}) {
+    ChakraNode node;
+    node.id = id;
+    node.name = StrCat("work", id);
+    node.type = ChakraNodeType::kCompute;
+    node.data_deps = std::move(deps);
+    node.duration_ns = duration_ns;
+    return node;
+  }
+  static ChakraNode Message(uint64_t id, bool is_send, uint32_t source, uint32_t destination,
+                            uint32_t tag) {
+    ChakraNode node;
+    node.id = id;
+    node.name = is_send ? "put" : "get";
+    node.type = is_send ? ChakraNodeType::kSend : ChakraNodeType::kReceive;
+    node.comm_src = source;
+    node.comm_dst = destination;
+    node.comm_tag = tag;
+    node.comm_size = 1000;
+    return node;
+  }
+  static ChakraNode Collective(uint64_t id, std::string group) {
+    ChakraNode node;
+    node.id = id;
+    node.name = "sum";
+    node.type = ChakraNodeType::kCollective;
+    node.comm_type = 0;
+    node.comm_size = 1000;
+    node.pg_name = std::move(group);
+    return node;
+  }
+
+  const graph::OpRegistry ops_ = graph::BuiltinOps();
+  const PolicyRegistry policies_ = BuiltinPolicies();
+  const testing::TempFolder folder_;
+};
+
+TEST_F(ChakraTest, ANodeComesBackAsItWasWritten) {
+  ChakraNode node = Message(300, true, 3, 4, 5);
+  node.ctrl_deps = {1, 200};
+  node.data_deps = {2};
+  node.duration_micros = 12;
+  node.duration_ns = 12345;
+  node.num_ops = 1;
+  node.tensor_size = uint64_t{1} << 40;
+  node.comm_type = 6;
+  node.pg_name = "17";
+  node.is_cpu_op = true;
+  node.stream = 2;
+  node.step = 0;
+  std::string bytes;
+  AppendChakraNode(node, &bytes);
+  // Behind a length of two bytes.
+  const absl::StatusOr<ChakraNode> read = ParseChakraNode(std::string_view(bytes).substr(2));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->id, node.id);
+  EXPECT_EQ(read->name, node.name);
+  EXPECT_EQ(read->type, node.type);
+  EXPECT_EQ(read->ctrl_deps, node.ctrl_deps);
+  EXPECT_EQ(read->data_deps, node.data_deps);
+  EXPECT_EQ(read->duration_micros, node.duration_micros);
+  EXPECT_EQ(read->is_cpu_op, node.is_cpu_op);
+  EXPECT_EQ(read->duration_ns, node.duration_ns);
+  EXPECT_EQ(read->num_ops, node.num_ops);
+  EXPECT_EQ(read->tensor_size, node.tensor_size);
+  EXPECT_EQ(read->comm_type, node.comm_type);
+  EXPECT_EQ(read->comm_size, node.comm_size);
+  EXPECT_EQ(read->comm_src, node.comm_src);
+  EXPECT_EQ(read->comm_dst, node.comm_dst);
+  EXPECT_EQ(read->comm_tag, node.comm_tag);
+  EXPECT_EQ(read->pg_name, node.pg_name);
+  EXPECT_EQ(read->stream, node.stream);
+  EXPECT_EQ(read->step, node.step);
+}
+
+// Trace and plan are simulated by different code. With as many steps as the plan's simulation has,
+// they agree to the rounding of durations to nanoseconds; one step that nothing overlaps is close.
+TEST_F(ChakraTest, ATraceTakesAsLongAsItsPlan) {
+  struct Case {
+    const char* strategy;
+    const char* policy;
+    const char* cluster;
+  };
+  for (const Case& each :
+       {Case{"dp=2,tp=2,pp=2", "1f1b", "hgx-h100:1"}, Case{"pp=4", "zb-h1", "hgx-h100:1"},
+        Case{"dp=4,zero=3", "1f1b", "v100-ib100:1"},
+        Case{"dp=2,tp=4,sp=true", "gpipe", "hgx-h100:1"},
+        Case{"cp=2,pp=2,vpp=2", "interleaved", "hgx-h100:1"}}) {
+    SCOPED_TRACE(StrCat(each.strategy, " ", each.policy));
+    testing::GptPlanOptions options;
+    options.strategy = each.strategy;
+    options.policy = each.policy;
+    const FoldedPlan plan = testing::PlanSmallGpt(options, policies_);
+    const Machine machine = MachineOf(each.cluster);
+    const absl::StatusOr<Simulation> simulation = SimulatePlan(plan, ops_, policies_, machine);
+    ASSERT_TRUE(simulation.ok()) << simulation.status();
+    for (const uint32_t num_steps : {1u, 4u}) {
+      ChakraOptions chakra;
+      chakra.num_steps = num_steps;
+      const absl::StatusOr<ChakraFiles> files =
+          WriteChakra(plan, simulation->stage_orders, ops_, machine, chakra, Folder());
+      ASSERT_TRUE(files.ok()) << files.status();
+      EXPECT_EQ(files->num_traces, plan.num_devices());
+      const absl::StatusOr<ChakraSimulation> again = Simulate(machine);
+      ASSERT_TRUE(again.ok()) << again.status();
+      EXPECT_EQ(again->num_steps, num_steps);
+      const double tolerance = num_steps == 1 ? 0.25 : 0.002;
+      EXPECT_NEAR(again->step_s / simulation->step_s, 1, tolerance) << num_steps << " steps";
+    }
+  }
+}
+
+TEST_F(ChakraTest, OneRankOfEachProgramStandsForTheOthers) {
+  testing::GptPlanOptions options;
+  options.strategy = "dp=4,tp=2,pp=2";
+  const FoldedPlan plan = testing::PlanSmallGpt(options, policies_);
+  const Machine machine = MachineOf("hgx-h100:2");
+  const absl::StatusOr<Simulation> simulation = SimulatePlan(plan, ops_, policies_, machine);
+  ASSERT_TRUE(simulation.ok()) << simulation.status();
+  ChakraOptions chakra;
+  chakra.one_of_each_program = true;
+  chakra.num_steps = 4;
+  const absl::StatusOr<ChakraFiles> files =
+      WriteChakra(plan, simulation->stage_orders, ops_, machine, chakra, Folder());
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_EQ(files->num_traces, plan.programs.size());
+  EXPECT_LT(files->num_traces, 16u);
+  const absl::StatusOr<ChakraSimulation> again = Simulate(machine);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_NEAR(again->step_s / simulation->step_s, 1, 0.02);
+
+  // What stands for others does not stand for a trace that was removed.
+  std::filesystem::remove(ChakraTracePath(Folder(), 0));
+  EXPECT_THAT(Refusal(), HasSubstr("the traces stand for"));
+  // Single ranks are no job.
+  ASSERT_TRUE(WriteChakra(plan, simulation->stage_orders, ops_, machine,
+                          {.ranks = {0, 9}, .one_of_each_program = false, .num_steps = 1}, Folder())
+                  .ok());
+  EXPECT_THAT(Refusal(), HasSubstr("rank 1 of 16 has no trace"));
+  EXPECT_THAT(WriteChakra(plan, simulation->stage_orders, ops_, machine,
+                          {.ranks = {16}, .one_of_each_program = false, .num_steps = 1}, Folder())
+                  .status()
+                  .message(),
+              HasSubstr("there is no rank 16: the plan has 16 devices"));
+}
+
+TEST_F(ChakraTest, MicrosecondsDoNotDrift) {
+  testing::GptPlanOptions options;
+  options.strategy = "dp=1";
+  const FoldedPlan plan = testing::PlanSmallGpt(options, policies_);
+  const Machine machine = MachineOf("hgx-h100:1");
+  const absl::StatusOr<Simulation> simulation = SimulatePlan(plan, ops_, policies_, machine);
+  ASSERT_TRUE(simulation.ok()) << simulation.status();
+  ASSERT_TRUE(WriteChakra(plan, simulation->stage_orders, ops_, machine, {}, Folder()).ok());
+  const std::string bytes = ReadBytes(0);
+  std::vector<double> sum_ns(3, 0);
+  std::vector<double> sum_micros(3, 0);
+  for (size_t next = 0; next < bytes.size();) {
+    size_t length = 0;
+    for (int shift = 0;; shift += 7) {
+      const auto byte = static_cast<uint8_t>(bytes[next++]);
+      length |= size_t{byte & 0x7fu} << shift;
+      if (byte < 0x80) break;
+    }
+    const bool is_metadata = next < 3;
+    const absl::StatusOr<ChakraNode> node =
+        ParseChakraNode(std::string_view(bytes).substr(next, length));
+    next += length;
+    if (is_metadata || !node.ok() || node->type != ChakraNodeType::kCompute) continue;
+    ASSERT_LT(node->stream, 3u);
+    EXPECT_GE(*node->num_ops, 1u);
+    EXPECT_GE(*node->tensor_size, 1u);
+    sum_ns[node->stream] += static_cast<double>(*node->duration_ns);
+    sum_micros[node->stream] += static_cast<double>(node->duration_micros);
+    EXPECT_NEAR(sum_micros[node->stream], 1e-3 * sum_ns[node->stream], 0.5 + 1e-9);
+  }
+  EXPECT_GT(sum_ns[0], 0);
+}
+
+TEST_F(ChakraTest, NodesOfAStreamRunOneAfterAnother) {
+  Write(0, {Compute(1, 1000), Compute(2, 2000), Compute(3, 4000, {1})});
+  absl::StatusOr<ChakraSimulation> simulation = Simulate(MachineOf("hgx-h100:1"));
+  ASSERT_TRUE(simulation.ok()) << simulation.status();
+  EXPECT_NEAR(simulation->step_s, 7e-6, 1e-12);
+  ChakraNode beside = Compute(2, 2000);
+  beside.stream = 1;
+  Write(0, {Compute(1, 1000), beside, Compute(3, 4000, {1})});
+  simulation = Simulate(MachineOf("hgx-h100:1"));
+  ASSERT_TRUE(simulation.ok()) << simulation.status();
+  EXPECT_NEAR(simulation->step_s, 5e-6, 1e-12);
+}
+
+TEST_F(ChakraTest, MessagesThatDoNotMeetAreNamed) {
+  Write(0, {Message(4, true, 0, 1, 7)});
+  Write(1, {Message(9, false, 0, 1, 8)});
+  EXPECT_THAT(Refusal(), HasSubstr("node 4 'put' of rank 0 sends to rank 1 with tag 7, which never "
+                                   "receives it"));
+  Write(0, {Compute(1, 10)});
+  EXPECT_THAT(Refusal(), HasSubstr("node 9 'get' of rank 1 receives from rank 0 with tag 8, which "
+                                   "never sends it"));
+  ChakraNode larger = Message(4, true, 0, 1, 8);
+  larger.comm_size = 1001;
+  Write(0, {larger});
+  EXPECT_THAT(Refusal(), HasSubstr("1001 bytes, and node 9 'get' of rank 1 receives 1000"));
+  Write(0, {Message(4, true, 0, 5, 8)});
+  Write(1, {});
+  EXPECT_THAT(Refusal(), HasSubstr("node 4 'put' of rank 0 sends to rank 5 with tag 8, which has "
+                                   "no trace"));
+}
+
+TEST_F(ChakraTest, CollectivesThatDoNotMeetAreNamed) {
+  WriteGroups(R"({"1": [0, 1], "2": [1, 0]})");
+  Write(0, {Collective(1, "1")});
+  Write(1, {});
+  EXPECT_THAT(Refusal(), HasSubstr("node 1 'sum' of rank 0 is collective 0 of its communicator "
+                                   "group, which rank 1 never runs"));
+  // Each waits in a collective for the other.
+  ChakraNode second = Collective(2, "2");
+  second.ctrl_deps = {1};
+  Write(0, {Collective(1, "1"), second});
+  ChakraNode first = Collective(1, "1");
+  first.ctrl_deps = {2};
+  Write(1, {Collective(2, "2"), first});
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr(" waits for node "), HasSubstr(", which never starts")));
+  ChakraNode gather = Collective(1, "1");
+  gather.comm_type = 2;
+  Write(0, {Collective(1, "1")});
+  Write(1, {gather});
+  EXPECT_THAT(Refusal(), HasSubstr("all_gather where node 1 'sum' of rank 0 has all_reduce"));
+  Write(1, {Collective(1, "3")});
+  EXPECT_THAT(Refusal(), HasSubstr("there is no communicator group '3'"));
+}
+
+TEST_F(ChakraTest, ARankWithoutATraceIsNamed) {
+  WriteGroups(R"({"1": [0, 1, 2]})");
+  Write(0, {Collective(1, "1")});
+  Write(2, {Collective(1, "1")});
+  EXPECT_THAT(Refusal(), HasSubstr("rank 1 of 3 has no trace"));
+  WriteGroups(R"({"1": [0, -1]})");
+  EXPECT_THAT(Refusal(), HasSubstr("group 1 has -1, expected a rank"));
+  WriteGroups(R"({"1": [0,)");
+  EXPECT_THAT(Refusal(), HasSubstr("not a JSON object"));
+}
+
+TEST_F(ChakraTest, DamagedFilesAreRefused) {
+  EXPECT_THAT(Refusal(), HasSubstr("there is no Chakra trace"));
+  Write(0, {Compute(1, 10), Compute(2, 10, {1})});
+  const std::string whole = ReadBytes(0);
+  ASSERT_TRUE(Simulate(MachineOf("hgx-h100:1")).ok());
+  // Cut anywhere, it is an error with the place, or ends between two nodes.
+  for (size_t size = 0; size < whole.size(); ++size) {
+    WriteBytes(0, whole.substr(0, size));
+    const absl::Status status = Simulate(MachineOf("hgx-h100:1")).status();
+    if (!status.ok()) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr("trace.0.et: at byte "));
+    }
+  }
+  // Any byte may be anything.
+  for (size_t i = 0; i < whole.size(); ++i) {
+    for (const int change : {1, 0x80, 0xff}) {
+      std::string damaged = whole;
+      damaged[i] = static_cast<char>(damaged[i] ^ change);
+      WriteBytes(0, damaged);
+      Simulate(MachineOf("hgx-h100:1")).status().IgnoreError();
+    }
+  }
+  WriteBytes(0, whole + "\xff\xff\xff\xff\x7f");
+  EXPECT_THAT(Refusal(), HasSubstr("a message of 34359738367 bytes begins 0 bytes before the end"));
+  Write(0, {Compute(1, 10), Compute(1, 10)});
+  EXPECT_THAT(Refusal(), HasSubstr("node 1 'work1' has the id of an earlier node"));
+  Write(0, {Compute(1, 10, {5})});
+  EXPECT_THAT(Refusal(), HasSubstr("node 1 'work1' depends on node 5, which the file has not"));
+  Write(0, {Compute(1, 10, {2}), Compute(2, 10, {1})});
+  EXPECT_THAT(Refusal(), HasSubstr("depend on each other in a circle"));
+  Write(0, {Message(1, true, 1, 0, 0)});
+  EXPECT_THAT(Refusal(), HasSubstr("sends from rank 1 in the trace of rank 0"));
+  ChakraNode storage = Compute(1, 10);
+  storage.type = static_cast<ChakraNodeType>(8);
+  Write(0, {storage});
+  EXPECT_THAT(Refusal(), HasSubstr("nodes of type 8 are not simulated"));
+}
+
+}  // namespace
+}  // namespace penstock::planner

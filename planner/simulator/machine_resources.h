@@ -1,0 +1,96 @@
+// What work occupies on a machine: links, and cores that devices share, each with the time until
+// which it is taken.
+//
+//   cores   that devices share serve one kernel each at a time, in the order in which kernels
+//           become ready
+//   links   carry one message or collective at a time in each direction; who asks first is served
+//           first, so those that meet on an uplink wait for each other
+//
+// Thread rule: one thread.
+
+#ifndef PENSTOCK_PLANNER_SIMULATOR_MACHINE_RESOURCES_H_
+#define PENSTOCK_PLANNER_SIMULATOR_MACHINE_RESOURCES_H_
+
+#include <cstdint>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+
+#include "base/collective.h"
+#include "planner/cluster/cluster_model.h"
+#include "planner/cluster/group_shape.h"
+#include "planner/search/machine.h"
+
+namespace penstock::planner {
+
+// Links that communication takes, numbered as they are asked for. A link is a direction of an
+// uplink of a child of a level (cluster_model.h).
+class LinkTable {
+ public:
+  // The cluster outlives the result.
+  explicit LinkTable(const Cluster& cluster) : cluster_(cluster) {}
+
+  uint32_t num_links() const { return static_cast<uint32_t>(index_.size()); }
+  // Sorted.
+  std::vector<uint32_t> OfMessage(uint32_t source, uint32_t destination);
+  std::vector<uint32_t> OfCollective(absl::Span<const uint32_t> devices);
+
+ private:
+  // The uplinks through which a device reaches the level at which it meets others.
+  void Add(uint32_t device, int meeting_level, bool is_out, std::vector<uint32_t>* links);
+
+  const Cluster& cluster_;
+  absl::flat_hash_map<std::tuple<int32_t, int64_t, int64_t, bool>, uint32_t> index_;
+};
+
+// What a message or a collective takes and occupies.
+struct Route {
+  double seconds = 0;
+  double latency_s = 0;                                // of it, at the end, while links are free
+  std::shared_ptr<const std::vector<uint32_t>> links;  // null: none
+};
+
+// A message of `num_bytes` without its links.
+Route MessageRoute(const Machine& machine, uint32_t source, uint32_t destination, double num_bytes);
+// A collective without its links; `num_bytes` as PredictCollective wants them.
+Route CollectiveRoute(const Machine& machine, const GroupShape& shape, CollectiveKind kind,
+                      double num_bytes);
+
+// Of a collective of `num_members`, as PredictCollective wants them, of the member with most.
+double CollectiveBytes(const CollectiveSpec& spec, size_t num_members);
+
+class MachineResources {
+ public:
+  struct Interval {
+    double begin_s = 0;
+    double end_s = 0;
+  };
+
+  // The machine outlives the result.
+  MachineResources(const Machine& machine, uint32_t num_devices);
+
+  // Whether the device shares cores with others.
+  bool SharesCores(uint32_t device) const;
+
+  // When a device computes for `seconds`, if it could begin at `now`. Calls, here and below, come
+  // in order of time.
+  Interval Compute(uint32_t device, double now, double seconds);
+  // When `devices`, all of which had started at `now`, have communicated.
+  Interval Communicate(const Route& route, absl::Span<const uint32_t> devices, double now);
+
+ private:
+  // Until which one of the cores that the device shares is taken; null: it shares none.
+  double* EarliestCore(uint32_t device);
+
+  const Machine& machine_;
+  std::vector<uint32_t> cores_of_device_;  // index into core_free_s_; kNone: its own
+  std::vector<std::vector<double>> core_free_s_;
+  std::vector<double> link_free_s_;
+};
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_SIMULATOR_MACHINE_RESOURCES_H_

@@ -1,0 +1,28 @@
+// Plans of a small GPT's training step, for tests of what is done with plans.
+//
+// Thread rule: a pure function.
+
+#ifndef PENSTOCK_TESTS_SUPPORT_GPT_PLAN_H_
+#define PENSTOCK_TESTS_SUPPORT_GPT_PLAN_H_
+
+#include <string>
+
+#include "planner/plan/folded_plan.h"
+#include "planner/policy/policy.h"
+
+namespace penstock::testing {
+
+struct GptPlanOptions {
+  std::string strategy = "dp=2,tp=2,pp=2";
+  int64_t microbatches = 4;
+  int64_t batch = 32;
+  std::string policy = "1f1b";
+};
+
+// Of a GPT of 4 layers and width 32 in f32. A failure is one of the test.
+planner::FoldedPlan PlanSmallGpt(const GptPlanOptions& options,
+                                 const planner::PolicyRegistry& policies);
+
+}  // namespace penstock::testing
+
+#endif  // PENSTOCK_TESTS_SUPPORT_GPT_PLAN_H_
