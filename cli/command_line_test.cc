@@ -750,7 +750,7 @@ TEST_F(CommandLineTest, AutoChoosesForTheClusterAndExplains) {
   EXPECT_GT(step["stages"][0]["memory"]["parameters_bytes"], 0);
   EXPECT_GT(json["search"]["estimated"], 0);
   ASSERT_FALSE(json["runners_up"].empty());
-  EXPECT_GE(json["runners_up"][0]["step_s"].get<double>(), 0.999 * step["step_s"].get<double>());
+  EXPECT_GE(json["runners_up"][0]["step_s"].get<double>(), 0.98 * step["step_s"].get<double>());
   EXPECT_FALSE(json["runners_up"][0]["reason"].get<std::string>().empty());
   EXPECT_FALSE(step["stages"][0]["devices"].get<std::string>().empty());
   // A schedule that the job names is not chosen.

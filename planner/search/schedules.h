@@ -15,6 +15,10 @@
 
 namespace penstock::planner {
 
+// By so much of its step a schedule has to be faster than any strategy by the first one: more and
+// smaller phases cost what estimates do not see.
+inline constexpr double kLeastScheduleGain = 0.01;
+
 // The built-in policies that are registered, can be run, and plan the order of a pipeline without
 // trying others: 1f1b, which is interleaved where groups have several chunks, first, then simple
 // ones before those that split backward phases or place stages back and forth. Without 1f1b, the

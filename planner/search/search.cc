@@ -160,8 +160,14 @@ class Searcher {
     last_refusal_ = status;
   }
 
-  // Of steps that are of interest: the simplest schedule wins ties, and tells which strategies come
-  // next. Others have to gain.
+  // What a candidate competes with.
+  double Seconds(const Candidate& candidate) const {
+    const bool is_first = candidate.policy == problem_.policies[0];
+    return candidate.estimate.step_s * (is_first ? 1 : 1 + kLeastScheduleGain);
+  }
+
+  // Of steps that are of interest: the first schedule wins ties, and tells which strategies come
+  // next.
   double LimitOfFirst() const { return std::max(best_s_ * (1 + kTieTolerance), next_best_s_); }
 
   // Whether any of the strategy's schedules splits backward phases.
@@ -302,7 +308,7 @@ class Searcher {
       if (candidate.estimate.fits()) fitting.push_back(candidate);
     }
     std::sort(fitting.begin(), fitting.end(), [this](const Candidate& a, const Candidate& b) {
-      if (a.estimate.step_s != b.estimate.step_s) return a.estimate.step_s < b.estimate.step_s;
+      if (Seconds(a) != Seconds(b)) return Seconds(a) < Seconds(b);
       return IsSimpler(a, b);
     });
     // Of a strategy with several schedules, the fastest.
@@ -434,7 +440,7 @@ class Searcher {
   absl::StatusOr<Tried> EstimateBy(const Policy* policy, const StrategyWork::Cutting& cutting,
                                    const Open& open, LeastSeconds* least_s) {
     const double limit_s =
-        policy == problem_.policies[0] ? LimitOfFirst() : best_s_ * (1 - kTieTolerance);
+        policy == problem_.policies[0] ? LimitOfFirst() : best_s_ / (1 + kLeastScheduleGain);
     const std::pair phases(PlacementOf(*policy, 1, 1).placement, SplitsBackward(problem_, *policy));
     const auto known = least_s->find(phases);
     if (known != least_s->end() && known->second >= limit_s) {
@@ -449,12 +455,13 @@ class Searcher {
       return Tried{candidate.estimate.step_s, false, true};
     }
     const double step_s = candidate.estimate.step_s;
+    const double seconds = Seconds(candidate);
     const bool fits = candidate.estimate.fits();
     const std::string name = ToString(open.strategy);
     ++result_.num_estimated;
     if (fits) {
-      best_s_ = std::min(best_s_, step_s);
-      fitting_s_.insert(step_s);
+      best_s_ = std::min(best_s_, seconds);
+      fitting_s_.insert(seconds);
       if (fitting_s_.size() > kNumNextBest) fitting_s_.erase(std::prev(fitting_s_.end()));
       if (fitting_s_.size() == kNumNextBest) next_best_s_ = *fitting_s_.rbegin();
       NeedsNoMore(name, open.microbatches);
@@ -495,7 +502,7 @@ class Searcher {
     const double excess_a = a.estimate.excess_bytes();
     const double excess_b = b.estimate.excess_bytes();
     if ((excess_a > 0 || excess_b > 0) && excess_a != excess_b) return excess_a < excess_b;
-    if (a.estimate.step_s != b.estimate.step_s) return a.estimate.step_s < b.estimate.step_s;
+    if (Seconds(a) != Seconds(b)) return Seconds(a) < Seconds(b);
     return IsSimpler(a, b);
   }
 
@@ -532,10 +539,10 @@ class Searcher {
     RETURN_IF_ERROR(Refine(&candidates));
     std::sort(candidates.begin(), candidates.end(), is_better);
     // Of those that are as fast as the best, the simplest.
-    const double limit = candidates[0].estimate.step_s * (1 + kTieTolerance);
+    const double limit = Seconds(candidates[0]) * (1 + kTieTolerance);
     size_t best = 0;
     for (size_t i = 1; i < candidates.size() && best_s_ != kNever; ++i) {
-      const bool ties = candidates[i].estimate.fits() && candidates[i].estimate.step_s <= limit;
+      const bool ties = candidates[i].estimate.fits() && Seconds(candidates[i]) <= limit;
       if (ties && IsSimpler(candidates[i], candidates[best])) best = i;
     }
     result_.best = std::move(candidates[best]);

@@ -590,10 +590,12 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
     EXPECT_EQ(result->best.estimate.fits(), best_s < 1e9);
     if (result->num_too_large > 0) ++num_limited;
     if (best_s > 1e9) continue;
+    // By other schedules than the first, a step counts as longer.
+    const double worth = problem.policies.size() > 1 ? 1 + kLeastScheduleGain : 1;
     // Cuts that a limit of memory forces are the best for the slowest stage, not for the step.
     EXPECT_LE(result->best.estimate.step_s, best_s * 1.05) << Describe(result->best);
     if (result->num_too_large == 0) {
-      EXPECT_LE(result->best.estimate.step_s, best_s * (1 + kTieTolerance) * (1 + 1e-4))
+      EXPECT_LE(result->best.estimate.step_s, best_s * worth * (1 + kTieTolerance) * (1 + 1e-4))
           << Describe(result->best);
     }
     EXPECT_GE(result->best.estimate.step_s, best_s * (1 - 1e-4)) << Describe(result->best);
@@ -603,7 +605,7 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
     const absl::StatusOr<SearchResult> with_options = FindStrategy(problem);
     ASSERT_TRUE(with_options.ok()) << with_options.status();
     EXPECT_LE(with_options->best.estimate.step_s,
-              result->best.estimate.step_s * (1 + kTieTolerance))
+              result->best.estimate.step_s * worth * (1 + kTieTolerance))
         << Describe(with_options->best);
   }
   EXPECT_GT(num_limited, kRandomProblems / 6);
