@@ -16,6 +16,7 @@
 #include "planner/policy/policy.h"
 #include "planner/search/estimate.h"
 #include "planner/search/explain_candidate.h"
+#include "planner/search/schedules.h"
 #include "planner/search/search.h"
 #include "planner/search/stage_work.h"
 #include "planner/strategy/stages.h"
@@ -56,7 +57,7 @@ absl::StatusOr<planner::SearchResult> Search(const Setting& setting, const Case&
   problem.forward = &forward;
   problem.hints = setting.gpt.tensor_splits;
   problem.machine = &machine;
-  problem.policy = setting.policies.Find("1f1b");
+  problem.policies = planner::SchedulesToTry(setting.policies);
   problem.num_devices = machine.cluster.num_devices();
   problem.lower = [&](graph::Graph& graph) { return setting.Lower(graph); };
   return planner::FindStrategy(problem);

@@ -192,6 +192,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   if (options.is_json) {
     const planner::PlanCounts counts = planner::Count(plan);
     nlohmann::json json = {{"strategy", plan.common.strategy},
+                           {"schedule", plan.common.policy},
                            {"stages", plan.num_stages()},
                            {"microbatches", plan.common.num_microbatches},
                            {"devices", plan.num_devices()},
@@ -259,7 +260,7 @@ void AddPlanCommand(CLI::App& app, const Environment& environment, Action* actio
   command->add_flag(
       "--explain", options->has_explanation,
       "Also print the given shardings, what each axis splits, the parts of the predicted time and "
-      "memory, and the strategies that came next");
+      "memory, and the schedules and strategies that came next");
   command->add_flag("--json", options->is_json, "Print one JSON object");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Plan(environment, *options); };

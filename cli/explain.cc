@@ -27,6 +27,11 @@ using planner::StepEstimate;
 // Runners-up that are shown.
 constexpr size_t kMaxRunnersUp = 8;
 
+// On which group of devices a group of the pipeline lies.
+int64_t DeviceGroupOf(const JobGraph& job, size_t group) {
+  return job.device_groups.empty() ? static_cast<int64_t>(group) : job.device_groups[group];
+}
+
 std::string Bytes(double num_bytes) { return FormatBytes(static_cast<uint64_t>(num_bytes)); }
 
 // Columns as wide as their widest cell: the first one flush left, the others flush right.
@@ -51,6 +56,22 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
+// The devices of groups [begin, end) of the pipeline, which follow each other: "4 to 7", and of
+// what kinds, where there are several.
+std::string DevicesText(const JobGraph& job, size_t num_groups, size_t begin, size_t end) {
+  const int64_t n = job.num_devices / static_cast<int64_t>(num_groups);
+  const int64_t first = DeviceGroupOf(job, begin) * n;
+  const int64_t last = (DeviceGroupOf(job, end - 1) + 1) * n - 1;
+  std::string text = first == last ? StrCat(first) : StrCat(first, " to ", last);
+  if (!job.machine.has_value() || job.machine->cluster.spec().kinds.size() == 1) return text;
+  std::vector<std::string> kinds;
+  for (int64_t device = first; device <= last; ++device) {
+    const std::string& kind = job.machine->cluster.KindOf(device).name;
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+  }
+  return StrCat(text, ", ", StrJoin(kinds, " and "));
+}
+
 // Stages whose rows would be the same are one row.
 bool IsAlike(const GroupEstimate& a, const GroupEstimate& b) {
   const auto close = [](double x, double y) { return std::abs(x - y) <= 1e-6 * std::max(x, y); };
@@ -58,22 +79,25 @@ bool IsAlike(const GroupEstimate& a, const GroupEstimate& b) {
          close(a.memory.total(), b.memory.total()) && a.in_flight == b.in_flight;
 }
 
-std::string StageTable(const StepEstimate& estimate) {
+std::string StageTable(const JobGraph& job, const StepEstimate& estimate) {
   std::vector<std::vector<std::string>> rows = {
-      {"stage", "compute", "communication", "in flight", "memory", "of", "parameters", "optimizer",
-       "gradients", "activations", "transfers", "workspace", ""}};
+      {"stage", "devices", "compute", "communication", "in flight", "memory", "of", "parameters",
+       "optimizer", "gradients", "activations", "transfers", "workspace", ""}};
   const std::vector<GroupEstimate>& groups = estimate.groups;
   for (size_t begin = 0; begin < groups.size();) {
     size_t end = begin + 1;
-    while (end < groups.size() && IsAlike(groups[begin], groups[end])) ++end;
+    while (end < groups.size() && IsAlike(groups[begin], groups[end]) &&
+           DeviceGroupOf(job, end) == DeviceGroupOf(job, end - 1) + 1) {
+      ++end;
+    }
     const GroupEstimate& group = groups[begin];
     const MemoryEstimate& memory = group.memory;
     rows.push_back({end == begin + 1 ? StrCat(begin) : StrCat(begin, " to ", end - 1),
-                    FormatSeconds(group.compute_s), FormatSeconds(group.communication_s),
-                    StrCat(group.in_flight), Bytes(memory.total()),
-                    Bytes(static_cast<double>(group.memory_limit_bytes)), Bytes(memory.parameters),
-                    Bytes(memory.optimizer), Bytes(memory.gradients), Bytes(memory.activations),
-                    Bytes(memory.transfers), Bytes(memory.workspace),
+                    DevicesText(job, groups.size(), begin, end), FormatSeconds(group.compute_s),
+                    FormatSeconds(group.communication_s), StrCat(group.in_flight),
+                    Bytes(memory.total()), Bytes(static_cast<double>(group.memory_limit_bytes)),
+                    Bytes(memory.parameters), Bytes(memory.optimizer), Bytes(memory.gradients),
+                    Bytes(memory.activations), Bytes(memory.transfers), Bytes(memory.workspace),
                     !group.fits()     ? "does not fit"
                     : memory.host > 0 ? StrCat(Bytes(memory.host), " more on the host")
                                       : ""});
@@ -86,6 +110,14 @@ std::string StageTable(const StepEstimate& estimate) {
 planner::Strategy StrategyOf(const JobGraph& job) {
   const auto strategy = planner::ParseStrategy(job.strategy);
   return strategy.ok() ? strategy->value_or(planner::Strategy()) : planner::Strategy();
+}
+
+Candidate CandidateOf(const JobGraph& job, const StepEstimate& estimate) {
+  Candidate candidate;
+  candidate.strategy = StrategyOf(job);
+  candidate.microbatches = job.microbatches;
+  candidate.estimate = estimate;
+  return candidate;
 }
 
 // What an axis splits.
@@ -166,11 +198,13 @@ double LargestMemory(const StepEstimate& estimate) {
   return estimate.groups[estimate.fullest_group()].used_bytes();
 }
 
-// Those that fit, and those that do not and would be faster.
+// Those that fit, and those that do not and would be faster; what differs in its schedule alone is
+// in a table of its own.
 std::vector<const Candidate*> RunnersUp(const planner::SearchResult& search) {
   std::vector<const Candidate*> runners_up;
   size_t num_fitting = 0;
   for (const Candidate& other : search.others) {
+    if (other.strategy == search.best.strategy) continue;
     const bool fits = other.estimate.fits();
     if (fits ? num_fitting++ >= kMaxRunnersUp / 2
              : other.estimate.step_s >= search.best.estimate.step_s) {
@@ -210,7 +244,14 @@ std::string WhatWouldWin(const Candidate& other, const Candidate& best) {
   return "no part of its step is long enough to make up for the difference";
 }
 
-std::string RunnersUpTable(const planner::SearchResult& search) {
+nlohmann::json StepJson(const StepEstimate& estimate) {
+  return {{"step_s", estimate.step_s},
+          {"compute_s", estimate.compute_s},
+          {"exposed_communication_s", estimate.communication_s},
+          {"bubble_s", estimate.bubble_s}};
+}
+
+std::string RunnersUpTable(const Candidate& best, const std::vector<const Candidate*>& others) {
   std::vector<std::vector<std::string>> rows = {{"strategy", "step", "compute", "communication",
                                                  "bubble", "memory",
                                                  "why not, and what would win"}};
@@ -221,12 +262,48 @@ std::string RunnersUpTable(const planner::SearchResult& search) {
                     FormatSeconds(estimate.bubble_s), Bytes(LargestMemory(estimate)),
                     std::move(remark)});
   };
-  add(search.best, "chosen");
-  for (const Candidate* other : RunnersUp(search)) {
-    add(*other,
-        StrCat(planner::WhyNot(*other, search.best), "; ", WhatWouldWin(*other, search.best)));
+  add(best, "chosen");
+  for (const Candidate* other : others) {
+    add(*other, StrCat(planner::WhyNot(*other, best), "; ", WhatWouldWin(*other, best)));
   }
   return Table(rows);
+}
+
+// The schedules of the best strategy.
+std::string ScheduleTable(const planner::SearchResult& search) {
+  std::vector<std::vector<std::string>> rows = {
+      {"schedule", "step", "bubble", "in flight", "memory", "why not"}};
+  const auto add = [&](const Candidate& candidate, std::string remark) {
+    const StepEstimate& estimate = candidate.estimate;
+    int in_flight = 0;
+    for (const GroupEstimate& group : estimate.groups) {
+      in_flight = std::max(in_flight, group.in_flight);
+    }
+    rows.push_back({std::string(candidate.policy->name()), FormatSeconds(estimate.step_s),
+                    FormatSeconds(estimate.bubble_s), StrCat(in_flight),
+                    Bytes(LargestMemory(estimate)), std::move(remark)});
+  };
+  add(search.best, "chosen");
+  for (const Candidate& other : search.other_schedules) {
+    add(other, planner::WhyNot(other, search.best));
+  }
+  return Table(rows);
+}
+
+nlohmann::json RunnersUpJson(const Candidate& best, const std::vector<const Candidate*>& others) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Candidate* other : others) {
+    nlohmann::json row = StepJson(other->estimate);
+    row["strategy"] = planner::ToString(other->strategy);
+    row["microbatches"] = other->microbatches;
+    row["schedule"] = std::string(other->policy->name());
+    row["memory_bytes"] = LargestMemory(other->estimate);
+    row["fits"] = other->estimate.fits();
+    row["reason"] = planner::WhyNot(*other, best);
+    row["wins_if"] = WhatWouldWin(*other, best);
+    rows.push_back(std::move(row));
+  }
+  return rows;
 }
 
 nlohmann::json MemoryJson(const MemoryEstimate& memory) {
@@ -234,13 +311,6 @@ nlohmann::json MemoryJson(const MemoryEstimate& memory) {
           {"optimizer_bytes", memory.optimizer},     {"gradients_bytes", memory.gradients},
           {"activations_bytes", memory.activations}, {"transfers_bytes", memory.transfers},
           {"workspace_bytes", memory.workspace},     {"host_bytes", memory.host}};
-}
-
-nlohmann::json StepJson(const StepEstimate& estimate) {
-  return {{"step_s", estimate.step_s},
-          {"compute_s", estimate.compute_s},
-          {"exposed_communication_s", estimate.communication_s},
-          {"bubble_s", estimate.bubble_s}};
 }
 
 }  // namespace
@@ -262,15 +332,18 @@ std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate) {
   }
   StrAppend(&text, "predicted step:\n",
             TimeTable(estimate, StrategyOf(job).offload != planner::Offload::kNone));
-  StrAppend(&text, "stages (seconds a step, memory a device):\n", StageTable(estimate));
-  const Candidate chosen = {StrategyOf(job), job.microbatches, {}, estimate};
+  StrAppend(&text, "stages (seconds a step, memory a device):\n", StageTable(job, estimate));
+  const Candidate chosen = CandidateOf(job, estimate);
   StrAppend(&text, "limit: ", planner::WhatLimits(chosen), "\n");
   if (!job.search.has_value()) return text;
   const planner::SearchResult& search = *job.search;
   StrAppend(&text, "search: ", Counted(search.num_estimated, "estimate"), "; ", search.num_refused,
             " do not divide the model or the batch, ", search.num_too_large,
             " do not fit into memory, ", search.num_bounded, " cannot be faster\n");
-  StrAppend(&text, "runners-up:\n", RunnersUpTable(search));
+  if (!search.other_schedules.empty()) {
+    StrAppend(&text, "schedules of this strategy:\n", ScheduleTable(search));
+  }
+  StrAppend(&text, "runners-up:\n", RunnersUpTable(search.best, RunnersUp(search)));
   return text;
 }
 
@@ -284,8 +357,10 @@ nlohmann::json ExplainPlanJson(const JobGraph& job, const StepEstimate& estimate
   prediction["transfer_s"] = estimate.transfer_s;
   prediction["fits"] = estimate.fits();
   prediction["stages"] = nlohmann::json::array();
-  for (const GroupEstimate& group : estimate.groups) {
-    prediction["stages"].push_back({{"compute_s", group.compute_s},
+  for (size_t g = 0; g < estimate.groups.size(); ++g) {
+    const GroupEstimate& group = estimate.groups[g];
+    prediction["stages"].push_back({{"devices", DevicesText(job, estimate.groups.size(), g, g + 1)},
+                                    {"compute_s", group.compute_s},
                                     {"exposed_communication_s", group.communication_s},
                                     {"microbatches_in_flight", group.in_flight},
                                     {"memory_limit_bytes", group.memory_limit_bytes},
@@ -300,23 +375,16 @@ nlohmann::json ExplainPlanJson(const JobGraph& job, const StepEstimate& estimate
                     {"too_large", search.num_too_large},
                     {"bounded", search.num_bounded},
                     {"repeated_layers", search.num_layers}};
-  json["runners_up"] = nlohmann::json::array();
-  for (const Candidate* other : RunnersUp(search)) {
-    nlohmann::json row = StepJson(other->estimate);
-    row["strategy"] = planner::ToString(other->strategy);
-    row["microbatches"] = other->microbatches;
-    row["memory_bytes"] = LargestMemory(other->estimate);
-    row["fits"] = other->estimate.fits();
-    row["reason"] = planner::WhyNot(*other, search.best);
-    row["wins_if"] = WhatWouldWin(*other, search.best);
-    json["runners_up"].push_back(std::move(row));
-  }
+  std::vector<const Candidate*> schedules;
+  for (const Candidate& other : search.other_schedules) schedules.push_back(&other);
+  json["other_schedules"] = RunnersUpJson(search.best, schedules);
+  json["runners_up"] = RunnersUpJson(search.best, RunnersUp(search));
   return json;
 }
 
 std::string MemoryNote(const JobGraph& job, const StepEstimate& estimate) {
   if (estimate.groups.empty() || estimate.fits()) return "";
-  const Candidate candidate = {StrategyOf(job), job.microbatches, {}, estimate};
+  const Candidate candidate = CandidateOf(job, estimate);
   return StrCat("note: predicted not to fit into memory: ", planner::WhatLimits(candidate), "\n");
 }
 

@@ -22,6 +22,7 @@
 #include "kernels/kernel.h"
 #include "planner/compile.h"
 #include "planner/search/explain_candidate.h"
+#include "planner/search/schedules.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/sharding/select_mesh.h"
 #include "planner/strategy/repeated_layers.h"
@@ -265,10 +266,10 @@ void AddBubbleNote(int64_t pp, JobGraph& graph) {
       pp, 100.0 * static_cast<double>(pp - 1) / static_cast<double>(pp));
 }
 
-// The fastest strategy for the job's machine; of a strategy that is given, the best number of
-// micro-batches.
+// The fastest strategy for the job's machine, by the best of the schedules; of a strategy that is
+// given, the best number of micro-batches.
 absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registries, const Job& job,
-                                                     const planner::Policy& policy,
+                                                     std::vector<const planner::Policy*> policies,
                                                      const graph::Graph& forward,
                                                      absl::Span<const graph::SplitHint> hints,
                                                      std::optional<Strategy> given) {
@@ -285,8 +286,10 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
   problem.training = TrainingOptionsOf(job);
   problem.hints = hints;
   problem.machine = &machine;
-  problem.policy = &policy;
+  problem.policies = std::move(policies);
   problem.microbatches = job.parallel.microbatches;
+  if (!given.has_value()) problem.chunks = job.parallel.chunks;
+  problem.splits_weight_gradients = job.parallel.split_backward;
   problem.lower = [&registries](graph::Graph& graph) {
     for (const planner::Pass& pass : planner::EstimatePasses(registries.ops)) {
       RETURN_IF_ERROR(pass.run(graph));
@@ -428,6 +431,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   JobGraph result;
   ASSIGN_OR_RETURN(result.policies, PoliciesOf(registries, job));
   const planner::Policy& policy = *result.policies.Find(job.parallel.schedule);
+  result.policy = std::string(policy.name());
   absl::StatusOr<std::optional<Strategy>> given = planner::ParseStrategy(job.parallel.strategy);
   if (!given.ok()) return AtKey(job, {"parallel.strategy"}, given.status());
   if (given->has_value() && (*given)->pp > 1) RETURN_IF_ERROR(SetChunks(job, policy, &**given));
@@ -554,26 +558,37 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     if (search_forward.has_value()) {
       // What is wrong with the strategy is said below.
       const absl::StatusOr<planner::SearchResult> search =
-          SearchStrategy(registries, job, policy, *search_forward, hints, strategy);
+          SearchStrategy(registries, job, {&policy}, *search_forward, hints, strategy);
       if (search.ok()) {
         result.microbatches = search->best.microbatches;
         stage_starts = search->best.stage_starts;
+        result.device_groups = search->best.device_groups;
       } else if (result.microbatches == 0) {
         result.microbatches = planner::ChooseMicrobatches(strategy, result.graph);
       }
     }
   } else {
-    ASSIGN_OR_RETURN(result.search,
-                     SearchStrategy(registries, job, policy, *search_forward, hints, std::nullopt));
+    std::vector<const planner::Policy*> policies = {&policy};
+    if (!job.locations.contains("parallel.schedule")) {
+      policies = planner::SchedulesToTry(result.policies);
+    }
+    ASSIGN_OR_RETURN(result.search, SearchStrategy(registries, job, std::move(policies),
+                                                   *search_forward, hints, std::nullopt));
     const planner::Candidate& best = result.search->best;
+    result.policy = std::string(best.policy->name());
     strategy = best.strategy;
     result.microbatches = best.microbatches;
     stage_starts = best.stage_starts;
+    result.device_groups = best.device_groups;
     // One device leaves nothing to choose.
     if (strategy.num_devices() > 1) {
       result.note = StrCat(planner::Describe(best), ", the best of ",
                            Counted(result.search->num_estimated, "estimate"), ": predicted step ",
                            FormatSeconds(best.estimate.step_s));
+      if (!best.device_groups.empty()) {
+        StrAppend(&result.note,
+                  "; the pipeline's groups of devices: ", StrJoin(best.device_groups, ", "));
+      }
     }
   }
   RETURN_IF_ERROR(HostDevicesOf(job, strategy.num_devices()).status());
@@ -640,11 +655,12 @@ HostDevices HostsToPlanFor(const Job& job, const JobGraph& graph) {
 }  // namespace
 
 CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
-  return {.policy = job.parallel.schedule,
+  return {.policy = graph.policy,
           .policies = graph.policies,
           .strategy = graph.strategy,
           .num_threads = ThreadsOf(job, graph.num_devices),
           .chunks_per_group = graph.chunks_per_group,
+          .device_groups = graph.device_groups,
           .split_weight_gradients = job.parallel.split_backward,
           .host_devices = HostsToPlanFor(job, graph),
           .program = graph.settings,
@@ -664,6 +680,7 @@ absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registr
   options.host_devices = settings.host_devices;
   options.chunks_per_group = settings.chunks_per_group;
   options.placement = settings.placement;
+  options.device_groups = settings.device_groups;
   options.split_weight_gradients = settings.split_weight_gradients;
   options.passes = settings.passes;
   if (settings.machine.has_value()) options.machine = &*settings.machine;

@@ -40,7 +40,9 @@ struct JobGraph {
   int64_t microbatches = 1;
   int64_t num_devices = 1;
   int chunks_per_group = 1;                 // see planner::CompileOptions
+  std::vector<int> device_groups = {};      // likewise
   planner::PolicyRegistry policies;         // with the job's own
+  std::string policy;                       // the job's, or what a search chose
   std::optional<planner::Machine> machine;  // where it is to run
   // How the strategy was found, where the job left it open and its graph has no mesh.
   std::optional<planner::SearchResult> search;
@@ -67,6 +69,7 @@ struct CompileSettings {
   int64_t num_threads = 1;                            // of each device, a CPU
   int chunks_per_group = 1;                           // see planner::CompileOptions
   std::optional<planner::Placement> placement = {};   // likewise
+  std::vector<int> device_groups = {};                // likewise
   bool split_weight_gradients = false;                // likewise
   std::vector<uint32_t> host_devices = {};            // likewise
   std::vector<planner::ProgramSetting> program = {};  // recorded in the plan

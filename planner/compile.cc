@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -102,17 +103,33 @@ absl::StatusOr<std::optional<StagePlacement>> PlaceStages(const graph::Graph& gr
   return placement;
 }
 
+// Whether the device groups are a permutation of the pipeline's groups.
+absl::Status CheckDeviceGroups(const graph::Graph& graph, const CompileOptions& options) {
+  if (options.device_groups.empty()) return absl::OkStatus();
+  const int num_groups = NumStages(graph) / std::max(options.chunks_per_group, 1);
+  std::vector<int> sorted = options.device_groups;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<int> expected(static_cast<size_t>(num_groups));
+  std::iota(expected.begin(), expected.end(), 0);
+  if (sorted == expected && graph.meshes().size() == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "device groups ", absl::StrJoin(options.device_groups, ", "), ": expected the numbers below ",
+      num_groups, " once each, and stages that lie on one mesh"));
+}
+
 absl::StatusOr<StepEstimate> EstimateGraph(const graph::Graph& graph, const LowerOptions& lower,
                                            const CompileOptions& options) {
   WorkOptions work_options;
   work_options.num_groups = NumStages(graph) / std::max(options.chunks_per_group, 1);
   if (lower.placement.has_value()) work_options.placement = lower.placement->placement;
+  work_options.device_groups = options.device_groups;
   work_options.send_costs = options.send_costs;
   ASSIGN_OR_RETURN(const ModelWork work, MeasureWork(graph, *options.machine, work_options));
   EstimateOptions estimate_options;
   estimate_options.policy = lower.policy;
   estimate_options.chunks_per_group = options.chunks_per_group;
   estimate_options.placement = lower.placement;
+  estimate_options.device_groups = options.device_groups;
   estimate_options.split_weight_gradients = lower.split_weight_gradients;
   estimate_options.bucket_bytes = static_cast<double>(options.bucket_bytes);
   return EstimateStep(work, *options.machine, estimate_options);
@@ -164,6 +181,8 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   LowerOptions lower;
   lower.policy = policy;
   lower.placement = sends.placement;
+  RETURN_IF_ERROR(CheckDeviceGroups(graph, options));
+  lower.device_groups = options.device_groups;
   lower.split_weight_gradients = options.split_weight_gradients || policy->needs().splits_backward;
   std::optional<StepEstimate> estimate;
   // Estimates are for stages with equally many devices.

@@ -38,6 +38,9 @@ struct CompileOptions {
   // the groups (none: as the policy wants).
   int chunks_per_group = 1;
   std::optional<Placement> placement = {};
+  // Of each group of the pipeline, the group of devices that runs it; empty: in their order. All
+  // have equally many devices.
+  std::vector<int> device_groups = {};
   // What decides whether values are split on their way between stages.
   SendCosts send_costs;
   // Gradients of one dtype and group are reduced together up to this size, less where the links of

@@ -39,7 +39,8 @@ constexpr int kSteps = 6;
 class PoliciesTest : public ::testing::Test {
  protected:
   Plan PlanOf(const planner::Strategy& strategy, const std::string& policy,
-              const planner::PolicyRegistry& policies) const {
+              const planner::PolicyRegistry& policies,
+              const std::vector<int>& device_groups = {}) const {
     const graph::Model& model = *models_.FindModel("gpt");
     graph::ModelConfig config = model.defaults;
     config.layers = 8;
@@ -57,6 +58,7 @@ class PoliciesTest : public ::testing::Test {
     options.policies = &policies;
     options.kernels = kernels::TraitsOf(kernels_, 1);
     options.chunks_per_group = static_cast<int>(strategy.vpp);
+    options.device_groups = device_groups;
     const absl::StatusOr<Plan> plan = planner::Compile(ops_, std::move(graph), options);
     EXPECT_TRUE(plan.ok()) << plan.status();
     return plan.value_or(Plan());
@@ -113,8 +115,9 @@ class PoliciesTest : public ::testing::Test {
   }
 
   void ExpectTrains(const planner::Strategy& strategy, const std::string& policy,
-                    const planner::PolicyRegistry& policies) const {
-    const Plan plan = PlanOf(strategy, policy, policies);
+                    const planner::PolicyRegistry& policies,
+                    const std::vector<int>& device_groups = {}) const {
+    const Plan plan = PlanOf(strategy, policy, policies, device_groups);
     ASSERT_EQ(plan.devices.size(), 4u);
     const Training training = Train(plan);
     const Training alone = Train(PlanOf({}, "1f1b", policies_));
@@ -182,6 +185,24 @@ TEST_F(PoliciesTest, OrdersOfAFileTrainToo) {
   planner::Strategy strategy;
   strategy.pp = 4;
   ExpectTrains(strategy, "o.csv", policies);
+}
+
+// Stages on the groups of devices in another order: the first of the pipeline on device 2.
+TEST_F(PoliciesTest, GroupsOfDevicesInAnyOrderTrainToo) {
+  const std::vector<int> device_groups = {2, 0, 3, 1};
+  for (const char* policy : {"1f1b", "zb-v"}) {
+    SCOPED_TRACE(policy);
+    planner::Strategy strategy;
+    strategy.pp = 4;
+    strategy.vpp = policies_.Find(policy)->needs().min_chunks;
+    ExpectTrains(strategy, policy, policies_, device_groups);
+    const Plan plan = PlanOf(strategy, policy, policies_, device_groups);
+    const auto embedding =
+        std::find_if(plan.states.begin(), plan.states.end(),
+                     [](const planner::StatePlan& state) { return state.name == "wte"; });
+    ASSERT_NE(embedding, plan.states.end());
+    EXPECT_EQ(embedding->placements[0].device, 2u);
+  }
 }
 
 // They are shown, and refused where they would run.

@@ -54,15 +54,16 @@ MODELS = {
                   "train.batch": 512},
     "moe": {**GPT, "model.name": '"moe"', "model.layers": 2, "model.experts": 4},
 }
-# Strategies and micro-batches by the number of devices: for all models, those that split sequences,
-# and with experts.
+# Strategies, micro-batches and schedules (1f1b) by the number of devices: for all models, those that
+# split sequences, and with experts.
 ANY = {
     2: [("dp=2", 1), ("dp=2", 2), ("dp=2,zero=1", 1), ("dp=2,zero=2", 1), ("dp=2,zero=3", 1),
         ("tp=2", 1), ("tp=2", 2), ("pp=2", 1), ("pp=2", 2), ("pp=2", 4), ("pp=2", 8),
-        ("pp=2,vpp=2", 4)],
+        ("pp=2,vpp=2", 4), ("pp=2", 4, "zb-h1")],
     4: [("dp=4", 1), ("dp=4", 2), ("dp=4,zero=1", 1), ("dp=4,zero=3", 1), ("dp=2,tp=2", 1),
         ("dp=2,tp=2,zero=1", 1), ("tp=4", 1), ("dp=2,pp=2", 2), ("dp=2,pp=2", 4),
-        ("tp=2,pp=2", 4), ("pp=4", 4), ("pp=4", 8), ("pp=2,tp=2,vpp=2", 4)],
+        ("tp=2,pp=2", 4), ("pp=4", 4), ("pp=4", 8), ("pp=2,tp=2,vpp=2", 4),
+        ("pp=4", 8, "zb-h1")],
 }
 SEQUENCES = {2: [("tp=2,sp=true", 1), ("cp=2", 1)], 4: [("dp=2,tp=2,sp=true", 1), ("dp=2,cp=2", 1)]}
 EXPERTS = {2: [("dp=2,ep=2", 1)], 4: [("dp=4,ep=4", 1), ("dp=4,ep=2", 1)]}
@@ -74,15 +75,17 @@ def strategies_of(model, devices):
         strategies += SEQUENCES[devices]
     if model["model.name"] == '"moe"':
         strategies += EXPERTS[devices]
-    return strategies
+    return [(*row, "1f1b")[:3] for row in strategies]
 
 
-def settings(model, devices, strategy, microbatches):
+def settings(model, devices, strategy, microbatches, schedule):
     keys = {**model, "cluster.devices": devices, "cluster.threads": 1,
             "parallel.strategy": f'"{strategy}"', "train.validation_sequences": 0,
             "sample.bytes": 0}
     if microbatches:
         keys["parallel.microbatches"] = microbatches
+    if schedule:
+        keys["parallel.schedule"] = f'"{schedule}"'
     return [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
 
 
@@ -120,9 +123,9 @@ class Case:
         self.job = job
         self.arguments = arguments
 
-    def predict(self, strategy, microbatches):
+    def predict(self, strategy, microbatches, schedule):
         command = [PENSTOCK, "plan", self.job, "--json",
-                   *settings(self.model, self.devices, strategy, microbatches)]
+                   *settings(self.model, self.devices, strategy, microbatches, schedule)]
         if self.network is not None:
             command += over_network.link_settings(HOSTS, self.medium)
             command = ["taskset", "-c", "0", *command]  # a host has one core (run_over)
@@ -130,11 +133,11 @@ class Case:
             command += ["--cluster", self.arguments.cluster]
         return json.loads(call(command)[0])
 
-    def measure(self, strategy, microbatches, predicted_s):
+    def measure(self, strategy, microbatches, schedule, predicted_s):
         """The median step in seconds."""
         steps = WARM_UP + max(MIN_STEPS, math.ceil(self.arguments.seconds / predicted_s))
         options = ["--set", f"train.steps={steps}",
-                   *settings(self.model, self.devices, strategy, microbatches)]
+                   *settings(self.model, self.devices, strategy, microbatches, schedule)]
         if self.network is None:
             lines = call([PENSTOCK, "run", self.job, "--json", "--procs", str(self.devices),
                           *options])
@@ -150,10 +153,10 @@ class Case:
 
     def compare(self, say):
         """Prints the table of the case; by how much auto misses the fastest."""
-        plan = self.predict("auto", 0)
-        chosen = (short(plan["strategy"]), plan["microbatches"])
-        say("| strategy | micro-batches | predicted ms | measured ms | ratio |")
-        say("|---|---|---|---|---|")
+        plan = self.predict("auto", 0, "")
+        chosen = (short(plan["strategy"]), plan["microbatches"], plan["schedule"])
+        say("| strategy | micro-batches | schedule | predicted ms | measured ms | ratio |")
+        say("|---|---|---|---|---|---|")
         rows = strategies_of(self.model, self.devices)
         if chosen not in rows:
             rows.append(chosen)
@@ -163,8 +166,9 @@ class Case:
             for i, row in enumerate(rows):
                 least[i] = min(least[i], self.measure(*row, predicted[i]))
         for row, p, m in zip(rows, predicted, least):
-            say(f"| {'auto: ' if row == chosen else ''}{row[0]} | {row[1]} | {1e3 * p:.1f} | "
-                f"{1e3 * m:.1f} | {p / m:.2f} |")
+            schedule = row[2] if "pp=" in row[0] else ""
+            say(f"| {'auto: ' if row == chosen else ''}{row[0]} | {row[1]} | {schedule} | "
+                f"{1e3 * p:.1f} | {1e3 * m:.1f} | {p / m:.2f} |")
         ratio = least[rows.index(chosen)] / min(least)
         say(f"\nRank correlation {kendall_tau(list(zip(predicted, least))):.2f}; auto takes "
             f"{ratio:.2f} times as long as the fastest of these.\n")

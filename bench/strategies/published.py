@@ -106,7 +106,8 @@ def main():
                             and best["predicted_step_time_s"] > predicted * (1 + 1e-9))
         say(f"| {billions} B | {gpus} | {strategy} | {published:.2f} | "
             f"{f'{predicted:.2f}' if given else given_error} | {best['strategy']}, "
-            f"{best.get('microbatches', '')} micro-batches | {best['predicted_step_time_s']:.2f} | "
+            f"{best.get('microbatches', '')} micro-batches, {best.get('schedule', '')} | "
+            f"{best['predicted_step_time_s']:.2f} | "
             f"{seconds:.1f} |")
     if arguments.output:
         with open(arguments.output, "w", encoding="utf-8") as file:

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 
 namespace penstock::planner {
 namespace {
@@ -155,10 +154,14 @@ GroupsAtOnce CountGroupsAtOnce(const Cluster& cluster,
                                absl::Span<const std::vector<int64_t>> groups) {
   GroupsAtOnce most(cluster.num_levels(), 1);
   for (int l = 0; l < cluster.num_levels(); ++l) {
-    absl::flat_hash_map<int64_t, int64_t> groups_of_child;
+    const int64_t num_children = l == 0 ? cluster.num_devices() : cluster.NumGroups(l - 1);
+    std::vector<int64_t> groups_of_child(static_cast<size_t>(num_children), 0);
+    std::vector<int64_t> children;  // of a group
     for (const std::vector<int64_t>& group : groups) {
-      absl::flat_hash_set<int64_t> children;
-      for (const int64_t device : group) children.insert(cluster.GroupOf(device, l - 1));
+      children.clear();
+      for (const int64_t device : group) children.push_back(cluster.GroupOf(device, l - 1));
+      std::sort(children.begin(), children.end());
+      children.erase(std::unique(children.begin(), children.end()), children.end());
       if (children.size() < 2) continue;
       for (const int64_t child : children) most[l] = std::max(most[l], ++groups_of_child[child]);
     }

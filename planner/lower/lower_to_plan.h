@@ -33,6 +33,7 @@ struct LowerOptions {
   graph::KernelTraits kernels;
   bool split_weight_gradients = false;
   std::optional<StagePlacement> placement = {};  // see PhaseOptions
+  std::vector<int> device_groups = {};           // likewise
   // What the policy is told of the stages' times and links. None: a forward takes 1, a whole
   // backward 2, its parts 1 each, and links nothing.
   std::optional<Pipeline> pipeline = {};

@@ -142,6 +142,13 @@ class Lowering {
   uint32_t KernelIndex(const KernelPlan& spec, const std::vector<uint32_t>& shardings);
   absl::Status CheckKernels() const;
 
+  PhaseOptions PhasesToAssign() const {
+    return {options_.split_weight_gradients, options_.placement, options_.device_groups};
+  }
+  // Of a group of the pipeline.
+  int DeviceGroupAt(int group) const {
+    return options_.device_groups.empty() ? group : options_.device_groups[group];
+  }
   // Devices share programs where all stages have the devices of one mesh.
   bool is_folded() const { return graph_.meshes().size() == 1; }
   int64_t num_microbatches() const { return graph_.meshes()[0].num_microbatches(); }

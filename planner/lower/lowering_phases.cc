@@ -14,8 +14,7 @@
 namespace penstock::planner::internal {
 
 absl::Status Lowering::Analyse() {
-  ASSIGN_OR_RETURN(phases_,
-                   AssignPhases(graph_, {options_.split_weight_gradients, options_.placement}));
+  ASSIGN_OR_RETURN(phases_, AssignPhases(graph_, PhasesToAssign()));
   node_order_ = OrderNodes(graph_, phases_, options_.bucket_bytes);
   users_ = graph_.Users();
   is_read_often_ = FindReadOften(graph_);
@@ -72,12 +71,12 @@ absl::Status Lowering::Analyse() {
 // The mesh and the devices of each stage. Each stage of a program lies on one mesh
 // (select_mesh.h), but a group of devices may run several of them.
 absl::Status Lowering::PlaceStages() {
+  const PhaseOptions phase_options = PhasesToAssign();
   std::vector<NodeId> first(num_stages_, graph::kNoNode);
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const Node& node = graph_.node(id);
     const int virtual_stage = std::max(node.stage, 0);
-    const int stage =
-        options_.placement.has_value() ? options_.placement->GroupOf(virtual_stage) : virtual_stage;
+    const int stage = DeviceGroupOf(phase_options, virtual_stage);
     if (stage >= num_stages_) continue;
     if (first[stage] == graph::kNoNode) first[stage] = id;
     const Node& other = graph_.node(first[stage]);
@@ -112,12 +111,14 @@ PhaseKey Lowering::FetchKey(ValueId value) const {
 
 absl::Status Lowering::ScheduleStages() {
   const Pipeline pipeline = DescribePipeline();
-  ASSIGN_OR_RETURN(orders_, PlanPipeline(*options_.policy, pipeline));
+  ASSIGN_OR_RETURN(PipelineOrders orders, PlanPipeline(*options_.policy, pipeline));
+  orders_.resize(orders.size());
   bool has_orders = true;
-  for (int stage = 0; stage < num_stages_; ++stage) {
-    const StageContext context = pipeline.ContextOf(stage);
-    if (!context.has_choices()) orders_[stage].clear();
-    if (!orders_[stage].empty() || !context.has_choices()) continue;
+  for (int group = 0; group < num_stages_; ++group) {
+    const StageContext context = pipeline.ContextOf(group);
+    std::vector<PhaseChoice>& order = orders_[DeviceGroupAt(group)];
+    if (context.has_choices()) order = std::move(orders[group]);
+    if (!order.empty() || !context.has_choices()) continue;
     has_orders = false;
     ASSIGN_OR_RETURN(const int credits, ActivationCreditsOf(*options_.policy, context));
     activations_ = std::max(activations_, credits);
@@ -138,7 +139,7 @@ Pipeline Lowering::DescribePipeline() const {
     stage.group = pipeline.placement.GroupOf(v);
     stage.chunk = pipeline.placement.ChunkOf(v);
     stage.kinds = {};
-    for (const PhaseKey& key : keys_[stage.group]) {
+    for (const PhaseKey& key : keys_[DeviceGroupAt(stage.group)]) {
       if (key.lane() != Lane::kCompute || key.chunk != stage.chunk) continue;
       stage.kinds[static_cast<size_t>(key.kind())] = true;
     }

@@ -136,6 +136,13 @@ bool IsPerMicrobatch(const Graph& graph, ValueId value) {
   return false;
 }
 
+int DeviceGroupOf(const PhaseOptions& options, int virtual_stage) {
+  const int group =
+      options.placement.has_value() ? options.placement->GroupOf(virtual_stage) : virtual_stage;
+  const auto place = static_cast<size_t>(group);
+  return place < options.device_groups.size() ? options.device_groups[place] : group;
+}
+
 absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
                                                     const PhaseOptions& options) {
   std::vector<NodePhase> phases(graph.num_nodes());
@@ -159,8 +166,7 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
     const graph::OpRole role = node.op->role();
     phase.virtual_stage = std::max(node.stage, 0);
     const bool has_chunks = options.placement.has_value();
-    phase.stage =
-        has_chunks ? options.placement->GroupOf(phase.virtual_stage) : phase.virtual_stage;
+    phase.stage = DeviceGroupOf(options, phase.virtual_stage);
     phase.is_leaf = IsLeaf(role);
     phase.key.per_microbatch = RunsPerMicrobatch(graph, node);
     if (role == graph::OpRole::kAssign) {

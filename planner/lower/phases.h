@@ -67,7 +67,12 @@ struct PhaseOptions {
   bool split_weight_gradients = false;  // into phases of their own (W)
   // The nodes' stages are virtual ones, on these groups. None: each has a group of its own.
   std::optional<StagePlacement> placement = {};
+  // Of each of these groups, in the order of the pipeline, the group of devices. Empty: the same.
+  std::vector<int> device_groups = {};
 };
+
+// The group of devices that runs a virtual stage.
+int DeviceGroupOf(const PhaseOptions& options, int virtual_stage);
 
 // One entry a node. An error names nodes whose stages contradict the order of forwards and
 // backwards. REQUIRES: reshards lowered.

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "planner/policy/least_times.h"
 #include "planner/policy/policy.h"
 
 namespace penstock::planner {
@@ -152,6 +153,24 @@ TEST(PipelineTest, OrdersThatWaitForEachOtherAreNamed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("group 0 waits at B0 for B0 of virtual stage 1"));
   EXPECT_THAT(status.message(), HasSubstr("group 1 waits at F1 for F1 of virtual stage 0"));
+}
+
+// The example of least_times.h; and 1f1b is as fast as an order of such phases can be.
+TEST(PipelineTest, GroupsEndNoEarlierThanTheirWorkAllows) {
+  UniformPipeline uniform = {.num_groups = 2, .num_microbatches = 3, .splits_backward = false};
+  const LeastTimes whole = LeastTimesOf(*MakePipeline(uniform));
+  EXPECT_THAT(whole.end_s, ::testing::ElementsAre(9, 10));
+  EXPECT_EQ(whole.makespan_s, 12);
+  uniform.splits_backward = true;
+  EXPECT_EQ(LeastTimesOf(*MakePipeline(uniform)).makespan_s, 10);
+
+  const PolicyRegistry policies = BuiltinPolicies();
+  for (int groups = 1; groups <= 5; ++groups) {
+    const Pipeline pipeline = *MakePipeline(
+        {.num_groups = groups, .num_microbatches = 7, .backward_s = 1.5, .splits_backward = false});
+    const PipelineOrders orders = *PlanPipeline(*policies.Find("1f1b"), pipeline);
+    EXPECT_DOUBLE_EQ(RunPipeline(pipeline, orders)->makespan_s, LeastTimesOf(pipeline).makespan_s);
+  }
 }
 
 TEST(PipelineTest, WrongNumbersAreErrors) {

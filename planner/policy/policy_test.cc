@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 
 #include "base/strings.h"
+#include "planner/policy/least_times.h"
 #include "planner/policy/pipeline.h"
 
 namespace penstock::planner {
@@ -124,6 +125,10 @@ TEST_P(EveryPolicyTest, OrdersAreCompleteAndDoNotWaitForEachOther) {
           ASSERT_TRUE(timeline.ok())
               << timeline.status() << "\n"
               << stages << " stages, " << microbatches << " micro-batches, " << chunks << " chunks";
+          // No order is faster than the bounds.
+          const LeastTimes least = LeastTimesOf(*pipeline);
+          EXPECT_GE(timeline->makespan_s, least.makespan_s - 1e-9);
+          for (int g = 0; g < stages; ++g) EXPECT_GE(timeline->end_s[g], least.end_s[g] - 1e-9);
           ++num_planned;
         }
       }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -39,16 +40,47 @@ class Cutter {
   Cutter(absl::Span<const std::vector<double>> costs, const CutMemory* memory)
       : num_parts_(static_cast<int>(costs.size())),
         count_(static_cast<int>(costs[0].size())),
-        memory_(memory),
-        can_follow_(costs.size() + 1, std::vector<bool>(costs[0].size() + 1)) {
+        memory_(memory) {
     for (const std::vector<double>& cost : costs) sums_.push_back(PrefixSums(cost));
+    is_uniform_ = memory == nullptr &&
+                  std::all_of(sums_.begin(), sums_.end(),
+                              [&](const std::vector<double>& sums) { return sums == sums_[0]; });
+    if (is_uniform_) return;
+    can_follow_.assign(costs.size() + 1, std::vector<bool>(costs[0].size() + 1));
     if (memory == nullptr) return;
     kept_ = PrefixSums(memory->kept_bytes);
     in_flight_ = PrefixSums(memory->in_flight_bytes);
   }
 
   // The cut whose first parts are as large as they can be; empty if there is none.
-  std::vector<int> Cut(double limit) {
+  std::vector<int> Cut(double limit) { return is_uniform_ ? CutUniform(limit) : CutAny(limit); }
+
+  double LargestOf(const std::vector<int>& starts) const {
+    double largest = 0;
+    for (int part = 0; part < num_parts_; ++part) {
+      const int end = part + 1 < num_parts_ ? starts[part + 1] : count_;
+      largest = std::max(largest, sums_[part][end] - sums_[part][starts[part]]);
+    }
+    return largest;
+  }
+
+ private:
+  // Where all parts take the same time for an element, none need be smaller than the limit allows,
+  // but for an element for each of those behind it.
+  std::vector<int> CutUniform(double limit) const {
+    std::vector<int> starts;
+    int begin = 0;
+    for (int part = 0; part < num_parts_; ++part) {
+      const int most = count_ - (num_parts_ - 1 - part);
+      const int end = std::min(LargestEnd(part, begin, begin, limit), most);
+      if (end == begin) return {};
+      starts.push_back(begin);
+      begin = end;
+    }
+    return begin == count_ ? starts : std::vector<int>();
+  }
+
+  std::vector<int> CutAny(double limit) {
     // Whether the parts from `part` on can hold what begins with element i: of the last, nothing is
     // left. The end of a part never comes before that of one that begins earlier.
     for (std::vector<bool>& of_part : can_follow_) of_part.assign(count_ + 1, false);
@@ -74,16 +106,6 @@ class Cutter {
     return starts;
   }
 
-  double LargestOf(const std::vector<int>& starts) const {
-    double largest = 0;
-    for (int part = 0; part < num_parts_; ++part) {
-      const int end = part + 1 < num_parts_ ? starts[part + 1] : count_;
-      largest = std::max(largest, sums_[part][end] - sums_[part][starts[part]]);
-    }
-    return largest;
-  }
-
- private:
   static std::vector<double> PrefixSums(const std::vector<double>& values) {
     std::vector<double> sums = {0};
     for (const double value : values) sums.push_back(sums.back() + value);
@@ -107,6 +129,7 @@ class Cutter {
   const int num_parts_;
   const int count_;
   const CutMemory* const memory_;
+  bool is_uniform_ = false;
   std::vector<std::vector<double>> sums_;  // of the first elements, by part
   std::vector<double> kept_;
   std::vector<double> in_flight_;
@@ -174,7 +197,10 @@ absl::StatusOr<StageCut> CutStages(absl::Span<const ModelWork* const> works, con
   cut.starts = CutEvenly(costs);
   ASSIGN_OR_RETURN(cut.estimate, EstimateStep(JoinOnGroups(works, cut.starts, placement.placement),
                                               machine, options));
-  if (cut.estimate.fits() || num_groups == 1 || options.chunks_per_group > 1) return cut;
+  if (cut.estimate.is_above_limit || cut.estimate.fits() || num_groups == 1 ||
+      options.chunks_per_group > 1) {
+    return cut;
+  }
   // What a group needs besides what its segments tell, such as workspace, depends on where it is
   // cut: it is taken from the cuts before, of this group, and at last of all.
   CutMemory memory = MemoryOf(*works[0], cut.estimate);
@@ -199,14 +225,39 @@ absl::StatusOr<StageCut> CutStages(absl::Span<const ModelWork* const> works, con
     ASSIGN_OR_RETURN(
         other.estimate,
         EstimateStep(JoinOnGroups(works, other.starts, placement.placement), machine, options));
+    if (other.estimate.is_above_limit) break;
     if (other.estimate.fits()) return other;
   }
   return cut;
 }
 
+absl::StatusOr<ArrangedCut> CutOnGroups(absl::Span<const ModelWork* const> works,
+                                        absl::Span<const std::vector<int>> arrangements,
+                                        const Machine& machine, EstimateOptions options) {
+  const auto rank = [](const StageCut& cut) {
+    return std::tuple(cut.estimate.is_above_limit, cut.estimate.excess_bytes(),
+                      cut.estimate.step_s);
+  };
+  ArrangedCut best;
+  for (size_t i = 0; i < arrangements.size(); ++i) {
+    std::vector<const ModelWork*> in_order;
+    for (const int group : arrangements[i]) in_order.push_back(works[group]);
+    options.device_groups = i == 0 ? std::vector<int>() : arrangements[i];
+    ASSIGN_OR_RETURN(StageCut cut, CutStages(in_order, machine, options));
+    if (i > 0 && rank(cut) >= rank(best.cut)) continue;
+    best = {std::move(cut), options.device_groups};
+    const StepEstimate& estimate = best.cut.estimate;
+    if (!estimate.is_above_limit && estimate.fits()) {
+      options.limit_s = std::min(options.limit_s, estimate.step_s);
+    }
+  }
+  return best;
+}
+
 absl::Status RefineStages(absl::Span<const ModelWork* const> works, const Machine& machine,
                           const EstimateOptions& options, StageCut* cut) {
   const auto count = static_cast<int>(works[0]->stages.size());
+  EstimateOptions faster = options;
   int moves = 0;
   bool has_moved = true;
   while (has_moved) {
@@ -219,9 +270,10 @@ absl::Status RefineStages(absl::Span<const ModelWork* const> works, const Machin
         const int end = stage + 1 < cut->starts.size() ? cut->starts[stage + 1] : count;
         if (start <= cut->starts[stage - 1] || start >= end) continue;
         if (++moves > kMaxMoves) return absl::OkStatus();
+        faster.limit_s = cut->estimate.step_s;
         ASSIGN_OR_RETURN(moved.estimate,
-                         EstimateStep(JoinOnGroups(works, moved.starts), machine, options));
-        if (!moved.estimate.fits() || moved.estimate.step_s >= cut->estimate.step_s) continue;
+                         EstimateStep(JoinOnGroups(works, moved.starts), machine, faster));
+        if (moved.estimate.step_s >= cut->estimate.step_s || !moved.estimate.fits()) continue;
         *cut = std::move(moved);
         has_moved = true;
       }

@@ -57,11 +57,25 @@ struct StageCut {
 
 // Cuts segments into stages, one for each group and chunk. Where the cut with the fastest slowest
 // stage does not fit into memory, earlier stages, which keep more micro-batches in flight, may have
-// to do with less; if nothing fits, the answer is the fastest cut nevertheless. `works`: of each
-// group, the work of the segments on its devices; they differ in seconds alone. Errors are those of
-// EstimateStep. REQUIRES: there are as many segments as stages.
+// to do with less; if nothing fits, the answer is the fastest cut nevertheless. Of cuts whose steps
+// are above EstimateOptions::limit_s, only that is known. `works`: of each group, the work of the
+// segments on its devices; they differ in seconds alone. Errors are those of EstimateStep.
+// REQUIRES: there are as many segments as stages.
 absl::StatusOr<StageCut> CutStages(absl::Span<const ModelWork* const> works, const Machine& machine,
                                    const EstimateOptions& options);
+
+// A cut, and which group of devices has which part.
+struct ArrangedCut {
+  StageCut cut;
+  std::vector<int> device_groups;  // see EstimateOptions; empty: in their order
+};
+
+// The best cut on groups of devices that may be in any of the arrangements (arrange_groups.h):
+// the fastest that fits, or what comes nearest. `works`: of each group of devices. Of arrangements
+// that are as good, the first. The arrangement in `options` does not count.
+absl::StatusOr<ArrangedCut> CutOnGroups(absl::Span<const ModelWork* const> works,
+                                        absl::Span<const std::vector<int>> arrangements,
+                                        const Machine& machine, EstimateOptions options);
 
 // Moves the begins of single stages as long as that makes the step faster; what fits goes on to
 // fit. Tries at most kMaxMoves cuts.

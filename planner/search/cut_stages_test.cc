@@ -4,10 +4,14 @@
 #include <functional>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "base/strings.h"
+#include "planner/search/arrange_groups.h"
 
 namespace penstock::planner {
 namespace {
@@ -120,6 +124,84 @@ TEST(CutEvenlyTest, NoOtherCutIsFaster) {
   }
   EXPECT_GT(num_impossible, 10);
   EXPECT_LT(num_impossible, 200);
+}
+
+// Devices on one network, `count` of each kind in turn, which differ in memory.
+Machine MakeMachine(const std::vector<std::pair<int64_t, int64_t>>& count_and_memory) {
+  ClusterSpec spec;
+  spec.name = "test";
+  int64_t num_devices = 0;
+  for (const auto& [count, memory_bytes] : count_and_memory) {
+    DeviceKind kind;
+    kind.name = StrCat("kind ", spec.kinds.size());
+    kind.memory_bytes = memory_bytes;
+    kind.memory_bytes_per_s = 1e12;
+    kind.peak_flops_per_s.fill(1e12);
+    spec.devices.push_back({count, static_cast<int64_t>(spec.kinds.size())});
+    spec.kinds.push_back(std::move(kind));
+    num_devices += count;
+  }
+  NetworkLevel level;
+  level.name = "node";
+  level.fan_out = {num_devices};
+  level.bytes_per_s = 1e9;
+  spec.levels.push_back(level);
+  return {*Cluster::Create(std::move(spec))};
+}
+
+TEST(ArrangeGroupsTest, AlikeGroupsStayInTheirOrder) {
+  const Machine machine = MakeMachine({{2, 1 << 20}, {1, 2 << 20}});
+  EXPECT_THAT(ArrangeGroups(machine, 1, 3),
+              ElementsAre(ElementsAre(0, 1, 2), ElementsAre(0, 2, 1), ElementsAre(2, 0, 1)));
+  EXPECT_THAT(ArrangeGroups(machine, 1, 2), ElementsAre(ElementsAre(0, 1)));
+  EXPECT_THAT(ArrangeGroups(MakeMachine({{4, 1 << 20}}), 1, 4),
+              ElementsAre(ElementsAre(0, 1, 2, 3)));
+  // Of 924 orders of twelve groups, those of the two halves.
+  const std::vector<std::vector<int>> halves =
+      ArrangeGroups(MakeMachine({{12, 1 << 20}, {12, 2 << 20}}), 2, 12);
+  EXPECT_THAT(halves, ElementsAre(ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11),
+                                  ElementsAre(6, 7, 8, 9, 10, 11, 0, 1, 2, 3, 4, 5)));
+}
+
+// The first of two stages keeps two micro-batches in flight: it is as large as the second where
+// there is memory for that, on the second device.
+TEST(CutOnGroupsTest, TheFirstStageGoesWhereThereIsMemory) {
+  const Machine machine = MakeMachine({{1, 6 << 20}, {1, 10 << 20}});
+  ModelWork work;
+  work.num_microbatches = 4;
+  for (int segment = 0; segment < 4; ++segment) {
+    StageWork& stage = work.stages.emplace_back();
+    stage.forward.compute_s = 1;
+    stage.backward.compute_s = 2;
+    stage.memory.activations = 2 << 20;
+    if (segment == 0) continue;
+    StageTransfer transfer;
+    transfer.value = segment;
+    transfer.from = segment - 1;
+    transfer.to = segment;
+    work.transfers.push_back(transfer);
+    std::swap(transfer.from, transfer.to);
+    transfer.value += 4;
+    transfer.moment = StageTransfer::Moment::kBackward;
+    work.transfers.push_back(transfer);
+  }
+  const std::vector<const ModelWork*> works = {&work, &work};
+  const PolicyRegistry policies = BuiltinPolicies();
+  EstimateOptions options;
+  options.policy = policies.Find("1f1b");
+  const StageCut in_order = *CutStages(works, machine, options);
+  EXPECT_TRUE(in_order.estimate.fits());
+  EXPECT_THAT(in_order.starts, ElementsAre(0, 1));
+  const ArrangedCut best = *CutOnGroups(works, ArrangeGroups(machine, 1, 2), machine, options);
+  EXPECT_THAT(best.device_groups, ElementsAre(1, 0));
+  EXPECT_THAT(best.cut.starts, ElementsAre(0, 2));
+  EXPECT_LT(best.cut.estimate.step_s, in_order.estimate.step_s);
+  EXPECT_EQ(best.cut.estimate.groups[0].memory_limit_bytes, 10 << 20);
+  // Orders are not made for what they cannot bring below a limit.
+  options.limit_s = 0.999 * best.cut.estimate.step_s;
+  const ArrangedCut limited = *CutOnGroups(works, ArrangeGroups(machine, 1, 2), machine, options);
+  EXPECT_TRUE(limited.cut.estimate.is_above_limit);
+  EXPECT_NEAR(limited.cut.estimate.step_s, best.cut.estimate.step_s, 1e-6);
 }
 
 }  // namespace

@@ -80,7 +80,8 @@ std::vector<int64_t> Divisors(int64_t number) {
   return divisors;
 }
 
-std::array<int64_t, 12> Simplicity(const Strategy& strategy, int64_t microbatches) {
+std::array<int64_t, 13> Simplicity(const Strategy& strategy, int64_t microbatches,
+                                   int64_t schedule) {
   return {strategy.vpp,
           strategy.pp,
           strategy.cp,
@@ -92,6 +93,7 @@ std::array<int64_t, 12> Simplicity(const Strategy& strategy, int64_t microbatche
           strategy.sp,
           strategy.ulysses,
           strategy.splits_by_cost,
+          schedule,
           microbatches};
 }
 

@@ -38,8 +38,10 @@ struct SearchLimits {
 // The strategies for a number of devices, simplest first.
 std::vector<Strategy> EnumerateStrategies(int64_t num_devices, const SearchLimits& limits);
 
-// Simpler strategies compare less, and of one strategy fewer micro-batches.
-std::array<int64_t, 12> Simplicity(const Strategy& strategy, int64_t microbatches);
+// Simpler strategies compare less, then schedules that a search lists earlier, and of one strategy
+// and schedule fewer micro-batches.
+std::array<int64_t, 13> Simplicity(const Strategy& strategy, int64_t microbatches,
+                                   int64_t schedule = 0);
 
 // In order.
 std::vector<int64_t> Divisors(int64_t number);

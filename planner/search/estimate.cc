@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "planner/policy/least_times.h"
 
 namespace penstock::planner {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 using Moment = StageTransfer::Moment;
 
 constexpr double kLeastBubble = 1e-9;
+constexpr double kRounding = 1e-9;
 // Of a step: cores that work so much of it are what it waits for.
 constexpr double kNearlyAll = 0.999;
 // A small part of a step where links are slow, and a hundred times what starting a collective
@@ -87,17 +89,31 @@ class Estimator {
         num_groups_(static_cast<int>(work.stages.size()) / options.chunks_per_group),
         placement_(options.placement.value_or(
             PlacementOf(*options.policy, num_groups_, options.chunks_per_group))),
+        splits_(options.split_weight_gradients || options.policy->needs().splits_backward),
         work_(WithLaunches(WithSplitSends(work, placement_))),
         microbatches_(static_cast<double>(work.num_microbatches)) {}
 
   absl::StatusOr<StepEstimate> Run() {
     estimate_.groups.resize(num_groups_);
+    PlaceGroups();
     Pipeline pipeline = DescribePipeline();
+    MeasureGroups();
+    const LeastTimes least = LeastTimesOf(pipeline);
+    // Rounding is no difference.
+    const double least_s =
+        (1 - kRounding) * std::max(StepSeconds(least.end_s), least.makespan_s + update_s_);
+    if (least_s >= options_.limit_s) {
+      StepEstimate above;
+      above.step_s = least_s;
+      above.is_above_limit = true;
+      return above;
+    }
     ASSIGN_OR_RETURN(const PipelineOrders orders, PlanOrders(pipeline));
     ASSIGN_OR_RETURN(const Timeline timeline,
                      RunPipeline(pipeline, orders, /*keeps_phases=*/false));
-    AddMemory(timeline);
-    AddTimes(timeline);
+    AddMemory(timeline, MostBetweenBAndW(orders));
+    estimate_.step_s = StepSeconds(timeline.end_s);
+    AddSharedCores();
     estimate_.pipeline = pipeline;
     // What the transfers of micro-batches cost is what the schedule saves without them.
     if (num_groups_ > 1) {
@@ -113,6 +129,27 @@ class Estimator {
 
  private:
   int GroupOf(int stage) const { return placement_.GroupOf(stage); }
+
+  // The first device of a group.
+  int64_t FirstDevice(int group) const {
+    return device_groups_[static_cast<size_t>(group)] * work_.devices_per_stage;
+  }
+
+  // The group that has a device; -1: none.
+  int GroupWith(int64_t device) const {
+    const auto block = static_cast<size_t>(device / work_.devices_per_stage);
+    return block < group_on_.size() ? group_on_[block] : -1;
+  }
+
+  void PlaceGroups() {
+    device_groups_ = options_.device_groups;
+    if (device_groups_.empty()) {
+      device_groups_.resize(static_cast<size_t>(num_groups_));
+      std::iota(device_groups_.begin(), device_groups_.end(), 0);
+    }
+    group_on_.resize(device_groups_.size());
+    for (int g = 0; g < num_groups_; ++g) group_on_[device_groups_[g]] = g;
+  }
 
   // A policy that decides as it goes is represented by 1f1b.
   absl::StatusOr<PipelineOrders> PlanOrders(const Pipeline& pipeline) const {
@@ -130,21 +167,23 @@ class Estimator {
     if (from == to) return 0;
     const auto [it, is_new] = links_.try_emplace({from, to});
     const int64_t n = work_.devices_per_stage;
+    const int64_t source = FirstDevice(from);
+    const int64_t target = FirstDevice(to);
     Link& link = it->second;
     if (is_new) {
       std::vector<std::vector<int64_t>> pairs;
-      for (int64_t d = 0; d < n; ++d) pairs.push_back({from * n + d, to * n + d});
+      for (int64_t d = 0; d < n; ++d) pairs.push_back({source + d, target + d});
       link.at_once = CountGroupsAtOnce(machine_.cluster, pairs);
       // Of the pairs that meet at one level, one stands for all.
       std::map<int, int64_t> by_level;
       for (int64_t d = 0; d < n; ++d) {
-        by_level.try_emplace(machine_.cluster.MeetingLevel(from * n + d, to * n + d), d);
+        by_level.try_emplace(machine_.cluster.MeetingLevel(source + d, target + d), d);
       }
       for (const auto& [level, d] : by_level) link.senders.push_back(d);
     }
     double slowest = 0;
     for (const int64_t d : link.senders) {
-      slowest = std::max(slowest, PredictSendSeconds(machine_.cluster, from * n + d, to * n + d,
+      slowest = std::max(slowest, PredictSendSeconds(machine_.cluster, source + d, target + d,
                                                      num_bytes, link.at_once));
     }
     return slowest;
@@ -153,8 +192,7 @@ class Estimator {
   // What a message takes from the cores at both ends, however short it is.
   double MessageCpuSeconds(int from, int to) const {
     if (from == to || !machine_.communication_uses_cores) return 0;
-    const int64_t n = work_.devices_per_stage;
-    return machine_.cluster.PathLatencyS(from * n, to * n);
+    return machine_.cluster.PathLatencyS(FirstDevice(from), FirstDevice(to));
   }
 
   std::vector<SharedCores> SharedCoresOf() const {
@@ -165,9 +203,9 @@ class Estimator {
       shared.devices_of_group.resize(static_cast<size_t>(num_groups_), 0);
       double num_devices = 0;
       for (int64_t i = 0; i < cores.num_devices; ++i, ++device) {
-        const auto g = static_cast<size_t>(device / work_.devices_per_stage);
-        if (g >= shared.devices_of_group.size()) continue;
-        ++shared.devices_of_group[g];
+        const int g = GroupWith(device);
+        if (g < 0) continue;
+        ++shared.devices_of_group[static_cast<size_t>(g)];
         ++num_devices;
       }
       shared.at_once = static_cast<double>(std::max<int64_t>(cores.num_at_once, 1));
@@ -197,14 +235,13 @@ class Estimator {
     const bool has_backward =
         std::any_of(work_.stages.begin(), work_.stages.end(),
                     [](const StageWork& stage) { return stage.backward.seconds() > 0; });
-    const bool splits = options_.split_weight_gradients || options_.policy->needs().splits_backward;
     for (size_t v = 0; v < work_.stages.size(); ++v) {
       const StageWork& work = work_.stages[v];
       VirtualStage& stage = pipeline.stages.emplace_back();
       stage.group = placement_.GroupOf(static_cast<int>(v));
       stage.chunk = placement_.ChunkOf(static_cast<int>(v));
-      stage.kinds = {true, has_backward, has_backward && splits};
-      const double weight_s = splits ? work.weight.seconds() : 0;
+      stage.kinds = {true, has_backward, has_backward && splits_};
+      const double weight_s = splits_ ? work.weight.seconds() : 0;
       stage.seconds = {work.forward.seconds(), work.backward.seconds() - weight_s, weight_s};
       stage.activation = std::max(work.memory.activations, 1.0);
     }
@@ -236,7 +273,21 @@ class Estimator {
     return pipeline;
   }
 
-  void AddMemory(const Timeline& timeline) {
+  // Of each virtual stage, the most micro-batches whose B has run and whose W has not.
+  std::vector<int> MostBetweenBAndW(const PipelineOrders& orders) const {
+    std::vector<int> most(work_.stages.size(), 0);
+    std::vector<int> now(work_.stages.size(), 0);
+    for (int g = 0; g < num_groups_; ++g) {
+      for (const PhaseChoice& phase : orders[g]) {
+        const int stage = placement_.StageOf(g, phase.chunk);
+        if (phase.kind == PhaseKind::kBackward) most[stage] = std::max(most[stage], ++now[stage]);
+        if (phase.kind == PhaseKind::kWeight) --now[stage];
+      }
+    }
+    return most;
+  }
+
+  void AddMemory(const Timeline& timeline, const std::vector<int>& most_between_b_and_w) {
     const std::vector<int>& most_in_flight = timeline.most_in_flight;
     const double double_buffered = std::min(microbatches_, 2.0);
     std::vector<double> forward_workspace(num_groups_);
@@ -252,6 +303,7 @@ class Estimator {
       group.memory.optimizer += memory.optimizer;
       group.memory.gradients += memory.gradients;
       group.memory.activations += memory.activations * in_flight;
+      if (splits_) group.memory.activations += memory.until_weight * most_between_b_and_w[s];
       group.memory.host += memory.host + memory.host_activations * in_flight;
       forward_workspace[g] = std::max(forward_workspace[g], memory.forward_workspace);
       backward_workspace[g] = std::max(backward_workspace[g], memory.backward_workspace);
@@ -279,11 +331,11 @@ class Estimator {
       GroupEstimate& group = estimate_.groups[g];
       group.memory.workspace =
           std::max(forward_workspace[g], backward_workspace[g]) + update_workspace[g];
-      const int64_t n = work_.devices_per_stage;
-      group.memory_limit_bytes = machine_.cluster.KindOf(g * n).memory_bytes;
+      const int64_t first = FirstDevice(g);
+      group.memory_limit_bytes = machine_.cluster.KindOf(first).memory_bytes;
       group.has_host_link = true;
-      for (int64_t d = 0; d < n; ++d) {
-        const DeviceKind& kind = machine_.cluster.KindOf(g * n + d);
+      for (int64_t d = 0; d < work_.devices_per_stage; ++d) {
+        const DeviceKind& kind = machine_.cluster.KindOf(first + d);
         group.memory_limit_bytes = std::min(group.memory_limit_bytes, kind.memory_bytes);
         group.has_host_link = group.has_host_link && kind.host_link_bytes_per_s > 0;
         const int64_t on_host = kind.host_memory_bytes;
@@ -312,64 +364,70 @@ class Estimator {
     return {all, last};
   }
 
-  void AddTimes(const Timeline& timeline) {
-    std::vector<double> reduction(num_groups_);
+  // What groups do in a step, whatever the order.
+  void MeasureGroups() {
+    reduction_.resize(num_groups_);
+    per_microbatch_.resize(num_groups_);
+    update_.resize(num_groups_);
+    exposed_reduction_.resize(num_groups_);
     std::vector<double> last(num_groups_);
     std::vector<double> window(num_groups_);
-    std::vector<PhaseWork> per_microbatch(num_groups_);
-    update_.resize(num_groups_);
     for (size_t s = 0; s < work_.stages.size(); ++s) {
       const StageWork& stage = work_.stages[s];
       const int g = GroupOf(static_cast<int>(s));
       const auto [all_s, last_s] = ReductionSeconds(stage);
-      reduction[g] += all_s;
+      reduction_[g] += all_s;
       last[g] = std::max(last[g], last_s);
       window[g] += stage.backward.compute_s;
       for (const PhaseWork* phase : {&stage.forward, &stage.backward}) {
-        per_microbatch[g].compute_s += phase->compute_s;
-        per_microbatch[g].communication_s += phase->communication_s;
+        per_microbatch_[g].compute_s += phase->compute_s;
+        per_microbatch_[g].communication_s += phase->communication_s;
       }
       update_[g].compute_s += stage.update.compute_s;
       update_[g].communication_s += stage.update.communication_s;
     }
-    double ready = 0;
-    std::vector<double> end = timeline.end_s;
-    exposed_reduction_.resize(num_groups_);
     for (int g = 0; g < num_groups_; ++g) {
       const double hidden = options_.overlaps_gradients ? window[g] : 0;
-      exposed_reduction_[g] = std::max(reduction[g] - hidden, last[g]);
-      end[g] += exposed_reduction_[g];
-      ready = std::max(ready, end[g]);
+      exposed_reduction_[g] = std::max(reduction_[g] - hidden, last[g]);
       GroupEstimate& group = estimate_.groups[g];
-      group.compute_s = microbatches_ * per_microbatch[g].compute_s + update_[g].compute_s;
-      group.communication_s = microbatches_ * per_microbatch[g].communication_s +
+      group.compute_s = microbatches_ * per_microbatch_[g].compute_s + update_[g].compute_s;
+      group.communication_s = microbatches_ * per_microbatch_[g].communication_s +
                               update_[g].communication_s + exposed_reduction_[g];
-      estimate_.gradient_reduction_s = std::max(estimate_.gradient_reduction_s, reduction[g]);
+      estimate_.gradient_reduction_s = std::max(estimate_.gradient_reduction_s, reduction_[g]);
       estimate_.inline_communication_s =
           std::max(estimate_.inline_communication_s,
-                   microbatches_ * per_microbatch[g].communication_s + update_[g].communication_s);
+                   microbatches_ * per_microbatch_[g].communication_s + update_[g].communication_s);
+      update_s_ = std::max(update_s_, CrowdingOf(g) * update_[g].seconds());
+    }
+  }
+
+  // Of a step in which the last phases of groups end then.
+  double StepSeconds(const std::vector<double>& phases_end_s) const {
+    double ready = 0;
+    std::vector<double> end = phases_end_s;
+    for (int g = 0; g < num_groups_; ++g) {
+      end[g] += exposed_reduction_[g];
+      ready = std::max(ready, end[g]);
     }
     // Norms go to one stage and come back; shared gradients follow the reductions of their stage.
     for (const auto& [from, seconds] : after_step_) ready = std::max(ready, end[from] + seconds);
-    double update = 0;
-    for (int g = 0; g < num_groups_; ++g) {
-      update = std::max(update, CrowdingOf(g) * update_[g].seconds());
-    }
-    estimate_.step_s = ready + update;
+    return ready + update_s_;
+  }
 
-    // The work of devices that share cores, and how it divides where there is most.
+  // The work of devices that share cores, and how it divides where there is most.
+  void AddSharedCores() {
     int64_t device = 0;
     double busiest = 0;
     for (const CoreGroup& cores : machine_.core_groups) {
       double compute = 0;
       double communication = 0;
       for (int64_t i = 0; i < cores.num_devices; ++i, ++device) {
-        const auto g = static_cast<int>(device / work_.devices_per_stage);
-        if (g >= num_groups_) continue;
+        const int g = GroupWith(device);
+        if (g < 0) continue;
         compute += estimate_.groups[g].compute_s;
         if (!machine_.communication_uses_cores) continue;
-        communication += microbatches_ * per_microbatch[g].communication_s +
-                         update_[g].communication_s + reduction[g];
+        communication += microbatches_ * per_microbatch_[g].communication_s +
+                         update_[g].communication_s + reduction_[g];
       }
       const auto at_once = static_cast<double>(std::max<int64_t>(cores.num_at_once, 1));
       const double busy = (compute + communication) / at_once;
@@ -411,13 +469,20 @@ class Estimator {
   const EstimateOptions& options_;
   const int num_groups_;
   const StagePlacement placement_;
+  const bool splits_;  // backward phases
   const ModelWork work_;
   const double microbatches_;
   StepEstimate estimate_;
+  std::vector<int> device_groups_;  // of each group, where it lies
+  std::vector<int> group_on_;       // the other way round
   std::map<std::pair<int, int>, Link> links_;
   std::vector<std::pair<int, double>> after_step_;  // from a group, seconds
-  std::vector<PhaseWork> update_;
+  // Of each group.
+  std::vector<double> reduction_;
   std::vector<double> exposed_reduction_;
+  std::vector<PhaseWork> per_microbatch_;
+  std::vector<PhaseWork> update_;
+  double update_s_ = 0;  // of the slowest
   bool has_shared_cores_ = false;
 };
 
@@ -435,6 +500,16 @@ double BestBucketBytes(const Machine& machine, const CommunicatingGroups& groups
 bool StepEstimate::fits() const {
   return std::all_of(groups.begin(), groups.end(),
                      [](const GroupEstimate& group) { return group.fits(); });
+}
+
+double StepEstimate::excess_bytes() const {
+  double excess = 0;
+  for (const GroupEstimate& group : groups) {
+    excess = std::max(excess, -group.spare_bytes());
+    if (group.fits_on_host()) continue;
+    excess = std::max(excess, group.memory.host - static_cast<double>(group.host_limit_bytes));
+  }
+  return excess;
 }
 
 int StepEstimate::fullest_group() const {

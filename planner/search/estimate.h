@@ -13,8 +13,14 @@
 // of the group that computes longest; the bubble is what is left of the step. If devices share
 // cores, the step takes at least as long as the work of all devices of a host takes on its cores.
 //
+// A caller that looks for steps below a limit need not run orders for those that no order can bring
+// below it (policy/least_times.h).
+//
+// Stages lie on groups of consecutive devices: the first group of a pipeline, which has its first
+// stage, on the first devices, unless EstimateOptions::device_groups says otherwise.
+//
 // Memory: see stage_work.h. A stage holds the activations of as many micro-batches as the orders
-// keep in flight.
+// keep in flight, and what W reads of B of as many as are between the two.
 //
 // Thread rule: values and pure functions.
 
@@ -22,6 +28,7 @@
 #define PENSTOCK_PLANNER_SEARCH_ESTIMATE_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -80,10 +87,15 @@ struct StepEstimate {
   double inline_communication_s = 0;  // collectives that phases wait for
   double transfer_s = 0;              // exposed, between stages
   bool is_bound_by_cores = false;
-  std::vector<GroupEstimate> groups;
-  Pipeline pipeline;  // as the policy saw it
+  // No order brings the step below EstimateOptions::limit_s: step_s is a lower bound, and all else
+  // is not known.
+  bool is_above_limit = false;
+  std::vector<GroupEstimate> groups;  // of the pipeline, in its order
+  Pipeline pipeline;                  // as the policy saw it
 
   bool fits() const;
+  // What the group lacks that lacks most; 0 if all fit.
+  double excess_bytes() const;
   // Index of a group whose hosts lack memory, or of the one that lacks most on its devices, or that
   // has the least to spare there.
   int fullest_group() const;
@@ -97,6 +109,9 @@ struct EstimateOptions {
   double effort = 0;                             // see Pipeline
   double bucket_bytes = 4 << 20;                 // see CompileOptions
   bool overlaps_gradients = true;                // their reductions with the backward pass
+  // Of each group of the pipeline, the group of devices; empty: in their order.
+  std::vector<int> device_groups = {};
+  double limit_s = std::numeric_limits<double>::infinity();  // see StepEstimate
 };
 
 // How many bytes of gradients are reduced together between `groups`: `largest`, halved until that

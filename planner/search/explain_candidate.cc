@@ -37,8 +37,10 @@ absl::Status CheckFits(const SearchResult& result) {
 }
 
 std::string Describe(const Candidate& candidate) {
+  const bool has_schedule = candidate.policy != nullptr && candidate.strategy.pp > 1;
   return StrCat(ToString(candidate.strategy), ", ",
-                Counted(candidate.microbatches, "micro-batch", "es"));
+                Counted(candidate.microbatches, "micro-batch", "es"), has_schedule ? ", " : "",
+                has_schedule ? std::string(candidate.policy->name()) : "");
 }
 
 std::string WhyNot(const Candidate& other, const Candidate& best) {

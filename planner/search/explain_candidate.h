@@ -16,7 +16,7 @@ namespace penstock::planner {
 // kResourceExhausted unless the best strategy fits: what it lacks, and what would make it fit.
 absl::Status CheckFits(const SearchResult& result);
 
-// "dp=2,tp=2,pp=1, 4 micro-batches".
+// "dp=2,tp=2,pp=2, 4 micro-batches, 1f1b": a pipeline's schedule too.
 std::string Describe(const Candidate& candidate);
 
 // Why `other` lost against `best`, in a few words: "1.2 s more communication".

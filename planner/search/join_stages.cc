@@ -40,6 +40,7 @@ ModelWork Join(const ModelWork& work, absl::Span<const int> starts) {
     whole.memory.optimizer += part.memory.optimizer;
     whole.memory.gradients += part.memory.gradients;
     whole.memory.activations += part.memory.activations;
+    whole.memory.until_weight += part.memory.until_weight;
     whole.memory.host += part.memory.host;
     whole.memory.host_activations += part.memory.host_activations;
     for (double StageMemory::*workspace :

@@ -83,7 +83,7 @@ TEST_P(PublishedStrategiesTest, AreNotFasterThanWhatTheSearchFinds) {
   problem.forward = &*forward;
   problem.hints = gpt.tensor_splits;
   problem.machine = &machine;
-  problem.policy = policies.Find("1f1b");
+  problem.policies = {policies.Find("1f1b")};
   problem.num_devices = published.devices;
   problem.lower = [&ops](graph::Graph& graph) {
     for (const Pass& pass : EstimatePasses(ops)) {

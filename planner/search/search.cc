@@ -1,11 +1,13 @@
 #include "planner/search/search.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -14,11 +16,9 @@
 #include "base/strings.h"
 #include "planner/search/cut_stages.h"
 #include "planner/search/enumerate_strategies.h"
-#include "planner/search/folded_work.h"
-#include "planner/search/kernel_seconds.h"
-#include "planner/search/split_by_cost.h"
-#include "planner/search/stage_work.h"
-#include "planner/strategy/zero.h"
+#include "planner/search/schedules.h"
+#include "planner/search/strategy_bounds.h"
+#include "planner/search/strategy_work.h"
 
 namespace penstock::planner {
 namespace {
@@ -26,6 +26,8 @@ namespace {
 // A bound that is this close to the best time is no reason to skip a strategy: rounding.
 constexpr double kSlack = 1 - 1e-9;
 constexpr double kNever = std::numeric_limits<double>::infinity();
+// So many that fit are known with their steps, where there are as many.
+constexpr size_t kNumNextBest = 5;
 // If nothing fits, so many of the most divided strategies are estimated.
 constexpr size_t kMaxHopeless = 16;
 // So many of the fastest are estimated with their options too.
@@ -34,15 +36,8 @@ constexpr size_t kMaxRefined = 24;
 constexpr int kMaxRefinedContext = 4;
 // The cuts of so many of the fastest pipelines are refined, where memory limits them.
 constexpr int kMaxRecut = 4;
-// Options divide memory, and of the time at most the update: a strategy with them takes no less
-// than this part of what it takes without.
-constexpr double kLeastWithOptions = 0.9;
 // Recomputation adds work, and lets a pipeline be cut otherwise.
 constexpr double kLeastWithRecompute = 0.98;
-
-bool IsSimpler(const Candidate& a, const Candidate& b) {
-  return Simplicity(a.strategy, a.microbatches) < Simplicity(b.strategy, b.microbatches);
-}
 
 // Whether more of dp and less of cp would divide as much: it costs less.
 bool CouldSplitTheBatch(const Strategy& strategy, int64_t microbatches, int64_t batch) {
@@ -51,23 +46,14 @@ bool CouldSplitTheBatch(const Strategy& strategy, int64_t microbatches, int64_t 
 }
 
 // A new option takes a case in TryDividing, TryRecompute, TryOffload or TryOptions, a place in
-// Simplicity and, if it divides states, a factor in LeastStateBytes.
+// Simplicity and, if it divides states, a factor in StrategyBounds::StateBytes.
 class Searcher {
  public:
-  explicit Searcher(const SearchProblem& problem) : problem_(problem) {}
+  Searcher(const SearchProblem& problem, StrategyWork work, StrategyBounds bounds)
+      : problem_(problem), work_(std::move(work)), bounds_(std::move(bounds)) {}
 
   absl::StatusOr<SearchResult> Run() {
-    ASSIGN_OR_RETURN(model_, FoldedModel::Create(*problem_.ops, *problem_.forward, problem_.hints,
-                                                 problem_.training));
-    result_.num_layers = model_->layers().num_copies;
-    if (!WorkOf({}, 1).ok()) {
-      // Its forwards and backwards cannot be cut there.
-      ASSIGN_OR_RETURN(
-          model_, FoldedModel::CreateUncut(*problem_.ops, *problem_.forward, problem_.training));
-      whole_layers_ = model_;
-      works_.clear();
-    }
-    RETURN_IF_ERROR(MeasureSerial());
+    result_.num_layers = work_.model().layers().num_copies;
     largest_cp_ = std::min(LargestContext(problem_.hints, *problem_.forward), problem_.limits.cp);
     ListCandidates();
     if (open_.empty()) return NoneDivides();
@@ -91,36 +77,11 @@ class Searcher {
     double bound_s = 0;
   };
 
-  // The model on one device.
-  absl::Status MeasureSerial() {
-    serial_s_ = kNever;
-    const auto num_devices = static_cast<int>(problem_.machine->cluster.num_devices());
-    const std::vector<int> alike = FirstAlikeGroups(problem_.machine->cluster, 1, num_devices);
-    for (int device = 0; device < num_devices; ++device) {
-      if (alike[device] != device) continue;
-      ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf({}, 1, device));
-      const ModelWork serial = model_->Unfold(*short_work);
-      double seconds = 0;
-      parameter_bytes_ = 0;
-      optimizer_bytes_ = 0;
-      for (const StageWork& stage : serial.stages) {
-        seconds += stage.forward.compute_s + stage.backward.compute_s;
-        parameter_bytes_ += stage.memory.parameters;
-        optimizer_bytes_ += stage.memory.optimizer;
-      }
-      serial_s_ = std::min(serial_s_, seconds);
-    }
-    return absl::OkStatus();
-  }
-
   void ListCandidates() {
     const int64_t batch = BatchOf(*problem_.forward);
     std::vector<Strategy> strategies = {problem_.strategy.value_or(Strategy())};
     if (!problem_.strategy.has_value()) {
-      SearchLimits limits = problem_.limits;
-      const PolicyNeeds needs = problem_.policy->needs();
-      limits.least_vpp = std::max<int64_t>(limits.least_vpp, needs.min_chunks);
-      limits.vpp = std::min<int64_t>(limits.vpp, needs.max_chunks);
+      SearchLimits limits = LimitsOfSchedules(problem_);
       if (!HasHintsFor("ep")) limits.ep = 1;
       // As many parts of a sequence as give each device some of the batch.
       const int64_t parts = batch > 0 ? (problem_.num_devices + batch - 1) / batch : 1;
@@ -131,7 +92,8 @@ class Searcher {
       }
     }
     for (const Strategy& strategy : strategies) {
-      const absl::Status places = CheckPlaces(strategy);
+      if (SchedulesOf(strategy).empty()) continue;
+      const absl::Status places = work_.CheckPlaces(strategy);
       if (!places.ok()) {
         Refuse(places);
         continue;
@@ -152,12 +114,14 @@ class Searcher {
         of_stage.pp = 1;
         of_stage.vpp = 1;
         const absl::Status status =
-            CheckStrategy(of_stage, microbatches, problem_.hints, model_->graph());
+            CheckStrategy(of_stage, microbatches, problem_.hints, work_.model().graph());
         if (!status.ok()) {
           Refuse(status);
           continue;
         }
-        open_.push_back({strategy, microbatches, Bound(strategy, microbatches)});
+        open_.push_back({strategy, microbatches,
+                         bounds_.StepSeconds(strategy, microbatches, MaySplit(strategy))});
+        bounds_.NoteFewest(strategy, microbatches);
       }
     }
     SortByBound(&open_);
@@ -168,23 +132,20 @@ class Searcher {
                        [&](const graph::SplitHint& hint) { return hint.IsFor(axis); });
   }
 
-  // The model whose segments the strategy's stages are made of.
-  absl::StatusOr<const FoldedModel*> ModelOf(const Strategy& strategy) {
-    if (strategy.recompute != Recompute::kFull) return &*model_;
-    if (!whole_layers_.has_value()) {
-      ASSIGN_OR_RETURN(whole_layers_,
-                       FoldedModel::Create(*problem_.ops, *problem_.forward, problem_.hints,
-                                           problem_.training, /*keeps_layers=*/true));
-    }
-    return &*whole_layers_;
+  std::vector<const Policy*> SchedulesOf(const Strategy& strategy) const {
+    return planner::SchedulesOf(problem_, strategy);
   }
 
-  // Whether there are as many places to cut as the strategy has stages.
-  absl::Status CheckPlaces(const Strategy& strategy) {
-    ASSIGN_OR_RETURN(const FoldedModel* model, ModelOf(strategy));
-    if (strategy.num_stages() <= model->num_segments()) return absl::OkStatus();
-    return absl::InvalidArgumentError(StrCat(ToString(strategy), ": the model has ",
-                                             model->num_segments(), " places for stages"));
+  int64_t PlaceOf(const Policy* policy) const {
+    return std::find(problem_.policies.begin(), problem_.policies.end(), policy) -
+           problem_.policies.begin();
+  }
+
+  std::array<int64_t, 13> SimplicityOf(const Candidate& candidate) const {
+    return Simplicity(candidate.strategy, candidate.microbatches, PlaceOf(candidate.policy));
+  }
+  bool IsSimpler(const Candidate& a, const Candidate& b) const {
+    return SimplicityOf(a) < SimplicityOf(b);
   }
 
   static void SortByBound(std::vector<Open>* open) {
@@ -199,51 +160,21 @@ class Searcher {
     last_refusal_ = status;
   }
 
-  // The work divided evenly, without communication, with the bubble of a pipeline that has as many
-  // micro-batches in flight as it wants. On shared cores, a pipeline's bubble may cost nothing.
-  double Bound(const Strategy& strategy, int64_t microbatches) const {
-    double bubble = 1;
-    if (problem_.machine->core_groups.empty()) {
-      bubble +=
-          static_cast<double>(strategy.pp - 1) / static_cast<double>(microbatches * strategy.vpp);
-    }
-    return serial_s_ / static_cast<double>(strategy.num_devices()) * bubble;
+  // What a candidate competes with.
+  double Seconds(const Candidate& candidate) const {
+    const bool is_first = candidate.policy == problem_.policies[0];
+    return candidate.estimate.step_s * (is_first ? 1 : 1 + kLeastScheduleGain);
   }
 
-  // Of parameters and states, if all are divided as far as the strategy can.
-  double LeastStateBytes(const Strategy& strategy) const {
-    const auto parts = static_cast<double>(strategy.tp * strategy.pp * strategy.ep);
-    const auto replicas = static_cast<double>(strategy.num_replicas() / strategy.ep);
-    return parameter_bytes_ / (strategy.zero == kMaxZero ? parts * replicas : parts) +
-           (OffloadsStates(strategy.offload)
-                ? 0
-                : optimizer_bytes_ / (strategy.zero > 0 ? parts * replicas : parts));
-  }
+  // Of steps that are of interest: the first schedule wins ties, and tells which strategies come
+  // next.
+  double LimitOfFirst() const { return std::max(best_s_ * (1 + kTieTolerance), next_best_s_); }
 
-  // The work of the short model's segments on the devices of one group.
-  absl::StatusOr<const ModelWork*> WorkOf(Strategy strategy, int64_t microbatches, int group = 0) {
-    const int64_t num_groups = strategy.pp;
-    strategy.pp = 1;
-    strategy.vpp = 1;
-    const auto key = std::tuple(ToString(strategy), num_groups, microbatches, group);
-    if (const auto it = works_.find(key); it != works_.end()) return &it->second;
-    ASSIGN_OR_RETURN(const FoldedModel* model, ModelOf(strategy));
-    graph::Graph graph = model->graph();
-    RETURN_IF_ERROR(ApplyStrategy(strategy, microbatches, problem_.hints, graph));
-    if (strategy.splits_by_cost) {
-      SplitOptions options;
-      options.machine = problem_.machine;
-      options.num_groups = static_cast<int>(num_groups);
-      options.layers = model->kept_layers();
-      options.num_layers = model->layers().num_copies;
-      RETURN_IF_ERROR(SplitByCost(strategy, options, graph));
-    }
-    RETURN_IF_ERROR(problem_.lower(graph));
-    WorkOptions options;
-    options.num_groups = static_cast<int>(num_groups);
-    options.group = group;
-    ASSIGN_OR_RETURN(ModelWork work, MeasureWork(graph, *problem_.machine, options));
-    return &works_.emplace(key, std::move(work)).first->second;
+  // Whether any of the strategy's schedules splits backward phases.
+  bool MaySplit(const Strategy& strategy) const {
+    const std::vector<const Policy*> schedules = SchedulesOf(strategy);
+    return std::any_of(schedules.begin(), schedules.end(),
+                       [&](const Policy* policy) { return SplitsBackward(problem_, *policy); });
   }
 
   void Try(const Open& open) {
@@ -258,25 +189,19 @@ class Searcher {
       ++result_.num_bounded;
       return;
     }
-    const auto failed = most_failing_.find(ToString(strategy));
-    if (failed != most_failing_.end() && open.microbatches < failed->second) {
-      ++result_.num_too_large;
-      return;
-    }
-    if (IsHopeless(strategy)) {
+    if (bounds_.IsTooLarge(strategy)) {
       ++result_.num_too_large;
       hopeless_.push_back(open);
       too_large_.push_back(open);
       return;
     }
+    if (LimitOfFirst() != kNever &&
+        LimitOfFirst() <=
+            bounds_.CommunicatingSeconds(strategy, open.microbatches, MaySplit(strategy), &work_)) {
+      ++result_.num_bounded;
+      return;
+    }
     EstimateOrRefuse(open);
-  }
-
-  // Whether the states alone do not fit.
-  bool IsHopeless(const Strategy& strategy) const {
-    const int64_t memory_bytes = problem_.machine->cluster.KindOf(0).memory_bytes;
-    return problem_.machine->cluster.spec().kinds.size() == 1 &&
-           LeastStateBytes(strategy) > static_cast<double>(memory_bytes);
   }
 
   bool HasSequences() const {
@@ -333,9 +258,9 @@ class Searcher {
       too_large_.clear();
       SortByBound(&open);
       for (Open& each : open) {
-        if (IsHopeless(each.strategy) || !RecomputeMore(&each.strategy)) {
+        if (bounds_.IsTooLarge(each.strategy) || !RecomputeMore(&each.strategy)) {
           never_fit_.push_back(each);
-        } else if (CheckPlaces(each.strategy).ok()) {
+        } else if (work_.CheckPlaces(each.strategy).ok()) {
           Try(each);
         }
       }
@@ -369,7 +294,7 @@ class Searcher {
           if (each.strategy.offload == Offload::kAll) continue;
           each.strategy.offload = Offload::kAll;
         }
-        if (CheckPlaces(each.strategy).ok()) Try(each);
+        if (work_.CheckPlaces(each.strategy).ok()) Try(each);
       }
       open = std::move(too_large_);
     }
@@ -378,15 +303,22 @@ class Searcher {
   // The fastest are tried with options that seldom make a difference: each update on one replica
   // instead of all, and activations split over sequences.
   void TryOptions() {
-    std::vector<Candidate> fastest;
+    std::vector<Candidate> fitting;
     for (const auto& [name, candidate] : kept_) {
-      if (candidate.estimate.fits()) fastest.push_back(candidate);
+      if (candidate.estimate.fits()) fitting.push_back(candidate);
     }
-    std::sort(fastest.begin(), fastest.end(), [](const Candidate& a, const Candidate& b) {
-      if (a.estimate.step_s != b.estimate.step_s) return a.estimate.step_s < b.estimate.step_s;
+    std::sort(fitting.begin(), fitting.end(), [this](const Candidate& a, const Candidate& b) {
+      if (Seconds(a) != Seconds(b)) return Seconds(a) < Seconds(b);
       return IsSimpler(a, b);
     });
-    if (fastest.size() > kMaxRefined) fastest.resize(kMaxRefined);
+    // Of a strategy with several schedules, the fastest.
+    std::vector<Candidate> fastest;
+    std::set<std::string> is_known;
+    for (Candidate& candidate : fitting) {
+      if (fastest.size() == kMaxRefined) break;
+      if (!is_known.insert(ToString(candidate.strategy)).second) continue;
+      fastest.push_back(std::move(candidate));
+    }
     int num_with_context = 0;
     for (const Candidate& candidate : fastest) {
       if (candidate.strategy.cp > 1 && ++num_with_context > kMaxRefinedContext) continue;
@@ -415,8 +347,8 @@ class Searcher {
   // If nothing fits, what comes nearest is among those that divide states most.
   void TryHopeless() {
     std::stable_sort(hopeless_.begin(), hopeless_.end(), [this](const Open& a, const Open& b) {
-      return std::tuple(LeastStateBytes(a.strategy), -a.microbatches) <
-             std::tuple(LeastStateBytes(b.strategy), -b.microbatches);
+      return std::tuple(bounds_.StateBytes(a.strategy), -a.microbatches) <
+             std::tuple(bounds_.StateBytes(b.strategy), -b.microbatches);
     });
     if (hopeless_.size() > kMaxHopeless) hopeless_.resize(kMaxHopeless);
     for (const Open& open : hopeless_) {
@@ -425,36 +357,13 @@ class Searcher {
     }
   }
 
-  // What there is to cut into stages.
-  struct Cutting {
-    const FoldedModel* model = nullptr;
-    std::map<int, ModelWork> works;  // on the devices of a group that differs from those before it
-    std::vector<const ModelWork*> groups;
+  EstimateOptions OptionsOf(const Strategy& strategy, const Policy* policy) const {
     EstimateOptions options;
-
-    std::vector<int> ToOperators(const std::vector<int>& segments) const {
-      std::vector<int> operators;
-      for (const int segment : segments) operators.push_back(model->starts()[segment]);
-      return operators;
-    }
-  };
-
-  absl::StatusOr<Cutting> CuttingOf(const Strategy& strategy, int64_t microbatches) {
-    Cutting cutting;
-    ASSIGN_OR_RETURN(cutting.model, ModelOf(strategy));
-    const std::vector<int> alike =
-        FirstAlikeGroups(problem_.machine->cluster, strategy.num_devices() / strategy.pp,
-                         static_cast<int>(strategy.pp));
-    for (const int group : alike) {
-      if (cutting.works.contains(group)) continue;
-      ASSIGN_OR_RETURN(const ModelWork* short_work, WorkOf(strategy, microbatches, group));
-      cutting.works.emplace(group, cutting.model->Unfold(*short_work));
-    }
-    for (const int group : alike) cutting.groups.push_back(&cutting.works.at(group));
-    cutting.options.policy = problem_.policy;
-    cutting.options.chunks_per_group = static_cast<int>(strategy.vpp);
-    cutting.options.bucket_bytes = problem_.bucket_bytes;
-    return cutting;
+    options.policy = policy;
+    options.chunks_per_group = static_cast<int>(strategy.vpp);
+    options.split_weight_gradients = problem_.splits_weight_gradients;
+    options.bucket_bytes = problem_.bucket_bytes;
+    return options;
   }
 
   // One that cannot be lowered is refused like one that does not divide the model.
@@ -465,51 +374,120 @@ class Searcher {
     failure_ = status;
   }
 
-  absl::Status Estimate(const Open& open) {
-    const Strategy& strategy = open.strategy;
-    ASSIGN_OR_RETURN(const Cutting cutting, CuttingOf(strategy, open.microbatches));
-    ASSIGN_OR_RETURN(StageCut cut, CutStages(cutting.groups, *problem_.machine, cutting.options));
+  absl::StatusOr<Candidate> CandidateOf(const Policy* policy, const StrategyWork::Cutting& cutting,
+                                        const Open& open, double limit_s = kNever) const {
+    EstimateOptions options = OptionsOf(open.strategy, policy);
+    options.limit_s = limit_s;
+    ASSIGN_OR_RETURN(ArrangedCut arranged,
+                     CutOnGroups(cutting.groups, cutting.arrangements, *problem_.machine, options));
     Candidate candidate;
-    candidate.strategy = strategy;
+    candidate.strategy = open.strategy;
     candidate.microbatches = open.microbatches;
-    candidate.stage_starts = cutting.ToOperators(cut.starts);
-    candidate.estimate = std::move(cut.estimate);
-    ++result_.num_estimated;
-    if (candidate.estimate.fits()) {
-      best_s_ = std::min(best_s_, candidate.estimate.step_s);
-      int64_t& least =
-          least_fitting_.try_emplace(ToString(strategy), open.microbatches).first->second;
-      least = std::min(least, open.microbatches);
-    } else {
-      ++result_.num_too_large;
-      too_large_.push_back(
-          {strategy, open.microbatches, kLeastWithOptions * candidate.estimate.step_s});
-      int64_t& most = most_failing_[ToString(strategy)];
-      most = std::max(most, open.microbatches);
+    candidate.policy = policy;
+    candidate.device_groups = std::move(arranged.device_groups);
+    candidate.stage_starts = cutting.ToOperators(arranged.cut.starts);
+    candidate.estimate = std::move(arranged.cut.estimate);
+    return candidate;
+  }
+
+  absl::Status Estimate(const Open& open) {
+    const std::vector<const Policy*> schedules = SchedulesOf(open.strategy);
+    absl::StatusOr<StrategyWork::Cutting> cutting = absl::UnknownError("not lowered yet");
+    LeastSeconds least_s;
+    bool has_failed = false;      // the first schedule, with more micro-batches
+    bool is_too_large = false;    // by the first schedule
+    bool fits = false;            // by any
+    double too_large_s = kNever;  // of the fastest that does not fit
+    for (const Policy* policy : schedules) {
+      // With fewer micro-batches, a schedule needs more.
+      const auto failed = most_failing_.find({ToString(open.strategy), policy});
+      if (failed != most_failing_.end() && open.microbatches < failed->second) {
+        ++result_.num_too_large;
+        has_failed = has_failed || policy == schedules[0];
+        continue;
+      }
+      if (!cutting.ok()) {
+        cutting = work_.CuttingOf(open.strategy, open.microbatches);
+        if (!cutting.ok()) return cutting.status();
+      }
+      const absl::StatusOr<Tried> tried = EstimateBy(policy, *cutting, open, &least_s);
+      if (!tried.ok()) {
+        if (schedules.size() == 1) return tried.status();
+        Refuse(tried.status());
+      } else if (tried->fits) {
+        fits = true;
+      } else if (!tried->is_bounded) {
+        is_too_large = is_too_large || policy == schedules[0];
+        too_large_s = std::min(too_large_s, tried->step_s);
+      }
     }
-    Keep(std::move(candidate));
+    // A schedule that keeps less may fit. Where the first one does not, options may do better.
+    if (too_large_s != kNever && !has_failed && (is_too_large || !fits)) {
+      too_large_.push_back({open.strategy, open.microbatches, kLeastWithOptions * too_large_s});
+    }
     return absl::OkStatus();
   }
 
-  // How far a candidate is from fitting: 0 if it does.
-  static double ExcessBytes(const Candidate& candidate) {
-    double excess = 0;
-    for (const GroupEstimate& group : candidate.estimate.groups) {
-      excess = std::max(excess, -group.spare_bytes());
-      if (!group.fits_on_host()) {
-        excess = std::max(excess, group.memory.host - static_cast<double>(group.host_limit_bytes));
-      }
+  // Of a strategy, what no schedule with such a placement and, or not, split backward phases can
+  // bring below.
+  using LeastSeconds = std::map<std::pair<Placement, bool>, double>;
+
+  struct Tried {
+    double step_s = 0;
+    bool fits = false;
+    bool is_bounded = false;  // not estimated
+  };
+  absl::StatusOr<Tried> EstimateBy(const Policy* policy, const StrategyWork::Cutting& cutting,
+                                   const Open& open, LeastSeconds* least_s) {
+    const double limit_s =
+        policy == problem_.policies[0] ? LimitOfFirst() : best_s_ / (1 + kLeastScheduleGain);
+    const std::pair phases(PlacementOf(*policy, 1, 1).placement, SplitsBackward(problem_, *policy));
+    const auto known = least_s->find(phases);
+    if (known != least_s->end() && known->second >= limit_s) {
+      ++result_.num_bounded;
+      return Tried{known->second, false, true};
     }
-    return excess;
+    ASSIGN_OR_RETURN(Candidate candidate, CandidateOf(policy, cutting, open, limit_s));
+    if (candidate.estimate.is_above_limit) {
+      ++result_.num_bounded;
+      (*least_s)[phases] = candidate.estimate.step_s;
+      if (open.strategy.pp == 1) NeedsNoMore(ToString(open.strategy), open.microbatches);
+      return Tried{candidate.estimate.step_s, false, true};
+    }
+    const double step_s = candidate.estimate.step_s;
+    const double seconds = Seconds(candidate);
+    const bool fits = candidate.estimate.fits();
+    const std::string name = ToString(open.strategy);
+    ++result_.num_estimated;
+    if (fits) {
+      best_s_ = std::min(best_s_, seconds);
+      fitting_s_.insert(seconds);
+      if (fitting_s_.size() > kNumNextBest) fitting_s_.erase(std::prev(fitting_s_.end()));
+      if (fitting_s_.size() == kNumNextBest) next_best_s_ = *fitting_s_.rbegin();
+      NeedsNoMore(name, open.microbatches);
+    } else {
+      ++result_.num_too_large;
+      int64_t& most = most_failing_[{name, policy}];
+      most = std::max(most, open.microbatches);
+    }
+    Keep(std::move(candidate));
+    return Tried{step_s, fits, false};
   }
 
-  // Of a strategy, the best number of micro-batches is kept.
+  // It fits with so many micro-batches, or is too slow without a pipeline.
+  void NeedsNoMore(const std::string& strategy, int64_t microbatches) {
+    int64_t& least = least_fitting_.try_emplace(strategy, microbatches).first->second;
+    least = std::min(least, microbatches);
+  }
+
+  // Of a strategy and schedule, the best number of micro-batches is kept.
   void Keep(Candidate candidate) {
-    const auto [it, is_new] = kept_.try_emplace(ToString(candidate.strategy), candidate);
+    const auto [it, is_new] =
+        kept_.try_emplace({ToString(candidate.strategy), PlaceOf(candidate.policy)}, candidate);
     if (is_new) return;
     Candidate& other = it->second;
     const auto rank = [](const Candidate& c) {
-      return std::tuple(ExcessBytes(c), c.estimate.step_s, c.microbatches);
+      return std::tuple(c.estimate.excess_bytes(), c.estimate.step_s, c.microbatches);
     };
     if (rank(candidate) < rank(other)) other = std::move(candidate);
   }
@@ -520,11 +498,11 @@ class Searcher {
                "; the last one tried: ", ToStd(last_refusal_.message())));
   }
 
-  static bool IsBetter(const Candidate& a, const Candidate& b) {
-    const double excess_a = ExcessBytes(a);
-    const double excess_b = ExcessBytes(b);
+  bool IsBetter(const Candidate& a, const Candidate& b) const {
+    const double excess_a = a.estimate.excess_bytes();
+    const double excess_b = b.estimate.excess_bytes();
     if ((excess_a > 0 || excess_b > 0) && excess_a != excess_b) return excess_a < excess_b;
-    if (a.estimate.step_s != b.estimate.step_s) return a.estimate.step_s < b.estimate.step_s;
+    if (Seconds(a) != Seconds(b)) return Seconds(a) < Seconds(b);
     return IsSimpler(a, b);
   }
 
@@ -536,11 +514,15 @@ class Searcher {
       const Strategy& strategy = candidate.strategy;
       if (!candidate.estimate.fits() || num_refined == kMaxRecut) break;
       if (strategy.pp == 1 || strategy.vpp > 1) continue;
-      ASSIGN_OR_RETURN(const Cutting cutting, CuttingOf(strategy, candidate.microbatches));
-      ASSIGN_OR_RETURN(StageCut cut, CutStages(cutting.groups, *problem_.machine, cutting.options));
+      ASSIGN_OR_RETURN(const StrategyWork::Cutting cutting,
+                       work_.CuttingOf(strategy, candidate.microbatches));
+      EstimateOptions options = OptionsOf(strategy, candidate.policy);
+      options.device_groups = candidate.device_groups;
+      const std::vector<const ModelWork*> works = cutting.InOrder(candidate.device_groups);
+      ASSIGN_OR_RETURN(StageCut cut, CutStages(works, *problem_.machine, options));
       if (!cut.is_limited) continue;
       ++num_refined;
-      RETURN_IF_ERROR(RefineStages(cutting.groups, *problem_.machine, cutting.options, &cut));
+      RETURN_IF_ERROR(RefineStages(works, *problem_.machine, options, &cut));
       candidate.stage_starts = cutting.ToOperators(cut.starts);
       candidate.estimate = std::move(cut.estimate);
     }
@@ -550,47 +532,67 @@ class Searcher {
   absl::StatusOr<SearchResult> Finish() {
     std::vector<Candidate> candidates;
     for (auto& [name, candidate] : kept_) candidates.push_back(std::move(candidate));
-    std::sort(candidates.begin(), candidates.end(), IsBetter);
+    const auto is_better = [this](const Candidate& a, const Candidate& b) {
+      return IsBetter(a, b);
+    };
+    std::sort(candidates.begin(), candidates.end(), is_better);
     RETURN_IF_ERROR(Refine(&candidates));
-    std::sort(candidates.begin(), candidates.end(), IsBetter);
+    std::sort(candidates.begin(), candidates.end(), is_better);
     // Of those that are as fast as the best, the simplest.
-    const double limit = candidates[0].estimate.step_s * (1 + kTieTolerance);
+    const double limit = Seconds(candidates[0]) * (1 + kTieTolerance);
     size_t best = 0;
     for (size_t i = 1; i < candidates.size() && best_s_ != kNever; ++i) {
-      const bool ties = candidates[i].estimate.fits() && candidates[i].estimate.step_s <= limit;
+      const bool ties = candidates[i].estimate.fits() && Seconds(candidates[i]) <= limit;
       if (ties && IsSimpler(candidates[i], candidates[best])) best = i;
     }
     result_.best = std::move(candidates[best]);
     candidates.erase(candidates.begin() + static_cast<std::ptrdiff_t>(best));
     result_.others = std::move(candidates);
+    RETURN_IF_ERROR(CompareSchedules());
     return std::move(result_);
   }
 
+  // What the best strategy takes by each of the other schedules.
+  absl::Status CompareSchedules() {
+    const Candidate& best = result_.best;
+    ASSIGN_OR_RETURN(const StrategyWork::Cutting cutting,
+                     work_.CuttingOf(best.strategy, best.microbatches));
+    for (const Policy* policy : SchedulesOf(best.strategy)) {
+      if (policy == best.policy) continue;
+      absl::StatusOr<Candidate> other =
+          CandidateOf(policy, cutting, {best.strategy, best.microbatches, 0});
+      if (other.ok()) result_.other_schedules.push_back(*std::move(other));  // else refused
+    }
+    std::stable_sort(result_.other_schedules.begin(), result_.other_schedules.end(),
+                     [this](const Candidate& a, const Candidate& b) { return IsBetter(a, b); });
+    return absl::OkStatus();
+  }
+
   const SearchProblem& problem_;
-  std::optional<FoldedModel> model_;
-  std::optional<FoldedModel> whole_layers_;  // with stages of whole layers, for recompute=full
-  double serial_s_ = 0;                      // of all phases on one device of the fastest kind
-  double parameter_bytes_ = 0;
-  double optimizer_bytes_ = 0;
+  StrategyWork work_;
+  StrategyBounds bounds_;
   int64_t largest_cp_ = 1;
   std::vector<Open> open_;
   absl::Status last_refusal_ = absl::InvalidArgumentError("there must be at least one device");
-  absl::Status failure_;  // of an estimate, such as that of a policy that orders nothing
-  std::map<std::tuple<std::string, int64_t, int64_t, int>, ModelWork> works_;
-  double best_s_ = kNever;                        // of those that fit
+  absl::Status failure_;             // of an estimate, such as that of a policy that orders nothing
+  double best_s_ = kNever;           // of those that fit
+  std::multiset<double> fitting_s_;  // steps of the best of those that fit
+  double next_best_s_ = kNever;      // the last of them, if there are as many as wanted
   std::map<std::string, int64_t> least_fitting_;  // micro-batches, by strategy
-  std::map<std::string, int64_t> most_failing_;
+  std::map<std::pair<std::string, const Policy*>, int64_t> most_failing_;
   std::vector<Open> hopeless_;
   std::vector<Open> too_large_;
-  std::vector<Open> never_fit_;  // whatever zero and sp
-  std::map<std::string, Candidate> kept_;
+  std::vector<Open> never_fit_;                                // whatever zero and sp
+  std::map<std::pair<std::string, int64_t>, Candidate> kept_;  // by strategy and schedule
   SearchResult result_;
 };
 
 }  // namespace
 
 absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem) {
-  return Searcher(problem).Run();
+  ASSIGN_OR_RETURN(StrategyWork work, StrategyWork::Create(problem));
+  ASSIGN_OR_RETURN(StrategyBounds bounds, StrategyBounds::Create(*problem.machine, &work));
+  return Searcher(problem, std::move(work), std::move(bounds)).Run();
 }
 
 }  // namespace penstock::planner

@@ -7,8 +7,12 @@
 // for ten. Stages are cut so that the slowest is as fast as possible.
 //
 // A strategy is not lowered if it cannot win: its states alone do not fit into memory, or its work,
-// divided over the devices without communication, with the bubble of its pipeline, takes longer
-// than the best strategy so far.
+// divided over the devices without communication, with the least bubble of its pipeline, takes
+// longer than the best strategy so far.
+//
+// A pipeline is tried with every schedule that orders its chunks. What is lowered serves them all.
+// The bubble and the micro-batches in flight of a schedule come from its orders; these are not made
+// if no order of such phases can win (policy/least_times.h).
 //
 // Options are not enumerated with the axes. What does not fit is tried with zero=1, 2 and 3 and
 // then sp=true, as far as it takes; the fastest strategies are tried with zero=1 and sp=true. Each
@@ -25,7 +29,9 @@
 //
 // Strategies whose times are within kTieTolerance of each other tie; the simpler one is taken: one
 // without virtual stages, with fewer stages, then with less context, tensor and expert parallelism,
-// without options, then with fewer micro-batches. The result depends on nothing but the problem.
+// without options, then with the schedule that is listed first, then with fewer micro-batches. Steps
+// by another schedule than the first count as longer by kLeastScheduleGain (schedules.h). The result
+// depends on nothing but the problem.
 //
 // Thread rule: pure functions.
 
@@ -62,10 +68,15 @@ struct SearchProblem {
   graph::TrainingOptions training;
   absl::Span<const graph::SplitHint> hints;
   const Machine* machine = nullptr;
-  const Policy* policy = nullptr;
-  int64_t num_devices = 1;           // those of `strategy`, if it is given
-  std::optional<Strategy> strategy;  // given: only the number of micro-batches is chosen
-  int64_t microbatches = 0;          // 0: chosen too
+  // The schedules to choose from, the simplest first (schedules.h); at least one. What is not a
+  // pipeline has the first.
+  std::vector<const Policy*> policies;
+  int64_t num_devices = 1;  // those of `strategy`, if it is given
+  // Given: only the number of micro-batches and the schedule are chosen.
+  std::optional<Strategy> strategy;
+  int64_t microbatches = 0;              // 0: chosen too
+  int64_t chunks = 0;                    // of each group of a pipeline; 0: chosen too
+  bool splits_weight_gradients = false;  // or if the schedule wants that
   SearchLimits limits;
   double bucket_bytes = 4 << 20;
   // From a graph with shardings and stages to one with lowered redistributions (EstimatePasses).
@@ -76,6 +87,9 @@ struct SearchProblem {
 struct Candidate {
   Strategy strategy;
   int64_t microbatches = 1;
+  const Policy* policy = nullptr;  // of SearchProblem::policies
+  // Of each group of the pipeline, the group of devices; empty: in their order.
+  std::vector<int> device_groups;
   // Of each stage, the index of its first operator in ForwardSequenceOf(the whole model).
   std::vector<int> stage_starts;
   StepEstimate estimate;
@@ -83,13 +97,15 @@ struct Candidate {
 
 struct SearchResult {
   Candidate best;
-  // The other strategies, each with its best number of micro-batches: those that fit by time, then
-  // the others.
+  // The other strategies and schedules, each with its best number of micro-batches: those that fit
+  // by time, then the others.
   std::vector<Candidate> others;
+  // The best strategy, with as many micro-batches, by the other schedules that order its chunks.
+  std::vector<Candidate> other_schedules;
   int num_estimated = 0;
   int num_refused = 0;    // do not divide the model or the batch
   int num_too_large = 0;  // do not fit into memory
-  int num_bounded = 0;    // could not be faster than the best
+  int num_bounded = 0;    // could not be faster than the best, by whatever order
   int num_layers = 0;     // that the model repeats; 0: none
 };
 

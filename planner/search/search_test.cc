@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <ctime>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +24,7 @@
 #include "planner/search/explain_candidate.h"
 #include "planner/search/folded_work.h"
 #include "planner/search/join_stages.h"
+#include "planner/search/schedules.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/stated_shardings.h"
@@ -51,7 +54,7 @@ class SearchTest : public ::testing::Test {
     problem.forward = &forward;
     problem.hints = hints;
     problem.machine = &machine;
-    problem.policy = policies_.Find("1f1b");
+    problem.policies = {policies_.Find("1f1b")};
     problem.num_devices = num_devices;
     problem.lower = [this](graph::Graph& graph) {
       for (const Pass& pass : EstimatePasses(ops_)) {
@@ -404,7 +407,7 @@ TEST_F(SearchTest, TheEstimateOfTheSearchIsThatOfThePlan) {
     WorkOptions work_options;
     work_options.num_groups = static_cast<int>(candidate->strategy.pp);
     EstimateOptions options;
-    options.policy = problem.policy;
+    options.policy = candidate->policy;
     options.chunks_per_group = static_cast<int>(candidate->strategy.vpp);
     const StepEstimate whole =
         *EstimateStep(*MeasureWork(graph, machine, work_options), machine, options);
@@ -465,15 +468,18 @@ void ForEachCut(int count, int num_parts, const F& use) {
   extend(extend);
 }
 
-// Every strategy and number of micro-batches that divides, estimated on the whole model, without
-// bounds, and with every cut where an even one does not fit: the search has the same optimum.
+// Every strategy and number of micro-batches that divides, by 1f1b or, in every fourth problem, by
+// every schedule, estimated on the whole model, without bounds, and with every cut where an even
+// one does not fit: the search has the same optimum.
 TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
   std::mt19937 random(7);
   const auto pick = [&](std::vector<int64_t> from) { return from[random() % from.size()]; };
   int num_limited = 0;
   for (int round = 0; round < kRandomProblems; ++round) {
     graph::ModelConfig config;
+    const bool differ = round % 2 == 1;  // the devices
     config.layers = pick({1, 2, 3, 5, 8});
+    if (differ) config.layers = std::min<int64_t>(config.layers, 3);  // there are orders to try
     config.heads = 4;
     config.width = pick({16, 32, 64});
     config.context = pick({8, 16, 64});
@@ -492,7 +498,7 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
     outer.bytes_per_s = static_cast<double>(pick({100'000'000, 1'000'000'000}));
     spec.levels.push_back(outer);
     // In every other problem, the devices of a host or all but the first have less of everything.
-    if (round % 2 == 1) {
+    if (differ) {
       spec.kinds.push_back(spec.kinds[0]);
       spec.kinds[1].name = "slower";
       spec.kinds[1].peak_flops_per_s.fill(4e10);
@@ -504,6 +510,7 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
     }
     const Machine machine = {*Cluster::Create(spec)};
     SearchProblem problem = Problem(forward, gpt_hints(), machine, 4);
+    if (round % 4 == 0) problem.policies = SchedulesToTry(policies_);
     problem.limits.vpp = 2;
     problem.limits.zero = 0;
     problem.limits.sp = false;
@@ -529,29 +536,51 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
             ASSERT_TRUE(problem.lower(graph).ok());
             std::vector<ModelWork> works;  // of each group
             std::vector<const ModelWork*> work_of_groups;
-            std::vector<std::vector<double>> costs(strategy.num_stages());
             works.reserve(pp);
             for (int group = 0; group < pp; ++group) {
               works.push_back(*MeasureWork(graph, machine,
                                            {.num_groups = static_cast<int>(pp), .group = group}));
               work_of_groups.push_back(&works.back());
             }
-            for (size_t stage = 0; stage < costs.size(); ++stage) {
-              for (const StageWork& segment : works[stage % pp].stages) {
-                costs[stage].push_back(segment.forward.seconds() + segment.backward.seconds());
+            std::vector<int> groups(pp);  // of devices, in the order of the pipeline
+            std::iota(groups.begin(), groups.end(), 0);
+            std::set<std::string> is_known;
+            do {
+              std::string kinds;
+              for (const int group : groups) {
+                for (int64_t d = 0; d < dp * tp; ++d) {
+                  StrAppend(&kinds, machine.cluster.KindOf(group * dp * tp + d).name, " ");
+                }
               }
-            }
-            EstimateOptions options;
-            options.policy = problem.policy;
-            options.chunks_per_group = static_cast<int>(vpp);
-            const auto try_cut = [&](const std::vector<int>& starts) {
-              const StepEstimate estimate =
-                  *EstimateStep(JoinOnGroups(work_of_groups, starts), machine, options);
-              if (estimate.fits()) best_s = std::min(best_s, estimate.step_s);
-              return estimate.fits();
-            };
-            if (try_cut(CutEvenly(costs)) || vpp > 1) continue;
-            ForEachCut(static_cast<int>(costs[0].size()), strategy.num_stages(), try_cut);
+              if (!is_known.insert(kinds).second) continue;
+              std::vector<const ModelWork*> in_order;
+              for (const int group : groups) in_order.push_back(work_of_groups[group]);
+              for (const Policy* policy : problem.policies) {
+                if (!OrdersChunks(*policy, vpp)) continue;
+                const StagePlacement placement =
+                    PlacementOf(*policy, static_cast<int>(pp), static_cast<int>(vpp));
+                std::vector<std::vector<double>> costs(strategy.num_stages());
+                for (size_t stage = 0; stage < costs.size(); ++stage) {
+                  const int group = placement.GroupOf(static_cast<int>(stage));
+                  for (const StageWork& segment : in_order[group]->stages) {
+                    costs[stage].push_back(segment.forward.seconds() + segment.backward.seconds());
+                  }
+                }
+                EstimateOptions options;
+                options.policy = policy;
+                options.chunks_per_group = static_cast<int>(vpp);
+                options.device_groups = groups;
+                const auto try_cut = [&](const std::vector<int>& starts) {
+                  const absl::StatusOr<StepEstimate> estimate = EstimateStep(
+                      JoinOnGroups(in_order, starts, placement.placement), machine, options);
+                  if (!estimate.ok()) return true;  // the policy refuses, whatever the cut
+                  if (estimate->fits()) best_s = std::min(best_s, estimate->step_s);
+                  return estimate->fits();
+                };
+                if (try_cut(CutEvenly(costs)) || vpp > 1) continue;
+                ForEachCut(static_cast<int>(costs[0].size()), strategy.num_stages(), try_cut);
+              }
+            } while (spec.kinds.size() > 1 && std::next_permutation(groups.begin(), groups.end()));
           }
         }
       }
@@ -561,10 +590,12 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
     EXPECT_EQ(result->best.estimate.fits(), best_s < 1e9);
     if (result->num_too_large > 0) ++num_limited;
     if (best_s > 1e9) continue;
+    // By other schedules than the first, a step counts as longer.
+    const double worth = problem.policies.size() > 1 ? 1 + kLeastScheduleGain : 1;
     // Cuts that a limit of memory forces are the best for the slowest stage, not for the step.
     EXPECT_LE(result->best.estimate.step_s, best_s * 1.05) << Describe(result->best);
     if (result->num_too_large == 0) {
-      EXPECT_LE(result->best.estimate.step_s, best_s * (1 + kTieTolerance) * (1 + 1e-4))
+      EXPECT_LE(result->best.estimate.step_s, best_s * worth * (1 + kTieTolerance) * (1 + 1e-4))
           << Describe(result->best);
     }
     EXPECT_GE(result->best.estimate.step_s, best_s * (1 - 1e-4)) << Describe(result->best);
@@ -574,7 +605,7 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
     const absl::StatusOr<SearchResult> with_options = FindStrategy(problem);
     ASSERT_TRUE(with_options.ok()) << with_options.status();
     EXPECT_LE(with_options->best.estimate.step_s,
-              result->best.estimate.step_s * (1 + kTieTolerance))
+              result->best.estimate.step_s * worth * (1 + kTieTolerance))
         << Describe(with_options->best);
   }
   EXPECT_GT(num_limited, kRandomProblems / 6);
@@ -638,6 +669,67 @@ TEST_F(SearchTest, StatedShardingsAreConstraints) {
   const double more = 12 * 3.0 / 4 * 4 * 4 * 768 * 768;
   EXPECT_NEAR(whole - split, more, 1e-3 * more);
   EXPECT_NEAR(some - split, more / 2, 1e-3 * more);
+}
+
+// Where the schedule is open, it is chosen with the strategy: one that splits backward phases fills
+// the bubble, and where memory is short one that keeps fewer micro-batches in flight does.
+TEST_F(SearchTest, TheScheduleIsChosenWithTheStrategy) {
+  graph::ModelConfig config;
+  config.layers = 16;
+  config.heads = 4;
+  config.width = 64;
+  config.context = 64;
+  config.dropout = 0;
+  const graph::Graph forward =
+      *graph::BuildModelGraph(ops_, *models_.FindModel("gpt"), config, graph::ModelUse::kTrain, 8);
+  const auto find = [&](std::vector<const Policy*> policies, int64_t memory_bytes) {
+    ClusterSpec spec = FreeComputation(4, memory_bytes).cluster.spec();
+    spec.kinds[0].peak_flops_per_s.fill(1e11);
+    spec.kinds[0].memory_bytes_per_s = 1e10;
+    spec.levels[0].bytes_per_s = 1e12;
+    const Machine machine = {*Cluster::Create(spec)};
+    SearchProblem problem = Problem(forward, gpt_hints(), machine, 4);
+    problem.policies = std::move(policies);
+    problem.microbatches = 8;
+    problem.limits = {.dp = 1, .tp = 1, .zero = 0, .recompute = Recompute::kNone};
+    return *FindStrategy(problem);
+  };
+  const std::vector<const Policy*> all = SchedulesToTry(policies_);
+  const SearchResult only = find({policies_.Find("1f1b")}, int64_t{1} << 40);
+  EXPECT_EQ(only.best.policy->name(), "1f1b");
+  EXPECT_TRUE(only.other_schedules.empty());
+  const SearchResult open = find(all, int64_t{1} << 40);
+  EXPECT_TRUE(open.best.policy->needs().splits_backward) << Describe(open.best);
+  EXPECT_LT(open.best.estimate.step_s, only.best.estimate.step_s);
+  EXPECT_THAT(Describe(open.best), HasSubstr(std::string(open.best.policy->name())));
+  // Each of the others that order its chunks says what it lacks.
+  ASSERT_FALSE(open.other_schedules.empty());
+  for (const Candidate& other : open.other_schedules) {
+    EXPECT_EQ(other.strategy, open.best.strategy);
+    EXPECT_NE(other.policy, open.best.policy);
+    EXPECT_GE(other.estimate.step_s, open.best.estimate.step_s / (1 + kTieTolerance));
+  }
+  // With as much memory as v-min needs, 1f1b has to cut stages unevenly, if it fits at all.
+  const SearchResult least = find({policies_.Find("v-min")}, int64_t{1} << 40);
+  const auto needed = static_cast<int64_t>(
+      least.best.estimate.groups[least.best.estimate.fullest_group()].memory.total());
+  const SearchResult uneven = find({policies_.Find("1f1b")}, needed);
+  const SearchResult limited = find(all, needed);
+  if (uneven.best.estimate.fits()) {
+    EXPECT_LT(limited.best.estimate.step_s, 0.9 * uneven.best.estimate.step_s);
+  }
+  EXPECT_TRUE(limited.best.estimate.fits()) << WhatLimits(limited.best);
+  EXPECT_EQ(limited.best.policy->name(), "v-min") << Describe(limited.best);
+  // Chunks that are given are a constraint.
+  const Machine machine = FreeComputation(4);
+  SearchProblem problem = Problem(forward, gpt_hints(), machine, 4);
+  problem.policies = all;
+  problem.chunks = 2;
+  problem.limits.dp = 1;
+  problem.limits.tp = 1;
+  const SearchResult chunks = *FindStrategy(problem);
+  EXPECT_EQ(ToString(chunks.best.strategy), "dp=1,tp=1,pp=4,vpp=2");
+  for (const Candidate& other : chunks.others) EXPECT_EQ(other.strategy.vpp, 2);
 }
 
 // Twice: nothing but the problem decides.

@@ -277,7 +277,9 @@ class Measurer {
   // Of the devices that run the node.
   const KernelTimes& KernelsOf(NodeId id) const {
     const StagePlacement placement = {options_.num_groups, 1, options_.placement};
-    return kernels_.at(alike_groups_[placement.GroupOf(phases_[id].virtual_stage)]);
+    const int group = placement.GroupOf(phases_[id].virtual_stage);
+    return kernels_.at(
+        alike_groups_[options_.device_groups.empty() ? group : options_.device_groups[group]]);
   }
 
   double KernelSeconds(NodeId id) const {
@@ -320,11 +322,14 @@ class Measurer {
     bool backward = false;
     bool update = false;
     bool is_whole = false;  // formed by all micro-batches
+    bool b = false;         // parts of backward phases
+    bool w = false;
     NodeId first = 0;
     NodeId last = 0;
 
-    void Add(const PhaseKey& key, NodeId id) {
+    void Add(const PhaseKey& key, graph::Phase part, NodeId id) {
       const Moment moment = MomentOf(key);
+      (part == graph::Phase::kWeightBackward ? w : b) |= moment == Moment::kBackward;
       forward |= moment == Moment::kForward;
       backward |= moment == Moment::kBackward;
       update |= moment == Moment::kUpdate;
@@ -342,13 +347,13 @@ class Measurer {
       const NodeId producer = graph_.value(value).producer;
       const auto [it, is_new] = touches.try_emplace(root);
       if (is_new) it->second.first = producer;
-      it->second.Add(phase.key, producer);
+      it->second.Add(phase.key, graph_.node(producer).phase, producer);
       it->second.is_whole |= FormsWhole(graph_.node(producer).op->role());
       for (const NodeId user : users_[value]) {
         if (!phases_[user].is_live) continue;
         if (phases_[user].virtual_stage != phase.virtual_stage) continue;
         if (graph_.node(user).op->role() == graph::OpRole::kAssign) continue;
-        it->second.Add(phases_[user].key, user);
+        it->second.Add(phases_[user].key, graph_.node(user).phase, user);
       }
     }
     for (const auto& [root, touch] : touches) {
@@ -377,6 +382,7 @@ class Measurer {
     } else if (touch.num_moments() > 1) {
       memory.activations += bytes;
     } else {
+      if (touch.b && touch.w) memory.until_weight += bytes;
       const NodeId last = touch.last;
       Lifetime lifetime = {bytes, touch.first, last};
       // An elementwise kernel may write its result over an operand that nobody reads later.
@@ -394,6 +400,7 @@ class Measurer {
     struct Readers {
       bool forward = false;
       bool backward = false;
+      bool w = false;
       std::vector<Sharding> needed;
     };
     std::map<int, Readers> readers;  // by stage
@@ -404,6 +411,7 @@ class Measurer {
       Readers& of_stage = readers[reader.virtual_stage];
       const bool is_backward = MomentOf(reader.key) == Moment::kBackward;
       (is_backward ? of_stage.backward : of_stage.forward) = true;
+      of_stage.w |= is_backward && graph_.node(user).phase == graph::Phase::kWeightBackward;
       Sharding needed = NeededAs(value, graph_.node(user));
       if (std::find(of_stage.needed.begin(), of_stage.needed.end(), needed) ==
           of_stage.needed.end()) {
@@ -427,6 +435,10 @@ class Measurer {
             is_forward ? StageTransfer::Moment::kForward : StageTransfer::Moment::kBackward;
         transfer.is_kept_by_source = is_forward && touch.backward;
         transfer.is_kept_by_reader = is_forward && of_stage.backward;
+        // Whether it is received or made on the same group, as stages are joined later.
+        if (!is_forward && of_stage.w) {
+          work_.stages[to].memory.until_weight += transfer.num_bytes;
+        }
       } else {
         transfer.moment = IsState(value) || (phase.key.level == 0 && !phase.key.per_microbatch)
                               ? StageTransfer::Moment::kBeforeStep

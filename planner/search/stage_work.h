@@ -79,6 +79,8 @@ struct StageMemory {
   double optimizer = 0;    // other states
   double gradients = 0;    // and all else that is kept once a step
   double activations = 0;  // of one micro-batch, kept from its forward to its backward phase
+  // Likewise, from B to W, if they are split: what gradients of weights are made of.
+  double until_weight = 0;
   double forward_workspace = 0;
   double backward_workspace = 0;
   double update_workspace = 0;
@@ -147,6 +149,8 @@ struct WorkOptions {
   // simultaneous.
   int num_groups = 1;
   Placement placement = Placement::kLoop;  // of the stages on them
+  // Of each group, in the order of the pipeline, the group of devices. Empty: the same.
+  std::vector<int> device_groups = {};
   // The group whose devices time the kernels of all stages, if they are not those of a plan; none:
   // the one on which a stage lies.
   std::optional<int> group = std::nullopt;
