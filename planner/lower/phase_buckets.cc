@@ -17,6 +17,10 @@ using graph::Node;
 using graph::NodeId;
 using graph::ValueId;
 
+// What a phase scatters goes in at least so many parts: the link is idle while the first one is
+// made.
+constexpr int64_t kLeastParts = 8;
+
 // Whether a node of the same phase reads the value, other than to add it up over micro-batches for
 // later phases.
 bool IsAwaited(const Graph& graph, const std::vector<NodePhase>& phases,
@@ -86,36 +90,41 @@ std::vector<std::vector<NodeId>> FormPhaseBuckets(const Graph& graph,
                                                   const std::vector<NodePhase>& phases,
                                                   const BucketLimits& limits) {
   if (limits.bytes <= 0) return {};
-  struct Open {
+  const std::vector<std::vector<NodeId>> users = graph.Users();
+  struct Candidates {
     std::vector<NodeId> nodes;
     int64_t bytes = 0;
-    int64_t max_bytes = 0;
   };
-  const std::vector<std::vector<NodeId>> users = graph.Users();
-  std::map<BucketKey, Open> open;
-  std::vector<std::vector<NodeId>> buckets;
-  const auto close = [&](std::vector<NodeId> nodes) {
-    if (nodes.size() > 1) buckets.push_back(std::move(nodes));
-  };
+  std::map<BucketKey, Candidates> candidates;
   for (NodeId id = 0; id < graph.num_nodes(); ++id) {
     if (!IsCandidate(graph, phases, id) ||
         IsAwaited(graph, phases, users, graph.node(id).results[0], id)) {
       continue;
     }
-    const BucketKey key = BucketKeyOf(graph, phases, id);
-    Open& bucket = open[key];
-    if (bucket.max_bytes == 0) bucket.max_bytes = limits.Over(key.kind, key.axes);
-    const int64_t bytes = WholeBytes(graph, id);
-    if (!bucket.nodes.empty() && bucket.bytes + bytes > bucket.max_bytes) {
-      close(std::exchange(bucket.nodes, {}));
-      bucket.bytes = 0;
-    }
-    bucket.nodes.push_back(id);
-    bucket.bytes += bytes;
+    Candidates& alike = candidates[BucketKeyOf(graph, phases, id)];
+    alike.nodes.push_back(id);
+    alike.bytes += WholeBytes(graph, id);
   }
-  for (auto& [key, bucket] : open) {
-    bucket.nodes.pop_back();  // the last one of the phase
-    close(std::move(bucket.nodes));
+  std::vector<std::vector<NodeId>> buckets;
+  for (auto& [key, alike] : candidates) {
+    int64_t most = limits.Over(key.kind, key.axes);
+    if (key.kind == CollectiveKind::kReduceScatter)
+      most = std::min(most, alike.bytes / kLeastParts);
+    alike.nodes.pop_back();  // the last one of the phase
+    std::vector<NodeId> bucket;
+    int64_t bytes = 0;
+    const auto close = [&] {
+      if (bucket.size() > 1) buckets.push_back(bucket);
+      bucket.clear();
+      bytes = 0;
+    };
+    for (const NodeId id : alike.nodes) {
+      const int64_t more = WholeBytes(graph, id);
+      if (bytes + more > most) close();
+      bucket.push_back(id);
+      bytes += more;
+    }
+    close();
   }
   return buckets;
 }

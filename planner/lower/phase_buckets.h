@@ -4,11 +4,12 @@
 //
 // A collective may be put together with others if nothing in its phase waits for the result, sums
 // over micro-batches apart. Collectives of the same kind and groups join in the order of the phase
-// while their tensors take no more than the bytes of a bucket. The last one of a phase runs by
-// itself, since nothing hides it: what comes before it does not wait for it.
+// while their tensors take no more than the bytes of a bucket, and, if they are scattered, no more
+// than an eighth of all that the phase scatters: while a bucket fills, the link waits. The last one
+// of a phase runs by itself, since nothing hides it: what comes before it does not wait for it.
 //
-// Worked example, buckets of 4 MB: a backward phase scatters gradients a, b, c, d of 2 MB each, in
-// this order. Those of a and b start together when b has been made, c and d each by itself.
+// Worked example, buckets of 4 MB: an update gathers parameters a, b, c, d of 2 MB each, in this
+// order. Those of a and b start together when b has been updated, c and d each by itself.
 //
 // Parameters that are gathered per use are put together by prefetch.h.
 //

@@ -151,7 +151,7 @@ TEST(PlanIo, NamesAnotherVersion) {
   const absl::Status status = PlanFromBytes(bytes).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("version 7"), HasSubstr("reads version 5")));
+              AllOf(HasSubstr("version 7"), HasSubstr("reads version 6")));
 }
 
 // Damage that comes with the right hash: whatever is read is either refused or can be verified.
