@@ -1,5 +1,6 @@
 #include "base/collective.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace penstock {
@@ -81,6 +82,34 @@ int64_t OutputCount(const CollectiveSpec& spec, int rank) {
       return 0;
   }
   return 0;
+}
+
+bool TensorsAddUp(const CollectiveSpec& spec) {
+  if (spec.tensors.empty()) return true;
+  if (spec.kind != CollectiveKind::kAllGather && spec.kind != CollectiveKind::kReduceScatter) {
+    return false;
+  }
+  std::vector<int64_t> rest = spec.counts;
+  for (const std::vector<int64_t>& counts : spec.tensors) {
+    if (counts.size() != rest.size()) return false;
+    for (size_t rank = 0; rank < rest.size(); ++rank) {
+      if (counts[rank] < 0 || counts[rank] > rest[rank]) return false;
+      rest[rank] -= counts[rank];
+    }
+  }
+  return std::all_of(rest.begin(), rest.end(), [](int64_t count) { return count == 0; });
+}
+
+int64_t InputCount(const CollectiveSpec& spec, int rank, size_t tensor) {
+  if (spec.tensors.empty()) return InputCount(spec, rank);
+  const std::vector<int64_t>& counts = spec.tensors[tensor];
+  return spec.kind == CollectiveKind::kAllGather ? counts[rank] : Total(counts);
+}
+
+int64_t OutputCount(const CollectiveSpec& spec, int rank, size_t tensor) {
+  if (spec.tensors.empty()) return OutputCount(spec, rank);
+  const std::vector<int64_t>& counts = spec.tensors[tensor];
+  return spec.kind == CollectiveKind::kAllGather ? Total(counts) : counts[rank];
 }
 
 }  // namespace penstock

@@ -11,6 +11,12 @@
 //   permute         counts[r] elements of rank r go to rank peers[r] (a permutation)
 // Pieces may be empty.
 //
+// An all_gather or reduce_scatter may move several tensors at once, such as the gradients of
+// several layers: every rank then brings and ends with a piece of memory for each, so that none of
+// them is copied to lie beside the others. `tensors` says how many elements of a rank's piece are
+// of each. Example: ranks 0 and 1 gather a of 3 + 2 elements and b of 4 + 4: counts {7, 6}, tensors
+// {{3, 2}, {4, 4}}; rank 0 brings 3 elements of a and 4 of b, and ends with 5 and 8.
+//
 // The association of a reduction is part of the algorithm, so that a plan gives the same bits on
 // every transport:
 //   kDirect  the terms are folded in rank order, whoever folds them: ((t0 + t1) + t2) + ...
@@ -26,6 +32,7 @@
 #ifndef PENSTOCK_BASE_COLLECTIVE_H_
 #define PENSTOCK_BASE_COLLECTIVE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -63,6 +70,8 @@ struct CollectiveSpec {
   uint32_t root = 0;                // broadcast only
   int64_t chunk_bytes = 256 << 10;  // a piece travels in chunks of at most this size
   std::vector<uint32_t> hosts;      // kHierarchical only: the host of each rank, any numbers
+  // Of several tensors: of each the elements by rank, which add up to `counts`. Empty: of one.
+  std::vector<std::vector<int64_t>> tensors = {};
 
   friend bool operator==(const CollectiveSpec&, const CollectiveSpec&) = default;
 };
@@ -73,6 +82,20 @@ inline constexpr int64_t kMaxCollectiveMessages = int64_t{1} << 20;
 // Elements that rank `rank` brings and ends with.
 int64_t InputCount(const CollectiveSpec& spec, int rank);
 int64_t OutputCount(const CollectiveSpec& spec, int rank);
+
+// Pieces of memory that a rank brings, and as many that it ends with: at least 1.
+inline size_t NumTensors(const CollectiveSpec& spec) {
+  return spec.tensors.empty() ? 1 : spec.tensors.size();
+}
+
+// Whether the counts of its tensors, if it has several, are those of an all_gather or
+// reduce_scatter, none negative, and add up to its own. REQUIRES: those are sound.
+bool TensorsAddUp(const CollectiveSpec& spec);
+
+// Elements of one of its tensors that a rank brings and ends with. REQUIRES: TensorsAddUp(spec);
+// tensor < NumTensors(spec).
+int64_t InputCount(const CollectiveSpec& spec, int rank, size_t tensor);
+int64_t OutputCount(const CollectiveSpec& spec, int rank, size_t tensor);
 
 }  // namespace penstock
 

@@ -42,6 +42,10 @@ absl::Status CheckCounts(const CollectiveSpec& spec) {
     if (count > kMaxElements - total) return Invalid(spec, "more than 2^48 elements");
     total += count;
   }
+  if (!TensorsAddUp(spec)) {
+    return Invalid(spec, StrCat("it cannot move ", spec.tensors.size(),
+                                " tensors of these counts: they do not add up"));
+  }
   const auto element_bytes = static_cast<int64_t>(ByteSize(spec.dtype));
   if (spec.chunk_bytes < element_bytes) {
     return Invalid(
@@ -70,18 +74,24 @@ class FlowCollective final : public Collective {
     for (const auto& flow : schedule_.flows) flow->Prepare();
     run_.endpoint = &endpoint;
     run_.channel = spec.channel;
+    run_.inputs.resize(NumTensors(spec));
+    run_.outputs.resize(NumTensors(spec));
+    run_.scratch = scratch_.data();
   }
 
   ~FlowCollective() override { Cancel(); }
 
-  void Start(const void* input, void* output, uint64_t sequence, uint32_t flags) override {
+  void StartTensors(const void* const* inputs, void* const* outputs, uint64_t sequence,
+                    uint32_t flags) override {
     if (!Settle()) {
       run_.status = Named(absl::FailedPreconditionError("peers still read what the last run sent"));
       return;
     }
     run_.sequence = sequence;
-    run_.buffers = {static_cast<std::byte*>(const_cast<void*>(input)),
-                    static_cast<std::byte*>(output), scratch_.data()};
+    for (size_t t = 0; t < run_.inputs.size(); ++t) {
+      run_.inputs[t] = static_cast<std::byte*>(const_cast<void*>(inputs[t]));
+      run_.outputs[t] = static_cast<std::byte*>(outputs[t]);
+    }
     run_.flags = flags;
     run_.status = absl::OkStatus();
     if (sequence >= kMaxRuns) {
@@ -92,8 +102,8 @@ class FlowCollective final : public Collective {
     phase_ = Phase::kRunning;
     Advance();  // the peers get what they wait for before the copies are made
     for (const LocalCopy& copy : schedule_.copies) {
-      const std::byte* from = run_.At(Buffer::kInput, copy.input_offset);
-      std::byte* to = run_.At(Buffer::kOutput, copy.output_offset);
+      const std::byte* from = run_.At(Buffer::kInput, copy.tensor, copy.input_offset);
+      std::byte* to = run_.At(Buffer::kOutput, copy.tensor, copy.output_offset);
       if (from != to && copy.num_bytes > 0) std::memmove(to, from, copy.num_bytes);
     }
   }
@@ -144,8 +154,7 @@ class FlowCollective final : public Collective {
       if (!flow->is_over()) return;
     }
     if (schedule_.result_bytes > 0) {
-      CopyBytes(run_.At(Buffer::kOutput, 0), scratch_.data(),
-                static_cast<size_t>(schedule_.result_bytes));
+      CopyBytes(run_.outputs[0], scratch_.data(), static_cast<size_t>(schedule_.result_bytes));
     }
     phase_ = Phase::kSettled;
   }

@@ -20,7 +20,8 @@
 
 namespace penstock::transport {
 
-// Refuses specs that do not hold together: counts of the wrong number or negative, peers that are
+// Refuses specs that do not hold together: counts of the wrong number or negative, tensors that do
+// not add up to them or that such a collective cannot have, peers that are
 // no permutation, a group with a device twice or out of range, a reduction that the dtype does not
 // have (reduce.h), chunks smaller than an element or so small that a run has more than 2^20.
 absl::Status CheckCollective(const CollectiveSpec& spec, uint32_t num_devices);
@@ -42,16 +43,22 @@ class Collective {
   // Settle() is true then, or the endpoint is not driven any more.
   virtual ~Collective() = default;
 
-  // Begins the run number `sequence`, below 2^44. `input` and `output` hold InputCount and
-  // OutputCount elements; they may be the same memory for all_reduce (in place), and an
-  // all_gather's input may lie at its place in the output. Both belong to the run until it is over.
+  // Begins the run number `sequence`, below 2^44. Each tensor has an input and an output, which
+  // hold InputCount and OutputCount elements of it; they may be the same memory for all_reduce (in
+  // place), an all_gather's input may lie at its place in the output, and a reduce_scatter's output
+  // at its place in the input. Both belong to the run until it is over, the lists do not.
   // `flags` travel with the data, so they reach every rank whose output depends on this rank's
   // input: all of an all_reduce, reduce_scatter and all_gather (empty blocks included), of a
   // broadcast those behind the root, of a permute the receiver, of an all_to_all those that it
   // sends something, as an empty block is no message, and perhaps those that these send something.
   // With kErrorFlag the data means nothing, but every run still completes. REQUIRES: not running,
   // and Settle() is true.
-  virtual void Start(const void* input, void* output, uint64_t sequence, uint32_t flags) = 0;
+  virtual void StartTensors(const void* const* inputs, void* const* outputs, uint64_t sequence,
+                            uint32_t flags) = 0;
+  // The same with one tensor.
+  void Start(const void* input, void* output, uint64_t sequence, uint32_t flags) {
+    StartTensors(&input, &output, sequence, flags);
+  }
 
   // Moves along as far as it can; true once the run is over (again and again until the next Start).
   // The endpoint's Progress is called by the owner, not here: there is nothing to poll for until it

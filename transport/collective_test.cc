@@ -23,12 +23,16 @@ namespace {
 
 using ::penstock::testing::Bytes;
 using ::penstock::testing::CreateFaultyTransport;
+using ::penstock::testing::CutIntoTensors;
 using ::penstock::testing::Describe;
 using ::penstock::testing::FaultOptions;
 using ::penstock::testing::RandomElements;
 using ::penstock::testing::ReferenceCollective;
+using ::penstock::testing::TensorPlaces;
 using ::penstock::testing::Views;
 using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
@@ -113,7 +117,8 @@ class Group {
 
   void Start(int rank, uint64_t sequence, uint32_t flags = kNoFlags) {
     const Bytes& input = in_place_ ? outputs_[rank] : inputs_[rank];
-    collectives_[rank]->Start(input.data(), outputs_[rank].data(), sequence, flags);
+    const TensorPlaces places(spec_, rank, input.data(), outputs_[rank].data());
+    collectives_[rank]->StartTensors(places.inputs.data(), places.outputs.data(), sequence, flags);
   }
 
   // One move of one rank.
@@ -235,6 +240,25 @@ TEST_P(CollectiveSteppedTest, EveryKindAlgorithmAndGroupSize) {
           SCOPED_TRACE(Describe(spec));
           CheckStepped(spec, GetParam(), false, random);
           if (kind == CollectiveKind::kAllReduce) CheckStepped(spec, GetParam(), true, random);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CollectiveSteppedTest, SeveralTensorsAreMovedAsEachWouldBeByItself) {
+  std::mt19937_64 random(15);
+  for (CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+    for (CollectiveAlgorithm algorithm : kAlgorithms) {
+      for (int n = 1; n <= 5; ++n) {
+        for (size_t num_tensors : {1, 2, 5}) {
+          CollectiveSpec spec = MakeSpec(kind, algorithm, n, random);
+          SetUnevenCounts(&spec, 60, random);
+          CutIntoTensors(&spec, num_tensors, random);
+          spec.chunk_bytes = 32;
+          SCOPED_TRACE(Describe(spec));
+          CheckStepped(spec, GetParam(), false, random);
           if (HasFailure()) return;
         }
       }
@@ -422,6 +446,45 @@ TEST(CollectiveTest, GatherInPlaceKeepsTheOwnPiece) {
       for (int rank = 0; rank < 3; ++rank) group.Step(rank);
     }
     EXPECT_THAT(data, ::testing::Each("abcdef"));
+  }
+}
+
+// A bucket of gradients is scattered where they lie, and one of parameters gathered where they do.
+TEST(CollectiveTest, SeveralTensorsInPlace) {
+  std::mt19937_64 random(25);
+  for (CollectiveAlgorithm algorithm : kAlgorithms) {
+    CollectiveSpec spec = MakeSpec(CollectiveKind::kReduceScatter, algorithm, 2, random);
+    spec.dtype = DType::kI32;
+    spec.counts = {3, 4};
+    spec.tensors = {{2, 1}, {1, 3}};
+    ASSERT_EQ(CheckCollective(spec, 4), absl::OkStatus());
+    std::vector<std::vector<int32_t>> a = {{1, 2, 3}, {10, 20, 30}};
+    std::vector<std::vector<int32_t>> b = {{4, 5, 6, 7}, {40, 50, 60, 70}};
+    const auto move = [&] {
+      Group group(spec, nullptr);
+      for (int rank = 0; rank < 2; ++rank) {
+        int32_t* own[] = {a[rank].data() + 2 * rank, b[rank].data() + rank};
+        const void* whole[] = {a[rank].data(), b[rank].data()};
+        const bool is_gather = spec.kind == CollectiveKind::kAllGather;
+        const void* inputs[] = {is_gather ? own[0] : whole[0], is_gather ? own[1] : whole[1]};
+        void* outputs[] = {is_gather ? a[rank].data() : own[0],
+                           is_gather ? b[rank].data() : own[1]};
+        group.collective(rank).StartTensors(inputs, outputs, 0, 0);
+      }
+      for (int i = 0; i < 100; ++i) {
+        for (int rank = 0; rank < 2; ++rank) group.Step(rank);
+      }
+      EXPECT_TRUE(group.collective(0).Poll() && group.collective(1).Poll());
+    };
+    move();
+    EXPECT_THAT(std::vector(a[0].begin(), a[0].begin() + 2), ElementsAre(11, 22));
+    EXPECT_EQ(a[1][2], 33);
+    EXPECT_EQ(b[0][0], 44);
+    EXPECT_THAT(std::vector(b[1].begin() + 1, b[1].end()), ElementsAre(55, 66, 77));
+    spec.kind = CollectiveKind::kAllGather;
+    move();
+    EXPECT_THAT(a, Each(ElementsAre(11, 22, 33)));
+    EXPECT_THAT(b, Each(ElementsAre(44, 55, 66, 77)));
   }
 }
 
@@ -664,6 +727,13 @@ TEST(CheckCollectiveTest, RefusesWhatDoesNot) {
     s->algorithm = CollectiveAlgorithm::kHierarchical;
     s->hosts = {0, 0};
   });
+  const auto all_gather = CollectiveKind::kAllGather;
+  const char* tensors = "tensors of these counts: they do not add up";
+  expect_refused(all_reduce, tensors, [](auto* s) { s->tensors = {{8, 8, 8}}; });
+  expect_refused(all_gather, tensors, [](auto* s) { s->tensors = {{8, 8}}; });
+  expect_refused(all_gather, tensors, [](auto* s) { s->tensors = {{8, 8, -8}, {0, 0, 16}}; });
+  expect_refused(all_gather, tensors, [](auto* s) { s->tensors = {{8, 8, 8}, {0, 1, 0}}; });
+  expect_refused(all_gather, tensors, [](auto* s) { s->tensors = {{8, 4, 7}, {0, 4, 0}}; });
   expect_refused(all_reduce, "needs the hosts of 0 ranks, not of 3", [](auto* s) {
     s->hosts = {0, 0, 1};
   });

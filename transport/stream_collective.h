@@ -22,8 +22,9 @@
 namespace penstock::transport {
 
 struct StreamCollectiveArgs {
-  const void* input = nullptr;  // on the device, as for Collective::Start
-  void* output = nullptr;
+  // On the device, of each tensor, as for Collective::StartTensors.
+  const void* const* inputs = nullptr;
+  void* const* outputs = nullptr;
   // The data mean nothing, but the run takes place: where a member is poisoned, or its stream has
   // an error, the streams of all others have one afterwards, kAborted.
   bool is_poisoned = false;

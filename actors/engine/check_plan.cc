@@ -226,8 +226,8 @@ class DeviceCheck {
     if (actor.target >= plan_.collectives.size()) {
       return Bad("collective ", actor.target, " does not exist");
     }
-    RETURN_IF_ERROR(CheckArity(actor, 1, 1));
     const CollectiveSpec& spec = plan_.collectives[actor.target];
+    RETURN_IF_ERROR(CheckArity(actor, NumTensors(spec), NumTensors(spec)));
     if (plan_.collective_per_microbatch[actor.target] != phase.per_microbatch) {
       return Bad("rate of phase and collective");
     }
@@ -235,8 +235,11 @@ class DeviceCheck {
       if (spec.devices[rank] != index_) continue;
       const uint64_t element = ByteSize(spec.dtype);
       const int r = static_cast<int>(rank);
-      RETURN_IF_ERROR(CheckOperand(actor.inputs[0], InputCount(spec, r) * element, element));
-      return CheckOperand(actor.outputs[0], OutputCount(spec, r) * element, element);
+      for (size_t t = 0; t < NumTensors(spec); ++t) {
+        RETURN_IF_ERROR(CheckOperand(actor.inputs[t], InputCount(spec, r, t) * element, element));
+        RETURN_IF_ERROR(CheckOperand(actor.outputs[t], OutputCount(spec, r, t) * element, element));
+      }
+      return absl::OkStatus();
     }
     return Bad("the device is not in the group of collective ", actor.target);
   }

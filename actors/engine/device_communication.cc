@@ -64,13 +64,15 @@ void DeviceCommunication::Begin(const CommStart& start) {
   const transport::Tag tag = {generation_, comm.channel, start.sequence};
   switch (comm.kind) {
     case planner::ActorKind::kSend:
-      endpoint_->Send(comm.peer, tag, start.input, comm.input_bytes, start.flags, &comm.request);
+      endpoint_->Send(comm.peer, tag, start.inputs[0], comm.tensors[0].input_bytes, start.flags,
+                      &comm.request);
       break;
     case planner::ActorKind::kRecv:
-      endpoint_->Recv(comm.peer, tag, start.output, comm.output_bytes, &comm.request);
+      endpoint_->Recv(comm.peer, tag, start.outputs[0], comm.tensors[0].output_bytes,
+                      &comm.request);
       break;
     default:
-      comm.collective->Start(start.input, start.output, start.sequence, start.flags);
+      comm.collective->StartTensors(start.inputs, start.outputs, start.sequence, start.flags);
   }
   running_.push_back(start.comm);
 }

@@ -36,22 +36,27 @@
 
 namespace penstock::actors {
 
+// A tensor that a communication moves.
+struct CommTensor {
+  uint64_t input_bytes = 0;   // that a collective or a send reads
+  uint64_t output_bytes = 0;  // that a collective or a receive writes
+  bool is_in_place = false;   // of a collective: input and output begin at the same byte
+};
+
 // A collective, or one end of a transfer. The device executor writes what describes it; the owner
 // of the endpoint writes the rest from Start until it has completed.
 struct Comm {
   std::unique_ptr<transport::Collective> collective;  // null for transfers
   transport::Request request;
-  uint64_t input_bytes = 0;   // that a collective or a send reads
-  uint64_t output_bytes = 0;  // that a collective or a receive writes
+  std::vector<CommTensor> tensors = std::vector<CommTensor>(1);  // one of a transfer
   uint32_t peer = 0;
   uint32_t channel = 0;
   uint32_t actor = 0;
   uint32_t phase = 0;
   uint32_t ordinal = 0;  // among the communicating actors of the device
   planner::ActorKind kind = planner::ActorKind::kCollective;
-  bool is_in_place = false;  // a collective whose input and output begin at the same byte
-  int64_t begin_ns = 0;      // with a clock
-  int64_t end_ns = 0;        // likewise
+  int64_t begin_ns = 0;  // with a clock
+  int64_t end_ns = 0;    // likewise
 };
 
 // One run of an operation.
@@ -59,8 +64,9 @@ struct CommStart {
   uint32_t comm = 0;
   uint32_t flags = 0;  // transport::MessageFlags
   uint64_t sequence = 0;
-  void* input = nullptr;   // what a collective or a send reads
-  void* output = nullptr;  // what a collective or a receive writes
+  // By tensor, in lists that last until the run has begun.
+  void* const* inputs = nullptr;   // what a collective or a send reads
+  void* const* outputs = nullptr;  // what a collective or a receive writes
 };
 
 class DeviceCommunication {

@@ -35,6 +35,8 @@ class DeviceCommunicationTest : public ::testing::Test {
     std::vector<double> sent = std::vector<double>(kCount);
     std::vector<double> received = std::vector<double>(kCount);
     std::vector<double> sum = std::vector<double>(kCount);
+    std::array<void*, 3> inputs = {};  // of each operation
+    std::array<void*, 3> outputs = {};
   };
 
   void Make(bool has_server) {
@@ -48,7 +50,8 @@ class DeviceCommunicationTest : public ::testing::Test {
       std::vector<Comm> comms(3);
       for (uint32_t i : {kSend, kRecv}) {
         comms[i].kind = i == kSend ? ActorKind::kSend : ActorKind::kRecv;
-        (i == kSend ? comms[i].input_bytes : comms[i].output_bytes) = kCount * sizeof(double);
+        CommTensor& tensor = comms[i].tensors[0];
+        (i == kSend ? tensor.input_bytes : tensor.output_bytes) = kCount * sizeof(double);
         comms[i].peer = 1 - device;
         comms[i].channel = (i + device) % 2;
       }
@@ -70,8 +73,10 @@ class DeviceCommunicationTest : public ::testing::Test {
     CommStart start;
     start.comm = comm;
     start.sequence = sequence;
-    start.input = side.sent.data();
-    start.output = comm == kRecv ? side.received.data() : side.sum.data();
+    side.inputs[comm] = side.sent.data();
+    side.outputs[comm] = comm == kRecv ? side.received.data() : side.sum.data();
+    start.inputs = &side.inputs[comm];
+    start.outputs = &side.outputs[comm];
     side.communication->Start(start);
   }
 
@@ -97,7 +102,7 @@ class DeviceCommunicationTest : public ::testing::Test {
 class UnsettledCollective final : public transport::Collective {
  public:
   explicit UnsettledCollective(const bool* is_settled) : is_settled_(*is_settled) {}
-  void Start(const void*, void*, uint64_t, uint32_t) override {}
+  void StartTensors(const void* const*, void* const*, uint64_t, uint32_t) override {}
   bool Poll() override { return true; }
   const absl::Status& status() const override { return status_; }
   uint32_t flags() const override { return 0; }

@@ -74,8 +74,9 @@ void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
   CommStart start;
   start.comm = actor.part;
   start.sequence = InstanceOf(progress.step, progress.microbatch, phases_[phase].per_microbatch);
-  start.input = args[0];
-  start.output = actor.kind == ActorKind::kCollective ? args[1] : args[0];
+  // Of a transfer there is one of the two.
+  start.inputs = args;
+  start.outputs = args + actor.num_inputs;
   --progress.remaining;
   ++progress.outstanding;
   CountCommunication(communication_.comm(actor.part).ordinal);

@@ -139,8 +139,9 @@ void DeviceExecutor::LaunchCollective(uint32_t index, uint32_t phase_index) {
   Join(actor, comm.stream.get());
   comm.stream->Follow(StreamOf(phase));
   void* const* args = args_.data() + actor.first_arg;
-  const absl::Status status = comm.collective->Launch(
-      {args[0], args[1], RecordOf(progress.step).is_poisoned, progress.first_launch + index});
+  const absl::Status status =
+      comm.collective->Launch({args, args + actor.num_inputs, RecordOf(progress.step).is_poisoned,
+                               progress.first_launch + index});
   if (!status.ok()) Fail(MarkOf(index, phase_index, 0), status);
   comm.stream->Promise(1);
   comm.stream->Record(MarkOf(index, phase_index, begin_ns));

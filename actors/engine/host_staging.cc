@@ -16,7 +16,8 @@ struct Range {
 // Where everything lies, in ranges that begin where a cache line does.
 struct Layout {
   std::vector<Range> copies;
-  std::vector<std::pair<uint64_t, uint64_t>> comms;  // offsets of input and output
+  // Offsets of input and output, by tensor.
+  std::vector<std::vector<std::pair<uint64_t, uint64_t>>> comms;
   uint64_t num_bytes = 0;
 
   uint64_t Add(uint64_t size) {
@@ -37,10 +38,15 @@ Layout MakeLayout(absl::Span<const Comm> comms, absl::Span<const HostCopy> copie
     layout.copies.push_back(range);
   }
   for (const Comm& comm : comms) {
-    // In place, one may be a part of the other.
-    const uint64_t input = layout.Add(
-        comm.is_in_place ? std::max(comm.input_bytes, comm.output_bytes) : comm.input_bytes);
-    layout.comms.emplace_back(input, comm.is_in_place ? input : layout.Add(comm.output_bytes));
+    layout.comms.emplace_back();
+    for (const CommTensor& tensor : comm.tensors) {
+      // In place, one may be a part of the other.
+      const uint64_t input =
+          layout.Add(tensor.is_in_place ? std::max(tensor.input_bytes, tensor.output_bytes)
+                                        : tensor.input_bytes);
+      layout.comms.back().emplace_back(
+          input, tensor.is_in_place ? input : layout.Add(tensor.output_bytes));
+    }
   }
   return layout;
 }
@@ -62,10 +68,12 @@ absl::StatusOr<std::unique_ptr<HostStaging>> HostStaging::Create(
   std::byte* const data = staging->memory_->data();
   for (size_t i = 0; i < comms.size(); ++i) {
     Transfer& transfer = staging->transfers_.emplace_back();
-    transfer.input = data + layout.comms[i].first;
-    transfer.output = data + layout.comms[i].second;
-    transfer.input_bytes = comms[i].input_bytes;
-    transfer.output_bytes = comms[i].output_bytes;
+    transfer.tensors = comms[i].tensors;
+    for (const auto& [input, output] : layout.comms[i]) {
+      transfer.inputs.push_back(data + input);
+      transfer.outputs.push_back(data + output);
+    }
+    transfer.results.resize(transfer.tensors.size());
     transfer.is_receive = comms[i].kind == planner::ActorKind::kRecv;
     transfer.event = device.CreateEvent();
   }
@@ -76,10 +84,14 @@ absl::StatusOr<std::unique_ptr<HostStaging>> HostStaging::Create(
 void HostStaging::Begin(const CommStart& start, planner::Lane lane, Stream& stream) {
   Transfer& transfer = transfers_[start.comm];
   transfer.start = start;
-  if (!transfer.is_receive) {
-    stream.Copy(transfer.input, start.input, transfer.input_bytes, CopyKind::kDeviceToHost);
-    stream.Record(transfer.event.get());
+  for (size_t t = 0; t < transfer.tensors.size(); ++t) {
+    // A send has none.
+    if (transfer.tensors[t].output_bytes > 0) transfer.results[t] = start.outputs[t];
+    if (transfer.is_receive || transfer.tensors[t].input_bytes == 0) continue;
+    stream.Copy(transfer.inputs[t], start.inputs[t], transfer.tensors[t].input_bytes,
+                CopyKind::kDeviceToHost);
   }
+  if (!transfer.is_receive) stream.Record(transfer.event.get());
   Queue& queue = queues_[2 * static_cast<size_t>(lane) + (transfer.is_receive ? 1 : 0)];
   queue.comms[(queue.first + queue.count++) % queue.comms.size()] = start.comm;
   ++num_pending_;
@@ -100,8 +112,8 @@ bool HostStaging::NextReady(CommStart* start, const StreamError** error) {
     --queue.count;
     --num_pending_;
     *start = transfer.start;
-    start->input = transfer.input;
-    start->output = transfer.output;
+    start->inputs = transfer.inputs.data();
+    start->outputs = transfer.outputs.data();
     // What a receive waits for belongs to an earlier run, whose error is known.
     *error = transfer.is_receive ? nullptr : transfer.event->error();
     return true;
@@ -111,8 +123,11 @@ bool HostStaging::NextReady(CommStart* start, const StreamError** error) {
 
 void HostStaging::End(uint32_t comm, Stream& stream) {
   Transfer& transfer = transfers_[comm];
-  stream.Copy(transfer.start.output, transfer.output, transfer.output_bytes,
-              CopyKind::kHostToDevice);
+  for (size_t t = 0; t < transfer.tensors.size(); ++t) {
+    if (transfer.tensors[t].output_bytes == 0) continue;
+    stream.Copy(transfer.results[t], transfer.outputs[t], transfer.tensors[t].output_bytes,
+                CopyKind::kHostToDevice);
+  }
   if (transfer.is_receive) stream.Record(transfer.event.get());
 }
 

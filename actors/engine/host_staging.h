@@ -89,13 +89,14 @@ class HostStaging {
   };
 
   struct Transfer {
-    std::byte* input = nullptr;
-    std::byte* output = nullptr;
-    uint64_t input_bytes = 0;
-    uint64_t output_bytes = 0;
+    std::vector<CommTensor> tensors;
+    std::vector<void*> inputs;   // by tensor
+    std::vector<void*> outputs;  // likewise
     bool is_receive = false;
     CommStart start;  // of the run under way, in the device's memory
-    // Done when `input` is filled; of a receive, when the last result has been copied.
+    // Where the results go: `start.outputs` may be of the next run by then.
+    std::vector<void*> results;
+    // Done when `inputs` are filled; of a receive, when the last result has been copied.
     std::unique_ptr<Event> event;
   };
 

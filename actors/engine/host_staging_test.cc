@@ -21,9 +21,10 @@ std::vector<Comm> Comms(ActorKind kind, size_t count = 1, bool is_in_place = fal
   std::vector<Comm> comms(count);
   for (Comm& comm : comms) {
     comm.kind = kind;
-    if (kind != ActorKind::kRecv) comm.input_bytes = kBytes;
-    if (kind != ActorKind::kSend) comm.output_bytes = kBytes;
-    comm.is_in_place = is_in_place;
+    CommTensor& tensor = comm.tensors[0];
+    if (kind != ActorKind::kRecv) tensor.input_bytes = kBytes;
+    if (kind != ActorKind::kSend) tensor.output_bytes = kBytes;
+    tensor.is_in_place = is_in_place;
   }
   return comms;
 }
@@ -50,8 +51,10 @@ class HostStagingTest : public ::testing::Test {
     CommStart start;
     start.comm = comm;
     start.sequence = 5;
-    start.input = At(input);
-    start.output = At(output);
+    input_ = At(input);
+    output_ = At(output);
+    start.inputs = &input_;
+    start.outputs = &output_;
     staging_->Begin(start, lane, *stream_);
   }
   CommStart AwaitReady() {
@@ -68,6 +71,8 @@ class HostStagingTest : public ::testing::Test {
       EmulatedDevice::Create({.has_thread = false, .seed = 1});
   const std::unique_ptr<Memory> memory_ = *device_->Allocate(4 * kBytes, MemoryKind::kDevice);
   std::deque<std::string> host_;  // what is copied from
+  void* input_ = nullptr;         // of the last communication
+  void* output_ = nullptr;
   const StreamError* error_ = nullptr;
   std::unique_ptr<HostStaging> staging_;
   const std::unique_ptr<Stream> stream_ = device_->CreateStream();
@@ -83,8 +88,8 @@ TEST_F(HostStagingTest, ACollectiveReadsAndWritesHostMemoryInStreamOrder) {
     const CommStart ready = AwaitReady();
     EXPECT_EQ(staging_->num_pending(), 0u);
     EXPECT_EQ(error_, nullptr);
-    EXPECT_EQ(TextAt(ready.input), input);
-    std::memcpy(ready.output, "result of 16 by.", kBytes);
+    EXPECT_EQ(TextAt(ready.inputs[0]), input);
+    std::memcpy(ready.outputs[0], "result of 16 by.", kBytes);
     staging_->End(0, *stream_);
     EXPECT_EQ(Read(1), "result of 16 by.");
     EXPECT_EQ(Read(0), "what comes later");
@@ -100,7 +105,27 @@ TEST_F(HostStagingTest, InPlaceTakesTheMemoryOnce) {
   Write(2, "one two three 4.");
   Begin(0, 2, 2);
   const CommStart ready = AwaitReady();
-  EXPECT_EQ(ready.input, ready.output);
+  EXPECT_EQ(ready.inputs[0], ready.outputs[0]);
+}
+
+TEST_F(HostStagingTest, EveryTensorIsCopied) {
+  std::vector<Comm> comms = Comms(ActorKind::kCollective);
+  comms[0].tensors.push_back(comms[0].tensors[0]);
+  Make(comms);
+  Write(0, "one two three 4.");
+  Write(1, "five six seven 8");
+  std::vector<void*> inputs = {At(0), At(1)};
+  std::vector<void*> outputs = {At(2), At(3)};
+  staging_->Begin({0, 0, 5, inputs.data(), outputs.data()}, Lane::kCompute, *stream_);
+  outputs.assign(2, nullptr);  // of the next run
+  const CommStart ready = AwaitReady();
+  EXPECT_EQ(TextAt(ready.inputs[0]), "one two three 4.");
+  EXPECT_EQ(TextAt(ready.inputs[1]), "five six seven 8");
+  std::memcpy(ready.outputs[0], "result of 16 by.", kBytes);
+  std::memcpy(ready.outputs[1], "another of them.", kBytes);
+  staging_->End(0, *stream_);
+  EXPECT_EQ(Read(2), "result of 16 by.");
+  EXPECT_EQ(Read(3), "another of them.");
 }
 
 // A buffer that is still read by a copy to the device is not given to the transport.
@@ -109,12 +134,12 @@ TEST_F(HostStagingTest, AReceiveWaitsUntilItsLastResultHasBeenCopied) {
   Begin(0, 0, 0);
   CommStart start;
   ASSERT_TRUE(staging_->NextReady(&start, &error_));  // without any work of the stream
-  std::memcpy(start.output, "one two three 4.", kBytes);
+  std::memcpy(start.outputs[0], "one two three 4.", kBytes);
   staging_->End(0, *stream_);
   Begin(0, 0, 1);
   EXPECT_FALSE(staging_->NextReady(&start, &error_));
   start = AwaitReady();
-  std::memcpy(start.output, "five six seven 8", kBytes);
+  std::memcpy(start.outputs[0], "five six seven 8", kBytes);
   staging_->End(0, *stream_);
   EXPECT_EQ(Read(0), "one two three 4.");
   EXPECT_EQ(Read(1), "five six seven 8");
@@ -158,7 +183,8 @@ TEST_F(HostStagingTest, TilesOfInstancesThatOverlapAreApart) {
 TEST_F(HostStagingTest, InPlaceTheLargerOfTheTwoHasRoom) {
   for (const bool is_gather : {true, false}) {
     std::vector<Comm> comms = Comms(ActorKind::kCollective, 1, /*is_in_place=*/true);
-    (is_gather ? comms[0].output_bytes : comms[0].input_bytes) = 64 * kBytes;
+    CommTensor& tensor = comms[0].tensors[0];
+    (is_gather ? tensor.output_bytes : tensor.input_bytes) = 64 * kBytes;
     EXPECT_GE(HostStaging::BytesFor(comms, {}), 64 * kBytes) << is_gather;
   }
 }

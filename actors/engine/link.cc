@@ -445,15 +445,19 @@ Comm DescribeComm(const Plan& plan, uint32_t device, uint32_t actor) {
     const int rank = RankOf(spec, device);
     const uint64_t element_bytes = ByteSize(spec.dtype);
     comm.channel = spec.channel;
-    comm.input_bytes = static_cast<uint64_t>(InputCount(spec, rank)) * element_bytes;
-    comm.output_bytes = static_cast<uint64_t>(OutputCount(spec, rank)) * element_bytes;
-    comm.is_in_place = actor_plan.inputs[0].reg == actor_plan.outputs[0].reg &&
-                       actor_plan.inputs[0].offset == actor_plan.outputs[0].offset;
+    comm.tensors.resize(NumTensors(spec));
+    for (size_t t = 0; t < comm.tensors.size(); ++t) {
+      CommTensor& tensor = comm.tensors[t];
+      tensor.input_bytes = static_cast<uint64_t>(InputCount(spec, rank, t)) * element_bytes;
+      tensor.output_bytes = static_cast<uint64_t>(OutputCount(spec, rank, t)) * element_bytes;
+      tensor.is_in_place = actor_plan.inputs[t] == actor_plan.outputs[t];
+    }
     return comm;
   }
   const planner::TransferPlan& transfer = plan.transfers[actor_plan.target];
   const bool is_send = actor_plan.kind == ActorKind::kSend;
-  (is_send ? comm.input_bytes : comm.output_bytes) = transfer.num_bytes;
+  CommTensor& tensor = comm.tensors[0];
+  (is_send ? tensor.input_bytes : tensor.output_bytes) = transfer.num_bytes;
   comm.channel = transfer.channel;
   comm.peer = is_send ? transfer.destination : transfer.source;
   return comm;

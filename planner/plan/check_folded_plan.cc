@@ -193,8 +193,13 @@ class FoldedCheck {
                          " counts, ", spec.peers.size(), " peers and ", spec.hosts.size(),
                          " hosts");
         }
+        if (NumTensors(spec) != NumTensors(collective.specs[0]) ||
+            std::any_of(spec.tensors.begin(), spec.tensors.end(),
+                        [&](const auto& counts) { return counts.size() != spec.counts.size(); })) {
+          return Invalid("the tensors of a collective differ between its ranks or groups");
+        }
         const uint64_t copies = collective.specs.size() == 1 ? num_groups : 1;
-        members += copies * (1 + n + spec.counts.size());
+        members += copies * (1 + n + (1 + spec.tensors.size()) * spec.counts.size());
       }
       if (members > kMaxExpandedMembers) break;
     }

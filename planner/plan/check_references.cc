@@ -186,6 +186,10 @@ absl::Status CheckCollectiveReferences(const Plan& plan, uint32_t c) {
     }
     total += count;
   }
+  if (!TensorsAddUp(spec)) {
+    return Invalid("collective ", c, " (", Name(spec.kind), ") cannot move ", spec.tensors.size(),
+                   " tensors whose counts do not add up to its own");
+  }
   if (spec.kind == CollectiveKind::kPermute) {
     std::vector<uint32_t> peers = spec.peers;
     std::sort(peers.begin(), peers.end());

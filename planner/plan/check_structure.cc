@@ -297,9 +297,11 @@ class StructureCheck {
       case ActorKind::kKernel:
         RETURN_IF_ERROR(CheckKernelOperands(d, a));
         return CheckSums(d, a, phase);
-      case ActorKind::kCollective:
-        RETURN_IF_ERROR(CheckCount(d, a, "input", actor.inputs.size(), 1));
-        return CheckCount(d, a, "output", actor.outputs.size(), 1);
+      case ActorKind::kCollective: {
+        const size_t num_tensors = NumTensors(plan_.collectives[actor.target]);
+        RETURN_IF_ERROR(CheckCount(d, a, "input", actor.inputs.size(), num_tensors));
+        return CheckCount(d, a, "output", actor.outputs.size(), num_tensors);
+      }
       case ActorKind::kSend:
         RETURN_IF_ERROR(CheckCount(d, a, "input", actor.inputs.size(), 1));
         return CheckCount(d, a, "output", actor.outputs.size(), 0);
@@ -451,28 +453,34 @@ class StructureCheck {
       }
     }
     RETURN_IF_ERROR(CheckPhasesAgree(c, actors));
-    // The sums over all ranks are the same for every rank: taken once.
-    const int64_t first_input = InputCount(spec, 0);
-    const int64_t first_output = OutputCount(spec, 0);
+    const size_t num_tensors = NumTensors(spec);
     const bool sums_inputs =
         spec.kind == CollectiveKind::kAllReduce || spec.kind == CollectiveKind::kReduceScatter;
     const bool sums_outputs =
         spec.kind == CollectiveKind::kAllReduce || spec.kind == CollectiveKind::kAllGather;
+    // The sums over all ranks are the same for every rank: taken once.
+    std::vector<int64_t> first_inputs, first_outputs;
+    for (size_t t = 0; t < num_tensors; ++t) {
+      first_inputs.push_back(InputCount(spec, 0, t));
+      first_outputs.push_back(OutputCount(spec, 0, t));
+    }
     const uint64_t element_bytes = ByteSize(spec.dtype);
     for (size_t i = 0; i < ranks.size(); ++i) {
       const auto [d, a] = actors[i];
       const int rank = ranks[i];
       const ActorPlan& actor = ActorOf(actors[i]);
-      const int64_t inputs = sums_inputs ? first_input : InputCount(spec, rank);
-      const int64_t outputs = sums_outputs ? first_output : OutputCount(spec, rank);
       const bool needs_input = spec.kind != CollectiveKind::kBroadcast ||
                                rank == static_cast<int>(spec.root) || actor.inputs[0].reg != kNone;
-      if (needs_input) {
-        RETURN_IF_ERROR(
-            CheckOperand(d, a, "input", 0, actor.inputs[0], inputs * element_bytes, element_bytes));
+      for (size_t t = 0; t < num_tensors; ++t) {
+        const int64_t inputs = sums_inputs ? first_inputs[t] : InputCount(spec, rank, t);
+        const int64_t outputs = sums_outputs ? first_outputs[t] : OutputCount(spec, rank, t);
+        if (needs_input) {
+          RETURN_IF_ERROR(CheckOperand(d, a, "input", t, actor.inputs[t], inputs * element_bytes,
+                                       element_bytes));
+        }
+        RETURN_IF_ERROR(CheckOperand(d, a, "output", t, actor.outputs[t], outputs * element_bytes,
+                                     element_bytes));
       }
-      RETURN_IF_ERROR(CheckOperand(d, a, "output", 0, actor.outputs[0], outputs * element_bytes,
-                                   element_bytes));
     }
     return absl::OkStatus();
   }

@@ -121,6 +121,8 @@ struct Collectives {
   peers @13 :List(UInt32);    # runs by numPeers
   numHosts @14 :List(UInt32);
   hosts @15 :List(UInt32);    # runs by numHosts
+  numTensors @16 :List(UInt32);
+  tensorCounts @17 :List(Int64);  # runs by numTensors times numCounts
 }
 
 struct Transfers {

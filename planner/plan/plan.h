@@ -103,7 +103,7 @@ enum class ActorKind : uint8_t {
   kKernel,      // target: unused
   kFeed,        // copies its tile of the step's fed tensor `target` (Plan::feeds) to output 0
   kFetch,       // copies input 0 to its place in the step's result `target` (Plan::fetches)
-  kCollective,  // runs Plan::collectives[target] from input 0 to output 0
+  kCollective,  // runs Plan::collectives[target], from input t to output t for each tensor t
   kSend,        // sends input 0 over Plan::transfers[target]
   kRecv,        // receives output 0 over Plan::transfers[target]
   kCopy,        // copies input 0 to output 0, one of them on the host; target: unused

@@ -34,7 +34,7 @@
 namespace penstock::planner {
 namespace {
 
-constexpr uint32_t kFormatVersion = 5;
+constexpr uint32_t kFormatVersion = 6;
 
 static_assert(std::endian::native == std::endian::little, "the header is written as it lies");
 

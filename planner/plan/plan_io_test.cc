@@ -80,6 +80,7 @@ TEST(PlanIo, RoundTripsEveryKindOfCollective) {
   plan.collectives.back().algorithm = CollectiveAlgorithm::kHierarchical;
   plan.collectives.back().hosts = {0, 7, 0};
   add(CollectiveKind::kReduceScatter, {1, 0, 3});
+  plan.collectives.back().tensors = {{1, 0, 1}, {0, 0, 0}, {0, 0, 2}};
   add(CollectiveKind::kAllGather, {1, 2, 3});
   add(CollectiveKind::kAllToAll, {1, 2, 3, 4, 5, 6, 7, 8, 9});
   add(CollectiveKind::kBroadcast, {5});
@@ -150,7 +151,7 @@ TEST(PlanIo, NamesAnotherVersion) {
   const absl::Status status = PlanFromBytes(bytes).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("version 7"), HasSubstr("reads version 5")));
+              AllOf(HasSubstr("version 7"), HasSubstr("reads version 6")));
 }
 
 // Damage that comes with the right hash: whatever is read is either refused or can be verified.

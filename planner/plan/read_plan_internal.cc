@@ -293,16 +293,18 @@ absl::Status ReadCollectives(schema::Collectives::Reader in, Plan* plan) {
   const auto num_counts = in.getNumCounts();
   const auto num_peers = in.getNumPeers();
   const auto num_hosts = in.getNumHosts();
+  const auto num_tensors = in.getNumTensors();
   Run<uint32_t> devices(in.getDevices());
   Run<int64_t> counts(in.getCounts());
   Run<uint32_t> peers(in.getPeers());
   Run<uint32_t> hosts(in.getHosts());
+  Run<int64_t> tensor_counts(in.getTensorCounts());
   ASSIGN_OR_RETURN(
       const uint32_t size,
       NumRows("collectives",
               {kinds.size(), algorithms.size(), reduces.size(), dtypes.size(), channels.size(),
                roots.size(), chunk_bytes.size(), per_microbatch.size(), num_devices.size(),
-               num_counts.size(), num_peers.size(), num_hosts.size()}));
+               num_counts.size(), num_peers.size(), num_hosts.size(), num_tensors.size()}));
   const auto read_run = [](uint32_t count, auto* run, auto* values) {
     if (!run->Has(count)) return Malformed("collectives", "a run ends too soon");
     values->resize(count);
@@ -328,8 +330,15 @@ absl::Status ReadCollectives(schema::Collectives::Reader in, Plan* plan) {
     RETURN_IF_ERROR(read_run(num_counts[i], &counts, &spec.counts));
     RETURN_IF_ERROR(read_run(num_peers[i], &peers, &spec.peers));
     RETURN_IF_ERROR(read_run(num_hosts[i], &hosts, &spec.hosts));
+    if (num_tensors[i] > 0 && num_counts[i] == 0) {
+      return Malformed("collectives", "a collective has tensors, but no counts");
+    }
+    for (uint32_t t = 0; t < num_tensors[i]; ++t) {
+      RETURN_IF_ERROR(read_run(num_counts[i], &tensor_counts, &spec.tensors.emplace_back()));
+    }
   }
-  if (devices.is_done() && counts.is_done() && peers.is_done() && hosts.is_done()) {
+  if (devices.is_done() && counts.is_done() && peers.is_done() && hosts.is_done() &&
+      tensor_counts.is_done()) {
     return absl::OkStatus();
   }
   return Malformed("collectives", "a run is longer than its counts say");

@@ -187,6 +187,12 @@ std::string ShowOperands(const std::vector<OperandPlan>& operands,
   return fmt::format("({})", text);
 }
 
+std::string ShowCollective(const CollectiveSpec& spec, uint32_t index) {
+  const size_t num_tensors = NumTensors(spec);
+  return fmt::format("{} #{}{}", Name(spec.kind), index,
+                     num_tensors > 1 ? fmt::format(" of {} tensors", num_tensors) : "");
+}
+
 std::string ShowAction(const Plan& plan, const ActorPlan& actor) {
   switch (actor.kind) {
     case ActorKind::kKernel:
@@ -196,7 +202,7 @@ std::string ShowAction(const Plan& plan, const ActorPlan& actor) {
     case ActorKind::kFetch:
       return fmt::format("fetch {}", plan.fetches[actor.target].name);
     case ActorKind::kCollective:
-      return fmt::format("{} #{}", Name(plan.collectives[actor.target].kind), actor.target);
+      return ShowCollective(plan.collectives[actor.target], actor.target);
     case ActorKind::kSend:
       return fmt::format("send #{} to device {}", actor.target,
                          plan.transfers[actor.target].destination);

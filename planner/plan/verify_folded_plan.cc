@@ -113,12 +113,17 @@ class MeetingCheck {
         };
         const bool needs_input = spec.kind != CollectiveKind::kBroadcast || rank == spec.root ||
                                  actor.inputs[0].reg != kNone;
-        if (needs_input) {
-          RETURN_IF_ERROR(
-              CheckBytes(ref, actor.inputs[0], bytes(InputCount(spec, static_cast<int>(rank)))));
+        const int r = static_cast<int>(rank);
+        if (actor.inputs.size() != NumTensors(spec)) {
+          return absl::InvalidArgumentError(StrCat(Describe(ref), " has ", actor.inputs.size(),
+                                                   " inputs, expected ", NumTensors(spec)));
         }
-        RETURN_IF_ERROR(
-            CheckBytes(ref, actor.outputs[0], bytes(OutputCount(spec, static_cast<int>(rank)))));
+        for (size_t t = 0; t < NumTensors(spec); ++t) {
+          if (needs_input) {
+            RETURN_IF_ERROR(CheckBytes(ref, actor.inputs[t], bytes(InputCount(spec, r, t))));
+          }
+          RETURN_IF_ERROR(CheckBytes(ref, actor.outputs[t], bytes(OutputCount(spec, r, t))));
+        }
       }
       // With one description, groups differ only in who is in them: each class has been seen.
       if (collective.specs.size() == 1 && folded_.num_classes() == 1) break;

@@ -301,6 +301,17 @@ INSTANTIATE_TEST_SUITE_P(
            p->collectives[1].peers = {1, 1};
          },
          {"collective 1", "permutation of 2"}},
+        {"CollectiveOfTensors",
+         [](Plan* p) {
+           p->collectives[1].tensors = {{8, 8}};
+         },
+         {"collective 1 (all_reduce) cannot move 1 tensors"}},
+        {"CollectiveTensorCounts",
+         [](Plan* p) {
+           p->collectives[1].kind = CollectiveKind::kReduceScatter;
+           p->collectives[1].tensors = {{4, 8}, {4, 1}};
+         },
+         {"collective 1 (reduce_scatter) cannot move 2 tensors whose counts do not add up"}},
         {"TransferDevice",
          [](Plan* p) { p->transfers[1].destination = 4; },
          {"transfer 1", "device 4"}},
@@ -426,6 +437,12 @@ INSTANTIATE_TEST_SUITE_P(
         {"CollectiveSize",
          [](Plan* p) { p->collectives[1].counts[0] = 9; },
          {"actor 1 'h.sum' (device 2, phase F): input 0 has 68 bytes", "have 64"}},
+        {"CollectiveOperands",
+         [](Plan* p) {
+           p->collectives[1].kind = CollectiveKind::kReduceScatter;
+           p->collectives[1].tensors = {{4, 8}, {4, 0}};
+         },
+         {"actor 1 'h.sum' (device 2, phase F): a collective has 1 inputs, expected 2"}},
         {"CollectiveRate",
          [](Plan* p) { p->collective_per_microbatch[1] = false; },
          {"collective 1 runs once a step but actor 1 'h.sum' (device 2, phase F)"}},

@@ -221,8 +221,9 @@ void WriteCollectives(const Plan& plan, schema::Collectives::Builder out) {
   auto num_counts = out.initNumCounts(size);
   auto num_peers = out.initNumPeers(size);
   auto num_hosts = out.initNumHosts(size);
+  auto num_tensors = out.initNumTensors(size);
   std::vector<uint32_t> devices, peers, hosts;
-  std::vector<int64_t> counts;
+  std::vector<int64_t> counts, tensor_counts;
   for (uint32_t i = 0; i < size; ++i) {
     const CollectiveSpec& spec = plan.collectives[i];
     kinds.set(i, Code(spec.kind));
@@ -237,15 +238,20 @@ void WriteCollectives(const Plan& plan, schema::Collectives::Builder out) {
     num_counts.set(i, RowCount(spec.counts.size()));
     num_peers.set(i, RowCount(spec.peers.size()));
     num_hosts.set(i, RowCount(spec.hosts.size()));
+    num_tensors.set(i, RowCount(spec.tensors.size()));
     devices.insert(devices.end(), spec.devices.begin(), spec.devices.end());
     counts.insert(counts.end(), spec.counts.begin(), spec.counts.end());
     peers.insert(peers.end(), spec.peers.begin(), spec.peers.end());
     hosts.insert(hosts.end(), spec.hosts.begin(), spec.hosts.end());
+    for (const std::vector<int64_t>& tensor : spec.tensors) {
+      tensor_counts.insert(tensor_counts.end(), tensor.begin(), tensor.end());
+    }
   }
   out.setDevices(Pointer(devices));
   out.setCounts(Pointer(counts));
   out.setPeers(Pointer(peers));
   out.setHosts(Pointer(hosts));
+  out.setTensorCounts(Pointer(tensor_counts));
 }
 
 void WriteTransfers(const std::vector<TransferPlan>& transfers, schema::Transfers::Builder out) {

@@ -117,10 +117,55 @@ Bytes ReducePiece(const CollectiveSpec& spec, const std::vector<Bytes>& inputs, 
   return *whole;
 }
 
+// Tensor by tensor, as if each were moved by itself.
+std::vector<Bytes> OfTensors(const CollectiveSpec& spec, const std::vector<Bytes>& inputs) {
+  std::vector<Bytes> outputs(inputs.size());
+  std::vector<int64_t> begins(inputs.size(), 0);
+  for (const std::vector<int64_t>& counts : spec.tensors) {
+    CollectiveSpec alone = spec;
+    alone.tensors.clear();
+    alone.counts = counts;
+    std::vector<Bytes> parts(inputs.size());
+    for (size_t rank = 0; rank < inputs.size(); ++rank) {
+      const int64_t count = InputCount(alone, static_cast<int>(rank));
+      AppendElements(spec, inputs[rank], begins[rank], count, &parts[rank]);
+      begins[rank] += count;
+    }
+    const std::vector<Bytes> results = ReferenceCollective(alone, parts);
+    for (size_t rank = 0; rank < inputs.size(); ++rank) {
+      outputs[rank].insert(outputs[rank].end(), results[rank].begin(), results[rank].end());
+    }
+  }
+  return outputs;
+}
+
 }  // namespace
+
+void CutIntoTensors(CollectiveSpec* spec, size_t num_tensors, std::mt19937_64& random) {
+  spec->tensors.assign(num_tensors, std::vector<int64_t>(spec->counts.size(), 0));
+  for (size_t rank = 0; rank < spec->counts.size(); ++rank) {
+    int64_t rest = spec->counts[rank];
+    for (size_t t = 0; t + 1 < num_tensors; ++t) {
+      spec->tensors[t][rank] = static_cast<int64_t>(random() % (rest + 1));
+      rest -= spec->tensors[t][rank];
+    }
+    spec->tensors.back()[rank] = rest;
+  }
+}
+
+TensorPlaces::TensorPlaces(const CollectiveSpec& spec, int rank, const std::byte* input,
+                           std::byte* output) {
+  for (size_t t = 0; t < NumTensors(spec); ++t) {
+    inputs.push_back(input);
+    outputs.push_back(output);
+    input += InputCount(spec, rank, t) * static_cast<int64_t>(ByteSize(spec.dtype));
+    output += OutputCount(spec, rank, t) * static_cast<int64_t>(ByteSize(spec.dtype));
+  }
+}
 
 std::vector<Bytes> ReferenceCollective(const CollectiveSpec& spec,
                                        const std::vector<Bytes>& inputs) {
+  if (!spec.tensors.empty()) return OfTensors(spec, inputs);
   const int n = static_cast<int>(inputs.size());
   std::vector<Bytes> outputs(n);
   for (int rank = 0; rank < n; ++rank) {
@@ -185,9 +230,9 @@ Bytes RandomElements(DType dtype, int64_t count, uint64_t seed) {
 std::string Describe(const CollectiveSpec& spec) {
   static constexpr const char* kReduceNames[] = {"sum", "max", "min", "prod"};
   return StrCat(Name(spec.algorithm), " ", Name(spec.kind), " of ", Name(spec.dtype), " ",
-                kReduceNames[static_cast<int>(spec.reduce)], ", ", spec.devices.size(),
-                " ranks, counts ", StrJoin(spec.counts, " "), ", chunks of ", spec.chunk_bytes,
-                " bytes, hosts ", StrJoin(spec.hosts, " "));
+                kReduceNames[static_cast<int>(spec.reduce)], ", ", spec.devices.size(), " ranks, ",
+                NumTensors(spec), " tensors, counts ", StrJoin(spec.counts, " "), ", chunks of ",
+                spec.chunk_bytes, " bytes, hosts ", StrJoin(spec.hosts, " "));
 }
 
 }  // namespace penstock::testing

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,20 @@ namespace penstock::testing {
 
 using Bytes = std::vector<std::byte>;
 
-// The outputs of all ranks, given the inputs of all ranks (InputCount elements each).
+// The outputs of all ranks, given the inputs of all ranks (InputCount elements each). Of several
+// tensors, those of a rank lie one tensor behind the other.
 std::vector<Bytes> ReferenceCollective(const CollectiveSpec& spec,
                                        const std::vector<Bytes>& inputs);
+
+// Cuts every rank's elements into tensors, with empty ones among them.
+void CutIntoTensors(CollectiveSpec* spec, size_t num_tensors, std::mt19937_64& random);
+
+// Where the tensors of a rank lie that are one behind the other in `input` and `output`.
+struct TensorPlaces {
+  TensorPlaces(const CollectiveSpec& spec, int rank, const std::byte* input, std::byte* output);
+  std::vector<const void*> inputs;
+  std::vector<void*> outputs;
+};
 
 // Elements such that another association of a sum or product gives other bits: floats of mixed
 // magnitude and sign, integers over their whole range, bools 0 and 1.

@@ -77,12 +77,14 @@ bool Flow::Settle(Endpoint* endpoint) {
 }
 
 void SendFlow::Post(const Run& run, const Chunk& chunk, int slot) {
-  run.endpoint->Send(peer_, run.TagOf(chunk.message), run.At(chunk.buffer, chunk.offset),
+  run.endpoint->Send(peer_, run.TagOf(chunk.message),
+                     run.At(chunk.buffer, chunk.tensor, chunk.offset),
                      static_cast<size_t>(chunk.num_bytes), run.flags, RequestsOf(slot));
 }
 
 void ReceiveFlow::Post(const Run& run, const Chunk& chunk, int slot) {
-  run.endpoint->Recv(peer_, run.TagOf(chunk.message), run.At(chunk.buffer, chunk.offset),
+  run.endpoint->Recv(peer_, run.TagOf(chunk.message),
+                     run.At(chunk.buffer, chunk.tensor, chunk.offset),
                      static_cast<size_t>(chunk.num_bytes), RequestsOf(slot));
 }
 
@@ -147,7 +149,7 @@ void FoldFlow::Finish(const Run& run, const Chunk& chunk, int slot) {
   int i = 0;
   for (size_t t = 0; t < terms_.size(); ++t) {
     if (terms_[t] == kOwn) {
-      term_bytes_[t] = run.At(chunk.own_buffer, chunk.own_offset);
+      term_bytes_[t] = run.At(chunk.own_buffer, chunk.tensor, chunk.own_offset);
     } else {
       term_bytes_[t] =
           can_view_ ? static_cast<const std::byte*>(requests[i].view) : StagingOf(slot, i);
@@ -158,7 +160,7 @@ void FoldFlow::Finish(const Run& run, const Chunk& chunk, int slot) {
   // written last, when the own term that may lie there has been read.
   constexpr int64_t kBlockBytes = 8192;
   alignas(64) std::byte block[kBlockBytes];
-  std::byte* result = run.At(chunk.buffer, chunk.offset);
+  std::byte* result = run.At(chunk.buffer, chunk.tensor, chunk.offset);
   const size_t last = terms_.size() - 1;
   if (last == 0) StreamCopy(result, term_bytes_[0], static_cast<size_t>(chunk.num_bytes));
   for (int64_t at = 0; last > 0 && at < chunk.num_bytes; at += kBlockBytes) {

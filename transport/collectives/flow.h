@@ -16,7 +16,6 @@
 #ifndef PENSTOCK_TRANSPORT_COLLECTIVES_FLOW_H_
 #define PENSTOCK_TRANSPORT_COLLECTIVES_FLOW_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -41,7 +40,8 @@ inline constexpr uint64_t kMaxMessages = uint64_t{1} << kMessageBits;
 static_assert(kMaxMessages == kMaxCollectiveMessages);
 inline constexpr uint64_t kMaxRuns = uint64_t{1} << (64 - kMessageBits);
 
-// Memory of one rank. Scratch is the collective's own.
+// Memory of one rank: of each tensor that it brings, of each that it ends with. Scratch is the
+// collective's own.
 enum class Buffer : uint8_t { kInput, kOutput, kScratch };
 
 // What the flows of one rank share while they run.
@@ -49,12 +49,15 @@ struct Run {
   Endpoint* endpoint = nullptr;
   uint32_t channel = 0;
   uint64_t sequence = 0;
-  std::array<std::byte*, 3> buffers = {};  // by Buffer
-  uint32_t flags = 0;                      // this rank's and those received
+  std::vector<std::byte*> inputs;   // by tensor
+  std::vector<std::byte*> outputs;  // likewise
+  std::byte* scratch = nullptr;
+  uint32_t flags = 0;  // this rank's and those received
   absl::Status status;
 
-  std::byte* At(Buffer buffer, int64_t offset) const {
-    return buffers[static_cast<size_t>(buffer)] + offset;
+  std::byte* At(Buffer buffer, size_t tensor, int64_t offset) const {
+    if (buffer == Buffer::kScratch) return scratch + offset;
+    return (buffer == Buffer::kInput ? inputs : outputs)[tensor] + offset;
   }
   Tag TagOf(uint64_t message) const {
     return {endpoint->generation(), channel, sequence << kMessageBits | message};
@@ -65,7 +68,8 @@ class Flow;
 
 struct Chunk {
   Buffer buffer = Buffer::kInput;
-  int64_t offset = 0;  // bytes into the buffer: what is sent, or where the result goes
+  uint32_t tensor = 0;  // of the buffers, unless they are scratch
+  int64_t offset = 0;   // bytes into the buffer: what is sent, or where the result goes
   int64_t num_bytes = 0;
   uint64_t message = 0;
   const Flow* after = nullptr;  // if set, posted once `after` has finished `after_count` chunks

@@ -1,6 +1,7 @@
 #include "transport/collectives/schedule.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -35,9 +36,30 @@ int64_t NumChunks(const CollectiveSpec& spec, int64_t count) {
   return std::max<int64_t>(1, (count - 1) / chunk_elements + 1);
 }
 
-int64_t MaxChunks(const CollectiveSpec& spec) {
-  return NumChunks(spec, *std::max_element(spec.counts.begin(), spec.counts.end()));
+// The same of a block, which lies in several pieces of memory where there are several tensors.
+int64_t NumBlockChunks(const CollectiveSpec& spec, size_t block) {
+  if (spec.tensors.empty()) return NumChunks(spec, spec.counts[block]);
+  int64_t chunks = 0;
+  for (const std::vector<int64_t>& counts : spec.tensors) {
+    if (counts[block] > 0) chunks += NumChunks(spec, counts[block]);
+  }
+  return std::max<int64_t>(1, chunks);
 }
+
+int64_t MaxChunks(const CollectiveSpec& spec) {
+  int64_t most = 1;
+  for (size_t block = 0; block < spec.counts.size(); ++block) {
+    most = std::max(most, NumBlockChunks(spec, block));
+  }
+  return most;
+}
+
+// Elements of one tensor that travel as a chunk.
+struct Stretch {
+  uint32_t tensor = 0;
+  int64_t begin = 0;  // in the tensor's part of the block
+  int64_t count = 0;
+};
 
 class Builder {
  public:
@@ -49,28 +71,34 @@ class Builder {
         element_bytes_(static_cast<int64_t>(ByteSize(spec.dtype))),
         chunk_elements_(ChunkElements(spec)),
         max_chunks_(MaxChunks(spec)) {
-    int64_t offset = 0;
-    for (int64_t count : spec.counts) {
-      offsets_.push_back(offset);
-      offset += count;
+    for (size_t t = 0; t < NumTensors(spec); ++t) {
+      const std::vector<int64_t>& counts = CountsOf(t);
+      offsets_.emplace_back();
+      std::exclusive_scan(counts.begin(), counts.end(), std::back_inserter(offsets_.back()),
+                          int64_t{0});
     }
   }
 
   Schedule Build() {
     if (n_ == 1) {
-      Keep(0, 0, InputCount(spec_, 0));
+      for (uint32_t t = 0; t < offsets_.size(); ++t) Keep(0, 0, InputCount(spec_, 0, t), t);
       return std::move(schedule_);
     }
     const bool is_hierarchical = spec_.algorithm == CollectiveAlgorithm::kHierarchical;
     const bool is_ring = spec_.algorithm == CollectiveAlgorithm::kRing;
     if (is_hierarchical) FindHosts();
+    if (spec_.kind != CollectiveKind::kAllToAll && spec_.kind != CollectiveKind::kPermute) {
+      CutBlocks();
+    }
     switch (spec_.kind) {
       case CollectiveKind::kAllReduce:
       case CollectiveKind::kReduceScatter:
         is_hierarchical ? HierarchicalReduce() : is_ring ? RingReduce() : DirectReduce();
         break;
       case CollectiveKind::kAllGather:
-        Keep(0, offsets_[rank_], spec_.counts[rank_]);
+        for (uint32_t t = 0; t < offsets_.size(); ++t) {
+          Keep(0, offsets_[t][rank_], CountsOf(t)[rank_], t);
+        }
         is_hierarchical ? HierarchicalGather() : is_ring ? RingGather() : DirectGather();
         break;
       case CollectiveKind::kAllToAll:
@@ -88,6 +116,8 @@ class Builder {
   }
 
  private:
+  enum class Holds : uint8_t { kAll, kOne };
+
   bool is_all_reduce() const { return spec_.kind == CollectiveKind::kAllReduce; }
   int Rank(int rank) const { return ((rank % n_) + n_) % n_; }
   uint32_t Device(int rank) const { return spec_.devices[Rank(rank)]; }
@@ -131,30 +161,65 @@ class Builder {
     return ranks;
   }
 
-  void Keep(int64_t input_element, int64_t output_element, int64_t count) {
-    schedule_.copies.push_back(
-        {input_element * element_bytes_, output_element * element_bytes_, count * element_bytes_});
+  void Keep(int64_t input_element, int64_t output_element, int64_t count, uint32_t tensor = 0) {
+    schedule_.copies.push_back({tensor, input_element * element_bytes_,
+                                output_element * element_bytes_, count * element_bytes_});
   }
 
-  // Chunk `c` of a block of `count` elements that starts at `element` of `buffer`. Blocks that pass
-  // between the same two ranks in one direction have different `numbers`.
-  Chunk ChunkOf(Buffer buffer, int64_t element, int64_t count, int64_t c, int64_t number) const {
-    const int64_t begin = c * chunk_elements_;
+  const std::vector<int64_t>& CountsOf(size_t tensor) const {
+    return spec_.tensors.empty() ? spec_.counts : spec_.tensors[tensor];
+  }
+
+  // Tensor by tensor, and each in chunks.
+  void CutBlocks() {
+    blocks_.resize(spec_.counts.size());
+    for (size_t block = 0; block < blocks_.size(); ++block) {
+      for (uint32_t t = 0; t < offsets_.size(); ++t) {
+        const int64_t count = CountsOf(t)[block];
+        for (int64_t begin = 0; begin < count; begin += chunk_elements_) {
+          blocks_[block].push_back({t, begin, std::min(chunk_elements_, count - begin)});
+        }
+      }
+      if (blocks_[block].empty()) blocks_[block].emplace_back();
+    }
+  }
+
+  int64_t NumChunksOf(int block) const { return static_cast<int64_t>(blocks_[block].size()); }
+
+  // Chunk `c` of a block. The buffer holds all blocks, or this one alone. Blocks that pass between
+  // the same two ranks in one direction have different `numbers`.
+  Chunk ChunkOf(Buffer buffer, Holds holds, int block, int64_t c, int64_t number) const {
+    const Stretch& stretch = blocks_[block][c];
+    const int64_t element = holds == Holds::kAll ? offsets_[stretch.tensor][block] : 0;
     Chunk chunk;
     chunk.buffer = buffer;
-    chunk.offset = (element + begin) * element_bytes_;
-    chunk.num_bytes = std::min(chunk_elements_, count - begin) * element_bytes_;
+    chunk.tensor = stretch.tensor;
+    chunk.offset = (element + stretch.begin) * element_bytes_;
+    chunk.num_bytes = stretch.count * element_bytes_;
     chunk.message = static_cast<uint64_t>(number * max_chunks_ + c);
     return chunk;
   }
 
   // All chunks of a block. With `after`, chunk c waits until that has finished c + 1.
-  void AddBlock(Flow* flow, Buffer buffer, int64_t element, int64_t count, int64_t number,
+  void AddBlock(Flow* flow, Buffer buffer, Holds holds, int block, int64_t number,
                 const Flow* after = nullptr) const {
-    for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
-      Chunk chunk = ChunkOf(buffer, element, count, c, number);
+    for (int64_t c = 0; c < NumChunksOf(block); ++c) {
+      Chunk chunk = ChunkOf(buffer, holds, block, c, number);
       chunk.after = after;
       chunk.after_count = c + 1;
+      flow->Add(chunk);
+    }
+  }
+
+  // All chunks of `count` elements that begin at `element` of `buffer`.
+  void AddRange(Flow* flow, Buffer buffer, int64_t element, int64_t count) const {
+    for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
+      const int64_t begin = c * chunk_elements_;
+      Chunk chunk;
+      chunk.buffer = buffer;
+      chunk.offset = (element + begin) * element_bytes_;
+      chunk.num_bytes = std::min(chunk_elements_, count - begin) * element_bytes_;
+      chunk.message = static_cast<uint64_t>(c);
       flow->Add(chunk);
     }
   }
@@ -186,24 +251,22 @@ class Builder {
     for (int step = 1; step < n_; ++step) {
       const int peer = Rank(rank_ + step);
       sends[peer] = NewFlow<SendFlow>(Device(peer));
-      AddBlock(sends[peer], Buffer::kInput, offsets_[peer], spec_.counts[peer], peer);
+      AddBlock(sends[peer], Buffer::kInput, Holds::kAll, peer, peer);
     }
     // What is not handed on is not wanted in the caches.
     const bool is_streamed = !is_all_reduce() && IsMuch(InputCount(spec_, rank_));
     FoldFlow* fold = NewFold(AllRanks(), is_streamed);
-    const int64_t count = spec_.counts[rank_];
-    const int64_t result = is_all_reduce() ? offsets_[rank_] : 0;
-    for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
-      Chunk chunk = ChunkOf(Buffer::kOutput, result, count, c, rank_);
-      chunk.own_offset = (offsets_[rank_] + c * chunk_elements_) * element_bytes_;
+    const Holds result = is_all_reduce() ? Holds::kAll : Holds::kOne;
+    for (int64_t c = 0; c < NumChunksOf(rank_); ++c) {
+      Chunk chunk = ChunkOf(Buffer::kOutput, result, rank_, c, rank_);
+      chunk.own_offset = ChunkOf(Buffer::kInput, Holds::kAll, rank_, c, rank_).offset;
       fold->Add(chunk);
     }
     if (!is_all_reduce()) return;
     for (int step = 1; step < n_; ++step) {
       const int peer = Rank(rank_ + step);
-      AddBlock(NewFlow<SendFlow>(Device(peer)), Buffer::kOutput, result, count, n_ + rank_, fold);
-      AddBlock(NewReceive(peer), Buffer::kOutput, offsets_[peer], spec_.counts[peer], n_ + peer,
-               sends[peer]);
+      AddBlock(NewFlow<SendFlow>(Device(peer)), Buffer::kOutput, result, rank_, n_ + rank_, fold);
+      AddBlock(NewReceive(peer), Buffer::kOutput, Holds::kAll, peer, n_ + peer, sends[peer]);
     }
   }
 
@@ -211,8 +274,8 @@ class Builder {
     for (int step = 1; step < n_; ++step) {
       const int to = Rank(rank_ + step);
       const int from = Rank(rank_ - step);
-      AddBlock(NewFlow<SendFlow>(Device(to)), Buffer::kInput, 0, spec_.counts[rank_], rank_);
-      AddBlock(NewReceive(from), Buffer::kOutput, offsets_[from], spec_.counts[from], from);
+      AddBlock(NewFlow<SendFlow>(Device(to)), Buffer::kInput, Holds::kOne, rank_, rank_);
+      AddBlock(NewReceive(from), Buffer::kOutput, Holds::kAll, from, from);
     }
   }
 
@@ -251,9 +314,9 @@ class Builder {
       };
       for (int step = 0; step < n_ - 1; ++step) {
         const int sent = Rank(rank_ - 1 - step);
-        if (c < NumChunks(spec_, spec_.counts[sent])) {
-          Chunk chunk = ChunkOf(step == 0 ? Buffer::kInput : Buffer::kOutput, offsets_[sent],
-                                spec_.counts[sent], c, sent);
+        if (c < NumChunksOf(sent)) {
+          Chunk chunk =
+              ChunkOf(step == 0 ? Buffer::kInput : Buffer::kOutput, Holds::kAll, sent, c, sent);
           if (step > 0) {
             place_partial(&chunk, lane.num_partials - 1);
             chunk.after = lane.fold;
@@ -264,12 +327,12 @@ class Builder {
           if (step > 0) lane.partial_sends.push_back(lane.send->num_chunks());
         }
         const int folded = Rank(rank_ - 2 - step);
-        if (c < NumChunks(spec_, spec_.counts[folded])) {
-          Chunk chunk = ChunkOf(Buffer::kOutput, offsets_[folded], spec_.counts[folded], c, folded);
-          chunk.own_offset = chunk.offset;
-          if (folded == rank_) {
-            if (!is_all_reduce()) chunk.offset -= offsets_[rank_] * element_bytes_;
-          } else {
+        if (c < NumChunksOf(folded)) {
+          const bool is_result = folded == rank_ && !is_all_reduce();
+          Chunk chunk =
+              ChunkOf(Buffer::kOutput, is_result ? Holds::kOne : Holds::kAll, folded, c, folded);
+          chunk.own_offset = ChunkOf(Buffer::kInput, Holds::kAll, folded, c, folded).offset;
+          if (folded != rank_) {
             const int64_t partial = lane.num_partials++;
             place_partial(&chunk, partial);
             if (partial >= kScratchSlots) {
@@ -300,9 +363,9 @@ class Builder {
     auto* receive = NewReceive(rank_ - 1);
     for (int step = 0; step < n_ - 1; ++step) {
       const int sent = Rank(rank_ - step);
-      const int64_t before = receive->num_chunks() - NumChunks(spec_, spec_.counts[sent]);
-      for (int64_t c = 0; c < NumChunks(spec_, spec_.counts[sent]); ++c) {
-        Chunk chunk = ChunkOf(Buffer::kOutput, offsets_[sent], spec_.counts[sent], c, n_ + sent);
+      const int64_t before = receive->num_chunks() - NumChunksOf(sent);
+      for (int64_t c = 0; c < NumChunksOf(sent); ++c) {
+        Chunk chunk = ChunkOf(Buffer::kOutput, Holds::kAll, sent, c, n_ + sent);
         if (step > 0) {
           chunk.after = receive;
           chunk.after_count = before + c + 1;
@@ -310,15 +373,13 @@ class Builder {
           chunk.after = result_folded[c].flow;
           chunk.after_count = result_folded[c].count;
         } else {
-          chunk.buffer = Buffer::kInput;
-          chunk.offset -= offsets_[rank_] * element_bytes_;
+          chunk = ChunkOf(Buffer::kInput, Holds::kOne, sent, c, n_ + sent);
         }
         send->Add(chunk);
       }
       const int received = Rank(rank_ - 1 - step);
-      for (int64_t c = 0; c < NumChunks(spec_, spec_.counts[received]); ++c) {
-        Chunk chunk =
-            ChunkOf(Buffer::kOutput, offsets_[received], spec_.counts[received], c, n_ + received);
+      for (int64_t c = 0; c < NumChunksOf(received); ++c) {
+        Chunk chunk = ChunkOf(Buffer::kOutput, Holds::kAll, received, c, n_ + received);
         if (!block_sent.empty()) {
           const Done& own = block_sent[received * max_chunks_ + c];
           chunk.after = own.flow;
@@ -347,24 +408,24 @@ class Builder {
     return hosts_[host][static_cast<size_t>(place) % hosts_[host].size()];
   }
 
-  // A block that the owner has at `element` of `from` goes to that element of everybody's output:
-  // from the owner to the delegates, and on within the hosts. It is there once `is_there` has
-  // finished as many chunks; a receive over this rank's own term waits until that `was_read`.
-  void HandOut(int owner, int64_t element, int64_t count, int64_t number, Buffer from,
-               const Flow* is_there, const Flow* was_read) {
+  // A block that the owner has in `from` goes to its place in everybody's output: from the owner to
+  // the delegates, and on within the hosts. It is there once `is_there` has finished as many
+  // chunks; a receive over this rank's own term waits until that `was_read`.
+  void HandOut(int owner, int block, int64_t number, Buffer from, const Flow* is_there,
+               const Flow* was_read) {
     const int host = host_of_[rank_];
     const int delegate = DelegateOf(owner, host);
     if (rank_ != owner) {
       const int source = rank_ == delegate ? owner : delegate;
       auto* receive = NewReceive(source);
-      AddBlock(receive, Buffer::kOutput, element, count, number, was_read);
+      AddBlock(receive, Buffer::kOutput, Holds::kAll, block, number, was_read);
       if (rank_ != delegate) return;
       from = Buffer::kOutput;
       is_there = receive;
     }
-    const int64_t begin = from == Buffer::kInput ? 0 : element;
+    const Holds holds = from == Buffer::kInput ? Holds::kOne : Holds::kAll;
     const auto send = [&](int peer) {
-      AddBlock(NewFlow<SendFlow>(Device(peer)), from, begin, count, number, is_there);
+      AddBlock(NewFlow<SendFlow>(Device(peer)), from, holds, block, number, is_there);
     };
     if (rank_ == owner) {
       for (size_t i = 1; i < hosts_.size(); ++i) {
@@ -381,10 +442,9 @@ class Builder {
   const Flow* FoldBlock(int owner, const Flow** result) {
     const int host = host_of_[rank_];
     const int delegate = DelegateOf(owner, host);
-    const int64_t count = spec_.counts[owner];
     if (rank_ != delegate) {
       auto* send = NewFlow<SendFlow>(Device(delegate));
-      AddBlock(send, Buffer::kInput, offsets_[owner], count, owner);
+      AddBlock(send, Buffer::kInput, Holds::kAll, owner, owner);
       return send;
     }
     const bool is_partial = hosts_[host].size() > 1;
@@ -392,7 +452,7 @@ class Builder {
     // The results of this host lie in the output, where that has room for them, else a few
     // chunks at a time in scratch memory.
     const bool is_staged = !is_owner && !is_all_reduce();
-    const int64_t slot_bytes = std::min(chunk_elements_, count) * element_bytes_;
+    const int64_t slot_bytes = std::min(chunk_elements_, spec_.counts[owner]) * element_bytes_;
     const int64_t scratch = schedule_.scratch_bytes;
     if (is_partial && is_staged) schedule_.scratch_bytes += kScratchSlots * slot_bytes;
     FoldFlow* fold = is_partial ? NewFold(hosts_[host]) : nullptr;
@@ -407,12 +467,12 @@ class Builder {
     } else {
       last = NewFlow<SendFlow>(Device(owner));
     }
-    const int64_t at = is_all_reduce() ? offsets_[owner] : 0;
-    for (int64_t c = 0; c < NumChunks(spec_, count); ++c) {
-      const Chunk own = ChunkOf(Buffer::kInput, offsets_[owner], count, c, owner);
+    const Holds result_holds = is_all_reduce() ? Holds::kAll : Holds::kOne;
+    for (int64_t c = 0; c < NumChunksOf(owner); ++c) {
+      const Chunk own = ChunkOf(Buffer::kInput, Holds::kAll, owner, c, owner);
       Chunk partial = own;
       if (is_partial) {
-        partial = ChunkOf(Buffer::kOutput, at, count, c, owner);
+        partial = ChunkOf(Buffer::kOutput, result_holds, owner, c, owner);
         partial.own_offset = own.offset;
         if (is_staged) {
           partial.buffer = Buffer::kScratch;
@@ -430,7 +490,7 @@ class Builder {
       if (is_owner) {
         partial.own_buffer = partial.buffer;
         partial.own_offset = partial.offset;
-        const Chunk whole = ChunkOf(Buffer::kOutput, at, count, c, owner);
+        const Chunk whole = ChunkOf(Buffer::kOutput, result_holds, owner, c, owner);
         partial.buffer = whole.buffer;
         partial.offset = whole.offset;
       }
@@ -449,20 +509,19 @@ class Builder {
     if (!is_all_reduce()) return;
     for (int step = 0; step < n_; ++step) {
       const int owner = Rank(rank_ + step);
-      HandOut(owner, offsets_[owner], spec_.counts[owner], n_ + owner, Buffer::kOutput, result,
-              was_read[owner]);
+      HandOut(owner, owner, n_ + owner, Buffer::kOutput, result, was_read[owner]);
     }
   }
 
   void HierarchicalGather() {
     for (int step = 0; step < n_; ++step) {
       const int owner = Rank(rank_ + step);
-      HandOut(owner, offsets_[owner], spec_.counts[owner], owner, Buffer::kInput, nullptr, nullptr);
+      HandOut(owner, owner, owner, Buffer::kInput, nullptr, nullptr);
     }
   }
 
   void HierarchicalBroadcast() {
-    HandOut(static_cast<int>(spec_.root), 0, spec_.counts[0], 0, Buffer::kInput, nullptr, nullptr);
+    HandOut(static_cast<int>(spec_.root), 0, 0, Buffer::kInput, nullptr, nullptr);
   }
 
   void AllToAll() {
@@ -472,7 +531,7 @@ class Builder {
       output_offsets[from] = output_offsets[from - 1] + count(from - 1, rank_);
     }
     const auto input_offset = [this](int to) {
-      return offsets_[rank_ * n_ + to] - offsets_[rank_ * n_];
+      return offsets_[0][rank_ * n_ + to] - offsets_[0][rank_ * n_];
     };
     Keep(input_offset(rank_), output_offsets[rank_], count(rank_, rank_));
     for (int step = 1; step < n_; ++step) {
@@ -480,11 +539,10 @@ class Builder {
       const int from = Rank(rank_ - step);
       // In a halo exchange most ranks have nothing for each other.
       if (count(rank_, to) > 0) {
-        AddBlock(NewFlow<SendFlow>(Device(to)), Buffer::kInput, input_offset(to), count(rank_, to),
-                 0);
+        AddRange(NewFlow<SendFlow>(Device(to)), Buffer::kInput, input_offset(to), count(rank_, to));
       }
       if (count(from, rank_) > 0) {
-        AddBlock(NewReceive(from), Buffer::kOutput, output_offsets[from], count(from, rank_), 0);
+        AddRange(NewReceive(from), Buffer::kOutput, output_offsets[from], count(from, rank_));
       }
     }
   }
@@ -492,11 +550,11 @@ class Builder {
   void DirectBroadcast() {
     const int root = static_cast<int>(spec_.root);
     if (rank_ != root) {
-      AddBlock(NewReceive(root), Buffer::kOutput, 0, spec_.counts[0], 0);
+      AddBlock(NewReceive(root), Buffer::kOutput, Holds::kOne, 0, 0);
       return;
     }
     for (int step = 1; step < n_; ++step) {
-      AddBlock(NewFlow<SendFlow>(Device(root + step)), Buffer::kInput, 0, spec_.counts[0], 0);
+      AddBlock(NewFlow<SendFlow>(Device(root + step)), Buffer::kInput, Holds::kOne, 0, 0);
     }
   }
 
@@ -505,11 +563,11 @@ class Builder {
     Flow* receive = nullptr;
     if (position > 0) {
       receive = NewReceive(rank_ - 1);
-      AddBlock(receive, Buffer::kOutput, 0, spec_.counts[0], 0);
+      AddBlock(receive, Buffer::kOutput, Holds::kOne, 0, 0);
     }
     if (position < n_ - 1) {
       AddBlock(NewFlow<SendFlow>(Device(rank_ + 1)),
-               position == 0 ? Buffer::kInput : Buffer::kOutput, 0, spec_.counts[0], 0, receive);
+               position == 0 ? Buffer::kInput : Buffer::kOutput, Holds::kOne, 0, 0, receive);
     }
   }
 
@@ -521,8 +579,8 @@ class Builder {
       Keep(0, 0, spec_.counts[rank_]);
       return;
     }
-    AddBlock(NewFlow<SendFlow>(Device(to)), Buffer::kInput, 0, spec_.counts[rank_], 0);
-    AddBlock(NewReceive(from), Buffer::kOutput, 0, spec_.counts[from], 0);
+    AddRange(NewFlow<SendFlow>(Device(to)), Buffer::kInput, 0, spec_.counts[rank_]);
+    AddRange(NewReceive(from), Buffer::kOutput, 0, spec_.counts[from]);
   }
 
   const CollectiveSpec& spec_;
@@ -532,7 +590,8 @@ class Builder {
   const int64_t element_bytes_;
   const int64_t chunk_elements_;
   const int64_t max_chunks_;
-  std::vector<int64_t> offsets_;  // of counts: elements
+  std::vector<std::vector<int64_t>> offsets_;  // of each tensor, by block: elements
+  std::vector<std::vector<Stretch>> blocks_;   // the chunks of each block
   // Of a hierarchical collective.
   std::vector<std::vector<int>> hosts_;  // the ranks of each, in rank order; by their first rank
   std::vector<int> host_of_;             // by rank: index into hosts_

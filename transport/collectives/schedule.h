@@ -16,6 +16,9 @@
 //   all_to_all, permute    every message straight to its receiver, in all algorithms; of an
 //                          all_to_all, empty blocks are not sent
 //
+// Of several tensors, each chunk is of one of them: its messages are read and written where the
+// tensor lies, and follow each other as those of one long tensor do.
+//
 // In place (input and output the same memory) an all_reduce overwrites only what has been read:
 // a rank receives the result of a block only when its own send of that block is done, and the owner
 // of a block writes an element of the result when it has read all terms of it. What every rank
@@ -37,6 +40,7 @@ namespace penstock::transport {
 
 // A copy within a rank.
 struct LocalCopy {
+  uint32_t tensor = 0;
   int64_t input_offset = 0;  // bytes
   int64_t output_offset = 0;
   int64_t num_bytes = 0;

@@ -40,14 +40,21 @@ std::vector<std::vector<int>> FoldOrder(const CollectiveSpec& spec, int block) {
   return order;
 }
 
-// The result of one member.
+// The result of one member, of one tensor.
 class Result {
  public:
-  Result(const CollectiveSpec& spec, const std::vector<Bytes>& inputs)
+  // Of `inputs`, which hold one tensor behind the other.
+  Result(const CollectiveSpec& spec, size_t tensor, const std::vector<Bytes>& inputs)
       : spec_(spec),
+        counts_(spec.tensors.empty() ? spec.counts : spec.tensors[tensor]),
         inputs_(inputs),
         n_(static_cast<int>(spec.devices.size())),
-        element_bytes_(static_cast<int64_t>(ByteSize(spec.dtype))) {}
+        element_bytes_(static_cast<int64_t>(ByteSize(spec.dtype))) {
+    for (int rank = 0; rank < n_; ++rank) {
+      begins_.push_back(0);
+      for (size_t t = 0; t < tensor; ++t) begins_.back() += InputCount(spec, rank, t);
+    }
+  }
 
   void Write(int rank, std::byte* to) const {
     switch (spec_.kind) {
@@ -58,11 +65,11 @@ class Result {
         Reduce(rank, to);
         return;
       case CollectiveKind::kAllGather:
-        for (const Bytes& input : inputs_) to = std::copy(input.begin(), input.end(), to);
+        for (int source = 0; source < n_; ++source) to = Copy(source, 0, counts_[source], to);
         return;
       case CollectiveKind::kAllToAll:
         for (int source = 0; source < n_; ++source) {
-          const auto row = spec_.counts.begin() + source * n_;
+          const auto row = counts_.begin() + source * n_;
           to = Copy(source, std::accumulate(row, row + rank, int64_t{0}), row[rank], to);
         }
         return;
@@ -80,14 +87,13 @@ class Result {
 
  private:
   std::byte* Copy(int rank, int64_t element, int64_t count, std::byte* to) const {
-    const auto from = inputs_[rank].begin() + element * element_bytes_;
+    const auto from = inputs_[rank].begin() + (begins_[rank] + element) * element_bytes_;
     return std::copy(from, from + count * element_bytes_, to);
   }
 
   std::byte* Reduce(int block, std::byte* to) const {
-    const int64_t element =
-        std::accumulate(spec_.counts.begin(), spec_.counts.begin() + block, int64_t{0});
-    const int64_t count = spec_.counts[block];
+    const int64_t element = std::accumulate(counts_.begin(), counts_.begin() + block, int64_t{0});
+    const int64_t count = counts_[block];
     if (count == 0) return to;
     const FoldFunction fold = FindFold(spec_.reduce, spec_.dtype);
     Bytes folded(count * element_bytes_);
@@ -95,8 +101,9 @@ class Result {
     for (const std::vector<int>& ranks : FoldOrder(spec_, block)) {
       Copy(ranks.front(), element, count, folded.data());
       for (size_t i = 1; i < ranks.size(); ++i) {
-        fold(folded.data(), inputs_[ranks[i]].data() + element * element_bytes_, folded.data(),
-             count);
+        const std::byte* term =
+            inputs_[ranks[i]].data() + (begins_[ranks[i]] + element) * element_bytes_;
+        fold(folded.data(), term, folded.data(), count);
       }
       if (is_first) {
         std::copy(folded.begin(), folded.end(), to);
@@ -109,9 +116,11 @@ class Result {
   }
 
   const CollectiveSpec& spec_;
+  const std::vector<int64_t>& counts_;
   const std::vector<Bytes>& inputs_;
   const int n_;
   const int64_t element_bytes_;
+  std::vector<int64_t> begins_;  // of the tensor in each rank's input: elements
 };
 
 // What the members of a collective share. Two runs may be under way: the next one begins while some
@@ -135,9 +144,9 @@ class Group {
     devices_[rank] = device;
   }
 
-  // A null `input` poisons the run. Returns false if members have not left the last run but one:
-  // its place is not free yet.
-  bool Arrive(int rank, uint64_t number, const void* input) {
+  // Null `inputs` poison the run. Returns false if members have not left the last run but one: its
+  // place is not free yet.
+  bool Arrive(int rank, uint64_t number, const void* const* inputs) {
     const absl::MutexLock lock(&mutex_);
     Run& run = runs_[number % runs_.size()];
     if (run.number != number) {
@@ -146,23 +155,26 @@ class Group {
       run.num_arrived = run.num_left = 0;
       run.is_poisoned = false;
     }
-    if (input == nullptr) {
-      run.is_poisoned = true;
-    } else if (!run.inputs[rank].empty()) {
-      std::memcpy(run.inputs[rank].data(), input, run.inputs[rank].size());
+    if (inputs == nullptr) run.is_poisoned = true;
+    std::byte* to = run.inputs[rank].data();
+    for (size_t t = 0; inputs != nullptr && t < NumTensors(spec_); ++t) {
+      const size_t num_bytes =
+          static_cast<size_t>(InputCount(spec_, rank, t)) * ByteSize(spec_.dtype);
+      if (num_bytes > 0) std::memcpy(to, inputs[t], num_bytes);
+      to += num_bytes;
     }
     if (++run.num_arrived == devices_.size()) WakeAll();
     return true;
   }
 
   // Once all members have arrived: writes the result, unless the run is poisoned.
-  bool Leave(int rank, uint64_t number, void* output, bool* is_poisoned) {
+  bool Leave(int rank, uint64_t number, void* const* outputs, bool* is_poisoned) {
     const absl::MutexLock lock(&mutex_);
     Run& run = runs_[number % runs_.size()];
     if (run.num_arrived < devices_.size()) return false;
     *is_poisoned = run.is_poisoned;
-    if (!run.is_poisoned && output != nullptr) {
-      Result(spec_, run.inputs).Write(rank, static_cast<std::byte*>(output));
+    for (size_t t = 0; !run.is_poisoned && outputs != nullptr && t < NumTensors(spec_); ++t) {
+      Result(spec_, t, run.inputs).Write(rank, static_cast<std::byte*>(outputs[t]));
     }
     if (++run.num_left == devices_.size()) WakeAll();
     return true;
@@ -205,7 +217,12 @@ class EmulatedCollective final : public StreamCollective {
     EmulatedRun& run = stream_->BeginLaunch();
     run.retry = &RunHost;
     run.context = this;
-    run.pointers.assign({const_cast<void*>(args.input), args.output});
+    const size_t num_tensors = NumTensors(group_->spec());
+    run.pointers.clear();
+    for (size_t t = 0; t < num_tensors; ++t) {
+      run.pointers.push_back(const_cast<void*>(args.inputs[t]));
+    }
+    run.pointers.insert(run.pointers.end(), args.outputs, args.outputs + num_tensors);
     run.values = {num_launched_++, args.is_poisoned, /*has arrived*/ 0};
     run.launch = args.launch;
     stream_->EndLaunch();
@@ -218,13 +235,15 @@ class EmulatedCollective final : public StreamCollective {
     auto& self = *static_cast<EmulatedCollective*>(context);
     const bool is_sound = !has_error && run.values[1] == 0;
     if (run.values[2] == 0) {
-      if (!self.group_->Arrive(self.rank_, run.values[0], is_sound ? run.pointers[0] : nullptr)) {
+      if (!self.group_->Arrive(self.rank_, run.values[0],
+                               is_sound ? run.pointers.data() : nullptr)) {
         return false;
       }
       run.values[2] = 1;
     }
     bool is_poisoned = false;
-    if (!self.group_->Leave(self.rank_, run.values[0], is_sound ? run.pointers[1] : nullptr,
+    void* const* outputs = run.pointers.data() + NumTensors(self.group_->spec());
+    if (!self.group_->Leave(self.rank_, run.values[0], is_sound ? outputs : nullptr,
                             &is_poisoned)) {
       return false;
     }

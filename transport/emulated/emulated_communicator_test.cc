@@ -65,7 +65,9 @@ class EmulatedCommunicatorTest : public ::testing::TestWithParam<bool> {
 
   void Launch(size_t rank, bool is_poisoned = false) {
     Member& member = members_[rank];
-    EXPECT_EQ(member.collective->Launch({member.input->data(), member.output->data(), is_poisoned,
+    const testing::TensorPlaces places(spec_, static_cast<int>(rank), member.input->data(),
+                                       member.output->data());
+    EXPECT_EQ(member.collective->Launch({places.inputs.data(), places.outputs.data(), is_poisoned,
                                          /*launch=*/rank}),
               absl::OkStatus());
     member.stream->Record(member.event.get());
@@ -116,6 +118,9 @@ CollectiveSpec RandomSpec(std::mt19937_64& random) {
     spec.peers.clear();
   }
   if (spec.kind == CollectiveKind::kBroadcast) spec.root = static_cast<uint32_t>(random() % n);
+  if (spec.kind == CollectiveKind::kAllGather || spec.kind == CollectiveKind::kReduceScatter) {
+    if (random() % 2 == 0) testing::CutIntoTensors(&spec, 1 + random() % 4, random);
+  }
   return spec;
 }
 
