@@ -118,17 +118,16 @@ absl::StatusOr<StepEstimate> EstimateGraph(const graph::Graph& graph, const Lowe
   return EstimateStep(work, *options.machine, estimate_options);
 }
 
-// LowerOptions::bucket_bytes_over.
-std::function<int64_t(const std::vector<graph::AxisRef>&)> BucketBytes(
+// BucketLimits::bytes_over.
+std::function<int64_t(CollectiveKind, const std::vector<graph::AxisRef>&)> BucketBytes(
     const graph::Graph& graph, const CompileOptions& options) {
   const int num_groups = NumStages(graph) / std::max(options.chunks_per_group, 1);
-  return
-      [&mesh = graph.meshes()[0], &options, num_groups](const std::vector<graph::AxisRef>& axes) {
-        const CommunicatingGroups groups =
-            GroupsOf(*options.machine, mesh, CollectiveKind::kAllReduce, axes, num_groups);
-        return static_cast<int64_t>(
-            BestBucketBytes(*options.machine, groups, static_cast<double>(options.bucket_bytes)));
-      };
+  return [&mesh = graph.meshes()[0], &options, num_groups](
+             CollectiveKind kind, const std::vector<graph::AxisRef>& axes) {
+    const CommunicatingGroups groups = GroupsOf(*options.machine, mesh, kind, axes, num_groups);
+    return static_cast<int64_t>(
+        BestBucketBytes(*options.machine, groups, static_cast<double>(options.bucket_bytes)));
+  };
 }
 
 }  // namespace
@@ -173,9 +172,9 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
     lower.pipeline = std::move(estimate->pipeline);
   }
   lower.kernels = options.kernels;
-  lower.bucket_bytes = options.bucket_bytes;
+  lower.buckets.bytes = options.bucket_bytes;
   if (options.machine != nullptr && options.bucket_bytes > 0 && graph.meshes().size() == 1) {
-    lower.bucket_bytes_over = BucketBytes(graph, options);
+    lower.buckets.bytes_over = BucketBytes(graph, options);
   }
   lower.host_devices = options.host_devices;
   if (options.machine != nullptr) lower.collectives = options.machine->cluster.spec().collectives;

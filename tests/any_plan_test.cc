@@ -200,6 +200,24 @@ TEST_P(AnyPlanDoubleTest, AgreesToNineDigits) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, AnyPlanDoubleTest, ::testing::Range(0, kGroups));
 
+// Three replicas divide few of the dimensions: tensors of one bucket are split evenly and not, and
+// along different dimensions.
+TEST(AnyPlanOfZeroTest, UnevenPartsAgreeToNineDigits) {
+  constexpr int kZeroSteps = 3;
+  const std::string settings =
+      "--set model.width=64 --set model.context=32 --set train.batch=12 --set "
+      "'train.dtype=\"f64\"'";
+  const std::vector<double> one = Losses(kOneDevice, settings, kZeroSteps);
+  for (const Layout& layout :
+       {Layout{"dp=3,zero=1", 3, 4, "1f1b"}, Layout{"dp=3,zero=2", 3, 1, "1f1b"},
+        Layout{"dp=3,zero=2", 3, 4, "1f1b"}, Layout{"dp=3,zero=3", 3, 2, "1f1b"}}) {
+    SCOPED_TRACE(Name(layout));
+    const std::vector<double> losses = Losses(layout, settings, kZeroSteps);
+    ExpectSameLosses(one, losses, 1e-9);
+    EXPECT_EQ(losses, Losses(layout, settings + " --procs 3", kZeroSteps));
+  }
+}
+
 // Llama, in f64: two heads of queries share one of the keys. Rotary positions are global, wherever
 // a sequence is split, and gradients of shared heads add up, also where devices split those that
 // share one.

@@ -26,6 +26,7 @@ using ::testing::UnorderedElementsAre;
 constexpr int64_t kBatch = 16;
 constexpr int64_t kContext = 64;
 constexpr int64_t kVocabulary = 512;
+constexpr int64_t kLayerBucket = 12 * 256 * 256 * 4;  // the weights of a layer
 
 using planner::Plan;
 
@@ -120,6 +121,18 @@ class StrategyQualityTest : public PlannerFixture {
       traffic[kind].bytes += runs * elements * static_cast<int64_t>(ByteSize(spec.dtype));
     }
     return traffic;
+  }
+
+  // Tensors that they move, by kind: several at a time where they are in a bucket.
+  static std::map<std::string, int64_t> TensorsOf(const Plan& plan, uint32_t device = 0) {
+    std::map<std::string, int64_t> tensors;
+    for (const planner::ActorPlan& actor : plan.devices[device].actors) {
+      if (actor.kind != ActorKind::kCollective) continue;
+      const CollectiveSpec& spec = plan.collectives[actor.target];
+      const int64_t runs = plan.collective_per_microbatch[actor.target] ? plan.num_microbatches : 1;
+      tensors[std::string(Name(spec.kind))] += runs * static_cast<int64_t>(NumTensors(spec));
+    }
+    return tensors;
   }
 
   // Bytes that a device sends to other stages in a step.
@@ -241,47 +254,59 @@ TEST_F(StrategyQualityTest, TensorParallelStagesSendEachByteOnce) {
   }
 }
 
-// The gradients that are worth it are scattered and their parameters gathered, once a step. Those
-// of norms and biases share one all_reduce: the expected counts would scatter them too, but parts
-// of 64 to 256 elements cost more latency than their states are worth memory. The scalars are the
-// loss and the norm of the gradients: though some are in parts and some are not, their squares are
-// added before they are reduced.
+// The gradients that are worth it are scattered and their parameters gathered, once a step, in
+// buckets. Those of norms and biases share one all_reduce: the expected counts would scatter them
+// too, but parts of 64 to 256 elements are not worth the memory of their states. The scalars are
+// the loss and the norm of the gradients: though some are in parts and some are not, their squares
+// are added before they are reduced.
 TEST_F(StrategyQualityTest, ZeroScattersGradientsAndGathersParameters) {
   for (const int level : {1, 2}) {
     for (const int64_t microbatches : {1, 4}) {
-      const Setting setting = {StrCat("dp=4,zero=", level), microbatches};
+      const Setting setting = {StrCat("dp=4,zero=", level), microbatches, kLayerBucket};
       SCOPED_TRACE(StrCat(setting.strategy, ", ", microbatches));
-      const std::map<std::string, Traffic> traffic = TrafficOf(PlanOf(setting));
+      const Plan plan = PlanOf(setting);
       const Split split = SplitOf(setting);
       // With several micro-batches, level 2 scatters in each and level 1 once a step.
       const int64_t scatters = level == 2 ? microbatches : 1;
-      EXPECT_THAT(traffic,
-                  UnorderedElementsAre(Pair("reduce_scatter", Traffic{scatters * split.tensors,
-                                                                      scatters * split.bytes}),
-                                       Pair("all_gather", Traffic{split.tensors, split.bytes}),
-                                       Pair("all_reduce", Traffic{1, split.rest_bytes}),
-                                       Pair("all_reduce scalar", Traffic{2, 8})));
+      const std::map<std::string, int64_t> tensors = TensorsOf(plan);
+      EXPECT_EQ(tensors.at("reduce_scatter"), scatters * split.tensors);
+      EXPECT_EQ(tensors.at("all_gather"), split.tensors);
+      // Of 18 tensors in four layers. Sums over micro-batches are scattered a layer at a time.
+      const int64_t scattered = level == 1 && microbatches > 1 ? 6 : 13;
+      const int64_t gathered = 5;
+      EXPECT_THAT(TrafficOf(plan),
+                  UnorderedElementsAre(
+                      Pair("reduce_scatter", Traffic{scatters * scattered, scatters * split.bytes}),
+                      Pair("all_gather", Traffic{gathered, split.bytes}),
+                      Pair("all_reduce", Traffic{1, split.rest_bytes}),
+                      Pair("all_reduce scalar", Traffic{2, 8})));
     }
   }
 }
 
 // One scatter of each gradient; two gathers of what backward reads, that is of all but the
-// positions, one of those.
+// positions, one of those; both in buckets, of which those of gathers have half a layer, so that
+// the other half is gathered meanwhile.
 TEST_F(StrategyQualityTest, ZeroThreeGathersParametersInEachPhase) {
   for (const int64_t microbatches : {1, 4}) {
     SCOPED_TRACE(microbatches);
-    const Setting setting = {"dp=4,zero=3", microbatches};
-    const std::map<std::string, Traffic> traffic = TrafficOf(PlanOf(setting));
+    const Setting setting = {"dp=4,zero=3", microbatches, kLayerBucket};
+    const Plan plan = PlanOf(setting);
     const Split split = SplitOf(setting);
     const int64_t positions = kContext * setting.width * 4;
-    EXPECT_THAT(traffic,
-                UnorderedElementsAre(
-                    Pair("reduce_scatter",
-                         Traffic{microbatches * split.tensors, microbatches * split.bytes}),
-                    Pair("all_gather", Traffic{microbatches * (2 * split.tensors - 1),
-                                               microbatches * (2 * split.bytes - positions)}),
-                    Pair("all_reduce", Traffic{1, split.rest_bytes}),
-                    Pair("all_reduce scalar", Traffic{2, 8})));
+    const std::map<std::string, int64_t> tensors = TensorsOf(plan);
+    EXPECT_EQ(tensors.at("reduce_scatter"), microbatches * split.tensors);
+    EXPECT_EQ(tensors.at("all_gather"), microbatches * (2 * split.tensors - 1));
+    const int64_t scatters = 13;  // of 18
+    const int64_t gathers = 26;   // of 35
+    EXPECT_THAT(
+        TrafficOf(plan),
+        UnorderedElementsAre(
+            Pair("reduce_scatter", Traffic{microbatches * scatters, microbatches * split.bytes}),
+            Pair("all_gather",
+                 Traffic{microbatches * gathers, microbatches * (2 * split.bytes - positions)}),
+            Pair("all_reduce", Traffic{1, split.rest_bytes}),
+            Pair("all_reduce scalar", Traffic{2, 8})));
   }
 }
 
@@ -359,7 +384,8 @@ TEST_F(StrategyQualityTest, ZeroSplitsOverDataAndContext) {
   const Setting setting = {"dp=2,cp=2,zero=1"};
   const Plan plan = PlanOf(setting);
   const std::map<std::string, Traffic> traffic = TrafficOf(plan);
-  EXPECT_EQ(traffic.at("reduce_scatter"), traffic.at("all_gather"));
+  EXPECT_EQ(traffic.at("reduce_scatter").bytes, traffic.at("all_gather").bytes);
+  EXPECT_EQ(TensorsOf(plan).at("reduce_scatter"), TensorsOf(plan).at("all_gather"));
   EXPECT_EQ(traffic.at("permute").count, 3 * setting.layers);
   const auto state_bytes = [&](const std::string& strategy) {
     return static_cast<double>(PlanOf({strategy}).devices[0].state_bytes);
@@ -373,9 +399,10 @@ TEST_F(StrategyQualityTest, ZeroSplitsOverDataAndContext) {
 // Beside tp, the collectives of either stay as they are, over parts of half the size.
 TEST_F(StrategyQualityTest, ZeroBesideTensorParallel) {
   const Setting setting = {"dp=2,tp=2,zero=1"};
-  const std::map<std::string, Traffic> traffic = TrafficOf(PlanOf(setting));
-  EXPECT_EQ(traffic.at("reduce_scatter").count, 4 * setting.layers + 2);
-  EXPECT_EQ(traffic.at("all_gather").count, 4 * setting.layers + 2);
+  const Plan plan = PlanOf(setting);
+  const std::map<std::string, Traffic> traffic = TrafficOf(plan);
+  EXPECT_EQ(TensorsOf(plan).at("reduce_scatter"), 4 * setting.layers + 2);
+  EXPECT_EQ(TensorsOf(plan).at("all_gather"), 4 * setting.layers + 2);
   EXPECT_EQ(traffic.at("all_gather").bytes, traffic.at("reduce_scatter").bytes);
   EXPECT_EQ(traffic.at("all_reduce").count, 4 * setting.layers + 6);
   EXPECT_EQ(traffic.at("all_reduce scalar").count, 2);
@@ -530,7 +557,10 @@ TEST_F(StrategyQualityTest, RecomputeUnderTensorParallel) {
 
 // Parameters are gathered once for what is computed again and its gradients.
 TEST_F(StrategyQualityTest, RecomputeGathersNoParameterAgain) {
-  EXPECT_EQ(TrafficOf(PlanOf({"dp=4,zero=3,recompute=full"})), TrafficOf(PlanOf({"dp=4,zero=3"})));
+  const std::map<std::string, Traffic> again = TrafficOf(PlanOf({"dp=4,zero=3,recompute=full"}));
+  const std::map<std::string, Traffic> once = TrafficOf(PlanOf({"dp=4,zero=3"}));
+  EXPECT_EQ(again.at("all_gather").bytes, once.at("all_gather").bytes);
+  EXPECT_EQ(again.at("reduce_scatter"), once.at("reduce_scatter"));
 }
 
 }  // namespace

@@ -201,7 +201,7 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
   for (size_t i = 0; i < graph_.returns().size(); ++i) RETURN_IF_ERROR(AddFetch(i));
   RETURN_IF_ERROR(AddAssignments());
 
-  program_.OrderCommunication(shared_.options_.bucket_bytes);
+  program_.OrderCommunication(shared_.options_.buckets.bytes);
 
   DeviceProgram::Credits credits;
   credits.microbatches = static_cast<int>(shared_.plan_.num_microbatches);

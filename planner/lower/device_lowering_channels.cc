@@ -19,38 +19,66 @@ absl::Status DeviceLowering::AddBuckets() {
   for (size_t b = 0; b < shared_.buckets_.size(); ++b) {
     const Bucket& bucket = shared_.buckets_[b];
     if (bucket.stage != stage_) continue;
+    const uint32_t target = shared_.bucket_collectives_[b];
     Buffer buffer;
     buffer.per_microbatch = per_microbatch;
+    if (bucket.kind == CollectiveKind::kReduceScatter) {
+      std::vector<int> wholes, parts;
+      for (NodeId id : bucket.nodes) {
+        const ValueId term = graph_.node(id).operands[0];
+        const ValueId part = graph_.node(id).results[0];
+        ASSIGN_OR_RETURN(const TilePlan whole_tile, Tile(term));
+        ASSIGN_OR_RETURN(const TilePlan tile, Tile(part));
+        buffer.bytes = whole_tile.num_bytes();
+        wholes.push_back(program_.AddBuffer(buffer));
+        bucket_part_[term] = wholes.back();
+        // Into the device's own part of the buffer.
+        const std::optional<uint64_t> offset = ContiguousOffset(whole_tile, tile);
+        if (!offset.has_value()) {
+          return absl::InternalError(
+              absl::StrCat("the parts of %", graph_.value(term).name, " are not contiguous"));
+        }
+        parts.push_back(program_.AddView(wholes.back(), shared_.ViewIndex(term, part), *offset,
+                                         tile.num_bytes()));
+        scattered_part_[part] = parts.back();
+      }
+      const std::string name = absl::StrCat("scatter gradients ", b);
+      AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, {}, target,
+               std::move(wholes), std::move(parts));
+      continue;
+    }
     const int whole = program_.AddBuffer(buffer);
     for (NodeId id : bucket.nodes) {
       const ValueId term = graph_.node(id).operands[0];
       ASSIGN_OR_RETURN(const TilePlan tile, Tile(term));
       bucket_part_[term] = program_.AddPart(whole, tile.num_bytes());
     }
-    const uint32_t target = shared_.bucket_collectives_[b];
-    int output = whole;
-    if (bucket.kind == CollectiveKind::kReduceScatter) {
-      // Into the device's own part of the buffer.
-      const Node& node = graph_.node(bucket.nodes[0]);
-      const ValueId term = node.operands[0];
-      const ValueId part = node.results[0];
-      ASSIGN_OR_RETURN(const TilePlan whole_tile, Tile(term));
-      ASSIGN_OR_RETURN(const TilePlan tile, Tile(part));
-      const std::optional<uint64_t> offset = ContiguousOffset(whole_tile, tile);
-      if (!offset.has_value()) {
-        return absl::InternalError(
-            absl::StrCat("the parts of %", graph_.value(term).name, " are not contiguous"));
-      }
-      output = program_.AddView(bucket_part_.at(term), shared_.ViewIndex(term, part), *offset,
-                                tile.num_bytes());
-      scattered_part_[node.results[0]] = output;
-    }
-    const std::string name = absl::StrCat(
-        bucket.kind == CollectiveKind::kAllReduce ? "reduce gradients " : "scatter gradient ", b);
+    const std::string name = absl::StrCat("reduce gradients ", b);
     AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, {}, target,
-             {whole}, {output});
+             {whole}, {whole});
   }
   return absl::OkStatus();
+}
+
+// The actor of a redistribution, or of a bucket of them, which comes with the last of its nodes.
+void DeviceLowering::AddCollective(const ScheduledNode& scheduled, int phase, int input, int output,
+                                   int after) {
+  const ValueId result = graph_.node(scheduled.node).results[0];
+  std::string name = graph_.value(result).name;
+  const uint32_t target = shared_.collectives_.at(scheduled.node);
+  if (scheduled.bucket < 0) {
+    AddActor(phase, ActorKind::kCollective, std::move(name), {}, {}, target, {input}, {output},
+             after);
+    return;
+  }
+  JoinedOperands& operands = joined_[scheduled.bucket];
+  operands.inputs.push_back(input);
+  operands.outputs.push_back(output);
+  if (!scheduled.ends_bucket) return;
+  const size_t others = operands.inputs.size() - 1;
+  absl::StrAppend(&name, " and ", others, others == 1 ? " other" : " others");
+  AddActor(phase, ActorKind::kCollective, std::move(name), {}, {}, target,
+           std::move(operands.inputs), std::move(operands.outputs), after);
 }
 
 absl::Status DeviceLowering::AddReceive(ValueId value) {
@@ -162,6 +190,8 @@ absl::Status DeviceLowering::AddRedistribution(const ScheduledNode& scheduled, i
   const Communication& communication = *shared_.communications_.at(id);
   const uint32_t target = shared_.collectives_.at(id);
   const CollectiveSpec& spec = shared_.SpecOn(target, mesh_device_);
+  const auto tensor_of = shared_.tensor_of_.find(id);
+  const size_t tensor = tensor_of == shared_.tensor_of_.end() ? 0 : tensor_of->second;
   const uint32_t group = shared_.groups_[target].group_of[mesh_device_];
   ASSIGN_OR_RETURN(TilePlan in, Tile(operand));
   ASSIGN_OR_RETURN(TilePlan out, Tile(result));
@@ -198,7 +228,7 @@ absl::Status DeviceLowering::AddRedistribution(const ScheduledNode& scheduled, i
       communication.halo_dim.has_value() ? &communication.halo[mesh_device_] : nullptr;
   int input = source;
   if (communication.pack_dim || halo != nullptr) {
-    const TilePlan parts = flat(in, InputCount(spec, rank));
+    const TilePlan parts = flat(in, InputCount(spec, rank, tensor));
     KernelPlan pack = {"pack", {}, {in}, {parts}};
     if (halo != nullptr) {
       pack.attributes = part_attributes(*communication.halo_dim, halo->sizes);
@@ -226,12 +256,12 @@ absl::Status DeviceLowering::AddRedistribution(const ScheduledNode& scheduled, i
     if (last != actors.rend()) after = last->id;
   }
   if (!communication.unpack_dim && halo == nullptr) {
-    AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {output}, after);
+    AddCollective(scheduled, phase, input, output, after);
     return absl::OkStatus();
   }
-  const TilePlan parts = flat(out, OutputCount(spec, rank));
+  const TilePlan parts = flat(out, OutputCount(spec, rank, tensor));
   const int gathered = new_flat(parts);
-  AddActor(phase, ActorKind::kCollective, name, {}, {}, target, {input}, {gathered}, after);
+  AddCollective(scheduled, phase, input, gathered, after);
   Unpack& unpack = unpacks_[id];
   unpack.phase = phase;
   unpack.parts = gathered;

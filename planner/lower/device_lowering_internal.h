@@ -60,6 +60,7 @@ class DeviceLowering {
   absl::Status AddReception(NodeId id, int phase);
   absl::Status AddNode(const ScheduledNode& scheduled);
   absl::Status AddRedistribution(const ScheduledNode& scheduled, int phase);
+  void AddCollective(const ScheduledNode& scheduled, int phase, int input, int output, int after);
   void FinishGather(NodeId id);
   absl::Status AddKernel(NodeId id, int phase);
   absl::Status AddLeaf(ValueId value, int phase);
@@ -102,6 +103,12 @@ class DeviceLowering {
     int output = -1;
   };
   std::map<NodeId, Unpack> unpacks_;
+  // The buffers of a bucket's tensors, of as many nodes as have been added.
+  struct JoinedOperands {
+    std::vector<int> inputs;
+    std::vector<int> outputs;
+  };
+  std::map<int, JoinedOperands> joined_;   // by ScheduledNode::bucket
   std::map<ValueId, int> scattered_part_;  // buffer of the part that a reduce_scatter leaves
 };
 

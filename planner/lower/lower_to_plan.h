@@ -9,7 +9,6 @@
 #define PENSTOCK_PLANNER_LOWER_LOWER_TO_PLAN_H_
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "graph/op.h"
 #include "planner/cluster/measured_collective.h"
 #include "planner/cost/communication_cost.h"
+#include "planner/lower/phase_buckets.h"
 #include "planner/plan/folded_plan.h"
 #include "planner/policy/pipeline.h"
 #include "planner/policy/placement.h"
@@ -36,10 +36,8 @@ struct LowerOptions {
   // What the policy is told of the stages' times and links. None: a forward takes 1, a whole
   // backward 2, its parts 1 each, and links nothing.
   std::optional<Pipeline> pipeline = {};
-  // Gradients are reduced together up to this size; 0: each by itself.
-  int64_t bucket_bytes = 0;
-  // The size up to which those are that are summed over the axes, if not that.
-  std::function<int64_t(const std::vector<graph::AxisRef>& axes)> bucket_bytes_over;
+  // Gradients and parameters are reduced, scattered and gathered together up to this size.
+  BucketLimits buckets = {};
   // The devices of each host, in blocks; empty: all on one.
   std::vector<uint32_t> host_devices;
   // By which collectives are chosen, before those that are built in.

@@ -19,6 +19,16 @@
 
 namespace penstock::planner::internal {
 
+namespace {
+
+// Whether what one bucket moves could be moved by the other.
+bool AreAlike(const Bucket& a, const Bucket& b) {
+  return a.kind == b.kind && a.axes == b.axes && a.stage == b.stage && a.dtype == b.dtype &&
+         a.key == b.key;
+}
+
+}  // namespace
+
 absl::Status Lowering::NumberTransfers() {
   for (const auto& [value, stages] : remote_readers_) {
     const graph::Value& v = graph_.value(value);
@@ -101,8 +111,24 @@ bool Lowering::CanBucket(NodeId id) const {
   });
 }
 
+// Counts of the buffer in which the terms of a bucket lie side by side.
+absl::Status Lowering::SizeBuffer(const Bucket& bucket, std::vector<CollectiveSpec>* specs) const {
+  for (CollectiveSpec& spec : *specs) {
+    int64_t elements = 0;
+    for (const NodeId id : bucket.nodes) {
+      const ValueId term = graph_.node(id).operands[0];
+      ASSIGN_OR_RETURN(const TilePlan tile, TileOf(MeshOf(term), ShardingOf(term),
+                                                   graph_.value(term).type, spec.devices[0]));
+      elements += static_cast<int64_t>(AlignUp(tile.num_bytes()) / ByteSize(bucket.dtype));
+    }
+    const int n = static_cast<int>(spec.devices.size());
+    for (int r = 0; r < n; ++r) spec.counts[r] = PartOf(elements, r, n).size();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Lowering::FormBuckets() {
-  if (options_.bucket_bytes <= 0) return absl::OkStatus();
+  if (options_.buckets.bytes <= 0) return absl::OkStatus();
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     if (!CanBucket(id)) continue;
     const Node& node = graph_.node(id);
@@ -113,51 +139,55 @@ absl::Status Lowering::FormBuckets() {
     ASSIGN_OR_RETURN(const TilePlan tile,
                      TileOf(MeshOf(node.operands[0]), ShardingOf(node.operands[0]), term.type, 0));
     const auto bytes = static_cast<int64_t>(tile.num_bytes());
+    Bucket next;
+    next.kind = kind;
+    next.stage = phases_[id].stage;
+    next.key = phases_[id].key;
+    next.dtype = term.type.dtype;
+    next.axes = communication->axes;
     int bucket = -1;
-    const bool is_shared = kind == CollectiveKind::kAllReduce;
-    for (int b = static_cast<int>(buckets_.size()) - 1; is_shared && b >= 0 && bucket < 0; --b) {
+    for (int b = static_cast<int>(buckets_.size()) - 1; b >= 0 && bucket < 0; --b) {
       const Bucket& other = buckets_[b];
-      if (other.kind != kind || other.axes != communication->axes ||
-          other.stage != phases_[id].stage || other.dtype != term.type.dtype ||
-          other.key != phases_[id].key) {
-        continue;
-      }
+      if (!AreAlike(other, next)) continue;
       if (other.bytes + bytes > other.max_bytes) break;
       bucket = b;
     }
     if (bucket < 0) {
       bucket = static_cast<int>(buckets_.size());
-      buckets_.push_back({kind,
-                          {},
-                          phases_[id].stage,
-                          phases_[id].key,
-                          0,
-                          options_.bucket_bytes_over
-                              ? options_.bucket_bytes_over(communication->axes)
-                              : options_.bucket_bytes,
-                          term.type.dtype,
-                          communication->groups,
-                          communication->axes});
+      next.max_bytes = options_.buckets.Over(kind, communication->axes);
+      next.groups = communication->groups;
+      buckets_.push_back(std::move(next));
     }
     buckets_[bucket].nodes.push_back(id);
     buckets_[bucket].bytes += bytes;
     bucket_of_[id] = bucket;
   }
+  // What is scattered last has a bucket to itself, since nothing hides it.
+  std::vector<Bucket> last_of_each;
+  for (size_t b = buckets_.size(); b-- > 0;) {
+    Bucket& bucket = buckets_[b];
+    const auto is_alike = [&](const Bucket& other) { return AreAlike(other, bucket); };
+    if (bucket.kind != CollectiveKind::kReduceScatter ||
+        std::any_of(last_of_each.begin(), last_of_each.end(), is_alike)) {
+      continue;
+    }
+    Bucket& last = last_of_each.emplace_back(bucket);
+    last.nodes.erase(last.nodes.begin(), last.nodes.end() - 1);
+    if (bucket.nodes.size() > 1) bucket.nodes.pop_back();
+  }
+  for (Bucket& last : last_of_each) {
+    const int bucket = bucket_of_.at(last.nodes[0]);
+    if (buckets_[bucket].nodes.back() == last.nodes[0]) continue;  // it is alone
+    bucket_of_[last.nodes[0]] = static_cast<int>(buckets_.size());
+    buckets_.push_back(std::move(last));
+  }
   for (const Bucket& bucket : buckets_) {
-    std::vector<CollectiveSpec> specs = bucket.groups;
-    for (CollectiveSpec& spec : specs) {
-      int64_t elements = 0;
-      for (NodeId id : bucket.nodes) {
-        const graph::Value& term = graph_.value(graph_.node(id).operands[0]);
-        ASSIGN_OR_RETURN(const TilePlan tile, TileOf(MeshOf(graph_.node(id).operands[0]),
-                                                     ShardingOf(graph_.node(id).operands[0]),
-                                                     term.type, spec.devices[0]));
-        elements += static_cast<int64_t>(AlignUp(tile.num_bytes()) / ByteSize(bucket.dtype));
-      }
-      const int n = static_cast<int>(spec.devices.size());
-      for (int r = 0; r < n && bucket.kind == CollectiveKind::kAllReduce; ++r) {
-        spec.counts[r] = PartOf(elements, r, n).size();
-      }
+    std::vector<CollectiveSpec> specs;
+    if (bucket.kind == CollectiveKind::kReduceScatter) {
+      ASSIGN_OR_RETURN(specs, JoinCollectives(bucket.kind, bucket.nodes));
+    } else {
+      specs = bucket.groups;
+      RETURN_IF_ERROR(SizeBuffer(bucket, &specs));
     }
     bucket_collectives_.push_back(
         AddCollective(bucket.stage, num_microbatches() == 1, std::move(specs), bucket.axes));
@@ -165,11 +195,42 @@ absl::Status Lowering::FormBuckets() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<CollectiveSpec>> Lowering::JoinCollectives(
+    CollectiveKind kind, const std::vector<NodeId>& nodes) {
+  ASSIGN_OR_RETURN(const Communication* first, CommunicationOf(nodes[0], kind));
+  std::vector<CollectiveSpec> specs = first->groups;
+  if (nodes.size() == 1) return specs;
+  for (CollectiveSpec& spec : specs) spec.counts.assign(spec.counts.size(), 0);
+  for (const NodeId id : nodes) {
+    ASSIGN_OR_RETURN(const Communication* communication, CommunicationOf(id, kind));
+    for (size_t g = 0; g < specs.size(); ++g) {
+      const CollectiveSpec& part = communication->groups[g];
+      if (part.devices != specs[g].devices || part.reduce != specs[g].reduce ||
+          part.dtype != specs[g].dtype) {
+        return absl::InternalError(absl::StrCat(
+            "%", graph_.value(graph_.node(id).results[0]).name, " cannot be moved together with %",
+            graph_.value(graph_.node(nodes[0]).results[0]).name));
+      }
+      specs[g].tensors.push_back(part.counts);
+      for (size_t r = 0; r < part.counts.size(); ++r) specs[g].counts[r] += part.counts[r];
+    }
+  }
+  return specs;
+}
+
 // In the order in which the lanes of every device come to them.
 absl::Status Lowering::NumberCollectives() {
   std::vector<NodeId> by_phase;
+  std::map<NodeId, int> phase_bucket_of;
+  std::map<int, std::vector<NodeId>> phase_buckets;
   for (const ScheduledNode& scheduled : node_order_) {
-    if (scheduled.part != ScheduledNode::Part::kFinish) by_phase.push_back(scheduled.node);
+    if (scheduled.part == ScheduledNode::Part::kFinish) continue;
+    by_phase.push_back(scheduled.node);
+    if (scheduled.bucket < 0) continue;
+    phase_bucket_of[scheduled.node] = scheduled.bucket;
+    std::vector<NodeId>& nodes = phase_buckets[scheduled.bucket];
+    tensor_of_[scheduled.node] = nodes.size();
+    nodes.push_back(scheduled.node);
   }
   std::stable_sort(by_phase.begin(), by_phase.end(),
                    [&](NodeId a, NodeId b) { return phases_[a].key < phases_[b].key; });
@@ -179,12 +240,22 @@ absl::Status Lowering::NumberCollectives() {
     const std::optional<CollectiveKind> kind = CollectiveOf(node.op->role());
     if (!kind) continue;
     ASSIGN_OR_RETURN(const Communication* communication, CommunicationOf(id, *kind));
-    const uint32_t collective = AddCollective(phases_[id].stage, phases_[id].key.per_microbatch,
-                                              communication->groups, communication->axes);
-    folded_.collectives[collective].first_channel = plan_.num_channels;
-    plan_.num_channels += static_cast<uint32_t>(communication->groups.size());
-    collectives_[id] = collective;
     communications_[id] = communication;
+    std::vector<NodeId> nodes = {id};
+    if (const auto bucket = phase_bucket_of.find(id); bucket != phase_bucket_of.end()) {
+      nodes = phase_buckets[bucket->second];
+      if (id != nodes[0]) {
+        collectives_[id] = collectives_.at(nodes[0]);
+        continue;
+      }
+    }
+    ASSIGN_OR_RETURN(std::vector<CollectiveSpec> specs, JoinCollectives(*kind, nodes));
+    const auto num_groups = static_cast<uint32_t>(specs.size());
+    const uint32_t collective = AddCollective(phases_[id].stage, phases_[id].key.per_microbatch,
+                                              std::move(specs), communication->axes);
+    folded_.collectives[collective].first_channel = plan_.num_channels;
+    plan_.num_channels += num_groups;
+    collectives_[id] = collective;
   }
   // Lower channels go first on a link (transport.h): transfers between stages, then what phases
   // wait for, then sums of gradients. Of these the last ones are of the first layers, which the

@@ -65,9 +65,9 @@ struct Assignment {
   ValueId value = kNoValue;
 };
 
-// Gradient sums of one stage that are reduced by one collective, beside the phases: their buffer
-// is contiguous, so nothing is copied. A reduce_scatter has its bucket to itself: parts of several
-// gradients would not lie side by side.
+// Gradient sums of one stage that are reduced or scattered by one collective, beside the phases.
+// Nothing is copied: what is reduced lies in one buffer, and what is scattered are several tensors
+// of the collective.
 struct Bucket {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::vector<NodeId> nodes;  // in the order in which their terms are made
@@ -127,8 +127,12 @@ class Lowering {
     const Groups& groups = groups_[collective];
     return groups.specs[groups.group_of[mesh_device]];
   }
+  // The collective of each group that moves the tensors of all these nodes.
+  absl::StatusOr<std::vector<CollectiveSpec>> JoinCollectives(CollectiveKind kind,
+                                                              const std::vector<NodeId>& nodes);
   bool CanBucket(NodeId id) const;
   absl::Status FormBuckets();
+  absl::Status SizeBuffer(const Bucket& bucket, std::vector<CollectiveSpec>* specs) const;
   absl::Status NumberCollectives();
   // The host on which each device of a stage is taken to be.
   std::vector<uint32_t> HostsOf(int stage, const std::vector<uint32_t>& devices) const;
@@ -199,7 +203,8 @@ class Lowering {
   absl::flat_hash_map<std::string, std::unique_ptr<const Communication>> communication_by_key_;
   std::map<NodeId, const Communication*> communications_;
   std::map<NodeId, uint32_t> collectives_;
-  std::vector<Groups> groups_;  // of each collective
+  std::map<NodeId, size_t> tensor_of_;  // of those in a bucket of a phase, in their collective
+  std::vector<Groups> groups_;          // of each collective
   std::vector<Bucket> buckets_;
   std::map<NodeId, int> bucket_of_;
   std::vector<uint32_t> bucket_collectives_;  // of each bucket; the first of the plan

@@ -16,7 +16,7 @@ namespace penstock::planner::internal {
 absl::Status Lowering::Analyse() {
   ASSIGN_OR_RETURN(phases_,
                    AssignPhases(graph_, {options_.split_weight_gradients, options_.placement}));
-  node_order_ = OrderNodes(graph_, phases_, options_.bucket_bytes);
+  node_order_ = OrderNodes(graph_, phases_, options_.buckets);
   users_ = graph_.Users();
   is_read_often_ = FindReadOften(graph_);
   root_.resize(graph_.num_values());

@@ -123,12 +123,14 @@ void LimitWaitingBytes(const std::vector<Buffer>& buffers, const std::vector<int
         waiting.pop_front();
       }
     }
+    int64_t bytes = 0;
     for (const int input : actors[i].inputs) {
       if (input < 0 || communication_of(whole_of(input)) != i) continue;
-      const auto bytes = static_cast<int64_t>(buffers[whole_of(input)].bytes);
-      waiting.push_back({i, bytes});
-      held += bytes;
+      bytes += static_cast<int64_t>(buffers[whole_of(input)].bytes);
     }
+    if (bytes == 0) continue;
+    waiting.push_back({i, bytes});
+    held += bytes;
   }
 }
 

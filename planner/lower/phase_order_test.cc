@@ -118,6 +118,23 @@ TEST_F(WaitingBytesTest, AKernelWaitsForTheOldestScatterWhenTheBytesAreUsedUp) {
   EXPECT_THAT(Limit(200), ElementsAre(std::pair(1, 4), std::pair(3, 6), std::pair(5, 8)));
 }
 
+// A bucket gives back the bytes of all its gradients at once.
+TEST_F(WaitingBytesTest, ABucketIsWaitedForOnce) {
+  DraftPhase phase;
+  std::vector<int> home(20, 0);
+  buffers_.resize(20);
+  for (int g = 0; g < 6; ++g) {
+    buffers_[g].bytes = 100;
+    home[10 + g] = -2;
+    Add("dw", {}, {g});
+    if (g % 2 == 0) continue;
+    Add("scatter", {g - 1, g}, {10 + g - 1, 10 + g}, ActorKind::kCollective);
+  }
+  phase.actors = std::move(actors_);
+  LimitWaitingBytes(buffers_, home, 0, 400, &phase);
+  EXPECT_THAT(phase.order, ElementsAre(std::pair(2, 6)));
+}
+
 TEST_F(WaitingBytesTest, OneScatterIsAlwaysUnderWay) {
   EXPECT_THAT(Limit(0), ElementsAre(std::pair(1, 4), std::pair(3, 6), std::pair(5, 8)));
 }

@@ -15,18 +15,20 @@ using ::testing::ElementsAre;
 
 class PrefetchTest : public testing::PlannerFixture {
  protected:
-  // The order of products and gathers by the names of their results; "..." after a start, and
-  // "wait" before one that follows another node.
+  // The order of products and gathers by the names of their results: "wait" before one that follows
+  // another node, "+" behind one that is in a bucket with the next.
   std::vector<std::string> Turns(std::string_view text, int64_t bytes_ahead) const {
     const graph::Graph graph = MustParse(text);
     const absl::StatusOr<std::vector<NodePhase>> phases = AssignPhases(graph, {});
     EXPECT_TRUE(phases.ok()) << phases.status();
     std::vector<std::string> order;
     if (!phases.ok()) return order;
-    for (const ScheduledNode& scheduled : OrderNodes(graph, *phases, bytes_ahead)) {
+    for (const ScheduledNode& scheduled : OrderNodes(graph, *phases, {.bytes = bytes_ahead})) {
       const graph::Node& node = graph.node(scheduled.node);
       if (node.op->has_declared_type() || scheduled.part == ScheduledNode::Part::kFinish) continue;
-      order.push_back(StrCat(scheduled.is_gated ? "wait " : "", graph.value(node.results[0]).name));
+      const bool has_next = scheduled.bucket >= 0 && !scheduled.ends_bucket;
+      order.push_back(StrCat(scheduled.is_gated ? "wait " : "", graph.value(node.results[0]).name,
+                             has_next ? "+" : ""));
     }
     return order;
   }
@@ -55,6 +57,19 @@ TEST_F(PrefetchTest, OneGatherIsAheadHoweverLittleMemoryThereIs) {
 TEST_F(PrefetchTest, MemoryLetsMoreBeAhead) {
   EXPECT_THAT(Turns(kLayers, 3 * 64), ElementsAre("ga", "gb", "gc", "A", "B", "C"));
   EXPECT_THAT(Turns(kLayers, 3 * 64 - 1), ElementsAre("ga", "gb", "A", "wait gc", "B", "C"));
+}
+
+// What follows the first gather is gathered two at a time, while one pair is used.
+TEST_F(PrefetchTest, SmallGathersAreOneBucket) {
+  std::string text = "mesh m = [dp=2]\ngraph g {\n  %x0 = input : f32[8, 4] @[dp, _]\n";
+  for (int i = 1; i <= 6; ++i) {
+    StrAppend(&text, "  %w", i, " = parameter : f32[4, 4] @[dp, _]\n", "  %g", i,
+              " = all_gather(%w", i, ") {per_use=true} : f32[4, 4] @[_, _]\n", "  %x", i,
+              " = matmul(%x", i - 1, ", %g", i, ") : f32[8, 4] @[dp, _]\n");
+  }
+  StrAppend(&text, "  return %x6 @[dp, _]\n}");
+  EXPECT_THAT(Turns(text, 4 * 64), ElementsAre("g1", "g2+", "g3", "x1", "wait g4+", "wait g5", "x2",
+                                               "wait g6", "x3", "x4", "x5", "x6"));
 }
 
 TEST_F(PrefetchTest, WhatIsHeldForALaterUseCounts) {
