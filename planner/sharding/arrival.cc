@@ -1,7 +1,9 @@
 #include "planner/sharding/arrival.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace penstock::planner {
 namespace {
@@ -28,6 +30,23 @@ bool IsUsed(const Sharding& sharding, const AxisRef& axis) {
     return std::any_of(dim.axes.begin(), dim.axes.end(),
                        [&](const AxisRef& other) { return graph::Overlap(axis, other); });
   });
+}
+
+// The dimension of which each part is to be split into so many more: the first that they divide,
+// else the one whose parts are longest, so that they become the least uneven. None if a part of
+// every dimension has fewer elements than that.
+std::optional<size_t> DimToSplit(const TensorType& type, const Sharding& sharding, int64_t parts) {
+  std::optional<size_t> longest;
+  int64_t most = parts - 1;
+  for (size_t d = 0; d < type.shape.size(); ++d) {
+    const int64_t here = graph::NumParts(sharding.dims[d]);
+    if (type.shape[d] % (here * parts) == 0) return d;
+    if (type.shape[d] / here > most) {
+      most = type.shape[d] / here;
+      longest = d;
+    }
+  }
+  return longest;
 }
 
 }  // namespace
@@ -76,12 +95,10 @@ Sharding Arrival(const TensorType& type, const Mesh& mesh, const Sharding& over_
   for (int a = 0; a < static_cast<int>(mesh.axes.size()); ++a) {
     const AxisRef axis = graph::WholeAxis(mesh, a);
     if (mesh.axes[a].is_temporal || axis.size == 1 || IsUsed(arrival, axis)) continue;
-    for (size_t d = 0; d < type.shape.size(); ++d) {
-      if (type.shape[d] % (graph::NumParts(arrival.dims[d]) * axis.size) != 0) continue;
-      arrival.dims[d].axes.push_back(axis);
-      graph::Canonicalize(mesh, &arrival);
-      break;
-    }
+    const std::optional<size_t> d = DimToSplit(type, arrival, axis.size);
+    if (!d.has_value()) continue;
+    arrival.dims[*d].axes.push_back(axis);
+    graph::Canonicalize(mesh, &arrival);
   }
   return arrival;
 }

@@ -28,7 +28,7 @@ graph::Sharding OverTime(const graph::Mesh& from, const graph::Sharding& sent,
 
 // How a value arrives on `mesh` for a reader that needs it as `needed`: over time as OverTime says,
 // over devices as needed. What devices would receive more than once is split further, over each
-// axis where that divides a dimension, unless the value is small.
+// axis for whose parts a dimension is long enough, unless the value is small.
 graph::Sharding Arrival(const TensorType& type, const graph::Mesh& mesh,
                         const graph::Sharding& over_time, const graph::Sharding& needed);
 

@@ -40,12 +40,13 @@ TEST(ArrivalTest, TemporalAxesOfTheMeshesAreTheSame) {
   EXPECT_EQ(OverTime(kWide, Split(kWide, {{}, {"mb", "dp"}}), three), Split(three, {{}, {}}));
 }
 
-// 1024 x 64 floats are worth a gather, 64 are not; 3 divides neither.
+// 1024 x 64 floats are worth a gather, 64 are not. Where 3 divides neither dimension, parts are
+// uneven.
 TEST(ArrivalTest, LargeValuesArriveSplitOverIdleAxes) {
   const Sharding over_time = Split(kDeep, {{"mb"}, {}});
   const Sharding whole = Split(kDeep, {{}, {}});
   EXPECT_EQ(Arrival({DType::kF32, {1024, 64}}, kDeep, over_time, whole),
-            Split(kDeep, {{"mb", "tp"}, {}}));
+            Split(kDeep, {{"mb", "tp", "cp"}, {}}));
   EXPECT_EQ(Arrival({DType::kF32, {1024, 48}}, kDeep, over_time, whole),
             Split(kDeep, {{"mb", "tp"}, {"cp"}}));
   EXPECT_EQ(Arrival({DType::kF32, {8, 8}}, kDeep, over_time, whole), over_time);
