@@ -314,6 +314,11 @@ const DeviceKind& Cluster::KindOf(int64_t device) const {
 int64_t Cluster::GroupOf(int64_t device, int l) const {
   if (l < 0) return device;
   const std::vector<int64_t>& begins = begins_[l];
+  // Most clusters have equal groups.
+  const auto group = static_cast<size_t>(device / begins[1]);
+  if (group + 1 < begins.size() && begins[group] <= device && device < begins[group + 1]) {
+    return static_cast<int64_t>(group);
+  }
   return std::upper_bound(begins.begin(), begins.end(), device) - begins.begin() - 1;
 }
 

@@ -29,9 +29,9 @@
 //
 // Strategies whose times are within kTieTolerance of each other tie; the simpler one is taken: one
 // without virtual stages, with fewer stages, then with less context, tensor and expert parallelism,
-// without options, then with the schedule that is listed first, then with fewer micro-batches. Steps
-// by another schedule than the first count as longer by kLeastScheduleGain (schedules.h). The result
-// depends on nothing but the problem.
+// without options, then with the schedule that is listed first, then with fewer micro-batches.
+// Steps by another schedule than the first count as longer by kLeastScheduleGain (schedules.h). The
+// result depends on nothing but the problem.
 //
 // Thread rule: pure functions.
 
