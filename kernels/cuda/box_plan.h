@@ -16,8 +16,8 @@ namespace penstock::kernels::cuda {
 // that continue each other in both layouts joined, and the one along which the source is contiguous
 // stands next to the last where the last is not it. kUnimplemented for more than kMaxBoxDims.
 //
-// Example: [4, 5, 6] to the transposed [4, 6, 5]: shape {4, 6, 5}, source strides {30, 1, 6},
-// target strides {30, 5, 1}.
+// Example: [4, 5, 6] with its dimensions in reverse order: shape {6, 5, 4}, source strides
+// {1, 6, 30}, target strides {20, 4, 1} become the box sizes {5, 6, 4}.
 absl::StatusOr<Box> PlanBox(absl::Span<const int64_t> shape,
                             absl::Span<const int64_t> source_strides,
                             absl::Span<const int64_t> target_strides);

@@ -127,12 +127,13 @@ class StreamImpl : public CudaStream {
  public:
   explicit StreamImpl(std::shared_ptr<const DeviceState> state)
       : state_(std::move(state)), errors_(std::make_shared<ErrorState>()) {
-    Check(state_->Select(), "selecting the device");
     void* fault = nullptr;
-    if (Check(cudaHostAlloc(&fault, sizeof(Fault), cudaHostAllocPortable | cudaHostAllocMapped),
-              "pinning memory for a stream's errors")) {
-      errors_->fault = new (fault) Fault;
+    if (!Check(state_->Select(), "selecting the device") ||
+        !Check(cudaHostAlloc(&fault, sizeof(Fault), cudaHostAllocPortable | cudaHostAllocMapped),
+               "pinning memory for a stream's errors")) {
+      return;
     }
+    errors_->fault = new (fault) Fault;
     Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
   }
 
@@ -151,7 +152,7 @@ class StreamImpl : public CudaStream {
   }
 
   void Copy(void* to, const void* from, size_t num_bytes, CopyKind kind) override {
-    if (num_bytes == 0) return;
+    if (num_bytes == 0 || stream_ == nullptr) return;
     static constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                                 cudaMemcpyDeviceToDevice};
     if (!Check(state_->Select(), "selecting the device")) return;
@@ -161,7 +162,8 @@ class StreamImpl : public CudaStream {
   void Record(Event* event) override {
     auto* recorded = static_cast<CudaEvent*>(event);
     Check(recorded->creation(), "making an event");
-    if (Check(state_->Select(), "selecting the device") && recorded->handle() != nullptr) {
+    if (stream_ != nullptr && recorded->handle() != nullptr &&
+        Check(state_->Select(), "selecting the device")) {
       Check(cudaEventRecord(recorded->handle(), stream_), "recording an event");
     }
     recorded->StartOver(errors_, errors_->of_host);
@@ -172,12 +174,12 @@ class StreamImpl : public CudaStream {
     if (awaited->errors() == nullptr || awaited->errors() == errors_) return;
     Follow(awaited->errors());
     for (const auto& other : awaited->errors()->upstream) Follow(other);
-    if (!Check(state_->Select(), "selecting the device")) return;
+    if (stream_ == nullptr || !Check(state_->Select(), "selecting the device")) return;
     Check(cudaStreamWaitEvent(stream_, awaited->handle(), 0), "waiting for an event");
   }
 
   absl::Status Reset() override {
-    if (stream_ == nullptr || errors_->fault == nullptr) return errors_->of_host;
+    if (stream_ == nullptr) return errors_->of_host;
     RETURN_IF_ERROR(ToStatus(state_->Select(), "selecting the device"));
     RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream_), "resetting a stream"));
     cudaGetLastError();  // of a call that failed and left nothing behind
@@ -191,7 +193,7 @@ class StreamImpl : public CudaStream {
     Check(state_->Select(), "selecting the device");
     return stream_;
   }
-  Fault* fault() override { return errors_->fault; }
+  Fault* fault() override { return stream_ != nullptr ? errors_->fault : nullptr; }
 
  private:
   // Keeps the first error. Returns whether there is none.

@@ -132,13 +132,11 @@ void AddRowKernels(KernelRegistry* registry);
 void AddReduceKernels(KernelRegistry* registry);
 void AddContractionKernels(KernelRegistry* registry);
 void AddAttentionKernels(KernelRegistry* registry);
+void AddImageKernels(KernelRegistry* registry);
+void AddRoutingKernels(KernelRegistry* registry);
 
 // Adds a kernel. REQUIRES: no other has its name.
 void AddKernel(KernelRegistry* registry, std::string op, KernelDef def);
-
-// Names of the operators that have a kernel for CPUs and none here, sorted: docs/GPU.md has them,
-// too.
-absl::Span<const std::string_view> MissingKernels();
 
 }  // namespace penstock::kernels::cuda
 

@@ -276,7 +276,7 @@ void AddElementwiseKernels(KernelRegistry* registry) {
   add("equal", CompareDef(CompareOp::kEqual));
   add("less", CompareDef(CompareOp::kLess));
   add("greater", CompareDef(CompareOp::kGreater));
-  add("where", {.create = CreateWhere});
+  add("where", {.create = CreateWhere, .can_alias = CanAliasElementwise});
   add("cast", {.create = CreateCast, .can_alias = CanAliasElementwise});
   add("bias_add", BiasDef(BiasOp::kAdd, BiasOp::kAdd));
   add("bias_gelu", BiasDef(BiasOp::kTanhGelu, BiasOp::kExactGelu));

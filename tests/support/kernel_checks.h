@@ -188,6 +188,15 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
       {F32({257}), F32({257}), F32({257}), F32({257}), I64({}), F32({}), F32({})},
       {{-2, 2}, {-2, 2}, {-2, 2}, {0.5, 2}, {3, 4}, {0, 1}, {0, 1}});
   add("rotary", {}, {F32({2, 7, 3, 16})});
+  add("batch_norm", {}, {F32({5, 3, 9, 7}), F32({3}), F32({3})});
+  add("top_k", {{"k", 3}}, {F32({40, 17})});
+  add("dispatch", {{"experts", 5}, {"capacity", 8}},
+      {F32({2, 60, 70}), I64({2, 60, 2}), F32({2, 60, 2})}, {{-1, 1}, {-3, 42}, {0, 1}});
+  add("combine", {}, {F32({5, 2, 8, 70}), I64({2, 60, 2})}, {{-1, 1}, {-3, 42}});
+  add("combine_weight_grad", {}, {F32({2, 60, 70}), F32({5, 2, 8, 70}), I64({2, 60, 2})},
+      {{-1, 1}, {-1, 1}, {-3, 42}});
+  add("conv2d_weight_grad", {{"kernel", Integers({3, 3})}, {"padding", Integers({1, 1})}},
+      {F32({3, 4, 9, 9}), F32({3, 5, 9, 9})});
 }
 
 // Tiles of split tensors, and micro-batches.
@@ -268,6 +277,13 @@ inline void AddTileCases(std::vector<KernelCheck>* checks) {
                   {Tile(i, {37}, {37}, {0})}, {{-9, 9}}));
   maxima.spec.accumulate = true;
   maxima.microbatches = {0, 1, 2};
+  // The second half of the experts, and of their places.
+  const TileDesc places = Tile(f, {2, 3, 4, 8}, {4, 3, 8, 8}, {2, 0, 4, 0});
+  const TileDesc slots = Tile(i, {3, 10, 2}, {3, 10, 2}, {0, 0, 0});
+  const TileDesc tokens = Tile(f, {3, 10, 8}, {3, 10, 8}, {0, 0, 0});
+  const Attributes experts = {{"experts", 4}, {"capacity", 8}};
+  add(OnTiles("dispatch", experts, {tokens, slots}, {places}, {{-1, 1}, {-2, 32}}));
+  add(OnTiles("combine", {}, {places, slots}, {tokens}, {{-1, 1}, {-2, 32}}));
   // Nothing at all.
   const TileDesc none = Tile(f, {0, 5}, {8, 5}, {8, 0});
   add(OnTiles("add", {}, {none, none}, {none}));
