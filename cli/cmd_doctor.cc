@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "cli/data.h"
+#include "cli/device_kinds.h"
 #include "cli/environment.h"
 #include "cli/job.h"
 #include "cli/processes.h"
@@ -62,16 +64,27 @@ Check CheckDevice() {
   return {"device cpu", true, "allocates"};
 }
 
-Check CheckKernels(const Registries& registries) {
+Check CheckKernels(std::string name, const Registries& registries,
+                   const kernels::KernelRegistry& kernels) {
   std::vector<std::string_view> missing;
   const std::vector<std::string_view> ops = registries.ops.Names();
   for (const std::string_view op : ops) {
-    if (NeedsKernel(op) && registries.kernels.Find(op) == nullptr) missing.push_back(op);
+    if (NeedsKernel(op) && kernels.Find(op) == nullptr) missing.push_back(op);
   }
   if (missing.empty()) {
-    return {"kernels cpu", true, StrCat("all ", ops.size(), " operators are served")};
+    return {std::move(name), true, StrCat("all ", ops.size(), " operators are served")};
   }
-  return {"kernels cpu", false, StrCat("no kernel for ", penstock::StrJoin(missing, ", "))};
+  return {std::move(name), false, StrCat("no kernel for ", penstock::StrJoin(missing, ", "))};
+}
+
+// A machine without a GPU can run all jobs but those on GPUs.
+Check CheckGpus() {
+  return {"device cuda", true, penstock::StrJoin(DescribeDevices("cuda"), "; ")};
+}
+
+Check CheckCudaKernels(const Registries& registries) {
+  if (registries.cuda_kernels.Names().empty()) return {"kernels cuda", true, "not built"};
+  return CheckKernels("kernels cuda", registries, registries.cuda_kernels);
 }
 
 Check CheckText() {
@@ -106,13 +119,16 @@ Check CheckProcesses(const Environment& environment) {
 }
 
 absl::Status Doctor(const Environment& environment, bool is_json) {
-  const std::vector<Check> checks = {CheckCores(),
-                                     CheckMemory(),
-                                     CheckDevice(),
-                                     CheckKernels(environment.registries),
-                                     CheckText(),
-                                     CheckTemporaryFolder(),
-                                     CheckProcesses(environment)};
+  const std::vector<Check> checks = {
+      CheckCores(),
+      CheckMemory(),
+      CheckDevice(),
+      CheckKernels("kernels cpu", environment.registries, environment.registries.kernels),
+      CheckGpus(),
+      CheckCudaKernels(environment.registries),
+      CheckText(),
+      CheckTemporaryFolder(),
+      CheckProcesses(environment)};
   bool are_ok = true;
   nlohmann::json list = nlohmann::json::array();
   for (const Check& check : checks) {

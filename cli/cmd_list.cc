@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cli/device_kinds.h"
 #include "cli/environment.h"
 #include "nlohmann/json.hpp"
 
@@ -69,6 +70,18 @@ std::string Remark(const Registries& registries, std::string_view what, std::str
   return "";
 }
 
+// The devices of this machine, by kind.
+void ListDevices(const Environment& environment) {
+  for (const std::string& kind : environment.registries.devices) {
+    std::string label = kind;
+    for (const std::string& line : DescribeDevices(kind)) {
+      environment.out << label << std::string(label.size() < 14 ? 14 - label.size() : 1, ' ')
+                      << line << "\n";
+      label.clear();
+    }
+  }
+}
+
 absl::Status List(const Environment& environment, const Options& options) {
   if (std::find(std::begin(kLists), std::end(kLists), options.what) == std::end(kLists)) {
     const std::string nearest = graph::NearestName(options.what, kLists);
@@ -81,6 +94,10 @@ absl::Status List(const Environment& environment, const Options& options) {
   const std::vector<std::string> items = Items(environment.registries, options.what);
   if (options.is_json) {
     environment.out << nlohmann::json{{"items", items}}.dump() << "\n";
+    return absl::OkStatus();
+  }
+  if (options.what == "devices") {
+    ListDevices(environment);
     return absl::OkStatus();
   }
   for (const std::string& item : items) {

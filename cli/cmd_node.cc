@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
+#include "cli/device_kinds.h"
 #include "cli/environment.h"
 #include "cli/job_key_option.h"
 #include "cli/option_checks.h"
@@ -21,6 +22,7 @@ namespace {
 struct Options {
   actors::NodeOptions node;
   std::string key_file;
+  std::string device = "cpu";
   bool is_quiet = false;
 };
 
@@ -32,7 +34,10 @@ absl::Status Run(const Environment& environment, Options options) {
                "; use the address that `penstock run --listen` prints"));
   }
   ASSIGN_OR_RETURN(options.node.key, ReadJobKey(options.key_file));
-  options.node.kernels = &environment.registries.kernels;
+  ASSIGN_OR_RETURN(options.node.kernels, KernelsOf(environment.registries, options.device));
+  ASSIGN_OR_RETURN(const DeviceSource devices, FindDevices(options.device));
+  options.node.create_device = devices.create;
+  options.node.max_memory_bytes = devices.max_memory_bytes;
   options.node.policies = &environment.registries.policies;
   if (!options.is_quiet) {
     options.node.on_joined = [&err = environment.err](const actors::NodeDescription& node) {
@@ -82,6 +87,11 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
                    "Read the job's key from this file; -: from the first line of the standard "
                    "input (the environment variable PENSTOCK_KEY)")
       ->option_text("FILE");
+  command
+      ->add_option("--device", options->device,
+                   "Kind of the node's devices, that of the job: cpu or cuda (cpu)")
+      ->option_text("KIND")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   command->add_flag("--quiet", options->is_quiet,
                     "Do not report that this node has joined, and that the job is done");
   command->callback([options, &environment, action] {

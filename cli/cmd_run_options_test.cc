@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "kernels/gpu.h"
 #include "tests/support/run_fixture.h"
 
 namespace penstock::cli {
@@ -49,6 +50,25 @@ TEST_F(CmdRunOptionsTest, KeysWithoutEffectOnAGraphFileAreNotedOnce) {
   EXPECT_THAT(Call({"run", Path("job.toml")}).err, Not(HasSubstr("has no effect")));
   EXPECT_THAT(Call({"run", GraphJob("[data]\ninputs = \"random\"\n")}).err,
               Not(HasSubstr("has no effect")));
+}
+
+TEST_F(CmdRunOptionsTest, JobsOnGpusArePlannedWithoutOne) {
+  const std::string job = Path("job.toml");
+  const std::string device = "cluster.device=\"cuda\"";
+  const Outcome plan = Call({"plan", job, "--set", device});
+  if (BuiltinRegistries().cuda_kernels.Names().empty()) {
+    EXPECT_EQ(plan.status, 2);
+    EXPECT_THAT(plan.err, HasSubstr("this build has no kernels for devices of kind \"cuda\""));
+  } else {
+    EXPECT_EQ(plan.status, 0) << plan.err;
+    if (!kernels::FindGpus().status.ok()) {
+      const Outcome run = Call({"run", job, "--set", device});
+      EXPECT_EQ(run.status, 2);
+      EXPECT_THAT(run.err, HasSubstr("CUDA finds no GPU: "));
+    }
+  }
+  EXPECT_THAT(Call({"plan", job, "--set", "cluster.device=\"tpu\""}).err,
+              HasSubstr("unknown value \"tpu\"; expected \"cpu\" or \"cuda\""));
 }
 
 TEST_F(CmdRunOptionsTest, MicrobatchesBesideAMeshOfTheGraphAreNoted) {

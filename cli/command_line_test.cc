@@ -413,6 +413,7 @@ TEST_F(CommandLineTest, ListsNames) {
     const Outcome text = Call({"list", what});
     EXPECT_THAT(text.out, HasSubstr(items[0]));
   }
+  EXPECT_THAT(Call({"list", "devices"}).out, HasSubstr("\ncuda          "));
   EXPECT_THAT(Call({"list", "presets"}).out, HasSubstr("gpt2-124m"));
   EXPECT_THAT(Call({"list", "clusters"}).out, HasSubstr("dgx-a100:NODES"));
 }

@@ -5,6 +5,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "cli/device_kinds.h"
 #include "cli/help_text.h"
 #include "cli/job.h"
 
@@ -131,7 +132,7 @@ Registries BuiltinRegistries() {
   Registries registries;
   static_cast<penstock::Registries&>(registries) = penstock::BuiltinRegistries();
   registries.transports = {"inproc", "ucx"};
-  registries.devices = {"cpu"};
+  registries.devices.assign(std::begin(kDeviceKinds), std::end(kDeviceKinds));
   return registries;
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
+#include "cli/device_kinds.h"
 #include "cli/feeds.h"
 #include "cli/npy.h"
 
@@ -33,6 +34,7 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
           {.policy = "gpipe",
            .policies = registries.policies,
            .strategy = ToString(layout.strategy),
+           .device = layout.device,
            .num_threads = layout.num_threads,
            .chunks_per_group = static_cast<int>(layout.strategy.vpp),
            .placement = layout.placement,
@@ -41,7 +43,12 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
            .precision = use == graph::ModelUse::kGenerate ? DType::kF32 : model.precision}));
   actors::SessionOptions options;
   options.threads_per_device = static_cast<int>(layout.num_threads);
-  options.kernels = &registries.kernels;
+  ASSIGN_OR_RETURN(options.kernels, KernelsOf(registries, layout.device));
+  if (layout.start_engine == nullptr) {
+    ASSIGN_OR_RETURN(const DeviceSource devices, FindDevices(layout.device));
+    options.create_device = devices.create;
+    options.max_memory_bytes = devices.max_memory_bytes;
+  }
   options.policies = &registries.policies;
   options.start_engine = layout.start_engine;
   options.num_processes = layout.num_processes;

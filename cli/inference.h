@@ -36,6 +36,7 @@ struct ForwardLayout {
   planner::Strategy strategy;                                // of the training
   planner::Placement placement = planner::Placement::kLoop;  // likewise, of its virtual stages
   int64_t sequences_per_step = 1;                            // of a micro-batch of the training
+  std::string device = "cpu";                                // kind: see device_kinds.h
   int64_t num_threads = 1;                                   // of each device
   std::vector<uint32_t> host_devices;                        // of each host; empty: all on one
   actors::EngineFactory start_engine;                        // null: the devices of this process

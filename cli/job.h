@@ -111,6 +111,7 @@ struct Job {
 
   struct Cluster {
     std::string file;                // a description or a preset of one; empty: this machine
+    std::string device = "cpu";      // the kind of its devices: see device_kinds.h
     std::optional<int64_t> devices;  // default: what the strategy needs, or 1
     int64_t processes = 1;
     int64_t hosts = 1;               // that devices are spread over evenly; see host_layout.h

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/device_kinds.h"
 #include "cli/files.h"
 #include "cli/host_layout.h"
 #include "cli/job_machine.h"
@@ -665,6 +666,7 @@ CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
   return {.policy = graph.policy,
           .policies = graph.policies,
           .strategy = graph.strategy,
+          .device = job.cluster.device,
           .num_threads = ThreadsOf(job, graph.num_devices),
           .chunks_per_group = graph.chunks_per_group,
           .device_groups = graph.device_groups,
@@ -681,7 +683,8 @@ absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registr
   planner::CompileOptions options;
   options.policy = settings.policy;
   options.policies = &settings.policies;
-  options.kernels = kernels::TraitsOf(registries.kernels, static_cast<int>(settings.num_threads));
+  ASSIGN_OR_RETURN(const kernels::KernelRegistry* kernels, KernelsOf(registries, settings.device));
+  options.kernels = kernels::TraitsOf(*kernels, static_cast<int>(settings.num_threads));
   options.threads_per_device = static_cast<uint32_t>(settings.num_threads);
   options.strategy = settings.strategy;
   options.settings = settings.program;

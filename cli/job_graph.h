@@ -67,6 +67,7 @@ struct CompileSettings {
   std::string policy;
   planner::PolicyRegistry policies;
   std::string strategy = {};
+  std::string device = "cpu";                         // kind: see device_kinds.h
   int64_t num_threads = 1;                            // of each device, a CPU
   int chunks_per_group = 1;                           // see planner::CompileOptions
   std::optional<planner::Placement> placement = {};   // likewise

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/device_kinds.h"
 #include "cli/files.h"
 #include "cli/host_layout.h"
 
@@ -74,7 +75,12 @@ absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devic
   spec.name = "this machine";
   const uint64_t memory =
       std::min(MachineMemoryBytes(), static_cast<uint64_t>(planner::kMaxMemoryBytes));
-  spec.kinds.push_back(CpuDevice(threads, static_cast<int64_t>(memory) / most));
+  if (job.cluster.device == "cuda") {
+    ASSIGN_OR_RETURN(planner::DeviceKind gpu, PlannedGpu());
+    spec.kinds.push_back(std::move(gpu));
+  } else {
+    spec.kinds.push_back(CpuDevice(threads, static_cast<int64_t>(memory) / most));
+  }
   const planner::LinkRates on_host;
   planner::NetworkLevel host;
   host.name = "host";
@@ -95,6 +101,7 @@ absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devic
   }
   ASSIGN_OR_RETURN(planner::Cluster cluster, planner::Cluster::Create(std::move(spec)));
   planner::Machine machine{std::move(cluster)};
+  if (job.cluster.device == "cuda") return machine;  // GPUs share no cores
   for (const uint32_t devices : hosts) {
     const int64_t at_once = std::max<int64_t>(UsableCores() / threads, 1);
     machine.core_groups.push_back({devices, std::min<int64_t>(at_once, devices)});

@@ -15,6 +15,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "cli/data.h"
+#include "cli/device_kinds.h"
 #include "cli/files.h"
 #include "cli/find_nonfinite.h"
 #include "cli/host_layout.h"
@@ -87,6 +88,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
                      {.count = count,
                       .num_devices = num_devices,
                       .devices = std::move(devices),
+                      .device = job.cluster.device,
                       .listen = options.listen.value_or(""),
                       .key_file = key_file,
                       .pin = !stages_share_cores || count == num_devices,
@@ -169,7 +171,6 @@ class JobRun {
         feeds_.corpus() != nullptr ? feeds_.corpus()->unigram_entropy : kNotMeasured;
     session_options_.threads_per_device = static_cast<int>(threads_);
     session_options_.seed = static_cast<uint64_t>(job.train.seed);
-    session_options_.kernels = &environment.registries.kernels;
     session_options_.policies = &environment.registries.policies;
     session_options_.first_step = start_.info.step;
     session_options_.reserves_state_copy = !job.checkpoint.path.empty();
@@ -182,6 +183,8 @@ class JobRun {
 
   absl::Status Run() {
     const auto num_devices = static_cast<int64_t>(plan_.devices.size());
+    ASSIGN_OR_RETURN(session_options_.kernels,
+                     KernelsOf(environment_.registries, job_.cluster.device));
     monitor_.Open(environment_);
     RETURN_IF_ERROR(
         AtKey(job_, {"metrics.listen"}, monitor_.ServeMetrics(environment_, job_.metrics.listen)));
@@ -195,10 +198,19 @@ class JobRun {
     }
     ASSIGN_OR_RETURN(cluster_, StartCluster(process_environment_, environment_.err, options_, job_,
                                             plan_, monitor_, key_file_.get(), interrupts_));
-    if (cluster_ != nullptr) session_options_.start_engine = cluster_->engine_factory();
+    if (cluster_ != nullptr) {
+      session_options_.start_engine = cluster_->engine_factory();
+    } else {
+      const auto devices = FindDevices(job_.cluster.device);
+      if (!devices.ok()) return AtKey(job_, {"cluster.device"}, devices.status());
+      session_options_.create_device = devices->create;
+      session_options_.max_memory_bytes = devices->max_memory_bytes;
+    }
     if (cluster_ != nullptr) nodes_ = cluster_->nodes();
     cores_ = CoresOfDevices(nodes_, num_devices, threads_);
-    summary_.cores_note = CrowdingNote(nodes_, num_devices, threads_);
+    if (job_.cluster.device == "cpu") {
+      summary_.cores_note = CrowdingNote(nodes_, num_devices, threads_);
+    }
     if (!summary_.cores_note.empty()) {
       environment_.err << "note: " << summary_.cores_note << std::endl;
     }
@@ -423,6 +435,7 @@ class JobRun {
       layout.placement = policy->needs().placement.value_or(planner::Placement::kLoop);
     }
     layout.sequences_per_step = feeds_.batch() / static_cast<int64_t>(plan_.num_microbatches);
+    layout.device = job_.cluster.device;
     layout.num_threads = threads_;
     layout.host_devices =
         HostDevicesOf(job_, static_cast<int64_t>(plan_.devices.size())).value_or(HostDevices());

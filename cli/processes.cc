@@ -45,6 +45,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   };
   if (processes.listen.empty()) {
     options.node_command = {environment.program, "node", "--quiet"};
+    if (processes.device != "cpu") {
+      options.node_command.insert(options.node_command.end(), {"--device", processes.device});
+    }
     for (const std::string& plugin : environment.plugins) {
       options.node_command.push_back("--plugin");
       options.node_command.push_back(plugin);
@@ -63,7 +66,8 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     options.listen = processes.listen;
     options.key = processes.key_file->key();
     options.join_timeout = absl::Minutes(10);
-    std::string plugins;
+    std::string plugins;  // and what else a node is told
+    if (processes.device != "cpu") StrAppend(&plugins, " --device ", processes.device);
     for (const std::string& plugin : environment.plugins) {
       StrAppend(&plugins, " --plugin ", plugin);
     }

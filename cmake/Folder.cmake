@@ -1,7 +1,7 @@
 # How a folder of sources becomes a library.
 
 # penstock_sources(out): the sources of the current folder, tests left out; the
-# folders cuda/ and nccl/ count only where CUDA is built.
+# folders cuda/ and nccl/ count only where CUDA is built, and folders no_cuda/ only where it is not.
 function(penstock_sources out)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS
     "${CMAKE_CURRENT_SOURCE_DIR}/*.cc" "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
@@ -13,13 +13,15 @@ endfunction()
 # Drops from the list `name` what needs a device kit that this build does not have.
 function(penstock_filter_backends name)
   set(files "${${name}}")
-  if(NOT PENSTOCK_BUILD_CUDA)
+  if(PENSTOCK_BUILD_CUDA)
+    list(FILTER files EXCLUDE REGEX "/no_cuda/[^/]*$")
+  else()
     list(FILTER files EXCLUDE REGEX "/(cuda|nccl)/[^/]*$|\\.cu$")
   endif()
   set(${name} "${files}" PARENT_SCOPE)
 endfunction()
 
-# penstock_folder_library(folder [INSTALL] [PUBLIC libs...] [PRIVATE libs...]
+# penstock_folder_library(folder [INSTALL] [PUBLIC libs...] [PRIVATE libs...] [CUDA libs...]
 #                         [EXCLUDE_SOURCES names...] [PUBLIC_HEADERS names...])
 #
 # The library penstock_<folder>, alias penstock::<folder>: static, or an interface while the folder
@@ -30,13 +32,15 @@ endfunction()
 # they are given, otherwise all of the folder's headers but *_internal.h and those of the backends
 # (folders named ucx/, cuda/ or nccl/), which tests/layering_check.py lets include their libraries.
 #
+# CUDA names what the library links, privately, where CUDA is built.
+#
 # Folders in PENSTOCK_PLAIN_FOLDERS are not compiled: the archive of another build of the same
 # sources, PENSTOCK_PLAIN_BUILD, is linked. Sanitized builds take folders from the release build in
 # which the sanitizer has little to find; generated sources are compiled all the same, because other
 # folders include their headers.
 function(penstock_folder_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" ""
-    "PUBLIC;PRIVATE;EXCLUDE_SOURCES;PUBLIC_HEADERS")
+    "PUBLIC;PRIVATE;CUDA;EXCLUDE_SOURCES;PUBLIC_HEADERS")
   set(target penstock_${folder})
   penstock_sources(sources)
   set(plain_archive "")
@@ -61,8 +65,7 @@ function(penstock_folder_library folder)
       penstock_precompile(${target})
     endif()
     if(PENSTOCK_BUILD_CUDA)
-      target_compile_definitions(${target} PUBLIC PENSTOCK_HAS_CUDA=1)
-      target_link_libraries(${target} PRIVATE CUDA::cudart)
+      penstock_link_cuda(${target} "${sources}" ${arg_CUDA})
     endif()
   else()
     add_library(${target} INTERFACE)
@@ -92,6 +95,18 @@ function(penstock_folder_library folder)
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/penstock/${folder}/${subfolder}")
     endforeach()
   endif()
+endfunction()
+
+# penstock_link_cuda(target sources libs...): what links `target` links the libraries of CUDA, too;
+# only the sources in folders cuda/ and nccl/ see their headers, so that all others are compiled as
+# they are without CUDA.
+function(penstock_link_cuda target sources)
+  foreach(library IN LISTS ARGN)
+    target_link_libraries(${target} INTERFACE "$<LINK_ONLY:${library}>")
+  endforeach()
+  list(FILTER sources INCLUDE REGEX "/(cuda|nccl)/[^/]*$")
+  set_source_files_properties(${sources} PROPERTIES
+    INCLUDE_DIRECTORIES "${CUDAToolkit_INCLUDE_DIRS}")
 endfunction()
 
 # penstock_link_whole_runtime(program): the program has all of what plug-in libraries may call

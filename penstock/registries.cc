@@ -1,5 +1,7 @@
 #include "penstock/registries.h"
 
+#include "kernels/gpu.h"
+
 namespace penstock {
 
 Registries BuiltinRegistries() {
@@ -7,6 +9,7 @@ Registries BuiltinRegistries() {
   registries.ops = graph::BuiltinOps();
   registries.models = graph::BuiltinModels();
   registries.kernels = kernels::CpuKernels();
+  registries.cuda_kernels = kernels::CudaKernels();
   registries.policies = planner::BuiltinPolicies();
   return registries;
 }

@@ -21,10 +21,12 @@ struct Registries {
   graph::OpRegistry ops;             // what operators mean
   graph::ModelRegistry models;       // functions that build graphs, and presets of their sizes
   kernels::KernelRegistry kernels;   // what computes operators on devices of the kind "cpu"
+  // The same on GPUs, devices of the kind "cuda" (kernels/gpu.h); empty where CUDA is not built.
+  kernels::KernelRegistry cuda_kernels;
   planner::PolicyRegistry policies;  // orders of the phases of a pipeline
 };
 
-// All operators, models, CPU kernels and policies of this library.
+// All operators, models, kernels and policies of this library.
 Registries BuiltinRegistries();
 
 }  // namespace penstock

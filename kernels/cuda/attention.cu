@@ -1,0 +1,399 @@
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/simt.h"
+
+namespace penstock::kernels::cuda {
+namespace {
+
+constexpr int kTile = kWarp;                                // rows of the other side at a time
+constexpr int kBlockRows = kRowsPerWarp * kAttentionWarps;  // rows of a block
+constexpr int kMaxColumns = static_cast<int>(kMaxHeadWidth) / kWarp;  // of a lane
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+template <typename T>
+__device__ T* RowOf(const HeadTensor<T>& tensor, int64_t batch, int64_t head, int64_t row) {
+  return tensor.data + batch * tensor.strides.batch + head * tensor.strides.head +
+         row * tensor.strides.row;
+}
+
+// Rows [first, first + count) of `limit` rows, zeros beyond; `stride` floats apart in `to`. By all
+// threads of the block.
+__device__ void LoadRows(const HeadTensor<const float>& from, int64_t batch, int64_t head,
+                         int64_t first, int count, int64_t limit, int width, int stride,
+                         float* to) {
+  for (int i = static_cast<int>(threadIdx.x); i < count * width;
+       i += static_cast<int>(blockDim.x)) {
+    const int row = i / width;
+    const int column = i % width;
+    to[row * stride + column] =
+        first + row < limit ? RowOf(from, batch, head, first + row)[column] : 0.0f;
+  }
+}
+
+__device__ float Dot(const float* a, const float* b, int width) {
+  float sum = 0;
+  for (int i = 0; i < width; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// Rows of a warp times columns of a lane.
+struct Sums {
+  float v[kRowsPerWarp][kMaxColumns];
+};
+
+__device__ void Clear(Sums* sums) {
+  for (int r = 0; r < kRowsPerWarp; ++r) {
+    for (int c = 0; c < kMaxColumns; ++c) sums->v[r][c] = 0;
+  }
+}
+
+// sums[r] += sum over the tile's rows j of weights[r] of lane j times row j. By all lanes.
+__device__ void AddWeightedRows(const float* weights, const float* tile, int width, int stride,
+                                Sums* sums) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int j = 0; j < kTile; ++j) {
+    float weight[kRowsPerWarp];
+    for (int r = 0; r < kRowsPerWarp; ++r) weight[r] = __shfl_sync(kAllLanes, weights[r], j);
+    for (int c = 0; c < kMaxColumns; ++c) {
+      const int column = lane + c * kWarp;
+      if (column >= width) continue;
+      const float element = tile[j * stride + column];
+      for (int r = 0; r < kRowsPerWarp; ++r) sums->v[r][c] += weight[r] * element;
+    }
+  }
+}
+
+// Stores row r of the sums, times `factor`.
+__device__ void StoreSums(const Sums& sums, int r, float factor, int width, float* to) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int c = 0; c < kMaxColumns; ++c) {
+    const int column = lane + c * kWarp;
+    if (column < width) to[column] = sums.v[r][c] * factor;
+  }
+}
+
+// The first row of the block's, and which batch and head they are of.
+struct Place {
+  int64_t batch;
+  int64_t head;
+  int64_t first;
+};
+
+__device__ Place PlaceOf(int64_t block, int64_t heads, int64_t rows) {
+  const int64_t row_blocks = (rows + kBlockRows - 1) / kBlockRows;
+  const int64_t head = block / row_blocks;
+  return {head / heads, head % heads, block % row_blocks * kBlockRows};
+}
+
+// Whether query i sees key j.
+__device__ bool Sees(const AttentionShape& shape, int64_t query, int64_t key) {
+  return query < shape.queries && key < shape.keys &&
+         (!shape.is_causal || key <= query + shape.causal_offset);
+}
+
+// The shape with the offset of one batch. Only that of a cache has starts.
+__device__ AttentionShape ShapeOfBatch(const AttentionShape& shape, int64_t batch) {
+  AttentionShape of_batch = shape;
+  if (shape.starts.data == nullptr) return of_batch;
+  of_batch.causal_offset += LoadIndex(shape.starts, batch);
+  const int64_t room = shape.keys - of_batch.causal_offset;
+  of_batch.queries = room < 0 ? 0 : room < shape.queries ? room : shape.queries;
+  return of_batch;
+}
+
+// Keys that some query below `last_query` sees.
+__device__ int64_t KeysSeen(const AttentionShape& shape, int64_t last_query) {
+  if (!shape.is_causal) return shape.keys;
+  const int64_t seen = last_query + shape.causal_offset;
+  return seen < 0 ? 0 : seen < shape.keys ? seen : shape.keys;
+}
+
+__global__ void AttentionKernel(AttentionShape whole, AttentionOperands x, int64_t num_blocks,
+                                float scale) {
+  const int width = static_cast<int>(whole.width);
+  const int stride = width + 1;  // lanes read columns: no bank twice
+  float* queries = SharedMemory<float>();
+  float* keys = queries + kBlockRows * stride;
+  float* values = keys + kTile * stride;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int first_of_warp = static_cast<int>(threadIdx.x) / kWarp * kRowsPerWarp;
+  for (int64_t block = blockIdx.x; block < num_blocks; block += gridDim.x) {
+    const Place place = PlaceOf(block, whole.heads, whole.queries);
+    const AttentionShape shape = ShapeOfBatch(whole, place.batch);
+    const int64_t key_head = place.head / (shape.heads / shape.key_heads);
+    __syncthreads();
+    LoadRows(x.q, place.batch, place.head, place.first, kBlockRows, shape.queries, width, stride,
+             queries);
+    const int64_t lse_begin = (place.batch * shape.heads + place.head) * shape.lse_rows;
+    Sums sums;
+    float max[kRowsPerWarp];
+    float total[kRowsPerWarp];
+    Clear(&sums);
+    for (int r = 0; r < kRowsPerWarp; ++r) {
+      max[r] = -INFINITY;
+      total[r] = 0;
+      const int64_t query = place.first + first_of_warp + r;
+      if (x.so_far == nullptr || query >= shape.queries) continue;
+      // What the keys before have given is one more key of weight e^lse.
+      max[r] = x.lse_so_far[lse_begin + query];
+      total[r] = max[r] == -INFINITY ? 0.0f : 1.0f;
+      const float* row =
+          RowOf(HeadTensor<const float>{x.so_far, x.o.strides}, place.batch, place.head, query);
+      for (int c = 0; c < kMaxColumns; ++c) {
+        const int column = lane + c * kWarp;
+        if (column < width && total[r] > 0) sums.v[r][c] = row[column];
+      }
+    }
+    const int64_t end = KeysSeen(shape, place.first + kBlockRows);
+    for (int64_t first_key = 0; first_key < end; first_key += kTile) {
+      __syncthreads();
+      LoadRows(x.k, place.batch, key_head, first_key, kTile, shape.keys, width, stride, keys);
+      LoadRows(x.v, place.batch, key_head, first_key, kTile, shape.keys, width, stride, values);
+      __syncthreads();
+      float weights[kRowsPerWarp];
+      for (int r = 0; r < kRowsPerWarp; ++r) {
+        const int64_t query = place.first + first_of_warp + r;
+        const float score =
+            Sees(shape, query, first_key + lane)
+                ? Dot(queries + (first_of_warp + r) * stride, keys + lane * stride, width) * scale
+                : -INFINITY;
+        const float new_max = ReduceWarp(MaxOp()(score, max[r]), MaxOp());
+        // Of a row that has seen no key all stays 0.
+        const bool is_empty = new_max == -INFINITY;
+        weights[r] = is_empty || score == -INFINITY ? 0.0f : expf(score - new_max);
+        const float factor = is_empty || max[r] == -INFINITY ? 0.0f : expf(max[r] - new_max);
+        total[r] = total[r] * factor + ReduceWarp(weights[r], SumOp());
+        for (int c = 0; c < kMaxColumns; ++c) sums.v[r][c] *= factor;
+        max[r] = new_max;
+      }
+      AddWeightedRows(weights, values, width, stride, &sums);
+    }
+    for (int r = 0; r < kRowsPerWarp; ++r) {
+      const int64_t query = place.first + first_of_warp + r;
+      if (query >= whole.queries) continue;
+      const bool is_empty = max[r] == -INFINITY;
+      StoreSums(sums, r, is_empty ? 0.0f : 1 / total[r], width,
+                RowOf(x.o, place.batch, place.head, query));
+      if (lane == 0 && x.lse != nullptr) {
+        x.lse[lse_begin + query] = is_empty ? -INFINITY : max[r] + logf(total[r]);
+      }
+    }
+  }
+}
+
+__global__ void CacheUpdateKernel(CacheUpdate x, float* cache) {
+  const int64_t count = x.batch * x.rows * x.row_width;
+  for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
+    const int64_t column = i % x.row_width;
+    const int64_t token = i / x.row_width;  // of all batches
+    const int64_t batch = token / x.rows;
+    const int64_t start = LoadIndex(x.starts, batch);
+    if (!CheckIndex(x.site, start, x.size + 1)) continue;
+    const int64_t row = start + token % x.rows;
+    if (row >= x.size) continue;
+    float* to = cache + (batch * x.size + row) * 2 * x.row_width + column;
+    to[0] = x.keys[token * x.stride + column];
+    to[x.row_width] = x.values[token * x.stride + column];
+  }
+}
+
+// deltas = the products of o and do, a row for each query of each head. A warp a row.
+__global__ void DeltaKernel(AttentionShape shape, AttentionGradOperands x) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t num_rows = shape.batch * shape.heads * shape.queries;
+  const int64_t num_warps = ThreadCount() / kWarp;
+  for (int64_t row = ThreadIndex() / kWarp; row < num_rows; row += num_warps) {
+    const int64_t query = row % shape.queries;
+    const int64_t head = row / shape.queries % shape.heads;
+    const int64_t batch = row / shape.queries / shape.heads;
+    const float* o = RowOf(x.o, batch, head, query);
+    const float* d_o = RowOf(x.d_o, batch, head, query);
+    float sum = 0;
+    for (int64_t i = lane; i < shape.width; i += kWarp) sum += o[i] * d_o[i];
+    sum = ReduceWarp(sum, SumOp());
+    if (lane == 0) x.deltas[row] = sum;
+  }
+}
+
+// The softmax weight of a pair, and the derivative of its score, from the recomputed products.
+struct Pair {
+  float weight;
+  float slope;
+};
+__device__ Pair PairOf(float product, float weight_grad, float lse, float delta, float scale) {
+  const float weight = expf(product * scale - lse);
+  return {weight, weight * (weight_grad - delta) * scale};
+}
+
+// dq: warps have queries, tiles go over keys.
+__global__ void QueryGradKernel(AttentionShape shape, AttentionGradOperands x, int64_t num_blocks,
+                                float scale) {
+  const int width = static_cast<int>(shape.width);
+  const int stride = width + 1;
+  float* queries = SharedMemory<float>();
+  float* d_o = queries + kBlockRows * stride;
+  float* keys = d_o + kBlockRows * stride;
+  float* values = keys + kTile * stride;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int first_of_warp = static_cast<int>(threadIdx.x) / kWarp * kRowsPerWarp;
+  for (int64_t block = blockIdx.x; block < num_blocks; block += gridDim.x) {
+    const Place place = PlaceOf(block, shape.heads, shape.queries);
+    const int64_t key_head = place.head / (shape.heads / shape.key_heads);
+    __syncthreads();
+    LoadRows(x.q, place.batch, place.head, place.first, kBlockRows, shape.queries, width, stride,
+             queries);
+    LoadRows(x.d_o, place.batch, place.head, place.first, kBlockRows, shape.queries, width, stride,
+             d_o);
+    Sums sums;
+    Clear(&sums);
+    const int64_t end = KeysSeen(shape, place.first + kBlockRows);
+    for (int64_t first_key = 0; first_key < end; first_key += kTile) {
+      __syncthreads();
+      LoadRows(x.k, place.batch, key_head, first_key, kTile, shape.keys, width, stride, keys);
+      LoadRows(x.v, place.batch, key_head, first_key, kTile, shape.keys, width, stride, values);
+      __syncthreads();
+      float slopes[kRowsPerWarp];
+      for (int r = 0; r < kRowsPerWarp; ++r) {
+        const int row = first_of_warp + r;
+        const int64_t query = place.first + row;
+        slopes[r] = 0;
+        if (!Sees(shape, query, first_key + lane)) continue;
+        const int64_t head = place.batch * shape.heads + place.head;
+        slopes[r] = PairOf(Dot(queries + row * stride, keys + lane * stride, width),
+                           Dot(d_o + row * stride, values + lane * stride, width),
+                           x.lse[head * shape.lse_rows + query],
+                           x.deltas[head * shape.queries + query], scale)
+                        .slope;
+      }
+      AddWeightedRows(slopes, keys, width, stride, &sums);
+    }
+    for (int r = 0; r < kRowsPerWarp; ++r) {
+      const int64_t query = place.first + first_of_warp + r;
+      if (query < shape.queries) {
+        StoreSums(sums, r, 1, width, RowOf(x.dq, place.batch, place.head, query));
+      }
+    }
+  }
+}
+
+// dk and dv: warps have keys, tiles go over the queries of all heads that share them.
+__global__ void KeyGradKernel(AttentionShape shape, AttentionGradOperands x, int64_t num_blocks,
+                              float scale) {
+  const int width = static_cast<int>(shape.width);
+  const int stride = width + 1;
+  float* keys = SharedMemory<float>();
+  float* values = keys + kBlockRows * stride;
+  float* queries = values + kBlockRows * stride;
+  float* d_o = queries + kTile * stride;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int first_of_warp = static_cast<int>(threadIdx.x) / kWarp * kRowsPerWarp;
+  const int64_t heads_per_key = shape.heads / shape.key_heads;
+  for (int64_t block = blockIdx.x; block < num_blocks; block += gridDim.x) {
+    const Place place = PlaceOf(block, shape.key_heads, shape.keys);
+    __syncthreads();
+    LoadRows(x.k, place.batch, place.head, place.first, kBlockRows, shape.keys, width, stride,
+             keys);
+    LoadRows(x.v, place.batch, place.head, place.first, kBlockRows, shape.keys, width, stride,
+             values);
+    Sums key_sums;
+    Sums value_sums;
+    Clear(&key_sums);
+    Clear(&value_sums);
+    // The first query that sees the first key of the block.
+    int64_t first_query = shape.is_causal ? place.first - shape.causal_offset : 0;
+    if (first_query < 0) first_query = 0;
+    for (int64_t i = 0; i < heads_per_key; ++i) {
+      const int64_t head = place.head * heads_per_key + i;
+      const int64_t of_head = place.batch * shape.heads + head;
+      for (int64_t begin = first_query; begin < shape.queries; begin += kTile) {
+        __syncthreads();
+        LoadRows(x.q, place.batch, head, begin, kTile, shape.queries, width, stride, queries);
+        LoadRows(x.d_o, place.batch, head, begin, kTile, shape.queries, width, stride, d_o);
+        __syncthreads();
+        const int64_t query = begin + lane;
+        const float lse = query < shape.queries ? x.lse[of_head * shape.lse_rows + query] : 0.0f;
+        const float delta =
+            query < shape.queries ? x.deltas[of_head * shape.queries + query] : 0.0f;
+        float weights[kRowsPerWarp];
+        float slopes[kRowsPerWarp];
+        for (int r = 0; r < kRowsPerWarp; ++r) {
+          const int row = first_of_warp + r;
+          weights[r] = slopes[r] = 0;
+          if (!Sees(shape, query, place.first + row)) continue;
+          const Pair pair =
+              PairOf(Dot(keys + row * stride, queries + lane * stride, width),
+                     Dot(values + row * stride, d_o + lane * stride, width), lse, delta, scale);
+          weights[r] = pair.weight;
+          slopes[r] = pair.slope;
+        }
+        AddWeightedRows(slopes, queries, width, stride, &key_sums);
+        AddWeightedRows(weights, d_o, width, stride, &value_sums);
+      }
+    }
+    for (int r = 0; r < kRowsPerWarp; ++r) {
+      const int64_t key = place.first + first_of_warp + r;
+      if (key >= shape.keys) continue;
+      StoreSums(key_sums, r, 1, width, RowOf(x.dk, place.batch, place.head, key));
+      StoreSums(value_sums, r, 1, width, RowOf(x.dv, place.batch, place.head, key));
+    }
+  }
+}
+
+int64_t NumBlocks(int64_t batch, int64_t heads, int64_t rows) {
+  return batch * heads * CeilDiv(rows, kBlockRows);
+}
+
+float ScaleOf(const AttentionShape& shape) {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(shape.width)));
+}
+
+}  // namespace
+
+LaunchShape AttentionLaunch(int64_t batch, int64_t heads, int64_t rows, int64_t width,
+                            bool is_gradient) {
+  const int64_t blocks = NumBlocks(batch, heads, rows);
+  const int64_t own_rows = (is_gradient ? 2 : 1) * kBlockRows;
+  const int64_t floats = (own_rows + 2 * kTile) * (width + 1);
+  return {.grid_x = static_cast<unsigned>(blocks < 1            ? 1
+                                          : blocks < kMaxBlocks ? blocks
+                                                                : kMaxBlocks),
+          .threads_x = kWarp * kAttentionWarps,
+          .shared_bytes = static_cast<size_t>(floats) * sizeof(float)};
+}
+
+LaunchResult LaunchAttention(StreamHandle stream, const AttentionShape& shape,
+                             const AttentionOperands& operands) {
+  const int64_t blocks = NumBlocks(shape.batch, shape.heads, shape.queries);
+  if (blocks == 0) return 0;
+  return Launch(&AttentionKernel,
+                AttentionLaunch(shape.batch, shape.heads, shape.queries, shape.width, false),
+                stream, shape, operands, blocks, ScaleOf(shape));
+}
+
+LaunchResult LaunchCacheUpdate(StreamHandle stream, const CacheUpdate& update, float* cache) {
+  const int64_t count = update.batch * update.rows * update.row_width;
+  if (count == 0) return 0;
+  return Launch(&CacheUpdateKernel, ShapeForLoop(count), stream, update, cache);
+}
+
+LaunchResult LaunchAttentionGrad(StreamHandle stream, const AttentionShape& shape,
+                                 const AttentionGradOperands& operands) {
+  const int64_t query_blocks = NumBlocks(shape.batch, shape.heads, shape.queries);
+  const int64_t key_blocks = NumBlocks(shape.batch, shape.key_heads, shape.keys);
+  const float scale = ScaleOf(shape);
+  if (query_blocks > 0) {
+    const int64_t rows = shape.batch * shape.heads * shape.queries;
+    LaunchResult launched =
+        Launch(&DeltaKernel, ShapeForLoop(rows * kWarp), stream, shape, operands);
+    if (launched != 0) return launched;
+    launched = Launch(&QueryGradKernel,
+                      AttentionLaunch(shape.batch, shape.heads, shape.queries, shape.width, true),
+                      stream, shape, operands, query_blocks, scale);
+    if (launched != 0) return launched;
+  }
+  if (key_blocks == 0) return 0;
+  return Launch(&KeyGradKernel,
+                AttentionLaunch(shape.batch, shape.key_heads, shape.keys, shape.width, true),
+                stream, shape, operands, key_blocks, scale);
+}
+
+}  // namespace penstock::kernels::cuda

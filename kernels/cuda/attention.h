@@ -1,0 +1,100 @@
+// Launches of softmax attention in tiles, so that nothing of size queries x keys is stored: Dao et
+// al., "FlashAttention" (2022), with the loop order of Dao, "FlashAttention-2" (2023). The gradient
+// goes over the tiles twice, once for the keys and once for the queries, instead of adding up by
+// atomic operations, so that it has the same bits every time.
+//
+// A warp works on kRowsPerWarp rows at a time; of the other side a tile of 32 rows lies in shared
+// memory, one for each lane. Products are plain multiply-adds in float: simple, and slower than
+// tensor cores.
+//
+// Thread rule: pure functions but for the work that they give to the stream.
+
+#ifndef PENSTOCK_KERNELS_CUDA_ATTENTION_H_
+#define PENSTOCK_KERNELS_CUDA_ATTENTION_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+
+namespace penstock::kernels::cuda {
+
+inline constexpr int64_t kMaxHeadWidth = 256;
+inline constexpr int kRowsPerWarp = 4;
+inline constexpr int kAttentionWarps = 4;
+
+// Strides in elements; the width is contiguous.
+struct HeadStrides {
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t row = 0;
+};
+
+template <typename T>
+struct HeadTensor {
+  T* data = nullptr;
+  HeadStrides strides;
+};
+
+struct AttentionShape {
+  int64_t batch = 0;
+  int64_t heads = 0;      // of queries
+  int64_t key_heads = 0;  // divides heads
+  int64_t queries = 0;
+  int64_t keys = 0;
+  int64_t width = 0;
+  bool is_causal = false;
+  // With is_causal, query i of the tile sees the tile's keys j <= i + causal_offset.
+  int64_t causal_offset = 0;
+  int64_t lse_rows = 0;  // rows of each head in lse
+  // Of each batch, added to causal_offset: the keys before those of the queries; data null: 0. Then
+  // the keys have the place of each query, too, and a query that has none, beyond the keys' end,
+  // sees nothing.
+  Indices starts = {};
+};
+
+// How the kernels are launched for `rows` rows of batch x heads; for tests, too.
+LaunchShape AttentionLaunch(int64_t batch, int64_t heads, int64_t rows, int64_t width,
+                            bool is_gradient);
+
+// o = softmax(q k' / sqrt(width)) v; lse may be null. A query that sees no key gets zeros and an
+// lse of -inf. With `so_far`, laid out as o, and `lse_so_far`, the result is that of all keys
+// together.
+struct AttentionOperands {
+  HeadTensor<const float> q, k, v;
+  HeadTensor<float> o;
+  float* lse = nullptr;
+  const float* so_far = nullptr;
+  const float* lse_so_far = nullptr;
+};
+LaunchResult LaunchAttention(StreamHandle stream, const AttentionShape& shape,
+                             const AttentionOperands& operands);
+
+// Puts keys and values of `rows` new tokens a batch into the cache [batch, size, 2, heads, width],
+// from row starts[batch] on; rows beyond its end are dropped. A start outside [0, size] is
+// reported, and its tokens dropped.
+struct CacheUpdate {
+  int64_t batch = 0;
+  int64_t rows = 0;
+  int64_t size = 0;
+  int64_t row_width = 0;  // heads x width
+  const float* keys = nullptr;
+  const float* values = nullptr;
+  int64_t stride = 0;  // between rows of keys and of values
+  Indices starts = {};
+  FaultSite site;
+};
+LaunchResult LaunchCacheUpdate(StreamHandle stream, const CacheUpdate& update, float* cache);
+
+// `deltas`: scratch of batch x heads x queries floats.
+struct AttentionGradOperands {
+  HeadTensor<const float> q, k, v, o, d_o;
+  const float* lse = nullptr;
+  HeadTensor<float> dq, dk, dv;
+  float* deltas = nullptr;
+};
+LaunchResult LaunchAttentionGrad(StreamHandle stream, const AttentionShape& shape,
+                                 const AttentionGradOperands& operands);
+
+}  // namespace penstock::kernels::cuda
+
+#endif  // PENSTOCK_KERNELS_CUDA_ATTENTION_H_

@@ -1,0 +1,373 @@
+// Attention in all its layouts: heads [b, h, s, d], the packed [b, s, 3, h, d], and the steps of
+// ring attention.
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_kernel.h"
+#include "kernels/cuda/elementwise.h"
+
+namespace penstock::kernels::cuda {
+namespace {
+
+absl::Status CheckAttention(const KernelSpec& spec, int64_t width) {
+  RETURN_IF_ERROR(CheckFloats(spec));
+  if (width >= 1 && width <= kMaxHeadWidth) return absl::OkStatus();
+  return absl::UnimplementedError(StrCat("the cuda kernel for ", spec.op,
+                                         " takes heads of width 1 to ", kMaxHeadWidth, ", not ",
+                                         width));
+}
+
+// Query i (global) sees keys j <= i + (t - s) with the global extents s and t.
+int64_t CausalOffset(const TileDesc& queries, int query_dim, const TileDesc& keys, int key_dim,
+                     int64_t microbatch) {
+  return TileBegin(queries, query_dim, microbatch) - TileBegin(keys, key_dim, microbatch) +
+         GlobalExtent(keys, key_dim) - GlobalExtent(queries, query_dim);
+}
+
+// ---- q[b, h, s, d], k[b, g, t, d], v[b, g, t, d].
+
+AttentionShape SeparateShape(const KernelSpec& spec, int64_t microbatch) {
+  const TileDesc& q = spec.inputs[0];
+  const TileDesc& k = spec.inputs[1];
+  return {.batch = q.shape[0],
+          .heads = q.shape[1],
+          .key_heads = k.shape[1],
+          .queries = q.shape[2],
+          .keys = k.shape[2],
+          .width = q.shape[3],
+          .is_causal = spec.attributes.GetBool("causal", false),
+          .causal_offset = CausalOffset(q, 2, k, 2, microbatch),
+          .lse_rows = q.shape[2]};
+}
+
+HeadStrides SeparateStrides(int64_t heads, int64_t rows, int64_t width) {
+  return {.batch = heads * rows * width, .head = rows * width, .row = width};
+}
+
+KernelOr CreateAttention(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
+  return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
+    const AttentionShape shape = SeparateShape(spec, args.microbatch);
+    const HeadStrides queries = SeparateStrides(shape.heads, shape.queries, shape.width);
+    const HeadStrides keys = SeparateStrides(shape.key_heads, shape.keys, shape.width);
+    AttentionOperands x;
+    x.q = {Input<float>(args, 0), queries};
+    x.k = {Input<float>(args, 1), keys};
+    x.v = {Input<float>(args, 2), keys};
+    x.o = {Output<float>(args, 0), queries};
+    x.lse = OptionalOutput<float>(args, 1);
+    return Launched(spec, LaunchAttention(to.handle(), shape, x));
+  });
+}
+
+KernelOr CreateAttentionGrad(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
+  return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
+    const AttentionShape shape = SeparateShape(spec, args.microbatch);
+    const HeadStrides queries = SeparateStrides(shape.heads, shape.queries, shape.width);
+    const HeadStrides keys = SeparateStrides(shape.key_heads, shape.keys, shape.width);
+    AttentionGradOperands x;
+    x.q = {Input<float>(args, 0), queries};
+    x.k = {Input<float>(args, 1), keys};
+    x.v = {Input<float>(args, 2), keys};
+    x.o = {Input<float>(args, 3), queries};
+    x.lse = Input<float>(args, 4);
+    x.d_o = {Input<float>(args, 5), queries};
+    x.dq = {Output<float>(args, 0), queries};
+    x.dk = {Output<float>(args, 1), keys};
+    x.dv = {Output<float>(args, 2), keys};
+    x.deltas = static_cast<float*>(args.workspace);
+    return Launched(spec, LaunchAttentionGrad(to.handle(), shape, x));
+  });
+}
+
+size_t DeltaBytes(int64_t batch, int64_t heads, int64_t queries) {
+  return static_cast<size_t>(batch * heads * queries) * sizeof(float);
+}
+
+size_t AttentionGradBytes(const KernelSpec& spec, int) {
+  const Shape& q = spec.inputs[0].shape;
+  return DeltaBytes(q[0], q[1], q[2]);
+}
+
+// The parts of one tile, one after the other.
+KernelOr CreateAttentionParts(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
+  return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) -> absl::Status {
+    const TileDesc& k = spec.inputs[1];
+    const TileDesc& o = spec.outputs[0];
+    const AttentionShape whole = SeparateShape(spec, args.microbatch);
+    const HeadStrides queries = SeparateStrides(whole.heads, whole.queries, whole.width);
+    const HeadStrides keys = SeparateStrides(whole.key_heads, whole.keys, whole.width);
+    const int64_t num_rows = whole.batch * whole.heads * whole.queries;
+    const int64_t first_key = TileBegin(k, 2, args.microbatch);
+    const int64_t first_part = TileBegin(o, 0, args.microbatch);
+    for (int64_t part = 0; part < o.shape[0]; ++part) {
+      const Range seen = PartOf(GlobalExtent(k, 2), first_part + part, GlobalExtent(o, 0));
+      const int64_t begin = seen.begin - first_key;
+      if (begin < 0 || begin + seen.size() > whole.keys) {
+        return absl::InternalError(StrCat(
+            "attention_parts: the keys [", seen.begin, ", ", seen.end, ") of part ",
+            first_part + part, " are not inside the tile of ", whole.keys, " keys at ", first_key));
+      }
+      AttentionShape shape = whole;
+      shape.keys = seen.size();
+      shape.causal_offset -= begin;
+      AttentionOperands x;
+      x.q = {Input<float>(args, 0), queries};
+      x.k = {Input<float>(args, 1) + begin * keys.row, keys};
+      x.v = {Input<float>(args, 2) + begin * keys.row, keys};
+      x.o = {Output<float>(args, 0) + part * num_rows * whole.width, queries};
+      x.lse = Output<float>(args, 1) + part * num_rows;
+      RETURN_IF_ERROR(Launched(spec, LaunchAttention(to.handle(), shape, x)));
+    }
+    return absl::OkStatus();
+  });
+}
+
+// ---- qkv[b, s, 3, h, d] with its result o[b, s, h, d].
+
+AttentionShape PackedShape(const KernelSpec& spec, int64_t microbatch) {
+  const TileDesc& qkv = spec.inputs[0];
+  return {.batch = qkv.shape[0],
+          .heads = qkv.shape[3],
+          .key_heads = qkv.shape[3],
+          .queries = qkv.shape[1],
+          .keys = qkv.shape[1],
+          .width = qkv.shape[4],
+          .is_causal = spec.attributes.GetBool("causal", false),
+          .causal_offset = CausalOffset(qkv, 1, qkv, 1, microbatch),
+          .lse_rows = qkv.shape[1]};
+}
+
+// Strides of one of `parts` slices of [b, rows, parts, h, d].
+HeadStrides RowStrides(int64_t rows, int64_t parts, int64_t heads, int64_t width) {
+  const int64_t row = parts * heads * width;
+  return {.batch = rows * row, .head = width, .row = row};
+}
+
+KernelOr CreateQkvAttention(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[4]));
+  return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
+    const AttentionShape shape = PackedShape(spec, args.microbatch);
+    const HeadStrides packed = RowStrides(shape.queries, 3, shape.heads, shape.width);
+    const int64_t part = shape.heads * shape.width;
+    const float* qkv = Input<float>(args, 0);
+    AttentionOperands x;
+    x.q = {qkv, packed};
+    x.k = {qkv + part, packed};
+    x.v = {qkv + 2 * part, packed};
+    x.o = {Output<float>(args, 0), RowStrides(shape.queries, 1, shape.heads, shape.width)};
+    x.lse = OptionalOutput<float>(args, 1);
+    return Launched(spec, LaunchAttention(to.handle(), shape, x));
+  });
+}
+
+KernelOr CreateQkvAttentionGrad(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[4]));
+  return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
+    const AttentionShape shape = PackedShape(spec, args.microbatch);
+    const HeadStrides packed = RowStrides(shape.queries, 3, shape.heads, shape.width);
+    const HeadStrides rows = RowStrides(shape.queries, 1, shape.heads, shape.width);
+    const int64_t part = shape.heads * shape.width;
+    const float* qkv = Input<float>(args, 0);
+    float* dqkv = Output<float>(args, 0);
+    AttentionGradOperands x;
+    x.q = {qkv, packed};
+    x.k = {qkv + part, packed};
+    x.v = {qkv + 2 * part, packed};
+    x.o = {Input<float>(args, 1), rows};
+    x.lse = Input<float>(args, 2);
+    x.d_o = {Input<float>(args, 3), rows};
+    x.dq = {dqkv, packed};
+    x.dk = {dqkv + part, packed};
+    x.dv = {dqkv + 2 * part, packed};
+    x.deltas = static_cast<float*>(args.workspace);
+    return Launched(spec, LaunchAttentionGrad(to.handle(), shape, x));
+  });
+}
+
+size_t QkvAttentionGradBytes(const KernelSpec& spec, int) {
+  const Shape& qkv = spec.inputs[0].shape;
+  return DeltaBytes(qkv[0], qkv[3], qkv[1]);
+}
+
+// ---- Steps of ring attention: q[b, s, h, d] and kv[b, t, 2, g, d].
+
+// The part of the queries that a part of the keys is at the place of.
+struct AttentionBlock {
+  AttentionShape shape;
+  int64_t query = 0;  // the first one, in the tile
+  int64_t key = 0;    // likewise
+};
+
+std::vector<AttentionBlock> BlocksOf(const KernelSpec& spec, int64_t microbatch) {
+  const TileDesc& q = spec.inputs[0];
+  const TileDesc& kv = spec.inputs[1];
+  const int64_t keys = spec.attributes.GetInt("block", 1);
+  const int64_t parts = GlobalExtent(kv, 1) / keys;
+  const int64_t queries = GlobalExtent(q, 1) / parts;
+  const int64_t first_query = TileBegin(q, 1, microbatch);
+  const int64_t last_query = first_query + q.shape[1];
+  std::vector<AttentionBlock> blocks;
+  if (q.shape[1] == 0) return blocks;
+  for (int64_t part = first_query / queries; part * queries < last_query; ++part) {
+    const int64_t begin = std::max(part * queries, first_query);
+    const int64_t shift = spec.attributes.GetInt("shift", 0) % parts;
+    const int64_t source = (part - shift + parts) % parts;  // in the sequence
+    AttentionBlock& block = blocks.emplace_back();
+    block.shape = {.batch = q.shape[0],
+                   .heads = q.shape[2],
+                   .key_heads = kv.shape[3],
+                   .queries = std::min((part + 1) * queries, last_query) - begin,
+                   .keys = keys,
+                   .width = q.shape[3],
+                   .is_causal = spec.attributes.GetBool("causal", false),
+                   .causal_offset = begin - source * keys,
+                   .lse_rows = q.shape[1]};
+    block.query = begin - first_query;
+    block.key = part * keys - TileBegin(kv, 1, microbatch);
+  }
+  return blocks;
+}
+
+KernelOr CreateBlockAttention(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
+  return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) -> absl::Status {
+    const Shape& q = spec.inputs[0].shape;
+    const Shape& kv_shape = spec.inputs[1].shape;
+    const int64_t row = q[2] * q[3];
+    const HeadStrides queries = RowStrides(q[1], 1, q[2], q[3]);
+    const HeadStrides keys = RowStrides(kv_shape[1], 2, kv_shape[3], q[3]);
+    const int64_t values = kv_shape[3] * q[3];  // behind the keys of a row
+    for (const AttentionBlock& block : BlocksOf(spec, args.microbatch)) {
+      const float* kv = Input<float>(args, 1) + block.key * keys.row;
+      AttentionOperands x;
+      x.q = {Input<float>(args, 0) + block.query * row, queries};
+      x.k = {kv, keys};
+      x.v = {kv + values, keys};
+      x.o = {Output<float>(args, 0) + block.query * row, queries};
+      x.lse = Output<float>(args, 1) + block.query;
+      if (spec.inputs.size() > 2) {
+        x.so_far = Input<float>(args, 2) + block.query * row;
+        x.lse_so_far = Input<float>(args, 3) + block.query;
+      }
+      RETURN_IF_ERROR(Launched(spec, LaunchAttention(to.handle(), block.shape, x)));
+    }
+    return absl::OkStatus();
+  });
+}
+
+// The result may take the place of what the queries have so far.
+bool CanAliasSoFar(const KernelSpec& spec, int input) {
+  return input == 2 && CanAliasElementwise(spec, input);
+}
+
+KernelOr CreateBlockAttentionGrad(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
+  return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) -> absl::Status {
+    const Shape& q = spec.inputs[0].shape;
+    const Shape& kv_shape = spec.inputs[1].shape;
+    const int64_t row = q[2] * q[3];
+    const HeadStrides queries = RowStrides(q[1], 1, q[2], q[3]);
+    const HeadStrides keys = RowStrides(kv_shape[1], 2, kv_shape[3], q[3]);
+    const int64_t values = kv_shape[3] * q[3];  // behind the keys of a row
+    if (q[1] == 0) {
+      // A tile may have keys and none of their queries.
+      return Launched(spec, LaunchFill<uint32_t>(to.handle(), spec.outputs[1].num_elements(), 0,
+                                                 Output<uint32_t>(args, 1)));
+    }
+    for (const AttentionBlock& block : BlocksOf(spec, args.microbatch)) {
+      const float* kv = Input<float>(args, 1) + block.key * keys.row;
+      float* dkv = Output<float>(args, 1) + block.key * keys.row;
+      const int64_t query = block.query * row;
+      AttentionGradOperands x;
+      x.q = {Input<float>(args, 0) + query, queries};
+      x.k = {kv, keys};
+      x.v = {kv + values, keys};
+      x.o = {Input<float>(args, 2) + query, queries};
+      x.lse = Input<float>(args, 3) + block.query;
+      x.d_o = {Input<float>(args, 4) + query, queries};
+      x.dq = {Output<float>(args, 0) + query, queries};
+      x.dk = {dkv, keys};
+      x.dv = {dkv + values, keys};
+      x.deltas = static_cast<float*>(args.workspace);
+      RETURN_IF_ERROR(Launched(spec, LaunchAttentionGrad(to.handle(), block.shape, x)));
+    }
+    return absl::OkStatus();
+  });
+}
+
+size_t BlockAttentionGradBytes(const KernelSpec& spec, int) {
+  const Shape& q = spec.inputs[0].shape;
+  return DeltaBytes(q[0], q[2], q[1]);
+}
+
+// ---- With a cache of keys and values.
+
+KernelOr CreateCachedAttention(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckAttention(spec, spec.outputs[1].shape[3]));
+  ASSIGN_OR_RETURN(const Indices::Type start_type, IndexType(spec, 2));
+  return MakeKernel(
+      spec, stream, [spec, start_type](const KernelArgs& args, CudaStream& to) -> absl::Status {
+        const Shape& o = spec.outputs[1].shape;
+        const Shape& cache_shape = spec.inputs[1].shape;
+        const Indices starts = {args.inputs[2], start_type};
+        const AttentionShape shape = {.batch = o[0],
+                                      .heads = o[2],
+                                      .key_heads = cache_shape[3],
+                                      .queries = o[1],
+                                      .keys = cache_shape[1],
+                                      .width = o[3],
+                                      .is_causal = true,
+                                      .causal_offset = 0,
+                                      .lse_rows = o[1],
+                                      .starts = starts};
+        const int64_t row = shape.heads * shape.width;
+        const int64_t key_row = shape.key_heads * shape.width;
+        const float* q = Input<float>(args, 0);
+        const bool is_packed = spec.inputs.size() == 3;
+        float* cache = Output<float>(args, 0);
+        if (args.inputs[1] != args.outputs[0]) {
+          to.Copy(cache, args.inputs[1], spec.inputs[1].num_bytes(), CopyKind::kDeviceToDevice);
+        }
+        const CacheUpdate update = {.batch = o[0],
+                                    .rows = o[1],
+                                    .size = shape.keys,
+                                    .row_width = key_row,
+                                    .keys = is_packed ? q + row : Input<float>(args, 3),
+                                    .values = is_packed ? q + 2 * row : Input<float>(args, 4),
+                                    .stride = is_packed ? 3 * row : key_row,
+                                    .starts = starts,
+                                    .site = SiteOf(args, to)};
+        RETURN_IF_ERROR(Launched(spec, LaunchCacheUpdate(to.handle(), update, cache)));
+        const HeadStrides cached = RowStrides(shape.keys, 2, shape.key_heads, shape.width);
+        AttentionOperands x;
+        x.q = {q, RowStrides(shape.queries, is_packed ? 3 : 1, shape.heads, shape.width)};
+        x.k = {cache, cached};
+        x.v = {cache + key_row, cached};
+        x.o = {Output<float>(args, 1), RowStrides(shape.queries, 1, shape.heads, shape.width)};
+        return Launched(spec, LaunchAttention(to.handle(), shape, x));
+      });
+}
+
+}  // namespace
+
+void AddAttentionKernels(KernelRegistry* registry) {
+  AddKernel(registry, "attention", {.create = CreateAttention});
+  AddKernel(registry, "attention_grad",
+            {.workspace_bytes = AttentionGradBytes, .create = CreateAttentionGrad});
+  AddKernel(registry, "attention_parts", {.create = CreateAttentionParts});
+  AddKernel(registry, "qkv_attention", {.create = CreateQkvAttention});
+  AddKernel(registry, "qkv_attention_grad",
+            {.workspace_bytes = QkvAttentionGradBytes, .create = CreateQkvAttentionGrad});
+  AddKernel(registry, "block_attention",
+            {.create = CreateBlockAttention, .can_alias = CanAliasSoFar});
+  AddKernel(registry, "block_attention_grad",
+            {.workspace_bytes = BlockAttentionGradBytes, .create = CreateBlockAttentionGrad});
+  AddKernel(registry, "cached_attention", {.create = CreateCachedAttention});
+}
+
+}  // namespace penstock::kernels::cuda

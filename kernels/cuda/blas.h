@@ -1,0 +1,73 @@
+// Matrix products of f32 by a library, as cuBLASLt computes them: what a product of strided
+// matrices is in its terms, and the interface that tests implement on the host.
+//
+// Thread rule: a Blas and its products belong to the executor of their device.
+
+#ifndef PENSTOCK_KERNELS_CUDA_BLAS_H_
+#define PENSTOCK_KERNELS_CUDA_BLAS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "kernels/cuda/launch.h"
+
+namespace penstock::kernels::cuda {
+
+// c[m, n] = a[m, k] b[k, n] for each of `batch` triples; strides in elements.
+struct ProductShape {
+  int64_t m = 1;
+  int64_t n = 1;
+  int64_t k = 1;
+  int64_t batch = 1;
+  int64_t a_row = 0, a_column = 0, a_batch = 0;
+  int64_t b_row = 0, b_column = 0, b_batch = 0;
+  int64_t c_row = 0, c_column = 0, c_batch = 0;
+};
+
+// The same for a library of column-major matrices: C[rows, columns] = op(A) op(B), where A is
+// a [rows, k] matrix, or with transpose_a a [k, rows] one, with a distance of lda between columns.
+struct BlasLayout {
+  bool is_swapped = false;  // A is b, and B is a
+  bool transpose_a = false;
+  bool transpose_b = false;
+  int64_t rows = 1;
+  int64_t columns = 1;
+  int64_t k = 1;
+  int64_t lda = 1, ldb = 1, ldc = 1;
+  int64_t batch = 1;
+  int64_t a_batch = 0, b_batch = 0, c_batch = 0;
+};
+
+// None where a matrix has no unit stride, or its columns overlap.
+//
+// Example: row-major c[m, n] = a[m, k] b[k, n] is the column-major c'[n, m] = b'[n, k] a'[k, m]:
+// swapped, with rows = n, columns = m, lda = n, ldb = k, ldc = n and nothing transposed.
+std::optional<BlasLayout> BlasLayoutOf(const ProductShape& shape);
+
+// One product at fixed shapes.
+class BlasProduct {
+ public:
+  virtual ~BlasProduct() = default;
+  // c = a b, plus c with `adds`. `workspace` has kBlasWorkspaceBytes.
+  virtual absl::Status Run(StreamHandle stream, const float* a, const float* b, float* c, bool adds,
+                           void* workspace) = 0;
+};
+
+inline constexpr size_t kBlasWorkspaceBytes = size_t{32} << 20;
+
+class Blas {
+ public:
+  virtual ~Blas() = default;
+  // Null where the library has no algorithm for it. `alignment`: bytes that divide every address.
+  virtual absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
+                                                              int alignment) = 0;
+};
+
+}  // namespace penstock::kernels::cuda
+
+#endif  // PENSTOCK_KERNELS_CUDA_BLAS_H_

@@ -1,0 +1,252 @@
+#include "kernels/cuda/contraction_plan.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/shape.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::kernels::cuda {
+namespace {
+
+using Index = ContractionIndex;
+
+// Outermost first, neighbours that continue each other in all tensors joined.
+std::vector<Index> Joined(std::vector<Index> indices) {
+  std::stable_sort(indices.begin(), indices.end(), [](const Index& x, const Index& y) {
+    const int64_t x_stride = x.c_stride != 0 ? x.c_stride : x.a_stride;
+    const int64_t y_stride = y.c_stride != 0 ? y.c_stride : y.a_stride;
+    return x_stride > y_stride;
+  });
+  std::vector<Index> joined;
+  for (const Index& index : indices) {
+    if (!joined.empty()) {
+      Index& outer = joined.back();
+      if (outer.a_stride == index.a_stride * index.size &&
+          outer.b_stride == index.b_stride * index.size &&
+          outer.c_stride == index.c_stride * index.size) {
+        outer = {outer.size * index.size, index.a_stride, index.b_stride, index.c_stride};
+        continue;
+      }
+    }
+    joined.push_back(index);
+  }
+  return joined;
+}
+
+struct Kinds {
+  std::vector<Index> batch, m, n, k;
+};
+
+Kinds KindsOf(absl::Span<const Index> indices) {
+  Kinds kinds;
+  for (const Index& index : indices) {
+    if (index.size == 1) continue;
+    std::vector<Index>& kind = index.c_stride == 0   ? kinds.k
+                               : index.b_stride == 0 ? kinds.m
+                               : index.a_stride == 0 ? kinds.n
+                                                     : kinds.batch;
+    kind.push_back(index);
+  }
+  for (std::vector<Index>* kind : {&kinds.batch, &kinds.m, &kinds.n, &kinds.k}) {
+    *kind = Joined(std::move(*kind));
+  }
+  return kinds;
+}
+
+ContractionLoops LoopsOf(const Kinds& kinds) {
+  ContractionLoops loops;
+  for (const std::vector<Index>* kind : {&kinds.batch, &kinds.m, &kinds.n}) {
+    for (const Index& index : *kind) {
+      loops.kept_sizes[loops.num_kept] = index.size;
+      loops.kept_a[loops.num_kept] = index.a_stride;
+      loops.kept_b[loops.num_kept] = index.b_stride;
+      loops.kept_c[loops.num_kept] = index.c_stride;
+      ++loops.num_kept;
+    }
+  }
+  for (const Index& index : kinds.k) {
+    loops.summed_sizes[loops.num_summed] = index.size;
+    loops.summed_a[loops.num_summed] = index.a_stride;
+    loops.summed_b[loops.num_summed] = index.b_stride;
+    ++loops.num_summed;
+  }
+  return loops;
+}
+
+// Candidates for one place of a product: each index of the kind, or a single element if there is
+// none. Their positions are those in the kind.
+std::vector<Index> Candidates(const std::vector<Index>& kind) {
+  return kind.empty() ? std::vector<Index>(1) : kind;
+}
+
+ProductShape ShapeOf(const Index& m, const Index& n, const Index& k, const Index& batch) {
+  return {.m = m.size,
+          .n = n.size,
+          .k = k.size,
+          .batch = batch.size,
+          .a_row = m.a_stride,
+          .a_column = k.a_stride,
+          .a_batch = batch.a_stride,
+          .b_row = k.b_stride,
+          .b_column = n.b_stride,
+          .b_batch = batch.b_stride,
+          .c_row = m.c_stride,
+          .c_column = n.c_stride,
+          .c_batch = batch.c_stride};
+}
+
+// What is left of the kinds after the product has taken its indices.
+std::vector<Index> Without(const std::vector<Index>& kind, size_t taken) {
+  std::vector<Index> rest = kind;
+  if (taken < rest.size()) rest.erase(rest.begin() + static_cast<int64_t>(taken));
+  return rest;
+}
+
+// The offsets of all iterations of the loops.
+std::vector<ProductOffsets> OffsetsOf(const std::vector<Index>& loops) {
+  std::vector<ProductOffsets> offsets(1);
+  for (const Index& loop : loops) {
+    std::vector<ProductOffsets> next;
+    for (const ProductOffsets& base : offsets) {
+      for (int64_t i = 0; i < loop.size; ++i) {
+        next.push_back(
+            {base.a + i * loop.a_stride, base.b + i * loop.b_stride, base.c + i * loop.c_stride});
+      }
+    }
+    offsets = std::move(next);
+  }
+  return offsets;
+}
+
+// 16 where every matrix and every column begins at a multiple of 4 floats, else 4.
+int AlignmentOf(const ProductPlan& plan) {
+  const BlasLayout& layout = plan.layout;
+  int64_t bits =
+      layout.lda | layout.ldb | layout.ldc | layout.a_batch | layout.b_batch | layout.c_batch;
+  for (const ProductOffsets& at : plan.launches) bits |= at.a | at.b | at.c;
+  return bits % 4 == 0 ? 16 : 4;
+}
+
+std::optional<ProductPlan> PlanProduct(const Kinds& kinds) {
+  if (kinds.k.size() > 1) return std::nullopt;  // sums over launches would be added up in memory
+  const std::vector<Index> ms = Candidates(kinds.m);
+  const std::vector<Index> ns = Candidates(kinds.n);
+  const Index k = Candidates(kinds.k)[0];
+  std::optional<ProductPlan> best;
+  int64_t best_work = -1;
+  for (size_t i = 0; i < ms.size(); ++i) {
+    for (size_t j = 0; j < ns.size(); ++j) {
+      const int64_t work = ms[i].size * ns[j].size;
+      if (work <= best_work) continue;
+      std::vector<Index> loops = kinds.batch;
+      for (const Index& index : Without(kinds.m, i)) loops.push_back(index);
+      for (const Index& index : Without(kinds.n, j)) loops.push_back(index);
+      // The longest loop is the batch.
+      Index batch;
+      const auto longest =
+          std::max_element(loops.begin(), loops.end(),
+                           [](const Index& x, const Index& y) { return x.size < y.size; });
+      if (longest != loops.end()) {
+        batch = *longest;
+        loops.erase(longest);
+      }
+      int64_t num_launches = 1;
+      for (const Index& loop : loops) num_launches *= loop.size;
+      if (num_launches > kMaxProductLaunches) continue;
+      const std::optional<BlasLayout> layout = BlasLayoutOf(ShapeOf(ms[i], ns[j], k, batch));
+      if (!layout.has_value()) continue;
+      best = ProductPlan{*layout, OffsetsOf(loops)};
+      best->alignment = AlignmentOf(*best);
+      best_work = work;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+absl::StatusOr<ContractionPlan> PlanContraction(absl::Span<const ContractionIndex> indices) {
+  const Kinds kinds = KindsOf(indices);
+  if (kinds.batch.size() + kinds.m.size() + kinds.n.size() > kMaxLoops ||
+      kinds.k.size() > kMaxLoops) {
+    return absl::UnimplementedError(
+        StrCat("cuda kernels contract at most ", kMaxLoops, " indices of a kind"));
+  }
+  // An empty sum, or none at all, is the general kernel's.
+  const bool is_empty = std::any_of(indices.begin(), indices.end(),
+                                    [](const Index& index) { return index.size == 0; });
+  ContractionPlan plan;
+  plan.loops = LoopsOf(kinds);
+  if (!is_empty) plan.product = PlanProduct(kinds);
+  return plan;
+}
+
+absl::StatusOr<std::vector<ContractionIndex>> MatmulIndices(const KernelSpec& spec) {
+  const Shape& a = spec.inputs[0].shape;
+  const Shape& b = spec.inputs[1].shape;
+  const Shape& c = spec.outputs[0].shape;
+  const Shape a_strides = RowMajorStrides(a);
+  const Shape b_strides = RowMajorStrides(b);
+  const Shape c_strides = RowMajorStrides(c);
+  const size_t rank = a.size();
+  const size_t b_rank = b.size();
+  const bool transpose_a = spec.attributes.GetBool("transpose_a", false);
+  const bool transpose_b = spec.attributes.GetBool("transpose_b", false);
+  const size_t m = transpose_a ? rank - 1 : rank - 2;
+  const size_t k = transpose_a ? rank - 2 : rank - 1;
+  const size_t b_k = transpose_b ? b_rank - 1 : b_rank - 2;
+  const size_t b_n = transpose_b ? b_rank - 2 : b_rank - 1;
+  std::vector<ContractionIndex> indices;
+  for (size_t i = 0; i + 2 < rank; ++i) {
+    indices.push_back({a[i], a_strides[i], b_rank > 2 ? b_strides[i] : 0, c_strides[i]});
+  }
+  indices.push_back({a[m], a_strides[m], 0, c_strides[rank - 2]});
+  indices.push_back({b[b_n], 0, b_strides[b_n], c_strides[rank - 1]});
+  indices.push_back({a[k], a_strides[k], b_strides[b_k], 0});
+  return indices;
+}
+
+absl::StatusOr<std::vector<ContractionIndex>> EinsumIndices(const KernelSpec& spec) {
+  std::string equation = spec.attributes.GetString("equation", "");
+  std::erase(equation, ' ');
+  const absl::Status malformed = absl::InvalidArgumentError(
+      StrCat("einsum: the equation \"", equation, "\" does not fit the operands"));
+  const size_t arrow = equation.find("->");
+  if (arrow == std::string::npos) return malformed;
+  const std::string_view left = std::string_view(equation).substr(0, arrow);
+  const size_t comma = left.find(',');
+  const std::string_view labels[3] = {
+      left.substr(0, comma),
+      comma == std::string_view::npos ? std::string_view() : left.substr(comma + 1),
+      std::string_view(equation).substr(arrow + 2)};
+  const TileDesc* tiles[3] = {&spec.inputs[0], spec.inputs.size() > 1 ? &spec.inputs[1] : nullptr,
+                              &spec.outputs[0]};
+  std::vector<ContractionIndex> indices;
+  std::string known;
+  for (int t = 0; t < 3; ++t) {
+    const Shape shape = tiles[t] != nullptr ? tiles[t]->shape : Shape();
+    if (labels[t].size() != shape.size()) return malformed;
+    const Shape strides = RowMajorStrides(shape);
+    for (size_t i = 0; i < shape.size(); ++i) {
+      size_t at = known.find(labels[t][i]);
+      if (at == std::string::npos) {
+        if (t == 2) return malformed;
+        at = known.size();
+        known.push_back(labels[t][i]);
+        indices.push_back({.size = shape[i]});
+      }
+      if (indices[at].size != shape[i]) return malformed;
+      int64_t& stride = t == 0   ? indices[at].a_stride
+                        : t == 1 ? indices[at].b_stride
+                                 : indices[at].c_stride;
+      stride += strides[i];
+    }
+  }
+  return indices;
+}
+
+}  // namespace penstock::kernels::cuda

@@ -1,0 +1,67 @@
+// How a contraction runs on a GPU: as matrix products of a library, one or a few, or by the general
+// kernel of contraction.h.
+//
+// Every index has a size and a stride in a, b and c, 0 where the tensor lacks it. It is of one of
+// four kinds: batch (in all three), m (in a and c), n (in b and c) and k (not in c: summed).
+// Neighbours that continue each other in all tensors are joined. One index of each of m, n and k
+// becomes a product and one more a batch of them; what is left are loops over launches.
+//
+// Example: "bsd,dhe->bshe" joins b, s to m and h, e to n: one product. "bshd,bthd->bhst" has m = s,
+// n = t, k = d, a batch of h, and a loop over b.
+//
+// Thread rule: values.
+
+#ifndef PENSTOCK_KERNELS_CUDA_CONTRACTION_PLAN_H_
+#define PENSTOCK_KERNELS_CUDA_CONTRACTION_PLAN_H_
+
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/contraction.h"
+#include "kernels/kernel.h"
+
+namespace penstock::kernels::cuda {
+
+struct ContractionIndex {
+  int64_t size = 1;
+  int64_t a_stride = 0;
+  int64_t b_stride = 0;
+  int64_t c_stride = 0;
+};
+
+// The indices of matmul and of einsum; an error for attributes that do not fit the shapes.
+absl::StatusOr<std::vector<ContractionIndex>> MatmulIndices(const KernelSpec& spec);
+absl::StatusOr<std::vector<ContractionIndex>> EinsumIndices(const KernelSpec& spec);
+
+// Where one launch of a product has its operands, in elements.
+struct ProductOffsets {
+  int64_t a = 0;
+  int64_t b = 0;
+  int64_t c = 0;
+};
+
+struct ProductPlan {
+  BlasLayout layout;
+  std::vector<ProductOffsets> launches;
+  int alignment =
+      4;  // bytes that divide every operand's address, if the tensors' are multiples of 16
+};
+
+// More launches than this are slower than the general kernel.
+inline constexpr int64_t kMaxProductLaunches = 64;
+
+struct ContractionPlan {
+  ContractionLoops loops;              // for the general kernel
+  std::optional<ProductPlan> product;  // none: the library cannot do it
+};
+
+// kUnimplemented for more than kMaxLoops indices that cannot be joined.
+absl::StatusOr<ContractionPlan> PlanContraction(absl::Span<const ContractionIndex> indices);
+
+}  // namespace penstock::kernels::cuda
+
+#endif  // PENSTOCK_KERNELS_CUDA_CONTRACTION_PLAN_H_

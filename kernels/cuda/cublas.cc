@@ -1,0 +1,165 @@
+#include "kernels/cuda/cublas.h"
+
+#include <string_view>
+#include <utility>
+
+#include <cublasLt.h>
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::kernels::cuda {
+namespace {
+
+absl::Status ToStatus(cublasStatus_t status, std::string_view what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(StrCat(what, ": ", cublasLtGetStatusName(status), " (",
+                                    cublasLtGetStatusString(status), ")"));
+}
+
+struct HandleDeleter {
+  void operator()(cublasLtContext* handle) const { cublasLtDestroy(handle); }
+};
+struct OperationDeleter {
+  void operator()(cublasLtMatmulDescOpaque_t* operation) const {
+    cublasLtMatmulDescDestroy(operation);
+  }
+};
+struct LayoutDeleter {
+  void operator()(cublasLtMatrixLayoutOpaque_t* layout) const {
+    cublasLtMatrixLayoutDestroy(layout);
+  }
+};
+struct PreferenceDeleter {
+  void operator()(cublasLtMatmulPreferenceOpaque_t* preference) const {
+    cublasLtMatmulPreferenceDestroy(preference);
+  }
+};
+using Handle = std::unique_ptr<cublasLtContext, HandleDeleter>;
+using Operation = std::unique_ptr<cublasLtMatmulDescOpaque_t, OperationDeleter>;
+using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, LayoutDeleter>;
+using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, PreferenceDeleter>;
+
+class CublasProduct : public BlasProduct {
+ public:
+  CublasProduct(cublasLtHandle_t handle, const BlasLayout& layout)
+      : handle_(handle), is_swapped_(layout.is_swapped) {}
+
+  // Returns false where cuBLASLt has no algorithm.
+  absl::StatusOr<bool> Prepare(const BlasLayout& layout, int alignment) {
+    cublasLtMatmulDesc_t operation = nullptr;
+    // Sums and products in f32 proper: no TF32.
+    RETURN_IF_ERROR(ToStatus(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                             "making a matrix product of cuBLASLt"));
+    operation_.reset(operation);
+    const cublasOperation_t transpose_a = layout.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t transpose_b = layout.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    RETURN_IF_ERROR(SetOperation(CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof(transpose_a)));
+    RETURN_IF_ERROR(SetOperation(CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof(transpose_b)));
+    RETURN_IF_ERROR(MakeLayout(layout.transpose_a ? layout.k : layout.rows,
+                               layout.transpose_a ? layout.rows : layout.k, layout.lda,
+                               layout.batch, layout.a_batch, &a_));
+    RETURN_IF_ERROR(MakeLayout(layout.transpose_b ? layout.columns : layout.k,
+                               layout.transpose_b ? layout.k : layout.columns, layout.ldb,
+                               layout.batch, layout.b_batch, &b_));
+    RETURN_IF_ERROR(
+        MakeLayout(layout.rows, layout.columns, layout.ldc, layout.batch, layout.c_batch, &c_));
+    return FindAlgorithm(static_cast<uint32_t>(alignment));
+  }
+
+  absl::Status Run(StreamHandle stream, const float* a, const float* b, float* c, bool adds,
+                   void* workspace) override {
+    const float one = 1;
+    const float beta = adds ? 1 : 0;
+    if (is_swapped_) std::swap(a, b);
+    return ToStatus(
+        cublasLtMatmul(handle_, operation_.get(), &one, a, a_.get(), b, b_.get(), &beta, c,
+                       c_.get(), c, c_.get(), &algorithm_, workspace, kBlasWorkspaceBytes, stream),
+        "launching a matrix product of cuBLASLt");
+  }
+
+ private:
+  absl::Status SetOperation(cublasLtMatmulDescAttributes_t attribute, const void* value,
+                            size_t num_bytes) {
+    return ToStatus(cublasLtMatmulDescSetAttribute(operation_.get(), attribute, value, num_bytes),
+                    "setting up a matrix product of cuBLASLt");
+  }
+
+  static absl::Status MakeLayout(int64_t rows, int64_t columns, int64_t distance, int64_t batch,
+                                 int64_t batch_stride, Layout* layout) {
+    cublasLtMatrixLayout_t made = nullptr;
+    RETURN_IF_ERROR(
+        ToStatus(cublasLtMatrixLayoutCreate(&made, CUDA_R_32F, static_cast<uint64_t>(rows),
+                                            static_cast<uint64_t>(columns), distance),
+                 StrCat("laying out a matrix of ", rows, " x ", columns, " for cuBLASLt")));
+    layout->reset(made);
+    if (batch == 1) return absl::OkStatus();
+    const auto count = static_cast<int32_t>(batch);
+    RETURN_IF_ERROR(ToStatus(cublasLtMatrixLayoutSetAttribute(
+                                 made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)),
+                             "laying out matrices for cuBLASLt"));
+    return ToStatus(
+        cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                         &batch_stride, sizeof(batch_stride)),
+        "laying out matrices for cuBLASLt");
+  }
+
+  absl::StatusOr<bool> FindAlgorithm(uint32_t alignment) {
+    cublasLtMatmulPreference_t made = nullptr;
+    RETURN_IF_ERROR(ToStatus(cublasLtMatmulPreferenceCreate(&made), "asking cuBLASLt"));
+    const Preference preference(made);
+    const size_t workspace_bytes = kBlasWorkspaceBytes;
+    RETURN_IF_ERROR(ToStatus(
+        cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                             &workspace_bytes, sizeof(workspace_bytes)),
+        "asking cuBLASLt"));
+    for (const cublasLtMatmulPreferenceAttributes_t attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      RETURN_IF_ERROR(ToStatus(
+          cublasLtMatmulPreferenceSetAttribute(made, attribute, &alignment, sizeof(alignment)),
+          "asking cuBLASLt"));
+    }
+    cublasLtMatmulHeuristicResult_t result = {};
+    int num_results = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle_, operation_.get(), a_.get(), b_.get(), c_.get(),
+                                       c_.get(), made, 1, &result, &num_results);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || num_results == 0) return false;
+    RETURN_IF_ERROR(ToStatus(status, "choosing an algorithm of cuBLASLt"));
+    algorithm_ = result.algo;
+    return true;
+  }
+
+  const cublasLtHandle_t handle_;
+  const bool is_swapped_;
+  Operation operation_;
+  Layout a_, b_, c_;
+  cublasLtMatmulAlgo_t algorithm_ = {};
+};
+
+class Cublas : public Blas {
+ public:
+  explicit Cublas(Handle handle) : handle_(std::move(handle)) {}
+
+  absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
+                                                      int alignment) override {
+    auto product = std::make_unique<CublasProduct>(handle_.get(), layout);
+    ASSIGN_OR_RETURN(const bool has_algorithm, product->Prepare(layout, alignment));
+    if (!has_algorithm) return nullptr;
+    return product;
+  }
+
+ private:
+  const Handle handle_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Blas>> CreateCublas() {
+  cublasLtHandle_t handle = nullptr;
+  RETURN_IF_ERROR(ToStatus(cublasLtCreate(&handle), "starting cuBLASLt"));
+  return std::make_unique<Cublas>(Handle(handle));
+}
+
+}  // namespace penstock::kernels::cuda

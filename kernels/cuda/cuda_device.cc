@@ -1,0 +1,299 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "kernels/cuda/cublas.h"
+
+namespace penstock::kernels::cuda {
+namespace {
+
+// What the streams of a device and their events share.
+struct DeviceState {
+  int index = 0;
+
+  // Makes the device current on this thread.
+  cudaError_t Select() const { return cudaSetDevice(index); }
+};
+
+class CudaMemory : public Memory {
+ public:
+  CudaMemory(std::shared_ptr<const DeviceState> state, MemoryKind kind, std::byte* data,
+             size_t num_bytes)
+      : Memory(data, num_bytes), state_(std::move(state)), kind_(kind) {}
+  // Both calls wait for work that uses the memory.
+  ~CudaMemory() override {
+    state_->Select();
+    if (kind_ == MemoryKind::kDevice) {
+      cudaFree(data());
+    } else {
+      cudaFreeHost(data());
+    }
+  }
+
+ private:
+  const std::shared_ptr<const DeviceState> state_;
+  const MemoryKind kind_;
+};
+
+// A stream's errors, as its events see them: they outlive it with them.
+struct ErrorState {
+  ~ErrorState() {
+    if (fault != nullptr) cudaFreeHost(fault);
+  }
+
+  Fault* fault = nullptr;  // pinned: kernels write it
+  absl::Status of_host;    // the first call that failed
+  // Streams that this one has waited for, and those that they have.
+  std::vector<std::shared_ptr<ErrorState>> upstream;
+
+  bool has_error() const {
+    if (!of_host.ok() || fault->kind != Fault::kNone) return true;
+    return std::any_of(upstream.begin(), upstream.end(), [](const auto& other) {
+      return !other->of_host.ok() || other->fault->kind != Fault::kNone;
+    });
+  }
+
+  StreamError first_error() const {
+    if (!of_host.ok()) return {of_host, kNoLaunch};
+    if (fault->kind != Fault::kNone) return {FaultStatus(*fault), fault->launch};
+    for (const auto& other : upstream) {
+      if (!other->of_host.ok()) return {other->of_host, kNoLaunch};
+      if (other->fault->kind != Fault::kNone)
+        return {FaultStatus(*other->fault), other->fault->launch};
+    }
+    return {};
+  }
+};
+
+class CudaEvent : public Event {
+ public:
+  explicit CudaEvent(std::shared_ptr<const DeviceState> state) : state_(std::move(state)) {
+    creation_ = state_->Select();
+    if (creation_ == cudaSuccess) {
+      creation_ = cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+    }
+  }
+  ~CudaEvent() override {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+
+  bool IsDone() const override {
+    if (errors_ == nullptr || is_done_) return true;  // never recorded, or seen before
+    const cudaError_t query = cudaEventQuery(event_);
+    if (query == cudaErrorNotReady) return false;
+    is_done_ = true;
+    if (query != cudaSuccess) {
+      error_ = {ToStatus(query, "work of a stream"), kNoLaunch};
+      has_error_ = true;
+    } else if (errors_->has_error()) {
+      error_ = errors_->first_error();
+      has_error_ = true;
+    }
+    return true;
+  }
+  const StreamError* error() const override { return has_error_ ? &error_ : nullptr; }
+
+  cudaEvent_t handle() const { return event_; }
+  cudaError_t creation() const { return creation_; }
+  const std::shared_ptr<ErrorState>& errors() const { return errors_; }
+
+  // Called as the event is recorded, which failed if `status` is an error.
+  void StartOver(std::shared_ptr<ErrorState> errors, const absl::Status& status) {
+    errors_ = std::move(errors);
+    is_done_ = has_error_ = !status.ok();
+    if (has_error_) error_ = {status, kNoLaunch};
+  }
+
+ private:
+  const std::shared_ptr<const DeviceState> state_;
+  cudaEvent_t event_ = nullptr;
+  cudaError_t creation_ = cudaSuccess;
+  std::shared_ptr<ErrorState> errors_;  // of the recording stream
+  mutable bool is_done_ = false;
+  mutable bool has_error_ = false;
+  mutable StreamError error_;
+};
+
+class StreamImpl : public CudaStream {
+ public:
+  explicit StreamImpl(std::shared_ptr<const DeviceState> state)
+      : state_(std::move(state)), errors_(std::make_shared<ErrorState>()) {
+    void* fault = nullptr;
+    if (!Check(state_->Select(), "selecting the device") ||
+        !Check(cudaHostAlloc(&fault, sizeof(Fault), cudaHostAllocPortable | cudaHostAllocMapped),
+               "pinning memory for a stream's errors")) {
+      return;
+    }
+    errors_->fault = new (fault) Fault;
+    Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  }
+
+  ~StreamImpl() override {
+    errors_->upstream.clear();  // streams may have waited for each other
+    if (stream_ == nullptr) return;
+    state_->Select();
+    // Bounded: CUDA frees the stream itself when its work is done.
+    const SteadyClock clock;
+    const int64_t begin_ns = clock.NowNs();
+    while (cudaStreamQuery(stream_) == cudaErrorNotReady &&
+           clock.NowNs() - begin_ns < kMaxDestroyWaitNs) {
+      sched_yield();
+    }
+    cudaStreamDestroy(stream_);
+  }
+
+  void Copy(void* to, const void* from, size_t num_bytes, CopyKind kind) override {
+    if (num_bytes == 0 || stream_ == nullptr) return;
+    static constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                                                cudaMemcpyDeviceToDevice};
+    if (!Check(state_->Select(), "selecting the device")) return;
+    Check(cudaMemcpyAsync(to, from, num_bytes, kKinds[static_cast<int>(kind)], stream_), "copying");
+  }
+
+  void Record(Event* event) override {
+    auto* recorded = static_cast<CudaEvent*>(event);
+    Check(recorded->creation(), "making an event");
+    if (stream_ != nullptr && recorded->handle() != nullptr &&
+        Check(state_->Select(), "selecting the device")) {
+      Check(cudaEventRecord(recorded->handle(), stream_), "recording an event");
+    }
+    recorded->StartOver(errors_, errors_->of_host);
+  }
+
+  void Wait(const Event* event) override {
+    const auto* awaited = static_cast<const CudaEvent*>(event);
+    if (awaited->errors() == nullptr || awaited->errors() == errors_) return;
+    Follow(awaited->errors());
+    for (const auto& other : awaited->errors()->upstream) Follow(other);
+    if (stream_ == nullptr || !Check(state_->Select(), "selecting the device")) return;
+    Check(cudaStreamWaitEvent(stream_, awaited->handle(), 0), "waiting for an event");
+  }
+
+  absl::Status Reset() override {
+    if (stream_ == nullptr) return errors_->of_host;
+    RETURN_IF_ERROR(ToStatus(state_->Select(), "selecting the device"));
+    RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream_), "resetting a stream"));
+    cudaGetLastError();  // of a call that failed and left nothing behind
+    errors_->fault->kind = Fault::kNone;
+    errors_->of_host = absl::OkStatus();
+    errors_->upstream.clear();
+    return absl::OkStatus();
+  }
+
+  StreamHandle handle() override {
+    Check(state_->Select(), "selecting the device");
+    return stream_;
+  }
+  Fault* fault() override { return stream_ != nullptr ? errors_->fault : nullptr; }
+
+ private:
+  // Keeps the first error. Returns whether there is none.
+  bool Check(cudaError_t error, std::string_view what) {
+    if (error == cudaSuccess) return true;
+    if (errors_->of_host.ok()) {
+      errors_->of_host = ToStatus(error, StrCat("cuda device ", state_->index, ": ", what));
+    }
+    return false;
+  }
+
+  void Follow(const std::shared_ptr<ErrorState>& other) {
+    if (other == errors_) return;
+    auto& upstream = errors_->upstream;
+    if (std::find(upstream.begin(), upstream.end(), other) == upstream.end()) {
+      upstream.push_back(other);
+    }
+  }
+
+  const std::shared_ptr<const DeviceState> state_;
+  const std::shared_ptr<ErrorState> errors_;
+  cudaStream_t stream_ = nullptr;
+};
+
+class CudaDeviceImpl : public CudaDevice {
+ public:
+  CudaDeviceImpl(std::shared_ptr<const DeviceState> state, std::unique_ptr<Blas> blas)
+      : state_(std::move(state)), blas_(std::move(blas)) {}
+
+  std::string kind() const override { return "cuda"; }
+  bool is_synchronous() const override { return false; }
+
+  absl::StatusOr<std::unique_ptr<Memory>> Allocate(size_t num_bytes, MemoryKind kind) override {
+    RETURN_IF_ERROR(ToStatus(state_->Select(), "selecting the device"));
+    void* data = nullptr;
+    const size_t wanted = std::max<size_t>(num_bytes, 1);
+    if (kind == MemoryKind::kDevice) {
+      RETURN_IF_ERROR(
+          ToStatus(cudaMalloc(&data, wanted),
+                   StrCat("allocating ", num_bytes, " bytes on cuda device ", state_->index)));
+    } else {
+      // Pinned also for kHost: copies then never block.
+      RETURN_IF_ERROR(ToStatus(cudaHostAlloc(&data, wanted, cudaHostAllocPortable),
+                               StrCat("pinning ", num_bytes, " bytes of the host")));
+    }
+    auto memory =
+        std::make_unique<CudaMemory>(state_, kind, static_cast<std::byte*>(data), num_bytes);
+    if (kind == MemoryKind::kDevice) {
+      // Streams do not wait for the default stream, so this waits for the zeros.
+      RETURN_IF_ERROR(ToStatus(cudaMemset(data, 0, wanted), "zeroing memory"));
+      RETURN_IF_ERROR(ToStatus(cudaDeviceSynchronize(), "zeroing memory"));
+    } else {
+      std::memset(data, 0, wanted);
+    }
+    return memory;
+  }
+
+  // A stream that could not be made carries the error to its events.
+  std::unique_ptr<Stream> CreateStream() override { return std::make_unique<StreamImpl>(state_); }
+  std::unique_ptr<Event> CreateEvent() override { return std::make_unique<CudaEvent>(state_); }
+
+  Blas& blas() override { return *blas_; }
+
+ private:
+  const std::shared_ptr<const DeviceState> state_;
+  const std::unique_ptr<Blas> blas_;
+};
+
+}  // namespace
+
+absl::Status ToStatus(LaunchResult result, std::string_view what) {
+  const auto error = static_cast<cudaError_t>(result);
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string message =
+      StrCat(what, ": ", cudaGetErrorName(error), " (", cudaGetErrorString(error), ")");
+  if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(message);
+  return absl::InternalError(message);
+}
+
+absl::Status FaultStatus(const Fault& fault) {
+  return absl::InvalidArgumentError(
+      StrCat("index ", fault.value, " lies outside [0, ", fault.limit, ")"));
+}
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index) {
+  int count = 0;
+  const cudaError_t counted = cudaGetDeviceCount(&count);
+  if (counted != cudaSuccess) {
+    return absl::FailedPreconditionError(
+        StrCat("this machine has no GPU that CUDA can use: ", cudaGetErrorString(counted)));
+  }
+  if (index < 0 || index >= count) {
+    return absl::FailedPreconditionError(
+        StrCat("there is no cuda device ", index, ": CUDA sees ", count));
+  }
+  auto state = std::make_shared<DeviceState>();
+  state->index = index;
+  RETURN_IF_ERROR(ToStatus(state->Select(), StrCat("selecting cuda device ", index)));
+  ASSIGN_OR_RETURN(std::unique_ptr<Blas> blas, CreateCublas());
+  return std::make_unique<CudaDeviceImpl>(std::move(state), std::move(blas));
+}
+
+}  // namespace penstock::kernels::cuda

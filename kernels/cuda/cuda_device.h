@@ -1,0 +1,60 @@
+// A GPU as the engine's Device, through the CUDA runtime.
+//
+// Errors. What CUDA itself reports (a failed call, an illegal address) stays with the stream: its
+// events are then done and carry it. Kernels report bad operands, such as an id outside of its
+// table, in the stream's Fault; the work that follows runs on, on memory of its own and for
+// nothing, and events carry the error. So do events of streams that have waited for an event of
+// the stream, then or before: they may carry an error that is later than what they waited for,
+// never miss one. After an error that CUDA keeps ("sticky") Reset fails.
+//
+// Thread rule: that of base/device.h. Every call makes the device current on the calling thread.
+// Invariants: streams do not wait for the legacy default stream; no call blocks but Allocate, a
+// copy whose host side is not pinned, Reset, and the destruction of a stream, for at most
+// kMaxDestroyWaitNs.
+
+#ifndef PENSTOCK_KERNELS_CUDA_CUDA_DEVICE_H_
+#define PENSTOCK_KERNELS_CUDA_CUDA_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "base/device.h"
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/launch.h"
+
+namespace penstock::kernels::cuda {
+
+inline constexpr int64_t kMaxDestroyWaitNs = 5'000'000'000;
+
+// What the kernels of this folder need of a stream.
+class CudaStream : public Stream {
+ public:
+  // For launches by this thread.
+  virtual StreamHandle handle() = 0;
+  // Where kernels report bad operands; null where the stream could not be made.
+  virtual Fault* fault() = 0;
+};
+
+// What they need of a device. Its streams are CudaStreams.
+class CudaDevice : public Device {
+ public:
+  virtual Blas& blas() = 0;
+};
+
+// OK for 0; otherwise kResourceExhausted for a lack of memory and kInternal for anything else, with
+// `what` and CUDA's name and text of the error.
+absl::Status ToStatus(LaunchResult result, std::string_view what);
+
+// The message of a report.
+absl::Status FaultStatus(const Fault& fault);
+
+// Device `index` of CUDA; kFailedPrecondition says why there is none.
+absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index);
+
+}  // namespace penstock::kernels::cuda
+
+#endif  // PENSTOCK_KERNELS_CUDA_CUDA_DEVICE_H_

@@ -1,0 +1,335 @@
+// The device on a runtime that this file fakes: what the device asks of CUDA, and what becomes of
+// errors. The functions below take the place of those of CUDA's libraries.
+
+#include "kernels/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+namespace {
+
+// Work of a stream runs one piece at a time, when some stream or event is asked whether it is done.
+struct FakeEvent {
+  int num_records = 0;
+  int num_reached = 0;
+};
+struct FakeStream {
+  std::deque<std::function<bool()>> work;  // each returns false while it has to wait
+};
+
+struct FakeCuda {
+  int num_devices = 2;
+  int current = -1;
+  std::vector<int> selected;              // by calls that launch or allocate
+  cudaError_t count_error = cudaSuccess;  // of cudaGetDeviceCount
+  cudaError_t next_error = cudaSuccess;   // of the next call that can fail
+  cudaError_t sticky = cudaSuccess;       // of all calls from now on
+  std::vector<FakeStream*> streams;
+  int num_allocations = 0;  // that are not freed
+
+  cudaError_t Take() {
+    if (sticky != cudaSuccess) return sticky;
+    const cudaError_t error = next_error;
+    next_error = cudaSuccess;
+    return error;
+  }
+  void RunSome() {
+    for (FakeStream* stream : streams) {
+      if (!stream->work.empty() && stream->work.front()()) stream->work.pop_front();
+    }
+  }
+};
+FakeCuda* fake = nullptr;
+
+FakeStream* Of(cudaStream_t stream) { return reinterpret_cast<FakeStream*>(stream); }
+FakeEvent* Of(cudaEvent_t event) { return reinterpret_cast<FakeEvent*>(event); }
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = fake->num_devices;
+  return fake->count_error;
+}
+cudaError_t cudaSetDevice(int device) {
+  fake->current = device;
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** data, size_t num_bytes) {
+  fake->selected.push_back(fake->current);
+  const cudaError_t error = fake->Take();
+  if (error != cudaSuccess) return error;
+  *data = std::malloc(num_bytes);
+  std::memset(*data, 0x7f, num_bytes);
+  ++fake->num_allocations;
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* data) {
+  std::free(data);
+  --fake->num_allocations;
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** data, size_t num_bytes, unsigned) {
+  return cudaMalloc(data, num_bytes);
+}
+cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
+cudaError_t cudaMemset(void* data, int value, size_t num_bytes) {
+  std::memset(data, value, num_bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  const cudaError_t error = fake->Take();
+  if (error != cudaSuccess) return error;
+  if (flags != cudaStreamNonBlocking) return cudaErrorInvalidValue;
+  fake->streams.push_back(new FakeStream);
+  *stream = reinterpret_cast<cudaStream_t>(fake->streams.back());
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  std::erase(fake->streams, Of(stream));
+  delete Of(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  fake->RunSome();
+  if (fake->sticky != cudaSuccess) return fake->sticky;
+  return Of(stream)->work.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  for (int i = 0; i < 1000 && !Of(stream)->work.empty(); ++i) fake->RunSome();
+  return fake->sticky;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  const cudaError_t error = fake->Take();
+  if (error != cudaSuccess) return error;
+  Of(stream)->work.push_back([=] {
+    std::memcpy(to, from, num_bytes);
+    return true;
+  });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (flags != cudaEventDisableTiming) return cudaErrorInvalidValue;
+  *event = reinterpret_cast<cudaEvent_t>(new FakeEvent);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete Of(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const cudaError_t error = fake->Take();
+  if (error != cudaSuccess) return error;
+  FakeEvent* recorded = Of(event);
+  const int number = ++recorded->num_records;
+  Of(stream)->work.push_back([=] {
+    recorded->num_reached = std::max(recorded->num_reached, number);
+    return true;
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  fake->RunSome();
+  if (fake->sticky != cudaSuccess) return fake->sticky;
+  return Of(event)->num_reached == Of(event)->num_records ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  const FakeEvent* awaited = Of(event);
+  const int number = awaited->num_records;
+  Of(stream)->work.push_back([=] { return awaited->num_reached >= number; });
+  return cudaSuccess;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = nullptr;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // extern "C"
+
+namespace penstock::kernels::cuda {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int64_t kTimeoutNs = 10'000'000'000;
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  CudaDeviceTest() { fake = &cuda_; }
+
+  std::unique_ptr<CudaDevice> Open(int index = 1) {
+    auto device = OpenCudaDevice(index);
+    EXPECT_TRUE(device.ok()) << device.status();
+    return *std::move(device);
+  }
+  // A kernel of the stream finds a bad index.
+  static void Report(Stream& stream, uint64_t launch) {
+    Fault& fault = *dynamic_cast<CudaStream&>(stream).fault();
+    fault.value = 9;
+    fault.limit = 4;
+    fault.launch = launch;
+    fault.kind = Fault::kIndexOutside;
+  }
+
+  FakeCuda cuda_;
+};
+
+TEST_F(CudaDeviceTest, EventsAreDoneWhenTheirStreamHasCopied) {
+  const auto device = Open();
+  const auto memory = *device->Allocate(8, MemoryKind::kDevice);
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  EXPECT_TRUE(event->IsDone());  // never recorded
+  int64_t number = 5;
+  EXPECT_EQ(*reinterpret_cast<int64_t*>(memory->data()), 0);  // zeroed
+  stream->Copy(memory->data(), &number, 8, CopyKind::kHostToDevice);
+  int64_t back = 0;
+  stream->Copy(&back, memory->data(), 8, CopyKind::kDeviceToHost);
+  stream->Record(event.get());
+  EXPECT_FALSE(event->IsDone());
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+  EXPECT_EQ(back, 5);
+  EXPECT_THAT(cuda_.selected, Each(1));
+}
+
+TEST_F(CudaDeviceTest, AStreamWaitsForAnEventOfAnother) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto last = device->CreateEvent();
+  const auto first = device->CreateStream();
+  const auto second = device->CreateStream();
+  int a = 1;
+  int b = 2;
+  int c = 3;
+  first->Copy(&b, &a, sizeof(a), CopyKind::kDeviceToDevice);
+  first->Copy(&b, &a, sizeof(a), CopyKind::kDeviceToDevice);
+  first->Record(event.get());
+  second->Wait(event.get());
+  second->Copy(&c, &b, sizeof(b), CopyKind::kDeviceToDevice);
+  EXPECT_EQ(WaitUntilDone(*second, *last, kTimeoutNs), absl::OkStatus());
+  EXPECT_EQ(c, 1);
+}
+
+TEST_F(CudaDeviceTest, AReportOfAKernelReachesTheStreamsThatWait) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto faulty = device->CreateStream();
+  const auto next = device->CreateStream();
+  const auto last = device->CreateStream();
+  const auto other = device->CreateStream();
+  faulty->Record(event.get());
+  next->Wait(event.get());
+  next->Record(event.get());
+  last->Wait(event.get());
+  Report(*faulty, 7);
+  for (Stream* stream : {faulty.get(), next.get(), last.get()}) {
+    EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs),
+              absl::InvalidArgumentError("index 9 lies outside [0, 4)"));
+    ASSERT_NE(event->error(), nullptr);
+    EXPECT_EQ(event->error()->launch, 7u);
+  }
+  EXPECT_EQ(WaitUntilDone(*other, *event, kTimeoutNs), absl::OkStatus());
+  EXPECT_EQ(event->error(), nullptr);
+  for (Stream* stream : {faulty.get(), next.get(), last.get()}) {
+    EXPECT_EQ(stream->Reset(), absl::OkStatus());
+  }
+  EXPECT_EQ(WaitUntilDone(*last, *event, kTimeoutNs), absl::OkStatus());
+}
+
+// Streams that wait for each other do not keep each other's errors alive.
+TEST_F(CudaDeviceTest, AllMemoryIsFreed) {
+  {
+    const auto device = Open();
+    const auto event = device->CreateEvent();
+    const auto a = device->CreateStream();
+    const auto b = device->CreateStream();
+    a->Record(event.get());
+    b->Wait(event.get());
+    b->Record(event.get());
+    a->Wait(event.get());
+    EXPECT_EQ(WaitUntilDone(*a, *event, kTimeoutNs), absl::OkStatus());
+    EXPECT_EQ(cuda_.num_allocations, 2);
+  }
+  EXPECT_EQ(cuda_.num_allocations, 0);
+  EXPECT_TRUE(cuda_.streams.empty());
+}
+
+TEST_F(CudaDeviceTest, AFailedCallIsAnErrorOfTheStreamUntilItIsReset) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  int a = 1;
+  int b = 2;
+  cuda_.next_error = cudaErrorInvalidValue;
+  stream->Copy(&b, &a, sizeof(a), CopyKind::kDeviceToDevice);
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs).message(),
+            "cuda device 1: copying: cudaErrorInvalidValue (invalid argument)");
+  ASSERT_NE(event->error(), nullptr);
+  EXPECT_EQ(event->error()->launch, kNoLaunch);
+  EXPECT_EQ(stream->Reset(), absl::OkStatus());
+  stream->Copy(&b, &a, sizeof(a), CopyKind::kDeviceToDevice);
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+  EXPECT_EQ(b, 1);
+}
+
+TEST_F(CudaDeviceTest, AfterAStickyErrorNothingRecovers) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  stream->Record(event.get());
+  cuda_.sticky = cudaErrorIllegalAddress;
+  EXPECT_TRUE(event->IsDone());
+  ASSERT_NE(event->error(), nullptr);
+  EXPECT_THAT(std::string(event->error()->status.message()), HasSubstr("cudaErrorIllegalAddress"));
+  EXPECT_THAT(std::string(stream->Reset().message()),
+              HasSubstr("resetting a stream: cudaErrorIllegalAddress"));
+}
+
+TEST_F(CudaDeviceTest, AStreamThatCannotBeMadeHasTheError) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  cuda_.next_error = cudaErrorMemoryAllocation;
+  const auto stream = device->CreateStream();
+  EXPECT_EQ(dynamic_cast<CudaStream&>(*stream).fault(), nullptr);
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(stream->Reset().ok());
+}
+
+TEST_F(CudaDeviceTest, ALackOfMemoryNamesAmountAndDevice) {
+  const auto device = Open();
+  cuda_.next_error = cudaErrorMemoryAllocation;
+  const auto memory = device->Allocate(1000, MemoryKind::kDevice);
+  EXPECT_EQ(memory.status(),
+            absl::ResourceExhaustedError("allocating 1000 bytes on cuda device 1: "
+                                         "cudaErrorMemoryAllocation (out of memory)"));
+}
+
+TEST_F(CudaDeviceTest, DevicesThatAreNotThereAreNamed) {
+  EXPECT_EQ(OpenCudaDevice(2).status(),
+            absl::FailedPreconditionError("there is no cuda device 2: CUDA sees 2"));
+  cuda_.count_error = cudaErrorNoDevice;
+  EXPECT_EQ(OpenCudaDevice(0).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace penstock::kernels::cuda

@@ -1,0 +1,152 @@
+// Launches of the kernels that go over tensors element by element. Any operand may be the memory of
+// the result where it has the same type and size; where all addresses are multiples of 16 bytes,
+// 16 bytes move at a time.
+//
+// Thread rule: pure functions but for the work that they give to the stream.
+
+#ifndef PENSTOCK_KERNELS_CUDA_ELEMENTWISE_H_
+#define PENSTOCK_KERNELS_CUDA_ELEMENTWISE_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+
+namespace penstock::kernels::cuda {
+
+enum class UnaryOp {
+  kAbs,
+  kNeg,
+  kRelu,
+  kSquare,
+  // Of floats only:
+  kExp,
+  kLog,
+  kTanh,
+  kSqrt,
+  kRsqrt,
+  kSin,
+  kCos,
+  kSigmoid,
+  kSilu,
+  kTanhGelu,
+  kExactGelu,
+};
+
+enum class BinaryOp {
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMax,
+  kMin,
+  // Of floats only: (x, dy) -> dx.
+  kTanhGeluGrad,
+  kExactGeluGrad,
+};
+
+enum class CompareOp { kEqual, kLess, kGreater };
+
+// Which operand of a binary operation is one element that goes with all of the other's.
+enum class ScalarSide { kNone, kLeft, kRight };
+
+// T: float, int32_t or int64_t. Integers wrap; x / 0 is 0.
+template <typename T>
+LaunchResult LaunchUnary(StreamHandle stream, UnaryOp op, int64_t count, const T* x, T* y);
+template <typename T>
+LaunchResult LaunchBinary(StreamHandle stream, BinaryOp op, ScalarSide scalar, int64_t count,
+                          const T* x, const T* y, T* z);
+template <typename T>
+LaunchResult LaunchCompare(StreamHandle stream, CompareOp op, ScalarSide scalar, int64_t count,
+                           const T* x, const T* y, bool* z);
+
+// To, From: float, int32_t, int64_t or bool.
+template <typename To, typename From>
+LaunchResult LaunchCast(StreamHandle stream, int64_t count, const From* x, To* y);
+
+// T: the unsigned integer of the elements' size. A step is 1, or 0 for a single element.
+template <typename T>
+LaunchResult LaunchWhere(StreamHandle stream, int64_t count, const bool* condition,
+                         int64_t condition_step, const T* x, int64_t x_step, const T* y,
+                         int64_t y_step, T* z);
+template <typename T>
+LaunchResult LaunchFill(StreamHandle stream, int64_t count, T value, T* y);
+
+// What goes with x[..., size] and b[size]; dy only for the gradient.
+enum class BiasOp { kAdd, kTanhGelu, kExactGelu, kTanhGeluGrad, kExactGeluGrad };
+LaunchResult LaunchBias(StreamHandle stream, BiasOp op, int64_t count, int64_t size, const float* x,
+                        const float* b, const float* dy, float* y);
+
+// One step of AdamW on `count` weights; the scalars lie on the device. Each result may be the
+// memory of the operand that it replaces.
+struct AdamwParams {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  const int64_t* step = nullptr;
+  const float* rate = nullptr;
+  const float* scale = nullptr;  // of the gradient
+};
+LaunchResult LaunchAdamw(StreamHandle stream, const AdamwParams& params, int64_t count,
+                         const float* w, const float* g, const float* m, const float* v,
+                         float* new_w, float* new_m, float* new_v);
+
+struct SgdParams {
+  float momentum = 0;
+  float weight_decay = 0;
+  bool is_nesterov = false;
+  const float* rate = nullptr;
+  const float* scale = nullptr;
+};
+// `buffer` and `new_buffer` are null without momentum.
+LaunchResult LaunchSgd(StreamHandle stream, const SgdParams& params, int64_t count, const float* w,
+                       const float* g, const float* buffer, float* new_w, float* new_buffer);
+
+// A tile in its global tensor: position to row-major index of up to kMaxTileDims dimensions.
+inline constexpr int kMaxTileDims = 8;
+struct TileMap {
+  int32_t rank = 0;
+  int64_t extents[kMaxTileDims] = {};  // of the tile, outermost first
+  int64_t strides[kMaxTileDims] = {};  // of the global tensor
+  int64_t offset = 0;                  // global index of the first element
+};
+
+// The draws of base/random.h.
+struct RandomParams {
+  uint64_t seed = 0;
+  uint32_t stream = 0;
+  uint32_t step = 0;
+  TileMap tile;
+};
+// Keeps an element where its word >> 8 is at least `threshold`.
+LaunchResult LaunchDropout(StreamHandle stream, const RandomParams& params, uint32_t threshold,
+                           float scale, int64_t count, const float* x, float* y);
+LaunchResult LaunchRandomUniform(StreamHandle stream, const RandomParams& params, int64_t count,
+                                 float* y);
+LaunchResult LaunchRandomNormal(StreamHandle stream, const RandomParams& params, int64_t count,
+                                float* y);
+
+// y[i] = first + i / inner % extent. T: float, int32_t or int64_t.
+template <typename T>
+LaunchResult LaunchIota(StreamHandle stream, int64_t count, int64_t first, int64_t inner,
+                        int64_t extent, T* y);
+
+// Rotates the points (x[i], x[i + width / 2]) of rows of `width` by the angle
+// position * base^(-2 i / width). Row r is of position `first` + (r / heads) % positions, plus
+// start[r / (heads * positions)] where there are starts.
+struct RotaryParams {
+  int64_t rows = 0;
+  int64_t heads = 1;  // rows of one position
+  int64_t positions = 1;
+  int64_t width = 0;
+  int64_t first = 0;
+  double base = 1e4;
+  bool is_inverse = false;
+  Indices start;  // data null: none
+};
+LaunchResult LaunchRotary(StreamHandle stream, const RotaryParams& params, const float* x,
+                          float* y);
+
+}  // namespace penstock::kernels::cuda
+
+#endif  // PENSTOCK_KERNELS_CUDA_ELEMENTWISE_H_

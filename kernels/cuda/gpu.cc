@@ -1,0 +1,64 @@
+#include "kernels/gpu.h"
+
+#include <cuda_runtime_api.h>
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "kernels/cuda/cuda_device.h"
+
+namespace penstock::kernels {
+namespace {
+
+absl::StatusOr<Gpu> Describe(int index, int count) {
+  cudaDeviceProp properties = {};
+  RETURN_IF_ERROR(cuda::ToStatus(cudaGetDeviceProperties(&properties, index),
+                                 StrCat("reading the properties of cuda device ", index)));
+  Gpu gpu;
+  gpu.name = properties.name;
+  gpu.capability = 10 * properties.major + properties.minor;
+  gpu.memory_bytes = properties.totalGlobalMem;
+  gpu.num_processors = properties.multiProcessorCount;
+  int clock_khz = 0;
+  if (cudaDeviceGetAttribute(&clock_khz, cudaDevAttrMemoryClockRate, index) == cudaSuccess) {
+    // Two transfers a clock.
+    gpu.memory_bytes_per_s = 2e3 * clock_khz * properties.memoryBusWidth / 8;
+  }
+  for (int peer = 0; peer < count; ++peer) {
+    int can_access = 0;
+    if (peer != index && cudaDeviceCanAccessPeer(&can_access, index, peer) == cudaSuccess &&
+        can_access != 0) {
+      gpu.peers.push_back(peer);
+    }
+  }
+  return gpu;
+}
+
+}  // namespace
+
+GpuSystem FindGpus() {
+  GpuSystem system;
+  cudaRuntimeGetVersion(&system.runtime_version);
+  cudaDriverGetVersion(&system.driver_version);
+  int count = 0;
+  if (const cudaError_t counted = cudaGetDeviceCount(&count); counted != cudaSuccess) {
+    system.status =
+        absl::FailedPreconditionError(StrCat("CUDA finds no GPU: ", cudaGetErrorString(counted)));
+    return system;
+  }
+  if (count == 0) system.status = absl::FailedPreconditionError("CUDA finds no GPU");
+  for (int index = 0; index < count; ++index) {
+    absl::StatusOr<Gpu> gpu = Describe(index, count);
+    if (!gpu.ok()) {
+      system.status = gpu.status();
+      return system;
+    }
+    system.gpus.push_back(*std::move(gpu));
+  }
+  return system;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int index) {
+  return cuda::OpenCudaDevice(index);
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,213 @@
+// Kernels of convolutions, poolings and batch normalization.
+
+#include <array>
+
+#include "graph/image_window.h"
+#include "kernels/cuda/cuda_kernel.h"
+#include "kernels/cuda/images.h"
+
+namespace penstock::kernels::cuda {
+namespace {
+
+WindowAxis AxisOf(const graph::ImageAxis& axis, int64_t in, int64_t out) {
+  return {.in = in,
+          .out = out,
+          .taps = axis.taps,
+          .stride = axis.stride,
+          .low = axis.low,
+          .dilation = axis.dilation};
+}
+
+ConvolutionShape ConvolutionOf(const KernelSpec& spec, const TileDesc& x, const TileDesc& w,
+                               const TileDesc& y) {
+  const graph::ImageWindow window = graph::ImageWindowOf(spec.attributes, {w.shape[2], w.shape[3]});
+  ConvolutionShape shape;
+  shape.n = x.shape[0];
+  shape.c = w.shape[1];
+  // Of a tile: groups may be split.
+  shape.groups = shape.c > 0 ? x.shape[1] / shape.c : 1;
+  shape.o = shape.groups > 0 ? w.shape[0] / shape.groups : 0;
+  shape.rows = AxisOf(window[0], x.shape[2], y.shape[2]);
+  shape.columns = AxisOf(window[1], x.shape[3], y.shape[3]);
+  return shape;
+}
+
+using LaunchPass = LaunchResult (*)(StreamHandle, const ConvolutionShape&, const float*,
+                                    const float*, float*);
+
+KernelOr MakeConvolution(const KernelSpec& spec, Stream& stream, const ConvolutionShape& shape,
+                         LaunchPass launch) {
+  RETURN_IF_ERROR(CheckFloats(spec));
+  return MakeKernel(spec, stream, [spec, shape, launch](const KernelArgs& args, CudaStream& to) {
+    return Launched(spec, launch(to.handle(), shape, Input<float>(args, 0), Input<float>(args, 1),
+                                 Output<float>(args, 0)));
+  });
+}
+
+KernelOr CreateConv2d(const KernelSpec& spec, Device&, Stream& stream) {
+  return MakeConvolution(spec, stream,
+                         ConvolutionOf(spec, spec.inputs[0], spec.inputs[1], spec.outputs[0]),
+                         LaunchConvolution);
+}
+KernelOr CreateConv2dInputGrad(const KernelSpec& spec, Device&, Stream& stream) {
+  return MakeConvolution(spec, stream,
+                         ConvolutionOf(spec, spec.outputs[0], spec.inputs[0], spec.inputs[1]),
+                         LaunchConvolutionInputGrad);
+}
+KernelOr CreateConv2dWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckFloats(spec));
+  return MakeKernel(
+      spec, stream,
+      [spec, shape = ConvolutionOf(spec, spec.inputs[0], spec.outputs[0], spec.inputs[1])](
+          const KernelArgs& args, CudaStream& to) {
+        return Launched(spec, LaunchConvolutionWeightGrad(
+                                  to.handle(), shape, Input<float>(args, 0), Input<float>(args, 1),
+                                  AddsToResults(spec, args), Output<float>(args, 0)));
+      });
+}
+
+// Between planes of x and of y. Without the attribute `window` it is the whole plane.
+PoolingShape PoolingOf(const KernelSpec& spec, const TileDesc& x, const TileDesc& y) {
+  const Shape given = spec.attributes.GetInts("window");
+  const std::array<int64_t, 2> taps = given.size() == 2
+                                          ? std::array<int64_t, 2>{given[0], given[1]}
+                                          : std::array<int64_t, 2>{x.shape[2], x.shape[3]};
+  const graph::ImageWindow window = graph::ImageWindowOf(spec.attributes, taps, taps);
+  return {.planes = x.shape[0] * x.shape[1],
+          .rows = AxisOf(window[0], x.shape[2], y.shape[2]),
+          .columns = AxisOf(window[1], x.shape[3], y.shape[3])};
+}
+
+using LaunchPooling = LaunchResult (*)(StreamHandle, const PoolingShape&, const float*, float*);
+
+KernelOr MakePooling(const KernelSpec& spec, Stream& stream, const PoolingShape& shape,
+                     LaunchPooling launch) {
+  RETURN_IF_ERROR(CheckFloats(spec));
+  return MakeKernel(spec, stream, [spec, shape, launch](const KernelArgs& args, CudaStream& to) {
+    return Launched(spec,
+                    launch(to.handle(), shape, Input<float>(args, 0), Output<float>(args, 0)));
+  });
+}
+
+KernelOr CreateMaxPool(const KernelSpec& spec, Device&, Stream& stream) {
+  return MakePooling(spec, stream, PoolingOf(spec, spec.inputs[0], spec.outputs[0]), LaunchMaxPool);
+}
+KernelOr CreateAvgPool(const KernelSpec& spec, Device&, Stream& stream) {
+  return MakePooling(spec, stream, PoolingOf(spec, spec.inputs[0], spec.outputs[0]), LaunchAvgPool);
+}
+KernelOr CreateAvgPoolGrad(const KernelSpec& spec, Device&, Stream& stream) {
+  return MakePooling(spec, stream, PoolingOf(spec, spec.outputs[0], spec.inputs[0]),
+                     LaunchAvgPoolGrad);
+}
+KernelOr CreateMaxPoolGrad(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckFloats(spec));
+  return MakeKernel(spec, stream,
+                    [spec, shape = PoolingOf(spec, spec.inputs[0], spec.inputs[1])](
+                        const KernelArgs& args, CudaStream& to) {
+                      return Launched(
+                          spec, LaunchMaxPoolGrad(to.handle(), shape, Input<float>(args, 0),
+                                                  Input<float>(args, 1), Output<float>(args, 0)));
+                    });
+}
+
+ChannelShape ChannelsOf(const KernelSpec& spec) {
+  const TileDesc& x = spec.inputs[0];
+  ChannelShape shape;
+  shape.n = x.shape[0];
+  shape.channels = x.shape[1];
+  int64_t count = GlobalExtent(x, 0);
+  for (int dim = 2; dim < Rank(x); ++dim) {
+    shape.size *= x.shape[dim];
+    count *= GlobalExtent(x, dim);
+  }
+  shape.count = static_cast<float>(count);
+  shape.epsilon = static_cast<float>(spec.attributes.GetDouble("epsilon", 1e-5));
+  return shape;
+}
+
+KernelOr CreateBatchNorm(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckFloats(spec));
+  return MakeKernel(
+      spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
+        return Launched(
+            spec, LaunchBatchNorm(to.handle(), shape, Input<float>(args, 0), Input<float>(args, 1),
+                                  Input<float>(args, 2), Output<float>(args, 0),
+                                  OptionalOutput<float>(args, 1), OptionalOutput<float>(args, 2)));
+      });
+}
+
+KernelOr CreateBatchNormInference(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckFloats(spec));
+  return MakeKernel(
+      spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
+        return Launched(spec, LaunchBatchNormInference(to.handle(), shape, Input<float>(args, 0),
+                                                       Input<float>(args, 1), Input<float>(args, 2),
+                                                       Input<float>(args, 3), Input<float>(args, 4),
+                                                       Output<float>(args, 0)));
+      });
+}
+
+KernelOr CreateBatchNormGrad(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckFloats(spec));
+  return MakeKernel(
+      spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
+        const BatchNormGradOperands x = {.dy = Input<float>(args, 0),
+                                         .x = Input<float>(args, 1),
+                                         .scale = Input<float>(args, 2),
+                                         .mean = Input<float>(args, 3),
+                                         .variance = Input<float>(args, 4),
+                                         .dscale = Input<float>(args, 5),
+                                         .dbias = Input<float>(args, 6)};
+        return Launched(spec, LaunchBatchNormGrad(to.handle(), shape, x, Output<float>(args, 0)));
+      });
+}
+
+bool CanAliasGrad(const KernelSpec& spec, int input) {
+  return input <= 1 && CanAliasElementwise(spec, input);
+}
+
+KernelOr CreateBatchNormWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckFloats(spec));
+  return MakeKernel(
+      spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
+        return Launched(spec,
+                        LaunchBatchNormWeightGrad(to.handle(), shape, Input<float>(args, 0),
+                                                  Input<float>(args, 1), Input<float>(args, 2),
+                                                  Input<float>(args, 3), AddsToResults(spec, args),
+                                                  Output<float>(args, 0), Output<float>(args, 1)));
+      });
+}
+
+KernelOr CreateChannelVariance(const KernelSpec& spec, Device&, Stream& stream) {
+  RETURN_IF_ERROR(CheckFloats(spec));
+  return MakeKernel(
+      spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
+        return Launched(spec, LaunchChannelVariance(
+                                  to.handle(), shape, Input<float>(args, 0), Input<float>(args, 1),
+                                  AddsToResults(spec, args), Output<float>(args, 0)));
+      });
+}
+
+}  // namespace
+
+void AddImageKernels(KernelRegistry* registry) {
+  AddKernel(registry, "conv2d", {.create = CreateConv2d});
+  AddKernel(registry, "conv2d_input_grad", {.create = CreateConv2dInputGrad});
+  AddKernel(registry, "conv2d_weight_grad",
+            {.create = CreateConv2dWeightGrad, .supports_accumulate = true});
+  AddKernel(registry, "max_pool2d", {.create = CreateMaxPool});
+  AddKernel(registry, "max_pool2d_grad", {.create = CreateMaxPoolGrad});
+  AddKernel(registry, "avg_pool2d", {.create = CreateAvgPool});
+  AddKernel(registry, "avg_pool2d_grad", {.create = CreateAvgPoolGrad});
+  AddKernel(registry, "batch_norm", {.create = CreateBatchNorm, .can_alias = CanAliasFirst});
+  AddKernel(registry, "batch_norm_inference",
+            {.create = CreateBatchNormInference, .can_alias = CanAliasFirst});
+  AddKernel(registry, "batch_norm_grad",
+            {.create = CreateBatchNormGrad, .can_alias = CanAliasGrad});
+  AddKernel(registry, "batch_norm_weight_grad",
+            {.create = CreateBatchNormWeightGrad, .supports_accumulate = true});
+  AddKernel(registry, "channel_variance",
+            {.create = CreateChannelVariance, .supports_accumulate = true});
+}
+
+}  // namespace penstock::kernels::cuda

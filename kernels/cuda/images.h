@@ -1,0 +1,95 @@
+// Launches of convolutions, poolings and batch normalization. Convolutions are direct: a thread, or
+// for the gradient of the weights a block, sums up one result. They are simple, and slower than a
+// library's.
+//
+// Thread rule: pure functions but for the work that they give to the stream.
+
+#ifndef PENSTOCK_KERNELS_CUDA_IMAGES_H_
+#define PENSTOCK_KERNELS_CUDA_IMAGES_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+
+namespace penstock::kernels::cuda {
+
+// Result i of an axis reads the elements i * stride - low + t * dilation for the taps t.
+struct WindowAxis {
+  int64_t in = 0;   // elements
+  int64_t out = 0;  // results
+  int64_t taps = 1;
+  int64_t stride = 1;
+  int64_t low = 0;
+  int64_t dilation = 1;
+};
+
+// x[n, groups * c, h, w], weights[groups * o, c, kh, kw], y[n, groups * o, oh, ow].
+struct ConvolutionShape {
+  int64_t n = 0;
+  int64_t groups = 1;
+  int64_t c = 0;  // input channels of a group
+  int64_t o = 0;  // output channels of a group
+  WindowAxis rows;
+  WindowAxis columns;
+};
+LaunchResult LaunchConvolution(StreamHandle stream, const ConvolutionShape& shape, const float* x,
+                               const float* weights, float* y);
+LaunchResult LaunchConvolutionInputGrad(StreamHandle stream, const ConvolutionShape& shape,
+                                        const float* weights, const float* dy, float* dx);
+LaunchResult LaunchConvolutionWeightGrad(StreamHandle stream, const ConvolutionShape& shape,
+                                         const float* x, const float* dy, bool adds,
+                                         float* dweights);
+
+// Between `planes` of x[h, w] and of y[oh, ow]. An average divides by all taps.
+struct PoolingShape {
+  int64_t planes = 0;
+  WindowAxis rows;
+  WindowAxis columns;
+};
+LaunchResult LaunchMaxPool(StreamHandle stream, const PoolingShape& shape, const float* x,
+                           float* y);
+LaunchResult LaunchMaxPoolGrad(StreamHandle stream, const PoolingShape& shape, const float* x,
+                               const float* dy, float* dx);
+LaunchResult LaunchAvgPool(StreamHandle stream, const PoolingShape& shape, const float* x,
+                           float* y);
+LaunchResult LaunchAvgPoolGrad(StreamHandle stream, const PoolingShape& shape, const float* dy,
+                               float* dx);
+
+// x[n, channels, size], normalised by channel.
+struct ChannelShape {
+  int64_t n = 0;
+  int64_t channels = 0;
+  int64_t size = 1;
+  float count = 1;  // elements of a channel of the whole tensor
+  float epsilon = 1e-5f;
+};
+// With statistics of its own; mean and variance may be null. y may be x.
+LaunchResult LaunchBatchNorm(StreamHandle stream, const ChannelShape& shape, const float* x,
+                             const float* scale, const float* bias, float* y, float* mean,
+                             float* variance);
+LaunchResult LaunchBatchNormInference(StreamHandle stream, const ChannelShape& shape,
+                                      const float* x, const float* scale, const float* bias,
+                                      const float* mean, const float* variance, float* y);
+struct BatchNormGradOperands {
+  const float* dy = nullptr;
+  const float* x = nullptr;
+  const float* scale = nullptr;
+  const float* mean = nullptr;
+  const float* variance = nullptr;
+  const float* dscale = nullptr;
+  const float* dbias = nullptr;
+};
+// dx may be dy or x.
+LaunchResult LaunchBatchNormGrad(StreamHandle stream, const ChannelShape& shape,
+                                 const BatchNormGradOperands& operands, float* dx);
+// With `adds` the sums are added to the results.
+LaunchResult LaunchBatchNormWeightGrad(StreamHandle stream, const ChannelShape& shape,
+                                       const float* dy, const float* x, const float* mean,
+                                       const float* variance, bool adds, float* dscale,
+                                       float* dbias);
+LaunchResult LaunchChannelVariance(StreamHandle stream, const ChannelShape& shape, const float* x,
+                                   const float* mean, bool adds, float* variance);
+
+}  // namespace penstock::kernels::cuda
+
+#endif  // PENSTOCK_KERNELS_CUDA_IMAGES_H_

@@ -1,0 +1,92 @@
+// How kernels of this folder are launched, as plain numbers: what host code plans and tests without
+// a device, and what the *.cu files hand to CUDA. Includes nothing of CUDA, so that nvcc has little
+// to parse and tests can compile the same kernels for the host (simulated_simt.h).
+//
+// Thread rule: values and pure functions.
+
+#ifndef PENSTOCK_KERNELS_CUDA_LAUNCH_H_
+#define PENSTOCK_KERNELS_CUDA_LAUNCH_H_
+
+#include <cstddef>
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace penstock::kernels::cuda {
+
+using StreamHandle = CUstream_st*;  // cudaStream_t
+
+// A cudaError_t; 0 is success.
+using LaunchResult = int;
+
+inline constexpr int kWarp = 32;
+inline constexpr int kMaxThreads = 1024;               // of a block
+inline constexpr size_t kPlainSharedBytes = 48 << 10;  // of a block, without asking for more
+inline constexpr size_t kMaxSharedBytes = 99 << 10;    // on every architecture since sm_80
+// Blocks of the kernels that loop over their work: some waves on the largest devices of today.
+inline constexpr int64_t kMaxBlocks = 4096;
+inline constexpr int64_t kMaxGridY = 65535;
+
+struct LaunchShape {
+  unsigned grid_x = 1;
+  unsigned grid_y = 1;
+  unsigned threads_x = 1;
+  unsigned threads_y = 1;
+  size_t shared_bytes = 0;  // dynamic
+};
+
+// Whether any device since sm_80 takes it.
+constexpr bool IsLaunchable(const LaunchShape& shape) {
+  return shape.grid_x >= 1 && shape.grid_x <= 0x7fffffffu && shape.grid_y >= 1 &&
+         shape.grid_y <= kMaxGridY && shape.threads_x >= 1 && shape.threads_y >= 1 &&
+         uint64_t{shape.threads_x} * shape.threads_y <= kMaxThreads &&
+         shape.shared_bytes <= kMaxSharedBytes;
+}
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Threads that loop over `count` pieces of work: 256 a block.
+constexpr LaunchShape ShapeForLoop(int64_t count) {
+  constexpr int64_t kThreads = 256;
+  int64_t blocks = CeilDiv(count, kThreads);
+  if (blocks > kMaxBlocks) blocks = kMaxBlocks;
+  if (blocks < 1) blocks = 1;
+  return {.grid_x = static_cast<unsigned>(blocks), .threads_x = kThreads};
+}
+
+// A block for each of `count` rows, which loops over rows beyond kMaxBlocks: as many threads as the
+// row has elements for four each, in whole warps.
+constexpr LaunchShape ShapeForRows(int64_t count, int64_t row_size) {
+  int64_t threads = kWarp;
+  while (threads < kMaxThreads && threads * 4 < row_size) threads *= 2;
+  int64_t blocks = count > kMaxBlocks ? kMaxBlocks : count;
+  if (blocks < 1) blocks = 1;
+  return {.grid_x = static_cast<unsigned>(blocks), .threads_x = static_cast<unsigned>(threads)};
+}
+
+// Where kernels report what is wrong with their operands: host memory that the device writes. The
+// first report of a stream stays until the stream is reset.
+struct Fault {
+  enum Kind : int32_t { kNone = 0, kIndexOutside = 1 };
+  volatile int32_t kind = kNone;
+  volatile int64_t value = 0;  // the index
+  volatile int64_t limit = 0;  // it lies outside [0, limit)
+  volatile uint64_t launch = 0;
+};
+
+// What a launch that may fail on its operands is given.
+struct FaultSite {
+  Fault* fault = nullptr;
+  uint64_t launch = 0;
+};
+
+// Integer operands such as ids, of any width.
+struct Indices {
+  enum Type : int32_t { kI8, kU8, kI32, kI64 };
+  const void* data = nullptr;
+  Type type = kI64;
+};
+
+}  // namespace penstock::kernels::cuda
+
+#endif  // PENSTOCK_KERNELS_CUDA_LAUNCH_H_

@@ -1,0 +1,93 @@
+// Launches of the kernels that fold many elements into each result. The order of folding is a
+// function of the shapes alone; nothing is added up by atomic operations.
+//
+// Thread rule: pure functions but for the work that they give to the stream.
+
+#ifndef PENSTOCK_KERNELS_CUDA_REDUCE_H_
+#define PENSTOCK_KERNELS_CUDA_REDUCE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+
+namespace penstock::kernels::cuda {
+
+inline constexpr int kMaxReduceDims = 8;
+
+// Loops over results (kept) and over what is folded into each (reduced), outermost first; strides
+// of the operand, in elements.
+//
+// Example: the sum over axis 1 of [2, 3, 4] has kept {2, 4} with strides {12, 1} and reduced {3}
+// with stride 4. Its results are neighbours in the operand, so a warp works on 32 of them.
+struct ReduceLoops {
+  int32_t kept_rank = 0;
+  int64_t kept_sizes[kMaxReduceDims] = {};
+  int64_t kept_strides[kMaxReduceDims] = {};
+  int32_t reduced_rank = 0;
+  int64_t reduced_sizes[kMaxReduceDims] = {};
+  int64_t reduced_strides[kMaxReduceDims] = {};
+
+  int64_t num_results() const {
+    int64_t product = 1;
+    for (int i = 0; i < kept_rank; ++i) product *= kept_sizes[i];
+    return product;
+  }
+  int64_t num_reduced() const {
+    int64_t product = 1;
+    for (int i = 0; i < reduced_rank; ++i) product *= reduced_sizes[i];
+    return product;
+  }
+  // Whether what is folded lies side by side: then a block works on one result.
+  bool has_rows() const { return reduced_rank > 0 && reduced_strides[reduced_rank - 1] == 1; }
+};
+
+// Parts in which the terms of each result are folded by blocks of their own, where there are fewer
+// results than would keep a device busy. More than 1 needs ReduceWorkspaceBytes of scratch.
+int64_t NumReduceParts(const ReduceLoops& loops);
+size_t ReduceWorkspaceBytes(const ReduceLoops& loops, size_t element_bytes);
+
+enum class FoldOp { kSum, kMax };
+
+// y[i] = the fold divided by `divisor`, plus y[i] with `adds`.
+struct ReduceResult {
+  float divisor = 1;
+  bool adds = false;
+};
+
+// T: float, int32_t or int64_t; integers wrap and have no divisor.
+template <typename T>
+LaunchResult LaunchReduce(StreamHandle stream, FoldOp op, const ReduceLoops& loops,
+                          const ReduceResult& result, const T* x, T* y, void* workspace);
+
+// The sum of squares.
+LaunchResult LaunchSumSquares(StreamHandle stream, const ReduceLoops& loops,
+                              const ReduceResult& result, const float* x, float* y,
+                              void* workspace);
+// y[i] = the sum of exp(x - max[i]).
+LaunchResult LaunchSumExp(StreamHandle stream, const ReduceLoops& loops, const ReduceResult& result,
+                          const float* x, const float* max, float* y, void* workspace);
+// y[column] = the sum over rows of dy (x - mean[row]) rstd[row]; mean may be null. `loops` go over
+// rows for each column.
+LaunchResult LaunchNormWeightGrad(StreamHandle stream, const ReduceLoops& loops,
+                                  const ReduceResult& result, const float* dy, const float* x,
+                                  const float* mean, const float* rstd, float* y, void* workspace);
+
+// y[row] = the sum of dy[i] over the i with ids[i] - first == row, in their order, plus y[row] with
+// `adds`. Ids outside [0, limit) are reported.
+struct EmbeddingGradParams {
+  int64_t count = 0;  // of ids
+  int64_t width = 0;
+  int64_t rows = 0;
+  int64_t first = 0;
+  int64_t limit = 0;
+  bool adds = false;
+  Indices ids;
+  FaultSite site;
+};
+LaunchResult LaunchEmbeddingGrad(StreamHandle stream, const EmbeddingGradParams& params,
+                                 const float* dy, float* y);
+
+}  // namespace penstock::kernels::cuda
+
+#endif  // PENSTOCK_KERNELS_CUDA_REDUCE_H_

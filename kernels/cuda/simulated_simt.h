@@ -1,0 +1,229 @@
+// The part of CUDA that the kernels of this folder use, on the host: every thread of a block is a
+// fiber, and barriers and shuffles switch between them. So kernels are tested, value for value, on
+// machines without a GPU. Tests only.
+//
+// Fibers run in an order that changes from launch to launch, each until its next barrier, so that a
+// missing barrier shows as a wrong result. A barrier that some threads of the block do not come to
+// ends the process with a message: on a GPU it would hang or worse.
+//
+// Thread rule: one thread. Blocks run one after another, so a __shared__ variable is a static one.
+
+#ifndef PENSTOCK_KERNELS_CUDA_SIMULATED_SIMT_H_
+#define PENSTOCK_KERNELS_CUDA_SIMULATED_SIMT_H_
+
+#include <ucontext.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __forceinline__ inline
+
+namespace penstock::kernels::cuda::simulated {
+
+struct Index3 {
+  unsigned x = 0;
+  unsigned y = 0;
+  unsigned z = 0;
+};
+
+inline unsigned char* shared_memory = nullptr;
+inline uint64_t num_launches = 0;
+
+class Block;
+inline Block* running_block = nullptr;
+
+}  // namespace penstock::kernels::cuda::simulated
+
+// Of the fiber that runs.
+inline penstock::kernels::cuda::simulated::Index3 threadIdx;
+inline penstock::kernels::cuda::simulated::Index3 blockIdx;
+inline penstock::kernels::cuda::simulated::Index3 blockDim;
+inline penstock::kernels::cuda::simulated::Index3 gridDim;
+
+namespace penstock::kernels::cuda::simulated {
+
+class Block {
+ public:
+  Block(unsigned num_threads, const std::function<void()>& body)
+      : body_(body), threads_(num_threads) {
+    for (Thread& thread : threads_) {
+      thread.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    }
+  }
+
+  // All threads, each from begin to end. `order`: which of them go first.
+  void Run(uint64_t order) {
+    running_block = this;
+    const auto count = static_cast<unsigned>(threads_.size());
+    for (unsigned i = 0; i < count; ++i) {
+      Thread& thread = threads_[i];
+      getcontext(&thread.context);
+      thread.context.uc_stack.ss_sp = thread.stack.get();
+      thread.context.uc_stack.ss_size = kStackBytes;
+      thread.context.uc_link = &scheduler_;
+      makecontext(&thread.context, &Block::Main, 0);
+      thread.state = State::kReady;
+    }
+    for (;;) {
+      for (unsigned i = 0; i < count; ++i) {
+        const unsigned at =
+            static_cast<unsigned>((order % 2 == 0 ? i : count - 1 - i) + order) % count;
+        if (threads_[at].state == State::kReady) Resume(at);
+      }
+      if (!Release()) break;
+    }
+    running_block = nullptr;
+  }
+
+  void WaitForBlock() { Wait(State::kAtBlockBarrier); }
+
+  // The value of `lane` in the caller's warp; its own where the block has no such thread.
+  uint64_t Exchange(uint64_t value, unsigned lane) {
+    const unsigned own = current_;
+    threads_[own].slot = value;
+    Wait(State::kAtWarpBarrier);
+    const unsigned other = own / kWarp * kWarp + lane;
+    const uint64_t result = other < threads_.size() ? threads_[other].slot : value;
+    Wait(State::kAtWarpBarrier);
+    return result;
+  }
+  unsigned lane() const { return current_ % kWarp; }
+
+  // Whether any thread of the block gave true.
+  bool WaitForAny(bool value) {
+    threads_[current_].slot = value ? 1 : 0;
+    Wait(State::kAtBlockBarrier);
+    bool result = false;
+    for (const Thread& thread : threads_) result = result || thread.slot != 0;
+    Wait(State::kAtBlockBarrier);
+    return result;
+  }
+
+ private:
+  static constexpr size_t kStackBytes = 64 << 10;
+
+  enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
+  struct Thread {
+    std::unique_ptr<char[]> stack;
+    ucontext_t context;
+    State state = State::kReady;
+    uint64_t slot = 0;
+  };
+
+  static void Main() {
+    Block* block = running_block;
+    block->body_();
+    block->threads_[block->current_].state = State::kDone;
+  }
+
+  void Resume(unsigned thread) {
+    current_ = thread;
+    threadIdx = {thread % blockDim.x, thread / blockDim.x, 0};
+    swapcontext(&scheduler_, &threads_[thread].context);
+  }
+
+  void Wait(State state) {
+    Thread& thread = threads_[current_];
+    thread.state = state;
+    swapcontext(&thread.context, &scheduler_);
+  }
+
+  // Opens the barriers that all have come to. Returns false when all threads are done.
+  bool Release() {
+    size_t num_done = 0;
+    size_t num_at_block = 0;
+    for (const Thread& thread : threads_) {
+      num_done += thread.state == State::kDone ? 1 : 0;
+      num_at_block += thread.state == State::kAtBlockBarrier ? 1 : 0;
+    }
+    if (num_done == threads_.size()) return false;
+    bool has_opened = false;
+    if (num_at_block == threads_.size()) {
+      for (Thread& thread : threads_) thread.state = State::kReady;
+      return true;
+    }
+    for (size_t begin = 0; begin < threads_.size(); begin += kWarp) {
+      const size_t end = begin + kWarp < threads_.size() ? begin + kWarp : threads_.size();
+      size_t num_there = 0;
+      for (size_t i = begin; i < end; ++i) {
+        num_there += threads_[i].state == State::kAtWarpBarrier ? 1 : 0;
+      }
+      if (num_there != end - begin) continue;
+      for (size_t i = begin; i < end; ++i) threads_[i].state = State::kReady;
+      has_opened = true;
+    }
+    if (!has_opened) {
+      std::fprintf(stderr, "block (%u, %u): threads wait at a barrier that others do not come to\n",
+                   blockIdx.x, blockIdx.y);
+      std::abort();
+    }
+    return true;
+  }
+
+  const std::function<void()>& body_;
+  std::vector<Thread> threads_;
+  ucontext_t scheduler_;
+  unsigned current_ = 0;
+};
+
+// Runs a kernel to its end. Shared memory is full of garbage before every block.
+inline LaunchResult RunGrid(const LaunchShape& shape, const std::function<void()>& kernel) {
+  if (!IsLaunchable(shape)) return 9;  // cudaErrorInvalidConfiguration
+  const auto shared = std::make_unique<uint64_t[]>(shape.shared_bytes / 8 + 2);
+  shared_memory = reinterpret_cast<unsigned char*>(shared.get());
+  if (reinterpret_cast<uintptr_t>(shared_memory) % 16 != 0) shared_memory += 8;
+  gridDim = {shape.grid_x, shape.grid_y, 1};
+  blockDim = {shape.threads_x, shape.threads_y, 1};
+  Block block(shape.threads_x * shape.threads_y, kernel);
+  const uint64_t order = num_launches++;
+  for (unsigned y = 0; y < shape.grid_y; ++y) {
+    for (unsigned x = 0; x < shape.grid_x; ++x) {
+      blockIdx = {x, y, 0};
+      std::memset(shared_memory, 0x7f, shape.shared_bytes);
+      block.Run(order);
+    }
+  }
+  shared_memory = nullptr;
+  return 0;
+}
+
+template <typename T>
+T Exchange(T value, unsigned lane) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(value));
+  bits = running_block->Exchange(bits, lane);
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+}  // namespace penstock::kernels::cuda::simulated
+
+inline void __syncthreads() { penstock::kernels::cuda::simulated::running_block->WaitForBlock(); }
+inline int __syncthreads_or(int value) {
+  return penstock::kernels::cuda::simulated::running_block->WaitForAny(value != 0) ? 1 : 0;
+}
+inline void __threadfence_system() {}
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  namespace simulated = penstock::kernels::cuda::simulated;
+  return simulated::Exchange(value, simulated::running_block->lane() ^ static_cast<unsigned>(mask));
+}
+template <typename T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return penstock::kernels::cuda::simulated::Exchange(value, static_cast<unsigned>(lane));
+}
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+
+#endif  // PENSTOCK_KERNELS_CUDA_SIMULATED_SIMT_H_

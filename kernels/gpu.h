@@ -1,0 +1,51 @@
+// GPUs, whether this build can use them or not: cuda/ implements this header where CUDA is built,
+// no_cuda/ otherwise (cmake/Folder.cmake).
+//
+// Thread rule: any thread.
+
+#ifndef PENSTOCK_KERNELS_GPU_H_
+#define PENSTOCK_KERNELS_GPU_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "base/device.h"
+#include "kernels/kernel.h"
+
+namespace penstock::kernels {
+
+struct Gpu {
+  std::string name;
+  int capability = 0;  // of its architecture: 90 for 9.0
+  uint64_t memory_bytes = 0;
+  int num_processors = 0;  // streaming multiprocessors
+  double memory_bytes_per_s = 0;
+  std::vector<int> peers;  // devices whose memory it can access directly
+};
+
+struct GpuSystem {
+  std::vector<Gpu> gpus;  // by index of CUDA
+  // Why there is none, or what is wrong; OK otherwise.
+  absl::Status status;
+  // As CUDA numbers them: 13000 is 13.0. 0: none.
+  int runtime_version = 0;
+  int driver_version = 0;
+};
+
+// What CUDA sees. It starts CUDA in this process, which takes some tenths of a second with a GPU.
+GpuSystem FindGpus();
+
+// Kernels of GPUs. Empty where CUDA is not built.
+KernelRegistry CudaKernels();
+
+// GPU `index` as a device of the kind "cuda"; kFailedPrecondition says why there is none.
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int index);
+
+}  // namespace penstock::kernels
+
+#endif  // PENSTOCK_KERNELS_GPU_H_

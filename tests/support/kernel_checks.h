@@ -1,0 +1,459 @@
+// Kernels of a GPU held against those of the CPU: one case or more for every kernel, on whole
+// tensors and on tiles, run by the tests on the simulated device (simulated_kernels_test.cc) and on
+// a real one (cuda_kernels_test.cc).
+//
+// Thread rule: one thread.
+
+#ifndef PENSTOCK_TESTS_SUPPORT_KERNEL_CHECKS_H_
+#define PENSTOCK_TESTS_SUPPORT_KERNEL_CHECKS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "base/device.h"
+#include "base/random.h"
+#include "base/tensor.h"
+#include "graph/op.h"
+#include "graph/text.h"
+#include "kernels/kernel.h"
+#include "tests/support/interpreter.h"
+#include "tests/support/kernel_case.h"
+#include "tests/support/op_cases.h"
+
+namespace penstock::testing {
+
+using graph::Attributes;
+using kernels::Kernel;
+using kernels::KernelArgs;
+using kernels::KernelDef;
+using kernels::KernelRegistry;
+using kernels::KernelSpec;
+using kernels::TileDesc;
+
+struct KernelCheck {
+  KernelSpec spec;
+  std::vector<std::pair<double, double>> ranges;  // of each input's values
+  std::vector<int64_t> microbatches = {0};        // run one after another
+  double tolerance = 2e-5;                        // relative to max(1, |expected|); 0: same bits
+};
+
+inline void PrintTo(const KernelCheck& check, std::ostream* out) {
+  *out << check.spec.op << " " << graph::PrintAttributes(check.spec.attributes);
+  for (const TileDesc& tile : check.spec.inputs) *out << " " << penstock::ToString(tile.shape);
+}
+
+// ---- The list.
+
+inline TensorType F32(Shape shape) { return {DType::kF32, std::move(shape)}; }
+inline TensorType I64(Shape shape) { return {DType::kI64, std::move(shape)}; }
+
+// On whole tensors, whose results' types the operator knows.
+inline KernelCheck Whole(const graph::OpRegistry& ops, const std::string& op, Attributes attributes,
+                         std::vector<TensorType> types,
+                         std::vector<std::pair<double, double>> ranges = {}) {
+  KernelCheck check;
+  check.spec.op = op;
+  check.spec.attributes = std::move(attributes);
+  for (const TensorType& type : types) check.spec.inputs.push_back(WholeTile(type));
+  const auto results = graph::InferResultTypes(*ops.Find(op), check.spec.attributes, types);
+  EXPECT_TRUE(results.ok()) << op << ": " << results.status();
+  if (results.ok()) {
+    for (const TensorType& type : *results) {
+      check.spec.outputs.push_back(WholeTile(type));
+    }
+  }
+  ranges.resize(types.size(), {-2, 2});
+  check.ranges = std::move(ranges);
+  return check;
+}
+
+// The tile of `shape` at `offset` of a tensor `global`.
+inline TileDesc Tile(DType dtype, Shape shape, Shape global, Shape offset, Shape stride = {}) {
+  if (stride.empty()) stride = Shape(shape.size(), 0);
+  return {dtype, std::move(shape), std::move(global), std::move(offset), std::move(stride)};
+}
+
+inline KernelCheck OnTiles(const std::string& op, Attributes attributes,
+                           std::vector<TileDesc> inputs, std::vector<TileDesc> outputs,
+                           std::vector<std::pair<double, double>> ranges = {}) {
+  KernelCheck check;
+  check.spec.op = op;
+  check.spec.attributes = std::move(attributes);
+  check.spec.inputs = std::move(inputs);
+  check.spec.outputs = std::move(outputs);
+  ranges.resize(check.spec.inputs.size(), {-2, 2});
+  check.ranges = std::move(ranges);
+  return check;
+}
+
+inline graph::AttrValue Integers(const std::vector<int64_t>& values) {
+  return graph::AttrValue::Ints(values);
+}
+
+// The cases of tests/support/op_cases.h, in f32.
+inline void AddOpCases(const graph::OpRegistry& ops, const KernelRegistry& registry,
+                       std::vector<KernelCheck>* checks) {
+  for (const OpCase& test : OpCases()) {
+    if (registry.Find(test.op) == nullptr || ops.Find(test.op) == nullptr) continue;
+    Attributes attributes = test.attributes;
+    if (const graph::AttrValue* dtype = attributes.Find("dtype");
+        dtype != nullptr && test.op != "iota") {
+      attributes.Set("dtype", DType::kF32);
+    }
+    if (test.op == "reshard") continue;  // made by the planner
+    std::vector<TensorType> types;
+    std::vector<std::pair<double, double>> ranges;
+    for (const OperandCase& operand : test.operands) {
+      types.push_back(operand.type);
+      if (types.back().dtype == DType::kF64) types.back().dtype = DType::kF32;
+      ranges.emplace_back(operand.low, operand.high);
+    }
+    checks->push_back(Whole(ops, test.op, attributes, types, ranges));
+    KernelCheck& added = checks->back();
+    if (registry.Find(test.op)->supports_accumulate) {
+      checks->push_back(added);
+      checks->back().spec.accumulate = true;
+      checks->back().microbatches = {0, 1, 2};
+    }
+  }
+}
+
+// Large enough for several warps, tiles, vectors and parts.
+inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>* checks) {
+  const auto add = [&](const std::string& op, Attributes attributes, std::vector<TensorType> types,
+                       std::vector<std::pair<double, double>> ranges = {}) -> KernelCheck& {
+    checks->push_back(Whole(ops, op, std::move(attributes), std::move(types), std::move(ranges)));
+    return checks->back();
+  };
+  add("add", {}, {F32({1027}), F32({1027})});
+  add("mul", {}, {I64({301}), I64({301})}, {{-9, 9}, {-9, 9}});
+  add("div", {}, {I64({301}), I64({301})}, {{-9, 9}, {-2, 2}});
+  add("cast", {{"dtype", DType::kI32}}, {F32({64})}, {{-9, 9}});
+  add("gelu", {}, {F32({512})}, {{-40, 40}});
+  add("gelu_grad", {}, {F32({512}), F32({512})}, {{-40, 40}, {-2, 2}});
+  add("bias_gelu", {}, {F32({9, 64}), F32({64})});
+  add("bias_gelu_grad", {}, {F32({9, 63}), F32({63}), F32({9, 63})});
+  add("softmax", {}, {F32({3, 700})});
+  add("softmax", {{"axis", 1}}, {F32({3, 50, 7})});
+  add("softmax_grad", {{"axis", 1}}, {F32({3, 50, 7}), F32({3, 50, 7})});
+  add("layer_norm", {}, {F32({5, 1030}), F32({1030}), F32({1030})});
+  add("layer_norm_grad", {}, {F32({5, 300}), F32({5, 300}), F32({300}), F32({5}), F32({5})},
+      {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}});
+  add("layer_norm_weight_grad", {}, {F32({300, 70}), F32({300, 70}), F32({300}), F32({300})},
+      {{-1, 1}, {-1, 1}, {-1, 1}, {0.5, 1}});
+  add("rms_norm", {}, {F32({5, 200}), F32({200})});
+  add("rms_norm_weight_grad", {}, {F32({200, 33}), F32({200, 33}), F32({200})},
+      {{-1, 1}, {-1, 1}, {0.5, 1}});
+  add("cross_entropy", {}, {F32({6, 1500}), I64({6})}, {{-30, 30}, {0, 1500}});
+  add("reduce_sum", {{"axes", Integers({0})}}, {F32({900, 5})});
+  add("reduce_sum", {{"axes", Integers({0, 1})}}, {F32({300, 70})}, {{0, 1}}).tolerance = 1e-6;
+  add("reduce_sum", {{"axes", Integers({1})}}, {F32({5, 40, 6})});
+  add("reduce_sum", {{"axes", Integers({0, 2})}}, {I64({5, 40, 6})}, {{-99, 99}});
+  add("reduce_max", {{"axes", Integers({0, 1})}}, {F32({300, 70})});
+  add("reduce_max", {{"axes", Integers({0})}}, {I64({30, 70})}, {{-99, 99}});
+  add("reduce_mean", {{"axes", Integers({0})}}, {F32({800, 3})});
+  add("sum_squares", {}, {F32({12000})}, {{0, 1}}).tolerance = 1e-6;
+  add("sum_exp", {}, {F32({3, 500}), F32({3})}, {{-2, 2}, {2, 3}});
+  add("transpose", {{"permutation", Integers({1, 0})}}, {F32({70, 45})});
+  add("transpose", {{"permutation", Integers({0, 2, 1, 3})}}, {F32({2, 9, 5, 8})});
+  add("transpose", {{"permutation", Integers({2, 0, 1})}}, {F32({9, 33, 40})});
+  add("transpose", {{"permutation", Integers({2, 1, 0})}}, {I64({9, 3, 40})});
+  add("concat", {{"axis", 1}}, {F32({4, 8}), F32({4, 12})});
+  add("embedding", {}, {F32({50, 12}), I64({9, 7})}, {{-2, 2}, {0, 50}});
+  add("embedding_grad", {{"rows", 20}}, {F32({9, 40, 70}), I64({9, 40})}, {{-1, 1}, {0, 20}});
+  add("matmul", {}, {F32({37, 65}), F32({65, 43})});
+  add("matmul", {{"transpose_b", true}}, {F32({3, 17, 20}), F32({3, 8, 20})});
+  add("matmul", {}, {I64({7, 5}), I64({5, 6})}, {{-9, 9}, {-9, 9}});
+  add("einsum", {{"equation", "bshd,bthd->bhst"}}, {F32({2, 5, 3, 8}), F32({2, 6, 3, 8})});
+  add("einsum", {{"equation", "bhst,bthd->bshd"}}, {F32({2, 3, 5, 6}), F32({2, 6, 3, 8})});
+  add("attention", {{"causal", true}},
+      {F32({2, 2, 70, 40}), F32({2, 2, 70, 40}), F32({2, 2, 70, 40})});
+  add("attention", {}, {F32({1, 4, 19, 72}), F32({1, 2, 45, 72}), F32({1, 2, 45, 72})});
+  add("attention_grad", {{"causal", true}},
+      {F32({1, 2, 40, 36}), F32({1, 1, 40, 36}), F32({1, 1, 40, 36}), F32({1, 2, 40, 36}),
+       F32({1, 2, 40}), F32({1, 2, 40, 36})},
+      {{-1, 1}, {-1, 1}, {-1, 1}, {-1, 1}, {4, 6}, {-1, 1}});
+  add("qkv_attention", {{"causal", true}}, {F32({2, 35, 3, 2, 16})});
+  add("dropout", {{"rate", 0.3}, {"stream", 5}}, {F32({8, 64})}).tolerance = 0;
+  add("dropout", {{"rate", 0.7}, {"stream", 5}}, {F32({333})}).tolerance = 0;
+  add("adamw", {{"weight_decay", 0.1}},
+      {F32({257}), F32({257}), F32({257}), F32({257}), I64({}), F32({}), F32({})},
+      {{-2, 2}, {-2, 2}, {-2, 2}, {0.5, 2}, {3, 4}, {0, 1}, {0, 1}});
+  add("rotary", {}, {F32({2, 7, 3, 16})});
+  add("batch_norm", {}, {F32({5, 3, 9, 7}), F32({3}), F32({3})});
+  add("top_k", {{"k", 3}}, {F32({40, 17})});
+  add("dispatch", {{"experts", 5}, {"capacity", 8}},
+      {F32({2, 60, 70}), I64({2, 60, 2}), F32({2, 60, 2})}, {{-1, 1}, {-3, 42}, {0, 1}});
+  add("combine", {}, {F32({5, 2, 8, 70}), I64({2, 60, 2})}, {{-1, 1}, {-3, 42}});
+  add("combine_weight_grad", {}, {F32({2, 60, 70}), F32({5, 2, 8, 70}), I64({2, 60, 2})},
+      {{-1, 1}, {-1, 1}, {-3, 42}});
+  add("conv2d_weight_grad", {{"kernel", Integers({3, 3})}, {"padding", Integers({1, 1})}},
+      {F32({3, 4, 9, 9}), F32({3, 5, 9, 9})});
+}
+
+// Tiles of split tensors, and micro-batches.
+inline void AddTileCases(std::vector<KernelCheck>* checks) {
+  const DType f = DType::kF32;
+  const DType i = DType::kI64;
+  const auto add = [&](KernelCheck check) -> KernelCheck& {
+    checks->push_back(std::move(check));
+    return checks->back();
+  };
+  const TileDesc inner = Tile(f, {3, 5}, {8, 9}, {4, 2});
+  add(OnTiles("dropout", {{"rate", 0.5}, {"stream", 3}}, {inner}, {inner})).tolerance = 0;
+  const TileDesc rows = Tile(f, {2, 8}, {8, 8}, {0, 0}, {2, 0});
+  add(OnTiles("dropout", {{"rate", 0.5}}, {rows}, {rows})).microbatches = {3};
+  add(OnTiles("random_uniform", {{"stream", 3}}, {}, {inner})).tolerance = 0;
+  add(OnTiles("random_normal", {{"stream", 3}}, {}, {inner}));
+  add(OnTiles("iota", {{"axis", 1}}, {}, {Tile(i, {3, 5}, {8, 9}, {4, 2})}));
+  const TileDesc table = Tile(f, {5, 8}, {20, 8}, {10, 0});
+  const TileDesc ids = Tile(i, {30}, {30}, {0});
+  add(OnTiles("embedding", {}, {table, ids}, {Tile(f, {30, 8}, {30, 8}, {0, 0})},
+              {{-2, 2}, {0, 20}}));
+  add(OnTiles("embedding_grad", {{"rows", 20}}, {Tile(f, {30, 8}, {30, 8}, {0, 0}), ids}, {table},
+              {{-2, 2}, {0, 20}}));
+  const TileDesc logits = Tile(f, {6, 40}, {6, 100}, {0, 30});
+  const TileDesc per_row = Tile(f, {6}, {6}, {0});
+  const TileDesc labels = Tile(i, {6}, {6}, {0});
+  add(OnTiles("cross_entropy_grad", {}, {logits, labels, per_row, per_row, per_row}, {logits},
+              {{-2, 2}, {0, 100}, {1, 2}, {3, 4}, {-1, 1}}));
+  add(OnTiles("pick", {}, {logits, labels}, {per_row}, {{-2, 2}, {0, 100}}));
+  const TileDesc positions = Tile(f, {2, 3, 2, 8}, {2, 9, 2, 8}, {0, 3, 0, 0});
+  add(OnTiles("rotary", {}, {positions}, {positions}));
+  // The second half of the queries, which see the keys of the first one, too.
+  const TileDesc queries = Tile(f, {1, 2, 20, 8}, {1, 2, 40, 8}, {0, 0, 20, 0});
+  const TileDesc keys = Tile(f, {1, 2, 40, 8}, {1, 2, 40, 8}, {0, 0, 0, 0});
+  const TileDesc lse = Tile(f, {1, 2, 20}, {1, 2, 40}, {0, 0, 20});
+  add(OnTiles("attention", {{"causal", true}}, {queries, keys, keys}, {queries, lse}));
+  // The first queries on the last keys: they see none.
+  const TileDesc first = Tile(f, {1, 2, 20, 8}, {1, 2, 40, 8}, {0, 0, 0, 0});
+  const TileDesc last = Tile(f, {1, 2, 15, 8}, {1, 2, 40, 8}, {0, 0, 25, 0});
+  add(OnTiles("attention", {{"causal", true}}, {first, last, last},
+              {first, Tile(f, {1, 2, 20}, {1, 2, 40}, {0, 0, 0})}));
+  add(OnTiles("attention_grad", {{"causal", true}}, {queries, keys, keys, queries, lse, queries},
+              {queries, keys, keys}, {{-1, 1}, {-1, 1}, {-1, 1}, {-1, 1}, {4, 6}, {-1, 1}}));
+  add(OnTiles("slice", {{"start", Integers({1, 2})}, {"limit", Integers({7, 9})}},
+              {Tile(f, {4, 9}, {8, 9}, {2, 0})}, {Tile(f, {3, 7}, {6, 7}, {2, 0})}));
+  add(OnTiles("pad", {{"low", Integers({2, 0})}, {"high", Integers({1, 0})}},
+              {Tile(f, {4, 5}, {8, 5}, {0, 0})}, {Tile(f, {5, 5}, {11, 5}, {0, 0})}));
+  add(OnTiles("concat", {{"axis", 0}},
+              {Tile(f, {4, 5}, {8, 5}, {4, 0}), Tile(f, {3, 5}, {6, 5}, {0, 0})},
+              {Tile(f, {7, 5}, {14, 5}, {4, 0})}));
+  add(OnTiles("local_slice", {}, {Tile(f, {8, 6}, {8, 6}, {0, 0})},
+              {Tile(f, {2, 3}, {8, 6}, {2, 3}, {4, 0})}))
+      .microbatches = {1};
+  KernelCheck& gather =
+      add(OnTiles("gather_microbatches", {}, {Tile(f, {2, 3}, {8, 3}, {0, 0}, {2, 0})},
+                  {Tile(f, {8, 3}, {8, 3}, {0, 0})}));
+  gather.microbatches = {0, 1, 2, 3};
+  const TileDesc whole = Tile(f, {3, 10, 4}, {3, 10, 4}, {0, 0, 0});
+  const TileDesc packed = Tile(f, {120}, {120}, {0});
+  const Attributes parts = {{"axis", 1}, {"sizes", Integers({3, 2, 5})}};
+  add(OnTiles("pack", parts, {whole}, {packed}));
+  add(OnTiles("unpack", parts, {packed}, {whole}));
+  add(OnTiles("pack", {{"axis", 1}, {"sizes", Integers({3, 2})}, {"starts", Integers({5, 1})}},
+              {whole}, {Tile(f, {60}, {60}, {0})}));
+  add(OnTiles("join_halo", {{"axis", 0}, {"sizes", Integers({2, 1})}},
+              {Tile(f, {4, 3}, {12, 3}, {4, 0}), Tile(f, {9}, {9}, {0})},
+              {Tile(f, {7, 3}, {12, 3}, {2, 0})}));
+  add(OnTiles("join_tiles", {},
+              {Tile(f, {2, 6}, {8, 6}, {0, 0}), Tile(f, {2, 3}, {8, 6}, {2, 0}),
+               Tile(f, {2, 3}, {8, 6}, {2, 3})},
+              {Tile(f, {4, 6}, {8, 6}, {0, 0})}));
+  KernelCheck& sums = add(OnTiles("accumulate", {{"reduction", "sum"}}, {Tile(f, {37}, {37}, {0})},
+                                  {Tile(f, {37}, {37}, {0})}));
+  sums.spec.accumulate = true;
+  sums.microbatches = {0, 1, 2};
+  KernelCheck& maxima =
+      add(OnTiles("accumulate", {{"reduction", "max"}}, {Tile(i, {37}, {37}, {0})},
+                  {Tile(i, {37}, {37}, {0})}, {{-9, 9}}));
+  maxima.spec.accumulate = true;
+  maxima.microbatches = {0, 1, 2};
+  // The second half of the experts, and of their places.
+  const TileDesc places = Tile(f, {2, 3, 4, 8}, {4, 3, 8, 8}, {2, 0, 4, 0});
+  const TileDesc slots = Tile(i, {3, 10, 2}, {3, 10, 2}, {0, 0, 0});
+  const TileDesc tokens = Tile(f, {3, 10, 8}, {3, 10, 8}, {0, 0, 0});
+  const Attributes experts = {{"experts", 4}, {"capacity", 8}};
+  add(OnTiles("dispatch", experts, {tokens, slots}, {places}, {{-1, 1}, {-2, 32}}));
+  add(OnTiles("combine", {}, {places, slots}, {tokens}, {{-1, 1}, {-2, 32}}));
+  // Nothing at all.
+  const TileDesc none = Tile(f, {0, 5}, {8, 5}, {8, 0});
+  add(OnTiles("add", {}, {none, none}, {none}));
+  add(OnTiles("softmax", {}, {none}, {none}));
+  add(OnTiles("reduce_sum", {{"axes", Integers({0})}}, {none}, {Tile(f, {5}, {5}, {0})}));
+  add(OnTiles("matmul", {}, {Tile(f, {4, 0}, {4, 6}, {0, 6}), Tile(f, {0, 3}, {6, 3}, {6, 0})},
+              {Tile(f, {4, 3}, {4, 3}, {0, 0})}));
+}
+
+inline std::vector<KernelCheck> AllKernelChecks(const KernelRegistry& registry) {
+  const graph::OpRegistry ops = graph::BuiltinOps();
+  std::vector<KernelCheck> checks;
+  AddOpCases(ops, registry, &checks);
+  AddLargeCases(ops, &checks);
+  AddTileCases(&checks);
+  return checks;
+}
+
+// ---- Running a case.
+
+class KernelCheckRun {
+ public:
+  KernelCheckRun(const KernelCheck& check, const KernelRegistry& registry, Device& device)
+      : check_(check), def_(*registry.Find(check.spec.op)), device_(device) {
+    for (size_t i = 0; i < check.spec.inputs.size(); ++i) inputs_.push_back(Draw(i));
+  }
+
+  void Run() {
+    const std::vector<Tensor> expected = Expected();
+    const std::vector<Tensor> actual = Actual(/*aliased=*/-1);
+    for (size_t r = 0; r < expected.size(); ++r) Compare(expected[r], actual[r], r);
+    if (::testing::Test::HasFailure()) return;
+    if (!check_.spec.accumulate) {
+      const std::vector<Tensor> again = Actual(-1);
+      for (size_t r = 0; r < expected.size(); ++r) ExpectSameBits(actual[r], again[r], r);
+    }
+    for (size_t i = 0; def_.can_alias != nullptr && i < inputs_.size(); ++i) {
+      if (!def_.can_alias(check_.spec, static_cast<int>(i))) continue;
+      SCOPED_TRACE("operand " + std::to_string(i) + " aliased");
+      const std::vector<Tensor> aliased = Actual(static_cast<int>(i));
+      for (size_t r = 0; r < expected.size(); ++r) ExpectSameBits(actual[r], aliased[r], r);
+    }
+  }
+
+ private:
+  static constexpr size_t kGuardBytes = 64;
+  static constexpr int64_t kTimeoutNs = 60'000'000'000;
+
+  Tensor Draw(size_t i) const {
+    const TileDesc& tile = check_.spec.inputs[i];
+    Tensor tensor(TensorType{tile.dtype, tile.shape});
+    const auto [low, high] = check_.ranges[i];
+    for (int64_t at = 0; at < tensor.num_elements(); ++at) {
+      const RandomKey key{.seed = 17, .stream = static_cast<uint32_t>(i)};
+      double value = low + (high - low) * RandomUniform(key, static_cast<uint64_t>(at));
+      if (!IsFloat(tile.dtype)) value = std::floor(value);
+      if (tile.dtype == DType::kBool) value = value >= 0 ? 1 : 0;
+      SetElement(tensor, at, value);
+    }
+    return tensor;
+  }
+
+  // What the CPU makes of it.
+  std::vector<Tensor> Expected() const {
+    const KernelRegistry registry = kernels::CpuKernels();
+    const KernelDef& def = *registry.Find(check_.spec.op);
+    const std::unique_ptr<Device> cpu = CreateCpuDevice(1);
+    return RunOn(def, *cpu, -1);
+  }
+  std::vector<Tensor> Actual(int aliased) const { return RunOn(def_, device_, aliased); }
+
+  struct Buffer {
+    std::unique_ptr<Memory> memory;
+    size_t num_bytes = 0;
+  };
+
+  // Memory of `num_bytes` and a guard behind it.
+  static Buffer MakeBuffer(Device& device, Stream& stream, Event& event, size_t num_bytes,
+                           const void* bytes) {
+    std::vector<unsigned char> content(num_bytes + kGuardBytes, 0x5a);
+    if (bytes != nullptr) {
+      std::memcpy(content.data(), bytes, num_bytes);
+    } else {
+      std::memset(content.data(), 0x7f, num_bytes);
+    }
+    Buffer buffer = {*device.Allocate(content.size(), MemoryKind::kDevice), num_bytes};
+    stream.Copy(buffer.memory->data(), content.data(), content.size(), CopyKind::kHostToDevice);
+    EXPECT_EQ(WaitUntilDone(stream, event, kTimeoutNs), absl::OkStatus());
+    return buffer;
+  }
+
+  static void ReadBuffer(const Buffer& buffer, Stream& stream, Event& event, void* bytes) {
+    std::vector<unsigned char> content(buffer.num_bytes + kGuardBytes);
+    stream.Copy(content.data(), buffer.memory->data(), content.size(), CopyKind::kDeviceToHost);
+    EXPECT_EQ(WaitUntilDone(stream, event, kTimeoutNs), absl::OkStatus());
+    if (bytes != nullptr) std::memcpy(bytes, content.data(), buffer.num_bytes);
+    for (size_t i = 0; i < kGuardBytes; ++i) {
+      EXPECT_EQ(content[buffer.num_bytes + i], 0x5a) << "written behind the end, at " << i;
+    }
+  }
+
+  std::vector<Tensor> RunOn(const KernelDef& def, Device& device, int aliased) const {
+    const KernelSpec& spec = check_.spec;
+    const std::unique_ptr<Event> event = device.CreateEvent();
+    const size_t workspace_bytes = def.workspace_bytes ? def.workspace_bytes(spec, 1) : 0;
+    std::vector<Buffer> inputs;
+    std::vector<Buffer> outputs;
+    std::vector<Tensor> results;
+    Buffer workspace;
+    absl::StatusOr<std::unique_ptr<Kernel>> kernel;
+    const std::unique_ptr<Stream> stream = device.CreateStream();
+    for (const Tensor& input : inputs_) {
+      inputs.push_back(MakeBuffer(device, *stream, *event, input.num_bytes(), input.data()));
+    }
+    for (const TileDesc& tile : spec.outputs) {
+      outputs.push_back(MakeBuffer(device, *stream, *event, tile.num_bytes(), nullptr));
+      results.emplace_back(TensorType{tile.dtype, tile.shape});
+    }
+    workspace = MakeBuffer(device, *stream, *event, workspace_bytes, nullptr);
+    kernel = def.create(spec, device, *stream);
+    EXPECT_TRUE(kernel.ok()) << kernel.status();
+    if (!kernel.ok()) return results;
+    std::vector<void*> in;
+    std::vector<void*> out;
+    for (const Buffer& buffer : inputs) in.push_back(buffer.memory->data());
+    for (const Buffer& buffer : outputs) out.push_back(buffer.memory->data());
+    if (aliased >= 0) out[0] = in[aliased];
+    for (const int64_t microbatch : check_.microbatches) {
+      KernelArgs args;
+      args.inputs = in;
+      args.outputs = out;
+      args.workspace = workspace.memory->data();
+      args.seed = 7;
+      args.step = 3;
+      args.microbatch = microbatch;
+      args.stream = stream.get();
+      args.launch = 5;
+      EXPECT_EQ((*kernel)->Run(args), absl::OkStatus());
+    }
+    EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+    for (size_t r = 0; r < outputs.size(); ++r) {
+      const bool is_operand = r == 0 && aliased >= 0;
+      ReadBuffer(is_operand ? inputs[aliased] : outputs[r], *stream, *event, results[r].data());
+    }
+    ReadBuffer(workspace, *stream, *event, nullptr);
+    return results;
+  }
+
+  void Compare(const Tensor& expected, const Tensor& actual, size_t result) const {
+    const bool is_exact = check_.tolerance == 0 || !IsFloat(expected.dtype());
+    for (int64_t i = 0; i < expected.num_elements(); ++i) {
+      const double e = GetElement(expected, i);
+      const double a = GetElement(actual, i);
+      if (std::isnan(e) ? std::isnan(a) : e == a) continue;
+      const double bound = is_exact ? 0 : check_.tolerance * std::max(1.0, std::abs(e));
+      ASSERT_LE(std::abs(a - e), bound)
+          << "result " << result << ", element " << i << ": " << a << " instead of " << e;
+    }
+  }
+
+  static void ExpectSameBits(const Tensor& a, const Tensor& b, size_t result) {
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.num_bytes()), 0) << "result " << result;
+  }
+
+  const KernelCheck& check_;
+  const KernelDef& def_;
+  Device& device_;
+  std::vector<Tensor> inputs_;
+};
+
+}  // namespace penstock::testing
+
+#endif  // PENSTOCK_TESTS_SUPPORT_KERNEL_CHECKS_H_
