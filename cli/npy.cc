@@ -1,16 +1,14 @@
 #include "cli/npy.h"
 
-#include <bit>
 #include <charconv>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <limits>
 #include <optional>
 #include <utility>
 
+#include "base/half.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -52,41 +50,6 @@ std::optional<DType> ParseDescr(std::string_view descr) {
     if (Descr(dtype) == descr) return dtype;
   }
   return std::nullopt;
-}
-
-float HalfToFloat(uint16_t half) {
-  const int exponent = (half >> 10) & 31;
-  const int mantissa = half & 1023;
-  const float sign = (half >> 15) != 0 ? -1.0f : 1.0f;
-  if (exponent == 31) {
-    return mantissa != 0 ? std::numeric_limits<float>::quiet_NaN()
-                         : sign * std::numeric_limits<float>::infinity();
-  }
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
-  return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
-}
-
-// Round to nearest, ties to even.
-uint16_t FloatToHalf(float value) {
-  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-  const float magnitude = std::fabs(value);
-  if (std::isnan(value)) return sign | 0x7e00;
-  if (magnitude >= 65520.0f) return sign | 0x7c00;
-  if (magnitude < 0x1p-14f) {
-    return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(magnitude * 0x1p24f)));
-  }
-  int exponent = 0;
-  const float fraction = std::frexp(magnitude, &exponent);                     // in [0.5, 1)
-  const auto mantissa = static_cast<int>(std::nearbyint(fraction * 2048.0f));  // 1024 to 2048
-  return static_cast<uint16_t>(sign | (((exponent + 13) << 10) + mantissa));
-}
-
-float BFloatToFloat(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-
-uint16_t FloatToBFloat(float value) {
-  if (std::isnan(value)) return 0x7fc0;
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
 int64_t ElementAsInt(const Tensor& tensor, int64_t index) {
@@ -213,9 +176,9 @@ double ElementAsDouble(const Tensor& tensor, int64_t index) {
     case DType::kF64:
       return tensor.As<double>()[index];
     case DType::kF16:
-      return HalfToFloat(tensor.As<uint16_t>()[index]);
+      return ToFloat(Float16{tensor.As<uint16_t>()[index]});
     case DType::kBF16:
-      return BFloatToFloat(tensor.As<uint16_t>()[index]);
+      return ToFloat(BFloat16{tensor.As<uint16_t>()[index]});
     default:
       return static_cast<double>(ElementAsInt(tensor, index));
   }
@@ -235,8 +198,8 @@ absl::StatusOr<Tensor> ConvertTensor(const Tensor& tensor, DType dtype) {
       const auto single = static_cast<float>(value);
       if (dtype == DType::kF64) result.As<double>()[i] = value;
       if (dtype == DType::kF32) result.As<float>()[i] = single;
-      if (dtype == DType::kF16) result.As<uint16_t>()[i] = FloatToHalf(single);
-      if (dtype == DType::kBF16) result.As<uint16_t>()[i] = FloatToBFloat(single);
+      if (dtype == DType::kF16) result.As<uint16_t>()[i] = ToFloat16(single).bits;
+      if (dtype == DType::kBF16) result.As<uint16_t>()[i] = ToBFloat16(single).bits;
     }
     return result;
   }
@@ -272,7 +235,7 @@ std::string NpyToBytes(const Tensor& tensor) {
   bytes += header;
   if (tensor.dtype() == DType::kBF16) {
     for (int64_t i = 0; i < tensor.num_elements(); ++i) {
-      const float value = BFloatToFloat(tensor.As<uint16_t>()[i]);
+      const float value = ToFloat(BFloat16{tensor.As<uint16_t>()[i]});
       bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
     }
   } else {

@@ -655,7 +655,6 @@ TEST(CheckCollectiveTest, RefusesWhatDoesNot) {
                  [](auto* s) { s->root = 3; });
   expect_refused(CollectiveKind::kPermute, "no permutation", [](auto* s) { s->peers[0] = 2; });
   expect_refused(CollectiveKind::kPermute, "no permutation", [](auto* s) { s->peers.clear(); });
-  expect_refused(all_reduce, "no such reduction of f16", [](auto* s) { s->dtype = DType::kF16; });
   expect_refused(all_reduce, "no such reduction of bool", [](auto* s) { s->dtype = DType::kBool; });
   expect_refused(all_reduce, "an unknown kind", [](auto* s) { s->dtype = static_cast<DType>(99); });
   expect_refused(all_reduce, "an unknown kind",

@@ -2,6 +2,8 @@
 
 #include <type_traits>
 
+#include "base/half.h"
+
 namespace penstock::transport {
 namespace {
 
@@ -38,6 +40,12 @@ struct Min {
   static T Of(T a, T b) { return (b < a) | (b != b) ? b : a; }
 };
 
+// Floats of 16 bits: in f32, rounded.
+template <typename T, typename Op>
+struct InFloat {
+  static T Of(T a, T b) { return FromFloat<T>(Op::Of(ToFloat(a), ToFloat(b))); }
+};
+
 // Whole blocks of a fixed size first: compilers turn those into vector instructions at any level of
 // optimisation. Equal pointers are fine, as element i depends on element i alone.
 template <typename T, typename Op>
@@ -68,6 +76,21 @@ FoldFunction FoldOf(ReduceOp op) {
   return nullptr;
 }
 
+template <typename T>
+FoldFunction HalfFoldOf(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return Fold<T, InFloat<T, Sum<float>>>;
+    case ReduceOp::kMax:
+      return Fold<T, InFloat<T, Max<float>>>;
+    case ReduceOp::kMin:
+      return Fold<T, InFloat<T, Min<float>>>;
+    case ReduceOp::kProd:
+      return Fold<T, InFloat<T, Prod<float>>>;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 FoldFunction FindFold(ReduceOp op, DType dtype) {
@@ -88,8 +111,9 @@ FoldFunction FindFold(ReduceOp op, DType dtype) {
       // A bool is a byte, 0 or 1.
       return op == ReduceOp::kMax || op == ReduceOp::kMin ? FoldOf<uint8_t>(op) : nullptr;
     case DType::kF16:
+      return HalfFoldOf<Float16>(op);
     case DType::kBF16:
-      return nullptr;
+      return HalfFoldOf<BFloat16>(op);
   }
   return nullptr;
 }

@@ -1,7 +1,8 @@
 // Elementwise folding of two terms of a reduction.
 //
-// Integers wrap around. The max or min of floats is NaN if a term is. Of bool, max is "or" and min
-// is "and"; its sum and product are refused, as are reductions of f16 and bf16.
+// Integers wrap around. The max or min of floats is NaN if a term is. Terms of f16 and bf16 are
+// combined in f32, and each result is rounded. Of bool, max is "or" and min is "and"; its sum and
+// product are refused.
 //
 // Thread rule: pure functions.
 

@@ -59,7 +59,7 @@ void CombineElement(const CollectiveSpec& spec, std::byte* folded, const std::by
       return combine(int64_t{});
     case DType::kF16:
     case DType::kBF16:
-      break;  // no reductions
+      break;  // the suite has no reductions of them
   }
 }
 
