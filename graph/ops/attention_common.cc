@@ -245,11 +245,6 @@ ValueId Reshaped(GraphBuilder& builder, ValueId x, const Shape& shape) {
   return builder.Add("reshape", {x}, {{"shape", AttrValue::Ints(shape)}});
 }
 
-ValueId CastTo(GraphBuilder& builder, ValueId x, DType dtype) {
-  if (!builder.status().ok() || builder.type(x).dtype == dtype) return x;
-  return builder.Add("cast", {x}, {{"dtype", dtype}});
-}
-
 RowsOfHeads PackedHeads(GraphBuilder& builder, ValueId qkv) {
   if (!builder.status().ok()) return {};
   const Shape shape = builder.type(qkv).shape;

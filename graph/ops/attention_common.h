@@ -137,9 +137,8 @@ ValueId PackKeys(GraphBuilder& builder, ValueId k, ValueId v);
 // Those slices of dimension 2 of qkv that are [begin, end), with that dimension.
 ValueId PartOfQkv(GraphBuilder& builder, ValueId qkv, int64_t begin, int64_t end);
 
-// x in another shape, and in another dtype.
+// x in another shape.
 ValueId Reshaped(GraphBuilder& builder, ValueId x, const Shape& shape);
-ValueId CastTo(GraphBuilder& builder, ValueId x, DType dtype);
 
 // [b, h, s, d] from [b, s, h, d], or back.
 ValueId SwapHeadsAndRows(GraphBuilder& builder, ValueId x);

@@ -1,5 +1,6 @@
 // cast(x) {dtype}: x converted. Floats round to nearest even; float to integer truncates. A
-// widening of floats is exact, so that partial sums pass through it.
+// widening of floats is exact, so that partial sums pass through it. The cast of a parameter
+// may have the attribute `per_use`: each phase that reads it gathers it for itself (identity.h).
 
 #include "graph/ops/common.h"
 
@@ -11,7 +12,7 @@ class CastOp : public Op {
   std::string_view name() const override { return "cast"; }
   int min_operands() const override { return 1; }
   std::vector<AttrSpec> attributes() const override {
-    return {{"dtype", Kind::kDType, /*is_required=*/true}};
+    return {{"dtype", Kind::kDType, /*is_required=*/true}, {"per_use", Kind::kBool}};
   }
   InferredTypes InferTypes(const OpContext& context) const override {
     return std::vector<TensorType>{

@@ -118,6 +118,15 @@ absl::Status CheckApproximate(const Attributes& attributes) {
 
 DType StatisticsDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
+absl::StatusOr<DType> SumDTypeOf(const OpContext& context) {
+  const DType operand = context.operands[0].dtype;
+  const DType dtype = context.attributes.GetDType("dtype", operand);
+  const bool is_wider = dtype == DType::kF32 && IsFloat(operand) && ByteSize(operand) == 2;
+  if (dtype == operand || is_wider) return dtype;
+  return Invalid("attribute 'dtype' is ", Name(dtype), "; expected ", Name(operand),
+                 ", the type of operand 0, or f32 where that has 16 bits");
+}
+
 Shape WithoutLast(const Shape& shape) { return Shape(shape.begin(), shape.end() - 1); }
 
 std::vector<int64_t> Iota(int64_t begin, int64_t end) {
@@ -176,6 +185,11 @@ std::vector<ValueId> BoundResults(GraphBuilder& builder, const Node& node,
     }
   }
   return values;
+}
+
+ValueId CastTo(GraphBuilder& builder, ValueId value, DType dtype) {
+  if (!builder.status().ok() || builder.type(value).dtype == dtype) return value;
+  return builder.Add("cast", {value}, {{"dtype", dtype}});
 }
 
 ValueId ScalarLike(GraphBuilder& builder, ValueId like, double value) {

@@ -90,6 +90,11 @@ absl::Status CheckApproximate(const Attributes& attributes);
 // The dtype of statistics kept for the gradient (mean, rstd, log-sum-exp): never below f32.
 DType StatisticsDType(DType dtype);
 
+// The result's type of operators that sum: operand 0's, or what the attribute `dtype` says, which
+// may be f32 for operands of 16 bits, whose sums then are not rounded.
+inline constexpr AttrSpec kSumDType = {"dtype", AttrSpec::Kind::kDType};
+absl::StatusOr<DType> SumDTypeOf(const OpContext& context);
+
 // --- Shapes --------------------------------------------------------------------------------------
 
 Shape WithoutLast(const Shape& shape);
@@ -129,6 +134,9 @@ OpCost CostOf(const OpContext& context, double flops, int64_t elements);
 // The results of a decomposition that the node binds: `values[0]` and statistics after it.
 std::vector<ValueId> BoundResults(GraphBuilder& builder, const Node& node,
                                   std::vector<ValueId> values);
+
+// `value` as `dtype`: itself if it is.
+ValueId CastTo(GraphBuilder& builder, ValueId value, DType dtype);
 
 // A scalar of the dtype of `like`.
 ValueId ScalarLike(GraphBuilder& builder, ValueId like, double value);

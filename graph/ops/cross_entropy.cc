@@ -22,7 +22,7 @@ class CrossEntropyOp : public Op {
     const Shape shape = WithoutLast(logits.shape);
     RETURN_IF_ERROR(CheckOperandShape(context, 1, shape, "one label a row of operand 0"));
     const TensorType statistics{StatisticsDType(logits.dtype), shape};
-    return std::vector<TensorType>{{logits.dtype, shape}, statistics, statistics};
+    return std::vector<TensorType>{statistics, statistics, statistics};
   }
   ShardingRule Rule(const OpContext& context) const override {
     return LastDimensionRule(context, FactorKind::kNeedReplication);
@@ -42,10 +42,13 @@ class CrossEntropyOp : public Op {
   Values Decompose(GraphBuilder& builder, const Node& node,
                    const FactorSplit& /*split*/) const override {
     const ValueId logits = node.operands[0];
-    const ValueId max = builder.Add("reduce_max", {logits}, {{"axes", AttrValue::Ints({-1})}});
-    const ValueId sum = builder.Add("sum_exp", {logits, max});
+    if (!builder.status().ok()) return builder.status();
+    const DType dtype = StatisticsDType(builder.type(logits).dtype);
+    const ValueId largest = builder.Add("reduce_max", {logits}, {{"axes", AttrValue::Ints({-1})}});
+    const ValueId sum = builder.Add("sum_exp", {logits, largest});
     const ValueId log_sum = builder.Add("log", {sum});
-    const ValueId picked = builder.Add("pick", {logits, node.operands[1]});
+    const ValueId max = CastTo(builder, largest, dtype);
+    const ValueId picked = CastTo(builder, builder.Add("pick", {logits, node.operands[1]}), dtype);
     const ValueId below = builder.Add("sub", {picked, max});
     return BoundResults(builder, node, {builder.Add("sub", {log_sum, below}), max, log_sum});
   }

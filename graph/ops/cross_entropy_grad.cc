@@ -15,17 +15,15 @@ class CrossEntropyGradOp : public Op {
     RETURN_IF_ERROR(CheckFloat(context, 0));
     RETURN_IF_ERROR(CheckMinRank(context, 0, 1));
     RETURN_IF_ERROR(CheckInteger(context, 1));
-    RETURN_IF_ERROR(CheckSameDType(context, 4, 0));
     const TensorType& logits = context.operands[0];
     const TensorType statistics{StatisticsDType(logits.dtype), WithoutLast(logits.shape)};
-    for (int i : {1, 4}) {
-      RETURN_IF_ERROR(
-          CheckOperandShape(context, i, statistics.shape, "one entry a row of operand 0"));
-    }
+    RETURN_IF_ERROR(
+        CheckOperandShape(context, 1, statistics.shape, "one entry a row of operand 0"));
     RETURN_IF_ERROR(
         CheckOperandType(context, 2, statistics, "the largest logit of each row of operand 0"));
     RETURN_IF_ERROR(
         CheckOperandType(context, 3, statistics, "the log of the sum of each row of operand 0"));
+    RETURN_IF_ERROR(CheckOperandType(context, 4, statistics, "one entry a row of operand 0"));
     return std::vector<TensorType>{logits};
   }
   ShardingRule Rule(const OpContext& context) const override {

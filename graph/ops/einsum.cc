@@ -1,5 +1,5 @@
-// einsum(x[, y]) {equation}: a sum of products, "bmk,bkn->bmn". An index is a letter; one that the
-// result lacks is summed over. No ellipsis, no index twice in one operand.
+// einsum(x[, y]) {equation, dtype}: a sum of products, "bmk,bkn->bmn". An index is a letter; one
+// that the result lacks is summed over. No ellipsis, no index twice in one operand.
 
 #include <algorithm>
 #include <cctype>
@@ -73,7 +73,7 @@ class EinsumOp : public Op {
   int min_operands() const override { return 1; }
   int max_operands() const override { return 2; }
   std::vector<AttrSpec> attributes() const override {
-    return {{"equation", Kind::kString, /*is_required=*/true}};
+    return {{"equation", Kind::kString, /*is_required=*/true}, kSumDType};
   }
   InferredTypes InferTypes(const OpContext& context) const override {
     ASSIGN_OR_RETURN(const Equation equation, ParseEquation(context.attributes));
@@ -87,7 +87,8 @@ class EinsumOp : public Op {
       RETURN_IF_ERROR(CheckRank(context, i, static_cast<int>(equation.operands[i].size())));
     }
     ASSIGN_OR_RETURN(const auto extents, ExtentsOf(context, equation));
-    TensorType type{context.operands[0].dtype, {}};
+    ASSIGN_OR_RETURN(const DType dtype, SumDTypeOf(context));
+    TensorType type{dtype, {}};
     for (char index : equation.result) {
       const auto it = extents.find(index);
       if (it == extents.end()) {
@@ -125,10 +126,12 @@ class EinsumOp : public Op {
   Values Gradient(GraphBuilder& builder, const Node& node,
                   absl::Span<const ValueId> grads) const override {
     const Equation equation = EquationOf(node.attributes);
+    if (!builder.status().ok()) return builder.status();
+    const ValueId dz = CastTo(builder, grads[0], builder.type(node.operands[0]).dtype);
     std::vector<ValueId> gradients;
     for (size_t i = 0; i < equation.operands.size(); ++i) {
       const std::string& indices = equation.operands[i];
-      std::vector<ValueId> factors = {grads[0]};
+      std::vector<ValueId> factors = {dz};
       std::string sources = equation.result;
       if (equation.operands.size() == 2) {
         factors.push_back(node.operands[1 - i]);

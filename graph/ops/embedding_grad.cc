@@ -1,5 +1,5 @@
-// embedding_grad(dy[..., d], ids i[...]) {rows} -> [rows, d]: each row the sum of the dy whose id
-// it is.
+// embedding_grad(dy[..., d], ids i[...]) {rows, dtype} -> [rows, d]: each row the sum of the dy
+// whose id it is.
 
 #include "base/status_macros.h"
 #include "graph/ops/common.h"
@@ -12,7 +12,7 @@ class EmbeddingGradOp : public Op {
   std::string_view name() const override { return "embedding_grad"; }
   int min_operands() const override { return 2; }
   std::vector<AttrSpec> attributes() const override {
-    return {{"rows", Kind::kInt, /*is_required=*/true}};
+    return {{"rows", Kind::kInt, /*is_required=*/true}, kSumDType};
   }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckFloat(context, 0));
@@ -21,8 +21,8 @@ class EmbeddingGradOp : public Op {
     const Shape& dy = context.operands[0].shape;
     RETURN_IF_ERROR(
         CheckOperandShape(context, 1, WithoutLast(dy), "that of operand 0 but for the last axis"));
-    return std::vector<TensorType>{
-        {context.operands[0].dtype, {context.attributes.GetInt("rows", 0), dy.back()}}};
+    ASSIGN_OR_RETURN(const DType dtype, SumDTypeOf(context));
+    return std::vector<TensorType>{{dtype, {context.attributes.GetInt("rows", 0), dy.back()}}};
   }
   ShardingRule Rule(const OpContext& context) const override {
     ShardingRule rule;

@@ -1,5 +1,6 @@
-// matmul(a[..., m, k], b[..., k, n]) {transpose_a, transpose_b}: the product of matrices, for equal
-// leading dimensions, or one b[k, n] for all of them. A transposed operand is stored [..., k, m] or
+// matmul(a[..., m, k], b[..., k, n]) {transpose_a, transpose_b, dtype}: the product of matrices,
+// for equal leading dimensions, or one b[k, n] for all of them. A transposed operand is stored
+// [..., k, m] or
 // [..., n, k]. Integers wrap.
 
 #include <algorithm>
@@ -41,7 +42,7 @@ class MatmulOp : public Op {
   std::string_view name() const override { return "matmul"; }
   int min_operands() const override { return 2; }
   std::vector<AttrSpec> attributes() const override {
-    return {{"transpose_a", Kind::kBool}, {"transpose_b", Kind::kBool}};
+    return {{"transpose_a", Kind::kBool}, {"transpose_b", Kind::kBool}, kSumDType};
   }
   InferredTypes InferTypes(const OpContext& context) const override {
     for (int i : {0, 1}) {
@@ -62,7 +63,8 @@ class MatmulOp : public Op {
     }
     Shape shape(a.begin(), a.end() - 2);
     shape.insert(shape.end(), {m, n});
-    return std::vector<TensorType>{{context.operands[0].dtype, shape}};
+    ASSIGN_OR_RETURN(const DType dtype, SumDTypeOf(context));
+    return std::vector<TensorType>{{dtype, shape}};
   }
   ShardingRule Rule(const OpContext& context) const override {
     const auto [m_extent, k_extent, b_k, n_extent] = ExtentsOf(context);
@@ -89,7 +91,8 @@ class MatmulOp : public Op {
                   absl::Span<const ValueId> grads) const override {
     const ValueId a = node.operands[0];
     const ValueId b = node.operands[1];
-    const ValueId dy = grads[0];
+    if (!builder.status().ok()) return builder.status();
+    const ValueId dy = CastTo(builder, grads[0], builder.type(a).dtype);
     const bool ta = IsTransposed(node.attributes, 0);
     const bool tb = IsTransposed(node.attributes, 1);
     const size_t a_rank = builder.type(a).shape.size();

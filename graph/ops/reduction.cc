@@ -13,7 +13,10 @@ class ReductionOp : public Op {
   std::string_view name() const override { return def_.name; }
   int min_operands() const override { return 1; }
   std::vector<AttrSpec> attributes() const override {
-    return {{"axes", Kind::kInts, /*is_required=*/true}, {"keepdims", Kind::kBool}};
+    std::vector<AttrSpec> specs = {{"axes", Kind::kInts, /*is_required=*/true},
+                                   {"keepdims", Kind::kBool}};
+    if (def_.reduction == Reduction::kSum) specs.push_back(kSumDType);
+    return specs;
   }
   InferredTypes InferTypes(const OpContext& context) const override {
     const TensorType& x = context.operands[0];
@@ -25,7 +28,8 @@ class ReductionOp : public Op {
       if (is_reduced[axis]) return Invalid("axis ", axis, " is given twice");
       is_reduced[axis] = true;
     }
-    TensorType type{x.dtype, {}};
+    ASSIGN_OR_RETURN(const DType dtype, SumDTypeOf(context));
+    TensorType type{dtype, {}};
     for (int i = 0; i < rank; ++i) {
       if (!is_reduced[i]) {
         type.shape.push_back(x.shape[i]);
@@ -57,7 +61,9 @@ class ReductionOp : public Op {
   bool is_differentiable() const override { return true; }
   Values Gradient(GraphBuilder& builder, const Node& node,
                   absl::Span<const ValueId> grads) const override {
-    return std::vector<ValueId>{def_.gradient(builder, node, grads[0])};
+    if (!builder.status().ok()) return builder.status();
+    const DType dtype = builder.type(node.operands[0]).dtype;
+    return std::vector<ValueId>{def_.gradient(builder, node, CastTo(builder, grads[0], dtype))};
   }
   OpCost Cost(const OpContext& context) const override {
     return CostOf(context, 1, context.operands[0].num_elements());

@@ -1,5 +1,5 @@
-// rms_norm_weight_grad(dy, x, rstd) -> dscale: the sum of dy x rstd over all dimensions but the
-// last.
+// rms_norm_weight_grad(dy, x, rstd) {dtype} -> dscale: the sum of dy x rstd over all dimensions but
+// the last.
 
 #include "base/status_macros.h"
 #include "graph/ops/norm.h"
@@ -11,11 +11,14 @@ class RmsNormWeightGradOp : public Op {
  public:
   std::string_view name() const override { return "rms_norm_weight_grad"; }
   int min_operands() const override { return 3; }
+  std::vector<AttrSpec> attributes() const override { return {kSumDType}; }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckNormOperand(context, 0));
     RETURN_IF_ERROR(CheckSameType(context, 1, 0));
     RETURN_IF_ERROR(CheckStatistics(context, 2, 0));
-    return std::vector<TensorType>{FeaturesOf(context.operands[0])};
+    TensorType features = FeaturesOf(context.operands[0]);
+    ASSIGN_OR_RETURN(features.dtype, SumDTypeOf(context));
+    return std::vector<TensorType>{features};
   }
   ShardingRule Rule(const OpContext& context) const override { return WeightGradRule(context); }
   OpCost Cost(const OpContext& context) const override {

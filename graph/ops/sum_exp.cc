@@ -1,5 +1,5 @@
 // sum_exp(x[..., n], m[...]): the sum over the last axis of exp(x - m). With m the maximum this is
-// the stable half of a log-sum-exp whose axis is split.
+// the stable half of a log-sum-exp whose axis is split. Of operands of 16 bits the sum is f32.
 
 #include "base/status_macros.h"
 #include "graph/ops/common.h"
@@ -18,7 +18,7 @@ class SumExpOp : public Op {
     const Shape shape = WithoutLast(context.operands[0].shape);
     RETURN_IF_ERROR(
         CheckOperandShape(context, 1, shape, "that of operand 0 but for the last axis"));
-    return std::vector<TensorType>{{context.operands[0].dtype, shape}};
+    return std::vector<TensorType>{{StatisticsDType(context.operands[0].dtype), shape}};
   }
   ShardingRule Rule(const OpContext& context) const override {
     return LastDimensionRule(context, FactorKind::kReduction);
@@ -30,8 +30,11 @@ class SumExpOp : public Op {
     const int64_t last = static_cast<int64_t>(builder.type(x).shape.size()) - 1;
     const ValueId m = BroadcastLike(builder, node.operands[1], x, {last});
     const ValueId exp = builder.Add("exp", {builder.Add("sub", {x, m})});
-    const ValueId dx = builder.Add("mul", {exp, BroadcastLike(builder, grads[0], x, {last})});
-    const ValueId dm = builder.Add("neg", {builder.Add("mul", {grads[0], node.results[0]})});
+    const DType dtype = builder.type(x).dtype;
+    const ValueId dy = CastTo(builder, grads[0], dtype);
+    const ValueId dx = builder.Add("mul", {exp, BroadcastLike(builder, dy, x, {last})});
+    const ValueId dm = CastTo(
+        builder, builder.Add("neg", {builder.Add("mul", {grads[0], node.results[0]})}), dtype);
     return std::vector<ValueId>{dx, dm};
   }
   OpCost Cost(const OpContext& context) const override {

@@ -3,7 +3,7 @@
 namespace penstock::kernels {
 
 KernelDef AddKernel() {
-  return BinaryDef<Numbers>([](auto x, auto y) { return Wrapping(x) + Wrapping(y); });
+  return BinaryDef<NumbersAndBFloat16>([](auto x, auto y) { return Wrapping(x) + Wrapping(y); });
 }
 
 }  // namespace penstock::kernels

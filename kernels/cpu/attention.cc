@@ -14,7 +14,8 @@ class Attention : public CpuKernel {
     const HeadStrides keys = SeparateStrides(shape.key_heads, shape.keys, shape.width);
     AttentionForward<T>(pool_, shape, {Input<T>(args, 0), queries}, {Input<T>(args, 1), keys},
                         {Input<T>(args, 2), keys}, {Output<T>(args, 0), queries},
-                        args.outputs.size() > 1 ? Output<T>(args, 1) : nullptr, args.workspace);
+                        args.outputs.size() > 1 ? Output<Arith<T>>(args, 1) : nullptr,
+                        args.workspace);
     return absl::OkStatus();
   }
 };
@@ -23,7 +24,7 @@ class Attention : public CpuKernel {
 
 KernelDef AttentionKernel() {
   return {.workspace_bytes = SeparateForwardBytes,
-          .create = CreateKernel<Attention, Floats>,
+          .create = CreateAttention<Attention>,
           .prepare = PrepareAttention};
 }
 

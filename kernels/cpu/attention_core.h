@@ -12,6 +12,8 @@
 // Several heads of queries may share one of keys and values: head i has head i / (heads /
 // key_heads). The gradients of keys and values are then sums over those heads.
 //
+// T is float, double or BFloat16, for which statistics and sums are f32.
+//
 // Thread rule: one call at a time a workspace. Invariant: each result is computed by one thread in
 // one order, whatever the number of threads.
 
@@ -22,6 +24,7 @@
 #include <cstdint>
 
 #include "base/thread_pool.h"
+#include "kernels/cpu/simd.h"
 
 namespace penstock::kernels {
 
@@ -67,10 +70,11 @@ struct AttentionSoFar {
 };
 
 // o = softmax(q k' / sqrt(width)) v; lse[b, h, s], contiguous, may be null. A query that sees no
-// key gets zeros and an lse of -inf. With `so_far` the result is that of all keys together.
+// key gets zeros and an lse of -inf. With `so_far`, not of BFloat16, the result is that of all keys
+// together.
 template <typename T>
 void AttentionForward(ThreadPool& pool, const AttentionShape& shape, HeadTensor<const T> q,
-                      HeadTensor<const T> k, HeadTensor<const T> v, HeadTensor<T> o, T* lse,
+                      HeadTensor<const T> k, HeadTensor<const T> v, HeadTensor<T> o, Arith<T>* lse,
                       void* workspace, const AttentionSoFar<T>* so_far = nullptr);
 
 template <typename T>
@@ -79,7 +83,7 @@ size_t AttentionGradWorkspaceBytes(const AttentionShape& shape, int num_threads)
 template <typename T>
 struct AttentionGradOperands {
   HeadTensor<const T> q, k, v, o, d_o;
-  const T* lse = nullptr;
+  const Arith<T>* lse = nullptr;
   HeadTensor<T> dq, dk, dv;
 };
 

@@ -17,7 +17,7 @@ class AttentionGrad : public CpuKernel {
                                                .v = {Input<T>(args, 2), keys},
                                                .o = {Input<T>(args, 3), queries},
                                                .d_o = {Input<T>(args, 5), queries},
-                                               .lse = Input<T>(args, 4),
+                                               .lse = Input<Arith<T>>(args, 4),
                                                .dq = {Output<T>(args, 0), queries},
                                                .dk = {Output<T>(args, 1), keys},
                                                .dv = {Output<T>(args, 2), keys}};
@@ -36,7 +36,7 @@ size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
 
 KernelDef AttentionGradKernel() {
   return {.workspace_bytes = WorkspaceBytes,
-          .create = CreateKernel<AttentionGrad, Floats>,
+          .create = CreateAttention<AttentionGrad>,
           .prepare = PrepareAttention};
 }
 

@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/attention_core.h"
 #include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/dot_gemm.h"
 #include "kernels/cpu/gemm.h"
 
 namespace penstock::kernels {
@@ -123,11 +124,18 @@ inline std::vector<AttentionBlock> BlocksOf(const KernelSpec& spec, int64_t micr
   return blocks;
 }
 
+// A kernel of attention. Without a dot product of bf16, f32 by conversion is faster.
+template <template <typename> class K>
+KernelOr CreateAttention(const KernelSpec& spec, Device& device, Stream& stream) {
+  if (HasDotProduct()) return CreateKernel<K, FloatsAndBFloat16>(spec, device, stream);
+  return CreateKernel<K, Floats>(spec, device, stream);
+}
+
 // `workspace`(shape) in the spec's dtype; 0 where the operator has no kernel.
 template <typename F>
 size_t AttentionBytes(const KernelSpec& spec, F workspace) {
   size_t num_bytes = 0;
-  DispatchDType(Floats(), spec.op, MainDType(spec), [&](auto type) {
+  DispatchDType(FloatsAndBFloat16(), spec.op, MainDType(spec), [&](auto type) {
     num_bytes = workspace(type);
     return absl::OkStatus();
   }).IgnoreError();

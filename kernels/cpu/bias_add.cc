@@ -3,7 +3,8 @@
 namespace penstock::kernels {
 
 KernelDef BiasAddKernel() {
-  KernelDef def = BiasDef<Numbers>([](auto x, auto b) { return Wrapping(x) + Wrapping(b); });
+  KernelDef def =
+      BiasDef<NumbersAndBFloat16>([](auto x, auto b) { return Wrapping(x) + Wrapping(b); });
   def.can_alias = CanAliasBias;
   return def;
 }

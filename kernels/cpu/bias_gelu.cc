@@ -6,7 +6,7 @@ namespace penstock::kernels {
 KernelDef BiasGeluKernel() {
   return {.create = [](const KernelSpec& spec, Device& device, Stream& stream) -> KernelOr {
             return DispatchGelu(spec, [&]<typename G>(G) {
-              return BiasDef<Floats>([](auto x, auto b) { return G::Value(x + b); })
+              return BiasDef<FloatsAndBFloat16>([](auto x, auto b) { return G::Value(x + b); })
                   .create(spec, device, stream);
             });
           },

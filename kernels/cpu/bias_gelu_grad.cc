@@ -6,7 +6,8 @@ namespace penstock::kernels {
 KernelDef BiasGeluGradKernel() {
   return {.create = [](const KernelSpec& spec, Device& device, Stream& stream) -> KernelOr {
             return DispatchGelu(spec, [&]<typename G>(G) {
-              return BiasDef<Floats>([](auto x, auto b, auto dy) { return dy * G::Slope(x + b); })
+              return BiasDef<FloatsAndBFloat16>(
+                         [](auto x, auto b, auto dy) { return dy * G::Slope(x + b); })
                   .create(spec, device, stream);
             });
           },

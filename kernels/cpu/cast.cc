@@ -20,6 +20,23 @@ inline To Convert(From x) {
   }
 }
 
+// Between f32 and the floats of 16 bits.
+template <typename From, typename To>
+class CastFloats : public CpuKernel {
+ public:
+  using CpuKernel::CpuKernel;
+
+  absl::Status Run(const KernelArgs& args) override {
+    pool_.ParallelFor(spec_.outputs[0].num_elements(), kGrain,
+                      [&](int64_t begin, int64_t end, int) {
+                        Map(
+                            end - begin, [](auto v) { return v; }, Output<To>(args, 0) + begin,
+                            Input<From>(args, 0) + begin);
+                      });
+    return absl::OkStatus();
+  }
+};
+
 template <typename From, typename To>
 class Cast : public CpuKernel {
  public:
@@ -38,6 +55,20 @@ class Cast : public CpuKernel {
 
 KernelOr Create(const KernelSpec& spec, Device& device, Stream&) {
   RETURN_IF_ERROR(CheckDevice(spec, device));
+  const DType from = spec.inputs[0].dtype;
+  const DType to = spec.outputs[0].dtype;
+  if (from == DType::kF32 && to == DType::kBF16) {
+    return std::make_unique<CastFloats<float, BFloat16>>(spec, device);
+  }
+  if (from == DType::kBF16 && to == DType::kF32) {
+    return std::make_unique<CastFloats<BFloat16, float>>(spec, device);
+  }
+  if (from == DType::kF32 && to == DType::kF16) {
+    return std::make_unique<CastFloats<float, Float16>>(spec, device);
+  }
+  if (from == DType::kF16 && to == DType::kF32) {
+    return std::make_unique<CastFloats<Float16, float>>(spec, device);
+  }
   std::unique_ptr<Kernel> kernel;
   RETURN_IF_ERROR(DispatchDType(
       Natives(), spec.op, spec.inputs[0].dtype, [&]<typename From>(std::type_identity<From>) {

@@ -7,6 +7,7 @@
 
 #include "base/shape.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/half_gemm.h"
 
 namespace penstock::kernels {
 namespace {
@@ -78,6 +79,25 @@ Indices Candidates(const Indices& indices) {
   return indices.empty() ? Indices{ContractionIndex()} : indices;
 }
 
+template <typename T, typename C>
+size_t ProductBytes(int64_t m, int64_t n, int64_t k) {
+  if constexpr (kIsHalf<T>) {
+    return HalfGemmWorkspaceBytes<T, C>(m, n, k);
+  } else {
+    return GemmWorkspaceBytes<T>(m, n, k);
+  }
+}
+
+template <typename T, typename C>
+void Product(int64_t m, int64_t n, int64_t k, StridedMatrix<const T> a, StridedMatrix<const T> b,
+             StridedMatrix<C> c, bool accumulate, void* workspace) {
+  if constexpr (kIsHalf<T>) {
+    HalfGemm<T, C>(m, n, k, a, b, c, accumulate, workspace);
+  } else {
+    Gemm<T>(m, n, k, a, b, c, accumulate, workspace);
+  }
+}
+
 void Erase(Indices* indices, size_t i) {
   if (i < indices->size()) indices->erase(indices->begin() + i);
 }
@@ -141,7 +161,7 @@ bool Contraction::IsDeep() const {
          depth > (m_.size * n_.size <= kFewResults ? kBlockDepth : kMaxDepth);
 }
 
-template <typename T>
+template <typename T, typename C>
 size_t Contraction::WorkspaceBytes(int num_threads) const {
   const size_t tile_bytes = IsDeep<T>() ? num_threads * kTileBytes : 0;
   const bool needs_none =
@@ -149,7 +169,7 @@ size_t Contraction::WorkspaceBytes(int num_threads) const {
       !MayPack(m_.size, n_.size, k_.size, {nullptr, m_.a_stride, k_.a_stride},
                {nullptr, k_.b_stride, n_.b_stride}, {nullptr, m_.c_stride, n_.c_stride});
   return tile_bytes +
-         (needs_none ? 0 : num_threads * GemmWorkspaceBytes<T>(m_.size, n_.size, k_.size));
+         (needs_none ? 0 : num_threads * ProductBytes<T, C>(m_.size, n_.size, k_.size));
 }
 
 void Contraction::SumInBlocks(const Stripe& stripe, const float* a, const float* b, float* c,
@@ -195,8 +215,8 @@ void Contraction::SumInBlocks(const Stripe& stripe, const float* a, const float*
   }
 }
 
-template <typename T>
-void Contraction::Run(ThreadPool& pool, const T* a, const T* b, T* c, bool accumulate,
+template <typename T, typename C>
+void Contraction::Run(ThreadPool& pool, const T* a, const T* b, C* c, bool accumulate,
                       void* workspace) const {
   if (num_outputs_ == 0) return;
   // One task is one iteration of the outer loops or, when those are fewer than the threads, a
@@ -210,7 +230,7 @@ void Contraction::Run(ThreadPool& pool, const T* a, const T* b, T* c, bool accum
   const int64_t grain = 1 + kMinProductWork / std::max<int64_t>(work / stripes, 1);
   char* gemm_workspace =
       static_cast<char*>(workspace) + (IsDeep<T>() ? pool.size() * kTileBytes : 0);
-  const size_t thread_bytes = GemmWorkspaceBytes<T>(m_.size, n_.size, k_.size);
+  const size_t thread_bytes = ProductBytes<T, C>(m_.size, n_.size, k_.size);
   pool.ParallelFor(num_outputs_ * stripes, grain, [&](int64_t begin, int64_t end, int part) {
     void* scratch = gemm_workspace + part * thread_bytes;
     for (int64_t task = begin; task < end; ++task) {
@@ -226,19 +246,19 @@ void Contraction::Run(ThreadPool& pool, const T* a, const T* b, T* c, bool accum
           continue;
         }
       }
-      const StridedMatrix<T> target = {
+      const StridedMatrix<C> target = {
           c + at.c + rows.begin * m_.c_stride + columns.begin * n_.c_stride, m_.c_stride,
           n_.c_stride};
       // An empty sum still writes its zeros.
       if (num_sums_ == 0) {
-        Gemm<T>(rows.size(), columns.size(), 0, {}, {}, target, accumulate, scratch);
+        Product<T, C>(rows.size(), columns.size(), 0, {}, {}, target, accumulate, scratch);
       }
       for (int64_t sum = 0; sum < num_sums_; ++sum) {
         const Offsets inner = OffsetsOf(sums_, sum);
-        Gemm<T>(rows.size(), columns.size(), k_.size,
-                {a + at.a + inner.a + rows.begin * m_.a_stride, m_.a_stride, k_.a_stride},
-                {b + at.b + inner.b + columns.begin * n_.b_stride, k_.b_stride, n_.b_stride},
-                target, accumulate || sum > 0, scratch);
+        Product<T, C>(rows.size(), columns.size(), k_.size,
+                      {a + at.a + inner.a + rows.begin * m_.a_stride, m_.a_stride, k_.a_stride},
+                      {b + at.b + inner.b + columns.begin * n_.b_stride, k_.b_stride, n_.b_stride},
+                      target, accumulate || sum > 0, scratch);
       }
     }
   });
@@ -250,6 +270,10 @@ template size_t Contraction::WorkspaceBytes<int8_t>(int) const;
 template size_t Contraction::WorkspaceBytes<uint8_t>(int) const;
 template size_t Contraction::WorkspaceBytes<int32_t>(int) const;
 template size_t Contraction::WorkspaceBytes<int64_t>(int) const;
+template size_t Contraction::WorkspaceBytes<BFloat16>(int) const;
+template size_t Contraction::WorkspaceBytes<BFloat16, float>(int) const;
+template size_t Contraction::WorkspaceBytes<Float16>(int) const;
+template size_t Contraction::WorkspaceBytes<Float16, float>(int) const;
 template void Contraction::Run(ThreadPool&, const float*, const float*, float*, bool, void*) const;
 template void Contraction::Run(ThreadPool&, const double*, const double*, double*, bool,
                                void*) const;
@@ -260,6 +284,14 @@ template void Contraction::Run(ThreadPool&, const uint8_t*, const uint8_t*, uint
 template void Contraction::Run(ThreadPool&, const int32_t*, const int32_t*, int32_t*, bool,
                                void*) const;
 template void Contraction::Run(ThreadPool&, const int64_t*, const int64_t*, int64_t*, bool,
+                               void*) const;
+template void Contraction::Run(ThreadPool&, const BFloat16*, const BFloat16*, BFloat16*, bool,
+                               void*) const;
+template void Contraction::Run(ThreadPool&, const BFloat16*, const BFloat16*, float*, bool,
+                               void*) const;
+template void Contraction::Run(ThreadPool&, const Float16*, const Float16*, Float16*, bool,
+                               void*) const;
+template void Contraction::Run(ThreadPool&, const Float16*, const Float16*, float*, bool,
                                void*) const;
 
 }  // namespace penstock::kernels

@@ -40,18 +40,22 @@ class Contraction {
   static constexpr int64_t kBlockDepth = 512;
   static constexpr int64_t kMaxDepth = 4096;
 
-  template <typename T>
+  // T: the operands' type. C: the result's, which is float or T where T has 16 bits, else T.
+  template <typename T, typename C = T>
   size_t WorkspaceBytes(int num_threads) const;
 
-  // c = the contraction, plus c when `accumulate`. REQUIRES: c is no operand's memory.
-  template <typename T>
-  void Run(ThreadPool& pool, const T* a, const T* b, T* c, bool accumulate, void* workspace) const;
+  // c = the contraction, plus c when `accumulate`. REQUIRES: c is no operand's memory; num_sums()
+  // is 1 if C has 16 bits, so that no sum is rounded before its end.
+  template <typename T, typename C = T>
+  void Run(ThreadPool& pool, const T* a, const T* b, C* c, bool accumulate, void* workspace) const;
 
   // The matrix product inside the loops, and how often it runs.
   const ContractionIndex& m() const { return m_; }
   const ContractionIndex& n() const { return n_; }
   const ContractionIndex& k() const { return k_; }
   int64_t num_products() const { return num_outputs_ * num_sums_; }
+  // Of those, how many are added up in each result.
+  int64_t num_sums() const { return num_sums_; }
 
  private:
   using Indices = std::vector<ContractionIndex>;

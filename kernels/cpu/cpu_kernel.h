@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "base/half.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "kernels/kernel.h"
@@ -62,8 +63,12 @@ template <typename... Ts>
 struct TypeList {};
 
 using Floats = TypeList<float, double>;
+// Of the floats of 16 bits, kernels that take much of a step's time have bf16 themselves. All
+// others take them by conversion (converting.h).
+using FloatsAndBFloat16 = TypeList<float, double, BFloat16>;
 using Integers = TypeList<int8_t, uint8_t, int32_t, int64_t>;
 using Numbers = TypeList<float, double, int8_t, uint8_t, int32_t, int64_t>;
+using NumbersAndBFloat16 = TypeList<float, double, int8_t, uint8_t, int32_t, int64_t, BFloat16>;
 using Natives = TypeList<float, double, int8_t, uint8_t, int32_t, int64_t, bool>;
 
 absl::Status UnsupportedDType(std::string_view op, DType dtype);

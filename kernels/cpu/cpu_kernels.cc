@@ -1,18 +1,22 @@
 // The list of the CPU's kernels: one line a kernel, sorted. A line declares the function that makes
-// the definition, in a file of its own, and adds it under the operator's name.
+// the definition, in a file of its own, and adds it under the operator's name. What a kernel does
+// not do in 16 bits itself, it does by conversion (converting.h).
 
 #include <cassert>
 #include <string>
 #include <utility>
 
+#include "kernels/cpu/converting.h"
 #include "kernels/kernel.h"
 
 namespace penstock::kernels {
 
 KernelRegistry CpuKernels() {
   KernelRegistry registry;
-  const auto add = [&registry](std::string op, KernelDef def) {
-    [[maybe_unused]] const absl::Status status = registry.Add(std::move(op), std::move(def));
+  const TrialDevice trial = MakeTrialDevice();
+  const auto add = [&](std::string op, KernelDef def) {
+    [[maybe_unused]] const absl::Status status =
+        registry.Add(std::move(op), WithConversions(std::move(def), trial));
     assert(status.ok());  // a name is listed once
   };
   using Def = KernelDef;

@@ -3,15 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "graph/op.h"
+#include "kernels/cpu/half_gemm.h"
 #include "kernels/kernel.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/kernel_case.h"
@@ -21,7 +23,6 @@ namespace penstock::kernels {
 namespace {
 
 using graph::AttrValue;
-using ::testing::HasSubstr;
 using testing::KernelCase;
 using testing::Operand;
 using testing::Reference;
@@ -1050,33 +1051,57 @@ TEST(CpuKernelsTest, EveryTypeThatAnOperatorTakesHasAKernel) {
   EXPECT_GT(num_integer, 500);
 }
 
-TEST(CpuKernelsTest, UnsupportedDTypesNameOperatorAndDType) {
-  testing::KernelRunner runner(1);
-  const std::set<std::string> any_size = {
-      "broadcast", "concat",    "copy", "dynamic_slice", "dynamic_update_slice",
-      "embedding", "pad",       "pick", "reshape",       "slice",
-      "split",     "transpose", "where"};
-  for (const KernelCase& test : AllCases()) {
-    if (any_size.contains(test.op)) continue;
-    for (DType dtype : {DType::kBF16, DType::kF16}) {
-      const auto tile = [&](const Operand& operand) {
-        Shape shape;
-        for (char letter : operand.labels) shape.push_back(test.sizes.at(letter));
-        return TileDesc{.dtype = operand.dtype.value_or(dtype),
-                        .shape = shape,
-                        .global = shape,
-                        .offset = Shape(shape.size(), 0),
-                        .microbatch_stride = Shape(shape.size(), 0)};
+// Of bf16 by the processor's dot product, where it has one, and by conversion; with sizes that fill
+// no tile, any strides, and more depth than is multiplied at a time.
+TEST(CpuKernelsTest, ProductsOf16BitsAreAddedUpInF32) {
+  struct Sizes {
+    int64_t m, n, k;
+  };
+  for (const auto& [m, n, k] : {Sizes{1, 1, 1}, Sizes{7, 13, 9}, Sizes{100, 70, 1029},
+                                Sizes{13, 400, 64}, Sizes{130, 65, 513}}) {
+    for (int layout = 0; layout < 8; ++layout) {
+      const bool is_a_transposed = (layout & 1) != 0;
+      const bool is_b_transposed = (layout & 2) != 0;
+      const bool is_c_transposed = (layout & 4) != 0;
+      const auto matrix = [](auto* data, int64_t rows, int64_t columns, bool is_transposed) {
+        using T = std::remove_pointer_t<decltype(data)>;
+        return is_transposed ? StridedMatrix<T>{data, 1, rows} : StridedMatrix<T>{data, columns, 1};
       };
-      KernelSpec spec;
-      spec.op = test.op;
-      spec.attributes = test.attributes;
-      for (const Operand& input : test.inputs) spec.inputs.push_back(tile(input));
-      for (const Operand& output : test.outputs) spec.outputs.push_back(tile(output));
-      const auto kernel = runner.Create(spec);
-      ASSERT_EQ(kernel.status().code(), absl::StatusCode::kUnimplemented) << test.op;
-      EXPECT_THAT(std::string(kernel.status().message()), HasSubstr(test.op));
-      EXPECT_THAT(std::string(kernel.status().message()), HasSubstr(std::string(Name(dtype))));
+      std::vector<BFloat16> a(m * k), b(k * n), rounded(m * n, ToBFloat16(0.5f));
+      std::vector<float> exact(m * n, 0.5f), converted(m * n, 0.5f);
+      for (size_t i = 0; i < a.size(); ++i) a[i] = ToBFloat16(static_cast<float>(i % 37) / 8 - 2);
+      for (size_t i = 0; i < b.size(); ++i) b[i] = ToBFloat16(static_cast<float>(i % 29) / 8 - 2);
+      const auto left = matrix(static_cast<const BFloat16*>(a.data()), m, k, is_a_transposed);
+      const auto right = matrix(static_cast<const BFloat16*>(b.data()), k, n, is_b_transposed);
+      const size_t num_bytes = std::max({HalfGemmWorkspaceBytes<BFloat16, float>(m, n, k),
+                                         HalfGemmWorkspaceBytes<BFloat16, BFloat16>(m, n, k),
+                                         ConvertedGemmWorkspaceBytes<BFloat16, float>(m, n, k)});
+      std::vector<std::byte> bytes(num_bytes + 64);
+      void* workspace = bytes.data();
+      size_t space = bytes.size();
+      ASSERT_NE(std::align(64, num_bytes, workspace, space), nullptr);
+      HalfGemm<BFloat16, float>(m, n, k, left, right, matrix(exact.data(), m, n, is_c_transposed),
+                                true, workspace);
+      HalfGemm<BFloat16, BFloat16>(m, n, k, left, right,
+                                   matrix(rounded.data(), m, n, is_c_transposed), true, workspace);
+      ConvertedGemm<BFloat16, float>(
+          m, n, k, left, right, matrix(converted.data(), m, n, is_c_transposed), true, workspace);
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < n; ++j) {
+          double sum = 0.5;
+          for (int64_t d = 0; d < k; ++d) {
+            sum += static_cast<double>(
+                       ToFloat(left.data[i * left.row_stride + d * left.column_stride])) *
+                   ToFloat(right.data[d * right.row_stride + j * right.column_stride]);
+          }
+          const int64_t at = is_c_transposed ? j * m + i : i * n + j;
+          // All terms are multiples of 1/64, so that sums are exact.
+          ASSERT_EQ(exact[at], static_cast<float>(sum))
+              << m << " " << n << " " << k << " " << layout;
+          ASSERT_EQ(converted[at], static_cast<float>(sum));
+          ASSERT_EQ(rounded[at].bits, ToBFloat16(static_cast<float>(sum)).bits);
+        }
+      }
     }
   }
 }

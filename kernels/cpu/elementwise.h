@@ -27,10 +27,11 @@ inline auto Wrapping(V x) {
   }
 }
 
-// out[i] = f(in[i]...) for i < count.
+// out[i] = f(in[i]...) for i < count. Where T computes with vectors, the operands have as many
+// lanes.
 template <typename T, typename F, typename... In>
 inline void Map(int64_t count, F f, T* out, const In*... in) {
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (kHasVectors<T>) {
     int64_t i = 0;
     for (; i + kLanes<T> <= count; i += kLanes<T>) Store<T>(out + i, f(Load(in + i)...));
     if (i < count) StorePart<T>(out + i, f(LoadPart(in + i, count - i)...), count - i);
@@ -42,7 +43,9 @@ inline void Map(int64_t count, F f, T* out, const In*... in) {
 // A value in the form in which Map calls its function.
 template <typename T>
 inline auto Broadcast(T value) {
-  if constexpr (std::is_floating_point_v<T>) {
+  if constexpr (kIsHalf<T>) {
+    return Splat(ToFloat(value));
+  } else if constexpr (std::is_floating_point_v<T>) {
     return Splat(value);
   } else {
     return value;

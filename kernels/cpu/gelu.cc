@@ -5,13 +5,13 @@
 namespace penstock::kernels {
 
 KernelDef GeluKernel() {
-  return {
-      .create = [](const KernelSpec& spec, Device& device, Stream& stream) -> KernelOr {
-        return DispatchGelu(spec, [&]<typename G>(G) {
-          return UnaryDef<Floats>([](auto x) { return G::Value(x); }).create(spec, device, stream);
-        });
-      },
-      .can_alias = CanAliasElementwise};
+  return {.create = [](const KernelSpec& spec, Device& device, Stream& stream) -> KernelOr {
+            return DispatchGelu(spec, [&]<typename G>(G) {
+              return UnaryDef<FloatsAndBFloat16>([](auto x) { return G::Value(x); })
+                  .create(spec, device, stream);
+            });
+          },
+          .can_alias = CanAliasElementwise};
 }
 
 }  // namespace penstock::kernels

@@ -6,7 +6,7 @@ namespace penstock::kernels {
 KernelDef GeluGradKernel() {
   return {.create = [](const KernelSpec& spec, Device& device, Stream& stream) -> KernelOr {
             return DispatchGelu(spec, [&]<typename G>(G) {
-              return BinaryDef<Floats>([](auto x, auto dy) { return dy * G::Slope(x); })
+              return BinaryDef<FloatsAndBFloat16>([](auto x, auto dy) { return dy * G::Slope(x); })
                   .create(spec, device, stream);
             });
           },

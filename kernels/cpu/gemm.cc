@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/half.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/simd.h"
 
@@ -208,7 +209,8 @@ bool MayPack(int64_t m, int64_t n, int64_t k, const StridedMatrix<const float>& 
 }
 
 void PrepareGemm(DType dtype) {
-  if (dtype == DType::kF32) PrepareOneDnnGemm();
+  // Floats of 16 bits may be multiplied as f32 (half_gemm.h).
+  if (dtype == DType::kF32 || IsHalf(dtype)) PrepareOneDnnGemm();
 }
 
 template <typename T>

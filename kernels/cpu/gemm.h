@@ -32,8 +32,8 @@ struct StridedMatrix {
 template <typename T>
 size_t GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k);
 
-// For KernelDef::prepare, so that no step waits for a compiler: for f32 it takes some 30 ms, once a
-// process.
+// For KernelDef::prepare, so that no step waits for a compiler: for f32 and floats of 16 bits it
+// takes some 30 ms, once a process.
 void PrepareGemm(DType dtype);
 
 // c[m, n] = a[m, k] b[k, n], plus c when `accumulate`. Integers wrap.

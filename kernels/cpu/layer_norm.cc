@@ -9,6 +9,8 @@ namespace {
 // Two passes over a row that the first one has brought into the cache: no cancellation.
 template <typename T>
 class LayerNorm : public CpuKernel {
+  using A = Arith<T>;
+
  public:
   LayerNorm(const KernelSpec& spec, Device& device)
       : CpuKernel(spec, device),
@@ -20,19 +22,19 @@ class LayerNorm : public CpuKernel {
     const double share = 1.0 / static_cast<double>(n);
     const T* scale = Input<T>(args, 1);
     const T* bias = Input<T>(args, 2);
-    T* means = args.outputs.size() > 1 ? Output<T>(args, 1) : nullptr;
-    T* rstds = args.outputs.size() > 2 ? Output<T>(args, 2) : nullptr;
+    A* means = args.outputs.size() > 1 ? Output<A>(args, 1) : nullptr;
+    A* rstds = args.outputs.size() > 2 ? Output<A>(args, 2) : nullptr;
     pool_.ParallelFor(rows_.count, GrainRows(n), [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
         const T* x = Input<T>(args, 0) + row * n;
-        const T mean = static_cast<T>(SumOf<T>(
+        const A mean = static_cast<A>(SumOf<T>(
                                           n, [](auto v) { return v; }, x) *
                                       share);
         const auto m = Splat(mean);
-        const T variance = static_cast<T>(SumOf<T>(
+        const A variance = static_cast<A>(SumOf<T>(
                                               n, [&](auto v) { return (v - m) * (v - m); }, x) *
                                           share);
-        const T rstd = 1 / std::sqrt(variance + static_cast<T>(epsilon_));
+        const A rstd = 1 / std::sqrt(variance + static_cast<A>(epsilon_));
         const auto r = Splat(rstd);
         Map(
             n, [&](auto v, auto s, auto b) { return (v - m) * r * s + b; },
@@ -52,7 +54,7 @@ class LayerNorm : public CpuKernel {
 }  // namespace
 
 KernelDef LayerNormKernel() {
-  return {.create = CreateKernel<LayerNorm, Floats>, .can_alias = CanAliasFirst};
+  return {.create = CreateKernel<LayerNorm, FloatsAndBFloat16>, .can_alias = CanAliasFirst};
 }
 
 }  // namespace penstock::kernels

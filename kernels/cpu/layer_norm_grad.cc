@@ -19,14 +19,14 @@ class LayerNormGrad : public CpuKernel {
       for (int64_t row = begin; row < end; ++row) {
         const T* dy = Input<T>(args, 0) + row * n;
         const T* x = Input<T>(args, 1) + row * n;
-        const auto m = Splat(Input<T>(args, 3)[row]);
-        const auto r = Splat(Input<T>(args, 4)[row]);
+        const auto m = Splat(Input<Arith<T>>(args, 3)[row]);
+        const auto r = Splat(Input<Arith<T>>(args, 4)[row]);
         const double sum_g = SumOf<T>(
             n, [](auto d, auto s) { return d * s; }, dy, scale);
         const double sum_gh = SumOf<T>(
             n, [&](auto d, auto s, auto v) { return d * s * ((v - m) * r); }, dy, scale, x);
-        const auto mean_g = Splat(static_cast<T>(sum_g * share));
-        const auto mean_gh = Splat(static_cast<T>(sum_gh * share));
+        const auto mean_g = Splat(static_cast<Arith<T>>(sum_g * share));
+        const auto mean_gh = Splat(static_cast<Arith<T>>(sum_gh * share));
         Map(
             n, [&](auto d, auto s, auto v) { return r * (d * s - mean_g - (v - m) * r * mean_gh); },
             Output<T>(args, 0) + row * n, dy, scale, x);
@@ -46,7 +46,7 @@ bool CanAlias(const KernelSpec& spec, int input) {
 }  // namespace
 
 KernelDef LayerNormGradKernel() {
-  return {.create = CreateKernel<LayerNormGrad, Floats>, .can_alias = CanAlias};
+  return {.create = CreateKernel<LayerNormGrad, FloatsAndBFloat16>, .can_alias = CanAlias};
 }
 
 }  // namespace penstock::kernels

@@ -13,7 +13,8 @@ class QkvAttention : public CpuKernel {
     const T* qkv = Input<T>(args, 0);
     AttentionForward<T>(pool_, shape, PackedPart(shape, qkv, 0), PackedPart(shape, qkv, 1),
                         PackedPart(shape, qkv, 2), {Output<T>(args, 0), PackedStrides(shape, 1)},
-                        args.outputs.size() > 1 ? Output<T>(args, 1) : nullptr, args.workspace);
+                        args.outputs.size() > 1 ? Output<Arith<T>>(args, 1) : nullptr,
+                        args.workspace);
     return absl::OkStatus();
   }
 };
@@ -28,7 +29,7 @@ size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
 
 KernelDef QkvAttentionKernel() {
   return {.workspace_bytes = WorkspaceBytes,
-          .create = CreateKernel<QkvAttention, Floats>,
+          .create = CreateAttention<QkvAttention>,
           .prepare = PrepareAttention};
 }
 

@@ -18,7 +18,7 @@ class QkvAttentionGrad : public CpuKernel {
                                                .v = PackedPart(shape, qkv, 2),
                                                .o = {Input<T>(args, 1), rows},
                                                .d_o = {Input<T>(args, 3), rows},
-                                               .lse = Input<T>(args, 2),
+                                               .lse = Input<Arith<T>>(args, 2),
                                                .dq = PackedPart(shape, dqkv, 0),
                                                .dk = PackedPart(shape, dqkv, 1),
                                                .dv = PackedPart(shape, dqkv, 2)};
@@ -37,7 +37,7 @@ size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
 
 KernelDef QkvAttentionGradKernel() {
   return {.workspace_bytes = WorkspaceBytes,
-          .create = CreateKernel<QkvAttentionGrad, Floats>,
+          .create = CreateAttention<QkvAttentionGrad>,
           .prepare = PrepareAttention};
 }
 

@@ -10,7 +10,8 @@
 //   Fold(partial, x)      on vectors of floats or on single integers,
 //   FoldLanes(vector)     the reduction of a vector's elements,
 //   Finish<T>(result, count) the result in T, with the global number of reduced elements.
-// Sums of floats, marked by kIsSum, go by sum.h instead, and Finish gets a double.
+// Sums of floats, marked by kIsSum, go by sum.h instead, and Finish gets a double. Sums of floats
+// of 16 bits are f32.
 //
 // Thread rule: as kernel.h. Invariant: the order of folding does not depend on the threads.
 
@@ -19,6 +20,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/cpu_kernel.h"
@@ -103,7 +105,7 @@ class ReduceKernel : public CpuKernel {
 
   absl::Status Run(const KernelArgs& args) override {
     const T* x = Input<T>(args, 0);
-    T* y = Output<T>(args, 0);
+    To* y = Output<To>(args, 0);
     if (plan_.is_row_reduced) {
       ReduceRows(x, y, AddsToOutputs(args));
     } else {
@@ -113,18 +115,20 @@ class ReduceKernel : public CpuKernel {
   }
 
  private:
-  static constexpr bool kSumsFloats = R::kIsSum && std::is_floating_point_v<T>;
+  static constexpr bool kSumsFloats = R::kIsSum && kHasVectors<T>;
+  static_assert(kSumsFloats || !kIsHalf<T>);
   using Partial = std::conditional_t<kSumsFloats, double, T>;
+  using To = Arith<T>;
 
-  void Put(int64_t count, const Partial* partial, bool adds, T* y) const {
+  void Put(int64_t count, const Partial* partial, bool adds, To* y) const {
     const int64_t reduced = plan_.global_count;
     if (adds) {
       for (int64_t i = 0; i < count; ++i) {
         y[i] =
-            static_cast<T>(Wrapping(y[i]) + Wrapping(R::template Finish<T>(partial[i], reduced)));
+            static_cast<To>(Wrapping(y[i]) + Wrapping(R::template Finish<To>(partial[i], reduced)));
       }
     } else {
-      for (int64_t i = 0; i < count; ++i) y[i] = R::template Finish<T>(partial[i], reduced);
+      for (int64_t i = 0; i < count; ++i) y[i] = R::template Finish<To>(partial[i], reduced);
     }
   }
 
@@ -157,7 +161,7 @@ class ReduceKernel : public CpuKernel {
     }
   }
 
-  void ReduceRows(const T* x, T* y, bool adds) const {
+  void ReduceRows(const T* x, To* y, bool adds) const {
     const int64_t grain = GrainRows(plan_.reduced_count * plan_.row_size);
     pool_.ParallelFor(plan_.kept_count, grain, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
@@ -172,7 +176,7 @@ class ReduceKernel : public CpuKernel {
     });
   }
 
-  void ReduceOntoRows(const T* x, T* y, bool adds) const {
+  void ReduceOntoRows(const T* x, To* y, bool adds) const {
     const int64_t piece = ColumnPiece(plan_.row_size, pool_.size());
     const int64_t pieces = (plan_.row_size + piece - 1) / piece;
     const int64_t grain = GrainRows(plan_.reduced_count * std::min(piece, plan_.row_size));
@@ -190,6 +194,21 @@ class ReduceKernel : public CpuKernel {
 
   ReducePlan plan_;
 };
+
+// The kernel of a sum R. Of floats of 16 bits it gives f32 only.
+template <typename Types, typename R>
+KernelDef SumDef(R reduction) {
+  KernelDef def = ElementwiseDef<ReduceKernel, Types>(reduction);
+  def.create = [create = std::move(def.create)](const KernelSpec& spec, Device& device,
+                                                Stream& stream) -> KernelOr {
+    const DType result = spec.outputs[0].dtype;
+    if (IsHalf(result)) return UnsupportedDType(spec.op, result);
+    return create(spec, device, stream);
+  };
+  def.can_alias = nullptr;
+  def.supports_accumulate = true;
+  return def;
+}
 
 struct SumReduction {
   static constexpr bool kIsSum = true;

@@ -14,11 +14,6 @@ struct MeanReduction : SumReduction {
 
 }  // namespace
 
-KernelDef ReduceMeanKernel() {
-  KernelDef def = ElementwiseDef<ReduceKernel, Floats>(MeanReduction());
-  def.can_alias = nullptr;
-  def.supports_accumulate = true;
-  return def;
-}
+KernelDef ReduceMeanKernel() { return SumDef<FloatsAndBFloat16>(MeanReduction()); }
 
 }  // namespace penstock::kernels

@@ -2,11 +2,6 @@
 
 namespace penstock::kernels {
 
-KernelDef ReduceSumKernel() {
-  KernelDef def = ElementwiseDef<ReduceKernel, Numbers>(SumReduction());
-  def.can_alias = nullptr;
-  def.supports_accumulate = true;
-  return def;
-}
+KernelDef ReduceSumKernel() { return SumDef<NumbersAndBFloat16>(SumReduction()); }
 
 }  // namespace penstock::kernels

@@ -3,7 +3,7 @@
 namespace penstock::kernels {
 
 KernelDef SiluKernel() {
-  return UnaryDef<Floats>([](auto x) { return x / (1 + Exp(decltype(x){} - x)); });
+  return UnaryDef<FloatsAndBFloat16>([](auto x) { return x / (1 + Exp(decltype(x){} - x)); });
 }
 
 }  // namespace penstock::kernels

@@ -5,6 +5,9 @@
 // Kernels work on whole vectors, tails included (LoadPart pads), so an element's bits do not depend
 // on where in a tensor or tile it lies.
 //
+// Floats of 16 bits are loaded as vectors of float and rounded when they are stored (to nearest,
+// ties to even). The processor's instruction for bf16 takes denormal numbers for 0.
+//
 // exp: Cody-Waite reduction to |r| <= ln(2)/2 and the Taylor polynomial (degree 7 for f32, 13 for
 // f64); results below the normal numbers are 0. tanh follows from expm1 without cancellation. Every
 // function of a NaN is NaN.
@@ -15,7 +18,7 @@
 #ifndef PENSTOCK_KERNELS_CPU_SIMD_H_
 #define PENSTOCK_KERNELS_CPU_SIMD_H_
 
-#ifdef __AVX512F__
+#if defined(__AVX512F__) || defined(__F16C__)
 #include <immintrin.h>
 #endif
 
@@ -27,6 +30,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/half.h"
+
 namespace penstock::kernels {
 
 #if defined(__AVX512F__)
@@ -37,15 +42,23 @@ inline constexpr int kVecBytes = 32;
 inline constexpr int kVecBytes = 16;
 #endif
 
+// What kernels compute in: T itself, float for floats of 16 bits.
+template <typename T>
+using Arith = std::conditional_t<kIsHalf<T>, float, T>;
+
+// Whether kernels compute with vectors of Arith<T>.
+template <typename T>
+inline constexpr bool kHasVectors = std::is_floating_point_v<Arith<T>>;
+
 template <typename T>
 struct VecOf {
-  typedef T Type __attribute__((vector_size(kVecBytes)));
+  typedef Arith<T> Type __attribute__((vector_size(kVecBytes)));
 };
 template <typename T>
 using Vec = typename VecOf<T>::Type;
 
 template <typename T>
-inline constexpr int kLanes = kVecBytes / static_cast<int>(sizeof(T));
+inline constexpr int kLanes = kVecBytes / static_cast<int>(sizeof(Arith<T>));
 
 // The element type of a vector.
 template <typename V>
@@ -62,21 +75,85 @@ inline Vec<T> Splat(T value) {
   return value - Vec<T>{};  // keeps the sign of -0
 }
 
+namespace simd_internal {
+
+// The bits of a vector's elements in 16 bits.
+typedef uint16_t HalfBits __attribute__((vector_size(kVecBytes / 2)));
+
+#ifdef __AVX512F__
+// With it GCC 12 does not warn of the operand that its unmasked intrinsics leave undefined.
+inline constexpr __mmask16 kAllLanes = 0xffff;
+#endif
+
+template <typename T>
+inline Vec<float> Widen(HalfBits bits) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return std::bit_cast<Vec<float>>(__builtin_convertvector(bits, Vec<uint32_t>) << 16);
+  } else {
+#if defined(__AVX512F__)
+    return _mm512_maskz_cvtph_ps(kAllLanes, std::bit_cast<__m256i>(bits));
+#elif defined(__F16C__)
+    return _mm256_cvtph_ps(std::bit_cast<__m128i>(bits));
+#else
+    Vec<float> v;
+    for (int i = 0; i < kLanes<float>; ++i) v[i] = ToFloat(Float16{bits[i]});
+    return v;
+#endif
+  }
+}
+
+template <typename T>
+inline HalfBits Narrow(const Vec<float>& v) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+#ifdef __AVX512BF16__
+    return std::bit_cast<HalfBits>(_mm512_cvtneps_pbh(v));
+#else
+    const auto bits = std::bit_cast<Vec<uint32_t>>(v);
+    const Vec<uint32_t> rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const Vec<uint32_t> nan = (bits >> 16) | 0x40;
+    return __builtin_convertvector(v == v ? rounded : nan, HalfBits);
+#endif
+  } else {
+#if defined(__AVX512F__)
+    return std::bit_cast<HalfBits>(_mm512_maskz_cvtps_ph(kAllLanes, v, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__)
+    return std::bit_cast<HalfBits>(_mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+#else
+    HalfBits bits;
+    for (int i = 0; i < kLanes<float>; ++i) bits[i] = ToFloat16(v[i]).bits;
+    return bits;
+#endif
+  }
+}
+
+}  // namespace simd_internal
+
 template <typename T>
 inline Vec<T> Load(const T* from) {
-  Vec<T> v;
-  std::memcpy(&v, from, sizeof(v));
-  return v;
+  if constexpr (kIsHalf<T>) {
+    simd_internal::HalfBits bits;
+    std::memcpy(&bits, from, sizeof(bits));
+    return simd_internal::Widen<T>(bits);
+  } else {
+    Vec<T> v;
+    std::memcpy(&v, from, sizeof(v));
+    return v;
+  }
 }
 template <typename T>
 inline void Store(T* to, const Vec<T>& v) {
-  std::memcpy(to, &v, sizeof(v));
+  if constexpr (kIsHalf<T>) {
+    const simd_internal::HalfBits bits = simd_internal::Narrow<T>(v);
+    std::memcpy(static_cast<void*>(to), &bits, sizeof(bits));
+  } else {
+    std::memcpy(to, &v, sizeof(v));
+  }
 }
 
 // The first `count` elements, the others `padding`; 0 <= count < kLanes. GCC and Clang make no
 // masked moves of the loops.
 template <typename T>
-inline Vec<T> LoadPart(const T* from, int64_t count, T padding = T{}) {
+inline Vec<T> LoadPart(const T* from, int64_t count, Arith<T> padding = {}) {
   Vec<T> v = Splat(padding);
 #ifdef __AVX512F__
   if constexpr (std::is_same_v<T, float>) {
@@ -85,7 +162,13 @@ inline Vec<T> LoadPart(const T* from, int64_t count, T padding = T{}) {
     return _mm512_mask_loadu_pd(v, static_cast<__mmask8>((1u << count) - 1), from);
   }
 #endif
-  for (int64_t i = 0; i < count; ++i) v[i] = from[i];
+  for (int64_t i = 0; i < count; ++i) {
+    if constexpr (kIsHalf<T>) {
+      v[i] = ToFloat(from[i]);
+    } else {
+      v[i] = from[i];
+    }
+  }
   return v;
 }
 template <typename T>
@@ -97,7 +180,12 @@ inline void StorePart(T* to, const Vec<T>& v, int64_t count) {
     return _mm512_mask_storeu_pd(to, static_cast<__mmask8>((1u << count) - 1), v);
   }
 #endif
-  for (int64_t i = 0; i < count; ++i) to[i] = v[i];
+  if constexpr (kIsHalf<T>) {
+    const simd_internal::HalfBits bits = simd_internal::Narrow<T>(v);
+    std::memcpy(static_cast<void*>(to), &bits, count * sizeof(T));
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i] = v[i];
+  }
 }
 
 // v with 0 in all elements but the first `count`.

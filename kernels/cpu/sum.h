@@ -274,7 +274,7 @@ inline constexpr int64_t kNarrowColumns =
 // REQUIRES: as AddColumnSums.
 template <typename T, typename Offset>
 inline void AddColumns(int64_t rows, int64_t count, Offset offset, const T* x, double* sums) {
-  AddColumnSums<T, 8, 1>(
+  AddColumnSums<Arith<T>, 8, 1>(
       rows, count, [&](int64_t i) { return x + offset(i); },
       [](const T* at, int64_t j, auto memory) { return std::array{memory.Load(at + j)}; }, {sums});
 }
