@@ -41,10 +41,15 @@ namespace {
 // Before any pass.
 constexpr std::string_view kInput = "input";
 
+// The passes of any job. `mixed-precision` runs for train.dtype = "bf16" only.
+std::vector<planner::Pass> AllPasses(const graph::OpRegistry& ops) {
+  return planner::CompilePasses(ops, {}, DType::kBF16);
+}
+
 // Of --dump.
 std::string DumpNames(const graph::OpRegistry& ops) {
   std::string names(kInput);
-  for (const planner::Pass& pass : planner::CompilePasses(ops)) StrAppend(&names, ", ", pass.name);
+  for (const planner::Pass& pass : AllPasses(ops)) StrAppend(&names, ", ", pass.name);
   return names;
 }
 
@@ -58,7 +63,7 @@ absl::StatusOr<std::map<std::string, std::string, std::less<>>> ParseDumps(
       return absl::InvalidArgumentError(StrCat("--dump ", dump, ": expected PASS=FILE"));
     }
     const std::string name = dump.substr(0, equals);
-    const std::vector<planner::Pass> passes = planner::CompilePasses(ops);
+    const std::vector<planner::Pass> passes = AllPasses(ops);
     const bool is_known =
         name == kInput || std::any_of(passes.begin(), passes.end(),
                                       [&](const planner::Pass& pass) { return pass.name == name; });

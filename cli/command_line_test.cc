@@ -365,15 +365,6 @@ TEST_F(CommandLineTest, MicrobatchesThatDoNotFitAreToBlame) {
               HasSubstr("--strategy dp=3: dp = 3 does not divide batch = 8"));
 }
 
-TEST_F(CommandLineTest, ATypeWithoutAKernelIsNamedWithItsPlace) {
-  const std::string file = Write("bf16.pst",
-                                 "graph g {\n  %x = input : bf16[4]\n"
-                                 "  %y = add(%x, %x) : bf16[4]\n  return %y\n}\n");
-  const Outcome outcome = Call({"eval", file});
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("bf16.pst:3:3: %y: the cpu has no kernel for add on bf16"));
-}
-
 TEST_F(CommandLineTest, OneIsNotSeveral) {
   const Outcome plan = Call({"plan", Path("job.toml"), "-o", Path("job.plan")});
   EXPECT_THAT(plan.out, HasSubstr("1 micro-batch, 1 stage"));

@@ -26,15 +26,19 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
                                                             const Parameters& parameters) {
   ASSIGN_OR_RETURN(graph::Graph graph,
                    BuildForwardGraph(registries, model, use, batch, layout.strategy));
-  ASSIGN_OR_RETURN(planner::Plan plan,
-                   CompileGraph(registries, std::move(graph),
-                                {.policy = "gpipe",
-                                 .policies = registries.policies,
-                                 .strategy = ToString(layout.strategy),
-                                 .num_threads = layout.num_threads,
-                                 .chunks_per_group = static_cast<int>(layout.strategy.vpp),
-                                 .placement = layout.placement,
-                                 .host_devices = layout.host_devices}));
+  ASSIGN_OR_RETURN(
+      planner::Plan plan,
+      CompileGraph(
+          registries, std::move(graph),
+          {.policy = "gpipe",
+           .policies = registries.policies,
+           .strategy = ToString(layout.strategy),
+           .num_threads = layout.num_threads,
+           .chunks_per_group = static_cast<int>(layout.strategy.vpp),
+           .placement = layout.placement,
+           .host_devices = layout.host_devices,
+           // A step of a few tokens is bound by its weights, which stay f32.
+           .precision = use == graph::ModelUse::kGenerate ? DType::kF32 : model.precision}));
   actors::SessionOptions options;
   options.threads_per_device = static_cast<int>(layout.num_threads);
   options.kernels = &registries.kernels;

@@ -14,6 +14,7 @@
 
 #include "base/counted.h"
 #include "base/format.h"
+#include "base/half.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/text.h"
@@ -168,6 +169,7 @@ std::vector<planner::ProgramSetting> ProgramSettings(const Job& job, const JobMo
   if (model.model == nullptr) {
     add("model.file",
         fmt::format("graph {} {:016x}", forward.name(), planner::Fingerprint(forward)));
+    if (IsHalf(model.precision)) add("train.dtype", Name(model.precision));
   } else {
     add("model.name", model.model->name);
     add("model.layers", model.config.layers);
@@ -235,7 +237,7 @@ std::string IgnoredKeys(const Job& job, const graph::Graph& graph) {
     std::string_view reason;
   };
   const Key keys[] = {
-      {"train.dtype", true, "model.file states the types of its values"},
+      {"train.dtype", !IsHalf(job.train.dtype), "model.file states the types of its values"},
       {"train.batch", true, "model.file states the shapes of its inputs"},
       {"train.validation_every", job.train.validation_every > 0,
        "only built-in models are validated"},
@@ -287,8 +289,9 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
   problem.machine = &machine;
   problem.policy = &policy;
   problem.microbatches = job.parallel.microbatches;
-  problem.lower = [&registries](graph::Graph& graph) {
-    for (const planner::Pass& pass : planner::EstimatePasses(registries.ops)) {
+  const DType precision = IsHalf(job.train.dtype) ? job.train.dtype : DType::kF32;
+  problem.lower = [&registries, precision](graph::Graph& graph) {
+    for (const planner::Pass& pass : planner::EstimatePasses(registries.ops, precision)) {
       RETURN_IF_ERROR(pass.run(graph));
     }
     return absl::OkStatus();
@@ -315,7 +318,11 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
 
 absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& job) {
   JobModel resolved;
-  resolved.config.dtype = job.train.dtype;
+  // Mixed precision is made of the model in f32.
+  const bool is_mixed = IsHalf(job.train.dtype);
+  const DType dtype = is_mixed ? DType::kF32 : job.train.dtype;
+  if (is_mixed) resolved.precision = job.train.dtype;
+  resolved.config.dtype = dtype;
   if (!job.model.file.empty()) return resolved;
   if (!job.model.weights.empty()) {
     const absl::StatusOr<FolderConfig> folder = ReadFolderConfig(job.model.weights);
@@ -348,7 +355,7 @@ absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& j
     return AtKey(job, {"model.name"}, absl::InvalidArgumentError(message));
   }
   graph::ModelConfig& config = resolved.config;
-  config.dtype = job.train.dtype;
+  config.dtype = dtype;
   config.layers = job.model.layers.value_or(config.layers);
   config.width = job.model.width.value_or(config.width);
   config.heads = job.model.heads.value_or(config.heads);
@@ -648,7 +655,8 @@ CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
           .split_weight_gradients = job.parallel.split_backward,
           .host_devices = HostsToPlanFor(job, graph),
           .program = graph.settings,
-          .machine = graph.machine};
+          .machine = graph.machine,
+          .precision = graph.model.precision};
 }
 
 absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registries,
@@ -666,6 +674,7 @@ absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registr
   options.placement = settings.placement;
   options.split_weight_gradients = settings.split_weight_gradients;
   options.passes = settings.passes;
+  options.precision = settings.precision;
   if (settings.machine.has_value()) options.machine = &*settings.machine;
   options.estimate = settings.estimate;
   return planner::CompileFolded(registries.ops, std::move(graph), options);

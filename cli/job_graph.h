@@ -29,6 +29,7 @@ namespace penstock::cli {
 struct JobModel {
   const graph::Model* model = nullptr;  // null: the job names a file
   graph::ModelConfig config;
+  DType precision = DType::kF32;  // see planner::CompileOptions
 };
 
 struct JobGraph {
@@ -71,6 +72,7 @@ struct CompileSettings {
   std::vector<uint32_t> host_devices = {};            // likewise
   std::vector<planner::ProgramSetting> program = {};  // recorded in the plan
   std::optional<planner::Machine> machine = {};       // for which the step is predicted
+  DType precision = DType::kF32;                      // see planner::CompileOptions
   planner::StepEstimate* estimate = nullptr;          // filled in, if the machine is given
   planner::PassOptions passes = {};                   // looks in
 };

@@ -404,10 +404,12 @@ const std::vector<Key>& Keys() {
        Number([](Job& j) { return &j.train.options.clip_norm; }, 0, kHuge, "0 to 1e30")},
       {"train.seed", "Seed of initialisation, dropout, data order and sampling (1)",
        Integer([](Job& j) { return &j.train.seed; }, 0, INT64_MAX)},
-      {"train.dtype", "Element type of parameters and activations, \"f32\" or \"f64\" (\"f32\")",
+      {"train.dtype",
+       "Element type of parameters and activations, \"f32\" or \"f64\", or \"bf16\": mixed "
+       "precision with f32 parameters (\"f32\")",
        Choice([](Job& j) { return &j.train.dtype; },
-              std::vector<std::pair<std::string_view, DType>>{{"f32", DType::kF32},
-                                                              {"f64", DType::kF64}})},
+              std::vector<std::pair<std::string_view, DType>>{
+                  {"f32", DType::kF32}, {"f64", DType::kF64}, {"bf16", DType::kBF16}})},
       {"train.validation_sequences",
        "Held-out sequences to evaluate, or images, of which all are if unset; 0 disables "
        "validation "

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include <xxhash.h>
 
+#include "base/half.h"
 #include "base/status_macros.h"
 #include "graph/text.h"
 #include "planner/fit.h"
@@ -24,6 +25,7 @@
 #include "planner/sharding/lower_reshards.h"
 #include "planner/sharding/propagate.h"
 #include "planner/sharding/select_mesh.h"
+#include "planner/strategy/mixed_precision.h"
 #include "planner/strategy/offload.h"
 #include "planner/strategy/recompute.h"
 
@@ -32,10 +34,16 @@ namespace {
 
 constexpr std::string_view kSplitSends = "split-sends";
 
+Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype) {
+  return {"mixed-precision",
+          [&ops, dtype](graph::Graph& g) { return MixPrecision(ops, dtype, g); }};
+}
+
 }  // namespace
 
-std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends) {
-  return {
+std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends,
+                                DType precision) {
+  std::vector<Pass> passes = {
       {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
       {"recompute", [](graph::Graph& g) { return AddRecomputation(g); }},
       {"decompose", [&ops](graph::Graph& g) { return DecomposeSplitFactors(ops, g); }},
@@ -46,10 +54,12 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
       // Copies have the layout of what they copy, which is settled here.
       {"offload", [&ops](graph::Graph& g) { return AddOffload(ops, g); }},
   };
+  if (IsHalf(precision)) passes.insert(passes.begin(), MixedPrecisionPass(ops, precision));
+  return passes;
 }
 
-std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops) {
-  std::vector<Pass> passes = CompilePasses(ops);
+std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision) {
+  std::vector<Pass> passes = CompilePasses(ops, {}, precision);
   std::erase_if(passes, [](const Pass& pass) { return pass.name == kSplitSends; });
   return passes;
 }
@@ -142,7 +152,8 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
     return absl::InvalidArgumentError(absl::StrCat("no scheduling policy \"", options.policy,
                                                    "\"; there are ", absl::StrJoin(names, ", ")));
   }
-  const uint64_t fingerprint = Fingerprint(graph);
+  uint64_t fingerprint = Fingerprint(graph);
+  if (IsHalf(options.precision)) fingerprint ^= static_cast<uint64_t>(options.precision);
   std::vector<std::string> return_names;
   for (const graph::Return& ret : graph.returns()) {
     return_names.push_back(graph.value(ret.value).name);
@@ -159,7 +170,7 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   SendOptions sends;
   ASSIGN_OR_RETURN(sends.placement, PlaceStages(graph, *policy, options));
   sends.costs = options.send_costs;
-  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends), options.passes, &graph));
+  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends, options.precision), options.passes, &graph));
 
   LowerOptions lower;
   lower.policy = policy;

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/dtype.h"
 #include "graph/graph.h"
 #include "graph/kernel_spec.h"
 #include "graph/op.h"
@@ -31,6 +32,8 @@ struct CompileOptions {
   const PolicyRegistry* policies = nullptr;
   graph::KernelTraits kernels;  // kernels::TraitsOf(registry, threads_per_device)
   uint32_t threads_per_device = 1;
+  // bf16 or f16: mixed precision (strategy/mixed_precision.h); f32: the graph's own types.
+  DType precision = DType::kF32;
   std::string strategy;                  // recorded in the plan
   std::vector<ProgramSetting> settings;  // likewise
   bool split_weight_gradients = false;   // into W; also if the policy wants it
@@ -69,11 +72,12 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
 
 // The passes of Compile that leave a graph, in their order; what comes after makes the plan of it.
 // `ops` outlives the result.
-std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends = {});
+std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends = {},
+                                DType precision = DType::kF32);
 
 // The same without split-sends, for graphs whose stages are not yet those of a plan: MeasureWork
 // charges what that pass would do (search/stage_work.h).
-std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops);
+std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision = DType::kF32);
 
 // Names what a graph computes, whatever its layout (meshes, shardings and stages): plans of one
 // program have the same, Plan::graph_fingerprint.

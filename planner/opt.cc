@@ -13,6 +13,7 @@
 #include "graph/verify.h"
 #include "planner/compile.h"
 #include "planner/sharding/propagate.h"
+#include "planner/strategy/mixed_precision.h"
 
 namespace penstock::planner {
 namespace {
@@ -32,6 +33,10 @@ std::vector<Pass> NamedPasses(const graph::OpRegistry& ops) {
   std::vector<Pass> passes = {
       {"verify", [](graph::Graph& graph) { return graph::VerifyGraph(graph); }},
       {"gradients", [&ops](graph::Graph& graph) { return DifferentiateInPlace(ops, graph); }},
+      {"mixed-precision:bf16",
+       [&ops](graph::Graph& graph) { return MixPrecision(ops, DType::kBF16, graph); }},
+      {"mixed-precision:f16",
+       [&ops](graph::Graph& graph) { return MixPrecision(ops, DType::kF16, graph); }},
       PropagatePass("propagate:op-priority", PropagationLevel::kOpPriority),
       PropagatePass("propagate:aggressive", PropagationLevel::kAggressive),
       PropagatePass("propagate:basic", PropagationLevel::kBasic),

@@ -388,6 +388,29 @@ TEST(AnyPlanTwiceTest, GivesTheSameBits) {
   EXPECT_EQ(losses, Losses(layout, "", 10));
 }
 
+// In mixed precision: parts of sums in 16 bits are rounded, so that plans differ by more than in
+// f32. A plan has the same bits wherever its devices are.
+TEST(AnyPlanInMixedPrecisionTest, GivesTheLossesOfOneDeviceAndOfF32) {
+  const std::string small = kConstantRate +
+                            " --set model.layers=2 --set model.width=64 --set model.heads=2 --set "
+                            "model.context=32 ";
+  const std::string mixed = small + "--set 'train.dtype=\"bf16\"'";
+  const std::vector<double> one = Losses(kOneDevice, mixed, kSteps);
+  for (const Layout& layout :
+       {Layout{"dp=2", 2, 4, "1f1b"}, Layout{"tp=2,sp=true", 2, 2, "1f1b"},
+        Layout{"dp=2,tp=2,pp=2", 8, 4, "1f1b"}, Layout{"dp=4,zero=3", 4, 2, "1f1b"},
+        Layout{"cp=2,zero=2", 2, 2, "1f1b"}, Layout{"pp=2,recompute=full", 2, 4, "zb-h1"}}) {
+    SCOPED_TRACE(Name(layout));
+    const std::vector<double> many = Losses(layout, mixed, kSteps);
+    ExpectSameLosses(one, many, 1e-3);
+    if (layout.devices < 4) continue;
+    EXPECT_EQ(many, Losses(layout, mixed + " --procs 2", kSteps));
+  }
+  constexpr int kManySteps = 200;
+  const std::vector<double> exact = Losses(kOneDevice, small, kManySteps);
+  ExpectSameLosses(exact, Losses(kOneDevice, mixed, kManySteps), 2e-2);
+}
+
 // --- The plan of the demo's model ----------------------------------------------------------------
 
 planner::Plan DemoPlan(const Layout& layout, int context) {

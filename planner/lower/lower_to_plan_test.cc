@@ -403,6 +403,10 @@ TEST_F(LowerToPlanTest, ATypeWithoutAKernelIsNamedWithItsPlace) {
   planner::CompileOptions options;
   options.policies = &policies_;
   options.kernels = kernels::TraitsOf(kernels_, 1);
+  options.kernels.check_kernel = [](const graph::KernelSpec& spec) -> absl::Status {
+    if (spec.op != "add") return absl::OkStatus();
+    return absl::UnimplementedError("the cpu has no kernel for add on bf16");
+  };
   const absl::Status status = planner::Compile(ops_, MustParse(R"(graph g {
   %x = input : bf16[4]
   %y = reshape(%x) {shape=[2, 2]} : bf16[2, 2]

@@ -34,7 +34,10 @@ bool AnyTemporal(const Mesh& mesh, absl::Span<const AxisRef> axes) {
 bool RunsPerMicrobatch(const Graph& graph, const Node& node) {
   if (node.op->has_declared_type() && node.op->role() != graph::OpRole::kInput) return false;
   if (node.op->role() == graph::OpRole::kAssign) return false;
-  if (node.attributes.GetBool("per_use", false)) return true;
+  // Not the cast of a parameter, whose result is gathered per use.
+  if (node.attributes.GetBool("per_use", false) && graph::IsRedistribution(node.op->role())) {
+    return true;
+  }
   if (graph.meshes()[0].num_microbatches() == 1) return node.phase != graph::Phase::kUpdate;
   auto is_per_microbatch = [&](ValueId value) { return IsPerMicrobatch(graph, value); };
   return std::any_of(node.operands.begin(), node.operands.end(), is_per_microbatch) ||

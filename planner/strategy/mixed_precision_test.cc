@@ -1,0 +1,138 @@
+#include "planner/strategy/mixed_precision.h"
+
+#include <map>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "graph/gradients.h"
+#include "graph/models/gpt.h"
+#include "graph/models/model.h"
+#include "graph/op.h"
+#include "graph/text.h"
+#include "graph/training.h"
+#include "graph/verify.h"
+#include "planner/opt.h"
+#include "planner/strategy/strategy.h"
+
+namespace penstock::planner {
+namespace {
+
+class MixedPrecisionTest : public ::testing::Test {
+ protected:
+  // `text` and `expected` as the pass prints them.
+  void ExpectRewritten(const std::string& text, const std::string& expected) const {
+    const auto actual = Optimize(text, "in.pst", "mixed-precision:bf16,verify", ops_);
+    const auto wanted = Optimize(expected, "out.pst", "verify", ops_);
+    ASSERT_TRUE(actual.ok()) << actual.status();
+    ASSERT_TRUE(wanted.ok()) << wanted.status();
+    EXPECT_EQ(*actual, *wanted);
+  }
+
+  graph::Graph Training() const {
+    const graph::Model model = graph::GptModel();
+    graph::ModelConfig config = model.defaults;
+    config.layers = 2;
+    config.width = 64;
+    config.heads = 2;
+    config.context = 16;
+    auto forward =
+        graph::BuildModelGraph(ops_, model, config, graph::ModelUse::kTrain, /*batch=*/4);
+    EXPECT_TRUE(forward.ok()) << forward.status();
+    auto training = graph::BuildTrainingGraph(ops_, *std::move(forward), {});
+    EXPECT_TRUE(training.ok()) << training.status();
+    return *std::move(training);
+  }
+
+  const graph::OpRegistry ops_ = graph::BuiltinOps();
+};
+
+TEST_F(MixedPrecisionTest, CastsOperandsOnceAndKeepsWhatIsReturned) {
+  ExpectRewritten(R"(graph g {
+  %x = input : f32[4, 8]
+  %w = parameter : f32[8, 8]
+  %p = matmul(%x, %w) : f32[4, 8]
+  %a = gelu(%p) : f32[4, 8]
+  %q = matmul(%a, %w) : f32[4, 8]
+  %s = softmax(%q) : f32[4, 8]
+  %r = add(%s, %q) : f32[4, 8]
+  %m = reduce_mean(%a) {axes=[1]} : f32[4]
+  return %r, %m, %p
+})",
+                  R"(graph g {
+  %x = input : f32[4, 8]
+  %w = parameter : f32[8, 8]
+  %x.bf16 = cast(%x) {dtype=bf16} : bf16[4, 8]
+  %w.bf16 = cast(%w) {dtype=bf16} : bf16[8, 8]
+  %p = matmul(%x.bf16, %w.bf16) : bf16[4, 8]
+  %a = gelu(%p) : bf16[4, 8]
+  %q = matmul(%a, %w.bf16) {dtype=f32} : f32[4, 8]
+  %s = softmax(%q) : f32[4, 8]
+  %r = add(%s, %q) : f32[4, 8]
+  %m = reduce_mean(%a) {axes=[1], dtype=f32} : f32[4]
+  %p.f32 = cast(%p) {dtype=f32} : f32[4, 8]
+  return %r, %m, %p.f32
+})");
+}
+
+TEST_F(MixedPrecisionTest, LeavesOtherTypesAlone) {
+  const std::string text = R"(graph g {
+  %x = input : f64[4, 8]
+  %w = parameter : f64[8, 8]
+  %p = matmul(%x, %w) : f64[4, 8]
+  return %p
+})";
+  ExpectRewritten(text, text);
+}
+
+TEST_F(MixedPrecisionTest, ATrainingStepHasProductsIn16BitsAndUpdatesInF32) {
+  graph::Graph graph = Training();
+  ASSERT_TRUE(MixPrecision(ops_, DType::kBF16, graph).ok());
+  ASSERT_TRUE(graph::VerifyGraph(graph).ok()) << graph::VerifyGraph(graph);
+  int num_products = 0;
+  std::map<std::string, int> num_casts;
+  for (const graph::Node& node : graph.nodes()) {
+    const std::string name(node.op->name());
+    if (name == "matmul" || name == "einsum") {
+      ++num_products;
+      for (const graph::ValueId operand : node.operands) {
+        EXPECT_EQ(graph.value(operand).type.dtype, DType::kBF16) << name;
+      }
+    }
+    if (name == "cast") ++num_casts[graph.value(node.operands[0]).name];
+    for (const graph::ValueId operand : node.operands) {
+      if (node.phase != graph::Phase::kUpdate) continue;
+      EXPECT_NE(graph.value(operand).type.dtype, DType::kBF16) << name;
+    }
+    // Gradients of weights are sums in f32, not rounded ones.
+    if (name == "adamw") {
+      const graph::Node& gradient = graph.node(graph.value(node.operands[1]).producer);
+      EXPECT_NE(gradient.op->name(), "cast") << graph.value(node.operands[1]).name;
+    }
+  }
+  EXPECT_EQ(num_products, 3 * (2 * 4 + 1));
+  // Each parameter once: 12 a layer, wte, wpe and the last norm's two; wpe by its broadcast.
+  EXPECT_EQ(num_casts["wte"], 1);
+  EXPECT_EQ(num_casts["h0.attn.qkv_w"], 1);
+  const graph::Value& loss = graph.value(graph.returns()[0].value);
+  EXPECT_EQ(loss.type.dtype, DType::kF32);
+  EXPECT_EQ(loss.name, "loss");
+}
+
+// At ZeRO level 3 a device casts its part of a weight, and all gather parts of 16 bits.
+TEST_F(MixedPrecisionTest, CastsOfWhatIsGatheredPerUseAreGatheredPerUse) {
+  graph::Graph graph = Training();
+  const auto strategy = ParseStrategy("dp=2,zero=3");
+  ASSERT_TRUE(strategy.ok() && strategy->has_value());
+  ASSERT_TRUE(ApplyStrategy(**strategy, 2, {}, graph).ok());
+  ASSERT_TRUE(MixPrecision(ops_, DType::kBF16, graph).ok());
+  const graph::ValueId weight = graph.FindValue("h0.mlp.w1");
+  const graph::ValueId cast = graph.FindValue("h0.mlp.w1.bf16");
+  ASSERT_NE(cast, graph::kNoValue);
+  EXPECT_TRUE(graph.node(graph.value(cast).producer).attributes.GetBool("per_use", false));
+  EXPECT_EQ(graph.value(cast).sharding, graph.value(weight).sharding);
+}
+
+}  // namespace
+}  // namespace penstock::planner
