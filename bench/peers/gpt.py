@@ -5,6 +5,9 @@ them, trains with the same optimiser (AdamW, decoupled weight decay on matrices,
 clipping) and reports its losses before each update and its step times. Losses must agree to 1e-4
 relative; times are compared as medians after the first steps, which compile and warm up.
 
+With `--dtype bf16`, all train in mixed precision: PyTorch under bf16 autocast, as it is ("torch") and
+compiled ("torch-compiled"). Losses must agree to 2e-2.
+
 Each framework runs alone, in a process of its own, with the same number of threads. The rounds
 alternate between them, so that a slow spell of the machine does not fall on one of them only; a
 ratio is the median over rounds of ours divided by theirs.
@@ -36,9 +39,15 @@ def run_torch(folder, config):
     torch.set_num_interop_threads(1)
     weights, steps = load(folder, config.steps)
     model = Gpt(weights, config.layers, config.heads)
-    trainer = Trainer(torch.compile(model) if config.compile else model, model)
+    autocast = torch.bfloat16 if config.dtype == "bf16" else None
+    trainer = Trainer(torch.compile(model) if config.compile else model, model, autocast=autocast)
     losses, times = zip(*(trainer.step(tokens, labels) for tokens, labels in steps))
     return losses, times, torch.__version__
+
+
+def run_compiled_torch(folder, config):
+    config.compile = 1
+    return run_torch(folder, config)
 
 
 def run_jax(folder, config):
@@ -110,6 +119,7 @@ def run_penstock(folder, config):
     command = [
         os.environ["PENSTOCK"], "run", str(folder / "job.toml"), "--json", "--devices", "1",
         "--set", f"train.steps={config.steps}", "--set", f"cluster.threads={config.threads}",
+        "--set", f'train.dtype="{config.dtype}"',
     ]
     if config.dump:
         command += ["--dump", str(folder)]
@@ -119,7 +129,10 @@ def run_penstock(folder, config):
     return [row["loss"] for row in rows], [row["step_time_s"] for row in rows], ""
 
 
-RUNNERS = {"penstock": run_penstock, "torch": run_torch, "jax": run_jax}
+RUNNERS = {
+    "penstock": run_penstock, "torch": run_torch, "torch-compiled": run_compiled_torch, "jax": run_jax,
+}
+PEERS = {"f32": "torch,jax", "bf16": "torch,torch-compiled"}  # JAX has no autocast
 
 
 def measure(name, folder, options):
@@ -137,13 +150,13 @@ def compare(width, arguments):
     options = {
         "layers": arguments.layers, "width": width, "heads": width // HEAD if width < 512 else width // 64,
         "context": arguments.context, "batch": arguments.batch, "steps": arguments.steps,
-        "threads": arguments.threads, "compile": int(arguments.compile),
+        "threads": arguments.threads, "compile": int(arguments.compile), "dtype": arguments.dtype,
     }
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "job.toml").write_text(job_text(**{key: options[key] for key in MODEL_KEYS}))
         losses, times, versions = {}, {}, {}
-        peers = arguments.peers.split(",")
+        peers = (arguments.peers or PEERS[arguments.dtype]).split(",")
         measure("penstock", folder, {**options, "dump": 1})
         for _ in range(arguments.rounds):
             for name in ["penstock", *peers]:
@@ -164,10 +177,24 @@ def compare(width, arguments):
     return report
 
 
+def print_rows(reports, arguments):
+    """A Markdown table: milliseconds a step, and ours over the fastest peer's of the same rounds."""
+    peers = list(reports[0]["ratio"])
+    print("| layers x width | threads | Penstock | " + " | ".join(peers) + " | ours / faster | loss error |")
+    print("|---|---:|---:|" + "---:|" * len(peers) + "---:|---:|")
+    for report in reports:
+        times = [report["step_time_s"][name] for name in ["penstock", *peers]]
+        cells = [f"{arguments.layers} x {report['width']}", str(arguments.threads)]
+        cells += [f"{1e3 * seconds:.1f} ms" for seconds in times]
+        cells += [f"{max(report['ratio'].values()):.2f}", f"{max(report['loss_error'].values()):.0e}"]
+        print("| " + " | ".join(cells) + " |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--widths", default="256,768", help="of the model")
-    parser.add_argument("--peers", default="torch,jax")
+    parser.add_argument("--dtype", choices=sorted(PEERS), default="f32", help="bf16: mixed precision")
+    parser.add_argument("--peers", help="torch, torch-compiled, jax; the default depends on --dtype")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--context", type=int, default=128, help="tokens a sequence")
     parser.add_argument("--batch", type=int, default=8, help="sequences a step")
@@ -176,6 +203,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compile", type=int, default=0, help="1: torch.compile the forward")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--markdown", action="store_true", help="print the rows of a table for docs/BENCHMARKS.md")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     for name in ("width", "heads", "dump"):
@@ -189,18 +217,21 @@ def main():
     status = 0
     for report in reports:
         for name, error in report["loss_error"].items():
-            if not error <= TOLERANCE:
+            if not error <= TOLERANCE[arguments.dtype]:
                 print(f"width {report['width']}: losses differ from {name} by {error:.2e}", file=sys.stderr)
                 status = 1
     if arguments.json:
         print(json.dumps({"reports": reports}))
         return status
+    if arguments.markdown:
+        print_rows(reports, arguments)
+        return status
     for report in reports:
-        print(f"width {report['width']}, {arguments.threads} thread(s):")
-        print(f"  {'':10} {'ms a step':>10} {'ours/theirs':>12} {'loss error':>11}")
+        print(f"width {report['width']}, {arguments.dtype}, {arguments.threads} thread(s):")
+        print(f"  {'':14} {'ms a step':>10} {'ours/theirs':>12} {'loss error':>11}")
         for name, seconds in report["step_time_s"].items():
             ratio = report["ratio"].get(name)
-            row = f"  {name:10} {1e3 * seconds:10.1f}"
+            row = f"  {name:14} {1e3 * seconds:10.1f}"
             if ratio is not None:
                 row += f" {ratio:12.2f} {report['loss_error'][name]:11.1e}"
             print(row)

@@ -78,10 +78,14 @@ class Gpt(Named):
 
 
 class Trainer:
-    """Trains `model`; `forward` is the model itself or a wrapper of it, such as DDP."""
+    """Trains `model`; `forward` is the model itself or a wrapper of it, such as DDP.
 
-    def __init__(self, forward, model, fused=True):
+    `autocast`: the dtype in which the forward pass computes where PyTorch deems it safe; None: f32.
+    """
+
+    def __init__(self, forward, model, fused=True, autocast=None):
         self.forward = forward
+        self.autocast = autocast
         self.parameters = list(model.parameters())
         decayed, others = [], []
         for key, parameter in model.named_parameters():
@@ -95,7 +99,8 @@ class Trainer:
     def step(self, tokens, labels):
         """Trains on arrays of integers; returns the loss before the update, and the seconds."""
         begin = time.perf_counter()
-        loss = self.forward(torch.from_numpy(tokens).long(), torch.from_numpy(labels).long())
+        with torch.autocast("cpu", dtype=self.autocast, enabled=self.autocast is not None):
+            loss = self.forward(torch.from_numpy(tokens).long(), torch.from_numpy(labels).long())
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, CLIP_NORM)
