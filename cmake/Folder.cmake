@@ -35,9 +35,9 @@ endfunction()
 # CUDA names what the library links, privately, where CUDA is built.
 #
 # Folders in PENSTOCK_PLAIN_FOLDERS are not compiled: the archive of another build of the same
-# sources, PENSTOCK_PLAIN_BUILD, is linked. Sanitized builds take folders from the release build in
-# which the sanitizer has little to find; generated sources are compiled all the same, because other
-# folders include their headers.
+# sources, PENSTOCK_PLAIN_BUILD, is linked. ThreadSanitizer's build takes folders without threads from
+# the release build; generated sources are compiled all the same, because other folders include their
+# headers.
 function(penstock_folder_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" ""
     "PUBLIC;PRIVATE;CUDA;EXCLUDE_SOURCES;PUBLIC_HEADERS")
