@@ -54,20 +54,21 @@ TEST_F(CmdRunOptionsTest, KeysWithoutEffectOnAGraphFileAreNotedOnce) {
 
 TEST_F(CmdRunOptionsTest, JobsOnGpusArePlannedWithoutOne) {
   const std::string job = Path("job.toml");
-  const std::string device = "cluster.device=\"cuda\"";
-  const Outcome plan = Call({"plan", job, "--set", device});
+  const std::string device = "cluster.device_kind=\"cuda\"";
+  const std::string dtype = "train.dtype=\"f32\"";
+  const Outcome plan = Call({"plan", job, "--set", device, "--set", dtype});
   if (BuiltinRegistries().cuda_kernels.Names().empty()) {
     EXPECT_EQ(plan.status, 2);
     EXPECT_THAT(plan.err, HasSubstr("this build has no kernels for devices of kind \"cuda\""));
   } else {
     EXPECT_EQ(plan.status, 0) << plan.err;
     if (!kernels::FindGpus().status.ok()) {
-      const Outcome run = Call({"run", job, "--set", device});
+      const Outcome run = Call({"run", job, "--set", device, "--set", dtype});
       EXPECT_EQ(run.status, 2);
       EXPECT_THAT(run.err, HasSubstr("CUDA finds no GPU: "));
     }
   }
-  EXPECT_THAT(Call({"plan", job, "--set", "cluster.device=\"tpu\""}).err,
+  EXPECT_THAT(Call({"plan", job, "--set", "cluster.device_kind=\"tpu\""}).err,
               HasSubstr("unknown value \"tpu\"; expected \"cpu\" or \"cuda\""));
 }
 

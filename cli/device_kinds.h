@@ -1,4 +1,4 @@
-// The kinds of devices that a job may run on (cluster.device): "cpu" and "cuda".
+// The kinds of devices that a job may run on (cluster.device_kind): "cpu" and "cuda".
 //
 // Thread rule: pure functions, but for what they ask of the machine.
 

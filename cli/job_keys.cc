@@ -472,7 +472,7 @@ const std::vector<Key>& Keys() {
        "Cluster to plan for: a preset such as \"dgx-a100:16\" (`penstock list clusters`) or a file "
        "that describes one (this machine)",
        SetClusterFile},
-      {"cluster.device", "Kind of the devices that run the job: \"cpu\" or \"cuda\" (\"cpu\")",
+      {"cluster.device_kind", "Kind of the devices that run the job: \"cpu\" or \"cuda\" (\"cpu\")",
        Choice([](Job& j) { return &j.cluster.device; },
               std::vector<std::pair<std::string_view, std::string>>{{"cpu", "cpu"},
                                                                     {"cuda", "cuda"}})},

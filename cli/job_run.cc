@@ -202,7 +202,7 @@ class JobRun {
       session_options_.start_engine = cluster_->engine_factory();
     } else {
       const auto devices = FindDevices(job_.cluster.device);
-      if (!devices.ok()) return AtKey(job_, {"cluster.device"}, devices.status());
+      if (!devices.ok()) return AtKey(job_, {"cluster.device_kind"}, devices.status());
       session_options_.create_device = devices->create;
       session_options_.max_memory_bytes = devices->max_memory_bytes;
     }
