@@ -290,8 +290,7 @@ absl::Status Simulate(const Environment& environment, const Options& options) {
 void AddSimulateCommand(CLI::App& app, const Environment& environment, Action* action) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
-      "simulate",
-      "Simulate a step of a job, a plan or Chakra traces on this machine or a cluster.");
+      "simulate", "Simulate a step of a job, a plan or Chakra traces on a cluster.");
   command
       ->add_option("FILE", options->file,
                    "Job (.toml), plan (.plan), or folder of Chakra traces, NAME.RANK.et")

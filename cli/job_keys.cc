@@ -457,8 +457,8 @@ const std::vector<Key>& Keys() {
        SetHints},
       {"parallel.schedule",
        "Scheduling policy (`penstock list policies`), a file with orders in the CSV format of "
-       "`penstock schedule`, or a plug-in library (.so) (\"1f1b\", or what the strategy \"auto\" "
-       "chooses)",
+       "`penstock schedule`, or a plug-in library (.so) (what the strategy \"auto\" chooses, "
+       "1f1b with others)",
        SetSchedule},
       {"parallel.chunks",
        "Chunks of the model on each pipeline stage, like vpp in parallel.strategy (what the "

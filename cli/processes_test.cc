@@ -38,6 +38,14 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kBound{5};
 constexpr std::chrono::seconds kPatience{60};
 
+// The file of /proc; empty: the process is gone, maybe while it was read.
+std::string ReadStat(const std::string& process) {
+  std::ifstream stream(StrCat("/proc/", process, "/stat"));
+  std::string text;
+  std::getline(stream, text);
+  return text;
+}
+
 // Processes whose parent is `pid`.
 std::vector<int> ChildrenOf(int pid) {
   std::vector<int> children;
@@ -45,8 +53,7 @@ std::vector<int> ChildrenOf(int pid) {
   for (const auto& entry : fs::directory_iterator("/proc", error)) {
     int candidate = 0;
     if (!absl::SimpleAtoi(entry.path().filename().string(), &candidate)) continue;
-    std::ifstream stream(entry.path() / "stat");
-    const std::string text{std::istreambuf_iterator<char>(stream), {}};
+    const std::string text = ReadStat(entry.path().filename().string());
     const size_t end = text.rfind(')');
     int parent = 0;
     if (end == std::string::npos || end + 4 > text.size()) continue;
@@ -287,8 +294,7 @@ TEST_P(CoordinatorDeathTest, EndsTheNodes) {
     for (const int node : nodes) {
       bool is_running = true;
       while (is_running && Clock::now() - begin < 2 * kBound) {
-        std::ifstream stream(StrCat("/proc/", node, "/stat"));
-        const std::string text{std::istreambuf_iterator<char>(stream), {}};
+        const std::string text = ReadStat(StrCat(node));
         const size_t end = text.rfind(')');
         is_running = end != std::string::npos && text[end + 2] != 'Z';
       }
