@@ -134,7 +134,8 @@ TEST_F(ChakraTest, ANodeComesBackAsItWasWritten) {
 }
 
 // Trace and plan are simulated by different code. With as many steps as the plan's simulation has,
-// they agree to the rounding of durations to nanoseconds; one step that nothing overlaps is close.
+// they agree to the rounding of durations to nanoseconds, but where permutes become messages, each
+// of which takes its own links and latency. One step that nothing overlaps is close.
 TEST_F(ChakraTest, ATraceTakesAsLongAsItsPlan) {
   struct Case {
     const char* strategy;
