@@ -18,9 +18,9 @@ namespace penstock {
 
 // What a program may use: the built-in parts, and what an application or a plug-in adds.
 struct Registries {
-  graph::OpRegistry ops;             // what operators mean
-  graph::ModelRegistry models;       // functions that build graphs, and presets of their sizes
-  kernels::KernelRegistry kernels;   // what computes operators on devices of the kind "cpu"
+  graph::OpRegistry ops;            // what operators mean
+  graph::ModelRegistry models;      // functions that build graphs, and presets of their sizes
+  kernels::KernelRegistry kernels;  // what computes operators on devices of the kind "cpu"
   // The same on GPUs, devices of the kind "cuda" (kernels/gpu.h); empty where CUDA is not built.
   kernels::KernelRegistry cuda_kernels;
   planner::PolicyRegistry policies;  // orders of the phases of a pipeline
