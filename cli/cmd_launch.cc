@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -42,11 +41,6 @@ struct Options {
   std::vector<std::string> run;  // the arguments of `run`
 };
 
-std::string Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
 absl::Status AtVariable(const char* name, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), StrCat(name, ": ", ToStd(status.message())));
@@ -55,10 +49,10 @@ absl::Status AtVariable(const char* name, const absl::Status& status) {
 // Inside an allocation: its nodes, with as many slots as it has tasks there.
 absl::StatusOr<std::vector<HostSlots>> HostsOfSlurm() {
   const absl::StatusOr<std::vector<std::string>> names =
-      ExpandNodeList(Variable("SLURM_JOB_NODELIST"));
+      ExpandNodeList(EnvironmentVariable("SLURM_JOB_NODELIST"));
   RETURN_IF_ERROR(AtVariable("SLURM_JOB_NODELIST", names.status()));
   std::vector<int64_t> tasks(names->size(), 1);
-  if (const std::string text = Variable("SLURM_TASKS_PER_NODE"); !text.empty()) {
+  if (const std::string text = EnvironmentVariable("SLURM_TASKS_PER_NODE"); !text.empty()) {
     const absl::StatusOr<std::vector<int64_t>> parsed = ParseTasksPerNode(text);
     RETURN_IF_ERROR(AtVariable("SLURM_TASKS_PER_NODE", parsed.status()));
     if (parsed->size() != names->size()) {
@@ -96,7 +90,7 @@ absl::StatusOr<std::vector<HostSlots>> FindHosts(const Options& options,
 absl::StatusOr<std::string> ChooseLauncher(const Options& options,
                                            std::optional<LaunchMember>* member) {
   if (options.launcher == "auto" || options.launcher == "member") {
-    ASSIGN_OR_RETURN(*member, DetectMember(Variable));
+    ASSIGN_OR_RETURN(*member, DetectMember(EnvironmentVariable));
     if (!member->has_value() && !options.member.rendezvous.empty()) {
       LaunchMember unranked;
       unranked.starter = "somebody";
@@ -112,14 +106,14 @@ absl::StatusOr<std::string> ChooseLauncher(const Options& options,
         "(JOB_COMPLETION_INDEX)");
   }
   if (options.launcher != "auto") return options.launcher;
-  if (!Variable("SLURM_JOB_NODELIST").empty()) return std::string("slurm");
+  if (!EnvironmentVariable("SLURM_JOB_NODELIST").empty()) return std::string("slurm");
   return std::string(options.hosts.empty() && options.host_file.empty() ? "local" : "ssh");
 }
 
 // What PATH has under the name; the name itself where it is a path.
 absl::StatusOr<std::string> FindProgram(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;
-  const std::string path = Variable("PATH");
+  const std::string path = EnvironmentVariable("PATH");
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find(':', begin), path.size());
     const std::string program = StrCat(path.substr(begin, end - begin), "/", name);
@@ -322,6 +316,11 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
                    "As a member: find the others under a name in etcd, which also gives ranks to "
                    "processes that have none")
       ->option_text("http://HOST:PORT/NAME");
+  command
+      ->add_option("--device", options->member.device,
+                   "As a member: kind of the devices, cpu or cuda, as in the job (cpu)")
+      ->option_text("KIND")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   command
       ->add_option("--join-timeout", options->member.join_timeout_s,
                    "As a member: seconds to wait for the others (60)")

@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "cli/device_kinds.h"
 #include "cli/environment.h"
 #include "cli/job_key_option.h"
+#include "cli/join_job.h"
 #include "cli/option_checks.h"
-#include "cli/status_sockets.h"
 
 #include "actors/cluster/node.h"
 #include "actors/cluster/socket_address.h"
@@ -34,30 +33,7 @@ absl::Status Run(const Environment& environment, Options options) {
                "; use the address that `penstock run --listen` prints"));
   }
   ASSIGN_OR_RETURN(options.node.key, ReadJobKey(options.key_file));
-  ASSIGN_OR_RETURN(options.node.kernels, KernelsOf(environment.registries, options.device));
-  ASSIGN_OR_RETURN(const DeviceSource devices, FindDevices(options.device));
-  options.node.create_device = devices.create;
-  options.node.max_memory_bytes = devices.max_memory_bytes;
-  options.node.policies = &environment.registries.policies;
-  if (!options.is_quiet) {
-    options.node.on_joined = [&err = environment.err](const actors::NodeDescription& node) {
-      err << StrCat("joined as ", ToString(node), "\n") << std::flush;
-    };
-    // For `penstock stack` on this host. Nodes that `penstock run` starts are on its host.
-    const absl::StatusOr<std::string> socket = NewStatusSocket("node");
-    options.node.on_no_status_socket = [&err = environment.err](const absl::Status& status) {
-      err << "note: `penstock stack` and `penstock top` will not find this node: "
-          << ToStd(status.message()) << std::endl;
-    };
-    if (socket.ok()) {
-      options.node.status_socket = *socket;
-    } else {
-      options.node.on_no_status_socket(socket.status());
-    }
-  }
-  RETURN_IF_ERROR(actors::RunNode(options.node));
-  if (!options.is_quiet) environment.err << "the job is done" << std::endl;
-  return absl::OkStatus();
+  return JoinJob(environment, std::move(options.node), options.device, options.is_quiet);
 }
 
 }  // namespace

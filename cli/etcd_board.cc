@@ -100,6 +100,10 @@ absl::StatusOr<std::unique_ptr<EtcdBoard>> EtcdBoard::Create(const std::string& 
   return std::unique_ptr<EtcdBoard>(new EtcdBoard(url.substr(0, slash), std::move(job), lease));
 }
 
+EtcdBoard::~EtcdBoard() {
+  if (!lease_id_.empty()) (void)Call(server_, "/v3/lease/revoke", {{"ID", lease_id_}});
+}
+
 std::string EtcdBoard::name() const { return StrCat("etcd at ", server_); }
 
 std::string EtcdBoard::KeyOf(const std::string& entry) const {
@@ -139,8 +143,14 @@ absl::StatusOr<std::string> EtcdBoard::Find(const std::string& entry) const {
 }
 
 absl::Status EtcdBoard::Post(const MemberNotice& notice) {
-  return Repeat(lease_, StrCat("telling ", name(), " the address of rank 0"),
-                [&] { return Insert(kAddress, notice.address); });
+  return Repeat(
+      lease_, StrCat("telling ", name(), " the address of rank 0"), [&]() -> absl::StatusOr<bool> {
+        ASSIGN_OR_RETURN(const std::string lease, GetLease());
+        const Json entry = {
+            {"key", KeyOf(kAddress)}, {"value", Base64(notice.address)}, {"lease", lease}};
+        RETURN_IF_ERROR(Call(server_, "/v3/kv/put", entry).status());
+        return true;
+      });
 }
 
 absl::StatusOr<MemberNotice> EtcdBoard::Await(absl::Duration timeout) {

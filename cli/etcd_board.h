@@ -1,7 +1,7 @@
 // A name in etcd under which the processes of a job find each other: its ranks, and the address of
-// rank 0. It does not hold the job's key. What a process has written goes with its lease, so that a
-// process that ends before the job starts gives its rank back. Once the job runs, etcd is not asked
-// any more.
+// rank 0. It does not hold the job's key. What a process has written goes with its lease, which the
+// process gives back when it ends; etcd takes the leases of processes that were killed back when
+// they run out. While the job runs, etcd is not asked.
 //
 //   penstock/NAME/rank/2     taken
 //   penstock/NAME/address    10.0.0.1:41234
@@ -26,12 +26,19 @@ class EtcdBoard final : public MemberBoard {
   static absl::StatusOr<std::unique_ptr<EtcdBoard>> Create(const std::string& url,
                                                            absl::Duration lease);
 
+  // Gives the lease back, if etcd answers.
+  ~EtcdBoard() override;
+  EtcdBoard(const EtcdBoard&) = delete;
+  EtcdBoard& operator=(const EtcdBoard&) = delete;
+
   std::string name() const override;
   bool keeps_secrets() const override { return false; }
   // These ask again while etcd does not answer, until their time is over.
   absl::Status Post(const MemberNotice& notice) override;
+  // A process that was killed leaves its address until its lease runs out.
   absl::StatusOr<MemberNotice> Await(absl::Duration timeout) override;
-  absl::StatusOr<int64_t> TakeRank(int64_t size, absl::Duration timeout) override;
+  // The lowest rank below `size` that no process of the job has, which this one has then.
+  absl::StatusOr<int64_t> TakeRank(int64_t size, absl::Duration timeout);
 
  private:
   EtcdBoard(std::string server, std::string job, absl::Duration lease)

@@ -1,6 +1,7 @@
 #include "cli/launch_member.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -82,6 +83,11 @@ absl::Status FindInStep(const Variables& variables, LaunchMember* member) {
 }
 
 }  // namespace
+
+std::string EnvironmentVariable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
 
 absl::StatusOr<std::optional<LaunchMember>> DetectMember(const Variables& variables) {
   for (const Starter& starter : kStarters) {

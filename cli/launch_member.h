@@ -31,6 +31,8 @@ struct LaunchMember {
 
 // The value of an environment variable; empty where it is not set.
 using Variables = std::function<std::string(const char* name)>;
+// Of this process.
+std::string EnvironmentVariable(const char* name);
 
 // Nullopt where the variables are those of no such process. Looks for those of torchrun (RANK,
 // WORLD_SIZE), of mpirun (OMPI_COMM_WORLD_RANK of Open MPI, PMI_RANK of MPICH), of a task of srun

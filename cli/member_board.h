@@ -30,11 +30,8 @@ class MemberBoard {
 
   // By rank 0, once.
   virtual absl::Status Post(const MemberNotice& notice) = 0;
-  // What rank 0 posts. kDeadlineExceeded if that takes longer.
+  // What rank 0 has posted. kDeadlineExceeded if that takes longer.
   virtual absl::StatusOr<MemberNotice> Await(absl::Duration timeout) = 0;
-  // The lowest rank below `size` that no process of the job has, which this one has then.
-  // kUnimplemented where ranks are given by what has started the processes.
-  virtual absl::StatusOr<int64_t> TakeRank(int64_t size, absl::Duration timeout) = 0;
 };
 
 }  // namespace penstock::cli

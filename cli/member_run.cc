@@ -1,12 +1,13 @@
 #include "cli/member_run.h"
 
-#include <cstdlib>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "cli/etcd_board.h"
 #include "cli/job_key_option.h"
+#include "cli/join_job.h"
 #include "cli/member_board.h"
 #include "cli/pmix_board.h"
 #include "cli/processes.h"
@@ -21,10 +22,8 @@
 namespace penstock::cli {
 namespace {
 
-std::string Variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
+// For an address from a board, before the board is asked again.
+constexpr absl::Duration kAddressPatience = absl::Seconds(1);
 
 absl::Status WithRendezvousStatus(absl::Status status) {
   if (!status.ok()) {
@@ -57,24 +56,35 @@ absl::Status ApplyOptions(const MemberOptions& options, LaunchMember* member) {
   return absl::OkStatus();
 }
 
-// How the processes find each other: etcd if it was asked for, otherwise PMIx where rank 0's
-// address or the key are not known. Null: by the address that all know.
-absl::StatusOr<std::unique_ptr<MemberBoard>> FindBoard(const LaunchMember& member,
-                                                       const MemberOptions& options) {
-  const bool has_key = !options.key_file.empty() || !Variable("PENSTOCK_KEY").empty();
-  const std::string need_key =
-      "launch: the job's key is missing: write one to a file that each process can read (openssl "
-      "rand -hex 32 > key; chmod 600 key), and add --key-file";
+constexpr char kNoKey[] =
+    "launch: the job's key is missing: write one to a file that each process can read (openssl "
+    "rand "
+    "-hex 32 > key; chmod 600 key), and add --key-file";
+
+// How the processes find each other; null: by the address that all know. A process without a rank
+// takes one.
+absl::StatusOr<std::unique_ptr<MemberBoard>> FindBoard(const MemberOptions& options,
+                                                       LaunchMember* member) {
+  const bool has_key = !options.key_file.empty() || !EnvironmentVariable("PENSTOCK_KEY").empty();
   if (!options.rendezvous.empty()) {
-    if (!has_key) return absl::InvalidArgumentError(need_key);
-    return EtcdBoard::Create(options.rendezvous, absl::Seconds(options.join_timeout_s));
+    if (!has_key) return absl::InvalidArgumentError(kNoKey);
+    const absl::Duration timeout = absl::Seconds(options.join_timeout_s);
+    ASSIGN_OR_RETURN(std::unique_ptr<EtcdBoard> etcd,
+                     EtcdBoard::Create(options.rendezvous, timeout));
+    if (member->rank < 0) {
+      const absl::StatusOr<int64_t> rank = etcd->TakeRank(member->size, timeout);
+      RETURN_IF_ERROR(WithRendezvousStatus(rank.status()));
+      member->rank = *rank;
+    }
+    return etcd;
   }
-  const bool has_address = !member.host.empty() && member.port > 0;
+  const bool has_address = !member->host.empty() && member->port > 0;
   if (has_address && has_key) return std::unique_ptr<MemberBoard>();
-  if (PmixBoard::HasServer(Variable)) return PmixBoard::Connect();
-  if (has_address) return absl::InvalidArgumentError(need_key);
+  // PMIx tells what of the two is not known.
+  if (PmixBoard::HasServer(EnvironmentVariable)) return PmixBoard::Connect();
+  if (has_address) return absl::InvalidArgumentError(kNoKey);
   return absl::InvalidArgumentError(
-      StrCat("launch: ", member.starter,
+      StrCat("launch: ", member->starter,
              " does not say where rank 0 is, and there is no PMIx server: set MASTER_ADDR and "
              "MASTER_PORT, or add --coordinator HOST:PORT or --rendezvous"));
 }
@@ -122,32 +132,33 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
   return told.ok() ? done : told;
 }
 
+// Joins where rank 0 listens. A board may tell where a rank 0 that was killed has listened, so the
+// board is asked again until somebody answers there.
 absl::Status RunOther(const Environment& environment, const LaunchMember& member,
                       const MemberOptions& options, MemberBoard* board) {
-  const absl::Duration timeout = absl::Seconds(options.join_timeout_s);
-  actors::NodeOptions node;
-  node.coordinator = actors::JoinAddress(member.host, static_cast<unsigned>(member.port));
-  if (board != nullptr) {
-    absl::StatusOr<MemberNotice> notice = board->Await(timeout);
-    RETURN_IF_ERROR(WithRendezvousStatus(notice.status()));
-    node.coordinator = notice->address;
-    node.key = notice->key;
-  }
-  if (node.key.empty()) {
-    ASSIGN_OR_RETURN(node.key, ReadJobKey(options.key_file));
-  }
-  node.rank = static_cast<int>(member.rank);
-  node.kernels = &environment.registries.kernels;
-  node.policies = &environment.registries.policies;
-  node.connect_timeout = timeout;
+  const absl::Time deadline = absl::Now() + absl::Seconds(options.join_timeout_s);
   bool has_joined = false;
-  node.on_joined = [&](const actors::NodeDescription& description) {
-    has_joined = true;
-    environment.err << StrCat("joined as ", ToString(description), "\n") << std::flush;
-  };
-  absl::Status status = actors::RunNode(node);
-  if (!has_joined && absl::IsUnavailable(status)) return WithRendezvousStatus(std::move(status));
-  return status;
+  actors::NodeOptions node;
+  node.rank = static_cast<int>(member.rank);
+  node.on_joined = [&](const actors::NodeDescription&) { has_joined = true; };
+  while (true) {
+    if (board != nullptr) {
+      absl::StatusOr<MemberNotice> notice = board->Await(deadline - absl::Now());
+      RETURN_IF_ERROR(WithRendezvousStatus(notice.status()));
+      node.coordinator = notice->address;
+      node.key = notice->key;
+      node.connect_timeout = kAddressPatience;
+    } else {
+      node.coordinator = actors::JoinAddress(member.host, static_cast<unsigned>(member.port));
+      node.connect_timeout = deadline - absl::Now();
+    }
+    if (node.key.empty()) {
+      ASSIGN_OR_RETURN(node.key, ReadJobKey(options.key_file));
+    }
+    absl::Status status = JoinJob(environment, node, options.device, /*is_quiet=*/false);
+    if (has_joined || !absl::IsUnavailable(status)) return status;
+    if (board == nullptr || absl::Now() > deadline) return WithRendezvousStatus(std::move(status));
+  }
 }
 
 }  // namespace
@@ -156,13 +167,7 @@ absl::Status RunMember(const Environment& environment, LaunchMember member,
                        const MemberOptions& options,
                        const std::function<absl::Status(const Environment&, int64_t)>& run_job) {
   RETURN_IF_ERROR(ApplyOptions(options, &member));
-  ASSIGN_OR_RETURN(const std::unique_ptr<MemberBoard> board, FindBoard(member, options));
-  if (member.rank < 0) {
-    const absl::StatusOr<int64_t> rank =
-        board->TakeRank(member.size, absl::Seconds(options.join_timeout_s));
-    RETURN_IF_ERROR(WithRendezvousStatus(rank.status()));
-    member.rank = *rank;
-  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<MemberBoard> board, FindBoard(options, &member));
   if (member.rank == 0) return RunFirst(environment, member, options, board.get(), run_job);
   return RunOther(environment, member, options, board.get());
 }

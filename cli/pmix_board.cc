@@ -61,10 +61,6 @@ absl::StatusOr<MemberNotice> PmixBoard::Await(absl::Duration timeout) {
   return notice;
 }
 
-absl::StatusOr<int64_t> PmixBoard::TakeRank(int64_t, absl::Duration) {
-  return absl::UnimplementedError("PMIx gives each process its rank");
-}
-
 absl::StatusOr<std::string> PmixBoard::AwaitValue(const char* name, absl::Time deadline) const {
   pmix_proc_t first;
   PMIX_LOAD_PROCID(&first, job_.c_str(), 0);

@@ -30,7 +30,6 @@ class PmixBoard final : public MemberBoard {
   bool keeps_secrets() const override { return true; }
   absl::Status Post(const MemberNotice& notice) override;
   absl::StatusOr<MemberNotice> Await(absl::Duration timeout) override;
-  absl::StatusOr<int64_t> TakeRank(int64_t size, absl::Duration timeout) override;
 
  private:
   explicit PmixBoard(std::string job) : job_(std::move(job)) {}

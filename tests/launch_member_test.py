@@ -7,6 +7,7 @@ virtual environment build/python that scripts/test makes).
 PENSTOCK_COMMAND names the command (default: build/bin/penstock).
 """
 
+import base64
 import json
 import os
 import pathlib
@@ -15,14 +16,21 @@ import secrets
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
+sys.path.insert(0, str(ROOT))
+sys.dont_write_bytecode = True
+
+from tests.support.launched_job import (PATIENCE_S, STEPS, free_port, free_ports,  # noqa: E402
+                                        job_text, losses, losses_here)
+
 sys.path.extend(str(path) for path in (ROOT / "build/python/lib").glob("python3*/site-packages"))
 
 try:
@@ -32,35 +40,7 @@ except ImportError as error:
     kubernetes_validate = None
     MISSING = str(error)
 
-JOB = """
-[model]
-name = "gpt"
-layers = 2
-width = 32
-heads = 2
-context = 16
-[train]
-steps = 6
-batch = 8
-validation_sequences = 0
-[parallel]
-strategy = "dp=2"
-[sample]
-bytes = 0
-"""
-# A long wait that ends as soon as what it waits for is there.
-PATIENCE_S = 60
 NO_RENDEZVOUS = 69
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def losses(output):
-    return [json.loads(line)["loss"] for line in output.splitlines() if '"loss"' in line]
 
 
 class Etcd:
@@ -68,7 +48,7 @@ class Etcd:
 
     def __init__(self, folder):
         self.folder = folder
-        self.client, self.peer = free_port(), free_port()
+        self.client, self.peer = free_ports(2)
         self.process = None
 
     def start(self):
@@ -97,7 +77,7 @@ class LaunchMemberTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.job = self.folder / "job.toml"
-        self.job.write_text(JOB)
+        self.job.write_text(job_text("dp=2"))
         self.key = self.folder / "key"
         self.key.write_text(secrets.token_hex(32) + "\n")
         self.key.chmod(0o600)
@@ -120,13 +100,11 @@ class LaunchMemberTest(unittest.TestCase):
 
     def check_two(self, members, starter):
         """Both end well, rank 0 with the losses of one process that runs all."""
-        here = subprocess.run([PENSTOCK, "run", self.job, "--json"], capture_output=True, text=True,
-                              timeout=120, check=True).stdout
+        expected = losses_here(PENSTOCK, self.job)
         outputs = [member.communicate(timeout=PATIENCE_S) for member in members]
         for member, (_, errors) in zip(members, outputs):
             self.assertEqual(member.returncode, 0, errors)
-        self.assertEqual(len(losses(here)), 6)
-        self.assertEqual(losses(outputs[0][0]), losses(here))
+        self.assertEqual(losses(outputs[0][0]), expected)
         self.assertEqual(outputs[1][0], "")
         self.assertIn(f"launch: rank 0 of 2 processes that {starter} has started coordinates\n",
                       outputs[0][1])
@@ -178,24 +156,23 @@ class LaunchMemberTest(unittest.TestCase):
                  "/jobs/job.toml": str(self.job)}
         arguments = [there.get(argument, argument) for argument in arguments]
         end = arguments.index("--")
-        self.job.write_text(JOB.replace("dp=2", f"dp={size}"))
+        self.job.write_text(job_text(f"dp={size}"))
         members = [self.start({"JOB_COMPLETION_INDEX": rank}, *arguments[:end])
                    for rank in range(size)]
         outputs = [member.communicate(timeout=PATIENCE_S) for member in members]
         for member, (_, errors) in zip(members, outputs):
             self.assertEqual(member.returncode, 0, errors)
-        self.assertEqual(len(losses(outputs[0][0])), 6)
+        self.assertEqual(len(losses(outputs[0][0])), STEPS)
 
     def test_mpirun_tells_the_address_and_the_key(self):
         if shutil.which("mpirun") is None:
             self.skipTest("there is no mpirun (package openmpi-bin)")
-        here = subprocess.run([PENSTOCK, "run", self.job, "--json"], capture_output=True, text=True,
-                              timeout=120, check=True).stdout
+        expected = losses_here(PENSTOCK, self.job)
         there = subprocess.run(
             ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", PENSTOCK, "launch", "--",
              self.job, "--json"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         self.assertEqual(there.returncode, 0, there.stderr)
-        self.assertEqual(losses(there.stdout), losses(here))
+        self.assertEqual(losses(there.stdout), expected)
         self.assertIn("launch: rank 0 of 2 processes that mpirun has started coordinates, and tells "
                       "its address through PMIx\n", there.stderr)
         self.assertIsNone(re.search("[0-9a-f]{64}", there.stderr))
@@ -216,14 +193,49 @@ class LaunchMemberTest(unittest.TestCase):
         # The members wait for the server.
         members = self.join_by_name(server)
         server.start()
-        here = subprocess.run([PENSTOCK, "run", self.job, "--json"], capture_output=True, text=True,
-                              timeout=120, check=True).stdout
+        expected = losses_here(PENSTOCK, self.job)
         outputs = [member.communicate(timeout=PATIENCE_S) for member in members]
         self.assertEqual([member.returncode for member in members], [0, 0], outputs)
         printed = [losses(output) for output, _ in outputs]
-        self.assertEqual(sorted(printed, key=len), [[], losses(here)])
+        self.assertEqual(sorted(printed, key=len), [[], expected])
         self.assertRegex(outputs[0][1] + outputs[1][1],
                          r"coordinates, and tells its address through etcd at http://127\.0\.0\.1:")
+
+    def test_a_name_in_etcd_may_be_used_again(self):
+        server = self.etcd()
+        server.start()
+        for _ in range(2):
+            for member in self.join_by_name(server):
+                _, errors = member.communicate(timeout=PATIENCE_S)
+                self.assertEqual(member.returncode, 0, errors)
+
+    def test_what_a_killed_rank_0_has_posted_is_overcome(self):
+        server = self.etcd()
+        server.start()
+        self.await_etcd(server)
+        self.put(server, "penstock/job/address", f"127.0.0.1:{free_port()}")
+        # Rank 1 reads the old address first.
+        second, first = (
+            self.start({"RANK": rank, "WORLD_SIZE": 2}, "--rendezvous", server.url("job"),
+                       "--key-file", self.key) for rank in (1, 0))
+        for member in (first, second):
+            _, errors = member.communicate(timeout=PATIENCE_S)
+            self.assertEqual(member.returncode, 0, errors)
+
+    def put(self, server, key, value):
+        body = {name: base64.b64encode(text.encode()).decode()
+                for name, text in (("key", key), ("value", value))}
+        request = urllib.request.Request(server.url("v3/kv/put"), json.dumps(body).encode())
+        urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+
+    def await_etcd(self, server):
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self.put(server, "ready", "yes")
+            except OSError:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.05)
 
     def test_a_job_that_runs_does_not_need_etcd(self):
         server = self.etcd()

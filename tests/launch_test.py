@@ -6,7 +6,6 @@ mount namespace with a home of its own, which only root can make.
 PENSTOCK_COMMAND names the command (default: build/bin/penstock).
 """
 
-import json
 import os
 import pathlib
 import pwd
@@ -16,37 +15,20 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
+sys.path.insert(0, str(ROOT))
+sys.dont_write_bytecode = True
+
+from tests.support.launched_job import (PATIENCE_S, STEPS, free_port, job_text,  # noqa: E402
+                                        losses, losses_here)
+
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-JOB = """
-[model]
-name = "gpt"
-layers = 2
-width = 32
-heads = 2
-context = 16
-[train]
-steps = 6
-batch = 8
-validation_sequences = 0
-[parallel]
-strategy = "dp=2"
-[sample]
-bytes = 0
-"""
-# A long wait that ends as soon as what it waits for is there.
-PATIENCE_S = 60
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def await_true(condition, what):
@@ -55,10 +37,6 @@ def await_true(condition, what):
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {PATIENCE_S} s")
         time.sleep(0.02)
-
-
-def losses(output):
-    return [json.loads(line)["loss"] for line in output.splitlines() if '"loss"' in line]
 
 
 def processes_with(text):
@@ -146,7 +124,7 @@ class LaunchTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.job = self.folder / "job.toml"
-        self.job.write_text(JOB)
+        self.job.write_text(job_text("dp=2"))
         self.server = SshServer(self.folder)
         self.addCleanup(self.server.close)
         # Tells the processes of this test from others.
@@ -178,13 +156,11 @@ class LaunchTest(unittest.TestCase):
         return found
 
     def test_a_launched_job_has_the_losses_of_a_local_one(self):
-        here = subprocess.run([PENSTOCK, "run", self.job, "--procs", "2", "--json"],
-                              capture_output=True, text=True, timeout=120, check=True).stdout
         there = subprocess.run(self.launch("--json"), capture_output=True, text=True, timeout=120,
                                check=False)
         self.assertEqual(there.returncode, 0, there.stderr)
-        self.assertEqual(len(losses(there.stdout)), 6)
-        self.assertEqual(losses(there.stdout), losses(here))
+        self.assertEqual(len(losses(there.stdout)), STEPS)
+        self.assertEqual(losses(there.stdout), losses_here(PENSTOCK, self.job))
         self.assertRegex(there.stderr, r"launch: 2 processes on 1 host through \S*/ssh\n")
         self.assertEqual(there.stderr.count("joined: rank "), 2)
         await_true(lambda: not self.node_programs(), "the end of the nodes")

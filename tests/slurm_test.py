@@ -4,7 +4,6 @@ Skipped without Slurm's daemons, munge or root. PENSTOCK_COMMAND names the comma
 build/bin/penstock).
 """
 
-import json
 import os
 import pathlib
 import secrets
@@ -19,30 +18,10 @@ sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
 from tests.support import slurm  # noqa: E402
+from tests.support.launched_job import (PATIENCE_S, free_port, job_text, losses,  # noqa: E402
+                                        losses_here)
 
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
-JOB = """
-[model]
-name = "gpt"
-layers = 2
-width = 32
-heads = 2
-context = 16
-[train]
-steps = 6
-batch = 8
-validation_sequences = 0
-[parallel]
-strategy = "dp=4"
-[sample]
-bytes = 0
-"""
-PATIENCE_S = 60
-
-
-def losses(output):
-    return [json.loads(line)["loss"] for line in output.splitlines() if '"loss"' in line]
-
 
 class SlurmTest(unittest.TestCase):
     @classmethod
@@ -55,18 +34,15 @@ class SlurmTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         cls.job = cls.folder / "job.toml"
-        cls.job.write_text(JOB)
+        cls.job.write_text(job_text("dp=4"))
         cls.cluster = slurm.SlurmCluster(folder.name)
         cls.addClassCleanup(cls.cluster.close)
-        here = subprocess.run([PENSTOCK, "run", cls.job, "--json"], capture_output=True, text=True,
-                              timeout=120, check=True).stdout
-        cls.expected = losses(here)
+        cls.expected = losses_here(PENSTOCK, cls.job)
 
     def run_in_slurm(self, *command):
         done = subprocess.run(command, capture_output=True, text=True, check=False,
                               timeout=PATIENCE_S, env=self.cluster.environment)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(len(self.expected), 6)
         self.assertEqual(losses(done.stdout), self.expected)
         self.assertIsNone(secret_in(done.stderr))
         return done.stderr
@@ -88,7 +64,7 @@ class SlurmTest(unittest.TestCase):
         key.write_text(secrets.token_hex(32) + "\n")
         key.chmod(0o600)
         # The nodes of the test have names that nothing resolves.
-        port = slurm.free_ports(1)[0]
+        port = free_port()
         self.run_in_slurm("srun", "-N", "2", "--ntasks-per-node=2",
                           f"--export=ALL,MASTER_ADDR=127.0.0.1,MASTER_PORT={port}", PENSTOCK,
                           "launch", "--key-file", key, "--", self.job, "--json")

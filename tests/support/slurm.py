@@ -3,24 +3,13 @@
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import time
 
+from tests.support.launched_job import PATIENCE_S, free_ports
+
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc")
-PATIENCE_S = 60
-
-
-def free_ports(count):
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def why_not():

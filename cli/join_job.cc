@@ -1,0 +1,45 @@
+#include "cli/join_job.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "cli/device_kinds.h"
+#include "cli/status_sockets.h"
+
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::cli {
+
+absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
+                     std::string_view device_kind, bool is_quiet) {
+  ASSIGN_OR_RETURN(node.kernels, KernelsOf(environment.registries, device_kind));
+  ASSIGN_OR_RETURN(const DeviceSource devices, FindDevices(device_kind));
+  node.create_device = devices.create;
+  node.max_memory_bytes = devices.max_memory_bytes;
+  node.policies = &environment.registries.policies;
+  if (!is_quiet) {
+    node.on_joined = [&err = environment.err, next = std::move(node.on_joined)](
+                         const actors::NodeDescription& description) {
+      err << StrCat("joined as ", ToString(description), "\n") << std::flush;
+      if (next) next(description);
+    };
+    node.on_no_status_socket = [&err = environment.err](const absl::Status& status) {
+      err << "note: `penstock stack` and `penstock top` will not find this node: "
+          << ToStd(status.message()) << std::endl;
+    };
+    // Nodes that `penstock run` starts are on its host.
+    const absl::StatusOr<std::string> socket = NewStatusSocket("node");
+    if (socket.ok()) {
+      node.status_socket = *socket;
+    } else {
+      node.on_no_status_socket(socket.status());
+    }
+  }
+  RETURN_IF_ERROR(actors::RunNode(node));
+  if (!is_quiet) environment.err << "the job is done" << std::endl;
+  return absl::OkStatus();
+}
+
+}  // namespace penstock::cli

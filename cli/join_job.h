@@ -1,0 +1,26 @@
+// A node of a job, as `penstock node` and a member of a launch run it: with the devices of its kind
+// and, for `penstock stack` and `penstock top` on this host, a status socket.
+//
+// Thread rule: blocks its caller.
+
+#ifndef PENSTOCK_CLI_JOIN_JOB_H_
+#define PENSTOCK_CLI_JOIN_JOB_H_
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "cli/environment.h"
+
+#include "actors/cluster/node.h"
+
+namespace penstock::cli {
+
+// Fills in kernels, devices and policies, and runs the node to the end of the job. Unless
+// `is_quiet`, says when the node has joined and when the job is done, and opens the status socket.
+// `on_joined` of `node` is called as well.
+absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
+                     std::string_view device_kind, bool is_quiet);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_JOIN_JOB_H_

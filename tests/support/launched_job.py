@@ -1,0 +1,59 @@
+"""What the tests of launching share: a small job, its losses, and free ports."""
+
+import json
+import socket
+import subprocess
+
+# Steps of a job.
+STEPS = 6
+# A long wait that ends as soon as what it waits for is there.
+PATIENCE_S = 60
+
+
+def job_text(strategy):
+    """A GPT that trains for STEPS steps."""
+    return f"""
+[model]
+name = "gpt"
+layers = 2
+width = 32
+heads = 2
+context = 16
+[train]
+steps = {STEPS}
+batch = 8
+validation_sequences = 0
+[parallel]
+strategy = "{strategy}"
+[sample]
+bytes = 0
+"""
+
+
+def losses(output):
+    """Of the lines that `penstock run --json` prints."""
+    return [json.loads(line)["loss"] for line in output.splitlines() if '"loss"' in line]
+
+
+def losses_here(penstock, job):
+    """Of the job in one process on this host."""
+    output = subprocess.run([penstock, "run", job, "--json"], capture_output=True, text=True,
+                            timeout=120, check=True).stdout
+    found = losses(output)
+    assert len(found) == STEPS, output
+    return found
+
+
+def free_ports(count):
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def free_port():
+    return free_ports(1)[0]
