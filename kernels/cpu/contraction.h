@@ -21,15 +21,9 @@
 #include "absl/types/span.h"
 
 #include "base/thread_pool.h"
+#include "kernels/contraction_indices.h"
 
 namespace penstock::kernels {
-
-struct ContractionIndex {
-  int64_t size = 1;
-  int64_t a_stride = 0;
-  int64_t b_stride = 0;
-  int64_t c_stride = 0;
-};
 
 class Contraction {
  public:

@@ -22,6 +22,7 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "kernels/kernel.h"
+#include "kernels/tile.h"
 
 namespace penstock::kernels {
 
@@ -126,25 +127,6 @@ KernelOr CreateBySize(const KernelSpec& spec, Device& device, Stream&) {
 }
 
 // ---- Tiles.
-
-// Global index of the tile's first element in dimension `dim`.
-inline int64_t TileBegin(const TileDesc& tile, int dim, int64_t microbatch) {
-  int64_t begin = tile.offset.empty() ? 0 : tile.offset[dim];
-  if (!tile.microbatch_stride.empty()) begin += microbatch * tile.microbatch_stride[dim];
-  return begin;
-}
-
-// The tensor's extent; `global` empty means that the tile is the whole tensor.
-inline int64_t GlobalExtent(const TileDesc& tile, int dim) {
-  return tile.global.empty() ? tile.shape[dim] : tile.global[dim];
-}
-
-inline int Rank(const TileDesc& tile) { return static_cast<int>(tile.shape.size()); }
-
-// `axis` counted from the end when negative.
-inline int NormalizeAxis(int64_t axis, int rank) {
-  return static_cast<int>(axis < 0 ? axis + rank : axis);
-}
 
 // Elements of one step in the last dimension, and how many of those there are: a tensor as a
 // matrix of rows. A scalar is one row of one element.

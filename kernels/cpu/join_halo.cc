@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/strided_copy.h"
+#include "kernels/halo_window.h"
 
 namespace penstock::kernels {
 namespace {
@@ -13,33 +14,18 @@ template <typename T>
 class JoinHalo : public CpuKernel {
  public:
   JoinHalo(const KernelSpec& spec, Device& device) : CpuKernel(spec, device) {
-    const TileDesc& tile = spec.inputs[0];
+    const HaloWindow halo = HaloWindowOf(spec);
     const TileDesc& window = spec.outputs[0];
-    const int axis = NormalizeAxis(spec.attributes.GetInt("axis", 0), Rank(window));
-    const Shape sizes = spec.attributes.GetInts("sizes");
-    const Shape tile_strides = RowMajorStrides(tile.shape);
+    is_whole_ = halo.is_whole;
+    parts_ = PlanPack(window, halo.axis, halo.sizes, /*to_packed=*/false, halo.starts);
+    if (halo.own_size == 0) return;
+    const Shape tile_strides = RowMajorStrides(spec.inputs[0].shape);
     const Shape strides = RowMajorStrides(window.shape);
-    const int64_t window_begin = TileBegin(window, axis, 0);
-    const int64_t window_end = window_begin + window.shape[axis];
-    const int64_t begin = std::max(TileBegin(tile, axis, 0), window_begin);
-    const int64_t end = std::min(TileBegin(tile, axis, 0) + tile.shape[axis], window_end);
-    // The window's positions that the parts take: those that are not the tile's.
-    Shape starts;
-    int64_t next = window_begin;
-    for (const int64_t size : sizes) {
-      if (begin < end && next == begin) next = end;
-      starts.push_back(next - window_begin);
-      next += size;
-    }
-    if (begin < end && next == begin) next = end;
-    is_whole_ = next == window_end;
-    parts_ = PlanPack(window, axis, sizes, /*to_packed=*/false, starts);
-    if (begin >= end) return;
     Shape shape = window.shape;
-    shape[axis] = end - begin;
+    shape[halo.axis] = halo.own_size;
     own_.push_back({StridedCopy(shape, tile_strides, strides),
-                    (begin - TileBegin(tile, axis, 0)) * tile_strides[axis],
-                    (begin - window_begin) * strides[axis]});
+                    halo.own_in_tile * tile_strides[halo.axis],
+                    halo.own_in_window * strides[halo.axis]});
   }
 
   absl::Status Run(const KernelArgs& args) override {

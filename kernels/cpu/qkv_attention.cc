@@ -11,10 +11,11 @@ class QkvAttention : public CpuKernel {
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = PackedShape(spec_, args.microbatch);
     const T* qkv = Input<T>(args, 0);
-    AttentionForward<T>(pool_, shape, PackedPart(shape, qkv, 0), PackedPart(shape, qkv, 1),
-                        PackedPart(shape, qkv, 2), {Output<T>(args, 0), PackedStrides(shape, 1)},
-                        args.outputs.size() > 1 ? Output<Arith<T>>(args, 1) : nullptr,
-                        args.workspace);
+    AttentionForward<T>(
+        pool_, shape, PackedPart(shape, qkv, 0), PackedPart(shape, qkv, 1),
+        PackedPart(shape, qkv, 2),
+        {Output<T>(args, 0), RowStrides(shape.queries, 1, shape.heads, shape.width)},
+        args.outputs.size() > 1 ? Output<Arith<T>>(args, 1) : nullptr, args.workspace);
     return absl::OkStatus();
   }
 };

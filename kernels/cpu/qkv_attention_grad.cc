@@ -10,7 +10,7 @@ class QkvAttentionGrad : public CpuKernel {
 
   absl::Status Run(const KernelArgs& args) override {
     const AttentionShape shape = PackedShape(spec_, args.microbatch);
-    const HeadStrides rows = PackedStrides(shape, 1);
+    const HeadStrides rows = RowStrides(shape.queries, 1, shape.heads, shape.width);
     const T* qkv = Input<T>(args, 0);
     T* dqkv = Output<T>(args, 0);
     const AttentionGradOperands<T> operands = {.q = PackedPart(shape, qkv, 0),

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention_shape.h"
 #include "kernels/cuda/launch.h"
 
 namespace penstock::kernels::cuda {
@@ -22,30 +23,7 @@ inline constexpr int64_t kMaxHeadWidth = 256;
 inline constexpr int kRowsPerWarp = 4;
 inline constexpr int kAttentionWarps = 4;
 
-// Strides in elements; the width is contiguous.
-struct HeadStrides {
-  int64_t batch = 0;
-  int64_t head = 0;
-  int64_t row = 0;
-};
-
-template <typename T>
-struct HeadTensor {
-  T* data = nullptr;
-  HeadStrides strides;
-};
-
-struct AttentionShape {
-  int64_t batch = 0;
-  int64_t heads = 0;      // of queries
-  int64_t key_heads = 0;  // divides heads
-  int64_t queries = 0;
-  int64_t keys = 0;
-  int64_t width = 0;
-  bool is_causal = false;
-  // With is_causal, query i of the tile sees the tile's keys j <= i + causal_offset.
-  int64_t causal_offset = 0;
-  int64_t lse_rows = 0;  // rows of each head in lse
+struct AttentionShape : kernels::AttentionShape {
   // Of each batch, added to causal_offset: the keys before those of the queries; data null: 0. Then
   // the keys have the place of each query, too, and a query that has none, beyond the keys' end,
   // sees nothing.

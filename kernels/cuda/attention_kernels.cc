@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/attention_tiles.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/elementwise.h"
@@ -19,37 +20,12 @@ absl::Status CheckAttention(const KernelSpec& spec, int64_t width) {
                                          width));
 }
 
-// Query i (global) sees keys j <= i + (t - s) with the global extents s and t.
-int64_t CausalOffset(const TileDesc& queries, int query_dim, const TileDesc& keys, int key_dim,
-                     int64_t microbatch) {
-  return TileBegin(queries, query_dim, microbatch) - TileBegin(keys, key_dim, microbatch) +
-         GlobalExtent(keys, key_dim) - GlobalExtent(queries, query_dim);
-}
-
 // ---- q[b, h, s, d], k[b, g, t, d], v[b, g, t, d].
-
-AttentionShape SeparateShape(const KernelSpec& spec, int64_t microbatch) {
-  const TileDesc& q = spec.inputs[0];
-  const TileDesc& k = spec.inputs[1];
-  return {.batch = q.shape[0],
-          .heads = q.shape[1],
-          .key_heads = k.shape[1],
-          .queries = q.shape[2],
-          .keys = k.shape[2],
-          .width = q.shape[3],
-          .is_causal = spec.attributes.GetBool("causal", false),
-          .causal_offset = CausalOffset(q, 2, k, 2, microbatch),
-          .lse_rows = q.shape[2]};
-}
-
-HeadStrides SeparateStrides(int64_t heads, int64_t rows, int64_t width) {
-  return {.batch = heads * rows * width, .head = rows * width, .row = width};
-}
 
 KernelOr CreateAttention(const KernelSpec& spec, Device&, Stream& stream) {
   RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
-    const AttentionShape shape = SeparateShape(spec, args.microbatch);
+    const AttentionShape shape = {SeparateShape(spec, args.microbatch)};
     const HeadStrides queries = SeparateStrides(shape.heads, shape.queries, shape.width);
     const HeadStrides keys = SeparateStrides(shape.key_heads, shape.keys, shape.width);
     AttentionOperands x;
@@ -65,7 +41,7 @@ KernelOr CreateAttention(const KernelSpec& spec, Device&, Stream& stream) {
 KernelOr CreateAttentionGrad(const KernelSpec& spec, Device&, Stream& stream) {
   RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
-    const AttentionShape shape = SeparateShape(spec, args.microbatch);
+    const AttentionShape shape = {SeparateShape(spec, args.microbatch)};
     const HeadStrides queries = SeparateStrides(shape.heads, shape.queries, shape.width);
     const HeadStrides keys = SeparateStrides(shape.key_heads, shape.keys, shape.width);
     AttentionGradOperands x;
@@ -98,7 +74,7 @@ KernelOr CreateAttentionParts(const KernelSpec& spec, Device&, Stream& stream) {
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) -> absl::Status {
     const TileDesc& k = spec.inputs[1];
     const TileDesc& o = spec.outputs[0];
-    const AttentionShape whole = SeparateShape(spec, args.microbatch);
+    const AttentionShape whole = {SeparateShape(spec, args.microbatch)};
     const HeadStrides queries = SeparateStrides(whole.heads, whole.queries, whole.width);
     const HeadStrides keys = SeparateStrides(whole.key_heads, whole.keys, whole.width);
     const int64_t num_rows = whole.batch * whole.heads * whole.queries;
@@ -129,29 +105,10 @@ KernelOr CreateAttentionParts(const KernelSpec& spec, Device&, Stream& stream) {
 
 // ---- qkv[b, s, 3, h, d] with its result o[b, s, h, d].
 
-AttentionShape PackedShape(const KernelSpec& spec, int64_t microbatch) {
-  const TileDesc& qkv = spec.inputs[0];
-  return {.batch = qkv.shape[0],
-          .heads = qkv.shape[3],
-          .key_heads = qkv.shape[3],
-          .queries = qkv.shape[1],
-          .keys = qkv.shape[1],
-          .width = qkv.shape[4],
-          .is_causal = spec.attributes.GetBool("causal", false),
-          .causal_offset = CausalOffset(qkv, 1, qkv, 1, microbatch),
-          .lse_rows = qkv.shape[1]};
-}
-
-// Strides of one of `parts` slices of [b, rows, parts, h, d].
-HeadStrides RowStrides(int64_t rows, int64_t parts, int64_t heads, int64_t width) {
-  const int64_t row = parts * heads * width;
-  return {.batch = rows * row, .head = width, .row = row};
-}
-
 KernelOr CreateQkvAttention(const KernelSpec& spec, Device&, Stream& stream) {
   RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[4]));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
-    const AttentionShape shape = PackedShape(spec, args.microbatch);
+    const AttentionShape shape = {PackedShape(spec, args.microbatch)};
     const HeadStrides packed = RowStrides(shape.queries, 3, shape.heads, shape.width);
     const int64_t part = shape.heads * shape.width;
     const float* qkv = Input<float>(args, 0);
@@ -168,7 +125,7 @@ KernelOr CreateQkvAttention(const KernelSpec& spec, Device&, Stream& stream) {
 KernelOr CreateQkvAttentionGrad(const KernelSpec& spec, Device&, Stream& stream) {
   RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[4]));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
-    const AttentionShape shape = PackedShape(spec, args.microbatch);
+    const AttentionShape shape = {PackedShape(spec, args.microbatch)};
     const HeadStrides packed = RowStrides(shape.queries, 3, shape.heads, shape.width);
     const HeadStrides rows = RowStrides(shape.queries, 1, shape.heads, shape.width);
     const int64_t part = shape.heads * shape.width;
@@ -197,42 +154,6 @@ size_t QkvAttentionGradBytes(const KernelSpec& spec, int) {
 // ---- Steps of ring attention: q[b, s, h, d] and kv[b, t, 2, g, d].
 
 // The part of the queries that a part of the keys is at the place of.
-struct AttentionBlock {
-  AttentionShape shape;
-  int64_t query = 0;  // the first one, in the tile
-  int64_t key = 0;    // likewise
-};
-
-std::vector<AttentionBlock> BlocksOf(const KernelSpec& spec, int64_t microbatch) {
-  const TileDesc& q = spec.inputs[0];
-  const TileDesc& kv = spec.inputs[1];
-  const int64_t keys = spec.attributes.GetInt("block", 1);
-  const int64_t parts = GlobalExtent(kv, 1) / keys;
-  const int64_t queries = GlobalExtent(q, 1) / parts;
-  const int64_t first_query = TileBegin(q, 1, microbatch);
-  const int64_t last_query = first_query + q.shape[1];
-  std::vector<AttentionBlock> blocks;
-  if (q.shape[1] == 0) return blocks;
-  for (int64_t part = first_query / queries; part * queries < last_query; ++part) {
-    const int64_t begin = std::max(part * queries, first_query);
-    const int64_t shift = spec.attributes.GetInt("shift", 0) % parts;
-    const int64_t source = (part - shift + parts) % parts;  // in the sequence
-    AttentionBlock& block = blocks.emplace_back();
-    block.shape = {.batch = q.shape[0],
-                   .heads = q.shape[2],
-                   .key_heads = kv.shape[3],
-                   .queries = std::min((part + 1) * queries, last_query) - begin,
-                   .keys = keys,
-                   .width = q.shape[3],
-                   .is_causal = spec.attributes.GetBool("causal", false),
-                   .causal_offset = begin - source * keys,
-                   .lse_rows = q.shape[1]};
-    block.query = begin - first_query;
-    block.key = part * keys - TileBegin(kv, 1, microbatch);
-  }
-  return blocks;
-}
-
 KernelOr CreateBlockAttention(const KernelSpec& spec, Device&, Stream& stream) {
   RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) -> absl::Status {
@@ -254,7 +175,7 @@ KernelOr CreateBlockAttention(const KernelSpec& spec, Device&, Stream& stream) {
         x.so_far = Input<float>(args, 2) + block.query * row;
         x.lse_so_far = Input<float>(args, 3) + block.query;
       }
-      RETURN_IF_ERROR(Launched(spec, LaunchAttention(to.handle(), block.shape, x)));
+      RETURN_IF_ERROR(Launched(spec, LaunchAttention(to.handle(), {block.shape}, x)));
     }
     return absl::OkStatus();
   });
@@ -294,7 +215,7 @@ KernelOr CreateBlockAttentionGrad(const KernelSpec& spec, Device&, Stream& strea
       x.dk = {dkv, keys};
       x.dv = {dkv + values, keys};
       x.deltas = static_cast<float*>(args.workspace);
-      RETURN_IF_ERROR(Launched(spec, LaunchAttentionGrad(to.handle(), block.shape, x)));
+      RETURN_IF_ERROR(Launched(spec, LaunchAttentionGrad(to.handle(), {block.shape}, x)));
     }
     return absl::OkStatus();
   });
@@ -315,16 +236,16 @@ KernelOr CreateCachedAttention(const KernelSpec& spec, Device&, Stream& stream) 
         const Shape& o = spec.outputs[1].shape;
         const Shape& cache_shape = spec.inputs[1].shape;
         const Indices starts = {args.inputs[2], start_type};
-        const AttentionShape shape = {.batch = o[0],
-                                      .heads = o[2],
-                                      .key_heads = cache_shape[3],
-                                      .queries = o[1],
-                                      .keys = cache_shape[1],
-                                      .width = o[3],
-                                      .is_causal = true,
-                                      .causal_offset = 0,
-                                      .lse_rows = o[1],
-                                      .starts = starts};
+        const AttentionShape shape = {{.batch = o[0],
+                                       .heads = o[2],
+                                       .key_heads = cache_shape[3],
+                                       .queries = o[1],
+                                       .keys = cache_shape[1],
+                                       .width = o[3],
+                                       .is_causal = true,
+                                       .causal_offset = 0,
+                                       .lse_rows = o[1]},
+                                      starts};
         const int64_t row = shape.heads * shape.width;
         const int64_t key_row = shape.key_heads * shape.width;
         const float* q = Input<float>(args, 0);

@@ -17,25 +17,14 @@
 #include <optional>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "kernels/contraction_indices.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/contraction.h"
 #include "kernels/kernel.h"
 
 namespace penstock::kernels::cuda {
-
-struct ContractionIndex {
-  int64_t size = 1;
-  int64_t a_stride = 0;
-  int64_t b_stride = 0;
-  int64_t c_stride = 0;
-};
-
-// The indices of matmul and of einsum; an error for attributes that do not fit the shapes.
-absl::StatusOr<std::vector<ContractionIndex>> MatmulIndices(const KernelSpec& spec);
-absl::StatusOr<std::vector<ContractionIndex>> EinsumIndices(const KernelSpec& spec);
 
 // Where one launch of a product has its operands, in elements.
 struct ProductOffsets {

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/copy_plan.h"
 #include "kernels/cuda/cuda_kernel.h"
+#include "kernels/halo_window.h"
 
 namespace penstock::kernels::cuda {
 namespace {
@@ -71,40 +72,25 @@ KernelOr CreateUnpack(const KernelSpec& spec, Device&, Stream& stream) {
 }
 
 KernelOr CreateJoinHalo(const KernelSpec& spec, Device&, Stream& stream) {
-  const TileDesc& tile = spec.inputs[0];
-  const TileDesc& window = spec.outputs[0];
-  const int axis = NormalizeAxis(spec.attributes.GetInt("axis", 0), Rank(window));
-  const Shape sizes = spec.attributes.GetInts("sizes");
-  const Shape tile_strides = RowMajorStrides(tile.shape);
-  const Shape strides = RowMajorStrides(window.shape);
-  const int64_t window_begin = TileBegin(window, axis, 0);
-  const int64_t window_end = window_begin + window.shape[axis];
-  const int64_t begin = std::max(TileBegin(tile, axis, 0), window_begin);
-  const int64_t end = std::min(TileBegin(tile, axis, 0) + tile.shape[axis], window_end);
-  // The window's positions that the parts take: those that are not the tile's.
-  Shape starts;
-  int64_t next = window_begin;
-  for (const int64_t size : sizes) {
-    if (begin < end && next == begin) next = end;
-    starts.push_back(next - window_begin);
-    next += size;
-  }
-  if (begin < end && next == begin) next = end;
-  if (next != window_end) {
+  const HaloWindow halo = HaloWindowOf(spec);
+  if (!halo.is_whole) {
     return MakeKernel(spec, stream, [](const KernelArgs&, CudaStream&) {
       return absl::InternalError("join_halo: the tile and the parts do not make up the window");
     });
   }
+  const TileDesc& window = spec.outputs[0];
   ASSIGN_OR_RETURN(std::vector<CopyPiece> pieces,
-                   PlanParts(window, axis, sizes, /*to_parts=*/false, starts));
+                   PlanParts(window, halo.axis, halo.sizes, /*to_parts=*/false, halo.starts));
   for (CopyPiece& piece : pieces) piece.input = 1;
-  if (begin < end) {
+  if (halo.own_size > 0) {
+    const Shape tile_strides = RowMajorStrides(spec.inputs[0].shape);
+    const Shape strides = RowMajorStrides(window.shape);
     Shape shape = window.shape;
-    shape[axis] = end - begin;
+    shape[halo.axis] = halo.own_size;
     CopyPiece& own = pieces.emplace_back();
     ASSIGN_OR_RETURN(own.box, PlanBox(shape, tile_strides, strides));
-    own.source_offset = (begin - TileBegin(tile, axis, 0)) * tile_strides[axis];
-    own.target_offset = (begin - window_begin) * strides[axis];
+    own.source_offset = halo.own_in_tile * tile_strides[halo.axis];
+    own.target_offset = halo.own_in_window * strides[halo.axis];
   }
   return MakeCopies(spec, stream, std::move(pieces));
 }
