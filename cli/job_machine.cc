@@ -53,6 +53,19 @@ absl::StatusOr<HostDevices> BlocksOf(const Job& job, int64_t num_devices) {
 // (penstock bench messages, processes_one_core).
 constexpr double kWakeupS = 6e-5;
 
+// What the protocol of a network takes of a core for each byte that one end sends and one that it
+// receives (bench/overlap, "comm cpu" by gradient bytes, at 1 and 10 Gbit/s).
+constexpr double kNetworkCoreSecondsPerByte = 1.5e-9;
+
+// Copies through shared memory take a core all the time.
+std::vector<double> CoreShares(const planner::Cluster& cluster) {
+  std::vector<double> shares = {1};
+  for (int l = 1; l < cluster.num_levels(); ++l) {
+    shares.push_back(std::min(kNetworkCoreSecondsPerByte * cluster.level(l).bytes_per_s, 1.0));
+  }
+  return shares;
+}
+
 absl::StatusOr<planner::Cluster> WithWakeups(planner::ClusterSpec spec) {
   planner::NetworkLevel& host = spec.levels.front();
   host.latency_s = std::max(host.latency_s, kWakeupS);
@@ -104,13 +117,12 @@ absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devic
   if (job.cluster.device == "cuda") return machine;  // GPUs share no cores
   for (const uint32_t devices : hosts) {
     const int64_t at_once = std::max<int64_t>(UsableCores() / threads, 1);
-    machine.core_groups.push_back({devices, std::min<int64_t>(at_once, devices)});
+    machine.core_groups.push_back({devices, at_once});
   }
   if (ShareCores(machine.core_groups)) {
     ASSIGN_OR_RETURN(machine.cluster, WithWakeups(machine.cluster.spec()));
   }
-  // What passes between hosts takes links, not cores.
-  machine.communication_uses_cores = blocks.size() == 1;
+  machine.core_shares = CoreShares(machine.cluster);
   return machine;
 }
 
@@ -121,12 +133,12 @@ absl::StatusOr<planner::Machine> MachineOf(planner::Cluster cluster) {
   for (int64_t group = 0; group < machine.cluster.NumGroups(0); ++group) {
     const int64_t size =
         machine.cluster.GroupBegin(0, group + 1) - machine.cluster.GroupBegin(0, group);
-    machine.core_groups.push_back({size, std::min(at_once, size)});
+    machine.core_groups.push_back({size, at_once});
   }
   if (ShareCores(machine.core_groups)) {
     ASSIGN_OR_RETURN(machine.cluster, WithWakeups(machine.cluster.spec()));
   }
-  machine.communication_uses_cores = machine.cluster.num_levels() == 1;
+  machine.core_shares = CoreShares(machine.cluster);
   return machine;
 }
 

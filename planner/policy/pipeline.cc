@@ -208,17 +208,27 @@ class PipelineRun {
     ++next_[group];
   }
 
+  // The part of the next phase's time for which it needs a core.
+  double CoreShare(size_t group) const {
+    const PhaseChoice& phase = Next(group);
+    return pipeline_.stages[StageOf(group, phase)].core_shares[static_cast<size_t>(phase.kind)];
+  }
+
   // Of the groups that run phases. All devices of a group wait for the slowest.
   std::vector<double> Speeds(const std::vector<double>& begin, double now) const {
     std::vector<double> speeds(orders_.size(), 1);
+    const auto is_active = [&](size_t g) { return begin[g] != kNotYet && begin[g] <= now; };
     for (const SharedCores& cores : pipeline_.cores) {
-      double active = 0;
+      double busy = 0;  // devices that have a core, on average
       for (size_t g = 0; g < orders_.size(); ++g) {
-        if (begin[g] != kNotYet && begin[g] <= now) active += cores.devices_of_group[g];
+        if (is_active(g)) busy += cores.devices_of_group[g] * CoreShare(g);
       }
-      if (active <= cores.at_once) continue;
       for (size_t g = 0; g < orders_.size(); ++g) {
-        if (cores.devices_of_group[g] > 0) speeds[g] = std::min(speeds[g], cores.at_once / active);
+        if (!is_active(g) || cores.devices_of_group[g] == 0) continue;
+        const double share = CoreShare(g);
+        const double wanted = busy + cores.devices_of_group[g] * (1 - share);
+        if (wanted <= cores.at_once) continue;
+        speeds[g] = std::min(speeds[g], 1 / (1 - share + share * wanted / cores.at_once));
       }
     }
     return speeds;

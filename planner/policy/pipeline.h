@@ -36,7 +36,9 @@ struct VirtualStage {
   int chunk = 0;  // which of the group's stages, in the order of their numbers
   PhaseKinds kinds = {true, true, false};
   std::array<double, kNumPolicyKinds> seconds = {1, 2, 0};  // of each kind; B with W if not split
-  double ready_s = 0;                                       // when its first F can start
+  // Of each kind, the part of that time for which it needs a core (SharedCores).
+  std::array<double, kNumPolicyKinds> core_shares = {1, 1, 1};
+  double ready_s = 0;  // when its first F can start
   // What one micro-batch keeps from the start of its F to the end of its last B or W, in any unit.
   double activation = 1;
 
@@ -63,7 +65,8 @@ struct PipelineEdge {
   double transfer_s = 0;  // for which a transfer has the edge to itself
 };
 
-// A host with fewer cores than devices: groups that run phases at once slow each other down.
+// A host with fewer cores than devices: groups that run phases at once slow each other down, and
+// the devices of a group, which all need a core at the same time.
 struct SharedCores {
   std::vector<double> devices_of_group;  // by group: devices on this host
   double at_once = 1;                    // devices that the cores can serve

@@ -94,6 +94,14 @@ TEST(PipelineTest, TheDevicesOfAGroupMaySlowEachOtherDown) {
   EXPECT_NEAR(TimelineOf("1f1b", pipeline).makespan_s, 12, 1e-9);
 }
 
+// 2 devices on a core, each of which needs it a quarter of the time: they need it together.
+TEST(PipelineTest, WhatNeedsNoCoreIsNotSlowedDown) {
+  Pipeline pipeline = Chain(1, 4);
+  pipeline.cores = {{{2}, 1}};
+  pipeline.stages[0].core_shares = {0.25, 0.25, 0.25};
+  EXPECT_NEAR(TimelineOf("1f1b", pipeline).makespan_s, 4 * 3 * 1.25, 1e-9);
+}
+
 // With p - s micro-batches in flight, a stage waits for what travels to the later stages and back.
 TEST(PipelineTest, TransfersDelayPhases) {
   // A round of the first stage, which has two in flight, takes 3 + 3 + 0.5 for two micro-batches.

@@ -1,6 +1,7 @@
 #include "planner/search/estimate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -27,8 +28,12 @@ constexpr double kLongestBucketSeconds = 10e-3;
 constexpr double kLeastBucketBytes = 256 << 10;
 
 // The work with what is split on its way between groups charged to the stages that send and read
-// it.
-ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement) {
+// it. A core spends `core_share` of the time on redistribution inside a stage.
+ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement, double core_share) {
+  const auto add = [&](double seconds, PhaseWork* phase) {
+    phase->communication_s += seconds;
+    phase->core_s += core_share * seconds;
+  };
   std::set<std::tuple<int, int, int>> reduced;  // what saves part of its reduction
   for (StageTransfer& transfer : work.transfers) {
     if (placement.GroupOf(transfer.from) == placement.GroupOf(transfer.to)) continue;
@@ -40,9 +45,9 @@ ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement) {
     const double saved_s = saves ? transfer.saved_s : 0;
     switch (transfer.moment) {
       case Moment::kForward: {
-        source.forward.communication_s -= saved_s;
+        add(-saved_s, &source.forward);
         const bool is_late = transfer.is_read_backward_only;
-        (is_late ? reader.backward : reader.forward).communication_s += transfer.gather_s;
+        add(transfer.gather_s, is_late ? &reader.backward : &reader.forward);
         if (is_late) {
           memory.backward_workspace += transfer.num_bytes;
         } else if (transfer.is_kept_by_reader) {
@@ -53,13 +58,13 @@ ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement) {
         break;
       }
       case Moment::kBackward:
-        source.backward.communication_s -= saved_s;
-        reader.backward.communication_s += transfer.gather_s;
+        add(-saved_s, &source.backward);
+        add(transfer.gather_s, &reader.backward);
         memory.backward_workspace += transfer.num_bytes;
         break;
       case Moment::kBeforeStep:
       case Moment::kAfterStep:
-        reader.update.communication_s += transfer.gather_s;
+        add(transfer.gather_s, &reader.update);
         memory.gradients += transfer.num_bytes;
         break;
     }
@@ -90,7 +95,9 @@ class Estimator {
         placement_(options.placement.value_or(
             PlacementOf(*options.policy, num_groups_, options.chunks_per_group))),
         splits_(options.split_weight_gradients || options.policy->needs().splits_backward),
-        work_(WithLaunches(WithSplitSends(work, placement_))),
+        work_(WithLaunches(WithSplitSends(
+            work, placement_,
+            machine.CoreShare(machine.cluster.MeetingLevel(0, work.devices_per_stage - 1))))),
         microbatches_(static_cast<double>(work.num_microbatches)) {}
 
   absl::StatusOr<StepEstimate> Run() {
@@ -189,10 +196,16 @@ class Estimator {
     return slowest;
   }
 
-  // What a message takes from the cores at both ends, however short it is.
-  double MessageCpuSeconds(int from, int to) const {
-    if (from == to || !machine_.communication_uses_cores) return 0;
-    return machine_.cluster.PathLatencyS(FirstDevice(from), FirstDevice(to));
+  // What a message of a group takes from the cores at both ends: a part of the time that its bytes
+  // are on their way and, however short it is, the latency between devices of one host.
+  double MessageCpuSeconds(int from, int to, double send_s) const {
+    if (from == to) return 0;
+    const Cluster& cluster = machine_.cluster;
+    const double share =
+        machine_.CoreShare(cluster.MeetingLevel(FirstDevice(from), FirstDevice(to)));
+    if (share == 0) return 0;
+    const double latency_s = cluster.PathLatencyS(FirstDevice(from), FirstDevice(to));
+    return std::min(cluster.LatencyAcross(0), latency_s) + share * (send_s - latency_s);
   }
 
   std::vector<SharedCores> SharedCoresOf() const {
@@ -235,6 +248,7 @@ class Estimator {
     const bool has_backward =
         std::any_of(work_.stages.begin(), work_.stages.end(),
                     [](const StageWork& stage) { return stage.backward.seconds() > 0; });
+    std::vector<std::array<double, kNumPolicyKinds>> core_seconds;
     for (size_t v = 0; v < work_.stages.size(); ++v) {
       const StageWork& work = work_.stages[v];
       VirtualStage& stage = pipeline.stages.emplace_back();
@@ -243,6 +257,10 @@ class Estimator {
       stage.kinds = {true, has_backward, has_backward && splits_};
       const double weight_s = splits_ ? work.weight.seconds() : 0;
       stage.seconds = {work.forward.seconds(), work.backward.seconds() - weight_s, weight_s};
+      const auto core_s = [](const PhaseWork& phase) { return phase.compute_s + phase.core_s; };
+      const double weight_core_s = splits_ ? core_s(work.weight) : 0;
+      core_seconds.push_back(
+          {core_s(work.forward), core_s(work.backward) - weight_core_s, weight_core_s});
       stage.activation = std::max(work.memory.activations, 1.0);
     }
     pipeline.cores = SharedCoresOf();
@@ -259,15 +277,24 @@ class Estimator {
         if (is_forward != (from < to)) continue;
         pipeline.edges.push_back({from, to, is_forward, 0, seconds});
         const size_t kind = is_forward ? 0 : 1;
-        const double cpu_s = MessageCpuSeconds(GroupOf(from), GroupOf(to));
+        const double cpu_s = MessageCpuSeconds(GroupOf(from), GroupOf(to), seconds);
         for (const int stage : {from, to}) {
-          if (pipeline.stages[stage].kinds[kind]) pipeline.stages[stage].seconds[kind] += cpu_s;
+          if (!pipeline.stages[stage].kinds[kind]) continue;
+          pipeline.stages[stage].seconds[kind] += cpu_s;
+          core_seconds[stage][kind] += cpu_s;
         }
       } else if (moment == Moment::kBeforeStep) {
         double& ready = pipeline.stages[to].ready_s;
         ready = std::max(ready, seconds);
       } else {
         after_step_.push_back({GroupOf(from), seconds});
+      }
+    }
+    for (size_t v = 0; v < pipeline.stages.size(); ++v) {
+      VirtualStage& stage = pipeline.stages[v];
+      for (size_t kind = 0; kind < kNumPolicyKinds; ++kind) {
+        if (stage.seconds[kind] <= 0) continue;
+        stage.core_shares[kind] = std::clamp(core_seconds[v][kind] / stage.seconds[kind], 0.0, 1.0);
       }
     }
     return pipeline;
@@ -347,9 +374,13 @@ class Estimator {
   }
 
   // Seconds of the reductions of all gradients of a stage, and of the last bucket.
-  std::pair<double, double> ReductionSeconds(const StageWork& stage) const {
-    double all = 0;
-    double last = 0;
+  struct Reductions {
+    double all_s = 0;
+    double last_s = 0;
+    double core_s = 0;  // that all take of the core on which the device computes
+  };
+  Reductions ReductionsOf(const StageWork& stage) const {
+    Reductions reductions;
     for (const GradientReduction& reduction : stage.gradients) {
       const CommunicatingGroups& groups = work_.reduction_groups[reduction.group];
       double buckets = 1;
@@ -358,46 +389,72 @@ class Estimator {
         buckets = std::max(std::ceil(reduction.num_bytes / bytes), 1.0);
       }
       const double bucket_s = PredictSeconds(machine_, groups, reduction.num_bytes / buckets);
-      all += buckets * bucket_s;
-      last = std::max(last, bucket_s);
+      reductions.all_s += buckets * bucket_s;
+      reductions.last_s = std::max(reductions.last_s, bucket_s);
+      reductions.core_s += buckets * bucket_s * CoreShare(machine_, groups);
     }
-    return {all, last};
+    return reductions;
+  }
+
+  // Whether a core that computes nothing is left for the communication of a group.
+  bool HasSpareCore(int group) const {
+    int64_t device = 0;
+    for (const CoreGroup& cores : machine_.core_groups) {
+      for (int64_t i = 0; i < cores.num_devices; ++i, ++device) {
+        if (GroupWith(device) == group && !cores.has_spare_core()) return false;
+      }
+    }
+    return true;
+  }
+
+  // What reductions add to a step, of which backward phases could hide `window_s`: what is longer
+  // than those, and at least the last bucket. Where no core is spare, what reductions take of the
+  // core comes on top of what it computes.
+  double ExposedSeconds(const Reductions& reductions, double window_s, bool has_spare_core) const {
+    const double exposed_s = std::max(reductions.all_s - window_s, reductions.last_s);
+    if (has_spare_core || reductions.all_s == 0) return exposed_s;
+    const double share = reductions.core_s / reductions.all_s;
+    return std::max(exposed_s, reductions.core_s + (1 - share) * reductions.last_s);
   }
 
   // What groups do in a step, whatever the order.
   void MeasureGroups() {
-    reduction_.resize(num_groups_);
+    reductions_.resize(num_groups_);
     per_microbatch_.resize(num_groups_);
     update_.resize(num_groups_);
     exposed_reduction_.resize(num_groups_);
-    std::vector<double> last(num_groups_);
     std::vector<double> window(num_groups_);
     for (size_t s = 0; s < work_.stages.size(); ++s) {
       const StageWork& stage = work_.stages[s];
       const int g = GroupOf(static_cast<int>(s));
-      const auto [all_s, last_s] = ReductionSeconds(stage);
-      reduction_[g] += all_s;
-      last[g] = std::max(last[g], last_s);
+      const Reductions reductions = ReductionsOf(stage);
+      reductions_[g].all_s += reductions.all_s;
+      reductions_[g].last_s = std::max(reductions_[g].last_s, reductions.last_s);
+      reductions_[g].core_s += reductions.core_s;
       window[g] += stage.backward.compute_s;
       for (const PhaseWork* phase : {&stage.forward, &stage.backward}) {
         per_microbatch_[g].compute_s += phase->compute_s;
         per_microbatch_[g].communication_s += phase->communication_s;
+        per_microbatch_[g].core_s += phase->core_s;
       }
       update_[g].compute_s += stage.update.compute_s;
       update_[g].communication_s += stage.update.communication_s;
+      update_[g].core_s += stage.update.core_s;
     }
     for (int g = 0; g < num_groups_; ++g) {
       const double hidden = options_.overlaps_gradients ? window[g] : 0;
-      exposed_reduction_[g] = std::max(reduction_[g] - hidden, last[g]);
+      exposed_reduction_[g] = ExposedSeconds(reductions_[g], hidden, HasSpareCore(g));
       GroupEstimate& group = estimate_.groups[g];
       group.compute_s = microbatches_ * per_microbatch_[g].compute_s + update_[g].compute_s;
       group.communication_s = microbatches_ * per_microbatch_[g].communication_s +
                               update_[g].communication_s + exposed_reduction_[g];
-      estimate_.gradient_reduction_s = std::max(estimate_.gradient_reduction_s, reduction_[g]);
+      estimate_.gradient_reduction_s =
+          std::max(estimate_.gradient_reduction_s, reductions_[g].all_s);
       estimate_.inline_communication_s =
           std::max(estimate_.inline_communication_s,
                    microbatches_ * per_microbatch_[g].communication_s + update_[g].communication_s);
-      update_s_ = std::max(update_s_, CrowdingOf(g) * update_[g].seconds());
+      const double crowded_s = (CrowdingOf(g) - 1) * (update_[g].compute_s + update_[g].core_s);
+      update_s_ = std::max(update_s_, update_[g].seconds() + crowded_s);
     }
   }
 
@@ -425,9 +482,8 @@ class Estimator {
         const int g = GroupWith(device);
         if (g < 0) continue;
         compute += estimate_.groups[g].compute_s;
-        if (!machine_.communication_uses_cores) continue;
-        communication += microbatches_ * per_microbatch_[g].communication_s +
-                         update_[g].communication_s + reduction_[g];
+        communication +=
+            microbatches_ * per_microbatch_[g].core_s + update_[g].core_s + reductions_[g].core_s;
       }
       const auto at_once = static_cast<double>(std::max<int64_t>(cores.num_at_once, 1));
       const double busy = (compute + communication) / at_once;
@@ -478,7 +534,7 @@ class Estimator {
   std::map<std::pair<int, int>, Link> links_;
   std::vector<std::pair<int, double>> after_step_;  // from a group, seconds
   // Of each group.
-  std::vector<double> reduction_;
+  std::vector<Reductions> reductions_;
   std::vector<double> exposed_reduction_;
   std::vector<PhaseWork> per_microbatch_;
   std::vector<PhaseWork> update_;

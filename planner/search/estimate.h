@@ -4,7 +4,7 @@
 // group:
 //
 //   gradients   reductions run beside the last backward phases; what is longer than those, and at
-//               least the last bucket, is exposed
+//               least the last bucket, is exposed, and what they take of the core that computes
 //   transfers   sums of gradients of shared parameters go to the stage that owns them
 //   update      the optimiser, when all gradients are there
 //

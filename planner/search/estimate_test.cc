@@ -396,7 +396,7 @@ TEST_F(EstimateTest, APipelineOnOneCoreHasNoBubble) {
 TEST_F(EstimateTest, MessagesTakeTimeFromTheCoresThatTheyShare) {
   Machine machine = MakeMachine(2, 1, 1e9, 1e15, 1e15);
   machine.core_groups = {{2, 1}};
-  machine.communication_uses_cores = true;
+  machine.core_shares = {1};
   const graph::Graph graph = Train("pp=2", 4, Config());
   CompileFor(graph, machine);
   const double without_latency = estimate_.step_s;
@@ -406,6 +406,51 @@ TEST_F(EstimateTest, MessagesTakeTimeFromTheCoresThatTheyShare) {
   CompileFor(graph, machine);
   EXPECT_GE(estimate_.step_s - without_latency, 2 * 8);
   EXPECT_LE(estimate_.step_s - without_latency, 3 * 8);
+}
+
+// The sum of gradients takes a quarter of its time from the core, where that has to compute, too,
+// whether the backward pass hides it or not.
+TEST_F(EstimateTest, SumsOfGradientsTakeTimeFromTheCoreThatComputes) {
+  bucket_bytes_ = 16 << 10;
+  for (const double flops : {1e9, 1e13}) {
+    SCOPED_TRACE(flops);
+    Machine machine = MakeMachine(2, 1, flops, 1e10, 1e10);
+    const graph::Graph graph = Train("dp=2", 1, Config());
+    CompileFor(graph, machine);
+    const double free = estimate_.step_s;
+    const double reduction_s = estimate_.gradient_reduction_s;
+    machine.core_groups = {{1, 2}, {1, 2}};
+    machine.core_shares = {0.25};
+    CompileFor(graph, machine);
+    EXPECT_EQ(estimate_.step_s, free);
+    machine.core_groups = {{1, 1}, {1, 1}};
+    CompileFor(graph, machine);
+    EXPECT_GE(estimate_.step_s, free);
+    EXPECT_LE(estimate_.step_s, free + 0.25 * reduction_s);
+    if (flops == 1e9) {
+      EXPECT_GT(estimate_.step_s, free);
+    }
+    machine.core_shares = {1};  // nothing is hidden
+    CompileFor(graph, machine);
+    EXPECT_NEAR(estimate_.step_s, estimate_.compute_s + reduction_s, 1e-3 * free);
+  }
+}
+
+// Of a network, only the part that its protocol takes; the rest of the time, cores compute.
+TEST_F(EstimateTest, MessagesOfANetworkTakeTheirShareOfACore) {
+  Machine machine = MakeMachine(1, 2, 1e9, 1e15, 1e6);
+  machine.core_groups = {{1, 1}, {1, 1}};
+  const graph::Graph graph = Train("pp=2", 4, Config());
+  const auto seconds = [&](std::vector<double> shares) {
+    machine.core_shares = std::move(shares);
+    CompileFor(graph, machine);
+    return estimate_.step_s;
+  };
+  const double none = seconds({1});
+  // Batch 16 in 4 parts: 4 * 32 * 64 values of 4 bytes, there and back.
+  const double on_the_way_s = 2 * 4 * (4 * 32 * 64 * 4 / 1e6);
+  EXPECT_GT(seconds({1, 0.5}) - none, 0.5 * on_the_way_s * 0.5);
+  EXPECT_LT(seconds({1, 0.5}) - none, 2 * 0.5 * on_the_way_s);
 }
 
 TEST_F(EstimateTest, ASlowKindOfDeviceHoldsTheOthersBack) {

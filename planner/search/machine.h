@@ -23,7 +23,10 @@ namespace penstock::planner {
 // Consecutive devices that share cores.
 struct CoreGroup {
   int64_t num_devices = 0;
-  int64_t num_at_once = 0;  // that the cores can serve
+  int64_t num_at_once = 0;  // that the cores could serve, which may be more
+
+  // Whether a core is left to communicate while all devices compute.
+  bool has_spare_core() const { return num_at_once > num_devices; }
 
   friend bool operator==(const CoreGroup&, const CoreGroup&) = default;
 };
@@ -33,8 +36,14 @@ struct Machine {
   CollectiveMethods methods = {};
   // From device 0 on; devices beyond the last group share no cores.
   std::vector<CoreGroup> core_groups = {};
-  // Whether communication takes a core from computation, as copies through shared memory do.
-  bool communication_uses_cores = false;
+  // By level of the cluster: the part of a transfer's time that a core at each of its ends spends
+  // on it, as copies through shared memory do (1) and the protocols of a network. Levels beyond the
+  // end, and a level of -1: nothing.
+  std::vector<double> core_shares = {};
+
+  double CoreShare(int level) const {
+    return level < 0 || static_cast<size_t>(level) >= core_shares.size() ? 0 : core_shares[level];
+  }
 };
 
 }  // namespace penstock::planner

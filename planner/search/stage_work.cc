@@ -168,6 +168,7 @@ class Measurer {
     if (graph_.node(id).phase != graph::Phase::kWeightBackward) return;
     stage.weight.compute_s += stage.backward.compute_s - before.compute_s;
     stage.weight.communication_s += stage.backward.communication_s - before.communication_s;
+    stage.weight.core_s += stage.backward.core_s - before.core_s;
     stage.weight.launch_s += stage.backward.launch_s - before.launch_s;
   }
 
@@ -216,7 +217,7 @@ class Measurer {
     }
     double seconds = PredictSeconds(machine_, work_.reduction_groups[group], bytes);
     if (roll.has_value()) seconds = ExposedSeconds(id, seconds);
-    phase.communication_s += times * seconds;
+    AddCommunication(group, times * seconds, &phase);
     phase.compute_s += times * PackingSeconds(*kind, id);
   }
 
@@ -228,11 +229,16 @@ class Measurer {
     const int group =
         GroupOf(CollectiveKind::kPermute, MovedAxes(CollectiveKind::kAllToAll, from, to));
     if (work_.reduction_groups[group].shapes[0].num_members == 1) return;
-    phase->communication_s +=
-        times * PredictSeconds(machine_, work_.reduction_groups[group], bytes);
+    AddCommunication(group, times * PredictSeconds(machine_, work_.reduction_groups[group], bytes),
+                     phase);
     phase->compute_s += times * KernelsOf(id).Seconds(
                                     "", types_[node.results[0]].dtype,
                                     {.flops = 0, .bytes = 2 * (bytes + BytesOf(node.results[0]))});
+  }
+
+  void AddCommunication(int group, double seconds, PhaseWork* phase) const {
+    phase->communication_s += seconds;
+    phase->core_s += seconds * CoreShare(machine_, work_.reduction_groups[group]);
   }
 
   // What an exchange that takes so long leaves to wait for. Beside it run kernels after what it
@@ -603,6 +609,14 @@ double PredictSeconds(const Machine& machine, const CommunicatingGroups& groups,
                                     .seconds);
   }
   return slowest;
+}
+
+double CoreShare(const Machine& machine, const CommunicatingGroups& groups) {
+  double most = 0;
+  for (const GroupShape& shape : groups.shapes) {
+    most = std::max(most, machine.CoreShare(static_cast<int>(shape.levels.size()) - 1));
+  }
+  return most;
 }
 
 absl::StatusOr<ModelWork> MeasureWork(const Graph& graph, const Machine& machine,

@@ -53,12 +53,14 @@ namespace penstock::planner {
 struct PhaseWork {
   double compute_s = 0;
   double communication_s = 0;  // inline, and copies to and from the host
+  double core_s = 0;           // of that, what takes the core on which the device computes
   double launch_s = 0;         // the host's work, which runs beside both
   double seconds() const { return std::max(compute_s + communication_s, launch_s); }
 
   PhaseWork& operator+=(const PhaseWork& other) {
     compute_s += other.compute_s;
     communication_s += other.communication_s;
+    core_s += other.core_s;
     launch_s += other.launch_s;
     return *this;
   }
@@ -135,6 +137,9 @@ CommunicatingGroups GroupsOf(const Machine& machine, const graph::Mesh& mesh, Co
 
 // Of the slowest group.
 double PredictSeconds(const Machine& machine, const CommunicatingGroups& groups, double num_bytes);
+
+// Machine::CoreShare of the outermost level at which members of a group meet.
+double CoreShare(const Machine& machine, const CommunicatingGroups& groups);
 
 struct ModelWork {
   std::vector<StageWork> stages;  // virtual ones

@@ -57,6 +57,11 @@ Route MessageRoute(const Machine& machine, uint32_t source, uint32_t destination
   Route route;
   route.latency_s = machine.cluster.PathLatencyS(source, destination);
   route.seconds = PredictSendSeconds(machine.cluster, source, destination, num_bytes);
+  const double share = machine.CoreShare(machine.cluster.MeetingLevel(source, destination));
+  if (share > 0) {
+    route.core_s = share * (route.seconds - route.latency_s) +
+                   std::min(route.latency_s, machine.cluster.LatencyAcross(0));
+  }
   return route;
 }
 
@@ -65,6 +70,7 @@ Route CollectiveRoute(const Machine& machine, const GroupShape& shape, Collectiv
   Route route;
   route.seconds =
       PredictCollective(machine.cluster, shape, kind, num_bytes, {}, machine.methods).seconds;
+  route.core_s = route.seconds * machine.CoreShare(static_cast<int>(shape.levels.size()) - 1);
   return route;
 }
 
@@ -97,7 +103,9 @@ MachineResources::MachineResources(const Machine& machine, uint32_t num_devices)
     : machine_(machine), cores_of_device_(num_devices, kNone) {
   uint32_t device = 0;
   for (const CoreGroup& cores : machine.core_groups) {
-    const bool is_shared = cores.num_at_once > 0 && cores.num_at_once < cores.num_devices;
+    const bool communicates = !machine.core_shares.empty() && !cores.has_spare_core();
+    const bool is_shared =
+        cores.num_at_once > 0 && (communicates || cores.num_at_once < cores.num_devices);
     for (int64_t i = 0; i < cores.num_devices && device < num_devices; ++i, ++device) {
       if (is_shared) cores_of_device_[device] = static_cast<uint32_t>(core_free_s_.size());
     }
@@ -135,12 +143,13 @@ MachineResources::Interval MachineResources::Communicate(const Route& route,
     end = begin + route.seconds;
     for (const uint32_t link : *route.links) link_free_s_[link] = end - route.latency_s;
   }
-  if (machine_.communication_uses_cores) {
+  if (route.core_s > 0) {
     for (const uint32_t device : devices) {
       double* core = EarliestCore(device);
       if (core == nullptr) continue;
-      *core = std::max(*core, begin) + route.seconds;
-      end = std::max(end, *core);
+      *core = std::max(*core, begin) + route.core_s;
+      // What cores do all the time has the turn of a kernel; the rest goes on beside kernels.
+      if (route.core_s >= route.seconds) end = std::max(end, *core);
     }
   }
   return {begin, end};

@@ -50,6 +50,7 @@ class LinkTable {
 struct Route {
   double seconds = 0;
   double latency_s = 0;                                // of it, at the end, while links are free
+  double core_s = 0;                                   // that each end's core spends on it
   std::shared_ptr<const std::vector<uint32_t>> links;  // null: none
 };
 
@@ -72,7 +73,7 @@ class MachineResources {
   // The machine outlives the result.
   MachineResources(const Machine& machine, uint32_t num_devices);
 
-  // Whether the device shares cores with others.
+  // Whether the device shares cores with others, or with its communication.
   bool SharesCores(uint32_t device) const;
 
   // When a device computes for `seconds`, if it could begin at `now`. Calls, here and below, come

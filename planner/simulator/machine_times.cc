@@ -9,8 +9,7 @@ MachineTimes::MachineTimes(const SimulatedNetwork& network, const graph::OpRegis
       rendezvous_(rendezvous),
       observer_(observer),
       kernels_(network.plan.kernels, ops, machine, network.devices),
-      resources_(machine, static_cast<uint32_t>(network.class_of.size())),
-      communication_uses_cores_(machine.communication_uses_cores) {}
+      resources_(machine, static_cast<uint32_t>(network.class_of.size())) {}
 
 double MachineTimes::ComputeSeconds(uint32_t device, uint32_t actor) const {
   const uint32_t kernel = network_.plan.devices[device].actors[actor].kernel;
@@ -26,7 +25,7 @@ double MachineTimes::Compute(const FiredActor& fired, double now, double seconds
 
 double MachineTimes::Communicate(uint32_t rendezvous, uint32_t number, double now) {
   members_.clear();
-  if (communication_uses_cores_) {
+  if (network_.routes[rendezvous].core_s > 0) {
     for (const ActorRef& member : rendezvous_.Of(rendezvous)) {
       members_.push_back(network_.devices[member.device]);
     }

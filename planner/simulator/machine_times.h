@@ -49,7 +49,6 @@ class MachineTimes : public FiringTimes {
   KernelTable kernels_;
   MachineResources resources_;
   std::vector<uint32_t> members_;  // of the rendezvous at hand, as devices of the machine
-  const bool communication_uses_cores_;
 };
 
 }  // namespace penstock::planner

@@ -6,8 +6,8 @@
 //   messages        take the latency and the rate of the path between two devices
 //   collectives     take what collective_cost.h says of the group
 // Kernels and communication wait for each other on cores that devices share and on links
-// (machine_resources.h). If communication takes a core (Machine::communication_uses_cores), it
-// takes one for as long.
+// (machine_resources.h). If communication takes a part of a core (Machine::core_shares), kernels
+// wait for that part.
 //
 // Steps are submitted ahead, so they overlap as far as the plan lets them. The step that is
 // described is the last but one, which has others before and behind it.

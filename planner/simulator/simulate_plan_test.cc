@@ -141,6 +141,21 @@ TEST_F(SimulatePlanTest, CommunicationTakesWhatTheClusterSays) {
   EXPECT_NEAR(slow.step_s - fast.step_s, slow.exposed_comm_s() - fast.exposed_comm_s(), 1e-4);
 }
 
+// A message takes a tenth of its time from a core at each end: 0.8 ms in all of two cores.
+TEST_F(SimulatePlanTest, CommunicationTakesItsPartOfTheCore) {
+  const Plan plan = PlanOf(kPipeline);
+  Machine machine = TwoPairs(1e15);
+  ClusterSpec spec = machine.cluster.spec();
+  spec.levels[0].bytes_per_s = 4e7;  // 1 ms for the 40 kB of a micro-batch, beside 2 ms of compute
+  machine.cluster = *Cluster::Create(spec);
+  machine.core_groups = {{2, 2}};
+  EXPECT_NEAR(Simulate(plan, machine).step_s, 8e-3, 0.3e-3);
+  machine.core_shares = {0.1};
+  EXPECT_NEAR(Simulate(plan, machine).step_s, 8.6e-3, 0.3e-3);
+  machine.core_groups = {{2, 3}};  // one core more than devices
+  EXPECT_NEAR(Simulate(plan, machine).step_s, 8e-3, 0.3e-3);
+}
+
 // On clusters whose devices have links of their own, and where those of a host share one.
 TEST_F(SimulatePlanTest, OneOfTheDevicesThatAreAlikeStandsForAll) {
   struct Case {
