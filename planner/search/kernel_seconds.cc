@@ -47,7 +47,14 @@ double KernelTimes::Kind::Seconds(std::string_view op, DType dtype,
     const double flops = cost.flops / EfficiencyAt(*kind, cost.flops);
     return RooflineOf(*kind, dtype, flops, cost.bytes).seconds;
   }
-  return roofline.seconds * SlowdownAt(*found->second, 1e6 * roofline.seconds);
+  const double seconds = roofline.seconds * SlowdownAt(*found->second, 1e6 * roofline.seconds);
+  if (roofline.bound == RooflineBound::kMemory) return seconds;
+  // Measured products that compute is the bound of are square. One that reads much more for what it
+  // computes, such as a few rows times weights that no cache holds, packs those first.
+  const auto by_memory = measured.find({op, dtype, RooflineBound::kMemory});
+  if (by_memory == measured.end()) return seconds;
+  const double memory_s = RooflineOf(*kind, dtype, 0, cost.bytes).seconds;
+  return seconds + memory_s * std::max(SlowdownAt(*by_memory->second, 1e6 * memory_s) - 1, 0.0);
 }
 
 double KernelTimes::Seconds(std::string_view op, DType dtype, const graph::OpCost& cost) const {

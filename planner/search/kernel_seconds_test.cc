@@ -65,8 +65,19 @@ TEST(KernelTimesTest, ComputeAndMemoryAreBoundsOfTheirOwn) {
   kind.kernels.push_back({"matmul", DType::kF32, RooflineBound::kMemory, {{1e6, 5}}});
   const Machine machine = MachineWith({kind});
   const KernelTimes times(machine, 0, 1);
-  EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kF32, {.flops = 3e9, .bytes = 1e6}), 6);
   EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kF32, {.flops = 1e8, .bytes = 1e6}), 5);
+  // What memory takes beyond its peak rate comes on top.
+  EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kF32, {.flops = 3e9, .bytes = 1e6}), 6 + 4);
+}
+
+// Memory that a cache serves is faster than its peak rate, which makes no product faster.
+TEST(KernelTimesTest, FastMemoryDoesNotSpeedUpWhatComputeBounds) {
+  DeviceKind kind = Kind(1e9, 1e6);
+  kind.kernels = {{"matmul", DType::kF32, RooflineBound::kCompute, {{1e6, 2}}},
+                  {"matmul", DType::kF32, RooflineBound::kMemory, {{1e6, 0.5}}}};
+  const Machine machine = MachineWith({kind});
+  const KernelTimes times(machine, 0, 1);
+  EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kF32, {.flops = 3e9, .bytes = 1e6}), 6);
 }
 
 TEST(KernelTimesTest, OfSeveralKindsTheSlowestCounts) {
