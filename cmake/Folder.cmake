@@ -35,9 +35,9 @@ endfunction()
 # CUDA names what the library links, privately, where CUDA is built.
 #
 # Folders in PENSTOCK_PLAIN_FOLDERS are not compiled: the archive of another build of the same
-# sources, PENSTOCK_PLAIN_BUILD, is linked. ThreadSanitizer's build takes folders without threads from
-# the release build; generated sources are compiled all the same, because other folders include their
-# headers.
+# sources, PENSTOCK_PLAIN_BUILD, is linked. Sanitized builds so take what their tests are not about
+# from the release build. Sources that match PENSTOCK_INSTRUMENTED are compiled all the same and come
+# first in linking; so are generated sources, because other folders include their headers.
 function(penstock_folder_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" ""
     "PUBLIC;PRIVATE;CUDA;EXCLUDE_SOURCES;PUBLIC_HEADERS")
@@ -46,7 +46,10 @@ function(penstock_folder_library folder)
   set(plain_archive "")
   if(folder IN_LIST PENSTOCK_PLAIN_FOLDERS)
     set(plain_archive "${PENSTOCK_PLAIN_BUILD}/lib/libpenstock_${folder}.a")
-    set(sources "")
+    if(PENSTOCK_INSTRUMENTED STREQUAL "")
+      set(sources "")
+    endif()
+    list(FILTER sources INCLUDE REGEX "^${PROJECT_SOURCE_DIR}/(${PENSTOCK_INSTRUMENTED})")
   endif()
   foreach(name IN LISTS arg_EXCLUDE_SOURCES)
     list(REMOVE_ITEM sources "${CMAKE_CURRENT_SOURCE_DIR}/${name}")
@@ -73,6 +76,9 @@ function(penstock_folder_library folder)
     target_link_libraries(${target} INTERFACE ${arg_PUBLIC})
     if(plain_archive)
       target_link_libraries(${target} INTERFACE ${plain_archive} ${arg_PUBLIC} ${arg_PRIVATE})
+      if(PENSTOCK_BUILD_CUDA)
+        target_link_libraries(${target} INTERFACE ${arg_CUDA})
+      endif()
     endif()
   endif()
   add_library(penstock::${folder} ALIAS ${target})
