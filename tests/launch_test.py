@@ -123,6 +123,10 @@ class LaunchTest(unittest.TestCase):
     def test_the_report_of_a_failure_has_the_last_lines_of_its_node(self):
         self.have_nodes_say("export UCX_LOG_LEVEL=info\necho opening the valves >&2")
         run = self.start_long()
+        for line in run.stderr:
+            self.seen += line
+            if line.startswith("step "):
+                break
         victim = self.node_programs()[0]
         words = pathlib.Path(f"/proc/{victim}/cmdline").read_bytes().decode().split("\0")
         rank = words[words.index("--rank") + 1]
