@@ -36,7 +36,7 @@
 namespace penstock::actors::control {
 
 inline constexpr int kHelloSeconds = 5;
-// Each costs tens of kilobytes, most of them OpenSSL's, and its handshake about a millisecond.
+// Each costs tens of kilobytes, most of them OpenSSL's.
 inline constexpr size_t kMaxPendingConnections = 1024;
 // That know the key, and have not joined.
 inline constexpr size_t kMaxJoiningConnections = 512;
