@@ -7,8 +7,7 @@
 // Each of the first two states lasts at most kHelloSeconds, and holds a bounded number of
 // connections. When many nodes arrive at once, they wait in the system's queue. A connection makes
 // room for them if it has said nothing for kSilentTime, or is unauthenticated after kPatientTime,
-// so idle connections cannot block the port: 10,000 of them delay a node by 10 seconds. Both times
-// are longer than as many handshakes take, so that nodes do not make room for each other.
+// so idle connections cannot block the port: 10,000 of them delay a node by 10 seconds.
 //
 // Thread rule: the thread of the event loop that the timer belongs to.
 // Invariants: a member's end is told once; nothing is told after the destructor.
