@@ -23,6 +23,7 @@
 #include "bench/collectives_bench.h"
 #include "bench/count_allocations.h"
 #include "bench/kernels_bench.h"
+#include "bench/launch_bench.h"
 #include "bench/messages_bench.h"
 #include "bench/planner_bench.h"
 #include "bench/search_bench.h"
@@ -444,6 +445,37 @@ absl::StatusOr<Report> RunMessages(const Options& asked) {
   return report;
 }
 
+// How fast a job comes together.
+absl::StatusOr<Report> RunLaunch(const Options& asked) {
+  const std::regex pattern(asked.filter);
+  Report report;
+  for (const auto& [kind, listen] : {std::pair("tls", "127.0.0.1:0"), std::pair("unix", "")}) {
+    for (const uint32_t num_agents : {256u, 4096u}) {
+      const std::string name = StrCat("launch/", kind, "/", num_agents);
+      if (!std::regex_search(name, pattern)) continue;
+      bench::LaunchBenchOptions options;
+      options.num_agents = num_agents;
+      options.listen = listen;
+      ASSIGN_OR_RETURN(const bench::LaunchFigures figures, bench::MeasureAgents(options));
+      report.metrics.push_back({name + "/join", figures.join_s, "s"});
+      report.metrics.push_back({name + "/stop", figures.stop_s, "s"});
+      report.metrics.push_back({name + "/coordinator", figures.coordinator_cpu_us, "us/agent"});
+      report.metrics.push_back({name + "/memory", figures.memory_bytes / 1024, "KiB/agent"});
+    }
+  }
+  for (const uint32_t count : {1u, 8u, 64u}) {
+    const std::string name = StrCat("launch/nodes/", count);
+    if (!std::regex_search(name, pattern)) continue;
+    ASSIGN_OR_RETURN(const double seconds,
+                     bench::MeasureNodes(count, {"/proc/self/exe", "node", "--quiet"}));
+    report.metrics.push_back({name, seconds, "s"});
+  }
+  if (report.metrics.empty()) {
+    return absl::InvalidArgumentError(StrCat("--filter ", asked.filter, ": nothing matches"));
+  }
+  return report;
+}
+
 absl::StatusOr<Report> RunPlanner(const Options& options) {
   constexpr int64_t kNodes = 100000;
   const std::regex pattern(options.filter);
@@ -507,6 +539,7 @@ constexpr Group kGroups[] = {
      RunActors},
     {"collectives", "collectives between 2 and 4 processes", RunCollectives},
     {"kernels", "CPU kernels at the sizes of a small GPT", RunKernels},
+    {"launch", "time for many agents, and for nodes of this host, to join a job", RunLaunch},
     {"messages", "one-way latency between actors on different devices", RunMessages},
     {"planner", "time to plan, and sizes of plans", RunPlanner},
     {"search", "search and estimates for large models on many devices", RunSearch},

@@ -18,6 +18,8 @@
 #include "cli/launch_hosts.h"
 #include "cli/launch_member.h"
 #include "cli/member_run.h"
+#include "cli/node_log.h"
+#include "cli/option_checks.h"
 
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/socket_address.h"
@@ -37,6 +39,8 @@ struct Options {
   std::string through;         // the program that starts processes, with options of its own
   std::string remote_program;  // on the hosts
   std::string listen;
+  std::string timeout;
+  std::string log_folder;  // empty: DefaultLogFolder
   MemberOptions member;
   std::vector<std::string> run;  // the arguments of `run`
 };
@@ -184,6 +188,41 @@ std::string ListenAddress(const std::vector<actors::NodePlace>& places) {
   return actors::JoinAddress(has_ipv6 ? "::" : "0.0.0.0", 0);
 }
 
+// Whether the option is among the arguments, alone or with "=VALUE".
+bool HasOption(const std::vector<std::string>& arguments, const std::string& name) {
+  return std::any_of(arguments.begin(), arguments.end(), [&](const std::string& argument) {
+    return argument == name || argument.substr(0, name.size() + 1) == StrCat(name, "=");
+  });
+}
+
+// Takes --plugin and its values out of the arguments of `run`, and loads them. On other hosts, the
+// working directory is another one.
+absl::Status LoadPlugins(Environment& environment, std::vector<std::string>* arguments) {
+  constexpr std::string_view kOption = "--plugin";
+  std::vector<std::string> found;
+  std::vector<std::string> others;
+  for (size_t i = 0; i < arguments->size(); ++i) {
+    const std::string& argument = (*arguments)[i];
+    if (argument == kOption) {
+      if (i + 1 == arguments->size()) {
+        return absl::InvalidArgumentError("launch: --plugin needs the file of a plug-in");
+      }
+      found.push_back((*arguments)[++i]);
+    } else if (argument.substr(0, kOption.size() + 1) == StrCat(kOption, "=")) {
+      found.push_back(argument.substr(kOption.size() + 1));
+    } else {
+      others.push_back(argument);
+    }
+  }
+  for (const std::string& path : found) {
+    RETURN_IF_ERROR(LoadPlugin(environment, path));
+    environment.plugins.push_back(path);
+  }
+  for (std::string& path : environment.plugins) path = std::filesystem::absolute(path).string();
+  *arguments = std::move(others);
+  return absl::OkStatus();
+}
+
 // `run` with these arguments.
 absl::Status RunJob(const Environment& environment, std::vector<std::string> arguments) {
   CLI::App app("", "penstock");
@@ -208,23 +247,38 @@ absl::Status Launch(const Environment& environment, const Options& options) {
   }
   std::optional<LaunchMember> member;
   ASSIGN_OR_RETURN(const std::string launcher, ChooseLauncher(options, &member));
-  if (launcher == "member") {
-    return RunMember(environment, *member, options.member,
-                     [&](const Environment& there, int64_t num_processes) {
-                       std::vector<std::string> arguments = options.run;
+  Environment there = environment;
+  std::vector<std::string> arguments = options.run;
+  RETURN_IF_ERROR(LoadPlugins(there, &arguments));
+  const bool is_member = launcher == "member";
+  if (!options.timeout.empty()) {
+    arguments.insert(arguments.end(), {"--timeout", options.timeout});
+  }
+  MemberOptions member_options = options.member;
+  member_options.log_folder = options.log_folder;
+  // Members that one process has started on this host have one folder.
+  if (options.log_folder.empty()) {
+    member_options.log_folder = DefaultLogFolder(is_member ? getppid() : getpid());
+  }
+  if (!HasOption(arguments, "--log-dir")) {
+    arguments.insert(arguments.end(), {"--log-dir", member_options.log_folder});
+  }
+  if (is_member) {
+    return RunMember(there, *member, member_options,
+                     [&arguments](const Environment& environment_of_job, int64_t num_processes) {
                        arguments.insert(arguments.end(), {"--procs", StrCat(num_processes)});
-                       return RunJob(there, std::move(arguments));
+                       return RunJob(environment_of_job, arguments);
                      });
   }
   ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, FindHosts(options, launcher));
-  Environment there = environment;
-  std::vector<std::string> arguments = options.run;
   int64_t num_processes = 0;
   for (const HostSlots& host : hosts) num_processes += host.slots;
   if (num_processes > 0) {
     arguments.push_back("--procs");
     arguments.push_back(StrCat(num_processes));
   }
+  environment.err << "launch: each process keeps what it prints in " << member_options.log_folder
+                  << "/HOST.RANK.log" << std::endl;
   if (launcher == "local") {
     environment.err << "launch: local processes" << std::endl;
     return RunJob(there, std::move(arguments));
@@ -244,6 +298,7 @@ absl::Status Launch(const Environment& environment, const Options& options) {
   environment.err << "launch: " << Counted(num_processes, "process", "es") << " on "
                   << Counted(hosts.size(), "host") << " through " << plan.places[0].through[0]
                   << std::endl;
+  plan.join_timeout = absl::Seconds(options.member.join_timeout_s);
   return RunJob(there, std::move(arguments));
 }
 
@@ -297,6 +352,18 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
                    "host reaches the others)")
       ->option_text("ADDRESS");
   command
+      ->add_option(
+          "--timeout", options->timeout,
+          "End the job after this time as Ctrl-C does, with exit status 124: seconds, or a "
+          "number with s, m, h or d")
+      ->option_text("TIME")
+      ->check(TimeLimit());
+  command
+      ->add_option("--log-dir", options->log_folder,
+                   "Folder in which each process keeps what it prints, on its host, in "
+                   "HOST.RANK.log (/tmp/penstock-UID/logs/DATE-PID)")
+      ->option_text("DIR");
+  command
       ->add_option("--members", options->member.size,
                    "As a member: number of processes (WORLD_SIZE or as the variables say)")
       ->option_text("N")
@@ -323,7 +390,7 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command
       ->add_option("--join-timeout", options->member.join_timeout_s,
-                   "As a member: seconds to wait for the others (60)")
+                   "Seconds to wait for all processes to join (60)")
       ->option_text("S")
       ->check(CLI::Range(1.0, 86400.0));
   command->add_option("RUN", options->run, "After --: the job and options of `penstock run`")

@@ -22,6 +22,7 @@ struct Options {
   actors::NodeOptions node;
   std::string key_file;
   std::string device = "cpu";
+  std::string log_folder;
   bool is_quiet = false;
 };
 
@@ -33,7 +34,8 @@ absl::Status Run(const Environment& environment, Options options) {
                "; use the address that `penstock run --listen` prints"));
   }
   ASSIGN_OR_RETURN(options.node.key, ReadJobKey(options.key_file));
-  return JoinJob(environment, std::move(options.node), options.device, options.is_quiet);
+  return JoinJob(environment, std::move(options.node), options.device, options.is_quiet,
+                 options.log_folder);
 }
 
 }  // namespace
@@ -68,6 +70,10 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
                    "Kind of the node's devices, that of the job: cpu or cuda (cpu)")
       ->option_text("KIND")
       ->check(CLI::IsMember({"cpu", "cuda"}));
+  command
+      ->add_option("--log-dir", options->log_folder,
+                   "Keep what this node prints in a file of this folder: HOST.RANK.log")
+      ->option_text("DIR");
   command->add_flag("--quiet", options->is_quiet,
                     "Do not report that this node has joined, and that the job is done");
   command->callback([options, &environment, action] {

@@ -262,6 +262,18 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
                    "Override metrics.listen: serve metrics to Prometheus at PORT on loopback, or "
                    "at HOST:PORT; port 0 takes any and prints it")
       ->option_text("[HOST:]PORT");
+  command
+      ->add_option(
+          "--timeout", options->timeout,
+          "End the run after this time as Ctrl-C does, with exit status 124: seconds, or a "
+          "number with s, m, h or d")
+      ->option_text("TIME")
+      ->check(TimeLimit());
+  command
+      ->add_option("--log-dir", options->log_folder,
+                   "Have each process of --procs keep what it prints in a file of this folder, on "
+                   "its host")
+      ->option_text("DIR");
   command->add_flag("--resume", options->resumes,
                     "Continue from the newest checkpoint in checkpoint.path, under the same or any "
                     "other strategy; without one, begin anew");

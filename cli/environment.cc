@@ -33,8 +33,12 @@ constexpr char kFooter[] =
     "only JSON to standard output; progress and messages go to standard error.\n\n"
     "Exit status: 0 success, 1 failure while running, 2 invalid usage or input, 130 after Ctrl-C, "
     "143\n"
-    "after SIGTERM. If a process that the command started dies, the command exits with that\n"
-    "process's status (128 + the signal).";
+    "after SIGTERM, 124 at the end of --timeout, 69 if the processes of a job did not come "
+    "together. "
+    "If a\n"
+    "process that the command started dies, the command exits with that process's status (128 + "
+    "the\n"
+    "signal).";
 
 // Wraps descriptions and prints an option's text (FILE, N) where one is set.
 class HelpFormatter : public CLI::Formatter {
@@ -103,7 +107,8 @@ std::string UnexpectedArgument(const CLI::App& app, absl::Span<const std::string
 
 // For the commands that look up operators, kernels, models or policies.
 void AddPluginOptions(CLI::App& app, std::vector<std::string>* plugins) {
-  for (const char* name : {"run", "plan", "simulate", "opt", "eval", "list", "generate", "node"}) {
+  for (const char* name :
+       {"run", "plan", "simulate", "opt", "eval", "list", "generate", "node", "launch"}) {
     app.get_subcommand(name)
         ->add_option("--plugin", *plugins,
                      "Load operators, models and policies from a plug-in library (.so). May be "
@@ -115,13 +120,7 @@ void AddPluginOptions(CLI::App& app, std::vector<std::string>* plugins) {
 
 absl::Status LoadPlugins(const Environment& environment) {
   for (const std::string& path : environment.plugins) {
-    if (!environment.load_plugin) {
-      return absl::UnimplementedError(
-          StrCat("--plugin ", path, ": this program loads no plug-ins"));
-    }
-    if (const absl::Status loaded = environment.load_plugin(path); !loaded.ok()) {
-      return absl::Status(loaded.code(), StrCat("--plugin ", ToStd(loaded.message())));
-    }
+    if (absl::Status loaded = LoadPlugin(environment, path); !loaded.ok()) return loaded;
   }
   return absl::OkStatus();
 }
@@ -134,6 +133,15 @@ Registries BuiltinRegistries() {
   registries.transports = {"inproc", "ucx"};
   registries.devices.assign(std::begin(kDeviceKinds), std::end(kDeviceKinds));
   return registries;
+}
+
+absl::Status LoadPlugin(const Environment& environment, const std::string& path) {
+  if (!environment.load_plugin) {
+    return absl::UnimplementedError(StrCat("--plugin ", path, ": this program loads no plug-ins"));
+  }
+  const absl::Status loaded = environment.load_plugin(path);
+  if (loaded.ok()) return loaded;
+  return absl::Status(loaded.code(), StrCat("--plugin ", ToStd(loaded.message())));
 }
 
 int ExitStatus(const absl::Status& status) {

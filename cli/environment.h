@@ -84,9 +84,13 @@ void AddStackCommand(CLI::App& app, const Environment& environment, Action* acti
 void AddTopCommand(CLI::App& app, const Environment& environment, Action* action);
 void AddDoctorCommand(CLI::App& app, const Environment& environment, Action* action);
 
+// Has `environment` load a plug-in library.
+absl::Status LoadPlugin(const Environment& environment, const std::string& path);
+
 // Runs the command line (without the program's name) and returns the exit status: 0 done; 2 usage,
-// configuration or bad input; what a shell would say of a process of the job that was lost; 1 any
-// other failure while running.
+// configuration or bad input; what a shell would say of a process of the job that was lost; 69 if
+// the processes of a job did not come together; 124 at the end of a --timeout; 1 any other failure
+// while running.
 int RunCommandLine(const Environment& environment, absl::Span<const std::string> arguments);
 
 // 2 where the user can put it right, else 1; 0 for OK.

@@ -5,17 +5,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "cli/data.h"
 #include "cli/device_kinds.h"
+#include "cli/failure_report.h"
 #include "cli/files.h"
 #include "cli/find_nonfinite.h"
 #include "cli/host_layout.h"
@@ -26,7 +29,9 @@
 #include "cli/json.h"
 #include "cli/measured_latency.h"
 #include "cli/metrics.h"
+#include "cli/node_output.h"
 #include "cli/npy.h"
+#include "cli/option_checks.h"
 #include "cli/processes.h"
 #include "cli/replayed_cores.h"
 #include "cli/report_collect.h"
@@ -39,6 +44,7 @@
 
 #include "actors/cluster/cluster.h"
 #include "actors/cluster/socket_address.h"
+#include "actors/engine/error_origin.h"
 #include "actors/session/session.h"
 #include "actors/trace/computation_times.h"
 #include "actors/trace/critical_path.h"
@@ -62,12 +68,20 @@ constexpr uint64_t kSnapshotMemoryShare = 8;
 // The user is told how long it takes to run longer steps again.
 constexpr double kLongReplaySeconds = 120;
 
+std::string HintOf(const Environment& environment, const Job& job) {
+  if (job.checkpoint.path.empty()) return "";
+  std::error_code error;
+  return ResumeHint(std::filesystem::absolute(job.checkpoint.path).string(),
+                    std::filesystem::current_path(error).string(), HostName(),
+                    environment.arguments);
+}
+
 // The nodes that the job asks for; null where this process runs all. What nodes print goes to the
 // environment, by a thread that may outlive the job.
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
     const Environment& environment, std::ostream& notes, const RunOptions& options, const Job& job,
     const planner::Plan& plan, const JobMonitor& monitor, const JobKeyFile* key_file,
-    Interrupts& interrupts) {
+    std::shared_ptr<NodeOutput> output, Interrupts& interrupts) {
   const auto num_devices = static_cast<int64_t>(plan.devices.size());
   int64_t count = job.cluster.processes;
   if (count > num_devices) {
@@ -95,6 +109,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
                       .core_sharing = stages_share_cores ? CpuTopology::Sharing::kInTurn
                                                          : CpuTopology::Sharing::kNeighbours,
                       .node_timeout_s = job.cluster.node_timeout,
+                      .log_folder = options.log_folder,
+                      .output = std::move(output),
+                      .resume_hint = HintOf(environment, job),
                       .status_answers = monitor.answers(),
                       .on_listening = [&interrupts](const std::string& address) {
                         interrupts.RemoveAtExit(actors::FileOf(address));
@@ -160,7 +177,8 @@ class JobRun {
         feeds_(std::move(feeds)),
         start_(std::move(start)),
         checkpoints_(std::move(checkpoints)),
-        interrupts_(environment.err),
+        interrupts_(environment.err, options.timeout.empty() ? absl::InfiniteDuration()
+                                                             : ParseTimeLimit(options.timeout)),
         monitor_(plan_, job.train.steps, start_.info.step) {
     threads_ = job.cluster.threads.value_or(plan_.threads_per_device);
     summary_.strategy = plan_.strategy;
@@ -196,8 +214,14 @@ class JobRun {
       ASSIGN_OR_RETURN(key_file_, JobKeyFile::Create());
       interrupts_.RemoveAtExit(key_file_->path());
     }
-    ASSIGN_OR_RETURN(cluster_, StartCluster(process_environment_, environment_.err, options_, job_,
-                                            plan_, monitor_, key_file_.get(), interrupts_));
+    absl::StatusOr<std::unique_ptr<actors::Cluster>> cluster =
+        StartCluster(process_environment_, environment_.err, options_, job_, plan_, monitor_,
+                     key_file_.get(), output_, interrupts_);
+    if (!cluster.ok()) {
+      ReportFailure(cluster.status());
+      return cluster.status();
+    }
+    cluster_ = *std::move(cluster);
     if (cluster_ != nullptr) {
       session_options_.start_engine = cluster_->engine_factory();
     } else {
@@ -221,6 +245,7 @@ class JobRun {
                        << ToStd(ended.message()) << std::endl;
     }
     const absl::Status written = WriteResults(status);
+    ReportFailure(status);
     if (!status.ok()) return status;
     return written.ok() ? LastCheckpoint() : written;
   }
@@ -316,6 +341,34 @@ class JobRun {
       return interrupts_.ToStatus("while the trained model was evaluated");
     }
     return used;
+  }
+
+  // What helps beside the error itself: what the node that has failed has printed, and how the job
+  // goes on. The end of the run.
+  void ReportFailure(const absl::Status& status) {
+    if (status.ok()) return;
+    const int32_t rank = actors::OriginOf(status).rank;
+    std::vector<std::string> last_lines;
+    if (rank >= 0) last_lines = output_->LastLines(static_cast<uint32_t>(rank));
+    // What the nodes have printed comes out before the report.
+    cluster_ = nullptr;
+    output_ = nullptr;
+    if (rank >= 0) {
+      const auto node = static_cast<size_t>(rank);
+      const std::vector<actors::NodePlace>& places = process_environment_.launch.places;
+      FailedNode failed = {.rank = static_cast<uint32_t>(rank),
+                           .log_folder = options_.log_folder,
+                           .last_lines = std::move(last_lines)};
+      if (node < nodes_.size()) {
+        failed.host = nodes_[node].host;
+      } else if (places.empty()) {
+        failed.host = HostName();
+      }
+      environment_.err << DescribeLog(failed) << std::flush;
+    }
+    if (const std::string hint = HintOf(process_environment_, job_); !hint.empty()) {
+      environment_.err << "note: " << hint << std::endl;
+    }
   }
 
   // While the actors of the session are there.
@@ -582,6 +635,7 @@ class JobRun {
   Interrupts interrupts_;
   JobMonitor monitor_;                    // its threads have the signals blocked
   std::unique_ptr<JobKeyFile> key_file_;  // where others start the nodes
+  std::shared_ptr<NodeOutput> output_ = PrintNodeOutput(process_environment_);
   std::unique_ptr<actors::Cluster> cluster_;
   std::vector<actors::NodeDescription> nodes_;
   absl::Status last_checkpoint_;

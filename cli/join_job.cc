@@ -5,15 +5,38 @@
 
 #include "absl/status/statusor.h"
 #include "cli/device_kinds.h"
+#include "cli/node_log.h"
 #include "cli/status_sockets.h"
 
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::cli {
 
+namespace {
+
+void KeepLog(const Environment& environment, const std::string& folder, int64_t rank) {
+  const absl::Status kept = KeepOutput(LogPath(folder, HostName(), rank));
+  if (kept.ok()) return;
+  environment.err << "note: no log of this node is kept: " << ToStd(kept.message()) << std::endl;
+}
+
+}  // namespace
+
 absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
-                     std::string_view device_kind, bool is_quiet) {
+                     std::string_view device_kind, bool is_quiet, const std::string& log_folder) {
+  if (!log_folder.empty()) {
+    if (node.rank >= 0) {
+      KeepLog(environment, log_folder, node.rank);
+    } else {
+      node.on_joined = [&environment, log_folder, next = std::move(node.on_joined)](
+                           const actors::NodeDescription& description) {
+        KeepLog(environment, log_folder, description.rank);
+        if (next) next(description);
+      };
+    }
+  }
   ASSIGN_OR_RETURN(node.kernels, KernelsOf(environment.registries, device_kind));
   ASSIGN_OR_RETURN(const DeviceSource devices, FindDevices(device_kind));
   node.create_device = devices.create;
@@ -22,8 +45,8 @@ absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
   if (!is_quiet) {
     node.on_joined = [&err = environment.err, next = std::move(node.on_joined)](
                          const actors::NodeDescription& description) {
-      err << StrCat("joined as ", ToString(description), "\n") << std::flush;
       if (next) next(description);
+      err << StrCat("joined as ", ToString(description), "\n") << std::flush;
     };
     node.on_no_status_socket = [&err = environment.err](const absl::Status& status) {
       err << "note: `penstock stack` and `penstock top` will not find this node: "

@@ -9,6 +9,7 @@
 #include "cli/job_key_option.h"
 #include "cli/join_job.h"
 #include "cli/member_board.h"
+#include "cli/parent_watch.h"
 #include "cli/pmix_board.h"
 #include "cli/processes.h"
 
@@ -155,7 +156,8 @@ absl::Status RunOther(const Environment& environment, const LaunchMember& member
     if (node.key.empty()) {
       ASSIGN_OR_RETURN(node.key, ReadJobKey(options.key_file));
     }
-    absl::Status status = JoinJob(environment, node, options.device, /*is_quiet=*/false);
+    absl::Status status =
+        JoinJob(environment, node, options.device, /*is_quiet=*/false, options.log_folder);
     if (has_joined || !absl::IsUnavailable(status)) return status;
     if (board == nullptr || absl::Now() > deadline) return WithRendezvousStatus(std::move(status));
   }
@@ -167,6 +169,7 @@ absl::Status RunMember(const Environment& environment, LaunchMember member,
                        const MemberOptions& options,
                        const std::function<absl::Status(const Environment&, int64_t)>& run_job) {
   RETURN_IF_ERROR(ApplyOptions(options, &member));
+  const ParentWatch watch(environment.err, member.starter);
   ASSIGN_OR_RETURN(const std::unique_ptr<MemberBoard> board, FindBoard(options, &member));
   if (member.rank == 0) return RunFirst(environment, member, options, board.get(), run_job);
   return RunOther(environment, member, options, board.get());

@@ -24,6 +24,7 @@ struct MemberOptions {
   std::string rendezvous;      // of etcd (etcd_board.h); empty: none
   std::string device = "cpu";  // kind (device_kinds.h) of nodes; rank 0 has that of the job
   double join_timeout_s = 60;
+  std::string log_folder;  // where each keeps what it prints; empty: nowhere
 };
 
 // `run_job` is called at rank 0, with the environment and the number of processes. The command's

@@ -10,6 +10,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 namespace penstock::cli {
 
@@ -18,6 +19,11 @@ CLI::Validator AtLeast(int64_t least);
 
 // A finite number that is not negative.
 CLI::Validator NotNegative();
+
+// A length of time, as of `timeout`: seconds, or a number with s, m, h or d. Longer than nothing.
+CLI::Validator TimeLimit();
+// REQUIRES: TimeLimit takes the text.
+absl::Duration ParseTimeLimit(std::string_view text);
 
 // The error with the option before it: "--listen ...".
 absl::Status AtOption(std::string_view option, const absl::Status& status);

@@ -1,6 +1,7 @@
 #include "cli/processes.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -26,6 +27,12 @@ std::string HowToJoin(int64_t count, const std::string& address, const std::stri
 
 }  // namespace
 
+std::shared_ptr<NodeOutput> PrintNodeOutput(const Environment& environment) {
+  const auto printer = std::make_shared<LinePrinter>(environment.err);
+  return std::make_shared<NodeOutput>(
+      [printer](std::string text) { printer->Print(std::move(text)); });
+}
+
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environment& environment,
                                                                 ProcessOptions processes) {
   actors::ClusterOptions options;
@@ -36,9 +43,12 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   options.core_sharing = processes.core_sharing;
   options.heartbeat_timeout = absl::Seconds(processes.node_timeout_s);
   options.status_answers = std::move(processes.status_answers);
+  options.resume_hint = std::move(processes.resume_hint);
   const auto printer = std::make_shared<LinePrinter>(environment.err);
-  options.on_output = [printer](uint32_t rank, std::string_view host, std::string_view line) {
-    printer->Print(StrCat("[", rank, " ", host, "] ", line, "\n"));
+  if (processes.output == nullptr) processes.output = PrintNodeOutput(environment);
+  options.on_output = [output = processes.output](uint32_t rank, std::string_view host,
+                                                  std::string_view line) {
+    output->Add(rank, host, line);
   };
   options.on_join = [printer](const actors::NodeDescription& node) {
     printer->Print(StrCat("joined: ", ToString(node), "\n"));
@@ -51,6 +61,11 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     for (const std::string& plugin : environment.plugins) {
       options.node_command.push_back("--plugin");
       options.node_command.push_back(plugin);
+    }
+    if (!processes.log_folder.empty()) {
+      options.node_command.insert(
+          options.node_command.end(),
+          {"--log-dir", std::filesystem::absolute(processes.log_folder).string()});
     }
     if (const LaunchPlan& launch = environment.launch; !launch.places.empty()) {
       options.places = launch.places;

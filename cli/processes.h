@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "cli/environment.h"
 #include "cli/job_key_option.h"
+#include "cli/node_output.h"
 
 #include "actors/cluster/cluster.h"
 #include "actors/trace/critical_path.h"
@@ -37,11 +38,20 @@ struct ProcessOptions {
   CpuTopology::Sharing core_sharing = CpuTopology::Sharing::kNeighbours;
   // A node that does not answer for so long is lost.
   double node_timeout_s = 3;
+  // Where nodes that are started here keep what they print, each on its host; empty: nowhere.
+  std::string log_folder = {};
+  // Takes what they print; null: it is printed, and not kept.
+  std::shared_ptr<NodeOutput> output = {};
+  // What nodes say where this process is lost (ClusterOptions).
+  std::string resume_hint = {};
   // Answers what the job does; null: nobody does.
   std::shared_ptr<actors::StatusAnswers> status_answers = {};
   // Told the address once nodes can join there.
   std::function<void(const std::string& address)> on_listening = {};
 };
+
+// Prints to the environment, on a thread of its own.
+std::shared_ptr<NodeOutput> PrintNodeOutput(const Environment& environment);
 
 // Starts nodes of this program, or waits for nodes to join. Each that joins is reported; what nodes
 // print comes out with "[rank host] " before each line. The command's exit status is 69

@@ -39,6 +39,8 @@ struct RunOptions {
   std::optional<std::string> metrics;
   std::string strategy;
   std::string policy;
+  std::string timeout;     // as of TimeLimit (option_checks.h); empty: none
+  std::string log_folder;  // where nodes keep what they print; empty: nowhere
   bool resumes = false;
   bool is_dry = false;
   bool is_json = false;

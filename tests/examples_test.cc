@@ -107,6 +107,31 @@ TEST_F(PluginCommandTest, OperatorsAndModelsAreListed) {
   EXPECT_THAT(Call({"list", "models", "--plugin", kPlugin}), HasSubstr("prototypes"));
 }
 
+TEST_F(PluginCommandTest, LaunchHandsThemToAllProcesses) {
+  const TempFolder folder;
+  const std::vector<std::string> launch = {"launch", "--launcher", "local", "--log-dir",
+                                           folder.Path("logs")};
+  const std::vector<std::string> run = {"--",
+                                        PENSTOCK_SOURCE_DIR
+                                        "/examples/custom_operator/prototypes.toml",
+                                        "--json",
+                                        "--procs",
+                                        "2",
+                                        "--strategy",
+                                        "dp=2",
+                                        "--set",
+                                        "train.steps=2"};
+  const std::vector<std::string> plugin = {"--plugin", kPlugin};
+  const auto join = [](std::vector<std::string> words, const std::vector<std::string>& others) {
+    words.insert(words.end(), others.begin(), others.end());
+    return words;
+  };
+  EXPECT_THAT(NumbersAfter(Call(join(join(launch, plugin), run)), "\"loss\":"), SizeIs(2));
+  EXPECT_THAT(NumbersAfter(Call(join(join(launch, run), plugin)), "\"loss\":"), SizeIs(2));
+  EXPECT_THAT(Call(join(join(launch, run), {"--plugin", "nowhere.so"}), 2),
+              HasSubstr("--plugin nowhere.so: the plug-in cannot be loaded: "));
+}
+
 TEST_F(PluginCommandTest, AnyPlanAndPlacementGivesTheSameLosses) {
   const std::vector<double> one = LossesOf({"--strategy", "dp=1"});
   ASSERT_EQ(one.size(), 4u);

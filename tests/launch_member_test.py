@@ -87,7 +87,7 @@ class LaunchMemberTest(unittest.TestCase):
         environment = {name: value for name, value in os.environ.items()
                        if not re.match("(RANK|WORLD_SIZE|MASTER_|SLURM_|OMPI_|PMI|PENSTOCK_KEY)", name)}
         member = subprocess.Popen(
-            [PENSTOCK, "launch", *options, "--", self.job, *run],
+            [PENSTOCK, "launch", "--log-dir", self.folder / "logs", *options, "--", self.job, *run],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**environment, **{name: str(value) for name, value in variables.items()}})
         self.addCleanup(member.communicate)
@@ -280,6 +280,45 @@ class LaunchMemberTest(unittest.TestCase):
         _, errors = members[0].communicate(timeout=PATIENCE_S)
         self.assertEqual(members[0].returncode, 1, errors)
         self.assertRegex(errors, rf"penstock: node 1 \(pid {members[1].pid} on \S+\)")
+
+    def test_members_without_a_coordinator_say_how_the_job_goes_on(self):
+        checkpoints = self.folder / "checkpoints"
+        run = ("--set", f'checkpoint.path="{checkpoints}"', "--set", "checkpoint.every=5")
+        members = [self.start(self.torchrun(rank), "--key-file", self.key,
+                              run=(*run, "--set", "train.steps=1000000")) for rank in (0, 1)]
+        deadline = time.monotonic() + PATIENCE_S
+        while not list(checkpoints.glob("step*/*")):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        members[0].kill()
+        killed = time.monotonic()
+        _, errors = members[1].communicate(timeout=PATIENCE_S)
+        self.assertLess(time.monotonic() - killed, 4)
+        self.assertEqual(members[1].returncode, 1, errors)
+        self.assertRegex(errors, rf"penstock: the coordinator \(pid {members[0].pid} on \S+\) is gone; "
+                         rf"continue from the last checkpoint in {checkpoints}, on \S+, with: "
+                         rf"cd \S+ && penstock launch .*--key-file {self.key} -- .* --resume\n")
+
+    def test_members_end_with_what_has_started_them(self):
+        # The shell starts both, and waits.
+        script = "; ".join(
+            " ".join([f"RANK={rank}", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1",
+                      f"MASTER_PORT={self.port}", PENSTOCK, "launch", "--log-dir",
+                      str(self.folder / "logs"), "--key-file", str(self.key), "--", str(self.job),
+                      "--set", "train.steps=1000000", "2>&1 &"]) for rank in (0, 1))
+        script = script.replace("&;", "&")
+        starter = subprocess.Popen(["/bin/sh", "-c", f"{script} wait"], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(starter.stdout.close)
+        self.addCleanup(starter.wait)
+        self.addCleanup(starter.kill)
+        for line in starter.stdout:
+            if line.startswith("step "):
+                break
+        starter.kill()
+        # The end of the output is that of the last process that has it.
+        rest = starter.stdout.read()
+        self.assertIn(f"penstock: torchrun (pid {starter.pid}), which had started this process, is gone; "
+                      "ending\n", rest)
 
     def test_without_a_key_it_says_how_to_make_one(self):
         member = self.start(self.torchrun(0))

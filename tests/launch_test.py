@@ -1,17 +1,12 @@
 """`penstock launch` through a real SSH server on loopback.
 
-Runs sshd, or dropbear where sshd is not installed, as this user, with keys of its own. Skipped
-without an SSH server and client. Dropbear reads the keys from the home of the user, so it has a
-mount namespace with a home of its own, which only root can make.
+Skipped without an SSH server and client (tests/support/ssh_server.py).
 PENSTOCK_COMMAND names the command (default: build/bin/penstock).
 """
 
 import os
 import pathlib
-import pwd
 import re
-import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,108 +20,25 @@ PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
+from tests.support import ssh_server  # noqa: E402
 from tests.support.launched_job import (PATIENCE_S, STEPS, free_port, job_text,  # noqa: E402
                                         losses, losses_here)
-
-PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-
-
-def await_true(condition, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {PATIENCE_S} s")
-        time.sleep(0.02)
-
-
-def processes_with(text):
-    """Ids of processes whose command line has a text in it."""
-    found = []
-    for entry in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if text in (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode():
-                found.append(int(entry.name))
-        except (OSError, UnicodeDecodeError):
-            pass
-    return found
-
-
-class SshServer:
-    """A server for this user alone."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.port = free_port()
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "client"],
-                       check=True)
-        (folder / "authorized_keys").write_bytes((folder / "client.pub").read_bytes())
-        (folder / "authorized_keys").chmod(0o600)
-        folder.chmod(0o700)
-        sshd = shutil.which("sshd", path=PATH)
-        if sshd is None:
-            subprocess.run([shutil.which("dropbearkey", path=PATH), "-t", "ed25519", "-f",
-                            folder / "host"], check=True, capture_output=True)
-            home = pathlib.Path(pwd.getpwuid(os.getuid()).pw_dir) / ".ssh"
-            home.mkdir(mode=0o700, exist_ok=True)
-            server = shlex.join([shutil.which("dropbear", path=PATH), "-F", "-E", "-s", "-p",
-                                 f"127.0.0.1:{self.port}", "-r", f"{folder}/host", "-P",
-                                 f"{folder}/pid"])
-            command = ["unshare", "--mount", "sh", "-c",
-                       shlex.join(["mount", "--bind", str(folder), str(home)]) +
-                       f" && exec {server}"]
-        else:
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "host"],
-                           check=True)
-            (folder / "config").write_text(
-                f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\n"
-                f"AuthorizedKeysFile {folder}/authorized_keys\nPidFile {folder}/pid\n"
-                "StrictModes no\nUsePAM no\nMaxStartups 100\n")
-            if os.getuid() == 0:
-                pathlib.Path("/run/sshd").mkdir(exist_ok=True)
-            command = [sshd, "-D", "-e", "-f", folder / "config"]
-        self.log = open(folder / "log", "w+b")
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
-        await_true(self.answers, "the SSH server listens")
-
-    def answers(self):
-        if self.process.poll() is not None:
-            raise AssertionError(f"the SSH server has ended: {(self.folder / 'log').read_text()}")
-        try:
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
-            return True
-        except OSError:
-            return False
-
-    def client(self):
-        return (f"ssh -p {self.port} -i {self.folder}/client -F /dev/null "
-                f"-o UserKnownHostsFile={self.folder}/known -o StrictHostKeyChecking=no "
-                "-o LogLevel=ERROR -o IdentitiesOnly=yes")
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        self.log.close()
-
+from tests.support.ssh_server import await_true, processes_with  # noqa: E402
 
 class LaunchTest(unittest.TestCase):
     def setUp(self):
         if not os.access(PENSTOCK, os.X_OK):
             self.skipTest(f"{PENSTOCK} is not built")
-        if not shutil.which("ssh") or not shutil.which("ssh-keygen"):
-            self.skipTest("there is no ssh (package openssh-client)")
-        if not shutil.which("sshd", path=PATH):
-            if not shutil.which("dropbear", path=PATH):
-                self.skipTest("there is no SSH server (package dropbear-bin or openssh-server)")
-            if subprocess.run(["unshare", "--mount", "true"], capture_output=True,
-                              check=False).returncode != 0:
-                self.skipTest("a home for dropbear needs root")
+        if reason := ssh_server.why_not():
+            self.skipTest(reason)
         folder = tempfile.TemporaryDirectory(prefix="penstock_launch.")
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.job = self.folder / "job.toml"
         self.job.write_text(job_text("dp=2"))
-        self.server = SshServer(self.folder)
+        self.server = ssh_server.SshServer(self.folder)
         self.addCleanup(self.server.close)
+        self.logs = self.folder / "logs"
         # Tells the processes of this test from others.
         self.mark = f"penstock-of-{self.folder.name}"
         self.program = self.folder / self.mark
@@ -140,9 +52,22 @@ class LaunchTest(unittest.TestCase):
             except ProcessLookupError:
                 pass
 
-    def launch(self, *run, hosts="127.0.0.1:2"):
+    def launch(self, *run, hosts="127.0.0.1:2", options=()):
         return [str(PENSTOCK), "launch", "-H", hosts, "--through", self.server.client(),
-                "--remote-program", str(self.program), "--", str(self.job), *run]
+                "--remote-program", str(self.program), "--log-dir", str(self.logs), *options, "--",
+                str(self.job), *run]
+
+    def logs_of_nodes(self):
+        """By rank, what each node has kept."""
+        return [self.logs.joinpath(f"{socket.gethostname()}.{rank}.log").read_text()
+                for rank in range(2)]
+
+    def have_nodes_say(self, script):
+        """Has a shell run `script` before it becomes a node."""
+        self.program.unlink()
+        self.program.write_text(
+            f"#!/bin/bash\n{script}\nexec -a {self.program} {PENSTOCK} \"$@\"\n")
+        self.program.chmod(0o700)
 
     def node_programs(self):
         """The nodes themselves, without the shells and clients that mention them."""
@@ -165,13 +90,15 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(there.stderr.count("joined: rank "), 2)
         await_true(lambda: not self.node_programs(), "the end of the nodes")
 
-    def start_long(self):
-        run = subprocess.Popen(self.launch("--set", "train.steps=1000000"),
+    def start_long(self, *run, options=()):
+        run = subprocess.Popen(self.launch("--set", "train.steps=1000000", *run, options=options),
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.addCleanup(run.stderr.close)
         self.addCleanup(run.wait)
         self.addCleanup(run.kill)
+        self.seen = ""
         for line in run.stderr:
+            self.seen += line
             if line.startswith("joined: rank ") and len(self.node_programs()) == 2:
                 break
         return run
@@ -193,10 +120,77 @@ class LaunchTest(unittest.TestCase):
         self.assertRegex(errors, r"penstock: node \d .*was killed by signal 9 \(Killed\)")
         await_true(lambda: not self.node_programs(), "the end of the nodes")
 
+    def test_the_report_of_a_failure_has_the_last_lines_of_its_node(self):
+        self.have_nodes_say("export UCX_LOG_LEVEL=info\necho opening the valves >&2")
+        run = self.start_long()
+        for line in run.stderr:
+            self.seen += line
+            if line.startswith("step "):
+                break
+        victim = self.node_programs()[0]
+        words = pathlib.Path(f"/proc/{victim}/cmdline").read_bytes().decode().split("\0")
+        rank = words[words.index("--rank") + 1]
+        os.kill(victim, signal.SIGABRT)
+        _, errors = run.communicate(timeout=PATIENCE_S)
+        errors = self.seen + errors
+        self.assertEqual(run.returncode, 128 + signal.SIGABRT, errors)
+        log = self.logs / f"{socket.gethostname()}.{rank}.log"
+        self.assertRegex(errors, rf"The last lines of node {rank} on {socket.gethostname()} \(all "
+                         rf"are in {socket.gethostname()}:{log}\):\n(  .*\n)*"
+                         rf"penstock: node {rank} \(.*was killed by signal 6 \(Aborted\)")
+        self.assertIn("\n  opening the valves\n", errors)
+        # Of both nodes, once.
+        self.assertRegex(errors, r"\[[01] 127\.0\.0\.1\] opening the valves\n")
+        self.assertRegex(errors, r"\[[01]\] opening the valves \(1 more time\)\n")
+        # The file is the node's own, and has what UCX says.
+        self.assertIn("UCX", log.read_text())
+        self.assertEqual(log.stat().st_mode & 0o777, 0o600)
+
+    def test_a_time_limit_ends_the_job_in_order(self):
+        begin = time.monotonic()
+        run = subprocess.run(self.launch("--set", "train.steps=1000000", options=("--timeout", "3s")),
+                             capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual(run.returncode, 124, run.stderr)
+        self.assertGreaterEqual(time.monotonic() - begin, 3)
+        self.assertIn("penstock: the time limit of 3s is over; ending after this step", run.stderr)
+        self.assertRegex(run.stderr, r"penstock: ended at its time limit of 3s after step \d+\n")
+        await_true(lambda: not self.node_programs(), "the end of the nodes")
+
+    def test_processes_that_do_not_join_are_named(self):
+        command = self.launch(options=("--join-timeout", "1"))
+        command[command.index("--through") + 1] = f"/bin/sh -c 'exec sleep 1000' {self.mark}"
+        run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S,
+                             check=False)
+        self.assertEqual(run.returncode, 69, run.stderr)
+        self.assertRegex(run.stderr, r"penstock: not all nodes joined \S+ in 1s: missing ranks 0 on "
+                                     r"127\.0\.0\.1, 1 on 127\.0\.0\.1\n")
+
     def test_no_node_outlives_its_launcher(self):
         run = self.start_long()
         run.kill()
         await_true(lambda: not self.node_programs(), "the end of the nodes")
+
+    def test_nodes_without_a_coordinator_say_how_the_job_goes_on(self):
+        checkpoints = self.folder / "checkpoints"
+        run = self.start_long("--set", f'checkpoint.path="{checkpoints}"', "--set",
+                              "checkpoint.every=5")
+        await_true(lambda: list(checkpoints.glob("step*/*")), "a checkpoint")
+        run.kill()
+        await_true(lambda: not self.node_programs(), "the end of the nodes")
+        await_true(lambda: all("continue" in log for log in self.logs_of_nodes()), "their last lines")
+        for log in self.logs_of_nodes():
+            command = re.search(
+                rf"(?m)^penstock: the coordinator \(pid {run.pid} on {socket.gethostname()}\) is gone; "
+                rf"continue from the last checkpoint in {checkpoints}, on {socket.gethostname()}, "
+                r"with: (cd \S+ && penstock launch .* --resume)$", log)
+            self.assertIsNotNone(command, log)
+        # It does.
+        again = command[1].replace("&& penstock", f"&& {PENSTOCK}").replace(
+            "train.steps=1000000", "train.steps=1")
+        resumed = subprocess.run(again, shell=True, capture_output=True, text=True,
+                                 timeout=PATIENCE_S, check=False)
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        self.assertRegex(resumed.stderr, rf"continuing from {checkpoints}/\S+, after \d+ steps")
 
     def test_one_interrupt_ends_all_in_order(self):
         run = self.start_long()

@@ -1,5 +1,6 @@
 #include "actors/cluster/cluster.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,12 +17,26 @@
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/node_supervisor_internal.h"
+#include "actors/cluster/oom_kills.h"
 #include "actors/cluster/socket_address.h"
 #include "base/cpu_topology.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
+namespace {
+
+// Each node has a connection, and one that is started here a pipe and a descriptor of its process.
+// The usual limit of 1024 is for programs that use select, which this one does not.
+void AllowFiles(uint32_t num_processes) {
+  rlimit limit{};
+  const rlim_t wanted = rlim_t{4} * num_processes + 4096;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(limit.rlim_max, wanted);
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
 
 class Cluster::Impl {
  public:
@@ -30,6 +45,7 @@ class Cluster::Impl {
 
   absl::Status Start() {
     ASSIGN_OR_RETURN(const std::string key, CheckOptions());
+    AllowFiles(options_.num_processes);
     ASSIGN_OR_RETURN(loop_, control::ControlLoop::Start());
     const auto end_job = [this](const absl::Status& cause) {
       loop_->Post([this, cause] { supervisor_->Fail(cause); });
@@ -168,9 +184,9 @@ class Cluster::Impl {
     }
     std::vector<std::string> words;
     for (const std::string& argument : node) words.push_back(QuoteForShell(argument));
-    // Not its last command, so that the shell stays and tells a signal as a status.
-    const std::string script = StrCat(StrJoin(words, " "), "; exit $?");
-    command.arguments.push_back(StrCat("exec sh -c ", QuoteForShell(script)));
+    // The shell stays, and tells a signal as a status.
+    command.arguments.push_back(
+        StrCat("exec sh -c ", QuoteForShell(WatchedForMemory(StrJoin(words, " ")))));
     return command;
   }
 

@@ -67,10 +67,12 @@ struct ClusterOptions {
   std::vector<uint32_t> process_devices;
   absl::Duration join_timeout = absl::Seconds(30);
   absl::Duration heartbeat_interval = absl::Milliseconds(500);
-  // A node that does not answer for so long is lost; one that is not asked for a second longer
+  // A node that does not answer for so long is lost; one that is not asked for 0.4 s longer
   // ends.
   absl::Duration heartbeat_timeout = absl::Seconds(3);
   absl::Duration stop_timeout = absl::Seconds(3);
+  // What nodes say of how the job goes on where this process is lost, such as "continue with: ...".
+  std::string resume_hint;
   // A line that a started node has printed. Called from a thread of the cluster.
   std::function<void(uint32_t rank, std::string_view host, std::string_view line)> on_output;
   // Answers what the job does, to nodes and to others who know the key; null: nobody does.

@@ -38,9 +38,11 @@ interface Monitor {
 }
 
 interface Coordinator extends(Monitor) {
-  # A node that hears nothing for `silenceMs` ends. numDevices 0: not known yet.
+  # A node that hears nothing for `silenceMs` ends, and says that `coordinator`, the process and its
+  # host, is gone, and `resumeHint`, how the job goes on without it. numDevices 0: not known yet.
   join @0 (info :NodeInfo, node :Node) -> (rank :UInt32, silenceMs :UInt32, firstDevice :UInt32,
-                                           numDevices :UInt32, status :Status);
+                                           numDevices :UInt32, status :Status, coordinator :Text,
+                                           resumeHint :Text);
 }
 
 struct NodeInfo {

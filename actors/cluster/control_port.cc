@@ -12,6 +12,46 @@ namespace {
 
 // After a connection could not be accepted: the process may have too many files open for now.
 constexpr kj::Duration kAcceptPause = 100 * kj::MILLISECONDS;
+// While as many connections as may be wait for their hello.
+constexpr kj::Duration kRoomPause = 2 * kj::MILLISECONDS;
+
+// Notes whether the peer has said anything.
+class HeardStream final : public kj::AsyncIoStream {
+ public:
+  HeardStream(kj::Own<kj::AsyncIoStream> stream, std::shared_ptr<bool> has_spoken)
+      : stream_(kj::mv(stream)), has_spoken_(std::move(has_spoken)) {}
+
+  kj::Promise<size_t> read(void* buffer, size_t min_bytes, size_t max_bytes) override {
+    return Noted(stream_->read(buffer, min_bytes, max_bytes));
+  }
+  kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
+    return Noted(stream_->tryRead(buffer, min_bytes, max_bytes));
+  }
+  kj::Promise<void> write(const void* buffer, size_t size) override {
+    return stream_->write(buffer, size);
+  }
+  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
+    return stream_->write(pieces);
+  }
+  kj::Promise<void> whenWriteDisconnected() override { return stream_->whenWriteDisconnected(); }
+  void shutdownWrite() override { stream_->shutdownWrite(); }
+  void abortRead() override { stream_->abortRead(); }
+  void setsockopt(int level, int option, const void* value, kj::uint length) override {
+    stream_->setsockopt(level, option, value, length);
+  }
+
+ private:
+  kj::Promise<size_t> Noted(kj::Promise<size_t> reading) {
+    if (*has_spoken_) return reading;
+    return reading.then([has_spoken = has_spoken_](size_t num_bytes) {
+      *has_spoken = *has_spoken || num_bytes > 0;
+      return num_bytes;
+    });
+  }
+
+  kj::Own<kj::AsyncIoStream> stream_;
+  const std::shared_ptr<bool> has_spoken_;
+};
 
 }  // namespace
 
@@ -31,6 +71,8 @@ class ControlPort::CoordinatorServer final : public Coordinator::Server {
           results.setSilenceMs(port.silence_ms_);
           results.setFirstDevice(admission->first_device);
           results.setNumDevices(admission->num_devices);
+          results.setCoordinator(port.coordinator_.c_str());
+          results.setResumeHint(port.resume_hint_.c_str());
         });
   }
 
@@ -65,7 +107,8 @@ void ControlPort::Listen(kj::Own<kj::ConnectionReceiver> receiver) {
 }
 
 kj::Promise<void> ControlPort::Accept() {
-  return receiver_->accept()
+  return MakeRoom()
+      .then([this] { return receiver_->accept(); })
       .then(
           [this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
             Welcome(kj::mv(stream));
@@ -77,10 +120,26 @@ kj::Promise<void> ControlPort::Accept() {
       .then([this] { return Accept(); });
 }
 
+kj::Promise<void> ControlPort::MakeRoom() {
+  if (unauthenticated_.size() < kMaxPendingConnections) return kj::READY_NOW;
+  const kj::TimePoint now = timer_.now();
+  for (auto it = unauthenticated_.begin(); it != unauthenticated_.end(); ++it) {
+    const kj::Duration age = now - it->second.since;
+    if (age < kSilentTime) break;
+    if (*it->second.has_spoken && age < kPatientTime) continue;
+    unauthenticated_.erase(it);
+    return kj::READY_NOW;
+  }
+  return timer_.afterDelay(kRoomPause).then([this] { return MakeRoom(); });
+}
+
 void ControlPort::Welcome(kj::Own<kj::AsyncIoStream> stream) {
-  if (unauthenticated_.size() >= kMaxPendingConnections)
+  if (unauthenticated_.size() >= kMaxPendingConnections) {
     unauthenticated_.erase(unauthenticated_.begin());
+  }
   const uint64_t id = next_id_++;
+  const auto has_spoken = std::make_shared<bool>(false);
+  stream = kj::heap<HeardStream>(kj::mv(stream), has_spoken);
   // Erased later: the promise must not destroy itself while it runs.
   const auto forget = [this, id] {
     tasks_.add(kj::evalLater([this, id] { unauthenticated_.erase(id); }));
@@ -105,13 +164,13 @@ void ControlPort::Welcome(kj::Own<kj::AsyncIoStream> stream) {
                    })
                    .then(kj::cp(forget))
                    .eagerlyEvaluate([forget](const kj::Exception&) { forget(); });  // it hung up
-  unauthenticated_.emplace(id, kj::mv(hello));
+  unauthenticated_.emplace(id, Pending{timer_.now(), has_spoken, kj::mv(hello)});
 }
 
 void ControlPort::Serve(kj::Own<kj::AsyncIoStream> stream) {
   const auto has_not_joined = [](const auto& entry) { return !entry.second->has_joined; };
   if (static_cast<size_t>(std::count_if(authenticated_.begin(), authenticated_.end(),
-                                        has_not_joined)) >= kMaxPendingConnections) {
+                                        has_not_joined)) >= kMaxJoiningConnections) {
     authenticated_.erase(
         std::find_if(authenticated_.begin(), authenticated_.end(), has_not_joined));
   }

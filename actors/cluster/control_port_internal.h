@@ -4,9 +4,10 @@
 //
 // Whoever is authenticated may also ask for the status of the job, without joining.
 //
-// Each of the first two states lasts at most kHelloSeconds, and holds at most
-// kMaxPendingConnections connections. When another arrives, the oldest is closed, so idle
-// connections cannot block the port.
+// Each of the first two states lasts at most kHelloSeconds, and holds a bounded number of
+// connections. When many nodes arrive at once, they wait in the system's queue. A connection makes
+// room for them if it has said nothing for kSilentTime, or is unauthenticated after kPatientTime,
+// so idle connections cannot block the port: 10,000 of them delay a node by 10 seconds.
 //
 // Thread rule: the thread of the event loop that the timer belongs to.
 // Invariants: a member's end is told once; nothing is told after the destructor.
@@ -19,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include <kj/async-io.h>
@@ -33,7 +35,12 @@
 namespace penstock::actors::control {
 
 inline constexpr int kHelloSeconds = 5;
-inline constexpr size_t kMaxPendingConnections = 64;
+// Each costs tens of kilobytes, most of them OpenSSL's.
+inline constexpr size_t kMaxPendingConnections = 1024;
+// That know the key, and have not joined.
+inline constexpr size_t kMaxJoiningConnections = 512;
+inline constexpr kj::Duration kSilentTime = 1 * kj::SECONDS;
+inline constexpr kj::Duration kPatientTime = 2 * kj::SECONDS;
 
 // What a node is told when it may join.
 struct Admission {
@@ -66,6 +73,13 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   ControlPort(const ControlPort&) = delete;
   ControlPort& operator=(const ControlPort&) = delete;
 
+  // What members are told for the case that this process is lost: who it is, and how the job goes
+  // on then.
+  void SetFarewell(std::string coordinator, std::string resume_hint) {
+    coordinator_ = std::move(coordinator);
+    resume_hint_ = std::move(resume_hint);
+  }
+
   // Welcomes what connects, from now on.
   void Listen(kj::Own<kj::ConnectionReceiver> receiver);
   void Welcome(kj::Own<kj::AsyncIoStream> stream);
@@ -91,7 +105,15 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
     uint32_t rank = 0;
   };
 
+  struct Pending {
+    kj::TimePoint since;
+    std::shared_ptr<bool> has_spoken;
+    kj::Promise<void> hello = nullptr;
+  };
+
   kj::Promise<void> Accept();
+  // Resolves when one more may be accepted.
+  kj::Promise<void> MakeRoom();
   void Serve(kj::Own<kj::AsyncIoStream> stream);
   void Leave(uint64_t connection);
   kj::Promise<absl::StatusOr<Admission>> Join(uint64_t connection, NodeInfo::Reader info,
@@ -102,11 +124,13 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   kj::Timer& timer_;
   const std::string key_;
   const uint32_t silence_ms_;
+  std::string coordinator_;
+  std::string resume_hint_;
   Host& host_;
   const std::unique_ptr<SecureChannel> channel_;
   uint64_t next_id_ = 1;
   // By age.
-  std::map<uint64_t, kj::Promise<void>> unauthenticated_;
+  std::map<uint64_t, Pending> unauthenticated_;
   std::map<uint64_t, std::unique_ptr<Connection>> authenticated_;
   kj::TaskSet tasks_;
   kj::Own<kj::ConnectionReceiver> receiver_;

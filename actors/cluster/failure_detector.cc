@@ -44,12 +44,13 @@ void FailureDetector::Unwatch(uint32_t rank) {
   if (it != heartbeats_.end()) it->second->Stop();
 }
 
-void FailureDetector::OnExit(uint32_t rank, int wait_status) {
+void FailureDetector::OnExit(uint32_t rank, int wait_status, std::string_view note) {
   const auto silence = silences_.find(rank);
   if (silence != silences_.end() && ShellStatus(wait_status) == 128 + SIGKILL) {
     on_loss_({.rank = rank, .cause = silence->second});
   } else {
-    on_loss_({rank, DescribeWaitStatus(wait_status), ShellStatus(wait_status), wait_status == 0});
+    on_loss_({rank, StrCat(DescribeWaitStatus(wait_status), note), ShellStatus(wait_status),
+              wait_status == 0});
   }
 }
 

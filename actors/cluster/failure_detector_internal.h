@@ -54,7 +54,7 @@ class FailureDetector final : private kj::TaskSet::ErrorHandler {
     return it == heartbeats_.end() ? 0 * kj::SECONDS : timer_.now() - it->second->last_answer();
   }
 
-  void OnExit(uint32_t rank, int wait_status);
+  void OnExit(uint32_t rank, int wait_status, std::string_view note = "");
   void OnDisconnected(uint32_t rank);
 
  private:

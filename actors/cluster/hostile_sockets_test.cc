@@ -1,15 +1,18 @@
 // A listening coordinator among hostile connections, over real sockets, and nodes that lie to it.
 
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
@@ -91,6 +94,15 @@ class RawConnection {
   int fd_ = -1;
 };
 
+// As many files as the system lets this process have.
+size_t AllowFiles() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur;
+}
+
 class HostileSocketsTest : public ::testing::TestWithParam<std::string> {
  protected:
   HostileSocketsTest() {
@@ -113,6 +125,7 @@ class HostileSocketsTest : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(HostileSocketsTest, NodesJoinAllTheSame) {
+  AllowFiles();
   std::vector<RawConnection> silent;
   std::vector<std::future<absl::Status>> nodes;
   std::string join_address;
@@ -173,6 +186,91 @@ INSTANTIATE_TEST_SUITE_P(Sockets, HostileSocketsTest, ::testing::Values("127.0.0
                          [](const auto& info) {
                            return std::string(info.param.empty() ? "Abstract" : "Tcp");
                          });
+
+// --- A job that runs ----------------------------------------------------------------------------
+
+size_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  size_t total = 0;
+  size_t resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// Connects without waiting until the other side accepts.
+int ConnectOnly(std::string_view address) {
+  sockaddr_in where{};
+  where.sin_family = AF_INET;
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  where.sin_port = htons(
+      static_cast<uint16_t>(atoi(std::string(address.substr(address.rfind(':') + 1)).c_str())));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  (void)!connect(fd, reinterpret_cast<const sockaddr*>(&where), sizeof(where));
+  return fd;
+}
+
+planner::Plan MakePlan();
+
+// 10,000 connections that say nothing, or half of what a node says, neither disturb a job nor keep
+// somebody out who has the key.
+TEST_P(HostileSocketsTest, HalfOpenConnectionsDoNotDisturbAJob) {
+  if (GetParam().empty()) GTEST_SKIP() << "needs a port";
+  const size_t count = std::min<size_t>(10'000, AllowFiles() - 1000);
+  const kernels::KernelRegistry kernels = kernels::CpuKernels();
+  node_.kernels = &kernels;
+  std::future<absl::Status> node;
+  std::string join_address;
+  std::string job_key;
+  ClusterOptions options;
+  options.listen = "127.0.0.1:0";
+  options.on_listening = [&](const std::string& address, const std::string& key) {
+    join_address = address;
+    job_key = key;
+    node = StartNode(address, key);
+  };
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  SessionOptions session_options;
+  session_options.kernels = &kernels;
+  session_options.start_engine = (*cluster)->engine_factory();
+  absl::StatusOr<std::unique_ptr<Session>> session = Session::Start(MakePlan(), session_options);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const Feeds feeds = {{"x", (*session)->Fetch("c").value()}};
+  ASSERT_TRUE((*session)->Run(feeds).ok());
+  const size_t before = ResidentBytes();
+  size_t peak = before;
+  std::vector<int> silent;
+  int num_steps = 0;
+  const auto run_step = [&] {
+    const absl::Status status = (*session)->Run(feeds).status();
+    ASSERT_TRUE(status.ok()) << status;
+    ++num_steps;
+    peak = std::max(peak, ResidentBytes());
+  };
+  std::string half_hello("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);
+  while (silent.size() < count) {
+    for (size_t i = 0; i < 500 && silent.size() < count; ++i) {
+      silent.push_back(ConnectOnly(join_address));
+      if (i % 2 == 1) {
+        (void)!send(silent.back(), half_hello.data(), half_hello.size(), MSG_NOSIGNAL);
+      }
+    }
+    ASSERT_NO_FATAL_FAILURE(run_step());
+  }
+  std::future<absl::Status> late = StartNode(join_address, job_key);
+  while (late.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+    ASSERT_NO_FATAL_FAILURE(run_step());
+  }
+  EXPECT_THAT(late.get().ToString(), HasSubstr("the only node of the job has joined"));
+  printf("%zu connections, %d steps meanwhile, %.1f MiB more at the peak\n", silent.size(),
+         num_steps, static_cast<double>(peak - before) / (1 << 20));
+  EXPECT_LT(peak - before, size_t{192} << 20);
+  for (const int fd : silent) close(fd);
+  ASSERT_NO_FATAL_FAILURE(run_step());
+  *session = nullptr;
+  EXPECT_TRUE((*cluster)->Stop().ok());
+  EXPECT_TRUE(node.get().ok());
+}
 
 // --- Nodes that lie ------------------------------------------------------------------------------
 

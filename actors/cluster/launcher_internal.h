@@ -44,8 +44,9 @@ class Launcher {
   struct Events {
     // A line that a process has printed, without its newline.
     std::function<void(uint32_t rank, std::string_view line)> on_line;
-    // `wait_status`: as waitpid tells it.
-    std::function<void(uint32_t rank, int wait_status)> on_exit;
+    // `wait_status`: as waitpid tells it. `note`: what else is known of its end, such as
+    // ", probably for lack of memory"; mostly nothing.
+    std::function<void(uint32_t rank, int wait_status, std::string_view note)> on_exit;
   };
 
   virtual ~Launcher() = default;

@@ -5,12 +5,17 @@
 
 #include "actors/cluster/child_process.h"
 #include "actors/cluster/local_launcher_internal.h"
+#include "actors/cluster/oom_kills.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
 namespace {
+
+// Behind "was killed by signal 9 (Killed)".
+constexpr std::string_view kOfStarter =
+    ", which ended the program on this host that had started the node";
 
 // The wait status of a remote process, from that of the program that has started it.
 int OfRemote(int wait_status) {
@@ -36,9 +41,17 @@ absl::StatusOr<LaunchedProcess> LocalLauncher::Launch(const LaunchCommand& comma
       [this, rank](std::string_view line) {
         if (events_.on_line) events_.on_line(rank, line);
       },
-      [this, rank, is_remote](int wait_status) {
-        if (is_remote) wait_status = OfRemote(wait_status);
-        if (events_.on_exit) events_.on_exit(rank, wait_status);
+      [this, rank, is_remote, num_kills = OutOfMemoryKills()](int wait_status) {
+        std::string_view note;
+        if (is_remote && WIFSIGNALED(wait_status)) {
+          note = kOfStarter;
+        } else if (is_remote) {
+          wait_status = OfRemote(wait_status);
+        } else if (WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL &&
+                   OutOfMemoryKills() > num_kills) {
+          note = kProbablyOutOfMemory;
+        }
+        if (events_.on_exit) events_.on_exit(rank, wait_status, note);
       });
   return LaunchedProcess{pid, is_remote ? command.remote_host : HostName()};
 }

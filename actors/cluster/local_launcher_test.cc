@@ -1,9 +1,14 @@
+#include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -12,6 +17,8 @@
 #include "actors/cluster/child_process.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/local_launcher_internal.h"
+#include "actors/cluster/node_place.h"
+#include "actors/cluster/oom_kills.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -30,9 +37,10 @@ class LocalLauncherTest : public ::testing::Test {
       launcher_ = std::make_unique<LocalLauncher>(loop_->io());
       launcher_->SetEvents(
           {[this](uint32_t rank, std::string_view line) { lines_[rank].emplace_back(line); },
-           [this](uint32_t rank, int status) {
+           [this](uint32_t rank, int status, std::string_view note) {
              exits_[rank].push_back(ShellStatus(status));
              wait_statuses_[rank] = status;
+             notes_[rank] = note;
            }});
     });
   }
@@ -77,7 +85,57 @@ class LocalLauncherTest : public ::testing::Test {
   std::map<uint32_t, std::vector<std::string>> lines_;
   std::map<uint32_t, std::vector<int>> exits_;
   std::map<uint32_t, int> wait_statuses_;  // the last one
+  std::map<uint32_t, std::string> notes_;
 };
+
+// A control group whose processes may have little memory; without a path where none can be made.
+class SmallMemory {
+ public:
+  SmallMemory() {
+    const std::string name = StrCat("penstock_test_", getpid());
+    for (const auto& [root, limit] : {std::pair("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                                      std::pair("/sys/fs/cgroup", "memory.max")}) {
+      const std::string path = StrCat(root, "/", name);
+      if (mkdir(path.c_str(), 0755) != 0) continue;
+      std::ofstream file(StrCat(path, "/", limit));
+      if (file << (16 << 20) << std::flush) {
+        path_ = path;
+        return;
+      }
+      rmdir(path.c_str());
+    }
+  }
+  ~SmallMemory() {
+    if (!path_.empty()) rmdir(path_.c_str());
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST_F(LocalLauncherTest, SaysWhereTheKernelHasKilledForLackOfMemory) {
+  const SmallMemory group;
+  if (group.path().empty()) GTEST_SKIP() << "no control group can be made here";
+  ASSERT_TRUE(Launch(0, "kill -9 $$").ok());
+  AwaitExits({0});
+  EXPECT_EQ(notes_[0], "");
+  // Keeps the one line that it reads, which has no end. Outside of the group it would go far.
+  const std::string too_much =
+      StrCat("ulimit -v 4000000; echo $$ > ", group.path(), "/cgroup.procs && exec tail /dev/zero");
+  ASSERT_TRUE(Launch(1, too_much).ok());
+  AwaitExits({1});
+  EXPECT_EQ(exits_[1].back(), 128 + SIGKILL);
+  EXPECT_EQ(notes_[1], kProbablyOutOfMemory);
+  // Through a shell of another host.
+  ASSERT_TRUE(Launch(2, WatchedForMemory(StrCat("sh -c ", QuoteForShell(too_much)))).ok());
+  ASSERT_TRUE(Launch(3, WatchedForMemory("(exit 3)")).ok());
+  AwaitExits({2, 3});
+  EXPECT_EQ(exits_[2].back(), 128 + SIGKILL);
+  EXPECT_THAT(lines_[2], ::testing::Contains(::testing::HasSubstr(kProbablyOutOfMemory)));
+  EXPECT_EQ(exits_[3].back(), 3);
+  EXPECT_TRUE(lines_[3].empty());
+}
 
 TEST_F(LocalLauncherTest, ProcessesTellTheirOutputAndExit) {
   const auto first = Launch(0, "echo $NAME; exit 3");

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <thread>
@@ -32,11 +33,12 @@ constexpr absl::Duration kStatusTimeout = absl::Seconds(4);
 // Between attempts to connect.
 constexpr absl::Duration kConnectPause = absl::Milliseconds(100);
 
-// Exits the process if it is not destroyed within `timeout` after Start.
+// A node whose coordinator is gone has nothing to finish.
+constexpr absl::Duration kOrphanExitTimeout = absl::Milliseconds(300);
+
+// Exits the process if it is not destroyed within a time after Start.
 class Watchdog {
  public:
-  explicit Watchdog(absl::Duration timeout) : timeout_(timeout) {}
-
   ~Watchdog() {
     {
       const absl::MutexLock lock(&mutex_);
@@ -45,17 +47,22 @@ class Watchdog {
     if (thread_.joinable()) thread_.join();
   }
 
-  void Start() {
+  // `reason` is why the node ends. Again: nothing.
+  void Start(absl::Duration timeout, const absl::Status& reason) {
     const absl::MutexLock lock(&mutex_);
     if (thread_.joinable() || is_done_) return;
-    thread_ = std::thread([this] {
+    // Nobody else tells it where the process exits.
+    const std::string message =
+        reason.ok() ? "" : StrCat("penstock: ", ToStd(reason.message()), "\n");
+    thread_ = std::thread([this, timeout, message] {
       const absl::MutexLock thread_lock(&mutex_);
-      if (!AwaitFor(absl::Condition(&is_done_), timeout_, &mutex_)) _exit(1);
+      if (AwaitFor(absl::Condition(&is_done_), timeout, &mutex_)) return;
+      (void)!write(STDERR_FILENO, message.data(), message.size());
+      _exit(1);
     });
   }
 
  private:
-  const absl::Duration timeout_;
   absl::Mutex mutex_;
   bool is_done_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // set by Start, under mutex_
@@ -83,6 +90,7 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> Connect(ControlLoop& loop, std::string c
 
 control::StatusPromise Join(ControlLoop& loop, const NodeOptions& options, const std::string& key,
                             NodeAgent& agent) {
+  RETURN_IF_ERROR(agent.Prepare(key));
   return Connect(loop, options.coordinator, absl::Now() + options.connect_timeout)
       .then([&agent,
              key](kj::Own<kj::AsyncIoStream> stream) { return agent.Join(kj::mv(stream), key); },
@@ -139,8 +147,12 @@ absl::Status RunNode(const NodeOptions& given_options) {
   }
   ASSIGN_OR_RETURN(const std::string key, ParseJobKey(options.key));
   ASSIGN_OR_RETURN(const std::unique_ptr<ControlLoop> loop, ControlLoop::Start());
-  Watchdog watchdog(options.exit_timeout);
-  NodeAgent agent(options, *loop, [&watchdog] { watchdog.Start(); });
+  Watchdog watchdog;
+  NodeAgent agent(options, *loop, [&](const absl::Status& reason, bool is_orphan) {
+    watchdog.Start(
+        is_orphan ? std::min(options.exit_timeout, kOrphanExitTimeout) : options.exit_timeout,
+        reason);
+  });
   absl::Status status = loop->Await([&] { return Join(*loop, options, key, agent); },
                                     options.join_timeout + options.connect_timeout,
                                     StrCat("joining the coordinator at ", options.coordinator));

@@ -18,13 +18,21 @@ using control::ControlLoop;
 
 namespace {
 
-// From the first byte to the rank; the coordinator has nothing to wait for.
-constexpr kj::Duration kGreetingTimeout = 4 * kj::SECONDS;
+// From the first byte to the rank. Thousands of nodes may arrive with this one.
+constexpr kj::Duration kGreetingTimeout = 15 * kj::SECONDS;
 constexpr uint32_t kMaxSilenceMs = 3'600'000;
+
+// A text of the coordinator, for one line of a terminal.
+std::string Printable(capnp::Text::Reader text) {
+  std::string result(text.begin(), std::min(text.size(), control::kMaxTextBytes));
+  std::replace_if(
+      result.begin(), result.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
+  return result;
+}
 
 }  // namespace
 
-NodeAgent::NodeAgent(const NodeOptions& options, ControlLoop& loop, std::function<void()> on_end,
+NodeAgent::NodeAgent(const NodeOptions& options, ControlLoop& loop, OnEnd on_end,
                      TransportFactory create_transport)
     : options_(options),
       loop_(loop),
@@ -34,9 +42,14 @@ NodeAgent::NodeAgent(const NodeOptions& options, ControlLoop& loop, std::functio
 
 NodeAgent::~NodeAgent() = default;
 
+absl::Status NodeAgent::Prepare(std::string_view key) {
+  ASSIGN_OR_RETURN(channel_, control::NodeChannel(options_.coordinator, key));
+  return absl::OkStatus();
+}
+
 control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key) {
   using Stream = kj::Own<kj::AsyncIoStream>;
-  return control::Greet(kj::mv(stream), options_.coordinator, key)
+  return control::Greet(kj::mv(stream), options_.coordinator, key, std::move(channel_))
       .then([this](absl::StatusOr<Stream>&& greeted) -> control::StatusPromise {
         if (greeted.ok()) return JoinOver(kj::mv(*greeted));
         if (!absl::IsUnauthenticated(greeted.status())) return greeted.status();
@@ -52,6 +65,12 @@ control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const 
       }));
 }
 
+void NodeAgent::EndAlone(std::string_view what) {
+  const std::string who = coordinator_.empty() ? "" : StrCat("(", coordinator_, ") ");
+  const std::string hint = resume_hint_.empty() ? "" : StrCat("; ", resume_hint_);
+  End(absl::UnavailableError(StrCat("the coordinator ", who, what, hint)), /*is_orphan=*/true);
+}
+
 // Ends the node when no ping has come for `bound`. Whoever was stopped itself first looks at what
 // has come meanwhile.
 kj::Promise<void> NodeAgent::ListenForPings(kj::Duration bound) {
@@ -60,7 +79,7 @@ kj::Promise<void> NodeAgent::ListenForPings(kj::Duration bound) {
       .then([this] { return loop_.timer().afterDelay(control::kSecondLook); })
       .then([this, bound, before = num_pings_]() -> kj::Promise<void> {
         if (num_pings_ > before) return ListenForPings(bound);
-        End(absl::UnavailableError("the coordinator has gone silent"));
+        EndAlone("has gone silent");
         return kj::READY_NOW;
       });
 }
@@ -69,9 +88,13 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
   connection_ = kj::heap<control::RpcConnection>(kj::mv(stream), capnp::rpc::twoparty::Side::CLIENT,
                                                  nullptr, loop_.timer());
   watch_ = connection_->OnDisconnect()
-               .then([this] { End(absl::UnavailableError("the coordinator is gone")); })
+               .then([this] { EndAlone("is gone"); })
                .eagerlyEvaluate([this](const kj::Exception& exception) {
-                 End(control::FromException(exception));
+                 if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
+                   EndAlone("is gone");
+                 } else {
+                   End(control::FromException(exception));
+                 }
                });
   auto call = connection_->Bootstrap().castAs<control::Coordinator>().joinRequest();
   auto info = call.initInfo();
@@ -102,6 +125,8 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
     self.rank = response.getRank();
     self.first_device = response.getFirstDevice();
     self.num_devices = response.getNumDevices();
+    coordinator_ = Printable(response.getCoordinator());
+    resume_hint_ = Printable(response.getResumeHint());
     if (options_.on_joined) options_.on_joined(self);
     const auto silence_ms = std::min(response.getSilenceMs(), kMaxSilenceMs);
     listen_ =
@@ -136,8 +161,8 @@ void NodeAgent::Disconnect() {
   connection_ = nullptr;
 }
 
-void NodeAgent::End(const absl::Status& status) {
-  if (on_end_) on_end_();
+void NodeAgent::End(const absl::Status& status, bool is_orphan) {
+  if (on_end_) on_end_(status, is_orphan);
   receiver_.Cancel();
   exchanges_.Stop();
   files_.End(status);

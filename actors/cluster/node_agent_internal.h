@@ -20,6 +20,7 @@
 #include "actors/cluster/job_status.h"
 #include "actors/cluster/node.h"
 #include "actors/cluster/node_server_internal.h"
+#include "actors/cluster/secure_channel_internal.h"
 #include "transport/ucx/ucx_transport.h"
 
 namespace penstock::actors {
@@ -28,11 +29,16 @@ class NodeAgent {
  public:
   using TransportFactory = NodeSession::TransportFactory;
 
+  // Why the agent ends, and whether because it has lost the coordinator.
+  using OnEnd = std::function<void(const absl::Status& reason, bool is_orphan)>;
+
   // `options` and `loop` must outlive the agent. End calls `on_end`.
-  NodeAgent(const NodeOptions& options, control::ControlLoop& loop, std::function<void()> on_end,
+  NodeAgent(const NodeOptions& options, control::ControlLoop& loop, OnEnd on_end,
             TransportFactory create_transport = transport::CreateUcxTransport);
   ~NodeAgent();
 
+  // Before the connection is made that Join gets: what takes long is ready then.
+  absl::Status Prepare(std::string_view key);
   // Loop's thread. Sends the hello and joins. From then on the coordinator may call, and the agent
   // ends if the connection closes. The agent must outlive the promise.
   control::StatusPromise Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key);
@@ -47,26 +53,31 @@ class NodeAgent {
   control::StatusPromise AskStatus(std::shared_ptr<JobStatus> result);
 
   // Loop's thread. Ends the agent, and what it is reading.
-  void End(const absl::Status& status);
+  void End(const absl::Status& status, bool is_orphan = false);
   WorkQueue& work() { return work_; }
 
  private:
   control::StatusPromise JoinOver(kj::Own<kj::AsyncIoStream> stream);
   kj::Promise<void> ListenForPings(kj::Duration bound);
+  // Says who is lost, and how the job goes on: "the coordinator (pid 4711 on host-a) is gone; ...".
+  void EndAlone(std::string_view what);
 
   const NodeOptions& options_;
   control::ControlLoop& loop_;
-  const std::function<void()> on_end_;
+  const OnEnd on_end_;
   WorkQueue work_;
   WorkQueue files_;
   NodeSessions sessions_;  // the work thread's
   ByteReceiver receiver_;
   // The loop's thread's:
   NodeExchanges exchanges_;
+  std::unique_ptr<control::SecureChannel> channel_;  // from Prepare to Join
   kj::Own<control::RpcConnection> connection_;
   kj::Promise<void> watch_ = nullptr;
   kj::Promise<void> listen_ = nullptr;
   uint64_t num_pings_ = 0;
+  std::string coordinator_;  // "pid 4711 on host-a"; empty: it has not said
+  std::string resume_hint_;
 };
 
 }  // namespace penstock::actors

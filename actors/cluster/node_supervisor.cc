@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -18,6 +20,8 @@ namespace penstock::actors {
 namespace {
 
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
+// A node that is not asked for so much longer than one that does not answer ends.
+constexpr absl::Duration kSilenceMargin = absl::Milliseconds(400);
 // Longest name of a host or an interface that is taken from a node.
 constexpr size_t kMaxNameBytes = 255;
 
@@ -48,12 +52,13 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
   failure_detector_ = std::make_unique<FailureDetector>(
       loop_.timer(), *launcher_, options_.heartbeat_interval, options_.heartbeat_timeout,
       [this](const FailureDetector::Loss& loss) { Lose(loss); });
-  launcher_->SetEvents(
-      {[this](uint32_t rank, std::string_view line) {
-         on_line_(rank, nodes_[rank]->description.host, line);
-       },
-       [this](uint32_t rank, int wait_status) { failure_detector_->OnExit(rank, wait_status); }});
-  const absl::Duration silence = options_.heartbeat_timeout + absl::Seconds(1);
+  launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
+                          on_line_(rank, nodes_[rank]->description.host, line);
+                        },
+                        [this](uint32_t rank, int wait_status, std::string_view note) {
+                          failure_detector_->OnExit(rank, wait_status, note);
+                        }});
+  const absl::Duration silence = options_.heartbeat_timeout + kSilenceMargin;
   // The system protects what passes through a socket of this host.
   std::unique_ptr<control::SecureChannel> channel;
   if (!IsUnixAddress(options_.listen)) {
@@ -64,6 +69,7 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
       loop_.timer(), std::move(key),
       static_cast<uint32_t>(std::clamp<int64_t>(absl::ToInt64Milliseconds(silence), 1, 3'600'000)),
       *this, std::move(channel));
+  port_->SetFarewell(StrCat("pid ", getpid(), " on ", HostName()), options_.resume_hint);
   RemoveStaleSocket(options_.listen);
   return loop_.io()
       .provider->getNetwork()
@@ -297,6 +303,8 @@ void NodeSupervisor::TellToExit(const absl::Status& cause) {
 kj::Promise<void> NodeSupervisor::AwaitExits(kj::TimePoint deadline) {
   bool have_exited = true;
   for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
+    // One that cannot be reached does not close its end.
+    if (nodes_[rank]->is_lost) port_->Close(nodes_[rank]->connection);
     have_exited =
         have_exited && launcher_->IsFinished(rank) && !port_->IsConnected(nodes_[rank]->connection);
   }

@@ -1,0 +1,26 @@
+#include "actors/cluster/oom_kills.h"
+
+#include <fstream>
+
+#include "base/strings.h"
+
+namespace penstock::actors {
+
+int64_t OutOfMemoryKills() {
+  std::ifstream file("/proc/vmstat");
+  std::string name;
+  int64_t value = 0;
+  while (file >> name >> value) {
+    if (name == "oom_kill") return value;
+  }
+  return 0;
+}
+
+std::string WatchedForMemory(const std::string& command) {
+  return StrCat("k() { sed -n 's/^oom_kill //p' /proc/vmstat 2>/dev/null; }; b=$(k); ", command,
+                "; s=$?; if [ $s -eq 137 ] && [ \"$b\" != \"$(k)\" ]; then echo \"this node was "
+                "killed by signal 9",
+                kProbablyOutOfMemory, "\" >&2; fi; exit $s");
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,31 @@
+#include "bench/launch_bench.h"
+
+#include "gtest/gtest.h"
+
+namespace penstock::bench {
+namespace {
+
+// Nearly as many at once as may wait for their handshakes.
+TEST(LaunchBenchTest, ManyAgentsJoin) {
+  LaunchBenchOptions options;
+  options.num_agents = 600;
+  options.num_at_once = 200;
+  for (const char* listen : {"127.0.0.1:0", ""}) {
+    options.listen = listen;
+    const absl::StatusOr<LaunchFigures> figures = MeasureAgents(options);
+    ASSERT_TRUE(figures.ok()) << figures.status();
+    EXPECT_GT(figures->join_s, 0);
+    EXPECT_LT(figures->join_s, 20);
+    EXPECT_GT(figures->coordinator_cpu_us, 0);
+    EXPECT_LT(figures->memory_bytes, 1 << 20);
+  }
+}
+
+TEST(LaunchBenchTest, NodesOfThisHostJoin) {
+  const absl::StatusOr<double> seconds = MeasureNodes(3, {PENSTOCK_FAULTY_NODE});
+  ASSERT_TRUE(seconds.ok()) << seconds.status();
+  EXPECT_GT(*seconds, 0);
+}
+
+}  // namespace
+}  // namespace penstock::bench

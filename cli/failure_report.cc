@@ -1,0 +1,63 @@
+#include "cli/failure_report.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+
+#include "cli/node_log.h"
+
+#include "actors/cluster/node_place.h"
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+std::string Word(const std::string& text) {
+  const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) ||
+           std::string_view("_-./:=,@%+").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  return is_plain ? text : actors::QuoteForShell(text);
+}
+
+}  // namespace
+
+std::string DescribeLog(const FailedNode& node) {
+  std::string where;
+  if (!node.log_folder.empty()) {
+    where = node.host.empty()
+                ? StrCat("in ", node.log_folder, " on its host")
+                : StrCat("in ", node.host, ":", LogPath(node.log_folder, node.host, node.rank));
+  }
+  if (node.last_lines.empty()) {
+    return where.empty() ? "" : StrCat("note: the log of node ", node.rank, " is ", where, "\n");
+  }
+  std::string text = StrCat("The last lines of node ", node.rank);
+  if (!node.host.empty()) StrAppend(&text, " on ", node.host);
+  if (!where.empty()) StrAppend(&text, " (all are ", where, ")");
+  StrAppend(&text, ":\n");
+  for (const std::string& line : node.last_lines) StrAppend(&text, "  ", line, "\n");
+  return text;
+}
+
+std::string ResumeCommand(absl::Span<const std::string> arguments) {
+  std::string command = "penstock";
+  for (const std::string& argument : arguments) StrAppend(&command, " ", Word(argument));
+  const auto has = [&](std::string_view option) {
+    return std::find(arguments.begin(), arguments.end(), option) != arguments.end();
+  };
+  if (has("--resume")) return command;
+  // Options of `run` are behind this one.
+  if (!arguments.empty() && arguments[0] == "launch" && !has("--")) StrAppend(&command, " --");
+  StrAppend(&command, " --resume");
+  return command;
+}
+
+std::string ResumeHint(const std::string& checkpoint_folder, const std::string& working_folder,
+                       const std::string& host, absl::Span<const std::string> arguments) {
+  if (checkpoint_folder.empty()) return "";
+  return StrCat("continue from the last checkpoint in ", checkpoint_folder, ", on ", host,
+                ", with: cd ", Word(working_folder), " && ", ResumeCommand(arguments));
+}
+
+}  // namespace penstock::cli
