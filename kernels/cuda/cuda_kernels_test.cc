@@ -140,6 +140,18 @@ TEST(ContractionPlanTest, LoopsAroundTheBatchBecomeLaunches) {
   EXPECT_EQ(plan.product->alignment, 4);
 }
 
+TEST(ContractionPlanTest, ElementwiseProductsAreNotABatchOfMatrices) {
+  EXPECT_FALSE(PlanContraction({{4, 6, 6, 6}, {6, 1, 1, 1}})->product.has_value());
+}
+
+TEST(ContractionPlanTest, BatchesStayInTheRangeOfTheLibrary) {
+  const int64_t batch = int64_t{1} << 31;
+  EXPECT_FALSE(PlanContraction({{batch, 4, 4, 4}, {2, 2, 0, 2}, {2, 1, 2, 0}, {2, 0, 1, 1}})
+                   ->product.has_value());
+  EXPECT_TRUE(PlanContraction({{batch - 1, 4, 4, 4}, {2, 2, 0, 2}, {2, 1, 2, 0}, {2, 0, 1, 1}})
+                  ->product.has_value());
+}
+
 TEST(ReducePlanTest, FewResultsAreFoldedInParts) {
   ReduceLoops all;
   all.reduced_rank = 1;

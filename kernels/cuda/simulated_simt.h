@@ -13,6 +13,8 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
+#include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -28,6 +30,7 @@
 #define __host__
 #define __shared__ static
 #define __forceinline__ inline
+#define __launch_bounds__(max_threads)
 
 namespace penstock::kernels::cuda::simulated {
 
@@ -39,6 +42,7 @@ struct Index3 {
 
 inline unsigned char* shared_memory = nullptr;
 inline uint64_t num_launches = 0;
+inline unsigned max_grid_x = UINT_MAX;  // kernels must be right for any grid_x
 
 class Block;
 inline Block* running_block = nullptr;
@@ -177,18 +181,19 @@ class Block {
   unsigned current_ = 0;
 };
 
-// Runs a kernel to its end. Shared memory is full of garbage before every block.
+// Runs a kernel to its end. Dynamic shared memory is full of garbage before every block; __shared__
+// variables keep what the block before has left.
 inline LaunchResult RunGrid(const LaunchShape& shape, const std::function<void()>& kernel) {
   if (!IsLaunchable(shape)) return 9;  // cudaErrorInvalidConfiguration
   const auto shared = std::make_unique<uint64_t[]>(shape.shared_bytes / 8 + 2);
   shared_memory = reinterpret_cast<unsigned char*>(shared.get());
   if (reinterpret_cast<uintptr_t>(shared_memory) % 16 != 0) shared_memory += 8;
-  gridDim = {shape.grid_x, shape.grid_y, 1};
+  gridDim = {std::min(shape.grid_x, max_grid_x), shape.grid_y, 1};
   blockDim = {shape.threads_x, shape.threads_y, 1};
   Block block(shape.threads_x * shape.threads_y, kernel);
   const uint64_t order = num_launches++;
   for (unsigned y = 0; y < shape.grid_y; ++y) {
-    for (unsigned x = 0; x < shape.grid_x; ++x) {
+    for (unsigned x = 0; x < gridDim.x; ++x) {
       blockIdx = {x, y, 0};
       std::memset(shared_memory, 0x7f, shape.shared_bytes);
       block.Run(order);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <ostream>
@@ -199,6 +200,52 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
       {F32({3, 4, 9, 9}), F32({3, 5, 9, 9})});
 }
 
+// Rows of more than 2048 elements, on blocks of the most threads that there are: one for every
+// kernel that works on rows by blocks. On a GPU a kernel that needs too many registers does not
+// start.
+inline void AddLongRowCases(const graph::OpRegistry& ops, std::vector<KernelCheck>* checks) {
+  const auto add = [&](const std::string& op, Attributes attributes, std::vector<TensorType> types,
+                       std::vector<std::pair<double, double>> ranges = {}) -> KernelCheck& {
+    checks->push_back(Whole(ops, op, std::move(attributes), std::move(types), std::move(ranges)));
+    return checks->back();
+  };
+  constexpr int64_t kLong = 4100;
+  const TensorType rows = F32({2, kLong});
+  const TensorType row = F32({kLong});
+  const TensorType each = F32({2});
+  add("softmax", {}, {rows});
+  add("softmax_grad", {}, {rows, rows});
+  add("layer_norm", {}, {rows, row, row});
+  add("layer_norm_grad", {}, {rows, rows, row, each, each},
+      {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}});
+  add("layer_norm_weight_grad", {}, {F32({kLong, 1}), F32({kLong, 1}), row, row},
+      {{0, 1}, {0, 1}, {-1, 0}, {0.5, 1}});
+  add("rms_norm", {}, {rows, row});
+  add("rms_norm_grad", {}, {rows, rows, row, each}, {{-2, 2}, {-2, 2}, {-2, 2}, {0.5, 2}});
+  add("rms_norm_weight_grad", {}, {F32({kLong, 1}), F32({kLong, 1}), row},
+      {{0, 1}, {0, 1}, {0.5, 1}});
+  add("cross_entropy", {}, {rows, I64({2})}, {{-30, 30}, {0, kLong}});
+  add("cross_entropy_grad", {}, {rows, I64({2}), each, each, each},
+      {{-2, 2}, {0, kLong}, {1, 2}, {3, 4}, {-1, 1}});
+  add("reduce_sum", {{"axes", Integers({1})}}, {rows}, {{0, 1}});
+  add("reduce_sum", {{"axes", Integers({1})}}, {I64({2, kLong})}, {{-99, 99}});
+  add("reduce_max", {{"axes", Integers({1})}}, {rows});
+  add("sum_squares", {}, {row}, {{0, 1}});
+  add("sum_exp", {}, {rows, each}, {{-2, 2}, {2, 3}});
+  add("conv2d_weight_grad", {{"kernel", Integers({1, 1})}},
+      {F32({2, 1, 40, 54}), F32({2, 1, 40, 54})}, {{0, 1}, {0, 1}});
+  const TensorType image = F32({2, 1, 40, 54});
+  const TensorType channel = F32({1});
+  add("batch_norm", {}, {image, channel, channel});
+  add("batch_norm_inference", {}, {image, channel, channel, channel, channel},
+      {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}});
+  add("batch_norm_grad", {}, {image, image, channel, channel, channel, channel, channel},
+      {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}, {-2, 2}, {-2, 2}});
+  add("batch_norm_weight_grad", {}, {image, image, channel, channel},
+      {{0, 1}, {0, 1}, {-1, 0}, {0.5, 1}});
+  add("channel_variance", {}, {image, channel}, {{-2, 2}, {-1, 1}});
+}
+
 // Tiles of split tensors, and micro-batches.
 inline void AddTileCases(std::vector<KernelCheck>* checks) {
   const DType f = DType::kF32;
@@ -298,6 +345,7 @@ inline std::vector<KernelCheck> AllKernelChecks(const KernelRegistry& registry) 
   std::vector<KernelCheck> checks;
   AddOpCases(ops, registry, &checks);
   AddLargeCases(ops, &checks);
+  AddLongRowCases(ops, &checks);
   AddTileCases(&checks);
   return checks;
 }
@@ -316,6 +364,12 @@ class KernelCheckRun {
     const std::vector<Tensor> actual = Actual(/*aliased=*/-1);
     for (size_t r = 0; r < expected.size(); ++r) Compare(expected[r], actual[r], r);
     if (::testing::Test::HasFailure()) return;
+    {
+      SCOPED_TRACE("tensors begin one element behind a multiple of 16 bytes");
+      const std::vector<Tensor> shifted = Actual(-1, /*is_shifted=*/true);
+      for (size_t r = 0; r < expected.size(); ++r) Compare(expected[r], shifted[r], r);
+      if (::testing::Test::HasFailure()) return;
+    }
     if (!check_.spec.accumulate) {
       const std::vector<Tensor> again = Actual(-1);
       for (size_t r = 0; r < expected.size(); ++r) ExpectSameBits(actual[r], again[r], r);
@@ -351,33 +405,39 @@ class KernelCheckRun {
     const KernelRegistry registry = kernels::CpuKernels();
     const KernelDef& def = *registry.Find(check_.spec.op);
     const std::unique_ptr<Device> cpu = CreateCpuDevice(1);
-    return RunOn(def, *cpu, -1);
+    return RunOn(def, *cpu, -1, false);
   }
-  std::vector<Tensor> Actual(int aliased) const { return RunOn(def_, device_, aliased); }
+  std::vector<Tensor> Actual(int aliased, bool is_shifted = false) const {
+    return RunOn(def_, device_, aliased, is_shifted);
+  }
 
   struct Buffer {
     std::unique_ptr<Memory> memory;
+    std::byte* data = nullptr;  // in the memory
     size_t num_bytes = 0;
   };
 
-  // Memory of `num_bytes` and a guard behind it.
+  // Memory of `num_bytes` and a guard behind it, `shift` bytes behind a multiple of 128.
   static Buffer MakeBuffer(Device& device, Stream& stream, Event& event, size_t num_bytes,
-                           const void* bytes) {
+                           const void* bytes, size_t shift) {
     std::vector<unsigned char> content(num_bytes + kGuardBytes, 0x5a);
     if (bytes != nullptr) {
       std::memcpy(content.data(), bytes, num_bytes);
     } else {
       std::memset(content.data(), 0x7f, num_bytes);
     }
-    Buffer buffer = {*device.Allocate(content.size(), MemoryKind::kDevice), num_bytes};
-    stream.Copy(buffer.memory->data(), content.data(), content.size(), CopyKind::kHostToDevice);
+    auto memory = *device.Allocate(content.size() + 128 + shift, MemoryKind::kDevice);
+    const size_t missing = -reinterpret_cast<uintptr_t>(memory->data()) % 128;
+    std::byte* const data = memory->data() + missing + shift;
+    Buffer buffer = {std::move(memory), data, num_bytes};
+    stream.Copy(buffer.data, content.data(), content.size(), CopyKind::kHostToDevice);
     EXPECT_EQ(WaitUntilDone(stream, event, kTimeoutNs), absl::OkStatus());
     return buffer;
   }
 
   static void ReadBuffer(const Buffer& buffer, Stream& stream, Event& event, void* bytes) {
     std::vector<unsigned char> content(buffer.num_bytes + kGuardBytes);
-    stream.Copy(content.data(), buffer.memory->data(), content.size(), CopyKind::kDeviceToHost);
+    stream.Copy(content.data(), buffer.data, content.size(), CopyKind::kDeviceToHost);
     EXPECT_EQ(WaitUntilDone(stream, event, kTimeoutNs), absl::OkStatus());
     if (bytes != nullptr) std::memcpy(bytes, content.data(), buffer.num_bytes);
     for (size_t i = 0; i < kGuardBytes; ++i) {
@@ -385,7 +445,8 @@ class KernelCheckRun {
     }
   }
 
-  std::vector<Tensor> RunOn(const KernelDef& def, Device& device, int aliased) const {
+  std::vector<Tensor> RunOn(const KernelDef& def, Device& device, int aliased,
+                            bool is_shifted) const {
     const KernelSpec& spec = check_.spec;
     const std::unique_ptr<Event> event = device.CreateEvent();
     const size_t workspace_bytes = def.workspace_bytes ? def.workspace_bytes(spec, 1) : 0;
@@ -396,26 +457,29 @@ class KernelCheckRun {
     absl::StatusOr<std::unique_ptr<Kernel>> kernel;
     const std::unique_ptr<Stream> stream = device.CreateStream();
     for (const Tensor& input : inputs_) {
-      inputs.push_back(MakeBuffer(device, *stream, *event, input.num_bytes(), input.data()));
+      inputs.push_back(MakeBuffer(device, *stream, *event, input.num_bytes(), input.data(),
+                                  is_shifted ? ByteSize(input.dtype()) : 0));
     }
     for (const TileDesc& tile : spec.outputs) {
-      outputs.push_back(MakeBuffer(device, *stream, *event, tile.num_bytes(), nullptr));
+      outputs.push_back(MakeBuffer(device, *stream, *event, tile.num_bytes(), nullptr,
+                                   is_shifted ? ByteSize(tile.dtype) : 0));
       results.emplace_back(TensorType{tile.dtype, tile.shape});
     }
-    workspace = MakeBuffer(device, *stream, *event, workspace_bytes, nullptr);
+    // At no more than the alignment that a plan promises.
+    workspace = MakeBuffer(device, *stream, *event, workspace_bytes, nullptr, 64);
     kernel = def.create(spec, device, *stream);
     EXPECT_TRUE(kernel.ok()) << kernel.status();
     if (!kernel.ok()) return results;
     std::vector<void*> in;
     std::vector<void*> out;
-    for (const Buffer& buffer : inputs) in.push_back(buffer.memory->data());
-    for (const Buffer& buffer : outputs) out.push_back(buffer.memory->data());
+    for (const Buffer& buffer : inputs) in.push_back(buffer.data);
+    for (const Buffer& buffer : outputs) out.push_back(buffer.data);
     if (aliased >= 0) out[0] = in[aliased];
     for (const int64_t microbatch : check_.microbatches) {
       KernelArgs args;
       args.inputs = in;
       args.outputs = out;
-      args.workspace = workspace.memory->data();
+      args.workspace = workspace.data;
       args.seed = 7;
       args.step = 3;
       args.microbatch = microbatch;
