@@ -55,7 +55,9 @@ constexpr LaunchShape ShapeForLoop(int64_t count) {
 }
 
 // A block for each of `count` rows, which loops over rows beyond kMaxBlocks: as many threads as the
-// row has elements for four each, in whole warps.
+// row has elements for four each, in whole warps. Kernels that are launched so, with up to
+// kMaxThreads, have __launch_bounds__(kMaxThreads): otherwise the compiler may give their threads
+// more registers than a processor has for that many.
 constexpr LaunchShape ShapeForRows(int64_t count, int64_t row_size) {
   int64_t threads = kWarp;
   while (threads < kMaxThreads && threads * 4 < row_size) threads *= 2;

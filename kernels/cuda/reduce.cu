@@ -106,7 +106,7 @@ __device__ void Store(const ReduceWork& work, int64_t result, T value, T* y) {
 
 // A block a result.
 template <typename T, typename F, typename Term>
-__global__ void ReduceRowsKernel(ReduceWork work, Term term, T* y) {
+__global__ void __launch_bounds__(kMaxThreads) ReduceRowsKernel(ReduceWork work, Term term, T* y) {
   const ReduceLoops& loops = work.loops;
   const int64_t begin = PartBegin(work, blockIdx.y);
   const int64_t end = PartBegin(work, static_cast<int64_t>(blockIdx.y) + 1);
