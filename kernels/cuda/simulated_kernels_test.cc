@@ -113,6 +113,8 @@ class SimulatedStream : public CudaStream {
   }
   StreamHandle handle() override { return nullptr; }
   Fault* fault() override { return &fault_; }
+  absl::Status status() const override { return absl::OkStatus(); }
+  void Zero(void* to, size_t num_bytes) override { std::memset(to, 0, num_bytes); }
 
  private:
   Fault fault_;
