@@ -21,6 +21,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
@@ -42,7 +43,8 @@ struct Index3 {
 
 inline unsigned char* shared_memory = nullptr;
 inline uint64_t num_launches = 0;
-inline unsigned max_grid_x = UINT_MAX;  // kernels must be right for any grid_x
+inline std::set<void*> with_more_shared_memory;  // kernels
+inline unsigned max_grid_x = UINT_MAX;           // kernels must be right for any grid_x
 
 class Block;
 inline Block* running_block = nullptr;
@@ -61,8 +63,8 @@ class Block {
  public:
   Block(unsigned num_threads, const std::function<void()>& body)
       : body_(body), threads_(num_threads) {
-    for (Thread& thread : threads_) {
-      thread.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    while (stacks_.size() < num_threads) {
+      stacks_.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
     }
   }
 
@@ -73,7 +75,7 @@ class Block {
     for (unsigned i = 0; i < count; ++i) {
       Thread& thread = threads_[i];
       getcontext(&thread.context);
-      thread.context.uc_stack.ss_sp = thread.stack.get();
+      thread.context.uc_stack.ss_sp = stacks_[i].get();
       thread.context.uc_stack.ss_size = kStackBytes;
       thread.context.uc_link = &scheduler_;
       makecontext(&thread.context, &Block::Main, 0);
@@ -104,6 +106,20 @@ class Block {
   }
   unsigned lane() const { return current_ % kWarp; }
 
+  // A bit for each lane of the caller's warp that gave true.
+  unsigned Ballot(bool value) {
+    const unsigned own = current_;
+    threads_[own].slot = value ? 1 : 0;
+    Wait(State::kAtWarpBarrier);
+    const unsigned first = own / kWarp * kWarp;
+    unsigned bits = 0;
+    for (unsigned lane = 0; lane < kWarp && first + lane < threads_.size(); ++lane) {
+      bits |= static_cast<unsigned>(threads_[first + lane].slot) << lane;
+    }
+    Wait(State::kAtWarpBarrier);
+    return bits;
+  }
+
   // Whether any thread of the block gave true.
   bool WaitForAny(bool value) {
     threads_[current_].slot = value ? 1 : 0;
@@ -119,7 +135,6 @@ class Block {
 
   enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
   struct Thread {
-    std::unique_ptr<char[]> stack;
     ucontext_t context;
     State state = State::kReady;
     uint64_t slot = 0;
@@ -175,6 +190,9 @@ class Block {
     return true;
   }
 
+  // Of threads; kept for the blocks of all launches.
+  static inline std::vector<std::unique_ptr<char[]>> stacks_;
+
   const std::function<void()>& body_;
   std::vector<Thread> threads_;
   ucontext_t scheduler_;
@@ -218,6 +236,9 @@ T Exchange(T value, unsigned lane) {
 inline void __syncthreads() { penstock::kernels::cuda::simulated::running_block->WaitForBlock(); }
 inline int __syncthreads_or(int value) {
   return penstock::kernels::cuda::simulated::running_block->WaitForAny(value != 0) ? 1 : 0;
+}
+inline unsigned __ballot_sync(unsigned, int value) {
+  return penstock::kernels::cuda::simulated::running_block->Ballot(value != 0);
 }
 inline void __threadfence_system() {}
 template <typename T>
