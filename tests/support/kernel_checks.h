@@ -182,6 +182,7 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
   add("embedding_grad", {{"rows", 20}}, {F32({9, 40, 70}), I64({9, 40})}, {{-1, 1}, {0, 20}});
   add("matmul", {}, {F32({37, 65}), F32({65, 43})});
   add("matmul", {{"transpose_b", true}}, {F32({3, 17, 20}), F32({3, 8, 20})});
+  add("matmul", {}, {F32({8, 16}), F32({16, 12})});  // columns are multiples of 16 bytes
   add("matmul", {}, {I64({7, 5}), I64({5, 6})}, {{-9, 9}, {-9, 9}});
   add("einsum", {{"equation", "bshd,bthd->bhst"}}, {F32({2, 5, 3, 8}), F32({2, 6, 3, 8})});
   add("einsum", {{"equation", "bhst,bthd->bshd"}}, {F32({2, 3, 5, 6}), F32({2, 6, 3, 8})});
