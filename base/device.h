@@ -7,9 +7,9 @@
 // copies: its addresses mean nothing to the host.
 //
 // Errors of asynchronous work travel with the stream. Work that fails makes what follows in the
-// stream meaningless: the device skips it, and every event recorded from then on carries the error,
-// as do streams that wait for such an event. So nothing that depends on failed work runs, until
-// Reset.
+// stream meaningless: the device skips it, or runs it on values that mean nothing, and every event
+// recorded from then on carries the error, as do streams that wait for such an event, until Reset.
+// So memory that later work writes in place, states included, has to be set again.
 //
 // Thread rule: a Device is thread-safe to allocate from; a Stream and its events belong to one
 // thread at a time, except where an implementation says more.

@@ -36,7 +36,7 @@ struct AttentionShape {
   bool is_causal = false;
   // With is_causal, query i of the tile sees the tile's keys j <= i + causal_offset.
   int64_t causal_offset = 0;
-  // Rows of each head in lse, of which these queries are some; on CPUs, 0: they are all.
+  // Rows of a head in lse: at least `queries`. Set wherever lse is read or written.
   int64_t lse_rows = 0;
 };
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #include "kernels/attention_shape.h"
 #include "kernels/kernel.h"
@@ -69,34 +68,80 @@ struct AttentionBlock {
   int64_t query = 0;  // the first one, in the tile
   int64_t key = 0;    // likewise
 };
-inline std::vector<AttentionBlock> BlocksOf(const KernelSpec& spec, int64_t microbatch) {
-  const TileDesc& q = spec.inputs[0];
-  const TileDesc& kv = spec.inputs[1];
-  const int64_t keys = spec.attributes.GetInt("block", 1);
-  const int64_t parts = GlobalExtent(kv, 1) / keys;
-  const int64_t queries = GlobalExtent(q, 1) / parts;
-  const int64_t first_query = TileBegin(q, 1, microbatch);
-  const int64_t last_query = first_query + q.shape[1];
-  std::vector<AttentionBlock> blocks;
-  if (q.shape[1] == 0) return blocks;
-  for (int64_t part = first_query / queries; part * queries < last_query; ++part) {
-    const int64_t begin = std::max(part * queries, first_query);
-    const int64_t shift = spec.attributes.GetInt("shift", 0) % parts;
-    const int64_t source = (part - shift + parts) % parts;  // in the sequence
-    AttentionBlock& block = blocks.emplace_back();
-    block.shape = {.batch = q.shape[0],
-                   .heads = q.shape[2],
-                   .key_heads = kv.shape[3],
-                   .queries = std::min((part + 1) * queries, last_query) - begin,
-                   .keys = keys,
-                   .width = q.shape[3],
-                   .is_causal = spec.attributes.GetBool("causal", false),
-                   .causal_offset = begin - source * keys,
-                   .lse_rows = q.shape[1]};
-    block.query = begin - first_query;
-    block.key = part * keys - TileBegin(kv, 1, microbatch);
+
+// A range that makes the blocks one after another: kernels go over it in Run, which allocates
+// nothing.
+class AttentionBlocks {
+ public:
+  // `spec` outlives the range.
+  AttentionBlocks(const KernelSpec& spec, int64_t microbatch)
+      : q_(spec.inputs[0]),
+        kv_(spec.inputs[1]),
+        keys_(spec.attributes.GetInt("block", 1)),
+        parts_(GlobalExtent(kv_, 1) / keys_),
+        queries_(GlobalExtent(q_, 1) / parts_),
+        shift_(spec.attributes.GetInt("shift", 0) % parts_),
+        is_causal_(spec.attributes.GetBool("causal", false)),
+        first_query_(TileBegin(q_, 1, microbatch)),
+        first_key_(TileBegin(kv_, 1, microbatch)) {
+    if (q_.shape[1] == 0) return;
+    begin_ = first_query_ / queries_;
+    end_ = (last_query() + queries_ - 1) / queries_;
   }
-  return blocks;
+
+  class Iterator {
+   public:
+    Iterator(const AttentionBlocks& blocks, int64_t part) : blocks_(blocks), part_(part) {}
+    AttentionBlock operator*() const { return blocks_.Of(part_); }
+    Iterator& operator++() {
+      ++part_;
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const { return part_ != other.part_; }
+
+   private:
+    const AttentionBlocks& blocks_;
+    int64_t part_;
+  };
+  Iterator begin() const { return {*this, begin_}; }
+  Iterator end() const { return {*this, end_}; }
+
+ private:
+  int64_t last_query() const { return first_query_ + q_.shape[1]; }
+
+  AttentionBlock Of(int64_t part) const {
+    const int64_t begin = std::max(part * queries_, first_query_);
+    const int64_t source = (part - shift_ + parts_) % parts_;  // in the sequence
+    AttentionBlock block;
+    block.shape = {.batch = q_.shape[0],
+                   .heads = q_.shape[2],
+                   .key_heads = kv_.shape[3],
+                   .queries = std::min((part + 1) * queries_, last_query()) - begin,
+                   .keys = keys_,
+                   .width = q_.shape[3],
+                   .is_causal = is_causal_,
+                   .causal_offset = begin - source * keys_,
+                   .lse_rows = q_.shape[1]};
+    block.query = begin - first_query_;
+    block.key = part * keys_ - first_key_;
+    return block;
+  }
+
+  const TileDesc& q_;
+  const TileDesc& kv_;
+  const int64_t keys_;     // of a part
+  const int64_t parts_;    // of the sequence
+  const int64_t queries_;  // of a part
+  const int64_t shift_;
+  const bool is_causal_;
+  const int64_t first_query_;
+  const int64_t first_key_;
+  int64_t begin_ = 0;  // parts that this tile's queries are of
+  int64_t end_ = 0;
+};
+
+inline AttentionBlocks BlocksOf(const KernelSpec& spec, int64_t microbatch) {
+  return {spec, microbatch};
 }
 
 }  // namespace penstock::kernels

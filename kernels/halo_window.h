@@ -45,6 +45,7 @@ inline HaloWindow HaloWindowOf(const KernelSpec& spec) {
   int64_t next = window_begin;
   for (const int64_t size : halo.sizes) {
     if (halo.own_size > 0 && next == begin) next = end;
+    if (size < 0 || (halo.own_size > 0 && next < begin && size > begin - next)) return halo;
     halo.starts.push_back(next - window_begin);
     next += size;
   }

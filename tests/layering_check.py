@@ -60,6 +60,7 @@ PRIVATE_FOLDERS = ("ucx", "cuda", "nccl")
 # Files that exist to define macros, each for something that a function cannot do.
 MACRO_FILES = (
     "base/status_macros.h",  # returning from the caller on an error
+    "kernels/cuda/simulated_simt.h",  # CUDA's keywords on the host
 )
 
 SOURCE_SUFFIXES = (".h", ".cc", ".cu")

@@ -46,18 +46,44 @@ __device__ void Clear(Sums* sums) {
   }
 }
 
-// sums[r] += sum over the tile's rows j of weights[r] of lane j times row j. By all lanes.
-__device__ void AddWeightedRows(const float* weights, const float* tile, int width, int stride,
-                                Sums* sums) {
+// sums[r] += weight[r] times the row, for the r whose bit is set in `rows`.
+__device__ void AddWeightedRow(const float* weight, unsigned rows, const float* row, int width,
+                               Sums* sums) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int c = 0; c < kMaxColumns; ++c) {
+    const int column = lane + c * kWarp;
+    if (column >= width) continue;
+    const float element = row[column];
+    for (int r = 0; r < kRowsPerWarp; ++r) {
+      if ((rows >> r & 1u) != 0) sums->v[r][c] += weight[r] * element;
+    }
+  }
+}
+
+// Whether row r of the warp and the row of each lane see each other.
+struct Seen {
+  bool v[kRowsPerWarp];
+};
+
+// sums[r] += sum over the tile's rows j of weights[r] of lane j times row j. By all lanes. Rows
+// that are not seen are left out, not multiplied by 0: they may hold NaN or infinity.
+__device__ void AddWeightedRows(const float* weights, const Seen& seen, const float* tile,
+                                int width, int stride, Sums* sums) {
+  constexpr unsigned kAllRows = (1u << kRowsPerWarp) - 1;
+  unsigned lanes[kRowsPerWarp];
+  for (int r = 0; r < kRowsPerWarp; ++r) lanes[r] = __ballot_sync(kAllLanes, seen.v[r] ? 1 : 0);
   for (int j = 0; j < kTile; ++j) {
     float weight[kRowsPerWarp];
-    for (int r = 0; r < kRowsPerWarp; ++r) weight[r] = __shfl_sync(kAllLanes, weights[r], j);
-    for (int c = 0; c < kMaxColumns; ++c) {
-      const int column = lane + c * kWarp;
-      if (column >= width) continue;
-      const float element = tile[j * stride + column];
-      for (int r = 0; r < kRowsPerWarp; ++r) sums->v[r][c] += weight[r] * element;
+    unsigned rows = 0;
+    for (int r = 0; r < kRowsPerWarp; ++r) {
+      weight[r] = __shfl_sync(kAllLanes, weights[r], j);
+      rows |= (lanes[r] >> j & 1u) << r;
+    }
+    const float* row = tile + j * stride;
+    if (rows == kAllRows) {
+      AddWeightedRow(weight, kAllRows, row, width, sums);
+    } else if (rows != 0) {
+      AddWeightedRow(weight, rows, row, width, sums);
     }
   }
 }
@@ -110,7 +136,7 @@ __device__ int64_t KeysSeen(const AttentionShape& shape, int64_t last_query) {
 __global__ void AttentionKernel(AttentionShape whole, AttentionOperands x, int64_t num_blocks,
                                 float scale) {
   const int width = static_cast<int>(whole.width);
-  const int stride = width + 1;  // lanes read columns: no bank twice
+  const int stride = width + 1;  // lanes read columns: if it is odd, no bank twice
   float* queries = SharedMemory<float>();
   float* keys = queries + kBlockRows * stride;
   float* values = keys + kTile * stride;
@@ -150,10 +176,12 @@ __global__ void AttentionKernel(AttentionShape whole, AttentionOperands x, int64
       LoadRows(x.v, place.batch, key_head, first_key, kTile, shape.keys, width, stride, values);
       __syncthreads();
       float weights[kRowsPerWarp];
+      Seen seen;
       for (int r = 0; r < kRowsPerWarp; ++r) {
         const int64_t query = place.first + first_of_warp + r;
+        seen.v[r] = Sees(shape, query, first_key + lane);
         const float score =
-            Sees(shape, query, first_key + lane)
+            seen.v[r]
                 ? Dot(queries + (first_of_warp + r) * stride, keys + lane * stride, width) * scale
                 : -INFINITY;
         const float new_max = ReduceWarp(MaxOp()(score, max[r]), MaxOp());
@@ -165,7 +193,7 @@ __global__ void AttentionKernel(AttentionShape whole, AttentionOperands x, int64
         for (int c = 0; c < kMaxColumns; ++c) sums.v[r][c] *= factor;
         max[r] = new_max;
       }
-      AddWeightedRows(weights, values, width, stride, &sums);
+      AddWeightedRows(weights, seen, values, width, stride, &sums);
     }
     for (int r = 0; r < kRowsPerWarp; ++r) {
       const int64_t query = place.first + first_of_warp + r;
@@ -252,11 +280,13 @@ __global__ void QueryGradKernel(AttentionShape shape, AttentionGradOperands x, i
       LoadRows(x.v, place.batch, key_head, first_key, kTile, shape.keys, width, stride, values);
       __syncthreads();
       float slopes[kRowsPerWarp];
+      Seen seen;
       for (int r = 0; r < kRowsPerWarp; ++r) {
         const int row = first_of_warp + r;
         const int64_t query = place.first + row;
         slopes[r] = 0;
-        if (!Sees(shape, query, first_key + lane)) continue;
+        seen.v[r] = Sees(shape, query, first_key + lane);
+        if (!seen.v[r]) continue;
         const int64_t head = place.batch * shape.heads + place.head;
         slopes[r] = PairOf(Dot(queries + row * stride, keys + lane * stride, width),
                            Dot(d_o + row * stride, values + lane * stride, width),
@@ -264,7 +294,7 @@ __global__ void QueryGradKernel(AttentionShape shape, AttentionGradOperands x, i
                            x.deltas[head * shape.queries + query], scale)
                         .slope;
       }
-      AddWeightedRows(slopes, keys, width, stride, &sums);
+      AddWeightedRows(slopes, seen, keys, width, stride, &sums);
     }
     for (int r = 0; r < kRowsPerWarp; ++r) {
       const int64_t query = place.first + first_of_warp + r;
@@ -315,18 +345,20 @@ __global__ void KeyGradKernel(AttentionShape shape, AttentionGradOperands x, int
             query < shape.queries ? x.deltas[of_head * shape.queries + query] : 0.0f;
         float weights[kRowsPerWarp];
         float slopes[kRowsPerWarp];
+        Seen seen;
         for (int r = 0; r < kRowsPerWarp; ++r) {
           const int row = first_of_warp + r;
           weights[r] = slopes[r] = 0;
-          if (!Sees(shape, query, place.first + row)) continue;
+          seen.v[r] = Sees(shape, query, place.first + row);
+          if (!seen.v[r]) continue;
           const Pair pair =
               PairOf(Dot(keys + row * stride, queries + lane * stride, width),
                      Dot(values + row * stride, d_o + lane * stride, width), lse, delta, scale);
           weights[r] = pair.weight;
           slopes[r] = pair.slope;
         }
-        AddWeightedRows(slopes, queries, width, stride, &key_sums);
-        AddWeightedRows(weights, d_o, width, stride, &value_sums);
+        AddWeightedRows(slopes, seen, queries, width, stride, &key_sums);
+        AddWeightedRows(weights, seen, d_o, width, stride, &value_sums);
       }
     }
     for (int r = 0; r < kRowsPerWarp; ++r) {
@@ -347,6 +379,13 @@ float ScaleOf(const AttentionShape& shape) {
 }
 
 }  // namespace
+
+LaunchResult PrepareAttention() {
+  LaunchResult result = AllowSharedMemory(&AttentionKernel);
+  if (result == 0) result = AllowSharedMemory(&QueryGradKernel);
+  if (result == 0) result = AllowSharedMemory(&KeyGradKernel);
+  return result;
+}
 
 LaunchShape AttentionLaunch(int64_t batch, int64_t heads, int64_t rows, int64_t width,
                             bool is_gradient) {

@@ -24,11 +24,13 @@ inline constexpr int kRowsPerWarp = 4;
 inline constexpr int kAttentionWarps = 4;
 
 struct AttentionShape : kernels::AttentionShape {
-  // Of each batch, added to causal_offset: the keys before those of the queries; data null: 0. Then
-  // the keys have the place of each query, too, and a query that has none, beyond the keys' end,
-  // sees nothing.
+  // For a cache: starts[b] keys precede the first query of batch b. Query i is also key starts[b] +
+  // i; queries whose key would lie beyond the cache see nothing. Data null: none.
   Indices starts = {};
 };
+
+// Lets the kernels run on the current device; once, before the first launch.
+LaunchResult PrepareAttention();
 
 // How the kernels are launched for `rows` rows of batch x heads; for tests, too.
 LaunchShape AttentionLaunch(int64_t batch, int64_t heads, int64_t rows, int64_t width,

@@ -1,29 +1,32 @@
 // Attention in all its layouts: heads [b, h, s, d], the packed [b, s, 3, h, d], and the steps of
 // ring attention.
 
-#include <algorithm>
-#include <vector>
-
 #include "kernels/attention_tiles.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_kernel.h"
-#include "kernels/cuda/elementwise.h"
+#include "kernels/tile.h"
 
 namespace penstock::kernels::cuda {
 namespace {
 
-absl::Status CheckAttention(const KernelSpec& spec, int64_t width) {
+// An error if the kernels cannot do it; otherwise prepares them on the stream's device.
+absl::Status CheckAttention(const KernelSpec& spec, int64_t width, Stream& stream) {
   RETURN_IF_ERROR(CheckFloats(spec));
-  if (width >= 1 && width <= kMaxHeadWidth) return absl::OkStatus();
-  return absl::UnimplementedError(StrCat("the cuda kernel for ", spec.op,
-                                         " takes heads of width 1 to ", kMaxHeadWidth, ", not ",
-                                         width));
+  if (width < 1 || width > kMaxHeadWidth) {
+    return absl::UnimplementedError(StrCat("the cuda kernel for ", spec.op,
+                                           " takes heads of width 1 to ", kMaxHeadWidth, ", not ",
+                                           width));
+  }
+  auto* cuda_stream = dynamic_cast<CudaStream*>(&stream);
+  if (cuda_stream == nullptr || cuda_stream->fault() == nullptr) return absl::OkStatus();
+  cuda_stream->handle();  // makes the device current
+  return ToStatus(PrepareAttention(), StrCat("preparing ", spec.op));
 }
 
 // ---- q[b, h, s, d], k[b, g, t, d], v[b, g, t, d].
 
 KernelOr CreateAttention(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3], stream));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
     const AttentionShape shape = {SeparateShape(spec, args.microbatch)};
     const HeadStrides queries = SeparateStrides(shape.heads, shape.queries, shape.width);
@@ -39,7 +42,7 @@ KernelOr CreateAttention(const KernelSpec& spec, Device&, Stream& stream) {
 }
 
 KernelOr CreateAttentionGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3], stream));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
     const AttentionShape shape = {SeparateShape(spec, args.microbatch)};
     const HeadStrides queries = SeparateStrides(shape.heads, shape.queries, shape.width);
@@ -70,7 +73,7 @@ size_t AttentionGradBytes(const KernelSpec& spec, int) {
 
 // The parts of one tile, one after the other.
 KernelOr CreateAttentionParts(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3], stream));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) -> absl::Status {
     const TileDesc& k = spec.inputs[1];
     const TileDesc& o = spec.outputs[0];
@@ -106,7 +109,7 @@ KernelOr CreateAttentionParts(const KernelSpec& spec, Device&, Stream& stream) {
 // ---- qkv[b, s, 3, h, d] with its result o[b, s, h, d].
 
 KernelOr CreateQkvAttention(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[4]));
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[4], stream));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
     const AttentionShape shape = {PackedShape(spec, args.microbatch)};
     const HeadStrides packed = RowStrides(shape.queries, 3, shape.heads, shape.width);
@@ -123,7 +126,7 @@ KernelOr CreateQkvAttention(const KernelSpec& spec, Device&, Stream& stream) {
 }
 
 KernelOr CreateQkvAttentionGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[4]));
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[4], stream));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
     const AttentionShape shape = {PackedShape(spec, args.microbatch)};
     const HeadStrides packed = RowStrides(shape.queries, 3, shape.heads, shape.width);
@@ -155,7 +158,7 @@ size_t QkvAttentionGradBytes(const KernelSpec& spec, int) {
 
 // The part of the queries that a part of the keys is at the place of.
 KernelOr CreateBlockAttention(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3], stream));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) -> absl::Status {
     const Shape& q = spec.inputs[0].shape;
     const Shape& kv_shape = spec.inputs[1].shape;
@@ -187,7 +190,7 @@ bool CanAliasSoFar(const KernelSpec& spec, int input) {
 }
 
 KernelOr CreateBlockAttentionGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3]));
+  RETURN_IF_ERROR(CheckAttention(spec, spec.inputs[0].shape[3], stream));
   return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) -> absl::Status {
     const Shape& q = spec.inputs[0].shape;
     const Shape& kv_shape = spec.inputs[1].shape;
@@ -197,8 +200,8 @@ KernelOr CreateBlockAttentionGrad(const KernelSpec& spec, Device&, Stream& strea
     const int64_t values = kv_shape[3] * q[3];  // behind the keys of a row
     if (q[1] == 0) {
       // A tile may have keys and none of their queries.
-      return Launched(spec, LaunchFill<uint32_t>(to.handle(), spec.outputs[1].num_elements(), 0,
-                                                 Output<uint32_t>(args, 1)));
+      to.Zero(args.outputs[1], spec.outputs[1].num_bytes());
+      return absl::OkStatus();
     }
     for (const AttentionBlock& block : BlocksOf(spec, args.microbatch)) {
       const float* kv = Input<float>(args, 1) + block.key * keys.row;
@@ -229,7 +232,7 @@ size_t BlockAttentionGradBytes(const KernelSpec& spec, int) {
 // ---- With a cache of keys and values.
 
 KernelOr CreateCachedAttention(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckAttention(spec, spec.outputs[1].shape[3]));
+  RETURN_IF_ERROR(CheckAttention(spec, spec.outputs[1].shape[3], stream));
   ASSIGN_OR_RETURN(const Indices::Type start_type, IndexType(spec, 2));
   return MakeKernel(
       spec, stream, [spec, start_type](const KernelArgs& args, CudaStream& to) -> absl::Status {

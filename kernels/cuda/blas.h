@@ -53,17 +53,21 @@ std::optional<BlasLayout> BlasLayoutOf(const ProductShape& shape);
 class BlasProduct {
  public:
   virtual ~BlasProduct() = default;
-  // c = a b, plus c with `adds`. `workspace` has kBlasWorkspaceBytes.
+  // c = a b, plus c with `adds`. `workspace` has kBlasWorkspaceBytes, at a multiple of
+  // kBlasWorkspaceAlignment.
   virtual absl::Status Run(StreamHandle stream, const float* a, const float* b, float* c, bool adds,
                            void* workspace) = 0;
 };
 
 inline constexpr size_t kBlasWorkspaceBytes = size_t{32} << 20;
+// What cuBLAS wants of a workspace's address; a plan promises less (kernels/kernel.h).
+inline constexpr size_t kBlasWorkspaceAlignment = 256;
 
 class Blas {
  public:
   virtual ~Blas() = default;
-  // Null where the library has no algorithm for it. `alignment`: bytes that divide every address.
+  // Null where the library has no algorithm for it. `alignment`: bytes that divide the addresses of
+  // all matrices, as Run gets them.
   virtual absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
                                                               int alignment) = 0;
 };

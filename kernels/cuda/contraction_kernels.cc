@@ -1,6 +1,7 @@
 // matmul and einsum: f32 through the device's library of matrix products, where it has an algorithm
 // for them; otherwise by the general kernel.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,31 +14,62 @@ namespace {
 
 using IndicesOf = absl::StatusOr<std::vector<ContractionIndex>> (*)(const KernelSpec&);
 
-KernelOr MakeProducts(const KernelSpec& spec, Stream& stream, ProductPlan plan,
-                      std::shared_ptr<BlasProduct> product) {
-  return MakeKernel(spec, stream,
-                    [spec, plan = std::move(plan), product = std::move(product)](
-                        const KernelArgs& args, CudaStream& to) -> absl::Status {
-                      const bool adds = AddsToResults(spec, args);
-                      for (const ProductOffsets& at : plan.launches) {
-                        RETURN_IF_ERROR(product->Run(
-                            to.handle(), Input<float>(args, 0) + at.a, Input<float>(args, 1) + at.b,
-                            Output<float>(args, 0) + at.c, adds, args.workspace));
-                      }
-                      return absl::OkStatus();
-                    });
+// A plan of one product at both alignments: the tensors of a run may be views that begin anywhere.
+struct Products {
+  std::shared_ptr<BlasProduct> plain;    // null: the library cannot do it
+  std::shared_ptr<BlasProduct> aligned;  // null: `plain` is no slower, or can do it alone
+};
+
+absl::StatusOr<Products> CreateProducts(const ProductPlan& plan, Blas& blas) {
+  Products products;
+  ASSIGN_OR_RETURN(products.plain, blas.Create(plan.layout, sizeof(float)));
+  if (plan.alignment > static_cast<int>(sizeof(float))) {
+    ASSIGN_OR_RETURN(products.aligned, blas.Create(plan.layout, plan.alignment));
+  }
+  return products;
+}
+
+void* AlignedWorkspace(void* workspace) {
+  const auto address = reinterpret_cast<uintptr_t>(workspace);
+  const uintptr_t missing = -address % kBlasWorkspaceAlignment;
+  return static_cast<std::byte*>(workspace) + missing;
+}
+
+KernelOr MakeProducts(const KernelSpec& spec, Stream& stream, ProductPlan plan, Products products) {
+  return MakeKernel(
+      spec, stream,
+      [spec, plan = std::move(plan), products = std::move(products)](
+          const KernelArgs& args, CudaStream& to) -> absl::Status {
+        const auto* a = Input<float>(args, 0);
+        const auto* b = Input<float>(args, 1);
+        auto* c = Output<float>(args, 0);
+        const uintptr_t addresses = reinterpret_cast<uintptr_t>(a) |
+                                    reinterpret_cast<uintptr_t>(b) | reinterpret_cast<uintptr_t>(c);
+        const bool is_aligned = products.aligned != nullptr && addresses % plan.alignment == 0;
+        BlasProduct& product = is_aligned ? *products.aligned : *products.plain;
+        const bool adds = AddsToResults(spec, args);
+        void* const workspace = AlignedWorkspace(args.workspace);
+        for (const ProductOffsets& at : plan.launches) {
+          RETURN_IF_ERROR(product.Run(to.handle(), a + at.a, b + at.b, c + at.c, adds, workspace));
+        }
+        return absl::OkStatus();
+      });
 }
 
 KernelOr Create(IndicesOf indices_of, const KernelSpec& spec, Device& device, Stream& stream) {
   ASSIGN_OR_RETURN(const std::vector<ContractionIndex> indices, indices_of(spec));
-  ASSIGN_OR_RETURN(ContractionPlan plan, PlanContraction(indices));
+  absl::StatusOr<ContractionPlan> planned = PlanContraction(indices);
+  if (!planned.ok()) {
+    return absl::Status(planned.status().code(), StrCat("the cuda kernel for ", spec.op, " takes ",
+                                                        planned.status().message()));
+  }
+  ContractionPlan& plan = *planned;
   auto* cuda_device = dynamic_cast<CudaDevice*>(&device);
   if (cuda_device != nullptr && plan.product.has_value() && spec.inputs.size() == 2 &&
       spec.inputs[0].dtype == DType::kF32) {
-    ASSIGN_OR_RETURN(std::unique_ptr<BlasProduct> product,
-                     cuda_device->blas().Create(plan.product->layout, plan.product->alignment));
-    if (product != nullptr) {
-      return MakeProducts(spec, stream, *std::move(plan.product), std::move(product));
+    ASSIGN_OR_RETURN(Products products, CreateProducts(*plan.product, cuda_device->blas()));
+    if (products.plain != nullptr) {
+      return MakeProducts(spec, stream, *std::move(plan.product), std::move(products));
     }
   }
   return WithType(
@@ -59,7 +91,8 @@ KernelDef ContractionDef() {
                 const auto indices = kIndicesOf(spec);
                 if (!indices.ok() || spec.inputs[0].dtype != DType::kF32) return size_t{0};
                 const auto plan = PlanContraction(*indices);
-                return plan.ok() && plan->product.has_value() ? kBlasWorkspaceBytes : size_t{0};
+                if (!plan.ok() || !plan->product.has_value()) return size_t{0};
+                return kBlasWorkspaceBytes + kBlasWorkspaceAlignment;
               },
           .create = [](const KernelSpec& spec, Device& device,
                        Stream& stream) { return Create(kIndicesOf, spec, device, stream); },

@@ -133,6 +133,8 @@ int AlignmentOf(const ProductPlan& plan) {
 
 std::optional<ProductPlan> PlanProduct(const Kinds& kinds) {
   if (kinds.k.size() > 1) return std::nullopt;  // sums over launches would be added up in memory
+  // Elementwise products are faster in the general kernel than as a batch of 1 x 1 matrices.
+  if (kinds.m.empty() && kinds.n.empty() && kinds.k.empty()) return std::nullopt;
   const std::vector<Index> ms = Candidates(kinds.m);
   const std::vector<Index> ns = Candidates(kinds.n);
   const Index k = Candidates(kinds.k)[0];
@@ -154,6 +156,7 @@ std::optional<ProductPlan> PlanProduct(const Kinds& kinds) {
         batch = *longest;
         loops.erase(longest);
       }
+      if (batch.size > INT32_MAX) continue;  // the library counts in int32_t
       int64_t num_launches = 1;
       for (const Index& loop : loops) num_launches *= loop.size;
       if (num_launches > kMaxProductLaunches) continue;
@@ -173,10 +176,12 @@ absl::StatusOr<ContractionPlan> PlanContraction(absl::Span<const ContractionInde
   const Kinds kinds = KindsOf(indices);
   if (kinds.batch.size() + kinds.m.size() + kinds.n.size() > kMaxLoops ||
       kinds.k.size() > kMaxLoops) {
-    return absl::UnimplementedError(
-        StrCat("cuda kernels contract at most ", kMaxLoops, " indices of a kind"));
+    return absl::UnimplementedError(StrCat("at most ", kMaxLoops, " kept and ", kMaxLoops,
+                                           " summed indices that cannot be joined, not ",
+                                           kinds.batch.size() + kinds.m.size() + kinds.n.size(),
+                                           " and ", kinds.k.size(), "; contract in several steps"));
   }
-  // An empty sum, or none at all, is the general kernel's.
+  // Products with an empty index are left to the general kernel.
   const bool is_empty = std::any_of(indices.begin(), indices.end(),
                                     [](const Index& index) { return index.size == 0; });
   ContractionPlan plan;

@@ -36,8 +36,8 @@ struct ProductOffsets {
 struct ProductPlan {
   BlasLayout layout;
   std::vector<ProductOffsets> launches;
-  int alignment =
-      4;  // bytes that divide every operand's address, if the tensors' are multiples of 16
+  // Bytes that divide the address of every matrix, if 16 divides those of the tensors.
+  int alignment = 4;
 };
 
 // More launches than this are slower than the general kernel.

@@ -106,9 +106,7 @@ KernelOr CreatePad(const KernelSpec& spec, Device&, Stream& stream) {
   }
   return MakeKernel(spec, stream, [spec, pieces](const KernelArgs& args, CudaStream& to) {
     // The element 0 is all zero bits in every dtype.
-    RETURN_IF_ERROR(Launched(
-        spec, LaunchFill<uint8_t>(to.handle(), static_cast<int64_t>(spec.outputs[0].num_bytes()), 0,
-                                  Output<uint8_t>(args, 0))));
+    to.Zero(args.outputs[0], spec.outputs[0].num_bytes());
     return LaunchPieces(spec, pieces, args, to);
   });
 }

@@ -1,5 +1,6 @@
 #include "kernels/cuda/cublas.h"
 
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -43,7 +44,10 @@ using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, PreferenceD
 class CublasProduct : public BlasProduct {
  public:
   CublasProduct(cublasLtHandle_t handle, const BlasLayout& layout)
-      : handle_(handle), is_swapped_(layout.is_swapped) {}
+      : handle_(handle),
+        is_swapped_(layout.is_swapped),
+        what_(StrCat(layout.batch, " products of [", layout.rows, ", ", layout.k, "] and [",
+                     layout.k, ", ", layout.columns, "]")) {}
 
   // Returns false where cuBLASLt has no algorithm.
   absl::StatusOr<bool> Prepare(const BlasLayout& layout, int alignment) {
@@ -75,7 +79,7 @@ class CublasProduct : public BlasProduct {
     return ToStatus(
         cublasLtMatmul(handle_, operation_.get(), &one, a, a_.get(), b, b_.get(), &beta, c,
                        c_.get(), c, c_.get(), &algorithm_, workspace, kBlasWorkspaceBytes, stream),
-        "launching a matrix product of cuBLASLt");
+        StrCat("launching cuBLASLt for ", what_));
   }
 
  private:
@@ -94,6 +98,7 @@ class CublasProduct : public BlasProduct {
                  StrCat("laying out a matrix of ", rows, " x ", columns, " for cuBLASLt")));
     layout->reset(made);
     if (batch == 1) return absl::OkStatus();
+    // It fits: PlanProduct takes no larger batch.
     const auto count = static_cast<int32_t>(batch);
     RETURN_IF_ERROR(ToStatus(cublasLtMatrixLayoutSetAttribute(
                                  made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)),
@@ -125,14 +130,16 @@ class CublasProduct : public BlasProduct {
     const cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(handle_, operation_.get(), a_.get(), b_.get(), c_.get(),
                                        c_.get(), made, 1, &result, &num_results);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || num_results == 0) return false;
-    RETURN_IF_ERROR(ToStatus(status, "choosing an algorithm of cuBLASLt"));
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+    RETURN_IF_ERROR(ToStatus(status, StrCat("choosing cuBLASLt's algorithm for ", what_)));
+    if (num_results == 0) return false;
     algorithm_ = result.algo;
     return true;
   }
 
   const cublasLtHandle_t handle_;
   const bool is_swapped_;
+  const std::string what_;  // for errors
   Operation operation_;
   Layout a_, b_, c_;
   cublasLtMatmulAlgo_t algorithm_ = {};

@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "kernels/cuda/cublas.h"
+#include "kernels/cuda/device_code.h"
 
 namespace penstock::kernels::cuda {
 namespace {
@@ -44,7 +45,7 @@ class CudaMemory : public Memory {
   const MemoryKind kind_;
 };
 
-// A stream's errors, as its events see them: they outlive it with them.
+// The errors of a stream. Its events share them, because they may outlive it.
 struct ErrorState {
   ~ErrorState() {
     if (fault != nullptr) cudaFreeHost(fault);
@@ -91,6 +92,7 @@ class CudaEvent : public Event {
     const cudaError_t query = cudaEventQuery(event_);
     if (query == cudaErrorNotReady) return false;
     is_done_ = true;
+    if (has_error_) return true;  // since it was recorded
     if (query != cudaSuccess) {
       error_ = {ToStatus(query, "work of a stream"), kNoLaunch};
       has_error_ = true;
@@ -106,11 +108,13 @@ class CudaEvent : public Event {
   cudaError_t creation() const { return creation_; }
   const std::shared_ptr<ErrorState>& errors() const { return errors_; }
 
-  // Called as the event is recorded, which failed if `status` is an error.
-  void StartOver(std::shared_ptr<ErrorState> errors, const absl::Status& status) {
+  // Called as the event is recorded, with the stream's error so far. If recording failed, nothing
+  // is known of the work before it, and the event is done at once.
+  void StartOver(std::shared_ptr<ErrorState> errors, bool is_recorded) {
     errors_ = std::move(errors);
-    is_done_ = has_error_ = !status.ok();
-    if (has_error_) error_ = {status, kNoLaunch};
+    is_done_ = !is_recorded;
+    has_error_ = !errors_->of_host.ok();
+    if (has_error_) error_ = {errors_->of_host, kNoLaunch};
   }
 
  private:
@@ -161,12 +165,11 @@ class StreamImpl : public CudaStream {
 
   void Record(Event* event) override {
     auto* recorded = static_cast<CudaEvent*>(event);
-    Check(recorded->creation(), "making an event");
-    if (stream_ != nullptr && recorded->handle() != nullptr &&
-        Check(state_->Select(), "selecting the device")) {
-      Check(cudaEventRecord(recorded->handle(), stream_), "recording an event");
-    }
-    recorded->StartOver(errors_, errors_->of_host);
+    const bool is_recorded =
+        Check(recorded->creation(), "making an event") && stream_ != nullptr &&
+        Check(state_->Select(), "selecting the device") &&
+        Check(cudaEventRecord(recorded->handle(), stream_), "recording an event");
+    recorded->StartOver(errors_, is_recorded);
   }
 
   void Wait(const Event* event) override {
@@ -194,6 +197,13 @@ class StreamImpl : public CudaStream {
     return stream_;
   }
   Fault* fault() override { return stream_ != nullptr ? errors_->fault : nullptr; }
+  absl::Status status() const override { return errors_->of_host; }
+
+  void Zero(void* to, size_t num_bytes) override {
+    if (num_bytes == 0 || stream_ == nullptr) return;
+    if (!Check(state_->Select(), "selecting the device")) return;
+    Check(cudaMemsetAsync(to, 0, num_bytes, stream_), "zeroing memory");
+  }
 
  private:
   // Keeps the first error. Returns whether there is none.
@@ -262,6 +272,24 @@ class CudaDeviceImpl : public CudaDevice {
   const std::unique_ptr<Blas> blas_;
 };
 
+// An error unless this build has code for the device, which is current.
+absl::Status CheckDeviceCode(int index) {
+  const LaunchResult found = FindDeviceCode();
+  if (found == cudaSuccess) return absl::OkStatus();
+  if (found != cudaErrorNoKernelImageForDevice && found != cudaErrorInvalidDeviceFunction) {
+    return ToStatus(found, StrCat("loading the kernels on cuda device ", index));
+  }
+  cudaGetLastError();  // it is known
+  cudaDeviceProp device = {};
+  RETURN_IF_ERROR(ToStatus(cudaGetDeviceProperties(&device, index),
+                           StrCat("reading the properties of cuda device ", index)));
+  const int lowest = LowestArchitecture();
+  return absl::FailedPreconditionError(StrCat(
+      "cuda device ", index, " (", device.name, ") has compute capability ", device.major, ".",
+      device.minor, ", and this build has kernels for ", lowest / 10, ".", lowest % 10,
+      " and later ones: build it with -DCMAKE_CUDA_ARCHITECTURES=", device.major, device.minor));
+}
+
 }  // namespace
 
 absl::Status ToStatus(LaunchResult result, std::string_view what) {
@@ -292,6 +320,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index) {
   auto state = std::make_shared<DeviceState>();
   state->index = index;
   RETURN_IF_ERROR(ToStatus(state->Select(), StrCat("selecting cuda device ", index)));
+  RETURN_IF_ERROR(CheckDeviceCode(index));
   ASSIGN_OR_RETURN(std::unique_ptr<Blas> blas, CreateCublas());
   return std::make_unique<CudaDeviceImpl>(std::move(state), std::move(blas));
 }

@@ -1,16 +1,18 @@
 // A GPU as the engine's Device, through the CUDA runtime.
 //
-// Errors. What CUDA itself reports (a failed call, an illegal address) stays with the stream: its
-// events are then done and carry it. Kernels report bad operands, such as an id outside of its
-// table, in the stream's Fault; the work that follows runs on, on memory of its own and for
-// nothing, and events carry the error. So do events of streams that have waited for an event of
-// the stream, then or before: they may carry an error that is later than what they waited for,
-// never miss one. After an error that CUDA keeps ("sticky") Reset fails.
+// Errors. What CUDA itself reports (a failed call, an illegal address) stays with the stream, and
+// its events carry it. Kernels report bad operands, such as an id outside of its table, in the
+// stream's Fault, and events carry that error. What the stream was given after a bad operand still
+// runs, on meaningless values, and overwrites what it would have overwritten: parameters and other
+// states, too. Events of streams that have waited for an event of the stream, then or before, carry
+// the error as well: they may carry one that is later than what they waited for, never miss one.
+// After an error that CUDA keeps ("sticky") Reset fails.
 //
 // Thread rule: that of base/device.h. Every call makes the device current on the calling thread.
-// Invariants: streams do not wait for the legacy default stream; no call blocks but Allocate, a
-// copy whose host side is not pinned, Reset, and the destruction of a stream, for at most
-// kMaxDestroyWaitNs.
+// Invariants: streams do not wait for the legacy default stream. These calls block: Allocate, a
+// copy whose host side is not pinned, Reset, the destruction of a stream, for at most
+// kMaxDestroyWaitNs, and the destruction of memory and of a stream's last event, in which CUDA
+// waits for the device, without a limit.
 
 #ifndef PENSTOCK_KERNELS_CUDA_CUDA_DEVICE_H_
 #define PENSTOCK_KERNELS_CUDA_CUDA_DEVICE_H_
@@ -37,6 +39,11 @@ class CudaStream : public Stream {
   virtual StreamHandle handle() = 0;
   // Where kernels report bad operands; null where the stream could not be made.
   virtual Fault* fault() = 0;
+  // The first call on the stream that failed, since the last Reset: why it could not be made, if it
+  // could not.
+  virtual absl::Status status() const = 0;
+  // Sets device memory to zero bytes.
+  virtual void Zero(void* to, size_t num_bytes) = 0;
 };
 
 // What they need of a device. Its streams are CudaStreams.

@@ -17,6 +17,8 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/cuda_kernel.h"
+
 namespace {
 
 // Work of a stream runs one piece at a time, when some stream or event is asked whether it is done.
@@ -31,7 +33,10 @@ struct FakeStream {
 struct FakeCuda {
   int num_devices = 2;
   int current = -1;
-  std::vector<int> selected;              // by calls that launch or allocate
+  std::vector<int> selected;  // by calls that need a device
+  std::vector<cudaMemcpyKind> copy_kinds;
+  std::vector<unsigned> host_flags;       // of cudaHostAlloc
+  cudaError_t code = cudaSuccess;         // of a look for a kernel's code
   cudaError_t count_error = cudaSuccess;  // of cudaGetDeviceCount
   cudaError_t next_error = cudaSuccess;   // of the next call that can fail
   cudaError_t sticky = cudaSuccess;       // of all calls from now on
@@ -67,6 +72,13 @@ cudaError_t cudaSetDevice(int device) {
   fake->current = device;
   return cudaSuccess;
 }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return fake->code; }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* device, int) {
+  std::strcpy(device->name, "Tesla T4");
+  device->major = 7;
+  device->minor = 5;
+  return cudaSuccess;
+}
 cudaError_t cudaMalloc(void** data, size_t num_bytes) {
   fake->selected.push_back(fake->current);
   const cudaError_t error = fake->Take();
@@ -81,7 +93,8 @@ cudaError_t cudaFree(void* data) {
   --fake->num_allocations;
   return cudaSuccess;
 }
-cudaError_t cudaHostAlloc(void** data, size_t num_bytes, unsigned) {
+cudaError_t cudaHostAlloc(void** data, size_t num_bytes, unsigned flags) {
+  fake->host_flags.push_back(flags);
   return cudaMalloc(data, num_bytes);
 }
 cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
@@ -93,6 +106,7 @@ cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  fake->selected.push_back(fake->current);
   const cudaError_t error = fake->Take();
   if (error != cudaSuccess) return error;
   if (flags != cudaStreamNonBlocking) return cudaErrorInvalidValue;
@@ -114,8 +128,20 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   for (int i = 0; i < 1000 && !Of(stream)->work.empty(); ++i) fake->RunSome();
   return fake->sticky;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind,
+cudaError_t cudaMemsetAsync(void* data, int value, size_t num_bytes, cudaStream_t stream) {
+  fake->selected.push_back(fake->current);
+  const cudaError_t error = fake->Take();
+  if (error != cudaSuccess) return error;
+  Of(stream)->work.push_back([=] {
+    std::memset(data, value, num_bytes);
+    return true;
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  fake->selected.push_back(fake->current);
+  fake->copy_kinds.push_back(kind);
   const cudaError_t error = fake->Take();
   if (error != cudaSuccess) return error;
   Of(stream)->work.push_back([=] {
@@ -127,6 +153,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMe
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   if (flags != cudaEventDisableTiming) return cudaErrorInvalidValue;
+  fake->selected.push_back(fake->current);
   *event = reinterpret_cast<cudaEvent_t>(new FakeEvent);
   return cudaSuccess;
 }
@@ -135,6 +162,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  fake->selected.push_back(fake->current);
   const cudaError_t error = fake->Take();
   if (error != cudaSuccess) return error;
   FakeEvent* recorded = Of(event);
@@ -151,6 +179,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return Of(event)->num_reached == Of(event)->num_records ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  fake->selected.push_back(fake->current);
   const FakeEvent* awaited = Of(event);
   const int number = awaited->num_records;
   Of(stream)->work.push_back([=] { return awaited->num_reached >= number; });
@@ -168,6 +197,7 @@ namespace penstock::kernels::cuda {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int64_t kTimeoutNs = 10'000'000'000;
@@ -209,6 +239,56 @@ TEST_F(CudaDeviceTest, EventsAreDoneWhenTheirStreamHasCopied) {
   EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
   EXPECT_EQ(back, 5);
   EXPECT_THAT(cuda_.selected, Each(1));
+}
+
+// Other code on the thread may have selected another device before any call.
+TEST_F(CudaDeviceTest, EveryCallSelectsTheDevice) {
+  const auto device = Open();
+  cuda_.current = 0;
+  const auto memory = *device->Allocate(8, MemoryKind::kDevice);
+  cuda_.current = 0;
+  const auto pinned = *device->Allocate(8, MemoryKind::kPinned);
+  cuda_.current = 0;
+  const auto event = device->CreateEvent();
+  cuda_.current = 0;
+  const auto stream = device->CreateStream();
+  cuda_.current = 0;
+  const auto other = device->CreateStream();
+  cuda_.current = 0;
+  stream->Copy(memory->data(), pinned->data(), 8, CopyKind::kHostToDevice);
+  cuda_.current = 0;
+  stream->Copy(pinned->data(), memory->data(), 8, CopyKind::kDeviceToHost);
+  cuda_.current = 0;
+  stream->Copy(memory->data() + 4, memory->data(), 4, CopyKind::kDeviceToDevice);
+  cuda_.current = 0;
+  dynamic_cast<CudaStream&>(*stream).Zero(memory->data(), 8);
+  cuda_.current = 0;
+  stream->Record(event.get());
+  cuda_.current = 0;
+  other->Wait(event.get());
+  cuda_.current = 0;
+  dynamic_cast<CudaStream&>(*stream).handle();
+  EXPECT_EQ(cuda_.current, 1);
+  EXPECT_EQ(cuda_.selected.size(), 13u);
+  EXPECT_THAT(cuda_.selected, Each(1));
+  EXPECT_THAT(cuda_.copy_kinds, ElementsAre(cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                                            cudaMemcpyDeviceToDevice));
+  // The memory, then the errors of two streams, which kernels write.
+  const unsigned mapped = cudaHostAllocPortable | cudaHostAllocMapped;
+  EXPECT_THAT(cuda_.host_flags, ElementsAre(cudaHostAllocPortable, mapped, mapped));
+}
+
+TEST_F(CudaDeviceTest, MemoryIsZeroedInTheOrderOfTheStream) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  int a = 7;
+  int b = 0;
+  stream->Copy(&b, &a, sizeof(a), CopyKind::kDeviceToDevice);
+  dynamic_cast<CudaStream&>(*stream).Zero(&a, sizeof(a));
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+  EXPECT_EQ(a, 0);
+  EXPECT_EQ(b, 7);
 }
 
 TEST_F(CudaDeviceTest, AStreamWaitsForAnEventOfAnother) {
@@ -291,6 +371,22 @@ TEST_F(CudaDeviceTest, AFailedCallIsAnErrorOfTheStreamUntilItIsReset) {
   EXPECT_EQ(b, 1);
 }
 
+// The work before the call that failed may still use memory.
+TEST_F(CudaDeviceTest, AFailedCallDoesNotHideTheWorkBeforeIt) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  int a = 1;
+  int b = 2;
+  stream->Copy(&b, &a, sizeof(a), CopyKind::kDeviceToDevice);
+  cuda_.next_error = cudaErrorInvalidValue;
+  stream->Copy(&a, &b, sizeof(a), CopyKind::kDeviceToDevice);
+  stream->Record(event.get());
+  EXPECT_FALSE(event->IsDone());
+  EXPECT_FALSE(WaitUntilDone(*stream, *event, kTimeoutNs).ok());
+  EXPECT_EQ(b, 1);
+}
+
 TEST_F(CudaDeviceTest, AfterAStickyErrorNothingRecovers) {
   const auto device = Open();
   const auto event = device->CreateEvent();
@@ -313,6 +409,17 @@ TEST_F(CudaDeviceTest, AStreamThatCannotBeMadeHasTheError) {
   EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs).code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_FALSE(stream->Reset().ok());
+  EXPECT_EQ(dynamic_cast<CudaStream&>(*stream).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  // Kernels on it say why they do not run.
+  KernelSpec spec;
+  spec.op = "exp";
+  const auto kernel = MakeKernel(
+      spec, *stream, [](const KernelArgs&, CudaStream&) { return absl::InternalError("it ran"); });
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  EXPECT_EQ((*kernel)->Run({}).message(),
+            "cuda device 1: pinning memory for a stream's errors: cudaErrorMemoryAllocation (out "
+            "of memory)");
 }
 
 TEST_F(CudaDeviceTest, ALackOfMemoryNamesAmountAndDevice) {
@@ -322,6 +429,16 @@ TEST_F(CudaDeviceTest, ALackOfMemoryNamesAmountAndDevice) {
   EXPECT_EQ(memory.status(),
             absl::ResourceExhaustedError("allocating 1000 bytes on cuda device 1: "
                                          "cudaErrorMemoryAllocation (out of memory)"));
+}
+
+TEST_F(CudaDeviceTest, ADeviceThatTheBuildHasNoCodeForIsRefused) {
+  cuda_.code = cudaErrorNoKernelImageForDevice;
+  const absl::Status status = OpenCudaDevice(1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("cuda device 1 (Tesla T4) has compute capability 7.5, and this build has "
+                        "kernels for "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("-DCMAKE_CUDA_ARCHITECTURES=75"));
 }
 
 TEST_F(CudaDeviceTest, DevicesThatAreNotThereAreNamed) {

@@ -40,10 +40,11 @@ inline KernelOr MakeKernel(const KernelSpec& spec, Stream& stream, LaunchFunctio
         : op_(std::move(op)), stream_(stream), launch_(std::move(launch)) {}
 
     absl::Status Run(const KernelArgs& args) override {
-      if (stream_ == nullptr || stream_->fault() == nullptr) {
+      if (stream_ == nullptr) {
         return absl::FailedPreconditionError(
             StrCat("the cuda kernel for ", op_, " needs a stream of a cuda device"));
       }
+      if (stream_->fault() == nullptr) return stream_->status();  // it could not be made
       return launch_(args, *stream_);
     }
 

@@ -59,6 +59,22 @@ TEST(LaunchShapeTest, LimitsAreThoseOfEveryArchitectureSince80) {
   EXPECT_FALSE(IsLaunchable(shape));
 }
 
+TEST(LaunchShapeTest, ScattersFillTheDeviceThenGoOverTheirIndicesLessOften) {
+  // A table of 256 bytes: a block for each row and 256 columns.
+  const ScatterLaunch few = ScatterLaunchOf(1, 256, 768);
+  EXPECT_EQ(few.rows, 1);
+  EXPECT_EQ(few.shape.grid_x, 256u);
+  EXPECT_EQ(few.shape.grid_y, 3u);
+  EXPECT_EQ(few.shape.threads_x, 256u);
+  // A vocabulary.
+  const ScatterLaunch many = ScatterLaunchOf(1, 50257, 768);
+  EXPECT_EQ(many.rows, 32);
+  EXPECT_EQ(many.shape.grid_x, 1571u);
+  EXPECT_EQ(ScatterLaunchOf(8, 2048, 100).rows, 8);
+  EXPECT_EQ(ScatterLaunchOf(1, 10, 1).shape.threads_x, 32u);
+  EXPECT_TRUE(IsLaunchable(ScatterLaunchOf(1, 1 << 20, 1 << 20).shape));
+}
+
 TEST(LaunchShapeTest, AttentionFitsInSharedMemoryAtEveryWidth) {
   for (int64_t width = 1; width <= kMaxHeadWidth; ++width) {
     for (const bool is_gradient : {false, true}) {
@@ -140,6 +156,18 @@ TEST(ContractionPlanTest, LoopsAroundTheBatchBecomeLaunches) {
   EXPECT_EQ(plan.product->alignment, 4);
 }
 
+TEST(ContractionPlanTest, ElementwiseProductsAreNotABatchOfMatrices) {
+  EXPECT_FALSE(PlanContraction({{4, 6, 6, 6}, {6, 1, 1, 1}})->product.has_value());
+}
+
+TEST(ContractionPlanTest, BatchesStayInTheRangeOfTheLibrary) {
+  const int64_t batch = int64_t{1} << 31;
+  EXPECT_FALSE(PlanContraction({{batch, 4, 4, 4}, {2, 2, 0, 2}, {2, 1, 2, 0}, {2, 0, 1, 1}})
+                   ->product.has_value());
+  EXPECT_TRUE(PlanContraction({{batch - 1, 4, 4, 4}, {2, 2, 0, 2}, {2, 1, 2, 0}, {2, 0, 1, 1}})
+                  ->product.has_value());
+}
+
 TEST(ReducePlanTest, FewResultsAreFoldedInParts) {
   ReduceLoops all;
   all.reduced_rank = 1;
@@ -159,7 +187,8 @@ TEST(ReducePlanTest, FewResultsAreFoldedInParts) {
   EXPECT_EQ(ReduceWorkspaceBytes(columns, 4), 0u);
 }
 
-// So that a plan may run on either: what it has been told of the CPU's kernels holds.
+// Workspaces and types differ, so a plan is made for one kind of device. What differs must be
+// known.
 TEST(CudaKernelsTest, EveryKernelOfTheCpuHasOneThatCanDoTheSame) {
   const KernelRegistry gpu = CudaKernels();
   const KernelRegistry cpu = CpuKernels();
@@ -168,7 +197,21 @@ TEST(CudaKernelsTest, EveryKernelOfTheCpuHasOneThatCanDoTheSame) {
     const KernelDef* def = gpu.Find(name);
     ASSERT_NE(def, nullptr) << name;
     EXPECT_EQ(def->supports_accumulate, cpu.Find(name)->supports_accumulate) << name;
-    EXPECT_EQ(def->can_alias != nullptr, cpu.Find(name)->can_alias != nullptr) << name;
+  }
+}
+
+TEST(CudaKernelsTest, ResultsMayTakeThePlaceOfTheSameOperandsAsOnCpus) {
+  const KernelRegistry gpu = CudaKernels();
+  const KernelRegistry cpu = CpuKernels();
+  const auto can_alias = [](const KernelRegistry& registry, const KernelSpec& spec, int input) {
+    const KernelDef& def = *registry.Find(spec.op);
+    return def.can_alias != nullptr && def.can_alias(spec, input);
+  };
+  for (const KernelCheck& check : AllKernelChecks(gpu)) {
+    for (int i = 0; i < static_cast<int>(check.spec.inputs.size()); ++i) {
+      EXPECT_EQ(can_alias(gpu, check.spec, i), can_alias(cpu, check.spec, i))
+          << check.spec.op << ", operand " << i;
+    }
   }
 }
 

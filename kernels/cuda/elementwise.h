@@ -63,7 +63,7 @@ LaunchResult LaunchCompare(StreamHandle stream, CompareOp op, ScalarSide scalar,
 template <typename To, typename From>
 LaunchResult LaunchCast(StreamHandle stream, int64_t count, const From* x, To* y);
 
-// T: the unsigned integer of the elements' size. A step is 1, or 0 for a single element.
+// T: the unsigned integer of the elements' size. Step 0 repeats a scalar operand.
 template <typename T>
 LaunchResult LaunchWhere(StreamHandle stream, int64_t count, const bool* condition,
                          int64_t condition_step, const T* x, int64_t x_step, const T* y,

@@ -71,8 +71,9 @@ __global__ void ConvolutionInputGradKernel(ConvolutionShape s, int64_t count, co
 }
 
 // A block a weight.
-__global__ void ConvolutionWeightGradKernel(ConvolutionShape s, int64_t count, const float* x,
-                                            const float* dy, bool adds, float* dweights) {
+__global__ void __launch_bounds__(kMaxThreads)
+    ConvolutionWeightGradKernel(ConvolutionShape s, int64_t count, const float* x, const float* dy,
+                                bool adds, float* dweights) {
   const int64_t plane = s.rows.out * s.columns.out;
   for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
     const int64_t j = at % s.columns.taps;
@@ -211,8 +212,9 @@ __device__ void Normalise(const ChannelShape& s, int64_t channel, const float* x
   }
 }
 
-__global__ void BatchNormKernel(ChannelShape s, const float* x, const float* scale,
-                                const float* bias, float* y, float* means, float* variances) {
+__global__ void __launch_bounds__(kMaxThreads)
+    BatchNormKernel(ChannelShape s, const float* x, const float* scale, const float* bias, float* y,
+                    float* means, float* variances) {
   for (int64_t channel = blockIdx.x; channel < s.channels; channel += gridDim.x) {
     float sum = 0;
     for (int64_t i = threadIdx.x; i < s.n * s.size; i += blockDim.x) {
@@ -227,15 +229,16 @@ __global__ void BatchNormKernel(ChannelShape s, const float* x, const float* sca
   }
 }
 
-__global__ void BatchNormInferenceKernel(ChannelShape s, const float* x, const float* scale,
-                                         const float* bias, const float* means,
-                                         const float* variances, float* y) {
+__global__ void __launch_bounds__(kMaxThreads)
+    BatchNormInferenceKernel(ChannelShape s, const float* x, const float* scale, const float* bias,
+                             const float* means, const float* variances, float* y) {
   for (int64_t channel = blockIdx.x; channel < s.channels; channel += gridDim.x) {
     Normalise(s, channel, x, means[channel], variances[channel], scale[channel], bias[channel], y);
   }
 }
 
-__global__ void BatchNormGradKernel(ChannelShape s, BatchNormGradOperands x, float* dx) {
+__global__ void __launch_bounds__(kMaxThreads)
+    BatchNormGradKernel(ChannelShape s, BatchNormGradOperands x, float* dx) {
   for (int64_t channel = blockIdx.x; channel < s.channels; channel += gridDim.x) {
     const float mean = x.mean[channel];
     const float rstd = RstdOf(s, x.variance[channel]);
@@ -251,9 +254,9 @@ __global__ void BatchNormGradKernel(ChannelShape s, BatchNormGradOperands x, flo
 
 __device__ void PutSum(bool adds, float sum, float* to) { *to = adds ? *to + sum : sum; }
 
-__global__ void BatchNormWeightGradKernel(ChannelShape s, const float* dy, const float* x,
-                                          const float* means, const float* variances, bool adds,
-                                          float* dscale, float* dbias) {
+__global__ void __launch_bounds__(kMaxThreads)
+    BatchNormWeightGradKernel(ChannelShape s, const float* dy, const float* x, const float* means,
+                              const float* variances, bool adds, float* dscale, float* dbias) {
   for (int64_t channel = blockIdx.x; channel < s.channels; channel += gridDim.x) {
     const float mean = means[channel];
     const float rstd = RstdOf(s, variances[channel]);
@@ -272,8 +275,9 @@ __global__ void BatchNormWeightGradKernel(ChannelShape s, const float* dy, const
   }
 }
 
-__global__ void ChannelVarianceKernel(ChannelShape s, const float* x, const float* means, bool adds,
-                                      float* variances) {
+__global__ void __launch_bounds__(kMaxThreads)
+    ChannelVarianceKernel(ChannelShape s, const float* x, const float* means, bool adds,
+                          float* variances) {
   for (int64_t channel = blockIdx.x; channel < s.channels; channel += gridDim.x) {
     const float sum = SumOfSquares(s, channel, x, means[channel]);
     if (threadIdx.x == 0) PutSum(adds, sum / s.count, variances + channel);

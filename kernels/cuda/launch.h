@@ -55,13 +55,46 @@ constexpr LaunchShape ShapeForLoop(int64_t count) {
 }
 
 // A block for each of `count` rows, which loops over rows beyond kMaxBlocks: as many threads as the
-// row has elements for four each, in whole warps.
+// row has elements for four each, in whole warps. Kernels that are launched so, with up to
+// kMaxThreads, have __launch_bounds__(kMaxThreads): otherwise the compiler may give their threads
+// more registers than a processor has for that many.
 constexpr LaunchShape ShapeForRows(int64_t count, int64_t row_size) {
   int64_t threads = kWarp;
   while (threads < kMaxThreads && threads * 4 < row_size) threads *= 2;
   int64_t blocks = count > kMaxBlocks ? kMaxBlocks : count;
   if (blocks < 1) blocks = 1;
   return {.grid_x = static_cast<unsigned>(blocks), .threads_x = static_cast<unsigned>(threads)};
+}
+
+// Kernels that add up, for each row of a table, the rows of an operand whose index is that: a block
+// has some rows of the table, keeps their sums in shared memory, a column a thread, and goes once
+// through all indices. More rows a block are fewer passes; fewer are more blocks.
+inline constexpr int kScatterThreads = 256;  // most, of a block
+inline constexpr int kMaxScatterRows = 32;   // of a block: their sums take 32 KiB
+
+struct ScatterLaunch {
+  int rows = 1;  // of a block
+  LaunchShape shape;
+};
+
+// For a table in `groups` of `rows` rows with indices of their own. grid_x blocks loop over the
+// groups' CeilDiv(rows, launch.rows) parts.
+constexpr ScatterLaunch ScatterLaunchOf(int64_t groups, int64_t rows, int64_t width) {
+  constexpr int64_t kEnough = 2048;  // blocks that keep the largest devices busy
+  ScatterLaunch launch;
+  while (launch.shape.threads_x < kWarp ||
+         (launch.shape.threads_x < kScatterThreads && launch.shape.threads_x < width)) {
+    launch.shape.threads_x *= 2;
+  }
+  const int64_t column_blocks = CeilDiv(width, launch.shape.threads_x);
+  while (launch.rows < kMaxScatterRows &&
+         groups * CeilDiv(rows, 2 * launch.rows) * column_blocks >= kEnough) {
+    launch.rows *= 2;
+  }
+  const int64_t blocks = groups * CeilDiv(rows, launch.rows);
+  launch.shape.grid_x = static_cast<unsigned>(blocks > kMaxBlocks ? kMaxBlocks : blocks);
+  launch.shape.grid_y = static_cast<unsigned>(column_blocks > 0xffffffff ? 0 : column_blocks);
+  return launch;
 }
 
 // Where kernels report what is wrong with their operands: host memory that the device writes. The

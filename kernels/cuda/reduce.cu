@@ -106,7 +106,7 @@ __device__ void Store(const ReduceWork& work, int64_t result, T value, T* y) {
 
 // A block a result.
 template <typename T, typename F, typename Term>
-__global__ void ReduceRowsKernel(ReduceWork work, Term term, T* y) {
+__global__ void __launch_bounds__(kMaxThreads) ReduceRowsKernel(ReduceWork work, Term term, T* y) {
   const ReduceLoops& loops = work.loops;
   const int64_t begin = PartBegin(work, blockIdx.y);
   const int64_t end = PartBegin(work, static_cast<int64_t>(blockIdx.y) + 1);
@@ -198,33 +198,40 @@ LaunchResult Fold(StreamHandle stream, const ReduceLoops& loops, const ReduceRes
   return FoldParts<T, F>(stream, of_parts, 1, result, ElementTerm<T>{folds}, y);
 }
 
-// A block for each row of the table and as many columns as it has threads. Few ids are those of the
-// row: the threads look for them together, a chunk at a time, and all add what is found.
-__global__ void EmbeddingGradKernel(EmbeddingGradParams params, const float* dy, float* y) {
-  __shared__ int is_match[kMaxThreads];
+// See ScatterLaunch. The sums of a row have the order of the ids.
+__global__ void EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block, const float* dy,
+                                    float* y) {
+  __shared__ int row_of[kScatterThreads];  // of each id of a chunk, in the block, or -1
+  __shared__ float sums[kMaxScatterRows][kScatterThreads];
+  const int own = static_cast<int>(threadIdx.x);
   const int64_t column = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
-  for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
-    float sum = 0;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * rows_a_block;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * rows_a_block; first < params.rows;
+       first += stride) {
+    for (int r = 0; r < rows_a_block; ++r) sums[r][own] = 0;
     for (int64_t begin = 0; begin < params.count; begin += blockDim.x) {
-      const int64_t i = begin + threadIdx.x;
-      bool matches = false;
+      const int64_t i = begin + own;
+      int found = -1;
       if (i < params.count) {
         const int64_t id = LoadIndex(params.ids, i);
-        matches = id - params.first == row && CheckIndex(params.site, id, params.limit);
-        if (row == 0 && blockIdx.y == 0) CheckIndex(params.site, id, params.limit);
+        const int64_t row = id - params.first - first;
+        const bool is_valid = id >= 0 && id < params.limit;
+        if (is_valid && row >= 0 && row < rows_a_block) found = static_cast<int>(row);
+        if (first == 0 && blockIdx.y == 0) CheckIndex(params.site, id, params.limit);
       }
-      is_match[threadIdx.x] = matches ? 1 : 0;
-      const bool has_matches = __syncthreads_or(matches ? 1 : 0) != 0;
-      if (has_matches && column < params.width) {
+      row_of[own] = found;
+      const bool has_found = __syncthreads_or(found >= 0 ? 1 : 0) != 0;
+      if (has_found && column < params.width) {
         for (int j = 0; j < static_cast<int>(blockDim.x); ++j) {
-          if (is_match[j] != 0) sum += dy[(begin + j) * params.width + column];
+          if (row_of[j] >= 0) sums[row_of[j]][own] += dy[(begin + j) * params.width + column];
         }
       }
       __syncthreads();
     }
-    if (column < params.width) {
-      float* to = y + row * params.width + column;
-      *to = params.adds ? *to + sum : sum;
+    if (column >= params.width) continue;
+    for (int r = 0; r < rows_a_block && first + r < params.rows; ++r) {
+      float* to = y + (first + r) * params.width + column;
+      *to = params.adds ? *to + sums[r][own] : sums[r][own];
     }
   }
 }
@@ -277,12 +284,8 @@ LaunchResult LaunchNormWeightGrad(StreamHandle stream, const ReduceLoops& loops,
 LaunchResult LaunchEmbeddingGrad(StreamHandle stream, const EmbeddingGradParams& params,
                                  const float* dy, float* y) {
   if (params.rows == 0 || params.width == 0) return 0;
-  LaunchShape shape = ShapeForRows(params.rows, params.width);
-  if (shape.threads_x > 256) shape.threads_x = 256;
-  const int64_t column_blocks = CeilDiv(params.width, shape.threads_x);
-  if (column_blocks > kMaxGridY) return 9;  // cudaErrorInvalidConfiguration
-  shape.grid_y = static_cast<unsigned>(column_blocks);
-  return Launch(&EmbeddingGradKernel, shape, stream, params, dy, y);
+  const ScatterLaunch launch = ScatterLaunchOf(1, params.rows, params.width);
+  return Launch(&EmbeddingGradKernel, launch.shape, stream, params, launch.rows, dy, y);
 }
 
 template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,

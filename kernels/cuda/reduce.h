@@ -38,7 +38,7 @@ struct ReduceLoops {
     for (int i = 0; i < reduced_rank; ++i) product *= reduced_sizes[i];
     return product;
   }
-  // Whether what is folded lies side by side: then a block works on one result.
+  // Whether the reduced elements are contiguous: then a block works on one result.
   bool has_rows() const { return reduced_rank > 0 && reduced_strides[reduced_rank - 1] == 1; }
 };
 

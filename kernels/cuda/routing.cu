@@ -4,44 +4,68 @@
 namespace penstock::kernels::cuda {
 namespace {
 
-// The row of the slot of a choice, numbered over all groups, or -1 if another tile holds it, or
-// none.
-__device__ int64_t RowOf(const RoutingShape& s, int64_t choice) {
+// Where a choice goes in the tile; expert < 0 if another tile holds its place, or it has none.
+struct SlotOf {
+  int64_t expert = -1;
+  int64_t place = 0;
+};
+__device__ SlotOf FindSlot(const RoutingShape& s, int64_t choice) {
   const int64_t slot = LoadIndex(s.slots, choice);
-  if (slot < 0 || slot >= s.global_experts * s.global_capacity) return -1;
+  if (slot < 0 || slot >= s.global_experts * s.global_capacity) return {};
   const int64_t expert = slot / s.global_capacity - s.first_expert;
   const int64_t place = slot % s.global_capacity - s.first_place;
-  if (expert < 0 || expert >= s.experts || place < 0 || place >= s.capacity) return -1;
-  const int64_t group = choice / (s.tokens * s.choices);
-  return (expert * s.groups + group) * s.capacity + place;
+  if (expert < 0 || expert >= s.experts || place < 0 || place >= s.capacity) return {};
+  return {expert, place};
 }
 
-// A block for each row and as many columns as it has threads, which look together for the choices
-// of the row, a chunk of those of its group at a time.
-__global__ void DispatchKernel(RoutingShape s, int64_t num_rows, const float* x,
-                               const float* weights, float* y) {
-  __shared__ int is_match[kMaxThreads];
+// Its row, numbered over all groups, or -1.
+__device__ int64_t RowOf(const RoutingShape& s, int64_t choice) {
+  const SlotOf slot = FindSlot(s, choice);
+  if (slot.expert < 0) return -1;
+  const int64_t group = choice / (s.tokens * s.choices);
+  return (slot.expert * s.groups + group) * s.capacity + slot.place;
+}
+
+// See ScatterLaunch: the places of all experts for one group are a table, the group's choices its
+// indices.
+__global__ void DispatchKernel(RoutingShape s, int rows_a_block, int64_t parts_a_group,
+                               const float* x, const float* weights, float* y) {
+  __shared__ int row_of[kScatterThreads];  // of each choice of a chunk, in the block, or -1
+  __shared__ float sums[kMaxScatterRows][kScatterThreads];
+  const int own = static_cast<int>(threadIdx.x);
   const int64_t column = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
   const int64_t choices_a_group = s.tokens * s.choices;
-  for (int64_t row = blockIdx.x; row < num_rows; row += gridDim.x) {
-    const int64_t first = row / s.capacity % s.groups * choices_a_group;
-    float sum = 0;
+  for (int64_t part = blockIdx.x; part < s.groups * parts_a_group; part += gridDim.x) {
+    const int64_t group = part / parts_a_group;
+    const int64_t first_row = part % parts_a_group * rows_a_block;
+    const int64_t first = group * choices_a_group;
+    for (int r = 0; r < rows_a_block; ++r) sums[r][own] = 0;
     for (int64_t begin = 0; begin < choices_a_group; begin += blockDim.x) {
-      const int64_t i = begin + threadIdx.x;
-      const bool matches = i < choices_a_group && RowOf(s, first + i) == row;
-      is_match[threadIdx.x] = matches ? 1 : 0;
-      const bool has_matches = __syncthreads_or(matches ? 1 : 0) != 0;
-      if (has_matches && column < s.width) {
+      const int64_t i = begin + own;
+      int found = -1;
+      if (i < choices_a_group) {
+        const SlotOf slot = FindSlot(s, first + i);
+        const int64_t row = slot.expert * s.capacity + slot.place - first_row;
+        if (slot.expert >= 0 && row >= 0 && row < rows_a_block) found = static_cast<int>(row);
+      }
+      row_of[own] = found;
+      const bool has_found = __syncthreads_or(found >= 0 ? 1 : 0) != 0;
+      if (has_found && column < s.width) {
         for (int j = 0; j < static_cast<int>(blockDim.x); ++j) {
-          if (is_match[j] == 0) continue;
+          if (row_of[j] < 0) continue;
           const int64_t choice = first + begin + j;
           const float weight = weights != nullptr ? weights[choice] : 1.0f;
-          sum += x[choice / s.choices * s.width + column] * weight;
+          sums[row_of[j]][own] += x[choice / s.choices * s.width + column] * weight;
         }
       }
       __syncthreads();
     }
-    if (column < s.width) y[row * s.width + column] = sum;
+    if (column >= s.width) continue;
+    for (int r = 0; r < rows_a_block && first_row + r < s.experts * s.capacity; ++r) {
+      const int64_t expert = (first_row + r) / s.capacity;
+      const int64_t place = (first_row + r) % s.capacity;
+      y[((expert * s.groups + group) * s.capacity + place) * s.width + column] = sums[r][own];
+    }
   }
 }
 
@@ -121,14 +145,11 @@ __global__ void TopKKernel(int64_t rows, int64_t size, int64_t k, const float* x
 
 LaunchResult LaunchDispatch(StreamHandle stream, const RoutingShape& shape, const float* x,
                             const float* weights, float* y) {
-  const int64_t rows = shape.experts * shape.groups * shape.capacity;
-  if (rows == 0 || shape.width == 0) return 0;
-  LaunchShape launch = ShapeForRows(rows, shape.width);
-  if (launch.threads_x > 256) launch.threads_x = 256;
-  const int64_t column_blocks = CeilDiv(shape.width, launch.threads_x);
-  if (column_blocks > kMaxGridY) return 9;  // cudaErrorInvalidConfiguration
-  launch.grid_y = static_cast<unsigned>(column_blocks);
-  return Launch(&DispatchKernel, launch, stream, shape, rows, x, weights, y);
+  const int64_t rows = shape.experts * shape.capacity;  // of a group
+  if (rows * shape.groups == 0 || shape.width == 0) return 0;
+  const ScatterLaunch launch = ScatterLaunchOf(shape.groups, rows, shape.width);
+  return Launch(&DispatchKernel, launch.shape, stream, shape, launch.rows,
+                CeilDiv(rows, launch.rows), x, weights, y);
 }
 
 LaunchResult LaunchCombine(StreamHandle stream, const RoutingShape& shape, const float* y,

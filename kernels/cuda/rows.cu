@@ -13,7 +13,8 @@ __device__ int64_t RowBegin(const RowShape& shape, int64_t row) {
   return row / shape.inner * shape.size * shape.inner + row % shape.inner;
 }
 
-__global__ void SoftmaxKernel(RowShape shape, int64_t count, const float* x, float* y) {
+__global__ void __launch_bounds__(kMaxThreads)
+    SoftmaxKernel(RowShape shape, int64_t count, const float* x, float* y) {
   for (int64_t row = blockIdx.x; row < count; row += gridDim.x) {
     const float* from = x + RowBegin(shape, row);
     float* to = y + RowBegin(shape, row);
@@ -33,8 +34,8 @@ __global__ void SoftmaxKernel(RowShape shape, int64_t count, const float* x, flo
   }
 }
 
-__global__ void SoftmaxGradKernel(RowShape shape, int64_t count, const float* y, const float* dy,
-                                  float* dx) {
+__global__ void __launch_bounds__(kMaxThreads)
+    SoftmaxGradKernel(RowShape shape, int64_t count, const float* y, const float* dy, float* dx) {
   for (int64_t row = blockIdx.x; row < count; row += gridDim.x) {
     const int64_t begin = RowBegin(shape, row);
     float dot = 0;
@@ -50,8 +51,9 @@ __global__ void SoftmaxGradKernel(RowShape shape, int64_t count, const float* y,
 }
 
 // Two passes over a row that the first one has brought into the cache: no cancellation.
-__global__ void LayerNormKernel(NormParams params, const float* x, const float* scale,
-                                const float* bias, float* y, float* means, float* rstds) {
+__global__ void __launch_bounds__(kMaxThreads)
+    LayerNormKernel(NormParams params, const float* x, const float* scale, const float* bias,
+                    float* y, float* means, float* rstds) {
   for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
     const float* from = x + row * params.size;
     float* to = y + row * params.size;
@@ -74,8 +76,8 @@ __global__ void LayerNormKernel(NormParams params, const float* x, const float* 
   }
 }
 
-__global__ void RmsNormKernel(NormParams params, const float* x, const float* scale, float* y,
-                              float* rstds) {
+__global__ void __launch_bounds__(kMaxThreads)
+    RmsNormKernel(NormParams params, const float* x, const float* scale, float* y, float* rstds) {
   for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
     const float* from = x + row * params.size;
     float* to = y + row * params.size;
@@ -92,9 +94,9 @@ __global__ void RmsNormKernel(NormParams params, const float* x, const float* sc
 
 // With h = (x - mean) rstd and g = dy scale: dx = rstd (g - mean(g) - h mean(g h)); RMS norm has no
 // mean to subtract.
-__global__ void NormGradKernel(NormParams params, const float* dy, const float* x,
-                               const float* scale, const float* means, const float* rstds,
-                               float* dx) {
+__global__ void __launch_bounds__(kMaxThreads)
+    NormGradKernel(NormParams params, const float* dy, const float* x, const float* scale,
+                   const float* means, const float* rstds, float* dx) {
   for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
     const int64_t begin = row * params.size;
     const float mean = means != nullptr ? means[row] : 0.0f;
@@ -119,8 +121,9 @@ __global__ void NormGradKernel(NormParams params, const float* dy, const float* 
 
 // If the label has the largest logit, the loss may be far smaller than its term of the sum, 1,
 // which is therefore left to log1p: see kernels/cpu/cross_entropy.cc.
-__global__ void CrossEntropyKernel(CrossEntropyParams params, const float* logits, float* losses,
-                                   float* maxima, float* log_sums) {
+__global__ void __launch_bounds__(kMaxThreads)
+    CrossEntropyKernel(CrossEntropyParams params, const float* logits, float* losses, float* maxima,
+                       float* log_sums) {
   for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
     const float* x = logits + row * params.size;
     const int64_t label = LoadIndex(params.labels, row);
@@ -144,9 +147,9 @@ __global__ void CrossEntropyKernel(CrossEntropyParams params, const float* logit
   }
 }
 
-__global__ void CrossEntropyGradKernel(CrossEntropyParams params, const float* logits,
-                                       const float* maxima, const float* log_sums,
-                                       const float* dlosses, float* dlogits) {
+__global__ void __launch_bounds__(kMaxThreads)
+    CrossEntropyGradKernel(CrossEntropyParams params, const float* logits, const float* maxima,
+                           const float* log_sums, const float* dlosses, float* dlogits) {
   for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
     const int64_t begin = row * params.size;
     const int64_t label = LoadIndex(params.labels, row);

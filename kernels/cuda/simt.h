@@ -31,7 +31,17 @@ namespace penstock::kernels::cuda {
 template <typename... Params, typename... Args>
 LaunchResult Launch(void (*kernel)(Params...), const LaunchShape& shape, StreamHandle,
                     Args... args) {
+  if (shape.shared_bytes > kPlainSharedBytes &&
+      simulated::with_more_shared_memory.count(reinterpret_cast<void*>(kernel)) == 0) {
+    return 1;  // cudaErrorInvalidValue
+  }
   return simulated::RunGrid(shape, [&] { kernel(static_cast<Params>(args)...); });
+}
+
+template <typename... Params>
+LaunchResult AllowSharedMemory(void (*kernel)(Params...)) {
+  simulated::with_more_shared_memory.insert(reinterpret_cast<void*>(kernel));
+  return 0;
 }
 
 // The block's dynamic shared memory, aligned to 16 bytes.
@@ -42,22 +52,26 @@ T* SharedMemory() {
 
 #else
 
-// Gives a run of the kernel to the stream. REQUIRES: the stream's device is current.
+// Gives a run of the kernel to the stream. REQUIRES: the stream's device is current; for more than
+// kPlainSharedBytes, AllowSharedMemory.
 template <typename... Params, typename... Args>
 LaunchResult Launch(void (*kernel)(Params...), const LaunchShape& shape, StreamHandle stream,
                     Args... args) {
   if (!IsLaunchable(shape)) return cudaErrorInvalidConfiguration;
-  if (shape.shared_bytes > kPlainSharedBytes) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
-    if (error != cudaSuccess) return error;
-  }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(shape.grid_x, shape.grid_y, 1);
   config.blockDim = dim3(shape.threads_x, shape.threads_y, 1);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+// Lets launches of the kernel on the current device have up to kMaxSharedBytes of dynamic shared
+// memory. Takes long: once, not at every launch.
+template <typename... Params>
+LaunchResult AllowSharedMemory(void (*kernel)(Params...)) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(kMaxSharedBytes));
 }
 
 // The block's dynamic shared memory, aligned to 16 bytes.

@@ -3,6 +3,8 @@
 
 #define PENSTOCK_SIMULATED_SIMT
 
+#include <climits>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -38,10 +40,14 @@ using testing::KernelCheckRun;
 // A library of column-major matrix products, by its definition.
 class HostProduct : public BlasProduct {
  public:
-  explicit HostProduct(const BlasLayout& layout) : x_(layout) {}
+  HostProduct(const BlasLayout& layout, int alignment) : x_(layout), alignment_(alignment) {}
 
   absl::Status Run(StreamHandle, const float* a, const float* b, float* c, bool adds,
                    void* workspace) override {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(workspace) % kBlasWorkspaceAlignment, 0u);
+    for (const float* matrix : {a, b, const_cast<const float*>(c)}) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix) % static_cast<uintptr_t>(alignment_), 0u);
+    }
     auto* scratch = static_cast<unsigned char*>(workspace);
     scratch[0] = scratch[kBlasWorkspaceBytes - 1] = 0x11;
     if (x_.is_swapped) std::swap(a, b);
@@ -67,13 +73,15 @@ class HostProduct : public BlasProduct {
 
  private:
   const BlasLayout x_;
+  const int alignment_;
 };
 
 class HostBlas : public Blas {
  public:
-  absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout, int) override {
+  absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
+                                                      int alignment) override {
     ++num_products;
-    return std::make_unique<HostProduct>(layout);
+    return std::make_unique<HostProduct>(layout, alignment);
   }
   int num_products = 0;
 };
@@ -105,6 +113,8 @@ class SimulatedStream : public CudaStream {
   }
   StreamHandle handle() override { return nullptr; }
   Fault* fault() override { return &fault_; }
+  absl::Status status() const override { return absl::OkStatus(); }
+  void Zero(void* to, size_t num_bytes) override { std::memset(to, 0, num_bytes); }
 
  private:
   Fault fault_;
@@ -133,6 +143,15 @@ TEST_P(SimulatedKernelsTest, AgreesWithTheCpu) {
   const KernelRegistry registry = CudaKernels();
   SimulatedDevice device;
   KernelCheckRun(GetParam(), registry, device).Run();
+}
+
+// With few blocks, so that each has several rounds of its loop.
+TEST_P(SimulatedKernelsTest, AgreesWithTheCpuOnThreeBlocks) {
+  const KernelRegistry registry = CudaKernels();
+  SimulatedDevice device;
+  simulated::max_grid_x = 3;
+  KernelCheckRun(GetParam(), registry, device).Run();
+  simulated::max_grid_x = UINT_MAX;
 }
 
 std::string CheckName(const ::testing::TestParamInfo<KernelCheck>& info) {
@@ -192,7 +211,7 @@ TEST(SimulatedProductsTest, MatmulGoesToTheLibrary) {
   const KernelSpec spec = {
       .op = "matmul", .attributes = {}, .inputs = {square, square}, .outputs = {square}};
   ASSERT_TRUE(registry.Find("matmul")->create(spec, device, *stream).ok());
-  EXPECT_EQ(device.host_blas().num_products, 1);
+  EXPECT_EQ(device.host_blas().num_products, 2);  // for any addresses, and for aligned ones
 }
 
 TEST(SimulatedKernelTest, KernelsMadeOnTrialDoNotRun) {

@@ -13,12 +13,15 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
+#include <climits>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
@@ -28,6 +31,7 @@
 #define __host__
 #define __shared__ static
 #define __forceinline__ inline
+#define __launch_bounds__(max_threads)
 
 namespace penstock::kernels::cuda::simulated {
 
@@ -39,6 +43,8 @@ struct Index3 {
 
 inline unsigned char* shared_memory = nullptr;
 inline uint64_t num_launches = 0;
+inline std::set<void*> with_more_shared_memory;  // kernels
+inline unsigned max_grid_x = UINT_MAX;           // kernels must be right for any grid_x
 
 class Block;
 inline Block* running_block = nullptr;
@@ -57,8 +63,8 @@ class Block {
  public:
   Block(unsigned num_threads, const std::function<void()>& body)
       : body_(body), threads_(num_threads) {
-    for (Thread& thread : threads_) {
-      thread.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    while (stacks_.size() < num_threads) {
+      stacks_.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
     }
   }
 
@@ -69,7 +75,7 @@ class Block {
     for (unsigned i = 0; i < count; ++i) {
       Thread& thread = threads_[i];
       getcontext(&thread.context);
-      thread.context.uc_stack.ss_sp = thread.stack.get();
+      thread.context.uc_stack.ss_sp = stacks_[i].get();
       thread.context.uc_stack.ss_size = kStackBytes;
       thread.context.uc_link = &scheduler_;
       makecontext(&thread.context, &Block::Main, 0);
@@ -100,6 +106,20 @@ class Block {
   }
   unsigned lane() const { return current_ % kWarp; }
 
+  // A bit for each lane of the caller's warp that gave true.
+  unsigned Ballot(bool value) {
+    const unsigned own = current_;
+    threads_[own].slot = value ? 1 : 0;
+    Wait(State::kAtWarpBarrier);
+    const unsigned first = own / kWarp * kWarp;
+    unsigned bits = 0;
+    for (unsigned lane = 0; lane < kWarp && first + lane < threads_.size(); ++lane) {
+      bits |= static_cast<unsigned>(threads_[first + lane].slot) << lane;
+    }
+    Wait(State::kAtWarpBarrier);
+    return bits;
+  }
+
   // Whether any thread of the block gave true.
   bool WaitForAny(bool value) {
     threads_[current_].slot = value ? 1 : 0;
@@ -115,7 +135,6 @@ class Block {
 
   enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
   struct Thread {
-    std::unique_ptr<char[]> stack;
     ucontext_t context;
     State state = State::kReady;
     uint64_t slot = 0;
@@ -171,24 +190,28 @@ class Block {
     return true;
   }
 
+  // Of threads; kept for the blocks of all launches.
+  static inline std::vector<std::unique_ptr<char[]>> stacks_;
+
   const std::function<void()>& body_;
   std::vector<Thread> threads_;
   ucontext_t scheduler_;
   unsigned current_ = 0;
 };
 
-// Runs a kernel to its end. Shared memory is full of garbage before every block.
+// Runs a kernel to its end. Dynamic shared memory is full of garbage before every block; __shared__
+// variables keep what the block before has left.
 inline LaunchResult RunGrid(const LaunchShape& shape, const std::function<void()>& kernel) {
   if (!IsLaunchable(shape)) return 9;  // cudaErrorInvalidConfiguration
   const auto shared = std::make_unique<uint64_t[]>(shape.shared_bytes / 8 + 2);
   shared_memory = reinterpret_cast<unsigned char*>(shared.get());
   if (reinterpret_cast<uintptr_t>(shared_memory) % 16 != 0) shared_memory += 8;
-  gridDim = {shape.grid_x, shape.grid_y, 1};
+  gridDim = {std::min(shape.grid_x, max_grid_x), shape.grid_y, 1};
   blockDim = {shape.threads_x, shape.threads_y, 1};
   Block block(shape.threads_x * shape.threads_y, kernel);
   const uint64_t order = num_launches++;
   for (unsigned y = 0; y < shape.grid_y; ++y) {
-    for (unsigned x = 0; x < shape.grid_x; ++x) {
+    for (unsigned x = 0; x < gridDim.x; ++x) {
       blockIdx = {x, y, 0};
       std::memset(shared_memory, 0x7f, shape.shared_bytes);
       block.Run(order);
@@ -213,6 +236,9 @@ T Exchange(T value, unsigned lane) {
 inline void __syncthreads() { penstock::kernels::cuda::simulated::running_block->WaitForBlock(); }
 inline int __syncthreads_or(int value) {
   return penstock::kernels::cuda::simulated::running_block->WaitForAny(value != 0) ? 1 : 0;
+}
+inline unsigned __ballot_sync(unsigned, int value) {
+  return penstock::kernels::cuda::simulated::running_block->Ballot(value != 0);
 }
 inline void __threadfence_system() {}
 template <typename T>

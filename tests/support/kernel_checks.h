@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -43,6 +45,15 @@ struct KernelCheck {
   std::vector<std::pair<double, double>> ranges;  // of each input's values
   std::vector<int64_t> microbatches = {0};        // run one after another
   double tolerance = 2e-5;                        // relative to max(1, |expected|); 0: same bits
+  // Values that are put into operands: NaN, infinities, numbers that a range would not give.
+  struct Planted {
+    size_t input = 0;
+    int64_t element = 0;
+    double value = 0;
+  };
+  std::vector<Planted> planted = {};
+  // What is planted does not count: results are those of the CPU without it.
+  bool is_planted_unseen = false;
 };
 
 inline void PrintTo(const KernelCheck& check, std::ostream* out) {
@@ -171,6 +182,7 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
   add("embedding_grad", {{"rows", 20}}, {F32({9, 40, 70}), I64({9, 40})}, {{-1, 1}, {0, 20}});
   add("matmul", {}, {F32({37, 65}), F32({65, 43})});
   add("matmul", {{"transpose_b", true}}, {F32({3, 17, 20}), F32({3, 8, 20})});
+  add("matmul", {}, {F32({8, 16}), F32({16, 12})});  // columns are multiples of 16 bytes
   add("matmul", {}, {I64({7, 5}), I64({5, 6})}, {{-9, 9}, {-9, 9}});
   add("einsum", {{"equation", "bshd,bthd->bhst"}}, {F32({2, 5, 3, 8}), F32({2, 6, 3, 8})});
   add("einsum", {{"equation", "bhst,bthd->bshd"}}, {F32({2, 3, 5, 6}), F32({2, 6, 3, 8})});
@@ -182,6 +194,19 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
        F32({1, 2, 40}), F32({1, 2, 40, 36})},
       {{-1, 1}, {-1, 1}, {-1, 1}, {-1, 1}, {4, 6}, {-1, 1}});
   add("qkv_attention", {{"causal", true}}, {F32({2, 35, 3, 2, 16})});
+  // All columns of the lanes, more shared memory than a kernel has without asking, and odd widths.
+  for (const int64_t width : {33, 128, 200, 256}) {
+    const TensorType q = F32({1, 2, 21, width});
+    const TensorType k = F32({1, 1, 37, width});
+    add("attention", {{"causal", true}}, {q, k, k}, {{-1, 1}, {-1, 1}, {-1, 1}});
+    add("attention_grad", {{"causal", true}}, {q, k, k, q, F32({1, 2, 21}), q},
+        {{-1, 1}, {-1, 1}, {-1, 1}, {-1, 1}, {4, 6}, {-1, 1}});
+  }
+  // Tables of so many rows that a block takes several.
+  add("embedding_grad", {{"rows", 70000}}, {F32({300, 1}), I64({300})}, {{-1, 1}, {69000, 70000}});
+  add("embedding_grad", {{"rows", 9000}}, {F32({300, 35}), I64({300})}, {{-1, 1}, {0, 30}});
+  add("dispatch", {{"experts", 4}, {"capacity", 4200}},
+      {F32({2, 30, 3}), I64({2, 30, 2}), F32({2, 30, 2})}, {{-1, 1}, {-3, 60}, {0, 1}});
   add("dropout", {{"rate", 0.3}, {"stream", 5}}, {F32({8, 64})}).tolerance = 0;
   add("dropout", {{"rate", 0.7}, {"stream", 5}}, {F32({333})}).tolerance = 0;
   add("adamw", {{"weight_decay", 0.1}},
@@ -197,6 +222,194 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
       {{-1, 1}, {-1, 1}, {-3, 42}});
   add("conv2d_weight_grad", {{"kernel", Integers({3, 3})}, {"padding", Integers({1, 1})}},
       {F32({3, 4, 9, 9}), F32({3, 5, 9, 9})});
+}
+
+// Rows of more than 2048 elements, on blocks of the most threads that there are: one for every
+// kernel that works on rows by blocks. On a GPU a kernel that needs too many registers does not
+// start.
+inline void AddLongRowCases(const graph::OpRegistry& ops, std::vector<KernelCheck>* checks) {
+  const auto add = [&](const std::string& op, Attributes attributes, std::vector<TensorType> types,
+                       std::vector<std::pair<double, double>> ranges = {}) -> KernelCheck& {
+    checks->push_back(Whole(ops, op, std::move(attributes), std::move(types), std::move(ranges)));
+    return checks->back();
+  };
+  constexpr int64_t kLong = 4100;
+  const TensorType rows = F32({2, kLong});
+  const TensorType row = F32({kLong});
+  const TensorType each = F32({2});
+  add("softmax", {}, {rows});
+  add("softmax_grad", {}, {rows, rows});
+  add("layer_norm", {}, {rows, row, row});
+  add("layer_norm_grad", {}, {rows, rows, row, each, each},
+      {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}});
+  add("layer_norm_weight_grad", {}, {F32({kLong, 1}), F32({kLong, 1}), row, row},
+      {{0, 1}, {0, 1}, {-1, 0}, {0.5, 1}});
+  add("rms_norm", {}, {rows, row});
+  add("rms_norm_grad", {}, {rows, rows, row, each}, {{-2, 2}, {-2, 2}, {-2, 2}, {0.5, 2}});
+  add("rms_norm_weight_grad", {}, {F32({kLong, 1}), F32({kLong, 1}), row},
+      {{0, 1}, {0, 1}, {0.5, 1}});
+  add("cross_entropy", {}, {rows, I64({2})}, {{-30, 30}, {0, kLong}});
+  add("cross_entropy_grad", {}, {rows, I64({2}), each, each, each},
+      {{-2, 2}, {0, kLong}, {1, 2}, {3, 4}, {-1, 1}});
+  add("reduce_sum", {{"axes", Integers({1})}}, {rows}, {{0, 1}});
+  add("reduce_sum", {{"axes", Integers({1})}}, {I64({2, kLong})}, {{-99, 99}});
+  add("reduce_max", {{"axes", Integers({1})}}, {rows});
+  add("sum_squares", {}, {row}, {{0, 1}});
+  add("sum_exp", {}, {rows, each}, {{-2, 2}, {2, 3}});
+  add("conv2d_weight_grad", {{"kernel", Integers({1, 1})}},
+      {F32({2, 1, 40, 54}), F32({2, 1, 40, 54})}, {{0, 1}, {0, 1}});
+  const TensorType image = F32({2, 1, 40, 54});
+  const TensorType channel = F32({1});
+  add("batch_norm", {}, {image, channel, channel});
+  add("batch_norm_inference", {}, {image, channel, channel, channel, channel},
+      {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}});
+  add("batch_norm_grad", {}, {image, image, channel, channel, channel, channel, channel},
+      {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}, {-2, 2}, {-2, 2}});
+  add("batch_norm_weight_grad", {}, {image, image, channel, channel},
+      {{0, 1}, {0, 1}, {-1, 0}, {0.5, 1}});
+  add("channel_variance", {}, {image, channel}, {{-2, 2}, {-1, 1}});
+}
+
+// NaN, infinities and what lies beyond the range of a type.
+inline void AddSpecialValueCases(const graph::OpRegistry& ops, std::vector<KernelCheck>* checks) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const std::vector<double> values = {kNan,  kInf, -kInf, 0.0,  -0.0,  1e30,
+                                      -1e30, 3e9,  -3e9,  1e19, -1e19, 0.5};
+  const auto count = static_cast<int64_t>(values.size());
+  const auto add = [&](const std::string& op, Attributes attributes, std::vector<TensorType> types,
+                       std::vector<std::pair<double, double>> ranges = {}) -> KernelCheck& {
+    checks->push_back(Whole(ops, op, std::move(attributes), std::move(types), std::move(ranges)));
+    return checks->back();
+  };
+  for (const char* op :
+       {"abs", "neg", "relu", "square", "exp", "log", "tanh", "sqrt", "rsqrt", "sigmoid"}) {
+    KernelCheck& check = add(op, {}, {F32({count})});
+    for (int64_t i = 0; i < count; ++i) check.planted.push_back({0, i, values[i]});
+  }
+  for (const DType dtype : {DType::kI32, DType::kI64, DType::kBool}) {
+    KernelCheck& check = add("cast", {{"dtype", dtype}}, {F32({count})});
+    for (int64_t i = 0; i < count; ++i) check.planted.push_back({0, i, values[i]});
+  }
+  // Every pair.
+  for (const char* op : {"add", "mul", "div", "max", "min", "equal", "less", "greater"}) {
+    KernelCheck& check = add(op, {}, {F32({count * count}), F32({count * count})});
+    for (int64_t i = 0; i < count * count; ++i) {
+      check.planted.push_back({0, i, values[i / count]});
+      check.planted.push_back({1, i, values[i % count]});
+    }
+  }
+  // Rows of numbers; with -inf, only -inf, with inf, with NaN.
+  const auto plant_rows = [&](KernelCheck& check, int64_t size) {
+    check.planted.push_back({0, 1 * size + 2, -kInf});
+    for (int64_t i = 0; i < size; ++i) check.planted.push_back({0, 2 * size + i, -kInf});
+    check.planted.push_back({0, 3 * size + 1, kInf});
+    check.planted.push_back({0, 4 * size + size - 1, kNan});
+  };
+  for (const int64_t size : {5, 300}) {
+    plant_rows(add("softmax", {}, {F32({5, size})}), size);
+    plant_rows(add("cross_entropy", {}, {F32({5, size}), I64({5})}, {{-2, 2}, {0, 5}}), size);
+    plant_rows(add("reduce_max", {{"axes", Integers({1})}}, {F32({5, size})}), size);
+    plant_rows(add("reduce_sum", {{"axes", Integers({1})}}, {F32({5, size})}), size);
+    plant_rows(add("reduce_mean", {{"axes", Integers({1})}}, {F32({5, size})}), size);
+    plant_rows(add("top_k", {{"k", 3}}, {F32({5, size})}), size);
+  }
+  plant_rows(add("reduce_max", {{"axes", Integers({0})}}, {F32({5, 40})}), 40);
+  plant_rows(add("max_pool2d", {{"window", Integers({2, 2})}}, {F32({1, 5, 4, 4})}), 16);
+  // What a query does not see does not count, even where it is no number: here keys and values
+  // behind the last query, in a gradient also queries before the first key.
+  const DType f = DType::kF32;
+  const TileDesc whole = Tile(f, {1, 1, 40, 8}, {1, 1, 40, 8}, {0, 0, 0, 0});
+  const TileDesc first = Tile(f, {1, 1, 20, 8}, {1, 1, 40, 8}, {0, 0, 0, 0});
+  const TileDesc last = Tile(f, {1, 1, 20, 8}, {1, 1, 40, 8}, {0, 0, 20, 0});
+  const std::vector<std::pair<double, double>> grad_ranges = {{-1, 1}, {-1, 1}, {-1, 1},
+                                                              {-1, 1}, {4, 6},  {-1, 1}};
+  for (const double value : {kNan, kInf}) {
+    const TileDesc first_lse = Tile(f, {1, 1, 20}, {1, 1, 40}, {0, 0, 0});
+    const TileDesc whole_lse = Tile(f, {1, 1, 40}, {1, 1, 40}, {0, 0, 0});
+    KernelCheck attention =
+        OnTiles("attention", {{"causal", true}}, {first, whole, whole}, {first, first_lse});
+    KernelCheck gradient =
+        OnTiles("attention_grad", {{"causal", true}},
+                {first, whole, whole, first, first_lse, first}, {first, whole, whole}, grad_ranges);
+    KernelCheck of_keys =
+        OnTiles("attention_grad", {{"causal", true}}, {whole, last, last, whole, whole_lse, whole},
+                {whole, last, last}, grad_ranges);
+    for (int64_t i = 20 * 8; i < 40 * 8; ++i) {
+      for (const size_t input : {1, 2}) {
+        attention.planted.push_back({input, i, value});
+        gradient.planted.push_back({input, i, value});
+      }
+      of_keys.planted.push_back({0, i - 20 * 8, value});
+      of_keys.planted.push_back({5, i - 20 * 8, value});
+    }
+    for (KernelCheck* check : {&attention, &gradient, &of_keys}) {
+      check->is_planted_unseen = true;
+      checks->push_back(std::move(*check));
+    }
+    // What lies in a cache behind the tokens so far.
+    KernelCheck& cached =
+        add("cached_attention", {}, {F32({1, 2, 3, 2, 4}), F32({1, 20, 2, 2, 4}), I64({1})},
+            {{-1, 1}, {-1, 1}, {5, 6}});
+    for (int64_t i = 7 * 16; i < 20 * 16; ++i) cached.planted.push_back({1, i, value});
+  }
+}
+
+// Other types than f32, i64 and bool.
+inline void AddTypeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>* checks) {
+  const auto add = [&](const std::string& op, Attributes attributes, std::vector<TensorType> types,
+                       std::vector<std::pair<double, double>> ranges = {}) -> KernelCheck& {
+    checks->push_back(Whole(ops, op, std::move(attributes), std::move(types), std::move(ranges)));
+    return checks->back();
+  };
+  const auto i32 = [](Shape shape) { return TensorType{DType::kI32, std::move(shape)}; };
+  const std::pair<double, double> large = {-2e9, 2e9};  // sums and products wrap
+  for (const char* op : {"add", "sub", "mul", "max", "min", "equal", "less", "greater"}) {
+    add(op, {}, {i32({77}), i32({77})}, {large, large});
+  }
+  add("div", {}, {i32({77}), i32({77})}, {large, {-3, 3}});
+  for (const char* op : {"abs", "neg", "relu", "square"}) add(op, {}, {i32({77})}, {large});
+  for (const DType dtype : {DType::kF32, DType::kI64, DType::kBool}) {
+    add("cast", {{"dtype", dtype}}, {i32({33})}, {{-2, 2}});
+  }
+  add("cast", {{"dtype", DType::kI32}}, {I64({33})}, {{-9e9, 9e9}});
+  add("cast", {{"dtype", DType::kI32}}, {{DType::kBool, {33}}});
+  add("reduce_sum", {{"axes", Integers({0})}}, {i32({40, 7})}, {large});
+  add("reduce_sum", {{"axes", Integers({1})}}, {i32({7, 140})}, {large});
+  add("reduce_max", {{"axes", Integers({1})}}, {i32({7, 140})}, {large});
+  add("matmul", {}, {i32({7, 5}), i32({5, 6})}, {large, large});
+  add("einsum", {{"equation", "abc,bd->dca"}}, {i32({3, 4, 2}), i32({4, 5})}, {large, large});
+  add("iota", {{"axis", 1}, {"shape", Integers({4, 5})}, {"dtype", DType::kI32}}, {});
+  add("iota", {{"axis", 0}, {"shape", Integers({4, 5})}, {"dtype", DType::kF32}}, {});
+  KernelCheck& sums = add("accumulate", {{"reduction", "sum"}}, {i32({37})}, {large});
+  sums.spec.accumulate = true;
+  sums.microbatches = {0, 1, 2};
+  // Kernels that only move elements, in words of every size.
+  for (const DType dtype : {DType::kI8, DType::kU8, DType::kBool, DType::kBF16, DType::kF16,
+                            DType::kI32, DType::kF64}) {
+    const auto of = [&](Shape shape) { return TensorType{dtype, std::move(shape)}; };
+    const std::pair<double, double> range = {dtype == DType::kU8 ? 0 : -100, 100};
+    add("transpose", {{"permutation", Integers({1, 0})}}, {of({70, 45})}, {range});
+    add("transpose", {{"permutation", Integers({0, 2, 1})}}, {of({3, 5, 16})}, {range});
+    add("slice", {{"start", Integers({1, 2})}, {"limit", Integers({7, 9})}}, {of({8, 9})}, {range});
+    add("pad", {{"low", Integers({2, 0})}, {"high", Integers({1, 3})}}, {of({4, 5})}, {range});
+    add("concat", {{"axis", 1}}, {of({4, 8}), of({4, 5})}, {range, range});
+    add("where", {}, {{DType::kBool, {37}}, of({37}), of({37})}, {{-1, 1}, range, range});
+    if (dtype != DType::kBool) {
+      add("embedding", {}, {of({50, 6}), I64({9})}, {range, {0, 50}});
+      add("pick", {}, {of({9, 7}), I64({9})}, {range, {0, 7}});
+    }
+    add("dynamic_slice", {{"sizes", Integers({2, 4})}}, {of({5, 4}), I64({2})}, {range, {-1, 5}});
+  }
+  // Indices of every width.
+  for (const DType dtype : {DType::kI8, DType::kU8, DType::kI32}) {
+    const auto of = [&](Shape shape) { return TensorType{dtype, std::move(shape)}; };
+    add("embedding", {}, {F32({120, 6}), of({29})}, {{-2, 2}, {0, 120}});
+    add("embedding_grad", {{"rows", 120}}, {F32({29, 6}), of({29})}, {{-2, 2}, {0, 120}});
+    add("pick", {}, {F32({9, 7}), of({9})}, {{-2, 2}, {0, 7}});
+    add("cross_entropy", {}, {F32({6, 50}), of({6})}, {{-2, 2}, {0, 50}});
+    add("expert_slots", {{"experts", 3}, {"capacity", 4}}, {of({2, 9, 2})}, {{0, 3}});
+  }
 }
 
 // Tiles of split tensors, and micro-batches.
@@ -298,6 +511,9 @@ inline std::vector<KernelCheck> AllKernelChecks(const KernelRegistry& registry) 
   std::vector<KernelCheck> checks;
   AddOpCases(ops, registry, &checks);
   AddLargeCases(ops, &checks);
+  AddLongRowCases(ops, &checks);
+  AddSpecialValueCases(ops, &checks);
+  AddTypeCases(ops, &checks);
   AddTileCases(&checks);
   return checks;
 }
@@ -308,7 +524,10 @@ class KernelCheckRun {
  public:
   KernelCheckRun(const KernelCheck& check, const KernelRegistry& registry, Device& device)
       : check_(check), def_(*registry.Find(check.spec.op)), device_(device) {
-    for (size_t i = 0; i < check.spec.inputs.size(); ++i) inputs_.push_back(Draw(i));
+    for (size_t i = 0; i < check.spec.inputs.size(); ++i) {
+      inputs_.push_back(Draw(i, /*plants=*/true));
+      expected_inputs_.push_back(Draw(i, !check.is_planted_unseen));
+    }
   }
 
   void Run() {
@@ -316,6 +535,12 @@ class KernelCheckRun {
     const std::vector<Tensor> actual = Actual(/*aliased=*/-1);
     for (size_t r = 0; r < expected.size(); ++r) Compare(expected[r], actual[r], r);
     if (::testing::Test::HasFailure()) return;
+    {
+      SCOPED_TRACE("tensors begin one element behind a multiple of 16 bytes");
+      const std::vector<Tensor> shifted = Actual(-1, /*is_shifted=*/true);
+      for (size_t r = 0; r < expected.size(); ++r) Compare(expected[r], shifted[r], r);
+      if (::testing::Test::HasFailure()) return;
+    }
     if (!check_.spec.accumulate) {
       const std::vector<Tensor> again = Actual(-1);
       for (size_t r = 0; r < expected.size(); ++r) ExpectSameBits(actual[r], again[r], r);
@@ -332,7 +557,7 @@ class KernelCheckRun {
   static constexpr size_t kGuardBytes = 64;
   static constexpr int64_t kTimeoutNs = 60'000'000'000;
 
-  Tensor Draw(size_t i) const {
+  Tensor Draw(size_t i, bool plants) const {
     const TileDesc& tile = check_.spec.inputs[i];
     Tensor tensor(TensorType{tile.dtype, tile.shape});
     const auto [low, high] = check_.ranges[i];
@@ -343,6 +568,9 @@ class KernelCheckRun {
       if (tile.dtype == DType::kBool) value = value >= 0 ? 1 : 0;
       SetElement(tensor, at, value);
     }
+    for (const KernelCheck::Planted& planted : check_.planted) {
+      if (plants && planted.input == i) SetElement(tensor, planted.element, planted.value);
+    }
     return tensor;
   }
 
@@ -351,33 +579,39 @@ class KernelCheckRun {
     const KernelRegistry registry = kernels::CpuKernels();
     const KernelDef& def = *registry.Find(check_.spec.op);
     const std::unique_ptr<Device> cpu = CreateCpuDevice(1);
-    return RunOn(def, *cpu, -1);
+    return RunOn(def, *cpu, expected_inputs_, -1, false);
   }
-  std::vector<Tensor> Actual(int aliased) const { return RunOn(def_, device_, aliased); }
+  std::vector<Tensor> Actual(int aliased, bool is_shifted = false) const {
+    return RunOn(def_, device_, inputs_, aliased, is_shifted);
+  }
 
   struct Buffer {
     std::unique_ptr<Memory> memory;
+    std::byte* data = nullptr;  // in the memory
     size_t num_bytes = 0;
   };
 
-  // Memory of `num_bytes` and a guard behind it.
+  // Memory of `num_bytes` and a guard behind it, `shift` bytes behind a multiple of 128.
   static Buffer MakeBuffer(Device& device, Stream& stream, Event& event, size_t num_bytes,
-                           const void* bytes) {
+                           const void* bytes, size_t shift) {
     std::vector<unsigned char> content(num_bytes + kGuardBytes, 0x5a);
     if (bytes != nullptr) {
       std::memcpy(content.data(), bytes, num_bytes);
     } else {
       std::memset(content.data(), 0x7f, num_bytes);
     }
-    Buffer buffer = {*device.Allocate(content.size(), MemoryKind::kDevice), num_bytes};
-    stream.Copy(buffer.memory->data(), content.data(), content.size(), CopyKind::kHostToDevice);
+    auto memory = *device.Allocate(content.size() + 128 + shift, MemoryKind::kDevice);
+    const size_t missing = -reinterpret_cast<uintptr_t>(memory->data()) % 128;
+    std::byte* const data = memory->data() + missing + shift;
+    Buffer buffer = {std::move(memory), data, num_bytes};
+    stream.Copy(buffer.data, content.data(), content.size(), CopyKind::kHostToDevice);
     EXPECT_EQ(WaitUntilDone(stream, event, kTimeoutNs), absl::OkStatus());
     return buffer;
   }
 
   static void ReadBuffer(const Buffer& buffer, Stream& stream, Event& event, void* bytes) {
     std::vector<unsigned char> content(buffer.num_bytes + kGuardBytes);
-    stream.Copy(content.data(), buffer.memory->data(), content.size(), CopyKind::kDeviceToHost);
+    stream.Copy(content.data(), buffer.data, content.size(), CopyKind::kDeviceToHost);
     EXPECT_EQ(WaitUntilDone(stream, event, kTimeoutNs), absl::OkStatus());
     if (bytes != nullptr) std::memcpy(bytes, content.data(), buffer.num_bytes);
     for (size_t i = 0; i < kGuardBytes; ++i) {
@@ -385,7 +619,9 @@ class KernelCheckRun {
     }
   }
 
-  std::vector<Tensor> RunOn(const KernelDef& def, Device& device, int aliased) const {
+  std::vector<Tensor> RunOn(const KernelDef& def, Device& device,
+                            const std::vector<Tensor>& operands, int aliased,
+                            bool is_shifted) const {
     const KernelSpec& spec = check_.spec;
     const std::unique_ptr<Event> event = device.CreateEvent();
     const size_t workspace_bytes = def.workspace_bytes ? def.workspace_bytes(spec, 1) : 0;
@@ -395,27 +631,30 @@ class KernelCheckRun {
     Buffer workspace;
     absl::StatusOr<std::unique_ptr<Kernel>> kernel;
     const std::unique_ptr<Stream> stream = device.CreateStream();
-    for (const Tensor& input : inputs_) {
-      inputs.push_back(MakeBuffer(device, *stream, *event, input.num_bytes(), input.data()));
+    for (const Tensor& input : operands) {
+      inputs.push_back(MakeBuffer(device, *stream, *event, input.num_bytes(), input.data(),
+                                  is_shifted ? ByteSize(input.dtype()) : 0));
     }
     for (const TileDesc& tile : spec.outputs) {
-      outputs.push_back(MakeBuffer(device, *stream, *event, tile.num_bytes(), nullptr));
+      outputs.push_back(MakeBuffer(device, *stream, *event, tile.num_bytes(), nullptr,
+                                   is_shifted ? ByteSize(tile.dtype) : 0));
       results.emplace_back(TensorType{tile.dtype, tile.shape});
     }
-    workspace = MakeBuffer(device, *stream, *event, workspace_bytes, nullptr);
+    // At no more than the alignment that a plan promises.
+    workspace = MakeBuffer(device, *stream, *event, workspace_bytes, nullptr, 64);
     kernel = def.create(spec, device, *stream);
     EXPECT_TRUE(kernel.ok()) << kernel.status();
     if (!kernel.ok()) return results;
     std::vector<void*> in;
     std::vector<void*> out;
-    for (const Buffer& buffer : inputs) in.push_back(buffer.memory->data());
-    for (const Buffer& buffer : outputs) out.push_back(buffer.memory->data());
+    for (const Buffer& buffer : inputs) in.push_back(buffer.data);
+    for (const Buffer& buffer : outputs) out.push_back(buffer.data);
     if (aliased >= 0) out[0] = in[aliased];
     for (const int64_t microbatch : check_.microbatches) {
       KernelArgs args;
       args.inputs = in;
       args.outputs = out;
-      args.workspace = workspace.memory->data();
+      args.workspace = workspace.data;
       args.seed = 7;
       args.step = 3;
       args.microbatch = microbatch;
@@ -452,6 +691,7 @@ class KernelCheckRun {
   const KernelDef& def_;
   Device& device_;
   std::vector<Tensor> inputs_;
+  std::vector<Tensor> expected_inputs_;  // of the CPU
 };
 
 }  // namespace penstock::testing

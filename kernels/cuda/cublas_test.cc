@@ -1,0 +1,122 @@
+// Products through cuBLASLt on a library that this file fakes: what becomes of its answers. The
+// functions below take the place of those of the library.
+
+#include "kernels/cuda/cublas.h"
+
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include <cublasLt.h>
+
+namespace {
+
+struct FakeCublas {
+  cublasStatus_t heuristic = CUBLAS_STATUS_SUCCESS;
+  int num_results = 1;
+  cublasStatus_t launch = CUBLAS_STATUS_SUCCESS;
+  uint32_t alignment = 0;  // that was asked for last
+};
+FakeCublas* fake = nullptr;
+
+}  // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  *handle = nullptr;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t) {
+  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES) {
+    fake->alignment = *static_cast<const uint32_t*>(value);
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t, int,
+                                              cublasLtMatmulHeuristicResult_t*, int* num_results) {
+  *num_results = fake->heuristic == CUBLAS_STATUS_SUCCESS ? fake->num_results : 0;
+  return fake->heuristic;
+}
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void*, const void*,
+                              cublasLtMatrixLayout_t, const void*, cublasLtMatrixLayout_t,
+                              const void*, const void*, cublasLtMatrixLayout_t, void*,
+                              cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t*, void*, size_t,
+                              cudaStream_t) {
+  return fake->launch;
+}
+
+}  // extern "C"
+
+namespace penstock::kernels::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CublasTest : public ::testing::Test {
+ protected:
+  CublasTest() { fake = &fake_; }
+
+  absl::StatusOr<std::unique_ptr<BlasProduct>> Create(int alignment = 4) {
+    const auto layout = BlasLayoutOf({.m = 3,
+                                      .n = 5,
+                                      .k = 7,
+                                      .a_row = 7,
+                                      .a_column = 1,
+                                      .b_row = 5,
+                                      .b_column = 1,
+                                      .c_row = 5,
+                                      .c_column = 1});
+    return (*CreateCublas())->Create(*layout, alignment);
+  }
+
+  FakeCublas fake_;
+};
+
+TEST_F(CublasTest, AsksForTheAlignmentThatItIsGiven) {
+  const auto product = Create(16);
+  ASSERT_TRUE(product.ok()) << product.status();
+  EXPECT_NE(*product, nullptr);
+  EXPECT_EQ(fake_.alignment, 16u);
+}
+
+TEST_F(CublasTest, AProductWithoutAnAlgorithmIsNone) {
+  fake_.heuristic = CUBLAS_STATUS_NOT_SUPPORTED;
+  auto product = Create();
+  ASSERT_TRUE(product.ok()) << product.status();
+  EXPECT_EQ(*product, nullptr);
+  fake_.heuristic = CUBLAS_STATUS_SUCCESS;
+  fake_.num_results = 0;
+  product = Create();
+  ASSERT_TRUE(product.ok()) << product.status();
+  EXPECT_EQ(*product, nullptr);
+}
+
+// Otherwise products would silently run on a kernel that is far slower.
+TEST_F(CublasTest, AnErrorOfTheLibraryIsNotALackOfAlgorithms) {
+  fake_.heuristic = CUBLAS_STATUS_INVALID_VALUE;
+  const auto product = Create();
+  EXPECT_EQ(product.status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(product.status().message()),
+              HasSubstr("choosing cuBLASLt's algorithm for 1 products of [5, 7] and [7, 3]: "
+                        "CUBLAS_STATUS_INVALID_VALUE"));
+}
+
+TEST_F(CublasTest, AFailedLaunchNamesTheProduct) {
+  fake_.launch = CUBLAS_STATUS_EXECUTION_FAILED;
+  const auto product = Create();
+  ASSERT_TRUE(product.ok()) << product.status();
+  EXPECT_THAT(
+      std::string((*product)->Run(nullptr, nullptr, nullptr, nullptr, false, nullptr).message()),
+      HasSubstr("launching cuBLASLt for 1 products of [5, 7] and [7, 3]: "
+                "CUBLAS_STATUS_EXECUTION_FAILED"));
+}
+
+}  // namespace
+}  // namespace penstock::kernels::cuda
