@@ -1,5 +1,6 @@
 // Every policy trains a GPT on four groups of devices: with the numbers of one device, each group
-// running its phases in the planned order, in the engine and in the simulator.
+// running its phases in the planned order and with the predicted memory, in the engine and in the
+// simulator.
 
 #include <algorithm>
 #include <map>
@@ -12,7 +13,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "actors/engine/link.h"
 #include "actors/session/session.h"
+#include "actors/trace/register_use.h"
 #include "base/random.h"
 #include "base/strings.h"
 #include "graph/models/model.h"
@@ -25,6 +28,7 @@
 #include "planner/simulator/simulate_plan.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/strategy.h"
+#include "tests/support/watched_device.h"
 
 namespace penstock {
 namespace {
@@ -67,9 +71,16 @@ class PoliciesTest : public ::testing::Test {
   struct Training {
     std::vector<double> losses;
     std::vector<actors::TraceEvent> events;
+    // Of each device.
+    std::vector<uint64_t> allocated_bytes;
+    std::vector<std::vector<bool>> touched_lines;
   };
   Training Train(const Plan& plan) const {
+    std::vector<testing::WatchedMemory> memories(plan.devices.size());
     actors::SessionOptions options;
+    options.create_device = [&memories](uint32_t device) {
+      return std::make_unique<testing::WatchedDevice>(&memories[device]);
+    };
     options.kernels = &kernels_;
     options.policies = &policies_;
     options.trace = true;
@@ -91,7 +102,115 @@ class PoliciesTest : public ::testing::Test {
       training.losses.push_back(result->fetches[0].second.template As<double>()[0]);
     }
     training.events = (*session)->TakeTrace();
+    for (const testing::WatchedMemory& memory : memories) {
+      training.allocated_bytes.push_back(memory.num_bytes(MemoryKind::kDevice));
+      EXPECT_EQ(memory.num_bytes(MemoryKind::kPinned), 0u);
+      training.touched_lines.push_back(memory.touched_lines());
+    }
     return training;
+  }
+
+  // Lines of a device's arena.
+  struct Lines {
+    std::vector<bool> written;  // by what has run, or filled before the first step
+    std::vector<bool> scratch;  // of kernels, which need not use all of theirs
+  };
+  static void Mark(uint64_t offset, uint64_t num_bytes, std::vector<bool>* lines) {
+    if (num_bytes == 0) return;
+    for (uint64_t l = offset / testing::kLineBytes; l * testing::kLineBytes < offset + num_bytes;
+         ++l) {
+      (*lines)[l] = true;
+    }
+  }
+
+  // What the actors that a simulation has fired write on the device.
+  static Lines LinesOf(const Plan& plan, uint32_t d,
+                       const std::vector<planner::SimulatedEvent>& events) {
+    const planner::DevicePlan& device = plan.devices[d];
+    const uint64_t num_lines = (device.arena_bytes + testing::kLineBytes - 1) / testing::kLineBytes;
+    Lines lines = {std::vector<bool>(num_lines), std::vector<bool>(num_lines)};
+    for (const planner::StatePlan& state : plan.states) {
+      for (const planner::StatePlacement& placement : state.placements) {
+        if (placement.device != d) continue;
+        Mark(device.registers[placement.reg].offset, placement.tile.num_bytes(), &lines.written);
+      }
+    }
+    for (const planner::SimulatedEvent& event : events) {
+      if (event.device != d || event.actor == planner::kNone) continue;
+      const planner::ActorPlan& actor = device.actors[event.actor];
+      Mark(actor.workspace_offset, actor.workspace_bytes, &lines.scratch);
+      for (size_t i = 0; i < actor.outputs.size(); ++i) {
+        if (actor.outputs[i].reg == planner::kNone) continue;
+        const planner::RegisterPlan& reg = device.registers[actor.outputs[i].reg];
+        const uint64_t instance =
+            reg.per_microbatch ? uint64_t{event.step} * plan.num_microbatches + event.microbatch
+                               : event.step;
+        const uint64_t num_bytes =
+            planner::IsCommunication(actor.kind)
+                ? actors::DescribeComm(plan, d, event.actor).tensors[i].output_bytes
+                : plan.kernels[actor.kernel].outputs[i].num_bytes();
+        Mark(reg.offset + instance % reg.slots * reg.slot_bytes + actor.outputs[i].offset,
+             num_bytes, &lines.written);
+      }
+    }
+    return lines;
+  }
+
+  // The most credits of each edge within the compute lane that are in use at once: what the order
+  // of the lane makes of them.
+  static std::vector<std::pair<uint32_t, int64_t>> CreditsInUse(const Plan& plan, uint32_t d,
+                                                                const actors::DeviceUse& use) {
+    std::vector<std::pair<uint32_t, int64_t>> most;
+    for (const actors::EdgeUse& edge : use.edges) {
+      const auto& phases = plan.devices[d].phases;
+      if (phases[edge.producer_phase].lane != planner::Lane::kCompute ||
+          phases[edge.consumer_phase].lane != planner::Lane::kCompute) {
+        continue;
+      }
+      int64_t in_use = 0;
+      for (const actors::UseSample& sample : edge.credits_in_use) {
+        in_use = std::max(in_use, sample.value);
+      }
+      most.push_back({edge.capacity, in_use});
+    }
+    return most;
+  }
+
+  // The memory of a session is that of the simulated plan: what is allocated, what is written, and
+  // what the order of phases keeps in use at once.
+  static void ExpectMemory(const Plan& plan, const Training& training,
+                           const std::vector<planner::SimulatedEvent>& simulated) {
+    std::vector<actors::TraceEvent> events;
+    for (const planner::SimulatedEvent& event : simulated) {
+      actors::TraceEvent& to = events.emplace_back();
+      to.device = event.device;
+      to.actor = event.actor;
+      to.phase = event.phase;
+      to.microbatch = event.microbatch;
+      to.step = event.step;
+      to.begin_ns = static_cast<int64_t>(1e12 * event.begin_s);  // picoseconds
+      to.end_ns = static_cast<int64_t>(1e12 * event.end_s);
+    }
+    const std::vector<actors::DeviceUse> predicted_use = actors::UseOverTime(plan, events);
+    const std::vector<actors::DeviceUse> use = actors::UseOverTime(plan, training.events);
+    for (uint32_t d = 0; d < plan.devices.size(); ++d) {
+      SCOPED_TRACE(StrCat("device ", d));
+      EXPECT_EQ(training.allocated_bytes[d], plan.devices[d].arena_bytes);
+      EXPECT_EQ(plan.predicted_peak_bytes[d], plan.devices[d].arena_bytes);
+      const Lines lines = LinesOf(plan, d, simulated);
+      uint64_t num_written = 0;
+      for (size_t l = 0; l < lines.written.size(); ++l) {
+        num_written += lines.written[l] ? 1 : 0;
+        EXPECT_TRUE(!lines.written[l] || training.touched_lines[d][l]) << "line " << l;
+        EXPECT_TRUE(lines.written[l] || lines.scratch[l] || !training.touched_lines[d][l])
+            << "line " << l;
+      }
+      EXPECT_GT(num_written, lines.written.size() / 2);
+      const auto predicted = CreditsInUse(plan, d, predicted_use[d]);
+      EXPECT_FALSE(predicted.empty());
+      EXPECT_EQ(CreditsInUse(plan, d, use[d]), predicted);
+      for (const auto& [capacity, in_use] : predicted) EXPECT_LE(in_use, capacity);
+    }
   }
 
   // The phases of a step in the compute lane of a device, in the order in which they began.
@@ -144,6 +263,7 @@ class PoliciesTest : public ::testing::Test {
                   [](const planner::SimulatedEvent& event) { return event.begin_s; });
       EXPECT_EQ(simulated, planned) << "device " << d;
     }
+    ExpectMemory(plan, training, simulation->events);
   }
 
   const graph::OpRegistry ops_ = graph::BuiltinOps();
