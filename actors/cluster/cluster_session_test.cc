@@ -39,7 +39,9 @@ planner::Plan MakePlan() {
     const uint32_t fetch = b.AddFetch(d, StrCat("y", i), x);
     b.AddChannel(d, feed, fetch);
   }
-  return b.Build();
+  planner::Plan plan = b.Build();
+  plan.stages[0].order = {{planner::PhaseKind::kForward, 0}, {planner::PhaseKind::kForward, 1}};
+  return plan;
 }
 
 class Listener final : public EngineObserver {

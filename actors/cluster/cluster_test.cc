@@ -14,6 +14,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -425,6 +426,68 @@ planner::Plan TwoStagePlan(std::string_view policy, int64_t milliseconds) {
   const uint32_t y1 = b.AddRegister(1);
   b.AddChannel(1, recv, b.AddKernel(1, "use", "neg", {x1}, {y1}), 1, 1, 2);
   return b.Build();
+}
+
+// A stage of two devices in two processes, whose phases F and B add up what both have: they have to
+// choose alike.
+planner::Plan SharedStagePlan(uint32_t num_microbatches) {
+  testing::EnginePlanBuilder b(num_microbatches, testing::kChancePolicy);
+  for (int d = 0; d < 2; ++d) b.AddDevice(0);
+  const uint32_t forward = b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1}, {2, 2}, true);
+  const uint32_t backward = b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1}, {2, 2}, true);
+  for (uint32_t d = 0; d < 2; ++d) {
+    const uint32_t x = b.AddRegister(d);
+    const uint32_t stash = b.AddRegister(d, num_microbatches);
+    const uint32_t y = b.AddRegister(d);
+    b.BeginPhase(d, "F", planner::PhaseKind::kForward);
+    const uint32_t feed = b.AddFeed(d, "x", x);
+    const uint32_t reduce = b.AddCollective(d, "reduce", forward, x, stash);
+    b.AddChannel(d, feed, reduce);
+    b.BeginPhase(d, "B", planner::PhaseKind::kBackward);
+    const uint32_t again = b.AddCollective(d, "reduce again", backward, stash, y);
+    if (d == 0) b.AddChannel(d, again, b.AddFetch(d, "y", y));
+    b.AddChannel(d, reduce, again, 1, 1, num_microbatches);
+  }
+  return b.Build();
+}
+
+TEST_F(ClusterTest, OneProcessDecidesForAStageInSeveral) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  SessionOptions options;
+  options.kernels = &kernels_;
+  options.trace = true;
+  options.start_engine = (*cluster)->engine_factory();
+  constexpr int64_t kMicrobatches = 8;
+  const planner::Plan plan = SharedStagePlan(kMicrobatches);
+  auto session = Session::Start(plan, options);
+  ASSERT_TRUE(session.ok()) << session.status();
+  Tensor x({DType::kF64, {kMicrobatches, testing::kWidth}});
+  for (int64_t i = 0; i < x.num_elements(); ++i) x.As<double>()[i] = static_cast<double>(i);
+  for (int step = 0; step < 20; ++step) {
+    const absl::StatusOr<StepResult> result = (*session)->Run({{"x", x}});
+    ASSERT_TRUE(result.ok()) << result.status();
+    const Tensor& y = result->fetches[0].second;
+    for (int64_t i = 0; i < y.num_elements(); ++i) {
+      EXPECT_EQ(y.As<double>()[i], 4.0 * static_cast<double>(i));
+    }
+  }
+  std::map<uint32_t, std::vector<std::pair<int64_t, std::string>>> orders;
+  for (const TraceEvent& event : (*session)->TakeTrace()) {
+    if (event.actor != planner::kNone) continue;
+    orders[event.device].push_back(
+        {event.begin_ns, StrCat(plan.devices[event.device].phases[event.phase].name, " ",
+                                event.step, " ", event.microbatch)});
+  }
+  ASSERT_EQ(orders.size(), 2u);
+  std::vector<std::vector<std::string>> names;
+  for (auto& [device, order] : orders) {
+    std::sort(order.begin(), order.end());
+    std::vector<std::string>& of_device = names.emplace_back();
+    for (const auto& [begin_ns, name] : order) of_device.push_back(name);
+    EXPECT_EQ(of_device.size(), 2u * 20 * kMicrobatches);
+  }
+  EXPECT_EQ(names[0], names[1]);
 }
 
 // One process has declined, the other has nothing more to do.

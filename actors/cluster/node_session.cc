@@ -8,6 +8,7 @@
 #include "actors/cluster/wire_status_internal.h"
 #include "actors/engine/check_plan.h"
 #include "actors/engine/peers_of_device.h"
+#include "actors/engine/stage_exchange.h"
 #include "actors/engine/step_name.h"
 #include "actors/engine/tile_copy.h"
 #include "actors/session/state_tiles.h"
@@ -53,7 +54,7 @@ absl::StatusOr<std::string> NodeSession::Open(const SessionRequest& request, std
   transport::UcxOptions ucx;
   ucx.transport.num_devices = static_cast<uint32_t>(plan_.devices.size());
   ucx.transport.generation = request.generation;
-  ucx.transport.num_channels = plan_.num_channels;
+  ucx.transport.num_channels = NumTransportChannels(plan_);
   ucx.first_device = request.first_device;
   ucx.num_local_devices = request.num_devices;
   for (uint32_t i = 0; i < request.num_devices; ++i) {

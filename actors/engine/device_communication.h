@@ -22,6 +22,7 @@
 #define PENSTOCK_ACTORS_ENGINE_DEVICE_COMMUNICATION_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -55,8 +56,9 @@ struct Comm {
   uint32_t phase = 0;
   uint32_t ordinal = 0;  // among the communicating actors of the device
   planner::ActorKind kind = planner::ActorKind::kCollective;
-  int64_t begin_ns = 0;  // with a clock
-  int64_t end_ns = 0;    // likewise
+  std::unique_ptr<std::byte[]> message;  // what a stage sends or receives (stage_exchange.h)
+  int64_t begin_ns = 0;                  // with a clock
+  int64_t end_ns = 0;                    // likewise
 };
 
 // One run of an operation.

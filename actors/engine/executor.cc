@@ -105,6 +105,10 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
   }
   ready_comms_.reserve(linked.comms.size());
   active_comms_.reserve(linked.comms.size());
+  if (!StagePeersOf(plan_, device_index_).empty()) {
+    exchange_ = std::make_unique<StageExchange>(plan_, device_index_, stage_, parts.stage_peers);
+    exchange_->AddTo(&linked.comms);
+  }
   communication_.Load(std::move(linked.comms), options.generation, is_tracing_ ? clock_ : nullptr);
   open_floating_.resize(phases_.size());
   stalled_floating_.reserve(phases_.size());
@@ -193,8 +197,10 @@ bool DeviceExecutor::PollOnce() {
   bool has_moved = false;
   if (!is_synchronous_) has_moved |= PollStreams();
   has_moved |= TakeCompletions();
+  if (exchange_ != nullptr) has_moved |= PollExchange();
   has_moved |= PollLanes();
-  if (!has_moved && (communication_.is_owner() || !active_comms_.empty()) && DriveCommunication()) {
+  if (!has_moved && (communication_.is_owner() || communication_.num_active() > 0) &&
+      DriveCommunication()) {
     PollLanes();
     has_moved = true;
   }
@@ -377,8 +383,9 @@ bool DeviceExecutor::Advance(uint32_t index) {
     Fire(actor, index);
     if (!ready_comms_.empty()) StartReadyComms();
     // What may move meanwhile does, between the acts of a long phase.
-    if (serves && progress.remaining > 0 && (open_count_ > 0 || !active_comms_.empty())) {
+    if (serves && progress.remaining > 0 && (open_count_ > 0 || communication_.num_active() > 0)) {
       TakeCompletions();
+      if (exchange_ != nullptr) PollExchange();
       PollFloating();
     }
   }

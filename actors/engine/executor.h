@@ -50,6 +50,7 @@
 #include "actors/engine/link.h"
 #include "actors/engine/ready_set.h"
 #include "actors/engine/stage.h"
+#include "actors/engine/stage_exchange.h"
 #include "base/device.h"
 #include "base/tensor.h"
 #include "planner/plan/plan.h"
@@ -92,6 +93,8 @@ class ExecutorObserver {
   virtual void OnStepDone(const DeviceStepReport& report) = 0;
   // The first error of a step on a device.
   virtual void OnError(uint32_t device, int64_t step, const absl::Status& status) = 0;
+  // The device cannot go on; called once or more, the first status is the cause.
+  virtual void OnFailure(const absl::Status& status) = 0;
 };
 
 struct ExecutorOptions {
@@ -113,6 +116,7 @@ struct ExecutorParts {
   LinkTarget target;
   DeviceCommunication* communication = nullptr;
   StageLink* stage = nullptr;
+  std::vector<StagePeer> stage_peers = {};  // see StageExchange
   ExecutorObserver* observer = nullptr;
   const Clock* clock = nullptr;
 };
@@ -217,6 +221,7 @@ class DeviceExecutor {
   bool TakeReadyComms();
   bool TakeCompletions();
   bool DriveCommunication();
+  bool PollExchange();
   bool PollLanes();
   bool PollFloating();
   bool PollPerStepLane();
@@ -320,6 +325,7 @@ class DeviceExecutor {
   std::vector<uint32_t> fetches_;  // actors
   std::vector<TokenCounterInfo> counter_infos_;
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
+  std::unique_ptr<StageExchange> exchange_;  // null: the device has no peers in its stage
 
   const bool is_synchronous_;
   bool is_tracing_ = false;

@@ -26,10 +26,16 @@ bool DeviceExecutor::TakeCompletions() {
   bool has_moved = false;
   uint32_t index = 0;
   while (communication_.NextCompletion(&index)) {
+    has_moved = true;
+    if (exchange_ != nullptr && exchange_->Owns(index)) {
+      const absl::Status status = exchange_->Finish(index, &communication_);
+      // Between steps, the other process may just have ended the session before this one.
+      if (!status.ok() && completed_ < submitted_) observer_->OnFailure(status);
+      continue;
+    }
     *std::find(active_comms_.begin(), active_comms_.end(), index) = active_comms_.back();
     active_comms_.pop_back();
     FinishComm(communication_.comm(index));
-    has_moved = true;
   }
   return has_moved;
 }
@@ -49,6 +55,13 @@ bool DeviceExecutor::DriveCommunication() {
     SpinPause();
   }
   return false;
+}
+
+bool DeviceExecutor::PollExchange() {
+  const bool is_owner = communication_.is_owner();
+  const bool has_moved = exchange_->Poll(&communication_);
+  if (!is_owner && communication_.is_owner()) unshared_ns_ = kUnsharedNs;
+  return has_moved;
 }
 
 // Before an act of `phase`. The endpoint is kept while acts are short, so that a chain of small

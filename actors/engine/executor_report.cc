@@ -48,6 +48,7 @@ void DeviceExecutor::AppendCommunications(std::vector<uint64_t>* counts) const {
   for (const std::atomic<uint64_t>& count : communication_counts_) {
     counts->push_back(count.load(std::memory_order_relaxed));
   }
+  if (exchange_ != nullptr) exchange_->AppendCounts(counts);
 }
 
 uint32_t DeviceExecutor::PhaseOf(uint32_t actor) const {
@@ -258,6 +259,7 @@ DeviceSnapshot DeviceExecutor::Snapshot() const {
     if (actor != kNone) snapshot.running = NameOf(actor);
   }
   AppendCommunications(&snapshot.communications);
+  snapshot.communications.resize(communication_counts_.size());  // those of the plan
   return snapshot;
 }
 

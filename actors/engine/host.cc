@@ -56,6 +56,13 @@ class Host::Impl {
         links_[device]->wake_executor = [waker] { waker->Notify(); };
       }
     }
+    for (const HostParts::RemoteLink& remote : parts.remote_links) {
+      const caf::actor actor = stage_actors_[remote.stage];
+      Waker* waker = parts.wakers[remote.device];
+      remote.link->wake_controller = [actor] { caf::anon_send(actor, WakeAtom::value); };
+      remote.link->wake_executor = [waker] { waker->Notify(); };
+      links_.push_back(remote.link);
+    }
     const auto loaded = std::make_shared<ReplyCollector<absl::Status>>(num_devices);
     for (uint32_t i = 0; i < num_devices; ++i) {
       executor_actors_.push_back(system_.spawn<ExecutorActor, caf::detached>(

@@ -45,7 +45,14 @@ struct HostParts {
   // One entry per stage in each.
   std::vector<std::unique_ptr<StageController>> stages;
   std::vector<std::vector<uint32_t>> stage_devices;  // indices into `executors`
-  transport::Transport* transport = nullptr;         // must live until Stop returns
+  // Links of devices in other processes, which the executor of the deciding device serves.
+  struct RemoteLink {
+    size_t stage = 0;     // index into `stages`
+    uint32_t device = 0;  // that decides: index into `executors`
+    StageLink* link = nullptr;
+  };
+  std::vector<RemoteLink> remote_links;
+  transport::Transport* transport = nullptr;  // must live until Stop returns
   Waker* communication_waker = nullptr;
   uint32_t first_device = 0;  // the plan's index of the first entry
   // The plan's detector if all its devices are here; a stall then fails the session. Must outlive

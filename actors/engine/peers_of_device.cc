@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_set.h"
 
+#include "actors/engine/stage_exchange.h"
 #include "transport/collective.h"
 
 namespace penstock::actors {
@@ -30,6 +31,8 @@ std::vector<uint32_t> PeersOfDevice(const planner::Plan& plan, uint32_t device) 
         break;
     }
   }
+  const std::vector<uint32_t> of_stage = StagePeersOf(plan, device);
+  peers.insert(of_stage.begin(), of_stage.end());
   return {peers.begin(), peers.end()};
 }
 

@@ -13,8 +13,8 @@
 namespace penstock::actors {
 
 // The devices that `device` sends to, receives from, or exchanges the messages of a collective
-// with: ascending. Symmetric: each of them has `device` among its own.
-// REQUIRES: CheckPlan is OK for the device.
+// with, or the choices of their stage: ascending. Symmetric: each of them has `device` among its
+// own. REQUIRES: CheckPlan is OK for the device.
 std::vector<uint32_t> PeersOfDevice(const planner::Plan& plan, uint32_t device);
 
 }  // namespace penstock::actors

@@ -31,11 +31,16 @@ TEST(PeersOfDeviceTest, AreThoseOfItsTransfersAndCollectives) {
     if (d == 1 || d == 2) next = b.AddCollective(d, "sum", sum, x, y);
     if (next != made) b.AddChannel(d, made, next);
   }
-  const planner::Plan plan = b.Build();
+  planner::Plan plan = b.Build();
+  plan.stages[0].order = {{PhaseKind::kForward, 0}};
   EXPECT_THAT(PeersOfDevice(plan, 0), ElementsAre(1));
   EXPECT_THAT(PeersOfDevice(plan, 1), ElementsAre(0, 2));
   EXPECT_THAT(PeersOfDevice(plan, 2), ElementsAre(1));
   EXPECT_THAT(PeersOfDevice(plan, 3), IsEmpty());
+  // Without an order, device 0 may have to tell the others what it has chosen.
+  plan.stages[0].order.clear();
+  EXPECT_THAT(PeersOfDevice(plan, 0), ElementsAre(1, 2, 3));
+  EXPECT_THAT(PeersOfDevice(plan, 3), ElementsAre(0));
 }
 
 }  // namespace

@@ -42,9 +42,17 @@ StageController::StageController(uint32_t stage, std::string policy_name,
       context_(std::move(context)),
       links_(std::move(links)) {
   view_.chunks.resize(context_.chunks.size());
-  for (StageLink* link : links_) {
-    link->counts = std::vector<PhaseCounts>(context_.chunks.size() * kNumPolicyKinds);
-  }
+  for (StageLink* link : links_) Prepare(link);
+}
+
+void StageController::Prepare(StageLink* link) const {
+  link->counts = std::vector<PhaseCounts>(context_.chunks.size() * kNumPolicyKinds);
+}
+
+void StageController::AddLink(StageLink* link) {
+  Prepare(link);
+  link->counts_ready = true;
+  links_.push_back(link);
 }
 
 absl::Status StageController::ThrewError(std::string_view what) const {

@@ -73,6 +73,9 @@ class StageController {
       const planner::Plan& plan, uint32_t stage, const planner::PolicyRegistry& policies,
       std::vector<StageLink*> links);
 
+  // A link of another device of the stage, before the first Poll. REQUIRES: !is_planned().
+  void AddLink(StageLink* link);
+
   // Steps below `count` have been submitted.
   void SetSubmittedSteps(int64_t count) { submitted_ = count; }
 
@@ -102,6 +105,7 @@ class StageController {
   StageController(uint32_t stage, std::string policy_name, planner::StageContext context,
                   std::vector<StageLink*> links);
 
+  void Prepare(StageLink* link) const;
   const planner::StageView& View();
   std::string DescribeCounts();
   bool IsStepIssued() const;
@@ -112,7 +116,7 @@ class StageController {
   const uint32_t stage_;
   const std::string policy_name_;
   const planner::StageContext context_;
-  const std::vector<StageLink*> links_;
+  std::vector<StageLink*> links_;
   std::unique_ptr<planner::StageScheduler> scheduler_;
   bool is_planned_ = false;  // choices do not depend on the view: decided before submission
   int64_t submitted_ = 0;

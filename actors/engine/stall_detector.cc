@@ -1,6 +1,11 @@
 #include "actors/engine/stall_detector.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "actors/engine/stage_exchange.h"
 
 namespace penstock::actors {
 
@@ -39,6 +44,12 @@ bool IsStill(const ActivityReport& before, const ActivityReport& after) {
 StallDetector::StallDetector(const planner::Plan& plan)
     : communications_(plan.transfers.size() + plan.collectives.size()) {
   size_t count = 0;
+  struct Pair {
+    size_t communications[2] = {SIZE_MAX, SIZE_MAX};  // of choices and counts
+    size_t* begin() { return communications; }
+    size_t* end() { return communications + 2; }
+  };
+  std::map<std::pair<uint32_t, uint32_t>, Pair> first_of_pair;
   for (const planner::DevicePlan& device : plan.devices) {
     first_communication_.push_back(count);
     for (const planner::ActorPlan& actor : device.actors) {
@@ -48,6 +59,17 @@ StallDetector::StallDetector(const planner::Plan& plan)
         Communication& collective = communications_[plan.transfers.size() + actor.target];
         collective.members.push_back(count++);
         collective.needs_all = NeedsAll(plan.collectives[actor.target]);
+      }
+    }
+    // Choices and counts that devices of a stage exchange (stage_exchange.h).
+    const auto d = static_cast<uint32_t>(first_communication_.size() - 1);
+    for (const uint32_t peer : StagePeersOf(plan, d)) {
+      for (size_t& first : first_of_pair[std::minmax(d, peer)]) {
+        if (first == SIZE_MAX) {
+          first = communications_.size();
+          communications_.emplace_back();
+        }
+        communications_[first].members.push_back(count++);
       }
     }
   }

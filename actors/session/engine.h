@@ -35,8 +35,6 @@ namespace penstock::actors {
 
 class EngineObserver : public ExecutorObserver {
  public:
-  // The engine cannot go on; called once or more, the first status is the cause.
-  virtual void OnFailure(const absl::Status& status) = 0;
   // An engine with a part of a plan's devices: they stand still, and the policy of a stage declines
   // what could run. Called again while that lasts; whether the plan has stalled, others know.
   virtual void OnDeclined() {}

@@ -113,6 +113,7 @@ absl::Status LocalEngine::Open() {
   processors_ = PlaceDevices(options_.num_devices, options_.threads_per_device);
   accesses_.resize(options_.num_devices);
   communicators_.resize(options_.num_devices);
+  stage_peers_.resize(options_.num_devices);
   HostParts parts;
   parts.transport = transport_.get();
   parts.communication_waker = &communication_waker_;
@@ -155,9 +156,21 @@ absl::Status LocalEngine::Open() {
     ASSIGN_OR_RETURN(std::unique_ptr<StageController> controller,
                      StageController::Create(plan_, stage, *options_.policies, std::move(links)));
     if (!is_whole && !controller->is_planned()) {
-      return absl::UnimplementedError(
-          StrCat("policy '", plan_.policy, "' decides as it goes, so the devices of stage ", stage,
-                 " have to be in one process; a policy with a planned order may span them"));
+      const uint32_t deciding = DecidingDevice(plan_.stages[stage]) - options_.first_device;
+      if (deciding >= options_.num_devices) {
+        // The controller of another process decides; this one has made the links ready.
+        for (const uint32_t device : local) {
+          stage_peers_[device].push_back({options_.first_device + deciding, nullptr});
+        }
+        continue;
+      }
+      for (const uint32_t device : plan_.stages[stage].devices) {
+        if (device - options_.first_device < options_.num_devices) continue;
+        StageLink* link = remote_links_.emplace_back(std::make_unique<StageLink>()).get();
+        controller->AddLink(link);
+        stage_peers_[deciding].push_back({device, link});
+        parts.remote_links.push_back({parts.stages.size(), deciding, link});
+      }
     }
     parts.stages.push_back(std::move(controller));
     parts.stage_devices.push_back(std::move(local));
@@ -240,6 +253,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
                   {}};
   parts.communication = memory_->communications[index].get();
   parts.stage = links_[index].get();
+  parts.stage_peers = stage_peers_[index];
   parts.observer = observer_;
   parts.clock = &clock_;
   ExecutorOptions executor_options;

@@ -147,6 +147,8 @@ class LocalEngine final : public Engine {
   std::vector<std::unique_ptr<ArenaAccess>> accesses_;  // likewise
   std::vector<std::unique_ptr<transport::Communicator>> communicators_;  // likewise
   std::vector<std::unique_ptr<StageLink>> links_;
+  std::vector<std::unique_ptr<StageLink>> remote_links_;  // of devices of other processes
+  std::vector<std::vector<StagePeer>> stage_peers_;       // of each device
   std::vector<std::unique_ptr<Waker>> wakers_;
   Waker communication_waker_;
   std::optional<StallDetector> stall_detector_;  // of a plan that is here as a whole

@@ -23,6 +23,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -148,6 +149,20 @@ std::unique_ptr<planner::Policy> WaitingPolicy(std::string_view name, int num_aw
       });
 }
 
+std::unique_ptr<planner::Policy> ChancePolicy() {
+  const auto random = std::make_shared<std::mt19937>(getpid());
+  return std::make_unique<DynamicPolicy>(
+      kChancePolicy,
+      [random](const planner::StageContext&,
+               const planner::StageView& view) -> std::optional<planner::PhaseChoice> {
+        const auto& ready = view.chunks[0].ready;
+        if (ready[0] == 0 && ready[1] == 0) return std::nullopt;
+        const int kind = ready[0] == 0 || (ready[1] > 0 && (*random)() % 2 == 0) ? 1 : 0;
+        return planner::PhaseChoice{static_cast<planner::PhaseKind>(kind),
+                                    view.chunks[0].issued[kind]};
+      });
+}
+
 kernels::KernelRegistry FaultyKernels(Fault at_end, MessageCount* messages) {
   const kernels::KernelRegistry cpu = kernels::CpuKernels();
   kernels::KernelRegistry faulty;
@@ -216,6 +231,7 @@ int Main(int argc, char** argv) {
   planner::PolicyRegistry policies = planner::BuiltinPolicies();
   (void)policies.Add(WaitingPolicy(kSilentPolicy, 3));
   (void)policies.Add(WaitingPolicy(kPatientPolicy, 2));
+  (void)policies.Add(ChancePolicy());
   options.kernels = &kernels;
   options.policies = &policies;
   return actors::RunNode(options).ok() ? 0 : 1;

@@ -19,6 +19,8 @@ enum class Fault {
 // Policies that a plan may name: stage 1 declines its first phase for good, or until both of its
 // micro-batches are ready.
 inline constexpr char kSilentPolicy[] = "silent";
+// Chooses any phase that is ready, each process by its own chance.
+inline constexpr char kChancePolicy[] = "chance";
 inline constexpr char kPatientPolicy[] = "patient";
 
 // A kernel without operands that takes `milliseconds` (an attribute) for micro-batch 1.

@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
   const auto num_devices = static_cast<uint32_t>(checked.devices.size());
   transport::TransportOptions transport_options;
   transport_options.num_devices = num_devices;
-  transport_options.num_channels = checked.num_channels;
+  transport_options.num_channels = actors::NumTransportChannels(checked);
   harness->transport_ = transport::CreateInprocTransport(transport_options);
   for (uint32_t i = 0; i < num_devices; ++i) {
     if (options.is_emulated) {
@@ -51,8 +51,27 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
         harness->devices_[i]->Allocate(checked.devices[i].host_bytes, MemoryKind::kPinned));
     harness->links_.push_back(std::make_unique<StageLink>());
   }
+  std::vector<std::vector<actors::StagePeer>> stage_peers(num_devices);
   for (uint32_t stage = 0; stage < checked.stages.size(); ++stage) {
     std::vector<StageLink*> links;
+    if (options.is_split) {
+      const uint32_t deciding = actors::DecidingDevice(checked.stages[stage]);
+      std::vector<std::unique_ptr<StageController>> others;
+      for (const uint32_t device : checked.stages[stage].devices) {
+        ASSIGN_OR_RETURN(
+            std::unique_ptr<StageController> controller,
+            StageController::Create(checked, stage, policies, {harness->links_[device].get()}));
+        (device == deciding ? harness->stages_ : others).push_back(std::move(controller));
+      }
+      for (const uint32_t device : checked.stages[stage].devices) {
+        if (device == deciding) continue;
+        StageLink* link = harness->remote_links_.emplace_back(std::make_unique<StageLink>()).get();
+        harness->stages_.back()->AddLink(link);
+        stage_peers[deciding].push_back({device, link});
+        stage_peers[device].push_back({deciding, nullptr});
+      }
+      continue;
+    }
     for (const uint32_t device : checked.stages[stage].devices) {
       links.push_back(harness->links_[device].get());
     }
@@ -83,6 +102,7 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
         std::make_unique<actors::DeviceCommunication>(endpoint, nullptr, nullptr));
     parts.communication = harness->communications_[i].get();
     parts.stage = harness->links_[i].get();
+    parts.stage_peers = stage_peers[i];
     parts.observer = harness.get();
     parts.clock = &harness->clock_;
     actors::ExecutorOptions executor_options;
@@ -170,6 +190,10 @@ std::vector<std::string> EngineHarness::Describe() const {
 void EngineHarness::OnStepDone(const actors::DeviceStepReport& report) {
   ++done_[report.step];
   if (report.is_poisoned) poisoned_[report.step] = true;
+}
+
+void EngineHarness::OnFailure(const absl::Status& status) {
+  errors_.emplace_back(submitted_, std::string(status.message()));
 }
 
 void EngineHarness::OnError(uint32_t, int64_t step, const absl::Status& status) {

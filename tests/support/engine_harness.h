@@ -29,6 +29,7 @@ struct HarnessOptions {
   uint32_t acts_per_poll = 256;
   uint64_t firing_seed = 0;  // see ExecutorOptions
   size_t trace_capacity = 0;
+  bool is_split = false;  // devices of a stage as if each were in a process of its own
 };
 
 class EngineHarness : private actors::ExecutorObserver {
@@ -67,6 +68,7 @@ class EngineHarness : private actors::ExecutorObserver {
   EngineHarness(planner::Plan plan, uint64_t seed);
   void OnStepDone(const actors::DeviceStepReport& report) override;
   void OnError(uint32_t device, int64_t step, const absl::Status& status) override;
+  void OnFailure(const absl::Status& status) override;
   bool IsDone() const;
 
   const planner::Plan plan_;
@@ -79,6 +81,7 @@ class EngineHarness : private actors::ExecutorObserver {
   std::vector<std::unique_ptr<Memory>> host_arenas_;
   std::vector<std::unique_ptr<transport::Communicator>> communicators_;
   std::vector<std::unique_ptr<actors::StageLink>> links_;
+  std::vector<std::unique_ptr<actors::StageLink>> remote_links_;
   std::vector<std::unique_ptr<actors::StageController>> stages_;
   std::vector<std::unique_ptr<actors::DeviceCommunication>> communications_;
   std::vector<std::unique_ptr<actors::DeviceExecutor>> executors_;
