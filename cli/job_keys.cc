@@ -327,8 +327,8 @@ const std::vector<Key>& Keys() {
       {"model.classes", "Number of classes, for convnet and resnet (from model.name)",
        Integer([](Job& j) { return &j.model.classes; }, 1, kMaxSize)},
       {"data.text",
-       "Files and folders of training text, read as bytes (for built-in models, "
-       "[\"/usr/share/common-licenses\"])",
+       "Files and folders of training text, read as bytes unless data.tokenizer is set (for "
+       "built-in models, [\"/usr/share/common-licenses\"])",
        Paths([](Job& j) { return &j.data.text; })},
       {"data.validation",
        "Files and folders of held-out text, for built-in models (the last tenth of each file in "
@@ -351,6 +351,15 @@ const std::vector<Key>& Keys() {
               std::vector<std::pair<std::string_view, bool>>{{"first", false}, {"last", true}})},
       {"data.images",
        "The .npy file of labelled examples for the input images, [rows, ...], in place of "
+      {"data.tokenizer",
+       "The tokenizer.json that encodes data.text and data.validation, which are UTF-8 then: "
+       "byte-pair encoding, as the package tokenizers writes it. model.vocabulary is at least its "
+       "number of tokens (none: a token is a byte)",
+       Path([](Job& j) { return &j.data.tokenizer; })},
+      {"data.cache",
+       "Folder that keeps what data.tokenizer has encoded, for later runs "
+       "($XDG_CACHE_HOME/penstock or ~/.cache/penstock)",
+       Path([](Job& j) { return &j.data.cache; })},
        "data.csv; "
        "goes with data.labels (none)",
        Path([](Job& j) { return &j.data.images; })},

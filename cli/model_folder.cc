@@ -6,6 +6,7 @@
 
 #include "cli/files.h"
 #include "cli/folder_weights.h"
+#include "cli/tokenizer.h"
 #include "nlohmann/json.hpp"
 
 #include "actors/checkpoint/json_internal.h"
@@ -21,7 +22,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr char kConfigFile[] = "config.json";
-constexpr char kTokenizerFile[] = "tokenizer.json";
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 constexpr int kMaxDepth = 8;
 
