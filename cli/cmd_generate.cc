@@ -82,7 +82,8 @@ absl::StatusOr<JobModel> ModelOf(const Registries& registries,
   const auto info = actors::InfoFromMetadata(checkpoint.metadata());
   if (info.ok()) {
     for (const auto& [name, value] : info->settings) {
-      const bool is_text = name == "model.name" || name == "train.dtype";
+      const bool is_text =
+          name == "model.name" || name == "model.rotary_scaling" || name == "train.dtype";
       if (name.rfind("model.", 0) != 0 && !is_text) continue;
       RETURN_IF_ERROR(
           ApplyOverride(StrCat(name, "=", is_text ? "\"" : "", value, is_text ? "\"" : ""), job));
@@ -138,8 +139,8 @@ absl::StatusOr<TextModel> OpenCheckpoint(const Registries& registries, const std
                                            " cannot generate text step by step; gpt, llama and moe "
                                            "can"));
   }
-  opened.parameters =
   ASSIGN_OR_RETURN(opened.tokenizer, TokenizerOf(checkpoint, tokenizer));
+  opened.parameters =
       [checkpoint = std::move(checkpoint)](const std::vector<planner::StatePlan>& parameters) {
         return actors::CheckpointStates::Create(checkpoint, parameters);
       };
@@ -330,12 +331,12 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
       ->option_text("TEXT")
       ->required()
       ->allow_extra_args(false);
-  CLI::Option* const bytes =
   command
       ->add_option("--tokenizer", options->tokenizer,
                    "The tokenizer.json that says what tokens are (one beside the model; without "
                    "one, a token is a byte)")
       ->option_text("FILE");
+  CLI::Option* const bytes =
       command
           ->add_option("--bytes", options->num_bytes,
                        "Bytes to generate for each prompt; the last token may add more")

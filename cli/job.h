@@ -38,6 +38,9 @@ struct Job {
     std::optional<double> capacity_factor, balance;
     std::optional<int64_t> kv_heads, hidden;
     std::optional<double> rotary_base, norm_epsilon;
+    std::optional<std::string> rotary_scaling;
+    std::optional<double> rotary_factor, rotary_low_factor, rotary_high_factor;
+    std::optional<int64_t> rotary_context;
     std::optional<bool> tied;
     std::optional<int64_t> image, channels, classes;
   } model;

@@ -34,15 +34,17 @@ absl::Status CheckLlama(const ModelConfig& config) {
     return absl::InvalidArgumentError(
         StrCat("rotary_base = ", config.rotary_base, ": must be positive"));
   }
-  return absl::OkStatus();
+  return CheckRotaryScaling(config.rotary_scaling, config.context, "rotary_");
 }
 
 ModelOutputs BuildLlama(GraphBuilder& builder, const ModelConfig& config, ModelUse use,
                         int64_t batch) {
   LayerBuilder layers(builder, config.dtype, use == ModelUse::kTrain ? config.dropout : 0.0);
   const double output_std = kStd / std::sqrt(2.0 * static_cast<double>(config.layers));
-  const LayerBuilder::GroupedHeads heads = {
-      .heads = config.heads, .key_heads = KvHeads(config), .rotary_base = config.rotary_base};
+  const LayerBuilder::GroupedHeads heads = {.heads = config.heads,
+                                            .key_heads = KvHeads(config),
+                                            .rotary_base = config.rotary_base,
+                                            .rotary_scaling = config.rotary_scaling};
   const bool is_generating = use == ModelUse::kGenerate;
   const Shape ids = {batch, is_generating ? config.step_tokens : config.context};
 
