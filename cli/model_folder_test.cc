@@ -86,8 +86,8 @@ struct Fixture {
 // Whole, and with heads and hidden units split.
 const Fixture kFixtures[] = {
     {"gpt2", {"dp=1", "tp=2", "pp=2"}},
-    {"llama", {"dp=1", "tp=2", "pp=2"}},
-    {"llama_tied", {"dp=1", "pp=2"}},
+    {"llama", {"dp=1", "tp=2", "tp=4", "pp=2"}},
+    {"llama_tied", {"dp=1", "tp=2", "tp=4", "pp=2"}},
     {"llama_rope_linear", {"dp=1", "tp=2"}},
     {"llama_rope_dynamic", {"dp=1"}},
     {"llama_rope_llama3", {"dp=1", "tp=2"}},

@@ -100,6 +100,9 @@ struct SplitHint {
   int dim = 0;
   std::string what;          // what the dimension counts, for messages: "heads"
   bool must_divide = false;  // uneven parts are an error rather than a nuisance
+  // Whether there may be fewer parts than devices along the axis, in a number that divides theirs:
+  // then neighbours hold the same part. For heads of keys that several heads of queries share.
+  bool is_shared = false;
   std::string axis = "tp";  // or "ep", "cp", "ulysses"
   bool is_sequence = false;
   std::string sharding = {};  // as the text format has it: "@[_, tp]"
