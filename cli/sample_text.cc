@@ -118,6 +118,7 @@ absl::StatusOr<std::string> SampleText(const Registries& registries, const JobMo
     used.strategy.dp *= used.strategy.cp;
     used.strategy.cp = 1;
     used.strategy.ulysses = false;
+    used.strategy.sp = false;
     RETURN_IF_ERROR(Continue(registries, model, parameters, tokens, options, used, &text));
   } else {
     RETURN_IF_ERROR(
