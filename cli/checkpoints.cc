@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/files.h"
 #include "cli/json.h"
+#include "cli/tokenizer.h"
 #include "fmt/format.h"
 
 #include "actors/checkpoint/checkpoint_folder.h"
@@ -113,6 +115,9 @@ absl::StatusOr<std::unique_ptr<Checkpoints>> Checkpoints::Create(const Environme
   for (const planner::ProgramSetting& setting : plan.settings) {
     checkpoints->info_.settings.emplace_back(setting.name, setting.value);
   }
+  if (!job.data.tokenizer.empty()) {
+    checkpoints->info_.settings.emplace_back("data.tokenizer", job.data.tokenizer);
+  }
   const absl::Status opened = checkpoints->Open();
   if (absl::IsAlreadyExists(opened)) return AtKey(job, {"checkpoint.path"}, opened);
   if (!opened.ok()) {
@@ -124,7 +129,15 @@ absl::StatusOr<std::unique_ptr<Checkpoints>> Checkpoints::Create(const Environme
 
 absl::Status Checkpoints::Open() {
   ASSIGN_OR_RETURN(folder_, CheckpointFolder::Open(job_.checkpoint.path, job_.checkpoint.keep));
-  return absl::OkStatus();
+  if (job_.data.tokenizer.empty()) return absl::OkStatus();
+  // So that `generate` finds it.
+  absl::StatusOr<std::string> tokenizer = ReadTextFile(job_.data.tokenizer, SIZE_MAX);
+  absl::Status copied = tokenizer.status();
+  if (copied.ok()) {
+    copied = WriteTextFile(StrCat(job_.checkpoint.path, "/", kTokenizerFile), *tokenizer);
+  }
+  if (!copied.ok()) folder_ = nullptr;
+  return copied;
 }
 
 bool Checkpoints::IsReadyFor(const actors::Session& session, int64_t steps) {

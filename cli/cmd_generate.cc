@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +38,7 @@ namespace {
 
 struct Options {
   std::string path;
+  std::string tokenizer;  // a file; empty: the one beside the model
   std::vector<std::string> prompts;
   std::optional<int64_t> num_bytes;
   std::optional<int64_t> num_tokens;
@@ -80,7 +82,8 @@ absl::StatusOr<JobModel> ModelOf(const Registries& registries,
   const auto info = actors::InfoFromMetadata(checkpoint.metadata());
   if (info.ok()) {
     for (const auto& [name, value] : info->settings) {
-      const bool is_text = name == "model.name" || name == "train.dtype";
+      const bool is_text =
+          name == "model.name" || name == "model.rotary_scaling" || name == "train.dtype";
       if (name.rfind("model.", 0) != 0 && !is_text) continue;
       RETURN_IF_ERROR(
           ApplyOverride(StrCat(name, "=", is_text ? "\"" : "", value, is_text ? "\"" : ""), job));
@@ -94,7 +97,38 @@ absl::StatusOr<JobModel> ModelOf(const Registries& registries,
   return ResolveModel(registries, job);
 }
 
-absl::StatusOr<TextModel> OpenCheckpoint(const Registries& registries, const std::string& path) {
+// The tokenizer.json beside a checkpoint, or in the folder of checkpoints that it lies in; empty:
+// there is none.
+std::string TokenizerBeside(const std::string& checkpoint) {
+  std::error_code error;
+  std::filesystem::path folder = std::filesystem::absolute(checkpoint, error).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  for (const std::filesystem::path& place : {folder, folder.parent_path()}) {
+    if (std::filesystem::is_regular_file(place / kTokenizerFile, error)) {
+      return (place / kTokenizerFile).string();
+    }
+  }
+  return "";
+}
+
+// What the tokens of a checkpoint are; nothing: bytes.
+absl::StatusOr<std::optional<Tokenizer>> TokenizerOf(const actors::Checkpoint& checkpoint,
+                                                     const std::string& given) {
+  const std::string path = given.empty() ? TokenizerBeside(checkpoint.path()) : given;
+  if (!path.empty()) return Tokenizer::Load(path);
+  const auto info = actors::InfoFromMetadata(checkpoint.metadata());
+  if (!info.ok()) return std::optional<Tokenizer>();
+  for (const auto& [name, value] : info->settings) {
+    if (name != "data.tokenizer") continue;
+    return absl::InvalidArgumentError(
+        StrCat(checkpoint.path(), ": the model was trained on tokens of ", value,
+               ", and there is no ", kTokenizerFile, " beside it; give --tokenizer"));
+  }
+  return std::optional<Tokenizer>();
+}
+
+absl::StatusOr<TextModel> OpenCheckpoint(const Registries& registries, const std::string& path,
+                                         const std::string& tokenizer) {
   ASSIGN_OR_RETURN(actors::Checkpoint checkpoint,
                    actors::Checkpoint::Open(actors::CheckpointFolder::NewestOr(path)));
   TextModel opened;
@@ -105,6 +139,7 @@ absl::StatusOr<TextModel> OpenCheckpoint(const Registries& registries, const std
                                            " cannot generate text step by step; gpt, llama and moe "
                                            "can"));
   }
+  ASSIGN_OR_RETURN(opened.tokenizer, TokenizerOf(checkpoint, tokenizer));
   opened.parameters =
       [checkpoint = std::move(checkpoint)](const std::vector<planner::StatePlan>& parameters) {
         return actors::CheckpointStates::Create(checkpoint, parameters);
@@ -112,13 +147,15 @@ absl::StatusOr<TextModel> OpenCheckpoint(const Registries& registries, const std
   return opened;
 }
 
-absl::StatusOr<TextModel> OpenFolder(const Registries& registries, const std::string& path) {
+absl::StatusOr<TextModel> OpenFolder(const Registries& registries, const std::string& path,
+                                     const std::string& given_tokenizer) {
   ASSIGN_OR_RETURN(ModelFolder folder, ModelFolder::Open(registries, path));
   TextModel opened;
   opened.model.model = registries.models.FindModel(folder.config().model);
   opened.model.config = folder.config().config;
-  if (!folder.tokenizer_path().empty()) {
-    ASSIGN_OR_RETURN(opened.tokenizer, Tokenizer::Load(folder.tokenizer_path()));
+  const std::string tokenizer = given_tokenizer.empty() ? folder.tokenizer_path() : given_tokenizer;
+  if (!tokenizer.empty()) {
+    ASSIGN_OR_RETURN(opened.tokenizer, Tokenizer::Load(tokenizer));
     opened.end_tokens = folder.config().end_tokens;
   } else if (opened.model.config.vocabulary != 256) {
     return absl::InvalidArgumentError(StrCat(path, ": has no tokenizer.json, which says what its ",
@@ -206,9 +243,10 @@ class Texts {
 
 absl::Status Generate(const Environment& environment, const Options& options) {
   if (options.prompts.empty()) return absl::InvalidArgumentError("--prompt is missing");
-  ASSIGN_OR_RETURN(TextModel model, ModelFolder::IsModelFolder(options.path)
-                                        ? OpenFolder(environment.registries, options.path)
-                                        : OpenCheckpoint(environment.registries, options.path));
+  ASSIGN_OR_RETURN(TextModel model,
+                   ModelFolder::IsModelFolder(options.path)
+                       ? OpenFolder(environment.registries, options.path, options.tokenizer)
+                       : OpenCheckpoint(environment.registries, options.path, options.tokenizer));
   ForwardLayout layout;
   ASSIGN_OR_RETURN(const std::optional<planner::Strategy> strategy,
                    planner::ParseStrategy(options.strategy));
@@ -293,6 +331,11 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
       ->option_text("TEXT")
       ->required()
       ->allow_extra_args(false);
+  command
+      ->add_option("--tokenizer", options->tokenizer,
+                   "The tokenizer.json that says what tokens are (one beside the model; without "
+                   "one, a token is a byte)")
+      ->option_text("FILE");
   CLI::Option* const bytes =
       command
           ->add_option("--bytes", options->num_bytes,

@@ -9,6 +9,8 @@
 #include <limits>
 #include <utility>
 
+#include "cli/token_cache.h"
+
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -110,18 +112,25 @@ namespace {
 absl::StatusOr<std::vector<std::string>> ReadFiles(absl::Span<const std::string> paths) {
   std::vector<std::string> files;
   int64_t left = kMaxTextBytes;
-  for (const std::string& path : paths) {
-    ASSIGN_OR_RETURN(const std::vector<fs::path> listed, ListFiles(path));
-    for (const fs::path& file : listed) {
-      ASSIGN_OR_RETURN(std::string bytes, ReadFile(file, left));
-      left -= static_cast<int64_t>(bytes.size());
-      files.push_back(std::move(bytes));
-    }
+  ASSIGN_OR_RETURN(const std::vector<std::string> listed, ListTextFiles(paths));
+  for (const std::string& file : listed) {
+    ASSIGN_OR_RETURN(std::string bytes, ReadFile(file, left));
+    left -= static_cast<int64_t>(bytes.size());
+    files.push_back(std::move(bytes));
   }
   return files;
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<std::string>> ListTextFiles(absl::Span<const std::string> paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    ASSIGN_OR_RETURN(const std::vector<fs::path> listed, ListFiles(path));
+    for (const fs::path& file : listed) files.push_back(file.string());
+  }
+  return files;
+}
 
 absl::StatusOr<std::vector<uint8_t>> LoadText(absl::Span<const std::string> paths,
                                               int64_t context) {
@@ -177,11 +186,13 @@ int64_t ShuffledIndex(int64_t index, int64_t count, uint64_t seed, uint32_t epoc
 
 TokenSpan Corpus::train_tokens() const {
   if (file == nullptr) return train;
+  if (validation_file != nullptr) return file->tokens();
   return file->tokens().subspan(0, file->tokens().size() - validation_tokens().size());
 }
 
 TokenSpan Corpus::validation_tokens() const {
   if (file == nullptr) return validation;
+  if (validation_file != nullptr) return validation_file->tokens();
   const TokenSpan all = file->tokens();
   const int64_t count = std::max(num_held_out, all.size() / 10);
   return all.subspan(all.size() - count, count);
@@ -197,6 +208,65 @@ absl::StatusOr<Corpus> LoadTokens(const std::string& path, int width, int64_t co
                                              " tokens; sequences of context = ", context,
                                              " tokens need at least ", 2 * corpus.num_held_out));
   }
+  return corpus;
+}
+
+namespace {
+
+// Over the frequencies of both.
+double EntropyOf(TokenSpan train, TokenSpan validation, int32_t num_tokens) {
+  std::vector<int64_t> counts(static_cast<size_t>(num_tokens), 0);
+  for (const TokenSpan& tokens : {train, validation}) {
+    for (int64_t i = 0; i < tokens.size(); ++i) ++counts[static_cast<size_t>(tokens[i])];
+  }
+  const auto total = static_cast<double>(train.size() + validation.size());
+  double entropy = 0;
+  for (const int64_t count : counts) {
+    if (count == 0) continue;
+    const double p = static_cast<double>(count) / total;
+    entropy -= p * std::log(p);
+  }
+  return entropy;
+}
+
+absl::Status TooFewTokens(absl::Span<const std::string> paths, int64_t count, int64_t context,
+                          int64_t needed) {
+  return absl::InvalidArgumentError(
+      StrCat(penstock::StrJoin(paths, ", "), ": the text has ", count, " tokens; ",
+             needed == context + 1 ? "one sequence" : "sequences", " of context = ", context,
+             " tokens ", needed == context + 1 ? "needs" : "need", " at least ", needed));
+}
+
+}  // namespace
+
+absl::StatusOr<Corpus> LoadEncodedText(const TokenCache& cache, absl::Span<const std::string> text,
+                                       absl::Span<const std::string> validation, int64_t context) {
+  const int64_t window = context + 1;
+  Corpus corpus;
+  corpus.tokenizer = cache.tokenizer();
+  ASSIGN_OR_RETURN(const std::vector<std::string> files, ListTextFiles(text));
+  if (!validation.empty()) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> held_out, ListTextFiles(validation));
+    ASSIGN_OR_RETURN(corpus.file, cache.Encode(files, TextPart::kAll));
+    ASSIGN_OR_RETURN(corpus.validation_file, cache.Encode(held_out, TextPart::kAll));
+    for (const auto& [paths, file] :
+         {std::pair(text, corpus.file), std::pair(validation, corpus.validation_file)}) {
+      const int64_t count = file->tokens().size();
+      if (count < window) return TooFewTokens(paths, count, context, window);
+    }
+  } else {
+    ASSIGN_OR_RETURN(corpus.file, cache.Encode(files, TextPart::kTraining));
+    ASSIGN_OR_RETURN(corpus.validation_file, cache.Encode(files, TextPart::kHeldOut));
+    if (std::min(corpus.file->tokens().size(), corpus.validation_file->tokens().size()) < window) {
+      ASSIGN_OR_RETURN(corpus.file, cache.Encode(files, TextPart::kAll));
+      corpus.validation_file = nullptr;
+      corpus.num_held_out = window;
+      const int64_t count = corpus.file->tokens().size();
+      if (count < 2 * window) return TooFewTokens(text, count, context, 2 * window);
+    }
+  }
+  corpus.unigram_entropy =
+      EntropyOf(corpus.train_tokens(), corpus.validation_tokens(), corpus.tokenizer->num_tokens());
   return corpus;
 }
 

@@ -23,19 +23,33 @@
 
 namespace penstock::cli {
 
+class TokenCache;
+class Tokenizer;
+
 // Of each file the last tenth is held out, so that the validation text is of the same kinds as the
 // training text.
 struct Corpus {
   std::vector<uint8_t> train;
   std::vector<uint8_t> validation;
-  double unigram_entropy = 0;  // of all bytes, in nats; NaN: not known
+  double unigram_entropy = 0;  // of all tokens, in nats; NaN: not known
   // Holds the tokens in place of the two texts; null: there is text.
   std::shared_ptr<const TokenFile> file = nullptr;
-  int64_t num_held_out = 0;  // of its tokens at least
+  // Holds those for validation; null: they are the last ones of `file`.
+  std::shared_ptr<const TokenFile> validation_file = nullptr;
+  int64_t num_held_out = 0;  // of the tokens of `file` at least, where its last tenth is held out
+  // Whose tokens they are; null: they are bytes, or `file` does not say.
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;
+
+  // Whether tokens can be shown as text.
+  bool is_text() const { return file == nullptr || tokenizer != nullptr; }
 
   TokenSpan train_tokens() const;
   TokenSpan validation_tokens() const;
 };
+
+// The files that are meant by paths of files and folders, those of a folder sorted. Symbolic links
+// inside folders are skipped. Errors: a path that is not there or cannot be read.
+absl::StatusOr<std::vector<std::string>> ListTextFiles(absl::Span<const std::string> paths);
 
 // Reads files, and the files of folders and theirs; paths are sorted. Symbolic links inside folders
 // are skipped. Errors: a path that is not there or cannot be read, no bytes at all, more than 4
@@ -51,6 +65,11 @@ Corpus JoinCorpus(std::vector<uint8_t> train, std::vector<uint8_t> validation);
 
 // The same from memory, one string a file.
 absl::StatusOr<Corpus> MakeCorpus(absl::Span<const std::string> files, int64_t context);
+
+// The tokens of texts (token_cache.h). With `validation` empty, the last tenth of each file is held
+// out, or one sequence of all tokens if that is less. Errors: as of LoadCorpus and LoadText.
+absl::StatusOr<Corpus> LoadEncodedText(const TokenCache& cache, absl::Span<const std::string> text,
+                                       absl::Span<const std::string> validation, int64_t context);
 
 // The tokens of a file (token_file.h), of which the last tenth is held out, or at least one
 // sequence. Errors begin with the path.

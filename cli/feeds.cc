@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "cli/npy.h"
+#include "cli/token_cache.h"
 #include "fmt/format.h"
 #include <xxhash.h>
 
@@ -51,6 +52,14 @@ absl::Status CheckDataKeys(const Job& job) {
   }
   if (!job.data.tokens.empty() && job.locations.contains("data.text")) {
     return refuse("data.tokens", "data.tokens and data.text exclude each other");
+  }
+  if (!job.data.tokens.empty() && !job.data.tokenizer.empty()) {
+    return refuse("data.tokenizer",
+                  "data.tokenizer and data.tokens exclude each other: the tokens of a file are "
+                  "encoded already");
+  }
+  if (!job.data.cache.empty() && job.data.tokenizer.empty()) {
+    return refuse("data.cache", "data.cache goes with data.tokenizer, which is not set");
   }
   const bool has_other = !job.data.tokens.empty() || !KeyOfExamples(job).empty();
   if (has_other && job.locations.contains("data.validation")) {
@@ -97,8 +106,28 @@ std::optional<Job::InputSource> SourceOf(const Job& job, const std::string& name
   return Job::InputSource{false, path.string() + ".npy"};
 }
 
+// The job's text as tokens of its tokenizer, which a model of `vocabulary` tokens knows; 0: it is
+// not known how many those are.
+absl::StatusOr<Corpus> EncodedCorpusOf(const Job& job, int64_t context, int64_t vocabulary) {
+  const absl::StatusOr<TokenCache> cache = TokenCache::Open(job.data.tokenizer, job.data.cache);
+  if (!cache.ok()) return AtKey(job, {"data.tokenizer"}, cache.status());
+  const int64_t num_tokens = cache->tokenizer()->num_tokens();
+  if (vocabulary > 0 && num_tokens > vocabulary) {
+    return AtKey(
+        job, {"data.tokenizer", "model.vocabulary"},
+        absl::InvalidArgumentError(StrCat(job.data.tokenizer, " has ", num_tokens,
+                                          " tokens, but the model's vocabulary has ", vocabulary,
+                                          "; set model.vocabulary = ", num_tokens, " or more")));
+  }
+  absl::StatusOr<Corpus> corpus =
+      LoadEncodedText(*cache, job.data.text, job.data.validation, context);
+  if (!corpus.ok()) return AtKey(job, {"data.text", "data.tokenizer"}, corpus.status());
+  return corpus;
+}
+
 // The job's text; errors are placed at the key of the text that they are about.
-absl::StatusOr<Corpus> CorpusOf(const Job& job, int64_t context) {
+absl::StatusOr<Corpus> CorpusOf(const Job& job, int64_t context, int64_t vocabulary) {
+  if (!job.data.tokenizer.empty()) return EncodedCorpusOf(job, context, vocabulary);
   if (!job.data.tokens.empty()) {
     absl::StatusOr<Corpus> corpus =
         LoadTokens(job.data.tokens, static_cast<int>(job.data.token_bytes), context);
@@ -186,15 +215,15 @@ absl::StatusOr<StepFeeds> StepFeeds::Create(const planner::Plan& plan, const Job
                 : feeds.other_feeds_)
         .push_back(feed);
   }
-  RETURN_IF_ERROR(feeds.OpenText(job));
+  RETURN_IF_ERROR(feeds.OpenText(plan, job));
   RETURN_IF_ERROR(feeds.OpenExamples(plan, job));
   RETURN_IF_ERROR(feeds.OpenInputs(job));
   return feeds;
 }
 
-absl::Status StepFeeds::OpenText(const Job& job) {
+absl::Status StepFeeds::OpenText(const planner::Plan& plan, const Job& job) {
   if (text_feeds_.empty()) {
-    for (const char* key : {"data.text", "data.tokens", "data.validation"}) {
+    for (const char* key : {"data.text", "data.tokens", "data.validation", "data.tokenizer"}) {
       if (!job.locations.contains(key)) continue;
       const bool is_covered =
           std::any_of(other_feeds_.begin(), other_feeds_.end(),
@@ -226,7 +255,7 @@ absl::Status StepFeeds::OpenText(const Job& job) {
   }
   batch_ = first.type.shape[0];
   context_ = first.type.shape[1];
-  ASSIGN_OR_RETURN(Corpus corpus, CorpusOf(job, context_));
+  ASSIGN_OR_RETURN(Corpus corpus, CorpusOf(job, context_, SettingOf(plan, "model.vocabulary")));
   corpus_ = std::make_unique<const Corpus>(std::move(corpus));
   batches_.emplace(corpus_->train_tokens(), batch_, context_,
                    static_cast<uint64_t>(job.train.seed));

@@ -55,7 +55,7 @@ class StepFeeds {
 
  private:
   StepFeeds() = default;
-  absl::Status OpenText(const Job& job);
+  absl::Status OpenText(const planner::Plan& plan, const Job& job);
   absl::Status OpenExamples(const planner::Plan& plan, const Job& job);
   absl::Status OpenInputs(const Job& job);
 

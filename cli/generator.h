@@ -67,6 +67,8 @@ class Generator {
                                                const SampleOptions& options,
                                                const OnToken& on_token);
 
+  // Those that it runs, so that they can be stopped.
+  std::vector<actors::Session*> sessions() const { return {prefill_.get(), decode_.get()}; }
   int64_t num_slots() const { return static_cast<int64_t>(slots_.size()); }
   // Of all calls of Generate.
   const GeneratorTimes& times() const { return times_; }

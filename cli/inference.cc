@@ -63,44 +63,13 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
   return session;
 }
 
-// The model for `use`, with its parameters, in a session of its own.
-class Forward {
- public:
-  static absl::StatusOr<std::unique_ptr<Forward>> Start(const Registries& registries,
-                                                        const JobModel& model,
-                                                        const Parameters& parameters,
-                                                        graph::ModelUse use, int64_t batch,
-                                                        const ForwardLayout& layout) {
-    ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
-                     StartModel(registries, model, use, batch, layout, parameters));
-    return absl::WrapUnique(new Forward(std::move(session)));
-  }
-  Forward(const Forward&) = delete;
-  Forward& operator=(const Forward&) = delete;
-
-  // What the model returns first.
-  absl::StatusOr<Tensor> Run(const Batch& batch) {
-    ASSIGN_OR_RETURN(const actors::Feeds feeds, TextFeeds(session_->plan().feeds, batch));
-    ASSIGN_OR_RETURN(actors::StepResult result, session_->Run(feeds));
-    return std::move(result.fetches[0].second);
-  }
-
-  actors::Session& session() { return *session_; }
-
- private:
-  explicit Forward(std::unique_ptr<actors::Session> session) : session_(std::move(session)) {}
-
-  const std::unique_ptr<actors::Session> session_;
-};
-
 namespace {
 
-constexpr uint32_t kSampleStream = 0x5a3b0001;
-
 // Reports the session while it runs.
-auto Announce(const ForwardLayout& layout, Forward& forward) {
-  layout.on_session(&forward.session());
-  return absl::MakeCleanup([&layout] { layout.on_session(nullptr); });
+auto Announce(const ForwardLayout& layout, actors::Session& session) {
+  actors::Session* const running[] = {&session};
+  layout.on_sessions(running);
+  return absl::MakeCleanup([&layout] { layout.on_sessions({}); });
 }
 
 }  // namespace
@@ -185,7 +154,7 @@ bool Validator::Release() {
 bool Validator::Fits(const actors::Session& trained) const {
   if (layout_.start_engine != nullptr) return true;  // its processes count
   uint64_t num_bytes = 0;
-  for (const actors::Session* session : {&trained, &std::as_const(forward_->session())}) {
+  for (const actors::Session* session : {&trained, &std::as_const(*forward_)}) {
     for (const planner::DevicePlan& device : session->plan().devices) {
       num_bytes += device.arena_bytes + device.host_bytes;
     }
@@ -210,16 +179,16 @@ absl::StatusOr<double> Validator::MeanLoss(const Parameters& parameters) {
   std::iota(items.begin(), items.end(), 0);
   items.resize(static_cast<size_t>((count + batch - 1) / batch * batch), 0);
   if (forward_ == nullptr) {
-    ASSIGN_OR_RETURN(forward_, Forward::Start(environment_.registries, model_, parameters,
-                                              graph::ModelUse::kEvaluate, batch, layout_));
+    ASSIGN_OR_RETURN(forward_, StartModel(environment_.registries, model_,
+                                          graph::ModelUse::kEvaluate, batch, layout_, parameters));
   } else {
-    RETURN_IF_ERROR(forward_->session().TakeStates(*parameters));
+    RETURN_IF_ERROR(forward_->TakeStates(*parameters));
   }
   const auto end = Announce(layout_, *forward_);
   double total = 0;
   double num_correct = 0;
   for (int64_t first = 0; first < count; first += batch) {
-    actors::Session& session = forward_->session();
+    actors::Session& session = *forward_;
     ASSIGN_OR_RETURN(const actors::Feeds feeds,
                      held_out_.feeds(session.plan().feeds,
                                      absl::MakeConstSpan(items).subspan(
@@ -259,44 +228,6 @@ int32_t PickToken(absl::Span<const double> logits, const SampleOptions& options,
     if (left < 0) return static_cast<int32_t>(order[i]);
   }
   return best;
-}
-
-absl::StatusOr<std::string> GenerateText(const Registries& registries, const JobModel& model,
-                                         const Parameters& parameters, std::string_view prompt,
-                                         const SampleOptions& options,
-                                         const ForwardLayout& layout) {
-  ForwardLayout used = layout;
-  if (layout.strategy.tp * layout.strategy.pp * layout.strategy.ep == 1) {
-    used.strategy = {};
-    used.host_devices = {};
-    used.num_processes = 1;
-  }
-  // Every part of the batch has the same window.
-  const int64_t copies = used.strategy.dp;
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<Forward> forward,
-      Forward::Start(registries, model, parameters, graph::ModelUse::kPredict, copies, used));
-  const auto end = Announce(used, *forward);
-  const auto context = static_cast<size_t>(model.config.context);
-  std::string text(prompt.substr(prompt.size() - context));
-  Batch batch;
-  batch.tokens = Tensor({DType::kI32, {copies, model.config.context}});
-  std::vector<double> logits(static_cast<size_t>(model.config.vocabulary));
-  for (int64_t i = 0; i < options.num_tokens; ++i) {
-    const std::string_view window = std::string_view(text).substr(text.size() - context);
-    for (size_t j = 0; j < static_cast<size_t>(copies) * context; ++j) {
-      batch.tokens.As<int32_t>()[j] = static_cast<unsigned char>(window[j % context]);
-    }
-    ASSIGN_OR_RETURN(const Tensor all, forward->Run(batch));
-    // Of the first copy the last row of [context, vocabulary], or all of [vocabulary].
-    const int64_t first = all.num_elements() / copies - model.config.vocabulary;
-    for (size_t j = 0; j < logits.size(); ++j) {
-      logits[j] = ElementAsDouble(all, first + static_cast<int64_t>(j));
-    }
-    const double u = RandomUniform({options.seed, kSampleStream, 0}, static_cast<uint64_t>(i));
-    text += static_cast<char>(PickToken(logits, options, u));
-  }
-  return text.substr(context);
 }
 
 }  // namespace penstock::cli

@@ -1,6 +1,7 @@
-// Trained parameters in use: loss on held-out text, and text made by the model. Each compiles a
-// forward-only plan of the model, laid out as it was trained, and runs it in a session of its own,
-// in the processes that keep the parameters; so these need not travel.
+// Trained parameters in use: loss on held-out text, and picking tokens for text (sample_text.h,
+// generator.h). Each compiles a forward-only plan of the model, laid out as it was trained, and
+// runs it in a session of its own, in the processes that keep the parameters; so these need not
+// travel.
 //
 // Thread rule: one thread; sessions have their own.
 
@@ -41,8 +42,9 @@ struct ForwardLayout {
   std::vector<uint32_t> host_devices;                        // of each host; empty: all on one
   actors::EngineFactory start_engine;                        // null: the devices of this process
   uint32_t num_processes = 0;  // that it starts, the first ones; 0: all
-  // Told of the session that runs, so that it can be stopped; null when it has run.
-  std::function<void(actors::Session*)> on_session = [](actors::Session*) {};
+  // Told of the sessions that run, so that they can be stopped; of none when they have run.
+  std::function<void(absl::Span<actors::Session* const>)> on_sessions =
+      [](absl::Span<actors::Session* const>) {};
 };
 
 // A session that runs the model for a use. The states that were not kept begin as in training.
@@ -51,8 +53,6 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
                                                             graph::ModelUse use, int64_t batch,
                                                             const ForwardLayout& layout,
                                                             const Parameters& parameters);
-
-class Forward;  // a session that runs a model
 
 // What a model is validated on: items, each a sequence or an image, by their numbers from 0.
 struct HeldOut {
@@ -112,7 +112,7 @@ class Validator {
   const uint64_t memory_bytes_;
   bool stays_open_ = true;
   double accuracy_ = std::numeric_limits<double>::quiet_NaN();
-  std::unique_ptr<Forward> forward_;  // null: closed
+  std::unique_ptr<actors::Session> forward_;  // runs the model; null: closed
 };
 
 struct SampleOptions {
@@ -124,13 +124,6 @@ struct SampleOptions {
   std::vector<int32_t> end_tokens = {};  // that end a text and are not part of it
   uint64_t seed = 0;
 };
-
-// options.num_tokens bytes that continue `prompt`, whose last `context` bytes the model sees first.
-// A model that fits one device, as its strategy splits the batch alone, runs on the first device of
-// the first process. REQUIRES: the prompt has at least `context` bytes.
-absl::StatusOr<std::string> GenerateText(const Registries& registries, const JobModel& model,
-                                         const Parameters& parameters, std::string_view prompt,
-                                         const SampleOptions& options, const ForwardLayout& layout);
 
 // The token that the uniform draw u in [0, 1) picks from softmax(logits / temperature), of the
 // first options.num_choices logits and of those the options.top_k largest. At temperature 0 the

@@ -38,6 +38,9 @@ struct Job {
     std::optional<double> capacity_factor, balance;
     std::optional<int64_t> kv_heads, hidden;
     std::optional<double> rotary_base, norm_epsilon;
+    std::optional<std::string> rotary_scaling;
+    std::optional<double> rotary_factor, rotary_low_factor, rotary_high_factor;
+    std::optional<int64_t> rotary_context;
     std::optional<bool> tied;
     std::optional<int64_t> image, channels, classes;
   } model;
@@ -51,8 +54,10 @@ struct Job {
   struct Data {
     std::vector<std::string> text = {"/usr/share/common-licenses"};
     std::vector<std::string> validation;  // empty: held out of `text`
-    std::string tokens;                   // a token file in place of `text`; empty: none
-    int64_t token_bytes = 2;              // of a token in a file without a header
+    std::string tokenizer;    // a tokenizer.json that encodes both; empty: tokens are bytes
+    std::string cache;        // the folder for what it has encoded; empty: token_cache.h says
+    std::string tokens;       // a token file in place of `text`; empty: none
+    int64_t token_bytes = 2;  // of a token in a file without a header
     // Labelled examples (examples.h): a CSV file, or two .npy files; empty: none.
     std::string csv;
     bool label_is_last = false;  // in a row of the CSV file

@@ -188,6 +188,13 @@ std::vector<planner::ProgramSetting> ProgramSettings(const Job& job, const JobMo
     add("model.kv_heads", model.config.kv_heads);
     add("model.hidden", model.config.hidden);
     add("model.rotary_base", model.config.rotary_base);
+    if (const graph::RotaryScaling& scaling = model.config.rotary_scaling; scaling.type != "none") {
+      add("model.rotary_scaling", scaling.type);
+      add("model.rotary_factor", scaling.factor);
+      add("model.rotary_low_factor", scaling.low_factor);
+      add("model.rotary_high_factor", scaling.high_factor);
+      add("model.rotary_context", scaling.context);
+    }
     add("model.norm_epsilon", model.config.norm_epsilon);
     add("model.tied", model.config.is_tied);
     if (model.model->reads_images) {
@@ -374,6 +381,12 @@ absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& j
   config.kv_heads = job.model.kv_heads.value_or(config.kv_heads);
   config.hidden = job.model.hidden.value_or(config.hidden);
   config.rotary_base = job.model.rotary_base.value_or(config.rotary_base);
+  graph::RotaryScaling& scaling = config.rotary_scaling;
+  scaling.type = job.model.rotary_scaling.value_or(scaling.type);
+  scaling.factor = job.model.rotary_factor.value_or(scaling.factor);
+  scaling.low_factor = job.model.rotary_low_factor.value_or(scaling.low_factor);
+  scaling.high_factor = job.model.rotary_high_factor.value_or(scaling.high_factor);
+  scaling.context = job.model.rotary_context.value_or(scaling.context);
   config.norm_epsilon = job.model.norm_epsilon.value_or(config.norm_epsilon);
   config.is_tied = job.model.tied.value_or(config.is_tied);
   config.image = job.model.image.value_or(config.image);

@@ -314,6 +314,23 @@ const std::vector<Key>& Keys() {
        Integer([](Job& j) { return &j.model.hidden; }, 0, kMaxSize)},
       {"model.rotary_base", "Base of the rotary position embedding, for llama (10000)",
        Number([](Job& j) { return &j.model.rotary_base; }, 1e-30, kHuge, "1e-30 to 1e30")},
+      {"model.rotary_scaling",
+       "How the rotary position embedding is scaled to longer sequences, for llama: \"none\", "
+       "\"linear\", \"dynamic\" or \"llama3\", as in config.json of transformers (\"none\")",
+       String([](Job& j) { return &j.model.rotary_scaling; })},
+      {"model.rotary_factor", "Factor of model.rotary_scaling (1)",
+       Number([](Job& j) { return &j.model.rotary_factor; }, 1, kHuge, "at least 1")},
+      {"model.rotary_low_factor",
+       "For \"llama3\": frequencies of fewer turns in model.rotary_context tokens are divided by "
+       "the factor (1)",
+       Number([](Job& j) { return &j.model.rotary_low_factor; }, 1e-30, kHuge, "1e-30 to 1e30")},
+      {"model.rotary_high_factor",
+       "For \"llama3\": frequencies of more turns stay, those between are blended (4)",
+       Number([](Job& j) { return &j.model.rotary_high_factor; }, 1e-30, kHuge, "1e-30 to 1e30")},
+      {"model.rotary_context",
+       "Tokens of a sequence that the model was first trained on, for \"llama3\" and \"dynamic\", "
+       "which takes no longer ones (8192)",
+       Integer([](Job& j) { return &j.model.rotary_context; }, 1, kMaxSize)},
       {"model.norm_epsilon", "Term added to the variance in norms, for llama, gpt and moe (1e-5)",
        Number([](Job& j) { return &j.model.norm_epsilon; }, 1e-30, kHuge, "1e-30 to 1e30")},
       {"model.tied",
@@ -327,13 +344,22 @@ const std::vector<Key>& Keys() {
       {"model.classes", "Number of classes, for convnet and resnet (from model.name)",
        Integer([](Job& j) { return &j.model.classes; }, 1, kMaxSize)},
       {"data.text",
-       "Files and folders of training text, read as bytes (for built-in models, "
-       "[\"/usr/share/common-licenses\"])",
+       "Files and folders of training text, read as bytes unless data.tokenizer is set (for "
+       "built-in models, [\"/usr/share/common-licenses\"])",
        Paths([](Job& j) { return &j.data.text; })},
       {"data.validation",
        "Files and folders of held-out text, for built-in models (the last tenth of each file in "
        "data.text)",
        Paths([](Job& j) { return &j.data.validation; })},
+      {"data.tokenizer",
+       "The tokenizer.json that encodes data.text and data.validation, which are UTF-8 then: "
+       "byte-pair encoding, as the package tokenizers writes it. model.vocabulary is at least its "
+       "number of tokens (none: a token is a byte)",
+       Path([](Job& j) { return &j.data.tokenizer; })},
+      {"data.cache",
+       "Folder that keeps what data.tokenizer has encoded, for later runs "
+       "($XDG_CACHE_HOME/penstock or ~/.cache/penstock)",
+       Path([](Job& j) { return &j.data.cache; })},
       {"data.tokens",
        "File of training tokens in place of data.text, mapped into memory: little-endian integers, "
        "or a .npy file of integers in one dimension; its last tenth is held out (none)",

@@ -16,22 +16,12 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/cluster/cluster_file.h"
-#include "planner/cluster/default_core.h"
 #include "planner/cluster/presets.h"
 #include "planner/cost/communication_cost.h"
+#include "planner/search/this_machine.h"
 
 namespace penstock::cli {
 namespace {
-
-planner::DeviceKind CpuDevice(int64_t num_threads, int64_t memory_bytes) {
-  const auto cores = static_cast<double>(num_threads);
-  planner::DeviceKind kind = planner::DefaultCore();
-  kind.name = "cpu";
-  kind.memory_bytes = std::clamp<int64_t>(memory_bytes, 1, planner::kMaxMemoryBytes);
-  kind.memory_bytes_per_s *= cores;
-  for (double& rate : kind.peak_flops_per_s) rate *= cores;
-  return kind;
-}
 
 // Devices of each block between which messages pass over links slower than memory: hosts, or where
 // the job gives the rate of its links, processes.
@@ -49,35 +39,6 @@ absl::StatusOr<HostDevices> BlocksOf(const Job& job, int64_t num_devices) {
   return blocks;
 }
 
-// Between devices that share cores: a message wakes a thread that sleeps on the core of another
-// (penstock bench messages, processes_one_core).
-constexpr double kWakeupS = 6e-5;
-
-// What the protocol of a network takes of a core for each byte that one end sends and one that it
-// receives (bench/overlap, "comm cpu" by gradient bytes, at 1 and 10 Gbit/s).
-constexpr double kNetworkCoreSecondsPerByte = 1.5e-9;
-
-// Copies through shared memory take a core all the time.
-std::vector<double> CoreShares(const planner::Cluster& cluster) {
-  std::vector<double> shares = {1};
-  for (int l = 1; l < cluster.num_levels(); ++l) {
-    shares.push_back(std::min(kNetworkCoreSecondsPerByte * cluster.level(l).bytes_per_s, 1.0));
-  }
-  return shares;
-}
-
-absl::StatusOr<planner::Cluster> WithWakeups(planner::ClusterSpec spec) {
-  planner::NetworkLevel& host = spec.levels.front();
-  host.latency_s = std::max(host.latency_s, kWakeupS);
-  return planner::Cluster::Create(std::move(spec));
-}
-
-bool ShareCores(const std::vector<planner::CoreGroup>& groups) {
-  return std::any_of(groups.begin(), groups.end(), [](const planner::CoreGroup& group) {
-    return group.num_devices > group.num_at_once;
-  });
-}
-
 // This machine, or several like it.
 absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devices) {
   ASSIGN_OR_RETURN(const HostDevices hosts, HostDevicesOf(job, num_devices));
@@ -92,7 +53,7 @@ absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devic
     ASSIGN_OR_RETURN(planner::DeviceKind gpu, PlannedGpu());
     spec.kinds.push_back(std::move(gpu));
   } else {
-    spec.kinds.push_back(CpuDevice(threads, static_cast<int64_t>(memory) / most));
+    spec.kinds.push_back(planner::CpuDevice(threads, static_cast<int64_t>(memory) / most));
   }
   const planner::LinkRates on_host;
   planner::NetworkLevel host;
@@ -119,10 +80,7 @@ absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devic
     const int64_t at_once = std::max<int64_t>(UsableCores() / threads, 1);
     machine.core_groups.push_back({devices, at_once});
   }
-  if (ShareCores(machine.core_groups)) {
-    ASSIGN_OR_RETURN(machine.cluster, WithWakeups(machine.cluster.spec()));
-  }
-  machine.core_shares = CoreShares(machine.cluster);
+  RETURN_IF_ERROR(planner::ChargeCommunication(&machine));
   return machine;
 }
 
@@ -135,10 +93,7 @@ absl::StatusOr<planner::Machine> MachineOf(planner::Cluster cluster) {
         machine.cluster.GroupBegin(0, group + 1) - machine.cluster.GroupBegin(0, group);
     machine.core_groups.push_back({size, at_once});
   }
-  if (ShareCores(machine.core_groups)) {
-    ASSIGN_OR_RETURN(machine.cluster, WithWakeups(machine.cluster.spec()));
-  }
-  machine.core_shares = CoreShares(machine.cluster);
+  RETURN_IF_ERROR(planner::ChargeCommunication(&machine));
   return machine;
 }
 

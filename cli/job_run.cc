@@ -38,6 +38,7 @@
 #include "cli/report_page.h"
 #include "cli/report_run.h"
 #include "cli/run_report.h"
+#include "cli/sample_text.h"
 #include "cli/trace_file.h"
 #include "cli/trainer.h"
 #include "fmt/format.h"
@@ -252,19 +253,17 @@ class JobRun {
 
  private:
   // What ends the job at once ends these sessions too.
-  void AbortByStopping(actors::Session* running, actors::Session* other = nullptr) {
-    interrupts_.SetAbort([this, running, other] {
+  void AbortByStopping(std::vector<actors::Session*> sessions) {
+    interrupts_.SetAbort([this, sessions = std::move(sessions)] {
       if (cluster_ != nullptr) cluster_->Kill();
-      for (actors::Session* session : {running, other}) {
-        if (session != nullptr) session->Stop();
-      }
+      for (actors::Session* session : sessions) session->Stop();
     });
   }
 
   absl::Status Train() {
     ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
                      actors::Session::Start(plan_, session_options_));
-    AbortByStopping(session.get());
+    AbortByStopping({session.get()});
     monitor_.Follow(session->inspector());
     const auto end_sessions = absl::MakeCleanup([this] {
       interrupts_.SetAbort(nullptr);
@@ -466,9 +465,9 @@ class JobRun {
                        job_.train.validation_sequences);
   }
 
-  // Models of token files do not make bytes.
+  // What the tokens of a token file mean is not known.
   bool CanSample() const {
-    return job_.sample.bytes > 0 && feeds_.corpus() != nullptr && feeds_.corpus()->file == nullptr;
+    return job_.sample.bytes > 0 && feeds_.corpus() != nullptr && feeds_.corpus()->is_text();
   }
 
   bool CanValidate() const {
@@ -499,8 +498,10 @@ class JobRun {
   Validator& validator() {
     if (validator_ == nullptr) {
       ForwardLayout layout = TrainedLayout();
-      layout.on_session = [this](actors::Session* evaluating) {
-        AbortByStopping(running_, evaluating);
+      layout.on_sessions = [this](absl::Span<actors::Session* const> evaluating) {
+        std::vector<actors::Session*> sessions(evaluating.begin(), evaluating.end());
+        if (running_ != nullptr) sessions.push_back(running_);
+        AbortByStopping(std::move(sessions));
       };
       validator_ =
           std::make_unique<Validator>(environment_, model_, HeldOutData(), std::move(layout));
@@ -517,16 +518,17 @@ class JobRun {
     validator_ = nullptr;
     if (!CanSample()) return absl::OkStatus();
     ForwardLayout layout = TrainedLayout();
-    layout.on_session = [this](actors::Session* running) { AbortByStopping(running); };
-    const std::vector<uint8_t>& text = feeds_.corpus()->validation;
-    const std::string prompt(text.begin(),
-                             text.begin() + static_cast<std::ptrdiff_t>(model_.config.context));
+    layout.on_sessions = [this](absl::Span<actors::Session* const> running) {
+      AbortByStopping({running.begin(), running.end()});
+    };
+    const Corpus& corpus = *feeds_.corpus();
     SampleOptions options;
-    options.num_tokens = job_.sample.bytes;
     options.temperature = job_.sample.temperature;
     options.seed = static_cast<uint64_t>(job_.train.seed);
-    ASSIGN_OR_RETURN(summary_.sample, GenerateText(environment_.registries, model_, parameters,
-                                                   prompt, options, layout));
+    ASSIGN_OR_RETURN(summary_.sample,
+                     SampleText(environment_.registries, model_, parameters,
+                                corpus.validation_tokens().subspan(0, model_.config.context),
+                                corpus.tokenizer.get(), job_.sample.bytes, options, layout));
     return absl::OkStatus();
   }
 
@@ -558,9 +560,11 @@ class JobRun {
                                       replayed_s / 60);
     }
     environment_.err << std::endl;
-    const absl::Status found =
-        FindNonFinite(plan_, session_options_, feeds_, snapshot, num_steps - 1,
-                      [this](actors::Session* running) { AbortByStopping(running); });
+    const absl::Status found = FindNonFinite(
+        plan_, session_options_, feeds_, snapshot, num_steps - 1, [this](actors::Session* running) {
+          AbortByStopping(running != nullptr ? std::vector{running}
+                                             : std::vector<actors::Session*>());
+        });
     if (absl::IsCancelled(found) && interrupts_.count() > 0) {
       return interrupts_.ToStatus("while the origin of the loss was searched");
     }

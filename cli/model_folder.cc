@@ -6,6 +6,7 @@
 
 #include "cli/files.h"
 #include "cli/folder_weights.h"
+#include "cli/tokenizer.h"
 #include "nlohmann/json.hpp"
 
 #include "actors/checkpoint/json_internal.h"
@@ -21,7 +22,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr char kConfigFile[] = "config.json";
-constexpr char kTokenizerFile[] = "tokenizer.json";
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 constexpr int kMaxDepth = 8;
 
@@ -58,6 +58,11 @@ absl::Status ReadNumber(const Json& json, const char* key, double* number) {
   }
   *number = value.get<double>();
   return absl::OkStatus();
+}
+
+absl::Status RequireNumber(const Json& json, const char* key, double* number) {
+  if (Has(json, key)) return ReadNumber(json, key, number);
+  return absl::InvalidArgumentError(StrCat("has no \"", key, "\""));
 }
 
 absl::Status ReadBool(const Json& json, const char* key, bool* flag) {
@@ -115,16 +120,29 @@ absl::Status ReadGpt2(const Json& json, FolderConfig* folder) {
   return RequireValue(json, "tie_word_embeddings", true);
 }
 
-// The base of the positions, which newer versions have in a table of its own.
-absl::Status ReadRope(const Json& json, double* base) {
-  RETURN_IF_ERROR(ReadNumber(json, "rope_theta", base));
+// The base of the positions and how they are scaled, which newer versions have in one table.
+absl::Status ReadRope(const Json& json, graph::ModelConfig* config) {
+  RETURN_IF_ERROR(ReadNumber(json, "rope_theta", &config->rotary_base));
+  RETURN_IF_ERROR(RequireValue(json, "partial_rotary_factor", 1.0));
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (!Has(json, key)) continue;
     const Json& table = json[key];
     if (!table.is_object()) return Wrong(key, "a table", table);
-    RETURN_IF_ERROR(RequireOneOf(table, "rope_type", {"default"}));
-    RETURN_IF_ERROR(RequireOneOf(table, "type", {"default"}));
-    RETURN_IF_ERROR(ReadNumber(table, "rope_theta", base));
+    RETURN_IF_ERROR(ReadNumber(table, "rope_theta", &config->rotary_base));
+    RETURN_IF_ERROR(RequireValue(table, "partial_rotary_factor", 1.0));
+    const char* const type_key = Has(table, "rope_type") ? "rope_type" : "type";
+    RETURN_IF_ERROR(RequireOneOf(table, type_key, {"default", "linear", "dynamic", "llama3"}));
+    graph::RotaryScaling& scaling = config->rotary_scaling;
+    if (!Has(table, type_key) || table[type_key] == "default") continue;
+    scaling.type = table[type_key].get<std::string>();
+    RETURN_IF_ERROR(RequireNumber(table, "factor", &scaling.factor));
+    // The sequences of "dynamic" that are as without it.
+    scaling.context = config->context;
+    if (scaling.type != "llama3") continue;
+    RETURN_IF_ERROR(RequireNumber(table, "low_freq_factor", &scaling.low_factor));
+    RETURN_IF_ERROR(RequireNumber(table, "high_freq_factor", &scaling.high_factor));
+    RETURN_IF_ERROR(
+        ReadSize(table, "original_max_position_embeddings", std::nullopt, &scaling.context));
   }
   return absl::OkStatus();
 }
@@ -142,7 +160,7 @@ absl::Status ReadLlama(const Json& json, FolderConfig* folder) {
   RETURN_IF_ERROR(RequireValue(json, "head_dim", config.width / config.heads));
   config.norm_epsilon = 1e-6;
   RETURN_IF_ERROR(ReadNumber(json, "rms_norm_eps", &config.norm_epsilon));
-  RETURN_IF_ERROR(ReadRope(json, &config.rotary_base));
+  RETURN_IF_ERROR(ReadRope(json, &config));
   RETURN_IF_ERROR(RequireOneOf(json, "hidden_act", {"silu"}));
   RETURN_IF_ERROR(RequireValue(json, "attention_bias", false));
   RETURN_IF_ERROR(RequireValue(json, "mlp_bias", false));

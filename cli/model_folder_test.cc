@@ -84,9 +84,14 @@ struct Fixture {
 };
 
 // Whole, and with heads and hidden units split.
-const Fixture kFixtures[] = {{"gpt2", {"dp=1", "tp=2", "pp=2"}},
-                             {"llama", {"dp=1", "tp=2", "pp=2"}},
-                             {"llama_tied", {"dp=1", "pp=2"}}};
+const Fixture kFixtures[] = {
+    {"gpt2", {"dp=1", "tp=2", "pp=2"}},
+    {"llama", {"dp=1", "tp=2", "tp=4", "pp=2"}},
+    {"llama_tied", {"dp=1", "tp=2", "tp=4", "pp=2"}},
+    {"llama_rope_linear", {"dp=1", "tp=2"}},
+    {"llama_rope_dynamic", {"dp=1"}},
+    {"llama_rope_llama3", {"dp=1", "tp=2"}},
+};
 
 TEST_F(ModelFolderTest, LogitsAreThoseOfTransformers) {
   for (const Fixture& fixture : kFixtures) {
@@ -318,7 +323,8 @@ TEST_F(ModelFolderTest, AConfigThatCannotBeFollowedIsRefused) {
   EXPECT_EQ(error("gpt2", "eos_token_id", {1, "x"}),
             "\"eos_token_id\": expected a token or a list of tokens, not [1,\"x\"]");
   EXPECT_EQ(error("llama", "rope_parameters", {{"rope_type", "yarn"}}),
-            "\"rope_type\": expected \"default\", which is all that is supported, not \"yarn\"");
+            "\"rope_type\": expected \"default\" or \"linear\" or \"dynamic\" or \"llama3\", which "
+            "is all that is supported, not \"yarn\"");
   EXPECT_THAT(error("llama", "attention_bias", true), StartsWith("\"attention_bias\""));
   EXPECT_THAT(error("llama", "head_dim", 8), StartsWith("\"head_dim\": expected 4"));
   EXPECT_THAT(error("llama", "hidden_act", "gelu"), StartsWith("\"hidden_act\""));

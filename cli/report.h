@@ -141,6 +141,7 @@ struct ReportStage {
   ReportPhase total;
   // Of the device of the stage that needs most.
   std::vector<ReportMemory> predicted_memory;  // empty: not predicted apart from the plan
+  std::vector<ReportMemory> measured_memory;   // empty: nothing was recorded
   std::vector<ReportMemory> allocated_memory;
 };
 

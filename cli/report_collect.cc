@@ -13,6 +13,7 @@
 
 #include "actors/engine/device_memory.h"
 #include "actors/engine/step_name.h"
+#include "actors/trace/register_use.h"
 #include "base/strings.h"
 #include "planner/draw/draw_graph.h"
 #include "planner/draw/drawn_graph.h"
@@ -161,6 +162,15 @@ std::vector<ReportMemory> AllocatedOn(const planner::Plan& plan, uint32_t d) {
                        {"on the host", bytes(device.host_bytes)}});
 }
 
+// What was in use at the moment when most was: the bytes of channels that held values.
+std::vector<ReportMemory> InUseOn(const planner::DevicePlan& device, const actors::DeviceUse& use) {
+  int64_t most = 0;
+  for (const actors::UseSample& sample : use.channel_bytes) most = std::max(most, sample.value);
+  return WithoutZeros({{"states", static_cast<double>(device.state_bytes)},
+                       {"channels", static_cast<double>(most)},
+                       {"workspace", static_cast<double>(device.workspace_bytes)}});
+}
+
 std::vector<ReportMemory> Predicted(const planner::MemoryEstimate& memory) {
   return WithoutZeros({{"parameters", memory.parameters},
                        {"optimizer", memory.optimizer},
@@ -174,6 +184,7 @@ std::vector<ReportMemory> Predicted(const planner::MemoryEstimate& memory) {
 void CollectStages(const ReportSources& sources, Report* report) {
   const planner::Plan& plan = sources.plan;
   const PhaseTimes times = MeasurePhases(plan, sources.events);
+  const std::vector<actors::DeviceUse> uses = actors::UseOverTime(plan, sources.events);
   for (uint32_t s = 0; s < plan.stages.size(); ++s) {
     ReportStage stage;
     stage.stage = s;
@@ -187,6 +198,9 @@ void CollectStages(const ReportSources& sources, Report* report) {
       }
       std::vector<ReportMemory> memory = AllocatedOn(plan, device);
       if (Total(memory) > Total(stage.allocated_memory)) stage.allocated_memory = std::move(memory);
+      if (sources.events.empty()) continue;
+      memory = InUseOn(plan.devices[device], uses[device]);
+      if (Total(memory) > Total(stage.measured_memory)) stage.measured_memory = std::move(memory);
     }
     stage.total.name = "all";
     for (const auto& [kind, name] : kPhaseNames) {

@@ -64,9 +64,14 @@ class ReportCollectTest : public ::testing::Test {
           Actor(ActorKind::kKernel, "h0.out", planner::kNone, 0),
           Actor(ActorKind::kKernel, "h1.out", planner::kNone, 0),
           Actor(d == 0 ? ActorKind::kSend : ActorKind::kRecv, "x_7", 0, planner::kNone)};
+      planner::RegisterPlan sent;
+      sent.register_class = planner::RegisterClass::kChannel;
+      sent.slot_bytes = 256;
+      device.registers = {sent};
       // The second product reads the first; what is sent is made by it, or read by the first.
       device.channels = {{.producer = 0, .consumer = 1},
                          {.producer = d == 0 ? 1u : 2u, .consumer = d == 0 ? 2u : 0u}};
+      device.channels[1].reg = 0;
       device.phases.resize(2);
       device.phases[0].name = "F";
       device.phases[0].num_actors = 2;
@@ -164,6 +169,11 @@ TEST_F(ReportCollectTest, StagesArePredictedAndMeasured) {
   for (const ReportMemory& part : first.allocated_memory) allocated += part.bytes;
   EXPECT_GE(allocated, 1000);
   EXPECT_THAT(first.predicted_memory, IsEmpty());
+  double measured = 0;
+  for (const ReportMemory& part : first.measured_memory) measured += part.bytes;
+  EXPECT_EQ(measured, 600 + 256 + 50);  // one step's value at a time
+  events_.clear();
+  EXPECT_THAT(Collect().stages[0].measured_memory, IsEmpty());
 }
 
 TEST_F(ReportCollectTest, OperatorsHaveRates) {

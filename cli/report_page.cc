@@ -439,15 +439,21 @@ class Page {
   void AddMemory(size_t count) {
     double most = 0;
     bool is_predicted = false;
+    bool is_measured = false;
     for (const ReportStage& stage : report_.stages) {
-      most = std::max({most, Total(stage.allocated_memory), Total(stage.predicted_memory)});
+      most = std::max({most, Total(stage.allocated_memory), Total(stage.predicted_memory),
+                       Total(stage.measured_memory)});
       is_predicted |= !stage.predicted_memory.empty();
+      is_measured |= !stage.measured_memory.empty();
     }
     out_ += "<h3>Memory of a device</h3>\n";
     AddText(StrCat(
         is_predicted ? "Predicted: by the planner, from the sizes of values, before the plan was "
                        "compiled. "
                      : "",
+        is_measured ? "Measured: states, kernels' workspace, and the most bytes of channels that "
+                      "held values at one time in the recorded steps. "
+                    : "",
         "Allocated: the arena that the engine has reserved for the device of the stage that needs "
         "most, and its collective buffers.",
         report_.peak_process_bytes > 0
@@ -460,6 +466,7 @@ class Page {
     for (size_t i = 0; i < count; ++i) {
       const ReportStage& stage = report_.stages[i];
       for (const auto& [name, parts] : {std::pair{"predicted", &stage.predicted_memory},
+                                        {"measured", &stage.measured_memory},
                                         {"allocated", &stage.allocated_memory}}) {
         if (parts->empty()) continue;
         StrAppend(&out_, "<tr><th>", stage.stage, "</th><th>", name, "</th><td>",

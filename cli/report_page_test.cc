@@ -115,6 +115,7 @@ Report FullReport(const std::string& name) {
   stage.phases = {phase};
   stage.total = phase;
   stage.predicted_memory = {{"parameters", 1024}};
+  stage.measured_memory = {{"channels", 1536}};
   stage.allocated_memory = {{"states", 2048}, {"on the host", 512}};
   report.stages = {stage};
   ReportOperator op;
@@ -162,6 +163,7 @@ TEST(ReportPageTest, AllPartsAreThere) {
   EXPECT_THAT(page, HasSubstr("2 faster operators left out"));
   EXPECT_THAT(page, HasSubstr("predicted"));
   EXPECT_THAT(page, HasSubstr("states 2.0 KiB, on the host 512 B"));
+  EXPECT_THAT(page, HasSubstr("<th>measured</th><td>1.5 KiB</td><td class=\"parts\">channels 1.5"));
   EXPECT_THAT(page, HasSubstr("<li>and 4 more</li>"));
   EXPECT_THAT(page, HasSubstr("<td>4.0 KiB</td>"));
   EXPECT_THAT(page, HasSubstr("1.50"));  // measured over predicted

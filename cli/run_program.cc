@@ -31,7 +31,8 @@ constexpr std::string_view kMoreKeysOfPlans[] = {
     "checkpoint.every",     "checkpoint.keep",    "cluster.threads",
     "cluster.node_timeout", "metrics.listen",     "data.tokens",
     "data.token_type",      "data.csv",           "data.csv_label",
-    "data.images",          "data.labels",        "data.scale"};
+    "data.images",          "data.labels",        "data.scale",
+    "data.tokenizer",       "data.cache"};
 
 constexpr std::string_view kOneInput = "data.inputs.";
 

@@ -214,7 +214,9 @@ std::vector<Tokenizer::Segment> Tokenizer::FindAdded(std::vector<Segment> segmen
       }
       const std::string_view plain = text.substr(at, std::min(begin, text.size()) - at);
       if (!plain.empty()) {
-        cut.push_back({.text = std::string(plain), .is_first = segment.is_first && at == 0});
+        cut.push_back({.text = std::string(plain),
+                       .is_first = segment.is_first && at == 0,
+                       .is_continued = segment.is_continued && at == 0});
       }
       if (begin == std::string_view::npos) break;
       cut.push_back({.added = spec_.added[best].id});
@@ -226,6 +228,7 @@ std::vector<Tokenizer::Segment> Tokenizer::FindAdded(std::vector<Segment> segmen
 
 void Tokenizer::Normalize(Segment* segment) const {
   for (const Replacement& replacement : spec_.normalizers) {
+    if (replacement.from.empty() && segment->is_continued) continue;  // put in front of a text
     segment->text = ReplaceAll(segment->text, replacement);
   }
 }
@@ -238,7 +241,8 @@ absl::StatusOr<std::vector<Tokenizer::Word>> Tokenizer::WordsOf(const Segment& s
     for (size_t w = 0; w < words.size(); ++w) {
       Word& word = words[w];
       const bool is_first = segment.is_first && w == 0;
-      const bool has_prefix = step.prefix == SplitStep::Prefix::kAlways ||
+      const bool is_continued = segment.is_continued && w == 0;
+      const bool has_prefix = (step.prefix == SplitStep::Prefix::kAlways && !is_continued) ||
                               (step.prefix == SplitStep::Prefix::kFirst && is_first);
       if (step.kind == SplitStep::Kind::kMetaspace) {
         word = ReplaceAll(word, {" ", step.space});
@@ -318,13 +322,29 @@ absl::Status Tokenizer::EncodeWord(std::string_view word, std::vector<int32_t>* 
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
                                                        bool has_frame) const {
-  if (const size_t at = FindInvalidUtf8(text); at != std::string_view::npos) {
-    return absl::InvalidArgumentError(StrCat("the text is not UTF-8 at byte ", at));
-  }
   std::vector<int32_t> tokens;
   if (has_frame) tokens = spec_.before;
+  RETURN_IF_ERROR(Encode({.text = std::string(text), .is_first = true}, &tokens));
+  if (has_frame) tokens.insert(tokens.end(), spec_.after.begin(), spec_.after.end());
+  return tokens;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodePart(std::string_view text, Part part) const {
+  std::vector<int32_t> tokens;
+  if (part.is_first) tokens = spec_.before;
+  RETURN_IF_ERROR(
+      Encode({.text = std::string(text), .is_first = part.is_first, .is_continued = !part.is_first},
+             &tokens));
+  if (part.is_last) tokens.insert(tokens.end(), spec_.after.begin(), spec_.after.end());
+  return tokens;
+}
+
+absl::Status Tokenizer::Encode(Segment text, std::vector<int32_t>* tokens) const {
+  if (const size_t at = FindInvalidUtf8(text.text); at != std::string_view::npos) {
+    return absl::InvalidArgumentError(StrCat("the text is not UTF-8 at byte ", at));
+  }
   std::vector<Segment> segments;
-  segments.push_back({.text = std::string(text), .is_first = true});
+  segments.push_back(std::move(text));
   segments = FindAdded(std::move(segments), /*is_normalized=*/false);
   for (Segment& segment : segments) {
     if (segment.added < 0) Normalize(&segment);
@@ -332,14 +352,13 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
   segments = FindAdded(std::move(segments), /*is_normalized=*/true);
   for (const Segment& segment : segments) {
     if (segment.added >= 0) {
-      tokens.push_back(segment.added);
+      tokens->push_back(segment.added);
       continue;
     }
     ASSIGN_OR_RETURN(const std::vector<Word> words, WordsOf(segment));
-    for (const Word& word : words) RETURN_IF_ERROR(EncodeWord(word, &tokens));
+    for (const Word& word : words) RETURN_IF_ERROR(EncodeWord(word, tokens));
   }
-  if (has_frame) tokens.insert(tokens.end(), spec_.after.begin(), spec_.after.end());
-  return tokens;
+  return absl::OkStatus();
 }
 
 }  // namespace penstock::cli

@@ -24,6 +24,9 @@
 
 namespace penstock::cli {
 
+// What such a file is called beside a model.
+inline constexpr char kTokenizerFile[] = "tokenizer.json";
+
 class Tokenizer {
  public:
   // Reads a tokenizer.json. Errors begin with the path.
@@ -34,6 +37,15 @@ class Tokenizer {
   // The tokens of a text, with those that the tokenizer puts around each text if `has_frame`.
   // kInvalidArgument: the text is not UTF-8, or a character has no token.
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool has_frame = true) const;
+
+  // Which part of a text is encoded. Parts that are cut in front of the end of a line whose last
+  // character is a letter or a digit have the tokens of the whole text, unless some token holds
+  // both.
+  struct Part {
+    bool is_first = true;  // has what the tokenizer puts in front of each text
+    bool is_last = true;   // has what it puts behind
+  };
+  absl::StatusOr<std::vector<int32_t>> EncodePart(std::string_view text, Part part) const;
 
   // The text of tokens; special ones are left out. It is UTF-8 if the tokens are those of a text.
   std::string Decode(absl::Span<const int32_t> tokens) const;
@@ -57,9 +69,11 @@ class Tokenizer {
     std::string text = {};
     int32_t added = -1;  // this token instead
     bool is_first = false;
+    bool is_continued = false;  // what it continues was encoded before
   };
   std::vector<Segment> FindAdded(std::vector<Segment> segments, bool is_normalized) const;
   void Normalize(Segment* segment) const;
+  absl::Status Encode(Segment text, std::vector<int32_t>* tokens) const;
   absl::StatusOr<std::vector<Word>> WordsOf(const Segment& segment) const;
   absl::Status EncodeWord(std::string_view word, std::vector<int32_t>* tokens) const;
 

@@ -251,7 +251,8 @@ ValueId LayerBuilder::RotarySelfAttention(ValueId x, std::string_view name,
   const auto rotate = [&](ValueId heads, std::string_view result) {
     std::vector<ValueId> operands = {heads};
     if (cache != nullptr) operands.push_back(cache->start);
-    return builder_.Add("rotary", operands, {{"base", sizes.rotary_base}}, result);
+    return builder_.Add("rotary", operands,
+                        RotaryAttributes(sizes.rotary_base, sizes.rotary_scaling), result);
   };
   const auto swap = [&](ValueId heads) {  // [b, s, h, k] to [b, h, s, k], or back
     return builder_.Add("transpose", {heads}, {{"permutation", AttrValue::Ints({0, 2, 1, 3})}});

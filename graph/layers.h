@@ -19,6 +19,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "graph/builder.h"
+#include "graph/rotary_scaling.h"
 
 namespace penstock::graph {
 
@@ -123,6 +124,7 @@ class LayerBuilder {
     int64_t heads = 1;      // h
     int64_t key_heads = 1;  // g
     double rotary_base = 1e4;
+    RotaryScaling rotary_scaling = {};
   };
   ValueId RotarySelfAttention(ValueId x, std::string_view name, const GroupedHeads& sizes,
                               double std, double output_std, const AttentionCache* cache = nullptr);

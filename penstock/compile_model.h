@@ -6,8 +6,8 @@
 //   ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
 //                    StartSession(registries, std::move(plan)));
 //
-// CompileModel is ApplyStrategy, AssignStages and Compile; an application that needs what lies
-// between them, or a search for the strategy (planner/search/search.h), calls those itself.
+// CompileModel is ApplyStrategy, AssignStages and Compile, and FindStrategy before them for "auto";
+// an application that needs what lies between them calls those itself.
 //
 // Thread rule: pure functions.
 
@@ -29,23 +29,38 @@
 
 namespace penstock {
 
+namespace planner {
+struct Machine;
+}  // namespace planner
+
 // How a graph is laid out over devices.
 struct ModelOptions {
   // Axis sizes, such as "dp=2,tp=2" (planner/strategy/strategy.h). Empty: the graph is laid out by
   // the mesh, shardings and stages that it carries, or runs on one device if it carries none.
+  //
+  // "auto": the strategy, micro-batches and stages of a training step that are estimated to be
+  // fastest on `devices` devices of `machine` (planner/search/search.h). Where `splits` names
+  // nothing that tp splits, and with "splits=cost", that is chosen by cost too.
   std::string strategy = {};
-  // Of a step, if there is a strategy; 0: the planner chooses (planner::ChooseMicrobatches).
+  int64_t devices = 1;  // for "auto"; other strategies have as many as their axes say
+  // What is chosen for. It outlives the call; null: this host, whose cores the devices share.
+  const planner::Machine* machine = nullptr;
+  // Of a step, if there is a strategy; 0: the planner chooses (planner::ChooseMicrobatches, or the
+  // search of "auto").
   int64_t microbatches = 0;
   // What tp, ep and cp split: of a registered model, Model::tensor_splits.
   std::vector<graph::SplitHint> splits = {};
-  std::string policy = "1f1b";  // orders the phases of a pipeline; one of Registries::policies
-  int threads_per_device = 1;   // that kernels may use
+  // Orders the phases of a pipeline; one of Registries::policies. Empty: 1f1b, or the fastest one
+  // for "auto".
+  std::string policy = {};
+  int threads_per_device = 1;  // that kernels may use
 };
 
 // The verified plan of a graph: a forward pass, or a training step (graph/training.h).
 //
 // Errors name what is wrong with the strategy, or the node, pass or device concerned.
-// kInvalidArgument for "auto" and "splits=cost", which need a machine to choose for.
+// kInvalidArgument for "auto" and a graph that is no training step or has a mesh already;
+// kResourceExhausted if no strategy fits into the memory of the devices.
 absl::StatusOr<planner::Plan> CompileModel(const Registries& registries, graph::Graph graph,
                                            const ModelOptions& options = {});
 

@@ -11,6 +11,9 @@
 
 #include "base/strings.h"
 #include "penstock/penstock.h"
+#include "planner/cluster/presets.h"
+#include "planner/search/machine.h"
+#include "planner/strategy/strategy.h"
 
 namespace penstock {
 namespace {
@@ -106,11 +109,71 @@ TEST_F(CompileModelTest, OptionsReachThePlan) {
   EXPECT_THAT(plan->strategy, HasSubstr("vpp=2"));
 }
 
+TEST_F(CompileModelTest, AutoSearchesAndTrainsAlike) {
+  const std::vector<double> one = Run(*Start(""), 0, 3);
+  ModelOptions options = Options("auto");
+  options.devices = 4;
+  const auto check = [&](const std::string& what) {
+    SCOPED_TRACE(what);
+    auto plan = CompileModel(registries_, Step(), options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->devices.size(), 4u);
+    const auto strategy = planner::ParseStrategy(plan->strategy);
+    ASSERT_TRUE(strategy.ok() && strategy->has_value()) << plan->strategy;
+    EXPECT_EQ((*strategy)->num_devices(), 4);
+    EXPECT_GT(plan->predicted_step_s, 0);
+    actors::SessionOptions session_options;
+    session_options.seed = 1;
+    const auto session = StartSession(registries_, *std::move(plan), session_options);
+    ASSERT_TRUE(session.ok()) << session.status();
+    const std::vector<double> losses = Run(**session, 0, 3);
+    ASSERT_EQ(losses.size(), one.size());
+    for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(losses[i], one[i], 1e-9) << i;
+  };
+  check("this host");
+  options.splits.clear();
+  check("without splits");
+  options = {.strategy = "dp=2,tp=2,splits=cost"};
+  check("splits by cost");
+}
+
+TEST_F(CompileModelTest, AutoChoosesForTheMachine) {
+  const auto cluster = planner::FindClusterPreset("dgx-a100:1");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  const planner::Machine machine = {*cluster};
+  ModelOptions options = Options("auto");
+  options.devices = 8;
+  options.machine = &machine;
+  auto plan = CompileModel(registries_, Step(), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->devices.size(), 8u);
+  const double there = plan->predicted_step_s;
+  options.devices = 9;
+  EXPECT_THAT(ErrorOf(options), HasSubstr("the machine has 8 devices, and the strategy needs 9"));
+  options.devices = 8;
+  options.machine = nullptr;
+  plan = CompileModel(registries_, Step(), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_NE(plan->predicted_step_s, there);
+  options.devices = 2;
+  options.microbatches = 2;
+  options.policy = "gpipe";
+  plan = CompileModel(registries_, Step(), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->num_microbatches, 2u);
+}
+
 TEST_F(CompileModelTest, ErrorsNameWhatIsWrong) {
   EXPECT_THAT(ErrorOf(Options("dp=3")), HasSubstr("dp = 3 does not divide batch = 8"));
   EXPECT_THAT(ErrorOf(Options("dq=2")), HasSubstr("dq"));
-  EXPECT_THAT(ErrorOf(Options("auto")), HasSubstr("expected axis sizes"));
-  EXPECT_THAT(ErrorOf(Options("tp=2,splits=cost")), HasSubstr("expected axis sizes"));
+  ModelOptions unknown = Options("auto");
+  unknown.policy = "nobody";
+  EXPECT_THAT(ErrorOf(unknown), HasSubstr("unknown policy 'nobody'"));
+  auto forward =
+      graph::BuildModelGraph(registries_.ops, Model(), kConfig, graph::ModelUse::kTrain, kBatch);
+  ASSERT_TRUE(forward.ok());
+  EXPECT_THAT(CompileModel(registries_, *forward, Options("auto")).status().ToString(),
+              HasSubstr("choosing by cost is for training steps"));
   EXPECT_THAT(ErrorOf({.threads_per_device = 0}), HasSubstr("at least 1 thread"));
   EXPECT_THAT(ErrorOf({.policy = "nobody"}), HasSubstr("nobody"));
 }

@@ -236,6 +236,11 @@ const Layout kLlamaLayouts[] = {
     {"tp=2,splits=cost", 2, 1, "1f1b"},
     {"tp=2,recompute=full", 2, 2, "1f1b"},
     {"dp=2,pp=2,zero=1,offload=all", 4, 4, "1f1b"},
+    // More devices than heads of keys.
+    {"tp=4", 4, 1, "1f1b"},
+    {"tp=4,sp=true", 4, 2, "1f1b"},
+    {"dp=2,tp=4,zero=2", 8, 2, "1f1b"},
+    {"tp=4,pp=2,recompute=full", 8, 4, "1f1b"},
 };
 
 TEST(AnyPlanOfLlamaTest, AgreesToNineDigits) {
@@ -248,6 +253,10 @@ TEST(AnyPlanOfLlamaTest, AgreesToNineDigits) {
     SCOPED_TRACE(Name(layout));
     ExpectSameLosses(one, Losses(layout, settings, kLlamaSteps), 1e-9);
   }
+  // One head of keys for all.
+  const std::string one_head = settings + " --set model.kv_heads=1";
+  ExpectSameLosses(Losses(kOneDevice, one_head, kLlamaSteps),
+                   Losses({"dp=2,tp=2,zero=3", 4, 2, "1f1b"}, one_head, kLlamaSteps), 1e-9);
   const std::string tied = settings + " --set model.tied=true";
   ExpectSameLosses(Losses(kOneDevice, tied, kLlamaSteps),
                    Losses({"dp=2,tp=2", 4, 2, "1f1b"}, tied, kLlamaSteps), 1e-9);

@@ -117,6 +117,7 @@ class ReportHtmlTest(unittest.TestCase):
         for phase in ("forward", "backward", "update"):
             self.assertIn(phase, sections["stages"])
         self.assertIn("predicted", sections["stages"])
+        self.assertIn("measured", sections["stages"])
         self.assertIn("allocated", sections["stages"])
         self.assertIn("attention", sections["operators"])
         self.assertIn("FLOP/s", sections["operators"])

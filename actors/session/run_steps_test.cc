@@ -1,5 +1,6 @@
 #include "actors/session/run_steps.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <stdexcept>
@@ -7,6 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -19,15 +23,15 @@ using planner::PhaseKind;
 using ::testing::HasSubstr;
 using testing::kWidth;
 
-// Feeds x and fetches its sum with itself.
-planner::Plan EchoPlan() {
+// Feeds x and fetches the sum of it and itself, which `op` computes.
+planner::Plan EchoPlan(const std::string& op = "t.sum") {
   testing::EnginePlanBuilder builder;
   builder.AddDevice();
   const uint32_t x = builder.AddRegister(0);
   const uint32_t y = builder.AddRegister(0);
   builder.BeginPhase(0, "F", PhaseKind::kForward);
   const uint32_t feed = builder.AddFeed(0, "x", x);
-  const uint32_t sum = builder.AddKernel(0, "sum", "t.sum", {x, x}, {y});
+  const uint32_t sum = builder.AddKernel(0, "sum", op, {x, x}, {y});
   const uint32_t fetch = builder.AddFetch(0, "y", y);
   builder.AddChannel(0, feed, sum);
   builder.AddChannel(0, sum, fetch);
@@ -101,6 +105,77 @@ TEST_F(RunStepsTest, StepsComeInOrderAndNotTooFarAhead) {
   EXPECT_EQ(more.num_taken_, 5);
   EXPECT_EQ(more.most_ahead_, 1);
   EXPECT_TRUE(RunSteps(*session_, 0, 1, more, end).ok());
+}
+
+// How many steps have been read.
+class ReadCount {
+ public:
+  void Increment() {
+    const absl::MutexLock lock(&mutex_);
+    ++count_;
+  }
+  // False: it takes too long.
+  bool Await(int64_t count) {
+    const auto is_reached = [this, count]()
+                                ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return count_ >= count; };
+    const absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&is_reached), absl::Seconds(60));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Ends a step only when the one after it has been read.
+class AwaitingKernel : public kernels::Kernel {
+ public:
+  AwaitingKernel(ReadCount& count, int64_t num_steps) : count_(count), num_steps_(num_steps) {}
+  absl::Status Run(const kernels::KernelArgs& args) override {
+    if (!count_.Await(std::min(args.step + 2, num_steps_))) {
+      return absl::DeadlineExceededError("the next step is not read while this one runs");
+    }
+    const auto* x = static_cast<const double*>(args.inputs[0]);
+    for (int64_t i = 0; i < kWidth; ++i) static_cast<double*>(args.outputs[0])[i] = 2 * x[i];
+    return absl::OkStatus();
+  }
+
+ private:
+  ReadCount& count_;
+  const int64_t num_steps_;
+};
+
+class CountedSource : public CountingSource {
+ public:
+  explicit CountedSource(ReadCount& count) : count_(count) {}
+  absl::StatusOr<Feeds> Get(int64_t step) override {
+    absl::StatusOr<Feeds> feeds = CountingSource::Get(step);
+    count_.Increment();
+    return feeds;
+  }
+
+ private:
+  ReadCount& count_;
+};
+
+TEST_F(RunStepsTest, AStepIsReadWhileTheOneBeforeItRuns) {
+  static constexpr int64_t kSteps = 20;
+  ReadCount count;
+  kernels::KernelDef awaiting;
+  awaiting.create = [&count](const kernels::KernelSpec&, Device&,
+                             Stream&) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
+    return std::make_unique<AwaitingKernel>(count, kSteps);
+  };
+  ASSERT_TRUE(kernels_.Add("t.await", awaiting).ok());
+  const absl::StatusOr<std::unique_ptr<Session>> session =
+      Session::Start(EchoPlan("t.await"), options_);
+  ASSERT_TRUE(session.ok()) << session.status();
+  CountedSource source(count);
+  CheckingSink sink(source);
+  const absl::Status status = RunSteps(**session, kSteps, 2, source, sink);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(source.num_taken_, kSteps);
+  EXPECT_LE(source.most_ahead_, 2);
 }
 
 TEST_F(RunStepsTest, TheFirstErrorEndsTheRun) {

@@ -34,15 +34,17 @@ absl::Status CheckLlama(const ModelConfig& config) {
     return absl::InvalidArgumentError(
         StrCat("rotary_base = ", config.rotary_base, ": must be positive"));
   }
-  return absl::OkStatus();
+  return CheckRotaryScaling(config.rotary_scaling, config.context, "rotary_");
 }
 
 ModelOutputs BuildLlama(GraphBuilder& builder, const ModelConfig& config, ModelUse use,
                         int64_t batch) {
   LayerBuilder layers(builder, config.dtype, use == ModelUse::kTrain ? config.dropout : 0.0);
   const double output_std = kStd / std::sqrt(2.0 * static_cast<double>(config.layers));
-  const LayerBuilder::GroupedHeads heads = {
-      .heads = config.heads, .key_heads = KvHeads(config), .rotary_base = config.rotary_base};
+  const LayerBuilder::GroupedHeads heads = {.heads = config.heads,
+                                            .key_heads = KvHeads(config),
+                                            .rotary_base = config.rotary_base,
+                                            .rotary_scaling = config.rotary_scaling};
   const bool is_generating = use == ModelUse::kGenerate;
   const Shape ids = {batch, is_generating ? config.step_tokens : config.context};
 
@@ -125,8 +127,16 @@ Model LlamaModel() {
       {.pattern = "wte", .dim = 0, .what = "vocabulary"},
       {.pattern = "head", .dim = 0, .what = "vocabulary"},
       {.pattern = "h*.attn.q_w", .dim = 1, .what = "heads", .must_divide = true},
-      {.pattern = "h*.attn.k_w", .dim = 1, .what = "heads of keys", .must_divide = true},
-      {.pattern = "h*.attn.v_w", .dim = 1, .what = "heads of values", .must_divide = true},
+      {.pattern = "h*.attn.k_w",
+       .dim = 1,
+       .what = "heads of keys",
+       .must_divide = true,
+       .is_shared = true},
+      {.pattern = "h*.attn.v_w",
+       .dim = 1,
+       .what = "heads of values",
+       .must_divide = true,
+       .is_shared = true},
       {.pattern = "h*.attn.proj_w", .dim = 0, .what = "heads", .must_divide = true},
       {.pattern = "h*.mlp.gate", .dim = 1, .what = "hidden units"},
       {.pattern = "h*.mlp.up", .dim = 1, .what = "hidden units"},

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 
 #include "graph/builder.h"
+#include "graph/rotary_scaling.h"
 
 namespace penstock::graph {
 
@@ -31,9 +32,10 @@ struct ModelConfig {
   DType dtype = DType::kF32;  // of the whole model
   int64_t step_tokens = 1;    // of each sequence in a step of kGenerate
   // Of llama. 0 stands for what depends on other sizes: see llama.h.
-  int64_t kv_heads = 0;        // heads of keys and values; 0: as many as of queries
-  int64_t hidden = 0;          // units of the feed-forward layer
-  double rotary_base = 1e4;    // of the wavelengths of the position embedding
+  int64_t kv_heads = 0;      // heads of keys and values; 0: as many as of queries
+  int64_t hidden = 0;        // units of the feed-forward layer
+  double rotary_base = 1e4;  // of the wavelengths of the position embedding
+  RotaryScaling rotary_scaling = {};
   double norm_epsilon = 1e-5;  // of all norms, also those of gpt
   bool is_tied = false;        // whether the logits are products with the token embedding
   // Of mixture-of-experts layers.
@@ -98,7 +100,10 @@ struct SplitHint {
   int dim = 0;
   std::string what;          // what the dimension counts, for messages: "heads"
   bool must_divide = false;  // uneven parts are an error rather than a nuisance
-  std::string axis = "tp";   // or "ep", "cp", "ulysses"
+  // Whether there may be fewer parts than devices along the axis, in a number that divides theirs:
+  // then neighbours hold the same part. For heads of keys that several heads of queries share.
+  bool is_shared = false;
+  std::string axis = "tp";  // or "ep", "cp", "ulysses"
   bool is_sequence = false;
   std::string sharding = {};  // as the text format has it: "@[_, tp]"
 

@@ -71,8 +71,8 @@ class CachedAttentionOp : public Op {
     const DimFactors s = {rule.AddFactor(q[1], FactorKind::kNeedReplication)};
     const int key_heads = rule.AddFactor(cache[3]);
     const DimFactors d = {rule.AddFactor(q[3], FactorKind::kNeedReplication)};
-    const HeadFactors h =
-        AddHeadFactors(rule, q[2], cache[3], FactorKind::kNeedReplication, key_heads);
+    // The cache has no part of h / g: devices that share a head of keys keep the same rows.
+    const HeadFactors h = AddHeadFactors(rule, q[2], cache[3], FactorKind::kPassThrough, key_heads);
     const TensorFactors cached = AddCacheFactors(rule, cache, b, h.key, d);
     const TensorFactors query = {b, s, h.query, d};
     const TensorFactors key = {b, s, h.key, d};

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "graph/rotary_scaling.h"
 #include "kernels/cpu/cpu_kernel.h"
 
 namespace penstock::kernels {
@@ -11,11 +12,7 @@ template <typename T>
 class Rotary : public CpuKernel {
  public:
   Rotary(const KernelSpec& spec, Device& device) : CpuKernel(spec, device) {
-    const auto width = static_cast<double>(spec.inputs[0].shape.back());
-    const double base = spec.attributes.GetDouble("base", 1e4);
-    for (int64_t i = 0; 2 * i < spec.inputs[0].shape.back(); ++i) {
-      frequencies_.push_back(std::pow(base, -2.0 * static_cast<double>(i) / width));
-    }
+    frequencies_ = graph::RotaryFrequencies(spec.attributes, spec.inputs[0].shape.back());
   }
 
   absl::Status Run(const KernelArgs& args) override {

@@ -271,6 +271,14 @@ __global__ void RandomNormalKernel(RandomParams params, int64_t count, float* y)
   }
 }
 
+__device__ double ScaledFrequency(const RotaryParams& params, double frequency) {
+  const double turns = params.context * frequency / 6.283185307179586476925;
+  if (turns < params.low_factor) return frequency / params.factor;
+  if (turns > params.high_factor) return frequency;
+  const double kept = (turns - params.low_factor) / (params.high_factor - params.low_factor);
+  return (1 - kept) * frequency / params.factor + kept * frequency;
+}
+
 __global__ void RotaryKernel(RotaryParams params, const float* x, float* y) {
   const int64_t half = params.width / 2;
   for (int64_t at = ThreadIndex(); at < params.rows * half; at += ThreadCount()) {
@@ -279,8 +287,9 @@ __global__ void RotaryKernel(RotaryParams params, const float* x, float* y) {
     const int64_t place = row / params.heads;
     int64_t position = params.first + place % params.positions;
     if (params.start.data != nullptr) position += LoadIndex(params.start, place / params.positions);
-    const double frequency =
-        pow(params.base, -2.0 * static_cast<double>(i) / static_cast<double>(params.width));
+    const double frequency = ScaledFrequency(
+        params,
+        pow(params.base, -2.0 * static_cast<double>(i) / static_cast<double>(params.width)));
     const double angle = static_cast<double>(position) * frequency;
     const float cosine = static_cast<float>(cos(angle));
     const float sine = static_cast<float>(params.is_inverse ? -sin(angle) : sin(angle));

@@ -132,7 +132,9 @@ LaunchResult LaunchIota(StreamHandle stream, int64_t count, int64_t first, int64
                         int64_t extent, T* y);
 
 // Rotates the points (x[i], x[i + width / 2]) of rows of `width` by the angle
-// position * base^(-2 i / width). Row r is of position `first` + (r / heads) % positions, plus
+// position * frequency, where frequency is base^(-2 i / width) or, as graph/rotary_scaling.h says,
+// less: divided by `factor` where it is fewer than low_factor turns in `context` positions, and
+// blended up to high_factor turns. Row r is of position `first` + (r / heads) % positions, plus
 // start[r / (heads * positions)] where there are starts.
 struct RotaryParams {
   int64_t rows = 0;
@@ -141,6 +143,10 @@ struct RotaryParams {
   int64_t width = 0;
   int64_t first = 0;
   double base = 1e4;
+  double factor = 1;
+  double low_factor = -1;  // and high_factor: no frequency is scaled
+  double high_factor = -1;
+  double context = 0;
   bool is_inverse = false;
   Indices start;  // data null: none
 };

@@ -2,8 +2,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 
+#include "graph/rotary_scaling.h"
 #include "graph/sharding.h"
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/elementwise.h"
@@ -231,6 +233,14 @@ KernelOr CreateRotary(const KernelSpec& spec, Device&, Stream& stream) {
   for (int i = 2; i + 1 < Rank(x); ++i) params.heads *= x.shape[i];
   params.rows = x.shape[0] * params.positions * params.heads;
   params.base = spec.attributes.GetDouble("base", 1e4);
+  const graph::RotaryScaling scaling = graph::RotaryScalingOf(spec.attributes);
+  if (scaling.type != "none") {
+    params.factor = scaling.factor;
+    params.context = static_cast<double>(scaling.context);
+    params.low_factor = scaling.low_factor;
+    params.high_factor = scaling.high_factor;
+  }
+  if (scaling.type == "linear") params.low_factor = std::numeric_limits<double>::infinity();
   params.is_inverse = spec.attributes.GetBool("inverse", false);
   const bool has_start = spec.inputs.size() > 1;
   if (has_start) {

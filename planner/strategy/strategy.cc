@@ -68,6 +68,11 @@ const SplitHint* FindHint(absl::Span<const SplitHint> hints, const Graph& graph,
   return nullptr;
 }
 
+// Whether each of the `extent` parts of what a hint splits goes to several of `size` devices.
+bool IsShared(const SplitHint& hint, int64_t extent, int64_t size) {
+  return hint.is_shared && extent > 0 && extent < size && size % extent == 0;
+}
+
 // Whether `size` parts, called `name`, fit what the hints split over the axis, sequences only if
 // asked for; `nothing` is what to say when there is nothing to split.
 absl::Status CheckSplits(std::string_view axis, std::string_view name, int64_t size,
@@ -84,6 +89,7 @@ absl::Status CheckSplits(std::string_view axis, std::string_view name, int64_t s
     if (hint == nullptr || (hint->is_sequence && !with_sequences)) continue;
     (hint->is_sequence ? has_sequence : has_split) = true;
     const int64_t extent = value.type.shape[hint->dim];
+    if (IsShared(*hint, extent, size)) continue;
     if (hint->must_divide && extent % size != 0) {
       return absl::InvalidArgumentError(StrCat(name, " = ", size, " does not divide the ", extent,
                                                " ", hint->what, " of ", value.name));
@@ -390,6 +396,9 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
         }
         graph::DimSharding& dim = value.sharding->dims[hint->dim];
         dim.axes = {WholeAxis(mesh, mesh.FindAxis(name))};
+        const int64_t extent = value.type.shape[hint->dim];
+        if (IsShared(*hint, extent, size)) dim.axes[0].size = extent;  // the major part of the axis
+        if (dim.axes[0].size == 1) dim.axes.clear();
         if (!hint->is_sequence) continue;
         dim.priority = kAfterTheWeights;
         if (strategy.cp > 1)

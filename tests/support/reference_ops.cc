@@ -586,13 +586,27 @@ std::vector<Values> BlockAttentionGrad(const Attributes& attributes, const std::
 Values Rotary(const Attributes& attributes, const std::vector<Values>& x) {
   const int64_t width = x[0].shape.back();
   const double base = attributes.GetDouble("base", 1e4);
+  const std::string scaling = attributes.GetString("scaling", "none");
+  const double factor = attributes.GetDouble("factor", 1);
+  // As the package transformers puts it, by wavelengths.
+  const auto scale = [&](double frequency) {
+    if (scaling == "none") return frequency;
+    const auto context = static_cast<double>(attributes.GetInt("context", 8192));
+    const double low = attributes.GetDouble("low_factor", 1);
+    const double high = attributes.GetDouble("high_factor", 4);
+    const double wavelength = 2 * std::acos(-1.0) / frequency;
+    if (scaling == "linear" || wavelength > context / low) return frequency / factor;
+    if (wavelength < context / high) return frequency;
+    const double smooth = (context / wavelength - low) / (high - low);
+    return (1 - smooth) * frequency / factor + smooth * frequency;
+  };
   return Generate(x[0].shape, [&](const Shape& i) {
     const bool is_first = i.back() < width / 2;
     const int64_t pair = i.back() % (width / 2);
     const double start = x.size() > 1 ? At(x[1], {i[0]}) : 0;
     const double angle =
         (start + static_cast<double>(i[1])) *
-        std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(width));
+        scale(std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(width)));
     Shape other = i;
     other.back() = is_first ? pair + width / 2 : pair;
     const double turn = attributes.GetBool("inverse", false) == is_first ? 1 : -1;

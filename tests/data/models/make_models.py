@@ -213,6 +213,15 @@ def main():
     tied = llama(tokenizers["gpt2"], num_key_value_heads=1, tie_word_embeddings=True,
                  eos_token_id=None).to(torch.float16)
     write_model(folder("llama_tied"), tied, tokenizers["gpt2"])
+    # Positions that are scaled: with 16 tokens, one pair of llama3 is blended, the other divided.
+    for name, scaling in (("linear", {"factor": 2.5}), ("dynamic", {"factor": 4.0}),
+                          ("llama3", {"factor": 8.0, "low_freq_factor": 1.0,
+                                      "high_freq_factor": 4.0,
+                                      "original_max_position_embeddings": 16})):
+        scaled = llama(tokenizers["gpt2"], num_key_value_heads=2, tie_word_embeddings=True,
+                       eos_token_id=None, rope_parameters={
+                           "rope_type": name, "rope_theta": 500.0, **scaling}).to(torch.float16)
+        write_model(folder(f"llama_rope_{name}"), scaled, tokenizers["gpt2"])
 
 
 if __name__ == "__main__":
