@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "benchmark/benchmark.h"
 #include "cli/environment.h"
+#include "cli/json.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -583,7 +584,7 @@ void List(const Environment& environment, bool is_json) {
       environment.out << fmt::format("{:14}{}\n", group.name, group.summary);
     }
   }
-  if (is_json) environment.out << nlohmann::json{{"items", names}}.dump() << "\n";
+  if (is_json) environment.out << DumpJson({{"items", names}}) << "\n";
 }
 
 absl::Status Bench(const Environment& environment, const Options& options) {
@@ -629,9 +630,8 @@ absl::Status Bench(const Environment& environment, const Options& options) {
     values[metric.name] = metric.value;
     units[metric.name] = metric.unit;
   }
-  environment.out
-      << nlohmann::json{{"name", options.name}, {"metrics", values}, {"unit", units}}.dump()
-      << "\n";
+  environment.out << DumpJson({{"name", options.name}, {"metrics", values}, {"unit", units}})
+                  << "\n";
   return absl::OkStatus();
 }
 

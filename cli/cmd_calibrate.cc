@@ -9,6 +9,7 @@
 #include "cli/environment.h"
 #include "cli/files.h"
 #include "cli/help_text.h"
+#include "cli/json.h"
 #include "cli/option_checks.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -109,7 +110,7 @@ absl::Status CalibrateCluster(const Environment& environment, const Options& opt
                           Counted(static_cast<int64_t>(held_out.size()), "row"), 100 * errors.mean,
                           100 * errors.most));
   }
-  environment.out << (options.is_json ? json.dump() + "\n" : summary);
+  environment.out << (options.is_json ? DumpJson(json) + "\n" : summary);
   return absl::OkStatus();
 }
 

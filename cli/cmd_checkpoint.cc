@@ -15,6 +15,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "cli/environment.h"
 #include "cli/help_text.h"
+#include "cli/json.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -80,9 +81,7 @@ nlohmann::json ToJson(const Checkpoint& checkpoint) {
           {"metadata", checkpoint.metadata()}};
 }
 
-void Print(const nlohmann::json& json, std::ostream& out) {
-  out << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
-}
+void Print(const nlohmann::json& json, std::ostream& out) { out << DumpJson(json) << "\n"; }
 
 absl::Status Show(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Open(options));

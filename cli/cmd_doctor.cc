@@ -13,6 +13,7 @@
 #include "cli/device_kinds.h"
 #include "cli/environment.h"
 #include "cli/job.h"
+#include "cli/json.h"
 #include "cli/processes.h"
 #include "nlohmann/json.hpp"
 
@@ -140,7 +141,7 @@ absl::Status Doctor(const Environment& environment, bool is_json) {
                       << check.detail << "\n";
     }
   }
-  if (is_json) environment.out << nlohmann::json{{"checks", list}}.dump() << "\n";
+  if (is_json) environment.out << DumpJson({{"checks", list}}) << "\n";
   return are_ok ? absl::OkStatus() : absl::InternalError("some checks failed");
 }
 

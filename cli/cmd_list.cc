@@ -10,6 +10,7 @@
 #include "CLI/CLI.hpp"
 #include "cli/device_kinds.h"
 #include "cli/environment.h"
+#include "cli/json.h"
 #include "nlohmann/json.hpp"
 
 #include "base/strings.h"
@@ -93,7 +94,7 @@ absl::Status List(const Environment& environment, const Options& options) {
   }
   const std::vector<std::string> items = Items(environment.registries, options.what);
   if (options.is_json) {
-    environment.out << nlohmann::json{{"items", items}}.dump() << "\n";
+    environment.out << DumpJson({{"items", items}}) << "\n";
     return absl::OkStatus();
   }
   if (options.what == "devices") {

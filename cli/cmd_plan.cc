@@ -209,7 +209,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
                            {"search_time_s", search_s}};
     json.update(ExplainPlanJson(graph, estimate));
     if (options.has_explanation) json["explanation"] = explanation;
-    environment.out << json.dump() << "\n";
+    environment.out << DumpJson(json) << "\n";
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const std::string summary, SummarizePlan(plan));

@@ -10,6 +10,7 @@
 #include "cli/environment.h"
 #include "cli/files.h"
 #include "cli/job.h"
+#include "cli/json.h"
 #include "cli/option_checks.h"
 #include "cli/progress.h"
 #include "nlohmann/json.hpp"
@@ -53,7 +54,7 @@ absl::Status Profile(const Environment& environment, const Options& options) {
   if (options.is_json) {
     const nlohmann::json json = {
         {"devices", cluster.num_devices()}, {"links", cluster.num_levels()}, {"seconds", seconds}};
-    environment.out << json.dump() << "\n";
+    environment.out << DumpJson(json) << "\n";
     return absl::OkStatus();
   }
   const auto rate = [&](DType dtype) {

@@ -12,6 +12,7 @@
 #include "cli/files.h"
 #include "cli/help_text.h"
 #include "cli/job_policy.h"
+#include "cli/json.h"
 #include "cli/option_checks.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -28,6 +29,8 @@ namespace penstock::cli {
 namespace {
 
 constexpr size_t kMaxCsvBytes = size_t{1} << 28;
+// Sums of as many as there may be stay finite.
+constexpr double kMostTime = 1e100;
 
 struct Options {
   std::string what;  // a policy, or a CSV file
@@ -178,12 +181,11 @@ absl::Status Run(const Environment& environment, const Options& options) {
         WriteTextFile(options.svg, planner::DrawTimeline(schedule.pipeline, timeline, summary)));
   }
   if (options.is_json) {
-    environment.out << nlohmann::json{{"policy", schedule.name},
-                                      {"makespan", timeline.makespan_s},
-                                      {"span", timeline.span_s},
-                                      {"bubble", planner::BubbleOf(timeline)},
-                                      {"peak_activations", timeline.peak_activations}}
-                           .dump()
+    environment.out << DumpJson({{"policy", schedule.name},
+                                 {"makespan", timeline.makespan_s},
+                                 {"span", timeline.span_s},
+                                 {"bubble", planner::BubbleOf(timeline)},
+                                 {"peak_activations", timeline.peak_activations}})
                     << "\n";
   } else if (options.is_csv) {
     environment.out << planner::OrdersToCsv(schedule.pipeline, schedule.orders);
@@ -220,31 +222,38 @@ void AddScheduleCommand(CLI::App& app, const Environment& environment, Action* a
       ->add_option("--stages", options->stages,
                    "Number of pipeline stages, each a group of devices (that of a .csv)")
       ->check(AtLeast(1))
+      ->check(CLI::Range(1, planner::kMaxGroups))
       ->option_text("P");
   command
       ->add_option("--microbatches", options->microbatches,
                    "Number of micro-batches of a step (that of a .csv)")
       ->check(AtLeast(1))
+      ->check(CLI::Range(1, planner::kMaxPipelineMicrobatches))
       ->option_text("M");
   command
       ->add_option("--chunks", options->chunks,
                    "Chunks of the model a stage (as few as the policy allows: for auto, 1)")
       ->check(AtLeast(1))
+      ->check(CLI::Range(1, planner::kMaxChunks))
       ->option_text("V");
   command->add_option("--f", options->forward, "Time of a stage's forward phase (1)")
       ->check(NotNegative())
+      ->check(CLI::Range(0.0, kMostTime))
       ->option_text("X");
   command->add_option("--b", options->backward, "Time of a stage's input gradients (1)")
       ->check(NotNegative())
+      ->check(CLI::Range(0.0, kMostTime))
       ->option_text("X");
   command
       ->add_option(
           "--w", options->weight,
           "Time of a stage's weight gradients, which are part of B in policies without W (1)")
       ->check(NotNegative())
+      ->check(CLI::Range(0.0, kMostTime))
       ->option_text("X");
   command->add_option("--comm", options->latency, "Latency of what passes between stages (0)")
       ->check(NotNegative())
+      ->check(CLI::Range(0.0, kMostTime))
       ->option_text("X");
   command
       ->add_option(
@@ -252,6 +261,7 @@ void AddScheduleCommand(CLI::App& app, const Environment& environment, Action* a
           "Most activations that a stage may keep, in those of one micro-batch through all its "
           "chunks (0: no limit). zb-1p, zb-2p, zb-v and auto plan within it")
       ->check(NotNegative())
+      ->check(CLI::Range(0.0, kMostTime))
       ->option_text("K");
   command->add_flag("--csv", options->is_csv, "Print the orders as CSV");
   command->add_option("--svg", options->svg, "Draw the timeline into this file")

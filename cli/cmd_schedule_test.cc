@@ -75,6 +75,12 @@ TEST_F(CmdScheduleTest, MistakesAreNamed) {
   EXPECT_THAT(ErrorOf({"1f1b", "--stages", "4"}), HasSubstr("--microbatches is missing"));
   EXPECT_THAT(ErrorOf({"1f1b", "--stages", "0", "--microbatches", "8"}),
               HasSubstr("--stages: must be at least 1, not 0"));
+  EXPECT_THAT(ErrorOf({"1f1b", "--stages", "4294967297", "--microbatches", "8"}),
+              HasSubstr("--stages: Value 4294967297 not in range"));
+  EXPECT_THAT(ErrorOf({"1f1b", "--stages", "1000", "--microbatches", "20000"}),
+              HasSubstr("stages x micro-batches x chunks: 20000000, expected at most 16777216"));
+  EXPECT_THAT(ErrorOf({"1f1b", "--stages", "4", "--microbatches", "8", "--f", "1e308"}),
+              HasSubstr("--f: Value 1e308 not in range"));
   EXPECT_THAT(ErrorOf({"zb-h1", "--stages", "4", "--microbatches", "8", "--chunks", "2"}),
               HasSubstr("policy 'zb-h1' orders 1 chunk a group; there are 2"));
   EXPECT_THAT(ErrorOf({"gpipe", "--stages", "4", "--microbatches", "8", "--memory-limit", "4"}),
@@ -85,6 +91,11 @@ TEST_F(CmdScheduleTest, MistakesAreNamed) {
               HasSubstr("--csv"));
   const std::string bad = Write("bad.csv", "0F0,0Z0\n");
   EXPECT_THAT(ErrorOf({bad}), HasSubstr("bad.csv:1:5: '0Z0'"));
+  // Not even a name that is not UTF-8 keeps figures from being JSON.
+  const std::string latin = Write("caf\xe9.csv", "0F0,0B0\n");
+  const Outcome outcome = Call({"schedule", latin, "--json"});
+  EXPECT_THAT(nlohmann::json::parse(outcome.out)["policy"].get<std::string>(),
+              HasSubstr("caf\xef\xbf\xbd.csv"));
   const std::string stuck = Write("stuck.csv", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
   EXPECT_THAT(ErrorOf({stuck}),
               HasSubstr("stuck.csv: the orders of the groups wait for each other: group 0 waits"));

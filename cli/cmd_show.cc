@@ -1,12 +1,15 @@
 // penstock show: what a plan holds.
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
 #include "cli/environment.h"
+#include "cli/json.h"
+#include "cli/option_checks.h"
 #include "nlohmann/json.hpp"
 
 #include "base/status_macros.h"
@@ -26,14 +29,13 @@ absl::Status Show(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const planner::Plan plan, planner::ReadPlan(options.file));
   if (options.is_json) {
     const planner::PlanCounts counts = planner::Count(plan);
-    environment.out << nlohmann::json{{"actors", counts.actors},
-                                      {"channels", counts.channels},
-                                      {"devices", plan.devices.size()},
-                                      {"collectives", counts.collectives},
-                                      {"stages", plan.stages.size()},
-                                      {"strategy", plan.strategy},
-                                      {"microbatches", plan.num_microbatches}}
-                           .dump()
+    environment.out << DumpJson({{"actors", counts.actors},
+                                 {"channels", counts.channels},
+                                 {"devices", plan.devices.size()},
+                                 {"collectives", counts.collectives},
+                                 {"stages", plan.stages.size()},
+                                 {"strategy", plan.strategy},
+                                 {"microbatches", plan.num_microbatches}})
                     << "\n";
     return absl::OkStatus();
   }
@@ -55,6 +57,8 @@ void AddShowCommand(CLI::App& app, const Environment& environment, Action* actio
   command
       ->add_option("--device", options->device,
                    "Print one device in full: registers, phases, and actors in the planned order")
+      ->check(AtLeast(0))
+      ->check(CLI::Range(int64_t{0}, int64_t{std::numeric_limits<uint32_t>::max()}))
       ->option_text("N");
   command->add_flag("--json", options->is_json, "Print the counts as one JSON object");
   command->callback([options, &environment, action] {

@@ -21,6 +21,7 @@
 #include "cli/job_graph.h"
 #include "cli/job_machine.h"
 #include "cli/job_policy.h"
+#include "cli/json.h"
 #include "cli/option_checks.h"
 #include "cli/trace_file.h"
 #include "fmt/format.h"
@@ -34,8 +35,11 @@
 #include "planner/chakra/read_chakra.h"
 #include "planner/chakra/simulate_chakra.h"
 #include "planner/chakra/write_chakra.h"
+#include "planner/cluster/cluster_model.h"
+#include "planner/cost/kernel_cost.h"
 #include "planner/plan/folded_plan.h"
 #include "planner/plan/plan_io.h"
+#include "planner/plan/verify_plan.h"
 #include "planner/simulator/simulate_plan.h"
 
 namespace penstock::cli {
@@ -65,10 +69,12 @@ struct Simulated {
 // What only a job can have.
 absl::Status CheckNoJobOptions(const Options& options, std::string_view file) {
   for (const auto& [option, value] :
-       {std::pair("--strategy", options.strategy), std::pair("--policy", options.policy)}) {
+       {std::pair<std::string, std::string>("--strategy", options.strategy),
+        std::pair<std::string, std::string>("--policy", options.policy)}) {
     if (value.empty()) continue;
     return absl::InvalidArgumentError(
-        StrCat(option, " ", value, ": ", file, " is simulated as it is"));
+        StrCat(option, " ", value, ": ", file,
+               " is simulated as it is; simulate its job with another ", option.substr(2)));
   }
   if (options.overrides.empty() && !options.devices.has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(StrCat("--set and --devices go with a job, not with ", file));
@@ -81,10 +87,12 @@ absl::StatusOr<planner::Machine> MachineOfFile(const Options& options, int64_t n
   return MachineOf(job, num_devices);
 }
 
-absl::StatusOr<Simulated> ReadPlanFile(const Options& options) {
+absl::StatusOr<Simulated> ReadPlanFile(const Environment& environment, const Options& options) {
   RETURN_IF_ERROR(CheckNoJobOptions(options, "a plan"));
   planner::FoldedPlan plan;
   ASSIGN_OR_RETURN(plan.common, planner::ReadPlan(options.file));
+  RETURN_IF_ERROR(planner::VerifyPlan(plan.common, environment.registries.policies).status());
+  RETURN_IF_ERROR(planner::CheckKernelTiles(environment.registries.ops, plan.common.kernels));
   ASSIGN_OR_RETURN(planner::Machine machine, MachineOfFile(options, plan.num_devices()));
   return Simulated{std::move(plan), std::move(machine)};
 }
@@ -162,6 +170,17 @@ absl::StatusOr<planner::ChakraOptions> ChakraOptionsOf(const Options& options) {
   return chakra;
 }
 
+absl::Status CheckRanks(const Options& options, const planner::ChakraOptions& chakra,
+                        const planner::FoldedPlan& plan) {
+  for (const uint32_t rank : chakra.ranks) {
+    if (rank < plan.num_devices()) continue;
+    return absl::InvalidArgumentError(StrCat(
+        "--chakra-ranks ", options.chakra_ranks, ": there is no rank ", rank, ": the plan has ",
+        Counted(int64_t{plan.num_devices()}, "rank"), ", numbered from 0"));
+  }
+  return absl::OkStatus();
+}
+
 // Traces in a folder instead of a plan.
 absl::Status SimulateTraces(const Environment& environment, const Options& options) {
   const std::string what = StrCat(options.file, ", a folder of Chakra traces,");
@@ -180,21 +199,20 @@ absl::Status SimulateTraces(const Environment& environment, const Options& optio
                    planner::SimulateChakra(traces, machine));
   const double wall_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (options.is_json) {
-    environment.out << nlohmann::json{{"step_time_s", simulation.step_s},
-                                      {"total_time_s", simulation.total_s},
-                                      {"steps", simulation.num_steps},
-                                      {"bubble", simulation.bubble()},
-                                      {"exposed_comm_s", simulation.exposed_comm_s()},
-                                      {"ranks", traces.num_ranks},
-                                      {"traces", traces.ranks.size()},
-                                      {"events", traces.nodes.size()},
-                                      {"wall_s", wall_s}}
-                           .dump()
+    environment.out << DumpJson({{"step_time_s", simulation.step_s},
+                                 {"total_time_s", simulation.total_s},
+                                 {"steps", simulation.num_steps},
+                                 {"bubble", simulation.bubble()},
+                                 {"exposed_comm_s", simulation.exposed_comm_s()},
+                                 {"ranks", traces.num_ranks},
+                                 {"traces", traces.ranks.size()},
+                                 {"events", traces.nodes.size()},
+                                 {"wall_s", wall_s}})
                     << "\n";
     return absl::OkStatus();
   }
   environment.out << fmt::format(
-      "{} of {}, {} of them: step {}\n"
+      "{}: {}, {}: step {}\n"
       "exposed communication {}, bubble {:.1f} %\n"
       "simulated {} in {} ({:.3g} a second)\n",
       options.file, Counted(int64_t{traces.num_ranks}, "rank"),
@@ -210,15 +228,21 @@ absl::Status Simulate(const Environment& environment, const Options& options) {
   RETURN_IF_ERROR(CheckWritable(options.trace));
   RETURN_IF_ERROR(CheckWritable(options.svg));
   RETURN_IF_ERROR(CheckCreatable(options.chakra));
+  if (!options.trace.empty() && options.trace == options.svg) {
+    return absl::InvalidArgumentError(
+        StrCat("--trace and --svg both write ", options.trace, "; expected two files"));
+  }
   if (options.aggregates && !(options.trace.empty() && options.svg.empty())) {
     return absl::InvalidArgumentError(
         "--aggregate goes without --trace and --svg, which show every device");
   }
   ASSIGN_OR_RETURN(const planner::ChakraOptions chakra_options, ChakraOptionsOf(options));
-  absl::StatusOr<Simulated> made =
-      HasSuffix(options.file, ".plan") ? ReadPlanFile(options) : CompileJob(environment, options);
+  absl::StatusOr<Simulated> made = HasSuffix(options.file, ".plan")
+                                       ? ReadPlanFile(environment, options)
+                                       : CompileJob(environment, options);
   ASSIGN_OR_RETURN(const Simulated simulated, std::move(made));
   const planner::FoldedPlan& plan = simulated.plan;
+  RETURN_IF_ERROR(CheckRanks(options, chakra_options, plan));
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
   planner::SimulationOptions simulation_options;
@@ -245,6 +269,7 @@ absl::Status Simulate(const Environment& environment, const Options& options) {
     nlohmann::json json = {{"strategy", plan.common.strategy},
                            {"step_time_s", simulation.step_s},
                            {"mfu", simulation.mfu},
+                           {"hfu", simulation.hfu},
                            {"bubble", simulation.bubble()},
                            {"exposed_comm_s", simulation.exposed_comm_s()},
                            {"peak_memory_bytes", memory},
@@ -257,7 +282,7 @@ absl::Status Simulate(const Environment& environment, const Options& options) {
                         {"nodes", chakra.num_nodes},
                         {"bytes", chakra.num_bytes}};
     }
-    environment.out << json.dump() << "\n";
+    environment.out << DumpJson(json) << "\n";
     return absl::OkStatus();
   }
   uint64_t most_memory = 0;
@@ -311,7 +336,8 @@ void AddSimulateCommand(CLI::App& app, const Environment& environment, Action* a
       ->option_text("NAME|FILE");
   command->add_option("--devices", options->devices, "Override cluster.devices")
       ->option_text("N")
-      ->check(AtLeast(1));
+      ->check(AtLeast(1))
+      ->check(CLI::Range(int64_t{1}, planner::kMaxClusterDevices));
   command
       ->add_option("--cluster", options->cluster,
                    "Cluster to simulate: a preset (`penstock list clusters`) or a file that "
@@ -323,21 +349,24 @@ void AddSimulateCommand(CLI::App& app, const Environment& environment, Action* a
       ->option_text("FILE");
   command->add_option("--svg", options->svg, "Draw the described step")->option_text("FILE");
   command->add_flag("--aggregate", options->aggregates,
-                    "Simulate one of the devices that do the same at the same times for all of "
-                    "them");
-  command
-      ->add_option("--chakra", options->chakra,
-                   "Write Chakra execution traces and communicator groups of the plan here, which "
-                   "`simulate` and ASTRA-sim read")
-      ->option_text("DIR");
+                    "Simulate one device of each class of identical devices");
+  CLI::Option* chakra =
+      command
+          ->add_option(
+              "--chakra", options->chakra,
+              "Write Chakra execution traces and communicator groups of the plan here, which "
+              "`simulate` and ASTRA-sim read")
+          ->option_text("DIR");
   command
       ->add_option("--chakra-ranks", options->chakra_ranks,
-                   "Ranks that get a trace: all, programs (the first of each program), or ranks "
-                   "such as 0,8 (all)")
-      ->option_text("RANKS");
+                   "Ranks that get a trace: all, programs (the first of each program, and those "
+                   "with which it exchanges messages), or ranks such as 0,8 (all)")
+      ->option_text("RANKS")
+      ->needs(chakra);
   command->add_option("--chakra-steps", options->chakra_steps, "Steps in a trace (1)")
       ->option_text("N")
-      ->check(CLI::Range(1, 1000));
+      ->check(CLI::Range(1, 1000))
+      ->needs(chakra);
   command->add_flag("--json", options->is_json, "Print the figures as one JSON object");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Simulate(environment, *options); };

@@ -1,12 +1,16 @@
 // `penstock simulate` as a script meets it.
 
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
+#include "base/strings.h"
+#include "planner/plan/plan_io.h"
 #include "tests/support/command_line_fixture.h"
 
 namespace penstock::cli {
@@ -34,7 +38,9 @@ TEST_F(CmdSimulateTest, PrintsFiguresOfAJobAndOfItsPlan) {
   nlohmann::json json = Json(job);
   EXPECT_GT(json["step_time_s"].get<double>(), 0);
   EXPECT_GT(json["mfu"].get<double>(), 0);
-  EXPECT_GE(json["exposed_comm_s"].get<double>(), 0);
+  EXPECT_EQ(json["hfu"], json["mfu"]);
+  EXPECT_GT(json["exposed_comm_s"].get<double>(), 0);
+  EXPECT_LT(json["exposed_comm_s"].get<double>(), json["step_time_s"].get<double>());
   EXPECT_GT(json["bubble"].get<double>(), 0);
   EXPECT_LT(json["bubble"].get<double>(), 1);
   EXPECT_EQ(json["peak_memory_bytes"].size(), 2u);
@@ -85,6 +91,21 @@ TEST_F(CmdSimulateTest, WritesChakraTracesAndSimulatesThem) {
   EXPECT_THAT(Call({"simulate", Path("traces"), "--strategy", "dp=2"}).err,
               HasSubstr("is simulated as it is"));
   EXPECT_THAT(Call({"simulate", Path("traces"), "--aggregate"}).err, HasSubstr("--aggregate"));
+  EXPECT_THAT(Call({"simulate", Path("traces"), "--cluster", "hgx-h100:1"}).out,
+              HasSubstr("traces: 4 ranks, 4 traces: step "));
+  for (const char* option : {"--chakra-steps", "--chakra-ranks"}) {
+    EXPECT_THAT(Call({"simulate", Path("job.toml"), option, "1"}).err,
+                HasSubstr(StrCat(option, " requires --chakra")));
+  }
+  EXPECT_THAT(
+      Call({"simulate", Path("job.toml"), "--chakra", Path("none"), "--chakra-ranks", "5"}).err,
+      HasSubstr("--chakra-ranks 5: there is no rank 5: the plan has 1 rank, numbered"));
+  EXPECT_FALSE(std::filesystem::exists(Path("none")));
+  EXPECT_THAT(Call({"simulate", Path("job.toml"), "--svg", Path("s"), "--trace", Path("s")}).err,
+              HasSubstr("--trace and --svg both write"));
+  EXPECT_THAT(Call({"simulate", Path("job.toml"), "--devices", "1000000"}).err,
+              HasSubstr("--devices: Value 1000000 not in range"));
+  EXPECT_THAT(Call({"simulate", ""}).err, HasSubstr("'': expected the name of a file"));
   EXPECT_THAT(
       Call({"simulate", Path("job.toml"), "--chakra", Path("traces"), "--chakra-ranks", "0,x"}).err,
       HasSubstr("'x' is no rank; expected all, programs, or ranks such as 0,8"));
@@ -103,6 +124,57 @@ TEST_F(CmdSimulateTest, APlanIsSimulatedAsItIs) {
   }
   EXPECT_THAT(Call({"simulate", Path("job.plan"), "--cluster", "tpu-v4:1x1x1"}).err,
               HasSubstr("the cluster has 1 device, and the job needs 2"));
+}
+
+// What was read from a file is trusted no more than by `penstock run`.
+TEST_F(CmdSimulateTest, APlanIsVerified) {
+  ASSERT_EQ(Call({"plan", Path("job.toml"), "--strategy", "dp=2", "-o", Path("job.plan")}).status,
+            0);
+  const absl::StatusOr<planner::Plan> plan = planner::ReadPlan(Path("job.plan"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto simulate = [&](const planner::Plan& changed, std::string* error) {
+    ASSERT_TRUE(planner::WritePlan(changed, Path("changed.plan")).ok());
+    for (const bool writes_traces : {false, true}) {
+      std::vector<std::string> arguments = {"simulate", Path("changed.plan")};
+      if (writes_traces) arguments.insert(arguments.end(), {"--chakra", Path("traces")});
+      const Outcome outcome = Call(arguments);
+      EXPECT_EQ(outcome.status, 2);
+      *error = outcome.err;
+    }
+  };
+  std::string error;
+  planner::Plan changed = *plan;
+  changed.devices[0].channels[0].produce = 0;
+  simulate(changed, &error);
+  EXPECT_THAT(error, HasSubstr("produce 0,"));
+
+  changed = *plan;
+  changed.devices[0].channels[0].initial = changed.devices[0].channels[0].capacity + 1;
+  simulate(changed, &error);
+  EXPECT_THAT(error, HasSubstr("do not go with a capacity of"));
+
+  // As many bytes, so that nothing but the operator can tell.
+  changed = *plan;
+  for (planner::KernelPlan& kernel : changed.kernels) {
+    if (kernel.op != "matmul" && kernel.op != "einsum") continue;
+    Shape& shape = kernel.inputs[0].shape;
+    std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+  }
+  ASSERT_NE(changed, *plan);
+  simulate(changed, &error);
+  EXPECT_THAT(error, HasSubstr("does not fit its tiles"));
+}
+
+TEST_F(CmdSimulateTest, JsonHoldsWhatIsNotUtf8) {
+  ASSERT_EQ(Call({"plan", Path("job.toml"), "--strategy", "dp=2", "-o", Path("job.plan")}).status,
+            0);
+  absl::StatusOr<planner::Plan> plan = planner::ReadPlan(Path("job.plan"));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  plan->strategy = "dp\xff";
+  ASSERT_TRUE(planner::WritePlan(*plan, Path("job.plan")).ok());
+  EXPECT_EQ(Json({Path("job.plan")})["strategy"], "dp\xef\xbf\xbd");
+  const Outcome shown = Call({"show", Path("job.plan"), "--json"});
+  EXPECT_EQ(nlohmann::json::parse(shown.out)["strategy"], "dp\xef\xbf\xbd");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/time/clock.h"
+#include "cli/json.h"
 #include "nlohmann/json.hpp"
 
 #include "base/status_macros.h"
@@ -38,7 +39,7 @@ absl::StatusOr<Json> Call(const std::string& server, const std::string& path, co
   client.set_connection_timeout(kCallTimeoutS);
   client.set_read_timeout(kCallTimeoutS);
   client.set_write_timeout(kCallTimeoutS);
-  const httplib::Result result = client.Post(path.c_str(), body.dump(), "application/json");
+  const httplib::Result result = client.Post(path.c_str(), DumpJson(body), "application/json");
   if (!result) {
     return absl::UnavailableError(
         StrCat("etcd at ", server, ": ", httplib::to_string(result.error())));

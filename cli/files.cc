@@ -49,6 +49,7 @@ absl::Status WriteDirectly(const std::string& path, std::string_view text) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_bytes) {
+  if (path.empty()) return absl::InvalidArgumentError("'': expected the name of a file");
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) return absl::NotFoundError(StrCat(path, ": no such file"));

@@ -12,8 +12,10 @@ std::string JsonNumber(double value, int digits) {
   return fmt::format("{:.{}g}", value, digits);
 }
 
-std::string JsonString(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::string JsonString(std::string_view text) { return DumpJson(nlohmann::json(text)); }
+
+std::string DumpJson(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace penstock::cli

@@ -6,6 +6,7 @@
 
 #include "cli/files.h"
 #include "cli/folder_weights.h"
+#include "cli/json.h"
 #include "cli/tokenizer.h"
 #include "nlohmann/json.hpp"
 
@@ -30,8 +31,7 @@ bool Has(const Json& json, const char* key) { return json.contains(key) && !json
 
 absl::Status Wrong(const char* key, std::string_view expected, const Json& value) {
   return absl::InvalidArgumentError(
-      StrCat("\"", key, "\": expected ", expected, ", not ",
-             value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 100)));
+      StrCat("\"", key, "\": expected ", expected, ", not ", DumpJson(value).substr(0, 100)));
 }
 
 absl::Status ReadSize(const Json& json, const char* key, std::optional<int64_t> fallback,
@@ -75,7 +75,7 @@ absl::Status ReadBool(const Json& json, const char* key, bool* flag) {
 // The key is missing or has the only value that the built-in model follows.
 absl::Status RequireValue(const Json& json, const char* key, const Json& only) {
   if (!Has(json, key) || json[key] == only) return absl::OkStatus();
-  return Wrong(key, StrCat(only.dump(), ", which is all that is supported"), json[key]);
+  return Wrong(key, StrCat(DumpJson(only), ", which is all that is supported"), json[key]);
 }
 
 absl::Status RequireOneOf(const Json& json, const char* key,

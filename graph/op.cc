@@ -146,6 +146,7 @@ absl::Status CheckAttributes(const Op& op, const Attributes& attributes) {
       // go to the host in between (planner/strategy/offload.h).
       const bool is_mark = name == "recompute" || name == "offload";
       if (is_mark && value.AsInt() != nullptr && !op.has_declared_type()) continue;
+      if (name == "recomputed" && value.AsBool() != nullptr && !op.has_declared_type()) continue;
       std::vector<std::string_view> known;
       for (const AttrSpec& s : specs) known.push_back(s.name);
       std::string message = StrCat(op.name(), ": unknown attribute '", name, "'");

@@ -26,6 +26,7 @@
 #include "planner/sharding/lower_reshards.h"
 #include "planner/sharding/propagate.h"
 #include "planner/sharding/select_mesh.h"
+#include "planner/simulator/phase_times.h"
 #include "planner/strategy/mixed_precision.h"
 #include "planner/strategy/offload.h"
 #include "planner/strategy/recompute.h"
@@ -212,6 +213,10 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   ASSIGN_OR_RETURN(FoldedPlan folded, LowerToPlan(ops, graph, lower));
   Plan& plan = folded.common;
   if (estimate.has_value()) plan.predicted_step_s = estimate->step_s;
+  if (options.machine != nullptr &&
+      folded.num_devices() <= options.machine->cluster.num_devices()) {
+    RETURN_IF_ERROR(PredictPhases(ops, *options.machine, &folded));
+  }
   plan.strategy = options.strategy;
   plan.settings = options.settings;
   plan.threads_per_device = options.threads_per_device;

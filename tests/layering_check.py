@@ -14,6 +14,8 @@ Prints `file:line: reason` for each violation and exits with status 1 if there i
  4. There are no macros with parameters outside of tests and the files in MACRO_FILES.
  5. Files and folders are named in snake_case, sources end in .h, .cc or .cu.
  6. A header has the guard PENSTOCK_<PATH>_H_.
+ 7. In cli/, JSON becomes text through DumpJson (cli/json.h): nlohmann's dump() throws where a
+    string is not UTF-8. Tests are exempt.
 """
 
 import os
@@ -63,6 +65,8 @@ MACRO_FILES = (
     "kernels/cuda/simulated_simt.h",  # CUDA's keywords on the host
 )
 
+JSON_FILES = ("cli/json.cc",)
+
 SOURCE_SUFFIXES = (".h", ".cc", ".cu")
 WRONG_SUFFIXES = (".hpp", ".hh", ".hxx", ".cpp", ".cxx", ".c++", ".c", ".cuh")
 NAMED_SUFFIXES = SOURCE_SUFFIXES + (".capnp", ".py")
@@ -70,6 +74,7 @@ NAMED_SUFFIXES = SOURCE_SUFFIXES + (".capnp", ".py")
 SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*$")
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
 MACRO = re.compile(r"\s*#\s*define\s+(\w+)\(")
+JSON_DUMP = re.compile(r"(\.|->)dump\(")
 # Comments, and the literals in which something might look like one.
 TOKEN = re.compile(
     r'//(?:\\\n|[^\n])*|/\*.*?\*/'
@@ -211,6 +216,10 @@ def check(root):
             macro = MACRO.match(line)
             if macro and not is_test(path) and path not in MACRO_FILES:
                 found.append((path, number, f"macro with parameters: {macro.group(1)}"))
+            if (path.startswith("cli/") and JSON_DUMP.search(line) and not is_test(path)
+                    and path not in JSON_FILES):
+                found.append((path, number, "dump() throws where a string is not UTF-8; use "
+                              "DumpJson of cli/json.h"))
             include = INCLUDE.match(line)
             if include is None:
                 continue

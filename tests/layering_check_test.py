@@ -135,6 +135,13 @@ class LayeringCheckTest(unittest.TestCase):
         path = "base/status_macros.h"
         self.assert_clean({path: header(path, "#define RETURN_IF_ERROR(x) x")})
 
+    def test_commands_dump_json_with_one_function(self):
+        text = "void F(const Json& json) { out << json.dump(); }\n"
+        for statement in (text, text.replace("()", "(-1, ' ')"), text.replace(".", "->")):
+            with self.subTest(statement=statement):
+                self.assert_reported({"cli/x.cc": statement}, "cli/x.cc:1", "DumpJson")
+        self.assert_clean({"cli/json.cc": text, "cli/x_test.cc": text, "graph/x.cc": text})
+
     def test_names(self):
         for path in ("graph/Graph.cc", "graph/my-file.cc", "graph/ops/AddOp.cc", "graph/Ops/add.cc",
                      "graph/two__lines.cc", "planner/Plan.capnp"):

@@ -33,6 +33,7 @@
 #include "kernels/emulated/emulated_kernels.h"
 #include "kernels/kernel.h"
 #include "planner/compile.h"
+#include "planner/cost/kernel_cost.h"
 #include "planner/plan/plan_io.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/random_graph.h"
@@ -209,6 +210,7 @@ absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const Ra
                    planner::Compile(registries.ops, test.graph, unfolded));
   EXPECT_TRUE(plan == spelled_out)
       << "seed " << test.seed << ": devices that share a program differ";
+  RETURN_IF_ERROR(planner::CheckKernelTiles(registries.ops, plan.kernels));
   std::mt19937_64 random(test.seed);
   if (random() % 2 == 0) return plan;
   for (CollectiveSpec& spec : plan.collectives) {

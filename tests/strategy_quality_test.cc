@@ -36,6 +36,7 @@ struct Setting {
   int64_t bucket_bytes = 1 << 20;
   int64_t layers = 4;
   int64_t width = 256;
+  DType precision = DType::kF32;
 };
 
 // What ZeRO splits of a model, and what it leaves whole.
@@ -83,6 +84,7 @@ class StrategyQualityTest : public PlannerFixture {
   Plan PlanOf(const Setting& setting) {
     planner::CompileOptions options = OptionsFor("1f1b");
     options.bucket_bytes = setting.bucket_bytes;
+    options.precision = setting.precision;
     absl::StatusOr<Plan> plan = planner::Compile(ops_, TrainingGraph(setting), options);
     EXPECT_TRUE(plan.ok()) << plan.status();
     return plan.ok() ? *std::move(plan) : Plan();
@@ -307,6 +309,22 @@ TEST_F(StrategyQualityTest, ZeroThreeGathersParametersInEachPhase) {
                  Traffic{microbatches * gathers, microbatches * (2 * split.bytes - positions)}),
             Pair("all_reduce", Traffic{1, split.rest_bytes}),
             Pair("all_reduce scalar", Traffic{2, 8})));
+  }
+}
+
+// What is gathered in 16 bits is gathered like the parameters themselves: in no more collectives,
+// though some activations are gathered as well, as they are smaller than gradients in f32.
+TEST_F(StrategyQualityTest, FullyShardedDataParallelInMixedPrecision) {
+  for (const int64_t microbatches : {1, 4}) {
+    SCOPED_TRACE(microbatches);
+    Setting setting = {"dp=4,zero=3", microbatches, kLayerBucket};
+    const Plan f32 = PlanOf(setting);
+    setting.precision = DType::kBF16;
+    const Plan bf16 = PlanOf(setting);
+    EXPECT_GE(TensorsOf(bf16).at("all_gather"), TensorsOf(f32).at("all_gather"));
+    EXPECT_LE(TrafficOf(bf16).at("all_gather").count, TrafficOf(f32).at("all_gather").count);
+    EXPECT_LT(TrafficOf(bf16).at("all_gather").bytes,
+              0.6 * static_cast<double>(TrafficOf(f32).at("all_gather").bytes));
   }
 }
 

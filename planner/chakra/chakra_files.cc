@@ -1,6 +1,9 @@
 #include "planner/chakra/chakra_files.h"
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -66,16 +69,33 @@ absl::StatusOr<std::map<uint32_t, std::string>> FindChakraTraces(const std::stri
   for (const std::string& file : files) {
     const std::optional<TraceName> name = ParseName(file);
     if (!name.has_value()) continue;
-    const auto [it, is_new] = traces.try_emplace(name->rank, StrCat(folder, "/", file));
+    const std::string path = StrCat(folder, "/", file);
+    const auto [it, is_new] = traces.try_emplace(name->rank, path);
     if (is_new) continue;
     return absl::InvalidArgumentError(
-        StrCat(folder, ": both ", it->second, " and ", file, " are traces of rank ", name->rank));
+        StrCat(it->second, " and ", path, " are both traces of rank ", name->rank));
   }
   if (!traces.empty()) return traces;
   return absl::InvalidArgumentError(
       StrCat(folder,
              ": there is no Chakra trace, as `penstock simulate --chakra` writes: a file "
              "NAME.RANK.et for each rank"));
+}
+
+absl::StatusOr<std::string> ReadChakraFile(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return absl::NotFoundError(StrCat(path, ": not a regular file"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(StrCat(path, ": cannot be opened: ", std::strerror(errno)));
+  std::string bytes;
+  char chunk[1 << 16];
+  while (file.read(chunk, sizeof(chunk)) || file.gcount() > 0) {
+    bytes.append(chunk, static_cast<size_t>(file.gcount()));
+  }
+  if (!file.bad()) return bytes;
+  return absl::DataLossError(StrCat(path, ": cannot be read: ", std::strerror(errno)));
 }
 
 absl::Status RemoveChakraTraces(const std::string& folder) {

@@ -23,6 +23,10 @@ std::string ChakraGroupsPath(const std::string& folder);
 // rank.
 absl::StatusOr<std::map<uint32_t, std::string>> FindChakraTraces(const std::string& folder);
 
+// The bytes of a trace or of the groups. Errors name the file: it is not a regular one, which may
+// have no end, or cannot be read.
+absl::StatusOr<std::string> ReadChakraFile(const std::string& path);
+
 // Removes the files that ChakraTracePath names, of all ranks.
 absl::Status RemoveChakraTraces(const std::string& folder);
 

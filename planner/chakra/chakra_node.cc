@@ -6,6 +6,7 @@
 
 #include <limits>
 #include <utility>
+#include <variant>
 
 #include "absl/status/status.h"
 
@@ -89,17 +90,32 @@ class AttrWriter {
 // The value of an attribute, of whatever type a writer has given it.
 struct AttrValue {
   std::string name;
-  std::string text;
-  int64_t number = 0;
-  bool is_number = false;
-  bool is_text = false;
+  std::variant<std::monostate, std::string, int64_t, uint64_t, double> value;
+
+  const std::string* text() const { return std::get_if<std::string>(&value); }
 };
 
-int64_t Truncated(double value) {
-  constexpr double kLimit = 9.2e18;
-  if (!(value > -kLimit)) return std::numeric_limits<int64_t>::min();
-  if (value > kLimit) return std::numeric_limits<int64_t>::max();
-  return static_cast<int64_t>(value);
+// As the file has it.
+std::string ToString(const AttrValue& attr) {
+  if (const std::string* text = attr.text()) return StrCat("'", *text, "'");
+  if (const auto* number = std::get_if<int64_t>(&attr.value)) return StrCat(*number);
+  if (const auto* number = std::get_if<uint64_t>(&attr.value)) return StrCat(*number);
+  if (const auto* number = std::get_if<double>(&attr.value)) return StrCat(*number);
+  return "no value";
+}
+
+// nullopt: it is no whole number from 0 on that 64 bits hold.
+std::optional<uint64_t> Whole(const AttrValue& attr) {
+  if (const auto* number = std::get_if<uint64_t>(&attr.value)) return *number;
+  if (const auto* number = std::get_if<int64_t>(&attr.value)) {
+    return *number < 0 ? std::nullopt : std::optional<uint64_t>(static_cast<uint64_t>(*number));
+  }
+  if (const auto* number = std::get_if<double>(&attr.value)) {
+    constexpr double kLimit = 18446744073709551616.0;  // 2^64
+    // Some writers have counts as floating point numbers.
+    if (*number >= 0 && *number < kLimit) return static_cast<uint64_t>(*number);
+  }
+  return std::nullopt;
 }
 
 // Protozero asserts that a field has the wire type that is asked for, so fields of another one are
@@ -119,46 +135,52 @@ AttrValue ParseAttr(const protozero::data_view& bytes) {
       case AttrField::kString: {
         if (!HasType(message, Type::length_delimited)) break;
         const bool is_name = message.tag() == AttrField::kName;
-        (is_name ? value.name : value.text) = message.get_string();
-        if (!is_name) value.is_text = true;
+        if (is_name) {
+          value.name = message.get_string();
+        } else {
+          value.value = message.get_string();
+        }
         continue;
       }
       case AttrField::kDouble:
         if (!HasType(message, Type::fixed64)) break;
-        value.number = Truncated(message.get_double());
-        value.is_number = true;
+        value.value = message.get_double();
         continue;
       case AttrField::kFloat:
         if (!HasType(message, Type::fixed32)) break;
-        value.number = Truncated(message.get_float());
-        value.is_number = true;
+        value.value = double{message.get_float()};
         continue;
       case AttrField::kInt32:
       case AttrField::kInt64:
+        if (!HasType(message, Type::varint)) break;
+        value.value = message.get_int64();
+        continue;
       case AttrField::kUint32:
       case AttrField::kUint64:
       case AttrField::kBool:
         if (!HasType(message, Type::varint)) break;
-        value.number = message.get_int64();
-        value.is_number = true;
+        value.value = message.get_uint64();
         continue;
       case AttrField::kSint32:
       case AttrField::kSint64:
         if (!HasType(message, Type::varint)) break;
-        value.number = message.get_sint64();
-        value.is_number = true;
+        value.value = message.get_sint64();
         continue;
       case AttrField::kFixed32:
+        if (!HasType(message, Type::fixed32)) break;
+        value.value = uint64_t{message.get_fixed32()};
+        continue;
       case AttrField::kSfixed32:
         if (!HasType(message, Type::fixed32)) break;
-        value.number = message.get_sfixed32();
-        value.is_number = true;
+        value.value = int64_t{message.get_sfixed32()};
         continue;
       case AttrField::kFixed64:
+        if (!HasType(message, Type::fixed64)) break;
+        value.value = message.get_fixed64();
+        continue;
       case AttrField::kSfixed64:
         if (!HasType(message, Type::fixed64)) break;
-        value.number = message.get_sfixed64();
-        value.is_number = true;
+        value.value = message.get_sfixed64();
         continue;
     }
     message.skip();
@@ -168,24 +190,26 @@ AttrValue ParseAttr(const protozero::data_view& bytes) {
 
 template <typename Number>
 absl::Status Take(const AttrValue& attr, std::optional<Number>* number) {
-  const bool fits = attr.is_number && attr.number >= 0 &&
-                    static_cast<uint64_t>(attr.number) <=
-                        static_cast<uint64_t>(std::numeric_limits<Number>::max());
-  if (!fits) {
-    return absl::DataLossError(
-        StrCat("attribute ", attr.name, " is ",
-               attr.is_number ? StrCat(attr.number) : std::string("not a number"),
-               ", expected a whole number of at most ", std::numeric_limits<Number>::max()));
+  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<Number>::max());
+  const std::optional<uint64_t> whole = Whole(attr);
+  if (!whole.has_value() || *whole > kMost) {
+    return absl::DataLossError(StrCat("attribute ", attr.name, " is ", ToString(attr),
+                                      ", expected a whole number from 0 to ", kMost));
   }
-  *number = static_cast<Number>(attr.number);
+  *number = static_cast<Number>(*whole);
   return absl::OkStatus();
 }
 
-absl::Status TakeAttr(AttrValue attr, ChakraNode* node) {
+absl::Status TakeAttr(const AttrValue& attr, ChakraNode* node) {
   if (attr.name == "is_cpu_op") {
-    node->is_cpu_op = attr.number != 0;
+    node->is_cpu_op = Whole(attr).value_or(0) != 0;
   } else if (attr.name == "pg_name") {
-    node->pg_name = attr.is_number ? StrCat(attr.number) : std::move(attr.text);
+    const std::optional<uint64_t> number = Whole(attr);
+    if (number.has_value()) {
+      node->pg_name = StrCat(*number);
+    } else if (const std::string* text = attr.text()) {
+      node->pg_name = *text;
+    }
   } else if (attr.name == "comm_type") {
     return Take(attr, &node->comm_type);
   } else if (attr.name == "stream") {

@@ -38,9 +38,9 @@ enum class ChakraNodeType : int32_t {
   kCollective = 7,
 };
 
-// The schema's number of a collective. REQUIRES: not a permute, which the format has not.
+// The schema's number of a collective. REQUIRES: not a permute, which the format lacks.
 int64_t ChakraCommType(CollectiveKind kind);
-// nullopt: a collective that Penstock has not.
+// nullopt: a collective that Penstock lacks.
 std::optional<CollectiveKind> KindOfCommType(int64_t comm_type);
 
 struct ChakraNode {

@@ -12,6 +12,9 @@
 namespace penstock::planner {
 namespace {
 
+// Of a trace. Each takes some dozens of bytes here and in the file.
+constexpr uint64_t kMaxNodes = uint64_t{1} << 27;
+
 // How many of something that comes `each` at a time make up `missing`.
 uint32_t NumFor(int64_t missing, uint32_t each) {
   return missing <= 0 ? 0 : static_cast<uint32_t>((missing + each - 1) / each);
@@ -32,6 +35,16 @@ class ProgramLowering {
   }
 
   absl::StatusOr<ProgramNodes> Run() {
+    uint64_t num_nodes = 0;
+    for (uint32_t p = 0; p < program_.phases.size(); ++p) {
+      num_nodes +=
+          uint64_t{num_steps_} * PerStep(p) * (program_.phases[p].num_actors + uint64_t{2});
+    }
+    if (num_nodes > kMaxNodes) {
+      return absl::ResourceExhaustedError(StrCat("a trace of ", num_steps_, " steps has ",
+                                                 num_nodes, " nodes, expected at most ", kMaxNodes,
+                                                 "; write fewer steps"));
+    }
     bool has_progress = true;
     while (has_progress) {
       has_progress = false;

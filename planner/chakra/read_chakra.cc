@@ -1,16 +1,16 @@
 #include "planner/chakra/read_chakra.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <limits>
 #include <map>
-#include <sstream>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "nlohmann/json.hpp"
 
 #include "base/status_macros.h"
@@ -22,14 +22,6 @@ namespace penstock::planner {
 namespace {
 
 constexpr uint64_t kMaxNodes = uint64_t{1} << 31;  // of all traces
-
-absl::StatusOr<std::string> ReadBytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  if (file.is_open() && !file.bad()) return std::move(bytes).str();
-  return absl::NotFoundError(StrCat("cannot read ", path));
-}
 
 // The messages of a file, each after its length.
 class MessageStream {
@@ -70,6 +62,9 @@ class MessageStream {
   size_t offset_ = 0;
 };
 
+// A name as a terminal may show it.
+std::string Printable(const std::string& name) { return absl::Utf8SafeCHexEscape(name); }
+
 // A communication before it meets others.
 struct Communication {
   uint32_t node = 0;
@@ -98,6 +93,7 @@ class ChakraReader {
     traces_.groups[0].resize(traces_.num_ranks);
     for (uint32_t rank = 0; rank < traces_.num_ranks; ++rank) traces_.groups[0][rank] = rank;
     RETURN_IF_ERROR(CheckRanks());
+    RETURN_IF_ERROR(CheckSteps());
     RETURN_IF_ERROR(JoinMessages());
     RETURN_IF_ERROR(JoinCollectives());
     return std::move(traces_);
@@ -108,11 +104,12 @@ class ChakraReader {
     traces_.groups.emplace_back();  // of all ranks
     group_of_name_[""] = 0;
     const std::string path = ChakraGroupsPath(folder_);
-    if (!std::ifstream(path).is_open()) {
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) {
       group_of_name_["0"] = 0;
       return absl::OkStatus();
     }
-    ASSIGN_OR_RETURN(const std::string text, ReadBytes(path));
+    ASSIGN_OR_RETURN(const std::string text, ReadChakraFile(path));
     const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
     if (!json.is_object()) {
       return absl::InvalidArgumentError(
@@ -144,17 +141,22 @@ class ChakraReader {
   }
 
   absl::Status ReadTrace(uint32_t rank, const std::string& path) {
-    ASSIGN_OR_RETURN(const std::string bytes, ReadBytes(path));
+    ASSIGN_OR_RETURN(const std::string bytes, ReadChakraFile(path));
     MessageStream stream(path, bytes);
     if (stream.IsAtEnd()) return stream.Error("the file is empty, expected its metadata");
     ASSIGN_OR_RETURN(std::string_view message, stream.Next());
     const absl::StatusOr<ChakraMetadata> metadata = ParseChakraMetadata(message);
-    if (!metadata.ok()) return stream.Error(ToStd(metadata.status().message()));
-    if (metadata->num_ranks > kMaxClusterDevices || metadata->stands_for > kMaxClusterDevices ||
-        metadata->stands_for == 0) {
-      return stream.Error(StrCat("a job of ", metadata->num_ranks, " ranks, of which this is ",
-                                 metadata->stands_for, "; at most ", kMaxClusterDevices,
-                                 " are supported"));
+    if (!metadata.ok()) {
+      return stream.Error(
+          StrCat("the first message is no GlobalMetadata: ", ToStd(metadata.status().message())));
+    }
+    if (metadata->num_ranks > kMaxClusterDevices) {
+      return stream.Error(
+          StrCat("num_ranks is ", metadata->num_ranks, ", expected at most ", kMaxClusterDevices));
+    }
+    if (metadata->stands_for == 0 || metadata->stands_for > kMaxClusterDevices) {
+      return stream.Error(
+          StrCat("stands_for is ", metadata->stands_for, ", expected 1 to ", kMaxClusterDevices));
     }
     traces_.num_ranks = std::max(traces_.num_ranks, metadata->num_ranks);
     traces_.stands_for.push_back(metadata->stands_for);
@@ -176,7 +178,7 @@ class ChakraReader {
       const absl::Status added = AddNode(rank, *node, &num_of_group);
       if (!added.ok()) {
         return stream.Error(
-            StrCat("node ", node->id, " '", node->name, "': ", ToStd(added.message())));
+            StrCat("node ", node->id, " '", Printable(node->name), "': ", ToStd(added.message())));
       }
       deps.push_back(std::move(node->data_deps));
       deps.back().insert(deps.back().end(), node->ctrl_deps.begin(), node->ctrl_deps.end());
@@ -195,6 +197,10 @@ class ChakraReader {
                      .first->second;
     if (added.name == traces_.names.size()) traces_.names.push_back(node.name);
     added.stream = node.stream;
+    if (node.step.has_value() && *node.step >= kMaxTracedSteps) {
+      return absl::DataLossError(
+          StrCat("it ends step ", *node.step, ", expected a step below ", kMaxTracedSteps));
+    }
     added.step = node.step.value_or(kNone);
     Communication communication;
     communication.node = static_cast<uint32_t>(traces_.nodes.size()) - 1;
@@ -265,7 +271,7 @@ class ChakraReader {
     const auto error = [&](size_t i, std::string_view what) {
       const TracedNode& node = traces_.nodes[first_node + i];
       return absl::DataLossError(StrCat(path, ": at byte ", offsets[i], ": node ", node.id, " '",
-                                        traces_.names[node.name], "' ", what));
+                                        Printable(traces_.names[node.name]), "' ", what));
     };
     absl::flat_hash_map<uint64_t, uint32_t> index_of_id;
     index_of_id.reserve(deps.size());
@@ -281,7 +287,7 @@ class ChakraReader {
       for (const uint64_t dep : deps[i]) {
         const auto found = index_of_id.find(dep);
         if (found == index_of_id.end()) {
-          return error(i, StrCat("depends on node ", dep, ", which the file has not"));
+          return error(i, StrCat("depends on node ", dep, ", which is not in the file"));
         }
         edges.emplace_back(found->second, first_node + i);
         ++next[found->second - first_node + 1];
@@ -323,6 +329,23 @@ class ChakraReader {
     return absl::OkStatus();
   }
 
+  // Times of steps are those between the ends of two that follow each other.
+  absl::Status CheckSteps() const {
+    std::vector<uint32_t> node_of_step;
+    for (uint32_t node = 0; node < traces_.nodes.size(); ++node) {
+      const uint32_t step = traces_.nodes[node].step;
+      if (step == kNone) continue;
+      if (step >= node_of_step.size()) node_of_step.resize(step + 1, kNone);
+      node_of_step[step] = node;
+    }
+    const auto missing = std::find(node_of_step.begin(), node_of_step.end(), kNone);
+    if (missing == node_of_step.end()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        StrCat(folder_, ": ", traces_.Describe(node_of_step.back()), " ends step ",
+               node_of_step.size() - 1, ", but no node ends step ", missing - node_of_step.begin(),
+               "; steps are numbered from 0"));
+  }
+
   absl::Status Unmatched(const Communication& message, std::string_view why) const {
     const bool is_send = message.type == ChakraNodeType::kSend;
     return absl::FailedPreconditionError(StrCat(folder_, ": ", traces_.Describe(message.node),
@@ -357,9 +380,9 @@ class ChakraReader {
                                                 : "which never sends it");
       }
       if (sends[i].num_bytes != receives[i].num_bytes) {
-        return Unmatched(
-            sends[i], StrCat(sends[i].num_bytes, " bytes, and ", traces_.Describe(receives[i].node),
-                             " receives ", receives[i].num_bytes));
+        return Unmatched(sends[i], StrCat("a message of ", sends[i].num_bytes, " bytes, and ",
+                                          traces_.Describe(receives[i].node), " receives ",
+                                          receives[i].num_bytes));
       }
       TracedMeeting& meeting = traces_.meetings.emplace_back();
       meeting.num_bytes = sends[i].num_bytes;
@@ -395,11 +418,7 @@ class ChakraReader {
                                                   " is collective ", first.tag,
                                                   " of its communicator group, ", what));
     };
-    std::vector<uint32_t> present;
-    for (const uint32_t rank : traces_.groups[first.group]) {
-      if (HasTrace(rank)) present.push_back(rank);
-    }
-    std::sort(present.begin(), present.end());
+    const std::vector<uint32_t>& present = PresentIn(first.group);
     TracedMeeting& meeting = traces_.meetings.emplace_back();
     for (size_t i = 0; i < members.size(); ++i) {
       const uint32_t rank = traces_.ranks[traces_.TraceOf(members[i].node)];
@@ -428,8 +447,21 @@ class ChakraReader {
     return absl::OkStatus();
   }
 
+  // The ranks of a group that have traces, increasing.
+  const std::vector<uint32_t>& PresentIn(uint32_t group) {
+    const auto [it, is_new] = present_.try_emplace(group);
+    if (is_new) {
+      for (const uint32_t rank : traces_.groups[group]) {
+        if (HasTrace(rank)) it->second.push_back(rank);
+      }
+      std::sort(it->second.begin(), it->second.end());
+    }
+    return it->second;
+  }
+
   const std::string folder_;
   ChakraTraces traces_;
+  std::map<uint32_t, std::vector<uint32_t>> present_;  // of groups with collectives
   std::map<std::string, uint32_t> group_of_name_;
   absl::flat_hash_map<std::string, uint32_t> index_of_name_;
   std::vector<Communication> messages_;
@@ -449,7 +481,7 @@ uint32_t ChakraTraces::TraceOf(uint32_t node) const {
 }
 
 std::string ChakraTraces::Describe(uint32_t node) const {
-  return StrCat("node ", nodes[node].id, " '", names[nodes[node].name], "' of rank ",
+  return StrCat("node ", nodes[node].id, " '", Printable(names[nodes[node].name]), "' of rank ",
                 ranks[TraceOf(node)]);
 }
 

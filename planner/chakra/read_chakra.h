@@ -8,6 +8,8 @@
 // Every rank of a group that communicates needs a trace. If traces stand for the ranks that run the
 // same program (ChakraMetadata), collectives meet among those that are there.
 //
+// Steps are numbered from 0: each of them has a node that ends it.
+//
 // Nothing is trusted: lengths, ids, dependencies, ranks, sizes and groups are checked. Errors name
 // the file, the byte where a message begins, and the node; of messages that do not meet, the rank,
 // the node, its peer and the tag.
@@ -31,6 +33,8 @@
 
 namespace penstock::planner {
 
+inline constexpr uint32_t kMaxTracedSteps = 1 << 16;
+
 struct TracedNode {
   double seconds = 0;  // of computation
   uint64_t id = 0;     // in its file
@@ -39,7 +43,7 @@ struct TracedNode {
   uint32_t dependents_end = 0;  // in ChakraTraces::dependents, behind those of the node before
   uint32_t meeting = kNone;     // of communication
   uint32_t stream = 0;          // of computation, on its rank
-  uint32_t step = kNone;
+  uint32_t step = kNone;        // below kMaxTracedSteps
   ChakraNodeType type = ChakraNodeType::kInvalid;
 };
 

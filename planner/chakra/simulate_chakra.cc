@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <queue>
 #include <string>
@@ -10,14 +11,18 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 
+#include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/cluster/group_shape.h"
+#include "planner/simulator/link_classes.h"
 #include "planner/simulator/machine_resources.h"
 
 namespace penstock::planner {
 namespace {
 
 constexpr uint32_t kMostObserved = 64;
+
+using SharedLinks = std::shared_ptr<const std::vector<uint32_t>>;
 
 // Computation of a rank that runs one node at a time.
 struct Stream {
@@ -44,13 +49,13 @@ class ChakraRun {
       : traces_(traces),
         machine_(machine),
         resources_(machine, traces.num_ranks),
-        links_(machine.cluster),
         group_routes_(traces.groups.size()),
         num_arrived_(traces.meetings.size(), 0),
         activities_(std::min<size_t>(traces.ranks.size(), kMostObserved)) {}
 
   absl::StatusOr<ChakraSimulation> Run() {
     AddStreams();
+    AddLinks();
     for (uint32_t node = 0; node < traces_.nodes.size(); ++node) {
       num_waiting_.push_back(traces_.nodes[node].num_deps);
     }
@@ -59,8 +64,9 @@ class ChakraRun {
     }
     do {
       Settle();
-    } while (TakeEvent());
+    } while (TakeEvents());
     if (num_completed_ < traces_.nodes.size()) return Stuck();
+    RETURN_IF_ERROR(CheckStepEnds());
     return Describe();
   }
 
@@ -82,6 +88,42 @@ class ChakraRun {
       }
     }
   }
+
+  // Of all that communicates. There may be as many links as ranks, and they are walked for each
+  // communication, so only one is kept of those that are always taken together.
+  void AddLinks() {
+    LinkTable table(machine_.cluster);
+    std::vector<std::vector<uint32_t>> routes;
+    std::vector<SharedLinks*> links_of_route;
+    for (const TracedMeeting& meeting : traces_.meetings) {
+      if (meeting.kind.has_value()) {
+        GroupRoute& group = group_routes_[meeting.group];
+        if (group.is_added) continue;
+        group.is_added = true;
+        const std::vector<uint32_t>& ranks = traces_.groups[meeting.group];
+        group.shape = ShapeOf(machine_.cluster, std::vector<int64_t>(ranks.begin(), ranks.end()));
+        routes.push_back(table.OfCollective(ranks));
+        links_of_route.push_back(&group.links);
+        continue;
+      }
+      const uint32_t source = RankOf(meeting.members[0]);
+      const uint32_t destination = RankOf(meeting.members[1]);
+      const auto [it, is_new] = message_links_.try_emplace({source, destination});
+      if (!is_new) continue;
+      routes.push_back(table.OfMessage(source, destination));
+      links_of_route.push_back(&it->second);
+    }
+    std::vector<double> bytes_per_s;
+    for (uint32_t link = 0; link < table.num_links(); ++link) {
+      bytes_per_s.push_back(table.bytes_per_s(link));
+    }
+    MergeLinks(bytes_per_s, absl::MakeSpan(routes));
+    for (size_t r = 0; r < routes.size(); ++r) {
+      *links_of_route[r] = std::make_shared<const std::vector<uint32_t>>(std::move(routes[r]));
+    }
+  }
+
+  uint32_t RankOf(uint32_t node) const { return streams_[stream_of_[node]].rank; }
 
   void MakeReady(uint32_t node) {
     switch (traces_.nodes[node].type) {
@@ -108,7 +150,7 @@ class ChakraRun {
     listed_.push_back(stream);
   }
 
-  // All that happens at this time, before streams choose what they run next.
+  // What has ended makes other nodes ready; then streams choose what they run next.
   void Settle() {
     while (!completed_.empty() || !listed_.empty()) {
       while (!completed_.empty()) {
@@ -129,8 +171,8 @@ class ChakraRun {
     ++num_completed_;
     const uint32_t step = traces_.nodes[node].step;
     if (step != kNone) {
-      if (step >= step_ends_s_.size()) step_ends_s_.resize(std::min(step, kMaxSteps - 1) + 1, 0);
-      step_ends_s_[std::min(step, kMaxSteps - 1)] = now_s_;
+      if (step >= step_ends_s_.size()) step_ends_s_.resize(step + 1, 0);
+      step_ends_s_[step] = now_s_;
     }
     for (const uint32_t dependent : traces_.DependentsOf(node)) {
       if (--num_waiting_[dependent] == 0) MakeReady(dependent);
@@ -154,9 +196,7 @@ class ChakraRun {
     const TracedMeeting& met = traces_.meetings[meeting];
     if (++num_arrived_[meeting] < met.members.size()) return;
     members_.clear();
-    for (const uint32_t node : met.members) {
-      members_.push_back(streams_[stream_of_[node]].rank);
-    }
+    for (const uint32_t node : met.members) members_.push_back(RankOf(node));
     const MachineResources::Interval interval =
         resources_.Communicate(RouteOf(met), members_, now_s_);
     for (const uint32_t node : met.members) {
@@ -171,42 +211,45 @@ class ChakraRun {
     const auto num_bytes = static_cast<double>(meeting.num_bytes);
     if (!meeting.kind.has_value()) {
       Route route = MessageRoute(machine_, members_[0], members_[1], num_bytes);
-      auto& links = message_links_[{members_[0], members_[1]}];
-      if (links == nullptr) {
-        links = std::make_shared<const std::vector<uint32_t>>(
-            links_.OfMessage(members_[0], members_[1]));
-      }
-      route.links = links;
+      route.links = message_links_.at({members_[0], members_[1]});
       return route;
     }
-    GroupRoute& group = group_routes_[meeting.group];
-    const std::vector<uint32_t>& ranks = traces_.groups[meeting.group];
-    if (group.links == nullptr) {
-      group.shape = ShapeOf(machine_.cluster, std::vector<int64_t>(ranks.begin(), ranks.end()));
-      group.links = std::make_shared<const std::vector<uint32_t>>(links_.OfCollective(ranks));
-    }
+    const GroupRoute& group = group_routes_[meeting.group];
+    const auto num_ranks = static_cast<double>(traces_.groups[meeting.group].size());
     const bool is_gather = *meeting.kind == CollectiveKind::kAllGather;
-    Route route =
-        CollectiveRoute(machine_, group.shape, *meeting.kind,
-                        is_gather ? num_bytes * static_cast<double>(ranks.size()) : num_bytes);
+    Route route = CollectiveRoute(machine_, group.shape, *meeting.kind,
+                                  is_gather ? num_bytes * num_ranks : num_bytes);
     route.links = group.links;
     return route;
   }
 
-  bool TakeEvent() {
+  // All of one time: which node a stream runs next must not depend on which came first.
+  bool TakeEvents() {
     if (events_.empty()) return false;
-    const Event event = events_.top();
-    events_.pop();
-    now_s_ = event.time;
-    if (event.is_meeting) {
-      for (const uint32_t node : traces_.meetings[event.index].members) completed_.push_back(node);
-    } else {
-      Stream& stream = streams_[stream_of_[event.index]];
-      stream.is_busy = false;
-      List(stream_of_[event.index]);
-      completed_.push_back(event.index);
+    now_s_ = events_.top().time;
+    while (!events_.empty() && events_.top().time == now_s_) {
+      const Event event = events_.top();
+      events_.pop();
+      if (event.is_meeting) {
+        const std::vector<uint32_t>& members = traces_.meetings[event.index].members;
+        completed_.insert(completed_.end(), members.begin(), members.end());
+      } else {
+        streams_[stream_of_[event.index]].is_busy = false;
+        List(stream_of_[event.index]);
+        completed_.push_back(event.index);
+      }
     }
     return true;
+  }
+
+  // Steps that overlap end in order nevertheless.
+  absl::Status CheckStepEnds() const {
+    for (size_t step = 1; step < step_ends_s_.size(); ++step) {
+      if (step_ends_s_[step] >= step_ends_s_[step - 1]) continue;
+      return absl::InvalidArgumentError(
+          StrCat("step ", step, " of the traces ends before step ", step - 1));
+    }
+    return absl::OkStatus();
   }
 
   ChakraSimulation Describe() const {
@@ -246,20 +289,17 @@ class ChakraRun {
     return absl::InternalError("the traces do not come to their end");
   }
 
-  static constexpr uint32_t kMaxSteps = 1 << 16;
-
   struct GroupRoute {
     GroupShape shape;
-    std::shared_ptr<const std::vector<uint32_t>> links;
+    SharedLinks links;
+    bool is_added = false;
   };
 
   const ChakraTraces& traces_;
   const Machine& machine_;
   MachineResources resources_;
-  LinkTable links_;
   std::vector<GroupRoute> group_routes_;
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const std::vector<uint32_t>>>
-      message_links_;
+  std::map<std::pair<uint32_t, uint32_t>, SharedLinks> message_links_;  // of the ranks at both ends
   std::vector<Stream> streams_;
   std::vector<uint32_t> stream_of_;    // of each node
   std::vector<uint32_t> num_waiting_;  // of each node: dependencies that have not ended

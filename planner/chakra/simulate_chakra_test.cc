@@ -1,9 +1,12 @@
 #include "planner/chakra/simulate_chakra.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +20,8 @@
 #include "planner/chakra/chakra_node.h"
 #include "planner/chakra/read_chakra.h"
 #include "planner/chakra/write_chakra.h"
+#include "planner/cluster/collective_cost.h"
+#include "planner/cluster/group_shape.h"
 #include "planner/cluster/presets.h"
 #include "planner/simulator/simulate_plan.h"
 #include "tests/support/gpt_plan.h"
@@ -32,9 +37,10 @@ class ChakraTest : public ::testing::Test {
  protected:
   static Machine MachineOf(std::string_view preset) { return {*FindClusterPreset(preset)}; }
 
-  void Write(uint32_t rank, const std::vector<ChakraNode>& nodes, uint32_t stands_for = 1) {
+  void Write(uint32_t rank, const std::vector<ChakraNode>& nodes, uint32_t num_ranks = 0,
+             uint32_t stands_for = 1) {
     std::string bytes;
-    AppendChakraMetadata({"1", 0, stands_for}, &bytes);
+    AppendChakraMetadata({"1", num_ranks, stands_for}, &bytes);
     for (const ChakraNode& node : nodes) AppendChakraNode(node, &bytes);
     WriteBytes(rank, bytes);
   }
@@ -133,6 +139,34 @@ TEST_F(ChakraTest, ANodeComesBackAsItWasWritten) {
   EXPECT_EQ(read->step, node.step);
 }
 
+// A node with one attribute, whose value is as the schema stores it: its tag and its bytes.
+absl::StatusOr<ChakraNode> ParseWithAttr(const std::string& name, const std::string& value) {
+  const auto field = [](char tag, const std::string& bytes) {
+    return std::string(1, tag) + static_cast<char>(bytes.size()) + bytes;
+  };
+  return ParseChakraNode(field('\x52', field('\x0a', name) + value));
+}
+
+TEST_F(ChakraTest, AttributesHaveTheNumbersOfTheirTypes) {
+  const std::string uint64 = "\x68\x85\x80\x80\x80\x80\x80\x80\x80\x80\x01";  // 2^63 + 5
+  absl::StatusOr<ChakraNode> node = ParseWithAttr("num_ops", uint64);
+  ASSERT_TRUE(node.ok()) << node.status();
+  EXPECT_EQ(*node->num_ops, (uint64_t{1} << 63) + 5);
+  node = ParseWithAttr("comm_tag", "\x9d\x01\xf0\xff\xff\xff");  // fixed32
+  ASSERT_TRUE(node.ok()) << node.status();
+  EXPECT_EQ(*node->comm_tag, 0xfffffff0u);
+  const auto error = [](const std::string& name, const std::string& value) {
+    return std::string(ParseWithAttr(name, value).status().message());
+  };
+  EXPECT_EQ(error("comm_tag", uint64),
+            "attribute comm_tag is 9223372036854775813, expected a whole number from 0 to "
+            "4294967295");
+  EXPECT_THAT(error("comm_tag", "\xbd\x01\xf0\xff\xff\xff"), HasSubstr("comm_tag is -16,"));
+  const std::string nan("\x19\0\0\0\0\0\0\xf8\x7f", 9);
+  EXPECT_THAT(error("num_ops", nan), HasSubstr("num_ops is nan, expected a whole number"));
+  EXPECT_THAT(error("num_ops", "\xea\x01\x01x"), HasSubstr("num_ops is 'x', expected"));
+}
+
 // Trace and plan are simulated by different code. With as many steps as the plan's simulation has,
 // they agree to the rounding of durations to nanoseconds, but where permutes become messages, each
 // of which takes its own links and latency. One step that nothing overlaps is close.
@@ -143,11 +177,13 @@ TEST_F(ChakraTest, ATraceTakesAsLongAsItsPlan) {
     const char* cluster;
     double tolerance = 0.002;
   };
-  // Where rings of exchanges run beside interleaved stages, the trace is up to a tenth faster.
+  // The messages of an exchange wait for those between interleaved stages one by one in the trace,
+  // and all together in the plan.
   for (const Case& each :
        {Case{"dp=2,tp=2,pp=2", "1f1b", "hgx-h100:1"}, Case{"pp=4", "zb-h1", "hgx-h100:1"},
         Case{"dp=4,zero=3", "1f1b", "v100-ib100:1"},
-        Case{"dp=2,tp=4,sp=true", "gpipe", "hgx-h100:1"},
+        Case{"dp=2,tp=4,sp=true", "gpipe", "hgx-h100:1"}, Case{"cp=16", "1f1b", "v100-ib100:2"},
+        Case{"dp=4,cp=4", "1f1b", "v100-ib100:2"},
         Case{"cp=2,pp=2,vpp=2", "interleaved", "hgx-h100:1", 0.1}}) {
     SCOPED_TRACE(StrCat(each.strategy, " ", each.policy));
     testing::GptPlanOptions options;
@@ -204,7 +240,31 @@ TEST_F(ChakraTest, OneRankOfEachProgramStandsForTheOthers) {
                           {.ranks = {16}, .one_of_each_program = false, .num_steps = 1}, Folder())
                   .status()
                   .message(),
-              HasSubstr("there is no rank 16: the plan has 16 devices"));
+              HasSubstr("there is no rank 16: the plan has 16 ranks, numbered from 0"));
+}
+
+// Whom a rank sends to in a ring has a trace too; all traces stand for all ranks.
+TEST_F(ChakraTest, RingsAreWholeWhereOneRankOfEachProgramIsWritten) {
+  for (const char* strategy : {"dp=4,cp=2", "dp=2,cp=4,pp=2", "cp=4,pp=2", "dp=2,tp=2,cp=2"}) {
+    SCOPED_TRACE(strategy);
+    testing::GptPlanOptions options;
+    options.strategy = strategy;
+    const FoldedPlan plan = testing::PlanSmallGpt(options, policies_);
+    const Machine machine = MachineOf("hgx-h100:2");
+    const absl::StatusOr<Simulation> simulation = SimulatePlan(plan, ops_, policies_, machine);
+    ASSERT_TRUE(simulation.ok()) << simulation.status();
+    const ChakraOptions chakra = {.ranks = {}, .one_of_each_program = true, .num_steps = 4};
+    const absl::StatusOr<ChakraFiles> files =
+        WriteChakra(plan, simulation->stage_orders, ops_, machine, chakra, Folder());
+    ASSERT_TRUE(files.ok()) << files.status();
+    const absl::StatusOr<ChakraTraces> traces = ReadChakra(Folder());
+    ASSERT_TRUE(traces.ok()) << traces.status();
+    EXPECT_EQ(std::accumulate(traces->stands_for.begin(), traces->stands_for.end(), 0u),
+              plan.num_devices());
+    const absl::StatusOr<ChakraSimulation> again = Simulate(machine);
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_NEAR(again->step_s / simulation->step_s, 1, 0.03);
+  }
 }
 
 TEST_F(ChakraTest, MicrosecondsDoNotDrift) {
@@ -253,6 +313,72 @@ TEST_F(ChakraTest, NodesOfAStreamRunOneAfterAnother) {
   EXPECT_NEAR(simulation->step_s, 5e-6, 1e-12);
 }
 
+// c and d wait for the same stream from the same moment on; e follows c. Whichever of a and b is
+// taken first, c is first in the file.
+TEST_F(ChakraTest, OfNodesThatBecomeReadyTogetherTheFirstInTheFileRuns) {
+  for (const bool a_is_first : {true, false}) {
+    ChakraNode a = Compute(1, 1000);
+    ChakraNode b = Compute(2, 1000);
+    a.stream = 1;
+    b.stream = 2;
+    const ChakraNode c = Compute(3, 10000, {a_is_first ? 1u : 2u});
+    const ChakraNode d = Compute(4, 1000, {a_is_first ? 2u : 1u});
+    ChakraNode e = Compute(5, 10000, {3});
+    e.stream = 3;
+    Write(0, {a, b, c, d, e});
+    const absl::StatusOr<ChakraSimulation> simulation = Simulate(MachineOf("hgx-h100:1"));
+    ASSERT_TRUE(simulation.ok()) << simulation.status();
+    EXPECT_NEAR(simulation->total_s, 21e-6, 1e-12) << a_is_first;
+  }
+}
+
+TEST_F(ChakraTest, StepsEndInOrder) {
+  const auto chain = [&](const std::vector<uint32_t>& steps) {
+    std::vector<ChakraNode> nodes;
+    for (const uint32_t step : steps) {
+      const uint64_t id = nodes.size() + 1;
+      nodes.push_back(Compute(id, 1000, id == 1 ? std::vector<uint64_t>() : std::vector{id - 1}));
+      nodes.back().step = step;
+    }
+    Write(0, nodes);
+  };
+  chain({0, 1, 2, 2});
+  const absl::StatusOr<ChakraSimulation> simulation = Simulate(MachineOf("hgx-h100:1"));
+  ASSERT_TRUE(simulation.ok()) << simulation.status();
+  EXPECT_EQ(simulation->num_steps, 3u);
+  EXPECT_NEAR(simulation->step_s, 1e-6, 1e-12);
+  chain({3, 2, 1, 0});
+  EXPECT_EQ(Refusal(), "step 1 of the traces ends before step 0");
+  chain({5, 9});
+  EXPECT_THAT(Refusal(), HasSubstr("node 2 'work2' of rank 0 ends step 9, but no node ends step 0; "
+                                   "steps are numbered from 0"));
+  chain({0, 65536});
+  EXPECT_THAT(Refusal(), HasSubstr("node 2 'work2': it ends step 65536, expected a step below "
+                                   "65536"));
+}
+
+// Each of the collectives is one of as many ranks as there may be: neither may be walked for the
+// other.
+TEST_F(ChakraTest, ManyCollectivesOfManyRanks) {
+  constexpr uint32_t kNumRanks = 1 << 17;
+  constexpr uint64_t kNumCollectives = 20000;
+  std::vector<ChakraNode> nodes;
+  for (uint64_t id = 1; id <= kNumCollectives; ++id) {
+    nodes.push_back(Collective(id, ""));
+    if (id > 1) nodes.back().ctrl_deps = {id - 1};
+  }
+  Write(0, nodes, kNumRanks, kNumRanks);
+  const Machine machine = MachineOf("hgx-h100:16384");
+  const absl::StatusOr<ChakraSimulation> simulation = Simulate(machine);
+  ASSERT_TRUE(simulation.ok()) << simulation.status();
+  std::vector<int64_t> ranks(kNumRanks);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const double each = PredictCollective(machine.cluster, ShapeOf(machine.cluster, ranks),
+                                        CollectiveKind::kAllReduce, 1000)
+                          .seconds;
+  EXPECT_NEAR(simulation->total_s / (each * kNumCollectives), 1, 1e-6);
+}
+
 TEST_F(ChakraTest, MessagesThatDoNotMeetAreNamed) {
   Write(0, {Message(4, true, 0, 1, 7)});
   Write(1, {Message(9, false, 0, 1, 8)});
@@ -264,7 +390,8 @@ TEST_F(ChakraTest, MessagesThatDoNotMeetAreNamed) {
   ChakraNode larger = Message(4, true, 0, 1, 8);
   larger.comm_size = 1001;
   Write(0, {larger});
-  EXPECT_THAT(Refusal(), HasSubstr("1001 bytes, and node 9 'get' of rank 1 receives 1000"));
+  EXPECT_THAT(Refusal(),
+              HasSubstr("a message of 1001 bytes, and node 9 'get' of rank 1 receives 1000"));
   Write(0, {Message(4, true, 0, 5, 8)});
   Write(1, {});
   EXPECT_THAT(Refusal(), HasSubstr("node 4 'put' of rank 0 sends to rank 5 with tag 8, which has "
@@ -307,32 +434,66 @@ TEST_F(ChakraTest, ARankWithoutATraceIsNamed) {
 
 TEST_F(ChakraTest, DamagedFilesAreRefused) {
   EXPECT_THAT(Refusal(), HasSubstr("there is no Chakra trace"));
+  std::filesystem::create_directory(ChakraTracePath(Folder(), 0));
+  EXPECT_THAT(Refusal(), HasSubstr("trace.0.et: not a regular file"));
+  std::filesystem::remove(ChakraTracePath(Folder(), 0));
+  ASSERT_EQ(mkfifo(ChakraTracePath(Folder(), 0).c_str(), 0600), 0);
+  EXPECT_THAT(Refusal(), HasSubstr("trace.0.et: not a regular file"));
+  std::filesystem::remove(ChakraTracePath(Folder(), 0));
   Write(0, {Compute(1, 10), Compute(2, 10, {1})});
   const std::string whole = ReadBytes(0);
   ASSERT_TRUE(Simulate(MachineOf("hgx-h100:1")).ok());
-  // Cut anywhere, it is an error with the place, or ends between two nodes.
+  // Cut anywhere, it is an error with the place, but where a node ends.
+  std::vector<size_t> ends;
+  for (const std::vector<ChakraNode>& nodes :
+       {std::vector<ChakraNode>{}, std::vector<ChakraNode>{Compute(1, 10)}}) {
+    Write(0, nodes);
+    ends.push_back(ReadBytes(0).size());
+  }
   for (size_t size = 0; size < whole.size(); ++size) {
     WriteBytes(0, whole.substr(0, size));
     const absl::Status status = Simulate(MachineOf("hgx-h100:1")).status();
+    EXPECT_EQ(status.ok(), std::find(ends.begin(), ends.end(), size) != ends.end()) << size;
     if (!status.ok()) {
       EXPECT_THAT(std::string(status.message()), HasSubstr("trace.0.et: at byte "));
     }
   }
-  // Any byte may be anything.
-  for (size_t i = 0; i < whole.size(); ++i) {
+  // Any byte may be anything: what was damaged is refused, or simulated as something else.
+  WriteGroups(R"({"1": [0, 1]})");
+  ChakraNode sum = Collective(3, "1");
+  sum.ctrl_deps = {1, 2};
+  Write(0, {Compute(1, 10), Message(2, true, 0, 1, 7), sum});
+  Write(1, {Compute(1, 10), Message(2, false, 0, 1, 7), sum});
+  const std::string joined = ReadBytes(0);
+  ASSERT_TRUE(Simulate(MachineOf("hgx-h100:1")).ok());
+  size_t num_refused = 0;
+  for (size_t i = 0; i < joined.size(); ++i) {
     for (const int change : {1, 0x80, 0xff}) {
-      std::string damaged = whole;
+      std::string damaged = joined;
       damaged[i] = static_cast<char>(damaged[i] ^ change);
       WriteBytes(0, damaged);
-      Simulate(MachineOf("hgx-h100:1")).status().IgnoreError();
+      if (!Simulate(MachineOf("hgx-h100:1")).ok()) ++num_refused;
     }
   }
+  EXPECT_GT(num_refused, joined.size());
+  std::filesystem::remove(ChakraTracePath(Folder(), 1));
+  std::filesystem::remove(ChakraGroupsPath(Folder()));
+  WriteBytes(0, "");
+  EXPECT_THAT(Refusal(), HasSubstr("the file is empty"));
+  WriteBytes(0, "\x04\x08\x07zz");
+  EXPECT_THAT(Refusal(), HasSubstr("the first message is no GlobalMetadata: "));
+  Write(0, {}, 4, 0);
+  EXPECT_THAT(Refusal(), HasSubstr("stands_for is 0, expected 1 to 131072"));
+  ChakraNode colored = Message(1, true, 0, 5, 0);
+  colored.name = "\x1b[31mred";
+  Write(0, {colored});
+  EXPECT_THAT(Refusal(), HasSubstr("node 1 '\\x1b[31mred' of rank 0"));
   WriteBytes(0, whole + "\xff\xff\xff\xff\x7f");
   EXPECT_THAT(Refusal(), HasSubstr("a message of 34359738367 bytes begins 0 bytes before the end"));
   Write(0, {Compute(1, 10), Compute(1, 10)});
   EXPECT_THAT(Refusal(), HasSubstr("node 1 'work1' has the id of an earlier node"));
   Write(0, {Compute(1, 10, {5})});
-  EXPECT_THAT(Refusal(), HasSubstr("node 1 'work1' depends on node 5, which the file has not"));
+  EXPECT_THAT(Refusal(), HasSubstr("node 1 'work1' depends on node 5, which is not in the file"));
   Write(0, {Compute(1, 10, {2}), Compute(2, 10, {1})});
   EXPECT_THAT(Refusal(), HasSubstr("depend on each other in a circle"));
   Write(0, {Message(1, true, 1, 0, 0)});

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 
+#include "base/counted.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/chakra/chakra_files.h"
@@ -79,6 +81,7 @@ class ChakraWriter {
 
   absl::StatusOr<ChakraFiles> Run(const std::string& folder) {
     ASSIGN_OR_RETURN(const std::vector<uint32_t> ranks, RanksToWrite());
+    if (options_.one_of_each_program) CountRepresented(ranks);
     RETURN_IF_ERROR(RemoveChakraTraces(folder));
     for (const uint32_t rank : ranks) {
       ASSIGN_OR_RETURN(const std::string bytes, TraceOf(rank));
@@ -98,12 +101,13 @@ class ChakraWriter {
   }
 
   absl::StatusOr<std::vector<uint32_t>> RanksToWrite() const {
-    if (options_.one_of_each_program) return FirstOfPrograms(plan_);
+    if (options_.one_of_each_program) return WithPeers(FirstOfPrograms(plan_));
     if (options_.ranks.empty()) return Iota(plan_.num_devices());
     for (const uint32_t rank : options_.ranks) {
       if (rank < plan_.num_devices()) continue;
       return absl::InvalidArgumentError(StrCat("there is no rank ", rank, ": the plan has ",
-                                               plan_.num_devices(), " devices, from 0 on"));
+                                               Counted(int64_t{plan_.num_devices()}, "rank"),
+                                               ", numbered from 0"));
     }
     std::vector<uint32_t> ranks = options_.ranks;
     std::sort(ranks.begin(), ranks.end());
@@ -111,14 +115,65 @@ class ChakraWriter {
     return ranks;
   }
 
+  // These and those that they exchange messages with, directly or through others, increasing: what
+  // a rank receives has to be sent by a rank that has a trace.
+  std::vector<uint32_t> WithPeers(std::vector<uint32_t> ranks) const {
+    std::vector<bool> is_added(plan_.num_devices(), false);
+    for (const uint32_t rank : ranks) is_added[rank] = true;
+    const auto add = [&](uint32_t rank) {
+      if (is_added[rank]) return;
+      is_added[rank] = true;
+      ranks.push_back(rank);
+    };
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const uint32_t rank = ranks[i];
+      for (const ActorPlan& actor : plan_.ProgramOnDevice(rank).actors) {
+        const uint32_t rendezvous = peers_.MeetingOf(actor);
+        if (rendezvous == kNone) continue;
+        const uint32_t group = peers_.GroupOf(rendezvous, rank);
+        const std::vector<uint32_t>& devices = peers_.DevicesOf(rendezvous, group);
+        if (peers_.IsTransfer(rendezvous)) {
+          for (const uint32_t device : devices) add(device);
+        } else if (IsPermute(actor, rank)) {
+          // Whoever sends to the rank is reached by going on to whom others send.
+          const CollectiveSpec& spec = peers_.SpecOf(rendezvous, group);
+          add(devices[spec.peers[PlaceOf(devices, rank)]]);
+        }
+      }
+    }
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  }
+
+  static uint32_t PlaceOf(const std::vector<uint32_t>& devices, uint32_t rank) {
+    return static_cast<uint32_t>(std::find(devices.begin(), devices.end(), rank) - devices.begin());
+  }
+
+  uint32_t ProgramOf(uint32_t rank) const {
+    return plan_.is_folded() ? plan_.ProgramOf(rank) : rank;
+  }
+
+  // Shares the ranks of each program out among those that have a trace.
+  void CountRepresented(const std::vector<uint32_t>& ranks) {
+    std::map<uint32_t, uint32_t> left;     // of each program: ranks
+    std::map<uint32_t, uint32_t> writers;  // of each program: traces that are left
+    for (uint32_t rank = 0; rank < plan_.num_devices(); ++rank) ++left[ProgramOf(rank)];
+    for (const uint32_t rank : ranks) ++writers[ProgramOf(rank)];
+    for (const uint32_t rank : ranks) {
+      const uint32_t program = ProgramOf(rank);
+      const uint32_t share = left[program] / writers[program]--;
+      left[program] -= share;
+      stands_for_[rank] = share;
+    }
+  }
+
   uint32_t StandsFor(uint32_t rank) const {
-    if (!options_.one_of_each_program || !plan_.is_folded()) return 1;
-    return plan_.SizeOfClasses()[plan_.class_of[rank % plan_.devices_per_stage()]];
+    const auto found = stands_for_.find(rank);
+    return found == stands_for_.end() ? 1 : found->second;
   }
 
   absl::StatusOr<std::string> TraceOf(uint32_t rank) {
-    const uint32_t program = plan_.is_folded() ? plan_.ProgramOf(rank) : rank;
-    const std::pair<uint32_t, uint32_t> key = {program, kernels_.KindOf(rank)};
+    const std::pair<uint32_t, uint32_t> key = {ProgramOf(rank), kernels_.KindOf(rank)};
     if (!templates_.contains(key)) {
       if (!plan_.is_folded()) templates_.clear();  // each is used once
       ASSIGN_OR_RETURN(Template lowered, Lower(rank));
@@ -294,8 +349,7 @@ class ChakraWriter {
   void AppendPermute(const Template::Communication& communication, const CollectiveSpec& spec,
                      const std::vector<uint32_t>& devices, uint32_t rank, uint32_t tag,
                      std::string* bytes) const {
-    const auto place =
-        static_cast<uint32_t>(std::find(devices.begin(), devices.end(), rank) - devices.begin());
+    const uint32_t place = PlaceOf(devices, rank);
     const auto sender = static_cast<uint32_t>(
         std::find(spec.peers.begin(), spec.peers.end(), place) - spec.peers.begin());
     ChakraNode join = communication.node;
@@ -361,6 +415,7 @@ class ChakraWriter {
   absl::flat_hash_map<uint32_t, bool> is_named_;  // sets of collectives
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, std::unique_ptr<Template>> templates_;
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, std::unique_ptr<GroupShape>> shapes_;
+  std::map<uint32_t, uint32_t> stands_for_;  // with one_of_each_program, of each rank with a trace
   ChakraFiles files_;
 };
 

@@ -12,10 +12,9 @@
 //   collectives              COMM_COLL_NODE; comm_size is what a rank brings, of the rank that
 //                            brings most; comm_tag tells collectives of a group apart
 //   permutes                 a COMM_SEND_NODE, a COMM_RECV_NODE, and a METADATA_NODE after both
-//   sends and receives       COMM_SEND_NODE and COMM_RECV_NODE; a tag is used once between two
-//   ranks begins, ends of phases   METADATA_NODE, of no duration; `is_cpu_op`, so that none waits
-//   for the
-//                            rank's device
+//   sends and receives       COMM_SEND_NODE and COMM_RECV_NODE; two ranks use each tag once
+//   begin, end of a phase    METADATA_NODE of no duration; with is_cpu_op, so that it does not
+//                            wait for the rank's device
 //
 // Durations of computation are those of kernel_seconds.h on the rank's device, in nanoseconds, and
 // in whole microseconds that are rounded so that the sum over a stream is right at each node.
@@ -39,7 +38,8 @@ namespace penstock::planner {
 
 struct ChakraOptions {
   // Whose traces are written; empty: all. With `one_of_each_program`, the first rank of each
-  // program, which then stands for the others.
+  // program and those with which it exchanges messages, such as the other members of a ring, which
+  // then stand for all that run their programs.
   std::vector<uint32_t> ranks;
   bool one_of_each_program = false;
   uint32_t num_steps = 1;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/container/inlined_vector.h"
+
 namespace penstock::planner {
 namespace {
 
@@ -23,6 +25,18 @@ struct FlatGroup {
 };
 
 double Double(int64_t value) { return static_cast<double>(value); }
+
+// All divisors, increasing.
+absl::InlinedVector<int64_t, 16> DivisorsOf(int64_t number) {
+  absl::InlinedVector<int64_t, 16> divisors;
+  for (int64_t d = 1; d * d <= number; ++d) {
+    if (number % d != 0) continue;
+    divisors.push_back(d);
+    if (d * d != number) divisors.push_back(number / d);
+  }
+  std::sort(divisors.begin(), divisors.end());
+  return divisors;
+}
 
 // What one member exchanges in a pass of a reduce_scatter or an all_gather, as a part of the data.
 double PassPart(int64_t n) { return Double(n - 1) / Double(n); }
@@ -297,9 +311,9 @@ class GroupCost {
     for (int l = 0; l < static_cast<int>(shape_.levels.size()); ++l) {
       const int64_t children = MembersIn(l + 1) / MembersIn(l);
       const bool is_torus = l == 0 && shape_.torus.has_value();
-      for (int64_t q = 2; q <= children; ++q) {
+      for (const int64_t q : DivisorsOf(children)) {
         const int64_t run = MembersIn(l) * q;
-        if (children % q != 0 || run == shape_.num_members) continue;
+        if (q == 1 || run == shape_.num_members) continue;
         if (is_torus && q != children) continue;
         use(InnerStage(run), OuterStage(run));
       }
@@ -359,6 +373,24 @@ CollectiveTime PredictCollective(const Cluster& cluster, const GroupShape& shape
                                  CollectiveKind kind, double num_bytes,
                                  const GroupsAtOnce& groups_at_once, CollectiveMethods methods) {
   return GroupCost(cluster, shape, groups_at_once, methods).Best(kind, num_bytes);
+}
+
+double PredictPermute(const Cluster& cluster, const GroupShape& shape,
+                      absl::Span<const int64_t> crossing, double num_bytes) {
+  int top = -1;
+  double rate = kNever;
+  for (int l = 0; l < static_cast<int>(crossing.size()); ++l) {
+    if (crossing[l] == 0) continue;
+    top = l;
+    double here = cluster.UplinkBytesPerSOfEach(l, crossing[l]);
+    if (l == 0 && shape.torus.has_value()) here /= shape.torus->ring_load;
+    rate = std::min(rate, here);
+  }
+  if (top < 0) return 0;
+  const double latency = top == 0 && shape.torus.has_value()
+                             ? Double(shape.torus->diameter) * cluster.level(0).latency_s
+                             : cluster.LatencyAcross(top);
+  return latency + num_bytes / rate;
 }
 
 double PredictSendSeconds(const Cluster& cluster, int64_t from, int64_t to, double num_bytes,

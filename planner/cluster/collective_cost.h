@@ -49,6 +49,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "absl/types/span.h"
+
 #include "base/collective.h"
 #include "planner/cluster/cluster_model.h"
 #include "planner/cluster/group_shape.h"
@@ -85,13 +87,21 @@ struct CollectiveTime {
 //   all_gather                  of the output of each member
 //   all_to_all                  of the input of each member, which has equal parts for all members
 //   broadcast                   of the root's input
-//   permute                     of the message from each member to one other
+//   permute                     of the message from each member to one other, which is taken to be
+//                               as far away as any is (PredictPermute knows where it is)
 // Direct is used where no method of `methods` applies. REQUIRES: num_bytes >= 0; the shape is one
 // of this cluster.
 CollectiveTime PredictCollective(const Cluster& cluster, const GroupShape& shape,
                                  CollectiveKind kind, double num_bytes,
                                  const GroupsAtOnce& groups_at_once = {},
                                  CollectiveMethods methods = {});
+
+// A permute of messages of `num_bytes` each that are sent at once: as many as CountCrossing says.
+// What is between groups at once is counted there. A shift by one over the members of a group, as
+// in a ring, thus sends one message out of each child, where any permute may send one for each
+// member.
+double PredictPermute(const Cluster& cluster, const GroupShape& shape,
+                      absl::Span<const int64_t> crossing, double num_bytes);
 
 // One message between two devices. No time from a device to itself.
 double PredictSendSeconds(const Cluster& cluster, int64_t from, int64_t to, double num_bytes,

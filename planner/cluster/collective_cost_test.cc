@@ -115,6 +115,32 @@ TEST(CollectiveCostTest, BetweenNodes) {
   EXPECT_DOUBLE_EQ(Seconds(Nodes(4, 4), group, kReduceScatter, 8e5, kOnlyRing, {1, 8}), 12 + 12);
 }
 
+// Member i of n sends to member destination(i).
+template <typename F>
+double PermuteSeconds(const Cluster& cluster, int64_t n, double num_bytes, const F& destination) {
+  std::vector<MessageEnds> messages;
+  for (int64_t i = 0; i < n; ++i) messages.emplace_back(i, destination(i));
+  return PredictPermute(cluster, ShapeOf(cluster, Strided(0, n, 1)),
+                        CountCrossing(cluster, messages), num_bytes);
+}
+
+TEST(CollectiveCostTest, OfAShiftOneMessageLeavesEachNode) {
+  const auto by_one = [](int64_t i) { return (i + 1) % 16; };
+  EXPECT_DOUBLE_EQ(PermuteSeconds(Nodes(2, 1), 16, 8e5, by_one), 4 + 8);
+  // Inside the nodes nothing crosses.
+  const auto in_node = [](int64_t i) { return i / 8 * 8 + (i + 1) % 8; };
+  EXPECT_DOUBLE_EQ(PermuteSeconds(Nodes(2, 1), 16, 8e5, in_node), 1 + 0.8);
+  EXPECT_EQ(PermuteSeconds(Nodes(2, 1), 16, 8e5, [](int64_t i) { return i; }), 0);
+  // If all 8 members leave, it is what any permute may take.
+  const auto across = [](int64_t i) { return (i + 8) % 16; };
+  EXPECT_DOUBLE_EQ(PermuteSeconds(Nodes(2, 1), 16, 8e5, across), 4 + 8 * 8);
+  for (const int64_t uplinks : {int64_t{1}, int64_t{2}, kUplinkPerDevice}) {
+    const Cluster cluster = Nodes(2, uplinks);
+    EXPECT_DOUBLE_EQ(PermuteSeconds(cluster, 16, 8e5, across),
+                     Seconds(cluster, Strided(0, 16, 1), kPermute, 8e5, {}));
+  }
+}
+
 TEST(CollectiveCostTest, OverWholeNodes) {
   const Cluster shared = Nodes(2, 1);
   const Cluster own = Nodes(2, kUplinkPerDevice);

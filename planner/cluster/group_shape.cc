@@ -169,4 +169,19 @@ GroupsAtOnce CountGroupsAtOnce(const Cluster& cluster,
   return most;
 }
 
+std::vector<int64_t> CountCrossing(const Cluster& cluster, absl::Span<const MessageEnds> messages) {
+  std::vector<int64_t> most(cluster.num_levels(), 0);
+  for (int l = 0; l < cluster.num_levels(); ++l) {
+    absl::flat_hash_map<int64_t, int64_t> leaving;  // by child
+    absl::flat_hash_map<int64_t, int64_t> entering;
+    for (const auto& [from, to] : messages) {
+      const int64_t source = cluster.GroupOf(from, l - 1);
+      const int64_t destination = cluster.GroupOf(to, l - 1);
+      if (source == destination) continue;
+      most[l] = std::max({most[l], ++leaving[source], ++entering[destination]});
+    }
+  }
+  return most;
+}
+
 }  // namespace penstock::planner

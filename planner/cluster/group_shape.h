@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -65,6 +66,14 @@ using GroupsAtOnce = std::vector<int64_t>;
 // largest number of groups that have members both inside and outside of one child.
 GroupsAtOnce CountGroupsAtOnce(const Cluster& cluster,
                                absl::Span<const std::vector<int64_t>> groups);
+
+// A message: the devices that send and receive it.
+using MessageEnds = std::pair<int64_t, int64_t>;
+
+// For messages that are sent at the same time, by level: the most that leave, or enter, one child.
+// Those of a device to itself do not count. Example: in two nodes of 8 devices, device i sends to
+// i + 1 and the last one to the first: {1, 1}, as one message leaves each node.
+std::vector<int64_t> CountCrossing(const Cluster& cluster, absl::Span<const MessageEnds> messages);
 
 }  // namespace penstock::planner
 

@@ -22,7 +22,7 @@ using graph::ValueId;
 constexpr int kForwardOrder = 0;
 constexpr int kBackwardOrder = 1;
 constexpr int kWeightOrder = 2;
-constexpr int kUpdateOrder = 3;  // and more: by hops
+constexpr int kUpdateOrder = 3;  // and more: by the stages that are crossed
 
 bool AnyTemporal(const Mesh& mesh, absl::Span<const AxisRef> axes) {
   return std::any_of(axes.begin(), axes.end(),
@@ -34,10 +34,9 @@ bool AnyTemporal(const Mesh& mesh, absl::Span<const AxisRef> axes) {
 bool RunsPerMicrobatch(const Graph& graph, const Node& node) {
   if (node.op->has_declared_type() && node.op->role() != graph::OpRole::kInput) return false;
   if (node.op->role() == graph::OpRole::kAssign) return false;
-  // Not the cast of a parameter, whose result is gathered per use.
-  if (node.attributes.GetBool("per_use", false) && graph::IsRedistribution(node.op->role())) {
-    return true;
-  }
+  // The cast of a parameter runs once a step, however many micro-batches there are: its result is
+  // gathered per use.
+  if (node.attributes.GetBool("per_use", false)) return graph::IsRedistribution(node.op->role());
   if (graph.meshes()[0].num_microbatches() == 1) return node.phase != graph::Phase::kUpdate;
   auto is_per_microbatch = [&](ValueId value) { return IsPerMicrobatch(graph, value); };
   return std::any_of(node.operands.begin(), node.operands.end(), is_per_microbatch) ||
@@ -196,8 +195,8 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
         const NodePhase& source = phases[graph.value(operand).producer];
         if (source.is_leaf || !source.key.per_microbatch) continue;
         if (source.key.level != phase.key.level) continue;
-        const bool hops = source.key.order >= kUpdateOrder && source.stage != phase.stage;
-        phase.key.order = std::max(phase.key.order, source.key.order + (hops ? 1 : 0));
+        const bool crosses = source.key.order >= kUpdateOrder && source.stage != phase.stage;
+        phase.key.order = std::max(phase.key.order, source.key.order + (crosses ? 1 : 0));
       }
       if (has_chunks && phase.key.order < kUpdateOrder) {
         phase.key.chunk = options.placement->ChunkOf(phase.virtual_stage);

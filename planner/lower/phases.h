@@ -1,7 +1,8 @@
 // Which phase every node of a lowered graph runs in: the unit that a schedule orders.
 //
 // A node runs once a micro-batch if it touches a temporal axis, else once a step; where there is
-// one micro-batch, everything but the update does. What is marked per_use runs with its readers.
+// one micro-batch, everything but the update does. A redistribution that is marked per_use runs
+// with its readers, and the cast of a parameter that is marked so once a step.
 // Its *level* counts how often, on the way from the inputs, a value of all micro-batches was
 // formed: a training step has level 0 (forwards, backwards, and what they read) and level 1 (the
 // update). Nodes that run once a step are divided further by *hop*, the number of stage boundaries

@@ -16,13 +16,16 @@ using graph::Graph;
 using graph::Node;
 using graph::NodeId;
 
+// What such a gather reads is there when its phase starts: a parameter, or the cast of one, which
+// runs once a step.
 bool IsGatheredPerUse(const Graph& graph, const std::vector<NodePhase>& phases, NodeId id) {
   const Node& node = graph.node(id);
   if (!phases[id].is_live || phases[id].key.lane() != Lane::kCompute ||
       !node.attributes.GetBool("per_use", false) || !CollectiveOf(node.op->role())) {
     return false;
   }
-  return graph.node(graph.value(node.operands[0]).producer).op->has_declared_type();
+  const NodeId made = graph.value(node.operands[0]).producer;
+  return graph.node(made).op->has_declared_type() || phases[made].key != phases[id].key;
 }
 
 // Whether the node passes on what the device has just been passed. It waits for the kernel before
@@ -236,7 +239,25 @@ std::vector<ScheduledNode> OrderNodes(const Graph& graph, const std::vector<Node
     }
     return scheduled;
   };
+  // What is gathered early is made early: by nodes of other phases, and what they read.
+  std::vector<bool> is_read_early(graph.num_nodes(), false);
+  for (const auto& [next, starts] : starts_before) {
+    for (const Start& start : starts) {
+      for (const NodeId id : start.nodes) {
+        is_read_early[graph.value(graph.node(id).operands[0]).producer] = true;
+      }
+    }
+  }
+  for (NodeId id = graph.num_nodes() - 1; id >= 0; --id) {
+    if (!is_read_early[id]) continue;
+    for (const graph::ValueId operand : graph.node(id).operands) {
+      is_read_early[graph.value(operand).producer] = true;
+    }
+  }
   NodeOrder order(graph);
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    if (is_read_early[id]) order.Add({{id, ScheduledNode::Part::kAll}});
+  }
   std::map<NodeId, NodeOrder::Nodes> bucket_at;  // its last node
   std::vector<bool> is_in_bucket(graph.num_nodes(), false);
   for (const std::vector<NodeId>& bucket : FormPhaseBuckets(graph, phases, limits)) {
@@ -263,7 +284,7 @@ std::vector<ScheduledNode> OrderNodes(const Graph& graph, const std::vector<Node
       order.Add(std::move(bucket->second));
     } else if (starts_at[id] != graph::kNoNode) {
       if (id > starts_at[id]) order.Add({{id, ScheduledNode::Part::kFinish}});
-    } else if (!is_in_bucket[id]) {
+    } else if (!is_in_bucket[id] && !is_read_early[id]) {
       order.Add({{id, ScheduledNode::Part::kAll, is_gated[id] || IsPassedOn(graph, id)}});
     }
   }

@@ -59,6 +59,21 @@ TEST_F(PrefetchTest, MemoryLetsMoreBeAhead) {
   EXPECT_THAT(Turns(kLayers, 3 * 64 - 1), ElementsAre("ga", "gb", "A", "wait gc", "B", "C"));
 }
 
+// With mixed precision the casts of parameters run before the step, and what they make is gathered
+// as parameters are.
+TEST_F(PrefetchTest, CastsOfParametersAreGatheredLikeParameters) {
+  std::string text = "mesh m = [dp=2]\ngraph g {\n  %x0 = input : bf16[8, 4] @[dp, _]\n";
+  for (int i = 1; i <= 3; ++i) {
+    StrAppend(&text, "  %w", i, " = parameter : f32[4, 4] @[dp, _]\n", "  %c", i, " = cast(%w", i,
+              ") {dtype=bf16, per_use=true} : bf16[4, 4] @[dp, _]\n", "  %g", i, " = all_gather(%c",
+              i, ") {per_use=true} : bf16[4, 4] @[_, _]\n", "  %x", i, " = matmul(%x", i - 1,
+              ", %g", i, ") : bf16[8, 4] @[dp, _]\n");
+  }
+  StrAppend(&text, "  return %x3 @[dp, _]\n}");
+  EXPECT_THAT(Turns(text, 0),
+              ElementsAre("c2", "c3", "c1", "g1", "g2", "x1", "wait g3", "x2", "x3"));
+}
+
 // What follows the first gather is gathered two at a time, while one pair is used.
 TEST_F(PrefetchTest, SmallGathersAreOneBucket) {
   std::string text = "mesh m = [dp=2]\ngraph g {\n  %x0 = input : f32[8, 4] @[dp, _]\n";

@@ -1,4 +1,4 @@
-// Plans as files. What is shown, simulated, verified and run is always a plan that was read.
+// Plans as files. What `penstock run` executes is always a plan that was read.
 //
 // A file is a header of 32 bytes, little endian, and a payload:
 //

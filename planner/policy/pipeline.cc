@@ -13,6 +13,10 @@
 namespace penstock::planner {
 namespace {
 
+// Of the product of groups, micro-batches and chunks of a uniform pipeline: its orders and timeline
+// take some hundred bytes for each.
+constexpr int64_t kMaxUniformPhases = int64_t{1} << 24;
+
 constexpr double kNotYet = -1;
 constexpr double kLeastSeconds = 1e-12;  // less is rounding
 constexpr size_t kMaxWaits = 12;         // that an error lists
@@ -338,6 +342,12 @@ absl::StatusOr<Pipeline> MakePipeline(const UniformPipeline& uniform) {
   RETURN_IF_ERROR(check_count("stages", uniform.num_groups, kMaxGroups));
   RETURN_IF_ERROR(check_count("micro-batches", uniform.num_microbatches, kMaxPipelineMicrobatches));
   RETURN_IF_ERROR(check_count("chunks", uniform.num_chunks, kMaxChunks));
+  const int64_t phases =
+      int64_t{uniform.num_groups} * uniform.num_microbatches * uniform.num_chunks;
+  if (phases > kMaxUniformPhases) {
+    return absl::InvalidArgumentError(StrCat("stages x micro-batches x chunks: ", phases,
+                                             ", expected at most ", kMaxUniformPhases));
+  }
   for (const double seconds :
        {uniform.forward_s, uniform.backward_s, uniform.weight_s, uniform.latency_s}) {
     if (std::isfinite(seconds) && seconds >= 0) continue;

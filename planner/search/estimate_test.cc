@@ -318,6 +318,25 @@ TEST_F(EstimateTest, BucketsAreSmallWhereLinksAreSlow) {
   EXPECT_GT(buckets(5e7), 3 * buckets(1e9));
 }
 
+// Two nodes of 4 devices with one adapter each: of a ring over all devices one message leaves a
+// node, of one over one device of each node all 4.
+TEST_F(EstimateTest, AShiftSendsAsManyMessagesOutOfANodeAsItHasRings) {
+  ClusterSpec spec = MakeMachine(4, 2, 1e11, 1e12, 1e8).cluster.spec();
+  spec.levels[1].uplinks = 1;
+  const Machine machine = {*Cluster::Create(std::move(spec))};
+  const auto seconds = [&](const graph::Mesh& mesh, std::optional<int64_t> shift) {
+    const CommunicatingGroups groups =
+        GroupsOf(machine, mesh, CollectiveKind::kPermute, {graph::WholeAxis(mesh, 0)}, 1, shift);
+    return PredictSeconds(machine, groups, 1e8);
+  };
+  const graph::Mesh whole{"m", {{"cp", 8}}};
+  EXPECT_NEAR(seconds(whole, 1), 1, 0.01);
+  EXPECT_NEAR(seconds(whole, 7), 1, 0.01);
+  EXPECT_NEAR(seconds(whole, 2), 2, 0.01);
+  EXPECT_NEAR(seconds(whole, std::nullopt), 4, 0.01);
+  EXPECT_NEAR(seconds({"m", {{"cp", 2}, {"dp", 4}}}, 1), 4, 0.01);
+}
+
 TEST_F(EstimateTest, TensorParallelSumsAreExposed) {
   const graph::Graph graph = Train("tp=4", 1, Config());
   CompileFor(graph, MakeMachine(4, 1, 1e11, 1e9, 1e9));

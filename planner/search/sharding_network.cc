@@ -52,11 +52,11 @@ class Redistributions {
       const std::optional<CollectiveKind> kind = CollectiveOf(step.op);
       if (ExchangedDim(*before, step.sharding) >= 0) {
         const auto bytes = static_cast<double>(HaloBytes(type, *before, step.sharding));
-        seconds +=
-            PredictSeconds(machine_,
-                           GroupsFor(CollectiveKind::kPermute,
-                                     MovedAxes(CollectiveKind::kAllToAll, *before, step.sharding)),
-                           bytes);
+        seconds += PredictSeconds(
+            machine_,
+            GroupsFor(CollectiveKind::kPermute,
+                      MovedAxes(CollectiveKind::kAllToAll, *before, step.sharding), 1),
+            bytes);
         seconds += kernels_.Seconds("", type.dtype, {.flops = 0, .bytes = 2 * (bytes + output)});
       } else if (kind.has_value()) {
         const double bytes = *kind == CollectiveKind::kAllGather ? output : input;
@@ -71,9 +71,10 @@ class Redistributions {
   }
 
  private:
-  const CommunicatingGroups& GroupsFor(CollectiveKind kind, std::vector<AxisRef> axes) {
-    const auto [it, is_new] = groups_.try_emplace({kind, axes});
-    if (is_new) it->second = GroupsOf(machine_, mesh_, kind, axes, num_groups_);
+  const CommunicatingGroups& GroupsFor(CollectiveKind kind, std::vector<AxisRef> axes,
+                                       std::optional<int64_t> shift = std::nullopt) {
+    const auto [it, is_new] = groups_.try_emplace({kind, axes, shift});
+    if (is_new) it->second = GroupsOf(machine_, mesh_, kind, axes, num_groups_, shift);
     return it->second;
   }
 
@@ -82,7 +83,9 @@ class Redistributions {
   const int num_groups_;
   const KernelTimes kernels_;
   ReshardCache chains_;
-  std::map<std::pair<CollectiveKind, std::vector<AxisRef>>, CommunicatingGroups> groups_;
+  std::map<std::tuple<CollectiveKind, std::vector<AxisRef>, std::optional<int64_t>>,
+           CommunicatingGroups>
+      groups_;
 };
 
 class Builder {

@@ -209,7 +209,8 @@ class Measurer {
       return;
     }
     const std::optional<TileRoll> roll = TileRollOf(graph_, node);
-    const int group = GroupOf(*kind, MovedAxes(*kind, from, to, roll));
+    const int group = GroupOf(*kind, MovedAxes(*kind, from, to, roll),
+                              roll.has_value() ? std::optional<int64_t>(roll->by) : std::nullopt);
     if (work_.reduction_groups[group].shapes[0].num_members == 1) return;
     if (IsGradientReduction(id)) {
       AddReduction({group, bytes}, &stage.gradients);
@@ -227,7 +228,7 @@ class Measurer {
     const Node& node = graph_.node(id);
     const auto bytes = static_cast<double>(HaloBytes(graph_.value(node.results[0]).type, from, to));
     const int group =
-        GroupOf(CollectiveKind::kPermute, MovedAxes(CollectiveKind::kAllToAll, from, to));
+        GroupOf(CollectiveKind::kPermute, MovedAxes(CollectiveKind::kAllToAll, from, to), 1);
     if (work_.reduction_groups[group].shapes[0].num_members == 1) return;
     AddCommunication(group, times * PredictSeconds(machine_, work_.reduction_groups[group], bytes),
                      phase);
@@ -314,11 +315,13 @@ class Measurer {
     list->push_back(reduction);
   }
 
-  int GroupOf(CollectiveKind kind, const std::vector<AxisRef>& axes) {
+  int GroupOf(CollectiveKind kind, const std::vector<AxisRef>& axes,
+              std::optional<int64_t> shift = std::nullopt) {
     const auto [it, is_new] =
-        groups_.try_emplace({kind, axes}, static_cast<int>(work_.reduction_groups.size()));
+        groups_.try_emplace({kind, axes, shift}, static_cast<int>(work_.reduction_groups.size()));
     if (!is_new) return it->second;
-    work_.reduction_groups.push_back(GroupsOf(machine_, mesh_, kind, axes, options_.num_groups));
+    work_.reduction_groups.push_back(
+        GroupsOf(machine_, mesh_, kind, axes, options_.num_groups, shift));
     return it->second;
   }
 
@@ -572,7 +575,7 @@ class Measurer {
   std::vector<TensorType> types_;   // tiles
   std::map<NodeId, double> hides_;  // seconds of a kernel that hide no exchange yet
   std::vector<ValueId> root_;
-  std::map<std::pair<CollectiveKind, std::vector<AxisRef>>, int> groups_;
+  std::map<std::tuple<CollectiveKind, std::vector<AxisRef>, std::optional<int64_t>>, int> groups_;
   std::map<std::pair<int, Moment>, std::vector<Lifetime>> lifetimes_;
   std::map<std::tuple<int, int, StageTransfer::Moment>, size_t> small_transfers_;
 };
@@ -580,7 +583,8 @@ class Measurer {
 }  // namespace
 
 CommunicatingGroups GroupsOf(const Machine& machine, const Mesh& mesh, CollectiveKind kind,
-                             const std::vector<AxisRef>& axes, int num_groups) {
+                             const std::vector<AxisRef>& axes, int num_groups,
+                             std::optional<int64_t> shift) {
   std::vector<std::vector<int64_t>> members;
   const std::vector<std::vector<uint32_t>> of_stage = GroupDevices(mesh, axes);
   for (int64_t g = 0; g < num_groups; ++g) {
@@ -598,15 +602,26 @@ CommunicatingGroups GroupsOf(const Machine& machine, const Mesh& mesh, Collectiv
     }
   }
   groups.at_once = CountGroupsAtOnce(machine.cluster, members);
+  if (!shift.has_value()) return groups;
+  std::vector<MessageEnds> messages;
+  for (const std::vector<int64_t>& group : members) {
+    for (size_t i = 0; i < group.size(); ++i) {
+      messages.emplace_back(group[i], group[(i + static_cast<size_t>(*shift)) % group.size()]);
+    }
+  }
+  groups.crossing = CountCrossing(machine.cluster, messages);
   return groups;
 }
 
 double PredictSeconds(const Machine& machine, const CommunicatingGroups& groups, double num_bytes) {
   double slowest = 0;
   for (const GroupShape& shape : groups.shapes) {
-    slowest = std::max(slowest, PredictCollective(machine.cluster, shape, groups.kind, num_bytes,
-                                                  groups.at_once, machine.methods)
-                                    .seconds);
+    const double seconds = groups.crossing.empty()
+                               ? PredictCollective(machine.cluster, shape, groups.kind, num_bytes,
+                                                   groups.at_once, machine.methods)
+                                     .seconds
+                               : PredictPermute(machine.cluster, shape, groups.crossing, num_bytes);
+    slowest = std::max(slowest, seconds);
   }
   return slowest;
 }

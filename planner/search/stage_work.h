@@ -128,12 +128,15 @@ struct CommunicatingGroups {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::vector<GroupShape> shapes;
   GroupsAtOnce at_once;
+  std::vector<int64_t> crossing;  // CountCrossing of a permute that is a shift; else empty
 };
 
 // The groups of a collective that moves data over `axes` of the mesh, in each of `num_groups`
-// groups of devices that have the mesh, one behind the other.
+// groups of devices that have the mesh, one behind the other. `shift`: of a permute in which each
+// member sends to the one so many places on (in a halo exchange to both neighbours, 1).
 CommunicatingGroups GroupsOf(const Machine& machine, const graph::Mesh& mesh, CollectiveKind kind,
-                             const std::vector<graph::AxisRef>& axes, int num_groups);
+                             const std::vector<graph::AxisRef>& axes, int num_groups,
+                             std::optional<int64_t> shift = std::nullopt);
 
 // Of the slowest group.
 double PredictSeconds(const Machine& machine, const CommunicatingGroups& groups, double num_bytes);

@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "graph/builder.h"
+#include "planner/plan/recomputed_mark.h"
 #include "planner/sharding/execution_sharding.h"
 #include "planner/sharding/propagate.h"
 #include "planner/sharding/select_mesh.h"
@@ -186,6 +187,9 @@ absl::Status DecomposeSplitFactors(const graph::OpRegistry& ops, Graph& graph) {
     for (NodeId made = first; made < out.num_nodes(); ++made) {
       out.mutable_node(made).location = node.location;
       out.mutable_node(made).mesh = node.mesh;
+      if (node.attributes.GetBool(kRecomputedMark, false)) {
+        out.mutable_node(made).attributes.Set(kRecomputedMark, true);
+      }
     }
     for (size_t r = 0; r < node.results.size(); ++r) {
       now[node.results[r]] = (*results)[r];

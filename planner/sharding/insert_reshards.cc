@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "planner/plan/recomputed_mark.h"
 #include "planner/sharding/arrival.h"
 #include "planner/sharding/cheapest_execution.h"
 #include "planner/sharding/execution_sharding.h"
@@ -63,7 +64,9 @@ bool RunsAsForward(const Graph& graph, const Node& node) {
   if (node.phase == graph::Phase::kForward) return true;
   if (node.forward == graph::kNoNode) return false;
   const Node& forward = graph.node(node.forward);
-  return forward.op == node.op && forward.attributes == node.attributes;
+  graph::Attributes attributes = node.attributes;
+  attributes.Erase(kRecomputedMark);
+  return forward.op == node.op && forward.attributes == attributes;
 }
 
 // A version of a value that some reader asked for.

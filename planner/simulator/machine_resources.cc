@@ -24,8 +24,9 @@ void LinkTable::Add(uint32_t device, int meeting_level, bool is_out, std::vector
     const int64_t child = has_own ? device : cluster_.GroupOf(device, l - 1);
     const int64_t first = l == 0 || has_own ? device : cluster_.GroupBegin(l - 1, child);
     const int64_t index = has_own ? 0 : (device - first) % uplinks;
-    const auto [it, is_new] = index_.try_emplace({static_cast<int32_t>(l), child, index, is_out},
-                                                 static_cast<uint32_t>(index_.size()));
+    const auto [it, is_new] =
+        index_.try_emplace({static_cast<int32_t>(l), child, index, is_out}, num_links());
+    if (is_new) bytes_per_s_.push_back(cluster_.level(l).bytes_per_s);
     links->push_back(it->second);
   }
 }
@@ -71,6 +72,18 @@ Route CollectiveRoute(const Machine& machine, const GroupShape& shape, Collectiv
   route.seconds =
       PredictCollective(machine.cluster, shape, kind, num_bytes, {}, machine.methods).seconds;
   route.core_s = route.seconds * machine.CoreShare(static_cast<int>(shape.levels.size()) - 1);
+  return route;
+}
+
+Route PermuteRoute(const Machine& machine, const GroupShape& shape, const CollectiveSpec& spec,
+                   const std::vector<uint32_t>& devices) {
+  std::vector<MessageEnds> messages;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    messages.emplace_back(devices[i], devices[spec.peers[i]]);
+  }
+  Route route;
+  route.seconds = PredictPermute(machine.cluster, shape, CountCrossing(machine.cluster, messages),
+                                 CollectiveBytes(spec, devices.size()));
   return route;
 }
 

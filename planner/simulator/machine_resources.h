@@ -33,7 +33,8 @@ class LinkTable {
   // The cluster outlives the result.
   explicit LinkTable(const Cluster& cluster) : cluster_(cluster) {}
 
-  uint32_t num_links() const { return static_cast<uint32_t>(index_.size()); }
+  uint32_t num_links() const { return static_cast<uint32_t>(bytes_per_s_.size()); }
+  double bytes_per_s(uint32_t link) const { return bytes_per_s_[link]; }
   // Sorted.
   std::vector<uint32_t> OfMessage(uint32_t source, uint32_t destination);
   std::vector<uint32_t> OfCollective(absl::Span<const uint32_t> devices);
@@ -44,6 +45,7 @@ class LinkTable {
 
   const Cluster& cluster_;
   absl::flat_hash_map<std::tuple<int32_t, int64_t, int64_t, bool>, uint32_t> index_;
+  std::vector<double> bytes_per_s_;
 };
 
 // What a message or a collective takes and occupies.
@@ -59,6 +61,10 @@ Route MessageRoute(const Machine& machine, uint32_t source, uint32_t destination
 // A collective without its links; `num_bytes` as PredictCollective wants them.
 Route CollectiveRoute(const Machine& machine, const GroupShape& shape, CollectiveKind kind,
                       double num_bytes);
+
+// A permute without its links, whose members are `devices`.
+Route PermuteRoute(const Machine& machine, const GroupShape& shape, const CollectiveSpec& spec,
+                   const std::vector<uint32_t>& devices);
 
 // Of a collective of `num_members`, as PredictCollective wants them, of the member with most.
 double CollectiveBytes(const CollectiveSpec& spec, size_t num_members);

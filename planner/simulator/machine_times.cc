@@ -1,6 +1,15 @@
 #include "planner/simulator/machine_times.h"
 
+#include "planner/plan/recomputed_mark.h"
+
 namespace penstock::planner {
+namespace {
+
+bool IsRecomputed(const KernelPlan& kernel) {
+  return kernel.attributes.GetBool(kRecomputedMark, false);
+}
+
+}  // namespace
 
 MachineTimes::MachineTimes(const SimulatedNetwork& network, const graph::OpRegistry& ops,
                            const RendezvousTable& rendezvous, const Machine& machine,
@@ -38,24 +47,28 @@ double MachineTimes::Communicate(uint32_t rendezvous, uint32_t number, double no
   return interval.end_s;
 }
 
-double MachineTimes::ComputedShareOfASecond() const {
-  double computed = 0;
+MachineTimes::ComputedShare MachineTimes::ComputedShareOfASecond() const {
+  ComputedShare computed;
   uint64_t num_devices = 0;
   for (uint32_t d = 0; d < network_.plan.devices.size(); ++d) {
     const DevicePlan& device = network_.plan.devices[d];
-    double of_device = 0;
     for (const PhasePlan& phase : device.phases) {
-      double seconds = 0;
+      const double firings = static_cast<double>(FiringsPerStep(network_.plan, phase)) *
+                             static_cast<double>(network_.num_alike[d]);
       for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
         const ActorPlan& actor = device.actors[a];
-        if (actor.kind == ActorKind::kKernel) seconds += kernels_.PeakSeconds(actor.kernel, d);
+        if (actor.kind != ActorKind::kKernel) continue;
+        const double seconds = firings * kernels_.PeakSeconds(actor.kernel, d);
+        computed.all += seconds;
+        if (!IsRecomputed(network_.plan.kernels[actor.kernel])) computed.model += seconds;
       }
-      of_device += seconds * FiringsPerStep(network_.plan, phase);
     }
-    computed += of_device * network_.num_alike[d];
     num_devices += network_.num_alike[d];
   }
-  return num_devices == 0 ? 0 : computed / static_cast<double>(num_devices);
+  if (num_devices == 0) return {};
+  computed.model /= static_cast<double>(num_devices);
+  computed.all /= static_cast<double>(num_devices);
+  return computed;
 }
 
 }  // namespace penstock::planner

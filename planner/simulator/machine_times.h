@@ -40,7 +40,11 @@ class MachineTimes : public FiringTimes {
   double Communicate(uint32_t rendezvous, uint32_t number, double now) override;
 
   // Flops of the kernels of one step over what the devices could compute in a second.
-  double ComputedShareOfASecond() const;
+  struct ComputedShare {
+    double model = 0;  // without what is computed again (strategy/recompute.h)
+    double all = 0;
+  };
+  ComputedShare ComputedShareOfASecond() const;
 
  private:
   const SimulatedNetwork& network_;

@@ -154,7 +154,9 @@ absl::StatusOr<Simulation> SimulatePlan(const FoldedPlan& plan, const graph::OpR
   }
   recorder.Describe(&simulation);
   if (simulation.step_s > 0) {
-    simulation.mfu = times.ComputedShareOfASecond() / simulation.step_s;
+    const MachineTimes::ComputedShare computed = times.ComputedShareOfASecond();
+    simulation.mfu = computed.model / simulation.step_s;
+    simulation.hfu = computed.all / simulation.step_s;
   }
   return simulation;
 }

@@ -49,10 +49,13 @@ struct SimulatedEvent {
 
 struct Simulation {
   double step_s = 0;
-  double begin_s = 0;    // of the described step: the end of the one before it
-  uint32_t step = 0;     // its number
-  double mfu = 0;        // flops of kernels, of what all devices could compute in the step
-  uint64_t firings = 0;  // of actors, in all simulated steps
+  double begin_s = 0;  // of the described step: the end of the one before it
+  uint32_t step = 0;   // its number
+  // Of what all devices could compute in the step: the flops of the model's kernels, and of all,
+  // what is computed again included (Chowdhery et al., "PaLM", 2022, appendix B).
+  double mfu = 0;
+  double hfu = 0;
+  uint64_t firings = 0;                // of actors, in all simulated steps
   uint32_t num_fired_devices = 0;      // the plan's, or one of each class
   uint64_t num_fired_actors = 0;       // theirs
   std::vector<uint32_t> observed;      // devices, in order

@@ -72,8 +72,11 @@ class NetworkBuilder {
           plan.transfers.emplace_back();
         } else {
           const CollectiveSpec& spec = peers_.SpecOf(m, g);
-          route = CollectiveRoute(machine_, places_.shape_of[places_.shapes[s][g]], spec.kind,
-                                  CollectiveBytes(spec, devices.size()));
+          const GroupShape& shape = places_.shape_of[places_.shapes[s][g]];
+          route = spec.kind == CollectiveKind::kPermute
+                      ? PermuteRoute(machine_, shape, spec, devices)
+                      : CollectiveRoute(machine_, shape, spec.kind,
+                                        CollectiveBytes(spec, devices.size()));
           CollectiveSpec& added = plan.collectives.emplace_back();
           added.kind = spec.kind;
           added.devices = devices;

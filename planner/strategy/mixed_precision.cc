@@ -212,7 +212,7 @@ class Mixer {
     Node copy = node;
     for (size_t o = 0; o < node.operands.size(); ++o) {
       const DType made = in_.value(node.operands[o]).type.dtype;
-      const bool stays_f32 = (rule.f32_operands >> o & 1) != 0;
+      const bool stays_f32 = o < 32 && (rule.f32_operands >> o & 1) != 0;
       if (takes_any && !(rule.kind == Kind::kSum && o > 0)) {
         copy.operands[o] = now_[node.operands[o]];
       } else {

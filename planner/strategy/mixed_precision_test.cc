@@ -76,6 +76,27 @@ TEST_F(MixedPrecisionTest, CastsOperandsOnceAndKeepsWhatIsReturned) {
 })");
 }
 
+// More operands than a mask of operands has bits.
+TEST_F(MixedPrecisionTest, ManyOperandsFollowAlike) {
+  constexpr int kNumOperands = 40;
+  std::string operands = "%p";
+  for (int i = 1; i < kNumOperands; ++i) operands += ", %p";
+  const std::string inputs = "graph g {\n  %x = input : f32[4, 8]\n  %w = parameter : f32[8, 8]\n";
+  const std::string joined = "  %c = concat(" + operands + ") {axis=0} : ";
+  ExpectRewritten(inputs + "  %p = matmul(%x, %w) : f32[4, 8]\n" + joined +
+                      "f32[160, 8]\n"
+                      "  %q = matmul(%c, %w) : f32[160, 8]\n"
+                      "  return %q\n}",
+                  inputs +
+                      "  %x.bf16 = cast(%x) {dtype=bf16} : bf16[4, 8]\n"
+                      "  %w.bf16 = cast(%w) {dtype=bf16} : bf16[8, 8]\n"
+                      "  %p = matmul(%x.bf16, %w.bf16) : bf16[4, 8]\n" +
+                      joined +
+                      "bf16[160, 8]\n"
+                      "  %q = matmul(%c, %w.bf16) {dtype=f32} : f32[160, 8]\n"
+                      "  return %q\n}");
+}
+
 TEST_F(MixedPrecisionTest, LeavesOtherTypesAlone) {
   const std::string text = R"(graph g {
   %x = input : f64[4, 8]

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "graph/op.h"
+#include "planner/plan/recomputed_mark.h"
 #include "planner/sharding/execution_sharding.h"
 #include "planner/strategy/repeated_layers.h"
 #include "planner/strategy/stages.h"
@@ -298,6 +299,7 @@ class Recomputer {
       if (!is_ready) continue;
       open.pop_back();
       copy.attributes.Erase(kMark);
+      copy.attributes.Set(kRecomputedMark, true);
       copy.phase = clone_phase_[id];
       copy.forward = now_node_[id];
       std::vector<std::string> names;
