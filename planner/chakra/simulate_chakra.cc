@@ -118,6 +118,7 @@ class ChakraRun {
       bytes_per_s.push_back(table.bytes_per_s(link));
     }
     MergeLinks(bytes_per_s, absl::MakeSpan(routes));
+    resources_.SetLinkRates(std::move(bytes_per_s));
     for (size_t r = 0; r < routes.size(); ++r) {
       *links_of_route[r] = std::make_shared<const std::vector<uint32_t>>(std::move(routes[r]));
     }

@@ -263,7 +263,8 @@ TEST_F(ChakraTest, RingsAreWholeWhereOneRankOfEachProgramIsWritten) {
               plan.num_devices());
     const absl::StatusOr<ChakraSimulation> again = Simulate(machine);
     ASSERT_TRUE(again.ok()) << again.status();
-    EXPECT_NEAR(again->step_s / simulation->step_s, 1, 0.03);
+    // A plan's permute takes all links of its group at once; a message takes those of its ends.
+    EXPECT_NEAR(again->step_s / simulation->step_s, 1, 0.1);
   }
 }
 

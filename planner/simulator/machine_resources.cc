@@ -1,6 +1,7 @@
 #include "planner/simulator/machine_resources.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "planner/cluster/collective_cost.h"
@@ -56,6 +57,7 @@ std::vector<uint32_t> LinkTable::OfCollective(absl::Span<const uint32_t> devices
 Route MessageRoute(const Machine& machine, uint32_t source, uint32_t destination,
                    double num_bytes) {
   Route route;
+  route.goes_ahead = true;
   route.latency_s = machine.cluster.PathLatencyS(source, destination);
   route.seconds = PredictSendSeconds(machine.cluster, source, destination, num_bytes);
   const double share = machine.CoreShare(machine.cluster.MeetingLevel(source, destination));
@@ -84,6 +86,8 @@ Route PermuteRoute(const Machine& machine, const GroupShape& shape, const Collec
   Route route;
   route.seconds = PredictPermute(machine.cluster, shape, CountCrossing(machine.cluster, messages),
                                  CollectiveBytes(spec, devices.size()));
+  route.core_s = route.seconds * machine.CoreShare(static_cast<int>(shape.levels.size()) - 1);
+  route.goes_ahead = true;
   return route;
 }
 
@@ -151,10 +155,24 @@ MachineResources::Interval MachineResources::Communicate(const Route& route,
   double begin = now;
   double end = now + route.seconds;
   if (route.links != nullptr && !route.links->empty()) {
-    if (route.links->back() >= link_free_s_.size()) link_free_s_.resize(route.links->back() + 1);
-    for (const uint32_t link : *route.links) begin = std::max(begin, link_free_s_[link]);
+    if (route.links->back() >= link_free_s_.size()) {
+      link_free_s_.resize(route.links->back() + 1);
+      link_free_ahead_s_.resize(link_free_s_.size());
+    }
+    std::vector<double>& free_s = route.goes_ahead ? link_free_ahead_s_ : link_free_s_;
+    double slowest = std::numeric_limits<double>::infinity();
+    for (const uint32_t link : *route.links) {
+      begin = std::max(begin, free_s[link]);
+      slowest = std::min(slowest, RateOf(link));
+    }
     end = begin + route.seconds;
-    for (const uint32_t link : *route.links) link_free_s_[link] = end - route.latency_s;
+    for (const uint32_t link : *route.links) {
+      const double share = slowest / RateOf(link);
+      const double from = share < 1 ? now : begin;
+      const double taken_s = share * (route.seconds - route.latency_s);
+      free_s[link] = std::max(free_s[link], from) + taken_s;
+      if (route.goes_ahead) link_free_s_[link] = std::max(link_free_s_[link], from) + taken_s;
+    }
   }
   if (route.core_s > 0) {
     for (const uint32_t device : devices) {

@@ -4,7 +4,10 @@
 //   cores   that devices share serve one kernel each at a time, in the order in which kernels
 //           become ready
 //   links   carry one message or collective at a time in each direction; who asks first is served
-//           first, so those that meet on an uplink wait for each other
+//           first, so those that meet on an uplink wait for each other, but messages go ahead of
+//           collectives. What crosses a slow link takes it for as long as it lasts, and a faster
+//           one for the time in which that would carry as much: a sum of gradients between nodes
+//           does not hold up what passes inside a node, not even while it waits
 //
 // Thread rule: one thread.
 
@@ -14,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -51,8 +55,11 @@ class LinkTable {
 // What a message or a collective takes and occupies.
 struct Route {
   double seconds = 0;
-  double latency_s = 0;                                // of it, at the end, while links are free
-  double core_s = 0;                                   // that each end's core spends on it
+  double latency_s = 0;  // of it, at the end, while links are free
+  double core_s = 0;     // that each end's core spends on it
+  // A message goes ahead of the collectives on its links, which take longer by as much, as in the
+  // engine: a pipeline does not wait for sums of gradients.
+  bool goes_ahead = false;
   std::shared_ptr<const std::vector<uint32_t>> links;  // null: none
 };
 
@@ -79,6 +86,9 @@ class MachineResources {
   // The machine outlives the result.
   MachineResources(const Machine& machine, uint32_t num_devices);
 
+  // The rate of each link that routes name; without it, all have the same.
+  void SetLinkRates(std::vector<double> bytes_per_s) { link_bytes_per_s_ = std::move(bytes_per_s); }
+
   // Whether the device shares cores with others, or with its communication.
   bool SharesCores(uint32_t device) const;
 
@@ -91,11 +101,17 @@ class MachineResources {
  private:
   // Until which one of the cores that the device shares is taken; null: it shares none.
   double* EarliestCore(uint32_t device);
+  double RateOf(uint32_t link) const {
+    return link < link_bytes_per_s_.size() ? link_bytes_per_s_[link] : 1;
+  }
 
   const Machine& machine_;
   std::vector<uint32_t> cores_of_device_;  // index into core_free_s_; kNone: its own
   std::vector<std::vector<double>> core_free_s_;
+  std::vector<double> link_bytes_per_s_;
+  // Until when links are taken, and until when by what goes ahead.
   std::vector<double> link_free_s_;
+  std::vector<double> link_free_ahead_s_;
 };
 
 }  // namespace penstock::planner

@@ -18,7 +18,9 @@ MachineTimes::MachineTimes(const SimulatedNetwork& network, const graph::OpRegis
       rendezvous_(rendezvous),
       observer_(observer),
       kernels_(network.plan.kernels, ops, machine, network.devices),
-      resources_(machine, static_cast<uint32_t>(network.class_of.size())) {}
+      resources_(machine, static_cast<uint32_t>(network.class_of.size())) {
+  resources_.SetLinkRates(network.link_bytes_per_s);
+}
 
 double MachineTimes::ComputeSeconds(uint32_t device, uint32_t actor) const {
   const uint32_t kernel = network_.plan.devices[device].actors[actor].kernel;

@@ -42,8 +42,12 @@ class Refinement {
  public:
   Refinement(const FoldedPlan& plan, const PlanPeers& peers, const GroupPlaces& places,
              const Machine& machine)
-      : peers_(peers), places_(places), of_link_(places.num_links, 0) {
+      : peers_(peers), places_(places) {
     MachineResources resources(machine, plan.num_devices());
+    std::map<double, uint32_t> rates;
+    for (const double rate : places.link_bytes_per_s) {
+      of_link_.push_back(rates.try_emplace(rate, rates.size()).first->second);
+    }
     std::map<const DeviceKind*, uint32_t> kinds;
     Numbering numbers;
     for (uint32_t d = 0; d < plan.num_devices(); ++d) {
@@ -223,7 +227,9 @@ GroupPlaces PlaceGroups(const PlanPeers& peers, const Cluster& cluster) {
       shapes.push_back(message_shapes.Of(cost));
     }
   }
-  places.num_links = links.num_links();
+  for (uint32_t l = 0; l < links.num_links(); ++l) {
+    places.link_bytes_per_s.push_back(links.bytes_per_s(l));
+  }
   return places;
 }
 
@@ -236,7 +242,7 @@ ReplicaClasses SeparateClasses(const FoldedPlan& plan, const PlanPeers& peers,
     classes.num_groups.push_back(static_cast<uint32_t>(set.groups.size()));
     classes.of_group.push_back(Iota(set.groups.size()));
   }
-  classes.of_link = Iota(places.num_links);
+  classes.of_link = Iota(places.num_links());
   return classes;
 }
 

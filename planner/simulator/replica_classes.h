@@ -37,7 +37,8 @@ struct GroupPlaces {
   std::vector<std::vector<std::vector<uint32_t>>> links;  // by set and group
   std::vector<std::vector<uint32_t>> shapes;              // likewise: equal ones cost the same
   std::vector<GroupShape> shape_of;                       // of collectives
-  uint32_t num_links = 0;
+  std::vector<double> link_bytes_per_s;                   // of each link
+  size_t num_links() const { return link_bytes_per_s.size(); }
 };
 
 GroupPlaces PlaceGroups(const PlanPeers& peers, const Cluster& cluster);

@@ -50,7 +50,10 @@ class NetworkBuilder {
         first_of_class[s].push_back(g);
         std::vector<uint32_t> of_group;
         for (const uint32_t link : places_.links[s][g]) {
-          of_group.push_back(classes_.of_link[link]);
+          const uint32_t c = classes_.of_link[link];
+          of_group.push_back(c);
+          if (c >= network_.link_bytes_per_s.size()) network_.link_bytes_per_s.resize(c + 1);
+          network_.link_bytes_per_s[c] = places_.link_bytes_per_s[link];
         }
         std::sort(of_group.begin(), of_group.end());
         of_group.erase(std::unique(of_group.begin(), of_group.end()), of_group.end());

@@ -23,10 +23,11 @@ struct SimulatedNetwork {
   // Its collectives are those of groups, or of classes of groups; of a class they name the devices
   // of its first group, as the folded plan numbers them.
   Plan plan;
-  std::vector<uint32_t> devices;    // of each device of `plan`: the first of its class
-  std::vector<uint32_t> num_alike;  // likewise: how many there are in its class
-  std::vector<uint32_t> class_of;   // of each device of the folded plan: the device of `plan`
-  std::vector<Route> routes;        // of each rendezvous (plan/rendezvous.h)
+  std::vector<uint32_t> devices;         // of each device of `plan`: the first of its class
+  std::vector<uint32_t> num_alike;       // likewise: how many there are in its class
+  std::vector<uint32_t> class_of;        // of each device of the folded plan: the device of `plan`
+  std::vector<Route> routes;             // of each rendezvous (plan/rendezvous.h)
+  std::vector<double> link_bytes_per_s;  // of each link, or class of links, that routes name
 };
 
 // `aggregates`: one device for each class. Errors: those of PlanPeers, and that the machine has
