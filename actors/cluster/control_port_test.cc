@@ -24,6 +24,7 @@
 #include "actors/cluster/node_agent_internal.h"
 #include "tests/support/control_harness.h"
 #include "tests/support/frame_mutator.h"
+#include "tests/support/sanitizers.h"
 
 namespace penstock::actors {
 namespace {
@@ -31,13 +32,9 @@ namespace {
 using testing::ControlOutcome;
 using testing::CoordinatorHarness;
 using testing::FrameMutator;
+using testing::kHasSanitizer;
 using testing::NodeHarness;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kHasSanitizer = true;
-#else
-constexpr bool kHasSanitizer = false;
-#endif
 // Frames that each side is fed with; a node has threads, which take their time.
 constexpr size_t kNumNodeFrames = kHasSanitizer ? 50'000 : 900'000;
 constexpr size_t kNumCoordinatorFrames = kHasSanitizer ? 10'000 : 200'000;

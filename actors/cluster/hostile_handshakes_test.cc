@@ -28,15 +28,13 @@
 #include "actors/cluster/secure_channel_internal.h"
 #include "tests/support/control_harness.h"
 #include "tests/support/frame_mutator.h"
+#include "tests/support/sanitizers.h"
 
 namespace penstock::actors::control {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kHasSanitizer = true;
-#else
-constexpr bool kHasSanitizer = false;
-#endif
+using testing::kHasSanitizer;
+
 constexpr size_t kNumFrames = kHasSanitizer ? 2'000 : 20'000;
 // What the process may grow by meanwhile. A sanitizer keeps what was freed.
 constexpr size_t kMaxGrowthBytes = size_t{kHasSanitizer ? 1024 : 64} << 20;

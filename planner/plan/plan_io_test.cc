@@ -13,6 +13,7 @@
 #include "planner/plan/verify_plan.h"
 #include "tests/support/folded_plans.h"
 #include "tests/support/plans.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temp_folder.h"
 
 namespace penstock::planner {
@@ -159,7 +160,8 @@ void SurviveForgedPayloads(const std::string& original) {
   const PolicyRegistry policies = BuiltinPolicies();
   std::mt19937_64 random(17);
   int num_read = 0;
-  for (int round = 0; round < 20000; ++round) {
+  const int num_rounds = testing::kHasSanitizer ? 4000 : 20000;
+  for (int round = 0; round < num_rounds; ++round) {
     std::string bytes = original;
     const int num_changes = 1 + static_cast<int>(random() % 4);
     for (int i = 0; i < num_changes; ++i) {
