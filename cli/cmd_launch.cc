@@ -361,7 +361,7 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
   command
       ->add_option("--log-dir", options->log_folder,
                    "Folder in which each process keeps what it prints, on its host, in "
-                   "HOST.RANK.log (/tmp/penstock-UID/logs/DATE-PID)")
+                   "HOST.RANK.log (/tmp/penstock-logs-UID/DATE-PID)")
       ->option_text("DIR");
   command
       ->add_option("--members", options->member.size,

@@ -348,9 +348,9 @@ class JobRun {
     if (status.ok()) return;
     const int32_t rank = actors::OriginOf(status).rank;
     std::vector<std::string> last_lines;
-    if (rank >= 0) last_lines = output_->LastLines(static_cast<uint32_t>(rank));
-    // What the nodes have printed comes out before the report.
+    // All that the nodes have printed is here then, and comes out before the report.
     cluster_ = nullptr;
+    if (rank >= 0) last_lines = output_->LastLines(static_cast<uint32_t>(rank));
     output_ = nullptr;
     if (rank >= 0) {
       const auto node = static_cast<size_t>(rank);

@@ -139,6 +139,7 @@ absl::Status RunOther(const Environment& environment, const LaunchMember& member
                       const MemberOptions& options, MemberBoard* board) {
   const absl::Time deadline = absl::Now() + absl::Seconds(options.join_timeout_s);
   bool has_joined = false;
+  std::string log_folder = options.log_folder;  // empty once the log is kept
   actors::NodeOptions node;
   node.rank = static_cast<int>(member.rank);
   node.on_joined = [&](const actors::NodeDescription&) { has_joined = true; };
@@ -157,7 +158,8 @@ absl::Status RunOther(const Environment& environment, const LaunchMember& member
       ASSIGN_OR_RETURN(node.key, ReadJobKey(options.key_file));
     }
     absl::Status status =
-        JoinJob(environment, node, options.device, /*is_quiet=*/false, options.log_folder);
+        JoinJob(environment, node, options.device, /*is_quiet=*/false, log_folder);
+    log_folder.clear();
     if (has_joined || !absl::IsUnavailable(status)) return status;
     if (board == nullptr || absl::Now() > deadline) return WithRendezvousStatus(std::move(status));
   }

@@ -26,15 +26,37 @@ absl::Status Failure(std::string_view what) {
   return absl::UnavailableError(StrCat(what, ": ", strerror(errno)));
 }
 
+// That nobody else can put something else in place of a part of the path: what lies in a folder to
+// which all may write, such as /tmp, has to be a folder of this user to which others may not.
+absl::Status CheckFolders(const std::filesystem::path& folder) {
+  std::filesystem::path at;
+  bool may_all_write = false;
+  for (const std::filesystem::path& part : std::filesystem::absolute(folder)) {
+    if (part.empty()) continue;
+    at /= part;
+    struct stat info = {};
+    if (lstat(at.c_str(), &info) != 0) return Failure(at.string());
+    if (may_all_write &&
+        (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & S_IWOTH) != 0)) {
+      return absl::PermissionDeniedError(
+          StrCat(at.string(), " is not a folder of this user to which nobody else may write"));
+    }
+    if (S_ISLNK(info.st_mode) && stat(at.c_str(), &info) != 0) return Failure(at.string());
+    may_all_write = (info.st_mode & S_IWOTH) != 0;
+  }
+  return absl::OkStatus();
+}
+
 // Nobody else can have put the file there, nor a link to another.
 absl::Status MakeFile(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   const mode_t before = umask(077);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
   umask(before);
   if (error) return absl::UnavailableError(StrCat(folder.string(), ": ", error.message()));
+  RETURN_IF_ERROR(CheckFolders(folder));
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (file < 0) return Failure(path);
   const absl::Cleanup closes = [file] { close(file); };
   struct stat info = {};
@@ -65,7 +87,7 @@ absl::Status MakeFile(const std::string& path) {
 }  // namespace
 
 std::string DefaultLogFolder(pid_t starter) {
-  return StrCat("/tmp/penstock-", geteuid(), "/logs/",
+  return StrCat("/tmp/penstock-logs-", geteuid(), "/",
                 absl::FormatTime("%Y%m%d", absl::Now(), absl::LocalTimeZone()), "-", starter);
 }
 

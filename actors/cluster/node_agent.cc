@@ -18,8 +18,10 @@ using control::ControlLoop;
 
 namespace {
 
-// From the first byte to the rank. Thousands of nodes may arrive with this one.
+// From the first byte to the rank. Thousands of nodes may arrive over a network with this one; a
+// coordinator on this host that does not answer is stopped.
 constexpr kj::Duration kGreetingTimeout = 15 * kj::SECONDS;
+constexpr kj::Duration kGreetingTimeoutOnHost = 4 * kj::SECONDS;
 constexpr uint32_t kMaxSilenceMs = 3'600'000;
 
 // A text of the coordinator, for one line of a terminal.
@@ -49,6 +51,8 @@ absl::Status NodeAgent::Prepare(std::string_view key) {
 
 control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key) {
   using Stream = kj::Own<kj::AsyncIoStream>;
+  const bool is_on_host = options_.coordinator.starts_with("unix");
+  const kj::Duration timeout = is_on_host ? kGreetingTimeoutOnHost : kGreetingTimeout;
   return control::Greet(kj::mv(stream), options_.coordinator, key, std::move(channel_))
       .then([this](absl::StatusOr<Stream>&& greeted) -> control::StatusPromise {
         if (greeted.ok()) return JoinOver(kj::mv(*greeted));
@@ -58,7 +62,7 @@ control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const 
             "this job (PENSTOCK_KEY or --key-file), or the server at ",
             options_.coordinator, " is not its coordinator"));
       })
-      .exclusiveJoin(loop_.timer().afterDelay(kGreetingTimeout).then([]() -> absl::Status {
+      .exclusiveJoin(loop_.timer().afterDelay(timeout).then([]() -> absl::Status {
         return absl::DeadlineExceededError(
             "the server at this address did not answer as a coordinator; use the address that "
             "`penstock run --listen` prints, and check that the job still runs");

@@ -326,6 +326,7 @@ class DeviceExecutor {
   std::vector<TokenCounterInfo> counter_infos_;
   std::vector<std::unique_ptr<kernels::Kernel>> kernels_;
   std::unique_ptr<StageExchange> exchange_;  // null: the device has no peers in its stage
+  absl::Status exchange_failure_;            // not reported yet
 
   const bool is_synchronous_;
   bool is_tracing_ = false;

@@ -29,8 +29,9 @@ bool DeviceExecutor::TakeCompletions() {
     has_moved = true;
     if (exchange_ != nullptr && exchange_->Owns(index)) {
       const absl::Status status = exchange_->Finish(index, &communication_);
-      // Between steps, the other process may just have ended the session before this one.
-      if (!status.ok() && completed_ < submitted_) observer_->OnFailure(status);
+      // Between steps, the other process may just have ended the session before this one. If a step
+      // comes all the same, it fails.
+      if (!status.ok()) exchange_failure_ = status;
       continue;
     }
     *std::find(active_comms_.begin(), active_comms_.end(), index) = active_comms_.back();
@@ -58,6 +59,10 @@ bool DeviceExecutor::DriveCommunication() {
 }
 
 bool DeviceExecutor::PollExchange() {
+  if (!exchange_failure_.ok() && completed_ < submitted_) {
+    observer_->OnFailure(exchange_failure_);
+    exchange_failure_ = absl::OkStatus();
+  }
   const bool is_owner = communication_.is_owner();
   const bool has_moved = exchange_->Poll(&communication_);
   if (!is_owner && communication_.is_owner()) unshared_ns_ = kUnsharedNs;

@@ -42,13 +42,19 @@ TEST(TrainingLoopTest, LayoutsGiveTheSameLosses) {
   }
 }
 
+TEST(TrainingLoopTest, ChoosesAStrategy) {
+  const ExampleRun automatic = RunExample("training_loop", "auto");
+  EXPECT_EQ(automatic.exit_status, 0) << automatic.output;
+  EXPECT_THAT(automatic.output, HasSubstr("dp=1,tp=1,pp=1 on 1 device"));
+}
+
 TEST(TrainingLoopTest, ErrorsAreTold) {
   const ExampleRun uneven = RunExample("training_loop", "dp=3");
   EXPECT_EQ(uneven.exit_status, 1);
   EXPECT_THAT(uneven.output, HasSubstr("dp = 3 does not divide batch = 128"));
-  const ExampleRun automatic = RunExample("training_loop", "auto");
-  EXPECT_EQ(automatic.exit_status, 1);
-  EXPECT_THAT(automatic.output, HasSubstr("expected axis sizes"));
+  const ExampleRun unknown = RunExample("training_loop", "xp=2");
+  EXPECT_EQ(unknown.exit_status, 1);
+  EXPECT_THAT(unknown.output, HasSubstr("xp"));
   EXPECT_EQ(RunExample("training_loop", "dp=1 many").exit_status, 2);
 }
 

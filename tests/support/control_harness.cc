@@ -265,6 +265,7 @@ class TestNode final : public control::Node::Server {
     auto results = context.getResults();
     results.initMoves(1);
     results.setIdlePolls(idle_polls);
+    results.initCommunications(2);  // none of the choices and counts that a stage exchanges
     results.setDeclined("a stage");
     return kj::READY_NOW;
   }
