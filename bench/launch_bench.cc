@@ -1,9 +1,7 @@
 #include "bench/launch_bench.h"
 
 #include <time.h>
-#include <unistd.h>
 
-#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -16,6 +14,7 @@
 #include "actors/cluster/node.h"
 #include "actors/cluster/node_agent_internal.h"
 #include "base/device.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -25,14 +24,6 @@ namespace {
 using actors::control::ControlLoop;
 
 constexpr absl::Duration kTimeout = absl::Minutes(3);
-
-uint64_t ResidentBytes() {
-  std::ifstream file("/proc/self/statm");
-  uint64_t total = 0;
-  uint64_t resident = 0;
-  file >> total >> resident;
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 double ThreadSeconds(clockid_t clock) {
   timespec time{};

@@ -23,6 +23,7 @@
 #include "cli/job_policy.h"
 #include "cli/json.h"
 #include "cli/option_checks.h"
+#include "cli/simulated_trace.h"
 #include "cli/trace_file.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -117,29 +118,11 @@ absl::StatusOr<Simulated> CompileJob(const Environment& environment, const Optio
   return Simulated{std::move(plan), std::move(machine)};
 }
 
-// As executors record them.
-std::vector<actors::TraceEvent> TraceOf(const planner::Simulation& simulation) {
-  const auto to_ns = [](double seconds) { return std::llround(1e9 * seconds); };
-  std::vector<actors::TraceEvent> events;
-  events.reserve(simulation.events.size());
-  for (const planner::SimulatedEvent& event : simulation.events) {
-    actors::TraceEvent& to = events.emplace_back();
-    to.device = event.device;
-    to.actor = event.actor;
-    to.phase = event.phase;
-    to.microbatch = event.microbatch;
-    to.step = event.step;
-    to.begin_ns = to_ns(event.begin_s);
-    to.end_ns = to_ns(event.end_s);
-  }
-  return events;
-}
-
 absl::Status WritePictures(const Options& options, const Simulated& simulated,
                            const planner::Simulation& simulation) {
   if (options.trace.empty() && options.svg.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const planner::Plan plan, planner::ExpandPlan(simulated.plan));
-  const std::vector<actors::TraceEvent> events = TraceOf(simulation);
+  const std::vector<actors::TraceEvent> events = TraceOf(simulation.events);
   if (!options.trace.empty()) RETURN_IF_ERROR(WriteTraceFile(options.trace, plan, events, {}));
   if (!options.svg.empty()) {
     std::ostringstream text;

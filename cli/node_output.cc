@@ -29,6 +29,11 @@ void NodeOutput::Add(uint32_t rank, std::string_view host, std::string_view line
   print_(StrCat("[", rank, " ", host, "] ", line, "\n"));
 }
 
+void NodeOutput::Tell(std::string text) {
+  const absl::MutexLock lock(&mutex_);
+  print_(std::move(text));
+}
+
 void NodeOutput::Flush() {
   const absl::MutexLock lock(&mutex_);
   while (!by_age_.empty()) ForgetOldest();

@@ -42,6 +42,8 @@ class NodeOutput {
   NodeOutput& operator=(const NodeOutput&) = delete;
 
   void Add(uint32_t rank, std::string_view host, std::string_view line);
+  // Prints what no node has printed, between the lines of nodes.
+  void Tell(std::string text);
   // Tells of the repetitions that were not told of.
   void Flush();
   // The last lines of a node, oldest first.

@@ -36,6 +36,12 @@ TEST_F(NodeOutputTest, ALineThatComesAgainLaterIsShownAgain) {
   EXPECT_THAT(printed_, ElementsAre("[0 node1] saved\n", "[0 node1] saved\n"));
 }
 
+TEST_F(NodeOutputTest, WhatIsToldIsNoLineOfANode) {
+  for (int i = 0; i < 2; ++i) output_.Tell("joined: rank 0\n");
+  EXPECT_THAT(printed_, ElementsAre("joined: rank 0\n", "joined: rank 0\n"));
+  EXPECT_THAT(output_.LastLines(0), ElementsAre());
+}
+
 TEST_F(NodeOutputTest, RepetitionsAreToldAtTheEnd) {
   output_.Add(1, "node1", "slow");
   output_.Add(1, "node1", "slow");

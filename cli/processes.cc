@@ -44,14 +44,13 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   options.heartbeat_timeout = absl::Seconds(processes.node_timeout_s);
   options.status_answers = std::move(processes.status_answers);
   options.resume_hint = std::move(processes.resume_hint);
-  const auto printer = std::make_shared<LinePrinter>(environment.err);
   if (processes.output == nullptr) processes.output = PrintNodeOutput(environment);
   options.on_output = [output = processes.output](uint32_t rank, std::string_view host,
                                                   std::string_view line) {
     output->Add(rank, host, line);
   };
-  options.on_join = [printer](const actors::NodeDescription& node) {
-    printer->Print(StrCat("joined: ", ToString(node), "\n"));
+  options.on_join = [output = processes.output](const actors::NodeDescription& node) {
+    output->Tell(StrCat("joined: ", ToString(node), "\n"));
   };
   if (processes.listen.empty()) {
     options.node_command = {environment.program, "node", "--quiet"};

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/simulated_trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -180,17 +181,7 @@ class PoliciesTest : public ::testing::Test {
   // what the order of phases keeps in use at once.
   static void ExpectMemory(const Plan& plan, const Training& training,
                            const std::vector<planner::SimulatedEvent>& simulated) {
-    std::vector<actors::TraceEvent> events;
-    for (const planner::SimulatedEvent& event : simulated) {
-      actors::TraceEvent& to = events.emplace_back();
-      to.device = event.device;
-      to.actor = event.actor;
-      to.phase = event.phase;
-      to.microbatch = event.microbatch;
-      to.step = event.step;
-      to.begin_ns = static_cast<int64_t>(1e12 * event.begin_s);  // picoseconds
-      to.end_ns = static_cast<int64_t>(1e12 * event.end_s);
-    }
+    const std::vector<actors::TraceEvent> events = cli::TraceOf(simulated, /*ticks_per_s=*/1e12);
     const std::vector<actors::DeviceUse> predicted_use = actors::UseOverTime(plan, events);
     const std::vector<actors::DeviceUse> use = actors::UseOverTime(plan, training.events);
     for (uint32_t d = 0; d < plan.devices.size(); ++d) {

@@ -107,12 +107,11 @@ void ControlPort::Listen(kj::Own<kj::ConnectionReceiver> receiver) {
 }
 
 kj::Promise<void> ControlPort::Accept() {
-  return MakeRoom()
-      .then([this] { return receiver_->accept(); })
+  return receiver_->accept()
       .then(
           [this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
-            Welcome(kj::mv(stream));
-            return kj::READY_NOW;
+            return MakeRoom().then(
+                [this, stream = kj::mv(stream)]() mutable { Welcome(kj::mv(stream)); });
           },
           [this](const kj::Exception&) -> kj::Promise<void> {
             return timer_.afterDelay(kAcceptPause);
@@ -134,7 +133,7 @@ kj::Promise<void> ControlPort::MakeRoom() {
 }
 
 void ControlPort::Welcome(kj::Own<kj::AsyncIoStream> stream) {
-  if (unauthenticated_.size() >= kMaxPendingConnections) {
+  if (unauthenticated_.size() >= kMaxPendingConnections) {  // not through Accept
     unauthenticated_.erase(unauthenticated_.begin());
   }
   const uint64_t id = next_id_++;

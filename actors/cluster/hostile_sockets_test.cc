@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
@@ -33,6 +32,7 @@
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/node.h"
 #include "actors/session/session.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/text.h"
@@ -191,14 +191,6 @@ INSTANTIATE_TEST_SUITE_P(Sockets, HostileSocketsTest, ::testing::Values("127.0.0
                          });
 
 // --- A job that runs ----------------------------------------------------------------------------
-
-size_t ResidentBytes() {
-  std::ifstream file("/proc/self/statm");
-  size_t total = 0;
-  size_t resident = 0;
-  file >> total >> resident;
-  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
 
 // Connects without waiting until the other side accepts.
 int ConnectOnly(std::string_view address) {

@@ -45,7 +45,7 @@ struct ProgramNodes {
 };
 
 // `order`: the types (policy/phase.h) of the phases of the compute lane in one step, in order;
-// types that the program has not are passed over. `group_of`: of each actor, the group whose
+// types that the program lacks are passed over. `group_of`: of each actor, the group whose
 // collectives start in order; kNone for others. An error if the program cannot go on by itself.
 absl::StatusOr<ProgramNodes> LowerProgram(const DevicePlan& program, uint32_t num_microbatches,
                                           absl::Span<const uint32_t> order,

@@ -53,7 +53,7 @@ struct ChakraFiles {
 };
 
 // Into a folder that exists; traces that are there are replaced, and those of other ranks removed.
-// `stage_orders`: as in Simulation. Errors name the file, or the rank that the plan has not.
+// `stage_orders`: as in Simulation. Errors name the file, or the rank that the plan lacks.
 // REQUIRES: the plan verifies; the machine has a device for each of the plan's.
 absl::StatusOr<ChakraFiles> WriteChakra(const FoldedPlan& plan,
                                         const std::vector<std::vector<uint32_t>>& stage_orders,

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "absl/container/inlined_vector.h"
+#include "base/divisors.h"
 
 namespace penstock::planner {
 namespace {
@@ -25,18 +25,6 @@ struct FlatGroup {
 };
 
 double Double(int64_t value) { return static_cast<double>(value); }
-
-// All divisors, increasing.
-absl::InlinedVector<int64_t, 16> DivisorsOf(int64_t number) {
-  absl::InlinedVector<int64_t, 16> divisors;
-  for (int64_t d = 1; d * d <= number; ++d) {
-    if (number % d != 0) continue;
-    divisors.push_back(d);
-    if (d * d != number) divisors.push_back(number / d);
-  }
-  std::sort(divisors.begin(), divisors.end());
-  return divisors;
-}
 
 // What one member exchanges in a pass of a reduce_scatter or an all_gather, as a part of the data.
 double PassPart(int64_t n) { return Double(n - 1) / Double(n); }

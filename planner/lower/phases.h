@@ -5,12 +5,12 @@
 // with its readers, and the cast of a parameter that is marked so once a step.
 // Its *level* counts how often, on the way from the inputs, a value of all micro-batches was
 // formed: a training step has level 0 (forwards, backwards, and what they read) and level 1 (the
-// update). Nodes that run once a step are divided further by *hop*, the number of stage boundaries
-// crossed on the way within one level (gradient clipping: partial norms, their sum on one stage,
-// the scaled updates).
+// update). Nodes that run once a step are divided further by *order*, the number of stage
+// boundaries crossed on the way within one level (gradient clipping: partial norms, their sum on
+// one stage, the scaled updates).
 //
 // Worked example, pp=2: loss = F0, F1 | B1, B0 at level 0; the squared norms of each stage's
-// gradients are (level 1, hop 0), their sum on stage 0 (1, 1) and AdamW on stage 1 (1, 2).
+// gradients are (level 1, order 0), their sum on stage 0 (1, 1) and AdamW on stage 1 (1, 2).
 //
 // Thread rule: pure functions.
 
@@ -35,8 +35,8 @@ namespace penstock::planner {
 struct PhaseKey {
   int level = 0;
   bool per_microbatch = false;
-  int order = 0;  // once a step: the hop; once a micro-batch: 0 forward, 1 backward,
-                  // 2 weight, 3 and more: update, by hop
+  int order = 0;  // once a step: as above; once a micro-batch: 0 forward, 1 backward,
+                  // 2 weight, 3 and more: update, by the stages crossed
   int chunk = 0;  // of forwards, backwards and weight gradients
   friend bool operator==(const PhaseKey&, const PhaseKey&) = default;
   // Forwards go through the chunks in order, all else in the opposite order.

@@ -21,7 +21,7 @@
 
 namespace penstock::planner {
 
-// If there are more orders: so many of those in which alike groups follow each other.
+// If there are more orders, at most this many are tried, of those that keep alike groups together.
 inline constexpr int kMaxArrangements = 24;
 
 // Of `num_groups` groups of consecutive devices, each place's group; their own order comes first.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/divisors.h"
+
 namespace penstock::planner {
 namespace {
 
@@ -13,7 +15,7 @@ using Choice = void (*)(const Strategy& base, int64_t num_devices, const SearchL
 
 void ChooseTensor(const Strategy& base, int64_t num_devices, const SearchLimits& limits,
                   std::vector<Strategy>* out) {
-  for (const int64_t tp : Divisors(num_devices / base.num_devices())) {
+  for (const int64_t tp : DivisorsOf(num_devices / base.num_devices())) {
     if (tp > limits.tp) break;
     Strategy& strategy = out->emplace_back(base);
     strategy.tp = tp;
@@ -22,7 +24,7 @@ void ChooseTensor(const Strategy& base, int64_t num_devices, const SearchLimits&
 
 void ChoosePipeline(const Strategy& base, int64_t num_devices, const SearchLimits& limits,
                     std::vector<Strategy>* out) {
-  for (const int64_t pp : Divisors(num_devices / base.num_devices())) {
+  for (const int64_t pp : DivisorsOf(num_devices / base.num_devices())) {
     if (pp > limits.pp) break;
     Strategy& strategy = out->emplace_back(base);
     strategy.pp = pp;
@@ -31,7 +33,7 @@ void ChoosePipeline(const Strategy& base, int64_t num_devices, const SearchLimit
 
 void ChooseContext(const Strategy& base, int64_t num_devices, const SearchLimits& limits,
                    std::vector<Strategy>* out) {
-  for (const int64_t cp : Divisors(num_devices / base.num_devices())) {
+  for (const int64_t cp : DivisorsOf(num_devices / base.num_devices())) {
     if (cp > limits.cp) break;
     Strategy& strategy = out->emplace_back(base);
     strategy.cp = cp;
@@ -57,7 +59,7 @@ void ChooseData(const Strategy& base, int64_t num_devices, const SearchLimits& l
 
 void ChooseExperts(const Strategy& base, int64_t, const SearchLimits& limits,
                    std::vector<Strategy>* out) {
-  for (const int64_t ep : Divisors(base.dp)) {
+  for (const int64_t ep : DivisorsOf(base.dp)) {
     if (ep > limits.ep || (ep > 1 && base.cp > 1)) break;
     Strategy& strategy = out->emplace_back(base);
     strategy.ep = ep;
@@ -68,17 +70,6 @@ constexpr Choice kChoices[] = {ChooseTensor,        ChoosePipeline, ChooseContex
                                ChooseVirtualStages, ChooseData,     ChooseExperts};
 
 }  // namespace
-
-std::vector<int64_t> Divisors(int64_t number) {
-  std::vector<int64_t> divisors;
-  for (int64_t d = 1; d * d <= number; ++d) {
-    if (number % d != 0) continue;
-    divisors.push_back(d);
-    if (d * d != number) divisors.push_back(number / d);
-  }
-  std::sort(divisors.begin(), divisors.end());
-  return divisors;
-}
 
 std::array<int64_t, 13> Simplicity(const Strategy& strategy, int64_t microbatches,
                                    int64_t schedule) {

@@ -43,9 +43,6 @@ std::vector<Strategy> EnumerateStrategies(int64_t num_devices, const SearchLimit
 std::array<int64_t, 13> Simplicity(const Strategy& strategy, int64_t microbatches,
                                    int64_t schedule = 0);
 
-// In order.
-std::vector<int64_t> Divisors(int64_t number);
-
 }  // namespace penstock::planner
 
 #endif  // PENSTOCK_PLANNER_SEARCH_ENUMERATE_STRATEGIES_H_

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/counted.h"
+#include "base/divisors.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/search/cut_stages.h"
@@ -101,7 +102,10 @@ class Searcher {
       std::vector<int64_t> counts = {problem_.microbatches};
       if (problem_.microbatches == 0) {
         counts = {1};
-        if (batch > 0 && batch % strategy.dp == 0) counts = Divisors(batch / strategy.dp);
+        if (batch > 0 && batch % strategy.dp == 0) {
+          const auto divisors = DivisorsOf(batch / strategy.dp);
+          counts.assign(divisors.begin(), divisors.end());
+        }
       }
       for (const int64_t microbatches : counts) {
         if (microbatches > problem_.limits.microbatches) break;
@@ -214,7 +218,7 @@ class Searcher {
   bool SplitSequences(Open* open) const {
     Strategy& strategy = open->strategy;
     const int64_t batch = BatchOf(*problem_.forward);
-    const std::vector<int64_t> divisors = Divisors(strategy.dp);
+    const auto divisors = DivisorsOf(strategy.dp);
     if (divisors.size() < 2 || strategy.ep > 1 || problem_.microbatches > 0 ||
         strategy.dp * open->microbatches != batch ||
         largest_cp_ % (strategy.cp * divisors[1]) != 0 ||

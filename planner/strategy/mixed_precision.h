@@ -4,7 +4,8 @@
 //
 // The pass rewrites a graph in f32. Each operator is of one kind (the table in mixed_precision.cc):
 //
-//   low      computes in 16 bits; operands in f32 are cast (matmul, attention, embedding)
+//   low      computes in 16 bits; operands in f32 are cast (matmul, attention,
+//            layer_norm, embedding)
 //   follow   in 16 bits if its operands are, in f32 if one is not (add, gelu, reshape)
 //   sum      takes operands as they are and gives f32 (reduce_sum, reduce_mean)
 //   full     computes in f32 (softmax, optimisers, operators of applications)
