@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -26,6 +25,7 @@
 #include "graph/verify.h"
 #include "kernels/kernel.h"
 #include "planner/opt.h"
+#include "tests/support/half_types.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/op_cases.h"
 #include "tests/support/reference_ops.h"
@@ -211,25 +211,18 @@ std::vector<Variant> DTypeVariants(const OpCase& test) {
   return variants;
 }
 
-// All floats with 16 bits but as few as can be that inference wants in f32, such as statistics; no
-// operands where it takes no such type.
+// The case with TypesInHalves; no operands where it takes no such type.
 template <typename Accepts>
-std::vector<OperandCase> HalfVariant(const OpCase& test, DType dtype, Accepts accepts) {
-  std::vector<size_t> floats;
-  for (size_t i = 0; i < test.operands.size(); ++i) {
-    if (IsFloat(test.operands[i].type.dtype)) floats.push_back(i);
-  }
-  for (size_t num_f32 = 0; num_f32 < floats.size(); ++num_f32) {
-    for (uint32_t mask = 0; mask < 1u << floats.size(); ++mask) {
-      if (static_cast<size_t>(std::popcount(mask)) != num_f32) continue;
-      std::vector<OperandCase> operands = test.operands;
-      for (size_t i = 0; i < floats.size(); ++i) {
-        operands[floats[i]].type.dtype = (mask >> i & 1) != 0 ? DType::kF32 : dtype;
-      }
-      if (accepts(operands)) return operands;
-    }
-  }
-  return {};
+std::vector<OperandCase> HalfVariant(const OpCase& test, DType dtype, const Accepts& accepts) {
+  std::vector<OperandCase> operands = test.operands;
+  const auto with = [&](const std::vector<TensorType>& types) -> const std::vector<OperandCase>& {
+    for (size_t i = 0; i < types.size(); ++i) operands[i].type = types[i];
+    return operands;
+  };
+  const std::vector<TensorType> types =
+      TypesInHalves(TypesOf(test.operands), dtype,
+                    [&](const std::vector<TensorType>& each) { return accepts(with(each)); });
+  return types.empty() ? std::vector<OperandCase>() : with(types);
 }
 
 // One extent more or less, a dimension less or more.

@@ -17,7 +17,8 @@ __device__ T* RowOf(const HeadTensor<T>& tensor, int64_t batch, int64_t head, in
 
 // Rows [first, first + count) of `limit` rows, zeros beyond; `stride` floats apart in `to`. By all
 // threads of the block.
-__device__ void LoadRows(const HeadTensor<const float>& from, int64_t batch, int64_t head,
+template <typename T>
+__device__ void LoadRows(const HeadTensor<const T>& from, int64_t batch, int64_t head,
                          int64_t first, int count, int64_t limit, int width, int stride,
                          float* to) {
   for (int i = static_cast<int>(threadIdx.x); i < count * width;
@@ -25,7 +26,7 @@ __device__ void LoadRows(const HeadTensor<const float>& from, int64_t batch, int
     const int row = i / width;
     const int column = i % width;
     to[row * stride + column] =
-        first + row < limit ? RowOf(from, batch, head, first + row)[column] : 0.0f;
+        first + row < limit ? Widen(RowOf(from, batch, head, first + row)[column]) : 0.0f;
   }
 }
 
@@ -89,11 +90,12 @@ __device__ void AddWeightedRows(const float* weights, const Seen& seen, const fl
 }
 
 // Stores row r of the sums, times `factor`.
-__device__ void StoreSums(const Sums& sums, int r, float factor, int width, float* to) {
+template <typename R>
+__device__ void StoreSums(const Sums& sums, int r, float factor, int width, R* to) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int c = 0; c < kMaxColumns; ++c) {
     const int column = lane + c * kWarp;
-    if (column < width) to[column] = sums.v[r][c] * factor;
+    if (column < width) to[column] = Narrow<R>(sums.v[r][c] * factor);
   }
 }
 
@@ -133,7 +135,8 @@ __device__ int64_t KeysSeen(const AttentionShape& shape, int64_t last_query) {
   return seen < 0 ? 0 : seen < shape.keys ? seen : shape.keys;
 }
 
-__global__ void AttentionKernel(AttentionShape whole, AttentionOperands x, int64_t num_blocks,
+template <typename T, typename R>
+__global__ void AttentionKernel(AttentionShape whole, AttentionOperands<T, R> x, int64_t num_blocks,
                                 float scale) {
   const int width = static_cast<int>(whole.width);
   const int stride = width + 1;  // lanes read columns: if it is odd, no bank twice
@@ -162,11 +165,11 @@ __global__ void AttentionKernel(AttentionShape whole, AttentionOperands x, int64
       // What the keys before have given is one more key of weight e^lse.
       max[r] = x.lse_so_far[lse_begin + query];
       total[r] = max[r] == -INFINITY ? 0.0f : 1.0f;
-      const float* row =
-          RowOf(HeadTensor<const float>{x.so_far, x.o.strides}, place.batch, place.head, query);
+      const R* row =
+          RowOf(HeadTensor<const R>{x.so_far, x.o.strides}, place.batch, place.head, query);
       for (int c = 0; c < kMaxColumns; ++c) {
         const int column = lane + c * kWarp;
-        if (column < width && total[r] > 0) sums.v[r][c] = row[column];
+        if (column < width && total[r] > 0) sums.v[r][c] = Widen(row[column]);
       }
     }
     const int64_t end = KeysSeen(shape, place.first + kBlockRows);
@@ -208,7 +211,8 @@ __global__ void AttentionKernel(AttentionShape whole, AttentionOperands x, int64
   }
 }
 
-__global__ void CacheUpdateKernel(CacheUpdate x, float* cache) {
+template <typename T>
+__global__ void CacheUpdateKernel(CacheUpdate<T> x, T* cache) {
   const int64_t count = x.batch * x.rows * x.row_width;
   for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
     const int64_t column = i % x.row_width;
@@ -218,14 +222,15 @@ __global__ void CacheUpdateKernel(CacheUpdate x, float* cache) {
     if (!CheckIndex(x.site, start, x.size + 1)) continue;
     const int64_t row = start + token % x.rows;
     if (row >= x.size) continue;
-    float* to = cache + (batch * x.size + row) * 2 * x.row_width + column;
+    T* to = cache + (batch * x.size + row) * 2 * x.row_width + column;
     to[0] = x.keys[token * x.stride + column];
     to[x.row_width] = x.values[token * x.stride + column];
   }
 }
 
 // deltas = the products of o and do, a row for each query of each head. A warp a row.
-__global__ void DeltaKernel(AttentionShape shape, AttentionGradOperands x) {
+template <typename T, typename R>
+__global__ void DeltaKernel(AttentionShape shape, AttentionGradOperands<T, R> x) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t num_rows = shape.batch * shape.heads * shape.queries;
   const int64_t num_warps = ThreadCount() / kWarp;
@@ -233,10 +238,10 @@ __global__ void DeltaKernel(AttentionShape shape, AttentionGradOperands x) {
     const int64_t query = row % shape.queries;
     const int64_t head = row / shape.queries % shape.heads;
     const int64_t batch = row / shape.queries / shape.heads;
-    const float* o = RowOf(x.o, batch, head, query);
-    const float* d_o = RowOf(x.d_o, batch, head, query);
+    const T* o = RowOf(x.o, batch, head, query);
+    const T* d_o = RowOf(x.d_o, batch, head, query);
     float sum = 0;
-    for (int64_t i = lane; i < shape.width; i += kWarp) sum += o[i] * d_o[i];
+    for (int64_t i = lane; i < shape.width; i += kWarp) sum += Widen(o[i]) * Widen(d_o[i]);
     sum = ReduceWarp(sum, SumOp());
     if (lane == 0) x.deltas[row] = sum;
   }
@@ -253,8 +258,9 @@ __device__ Pair PairOf(float product, float weight_grad, float lse, float delta,
 }
 
 // dq: warps have queries, tiles go over keys.
-__global__ void QueryGradKernel(AttentionShape shape, AttentionGradOperands x, int64_t num_blocks,
-                                float scale) {
+template <typename T, typename R>
+__global__ void QueryGradKernel(AttentionShape shape, AttentionGradOperands<T, R> x,
+                                int64_t num_blocks, float scale) {
   const int width = static_cast<int>(shape.width);
   const int stride = width + 1;
   float* queries = SharedMemory<float>();
@@ -306,8 +312,9 @@ __global__ void QueryGradKernel(AttentionShape shape, AttentionGradOperands x, i
 }
 
 // dk and dv: warps have keys, tiles go over the queries of all heads that share them.
-__global__ void KeyGradKernel(AttentionShape shape, AttentionGradOperands x, int64_t num_blocks,
-                              float scale) {
+template <typename T, typename R>
+__global__ void KeyGradKernel(AttentionShape shape, AttentionGradOperands<T, R> x,
+                              int64_t num_blocks, float scale) {
   const int width = static_cast<int>(shape.width);
   const int stride = width + 1;
   float* keys = SharedMemory<float>();
@@ -380,10 +387,11 @@ float ScaleOf(const AttentionShape& shape) {
 
 }  // namespace
 
+template <typename T, typename R>
 LaunchResult PrepareAttention() {
-  LaunchResult result = AllowSharedMemory(&AttentionKernel);
-  if (result == 0) result = AllowSharedMemory(&QueryGradKernel);
-  if (result == 0) result = AllowSharedMemory(&KeyGradKernel);
+  LaunchResult result = AllowSharedMemory(&AttentionKernel<T, R>);
+  if (result == 0) result = AllowSharedMemory(&QueryGradKernel<T, R>);
+  if (result == 0) result = AllowSharedMemory(&KeyGradKernel<T, R>);
   return result;
 }
 
@@ -399,40 +407,77 @@ LaunchShape AttentionLaunch(int64_t batch, int64_t heads, int64_t rows, int64_t 
           .shared_bytes = static_cast<size_t>(floats) * sizeof(float)};
 }
 
+template <typename T, typename R>
 LaunchResult LaunchAttention(StreamHandle stream, const AttentionShape& shape,
-                             const AttentionOperands& operands) {
+                             const AttentionOperands<T, R>& operands) {
   const int64_t blocks = NumBlocks(shape.batch, shape.heads, shape.queries);
   if (blocks == 0) return 0;
-  return Launch(&AttentionKernel,
+  return Launch(&AttentionKernel<T, R>,
                 AttentionLaunch(shape.batch, shape.heads, shape.queries, shape.width, false),
                 stream, shape, operands, blocks, ScaleOf(shape));
 }
 
-LaunchResult LaunchCacheUpdate(StreamHandle stream, const CacheUpdate& update, float* cache) {
+template <typename T>
+LaunchResult LaunchCacheUpdate(StreamHandle stream, const CacheUpdate<T>& update, T* cache) {
   const int64_t count = update.batch * update.rows * update.row_width;
   if (count == 0) return 0;
-  return Launch(&CacheUpdateKernel, ShapeForLoop(count), stream, update, cache);
+  return Launch(&CacheUpdateKernel<T>, ShapeForLoop(count), stream, update, cache);
 }
 
+template <typename T, typename R>
 LaunchResult LaunchAttentionGrad(StreamHandle stream, const AttentionShape& shape,
-                                 const AttentionGradOperands& operands) {
+                                 const AttentionGradOperands<T, R>& operands) {
   const int64_t query_blocks = NumBlocks(shape.batch, shape.heads, shape.queries);
   const int64_t key_blocks = NumBlocks(shape.batch, shape.key_heads, shape.keys);
   const float scale = ScaleOf(shape);
   if (query_blocks > 0) {
     const int64_t rows = shape.batch * shape.heads * shape.queries;
     LaunchResult launched =
-        Launch(&DeltaKernel, ShapeForLoop(rows * kWarp), stream, shape, operands);
+        Launch(&DeltaKernel<T, R>, ShapeForLoop(rows * kWarp), stream, shape, operands);
     if (launched != 0) return launched;
-    launched = Launch(&QueryGradKernel,
+    launched = Launch(&QueryGradKernel<T, R>,
                       AttentionLaunch(shape.batch, shape.heads, shape.queries, shape.width, true),
                       stream, shape, operands, query_blocks, scale);
     if (launched != 0) return launched;
   }
   if (key_blocks == 0) return 0;
-  return Launch(&KeyGradKernel,
+  return Launch(&KeyGradKernel<T, R>,
                 AttentionLaunch(shape.batch, shape.key_heads, shape.keys, shape.width, true),
                 stream, shape, operands, key_blocks, scale);
 }
+
+// ---- Instances.
+
+template LaunchResult PrepareAttention<float, float>();
+template LaunchResult PrepareAttention<BFloat16, BFloat16>();
+template LaunchResult PrepareAttention<BFloat16, float>();
+template LaunchResult PrepareAttention<Float16, Float16>();
+template LaunchResult PrepareAttention<Float16, float>();
+
+template LaunchResult LaunchAttention(StreamHandle, const AttentionShape&,
+                                      const AttentionOperands<float, float>&);
+template LaunchResult LaunchAttention(StreamHandle, const AttentionShape&,
+                                      const AttentionOperands<BFloat16, BFloat16>&);
+template LaunchResult LaunchAttention(StreamHandle, const AttentionShape&,
+                                      const AttentionOperands<BFloat16, float>&);
+template LaunchResult LaunchAttention(StreamHandle, const AttentionShape&,
+                                      const AttentionOperands<Float16, Float16>&);
+template LaunchResult LaunchAttention(StreamHandle, const AttentionShape&,
+                                      const AttentionOperands<Float16, float>&);
+
+template LaunchResult LaunchCacheUpdate(StreamHandle, const CacheUpdate<float>&, float*);
+template LaunchResult LaunchCacheUpdate(StreamHandle, const CacheUpdate<BFloat16>&, BFloat16*);
+template LaunchResult LaunchCacheUpdate(StreamHandle, const CacheUpdate<Float16>&, Float16*);
+
+template LaunchResult LaunchAttentionGrad(StreamHandle, const AttentionShape&,
+                                          const AttentionGradOperands<float, float>&);
+template LaunchResult LaunchAttentionGrad(StreamHandle, const AttentionShape&,
+                                          const AttentionGradOperands<BFloat16, BFloat16>&);
+template LaunchResult LaunchAttentionGrad(StreamHandle, const AttentionShape&,
+                                          const AttentionGradOperands<BFloat16, float>&);
+template LaunchResult LaunchAttentionGrad(StreamHandle, const AttentionShape&,
+                                          const AttentionGradOperands<Float16, Float16>&);
+template LaunchResult LaunchAttentionGrad(StreamHandle, const AttentionShape&,
+                                          const AttentionGradOperands<Float16, float>&);
 
 }  // namespace penstock::kernels::cuda

@@ -4,8 +4,10 @@
 // atomic operations, so that it has the same bits every time.
 //
 // A warp works on kRowsPerWarp rows at a time; of the other side a tile of 32 rows lies in shared
-// memory, one for each lane. Products are plain multiply-adds in float: simple, and slower than
-// tensor cores.
+// memory as floats, one for each lane. Products are plain multiply-adds in float: simple, and
+// slower than tensor cores.
+//
+// T, of queries, keys and values: float, BFloat16 or Float16. R, of results: T, or float.
 //
 // Thread rule: pure functions but for the work that they give to the stream.
 
@@ -14,6 +16,7 @@
 
 #include <cstdint>
 
+#include "base/half.h"
 #include "kernels/attention_shape.h"
 #include "kernels/cuda/launch.h"
 
@@ -29,7 +32,8 @@ struct AttentionShape : kernels::AttentionShape {
   Indices starts = {};
 };
 
-// Lets the kernels run on the current device; once, before the first launch.
+// Lets the kernels of these types run on the current device; once, before the first launch.
+template <typename T, typename R>
 LaunchResult PrepareAttention();
 
 // How the kernels are launched for `rows` rows of batch x heads; for tests, too.
@@ -39,41 +43,47 @@ LaunchShape AttentionLaunch(int64_t batch, int64_t heads, int64_t rows, int64_t 
 // o = softmax(q k' / sqrt(width)) v; lse may be null. A query that sees no key gets zeros and an
 // lse of -inf. With `so_far`, laid out as o, and `lse_so_far`, the result is that of all keys
 // together.
+template <typename T, typename R>
 struct AttentionOperands {
-  HeadTensor<const float> q, k, v;
-  HeadTensor<float> o;
+  HeadTensor<const T> q, k, v;
+  HeadTensor<R> o;
   float* lse = nullptr;
-  const float* so_far = nullptr;
+  const R* so_far = nullptr;
   const float* lse_so_far = nullptr;
 };
+template <typename T, typename R>
 LaunchResult LaunchAttention(StreamHandle stream, const AttentionShape& shape,
-                             const AttentionOperands& operands);
+                             const AttentionOperands<T, R>& operands);
 
 // Puts keys and values of `rows` new tokens a batch into the cache [batch, size, 2, heads, width],
 // from row starts[batch] on; rows beyond its end are dropped. A start outside [0, size] is
 // reported, and its tokens dropped.
+template <typename T>
 struct CacheUpdate {
   int64_t batch = 0;
   int64_t rows = 0;
   int64_t size = 0;
   int64_t row_width = 0;  // heads x width
-  const float* keys = nullptr;
-  const float* values = nullptr;
+  const T* keys = nullptr;
+  const T* values = nullptr;
   int64_t stride = 0;  // between rows of keys and of values
   Indices starts = {};
   FaultSite site;
 };
-LaunchResult LaunchCacheUpdate(StreamHandle stream, const CacheUpdate& update, float* cache);
+template <typename T>
+LaunchResult LaunchCacheUpdate(StreamHandle stream, const CacheUpdate<T>& update, T* cache);
 
 // `deltas`: scratch of batch x heads x queries floats.
+template <typename T, typename R>
 struct AttentionGradOperands {
-  HeadTensor<const float> q, k, v, o, d_o;
+  HeadTensor<const T> q, k, v, o, d_o;
   const float* lse = nullptr;
-  HeadTensor<float> dq, dk, dv;
+  HeadTensor<R> dq, dk, dv;
   float* deltas = nullptr;
 };
+template <typename T, typename R>
 LaunchResult LaunchAttentionGrad(StreamHandle stream, const AttentionShape& shape,
-                                 const AttentionGradOperands& operands);
+                                 const AttentionGradOperands<T, R>& operands);
 
 }  // namespace penstock::kernels::cuda
 

@@ -1,5 +1,5 @@
-// Matrix products of f32 by a library, as cuBLASLt computes them: what a product of strided
-// matrices is in its terms, and the interface that tests implement on the host.
+// Matrix products of floats by a library, as cuBLASLt computes them: what a product of strided
+// matrices is in its terms, and the interface that tests implement on the host. Sums are in f32.
 //
 // Thread rule: a Blas and its products belong to the executor of their device.
 
@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "base/dtype.h"
 #include "kernels/cuda/launch.h"
 
 namespace penstock::kernels::cuda {
@@ -49,13 +50,19 @@ struct BlasLayout {
 // swapped, with rows = n, columns = m, lda = n, ldb = k, ldc = n and nothing transposed.
 std::optional<BlasLayout> BlasLayoutOf(const ProductShape& shape);
 
-// One product at fixed shapes.
+// Of the matrices a and b, and of c: f32, bf16 or f16, or 16 bits with a c of f32.
+struct BlasTypes {
+  DType operands = DType::kF32;
+  DType result = DType::kF32;
+};
+
+// One product at fixed shapes and types.
 class BlasProduct {
  public:
   virtual ~BlasProduct() = default;
   // c = a b, plus c with `adds`. `workspace` has kBlasWorkspaceBytes, at a multiple of
   // kBlasWorkspaceAlignment.
-  virtual absl::Status Run(StreamHandle stream, const float* a, const float* b, float* c, bool adds,
+  virtual absl::Status Run(StreamHandle stream, const void* a, const void* b, void* c, bool adds,
                            void* workspace) = 0;
 };
 
@@ -69,6 +76,7 @@ class Blas {
   // Null where the library has no algorithm for it. `alignment`: bytes that divide the addresses of
   // all matrices, as Run gets them.
   virtual absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
+                                                              const BlasTypes& types,
                                                               int alignment) = 0;
 };
 

@@ -5,9 +5,9 @@
 namespace penstock::kernels::cuda {
 namespace {
 
-template <typename T>
+template <typename T, typename R>
 __global__ void ContractionKernel(ContractionLoops loops, int64_t num_results, int64_t num_terms,
-                                  const T* a, const T* b, T* c, bool adds) {
+                                  const T* a, const T* b, R* c, bool adds) {
   for (int64_t i = ThreadIndex(); i < num_results; i += ThreadCount()) {
     int64_t rest = i;
     int64_t a_base = 0;
@@ -20,7 +20,7 @@ __global__ void ContractionKernel(ContractionLoops loops, int64_t num_results, i
       b_base += at * loops.kept_b[dim];
       c_at += at * loops.kept_c[dim];
     }
-    T sum = 0;
+    Compute<T> sum = 0;
     for (int64_t j = 0; j < num_terms; ++j) {
       int64_t left = j;
       int64_t a_at = a_base;
@@ -31,9 +31,11 @@ __global__ void ContractionKernel(ContractionLoops loops, int64_t num_results, i
         a_at += at * loops.summed_a[dim];
         b_at += at * loops.summed_b[dim];
       }
-      sum = AddFunction()(sum, b != nullptr ? MulFunction()(a[a_at], b[b_at]) : a[a_at]);
+      const Compute<T> left_factor = Widen(a[a_at]);
+      sum = AddFunction()(sum,
+                          b != nullptr ? MulFunction()(left_factor, Widen(b[b_at])) : left_factor);
     }
-    c[c_at] = adds ? AddFunction()(c[c_at], sum) : sum;
+    c[c_at] = Narrow<R>(adds ? AddFunction()(Widen(c[c_at]), sum) : sum);
   }
 }
 
@@ -45,18 +47,26 @@ int64_t Product(int count, const int64_t* sizes) {
 
 }  // namespace
 
-template <typename T>
+template <typename T, typename R>
 LaunchResult LaunchContraction(StreamHandle stream, const ContractionLoops& loops, const T* a,
-                               const T* b, T* c, bool adds) {
+                               const T* b, R* c, bool adds) {
   const int64_t num_results = Product(loops.num_kept, loops.kept_sizes);
   const int64_t num_terms = Product(loops.num_summed, loops.summed_sizes);
   if (num_results == 0) return 0;
-  return Launch(&ContractionKernel<T>, ShapeForLoop(num_results), stream, loops, num_results,
+  return Launch(&ContractionKernel<T, R>, ShapeForLoop(num_results), stream, loops, num_results,
                 num_terms, a, b, c, adds);
 }
 
 template LaunchResult LaunchContraction(StreamHandle, const ContractionLoops&, const float*,
                                         const float*, float*, bool);
+template LaunchResult LaunchContraction(StreamHandle, const ContractionLoops&, const BFloat16*,
+                                        const BFloat16*, BFloat16*, bool);
+template LaunchResult LaunchContraction(StreamHandle, const ContractionLoops&, const BFloat16*,
+                                        const BFloat16*, float*, bool);
+template LaunchResult LaunchContraction(StreamHandle, const ContractionLoops&, const Float16*,
+                                        const Float16*, Float16*, bool);
+template LaunchResult LaunchContraction(StreamHandle, const ContractionLoops&, const Float16*,
+                                        const Float16*, float*, bool);
 template LaunchResult LaunchContraction(StreamHandle, const ContractionLoops&, const int32_t*,
                                         const int32_t*, int32_t*, bool);
 template LaunchResult LaunchContraction(StreamHandle, const ContractionLoops&, const int64_t*,

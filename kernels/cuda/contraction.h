@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "base/half.h"
 #include "kernels/cuda/launch.h"
 
 namespace penstock::kernels::cuda {
@@ -28,11 +29,11 @@ struct ContractionLoops {
   int64_t summed_b[kMaxLoops] = {};
 };
 
-// c = the sum of a b, plus c with `adds`. Without `b` the other factor is 1. T: float, int32_t or
-// int64_t; integers wrap.
-template <typename T>
+// c = the sum of a b, plus c with `adds`. Without `b` the other factor is 1. T: float, BFloat16,
+// Float16, int32_t or int64_t; integers wrap. R: T, or float for a T of 16 bits.
+template <typename T, typename R>
 LaunchResult LaunchContraction(StreamHandle stream, const ContractionLoops& loops, const T* a,
-                               const T* b, T* c, bool adds);
+                               const T* b, R* c, bool adds);
 
 }  // namespace penstock::kernels::cuda
 

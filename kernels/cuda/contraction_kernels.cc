@@ -1,6 +1,7 @@
-// matmul and einsum: f32 through the device's library of matrix products, where it has an algorithm
-// for them; otherwise by the general kernel.
+// matmul and einsum: floats through the device's library of matrix products, where it has an
+// algorithm for them; otherwise by the general kernel.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -20,11 +21,18 @@ struct Products {
   std::shared_ptr<BlasProduct> aligned;  // null: `plain` is no slower, or can do it alone
 };
 
-absl::StatusOr<Products> CreateProducts(const ProductPlan& plan, Blas& blas) {
+// Bytes that divide the address of every matrix of the plan, if 16 divides those of the tensors.
+int AlignmentOf(const ProductPlan& plan, const BlasTypes& types) {
+  return std::min(16, plan.aligned_elements * static_cast<int>(ByteSize(types.operands)));
+}
+
+absl::StatusOr<Products> CreateProducts(const ProductPlan& plan, const BlasTypes& types,
+                                        Blas& blas) {
+  const int element_bytes = static_cast<int>(ByteSize(types.operands));
   Products products;
-  ASSIGN_OR_RETURN(products.plain, blas.Create(plan.layout, sizeof(float)));
-  if (plan.alignment > static_cast<int>(sizeof(float))) {
-    ASSIGN_OR_RETURN(products.aligned, blas.Create(plan.layout, plan.alignment));
+  ASSIGN_OR_RETURN(products.plain, blas.Create(plan.layout, types, element_bytes));
+  if (const int alignment = AlignmentOf(plan, types); alignment > element_bytes) {
+    ASSIGN_OR_RETURN(products.aligned, blas.Create(plan.layout, types, alignment));
   }
   return products;
 }
@@ -35,26 +43,35 @@ void* AlignedWorkspace(void* workspace) {
   return static_cast<std::byte*>(workspace) + missing;
 }
 
-KernelOr MakeProducts(const KernelSpec& spec, Stream& stream, ProductPlan plan, Products products) {
+KernelOr MakeProducts(const KernelSpec& spec, Stream& stream, const BlasTypes& types,
+                      ProductPlan plan, Products products) {
+  const auto alignment = static_cast<uintptr_t>(AlignmentOf(plan, types));
+  const auto operand_bytes = static_cast<int64_t>(ByteSize(types.operands));
+  const auto result_bytes = static_cast<int64_t>(ByteSize(types.result));
   return MakeKernel(
       spec, stream,
-      [spec, plan = std::move(plan), products = std::move(products)](
-          const KernelArgs& args, CudaStream& to) -> absl::Status {
-        const auto* a = Input<float>(args, 0);
-        const auto* b = Input<float>(args, 1);
-        auto* c = Output<float>(args, 0);
+      [spec, plan = std::move(plan), products = std::move(products), alignment, operand_bytes,
+       result_bytes](const KernelArgs& args, CudaStream& to) -> absl::Status {
+        const auto* a = Input<std::byte>(args, 0);
+        const auto* b = Input<std::byte>(args, 1);
+        auto* c = Output<std::byte>(args, 0);
         const uintptr_t addresses = reinterpret_cast<uintptr_t>(a) |
                                     reinterpret_cast<uintptr_t>(b) | reinterpret_cast<uintptr_t>(c);
-        const bool is_aligned = products.aligned != nullptr && addresses % plan.alignment == 0;
+        const bool is_aligned = products.aligned != nullptr && addresses % alignment == 0;
         BlasProduct& product = is_aligned ? *products.aligned : *products.plain;
         const bool adds = AddsToResults(spec, args);
         void* const workspace = AlignedWorkspace(args.workspace);
         for (const ProductOffsets& at : plan.launches) {
-          RETURN_IF_ERROR(product.Run(to.handle(), a + at.a, b + at.b, c + at.c, adds, workspace));
+          RETURN_IF_ERROR(product.Run(to.handle(), a + at.a * operand_bytes,
+                                      b + at.b * operand_bytes, c + at.c * result_bytes, adds,
+                                      workspace));
         }
         return absl::OkStatus();
       });
 }
+
+// Whether the library takes the operands' type.
+bool IsProductType(DType dtype) { return dtype == DType::kF32 || IsHalf(dtype); }
 
 KernelOr Create(IndicesOf indices_of, const KernelSpec& spec, Device& device, Stream& stream) {
   ASSIGN_OR_RETURN(const std::vector<ContractionIndex> indices, indices_of(spec));
@@ -66,20 +83,22 @@ KernelOr Create(IndicesOf indices_of, const KernelSpec& spec, Device& device, St
   ContractionPlan& plan = *planned;
   auto* cuda_device = dynamic_cast<CudaDevice*>(&device);
   if (cuda_device != nullptr && plan.product.has_value() && spec.inputs.size() == 2 &&
-      spec.inputs[0].dtype == DType::kF32) {
-    ASSIGN_OR_RETURN(Products products, CreateProducts(*plan.product, cuda_device->blas()));
+      IsProductType(spec.inputs[0].dtype)) {
+    const BlasTypes types = {spec.inputs[0].dtype, spec.outputs[0].dtype};
+    ASSIGN_OR_RETURN(Products products, CreateProducts(*plan.product, types, cuda_device->blas()));
     if (products.plain != nullptr) {
-      return MakeProducts(spec, stream, *std::move(plan.product), std::move(products));
+      return MakeProducts(spec, stream, types, *std::move(plan.product), std::move(products));
     }
   }
-  return WithType(
-      DeviceNumbers(), spec, spec.inputs[0].dtype, [&]<typename T>(std::type_identity<T>) {
+  return WithResultType(
+      DeviceNumbers(), spec,
+      [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
         return MakeKernel(
             spec, stream, [spec, loops = plan.loops](const KernelArgs& args, CudaStream& to) {
               const T* b = args.inputs.size() > 1 ? Input<T>(args, 1) : nullptr;
               return Launched(spec,
-                              LaunchContraction<T>(to.handle(), loops, Input<T>(args, 0), b,
-                                                   Output<T>(args, 0), AddsToResults(spec, args)));
+                              LaunchContraction(to.handle(), loops, Input<T>(args, 0), b,
+                                                Output<R>(args, 0), AddsToResults(spec, args)));
             });
       });
 }
@@ -89,7 +108,7 @@ KernelDef ContractionDef() {
   return {.workspace_bytes =
               [](const KernelSpec& spec, int) {
                 const auto indices = kIndicesOf(spec);
-                if (!indices.ok() || spec.inputs[0].dtype != DType::kF32) return size_t{0};
+                if (!indices.ok() || !IsProductType(spec.inputs[0].dtype)) return size_t{0};
                 const auto plan = PlanContraction(*indices);
                 if (!plan.ok() || !plan->product.has_value()) return size_t{0};
                 return kBlasWorkspaceBytes + kBlasWorkspaceAlignment;

@@ -122,13 +122,14 @@ std::vector<ProductOffsets> OffsetsOf(const std::vector<Index>& loops) {
   return offsets;
 }
 
-// 16 where every matrix and every column begins at a multiple of 4 floats, else 4.
-int AlignmentOf(const ProductPlan& plan) {
+int AlignedElements(const ProductPlan& plan) {
   const BlasLayout& layout = plan.layout;
   int64_t bits =
       layout.lda | layout.ldb | layout.ldc | layout.a_batch | layout.b_batch | layout.c_batch;
   for (const ProductOffsets& at : plan.launches) bits |= at.a | at.b | at.c;
-  return bits % 4 == 0 ? 16 : 4;
+  int elements = 8;
+  while (bits % elements != 0) elements /= 2;
+  return elements;
 }
 
 std::optional<ProductPlan> PlanProduct(const Kinds& kinds) {
@@ -163,7 +164,7 @@ std::optional<ProductPlan> PlanProduct(const Kinds& kinds) {
       const std::optional<BlasLayout> layout = BlasLayoutOf(ShapeOf(ms[i], ns[j], k, batch));
       if (!layout.has_value()) continue;
       best = ProductPlan{*layout, OffsetsOf(loops)};
-      best->alignment = AlignmentOf(*best);
+      best->aligned_elements = AlignedElements(*best);
       best_work = work;
     }
   }

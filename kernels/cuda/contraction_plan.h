@@ -36,8 +36,9 @@ struct ProductOffsets {
 struct ProductPlan {
   BlasLayout layout;
   std::vector<ProductOffsets> launches;
-  // Bytes that divide the address of every matrix, if 16 divides those of the tensors.
-  int alignment = 4;
+  // Elements, a power of two up to 8, that divide every distance between columns and between
+  // matrices, also between those of one launch and the next.
+  int aligned_elements = 1;
 };
 
 // More launches than this are slower than the general kernel.

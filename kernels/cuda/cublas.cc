@@ -41,13 +41,20 @@ using Operation = std::unique_ptr<cublasLtMatmulDescOpaque_t, OperationDeleter>;
 using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, LayoutDeleter>;
 using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, PreferenceDeleter>;
 
+// REQUIRES: one of those that BlasTypes allows.
+cudaDataType_t TypeOf(DType dtype) {
+  return dtype == DType::kBF16 ? CUDA_R_16BF : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
 class CublasProduct : public BlasProduct {
  public:
-  CublasProduct(cublasLtHandle_t handle, const BlasLayout& layout)
+  CublasProduct(cublasLtHandle_t handle, const BlasLayout& layout, const BlasTypes& types)
       : handle_(handle),
         is_swapped_(layout.is_swapped),
-        what_(StrCat(layout.batch, " products of [", layout.rows, ", ", layout.k, "] and [",
-                     layout.k, ", ", layout.columns, "]")) {}
+        operand_type_(TypeOf(types.operands)),
+        result_type_(TypeOf(types.result)),
+        what_(StrCat(layout.batch, " products of ", Name(types.operands), " [", layout.rows, ", ",
+                     layout.k, "] and [", layout.k, ", ", layout.columns, "]")) {}
 
   // Returns false where cuBLASLt has no algorithm.
   absl::StatusOr<bool> Prepare(const BlasLayout& layout, int alignment) {
@@ -62,16 +69,16 @@ class CublasProduct : public BlasProduct {
     RETURN_IF_ERROR(SetOperation(CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof(transpose_b)));
     RETURN_IF_ERROR(MakeLayout(layout.transpose_a ? layout.k : layout.rows,
                                layout.transpose_a ? layout.rows : layout.k, layout.lda,
-                               layout.batch, layout.a_batch, &a_));
+                               layout.batch, layout.a_batch, operand_type_, &a_));
     RETURN_IF_ERROR(MakeLayout(layout.transpose_b ? layout.columns : layout.k,
                                layout.transpose_b ? layout.k : layout.columns, layout.ldb,
-                               layout.batch, layout.b_batch, &b_));
-    RETURN_IF_ERROR(
-        MakeLayout(layout.rows, layout.columns, layout.ldc, layout.batch, layout.c_batch, &c_));
+                               layout.batch, layout.b_batch, operand_type_, &b_));
+    RETURN_IF_ERROR(MakeLayout(layout.rows, layout.columns, layout.ldc, layout.batch,
+                               layout.c_batch, result_type_, &c_));
     return FindAlgorithm(static_cast<uint32_t>(alignment));
   }
 
-  absl::Status Run(StreamHandle stream, const float* a, const float* b, float* c, bool adds,
+  absl::Status Run(StreamHandle stream, const void* a, const void* b, void* c, bool adds,
                    void* workspace) override {
     const float one = 1;
     const float beta = adds ? 1 : 0;
@@ -90,10 +97,10 @@ class CublasProduct : public BlasProduct {
   }
 
   static absl::Status MakeLayout(int64_t rows, int64_t columns, int64_t distance, int64_t batch,
-                                 int64_t batch_stride, Layout* layout) {
+                                 int64_t batch_stride, cudaDataType_t type, Layout* layout) {
     cublasLtMatrixLayout_t made = nullptr;
     RETURN_IF_ERROR(
-        ToStatus(cublasLtMatrixLayoutCreate(&made, CUDA_R_32F, static_cast<uint64_t>(rows),
+        ToStatus(cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(rows),
                                             static_cast<uint64_t>(columns), distance),
                  StrCat("laying out a matrix of ", rows, " x ", columns, " for cuBLASLt")));
     layout->reset(made);
@@ -139,6 +146,8 @@ class CublasProduct : public BlasProduct {
 
   const cublasLtHandle_t handle_;
   const bool is_swapped_;
+  const cudaDataType_t operand_type_;
+  const cudaDataType_t result_type_;
   const std::string what_;  // for errors
   Operation operation_;
   Layout a_, b_, c_;
@@ -150,8 +159,9 @@ class Cublas : public Blas {
   explicit Cublas(Handle handle) : handle_(std::move(handle)) {}
 
   absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
+                                                      const BlasTypes& types,
                                                       int alignment) override {
-    auto product = std::make_unique<CublasProduct>(handle_.get(), layout);
+    auto product = std::make_unique<CublasProduct>(handle_.get(), layout, types);
     ASSIGN_OR_RETURN(const bool has_algorithm, product->Prepare(layout, alignment));
     if (!has_algorithm) return nullptr;
     return product;

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,7 +17,8 @@ struct FakeCublas {
   cublasStatus_t heuristic = CUBLAS_STATUS_SUCCESS;
   int num_results = 1;
   cublasStatus_t launch = CUBLAS_STATUS_SUCCESS;
-  uint32_t alignment = 0;  // that was asked for last
+  uint32_t alignment = 0;           // that was asked for last
+  std::vector<cudaDataType> types;  // of the matrices, in the order in which they are laid out
 };
 FakeCublas* fake = nullptr;
 
@@ -26,6 +28,16 @@ extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = nullptr;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
+                                          uint64_t, uint64_t, int64_t) {
+  fake->types.push_back(type);
+  *layout = new cublasLtMatrixLayoutOpaque_t();
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete layout;
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
@@ -57,13 +69,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void
 namespace penstock::kernels::cuda {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class CublasTest : public ::testing::Test {
  protected:
   CublasTest() { fake = &fake_; }
 
-  absl::StatusOr<std::unique_ptr<BlasProduct>> Create(int alignment = 4) {
+  absl::StatusOr<std::unique_ptr<BlasProduct>> Create(int alignment = 4,
+                                                      const BlasTypes& types = {}) {
     const auto layout = BlasLayoutOf({.m = 3,
                                       .n = 5,
                                       .k = 7,
@@ -73,7 +87,7 @@ class CublasTest : public ::testing::Test {
                                       .b_column = 1,
                                       .c_row = 5,
                                       .c_column = 1});
-    return (*CreateCublas())->Create(*layout, alignment);
+    return (*CreateCublas())->Create(*layout, types, alignment);
   }
 
   FakeCublas fake_;
@@ -84,6 +98,17 @@ TEST_F(CublasTest, AsksForTheAlignmentThatItIsGiven) {
   ASSERT_TRUE(product.ok()) << product.status();
   EXPECT_NE(*product, nullptr);
   EXPECT_EQ(fake_.alignment, 16u);
+}
+
+TEST_F(CublasTest, OperandsAndResultsHaveTheirTypes) {
+  EXPECT_TRUE(Create(16, {DType::kBF16, DType::kF32}).ok());
+  EXPECT_THAT(fake_.types, ElementsAre(CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F));
+  fake_.types.clear();
+  EXPECT_TRUE(Create(16, {DType::kF16, DType::kF16}).ok());
+  EXPECT_THAT(fake_.types, ElementsAre(CUDA_R_16F, CUDA_R_16F, CUDA_R_16F));
+  fake_.types.clear();
+  EXPECT_TRUE(Create(16).ok());
+  EXPECT_THAT(fake_.types, ElementsAre(CUDA_R_32F, CUDA_R_32F, CUDA_R_32F));
 }
 
 TEST_F(CublasTest, AProductWithoutAnAlgorithmIsNone) {
@@ -104,7 +129,7 @@ TEST_F(CublasTest, AnErrorOfTheLibraryIsNotALackOfAlgorithms) {
   const auto product = Create();
   EXPECT_EQ(product.status().code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(product.status().message()),
-              HasSubstr("choosing cuBLASLt's algorithm for 1 products of [5, 7] and [7, 3]: "
+              HasSubstr("choosing cuBLASLt's algorithm for 1 products of f32 [5, 7] and [7, 3]: "
                         "CUBLAS_STATUS_INVALID_VALUE"));
 }
 
@@ -114,7 +139,7 @@ TEST_F(CublasTest, AFailedLaunchNamesTheProduct) {
   ASSERT_TRUE(product.ok()) << product.status();
   EXPECT_THAT(
       std::string((*product)->Run(nullptr, nullptr, nullptr, nullptr, false, nullptr).message()),
-      HasSubstr("launching cuBLASLt for 1 products of [5, 7] and [7, 3]: "
+      HasSubstr("launching cuBLASLt for 1 products of f32 [5, 7] and [7, 3]: "
                 "CUBLAS_STATUS_EXECUTION_FAILED"));
 }
 

@@ -19,7 +19,12 @@ namespace {
 
 // What the streams of a device and their events share.
 struct DeviceState {
+  ~DeviceState() {
+    if (fault != nullptr) cudaFreeHost(const_cast<int32_t*>(fault));
+  }
+
   int index = 0;
+  volatile int32_t* fault = nullptr;  // GpuStream::device_fault
 
   // Makes the device current on this thread.
   cudaError_t Select() const { return cudaSetDevice(index); }
@@ -45,31 +50,49 @@ class CudaMemory : public Memory {
   const MemoryKind kind_;
 };
 
+// What a device writes of a stream's errors.
+struct PinnedErrors {
+  Fault fault;
+  PeerFault peer;
+};
+
 // The errors of a stream. Its events share them, because they may outlive it.
 struct ErrorState {
   ~ErrorState() {
-    if (fault != nullptr) cudaFreeHost(fault);
+    if (pinned != nullptr) cudaFreeHost(pinned);
   }
 
-  Fault* fault = nullptr;  // pinned: kernels write it
-  absl::Status of_host;    // the first call that failed
+  PinnedErrors* pinned = nullptr;
+  absl::Status of_host;              // the first call that failed
+  uint64_t peer_launch = kNoLaunch;  // GpuStream::SetPeerLaunch
   // Streams that this one has waited for, and those that they have.
   std::vector<std::shared_ptr<ErrorState>> upstream;
 
+  bool has_fault() const { return pinned->fault.kind != Fault::kNone; }
+  bool has_peer_fault() const { return pinned->peer.flags[0] != 0 || pinned->peer.flags[1] != 0; }
+
   bool has_error() const {
-    if (!of_host.ok() || fault->kind != Fault::kNone) return true;
-    return std::any_of(upstream.begin(), upstream.end(), [](const auto& other) {
-      return !other->of_host.ok() || other->fault->kind != Fault::kNone;
-    });
+    const auto is_failed = [](const ErrorState& state) {
+      return !state.of_host.ok() || state.has_fault() || state.has_peer_fault();
+    };
+    return is_failed(*this) || std::any_of(upstream.begin(), upstream.end(),
+                                           [&](const auto& other) { return is_failed(*other); });
   }
 
+  // What the device has found itself comes before what others have told it.
   StreamError first_error() const {
     if (!of_host.ok()) return {of_host, kNoLaunch};
-    if (fault->kind != Fault::kNone) return {FaultStatus(*fault), fault->launch};
+    if (has_fault()) return {FaultStatus(pinned->fault), pinned->fault.launch};
     for (const auto& other : upstream) {
       if (!other->of_host.ok()) return {other->of_host, kNoLaunch};
-      if (other->fault->kind != Fault::kNone)
-        return {FaultStatus(*other->fault), other->fault->launch};
+      if (other->has_fault()) {
+        return {FaultStatus(other->pinned->fault), other->pinned->fault.launch};
+      }
+    }
+    const absl::Status of_peer = absl::AbortedError("a device of the collective has failed");
+    if (has_peer_fault()) return {of_peer, peer_launch};
+    for (const auto& other : upstream) {
+      if (other->has_peer_fault()) return {of_peer, other->peer_launch};
     }
     return {};
   }
@@ -131,13 +154,15 @@ class StreamImpl : public CudaStream {
  public:
   explicit StreamImpl(std::shared_ptr<const DeviceState> state)
       : state_(std::move(state)), errors_(std::make_shared<ErrorState>()) {
-    void* fault = nullptr;
+    void* pinned = nullptr;
     if (!Check(state_->Select(), "selecting the device") ||
-        !Check(cudaHostAlloc(&fault, sizeof(Fault), cudaHostAllocPortable | cudaHostAllocMapped),
+        !Check(cudaHostAlloc(&pinned, sizeof(PinnedErrors),
+                             cudaHostAllocPortable | cudaHostAllocMapped),
                "pinning memory for a stream's errors")) {
       return;
     }
-    errors_->fault = new (fault) Fault;
+    errors_->pinned = new (pinned) PinnedErrors;
+    errors_->pinned->fault.of_device = state_->fault;
     Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
   }
 
@@ -186,7 +211,10 @@ class StreamImpl : public CudaStream {
     RETURN_IF_ERROR(ToStatus(state_->Select(), "selecting the device"));
     RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream_), "resetting a stream"));
     cudaGetLastError();  // of a call that failed and left nothing behind
-    errors_->fault->kind = Fault::kNone;
+    errors_->pinned->fault.kind = Fault::kNone;
+    for (volatile int32_t& flag : errors_->pinned->peer.flags) flag = 0;
+    *state_->fault = 0;
+    ++num_resets_;
     errors_->of_host = absl::OkStatus();
     errors_->upstream.clear();
     return absl::OkStatus();
@@ -196,7 +224,12 @@ class StreamImpl : public CudaStream {
     Check(state_->Select(), "selecting the device");
     return stream_;
   }
-  Fault* fault() override { return stream_ != nullptr ? errors_->fault : nullptr; }
+  Fault* fault() override { return stream_ != nullptr ? &errors_->pinned->fault : nullptr; }
+  const volatile int32_t* device_fault() override { return state_->fault; }
+  PeerFault* peer_fault() override { return stream_ != nullptr ? &errors_->pinned->peer : nullptr; }
+  uint64_t num_resets() const override { return num_resets_; }
+  void SetPeerLaunch(uint64_t launch) override { errors_->peer_launch = launch; }
+
   absl::Status status() const override { return errors_->of_host; }
 
   void Zero(void* to, size_t num_bytes) override {
@@ -226,6 +259,7 @@ class StreamImpl : public CudaStream {
   const std::shared_ptr<const DeviceState> state_;
   const std::shared_ptr<ErrorState> errors_;
   cudaStream_t stream_ = nullptr;
+  uint64_t num_resets_ = 0;
 };
 
 class CudaDeviceImpl : public CudaDevice {
@@ -321,6 +355,11 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index) {
   state->index = index;
   RETURN_IF_ERROR(ToStatus(state->Select(), StrCat("selecting cuda device ", index)));
   RETURN_IF_ERROR(CheckDeviceCode(index));
+  void* fault = nullptr;
+  RETURN_IF_ERROR(
+      ToStatus(cudaHostAlloc(&fault, sizeof(int32_t), cudaHostAllocPortable | cudaHostAllocMapped),
+               "pinning memory for a device's errors"));
+  state->fault = new (fault) int32_t(0);
   ASSIGN_OR_RETURN(std::unique_ptr<Blas> blas, CreateCublas());
   return std::make_unique<CudaDeviceImpl>(std::move(state), std::move(blas));
 }

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 
 #include "base/device.h"
+#include "base/gpu_stream.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/launch.h"
 
@@ -33,10 +34,8 @@ namespace penstock::kernels::cuda {
 inline constexpr int64_t kMaxDestroyWaitNs = 5'000'000'000;
 
 // What the kernels of this folder need of a stream.
-class CudaStream : public Stream {
+class CudaStream : public Stream, public GpuStream {
  public:
-  // For launches by this thread.
-  virtual StreamHandle handle() = 0;
   // Where kernels report bad operands; null where the stream could not be made.
   virtual Fault* fault() = 0;
   // The first call on the stream that failed, since the last Reset: why it could not be made, if it

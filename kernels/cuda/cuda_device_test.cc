@@ -269,13 +269,13 @@ TEST_F(CudaDeviceTest, EveryCallSelectsTheDevice) {
   cuda_.current = 0;
   dynamic_cast<CudaStream&>(*stream).handle();
   EXPECT_EQ(cuda_.current, 1);
-  EXPECT_EQ(cuda_.selected.size(), 13u);
+  EXPECT_EQ(cuda_.selected.size(), 14u);
   EXPECT_THAT(cuda_.selected, Each(1));
   EXPECT_THAT(cuda_.copy_kinds, ElementsAre(cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                             cudaMemcpyDeviceToDevice));
-  // The memory, then the errors of two streams, which kernels write.
+  // The errors of the device, which kernels write, the memory, and the errors of two streams.
   const unsigned mapped = cudaHostAllocPortable | cudaHostAllocMapped;
-  EXPECT_THAT(cuda_.host_flags, ElementsAre(cudaHostAllocPortable, mapped, mapped));
+  EXPECT_THAT(cuda_.host_flags, ElementsAre(mapped, cudaHostAllocPortable, mapped, mapped));
 }
 
 TEST_F(CudaDeviceTest, MemoryIsZeroedInTheOrderOfTheStream) {
@@ -347,7 +347,7 @@ TEST_F(CudaDeviceTest, AllMemoryIsFreed) {
     b->Record(event.get());
     a->Wait(event.get());
     EXPECT_EQ(WaitUntilDone(*a, *event, kTimeoutNs), absl::OkStatus());
-    EXPECT_EQ(cuda_.num_allocations, 2);
+    EXPECT_EQ(cuda_.num_allocations, 3);  // the errors of the device and of both streams
   }
   EXPECT_EQ(cuda_.num_allocations, 0);
   EXPECT_TRUE(cuda_.streams.empty());
@@ -398,6 +398,26 @@ TEST_F(CudaDeviceTest, AfterAStickyErrorNothingRecovers) {
   EXPECT_THAT(std::string(event->error()->status.message()), HasSubstr("cudaErrorIllegalAddress"));
   EXPECT_THAT(std::string(stream->Reset().message()),
               HasSubstr("resetting a stream: cudaErrorIllegalAddress"));
+}
+
+// What a collective has brought from other devices.
+TEST_F(CudaDeviceTest, AFaultOfAnotherDeviceIsAnErrorUntilTheReset) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  auto& gpu_stream = dynamic_cast<CudaStream&>(*stream);
+  EXPECT_EQ(*gpu_stream.device_fault(), 0);
+  gpu_stream.SetPeerLaunch(6);
+  gpu_stream.peer_fault()->flags[1] = 1;
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs).code(), absl::StatusCode::kAborted);
+  ASSERT_NE(event->error(), nullptr);
+  EXPECT_EQ(event->error()->launch, 6u);
+  // What the stream has found itself says more.
+  Report(*stream, 7);
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(stream->Reset(), absl::OkStatus());
+  EXPECT_EQ(gpu_stream.num_resets(), 1u);
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
 }
 
 TEST_F(CudaDeviceTest, AStreamThatCannotBeMadeHasTheError) {

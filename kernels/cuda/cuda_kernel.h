@@ -70,19 +70,29 @@ KernelOr WithType(TypeList<Ts...>, const KernelSpec& spec, DType dtype, F&& f) {
   return made;
 }
 
-// The types that kernels compute in so far, and those that they convert.
-using DeviceFloats = TypeList<float>;
-using DeviceNumbers = TypeList<float, int32_t, int64_t>;
-using DeviceNatives = TypeList<float, int32_t, int64_t, bool>;
+// The types that kernels take so far, and those that they convert. Floats of 16 bits are computed
+// with in f32.
+using DeviceFloats = TypeList<float, BFloat16, Float16>;
+using DeviceNumbers = TypeList<float, BFloat16, Float16, int32_t, int64_t>;
+using DeviceNatives = TypeList<float, BFloat16, Float16, int32_t, int64_t, bool>;
 
-// An error unless every float operand and result is f32.
-inline absl::Status CheckFloats(const KernelSpec& spec) {
-  for (const auto* tiles : {&spec.inputs, &spec.outputs}) {
-    for (const TileDesc& tile : *tiles) {
-      if (IsFloat(tile.dtype) && tile.dtype != DType::kF32) return Unsupported(spec, tile.dtype);
+// f(std::type_identity<T>()) for a kernel on floats, T that of the main operand. Of the others and
+// the results, those that the operator does not want in T, such as statistics, are f32.
+template <typename F>
+KernelOr WithFloat(const KernelSpec& spec, F&& f) {
+  return WithType(DeviceFloats(), spec, MainDType(spec), std::forward<F>(f));
+}
+
+// f(std::type_identity<T>(), std::type_identity<R>()) for a kernel whose results are of type R: T,
+// or f32 for an operand T of 16 bits.
+template <typename... Ts, typename F>
+KernelOr WithResultType(TypeList<Ts...> types, const KernelSpec& spec, F&& f) {
+  return WithType(types, spec, MainDType(spec), [&]<typename T>(std::type_identity<T> type) {
+    if constexpr (kIsHalf<T>) {
+      if (spec.outputs[0].dtype == DType::kF32) return f(type, std::type_identity<float>());
     }
-  }
-  return absl::OkStatus();
+    return f(type, type);
+  });
 }
 
 inline absl::StatusOr<Indices::Type> IndexType(const KernelSpec& spec, int input) {

@@ -153,7 +153,7 @@ TEST(ContractionPlanTest, LoopsAroundTheBatchBecomeLaunches) {
   EXPECT_EQ(plan.product->layout.batch, 3);
   EXPECT_EQ(plan.product->launches.size(), 2u);
   EXPECT_EQ(plan.product->launches[1].a, 96);
-  EXPECT_EQ(plan.product->alignment, 4);
+  EXPECT_EQ(plan.product->aligned_elements, 1);
 }
 
 TEST(ContractionPlanTest, ElementwiseProductsAreNotABatchOfMatrices) {

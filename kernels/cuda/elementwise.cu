@@ -7,12 +7,12 @@ namespace {
 
 constexpr LaunchResult kUnknownOperation = 1;  // cudaErrorInvalidValue
 
-// ---- Maps: out[i] = f(in[i]...).
+// ---- Maps: out[i] = f(in[i]...), computed as simt.h says.
 
 template <int N, typename F, typename Out, typename... In>
 __device__ void MapLoaded(const F& f, Out* out, const Pack<In, N>&... in) {
   Pack<Out, N> result;
-  for (int i = 0; i < N; ++i) result.v[i] = f(in.v[i]...);
+  for (int i = 0; i < N; ++i) result.v[i] = Narrow<Out>(f(Widen(in.v[i])...));
   *reinterpret_cast<Pack<Out, N>*>(out) = result;
 }
 
@@ -22,7 +22,9 @@ __global__ void MapKernel(int64_t count, F f, Out* out, const In*... in) {
   for (int64_t i = ThreadIndex(); i < packs; i += ThreadCount()) {
     MapLoaded<N>(f, out + i * N, *reinterpret_cast<const Pack<In, N>*>(in + i * N)...);
   }
-  for (int64_t i = packs * N + ThreadIndex(); i < count; i += ThreadCount()) out[i] = f(in[i]...);
+  for (int64_t i = packs * N + ThreadIndex(); i < count; i += ThreadCount()) {
+    out[i] = Narrow<Out>(f(Widen(in[i])...));
+  }
 }
 
 template <typename T, typename... Ts>
@@ -47,12 +49,12 @@ LaunchResult Map(StreamHandle stream, int64_t count, F f, Out* out, const In*...
 template <typename T, typename F>
 struct WithLeft {
   const T* left;
-  __device__ auto operator()(T right) const { return F()(*left, right); }
+  __device__ auto operator()(Compute<T> right) const { return F()(Widen(*left), right); }
 };
 template <typename T, typename F>
 struct WithRight {
   const T* right;
-  __device__ auto operator()(T left) const { return F()(left, *right); }
+  __device__ auto operator()(Compute<T> left) const { return F()(left, Widen(*right)); }
 };
 
 template <typename F, typename T, typename Out>
@@ -105,7 +107,7 @@ __global__ void FillKernel(int64_t count, T value, T* y) {
 template <typename T>
 __global__ void IotaKernel(int64_t count, int64_t first, int64_t inner, int64_t extent, T* y) {
   for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
-    y[i] = static_cast<T>(first + i / inner % extent);
+    y[i] = Narrow<T>(static_cast<Compute<T>>(first + i / inner % extent));
   }
 }
 
@@ -125,150 +127,30 @@ struct BiasGeluGrad {
 };
 
 // N divides `size`.
-template <int N, typename F>
-__global__ void BiasKernel(int64_t count, int64_t size, const float* x, const float* b,
-                           const float* dy, float* y) {
-  using Floats = Pack<float, N>;
+template <int N, typename F, typename T>
+__global__ void BiasKernel(int64_t count, int64_t size, const T* x, const T* b, const T* dy, T* y) {
   for (int64_t i = ThreadIndex() * N; i < count; i += ThreadCount() * N) {
-    const Floats in = *reinterpret_cast<const Floats*>(x + i);
-    const Floats bias = *reinterpret_cast<const Floats*>(b + i % size);
-    Floats gradient = {};
-    if constexpr (F::kHasGradient) gradient = *reinterpret_cast<const Floats*>(dy + i);
-    Floats out;
+    const Values<T, N> in = LoadElements<true, N>(x + i, 1, N);
+    const Values<T, N> bias = LoadElements<true, N>(b + i % size, 1, N);
+    Values<T, N> gradient = {};
+    if constexpr (F::kHasGradient) gradient = LoadElements<true, N>(dy + i, 1, N);
+    Values<T, N> out;
     for (int j = 0; j < N; ++j) out.v[j] = F::Value(in.v[j], bias.v[j], gradient.v[j]);
-    *reinterpret_cast<Floats*>(y + i) = out;
+    StoreElements<true, N, T>(out, 1, N, y + i);
   }
 }
 
-template <typename F>
-LaunchResult RunBias(StreamHandle stream, int64_t count, int64_t size, const float* x,
-                     const float* b, const float* dy, float* y) {
+template <typename F, typename T>
+LaunchResult RunBias(StreamHandle stream, int64_t count, int64_t size, const T* x, const T* b,
+                     const T* dy, T* y) {
   if (count == 0) return 0;
-  if (size % 4 == 0 && IsAligned<4>(x) && IsAligned<4>(b) && IsAligned<4>(y) &&
-      (!F::kHasGradient || IsAligned<4>(dy))) {
-    return Launch(&BiasKernel<4, F>, ShapeForLoop(count / 4), stream, count, size, x, b, dy, y);
+  constexpr int kPack = kPackOf<T>;
+  if (size % kPack == 0 && IsAligned<kPack>(x) && IsAligned<kPack>(b) && IsAligned<kPack>(y) &&
+      (!F::kHasGradient || IsAligned<kPack>(dy))) {
+    return Launch(&BiasKernel<kPack, F, T>, ShapeForLoop(count / kPack), stream, count, size, x, b,
+                  dy, y);
   }
-  return Launch(&BiasKernel<1, F>, ShapeForLoop(count), stream, count, size, x, b, dy, y);
-}
-
-// What all weights of a step have in common: see kernels/cpu/adamw.cc.
-struct AdamwFactors {
-  float scale, step_size, epsilon, keep;
-};
-
-__device__ AdamwFactors FactorsOf(const AdamwParams& params) {
-  const double step = static_cast<double>(*params.step);
-  const double rate = *params.rate;
-  const double correction2 = sqrt(1 - pow(params.beta2, step));
-  return {*params.scale, static_cast<float>(rate / (1 - pow(params.beta1, step)) * correction2),
-          static_cast<float>(params.epsilon * correction2),
-          static_cast<float>(1 - rate * params.weight_decay)};
-}
-
-template <int N>
-__global__ void AdamwKernel(AdamwParams params, int64_t count, const float* w, const float* g,
-                            const float* m, const float* v, float* new_w, float* new_m,
-                            float* new_v) {
-  using Floats = Pack<float, N>;
-  __shared__ AdamwFactors of_block;
-  if (threadIdx.x == 0) of_block = FactorsOf(params);
-  __syncthreads();
-  const AdamwFactors factors = of_block;
-  const float beta1 = static_cast<float>(params.beta1);
-  const float beta2 = static_cast<float>(params.beta2);
-  const float rest1 = static_cast<float>(1 - params.beta1);
-  const float rest2 = static_cast<float>(1 - params.beta2);
-  for (int64_t i = ThreadIndex() * N; i < count; i += ThreadCount() * N) {
-    Floats weight = *reinterpret_cast<const Floats*>(w + i);
-    Floats mean = *reinterpret_cast<const Floats*>(m + i);
-    Floats square = *reinterpret_cast<const Floats*>(v + i);
-    const Floats gradients = *reinterpret_cast<const Floats*>(g + i);
-    for (int j = 0; j < N; ++j) {
-      const float gradient = gradients.v[j] * factors.scale;
-      mean.v[j] = beta1 * mean.v[j] + rest1 * gradient;
-      square.v[j] = beta2 * square.v[j] + rest2 * (gradient * gradient);
-      weight.v[j] = factors.keep * weight.v[j] -
-                    factors.step_size * mean.v[j] / (sqrtf(square.v[j]) + factors.epsilon);
-    }
-    *reinterpret_cast<Floats*>(new_w + i) = weight;
-    *reinterpret_cast<Floats*>(new_m + i) = mean;
-    *reinterpret_cast<Floats*>(new_v + i) = square;
-  }
-}
-
-__global__ void SgdKernel(SgdParams params, int64_t count, const float* w, const float* g,
-                          const float* buffer, float* new_w, float* new_buffer) {
-  const float rate = *params.rate;
-  const float scale = *params.scale;
-  for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
-    const float weight = w[i];
-    const float gradient = scale * g[i] + params.weight_decay * weight;
-    float direction = gradient;
-    if (buffer != nullptr) {
-      const float moment = params.momentum * buffer[i] + gradient;
-      new_buffer[i] = moment;
-      direction = params.is_nesterov ? gradient + params.momentum * moment : moment;
-    }
-    new_w[i] = weight - rate * direction;
-  }
-}
-
-__device__ uint64_t GlobalIndex(const TileMap& tile, int64_t position) {
-  int64_t index = tile.offset;
-  for (int i = tile.rank - 1; i >= 0; --i) {
-    index += position % tile.extents[i] * tile.strides[i];
-    position /= tile.extents[i];
-  }
-  return static_cast<uint64_t>(index);
-}
-
-__device__ uint32_t DrawWord(const RandomParams& params, int64_t position) {
-  const uint64_t index = GlobalIndex(params.tile, position);
-  return DrawWords(params.seed, params.stream, params.step, index >> 2).v[index & 3];
-}
-
-__global__ void DropoutKernel(RandomParams params, uint32_t threshold, float scale, int64_t count,
-                              const float* x, float* y) {
-  for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
-    const bool keeps = (DrawWord(params, i) >> 8) >= threshold;
-    y[i] = x[i] * (keeps ? scale : 0.0f);
-  }
-}
-
-// Of a tile whose elements have consecutive global indices, four to a block of words.
-__global__ void WholeDropoutKernel(RandomParams params, uint32_t threshold, float scale,
-                                   int64_t count, const float* x, float* y) {
-  using Floats = Pack<float, 4>;
-  const uint64_t first = static_cast<uint64_t>(params.tile.offset) >> 2;
-  for (int64_t i = ThreadIndex(); i < count / 4; i += ThreadCount()) {
-    const RandomWords words =
-        DrawWords(params.seed, params.stream, params.step, first + static_cast<uint64_t>(i));
-    Floats values = *reinterpret_cast<const Floats*>(x + 4 * i);
-    for (int j = 0; j < 4; ++j) {
-      values.v[j] *= (words.v[j] >> 8) >= threshold ? scale : 0.0f;
-    }
-    *reinterpret_cast<Floats*>(y + 4 * i) = values;
-  }
-}
-
-__global__ void RandomUniformKernel(RandomParams params, int64_t count, float* y) {
-  for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
-    y[i] = static_cast<float>(DrawWord(params, i) >> 8) * 0x1p-24f;
-  }
-}
-
-// Box-Muller in double, as base/random.h.
-__global__ void RandomNormalKernel(RandomParams params, int64_t count, float* y) {
-  for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
-    const uint64_t index = GlobalIndex(params.tile, i);
-    const RandomWords words = DrawWords(params.seed, params.stream, params.step, index >> 2);
-    const bool is_second_pair = (index & 2) != 0;
-    const double u = ((is_second_pair ? words.v[2] : words.v[0]) + 0.5) * 0x1p-32;
-    const double v = (is_second_pair ? words.v[3] : words.v[1]) * 0x1p-32;
-    const double radius = sqrt(-2.0 * log(u));
-    const double angle = 6.283185307179586476925 * v;
-    y[i] = static_cast<float>((index & 1) != 0 ? radius * sin(angle) : radius * cos(angle));
-  }
+  return Launch(&BiasKernel<1, F, T>, ShapeForLoop(count), stream, count, size, x, b, dy, y);
 }
 
 __device__ double ScaledFrequency(const RotaryParams& params, double frequency) {
@@ -279,7 +161,8 @@ __device__ double ScaledFrequency(const RotaryParams& params, double frequency) 
   return (1 - kept) * frequency / params.factor + kept * frequency;
 }
 
-__global__ void RotaryKernel(RotaryParams params, const float* x, float* y) {
+template <typename T>
+__global__ void RotaryKernel(RotaryParams params, const T* x, T* y) {
   const int64_t half = params.width / 2;
   for (int64_t at = ThreadIndex(); at < params.rows * half; at += ThreadCount()) {
     const int64_t row = at / half;
@@ -293,10 +176,10 @@ __global__ void RotaryKernel(RotaryParams params, const float* x, float* y) {
     const double angle = static_cast<double>(position) * frequency;
     const float cosine = static_cast<float>(cos(angle));
     const float sine = static_cast<float>(params.is_inverse ? -sin(angle) : sin(angle));
-    const float a = x[row * params.width + i];
-    const float b = x[row * params.width + half + i];
-    y[row * params.width + i] = a * cosine - b * sine;
-    y[row * params.width + half + i] = b * cosine + a * sine;
+    const float a = Widen(x[row * params.width + i]);
+    const float b = Widen(x[row * params.width + half + i]);
+    y[row * params.width + i] = Narrow<T>(a * cosine - b * sine);
+    y[row * params.width + half + i] = Narrow<T>(b * cosine + a * sine);
   }
 }
 
@@ -316,7 +199,7 @@ LaunchResult LaunchUnary(StreamHandle stream, UnaryOp op, int64_t count, const T
     default:
       break;
   }
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (!std::is_integral_v<T>) {
     switch (op) {
       case UnaryOp::kExp:
         return Map(stream, count, ExpFunction(), y, x);
@@ -366,7 +249,7 @@ LaunchResult LaunchBinary(StreamHandle stream, BinaryOp op, ScalarSide scalar, i
     default:
       break;
   }
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (!std::is_integral_v<T>) {
     if (op == BinaryOp::kTanhGeluGrad) {
       return MapTwo<GeluGradFunction<TanhGelu>>(stream, scalar, count, x, y, z);
     }
@@ -418,8 +301,9 @@ LaunchResult LaunchIota(StreamHandle stream, int64_t count, int64_t first, int64
   return Launch(&IotaKernel<T>, ShapeForLoop(count), stream, count, first, inner, extent, y);
 }
 
-LaunchResult LaunchBias(StreamHandle stream, BiasOp op, int64_t count, int64_t size, const float* x,
-                        const float* b, const float* dy, float* y) {
+template <typename T>
+LaunchResult LaunchBias(StreamHandle stream, BiasOp op, int64_t count, int64_t size, const T* x,
+                        const T* b, const T* dy, T* y) {
   switch (op) {
     case BiasOp::kAdd:
       return RunBias<BiasAdd>(stream, count, size, x, b, dy, y);
@@ -435,67 +319,27 @@ LaunchResult LaunchBias(StreamHandle stream, BiasOp op, int64_t count, int64_t s
   return kUnknownOperation;
 }
 
-LaunchResult LaunchAdamw(StreamHandle stream, const AdamwParams& params, int64_t count,
-                         const float* w, const float* g, const float* m, const float* v,
-                         float* new_w, float* new_m, float* new_v) {
-  if (count == 0) return 0;
-  const bool is_aligned = IsAligned<4>(w) && IsAligned<4>(g) && IsAligned<4>(m) &&
-                          IsAligned<4>(v) && IsAligned<4>(new_w) && IsAligned<4>(new_m) &&
-                          IsAligned<4>(new_v);
-  if (count % 4 == 0 && is_aligned) {
-    return Launch(&AdamwKernel<4>, ShapeForLoop(count / 4), stream, params, count, w, g, m, v,
-                  new_w, new_m, new_v);
-  }
-  return Launch(&AdamwKernel<1>, ShapeForLoop(count), stream, params, count, w, g, m, v, new_w,
-                new_m, new_v);
-}
-
-LaunchResult LaunchSgd(StreamHandle stream, const SgdParams& params, int64_t count, const float* w,
-                       const float* g, const float* buffer, float* new_w, float* new_buffer) {
-  if (count == 0) return 0;
-  return Launch(&SgdKernel, ShapeForLoop(count), stream, params, count, w, g, buffer, new_w,
-                new_buffer);
-}
-
-LaunchResult LaunchDropout(StreamHandle stream, const RandomParams& params, uint32_t threshold,
-                           float scale, int64_t count, const float* x, float* y) {
-  if (count == 0) return 0;
-  const bool is_whole = params.tile.rank == 1 && params.tile.strides[0] == 1;
-  if (is_whole && count % 4 == 0 && params.tile.offset % 4 == 0 && IsAligned<4>(x) &&
-      IsAligned<4>(y)) {
-    return Launch(&WholeDropoutKernel, ShapeForLoop(count / 4), stream, params, threshold, scale,
-                  count, x, y);
-  }
-  return Launch(&DropoutKernel, ShapeForLoop(count), stream, params, threshold, scale, count, x, y);
-}
-
-LaunchResult LaunchRandomUniform(StreamHandle stream, const RandomParams& params, int64_t count,
-                                 float* y) {
-  if (count == 0) return 0;
-  return Launch(&RandomUniformKernel, ShapeForLoop(count), stream, params, count, y);
-}
-
-LaunchResult LaunchRandomNormal(StreamHandle stream, const RandomParams& params, int64_t count,
-                                float* y) {
-  if (count == 0) return 0;
-  return Launch(&RandomNormalKernel, ShapeForLoop(count), stream, params, count, y);
-}
-
-LaunchResult LaunchRotary(StreamHandle stream, const RotaryParams& params, const float* x,
-                          float* y) {
+template <typename T>
+LaunchResult LaunchRotary(StreamHandle stream, const RotaryParams& params, const T* x, T* y) {
   const int64_t count = params.rows * (params.width / 2);
   if (count == 0) return 0;
-  return Launch(&RotaryKernel, ShapeForLoop(count), stream, params, x, y);
+  return Launch(&RotaryKernel<T>, ShapeForLoop(count), stream, params, x, y);
 }
 
 // ---- Instances.
 
 template LaunchResult LaunchUnary(StreamHandle, UnaryOp, int64_t, const float*, float*);
+template LaunchResult LaunchUnary(StreamHandle, UnaryOp, int64_t, const BFloat16*, BFloat16*);
+template LaunchResult LaunchUnary(StreamHandle, UnaryOp, int64_t, const Float16*, Float16*);
 template LaunchResult LaunchUnary(StreamHandle, UnaryOp, int64_t, const int32_t*, int32_t*);
 template LaunchResult LaunchUnary(StreamHandle, UnaryOp, int64_t, const int64_t*, int64_t*);
 
 template LaunchResult LaunchBinary(StreamHandle, BinaryOp, ScalarSide, int64_t, const float*,
                                    const float*, float*);
+template LaunchResult LaunchBinary(StreamHandle, BinaryOp, ScalarSide, int64_t, const BFloat16*,
+                                   const BFloat16*, BFloat16*);
+template LaunchResult LaunchBinary(StreamHandle, BinaryOp, ScalarSide, int64_t, const Float16*,
+                                   const Float16*, Float16*);
 template LaunchResult LaunchBinary(StreamHandle, BinaryOp, ScalarSide, int64_t, const int32_t*,
                                    const int32_t*, int32_t*);
 template LaunchResult LaunchBinary(StreamHandle, BinaryOp, ScalarSide, int64_t, const int64_t*,
@@ -503,24 +347,48 @@ template LaunchResult LaunchBinary(StreamHandle, BinaryOp, ScalarSide, int64_t, 
 
 template LaunchResult LaunchCompare(StreamHandle, CompareOp, ScalarSide, int64_t, const float*,
                                     const float*, bool*);
+template LaunchResult LaunchCompare(StreamHandle, CompareOp, ScalarSide, int64_t, const BFloat16*,
+                                    const BFloat16*, bool*);
+template LaunchResult LaunchCompare(StreamHandle, CompareOp, ScalarSide, int64_t, const Float16*,
+                                    const Float16*, bool*);
 template LaunchResult LaunchCompare(StreamHandle, CompareOp, ScalarSide, int64_t, const int32_t*,
                                     const int32_t*, bool*);
 template LaunchResult LaunchCompare(StreamHandle, CompareOp, ScalarSide, int64_t, const int64_t*,
                                     const int64_t*, bool*);
 
 template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, float*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, BFloat16*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, Float16*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, int32_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, int64_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, bool*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, float*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, BFloat16*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, Float16*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, int32_t*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, int64_t*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, bool*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, float*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, BFloat16*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, Float16*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, int32_t*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, int64_t*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, bool*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const int32_t*, float*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const int32_t*, BFloat16*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const int32_t*, Float16*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const int32_t*, int32_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const int32_t*, int64_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const int32_t*, bool*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const int64_t*, float*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const int64_t*, BFloat16*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const int64_t*, Float16*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const int64_t*, int32_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const int64_t*, int64_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const int64_t*, bool*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, float*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, BFloat16*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, Float16*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, int32_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, int64_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, bool*);
@@ -539,8 +407,21 @@ template LaunchResult LaunchFill(StreamHandle, int64_t, uint16_t, uint16_t*);
 template LaunchResult LaunchFill(StreamHandle, int64_t, uint32_t, uint32_t*);
 template LaunchResult LaunchFill(StreamHandle, int64_t, uint64_t, uint64_t*);
 
+template LaunchResult LaunchBias(StreamHandle, BiasOp, int64_t, int64_t, const float*, const float*,
+                                 const float*, float*);
+template LaunchResult LaunchBias(StreamHandle, BiasOp, int64_t, int64_t, const BFloat16*,
+                                 const BFloat16*, const BFloat16*, BFloat16*);
+template LaunchResult LaunchBias(StreamHandle, BiasOp, int64_t, int64_t, const Float16*,
+                                 const Float16*, const Float16*, Float16*);
+
 template LaunchResult LaunchIota(StreamHandle, int64_t, int64_t, int64_t, int64_t, float*);
+template LaunchResult LaunchIota(StreamHandle, int64_t, int64_t, int64_t, int64_t, BFloat16*);
+template LaunchResult LaunchIota(StreamHandle, int64_t, int64_t, int64_t, int64_t, Float16*);
 template LaunchResult LaunchIota(StreamHandle, int64_t, int64_t, int64_t, int64_t, int32_t*);
 template LaunchResult LaunchIota(StreamHandle, int64_t, int64_t, int64_t, int64_t, int64_t*);
+
+template LaunchResult LaunchRotary(StreamHandle, const RotaryParams&, const float*, float*);
+template LaunchResult LaunchRotary(StreamHandle, const RotaryParams&, const BFloat16*, BFloat16*);
+template LaunchResult LaunchRotary(StreamHandle, const RotaryParams&, const Float16*, Float16*);
 
 }  // namespace penstock::kernels::cuda

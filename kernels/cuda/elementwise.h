@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "base/half.h"
 #include "kernels/cuda/launch.h"
 
 namespace penstock::kernels::cuda {
@@ -49,7 +50,7 @@ enum class CompareOp { kEqual, kLess, kGreater };
 // Which operand of a binary operation is one element that goes with all of the other's.
 enum class ScalarSide { kNone, kLeft, kRight };
 
-// T: float, int32_t or int64_t. Integers wrap; x / 0 is 0.
+// T: float, BFloat16, Float16, int32_t or int64_t. Integers wrap; x / 0 is 0.
 template <typename T>
 LaunchResult LaunchUnary(StreamHandle stream, UnaryOp op, int64_t count, const T* x, T* y);
 template <typename T>
@@ -59,7 +60,7 @@ template <typename T>
 LaunchResult LaunchCompare(StreamHandle stream, CompareOp op, ScalarSide scalar, int64_t count,
                            const T* x, const T* y, bool* z);
 
-// To, From: float, int32_t, int64_t or bool.
+// To, From: float, BFloat16, Float16, int32_t, int64_t or bool.
 template <typename To, typename From>
 LaunchResult LaunchCast(StreamHandle stream, int64_t count, const From* x, To* y);
 
@@ -71,62 +72,15 @@ LaunchResult LaunchWhere(StreamHandle stream, int64_t count, const bool* conditi
 template <typename T>
 LaunchResult LaunchFill(StreamHandle stream, int64_t count, T value, T* y);
 
+// In what follows T is float, BFloat16 or Float16 unless there is more said.
+
 // What goes with x[..., size] and b[size]; dy only for the gradient.
 enum class BiasOp { kAdd, kTanhGelu, kExactGelu, kTanhGeluGrad, kExactGeluGrad };
-LaunchResult LaunchBias(StreamHandle stream, BiasOp op, int64_t count, int64_t size, const float* x,
-                        const float* b, const float* dy, float* y);
+template <typename T>
+LaunchResult LaunchBias(StreamHandle stream, BiasOp op, int64_t count, int64_t size, const T* x,
+                        const T* b, const T* dy, T* y);
 
-// One step of AdamW on `count` weights; the scalars lie on the device. Each result may be the
-// memory of the operand that it replaces.
-struct AdamwParams {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0;
-  const int64_t* step = nullptr;
-  const float* rate = nullptr;
-  const float* scale = nullptr;  // of the gradient
-};
-LaunchResult LaunchAdamw(StreamHandle stream, const AdamwParams& params, int64_t count,
-                         const float* w, const float* g, const float* m, const float* v,
-                         float* new_w, float* new_m, float* new_v);
-
-struct SgdParams {
-  float momentum = 0;
-  float weight_decay = 0;
-  bool is_nesterov = false;
-  const float* rate = nullptr;
-  const float* scale = nullptr;
-};
-// `buffer` and `new_buffer` are null without momentum.
-LaunchResult LaunchSgd(StreamHandle stream, const SgdParams& params, int64_t count, const float* w,
-                       const float* g, const float* buffer, float* new_w, float* new_buffer);
-
-// A tile in its global tensor: position to row-major index of up to kMaxTileDims dimensions.
-inline constexpr int kMaxTileDims = 8;
-struct TileMap {
-  int32_t rank = 0;
-  int64_t extents[kMaxTileDims] = {};  // of the tile, outermost first
-  int64_t strides[kMaxTileDims] = {};  // of the global tensor
-  int64_t offset = 0;                  // global index of the first element
-};
-
-// The draws of base/random.h.
-struct RandomParams {
-  uint64_t seed = 0;
-  uint32_t stream = 0;
-  uint32_t step = 0;
-  TileMap tile;
-};
-// Keeps an element where its word >> 8 is at least `threshold`.
-LaunchResult LaunchDropout(StreamHandle stream, const RandomParams& params, uint32_t threshold,
-                           float scale, int64_t count, const float* x, float* y);
-LaunchResult LaunchRandomUniform(StreamHandle stream, const RandomParams& params, int64_t count,
-                                 float* y);
-LaunchResult LaunchRandomNormal(StreamHandle stream, const RandomParams& params, int64_t count,
-                                float* y);
-
-// y[i] = first + i / inner % extent. T: float, int32_t or int64_t.
+// y[i] = first + i / inner % extent. T: also int32_t or int64_t.
 template <typename T>
 LaunchResult LaunchIota(StreamHandle stream, int64_t count, int64_t first, int64_t inner,
                         int64_t extent, T* y);
@@ -150,8 +104,8 @@ struct RotaryParams {
   bool is_inverse = false;
   Indices start;  // data null: none
 };
-LaunchResult LaunchRotary(StreamHandle stream, const RotaryParams& params, const float* x,
-                          float* y);
+template <typename T>
+LaunchResult LaunchRotary(StreamHandle stream, const RotaryParams& params, const T* x, T* y);
 
 }  // namespace penstock::kernels::cuda
 

@@ -157,11 +157,18 @@ KernelOr CreateWhere(const KernelSpec& spec, Device&, Stream& stream) {
 // The bits of the attribute `value` in T.
 template <typename T>
 uint64_t BitsOf(const graph::AttrValue* value) {
-  T typed{};
+  using Number = std::conditional_t<kIsHalf<T>, float, T>;
+  Number number{};
   if (value != nullptr) {
-    if (const bool* as_bool = value->AsBool()) typed = static_cast<T>(*as_bool);
-    if (const int64_t* as_int = value->AsInt()) typed = static_cast<T>(*as_int);
-    if (const double* as_double = value->AsDouble()) typed = static_cast<T>(*as_double);
+    if (const bool* as_bool = value->AsBool()) number = static_cast<Number>(*as_bool);
+    if (const int64_t* as_int = value->AsInt()) number = static_cast<Number>(*as_int);
+    if (const double* as_double = value->AsDouble()) number = static_cast<Number>(*as_double);
+  }
+  T typed{};
+  if constexpr (kIsHalf<T>) {
+    typed = FromFloat<T>(number);
+  } else {
+    typed = number;
   }
   uint64_t bits = 0;
   std::memcpy(&bits, &typed, sizeof(typed));
@@ -169,7 +176,8 @@ uint64_t BitsOf(const graph::AttrValue* value) {
 }
 
 KernelOr CreateConstant(const KernelSpec& spec, Device&, Stream& stream) {
-  return WithType(Natives(), spec, spec.outputs[0].dtype, [&]<typename V>(std::type_identity<V>) {
+  using Types = TypeList<float, double, BFloat16, Float16, int8_t, uint8_t, int32_t, int64_t, bool>;
+  return WithType(Types(), spec, spec.outputs[0].dtype, [&]<typename V>(std::type_identity<V>) {
     const uint64_t bits = BitsOf<V>(spec.attributes.Find("value"));
     return WithWord(Words(), spec, [&]<typename T>(std::type_identity<T>) {
       return MakeKernel(spec, stream, [spec, bits](const KernelArgs& args, CudaStream& to) {
@@ -224,7 +232,6 @@ KernelOr CreateAccumulate(const KernelSpec& spec, Device&, Stream& stream) {
 }
 
 KernelOr CreateRotary(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
   const TileDesc& x = spec.inputs[0];
   RotaryParams params;
   params.width = x.shape.back();
@@ -246,14 +253,16 @@ KernelOr CreateRotary(const KernelSpec& spec, Device&, Stream& stream) {
   if (has_start) {
     ASSIGN_OR_RETURN(params.start.type, IndexType(spec, 1));
   }
-  return MakeKernel(
-      spec, stream, [spec, params, has_start](const KernelArgs& args, CudaStream& to) {
-        RotaryParams run = params;
-        run.first = TileBegin(spec.inputs[0], 1, args.microbatch);
-        if (has_start) run.start.data = args.inputs[1];
-        return Launched(
-            spec, LaunchRotary(to.handle(), run, Input<float>(args, 0), Output<float>(args, 0)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, params, has_start](const KernelArgs& args, CudaStream& to) {
+          RotaryParams run = params;
+          run.first = TileBegin(spec.inputs[0], 1, args.microbatch);
+          if (has_start) run.start.data = args.inputs[1];
+          return Launched(spec,
+                          LaunchRotary(to.handle(), run, Input<T>(args, 0), Output<T>(args, 0)));
+        });
+  });
 }
 
 }  // namespace

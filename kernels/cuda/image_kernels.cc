@@ -32,38 +32,37 @@ ConvolutionShape ConvolutionOf(const KernelSpec& spec, const TileDesc& x, const 
   return shape;
 }
 
-using LaunchPass = LaunchResult (*)(StreamHandle, const ConvolutionShape&, const float*,
-                                    const float*, float*);
-
-KernelOr MakeConvolution(const KernelSpec& spec, Stream& stream, const ConvolutionShape& shape,
-                         LaunchPass launch) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(spec, stream, [spec, shape, launch](const KernelArgs& args, CudaStream& to) {
-    return Launched(spec, launch(to.handle(), shape, Input<float>(args, 0), Input<float>(args, 1),
-                                 Output<float>(args, 0)));
+KernelOr CreateConv2d(const KernelSpec& spec, Device&, Stream& stream) {
+  const ConvolutionShape shape =
+      ConvolutionOf(spec, spec.inputs[0], spec.inputs[1], spec.outputs[0]);
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
+      return Launched(spec, LaunchConvolution(to.handle(), shape, Input<T>(args, 0),
+                                              Input<T>(args, 1), Output<T>(args, 0)));
+    });
   });
 }
-
-KernelOr CreateConv2d(const KernelSpec& spec, Device&, Stream& stream) {
-  return MakeConvolution(spec, stream,
-                         ConvolutionOf(spec, spec.inputs[0], spec.inputs[1], spec.outputs[0]),
-                         LaunchConvolution);
-}
 KernelOr CreateConv2dInputGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  return MakeConvolution(spec, stream,
-                         ConvolutionOf(spec, spec.outputs[0], spec.inputs[0], spec.inputs[1]),
-                         LaunchConvolutionInputGrad);
+  const ConvolutionShape shape =
+      ConvolutionOf(spec, spec.outputs[0], spec.inputs[0], spec.inputs[1]);
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
+      return Launched(spec, LaunchConvolutionInputGrad(to.handle(), shape, Input<T>(args, 0),
+                                                       Input<T>(args, 1), Output<T>(args, 0)));
+    });
+  });
 }
 KernelOr CreateConv2dWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream,
-      [spec, shape = ConvolutionOf(spec, spec.inputs[0], spec.outputs[0], spec.inputs[1])](
-          const KernelArgs& args, CudaStream& to) {
-        return Launched(spec, LaunchConvolutionWeightGrad(
-                                  to.handle(), shape, Input<float>(args, 0), Input<float>(args, 1),
-                                  AddsToResults(spec, args), Output<float>(args, 0)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream,
+        [spec, shape = ConvolutionOf(spec, spec.inputs[0], spec.outputs[0], spec.inputs[1])](
+            const KernelArgs& args, CudaStream& to) {
+          return Launched(spec, LaunchConvolutionWeightGrad(
+                                    to.handle(), shape, Input<T>(args, 0), Input<T>(args, 1),
+                                    AddsToResults(spec, args), Output<T>(args, 0)));
+        });
+  });
 }
 
 // Between planes of x and of y. Without the attribute `window` it is the whole plane.
@@ -78,36 +77,43 @@ PoolingShape PoolingOf(const KernelSpec& spec, const TileDesc& x, const TileDesc
           .columns = AxisOf(window[1], x.shape[3], y.shape[3])};
 }
 
-using LaunchPooling = LaunchResult (*)(StreamHandle, const PoolingShape&, const float*, float*);
-
-KernelOr MakePooling(const KernelSpec& spec, Stream& stream, const PoolingShape& shape,
-                     LaunchPooling launch) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(spec, stream, [spec, shape, launch](const KernelArgs& args, CudaStream& to) {
-    return Launched(spec,
-                    launch(to.handle(), shape, Input<float>(args, 0), Output<float>(args, 0)));
+KernelOr CreateMaxPool(const KernelSpec& spec, Device&, Stream& stream) {
+  const PoolingShape shape = PoolingOf(spec, spec.inputs[0], spec.outputs[0]);
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
+      return Launched(spec,
+                      LaunchMaxPool(to.handle(), shape, Input<T>(args, 0), Output<T>(args, 0)));
+    });
   });
 }
-
-KernelOr CreateMaxPool(const KernelSpec& spec, Device&, Stream& stream) {
-  return MakePooling(spec, stream, PoolingOf(spec, spec.inputs[0], spec.outputs[0]), LaunchMaxPool);
-}
 KernelOr CreateAvgPool(const KernelSpec& spec, Device&, Stream& stream) {
-  return MakePooling(spec, stream, PoolingOf(spec, spec.inputs[0], spec.outputs[0]), LaunchAvgPool);
+  const PoolingShape shape = PoolingOf(spec, spec.inputs[0], spec.outputs[0]);
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
+      return Launched(spec,
+                      LaunchAvgPool(to.handle(), shape, Input<T>(args, 0), Output<T>(args, 0)));
+    });
+  });
 }
 KernelOr CreateAvgPoolGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  return MakePooling(spec, stream, PoolingOf(spec, spec.outputs[0], spec.inputs[0]),
-                     LaunchAvgPoolGrad);
+  const PoolingShape shape = PoolingOf(spec, spec.outputs[0], spec.inputs[0]);
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
+      return Launched(spec,
+                      LaunchAvgPoolGrad(to.handle(), shape, Input<T>(args, 0), Output<T>(args, 0)));
+    });
+  });
 }
 KernelOr CreateMaxPoolGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(spec, stream,
-                    [spec, shape = PoolingOf(spec, spec.inputs[0], spec.inputs[1])](
-                        const KernelArgs& args, CudaStream& to) {
-                      return Launched(
-                          spec, LaunchMaxPoolGrad(to.handle(), shape, Input<float>(args, 0),
-                                                  Input<float>(args, 1), Output<float>(args, 0)));
-                    });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream,
+                      [spec, shape = PoolingOf(spec, spec.inputs[0], spec.inputs[1])](
+                          const KernelArgs& args, CudaStream& to) {
+                        return Launched(spec,
+                                        LaunchMaxPoolGrad(to.handle(), shape, Input<T>(args, 0),
+                                                          Input<T>(args, 1), Output<T>(args, 0)));
+                      });
+  });
 }
 
 ChannelShape ChannelsOf(const KernelSpec& spec) {
@@ -126,40 +132,43 @@ ChannelShape ChannelsOf(const KernelSpec& spec) {
 }
 
 KernelOr CreateBatchNorm(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
-        return Launched(
-            spec, LaunchBatchNorm(to.handle(), shape, Input<float>(args, 0), Input<float>(args, 1),
-                                  Input<float>(args, 2), Output<float>(args, 0),
-                                  OptionalOutput<float>(args, 1), OptionalOutput<float>(args, 2)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
+          return Launched(spec, LaunchBatchNorm(to.handle(), shape, Input<T>(args, 0),
+                                                Input<T>(args, 1), Input<T>(args, 2),
+                                                Output<T>(args, 0), OptionalOutput<float>(args, 1),
+                                                OptionalOutput<float>(args, 2)));
+        });
+  });
 }
 
 KernelOr CreateBatchNormInference(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
-        return Launched(spec, LaunchBatchNormInference(to.handle(), shape, Input<float>(args, 0),
-                                                       Input<float>(args, 1), Input<float>(args, 2),
-                                                       Input<float>(args, 3), Input<float>(args, 4),
-                                                       Output<float>(args, 0)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
+          return Launched(
+              spec, LaunchBatchNormInference(
+                        to.handle(), shape, Input<T>(args, 0), Input<T>(args, 1), Input<T>(args, 2),
+                        Input<float>(args, 3), Input<float>(args, 4), Output<T>(args, 0)));
+        });
+  });
 }
 
 KernelOr CreateBatchNormGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
-        const BatchNormGradOperands x = {.dy = Input<float>(args, 0),
-                                         .x = Input<float>(args, 1),
-                                         .scale = Input<float>(args, 2),
-                                         .mean = Input<float>(args, 3),
-                                         .variance = Input<float>(args, 4),
-                                         .dscale = Input<float>(args, 5),
-                                         .dbias = Input<float>(args, 6)};
-        return Launched(spec, LaunchBatchNormGrad(to.handle(), shape, x, Output<float>(args, 0)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
+          const BatchNormGradOperands<T> x = {.dy = Input<T>(args, 0),
+                                              .x = Input<T>(args, 1),
+                                              .scale = Input<T>(args, 2),
+                                              .mean = Input<float>(args, 3),
+                                              .variance = Input<float>(args, 4),
+                                              .dscale = Input<T>(args, 5),
+                                              .dbias = Input<T>(args, 6)};
+          return Launched(spec, LaunchBatchNormGrad(to.handle(), shape, x, Output<T>(args, 0)));
+        });
+  });
 }
 
 bool CanAliasGrad(const KernelSpec& spec, int input) {
@@ -167,25 +176,27 @@ bool CanAliasGrad(const KernelSpec& spec, int input) {
 }
 
 KernelOr CreateBatchNormWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
-        return Launched(spec,
-                        LaunchBatchNormWeightGrad(to.handle(), shape, Input<float>(args, 0),
-                                                  Input<float>(args, 1), Input<float>(args, 2),
-                                                  Input<float>(args, 3), AddsToResults(spec, args),
-                                                  Output<float>(args, 0), Output<float>(args, 1)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
+          return Launched(
+              spec, LaunchBatchNormWeightGrad(to.handle(), shape, Input<T>(args, 0),
+                                              Input<T>(args, 1), Input<float>(args, 2),
+                                              Input<float>(args, 3), AddsToResults(spec, args),
+                                              Output<T>(args, 0), Output<T>(args, 1)));
+        });
+  });
 }
 
 KernelOr CreateChannelVariance(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
-        return Launched(spec, LaunchChannelVariance(
-                                  to.handle(), shape, Input<float>(args, 0), Input<float>(args, 1),
-                                  AddsToResults(spec, args), Output<float>(args, 0)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
+          return Launched(spec, LaunchChannelVariance(
+                                    to.handle(), shape, Input<T>(args, 0), Input<float>(args, 1),
+                                    AddsToResults(spec, args), Output<float>(args, 0)));
+        });
+  });
 }
 
 }  // namespace

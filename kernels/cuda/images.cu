@@ -18,8 +18,9 @@ __device__ int64_t ResultOf(const WindowAxis& axis, int64_t at, int64_t tap) {
   return i < axis.out ? i : -1;
 }
 
-__global__ void ConvolutionKernel(ConvolutionShape s, int64_t count, const float* x,
-                                  const float* weights, float* y) {
+template <typename T>
+__global__ void ConvolutionKernel(ConvolutionShape s, int64_t count, const T* x, const T* weights,
+                                  T* y) {
   for (int64_t at = ThreadIndex(); at < count; at += ThreadCount()) {
     const int64_t column = at % s.columns.out;
     const int64_t row = at / s.columns.out % s.rows.out;
@@ -27,25 +28,26 @@ __global__ void ConvolutionKernel(ConvolutionShape s, int64_t count, const float
     const int64_t image = at / (s.columns.out * s.rows.out * s.groups * s.o);
     float sum = 0;
     for (int64_t c = 0; c < s.c; ++c) {
-      const float* plane =
-          x + ((image * s.groups + out / s.o) * s.c + c) * s.rows.in * s.columns.in;
-      const float* taps = weights + (out * s.c + c) * s.rows.taps * s.columns.taps;
+      const T* plane = x + ((image * s.groups + out / s.o) * s.c + c) * s.rows.in * s.columns.in;
+      const T* taps = weights + (out * s.c + c) * s.rows.taps * s.columns.taps;
       for (int64_t i = 0; i < s.rows.taps; ++i) {
         const int64_t from_row = ElementOf(s.rows, row, i);
         if (from_row < 0) continue;
         for (int64_t j = 0; j < s.columns.taps; ++j) {
           const int64_t from_column = ElementOf(s.columns, column, j);
           if (from_column < 0) continue;
-          sum += plane[from_row * s.columns.in + from_column] * taps[i * s.columns.taps + j];
+          sum += Widen(plane[from_row * s.columns.in + from_column]) *
+                 Widen(taps[i * s.columns.taps + j]);
         }
       }
     }
-    y[at] = sum;
+    y[at] = Narrow<T>(sum);
   }
 }
 
-__global__ void ConvolutionInputGradKernel(ConvolutionShape s, int64_t count, const float* weights,
-                                           const float* dy, float* dx) {
+template <typename T>
+__global__ void ConvolutionInputGradKernel(ConvolutionShape s, int64_t count, const T* weights,
+                                           const T* dy, T* dx) {
   for (int64_t at = ThreadIndex(); at < count; at += ThreadCount()) {
     const int64_t column = at % s.columns.in;
     const int64_t row = at / s.columns.in % s.rows.in;
@@ -54,26 +56,28 @@ __global__ void ConvolutionInputGradKernel(ConvolutionShape s, int64_t count, co
     const int64_t group = in / s.c;
     float sum = 0;
     for (int64_t o = group * s.o; o < (group + 1) * s.o; ++o) {
-      const float* plane = dy + (image * s.groups * s.o + o) * s.rows.out * s.columns.out;
-      const float* taps = weights + (o * s.c + in % s.c) * s.rows.taps * s.columns.taps;
+      const T* plane = dy + (image * s.groups * s.o + o) * s.rows.out * s.columns.out;
+      const T* taps = weights + (o * s.c + in % s.c) * s.rows.taps * s.columns.taps;
       for (int64_t i = 0; i < s.rows.taps; ++i) {
         const int64_t from_row = ResultOf(s.rows, row, i);
         if (from_row < 0) continue;
         for (int64_t j = 0; j < s.columns.taps; ++j) {
           const int64_t from_column = ResultOf(s.columns, column, j);
           if (from_column < 0) continue;
-          sum += plane[from_row * s.columns.out + from_column] * taps[i * s.columns.taps + j];
+          sum += Widen(plane[from_row * s.columns.out + from_column]) *
+                 Widen(taps[i * s.columns.taps + j]);
         }
       }
     }
-    dx[at] = sum;
+    dx[at] = Narrow<T>(sum);
   }
 }
 
 // A block a weight.
+template <typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    ConvolutionWeightGradKernel(ConvolutionShape s, int64_t count, const float* x, const float* dy,
-                                bool adds, float* dweights) {
+    ConvolutionWeightGradKernel(ConvolutionShape s, int64_t count, const T* x, const T* dy,
+                                bool adds, T* dweights) {
   const int64_t plane = s.rows.out * s.columns.out;
   for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
     const int64_t j = at % s.columns.taps;
@@ -89,18 +93,19 @@ __global__ void __launch_bounds__(kMaxThreads)
       const int64_t from_column = ElementOf(s.columns, column, j);
       if (from_row < 0 || from_column < 0) continue;
       const int64_t in = (image * s.groups + out / s.o) * s.c + c;
-      sum += x[(in * s.rows.in + from_row) * s.columns.in + from_column] *
-             dy[(image * s.groups * s.o + out) * plane + row * s.columns.out + column];
+      sum += Widen(x[(in * s.rows.in + from_row) * s.columns.in + from_column]) *
+             Widen(dy[(image * s.groups * s.o + out) * plane + row * s.columns.out + column]);
     }
     sum = SumBlock(sum);
-    if (threadIdx.x == 0) dweights[at] = adds ? dweights[at] + sum : sum;
+    if (threadIdx.x == 0) Put(adds, sum, dweights + at);
   }
 }
 
 // The first of the largest elements of the window of a result; a NaN is larger than any number.
-__device__ int64_t LargestOf(const PoolingShape& s, const float* plane, int64_t row,
-                             int64_t column) {
+template <typename T>
+__device__ int64_t LargestOf(const PoolingShape& s, const T* plane, int64_t row, int64_t column) {
   int64_t best = -1;
+  float largest = 0;
   for (int64_t i = 0; i < s.rows.taps; ++i) {
     const int64_t from_row = ElementOf(s.rows, row, i);
     if (from_row < 0) continue;
@@ -108,30 +113,32 @@ __device__ int64_t LargestOf(const PoolingShape& s, const float* plane, int64_t 
       const int64_t from_column = ElementOf(s.columns, column, j);
       if (from_column < 0) continue;
       const int64_t at = from_row * s.columns.in + from_column;
-      if (best < 0 || plane[at] > plane[best] ||
-          (plane[at] != plane[at] && plane[best] == plane[best])) {
+      const float value = Widen(plane[at]);
+      if (best < 0 || value > largest || (value != value && largest == largest)) {
         best = at;
+        largest = value;
       }
     }
   }
   return best;
 }
 
-__global__ void MaxPoolKernel(PoolingShape s, int64_t count, const float* x, float* y) {
+template <typename T>
+__global__ void MaxPoolKernel(PoolingShape s, int64_t count, const T* x, T* y) {
   for (int64_t at = ThreadIndex(); at < count; at += ThreadCount()) {
     const int64_t column = at % s.columns.out;
     const int64_t row = at / s.columns.out % s.rows.out;
-    const float* plane = x + at / (s.columns.out * s.rows.out) * s.rows.in * s.columns.in;
+    const T* plane = x + at / (s.columns.out * s.rows.out) * s.rows.in * s.columns.in;
     y[at] = plane[LargestOf(s, plane, row, column)];
   }
 }
 
-__global__ void MaxPoolGradKernel(PoolingShape s, int64_t count, const float* x, const float* dy,
-                                  float* dx) {
+template <typename T>
+__global__ void MaxPoolGradKernel(PoolingShape s, int64_t count, const T* x, const T* dy, T* dx) {
   for (int64_t at = ThreadIndex(); at < count; at += ThreadCount()) {
     const int64_t in_plane = at % (s.rows.in * s.columns.in);
     const int64_t plane = at / (s.rows.in * s.columns.in);
-    const float* from = x + plane * s.rows.in * s.columns.in;
+    const T* from = x + plane * s.rows.in * s.columns.in;
     float sum = 0;
     for (int64_t i = 0; i < s.rows.taps; ++i) {
       const int64_t row = ResultOf(s.rows, in_plane / s.columns.in, i);
@@ -139,33 +146,35 @@ __global__ void MaxPoolGradKernel(PoolingShape s, int64_t count, const float* x,
       for (int64_t j = 0; j < s.columns.taps; ++j) {
         const int64_t column = ResultOf(s.columns, in_plane % s.columns.in, j);
         if (column < 0 || LargestOf(s, from, row, column) != in_plane) continue;
-        sum += dy[(plane * s.rows.out + row) * s.columns.out + column];
+        sum += Widen(dy[(plane * s.rows.out + row) * s.columns.out + column]);
       }
     }
-    dx[at] = sum;
+    dx[at] = Narrow<T>(sum);
   }
 }
 
-__global__ void AvgPoolKernel(PoolingShape s, int64_t count, const float* x, float* y) {
+template <typename T>
+__global__ void AvgPoolKernel(PoolingShape s, int64_t count, const T* x, T* y) {
   const float share = 1 / static_cast<float>(s.rows.taps * s.columns.taps);
   for (int64_t at = ThreadIndex(); at < count; at += ThreadCount()) {
     const int64_t column = at % s.columns.out;
     const int64_t row = at / s.columns.out % s.rows.out;
-    const float* plane = x + at / (s.columns.out * s.rows.out) * s.rows.in * s.columns.in;
+    const T* plane = x + at / (s.columns.out * s.rows.out) * s.rows.in * s.columns.in;
     float sum = 0;
     for (int64_t i = 0; i < s.rows.taps; ++i) {
       const int64_t from_row = ElementOf(s.rows, row, i);
       if (from_row < 0) continue;
       for (int64_t j = 0; j < s.columns.taps; ++j) {
         const int64_t from_column = ElementOf(s.columns, column, j);
-        if (from_column >= 0) sum += plane[from_row * s.columns.in + from_column];
+        if (from_column >= 0) sum += Widen(plane[from_row * s.columns.in + from_column]);
       }
     }
-    y[at] = sum * share;
+    y[at] = Narrow<T>(sum * share);
   }
 }
 
-__global__ void AvgPoolGradKernel(PoolingShape s, int64_t count, const float* dy, float* dx) {
+template <typename T>
+__global__ void AvgPoolGradKernel(PoolingShape s, int64_t count, const T* dy, T* dx) {
   const float share = 1 / static_cast<float>(s.rows.taps * s.columns.taps);
   for (int64_t at = ThreadIndex(); at < count; at += ThreadCount()) {
     const int64_t in_plane = at % (s.rows.in * s.columns.in);
@@ -176,10 +185,10 @@ __global__ void AvgPoolGradKernel(PoolingShape s, int64_t count, const float* dy
       if (row < 0) continue;
       for (int64_t j = 0; j < s.columns.taps; ++j) {
         const int64_t column = ResultOf(s.columns, in_plane % s.columns.in, j);
-        if (column >= 0) sum += dy[(plane * s.rows.out + row) * s.columns.out + column];
+        if (column >= 0) sum += Widen(dy[(plane * s.rows.out + row) * s.columns.out + column]);
       }
     }
-    dx[at] = sum * share;
+    dx[at] = Narrow<T>(sum * share);
   }
 }
 
@@ -194,69 +203,75 @@ __device__ float RstdOf(const ChannelShape& s, float variance) {
   return 1 / sqrtf(variance + s.epsilon);
 }
 
-__device__ float SumOfSquares(const ChannelShape& s, int64_t channel, const float* x, float mean) {
+template <typename T>
+__device__ float SumOfSquares(const ChannelShape& s, int64_t channel, const T* x, float mean) {
   float sum = 0;
   for (int64_t i = threadIdx.x; i < s.n * s.size; i += blockDim.x) {
-    const float difference = x[ElementOfChannel(s, channel, i)] - mean;
+    const float difference = Widen(x[ElementOfChannel(s, channel, i)]) - mean;
     sum += difference * difference;
   }
   return SumBlock(sum);
 }
 
-__device__ void Normalise(const ChannelShape& s, int64_t channel, const float* x, float mean,
-                          float variance, float scale, float bias, float* y) {
+template <typename T>
+__device__ void Normalise(const ChannelShape& s, int64_t channel, const T* x, float mean,
+                          float variance, float scale, float bias, T* y) {
   const float rstd = RstdOf(s, variance);
   for (int64_t i = threadIdx.x; i < s.n * s.size; i += blockDim.x) {
     const int64_t at = ElementOfChannel(s, channel, i);
-    y[at] = (x[at] - mean) * rstd * scale + bias;
+    y[at] = Narrow<T>((Widen(x[at]) - mean) * rstd * scale + bias);
   }
 }
 
+template <typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    BatchNormKernel(ChannelShape s, const float* x, const float* scale, const float* bias, float* y,
-                    float* means, float* variances) {
+    BatchNormKernel(ChannelShape s, const T* x, const T* scale, const T* bias, T* y, float* means,
+                    float* variances) {
   for (int64_t channel = blockIdx.x; channel < s.channels; channel += gridDim.x) {
     float sum = 0;
     for (int64_t i = threadIdx.x; i < s.n * s.size; i += blockDim.x) {
-      sum += x[ElementOfChannel(s, channel, i)];
+      sum += Widen(x[ElementOfChannel(s, channel, i)]);
     }
     const float mean = SumBlock(sum) / s.count;
     const float variance = SumOfSquares(s, channel, x, mean) / s.count;
-    Normalise(s, channel, x, mean, variance, scale[channel], bias[channel], y);
+    Normalise(s, channel, x, mean, variance, Widen(scale[channel]), Widen(bias[channel]), y);
     if (threadIdx.x != 0) continue;
     if (means != nullptr) means[channel] = mean;
     if (variances != nullptr) variances[channel] = variance;
   }
 }
 
+template <typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    BatchNormInferenceKernel(ChannelShape s, const float* x, const float* scale, const float* bias,
-                             const float* means, const float* variances, float* y) {
+    BatchNormInferenceKernel(ChannelShape s, const T* x, const T* scale, const T* bias,
+                             const float* means, const float* variances, T* y) {
   for (int64_t channel = blockIdx.x; channel < s.channels; channel += gridDim.x) {
-    Normalise(s, channel, x, means[channel], variances[channel], scale[channel], bias[channel], y);
+    Normalise(s, channel, x, means[channel], variances[channel], Widen(scale[channel]),
+              Widen(bias[channel]), y);
   }
 }
 
+template <typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    BatchNormGradKernel(ChannelShape s, BatchNormGradOperands x, float* dx) {
+    BatchNormGradKernel(ChannelShape s, BatchNormGradOperands<T> x, T* dx) {
   for (int64_t channel = blockIdx.x; channel < s.channels; channel += gridDim.x) {
     const float mean = x.mean[channel];
     const float rstd = RstdOf(s, x.variance[channel]);
-    const float slope = x.scale[channel] * rstd;
-    const float mean_z = x.dscale[channel] / s.count;
-    const float mean_dy = x.dbias[channel] / s.count;
+    const float slope = Widen(x.scale[channel]) * rstd;
+    const float mean_z = Widen(x.dscale[channel]) / s.count;
+    const float mean_dy = Widen(x.dbias[channel]) / s.count;
     for (int64_t i = threadIdx.x; i < s.n * s.size; i += blockDim.x) {
       const int64_t at = ElementOfChannel(s, channel, i);
-      dx[at] = slope * (x.dy[at] - mean_dy - (x.x[at] - mean) * rstd * mean_z);
+      dx[at] =
+          Narrow<T>(slope * (Widen(x.dy[at]) - mean_dy - (Widen(x.x[at]) - mean) * rstd * mean_z));
     }
   }
 }
 
-__device__ void PutSum(bool adds, float sum, float* to) { *to = adds ? *to + sum : sum; }
-
+template <typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    BatchNormWeightGradKernel(ChannelShape s, const float* dy, const float* x, const float* means,
-                              const float* variances, bool adds, float* dscale, float* dbias) {
+    BatchNormWeightGradKernel(ChannelShape s, const T* dy, const T* x, const float* means,
+                              const float* variances, bool adds, T* dscale, T* dbias) {
   for (int64_t channel = blockIdx.x; channel < s.channels; channel += gridDim.x) {
     const float mean = means[channel];
     const float rstd = RstdOf(s, variances[channel]);
@@ -264,23 +279,24 @@ __global__ void __launch_bounds__(kMaxThreads)
     float bias_sum = 0;
     for (int64_t i = threadIdx.x; i < s.n * s.size; i += blockDim.x) {
       const int64_t at = ElementOfChannel(s, channel, i);
-      scale_sum += dy[at] * ((x[at] - mean) * rstd);
-      bias_sum += dy[at];
+      scale_sum += Widen(dy[at]) * ((Widen(x[at]) - mean) * rstd);
+      bias_sum += Widen(dy[at]);
     }
     scale_sum = SumBlock(scale_sum);
     bias_sum = SumBlock(bias_sum);
     if (threadIdx.x != 0) continue;
-    PutSum(adds, scale_sum, dscale + channel);
-    PutSum(adds, bias_sum, dbias + channel);
+    Put(adds, scale_sum, dscale + channel);
+    Put(adds, bias_sum, dbias + channel);
   }
 }
 
+template <typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    ChannelVarianceKernel(ChannelShape s, const float* x, const float* means, bool adds,
+    ChannelVarianceKernel(ChannelShape s, const T* x, const float* means, bool adds,
                           float* variances) {
   for (int64_t channel = blockIdx.x; channel < s.channels; channel += gridDim.x) {
     const float sum = SumOfSquares(s, channel, x, means[channel]);
-    if (threadIdx.x == 0) PutSum(adds, sum / s.count, variances + channel);
+    if (threadIdx.x == 0) Put(adds, sum / s.count, variances + channel);
   }
 }
 
@@ -293,95 +309,187 @@ int64_t OutPlane(const PoolingShape& shape) { return shape.rows.out * shape.colu
 
 }  // namespace
 
-LaunchResult LaunchConvolution(StreamHandle stream, const ConvolutionShape& shape, const float* x,
-                               const float* weights, float* y) {
+template <typename T>
+LaunchResult LaunchConvolution(StreamHandle stream, const ConvolutionShape& shape, const T* x,
+                               const T* weights, T* y) {
   const int64_t count = shape.n * shape.groups * shape.o * shape.rows.out * shape.columns.out;
   if (count == 0) return 0;
-  return Launch(&ConvolutionKernel, ShapeForLoop(count), stream, shape, count, x, weights, y);
+  return Launch(&ConvolutionKernel<T>, ShapeForLoop(count), stream, shape, count, x, weights, y);
 }
 
+template <typename T>
 LaunchResult LaunchConvolutionInputGrad(StreamHandle stream, const ConvolutionShape& shape,
-                                        const float* weights, const float* dy, float* dx) {
+                                        const T* weights, const T* dy, T* dx) {
   const int64_t count = shape.n * shape.groups * shape.c * shape.rows.in * shape.columns.in;
   if (count == 0) return 0;
-  return Launch(&ConvolutionInputGradKernel, ShapeForLoop(count), stream, shape, count, weights, dy,
-                dx);
+  return Launch(&ConvolutionInputGradKernel<T>, ShapeForLoop(count), stream, shape, count, weights,
+                dy, dx);
 }
 
+template <typename T>
 LaunchResult LaunchConvolutionWeightGrad(StreamHandle stream, const ConvolutionShape& shape,
-                                         const float* x, const float* dy, bool adds,
-                                         float* dweights) {
+                                         const T* x, const T* dy, bool adds, T* dweights) {
   const int64_t count = shape.groups * shape.o * shape.c * shape.rows.taps * shape.columns.taps;
   if (count == 0) return 0;
-  return Launch(&ConvolutionWeightGradKernel,
+  return Launch(&ConvolutionWeightGradKernel<T>,
                 ShapeForRows(count, shape.n * shape.rows.out * shape.columns.out), stream, shape,
                 count, x, dy, adds, dweights);
 }
 
-LaunchResult LaunchMaxPool(StreamHandle stream, const PoolingShape& shape, const float* x,
-                           float* y) {
+template <typename T>
+LaunchResult LaunchMaxPool(StreamHandle stream, const PoolingShape& shape, const T* x, T* y) {
   const int64_t count = shape.planes * OutPlane(shape);
   if (count == 0) return 0;
-  return Launch(&MaxPoolKernel, ShapeForLoop(count), stream, shape, count, x, y);
+  return Launch(&MaxPoolKernel<T>, ShapeForLoop(count), stream, shape, count, x, y);
 }
 
-LaunchResult LaunchMaxPoolGrad(StreamHandle stream, const PoolingShape& shape, const float* x,
-                               const float* dy, float* dx) {
+template <typename T>
+LaunchResult LaunchMaxPoolGrad(StreamHandle stream, const PoolingShape& shape, const T* x,
+                               const T* dy, T* dx) {
   const int64_t count = shape.planes * InPlane(shape);
   if (count == 0) return 0;
-  return Launch(&MaxPoolGradKernel, ShapeForLoop(count), stream, shape, count, x, dy, dx);
+  return Launch(&MaxPoolGradKernel<T>, ShapeForLoop(count), stream, shape, count, x, dy, dx);
 }
 
-LaunchResult LaunchAvgPool(StreamHandle stream, const PoolingShape& shape, const float* x,
-                           float* y) {
+template <typename T>
+LaunchResult LaunchAvgPool(StreamHandle stream, const PoolingShape& shape, const T* x, T* y) {
   const int64_t count = shape.planes * OutPlane(shape);
   if (count == 0) return 0;
-  return Launch(&AvgPoolKernel, ShapeForLoop(count), stream, shape, count, x, y);
+  return Launch(&AvgPoolKernel<T>, ShapeForLoop(count), stream, shape, count, x, y);
 }
 
-LaunchResult LaunchAvgPoolGrad(StreamHandle stream, const PoolingShape& shape, const float* dy,
-                               float* dx) {
+template <typename T>
+LaunchResult LaunchAvgPoolGrad(StreamHandle stream, const PoolingShape& shape, const T* dy, T* dx) {
   const int64_t count = shape.planes * InPlane(shape);
   if (count == 0) return 0;
-  return Launch(&AvgPoolGradKernel, ShapeForLoop(count), stream, shape, count, dy, dx);
+  return Launch(&AvgPoolGradKernel<T>, ShapeForLoop(count), stream, shape, count, dy, dx);
 }
 
-LaunchResult LaunchBatchNorm(StreamHandle stream, const ChannelShape& shape, const float* x,
-                             const float* scale, const float* bias, float* y, float* mean,
-                             float* variance) {
+template <typename T>
+LaunchResult LaunchBatchNorm(StreamHandle stream, const ChannelShape& shape, const T* x,
+                             const T* scale, const T* bias, T* y, float* mean, float* variance) {
   if (shape.channels == 0) return 0;
-  return Launch(&BatchNormKernel, ShapeForChannels(shape), stream, shape, x, scale, bias, y, mean,
-                variance);
+  return Launch(&BatchNormKernel<T>, ShapeForChannels(shape), stream, shape, x, scale, bias, y,
+                mean, variance);
 }
 
-LaunchResult LaunchBatchNormInference(StreamHandle stream, const ChannelShape& shape,
-                                      const float* x, const float* scale, const float* bias,
-                                      const float* mean, const float* variance, float* y) {
+template <typename T>
+LaunchResult LaunchBatchNormInference(StreamHandle stream, const ChannelShape& shape, const T* x,
+                                      const T* scale, const T* bias, const float* mean,
+                                      const float* variance, T* y) {
   if (shape.channels == 0) return 0;
-  return Launch(&BatchNormInferenceKernel, ShapeForChannels(shape), stream, shape, x, scale, bias,
-                mean, variance, y);
+  return Launch(&BatchNormInferenceKernel<T>, ShapeForChannels(shape), stream, shape, x, scale,
+                bias, mean, variance, y);
 }
 
+template <typename T>
 LaunchResult LaunchBatchNormGrad(StreamHandle stream, const ChannelShape& shape,
-                                 const BatchNormGradOperands& operands, float* dx) {
+                                 const BatchNormGradOperands<T>& operands, T* dx) {
   if (shape.channels == 0) return 0;
-  return Launch(&BatchNormGradKernel, ShapeForChannels(shape), stream, shape, operands, dx);
+  return Launch(&BatchNormGradKernel<T>, ShapeForChannels(shape), stream, shape, operands, dx);
 }
 
-LaunchResult LaunchBatchNormWeightGrad(StreamHandle stream, const ChannelShape& shape,
-                                       const float* dy, const float* x, const float* mean,
-                                       const float* variance, bool adds, float* dscale,
-                                       float* dbias) {
+template <typename T>
+LaunchResult LaunchBatchNormWeightGrad(StreamHandle stream, const ChannelShape& shape, const T* dy,
+                                       const T* x, const float* mean, const float* variance,
+                                       bool adds, T* dscale, T* dbias) {
   if (shape.channels == 0) return 0;
-  return Launch(&BatchNormWeightGradKernel, ShapeForChannels(shape), stream, shape, dy, x, mean,
+  return Launch(&BatchNormWeightGradKernel<T>, ShapeForChannels(shape), stream, shape, dy, x, mean,
                 variance, adds, dscale, dbias);
 }
 
-LaunchResult LaunchChannelVariance(StreamHandle stream, const ChannelShape& shape, const float* x,
+template <typename T>
+LaunchResult LaunchChannelVariance(StreamHandle stream, const ChannelShape& shape, const T* x,
                                    const float* mean, bool adds, float* variance) {
   if (shape.channels == 0) return 0;
-  return Launch(&ChannelVarianceKernel, ShapeForChannels(shape), stream, shape, x, mean, adds,
+  return Launch(&ChannelVarianceKernel<T>, ShapeForChannels(shape), stream, shape, x, mean, adds,
                 variance);
 }
+
+// ---- Instances.
+
+template LaunchResult LaunchConvolution(StreamHandle, const ConvolutionShape&, const float*,
+                                        const float*, float*);
+template LaunchResult LaunchConvolution(StreamHandle, const ConvolutionShape&, const BFloat16*,
+                                        const BFloat16*, BFloat16*);
+template LaunchResult LaunchConvolution(StreamHandle, const ConvolutionShape&, const Float16*,
+                                        const Float16*, Float16*);
+
+template LaunchResult LaunchConvolutionInputGrad(StreamHandle, const ConvolutionShape&,
+                                                 const float*, const float*, float*);
+template LaunchResult LaunchConvolutionInputGrad(StreamHandle, const ConvolutionShape&,
+                                                 const BFloat16*, const BFloat16*, BFloat16*);
+template LaunchResult LaunchConvolutionInputGrad(StreamHandle, const ConvolutionShape&,
+                                                 const Float16*, const Float16*, Float16*);
+
+template LaunchResult LaunchConvolutionWeightGrad(StreamHandle, const ConvolutionShape&,
+                                                  const float*, const float*, bool, float*);
+template LaunchResult LaunchConvolutionWeightGrad(StreamHandle, const ConvolutionShape&,
+                                                  const BFloat16*, const BFloat16*, bool,
+                                                  BFloat16*);
+template LaunchResult LaunchConvolutionWeightGrad(StreamHandle, const ConvolutionShape&,
+                                                  const Float16*, const Float16*, bool, Float16*);
+
+template LaunchResult LaunchMaxPool(StreamHandle, const PoolingShape&, const float*, float*);
+template LaunchResult LaunchMaxPool(StreamHandle, const PoolingShape&, const BFloat16*, BFloat16*);
+template LaunchResult LaunchMaxPool(StreamHandle, const PoolingShape&, const Float16*, Float16*);
+
+template LaunchResult LaunchMaxPoolGrad(StreamHandle, const PoolingShape&, const float*,
+                                        const float*, float*);
+template LaunchResult LaunchMaxPoolGrad(StreamHandle, const PoolingShape&, const BFloat16*,
+                                        const BFloat16*, BFloat16*);
+template LaunchResult LaunchMaxPoolGrad(StreamHandle, const PoolingShape&, const Float16*,
+                                        const Float16*, Float16*);
+
+template LaunchResult LaunchAvgPool(StreamHandle, const PoolingShape&, const float*, float*);
+template LaunchResult LaunchAvgPool(StreamHandle, const PoolingShape&, const BFloat16*, BFloat16*);
+template LaunchResult LaunchAvgPool(StreamHandle, const PoolingShape&, const Float16*, Float16*);
+
+template LaunchResult LaunchAvgPoolGrad(StreamHandle, const PoolingShape&, const float*, float*);
+template LaunchResult LaunchAvgPoolGrad(StreamHandle, const PoolingShape&, const BFloat16*,
+                                        BFloat16*);
+template LaunchResult LaunchAvgPoolGrad(StreamHandle, const PoolingShape&, const Float16*,
+                                        Float16*);
+
+template LaunchResult LaunchBatchNorm(StreamHandle, const ChannelShape&, const float*, const float*,
+                                      const float*, float*, float*, float*);
+template LaunchResult LaunchBatchNorm(StreamHandle, const ChannelShape&, const BFloat16*,
+                                      const BFloat16*, const BFloat16*, BFloat16*, float*, float*);
+template LaunchResult LaunchBatchNorm(StreamHandle, const ChannelShape&, const Float16*,
+                                      const Float16*, const Float16*, Float16*, float*, float*);
+
+template LaunchResult LaunchBatchNormInference(StreamHandle, const ChannelShape&, const float*,
+                                               const float*, const float*, const float*,
+                                               const float*, float*);
+template LaunchResult LaunchBatchNormInference(StreamHandle, const ChannelShape&, const BFloat16*,
+                                               const BFloat16*, const BFloat16*, const float*,
+                                               const float*, BFloat16*);
+template LaunchResult LaunchBatchNormInference(StreamHandle, const ChannelShape&, const Float16*,
+                                               const Float16*, const Float16*, const float*,
+                                               const float*, Float16*);
+
+template LaunchResult LaunchBatchNormGrad(StreamHandle, const ChannelShape&,
+                                          const BatchNormGradOperands<float>&, float*);
+template LaunchResult LaunchBatchNormGrad(StreamHandle, const ChannelShape&,
+                                          const BatchNormGradOperands<BFloat16>&, BFloat16*);
+template LaunchResult LaunchBatchNormGrad(StreamHandle, const ChannelShape&,
+                                          const BatchNormGradOperands<Float16>&, Float16*);
+
+template LaunchResult LaunchBatchNormWeightGrad(StreamHandle, const ChannelShape&, const float*,
+                                                const float*, const float*, const float*, bool,
+                                                float*, float*);
+template LaunchResult LaunchBatchNormWeightGrad(StreamHandle, const ChannelShape&, const BFloat16*,
+                                                const BFloat16*, const float*, const float*, bool,
+                                                BFloat16*, BFloat16*);
+template LaunchResult LaunchBatchNormWeightGrad(StreamHandle, const ChannelShape&, const Float16*,
+                                                const Float16*, const float*, const float*, bool,
+                                                Float16*, Float16*);
+
+template LaunchResult LaunchChannelVariance(StreamHandle, const ChannelShape&, const float*,
+                                            const float*, bool, float*);
+template LaunchResult LaunchChannelVariance(StreamHandle, const ChannelShape&, const BFloat16*,
+                                            const float*, bool, float*);
+template LaunchResult LaunchChannelVariance(StreamHandle, const ChannelShape&, const Float16*,
+                                            const float*, bool, float*);
 
 }  // namespace penstock::kernels::cuda

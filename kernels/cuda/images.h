@@ -1,6 +1,6 @@
 // Launches of convolutions, poolings and batch normalization. Convolutions are direct: a thread, or
 // for the gradient of the weights a block, sums up one result. They are simple, and slower than a
-// library's.
+// library's. T: float, BFloat16 or Float16; statistics of channels are float.
 //
 // Thread rule: pure functions but for the work that they give to the stream.
 
@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "base/half.h"
 #include "kernels/cuda/launch.h"
 
 namespace penstock::kernels::cuda {
@@ -32,13 +33,15 @@ struct ConvolutionShape {
   WindowAxis rows;
   WindowAxis columns;
 };
-LaunchResult LaunchConvolution(StreamHandle stream, const ConvolutionShape& shape, const float* x,
-                               const float* weights, float* y);
+template <typename T>
+LaunchResult LaunchConvolution(StreamHandle stream, const ConvolutionShape& shape, const T* x,
+                               const T* weights, T* y);
+template <typename T>
 LaunchResult LaunchConvolutionInputGrad(StreamHandle stream, const ConvolutionShape& shape,
-                                        const float* weights, const float* dy, float* dx);
+                                        const T* weights, const T* dy, T* dx);
+template <typename T>
 LaunchResult LaunchConvolutionWeightGrad(StreamHandle stream, const ConvolutionShape& shape,
-                                         const float* x, const float* dy, bool adds,
-                                         float* dweights);
+                                         const T* x, const T* dy, bool adds, T* dweights);
 
 // Between `planes` of x[h, w] and of y[oh, ow]. An average divides by all taps.
 struct PoolingShape {
@@ -46,14 +49,15 @@ struct PoolingShape {
   WindowAxis rows;
   WindowAxis columns;
 };
-LaunchResult LaunchMaxPool(StreamHandle stream, const PoolingShape& shape, const float* x,
-                           float* y);
-LaunchResult LaunchMaxPoolGrad(StreamHandle stream, const PoolingShape& shape, const float* x,
-                               const float* dy, float* dx);
-LaunchResult LaunchAvgPool(StreamHandle stream, const PoolingShape& shape, const float* x,
-                           float* y);
-LaunchResult LaunchAvgPoolGrad(StreamHandle stream, const PoolingShape& shape, const float* dy,
-                               float* dx);
+template <typename T>
+LaunchResult LaunchMaxPool(StreamHandle stream, const PoolingShape& shape, const T* x, T* y);
+template <typename T>
+LaunchResult LaunchMaxPoolGrad(StreamHandle stream, const PoolingShape& shape, const T* x,
+                               const T* dy, T* dx);
+template <typename T>
+LaunchResult LaunchAvgPool(StreamHandle stream, const PoolingShape& shape, const T* x, T* y);
+template <typename T>
+LaunchResult LaunchAvgPoolGrad(StreamHandle stream, const PoolingShape& shape, const T* dy, T* dx);
 
 // x[n, channels, size], normalised by channel.
 struct ChannelShape {
@@ -64,30 +68,34 @@ struct ChannelShape {
   float epsilon = 1e-5f;
 };
 // With statistics of its own; mean and variance may be null. y may be x.
-LaunchResult LaunchBatchNorm(StreamHandle stream, const ChannelShape& shape, const float* x,
-                             const float* scale, const float* bias, float* y, float* mean,
-                             float* variance);
-LaunchResult LaunchBatchNormInference(StreamHandle stream, const ChannelShape& shape,
-                                      const float* x, const float* scale, const float* bias,
-                                      const float* mean, const float* variance, float* y);
+template <typename T>
+LaunchResult LaunchBatchNorm(StreamHandle stream, const ChannelShape& shape, const T* x,
+                             const T* scale, const T* bias, T* y, float* mean, float* variance);
+template <typename T>
+LaunchResult LaunchBatchNormInference(StreamHandle stream, const ChannelShape& shape, const T* x,
+                                      const T* scale, const T* bias, const float* mean,
+                                      const float* variance, T* y);
+template <typename T>
 struct BatchNormGradOperands {
-  const float* dy = nullptr;
-  const float* x = nullptr;
-  const float* scale = nullptr;
+  const T* dy = nullptr;
+  const T* x = nullptr;
+  const T* scale = nullptr;
   const float* mean = nullptr;
   const float* variance = nullptr;
-  const float* dscale = nullptr;
-  const float* dbias = nullptr;
+  const T* dscale = nullptr;
+  const T* dbias = nullptr;
 };
 // dx may be dy or x.
+template <typename T>
 LaunchResult LaunchBatchNormGrad(StreamHandle stream, const ChannelShape& shape,
-                                 const BatchNormGradOperands& operands, float* dx);
+                                 const BatchNormGradOperands<T>& operands, T* dx);
 // With `adds` the sums are added to the results.
-LaunchResult LaunchBatchNormWeightGrad(StreamHandle stream, const ChannelShape& shape,
-                                       const float* dy, const float* x, const float* mean,
-                                       const float* variance, bool adds, float* dscale,
-                                       float* dbias);
-LaunchResult LaunchChannelVariance(StreamHandle stream, const ChannelShape& shape, const float* x,
+template <typename T>
+LaunchResult LaunchBatchNormWeightGrad(StreamHandle stream, const ChannelShape& shape, const T* dy,
+                                       const T* x, const float* mean, const float* variance,
+                                       bool adds, T* dscale, T* dbias);
+template <typename T>
+LaunchResult LaunchChannelVariance(StreamHandle stream, const ChannelShape& shape, const T* x,
                                    const float* mean, bool adds, float* variance);
 
 }  // namespace penstock::kernels::cuda

@@ -55,12 +55,12 @@ constexpr LaunchShape ShapeForLoop(int64_t count) {
 }
 
 // A block for each of `count` rows, which loops over rows beyond kMaxBlocks: as many threads as the
-// row has elements for four each, in whole warps. Kernels that are launched so, with up to
+// row has elements for `a_thread` each, in whole warps. Kernels that are launched so, with up to
 // kMaxThreads, have __launch_bounds__(kMaxThreads): otherwise the compiler may give their threads
 // more registers than a processor has for that many.
-constexpr LaunchShape ShapeForRows(int64_t count, int64_t row_size) {
+constexpr LaunchShape ShapeForRows(int64_t count, int64_t row_size, int64_t a_thread = 4) {
   int64_t threads = kWarp;
-  while (threads < kMaxThreads && threads * 4 < row_size) threads *= 2;
+  while (threads < kMaxThreads && threads * a_thread < row_size) threads *= 2;
   int64_t blocks = count > kMaxBlocks ? kMaxBlocks : count;
   if (blocks < 1) blocks = 1;
   return {.grid_x = static_cast<unsigned>(blocks), .threads_x = static_cast<unsigned>(threads)};
@@ -105,6 +105,8 @@ struct Fault {
   volatile int64_t value = 0;  // the index
   volatile int64_t limit = 0;  // it lies outside [0, limit)
   volatile uint64_t launch = 0;
+  // Set to 1 as well, if it is not null: for all streams of the device.
+  volatile int32_t* of_device = nullptr;
 };
 
 // What a launch that may fail on its operands is given.

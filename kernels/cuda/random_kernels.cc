@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "kernels/cuda/cuda_kernel.h"
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/draws.h"
 
 namespace penstock::kernels::cuda {
 namespace {
@@ -48,7 +48,6 @@ RandomParams ParamsOf(const KernelSpec& spec, const KernelArgs& args) {
 }
 
 absl::Status CheckTile(const KernelSpec& spec) {
-  RETURN_IF_ERROR(CheckFloats(spec));
   if (Rank(spec.outputs[0]) <= kMaxTileDims) return absl::OkStatus();
   return absl::UnimplementedError(StrCat("the cuda kernel for ", spec.op, " takes at most ",
                                          kMaxTileDims, " dimensions, not ", Rank(spec.outputs[0])));
@@ -60,22 +59,30 @@ KernelOr CreateDropout(const KernelSpec& spec, Device&, Stream& stream) {
   // A uniform draw is (word >> 8) 2^-24, so it is >= rate where word >> 8 is >= this.
   const auto threshold = static_cast<uint32_t>(std::ceil(rate * 0x1p24));
   const auto scale = static_cast<float>(rate < 1 ? 1 / (1 - rate) : 0);
-  return MakeKernel(spec, stream, [spec, threshold, scale](const KernelArgs& args, CudaStream& to) {
-    return Launched(spec, LaunchDropout(to.handle(), ParamsOf(spec, args), threshold, scale,
-                                        spec.outputs[0].num_elements(), Input<float>(args, 0),
-                                        Output<float>(args, 0)));
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, threshold, scale](const KernelArgs& args, CudaStream& to) {
+          return Launched(spec, LaunchDropout(to.handle(), ParamsOf(spec, args), threshold, scale,
+                                              spec.outputs[0].num_elements(), Input<T>(args, 0),
+                                              Output<T>(args, 0)));
+        });
   });
 }
 
-using LaunchDraws = LaunchResult (*)(StreamHandle, const RandomParams&, int64_t, float*);
-
-KernelDef DrawDef(LaunchDraws launch) {
-  return {.create = [launch](const KernelSpec& spec, Device&, Stream& stream) -> KernelOr {
-    RETURN_IF_ERROR(CheckTile(spec));
-    return MakeKernel(spec, stream, [spec, launch](const KernelArgs& args, CudaStream& to) {
+KernelOr CreateDraws(bool is_normal, const KernelSpec& spec, Stream& stream) {
+  RETURN_IF_ERROR(CheckTile(spec));
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, is_normal](const KernelArgs& args, CudaStream& to) {
+      const auto launch = is_normal ? LaunchRandomNormal<T> : LaunchRandomUniform<T>;
       return Launched(spec, launch(to.handle(), ParamsOf(spec, args),
-                                   spec.outputs[0].num_elements(), Output<float>(args, 0)));
+                                   spec.outputs[0].num_elements(), Output<T>(args, 0)));
     });
+  });
+}
+
+KernelDef DrawDef(bool is_normal) {
+  return {.create = [is_normal](const KernelSpec& spec, Device&, Stream& stream) {
+    return CreateDraws(is_normal, spec, stream);
   }};
 }
 
@@ -83,8 +90,8 @@ KernelDef DrawDef(LaunchDraws launch) {
 
 void AddRandomKernels(KernelRegistry* registry) {
   AddKernel(registry, "dropout", {.create = CreateDropout, .can_alias = CanAliasFirst});
-  AddKernel(registry, "random_uniform", DrawDef(LaunchRandomUniform));
-  AddKernel(registry, "random_normal", DrawDef(LaunchRandomNormal));
+  AddKernel(registry, "random_uniform", DrawDef(/*is_normal=*/false));
+  AddKernel(registry, "random_normal", DrawDef(/*is_normal=*/true));
 }
 
 }  // namespace penstock::kernels::cuda

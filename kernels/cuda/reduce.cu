@@ -46,26 +46,32 @@ struct MaxFold {
 template <typename T>
 struct ElementTerm {
   const T* x;
-  __device__ T operator()(int64_t at, int64_t, int64_t) const { return x[at]; }
+  __device__ Compute<T> operator()(int64_t at, int64_t, int64_t) const { return Widen(x[at]); }
 };
+template <typename T>
 struct SquareTerm {
-  const float* x;
-  __device__ float operator()(int64_t at, int64_t, int64_t) const { return x[at] * x[at]; }
-};
-struct ExpTerm {
-  const float* x;
-  const float* max;
-  __device__ float operator()(int64_t at, int64_t result, int64_t) const {
-    return expf(x[at] - max[result]);
+  const T* x;
+  __device__ float operator()(int64_t at, int64_t, int64_t) const {
+    return Widen(x[at]) * Widen(x[at]);
   }
 };
+template <typename T>
+struct ExpTerm {
+  const T* x;
+  const T* max;
+  __device__ float operator()(int64_t at, int64_t result, int64_t) const {
+    return expf(Widen(x[at]) - Widen(max[result]));
+  }
+};
+template <typename T>
 struct NormWeightTerm {
-  const float* dy;
-  const float* x;
+  const T* dy;
+  const T* x;
   const float* mean;
   const float* rstd;
   __device__ float operator()(int64_t at, int64_t, int64_t row) const {
-    return dy[at] * ((x[at] - (mean != nullptr ? mean[row] : 0.0f)) * rstd[row]);
+    const float centred = Widen(x[at]) - (mean != nullptr ? mean[row] : 0.0f);
+    return Widen(dy[at]) * (centred * rstd[row]);
   }
 };
 
@@ -92,21 +98,22 @@ __device__ int64_t PartBegin(const ReduceWork& work, int64_t part) {
   return part * work.num_reduced / work.parts;
 }
 
-template <typename T>
-__device__ void Store(const ReduceWork& work, int64_t result, T value, T* y) {
+// R: T, or what is computed in T.
+template <typename T, typename R>
+__device__ void Store(const ReduceWork& work, int64_t result, T value, R* y) {
   if (work.parts > 1) {
-    y[static_cast<int64_t>(blockIdx.y) * work.num_results + result] = value;
+    y[static_cast<int64_t>(blockIdx.y) * work.num_results + result] = Narrow<R>(value);
     return;
   }
   if constexpr (std::is_same_v<T, float>) {
     if (work.result.divisor != 1) value /= work.result.divisor;
   }
-  y[result] = work.result.adds ? AddFunction()(y[result], value) : value;
+  y[result] = Narrow<R>(work.result.adds ? AddFunction()(Widen(y[result]), value) : value);
 }
 
-// A block a result.
-template <typename T, typename F, typename Term>
-__global__ void __launch_bounds__(kMaxThreads) ReduceRowsKernel(ReduceWork work, Term term, T* y) {
+// A block a result. T: what is computed in.
+template <typename T, typename F, typename Term, typename R>
+__global__ void __launch_bounds__(kMaxThreads) ReduceRowsKernel(ReduceWork work, Term term, R* y) {
   const ReduceLoops& loops = work.loops;
   const int64_t begin = PartBegin(work, blockIdx.y);
   const int64_t end = PartBegin(work, static_cast<int64_t>(blockIdx.y) + 1);
@@ -124,8 +131,8 @@ __global__ void __launch_bounds__(kMaxThreads) ReduceRowsKernel(ReduceWork work,
 }
 
 // A block for kColumns results, which are neighbours; kColumnThreads threads share each.
-template <typename T, typename F, typename Term>
-__global__ void ReduceColumnsKernel(ReduceWork work, Term term, T* y) {
+template <typename T, typename F, typename Term, typename R>
+__global__ void ReduceColumnsKernel(ReduceWork work, Term term, R* y) {
   __shared__ T folds[kColumnThreads][kColumns];
   const ReduceLoops& loops = work.loops;
   const int64_t begin = PartBegin(work, blockIdx.y);
@@ -168,19 +175,20 @@ LaunchShape ShapeOf(const ReduceLoops& loops, int64_t parts) {
   return shape;
 }
 
-template <typename T, typename F, typename Term>
+template <typename T, typename F, typename Term, typename R>
 LaunchResult FoldParts(StreamHandle stream, const ReduceLoops& loops, int64_t parts,
-                       const ReduceResult& result, Term term, T* y) {
+                       const ReduceResult& result, Term term, R* y) {
   const ReduceWork work = {loops, loops.num_results(), loops.num_reduced(), parts, result};
   const LaunchShape shape = ShapeOf(loops, parts);
-  return loops.has_rows() ? Launch(&ReduceRowsKernel<T, F, Term>, shape, stream, work, term, y)
-                          : Launch(&ReduceColumnsKernel<T, F, Term>, shape, stream, work, term, y);
+  return loops.has_rows()
+             ? Launch(&ReduceRowsKernel<T, F, Term, R>, shape, stream, work, term, y)
+             : Launch(&ReduceColumnsKernel<T, F, Term, R>, shape, stream, work, term, y);
 }
 
-// In parts where that pays, which are folded then.
-template <typename T, typename F, typename Term>
+// In parts where that pays, which are folded then. T: what is computed in.
+template <typename T, typename F, typename Term, typename R>
 LaunchResult Fold(StreamHandle stream, const ReduceLoops& loops, const ReduceResult& result,
-                  Term term, T* y, void* workspace) {
+                  Term term, R* y, void* workspace) {
   const int64_t num_results = loops.num_results();
   if (num_results == 0) return 0;
   const int64_t parts = NumReduceParts(loops);
@@ -199,8 +207,9 @@ LaunchResult Fold(StreamHandle stream, const ReduceLoops& loops, const ReduceRes
 }
 
 // See ScatterLaunch. The sums of a row have the order of the ids.
-__global__ void EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block, const float* dy,
-                                    float* y) {
+template <typename T, typename R>
+__global__ void EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block, const T* dy,
+                                    R* y) {
   __shared__ int row_of[kScatterThreads];  // of each id of a chunk, in the block, or -1
   __shared__ float sums[kMaxScatterRows][kScatterThreads];
   const int own = static_cast<int>(threadIdx.x);
@@ -223,15 +232,15 @@ __global__ void EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block
       const bool has_found = __syncthreads_or(found >= 0 ? 1 : 0) != 0;
       if (has_found && column < params.width) {
         for (int j = 0; j < static_cast<int>(blockDim.x); ++j) {
-          if (row_of[j] >= 0) sums[row_of[j]][own] += dy[(begin + j) * params.width + column];
+          if (row_of[j] >= 0)
+            sums[row_of[j]][own] += Widen(dy[(begin + j) * params.width + column]);
         }
       }
       __syncthreads();
     }
     if (column >= params.width) continue;
     for (int r = 0; r < rows_a_block && first + r < params.rows; ++r) {
-      float* to = y + (first + r) * params.width + column;
-      *to = params.adds ? *to + sums[r][own] : sums[r][own];
+      Put(params.adds, sums[r][own], y + (first + r) * params.width + column);
     }
   }
 }
@@ -254,45 +263,99 @@ size_t ReduceWorkspaceBytes(const ReduceLoops& loops, size_t element_bytes) {
   return parts == 1 ? 0 : static_cast<size_t>(parts * loops.num_results()) * element_bytes;
 }
 
-template <typename T>
+template <typename T, typename R>
 LaunchResult LaunchReduce(StreamHandle stream, FoldOp op, const ReduceLoops& loops,
-                          const ReduceResult& result, const T* x, T* y, void* workspace) {
+                          const ReduceResult& result, const T* x, R* y, void* workspace) {
   if (op == FoldOp::kMax) {
-    return Fold<T, MaxFold>(stream, loops, result, ElementTerm<T>{x}, y, workspace);
+    return Fold<Compute<T>, MaxFold>(stream, loops, result, ElementTerm<T>{x}, y, workspace);
   }
-  return Fold<T, SumFold>(stream, loops, result, ElementTerm<T>{x}, y, workspace);
+  return Fold<Compute<T>, SumFold>(stream, loops, result, ElementTerm<T>{x}, y, workspace);
 }
 
+template <typename T>
 LaunchResult LaunchSumSquares(StreamHandle stream, const ReduceLoops& loops,
-                              const ReduceResult& result, const float* x, float* y,
-                              void* workspace) {
-  return Fold<float, SumFold>(stream, loops, result, SquareTerm{x}, y, workspace);
+                              const ReduceResult& result, const T* x, T* y, void* workspace) {
+  return Fold<float, SumFold>(stream, loops, result, SquareTerm<T>{x}, y, workspace);
 }
 
+template <typename T>
 LaunchResult LaunchSumExp(StreamHandle stream, const ReduceLoops& loops, const ReduceResult& result,
-                          const float* x, const float* max, float* y, void* workspace) {
-  return Fold<float, SumFold>(stream, loops, result, ExpTerm{x, max}, y, workspace);
+                          const T* x, const T* max, float* y, void* workspace) {
+  return Fold<float, SumFold>(stream, loops, result, ExpTerm<T>{x, max}, y, workspace);
 }
 
+template <typename T, typename R>
 LaunchResult LaunchNormWeightGrad(StreamHandle stream, const ReduceLoops& loops,
-                                  const ReduceResult& result, const float* dy, const float* x,
-                                  const float* mean, const float* rstd, float* y, void* workspace) {
-  return Fold<float, SumFold>(stream, loops, result, NormWeightTerm{dy, x, mean, rstd}, y,
+                                  const ReduceResult& result, const T* dy, const T* x,
+                                  const float* mean, const float* rstd, R* y, void* workspace) {
+  return Fold<float, SumFold>(stream, loops, result, NormWeightTerm<T>{dy, x, mean, rstd}, y,
                               workspace);
 }
 
+template <typename T, typename R>
 LaunchResult LaunchEmbeddingGrad(StreamHandle stream, const EmbeddingGradParams& params,
-                                 const float* dy, float* y) {
+                                 const T* dy, R* y) {
   if (params.rows == 0 || params.width == 0) return 0;
   const ScatterLaunch launch = ScatterLaunchOf(1, params.rows, params.width);
-  return Launch(&EmbeddingGradKernel, launch.shape, stream, params, launch.rows, dy, y);
+  return Launch(&EmbeddingGradKernel<T, R>, launch.shape, stream, params, launch.rows, dy, y);
 }
+
+// ---- Instances.
 
 template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
                                    const float*, float*, void*);
 template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
+                                   const BFloat16*, BFloat16*, void*);
+template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
+                                   const BFloat16*, float*, void*);
+template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
+                                   const Float16*, Float16*, void*);
+template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
+                                   const Float16*, float*, void*);
+template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
                                    const int32_t*, int32_t*, void*);
 template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
                                    const int64_t*, int64_t*, void*);
+
+template LaunchResult LaunchSumSquares(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                       const float*, float*, void*);
+template LaunchResult LaunchSumSquares(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                       const BFloat16*, BFloat16*, void*);
+template LaunchResult LaunchSumSquares(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                       const Float16*, Float16*, void*);
+
+template LaunchResult LaunchSumExp(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                   const float*, const float*, float*, void*);
+template LaunchResult LaunchSumExp(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                   const BFloat16*, const BFloat16*, float*, void*);
+template LaunchResult LaunchSumExp(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                   const Float16*, const Float16*, float*, void*);
+
+template LaunchResult LaunchNormWeightGrad(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                           const float*, const float*, const float*, const float*,
+                                           float*, void*);
+template LaunchResult LaunchNormWeightGrad(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                           const BFloat16*, const BFloat16*, const float*,
+                                           const float*, BFloat16*, void*);
+template LaunchResult LaunchNormWeightGrad(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                           const BFloat16*, const BFloat16*, const float*,
+                                           const float*, float*, void*);
+template LaunchResult LaunchNormWeightGrad(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                           const Float16*, const Float16*, const float*,
+                                           const float*, Float16*, void*);
+template LaunchResult LaunchNormWeightGrad(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                           const Float16*, const Float16*, const float*,
+                                           const float*, float*, void*);
+
+template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const float*,
+                                          float*);
+template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const BFloat16*,
+                                          BFloat16*);
+template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const BFloat16*,
+                                          float*);
+template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const Float16*,
+                                          Float16*);
+template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const Float16*,
+                                          float*);
 
 }  // namespace penstock::kernels::cuda

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/half.h"
 #include "kernels/cuda/launch.h"
 
 namespace penstock::kernels::cuda {
@@ -55,23 +56,29 @@ struct ReduceResult {
   bool adds = false;
 };
 
-// T: float, int32_t or int64_t; integers wrap and have no divisor.
-template <typename T>
+// Operands T of 16 bits are added up in float; R: T, or float for those. T: float, BFloat16,
+// Float16, int32_t or int64_t; integers wrap and have no divisor. The workspace holds what T is
+// computed in.
+template <typename T, typename R>
 LaunchResult LaunchReduce(StreamHandle stream, FoldOp op, const ReduceLoops& loops,
-                          const ReduceResult& result, const T* x, T* y, void* workspace);
+                          const ReduceResult& result, const T* x, R* y, void* workspace);
+
+// In what follows T is float, BFloat16 or Float16.
 
 // The sum of squares.
+template <typename T>
 LaunchResult LaunchSumSquares(StreamHandle stream, const ReduceLoops& loops,
-                              const ReduceResult& result, const float* x, float* y,
-                              void* workspace);
+                              const ReduceResult& result, const T* x, T* y, void* workspace);
 // y[i] = the sum of exp(x - max[i]).
+template <typename T>
 LaunchResult LaunchSumExp(StreamHandle stream, const ReduceLoops& loops, const ReduceResult& result,
-                          const float* x, const float* max, float* y, void* workspace);
+                          const T* x, const T* max, float* y, void* workspace);
 // y[column] = the sum over rows of dy (x - mean[row]) rstd[row]; mean may be null. `loops` go over
 // rows for each column.
+template <typename T, typename R>
 LaunchResult LaunchNormWeightGrad(StreamHandle stream, const ReduceLoops& loops,
-                                  const ReduceResult& result, const float* dy, const float* x,
-                                  const float* mean, const float* rstd, float* y, void* workspace);
+                                  const ReduceResult& result, const T* dy, const T* x,
+                                  const float* mean, const float* rstd, R* y, void* workspace);
 
 // y[row] = the sum of dy[i] over the i with ids[i] - first == row, in their order, plus y[row] with
 // `adds`. Ids outside [0, limit) are reported.
@@ -85,8 +92,9 @@ struct EmbeddingGradParams {
   Indices ids;
   FaultSite site;
 };
+template <typename T, typename R>
 LaunchResult LaunchEmbeddingGrad(StreamHandle stream, const EmbeddingGradParams& params,
-                                 const float* dy, float* y);
+                                 const T* dy, R* y);
 
 }  // namespace penstock::kernels::cuda
 

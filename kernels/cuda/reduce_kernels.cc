@@ -68,7 +68,9 @@ using AxesOf = std::vector<bool> (*)(const KernelSpec&);
 
 size_t WorkspaceBytes(const KernelSpec& spec, AxesOf axes_of) {
   const absl::StatusOr<ReduceLoops> loops = LoopsOf(spec, axes_of(spec));
-  return loops.ok() ? ReduceWorkspaceBytes(*loops, ByteSize(spec.inputs[0].dtype)) : 0;
+  // Floats of 16 bits are added up in f32.
+  const size_t element_bytes = std::max(sizeof(float), ByteSize(spec.inputs[0].dtype));
+  return loops.ok() ? ReduceWorkspaceBytes(*loops, element_bytes) : 0;
 }
 
 // Elements behind one result, over all tiles.
@@ -84,14 +86,15 @@ int64_t GlobalCount(const KernelSpec& spec) {
 template <typename Types>
 KernelOr CreateReduce(FoldOp op, float divisor, const KernelSpec& spec, Stream& stream) {
   ASSIGN_OR_RETURN(const ReduceLoops loops, LoopsOf(spec, ReducedAxes(spec)));
-  return WithType(Types(), spec, spec.inputs[0].dtype, [&]<typename T>(std::type_identity<T>) {
-    return MakeKernel(
-        spec, stream, [spec, op, divisor, loops](const KernelArgs& args, CudaStream& to) {
-          const ReduceResult result = {divisor, AddsToResults(spec, args)};
-          return Launched(spec, LaunchReduce<T>(to.handle(), op, loops, result, Input<T>(args, 0),
-                                                Output<T>(args, 0), args.workspace));
-        });
-  });
+  return WithResultType(
+      Types(), spec, [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
+        return MakeKernel(
+            spec, stream, [spec, op, divisor, loops](const KernelArgs& args, CudaStream& to) {
+              const ReduceResult result = {divisor, AddsToResults(spec, args)};
+              return Launched(spec, LaunchReduce(to.handle(), op, loops, result, Input<T>(args, 0),
+                                                 Output<R>(args, 0), args.workspace));
+            });
+      });
 }
 
 size_t AxesWorkspaceBytes(const KernelSpec& spec, int) { return WorkspaceBytes(spec, ReducedAxes); }
@@ -124,58 +127,65 @@ KernelDef ReduceMaxDef() {
 }
 
 KernelOr CreateSumSquares(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
   ASSIGN_OR_RETURN(const ReduceLoops loops, LoopsOf(spec, AllAxes(spec)));
-  return MakeKernel(spec, stream, [spec, loops](const KernelArgs& args, CudaStream& to) {
-    const ReduceResult result = {1, AddsToResults(spec, args)};
-    return Launched(spec, LaunchSumSquares(to.handle(), loops, result, Input<float>(args, 0),
-                                           Output<float>(args, 0), args.workspace));
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, loops](const KernelArgs& args, CudaStream& to) {
+      const ReduceResult result = {1, AddsToResults(spec, args)};
+      return Launched(spec, LaunchSumSquares(to.handle(), loops, result, Input<T>(args, 0),
+                                             Output<T>(args, 0), args.workspace));
+    });
   });
 }
 
 KernelOr CreateSumExp(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
   ASSIGN_OR_RETURN(const ReduceLoops loops, LoopsOf(spec, LastAxis(spec)));
-  return MakeKernel(spec, stream, [spec, loops](const KernelArgs& args, CudaStream& to) {
-    const ReduceResult result = {1, AddsToResults(spec, args)};
-    return Launched(
-        spec, LaunchSumExp(to.handle(), loops, result, Input<float>(args, 0), Input<float>(args, 1),
-                           Output<float>(args, 0), args.workspace));
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, loops](const KernelArgs& args, CudaStream& to) {
+      const ReduceResult result = {1, AddsToResults(spec, args)};
+      return Launched(spec,
+                      LaunchSumExp(to.handle(), loops, result, Input<T>(args, 0), Input<T>(args, 1),
+                                   Output<float>(args, 0), args.workspace));
+    });
   });
 }
 
 // layer_norm_weight_grad (dy, x, mean, rstd) -> dscale, dbias.
 KernelOr CreateLayerNormWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
   ASSIGN_OR_RETURN(const ReduceLoops loops, LoopsOf(spec, LeadingAxes(spec)));
-  return MakeKernel(
-      spec, stream, [spec, loops](const KernelArgs& args, CudaStream& to) -> absl::Status {
-        const ReduceResult result = {1, AddsToResults(spec, args)};
-        const float* dy = Input<float>(args, 0);
-        RETURN_IF_ERROR(Launched(
-            spec, LaunchNormWeightGrad(to.handle(), loops, result, dy, Input<float>(args, 1),
-                                       Input<float>(args, 2), Input<float>(args, 3),
-                                       Output<float>(args, 0), args.workspace)));
-        return Launched(spec, LaunchReduce<float>(to.handle(), FoldOp::kSum, loops, result, dy,
-                                                  Output<float>(args, 1), args.workspace));
+  return WithResultType(
+      DeviceFloats(), spec,
+      [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
+        return MakeKernel(
+            spec, stream, [spec, loops](const KernelArgs& args, CudaStream& to) -> absl::Status {
+              const ReduceResult result = {1, AddsToResults(spec, args)};
+              const T* dy = Input<T>(args, 0);
+              RETURN_IF_ERROR(Launched(
+                  spec, LaunchNormWeightGrad(to.handle(), loops, result, dy, Input<T>(args, 1),
+                                             Input<float>(args, 2), Input<float>(args, 3),
+                                             Output<R>(args, 0), args.workspace)));
+              return Launched(spec, LaunchReduce(to.handle(), FoldOp::kSum, loops, result, dy,
+                                                 Output<R>(args, 1), args.workspace));
+            });
       });
 }
 
 // rms_norm_weight_grad (dy, x, rstd) -> dscale.
 KernelOr CreateRmsNormWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
   ASSIGN_OR_RETURN(const ReduceLoops loops, LoopsOf(spec, LeadingAxes(spec)));
-  return MakeKernel(spec, stream, [spec, loops](const KernelArgs& args, CudaStream& to) {
-    const ReduceResult result = {1, AddsToResults(spec, args)};
-    return Launched(spec,
-                    LaunchNormWeightGrad(to.handle(), loops, result, Input<float>(args, 0),
-                                         Input<float>(args, 1), nullptr, Input<float>(args, 2),
-                                         Output<float>(args, 0), args.workspace));
-  });
+  return WithResultType(
+      DeviceFloats(), spec,
+      [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
+        return MakeKernel(spec, stream, [spec, loops](const KernelArgs& args, CudaStream& to) {
+          const ReduceResult result = {1, AddsToResults(spec, args)};
+          return Launched(spec,
+                          LaunchNormWeightGrad(to.handle(), loops, result, Input<T>(args, 0),
+                                               Input<T>(args, 1), nullptr, Input<float>(args, 2),
+                                               Output<R>(args, 0), args.workspace));
+        });
+      });
 }
 
 KernelOr CreateEmbeddingGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
   const TileDesc& table = spec.outputs[0];
   EmbeddingGradParams params;
   params.count = spec.inputs[1].num_elements();
@@ -183,15 +193,19 @@ KernelOr CreateEmbeddingGrad(const KernelSpec& spec, Device&, Stream& stream) {
   params.width = table.shape[1];
   params.limit = GlobalExtent(table, 0);
   ASSIGN_OR_RETURN(params.ids.type, IndexType(spec, 1));
-  return MakeKernel(spec, stream, [spec, params](const KernelArgs& args, CudaStream& to) {
-    EmbeddingGradParams run = params;
-    run.first = TileBegin(spec.outputs[0], 0, args.microbatch);
-    run.adds = AddsToResults(spec, args);
-    run.ids.data = args.inputs[1];
-    run.site = SiteOf(args, to);
-    return Launched(
-        spec, LaunchEmbeddingGrad(to.handle(), run, Input<float>(args, 0), Output<float>(args, 0)));
-  });
+  return WithResultType(
+      DeviceFloats(), spec,
+      [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
+        return MakeKernel(spec, stream, [spec, params](const KernelArgs& args, CudaStream& to) {
+          EmbeddingGradParams run = params;
+          run.first = TileBegin(spec.outputs[0], 0, args.microbatch);
+          run.adds = AddsToResults(spec, args);
+          run.ids.data = args.inputs[1];
+          run.site = SiteOf(args, to);
+          return Launched(
+              spec, LaunchEmbeddingGrad(to.handle(), run, Input<T>(args, 0), Output<R>(args, 0)));
+        });
+      });
 }
 
 template <AxesOf kAxesOf>

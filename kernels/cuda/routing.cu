@@ -28,8 +28,9 @@ __device__ int64_t RowOf(const RoutingShape& s, int64_t choice) {
 
 // See ScatterLaunch: the places of all experts for one group are a table, the group's choices its
 // indices.
-__global__ void DispatchKernel(RoutingShape s, int rows_a_block, int64_t parts_a_group,
-                               const float* x, const float* weights, float* y) {
+template <typename T>
+__global__ void DispatchKernel(RoutingShape s, int rows_a_block, int64_t parts_a_group, const T* x,
+                               const T* weights, T* y) {
   __shared__ int row_of[kScatterThreads];  // of each choice of a chunk, in the block, or -1
   __shared__ float sums[kMaxScatterRows][kScatterThreads];
   const int own = static_cast<int>(threadIdx.x);
@@ -54,8 +55,8 @@ __global__ void DispatchKernel(RoutingShape s, int rows_a_block, int64_t parts_a
         for (int j = 0; j < static_cast<int>(blockDim.x); ++j) {
           if (row_of[j] < 0) continue;
           const int64_t choice = first + begin + j;
-          const float weight = weights != nullptr ? weights[choice] : 1.0f;
-          sums[row_of[j]][own] += x[choice / s.choices * s.width + column] * weight;
+          const float weight = weights != nullptr ? Widen(weights[choice]) : 1.0f;
+          sums[row_of[j]][own] += Widen(x[choice / s.choices * s.width + column]) * weight;
         }
       }
       __syncthreads();
@@ -64,13 +65,14 @@ __global__ void DispatchKernel(RoutingShape s, int rows_a_block, int64_t parts_a
     for (int r = 0; r < rows_a_block && first_row + r < s.experts * s.capacity; ++r) {
       const int64_t expert = (first_row + r) / s.capacity;
       const int64_t place = (first_row + r) % s.capacity;
-      y[((expert * s.groups + group) * s.capacity + place) * s.width + column] = sums[r][own];
+      y[((expert * s.groups + group) * s.capacity + place) * s.width + column] =
+          Narrow<T>(sums[r][own]);
     }
   }
 }
 
-__global__ void CombineKernel(RoutingShape s, int64_t count, const float* y, const float* weights,
-                              float* z) {
+template <typename T>
+__global__ void CombineKernel(RoutingShape s, int64_t count, const T* y, const T* weights, T* z) {
   for (int64_t at = ThreadIndex(); at < count; at += ThreadCount()) {
     const int64_t column = at % s.width;
     const int64_t token = at / s.width;
@@ -78,24 +80,25 @@ __global__ void CombineKernel(RoutingShape s, int64_t count, const float* y, con
     for (int64_t i = token * s.choices; i < (token + 1) * s.choices; ++i) {
       const int64_t row = RowOf(s, i);
       if (row < 0) continue;
-      sum += y[row * s.width + column] * (weights != nullptr ? weights[i] : 1.0f);
+      sum += Widen(y[row * s.width + column]) * (weights != nullptr ? Widen(weights[i]) : 1.0f);
     }
-    z[at] = sum;
+    z[at] = Narrow<T>(sum);
   }
 }
 
 // A warp a choice.
-__global__ void CombineWeightGradKernel(RoutingShape s, int64_t count, const float* x,
-                                        const float* y, float* dweights) {
+template <typename T>
+__global__ void CombineWeightGradKernel(RoutingShape s, int64_t count, const T* x, const T* y,
+                                        T* dweights) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int64_t i = ThreadIndex() / kWarp; i < count; i += ThreadCount() / kWarp) {
     const int64_t row = RowOf(s, i);
     float sum = 0;
     for (int64_t j = lane; j < s.width && row >= 0; j += kWarp) {
-      sum += x[i / s.choices * s.width + j] * y[row * s.width + j];
+      sum += Widen(x[i / s.choices * s.width + j]) * Widen(y[row * s.width + j]);
     }
     sum = ReduceWarp(sum, SumOp());
-    if (lane == 0) dweights[i] = sum;
+    if (lane == 0) dweights[i] = Narrow<T>(sum);
   }
 }
 
@@ -122,17 +125,19 @@ __global__ void ExpertSlotsKernel(ExpertSlotsParams p, int64_t* slots, int64_t* 
 __device__ bool IsLarger(float x, float y) { return x > y || (x != x && y == y); }
 
 // A thread a row: each choice is the largest element that comes after the one before.
-__global__ void TopKKernel(int64_t rows, int64_t size, int64_t k, const float* x, float* values,
+template <typename T>
+__global__ void TopKKernel(int64_t rows, int64_t size, int64_t k, const T* x, T* values,
                            int64_t* indices) {
   for (int64_t row = ThreadIndex(); row < rows; row += ThreadCount()) {
-    const float* from = x + row * size;
+    const T* from = x + row * size;
     int64_t last = -1;
     for (int64_t j = 0; j < k; ++j) {
       int64_t best = -1;
       for (int64_t i = 0; i < size; ++i) {
-        const bool is_taken = last >= 0 && (IsLarger(from[i], from[last]) ||
-                                            (!IsLarger(from[last], from[i]) && i <= last));
-        if (!is_taken && (best < 0 || IsLarger(from[i], from[best]))) best = i;
+        const float value = Widen(from[i]);
+        const bool is_taken = last >= 0 && (IsLarger(value, Widen(from[last])) ||
+                                            (!IsLarger(Widen(from[last]), value) && i <= last));
+        if (!is_taken && (best < 0 || IsLarger(value, Widen(from[best])))) best = i;
       }
       values[row * k + j] = from[best];
       indices[row * k + j] = best;
@@ -143,28 +148,31 @@ __global__ void TopKKernel(int64_t rows, int64_t size, int64_t k, const float* x
 
 }  // namespace
 
-LaunchResult LaunchDispatch(StreamHandle stream, const RoutingShape& shape, const float* x,
-                            const float* weights, float* y) {
+template <typename T>
+LaunchResult LaunchDispatch(StreamHandle stream, const RoutingShape& shape, const T* x,
+                            const T* weights, T* y) {
   const int64_t rows = shape.experts * shape.capacity;  // of a group
   if (rows * shape.groups == 0 || shape.width == 0) return 0;
   const ScatterLaunch launch = ScatterLaunchOf(shape.groups, rows, shape.width);
-  return Launch(&DispatchKernel, launch.shape, stream, shape, launch.rows,
+  return Launch(&DispatchKernel<T>, launch.shape, stream, shape, launch.rows,
                 CeilDiv(rows, launch.rows), x, weights, y);
 }
 
-LaunchResult LaunchCombine(StreamHandle stream, const RoutingShape& shape, const float* y,
-                           const float* weights, float* z) {
+template <typename T>
+LaunchResult LaunchCombine(StreamHandle stream, const RoutingShape& shape, const T* y,
+                           const T* weights, T* z) {
   const int64_t count = shape.groups * shape.tokens * shape.width;
   if (count == 0) return 0;
-  return Launch(&CombineKernel, ShapeForLoop(count), stream, shape, count, y, weights, z);
+  return Launch(&CombineKernel<T>, ShapeForLoop(count), stream, shape, count, y, weights, z);
 }
 
-LaunchResult LaunchCombineWeightGrad(StreamHandle stream, const RoutingShape& shape, const float* x,
-                                     const float* y, float* dweights) {
+template <typename T>
+LaunchResult LaunchCombineWeightGrad(StreamHandle stream, const RoutingShape& shape, const T* x,
+                                     const T* y, T* dweights) {
   const int64_t count = shape.num_choices();
   if (count == 0) return 0;
-  return Launch(&CombineWeightGradKernel, ShapeForLoop(count * kWarp), stream, shape, count, x, y,
-                dweights);
+  return Launch(&CombineWeightGradKernel<T>, ShapeForLoop(count * kWarp), stream, shape, count, x,
+                y, dweights);
 }
 
 LaunchResult LaunchExpertSlots(StreamHandle stream, const ExpertSlotsParams& params, int64_t* slots,
@@ -174,10 +182,41 @@ LaunchResult LaunchExpertSlots(StreamHandle stream, const ExpertSlotsParams& par
   return Launch(&ExpertSlotsKernel, ShapeForLoop(count), stream, params, slots, load);
 }
 
-LaunchResult LaunchTopK(StreamHandle stream, int64_t rows, int64_t size, int64_t k, const float* x,
-                        float* values, int64_t* indices) {
+template <typename T>
+LaunchResult LaunchTopK(StreamHandle stream, int64_t rows, int64_t size, int64_t k, const T* x,
+                        T* values, int64_t* indices) {
   if (rows == 0 || k == 0) return 0;
-  return Launch(&TopKKernel, ShapeForLoop(rows), stream, rows, size, k, x, values, indices);
+  return Launch(&TopKKernel<T>, ShapeForLoop(rows), stream, rows, size, k, x, values, indices);
 }
+
+// ---- Instances.
+
+template LaunchResult LaunchDispatch(StreamHandle, const RoutingShape&, const float*, const float*,
+                                     float*);
+template LaunchResult LaunchDispatch(StreamHandle, const RoutingShape&, const BFloat16*,
+                                     const BFloat16*, BFloat16*);
+template LaunchResult LaunchDispatch(StreamHandle, const RoutingShape&, const Float16*,
+                                     const Float16*, Float16*);
+
+template LaunchResult LaunchCombine(StreamHandle, const RoutingShape&, const float*, const float*,
+                                    float*);
+template LaunchResult LaunchCombine(StreamHandle, const RoutingShape&, const BFloat16*,
+                                    const BFloat16*, BFloat16*);
+template LaunchResult LaunchCombine(StreamHandle, const RoutingShape&, const Float16*,
+                                    const Float16*, Float16*);
+
+template LaunchResult LaunchCombineWeightGrad(StreamHandle, const RoutingShape&, const float*,
+                                              const float*, float*);
+template LaunchResult LaunchCombineWeightGrad(StreamHandle, const RoutingShape&, const BFloat16*,
+                                              const BFloat16*, BFloat16*);
+template LaunchResult LaunchCombineWeightGrad(StreamHandle, const RoutingShape&, const Float16*,
+                                              const Float16*, Float16*);
+
+template LaunchResult LaunchTopK(StreamHandle, int64_t, int64_t, int64_t, const float*, float*,
+                                 int64_t*);
+template LaunchResult LaunchTopK(StreamHandle, int64_t, int64_t, int64_t, const BFloat16*,
+                                 BFloat16*, int64_t*);
+template LaunchResult LaunchTopK(StreamHandle, int64_t, int64_t, int64_t, const Float16*, Float16*,
+                                 int64_t*);
 
 }  // namespace penstock::kernels::cuda

@@ -1,5 +1,5 @@
 // Launches of the kernels of mixtures of experts: see graph/ops/routing.h for what slots and places
-// are. Sums have the order of the choices.
+// are. Sums have the order of the choices. T: float, BFloat16 or Float16.
 //
 // Thread rule: pure functions but for the work that they give to the stream.
 
@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "base/half.h"
 #include "kernels/cuda/launch.h"
 
 namespace penstock::kernels::cuda {
@@ -31,14 +32,17 @@ struct RoutingShape {
 };
 
 // y[row] = the sum of the tokens whose slots are that place; `weights`, one a choice, may be null.
-LaunchResult LaunchDispatch(StreamHandle stream, const RoutingShape& shape, const float* x,
-                            const float* weights, float* y);
+template <typename T>
+LaunchResult LaunchDispatch(StreamHandle stream, const RoutingShape& shape, const T* x,
+                            const T* weights, T* y);
 // z[token] = the sum of its places.
-LaunchResult LaunchCombine(StreamHandle stream, const RoutingShape& shape, const float* y,
-                           const float* weights, float* z);
+template <typename T>
+LaunchResult LaunchCombine(StreamHandle stream, const RoutingShape& shape, const T* y,
+                           const T* weights, T* z);
 // dweights[choice] = the product of its token and its place, 0 for none.
-LaunchResult LaunchCombineWeightGrad(StreamHandle stream, const RoutingShape& shape, const float* x,
-                                     const float* y, float* dweights);
+template <typename T>
+LaunchResult LaunchCombineWeightGrad(StreamHandle stream, const RoutingShape& shape, const T* x,
+                                     const T* y, T* dweights);
 
 // Places for choices [groups, tokens, choices]: first choices of all tokens first. `load` [groups,
 // experts] may be null. Choices outside [0, experts) are reported and get none.
@@ -55,8 +59,9 @@ LaunchResult LaunchExpertSlots(StreamHandle stream, const ExpertSlotsParams& par
                                int64_t* load);
 
 // The k largest elements of each row, in order; a NaN is larger than any number.
-LaunchResult LaunchTopK(StreamHandle stream, int64_t rows, int64_t size, int64_t k, const float* x,
-                        float* values, int64_t* indices);
+template <typename T>
+LaunchResult LaunchTopK(StreamHandle stream, int64_t rows, int64_t size, int64_t k, const T* x,
+                        T* values, int64_t* indices);
 
 }  // namespace penstock::kernels::cuda
 

@@ -9,7 +9,6 @@ namespace {
 // Of the tiles of slots [..., s, k] and of places [e, ..., c, d].
 absl::StatusOr<RoutingShape> RoutingOf(const KernelSpec& spec, int slots_input,
                                        const TileDesc& places) {
-  RETURN_IF_ERROR(CheckFloats(spec));
   const Shape& slots = spec.inputs[slots_input].shape;
   const int capacity_dim = Rank(places) - 2;
   RoutingShape shape;
@@ -37,32 +36,39 @@ RoutingShape At(const RoutingShape& shape, const TileDesc& places, const void* s
 
 KernelOr CreateDispatch(const KernelSpec& spec, Device&, Stream& stream) {
   ASSIGN_OR_RETURN(const RoutingShape shape, RoutingOf(spec, 1, spec.outputs[0]));
-  return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
-    const float* weights = args.inputs.size() > 2 ? Input<float>(args, 2) : nullptr;
-    return Launched(
-        spec,
-        LaunchDispatch(to.handle(), At(shape, spec.outputs[0], args.inputs[1], args.microbatch),
-                       Input<float>(args, 0), weights, Output<float>(args, 0)));
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
+      const T* weights = args.inputs.size() > 2 ? Input<T>(args, 2) : nullptr;
+      return Launched(
+          spec,
+          LaunchDispatch(to.handle(), At(shape, spec.outputs[0], args.inputs[1], args.microbatch),
+                         Input<T>(args, 0), weights, Output<T>(args, 0)));
+    });
   });
 }
 
 KernelOr CreateCombine(const KernelSpec& spec, Device&, Stream& stream) {
   ASSIGN_OR_RETURN(const RoutingShape shape, RoutingOf(spec, 1, spec.inputs[0]));
-  return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
-    const float* weights = args.inputs.size() > 2 ? Input<float>(args, 2) : nullptr;
-    return Launched(
-        spec, LaunchCombine(to.handle(), At(shape, spec.inputs[0], args.inputs[1], args.microbatch),
-                            Input<float>(args, 0), weights, Output<float>(args, 0)));
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
+      const T* weights = args.inputs.size() > 2 ? Input<T>(args, 2) : nullptr;
+      return Launched(
+          spec,
+          LaunchCombine(to.handle(), At(shape, spec.inputs[0], args.inputs[1], args.microbatch),
+                        Input<T>(args, 0), weights, Output<T>(args, 0)));
+    });
   });
 }
 
 KernelOr CreateCombineWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
   ASSIGN_OR_RETURN(const RoutingShape shape, RoutingOf(spec, 2, spec.inputs[1]));
-  return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
-    return Launched(spec,
-                    LaunchCombineWeightGrad(
-                        to.handle(), At(shape, spec.inputs[1], args.inputs[2], args.microbatch),
-                        Input<float>(args, 0), Input<float>(args, 1), Output<float>(args, 0)));
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
+      return Launched(
+          spec, LaunchCombineWeightGrad(to.handle(),
+                                        At(shape, spec.inputs[1], args.inputs[2], args.microbatch),
+                                        Input<T>(args, 0), Input<T>(args, 1), Output<T>(args, 0)));
+    });
   });
 }
 
@@ -85,12 +91,13 @@ KernelOr CreateExpertSlots(const KernelSpec& spec, Device&, Stream& stream) {
 }
 
 KernelOr CreateTopK(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
   const Rows rows = RowsOf(spec.inputs[0]);
   const int64_t k = spec.attributes.GetInt("k", 1);
-  return MakeKernel(spec, stream, [spec, rows, k](const KernelArgs& args, CudaStream& to) {
-    return Launched(spec, LaunchTopK(to.handle(), rows.count, rows.size, k, Input<float>(args, 0),
-                                     Output<float>(args, 0), Output<int64_t>(args, 1)));
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, rows, k](const KernelArgs& args, CudaStream& to) {
+      return Launched(spec, LaunchTopK(to.handle(), rows.count, rows.size, k, Input<T>(args, 0),
+                                       Output<T>(args, 0), Output<int64_t>(args, 1)));
+    });
   });
 }
 

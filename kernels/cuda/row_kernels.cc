@@ -17,21 +17,23 @@ RowShape ShapeOf(const KernelSpec& spec) {
 }
 
 KernelOr CreateSoftmax(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream, [spec, shape = ShapeOf(spec)](const KernelArgs& args, CudaStream& to) {
-        return Launched(
-            spec, LaunchSoftmax(to.handle(), shape, Input<float>(args, 0), Output<float>(args, 0)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, shape = ShapeOf(spec)](const KernelArgs& args, CudaStream& to) {
+          return Launched(spec,
+                          LaunchSoftmax(to.handle(), shape, Input<T>(args, 0), Output<T>(args, 0)));
+        });
+  });
 }
 
 KernelOr CreateSoftmaxGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream, [spec, shape = ShapeOf(spec)](const KernelArgs& args, CudaStream& to) {
-        return Launched(spec, LaunchSoftmaxGrad(to.handle(), shape, Input<float>(args, 0),
-                                                Input<float>(args, 1), Output<float>(args, 0)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, shape = ShapeOf(spec)](const KernelArgs& args, CudaStream& to) {
+          return Launched(spec, LaunchSoftmaxGrad(to.handle(), shape, Input<T>(args, 0),
+                                                  Input<T>(args, 1), Output<T>(args, 0)));
+        });
+  });
 }
 
 NormParams NormOf(const KernelSpec& spec) {
@@ -42,45 +44,49 @@ NormParams NormOf(const KernelSpec& spec) {
 }
 
 KernelOr CreateLayerNorm(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream, [spec, params = NormOf(spec)](const KernelArgs& args, CudaStream& to) {
-        return Launched(
-            spec, LaunchLayerNorm(to.handle(), params, Input<float>(args, 0), Input<float>(args, 1),
-                                  Input<float>(args, 2), Output<float>(args, 0),
-                                  OptionalOutput<float>(args, 1), OptionalOutput<float>(args, 2)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, params = NormOf(spec)](const KernelArgs& args, CudaStream& to) {
+          return Launched(spec, LaunchLayerNorm(to.handle(), params, Input<T>(args, 0),
+                                                Input<T>(args, 1), Input<T>(args, 2),
+                                                Output<T>(args, 0), OptionalOutput<float>(args, 1),
+                                                OptionalOutput<float>(args, 2)));
+        });
+  });
 }
 
 KernelOr CreateRmsNorm(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream, [spec, params = NormOf(spec)](const KernelArgs& args, CudaStream& to) {
-        return Launched(
-            spec, LaunchRmsNorm(to.handle(), params, Input<float>(args, 0), Input<float>(args, 1),
-                                Output<float>(args, 0), OptionalOutput<float>(args, 1)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, params = NormOf(spec)](const KernelArgs& args, CudaStream& to) {
+          return Launched(spec,
+                          LaunchRmsNorm(to.handle(), params, Input<T>(args, 0), Input<T>(args, 1),
+                                        Output<T>(args, 0), OptionalOutput<float>(args, 1)));
+        });
+  });
 }
 
 KernelOr CreateLayerNormGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream, [spec, params = NormOf(spec)](const KernelArgs& args, CudaStream& to) {
-        return Launched(
-            spec, LaunchNormGrad(to.handle(), params, Input<float>(args, 0), Input<float>(args, 1),
-                                 Input<float>(args, 2), Input<float>(args, 3),
-                                 Input<float>(args, 4), Output<float>(args, 0)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, params = NormOf(spec)](const KernelArgs& args, CudaStream& to) {
+          return Launched(
+              spec, LaunchNormGrad(to.handle(), params, Input<T>(args, 0), Input<T>(args, 1),
+                                   Input<T>(args, 2), Input<float>(args, 3), Input<float>(args, 4),
+                                   Output<T>(args, 0)));
+        });
+  });
 }
 
 KernelOr CreateRmsNormGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckFloats(spec));
-  return MakeKernel(
-      spec, stream, [spec, params = NormOf(spec)](const KernelArgs& args, CudaStream& to) {
-        return Launched(spec, LaunchNormGrad(to.handle(), params, Input<float>(args, 0),
-                                             Input<float>(args, 1), Input<float>(args, 2), nullptr,
-                                             Input<float>(args, 3), Output<float>(args, 0)));
-      });
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(
+        spec, stream, [spec, params = NormOf(spec)](const KernelArgs& args, CudaStream& to) {
+          return Launched(spec, LaunchNormGrad(to.handle(), params, Input<T>(args, 0),
+                                               Input<T>(args, 1), Input<T>(args, 2), nullptr,
+                                               Input<float>(args, 3), Output<T>(args, 0)));
+        });
+  });
 }
 
 bool CanAliasNormGrad(const KernelSpec& spec, int input) {
@@ -88,7 +94,6 @@ bool CanAliasNormGrad(const KernelSpec& spec, int input) {
 }
 
 absl::StatusOr<CrossEntropyParams> CrossEntropyOf(const KernelSpec& spec) {
-  RETURN_IF_ERROR(CheckFloats(spec));
   const Rows rows = RowsOf(spec.inputs[0]);
   CrossEntropyParams params;
   params.rows = rows.count;
@@ -100,26 +105,30 @@ absl::StatusOr<CrossEntropyParams> CrossEntropyOf(const KernelSpec& spec) {
 
 KernelOr CreateCrossEntropy(const KernelSpec& spec, Device&, Stream& stream) {
   ASSIGN_OR_RETURN(const CrossEntropyParams params, CrossEntropyOf(spec));
-  return MakeKernel(spec, stream, [spec, params](const KernelArgs& args, CudaStream& to) {
-    CrossEntropyParams run = params;
-    run.labels.data = args.inputs[1];
-    run.site = SiteOf(args, to);
-    return Launched(
-        spec, LaunchCrossEntropy(to.handle(), run, Input<float>(args, 0), Output<float>(args, 0),
-                                 OptionalOutput<float>(args, 1), OptionalOutput<float>(args, 2)));
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, params](const KernelArgs& args, CudaStream& to) {
+      CrossEntropyParams run = params;
+      run.labels.data = args.inputs[1];
+      run.site = SiteOf(args, to);
+      return Launched(
+          spec, LaunchCrossEntropy(to.handle(), run, Input<T>(args, 0), Output<float>(args, 0),
+                                   OptionalOutput<float>(args, 1), OptionalOutput<float>(args, 2)));
+    });
   });
 }
 
 KernelOr CreateCrossEntropyGrad(const KernelSpec& spec, Device&, Stream& stream) {
   ASSIGN_OR_RETURN(const CrossEntropyParams params, CrossEntropyOf(spec));
-  return MakeKernel(spec, stream, [spec, params](const KernelArgs& args, CudaStream& to) {
-    CrossEntropyParams run = params;
-    run.first = TileBegin(spec.inputs[0], Rank(spec.inputs[0]) - 1, args.microbatch);
-    run.labels.data = args.inputs[1];
-    run.site = SiteOf(args, to);
-    return Launched(spec, LaunchCrossEntropyGrad(to.handle(), run, Input<float>(args, 0),
-                                                 Input<float>(args, 2), Input<float>(args, 3),
-                                                 Input<float>(args, 4), Output<float>(args, 0)));
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [spec, params](const KernelArgs& args, CudaStream& to) {
+      CrossEntropyParams run = params;
+      run.first = TileBegin(spec.inputs[0], Rank(spec.inputs[0]) - 1, args.microbatch);
+      run.labels.data = args.inputs[1];
+      run.site = SiteOf(args, to);
+      return Launched(spec, LaunchCrossEntropyGrad(to.handle(), run, Input<T>(args, 0),
+                                                   Input<float>(args, 2), Input<float>(args, 3),
+                                                   Input<float>(args, 4), Output<T>(args, 0)));
+    });
   });
 }
 

@@ -8,217 +8,390 @@ namespace {
 // infinity or all are -infinity.
 __device__ float NanUnlessFinite(float max) { return max - max; }
 
+// A row of `size` elements that are `step` apart, in chunks of kPackOf<T>: a thread has every
+// blockDim.x-th of them. With kPacks a chunk is a pack; see LoadElements.
+template <bool kPacks, typename T>
+struct Row {
+  static constexpr int kChunk = kPackOf<T>;
+  using Chunk = Values<T, kChunk>;
+
+  int64_t size;
+  int64_t step;
+
+  // body(i, count): of the chunk [i, i + count).
+  template <typename F>
+  __device__ void ForChunks(const F& body) const {
+    for (int64_t i = static_cast<int64_t>(threadIdx.x) * kChunk; i < size;
+         i += static_cast<int64_t>(blockDim.x) * kChunk) {
+      if constexpr (kPacks) {
+        body(i, kChunk);
+      } else {
+        body(i, size - i < kChunk ? static_cast<int>(size - i) : kChunk);
+      }
+    }
+  }
+  __device__ Chunk Load(const T* row, int64_t i, int count) const {
+    return LoadElements<kPacks, kChunk>(row + i * step, step, count);
+  }
+  __device__ void Store(const Chunk& chunk, int64_t i, int count, T* row) const {
+    StoreElements<kPacks, kChunk, T>(chunk, step, count, row + i * step);
+  }
+};
+
 // Where a row begins in [outer, size, inner].
 __device__ int64_t RowBegin(const RowShape& shape, int64_t row) {
   return row / shape.inner * shape.size * shape.inner + row % shape.inner;
 }
 
+template <bool kPacks, typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    SoftmaxKernel(RowShape shape, int64_t count, const float* x, float* y) {
-  for (int64_t row = blockIdx.x; row < count; row += gridDim.x) {
-    const float* from = x + RowBegin(shape, row);
-    float* to = y + RowBegin(shape, row);
+    SoftmaxKernel(RowShape shape, int64_t count, const T* x, T* y) {
+  const Row<kPacks, T> row = {shape.size, shape.inner};
+  using Chunk = typename Row<kPacks, T>::Chunk;
+  for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
+    const T* from = x + RowBegin(shape, at);
+    T* to = y + RowBegin(shape, at);
     float max = -INFINITY;
-    for (int64_t i = threadIdx.x; i < shape.size; i += blockDim.x) {
-      max = MaxOp()(max, from[i * shape.inner]);
-    }
+    row.ForChunks([&](int64_t i, int size) {
+      const Chunk in = row.Load(from, i, size);
+      for (int j = 0; j < size; ++j) max = MaxOp()(max, in.v[j]);
+    });
     max = MaxBlock(max);
     float sum = 0;
-    for (int64_t i = threadIdx.x; i < shape.size; i += blockDim.x) {
-      sum += expf(from[i * shape.inner] - max);
-    }
+    row.ForChunks([&](int64_t i, int size) {
+      const Chunk in = row.Load(from, i, size);
+      for (int j = 0; j < size; ++j) sum += expf(in.v[j] - max);
+    });
     const float scale = 1 / (SumBlock(sum) + NanUnlessFinite(max));
-    for (int64_t i = threadIdx.x; i < shape.size; i += blockDim.x) {
-      to[i * shape.inner] = expf(from[i * shape.inner] - max) * scale;
-    }
+    row.ForChunks([&](int64_t i, int size) {
+      Chunk chunk = row.Load(from, i, size);
+      for (int j = 0; j < size; ++j) chunk.v[j] = expf(chunk.v[j] - max) * scale;
+      row.Store(chunk, i, size, to);
+    });
   }
 }
 
+template <bool kPacks, typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    SoftmaxGradKernel(RowShape shape, int64_t count, const float* y, const float* dy, float* dx) {
-  for (int64_t row = blockIdx.x; row < count; row += gridDim.x) {
-    const int64_t begin = RowBegin(shape, row);
+    SoftmaxGradKernel(RowShape shape, int64_t count, const T* y, const T* dy, T* dx) {
+  const Row<kPacks, T> row = {shape.size, shape.inner};
+  using Chunk = typename Row<kPacks, T>::Chunk;
+  for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
+    const int64_t begin = RowBegin(shape, at);
     float dot = 0;
-    for (int64_t i = threadIdx.x; i < shape.size; i += blockDim.x) {
-      dot += y[begin + i * shape.inner] * dy[begin + i * shape.inner];
-    }
+    row.ForChunks([&](int64_t i, int size) {
+      const Chunk weight = row.Load(y + begin, i, size);
+      const Chunk gradient = row.Load(dy + begin, i, size);
+      for (int j = 0; j < size; ++j) dot += weight.v[j] * gradient.v[j];
+    });
     dot = SumBlock(dot);
-    for (int64_t i = threadIdx.x; i < shape.size; i += blockDim.x) {
-      const int64_t at = begin + i * shape.inner;
-      dx[at] = y[at] * (dy[at] - dot);
-    }
+    row.ForChunks([&](int64_t i, int size) {
+      const Chunk weight = row.Load(y + begin, i, size);
+      Chunk gradient = row.Load(dy + begin, i, size);
+      for (int j = 0; j < size; ++j) gradient.v[j] = weight.v[j] * (gradient.v[j] - dot);
+      row.Store(gradient, i, size, dx + begin);
+    });
   }
 }
 
 // Two passes over a row that the first one has brought into the cache: no cancellation.
+template <bool kPacks, typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    LayerNormKernel(NormParams params, const float* x, const float* scale, const float* bias,
-                    float* y, float* means, float* rstds) {
-  for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
-    const float* from = x + row * params.size;
-    float* to = y + row * params.size;
+    LayerNormKernel(NormParams params, const T* x, const T* scale, const T* bias, T* y,
+                    float* means, float* rstds) {
+  const Row<kPacks, T> row = {params.size, 1};
+  using Chunk = typename Row<kPacks, T>::Chunk;
+  for (int64_t at = blockIdx.x; at < params.rows; at += gridDim.x) {
+    const T* from = x + at * params.size;
+    T* to = y + at * params.size;
     float sum = 0;
-    for (int64_t i = threadIdx.x; i < params.size; i += blockDim.x) sum += from[i];
+    row.ForChunks([&](int64_t i, int size) {
+      const Chunk in = row.Load(from, i, size);
+      for (int j = 0; j < size; ++j) sum += in.v[j];
+    });
     const float mean = SumBlock(sum) / static_cast<float>(params.size);
     float squares = 0;
-    for (int64_t i = threadIdx.x; i < params.size; i += blockDim.x) {
-      squares += (from[i] - mean) * (from[i] - mean);
-    }
+    row.ForChunks([&](int64_t i, int size) {
+      const Chunk in = row.Load(from, i, size);
+      for (int j = 0; j < size; ++j) squares += (in.v[j] - mean) * (in.v[j] - mean);
+    });
     const float variance = SumBlock(squares) / static_cast<float>(params.size);
     const float rstd = 1 / sqrtf(variance + params.epsilon);
-    for (int64_t i = threadIdx.x; i < params.size; i += blockDim.x) {
-      to[i] = (from[i] - mean) * rstd * scale[i] + bias[i];
-    }
+    row.ForChunks([&](int64_t i, int size) {
+      Chunk chunk = row.Load(from, i, size);
+      const Chunk factor = row.Load(scale, i, size);
+      const Chunk offset = row.Load(bias, i, size);
+      for (int j = 0; j < size; ++j) {
+        chunk.v[j] = (chunk.v[j] - mean) * rstd * factor.v[j] + offset.v[j];
+      }
+      row.Store(chunk, i, size, to);
+    });
     if (threadIdx.x == 0) {
-      if (means != nullptr) means[row] = mean;
-      if (rstds != nullptr) rstds[row] = rstd;
+      if (means != nullptr) means[at] = mean;
+      if (rstds != nullptr) rstds[at] = rstd;
     }
   }
 }
 
+template <bool kPacks, typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    RmsNormKernel(NormParams params, const float* x, const float* scale, float* y, float* rstds) {
-  for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
-    const float* from = x + row * params.size;
-    float* to = y + row * params.size;
+    RmsNormKernel(NormParams params, const T* x, const T* scale, T* y, float* rstds) {
+  const Row<kPacks, T> row = {params.size, 1};
+  using Chunk = typename Row<kPacks, T>::Chunk;
+  for (int64_t at = blockIdx.x; at < params.rows; at += gridDim.x) {
+    const T* from = x + at * params.size;
+    T* to = y + at * params.size;
     float squares = 0;
-    for (int64_t i = threadIdx.x; i < params.size; i += blockDim.x) squares += from[i] * from[i];
+    row.ForChunks([&](int64_t i, int size) {
+      const Chunk in = row.Load(from, i, size);
+      for (int j = 0; j < size; ++j) squares += in.v[j] * in.v[j];
+    });
     const float square = SumBlock(squares) / static_cast<float>(params.size);
     const float rstd = 1 / sqrtf(square + params.epsilon);
-    for (int64_t i = threadIdx.x; i < params.size; i += blockDim.x) {
-      to[i] = from[i] * rstd * scale[i];
-    }
-    if (threadIdx.x == 0 && rstds != nullptr) rstds[row] = rstd;
+    row.ForChunks([&](int64_t i, int size) {
+      Chunk chunk = row.Load(from, i, size);
+      const Chunk factor = row.Load(scale, i, size);
+      for (int j = 0; j < size; ++j) chunk.v[j] = chunk.v[j] * rstd * factor.v[j];
+      row.Store(chunk, i, size, to);
+    });
+    if (threadIdx.x == 0 && rstds != nullptr) rstds[at] = rstd;
   }
 }
 
 // With h = (x - mean) rstd and g = dy scale: dx = rstd (g - mean(g) - h mean(g h)); RMS norm has no
 // mean to subtract.
+template <bool kPacks, typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    NormGradKernel(NormParams params, const float* dy, const float* x, const float* scale,
-                   const float* means, const float* rstds, float* dx) {
-  for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
-    const int64_t begin = row * params.size;
-    const float mean = means != nullptr ? means[row] : 0.0f;
-    const float rstd = rstds[row];
+    NormGradKernel(NormParams params, const T* dy, const T* x, const T* scale, const float* means,
+                   const float* rstds, T* dx) {
+  const Row<kPacks, T> row = {params.size, 1};
+  using Chunk = typename Row<kPacks, T>::Chunk;
+  for (int64_t at = blockIdx.x; at < params.rows; at += gridDim.x) {
+    const int64_t begin = at * params.size;
+    const float mean = means != nullptr ? means[at] : 0.0f;
+    const float rstd = rstds[at];
     float sum_g = 0;
     float sum_gh = 0;
-    for (int64_t i = threadIdx.x; i < params.size; i += blockDim.x) {
-      const float g = dy[begin + i] * scale[i];
-      sum_g += g;
-      sum_gh += g * ((x[begin + i] - mean) * rstd);
-    }
+    row.ForChunks([&](int64_t i, int size) {
+      const Chunk gradient = row.Load(dy + begin, i, size);
+      const Chunk factor = row.Load(scale, i, size);
+      const Chunk in = row.Load(x + begin, i, size);
+      for (int j = 0; j < size; ++j) {
+        const float g = gradient.v[j] * factor.v[j];
+        sum_g += g;
+        sum_gh += g * ((in.v[j] - mean) * rstd);
+      }
+    });
     const float share = 1 / static_cast<float>(params.size);
     const float mean_gh = SumBlock(sum_gh) * share;
     const float mean_g = means != nullptr ? SumBlock(sum_g) * share : 0.0f;
-    for (int64_t i = threadIdx.x; i < params.size; i += blockDim.x) {
-      const float g = dy[begin + i] * scale[i];
-      const float h = (x[begin + i] - mean) * rstd;
-      dx[begin + i] = rstd * (g - mean_g - h * mean_gh);
-    }
+    row.ForChunks([&](int64_t i, int size) {
+      Chunk gradient = row.Load(dy + begin, i, size);
+      const Chunk factor = row.Load(scale, i, size);
+      const Chunk in = row.Load(x + begin, i, size);
+      for (int j = 0; j < size; ++j) {
+        const float g = gradient.v[j] * factor.v[j];
+        const float h = (in.v[j] - mean) * rstd;
+        gradient.v[j] = rstd * (g - mean_g - h * mean_gh);
+      }
+      row.Store(gradient, i, size, dx + begin);
+    });
   }
 }
 
 // If the label has the largest logit, the loss may be far smaller than its term of the sum, 1,
 // which is therefore left to log1p: see kernels/cpu/cross_entropy.cc.
+template <bool kPacks, typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    CrossEntropyKernel(CrossEntropyParams params, const float* logits, float* losses, float* maxima,
+    CrossEntropyKernel(CrossEntropyParams params, const T* logits, float* losses, float* maxima,
                        float* log_sums) {
-  for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
-    const float* x = logits + row * params.size;
-    const int64_t label = LoadIndex(params.labels, row);
+  const Row<kPacks, T> row = {params.size, 1};
+  using Chunk = typename Row<kPacks, T>::Chunk;
+  for (int64_t at = blockIdx.x; at < params.rows; at += gridDim.x) {
+    const T* x = logits + at * params.size;
+    const int64_t label = LoadIndex(params.labels, at);
     const bool is_inside = label >= 0 && label < params.limit;
     float max = -INFINITY;
-    for (int64_t i = threadIdx.x; i < params.size; i += blockDim.x) max = MaxOp()(max, x[i]);
+    row.ForChunks([&](int64_t i, int size) {
+      const Chunk in = row.Load(x, i, size);
+      for (int j = 0; j < size; ++j) max = MaxOp()(max, in.v[j]);
+    });
     max = MaxBlock(max);
     float sum = 0;  // without the label's term
-    for (int64_t i = threadIdx.x; i < params.size; i += blockDim.x) {
-      if (i != label) sum += expf(x[i] - max);
-    }
+    row.ForChunks([&](int64_t i, int size) {
+      const Chunk in = row.Load(x, i, size);
+      for (int j = 0; j < size; ++j) {
+        if (i + j != label) sum += expf(in.v[j] - max);
+      }
+    });
     sum = SumBlock(sum) + NanUnlessFinite(max);
     if (threadIdx.x != 0) continue;
     CheckIndex(params.site, label, params.limit);
-    const float of_label = is_inside ? x[label] : NAN;
+    const float of_label = is_inside ? Widen(x[label]) : NAN;
     const double log_sum = of_label == max ? log1p(static_cast<double>(sum))
                                            : log(static_cast<double>(sum) + expf(of_label - max));
-    losses[row] = static_cast<float>(log_sum - (static_cast<double>(of_label) - max));
-    if (maxima != nullptr) maxima[row] = max;
-    if (log_sums != nullptr) log_sums[row] = static_cast<float>(log_sum);
+    losses[at] = static_cast<float>(log_sum - (static_cast<double>(of_label) - max));
+    if (maxima != nullptr) maxima[at] = max;
+    if (log_sums != nullptr) log_sums[at] = static_cast<float>(log_sum);
   }
 }
 
+template <bool kPacks, typename T>
 __global__ void __launch_bounds__(kMaxThreads)
-    CrossEntropyGradKernel(CrossEntropyParams params, const float* logits, const float* maxima,
-                           const float* log_sums, const float* dlosses, float* dlogits) {
-  for (int64_t row = blockIdx.x; row < params.rows; row += gridDim.x) {
-    const int64_t begin = row * params.size;
-    const int64_t label = LoadIndex(params.labels, row);
-    const int64_t at = label - params.first;
-    const float max = maxima[row];
-    const float log_sum = log_sums[row];
-    float dloss = dlosses[row];
+    CrossEntropyGradKernel(CrossEntropyParams params, const T* logits, const float* maxima,
+                           const float* log_sums, const float* dlosses, T* dlogits) {
+  const Row<kPacks, T> row = {params.size, 1};
+  using Chunk = typename Row<kPacks, T>::Chunk;
+  for (int64_t at = blockIdx.x; at < params.rows; at += gridDim.x) {
+    const int64_t begin = at * params.size;
+    const int64_t label = LoadIndex(params.labels, at);
+    const int64_t own = label - params.first;
+    const float max = maxima[at];
+    const float log_sum = log_sums[at];
+    float dloss = dlosses[at];
     if (label < 0 || label >= params.limit) {
       if (threadIdx.x == 0) CheckIndex(params.site, label, params.limit);
       dloss = NAN;
     }
-    for (int64_t i = threadIdx.x; i < params.size; i += blockDim.x) {
-      const float term = dloss * expf(logits[begin + i] - max - log_sum);
-      dlogits[begin + i] = i == at ? term - dloss : term;
-    }
+    row.ForChunks([&](int64_t i, int size) {
+      Chunk chunk = row.Load(logits + begin, i, size);
+      for (int j = 0; j < size; ++j) {
+        const float term = dloss * expf(chunk.v[j] - max - log_sum);
+        chunk.v[j] = i + j == own ? term - dloss : term;
+      }
+      row.Store(chunk, i, size, dlogits + begin);
+    });
   }
+}
+
+// Whether rows of `size` elements are whole packs that all begin at one.
+template <typename T, typename... Data>
+bool HasPacks(int64_t size, const Data*... rows) {
+  return size % kPackOf<T> == 0 && (IsAligned<kPackOf<T>>(rows) && ...);
+}
+
+template <typename T>
+LaunchShape ShapeOf(int64_t rows, int64_t size) {
+  return ShapeForRows(rows, size, kPackOf<T>);
 }
 
 }  // namespace
 
-LaunchResult LaunchSoftmax(StreamHandle stream, const RowShape& shape, const float* x, float* y) {
+template <typename T>
+LaunchResult LaunchSoftmax(StreamHandle stream, const RowShape& shape, const T* x, T* y) {
   if (shape.count() * shape.size == 0) return 0;
-  return Launch(&SoftmaxKernel, ShapeForRows(shape.count(), shape.size), stream, shape,
-                shape.count(), x, y);
+  const bool has_packs = shape.inner == 1 && HasPacks<T>(shape.size, x, y);
+  return Launch(has_packs ? &SoftmaxKernel<true, T> : &SoftmaxKernel<false, T>,
+                ShapeOf<T>(shape.count(), shape.size), stream, shape, shape.count(), x, y);
 }
 
-LaunchResult LaunchSoftmaxGrad(StreamHandle stream, const RowShape& shape, const float* y,
-                               const float* dy, float* dx) {
+template <typename T>
+LaunchResult LaunchSoftmaxGrad(StreamHandle stream, const RowShape& shape, const T* y, const T* dy,
+                               T* dx) {
   if (shape.count() * shape.size == 0) return 0;
-  return Launch(&SoftmaxGradKernel, ShapeForRows(shape.count(), shape.size), stream, shape,
-                shape.count(), y, dy, dx);
+  const bool has_packs = shape.inner == 1 && HasPacks<T>(shape.size, y, dy, dx);
+  return Launch(has_packs ? &SoftmaxGradKernel<true, T> : &SoftmaxGradKernel<false, T>,
+                ShapeOf<T>(shape.count(), shape.size), stream, shape, shape.count(), y, dy, dx);
 }
 
-LaunchResult LaunchLayerNorm(StreamHandle stream, const NormParams& params, const float* x,
-                             const float* scale, const float* bias, float* y, float* mean,
-                             float* rstd) {
+template <typename T>
+LaunchResult LaunchLayerNorm(StreamHandle stream, const NormParams& params, const T* x,
+                             const T* scale, const T* bias, T* y, float* mean, float* rstd) {
   if (params.rows == 0) return 0;
-  return Launch(&LayerNormKernel, ShapeForRows(params.rows, params.size), stream, params, x, scale,
-                bias, y, mean, rstd);
-}
-
-LaunchResult LaunchRmsNorm(StreamHandle stream, const NormParams& params, const float* x,
-                           const float* scale, float* y, float* rstd) {
-  if (params.rows == 0) return 0;
-  return Launch(&RmsNormKernel, ShapeForRows(params.rows, params.size), stream, params, x, scale, y,
+  const bool has_packs = HasPacks<T>(params.size, x, scale, bias, y);
+  return Launch(has_packs ? &LayerNormKernel<true, T> : &LayerNormKernel<false, T>,
+                ShapeOf<T>(params.rows, params.size), stream, params, x, scale, bias, y, mean,
                 rstd);
 }
 
-LaunchResult LaunchNormGrad(StreamHandle stream, const NormParams& params, const float* dy,
-                            const float* x, const float* scale, const float* mean,
-                            const float* rstd, float* dx) {
+template <typename T>
+LaunchResult LaunchRmsNorm(StreamHandle stream, const NormParams& params, const T* x,
+                           const T* scale, T* y, float* rstd) {
   if (params.rows == 0) return 0;
-  return Launch(&NormGradKernel, ShapeForRows(params.rows, params.size), stream, params, dy, x,
-                scale, mean, rstd, dx);
+  const bool has_packs = HasPacks<T>(params.size, x, scale, y);
+  return Launch(has_packs ? &RmsNormKernel<true, T> : &RmsNormKernel<false, T>,
+                ShapeOf<T>(params.rows, params.size), stream, params, x, scale, y, rstd);
 }
 
+template <typename T>
+LaunchResult LaunchNormGrad(StreamHandle stream, const NormParams& params, const T* dy, const T* x,
+                            const T* scale, const float* mean, const float* rstd, T* dx) {
+  if (params.rows == 0) return 0;
+  const bool has_packs = HasPacks<T>(params.size, dy, x, scale, dx);
+  return Launch(has_packs ? &NormGradKernel<true, T> : &NormGradKernel<false, T>,
+                ShapeOf<T>(params.rows, params.size), stream, params, dy, x, scale, mean, rstd, dx);
+}
+
+template <typename T>
 LaunchResult LaunchCrossEntropy(StreamHandle stream, const CrossEntropyParams& params,
-                                const float* logits, float* loss, float* max, float* log_sum) {
+                                const T* logits, float* loss, float* max, float* log_sum) {
   if (params.rows == 0) return 0;
-  return Launch(&CrossEntropyKernel, ShapeForRows(params.rows, params.size), stream, params, logits,
-                loss, max, log_sum);
+  const bool has_packs = HasPacks<T>(params.size, logits);
+  return Launch(has_packs ? &CrossEntropyKernel<true, T> : &CrossEntropyKernel<false, T>,
+                ShapeOf<T>(params.rows, params.size), stream, params, logits, loss, max, log_sum);
 }
 
+template <typename T>
 LaunchResult LaunchCrossEntropyGrad(StreamHandle stream, const CrossEntropyParams& params,
-                                    const float* logits, const float* max, const float* log_sum,
-                                    const float* dloss, float* dlogits) {
+                                    const T* logits, const float* max, const float* log_sum,
+                                    const float* dloss, T* dlogits) {
   if (params.rows == 0) return 0;
-  return Launch(&CrossEntropyGradKernel, ShapeForRows(params.rows, params.size), stream, params,
-                logits, max, log_sum, dloss, dlogits);
+  const bool has_packs = HasPacks<T>(params.size, logits, dlogits);
+  return Launch(has_packs ? &CrossEntropyGradKernel<true, T> : &CrossEntropyGradKernel<false, T>,
+                ShapeOf<T>(params.rows, params.size), stream, params, logits, max, log_sum, dloss,
+                dlogits);
 }
+
+// ---- Instances.
+
+template LaunchResult LaunchSoftmax(StreamHandle, const RowShape&, const float*, float*);
+template LaunchResult LaunchSoftmax(StreamHandle, const RowShape&, const BFloat16*, BFloat16*);
+template LaunchResult LaunchSoftmax(StreamHandle, const RowShape&, const Float16*, Float16*);
+
+template LaunchResult LaunchSoftmaxGrad(StreamHandle, const RowShape&, const float*, const float*,
+                                        float*);
+template LaunchResult LaunchSoftmaxGrad(StreamHandle, const RowShape&, const BFloat16*,
+                                        const BFloat16*, BFloat16*);
+template LaunchResult LaunchSoftmaxGrad(StreamHandle, const RowShape&, const Float16*,
+                                        const Float16*, Float16*);
+
+template LaunchResult LaunchLayerNorm(StreamHandle, const NormParams&, const float*, const float*,
+                                      const float*, float*, float*, float*);
+template LaunchResult LaunchLayerNorm(StreamHandle, const NormParams&, const BFloat16*,
+                                      const BFloat16*, const BFloat16*, BFloat16*, float*, float*);
+template LaunchResult LaunchLayerNorm(StreamHandle, const NormParams&, const Float16*,
+                                      const Float16*, const Float16*, Float16*, float*, float*);
+
+template LaunchResult LaunchRmsNorm(StreamHandle, const NormParams&, const float*, const float*,
+                                    float*, float*);
+template LaunchResult LaunchRmsNorm(StreamHandle, const NormParams&, const BFloat16*,
+                                    const BFloat16*, BFloat16*, float*);
+template LaunchResult LaunchRmsNorm(StreamHandle, const NormParams&, const Float16*, const Float16*,
+                                    Float16*, float*);
+
+template LaunchResult LaunchNormGrad(StreamHandle, const NormParams&, const float*, const float*,
+                                     const float*, const float*, const float*, float*);
+template LaunchResult LaunchNormGrad(StreamHandle, const NormParams&, const BFloat16*,
+                                     const BFloat16*, const BFloat16*, const float*, const float*,
+                                     BFloat16*);
+template LaunchResult LaunchNormGrad(StreamHandle, const NormParams&, const Float16*,
+                                     const Float16*, const Float16*, const float*, const float*,
+                                     Float16*);
+
+template LaunchResult LaunchCrossEntropy(StreamHandle, const CrossEntropyParams&, const float*,
+                                         float*, float*, float*);
+template LaunchResult LaunchCrossEntropy(StreamHandle, const CrossEntropyParams&, const BFloat16*,
+                                         float*, float*, float*);
+template LaunchResult LaunchCrossEntropy(StreamHandle, const CrossEntropyParams&, const Float16*,
+                                         float*, float*, float*);
+
+template LaunchResult LaunchCrossEntropyGrad(StreamHandle, const CrossEntropyParams&, const float*,
+                                             const float*, const float*, const float*, float*);
+template LaunchResult LaunchCrossEntropyGrad(StreamHandle, const CrossEntropyParams&,
+                                             const BFloat16*, const float*, const float*,
+                                             const float*, BFloat16*);
+template LaunchResult LaunchCrossEntropyGrad(StreamHandle, const CrossEntropyParams&,
+                                             const Float16*, const float*, const float*,
+                                             const float*, Float16*);
 
 }  // namespace penstock::kernels::cuda

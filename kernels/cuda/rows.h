@@ -1,5 +1,7 @@
 // Launches of the kernels that normalise rows: softmax, norms, cross-entropy and their gradients. A
-// block works on a row; sums are in float.
+// block works on a row; sums are in float. T: float, BFloat16 or Float16; statistics and losses are
+// float. Where addresses and the size allow it, 16 bytes move at a time; the order of sums is the
+// same if not.
 //
 // Thread rule: pure functions but for the work that they give to the stream.
 
@@ -8,6 +10,7 @@
 
 #include <cstdint>
 
+#include "base/half.h"
 #include "kernels/cuda/launch.h"
 
 namespace penstock::kernels::cuda {
@@ -22,9 +25,11 @@ struct RowShape {
 };
 
 // The result may be the memory of the first operand, for gradients also of the second.
-LaunchResult LaunchSoftmax(StreamHandle stream, const RowShape& shape, const float* x, float* y);
-LaunchResult LaunchSoftmaxGrad(StreamHandle stream, const RowShape& shape, const float* y,
-                               const float* dy, float* dx);
+template <typename T>
+LaunchResult LaunchSoftmax(StreamHandle stream, const RowShape& shape, const T* x, T* y);
+template <typename T>
+LaunchResult LaunchSoftmaxGrad(StreamHandle stream, const RowShape& shape, const T* y, const T* dy,
+                               T* dx);
 
 // Layer norm, or without `bias` and `mean` RMS norm. `mean` and `rstd` may be null: not wanted.
 struct NormParams {
@@ -32,15 +37,16 @@ struct NormParams {
   int64_t size = 0;
   float epsilon = 1e-5f;
 };
-LaunchResult LaunchLayerNorm(StreamHandle stream, const NormParams& params, const float* x,
-                             const float* scale, const float* bias, float* y, float* mean,
-                             float* rstd);
-LaunchResult LaunchRmsNorm(StreamHandle stream, const NormParams& params, const float* x,
-                           const float* scale, float* y, float* rstd);
+template <typename T>
+LaunchResult LaunchLayerNorm(StreamHandle stream, const NormParams& params, const T* x,
+                             const T* scale, const T* bias, T* y, float* mean, float* rstd);
+template <typename T>
+LaunchResult LaunchRmsNorm(StreamHandle stream, const NormParams& params, const T* x,
+                           const T* scale, T* y, float* rstd);
 // With `mean` null the gradient of RMS norm.
-LaunchResult LaunchNormGrad(StreamHandle stream, const NormParams& params, const float* dy,
-                            const float* x, const float* scale, const float* mean,
-                            const float* rstd, float* dx);
+template <typename T>
+LaunchResult LaunchNormGrad(StreamHandle stream, const NormParams& params, const T* dy, const T* x,
+                            const T* scale, const float* mean, const float* rstd, T* dx);
 
 // Labels outside [0, limit) are reported; their row gets NaN.
 struct CrossEntropyParams {
@@ -52,11 +58,13 @@ struct CrossEntropyParams {
   FaultSite site;
 };
 // `max` and `log_sum` may be null. REQUIRES: the tile has the whole vocabulary.
+template <typename T>
 LaunchResult LaunchCrossEntropy(StreamHandle stream, const CrossEntropyParams& params,
-                                const float* logits, float* loss, float* max, float* log_sum);
+                                const T* logits, float* loss, float* max, float* log_sum);
+template <typename T>
 LaunchResult LaunchCrossEntropyGrad(StreamHandle stream, const CrossEntropyParams& params,
-                                    const float* logits, const float* max, const float* log_sum,
-                                    const float* dloss, float* dlogits);
+                                    const T* logits, const float* max, const float* log_sum,
+                                    const float* dloss, T* dlogits);
 
 }  // namespace penstock::kernels::cuda
 

@@ -173,7 +173,7 @@ struct GeluGradFunction {
 template <typename To>
 struct CastFunction {
   template <typename From>
-  __device__ To operator()(From x) const {
+  __device__ Compute<To> operator()(From x) const {
     if constexpr (std::is_same_v<To, bool>) {
       return x != From{};
     } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
@@ -184,7 +184,7 @@ struct CastFunction {
       if (x <= static_cast<From>(kLowest)) return kLowest;
       return x >= static_cast<From>(kHighest) ? kHighest : static_cast<To>(x);
     } else {
-      return static_cast<To>(x);
+      return static_cast<Compute<To>>(x);
     }
   }
 };

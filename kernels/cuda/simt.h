@@ -1,6 +1,6 @@
-// What every *.cu file of this folder needs: launching, vectors of 16 bytes, reductions over a
-// block, and access to integer operands. Device code; host code includes launch.h and the header of
-// a group of kernels instead.
+// What every *.cu file of this folder needs: launching, elements of 16 bits, vectors of 16 bytes,
+// reductions over a block, and access to integer operands. Device code; host code includes launch.h
+// and the header of a group of kernels instead.
 //
 // With PENSTOCK_SIMULATED_SIMT the same sources compile as C++ for the host: kernels use no feature
 // of CUDA but what simulated_simt.h has.
@@ -13,7 +13,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
+#include "base/half.h"
 #include "kernels/cuda/launch.h"
 
 #ifdef PENSTOCK_SIMULATED_SIMT
@@ -50,6 +52,11 @@ T* SharedMemory() {
   return reinterpret_cast<T*>(simulated::shared_memory);
 }
 
+inline float BitsToFloat(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline float HalfBitsToFloat(uint16_t bits) { return ToFloat(Float16{bits}); }
+inline uint16_t BFloat16Bits(float x) { return ToBFloat16(x).bits; }
+inline uint16_t HalfBits(float x) { return ToFloat16(x).bits; }
+
 #else
 
 // Gives a run of the kernel to the stream. REQUIRES: the stream's device is current; for more than
@@ -81,6 +88,24 @@ __device__ T* SharedMemory() {
   return reinterpret_cast<T*>(shared_bytes);
 }
 
+// Conversions that are one instruction each; their headers would take nvcc longer than most files.
+__device__ inline float BitsToFloat(uint32_t bits) { return __uint_as_float(bits); }
+__device__ inline float HalfBitsToFloat(uint16_t bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+}
+__device__ inline uint16_t BFloat16Bits(float x) {
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+__device__ inline uint16_t HalfBits(float x) {
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+
 #endif
 
 // ---- Loops. Position and number of the launch's threads in x.
@@ -90,6 +115,40 @@ __device__ inline int64_t ThreadIndex() {
 }
 __device__ inline int64_t ThreadCount() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
 
+// ---- Elements. Those of 16 bits are computed with in float, and rounded to nearest even when they
+// are stored.
+
+template <typename T>
+using Compute = std::conditional_t<kIsHalf<T>, float, T>;
+
+template <typename T>
+__device__ inline Compute<T> Widen(T x) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return BitsToFloat(static_cast<uint32_t>(x.bits) << 16);
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    return HalfBitsToFloat(x.bits);
+  } else {
+    return x;
+  }
+}
+
+template <typename T>
+__device__ inline T Narrow(Compute<T> x) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return {BFloat16Bits(x)};
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    return {HalfBits(x)};
+  } else {
+    return x;
+  }
+}
+
+// *to = value, plus *to with `adds`: rounded once.
+template <typename T>
+__device__ inline void Put(bool adds, Compute<T> value, T* to) {
+  *to = Narrow<T>(adds ? Widen(*to) + value : value);
+}
+
 // N elements that move at once.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {
@@ -98,10 +157,49 @@ struct alignas(sizeof(T) * N) Pack {
 
 inline constexpr int kPackBytes = 16;
 
+// Elements of a pack.
+template <typename T>
+inline constexpr int kPackOf = kPackBytes / static_cast<int>(sizeof(T));
+
 // Whether packs of N elements can be read or written from `data` on. Host code.
 template <int N, typename T>
 inline bool IsAligned(const T* data) {
   return reinterpret_cast<uintptr_t>(data) % (sizeof(T) * N) == 0;
+}
+
+// N values, as what they are computed in.
+template <typename T, int N>
+struct Values {
+  Compute<T> v[N];
+};
+
+// The first `count` of N elements that are `step` apart; those behind them are 0. With kPacks as
+// one pack: REQUIRES count == N, step == 1 and an aligned address.
+template <bool kPacks, int N, typename T>
+__device__ inline Values<T, N> LoadElements(const T* from, int64_t step, int count) {
+  Values<T, N> values = {};
+  if constexpr (kPacks) {
+    const Pack<T, N> pack = *reinterpret_cast<const Pack<T, N>*>(from);
+    for (int j = 0; j < N; ++j) values.v[j] = Widen(pack.v[j]);
+  } else {
+    for (int j = 0; j < N; ++j) {
+      if (j < count) values.v[j] = Widen(from[j * step]);
+    }
+  }
+  return values;
+}
+
+template <bool kPacks, int N, typename T>
+__device__ inline void StoreElements(const Values<T, N>& values, int64_t step, int count, T* to) {
+  if constexpr (kPacks) {
+    Pack<T, N> pack;
+    for (int j = 0; j < N; ++j) pack.v[j] = Narrow<T>(values.v[j]);
+    *reinterpret_cast<Pack<T, N>*>(to) = pack;
+  } else {
+    for (int j = 0; j < N; ++j) {
+      if (j < count) to[j * step] = Narrow<T>(values.v[j]);
+    }
+  }
 }
 
 // ---- Reductions.
@@ -178,6 +276,7 @@ __device__ inline bool CheckIndex(const FaultSite& site, int64_t index, int64_t 
     site.fault->launch = site.launch;
     __threadfence_system();
     site.fault->kind = Fault::kIndexOutside;
+    if (site.fault->of_device != nullptr) *site.fault->of_device = 1;
   }
   return false;
 }

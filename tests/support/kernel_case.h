@@ -31,6 +31,7 @@
 #include "gtest/gtest.h"
 
 #include "base/device.h"
+#include "base/half.h"
 #include "base/random.h"
 #include "base/tensor.h"
 #include "kernels/kernel.h"
@@ -121,15 +122,19 @@ struct KernelCase {
 
 inline void PrintTo(const KernelCase& test, std::ostream* stream) { *stream << test.op; }
 
-// ---- Elements of any native dtype as doubles.
+// ---- Elements of any dtype as doubles.
 
 template <typename F>
-auto WithNative(DType dtype, F f) {
+auto WithElementType(DType dtype, F f) {
   switch (dtype) {
     case DType::kF32:
       return f(float{});
     case DType::kF64:
       return f(double{});
+    case DType::kBF16:
+      return f(BFloat16{});
+    case DType::kF16:
+      return f(Float16{});
     case DType::kI8:
       return f(int8_t{});
     case DType::kU8:
@@ -144,12 +149,22 @@ auto WithNative(DType dtype, F f) {
 }
 
 inline double GetElement(const Tensor& tensor, int64_t i) {
-  return WithNative(tensor.dtype(),
-                    [&](auto zero) { return static_cast<double>(tensor.As<decltype(zero)>()[i]); });
+  return WithElementType(tensor.dtype(), [&]<typename T>(T) -> double {
+    const T element = tensor.As<T>()[i];
+    if constexpr (kIsHalf<T>) {
+      return ToFloat(element);
+    } else {
+      return static_cast<double>(element);
+    }
+  });
 }
 inline void SetElement(Tensor& tensor, int64_t i, double value) {
-  WithNative(tensor.dtype(), [&](auto zero) {
-    tensor.As<decltype(zero)>()[i] = static_cast<decltype(zero)>(value);
+  WithElementType(tensor.dtype(), [&]<typename T>(T) {
+    if constexpr (kIsHalf<T>) {
+      tensor.As<T>()[i] = FromFloat<T>(static_cast<float>(value));
+    } else {
+      tensor.As<T>()[i] = static_cast<T>(value);
+    }
   });
 }
 

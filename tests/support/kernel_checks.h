@@ -13,6 +13,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -21,11 +22,13 @@
 #include "gtest/gtest.h"
 
 #include "base/device.h"
+#include "base/half.h"
 #include "base/random.h"
 #include "base/tensor.h"
 #include "graph/op.h"
 #include "graph/text.h"
 #include "kernels/kernel.h"
+#include "tests/support/half_types.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/kernel_case.h"
 #include "tests/support/op_cases.h"
@@ -44,7 +47,8 @@ struct KernelCheck {
   KernelSpec spec;
   std::vector<std::pair<double, double>> ranges;  // of each input's values
   std::vector<int64_t> microbatches = {0};        // run one after another
-  double tolerance = 2e-5;                        // relative to max(1, |expected|); 0: same bits
+  // Relative to max(1, |expected|), of f32; of 16 bits it is that of their rounding. 0: same bits.
+  double tolerance = 2e-5;
   // Values that are put into operands: NaN, infinities, numbers that a range would not give.
   struct Planted {
     size_t input = 0;
@@ -58,7 +62,9 @@ struct KernelCheck {
 
 inline void PrintTo(const KernelCheck& check, std::ostream* out) {
   *out << check.spec.op << " " << graph::PrintAttributes(check.spec.attributes);
-  for (const TileDesc& tile : check.spec.inputs) *out << " " << penstock::ToString(tile.shape);
+  for (const TileDesc& tile : check.spec.inputs) {
+    *out << " " << penstock::ToString(TensorType{tile.dtype, tile.shape});
+  }
 }
 
 // ---- The list.
@@ -506,6 +512,81 @@ inline void AddTileCases(std::vector<KernelCheck>* checks) {
               {Tile(f, {4, 3}, {4, 3}, {0, 0})}));
 }
 
+// The check with floats of 16 bits, results in f32 where the operator's attribute says so. None if
+// there are no floats, or the operator knows no tiles.
+inline std::optional<KernelCheck> InHalves(const graph::OpRegistry& ops, const KernelCheck& check,
+                                           DType dtype, bool sums_f32) {
+  const graph::Op* op = ops.Find(check.spec.op);
+  if (op == nullptr || op->has_declared_type()) return std::nullopt;
+  KernelCheck halves = check;
+  if (sums_f32) {
+    halves.spec.attributes.Set("dtype", DType::kF32);
+  } else if (halves.spec.attributes.Find("dtype") != nullptr) {
+    return std::nullopt;  // a cast
+  }
+  std::vector<TensorType> types;
+  for (const TileDesc& tile : check.spec.inputs) types.push_back({tile.dtype, tile.shape});
+  absl::StatusOr<std::vector<TensorType>> results;
+  types = TypesInHalves(types, dtype, [&](const std::vector<TensorType>& each) {
+    results = graph::InferResultTypes(*op, halves.spec.attributes, each);
+    return results.ok();
+  });
+  if (types.empty()) return std::nullopt;
+  for (size_t i = 0; i < types.size(); ++i) halves.spec.inputs[i].dtype = types[i].dtype;
+  for (size_t i = 0; i < halves.spec.outputs.size(); ++i) {
+    halves.spec.outputs[i].dtype = (*results)[i].dtype;
+  }
+  return halves;
+}
+
+inline bool HasSumDType(const graph::OpRegistry& ops, const std::string& name) {
+  const graph::Op* op = ops.Find(name);
+  if (op == nullptr || op->has_declared_type() || name == "cast") return false;
+  const std::vector<graph::AttrSpec> specs = op->attributes();
+  return std::any_of(specs.begin(), specs.end(),
+                     [](const graph::AttrSpec& spec) { return spec.name == "dtype"; });
+}
+
+// bf16 for all checks that may have it, f16 and results in f32 for each third.
+inline void AddHalfCases(const graph::OpRegistry& ops, std::vector<KernelCheck>* checks) {
+  const std::vector<KernelCheck> floats = *checks;
+  size_t count = 0;
+  const auto add = [&](std::optional<KernelCheck> check) {
+    if (check.has_value()) checks->push_back(*std::move(check));
+  };
+  for (const KernelCheck& check : floats) {
+    add(InHalves(ops, check, DType::kBF16, false));
+    if (++count % 3 == 0) add(InHalves(ops, check, DType::kF16, false));
+    if (!HasSumDType(ops, check.spec.op)) continue;
+    add(InHalves(ops, check, DType::kBF16, true));
+    if (count % 3 == 1) add(InHalves(ops, check, DType::kF16, true));
+  }
+}
+
+// Operators that say their results' type, and casts.
+inline void AddHalfTypeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>* checks) {
+  const std::vector<DType> dtypes = {DType::kF32, DType::kBF16, DType::kF16,
+                                     DType::kI32, DType::kI64,  DType::kBool};
+  for (const DType from : dtypes) {
+    for (const DType to : dtypes) {
+      if (!IsHalf(from) && !IsHalf(to)) continue;
+      checks->push_back(Whole(ops, "cast", {{"dtype", to}}, {{from, {131}}}, {{-300, 300}}));
+      checks->back().tolerance = 0;
+    }
+  }
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const TileDesc inner = Tile(dtype, {3, 5}, {8, 9}, {4, 2});
+    const auto add = [&](const std::string& op, Attributes attributes) {
+      attributes.Set("dtype", dtype);
+      checks->push_back(OnTiles(op, std::move(attributes), {}, {inner}));
+    };
+    add("iota", {{"axis", 1}, {"shape", Integers({8, 9})}});
+    add("constant", {{"value", 0.3}, {"shape", Integers({8, 9})}});
+    add("random_uniform", {{"stream", 3}, {"shape", Integers({8, 9})}});
+    add("random_normal", {{"stream", 3}, {"shape", Integers({8, 9})}});
+  }
+}
+
 inline std::vector<KernelCheck> AllKernelChecks(const KernelRegistry& registry) {
   const graph::OpRegistry ops = graph::BuiltinOps();
   std::vector<KernelCheck> checks;
@@ -513,9 +594,19 @@ inline std::vector<KernelCheck> AllKernelChecks(const KernelRegistry& registry) 
   AddLargeCases(ops, &checks);
   AddLongRowCases(ops, &checks);
   AddSpecialValueCases(ops, &checks);
-  AddTypeCases(ops, &checks);
   AddTileCases(&checks);
+  AddHalfCases(ops, &checks);
+  AddHalfTypeCases(ops, &checks);
+  AddTypeCases(ops, &checks);
   return checks;
+}
+
+// Largest difference of a result from `expected`.
+inline double AllowedDifference(DType dtype, double tolerance, double expected) {
+  if (tolerance == 0 || !IsFloat(dtype)) return 0;
+  if (dtype == DType::kBF16) tolerance = 1e-2;
+  if (dtype == DType::kF16) tolerance = 2e-3;
+  return tolerance * std::max(1.0, std::abs(expected));
 }
 
 // ---- Running a case.
@@ -672,13 +763,11 @@ class KernelCheckRun {
   }
 
   void Compare(const Tensor& expected, const Tensor& actual, size_t result) const {
-    const bool is_exact = check_.tolerance == 0 || !IsFloat(expected.dtype());
     for (int64_t i = 0; i < expected.num_elements(); ++i) {
       const double e = GetElement(expected, i);
       const double a = GetElement(actual, i);
       if (std::isnan(e) ? std::isnan(a) : e == a) continue;
-      const double bound = is_exact ? 0 : check_.tolerance * std::max(1.0, std::abs(e));
-      ASSERT_LE(std::abs(a - e), bound)
+      ASSERT_LE(std::abs(a - e), AllowedDifference(expected.dtype(), check_.tolerance, e))
           << "result " << result << ", element " << i << ": " << a << " instead of " << e;
     }
   }

@@ -1,0 +1,147 @@
+// A device on which the kernels of this folder run as simulated_simt.h runs them: kernels and
+// copies when they are given to a stream, matrix products by their definition. Tests only.
+//
+// Thread rule: one thread. Include it behind the *.cu files whose kernels are to run.
+
+#ifndef PENSTOCK_KERNELS_CUDA_SIMULATED_DEVICE_H_
+#define PENSTOCK_KERNELS_CUDA_SIMULATED_DEVICE_H_
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+
+#include "base/device.h"
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/simt.h"
+
+namespace penstock::kernels::cuda {
+
+// A library of column-major matrix products, by its definition.
+template <typename T, typename R>
+class HostProduct : public BlasProduct {
+ public:
+  HostProduct(const BlasLayout& layout, int alignment) : x_(layout), alignment_(alignment) {}
+
+  absl::Status Run(StreamHandle, const void* a_data, const void* b_data, void* c_data, bool adds,
+                   void* workspace) override {
+    const T* a = static_cast<const T*>(a_data);
+    const T* b = static_cast<const T*>(b_data);
+    R* c = static_cast<R*>(c_data);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(workspace) % kBlasWorkspaceAlignment, 0u);
+    for (const void* matrix : {a_data, b_data, const_cast<const void*>(c_data)}) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix) % static_cast<uintptr_t>(alignment_), 0u);
+    }
+    auto* scratch = static_cast<unsigned char*>(workspace);
+    scratch[0] = scratch[kBlasWorkspaceBytes - 1] = 0x11;
+    if (x_.is_swapped) std::swap(a, b);
+    for (int64_t batch = 0; batch < x_.batch; ++batch) {
+      for (int64_t i = 0; i < x_.rows; ++i) {
+        for (int64_t j = 0; j < x_.columns; ++j) {
+          double sum = 0;
+          for (int64_t k = 0; k < x_.k; ++k) {
+            const float left = Widen(x_.transpose_a ? a[k + i * x_.lda] : a[i + k * x_.lda]);
+            const float right = Widen(x_.transpose_b ? b[j + k * x_.ldb] : b[k + j * x_.ldb]);
+            sum += static_cast<double>(left) * right;
+          }
+          R& to = c[i + j * x_.ldc];
+          to = Narrow<R>(static_cast<float>(adds ? Widen(to) + sum : sum));
+        }
+      }
+      a += x_.a_batch;
+      b += x_.b_batch;
+      c += x_.c_batch;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const BlasLayout x_;
+  const int alignment_;
+};
+
+class HostBlas : public Blas {
+ public:
+  absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
+                                                      const BlasTypes& types,
+                                                      int alignment) override {
+    ++num_products;
+    const bool has_half_result = IsHalf(types.result);
+    if (types.operands == DType::kBF16) {
+      if (!has_half_result)
+        return std::make_unique<HostProduct<BFloat16, float>>(layout, alignment);
+      return std::make_unique<HostProduct<BFloat16, BFloat16>>(layout, alignment);
+    }
+    if (types.operands == DType::kF16) {
+      if (!has_half_result) return std::make_unique<HostProduct<Float16, float>>(layout, alignment);
+      return std::make_unique<HostProduct<Float16, Float16>>(layout, alignment);
+    }
+    return std::make_unique<HostProduct<float, float>>(layout, alignment);
+  }
+  int num_products = 0;
+};
+
+class SimulatedEvent : public Event {
+ public:
+  bool IsDone() const override { return true; }
+  const StreamError* error() const override { return has_error ? &failure : nullptr; }
+
+  bool has_error = false;
+  StreamError failure;
+};
+
+// Runs its work as it is given.
+class SimulatedStream : public CudaStream {
+ public:
+  void Copy(void* to, const void* from, size_t num_bytes, CopyKind) override {
+    std::memmove(to, from, num_bytes);
+  }
+  void Record(Event* event) override {
+    auto* recorded = static_cast<SimulatedEvent*>(event);
+    recorded->has_error = fault_.kind != Fault::kNone;
+    if (recorded->has_error) recorded->failure = {FaultStatus(fault_), fault_.launch};
+  }
+  void Wait(const Event*) override {}
+  absl::Status Reset() override {
+    fault_.kind = Fault::kNone;
+    return absl::OkStatus();
+  }
+  StreamHandle handle() override { return nullptr; }
+  Fault* fault() override { return &fault_; }
+  const volatile int32_t* device_fault() override { return &device_fault_; }
+  PeerFault* peer_fault() override { return &peer_fault_; }
+  uint64_t num_resets() const override { return 0; }
+  void SetPeerLaunch(uint64_t) override {}
+  absl::Status status() const override { return absl::OkStatus(); }
+  void Zero(void* to, size_t num_bytes) override { std::memset(to, 0, num_bytes); }
+
+ private:
+  Fault fault_;
+  int32_t device_fault_ = 0;
+  PeerFault peer_fault_;
+};
+
+class SimulatedDevice : public CudaDevice {
+ public:
+  std::string kind() const override { return "cuda"; }
+  bool is_synchronous() const override { return false; }
+  absl::StatusOr<std::unique_ptr<Memory>> Allocate(size_t num_bytes, MemoryKind kind) override {
+    return memory_->Allocate(num_bytes, kind);
+  }
+  std::unique_ptr<Stream> CreateStream() override { return std::make_unique<SimulatedStream>(); }
+  std::unique_ptr<Event> CreateEvent() override { return std::make_unique<SimulatedEvent>(); }
+  Blas& blas() override { return blas_; }
+  const HostBlas& host_blas() const { return blas_; }
+
+ private:
+  const std::unique_ptr<Device> memory_ = CreateCpuDevice(1);
+  HostBlas blas_;
+};
+
+}  // namespace penstock::kernels::cuda
+
+#endif  // PENSTOCK_KERNELS_CUDA_SIMULATED_DEVICE_H_
