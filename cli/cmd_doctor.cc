@@ -88,6 +88,9 @@ Check CheckCudaKernels(const Registries& registries) {
   return CheckKernels("kernels cuda", registries, registries.cuda_kernels);
 }
 
+// Jobs run without it: the host then moves what GPUs exchange.
+Check CheckNccl() { return {"nccl", true, DescribeNccl()}; }
+
 Check CheckText() {
   const Job job;
   const absl::StatusOr<Corpus> corpus = LoadCorpus(job.data.text, 1);
@@ -127,6 +130,7 @@ absl::Status Doctor(const Environment& environment, bool is_json) {
       CheckKernels("kernels cpu", environment.registries, environment.registries.kernels),
       CheckGpus(),
       CheckCudaKernels(environment.registries),
+      CheckNccl(),
       CheckText(),
       CheckTemporaryFolder(),
       CheckProcesses(environment)};

@@ -432,10 +432,13 @@ TEST_F(CommandLineTest, DoctorChecksThisMachine) {
   const Outcome outcome = Call({"doctor", "--json"});
   const nlohmann::json json = nlohmann::json::parse(outcome.out);
   ASSERT_FALSE(json["checks"].empty());
+  std::string nccl;
   for (const nlohmann::json& check : json["checks"]) {
     EXPECT_TRUE(check["ok"].get<bool>()) << check.dump();
     EXPECT_FALSE(check["detail"].get<std::string>().empty());
+    if (check["name"] == "nccl") nccl = check["detail"].get<std::string>();
   }
+  EXPECT_THAT(nccl, HasSubstr("NCCL"));
   // The cores that this process may use, not those of the machine.
   cpu_set_t all;
   ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);

@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "kernels/gpu.h"
 #include "planner/cluster/presets.h"
+#include "transport/nccl.h"
 
 namespace penstock::cli {
 namespace {
@@ -36,7 +37,8 @@ absl::StatusOr<const kernels::KernelRegistry*> KernelsOf(const Registries& regis
       "this build has no kernels for devices of kind \"cuda\": configure it with PENSTOCK_CUDA=ON");
 }
 
-absl::StatusOr<DeviceSource> FindDevices(std::string_view kind) {
+absl::StatusOr<DeviceSource> FindDevices(std::string_view kind, size_t num_devices,
+                                         bool is_one_process) {
   if (kind != "cuda") return DeviceSource();
   const kernels::GpuSystem system = kernels::FindGpus();
   RETURN_IF_ERROR(system.status);
@@ -47,6 +49,11 @@ absl::StatusOr<DeviceSource> FindDevices(std::string_view kind) {
   };
   source.max_memory_bytes = MachineMemoryBytes();
   for (const kernels::Gpu& gpu : system.gpus) source.max_memory_bytes += gpu.memory_bytes;
+  // NCCL takes no GPU twice, and the devices of one process only.
+  if (is_one_process && num_devices > 1 && num_devices <= count) {
+    absl::StatusOr<transport::CommunicatorFactory> factory = transport::CreateNcclCommunicators();
+    if (factory.ok()) source.create_communicator = *std::move(factory);
+  }
   return source;
 }
 
@@ -58,7 +65,15 @@ std::vector<std::string> DescribeDevices(std::string_view kind) {
   for (size_t i = 0; i < system.gpus.size(); ++i) lines.push_back(DescribeGpu(system.gpus[i], i));
   lines.push_back(StrCat("CUDA ", Version(system.runtime_version), ", driver for CUDA ",
                          Version(system.driver_version)));
+  lines.push_back(DescribeNccl());
   return lines;
+}
+
+std::string DescribeNccl() {
+  const transport::NcclSystem nccl = transport::FindNccl();
+  if (!nccl.status.ok()) return StrCat("no NCCL: ", ToStd(nccl.status.message()));
+  return StrCat("NCCL ", nccl.version / 10000, ".", nccl.version / 100 % 100, ".",
+                nccl.version % 100);
 }
 
 absl::StatusOr<planner::DeviceKind> PlannedGpu() {

@@ -5,6 +5,7 @@
 #ifndef PENSTOCK_CLI_DEVICE_KINDS_H_
 #define PENSTOCK_CLI_DEVICE_KINDS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include "actors/session/local_engine.h"
 #include "kernels/kernel.h"
 #include "planner/cluster/cluster_model.h"
+#include "transport/stream_collective.h"
 
 namespace penstock::cli {
 
@@ -29,12 +31,19 @@ absl::StatusOr<const kernels::KernelRegistry*> KernelsOf(const Registries& regis
 struct DeviceSource {
   actors::DeviceFactory create;   // device `index` of a plan, on GPUs by turns
   uint64_t max_memory_bytes = 0;  // of all devices and of the host
+  // By which the devices run their collectives themselves; null: the host runs them.
+  transport::CommunicatorFactory create_communicator;
 };
-// An error where this machine has no such device.
-absl::StatusOr<DeviceSource> FindDevices(std::string_view kind);
+// For a job with `num_devices`. An error where this machine has no such device. GPUs run their
+// collectives where one process has all devices, each is a GPU of its own, and there is NCCL.
+absl::StatusOr<DeviceSource> FindDevices(std::string_view kind, size_t num_devices,
+                                         bool is_one_process);
 
 // Lines about the devices of the kind in this machine, or why there is none.
 std::vector<std::string> DescribeDevices(std::string_view kind);
+
+// "NCCL 2.28.9", or why there is none.
+std::string DescribeNccl();
 
 // A GPU of this machine as a planner sees it; where there is none, an H100.
 absl::StatusOr<planner::DeviceKind> PlannedGpu();

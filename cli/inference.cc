@@ -45,8 +45,10 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
   options.threads_per_device = static_cast<int>(layout.num_threads);
   ASSIGN_OR_RETURN(options.kernels, KernelsOf(registries, layout.device));
   if (layout.start_engine == nullptr) {
-    ASSIGN_OR_RETURN(const DeviceSource devices, FindDevices(layout.device));
+    ASSIGN_OR_RETURN(const DeviceSource devices,
+                     FindDevices(layout.device, plan.devices.size(), /*is_one_process=*/true));
     options.create_device = devices.create;
+    options.create_communicator = devices.create_communicator;
     options.max_memory_bytes = devices.max_memory_bytes;
   }
   options.policies = &registries.policies;

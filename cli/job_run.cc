@@ -226,9 +226,11 @@ class JobRun {
     if (cluster_ != nullptr) {
       session_options_.start_engine = cluster_->engine_factory();
     } else {
-      const auto devices = FindDevices(job_.cluster.device);
+      const auto devices =
+          FindDevices(job_.cluster.device, plan_.devices.size(), /*is_one_process=*/true);
       if (!devices.ok()) return AtKey(job_, {"cluster.device_kind"}, devices.status());
       session_options_.create_device = devices->create;
+      session_options_.create_communicator = devices->create_communicator;
       session_options_.max_memory_bytes = devices->max_memory_bytes;
     }
     if (cluster_ != nullptr) nodes_ = cluster_->nodes();

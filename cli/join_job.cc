@@ -38,7 +38,8 @@ absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
     }
   }
   ASSIGN_OR_RETURN(node.kernels, KernelsOf(environment.registries, device_kind));
-  ASSIGN_OR_RETURN(const DeviceSource devices, FindDevices(device_kind));
+  ASSIGN_OR_RETURN(const DeviceSource devices,
+                   FindDevices(device_kind, 0, /*is_one_process=*/false));
   node.create_device = devices.create;
   node.max_memory_bytes = devices.max_memory_bytes;
   node.policies = &environment.registries.policies;

@@ -1,7 +1,7 @@
 # How a folder of sources becomes a library.
 
-# penstock_sources(out): the sources of the current folder, tests left out; the
-# folders cuda/ and nccl/ count only where CUDA is built, and folders no_cuda/ only where it is not.
+# penstock_sources(out): the sources of the current folder, tests left out; the folders cuda/ count
+# only where CUDA is built, and folders no_cuda/ only where it is not; likewise nccl/ and no_nccl/.
 function(penstock_sources out)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS
     "${CMAKE_CURRENT_SOURCE_DIR}/*.cc" "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
@@ -16,7 +16,12 @@ function(penstock_filter_backends name)
   if(PENSTOCK_BUILD_CUDA)
     list(FILTER files EXCLUDE REGEX "/no_cuda/[^/]*$")
   else()
-    list(FILTER files EXCLUDE REGEX "/(cuda|nccl)/[^/]*$|\\.cu$")
+    list(FILTER files EXCLUDE REGEX "/cuda/[^/]*$|\\.cu$")
+  endif()
+  if(PENSTOCK_BUILD_NCCL)
+    list(FILTER files EXCLUDE REGEX "/no_nccl/[^/]*$")
+  else()
+    list(FILTER files EXCLUDE REGEX "/nccl/[^/]*$")
   endif()
   set(${name} "${files}" PARENT_SCOPE)
 endfunction()
@@ -111,8 +116,11 @@ function(penstock_link_cuda target sources)
     target_link_libraries(${target} INTERFACE "$<LINK_ONLY:${library}>")
   endforeach()
   list(FILTER sources INCLUDE REGEX "/(cuda|nccl)/[^/]*$")
-  set_source_files_properties(${sources} PROPERTIES
-    INCLUDE_DIRECTORIES "${CUDAToolkit_INCLUDE_DIRS}")
+  set(folders ${CUDAToolkit_INCLUDE_DIRS})
+  if(PENSTOCK_BUILD_NCCL)
+    list(APPEND folders "${PENSTOCK_NCCL_INCLUDE_DIR}")
+  endif()
+  set_source_files_properties(${sources} PROPERTIES INCLUDE_DIRECTORIES "${folders}")
 endfunction()
 
 # penstock_link_whole_runtime(program): the program has all of what plug-in libraries may call

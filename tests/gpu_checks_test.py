@@ -47,13 +47,13 @@ class GpuChecksTest(unittest.TestCase):
     def check(self, *stages):
         return self.run_script(self.gpu / "gpu-checks", *stages)
 
-    def losses(self, cpu, gpu):
+    def losses(self, cpu, gpu, stage="losses"):
         lines = {kind: "\n".join(f'{{"step": {i}, "loss": {loss}, "x": 1}}'
                                  for i, loss in enumerate(losses, 1))
                  for kind, losses in (("cpu", cpu), ("gpu", gpu))}
         self.program("penstock", "#!/bin/sh\ncase \"$*\" in\n"
                      f"*device_kind*) echo '{lines['gpu']}' ;;\n*) echo '{lines['cpu']}' ;;\nesac\n")
-        return self.check("losses")
+        return self.check(stage)
 
     # ---- Packing.
 
@@ -64,7 +64,8 @@ class GpuChecksTest(unittest.TestCase):
         for name in ("docs/GPU.md", "examples/gpt/demo.toml"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text("text\n")
-        for name in ("bin/penstock", "tests/cuda_kernels_test"):
+        for name in ("bin/penstock", "tests/cuda_kernels_test",
+                     "tests/nccl_communicator_test"):
             target = root / "build" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy("/bin/ls", target)  # any program with a library that is not the compiler's
@@ -77,8 +78,8 @@ class GpuChecksTest(unittest.TestCase):
         self.assertEqual(list(scratch.iterdir()), [])
         with tarfile.open(self.folder / "b.tar.gz") as bundle:
             names = bundle.getnames()
-        for name in ("bin/penstock", "bin/cuda_kernels_test", "text/GPU.md", "demo.toml",
-                     "gpu-checks"):
+        for name in ("bin/penstock", "bin/cuda_kernels_test", "bin/nccl_communicator_test",
+                     "text/GPU.md", "demo.toml", "gpu-checks"):
             self.assertIn(f"gpu/{name}", names)
 
     # ---- Stages.
@@ -134,6 +135,12 @@ class GpuChecksTest(unittest.TestCase):
         done = self.losses([5, 4, 3], [5, 4.01, 3])
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("step 2: the losses are 4 and 4.01", done.stdout)
+
+    def test_losses_of_16_bits_may_differ_by_their_rounding(self):
+        done = self.losses([5, 4, 3], [5.05, 4, 3], stage="bf16")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        done = self.losses([5, 4, 3], [5.2, 4, 3], stage="bf16")
+        self.assertNotEqual(done.returncode, 0)
 
     def test_losses_that_are_no_numbers_fail(self):
         for cpu, gpu in ((["null"] * 3, ["null"] * 3), ([5, 4, 3], [5, 4]), ([5], [5])):

@@ -3,8 +3,8 @@
 // for them nor touches their data. transport/collective.h has those that the host runs.
 //
 // Thread rule: a Communicator and what it makes belong to the executor of their device.
-// Invariants: every member launches the runs of a collective in the same order; results have the
-// association that base/collective.h defines.
+// Invariants: every member launches the runs of a collective in the same order; but for NCCL's,
+// results have the association that base/collective.h defines.
 
 #ifndef PENSTOCK_TRANSPORT_STREAM_COLLECTIVE_H_
 #define PENSTOCK_TRANSPORT_STREAM_COLLECTIVE_H_

@@ -91,43 +91,10 @@ class EmulatedCommunicatorTest : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Threads, EmulatedCommunicatorTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Threads" : "Polls"; });
 
-CollectiveSpec RandomSpec(std::mt19937_64& random) {
-  CollectiveSpec spec;
-  const auto n = static_cast<int64_t>(1 + random() % 5);
-  spec.kind = static_cast<CollectiveKind>(random() % 6);
-  spec.algorithm = static_cast<CollectiveAlgorithm>(random() % 3);
-  spec.reduce = static_cast<ReduceOp>(random() % 4);
-  spec.dtype = random() % 2 == 0 ? DType::kF32 : DType::kI32;
-  for (int64_t i = 0; i < n; ++i) {
-    spec.devices.push_back(static_cast<uint32_t>(2 * i));
-    spec.hosts.push_back(static_cast<uint32_t>(random() % 3));
-    spec.peers.push_back(static_cast<uint32_t>(i));
-  }
-  if (spec.algorithm != CollectiveAlgorithm::kHierarchical) spec.hosts.clear();
-  std::shuffle(spec.peers.begin(), spec.peers.end(), random);
-  const int64_t num_counts = spec.kind == CollectiveKind::kAllToAll    ? n * n
-                             : spec.kind == CollectiveKind::kBroadcast ? 1
-                                                                       : n;
-  for (int64_t i = 0; i < num_counts; ++i) {
-    spec.counts.push_back(static_cast<int64_t>(random() % 40));
-  }
-  if (spec.kind == CollectiveKind::kPermute) {
-    // What is sent has the size of what is received.
-    std::fill(spec.counts.begin(), spec.counts.end(), spec.counts.front());
-  } else {
-    spec.peers.clear();
-  }
-  if (spec.kind == CollectiveKind::kBroadcast) spec.root = static_cast<uint32_t>(random() % n);
-  if (spec.kind == CollectiveKind::kAllGather || spec.kind == CollectiveKind::kReduceScatter) {
-    if (random() % 2 == 0) testing::CutIntoTensors(&spec, 1 + random() % 4, random);
-  }
-  return spec;
-}
-
 TEST_P(EmulatedCommunicatorTest, AgreesWithTheReference) {
   std::mt19937_64 random(GetParam());
   for (int i = 0; i < 100; ++i) {
-    const CollectiveSpec spec = RandomSpec(random);
+    const CollectiveSpec spec = testing::RandomCollective(random);
     SCOPED_TRACE(testing::Describe(spec));
     Join(spec);
     if (HasFatalFailure()) return;

@@ -1,0 +1,437 @@
+#include "transport/nccl/nccl_communicator.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+
+#include "base/gpu_stream.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::transport {
+namespace {
+
+using DeviceList = std::vector<uint32_t>;
+
+std::string Describe(const DeviceList& devices) {
+  return StrCat("the devices ", StrJoin(devices, ", "));
+}
+
+absl::StatusOr<ncclDataType_t> TypeOf(const CollectiveSpec& spec) {
+  switch (spec.dtype) {
+    case DType::kF32:
+      return ncclFloat32;
+    case DType::kF64:
+      return ncclFloat64;
+    case DType::kF16:
+      return ncclFloat16;
+    case DType::kBF16:
+      return ncclBfloat16;
+    case DType::kI8:
+      return ncclInt8;
+    case DType::kU8:
+      return ncclUint8;
+    case DType::kI32:
+      return ncclInt32;
+    case DType::kI64:
+      return ncclInt64;
+    case DType::kBool:
+      break;
+  }
+  const bool reduces =
+      spec.kind == CollectiveKind::kAllReduce || spec.kind == CollectiveKind::kReduceScatter;
+  if (reduces && (spec.reduce == ReduceOp::kSum || spec.reduce == ReduceOp::kProd)) {
+    return absl::UnimplementedError("NCCL has no sums and products of bool");
+  }
+  return ncclUint8;  // 0 and 1: the largest and the smallest are the same
+}
+
+ncclRedOp_t OperationOf(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMax:
+      return ncclMax;
+    case ReduceOp::kMin:
+      return ncclMin;
+    case ReduceOp::kProd:
+      return ncclProd;
+    case ReduceOp::kSum:
+      break;
+  }
+  return ncclSum;
+}
+
+// A communicator of NCCL: one member's part.
+class NcclGroup {
+ public:
+  NcclGroup(const NcclApi& api, const NcclOptions& options, const DeviceList& devices)
+      : api_(api), options_(options), what_(Describe(devices)) {}
+  ~NcclGroup() { Abort(); }
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  // REQUIRES: the member's device is current.
+  absl::Status Join(const ncclUniqueId& id, int num_members, int rank) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const ncclResult_t result = api_.init_rank(&comm_, num_members, id, rank, &config);
+    if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
+    return Fail(result, "joining");
+  }
+
+  // OK once all members have joined and none has failed, as far as is known.
+  absl::Status MakeReady() {
+    RETURN_IF_ERROR(status_);
+    if (!has_joined_) {
+      RETURN_IF_ERROR(Await("not all of them have joined: NCCL joins the devices of one process"));
+      has_joined_ = true;
+      return absl::OkStatus();
+    }
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = api_.get_async_error(comm_, &state);
+    if (asked != ncclSuccess) return Fail(asked, "asking for its state");
+    if (state == ncclSuccess || state == ncclInProgress) return absl::OkStatus();
+    return Fail(state, "a run before");
+  }
+
+  // What a call that belongs to a launch returned.
+  absl::Status Check(ncclResult_t result) {
+    if (result == ncclSuccess) return absl::OkStatus();
+    if (result == ncclInProgress) return Await("a launch does not end");
+    return Fail(result, "launching");
+  }
+
+  ncclComm_t comm() const { return comm_; }
+  const NcclApi& api() const { return api_; }
+
+ private:
+  // Polls until NCCL has done what it was asked for.
+  absl::Status Await(std::string_view why_not) {
+    const absl::Time deadline = absl::Now() + options_.timeout;
+    for (;;) {
+      ncclResult_t state = ncclInProgress;
+      const ncclResult_t asked = api_.get_async_error(comm_, &state);
+      if (asked != ncclSuccess) return Fail(asked, "asking for its state");
+      if (state == ncclSuccess) return absl::OkStatus();
+      if (state != ncclInProgress) return Fail(state, "joining or launching");
+      if (absl::Now() >= deadline) {
+        return Fail(absl::DeadlineExceededError(
+            StrCat("NCCL, ", what_, ": after ", ToStd(absl::FormatDuration(options_.timeout)), ", ",
+                   why_not)));
+      }
+      sched_yield();
+    }
+  }
+
+  absl::Status Fail(ncclResult_t result, std::string_view doing) {
+    const char* detail = comm_ != nullptr ? api_.get_last_error(comm_) : nullptr;
+    std::string message = StrCat("NCCL, ", what_, ": ", doing, ": ", api_.get_error_string(result));
+    if (detail != nullptr && *detail != '\0') StrAppend(&message, " (", detail, ")");
+    return Fail(absl::InternalError(message));
+  }
+  absl::Status Fail(absl::Status status) {
+    Abort();
+    status_ = std::move(status);
+    return status_;
+  }
+
+  void Abort() {
+    if (comm_ != nullptr) api_.abort(comm_);
+    comm_ = nullptr;
+  }
+
+  const NcclApi api_;
+  const NcclOptions options_;
+  const std::string what_;  // for errors
+  ncclComm_t comm_ = nullptr;
+  bool has_joined_ = false;
+  absl::Status status_;  // the first failure
+};
+
+// One call of NCCL that a run makes. Places are in bytes.
+struct NcclCall {
+  enum Kind : uint8_t {
+    kAllReduce,
+    kReduceScatter,
+    kAllGather,
+    kReduce,
+    kBroadcast,
+    kSend,
+    kReceive
+  };
+  Kind kind;
+  size_t tensor = 0;
+  int64_t input = 0;
+  int64_t output = 0;
+  int64_t count = 0;
+  int peer = 0;  // or root
+};
+
+// The calls of a rank. Uneven pieces are reduced or broadcast one by one.
+std::vector<NcclCall> CallsOf(const CollectiveSpec& spec, int rank) {
+  const auto n = static_cast<int>(spec.devices.size());
+  const auto element_bytes = static_cast<int64_t>(ByteSize(spec.dtype));
+  std::vector<NcclCall> calls;
+  const auto add = [&calls](const NcclCall& call) {
+    if (call.count > 0) calls.push_back(call);
+  };
+  switch (spec.kind) {
+    case CollectiveKind::kAllReduce:
+      add({.kind = NcclCall::kAllReduce,
+           .count = std::accumulate(spec.counts.begin(), spec.counts.end(), int64_t{0})});
+      break;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllGather: {
+      const bool gathers = spec.kind == CollectiveKind::kAllGather;
+      for (size_t t = 0; t < NumTensors(spec); ++t) {
+        const std::vector<int64_t>& counts = spec.tensors.empty() ? spec.counts : spec.tensors[t];
+        if (std::adjacent_find(counts.begin(), counts.end(), std::not_equal_to<>()) ==
+            counts.end()) {
+          add({.kind = gathers ? NcclCall::kAllGather : NcclCall::kReduceScatter,
+               .tensor = t,
+               .count = counts[0]});
+          continue;
+        }
+        int64_t at = 0;
+        for (int r = 0; r < n; ++r) {
+          add({.kind = gathers ? NcclCall::kBroadcast : NcclCall::kReduce,
+               .tensor = t,
+               .input = gathers ? 0 : at,
+               .output = gathers ? at : 0,
+               .count = counts[r],
+               .peer = r});
+          at += counts[r] * element_bytes;
+        }
+      }
+      break;
+    }
+    case CollectiveKind::kAllToAll: {
+      int64_t input = 0;
+      int64_t output = 0;
+      for (int peer = 0; peer < n; ++peer) {
+        const int64_t sent = spec.counts[rank * n + peer];
+        const int64_t received = spec.counts[peer * n + rank];
+        add({.kind = NcclCall::kSend, .input = input, .count = sent, .peer = peer});
+        add({.kind = NcclCall::kReceive, .output = output, .count = received, .peer = peer});
+        input += sent * element_bytes;
+        output += received * element_bytes;
+      }
+      break;
+    }
+    case CollectiveKind::kBroadcast:
+      add({.kind = NcclCall::kBroadcast,
+           .count = spec.counts[0],
+           .peer = static_cast<int>(spec.root)});
+      break;
+    case CollectiveKind::kPermute: {
+      const auto source = std::find(spec.peers.begin(), spec.peers.end(), rank);
+      add({.kind = NcclCall::kSend,
+           .count = spec.counts[rank],
+           .peer = static_cast<int>(spec.peers[rank])});
+      add({.kind = NcclCall::kReceive,
+           .count = spec.counts[source - spec.peers.begin()],
+           .peer = static_cast<int>(source - spec.peers.begin())});
+      break;
+    }
+  }
+  return calls;
+}
+
+class NcclCollective final : public StreamCollective {
+ public:
+  NcclCollective(std::shared_ptr<NcclGroup> group, const CollectiveSpec& spec, int rank,
+                 ncclDataType_t type, Stream& stream, GpuStream& gpu_stream,
+                 std::unique_ptr<Memory> flags, std::shared_ptr<Memory> constants)
+      : group_(std::move(group)),
+        calls_(CallsOf(spec, rank)),
+        type_(type),
+        operation_(OperationOf(spec.reduce)),
+        stream_(stream),
+        gpu_stream_(gpu_stream),
+        flags_(std::move(flags)),
+        constants_(std::move(constants)) {}
+
+  absl::Status Launch(const StreamCollectiveArgs& args) override {
+    CUstream_st* const stream = gpu_stream_.handle();
+    if (stream == nullptr) {
+      return absl::FailedPreconditionError("a collective has a stream that could not be made");
+    }
+    RETURN_IF_ERROR(group_->MakeReady());
+    SetFlags(args.is_poisoned);
+    const NcclApi& api = group_->api();
+    RETURN_IF_ERROR(group_->Check(api.group_start()));
+    ncclResult_t result = ncclSuccess;
+    for (const NcclCall& call : calls_) {
+      result = Call(call, args, stream);
+      if (result != ncclSuccess && result != ncclInProgress) break;
+    }
+    auto* const flags = flags_->data();
+    if (result == ncclSuccess || result == ncclInProgress) {
+      result = api.all_reduce(flags, flags, kNumFlags, ncclInt32, ncclMax, group_->comm(), stream);
+    }
+    const ncclResult_t ended = api.group_end();
+    const bool has_failed = result != ncclSuccess && result != ncclInProgress;
+    RETURN_IF_ERROR(group_->Check(has_failed ? result : ended));
+    stream_.Copy(const_cast<int32_t*>(gpu_stream_.peer_fault()->flags), flags,
+                 kNumFlags * sizeof(int32_t), CopyKind::kDeviceToHost);
+    gpu_stream_.SetPeerLaunch(args.launch);
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr size_t kNumFlags = 2;  // the device has a fault; a run was poisoned
+
+  // Before the run, in the stream's order.
+  void SetFlags(bool is_poisoned) {
+    auto* const flags = reinterpret_cast<int32_t*>(flags_->data());
+    const auto* const constants = reinterpret_cast<const int32_t*>(constants_->data());
+    const auto copy = [&](int32_t* to, const int32_t* from) {
+      stream_.Copy(to, from, sizeof(int32_t), CopyKind::kHostToDevice);
+    };
+    copy(flags, const_cast<const int32_t*>(gpu_stream_.device_fault()));
+    if (const uint64_t resets = gpu_stream_.num_resets(); resets != num_resets_) {
+      copy(flags + 1, constants);
+      num_resets_ = resets;
+    }
+    if (is_poisoned) copy(flags + 1, constants + 1);
+  }
+
+  ncclResult_t Call(const NcclCall& call, const StreamCollectiveArgs& args,
+                    CUstream_st* stream) const {
+    const NcclApi& api = group_->api();
+    const ncclComm_t comm = group_->comm();
+    const auto count = static_cast<size_t>(call.count);
+    const auto* input = static_cast<const std::byte*>(args.inputs[call.tensor]) + call.input;
+    auto* output = static_cast<std::byte*>(args.outputs[call.tensor]) + call.output;
+    switch (call.kind) {
+      case NcclCall::kAllReduce:
+        return api.all_reduce(input, output, count, type_, operation_, comm, stream);
+      case NcclCall::kReduceScatter:
+        return api.reduce_scatter(input, output, count, type_, operation_, comm, stream);
+      case NcclCall::kAllGather:
+        return api.all_gather(input, output, count, type_, comm, stream);
+      case NcclCall::kReduce:
+        return api.reduce(input, output, count, type_, operation_, call.peer, comm, stream);
+      case NcclCall::kBroadcast:
+        return api.broadcast(input, output, count, type_, call.peer, comm, stream);
+      case NcclCall::kSend:
+        return api.send(input, count, type_, call.peer, comm, stream);
+      case NcclCall::kReceive:
+        return api.receive(output, count, type_, call.peer, comm, stream);
+    }
+    return ncclInternalError;
+  }
+
+  const std::shared_ptr<NcclGroup> group_;
+  const std::vector<NcclCall> calls_;
+  const ncclDataType_t type_;
+  const ncclRedOp_t operation_;
+  Stream& stream_;
+  GpuStream& gpu_stream_;
+  const std::unique_ptr<Memory> flags_;      // of the device
+  const std::shared_ptr<Memory> constants_;  // 0 and 1, pinned
+  uint64_t num_resets_ = 0;
+};
+
+// The unique ids of groups whose members have not all joined.
+class GroupIds {
+ public:
+  // The same for every member of a group, until all have it.
+  absl::StatusOr<ncclUniqueId> Take(const NcclApi& api, const DeviceList& devices, int rank) {
+    const absl::MutexLock lock(&mutex_);
+    Group& group = groups_[devices];
+    // A member that comes again belongs to another session: the others of the last one never came.
+    if (group.members.contains(rank)) group = {};
+    if (group.members.empty()) {
+      const ncclResult_t result = api.get_unique_id(&group.id);
+      if (result != ncclSuccess) {
+        return absl::InternalError(
+            StrCat("NCCL makes no unique id: ", api.get_error_string(result)));
+      }
+    }
+    group.members.insert(rank);
+    const ncclUniqueId id = group.id;
+    if (group.members.size() == devices.size()) groups_.erase(devices);
+    return id;
+  }
+
+ private:
+  struct Group {
+    ncclUniqueId id = {};
+    std::set<int> members;
+  };
+
+  absl::Mutex mutex_;
+  std::map<DeviceList, Group> groups_ ABSL_GUARDED_BY(mutex_);
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(const NcclApi& api, const NcclOptions& options, std::shared_ptr<GroupIds> ids,
+                   Device& device, std::shared_ptr<Memory> constants)
+      : api_(api),
+        options_(options),
+        ids_(std::move(ids)),
+        device_(device),
+        constants_(std::move(constants)) {}
+
+  absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec, int rank,
+                                                           Stream& stream) override {
+    auto* gpu_stream = dynamic_cast<GpuStream*>(&stream);
+    if (gpu_stream == nullptr) {
+      return absl::FailedPreconditionError(
+          StrCat("collectives of NCCL need streams of GPUs, not of a ", device_.kind(), " device"));
+    }
+    ASSIGN_OR_RETURN(const ncclDataType_t type, TypeOf(spec));
+    ASSIGN_OR_RETURN(std::unique_ptr<Memory> flags,
+                     device_.Allocate(2 * sizeof(int32_t), MemoryKind::kDevice));
+    gpu_stream->handle();  // makes the device current
+    ASSIGN_OR_RETURN(std::shared_ptr<NcclGroup> group, GroupOf(spec.devices, rank));
+    return std::make_unique<NcclCollective>(std::move(group), spec, rank, type, stream, *gpu_stream,
+                                            std::move(flags), constants_);
+  }
+
+ private:
+  absl::StatusOr<std::shared_ptr<NcclGroup>> GroupOf(const DeviceList& devices, int rank) {
+    std::shared_ptr<NcclGroup>& group = groups_[devices];
+    if (group != nullptr) return group;
+    ASSIGN_OR_RETURN(const ncclUniqueId id, ids_->Take(api_, devices, rank));
+    auto joined = std::make_shared<NcclGroup>(api_, options_, devices);
+    RETURN_IF_ERROR(joined->Join(id, static_cast<int>(devices.size()), rank));
+    group = std::move(joined);
+    return group;
+  }
+
+  const NcclApi api_;
+  const NcclOptions options_;
+  const std::shared_ptr<GroupIds> ids_;
+  Device& device_;
+  const std::shared_ptr<Memory> constants_;
+  std::map<DeviceList, std::shared_ptr<NcclGroup>> groups_;
+};
+
+}  // namespace
+
+CommunicatorFactory CreateNcclCommunicators(NcclApi api, const NcclOptions& options) {
+  return [api = std::move(api), options, ids = std::make_shared<GroupIds>()](
+             uint32_t, Device& device) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+    ASSIGN_OR_RETURN(std::unique_ptr<Memory> constants,
+                     device.Allocate(2 * sizeof(int32_t), MemoryKind::kPinned));
+    auto* numbers = reinterpret_cast<int32_t*>(constants->data());
+    numbers[0] = 0;
+    numbers[1] = 1;
+    return std::make_unique<NcclCommunicator>(api, options, ids, device, std::move(constants));
+  };
+}
+
+}  // namespace penstock::transport

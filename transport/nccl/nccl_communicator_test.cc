@@ -1,0 +1,710 @@
+// Collectives through NCCL on a fake of its functions, which forms results on the host, and of GPUs
+// whose streams are threads. The last test runs NCCL itself where there are GPUs.
+
+#include "transport/nccl/nccl_communicator.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "base/gpu_stream.h"
+#include "kernels/gpu.h"
+#include "tests/support/collective_reference.h"
+#include "transport/collective.h"
+#include "transport/reduce.h"
+
+namespace penstock::transport {
+namespace {
+
+using testing::Bytes;
+using ::testing::HasSubstr;
+
+constexpr int64_t kTimeoutNs = 60'000'000'000;
+
+// ---- A fake of a GPU.
+
+class FakeEvent : public Event {
+ public:
+  bool IsDone() const override {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return num_reached == num_recorded;
+  }
+  const StreamError* error() const override { return failure.status.ok() ? nullptr : &failure; }
+
+  mutable std::mutex mutex;
+  int num_recorded = 0;
+  int num_reached = 0;
+  StreamError failure;
+};
+
+// Runs its work in order, on a thread.
+class FakeStream : public Stream, public GpuStream {
+ public:
+  explicit FakeStream(int32_t* device_fault)
+      : device_fault_(device_fault), thread_([this] { Work(); }) {}
+  ~FakeStream() override {
+    Enqueue(nullptr);
+    thread_.join();
+  }
+
+  void Enqueue(std::function<void()> work) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    work_.push_back(std::move(work));
+    changed_.notify_all();
+  }
+
+  void Copy(void* to, const void* from, size_t num_bytes, CopyKind) override {
+    Enqueue([=] { std::memcpy(to, from, num_bytes); });
+  }
+  void Record(Event* event) override {
+    auto* recorded = static_cast<FakeEvent*>(event);
+    {
+      const std::lock_guard<std::mutex> lock(recorded->mutex);
+      ++recorded->num_recorded;
+    }
+    Enqueue([this, recorded] {
+      const std::lock_guard<std::mutex> lock(recorded->mutex);
+      const bool has_failed = peer_fault_.flags[0] != 0 || peer_fault_.flags[1] != 0;
+      recorded->failure = {};
+      if (has_failed) recorded->failure = {absl::AbortedError("peer"), peer_launch_};
+      ++recorded->num_reached;
+    });
+  }
+  void Wait(const Event*) override {}
+  absl::Status Reset() override {
+    peer_fault_.flags[0] = peer_fault_.flags[1] = 0;
+    *device_fault_ = 0;
+    ++num_resets_;
+    return absl::OkStatus();
+  }
+
+  CUstream_st* handle() override { return reinterpret_cast<CUstream_st*>(this); }
+  const volatile int32_t* device_fault() override { return device_fault_; }
+  PeerFault* peer_fault() override { return &peer_fault_; }
+  uint64_t num_resets() const override { return num_resets_; }
+  void SetPeerLaunch(uint64_t launch) override { peer_launch_ = launch; }
+
+ private:
+  void Work() {
+    for (;;) {
+      std::function<void()> next;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [this] { return !work_.empty(); });
+        next = std::move(work_.front());
+        work_.pop_front();
+      }
+      if (next == nullptr) return;
+      next();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> work_;
+  int32_t* const device_fault_;
+  PeerFault peer_fault_;
+  uint64_t num_resets_ = 0;
+  uint64_t peer_launch_ = kNoLaunch;
+  std::thread thread_;
+};
+
+class FakeGpu : public Device {
+ public:
+  std::string kind() const override { return "fake"; }
+  bool is_synchronous() const override { return false; }
+  absl::StatusOr<std::unique_ptr<Memory>> Allocate(size_t num_bytes, MemoryKind kind) override {
+    return memory_->Allocate(num_bytes, kind);
+  }
+  std::unique_ptr<Stream> CreateStream() override {
+    return std::make_unique<FakeStream>(&device_fault);
+  }
+  std::unique_ptr<Event> CreateEvent() override { return std::make_unique<FakeEvent>(); }
+
+  int32_t device_fault = 0;
+
+ private:
+  const std::unique_ptr<Device> memory_ = CreateCpuDevice(1);
+};
+
+// ---- A fake of NCCL.
+
+enum class CallKind {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kReduce,
+  kBroadcast,
+  kSend,
+  kReceive
+};
+
+struct FakeCall {
+  CallKind kind = CallKind::kAllReduce;
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t count = 0;
+  ncclDataType_t type = ncclFloat32;
+  ncclRedOp_t operation = ncclSum;
+  int peer = 0;
+  uint64_t number = 0;  // of the communicator's collectives
+};
+
+DType TypeOf(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt32:
+      return DType::kI32;
+    case ncclUint8:
+      return DType::kU8;
+    default:
+      return DType::kF32;
+  }
+}
+ReduceOp OperationOf(ncclRedOp_t operation) {
+  switch (operation) {
+    case ncclMax:
+      return ReduceOp::kMax;
+    case ncclMin:
+      return ReduceOp::kMin;
+    case ncclProd:
+      return ReduceOp::kProd;
+    default:
+      return ReduceOp::kSum;
+  }
+}
+
+// What the members of a communicator share.
+struct World {
+  explicit World(int num_members) : n(num_members) {}
+
+  const int n;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int num_joined = 0;
+  bool is_aborted = false;
+  std::map<uint64_t, std::map<int, std::pair<FakeCall, Bytes>>> collectives;  // by number and rank
+  std::map<std::pair<int, int>, std::deque<Bytes>> messages;  // by source and target
+
+  // A group of calls of one member, on its stream. All of it is given before any of it is awaited.
+  void Run(int rank, const std::vector<FakeCall>& calls) {
+    std::unique_lock<std::mutex> lock(mutex);
+    for (const FakeCall& call : calls) Give(rank, call);
+    changed.notify_all();
+    for (const FakeCall& call : calls) {
+      changed.wait(lock, [&] { return is_aborted || IsReady(rank, call); });
+      if (is_aborted) return;
+      Take(rank, call);
+    }
+  }
+
+ private:
+  static size_t BytesOf(const FakeCall& call, size_t count) {
+    return count * ByteSize(TypeOf(call.type));
+  }
+  static Bytes Contents(const void* from, size_t num_bytes) {
+    const auto* bytes = static_cast<const std::byte*>(from);
+    return Bytes(bytes, bytes + num_bytes);
+  }
+
+  void Give(int rank, const FakeCall& call) {
+    if (call.kind == CallKind::kReceive) return;
+    const bool is_whole = call.kind == CallKind::kReduceScatter;
+    const bool has_input = call.kind != CallKind::kBroadcast || call.peer == rank;
+    const size_t count = has_input ? call.count * (is_whole ? n : 1) : 0;
+    Bytes contents = Contents(call.input, BytesOf(call, count));
+    if (call.kind == CallKind::kSend) {
+      messages[{rank, call.peer}].push_back(std::move(contents));
+    } else {
+      collectives[call.number][rank] = {call, std::move(contents)};
+    }
+  }
+
+  bool IsReady(int rank, const FakeCall& call) {
+    if (call.kind == CallKind::kSend) return true;
+    if (call.kind == CallKind::kReceive) return !messages[{call.peer, rank}].empty();
+    return static_cast<int>(collectives[call.number].size()) == n;
+  }
+
+  // All members must make the same calls in the same order.
+  void Take(int rank, const FakeCall& call) {
+    if (call.kind == CallKind::kSend) return;
+    if (call.kind == CallKind::kReceive) {
+      std::deque<Bytes>& queue = messages[{call.peer, rank}];
+      ASSERT_EQ(queue.front().size(), BytesOf(call, call.count));
+      Put(queue.front(), call.output);
+      queue.pop_front();
+      return;
+    }
+    std::map<int, std::pair<FakeCall, Bytes>>& members = collectives[call.number];
+    for (const auto& [other, given] : members) {
+      ASSERT_EQ(given.first.kind, call.kind);
+      ASSERT_EQ(given.first.count, call.count);
+      ASSERT_EQ(given.first.type, call.type);
+      ASSERT_EQ(given.first.peer, call.peer);
+    }
+    switch (call.kind) {
+      case CallKind::kAllGather: {
+        auto* to = static_cast<std::byte*>(call.output);
+        for (int r = 0; r < n; ++r)
+          to = std::copy(members[r].second.begin(), members[r].second.end(), to);
+        return;
+      }
+      case CallKind::kBroadcast:
+        return Put(members[call.peer].second, call.output);
+      case CallKind::kReduce:
+        if (rank == call.peer) Put(Folded(members, call, 0), call.output);
+        return;
+      case CallKind::kReduceScatter:
+        return Put(Folded(members, call, rank), call.output);
+      default:
+        return Put(Folded(members, call, 0), call.output);
+    }
+  }
+
+  static void Put(const Bytes& bytes, void* to) {
+    if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+  }
+
+  // Block `block` of call.count elements, folded in the order of the ranks.
+  Bytes Folded(std::map<int, std::pair<FakeCall, Bytes>>& members, const FakeCall& call,
+               int block) const {
+    const FoldFunction fold = FindFold(OperationOf(call.operation), TypeOf(call.type));
+    const size_t size = BytesOf(call, call.count);
+    const auto part = [&](int r) { return members[r].second.data() + block * size; };
+    Bytes folded(part(0), part(0) + size);
+    for (int r = 1; r < n; ++r) {
+      fold(folded.data(), part(r), folded.data(), static_cast<int64_t>(call.count));
+    }
+    return folded;
+  }
+};
+
+struct FakeComm {
+  std::shared_ptr<World> world;
+  int rank = 0;
+  uint64_t num_collectives = 0;
+};
+
+struct FakeNccl {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<World>> worlds;  // by unique id
+  int num_ids = 0;
+  int num_inits = 0;
+  int num_aborts = 0;
+  ncclResult_t async_error = ncclSuccess;
+  ncclResult_t launch_error = ncclSuccess;
+  bool was_blocking = false;
+};
+FakeNccl* fake = nullptr;
+
+// What the calling thread has in its group.
+struct OpenGroup {
+  FakeComm* comm = nullptr;
+  FakeStream* stream = nullptr;
+  std::vector<FakeCall> calls;
+};
+thread_local OpenGroup group;
+
+FakeComm* Of(ncclComm_t comm) { return reinterpret_cast<FakeComm*>(comm); }
+
+ncclResult_t Add(FakeCall call, ncclComm_t comm, cudaStream_t stream) {
+  if (fake->launch_error != ncclSuccess) return fake->launch_error;
+  group.comm = Of(comm);
+  group.stream = reinterpret_cast<FakeStream*>(stream);
+  if (call.kind != CallKind::kSend && call.kind != CallKind::kReceive) {
+    call.number = group.comm->num_collectives++;
+  }
+  group.calls.push_back(call);
+  return ncclSuccess;
+}
+
+NcclApi FakeApi() {
+  NcclApi api;
+  api.get_version = [](int* version) {
+    *version = 22809;
+    return ncclSuccess;
+  };
+  api.get_error_string = [](ncclResult_t result) {
+    return result == ncclRemoteError ? "remote error" : "some error";
+  };
+  api.get_last_error = [](ncclComm_t) { return "the last error"; };
+  api.get_unique_id = [](ncclUniqueId* id) {
+    const std::lock_guard<std::mutex> lock(fake->mutex);
+    *id = {};
+    std::snprintf(id->internal, sizeof(id->internal), "id %d", fake->num_ids++);
+    return ncclSuccess;
+  };
+  api.init_rank = [](ncclComm_t* comm, int n, ncclUniqueId id, int rank, ncclConfig_t* config) {
+    const std::lock_guard<std::mutex> lock(fake->mutex);
+    fake->was_blocking = fake->was_blocking || config->blocking != 0;
+    ++fake->num_inits;
+    std::shared_ptr<World>& world = fake->worlds[id.internal];
+    if (world == nullptr) world = std::make_shared<World>(n);
+    const std::lock_guard<std::mutex> world_lock(world->mutex);
+    ++world->num_joined;
+    *comm = reinterpret_cast<ncclComm_t>(new FakeComm{world, rank});
+    return ncclInProgress;
+  };
+  api.get_async_error = [](ncclComm_t comm, ncclResult_t* result) {
+    World& world = *Of(comm)->world;
+    const std::lock_guard<std::mutex> lock(world.mutex);
+    *result = world.num_joined < world.n ? ncclInProgress : fake->async_error;
+    return ncclSuccess;
+  };
+  api.abort = [](ncclComm_t comm) {
+    {
+      World& world = *Of(comm)->world;
+      const std::lock_guard<std::mutex> lock(world.mutex);
+      world.is_aborted = true;
+      world.changed.notify_all();
+    }
+    const std::lock_guard<std::mutex> lock(fake->mutex);
+    ++fake->num_aborts;
+    delete Of(comm);
+    return ncclSuccess;
+  };
+  api.group_start = [] {
+    group = {};
+    return ncclSuccess;
+  };
+  api.group_end = [] {
+    if (!group.calls.empty()) {
+      group.stream->Enqueue([world = group.comm->world, rank = group.comm->rank,
+                             calls = group.calls] { world->Run(rank, calls); });
+    }
+    return ncclSuccess;
+  };
+  api.all_reduce = [](const void* in, void* out, size_t count, ncclDataType_t type,
+                      ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+    return Add({CallKind::kAllReduce, in, out, count, type, operation}, comm, stream);
+  };
+  api.reduce_scatter = [](const void* in, void* out, size_t count, ncclDataType_t type,
+                          ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+    return Add({CallKind::kReduceScatter, in, out, count, type, operation}, comm, stream);
+  };
+  api.all_gather = [](const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
+                      cudaStream_t stream) {
+    return Add({CallKind::kAllGather, in, out, count, type}, comm, stream);
+  };
+  api.reduce = [](const void* in, void* out, size_t count, ncclDataType_t type,
+                  ncclRedOp_t operation, int root, ncclComm_t comm, cudaStream_t stream) {
+    return Add({CallKind::kReduce, in, out, count, type, operation, root}, comm, stream);
+  };
+  api.broadcast = [](const void* in, void* out, size_t count, ncclDataType_t type, int root,
+                     ncclComm_t comm, cudaStream_t stream) {
+    return Add({CallKind::kBroadcast, in, out, count, type, ncclSum, root}, comm, stream);
+  };
+  api.send = [](const void* in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                cudaStream_t stream) {
+    return Add({CallKind::kSend, in, nullptr, count, type, ncclSum, peer}, comm, stream);
+  };
+  api.receive = [](void* out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                   cudaStream_t stream) {
+    return Add({CallKind::kReceive, nullptr, out, count, type, ncclSum, peer}, comm, stream);
+  };
+  return api;
+}
+
+// ---- Members of a collective.
+
+struct Member {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<Memory> input;
+  std::unique_ptr<Memory> output;
+  std::unique_ptr<StreamCollective> collective;
+  std::unique_ptr<Stream> stream;  // goes first
+  std::unique_ptr<Event> event;
+};
+
+class Members {
+ public:
+  // Of the first `num_joining` ranks.
+  Members(const CollectiveSpec& spec, const CommunicatorFactory& factory,
+          const std::function<std::unique_ptr<Device>(int)>& create_device, size_t num_joining)
+      : spec_(spec) {
+    EXPECT_EQ(CheckCollective(spec, 16), absl::OkStatus());
+    for (size_t rank = 0; rank < num_joining; ++rank) {
+      Member& member = members_.emplace_back();
+      member.device = create_device(static_cast<int>(rank));
+      member.input = Allocate(member, InputCount(spec, static_cast<int>(rank)));
+      member.output = Allocate(member, OutputCount(spec, static_cast<int>(rank)));
+      member.event = member.device->CreateEvent();
+      member.stream = member.device->CreateStream();
+      auto communicator = factory(spec.devices[rank], *member.device);
+      EXPECT_TRUE(communicator.ok()) << communicator.status();
+      member.communicator = *std::move(communicator);
+      auto collective = member.communicator->Create(spec, static_cast<int>(rank), *member.stream);
+      EXPECT_TRUE(collective.ok()) << collective.status();
+      member.collective = *std::move(collective);
+    }
+  }
+
+  size_t size() const { return members_.size(); }
+  Member& operator[](size_t rank) { return members_[rank]; }
+
+  absl::Status Launch(size_t rank, bool is_poisoned = false) {
+    Member& member = members_[rank];
+    const testing::TensorPlaces places(spec_, static_cast<int>(rank), member.input->data(),
+                                       member.output->data());
+    const absl::Status status = member.collective->Launch(
+        {places.inputs.data(), places.outputs.data(), is_poisoned, /*launch=*/rank});
+    member.stream->Record(member.event.get());
+    return status;
+  }
+
+  // Launches on threads of their own: a first launch may wait for the others'.
+  void LaunchAll(size_t poisoned = ~size_t{0}) {
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < size(); ++rank) {
+      threads.emplace_back(
+          [this, rank, poisoned] { EXPECT_EQ(Launch(rank, rank == poisoned), absl::OkStatus()); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  void AwaitAll() {
+    const SteadyClock clock;
+    const int64_t deadline = clock.NowNs() + kTimeoutNs;
+    for (Member& member : members_) {
+      while (!member.event->IsDone()) {
+        ASSERT_LT(clock.NowNs(), deadline) << "the collective does not end";
+        std::this_thread::yield();
+      }
+    }
+  }
+
+  // One run, with the inputs given; the outputs.
+  std::vector<Bytes> RunOnce(const std::vector<Bytes>& inputs) {
+    for (size_t rank = 0; rank < size(); ++rank) {
+      members_[rank].stream->Copy(members_[rank].input->data(), inputs[rank].data(),
+                                  inputs[rank].size(), CopyKind::kHostToDevice);
+    }
+    LaunchAll();
+    std::vector<Bytes> outputs(size());
+    for (size_t rank = 0; rank < size(); ++rank) {
+      outputs[rank].resize(OutputCount(spec_, static_cast<int>(rank)) * ByteSize(spec_.dtype));
+      members_[rank].stream->Copy(outputs[rank].data(), members_[rank].output->data(),
+                                  outputs[rank].size(), CopyKind::kDeviceToHost);
+      members_[rank].stream->Record(members_[rank].event.get());
+    }
+    AwaitAll();
+    return outputs;
+  }
+
+ private:
+  std::unique_ptr<Memory> Allocate(Member& member, int64_t count) const {
+    return *member.device->Allocate(count * ByteSize(spec_.dtype) + 1, MemoryKind::kDevice);
+  }
+
+  const CollectiveSpec spec_;
+  std::vector<Member> members_;
+};
+
+std::vector<Bytes> RandomInputs(const CollectiveSpec& spec, uint64_t seed) {
+  std::vector<Bytes> inputs;
+  for (size_t rank = 0; rank < spec.devices.size(); ++rank) {
+    inputs.push_back(
+        testing::RandomElements(spec.dtype, InputCount(spec, static_cast<int>(rank)), seed + rank));
+  }
+  return inputs;
+}
+
+class NcclCommunicatorTest : public ::testing::Test {
+ protected:
+  NcclCommunicatorTest() { fake = &fake_; }
+
+  std::unique_ptr<Members> Join(const CollectiveSpec& spec, size_t num_joining = 16,
+                                absl::Duration timeout = absl::Seconds(60)) {
+    return std::make_unique<Members>(
+        spec, CreateNcclCommunicators(FakeApi(), {.timeout = timeout}),
+        [](int) { return std::make_unique<FakeGpu>(); },
+        std::min(num_joining, spec.devices.size()));
+  }
+
+  FakeNccl fake_;
+};
+
+CollectiveSpec AllReduce(uint32_t num_devices) {
+  CollectiveSpec spec;
+  for (uint32_t i = 0; i < num_devices; ++i) {
+    spec.devices.push_back(i);
+    spec.counts.push_back(4);
+  }
+  return spec;
+}
+
+// Every kind of collective, with even and uneven pieces. The fake folds in the order of the ranks.
+TEST_F(NcclCommunicatorTest, AgreesWithTheReference) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 100; ++i) {
+    CollectiveSpec spec = testing::RandomCollective(random);
+    spec.algorithm = CollectiveAlgorithm::kDirect;
+    spec.hosts.clear();
+    SCOPED_TRACE(testing::Describe(spec));
+    const std::unique_ptr<Members> members = Join(spec);
+    for (uint64_t run = 0; run < 2; ++run) {
+      const std::vector<Bytes> inputs = RandomInputs(spec, 100 * run);
+      EXPECT_EQ(members->RunOnce(inputs), testing::ReferenceCollective(spec, inputs));
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_FALSE(fake_.was_blocking);
+  EXPECT_EQ(fake_.num_aborts, fake_.num_inits);
+}
+
+TEST_F(NcclCommunicatorTest, AGroupHasOneCommunicator) {
+  const CollectiveSpec spec = AllReduce(3);
+  const std::unique_ptr<Members> members = Join(spec);
+  std::vector<std::unique_ptr<StreamCollective>> others;
+  for (size_t rank = 0; rank < 3; ++rank) {
+    Member& member = (*members)[rank];
+    auto other = member.communicator->Create(spec, static_cast<int>(rank), *member.stream);
+    ASSERT_TRUE(other.ok()) << other.status();
+    others.push_back(*std::move(other));
+  }
+  EXPECT_EQ(fake_.num_inits, 3);
+  EXPECT_EQ(fake_.num_ids, 1);
+}
+
+TEST_F(NcclCommunicatorTest, APoisonedMemberIsToldToAllUntilTheReset) {
+  const std::unique_ptr<Members> members = Join(AllReduce(3));
+  members->LaunchAll(/*poisoned=*/1);
+  members->LaunchAll();  // a sound run does not hide it
+  members->AwaitAll();
+  for (const size_t rank : {0, 2}) {
+    const StreamError* error = (*members)[rank].event->error();
+    ASSERT_NE(error, nullptr) << rank;
+    EXPECT_EQ(error->status.code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(error->launch, rank);
+  }
+  for (size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ((*members)[rank].stream->Reset(), absl::OkStatus());
+  }
+  members->LaunchAll();
+  members->AwaitAll();
+  for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ((*members)[rank].event->error(), nullptr);
+}
+
+TEST_F(NcclCommunicatorTest, AFaultOfADeviceIsToldToAll) {
+  const std::unique_ptr<Members> members = Join(AllReduce(2));
+  static_cast<FakeGpu&>(*(*members)[0].device).device_fault = 1;
+  members->LaunchAll();
+  members->AwaitAll();
+  ASSERT_NE((*members)[1].event->error(), nullptr);
+  EXPECT_EQ((*members)[1].event->error()->status.code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(NcclCommunicatorTest, AMemberThatDoesNotJoinEndsTheWait) {
+  const std::unique_ptr<Members> members = Join(AllReduce(3), 2, absl::Milliseconds(50));
+  const absl::Status status = members->Launch(0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.message(),
+            "NCCL, the devices 0, 1, 2: after 50ms, not all of them have joined: NCCL joins the "
+            "devices of one process");
+  EXPECT_EQ(fake_.num_aborts, 1);
+  EXPECT_EQ(members->Launch(0), status);
+}
+
+TEST_F(NcclCommunicatorTest, AnErrorThatComesLaterAbortsTheCommunicator) {
+  const std::unique_ptr<Members> members = Join(AllReduce(2));
+  members->LaunchAll();
+  members->AwaitAll();
+  fake_.async_error = ncclRemoteError;
+  const absl::Status status = members->Launch(0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("remote error (the last error)"));
+  EXPECT_EQ(fake_.num_aborts, 1);
+  EXPECT_EQ(members->Launch(0), status);
+}
+
+TEST_F(NcclCommunicatorTest, AFailedLaunchAbortsTheCommunicator) {
+  const std::unique_ptr<Members> members = Join(AllReduce(2));
+  fake_.launch_error = ncclInvalidArgument;
+  EXPECT_THAT(std::string(members->Launch(0).message()),
+              HasSubstr("NCCL, the devices 0, 1: launching: some error"));
+  EXPECT_EQ(fake_.num_aborts, 1);
+}
+
+// A member that waits on its device for one that is gone lets go when its communicator does.
+TEST_F(NcclCommunicatorTest, AbortsWhatWaitsForAMemberThatIsGone) {
+  const std::unique_ptr<Members> members = Join(AllReduce(2));
+  EXPECT_EQ(members->Launch(0), absl::OkStatus());
+  EXPECT_FALSE((*members)[0].event->IsDone());
+  (*members)[0].collective = nullptr;
+  (*members)[0].communicator = nullptr;
+  const SteadyClock clock;
+  const int64_t deadline = clock.NowNs() + kTimeoutNs;
+  while (!(*members)[0].event->IsDone()) {
+    ASSERT_LT(clock.NowNs(), deadline);
+    std::this_thread::yield();
+  }
+}
+
+TEST_F(NcclCommunicatorTest, RefusesWhatItCannotDo) {
+  const CommunicatorFactory factory = CreateNcclCommunicators(FakeApi(), {});
+  const std::unique_ptr<Device> cpu = CreateCpuDevice(1);
+  const std::unique_ptr<Stream> stream = cpu->CreateStream();
+  auto communicator = factory(0, *cpu);
+  ASSERT_TRUE(communicator.ok());
+  EXPECT_EQ((*communicator)->Create(AllReduce(1), 0, *stream).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  FakeGpu gpu;
+  const std::unique_ptr<Stream> gpu_stream = gpu.CreateStream();
+  CollectiveSpec bools = AllReduce(1);
+  bools.dtype = DType::kBool;
+  auto of_gpu = factory(0, gpu);
+  ASSERT_TRUE(of_gpu.ok());
+  EXPECT_EQ((*of_gpu)->Create(bools, 0, *gpu_stream).status(),
+            absl::UnimplementedError("NCCL has no sums and products of bool"));
+}
+
+TEST(NcclTest, TheLibraryIsLoadedOrMissed) {
+  const NcclSystem system = FindNccl();
+  if (system.status.ok()) {
+    EXPECT_GE(system.version, 21400);
+  } else {
+    EXPECT_EQ(system.status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(system.status.message()), HasSubstr("libnccl.so.2"));
+  }
+}
+
+// ---- With GPUs: one rank a GPU.
+
+TEST(RealNcclTest, AgreesWithTheReference) {
+  const kernels::GpuSystem gpus = kernels::FindGpus();
+  if (!gpus.status.ok()) GTEST_SKIP() << gpus.status.message();
+  const absl::StatusOr<CommunicatorFactory> factory = CreateNcclCommunicators();
+  if (!factory.ok()) GTEST_SKIP() << factory.status().message();
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 20; ++i) {
+    CollectiveSpec spec = testing::RandomCollective(random);
+    if (spec.devices.size() > gpus.gpus.size()) continue;
+    spec.dtype = DType::kI32;  // sums of floats have another association
+    spec.algorithm = CollectiveAlgorithm::kDirect;
+    spec.hosts.clear();
+    SCOPED_TRACE(testing::Describe(spec));
+    Members members(
+        spec, *factory, [](int index) { return *kernels::CreateCudaDevice(index); },
+        spec.devices.size());
+    const std::vector<Bytes> inputs = RandomInputs(spec, 100);
+    EXPECT_EQ(members.RunOnce(inputs), testing::ReferenceCollective(spec, inputs));
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::transport
