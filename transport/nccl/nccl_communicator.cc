@@ -3,9 +3,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -91,7 +92,7 @@ class NcclGroup {
 
   // OK once all members have joined and none has failed, as far as is known.
   absl::Status MakeReady() {
-    RETURN_IF_ERROR(status_);
+    RETURN_IF_ERROR(failure_);
     if (!has_joined_) {
       RETURN_IF_ERROR(Await("not all of them have joined: NCCL joins the devices of one process"));
       has_joined_ = true;
@@ -141,8 +142,8 @@ class NcclGroup {
   }
   absl::Status Fail(absl::Status status) {
     Abort();
-    status_ = std::move(status);
-    return status_;
+    failure_ = std::move(status);
+    return failure_;
   }
 
   void Abort() {
@@ -155,7 +156,7 @@ class NcclGroup {
   const std::string what_;  // for errors
   ncclComm_t comm_ = nullptr;
   bool has_joined_ = false;
-  absl::Status status_;  // the first failure
+  absl::Status failure_;  // the first failure
 };
 
 // One call of NCCL that a run makes. Places are in bytes.
