@@ -85,7 +85,7 @@ class FakeStream : public Stream, public GpuStream {
   }
   void Wait(const Event*) override {}
   absl::Status Reset() override {
-    peer_fault_.flags[0] = peer_fault_.flags[1] = 0;
+    for (volatile int32_t& flag : peer_fault_.flags) flag = 0;
     *device_fault_ = 0;
     ++num_resets_;
     return absl::OkStatus();
