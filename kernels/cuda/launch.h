@@ -115,6 +115,13 @@ struct FaultSite {
   uint64_t launch = 0;
 };
 
+// A scalar operand such as a learning rate.
+struct Scalar {
+  enum Type : int32_t { kF32, kBF16, kF16 };
+  const void* data = nullptr;
+  Type type = kF32;
+};
+
 // Integer operands such as ids, of any width.
 struct Indices {
   enum Type : int32_t { kI8, kU8, kI32, kI64 };

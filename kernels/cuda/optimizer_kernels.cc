@@ -6,17 +6,23 @@
 namespace penstock::kernels::cuda {
 namespace {
 
-// An error unless the scalars, which the device reads, are f32.
-absl::Status CheckScalars(const KernelSpec& spec, std::initializer_list<int> inputs) {
-  for (const int i : inputs) {
-    if (spec.inputs[i].dtype != DType::kF32) return Unsupported(spec, spec.inputs[i].dtype);
+absl::StatusOr<Scalar::Type> ScalarType(const KernelSpec& spec, int input) {
+  switch (spec.inputs[input].dtype) {
+    case DType::kF32:
+      return Scalar::kF32;
+    case DType::kBF16:
+      return Scalar::kBF16;
+    case DType::kF16:
+      return Scalar::kF16;
+    default:
+      return Unsupported(spec, spec.inputs[input].dtype);
   }
-  return absl::OkStatus();
 }
 
 KernelOr CreateAdamw(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckScalars(spec, {5, 6}));
   AdamwParams params;
+  ASSIGN_OR_RETURN(params.rate.type, ScalarType(spec, 5));
+  ASSIGN_OR_RETURN(params.scale.type, ScalarType(spec, 6));
   params.beta1 = spec.attributes.GetDouble("beta1", 0.9);
   params.beta2 = spec.attributes.GetDouble("beta2", 0.999);
   params.epsilon = spec.attributes.GetDouble("epsilon", 1e-8);
@@ -25,8 +31,8 @@ KernelOr CreateAdamw(const KernelSpec& spec, Device&, Stream& stream) {
     return MakeKernel(spec, stream, [spec, params](const KernelArgs& args, CudaStream& to) {
       AdamwParams run = params;
       run.step = Input<int64_t>(args, 4);
-      run.rate = Input<float>(args, 5);
-      run.scale = Input<float>(args, 6);
+      run.rate.data = args.inputs[5];
+      run.scale.data = args.inputs[6];
       return Launched(
           spec, LaunchAdamw(to.handle(), run, spec.outputs[0].num_elements(), Input<T>(args, 0),
                             Input<T>(args, 1), Input<T>(args, 2), Input<T>(args, 3),
@@ -36,16 +42,17 @@ KernelOr CreateAdamw(const KernelSpec& spec, Device&, Stream& stream) {
 }
 
 KernelOr CreateSgd(const KernelSpec& spec, Device&, Stream& stream) {
-  RETURN_IF_ERROR(CheckScalars(spec, {2, 3}));
   SgdParams params;
+  ASSIGN_OR_RETURN(params.rate.type, ScalarType(spec, 2));
+  ASSIGN_OR_RETURN(params.scale.type, ScalarType(spec, 3));
   params.momentum = static_cast<float>(spec.attributes.GetDouble("momentum", 0.0));
   params.weight_decay = static_cast<float>(spec.attributes.GetDouble("weight_decay", 0.0));
   params.is_nesterov = spec.attributes.GetBool("nesterov", false);
   return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
     return MakeKernel(spec, stream, [spec, params](const KernelArgs& args, CudaStream& to) {
       SgdParams run = params;
-      run.rate = Input<float>(args, 2);
-      run.scale = Input<float>(args, 3);
+      run.rate.data = args.inputs[2];
+      run.scale.data = args.inputs[3];
       const bool has_buffer = args.inputs.size() > 4;
       return Launched(spec,
                       LaunchSgd(to.handle(), run, spec.outputs[0].num_elements(), Input<T>(args, 0),

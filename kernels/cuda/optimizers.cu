@@ -11,9 +11,10 @@ struct AdamwFactors {
 
 __device__ AdamwFactors FactorsOf(const AdamwParams& params) {
   const double step = static_cast<double>(*params.step);
-  const double rate = *params.rate;
+  const double rate = LoadScalar(params.rate);
   const double correction2 = sqrt(1 - pow(params.beta2, step));
-  return {*params.scale, static_cast<float>(rate / (1 - pow(params.beta1, step)) * correction2),
+  return {LoadScalar(params.scale),
+          static_cast<float>(rate / (1 - pow(params.beta1, step)) * correction2),
           static_cast<float>(params.epsilon * correction2),
           static_cast<float>(1 - rate * params.weight_decay)};
 }
@@ -50,8 +51,8 @@ __global__ void AdamwKernel(AdamwParams params, int64_t count, const T* w, const
 template <typename T>
 __global__ void SgdKernel(SgdParams params, int64_t count, const T* w, const T* g, const T* buffer,
                           T* new_w, T* new_buffer) {
-  const float rate = *params.rate;
-  const float scale = *params.scale;
+  const float rate = LoadScalar(params.rate);
+  const float scale = LoadScalar(params.scale);
   for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
     const float weight = Widen(w[i]);
     const float gradient = scale * Widen(g[i]) + params.weight_decay * weight;

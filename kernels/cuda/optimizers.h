@@ -21,8 +21,8 @@ struct AdamwParams {
   double epsilon = 1e-8;
   double weight_decay = 0;
   const int64_t* step = nullptr;
-  const float* rate = nullptr;
-  const float* scale = nullptr;  // of the gradient
+  Scalar rate;
+  Scalar scale;  // of the gradient
 };
 template <typename T>
 LaunchResult LaunchAdamw(StreamHandle stream, const AdamwParams& params, int64_t count, const T* w,
@@ -32,8 +32,8 @@ struct SgdParams {
   float momentum = 0;
   float weight_decay = 0;
   bool is_nesterov = false;
-  const float* rate = nullptr;
-  const float* scale = nullptr;
+  Scalar rate;
+  Scalar scale;
 };
 // `buffer` and `new_buffer` are null without momentum.
 template <typename T>

@@ -252,7 +252,18 @@ __device__ T MaxBlock(T value) {
   return ReduceBlock(value, T(-INFINITY), MaxOp());
 }
 
-// ---- Integer operands.
+// ---- Scalar and integer operands.
+
+__device__ inline float LoadScalar(const Scalar& scalar) {
+  switch (scalar.type) {
+    case Scalar::kBF16:
+      return Widen(*static_cast<const BFloat16*>(scalar.data));
+    case Scalar::kF16:
+      return Widen(*static_cast<const Float16*>(scalar.data));
+    default:
+      return *static_cast<const float*>(scalar.data);
+  }
+}
 
 __device__ inline int64_t LoadIndex(const Indices& indices, int64_t i) {
   switch (indices.type) {
