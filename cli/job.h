@@ -81,6 +81,7 @@ struct Job {
     bool stops_on_nonfinite = true;  // when a loss is NaN or infinite
     graph::TrainingOptions options;
     std::optional<double> min_learning_rate;  // default: a tenth of learning_rate
+    std::optional<double> loss_scale;         // default: 65536 in f16, else 0
   } train;
 
   struct Checkpoint {

@@ -217,6 +217,10 @@ std::vector<planner::ProgramSetting> ProgramSettings(const Job& job, const JobMo
   }
   add("train.weight_decay", options.weight_decay);
   add("train.clip_norm", options.clip_norm);
+  if (options.loss_scale > 0) add("train.loss_scale", options.loss_scale);
+  if (options.gradient_dtype != DType::kF32) {
+    add("train.gradient_dtype", Name(options.gradient_dtype));
+  }
   add("train.learning_rate", options.learning_rate);
   add("train.warmup_steps", options.warmup_steps);
   if (options.schedule == graph::LearningRateSchedule::kCosine) {

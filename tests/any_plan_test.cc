@@ -436,6 +436,25 @@ TEST(AnyPlanInMixedPrecisionTest, GivesTheLossesOfOneDeviceAndOfF32) {
   constexpr int kManySteps = 200;
   const std::vector<double> exact = Losses(kOneDevice, small, kManySteps);
   ExpectSameLosses(exact, Losses(kOneDevice, mixed, kManySteps), 2e-2);
+  const std::string f16 = small + "--set 'train.dtype=\"f16\"'";
+  ExpectSameLosses(exact, Losses(kOneDevice, f16, kManySteps), 2e-2);
+}
+
+// Gradients that devices add up in 16 bits are rounded on one device, too.
+TEST(AnyPlanWithSmallGradientsTest, GivesTheLossesOfOneDevice) {
+  const std::string small = kConstantRate +
+                            " --set model.layers=2 --set model.width=64 --set model.heads=2 --set "
+                            "model.context=32 --set 'train.gradient_dtype=\"bf16\"' ";
+  for (const std::string& dtype : {"f32", "f16"}) {
+    const std::string settings = small + StrCat("--set 'train.dtype=\"", dtype, "\"'");
+    const std::vector<double> one = Losses(kOneDevice, settings, kSteps);
+    for (const Layout& layout :
+         {Layout{"dp=2", 2, 4, "1f1b"}, Layout{"dp=2,tp=2,pp=2", 8, 4, "1f1b"},
+          Layout{"dp=4,zero=3", 4, 2, "1f1b"}, Layout{"dp=2,zero=2", 2, 1, "1f1b"}}) {
+      SCOPED_TRACE(StrCat(Name(layout), " ", dtype));
+      ExpectSameLosses(one, Losses(layout, settings, kSteps), 1e-3);
+    }
+  }
 }
 
 // --- The plan of the demo's model ----------------------------------------------------------------

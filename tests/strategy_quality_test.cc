@@ -37,6 +37,7 @@ struct Setting {
   int64_t layers = 4;
   int64_t width = 256;
   DType precision = DType::kF32;
+  DType gradient_dtype = DType::kF32;
 };
 
 // What ZeRO splits of a model, and what it leaves whole.
@@ -69,7 +70,8 @@ class StrategyQualityTest : public PlannerFixture {
         graph::BuildModelGraph(ops_, gpt_, config, graph::ModelUse::kTrain, kBatch);
     EXPECT_TRUE(forward.ok()) << forward.status();
     num_parameters_ = graph::NumParameters(*forward);
-    absl::StatusOr<graph::Graph> graph = graph::BuildTrainingGraph(ops_, *forward, {});
+    absl::StatusOr<graph::Graph> graph =
+        graph::BuildTrainingGraph(ops_, *forward, {.gradient_dtype = setting.gradient_dtype});
     EXPECT_TRUE(graph.ok()) << graph.status();
     const auto strategy = planner::ParseStrategy(setting.strategy);
     EXPECT_TRUE(strategy.ok()) << strategy.status();
@@ -331,6 +333,27 @@ TEST_F(StrategyQualityTest, FullyShardedDataParallelInMixedPrecision) {
 // In each layer c - 1 exchanges of keys and values forward; backward as many again, and as many of
 // the gradients that follow them. Beside them only gradients are summed, once; those of the
 // positions belong to a part of the sequence, and are not.
+// Gradients in 16 bits take half the bytes, in one collective per bucket as ever; those of
+// micro-batches are added up before they are rounded.
+TEST_F(StrategyQualityTest, GradientsIn16Bits) {
+  for (const std::string& strategy : {"dp=4", "dp=4,zero=1", "dp=4,zero=2", "dp=4,zero=3"}) {
+    for (const int64_t microbatches : {1, 4}) {
+      SCOPED_TRACE(StrCat(strategy, ", ", microbatches));
+      Setting setting = {strategy, microbatches, kLayerBucket};
+      const std::map<std::string, Traffic> f32 = TrafficOf(PlanOf(setting));
+      setting.gradient_dtype = DType::kBF16;
+      const std::map<std::string, Traffic> bf16 = TrafficOf(PlanOf(setting));
+      for (const auto& [kind, traffic] : f32) {
+        SCOPED_TRACE(kind);
+        ASSERT_TRUE(bf16.contains(kind));
+        const bool are_gradients = kind == "all_reduce" || kind == "reduce_scatter";
+        EXPECT_EQ(bf16.at(kind).bytes, are_gradients ? traffic.bytes / 2 : traffic.bytes);
+        EXPECT_LE(bf16.at(kind).count, traffic.count);
+      }
+    }
+  }
+}
+
 TEST_F(StrategyQualityTest, RingAttention) {
   for (const int64_t cp : {2, 4}) {
     Setting setting = {StrCat("cp=", cp)};
