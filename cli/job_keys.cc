@@ -447,7 +447,7 @@ const std::vector<Key>& Keys() {
                   {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"f16", DType::kF16}})},
       {"train.loss_scale",
        "First factor of the loss and so of all gradients; halved when gradients overflow, and "
-       "doubled after 2,000 steps without; 0: none (65536 with train.dtype = \"f16\", else 0)",
+       "doubled after 2,000 steps without; 0: none; if unset, 65536 with train.dtype = \"f16\" (0)",
        Number([](Job& j) { return &j.train.loss_scale; }, 0, 1 << 24, "0 to 2^24")},
       {"train.validation_sequences",
        "Held-out sequences to evaluate, or images, of which all are if unset; 0 disables "

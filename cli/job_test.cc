@@ -113,7 +113,7 @@ TEST(JobTest, ErrorsTellThePlaceAndWhatWasExpected) {
       {"[train]\nseed = -1\n", "j.toml:2:8: ", "out of range"},
       {"[train]\nlearning_rate = true\n", "j.toml:2:17: ", "expected a number, not a boolean"},
       {"[train]\nlearning_rate = nan\n", "j.toml:2:17: ", "out of range"},
-      {"[train]\ndtype = \"f16\"\n", "j.toml:2:9: ", "expected \"f32\" or \"f64\" or \"bf16\""},
+      {"[train]\ndtype = \"f8\"\n", "j.toml:2:9: ", "expected \"f32\" or \"f64\" or \"bf16\" or \"f16\""},
       {"[model]\ndropout = 1.0\n", "j.toml:2:11: ", "[0, 1)"},
       {"[model]\nname = [1]\n", "j.toml:2:8: ", "expected a string, not a list"},
       {"[data]\ntext = [1]\n", "j.toml:2:8: ", "expected a list of paths only"},

@@ -261,22 +261,22 @@ class Differentiation {
     return rounded;
   }
 
-  // A cast that stands behind the gradient of a parameter and belongs to what that does.
-  ValueId AddCast(Graph& graph, ValueId gradient, DType dtype, std::string_view partial_sums,
-                  std::string name) const {
+  // Behind the gradient of a parameter.
+  ValueId AddRounding(Graph& graph, ValueId gradient) const {
     const Node& producer = graph.node(graph.value(gradient).producer);
     Node cast;
     cast.op = builder_.ops().Find("cast");
-    cast.attributes.Set("dtype", dtype);
-    cast.attributes.Set("partial_sums", std::string(partial_sums));
+    cast.attributes.Set("dtype", options_.sum_dtype);
+    cast.attributes.Set("partial_sums", std::string("round"));
     cast.operands = {gradient};
     cast.mesh = producer.mesh;
     cast.stage = producer.stage;
     cast.phase = producer.phase;
     cast.forward = producer.forward;
     cast.location = producer.location;
-    const TensorType type = {dtype, graph.value(gradient).type.shape};
-    const std::string names[] = {graph.UniqueName(std::move(name))};
+    const TensorType type = {options_.sum_dtype, graph.value(gradient).type.shape};
+    const std::string names[] = {
+        graph.UniqueName(StrCat(graph.value(gradient).name, ".", Name(options_.sum_dtype)))};
     return graph.node(graph.AddTyped(std::move(cast), {&type, 1}, names)).results[0];
   }
 
@@ -326,11 +326,7 @@ class Differentiation {
         result.graph.mutable_value(copies[value]).sharding = graph_.value(value).sharding;
       }
       for (const ValueId value : graph_.node(id).results) {
-        if (!rounded.contains(value)) continue;
-        const std::string& name = result.graph.value(copies[value]).name;
-        const ValueId terms = AddCast(result.graph, copies[value], options_.sum_dtype, "round",
-                                      StrCat(name, ".terms"));
-        sums[value] = AddCast(result.graph, terms, DType::kF32, "add", StrCat(name, ".sum"));
+        if (rounded.contains(value)) sums[value] = AddRounding(result.graph, copies[value]);
       }
     }
     result.loss = copies[values_[loss_]];

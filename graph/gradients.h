@@ -33,8 +33,9 @@ struct Differentiated {
   // joined by `add`. Returns what the forward graph returned.
   Graph graph;
   ValueId loss = kNoValue;
-  // The parameters in declaration order and the gradient of each, of the parameter's type; zeros
-  // where the loss does not depend on it, or where it is no float.
+  // The parameters in declaration order and the gradient of each, of the parameter's type unless it
+  // is rounded (GradientOptions); zeros where the loss does not depend on it, or where it is no
+  // float.
   std::vector<ValueId> parameters;
   std::vector<ValueId> gradients;
 };

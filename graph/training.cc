@@ -122,6 +122,13 @@ ValueId CastTo(GraphBuilder& builder, ValueId value, DType dtype) {
   return builder.Add("cast", {value}, {{"dtype", dtype}});
 }
 
+// The gradient that devices add up in fewer bits, as `dtype`.
+ValueId WidenSum(GraphBuilder& builder, ValueId gradient, DType dtype) {
+  if (builder.type(gradient).dtype == dtype) return gradient;
+  return builder.Add("cast", {gradient}, {{"dtype", dtype}, {"partial_sums", std::string("add")}},
+                     StrCat(builder.graph().value(gradient).name, ".sum"));
+}
+
 // A state like the parameter, of the same type and zero at first.
 ValueId StateLike(GraphBuilder& builder, ValueId parameter, std::string_view suffix) {
   if (!builder.status().ok()) return kNoValue;
@@ -319,6 +326,10 @@ absl::StatusOr<Graph> BuildTrainingGraph(const OpRegistry& ops, Graph forward,
         StrCat("graph ", forward.name(), " has no float parameter to train"));
   }
   GraphBuilder builder(ops, result.graph);
+  builder.set_phase(Phase::kUpdate);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    gradients[i] = WidenSum(builder, gradients[i], builder.type(parameters[i]).dtype);
+  }
   ValueId norm = kNoValue;
   const DType scalar_dtype = result.graph.value(result.loss).type.dtype;
   RETURN_IF_ERROR(AddOptimizer(builder, parameters, gradients, options, scalar_dtype,

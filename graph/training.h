@@ -80,11 +80,11 @@ struct LossScale {
 };
 
 // The updates alone: gradients[i] is that of parameters[i]. `scalar_dtype` is that of the learning
-// rate and the norm; the norm goes to *norm unless it is null. Errors are the builder's too.
-// REQUIRES: equal lengths, not empty, floats.
+// rate and the norm; the norm goes to *norm unless it is null. `loss_scale` is by what the gradients
+// were multiplied. Errors are the builder's too. REQUIRES: equal lengths, not empty, floats.
 absl::Status AddOptimizer(GraphBuilder& builder, absl::Span<const ValueId> parameters,
                           absl::Span<const ValueId> gradients, const TrainingOptions& options,
-                          DType scalar_dtype, ValueId* norm);
+                          DType scalar_dtype, ValueId* norm, const LossScale& loss_scale = {});
 
 }  // namespace penstock::graph
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -445,7 +446,7 @@ TEST(AnyPlanWithSmallGradientsTest, GivesTheLossesOfOneDevice) {
   const std::string small = kConstantRate +
                             " --set model.layers=2 --set model.width=64 --set model.heads=2 --set "
                             "model.context=32 --set 'train.gradient_dtype=\"bf16\"' ";
-  for (const std::string& dtype : {"f32", "f16"}) {
+  for (const std::string_view dtype : {"f32", "f16"}) {
     const std::string settings = small + StrCat("--set 'train.dtype=\"", dtype, "\"'");
     const std::vector<double> one = Losses(kOneDevice, settings, kSteps);
     for (const Layout& layout :
