@@ -41,9 +41,12 @@ namespace {
 // Before any pass.
 constexpr std::string_view kInput = "input";
 
-// The passes of any job. `mixed-precision` runs for train.dtype = "bf16" only.
+// The passes of any job. `split-directions` runs for bidirectional policies only, and
+// `mixed-precision` for train.dtype = "bf16" and "f16".
 std::vector<planner::Pass> AllPasses(const graph::OpRegistry& ops) {
-  return planner::CompilePasses(ops, {}, DType::kBF16);
+  planner::SendOptions sends;
+  sends.placement = planner::StagePlacement{1, 2, planner::Placement::kBidirectional};
+  return planner::CompilePasses(ops, sends, DType::kBF16);
 }
 
 // Of --dump.
@@ -199,7 +202,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
     nlohmann::json json = {{"strategy", plan.common.strategy},
                            {"schedule", plan.common.policy},
                            {"stages", plan.num_stages()},
-                           {"microbatches", plan.common.num_microbatches},
+                           {"microbatches", graph.microbatches},
                            {"devices", plan.num_devices()},
                            {"actors", counts.actors},
                            {"channels", counts.channels},

@@ -456,6 +456,14 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   absl::StatusOr<std::optional<Strategy>> given = planner::ParseStrategy(job.parallel.strategy);
   if (!given.ok()) return AtKey(job, {"parallel.strategy"}, given.status());
   if (given->has_value() && (*given)->pp > 1) RETURN_IF_ERROR(SetChunks(job, policy, &**given));
+  if (!given->has_value() && policy.needs().placement == planner::Placement::kBidirectional) {
+    return AtKey(job, {"parallel.schedule"},
+                 absl::InvalidArgumentError(
+                     StrCat("schedule '", result.policy,
+                            "' runs each pipeline stage on two groups "
+                            "of devices, which the strategy \"auto\" does not consider; give a "
+                            "strategy such as pp=4")));
+  }
   if (given->has_value()) RETURN_IF_ERROR(CheckDevicesOf(job, **given));
 
   ASSIGN_OR_RETURN(result.model, ResolveModel(registries, job));

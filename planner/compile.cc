@@ -27,6 +27,7 @@
 #include "planner/sharding/propagate.h"
 #include "planner/sharding/select_mesh.h"
 #include "planner/simulator/phase_times.h"
+#include "planner/strategy/directions.h"
 #include "planner/strategy/mixed_precision.h"
 #include "planner/strategy/offload.h"
 #include "planner/strategy/recompute.h"
@@ -35,6 +36,10 @@ namespace penstock::planner {
 namespace {
 
 constexpr std::string_view kSplitSends = "split-sends";
+
+bool IsBidirectional(const std::optional<StagePlacement>& placement) {
+  return placement.has_value() && placement->placement == Placement::kBidirectional;
+}
 
 Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype) {
   return {"mixed-precision",
@@ -57,6 +62,10 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
       {"offload", [&ops](graph::Graph& g) { return AddOffload(ops, g); }},
   };
   if (IsHalf(precision)) passes.insert(passes.begin(), MixedPrecisionPass(ops, precision));
+  if (IsBidirectional(sends.placement)) {
+    passes.insert(passes.begin(),
+                  {"split-directions", [](graph::Graph& g) { return SplitDirections(g); }});
+  }
   return passes;
 }
 
@@ -97,20 +106,29 @@ absl::StatusOr<std::optional<StagePlacement>> PlaceStages(const graph::Graph& gr
                                                           const Policy& policy,
                                                           const CompileOptions& options) {
   const int chunks = options.chunks_per_group;
-  if (chunks == 1) return std::nullopt;  // CheckNeeds has the last word
   const int num_stages = NumStages(graph);
+  if (options.placement.value_or(policy.needs().placement.value_or(Placement::kLoop)) ==
+      Placement::kBidirectional) {
+    if (num_stages % 2 != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("policy '", std::string(policy.name()),
+                       "' needs an even number of pipeline stages; there ",
+                       num_stages == 1 ? "is " : "are ", num_stages));
+    }
+    if (chunks == 1) return StagePlacement{num_stages, 2, Placement::kBidirectional};
+    return absl::InvalidArgumentError(
+        absl::StrCat("policy '", std::string(policy.name()),
+                     "' runs each stage on two groups of devices, as a chunk of each: the stages "
+                     "cannot be cut into ",
+                     chunks, " chunks a group besides"));
+  }
+  if (chunks == 1) return std::nullopt;  // CheckNeeds has the last word
   if (chunks < 1 || chunks > kMaxChunks || num_stages % chunks != 0) {
     return absl::InvalidArgumentError(absl::StrCat(num_stages, " stages cannot be run as ", chunks,
                                                    " chunks a group of devices"));
   }
   StagePlacement placement = PlacementOf(policy, num_stages / chunks, chunks);
   placement.placement = options.placement.value_or(placement.placement);
-  if (placement.placement == Placement::kBidirectional) {
-    return absl::UnimplementedError(
-        absl::StrCat("policy '", std::string(policy.name()),
-                     "' runs each stage on two groups of devices, which plans do not have yet; "
-                     "`penstock schedule` shows it"));
-  }
   return placement;
 }
 
@@ -196,15 +214,17 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   lower.device_groups = options.device_groups;
   lower.split_weight_gradients = options.split_weight_gradients || policy->needs().splits_backward;
   std::optional<StepEstimate> estimate;
-  // Estimates are for stages with equally many devices.
-  if (options.machine != nullptr && graph.meshes().size() == 1) {
+  // Estimates are for stages with equally many devices, each on one group.
+  const bool has_estimate =
+      options.machine != nullptr && graph.meshes().size() == 1 && !IsBidirectional(lower.placement);
+  if (has_estimate) {
     ASSIGN_OR_RETURN(estimate, EstimateGraph(graph, lower, options));
     if (options.estimate != nullptr) *options.estimate = *estimate;
     lower.pipeline = std::move(estimate->pipeline);
   }
   lower.kernels = options.kernels;
   lower.buckets.bytes = options.bucket_bytes;
-  if (options.machine != nullptr && options.bucket_bytes > 0 && graph.meshes().size() == 1) {
+  if (has_estimate && options.bucket_bytes > 0) {
     lower.buckets.bytes_over = BucketBytes(graph, options);
   }
   lower.host_devices = options.host_devices;

@@ -38,7 +38,8 @@ struct CompileOptions {
   std::vector<ProgramSetting> settings;  // likewise
   bool split_weight_gradients = false;   // into W; also if the policy wants it
   // How many of the graph's stages each group of devices runs, as its chunks, and how they lie on
-  // the groups (none: as the policy wants).
+  // the groups (none: as the policy wants). In a bidirectional pipeline 1: each stage is a chunk of
+  // two groups (strategy/directions.h).
   int chunks_per_group = 1;
   std::optional<Placement> placement = {};
   // Of each group of the pipeline, the group of devices that runs it; empty: in their order. All
@@ -57,7 +58,8 @@ struct CompileOptions {
   // Where the plan is to run. Its step is predicted for it (search/estimate.h); without one, from
   // the constants of lower_to_plan.h.
   const Machine* machine = nullptr;
-  // Filled in, if the machine is given and all stages have equally many devices.
+  // Filled in, if the machine is given, all stages have equally many devices and each lies on one
+  // group.
   StepEstimate* estimate = nullptr;
   bool verify = true;
   bool fold = true;  // devices that do the same share a program
@@ -74,7 +76,8 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
                              const CompileOptions& options);
 
 // The passes of Compile that leave a graph, in their order; what comes after makes the plan of it.
-// `ops` outlives the result.
+// In a bidirectional pipeline (sends.placement) split-directions comes first. `ops` outlives the
+// result.
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends = {},
                                 DType precision = DType::kF32);
 

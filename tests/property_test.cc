@@ -194,6 +194,26 @@ planner::CompileOptions CompileOptionsOf(const Registries& registries, const Ran
   return options;
 }
 
+// The case of a seed. Of those with even numbers of stages and micro-batches, half send
+// micro-batches from both ends of the pipeline, unless a forward or backward pass joins those of
+// both directions.
+absl::StatusOr<RandomCase> MakeCase(const Registries& registries, uint64_t seed) {
+  ASSIGN_OR_RETURN(RandomCase test, MakeRandomCase(registries.ops, seed));
+  int num_stages = 1;
+  for (const Node& node : test.graph.nodes()) num_stages = std::max(num_stages, node.stage + 1);
+  const int64_t num_microbatches = test.graph.meshes()[0].num_microbatches();
+  if (seed % 2 == 0 || test.graph.meshes().size() > 1 || num_stages % 2 != 0 ||
+      num_microbatches % 2 != 0 || num_microbatches < 4) {
+    return test;
+  }
+  RandomCase from_both_ends = test;
+  from_both_ends.policy = seed % 4 == 1 ? "chimera" : "dualpipe";
+  from_both_ends.chunks_per_group = 1;
+  const absl::StatusOr<planner::FoldedPlan> plan = planner::CompileFolded(
+      registries.ops, test.graph, CompileOptionsOf(registries, from_both_ends));
+  return absl::IsUnimplemented(plan.status()) ? test : from_both_ends;
+}
+
 // The case's plan. Half of the cases have their collectives made in other ways than the planner's,
 // over hosts of any kind: they have to give the same values.
 absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const RandomCase& test,
@@ -410,7 +430,7 @@ void CheckCases(int64_t first, int64_t every, Processes* processes) {
   const Registries registries;
   int failures = 0;
   for (int64_t i = first; i < NumCases() && failures < 3; i += every) {
-    const absl::StatusOr<RandomCase> test = MakeRandomCase(registries.ops, FirstSeed() + i);
+    const absl::StatusOr<RandomCase> test = MakeCase(registries, FirstSeed() + i);
     ASSERT_TRUE(test.ok()) << "seed " << FirstSeed() + i << ": " << test.status();
     const absl::Status verified = graph::VerifyGraph(test->graph);
     ASSERT_TRUE(verified.ok()) << verified << "\n" << Describe(*test);
@@ -448,7 +468,7 @@ TEST_P(PropertyTest, FiringOrdersGiveTheSameBits) {
   constexpr int kEvery = 5;  // of the cases
   const Registries registries;
   for (int64_t i = GetParam(); i < NumCases(); i += kShards * kEvery) {
-    const absl::StatusOr<RandomCase> test = MakeRandomCase(registries.ops, FirstSeed() + i);
+    const absl::StatusOr<RandomCase> test = MakeCase(registries, FirstSeed() + i);
     ASSERT_TRUE(test.ok()) << test.status();
     const absl::StatusOr<planner::Plan> plan =
         CompileCase(registries, *test, CompileOptionsOf(registries, *test));
@@ -529,6 +549,10 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
   };
   count_live(test.graph, /*is_lowered=*/false);
   if (test.graph.meshes().size() > 1) ++counts["several meshes"];
+  if (registries.policies.Find(test.policy)->needs().placement ==
+      planner::Placement::kBidirectional) {
+    ++counts["micro-batches from both ends"];
+  }
   planner::CompileOptions options = CompileOptionsOf(registries, test);
   options.verify = false;
   std::optional<Graph> propagated;
@@ -576,7 +600,7 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
   const Registries registries;
   std::map<std::string, int> counts;
   for (int64_t i = 0; i < NumCases(); ++i) {
-    const absl::StatusOr<RandomCase> test = MakeRandomCase(registries.ops, FirstSeed() + i);
+    const absl::StatusOr<RandomCase> test = MakeCase(registries, FirstSeed() + i);
     ASSERT_TRUE(test.ok()) << "seed " << FirstSeed() + i << ": " << test.status();
     for (const auto& [op, count] : CountCase(registries, *test)) counts[op] += count;
   }
@@ -592,7 +616,8 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
                                     "ring of block_attention_grad",
                                     "roll over devices",
                                     "split sends",
-                                    "several meshes"};
+                                    "several meshes",
+                                    "micro-batches from both ends"};
   for (const char* name : {"integer matmul", "integer all_reduce"}) names.emplace_back(name);
   for (DType dtype :
        {DType::kF32, DType::kF64, DType::kI8, DType::kU8, DType::kI32, DType::kI64, DType::kBool}) {

@@ -85,7 +85,7 @@ absl::Status DeviceLowering::AddReceive(ValueId value) {
   const bool per_microbatch = shared_.IsMadeOften(value);
   ASSIGN_OR_RETURN(int buffer, NewBuffer(value, per_microbatch));
   program_.buffer(buffer).received = true;
-  program_.buffer(buffer).source = shared_.ComputePhaseOf(shared_.PhaseOf(value));
+  program_.buffer(buffer).source = shared_.ComputePhaseOf(shared_.PhaseOf(value), direction_);
   buffer_[value] = buffer;
   const std::string name = absl::StrCat("recv ", graph_.value(value).name);
   const uint32_t transfer = shared_.transfers_.at({value, stage_});
@@ -111,7 +111,7 @@ absl::Status DeviceLowering::AddReception(NodeId id, int phase) {
     buffer.bytes = message.part.num_bytes();
     buffer.per_microbatch = per_microbatch;
     buffer.received = true;
-    buffer.source = shared_.ComputePhaseOf(shared_.PhaseOf(source));
+    buffer.source = shared_.ComputePhaseOf(shared_.PhaseOf(source), direction_);
     parts.push_back(program_.AddBuffer(buffer));
     join.inputs.push_back(message.part);
     const std::string part_name = absl::StrCat("recv ", name, ".", parts.size() - 1);

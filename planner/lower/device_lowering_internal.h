@@ -1,5 +1,5 @@
-// Builds the program of one device, and of all of its class, from what lowering knows of all
-// devices (lowering_internal.h). Its parts:
+// Builds a part of the program of one device, and of all of its class, from what lowering knows of
+// all devices (lowering_internal.h). Its files:
 //   device_lowering.cc           phases, the walk through the nodes, fetches
 //   device_lowering_kernels.cc   kernels and the values that they read; which of them work in place
 //   device_lowering_channels.cc  buckets, sends, receives and redistributions
@@ -31,19 +31,43 @@
 
 namespace penstock::planner::internal {
 
-// Builds the program of one device, and of all of its class.
+// What the parts of a device's program share.
+struct DeviceDraft {
+  DeviceProgram program;
+  std::set<PhaseKey> keys;
+  std::map<PhaseKey, int> phase_index;
+
+  // Of all keys, in their order.
+  void AddPhases();
+};
+
+// Adds one part to the program of one device, and of all of its class: what the device runs of a
+// stage. The steps are those below, each for all parts before the next one, with
+// DeviceDraft::AddPhases after the first. Nodes are added one by one to the part that has them, so
+// that actors of different parts stand in the order of nodes too.
 class DeviceLowering {
  public:
-  DeviceLowering(Lowering& shared, int stage, uint32_t mesh_device)
+  DeviceLowering(Lowering& shared, const ProgramPart& part, DeviceDraft& draft)
       : shared_(shared),
         graph_(shared.graph_),
-        mesh_(shared.MeshOfStage(stage)),
-        stage_(stage),
-        mesh_device_(mesh_device) {}
+        mesh_(shared.MeshOfStage(part.stage)),
+        stage_(part.stage),
+        mesh_device_(part.mesh_device),
+        direction_(part.direction),
+        draft_(draft),
+        program_(draft.program) {}
 
-  absl::StatusOr<DevicePlan> Run();
+  void FindPhases();
+  absl::Status Begin();
+  // Nothing if the node is of another stage.
+  absl::Status Add(const ScheduledNode& scheduled);
+  absl::Status End();
+  // `registers` are those of all states of the plan.
+  void KeepStateRegisters(const std::vector<uint32_t>& registers) const;
 
  private:
+  // A phase of the stage among those of the device.
+  PhaseKey KeyHere(PhaseKey key) const;
   int PhaseIndex(const PhaseKey& key);
   int FloatingPhase(std::string name, bool per_microbatch);
   absl::StatusOr<TilePlan> Tile(ValueId value) const;
@@ -83,8 +107,9 @@ class DeviceLowering {
   const Mesh& mesh_;
   const int stage_;
   const uint32_t mesh_device_;
-  DeviceProgram program_;
-  std::map<PhaseKey, int> phase_index_;
+  const int direction_;
+  DeviceDraft& draft_;
+  DeviceProgram& program_;
   PhaseKey assign_key_;
   std::map<ValueId, int> buffer_;                       // by root value
   std::map<std::pair<ValueId, int>, int> leaf_buffer_;  // leaf value, phase

@@ -594,6 +594,13 @@ class Searcher {
 }  // namespace
 
 absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem) {
+  for (const Policy* policy : problem.policies) {
+    if (policy->needs().placement != Placement::kBidirectional) continue;
+    return absl::UnimplementedError(
+        StrCat("policy '", policy->name(),
+               "' runs each stage on two groups of devices, which the "
+               "search for a strategy does not know; give a strategy such as pp=4"));
+  }
   ASSIGN_OR_RETURN(StrategyWork work, StrategyWork::Create(problem));
   ASSIGN_OR_RETURN(StrategyBounds bounds, StrategyBounds::Create(*problem.machine, &work));
   return Searcher(problem, std::move(work), std::move(bounds)).Run();

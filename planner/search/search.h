@@ -110,7 +110,8 @@ struct SearchResult {
 };
 
 // Where nothing fits into memory, the result is what comes nearest (see CheckFits in
-// explain_candidate.h). An error: no strategy divides the model.
+// explain_candidate.h). An error: no strategy divides the model, or a policy is bidirectional
+// (strategy/directions.h), whose steps are not estimated.
 absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem);
 
 }  // namespace penstock::planner
