@@ -27,6 +27,7 @@
 #include "planner/search/schedules.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/sharding/select_mesh.h"
+#include "planner/strategy/directions.h"
 #include "planner/strategy/repeated_layers.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/stated_shardings.h"
@@ -621,6 +622,10 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     }
   }
   RETURN_IF_ERROR(HostDevicesOf(job, strategy.num_devices()).status());
+  if (strategy.pp > 1 && policy.needs().placement == planner::Placement::kBidirectional) {
+    RETURN_IF_ERROR(AtKey(job, {"parallel.microbatches", "parallel.schedule"},
+                          planner::CheckDirections(result.microbatches)));
+  }
   RETURN_IF_ERROR(
       AtKey(job, {"parallel.strategy"}, planner::CheckStrategy(strategy, 1, hints, result.graph)));
   const absl::Status applied =

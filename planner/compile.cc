@@ -27,6 +27,7 @@
 #include "planner/sharding/propagate.h"
 #include "planner/sharding/select_mesh.h"
 #include "planner/simulator/phase_times.h"
+#include "planner/simulator/simulate_plan.h"
 #include "planner/strategy/directions.h"
 #include "planner/strategy/mixed_precision.h"
 #include "planner/strategy/offload.h"
@@ -233,10 +234,9 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   ASSIGN_OR_RETURN(FoldedPlan folded, LowerToPlan(ops, graph, lower));
   Plan& plan = folded.common;
   if (estimate.has_value()) plan.predicted_step_s = estimate->step_s;
-  if (options.machine != nullptr &&
-      folded.num_devices() <= options.machine->cluster.num_devices()) {
-    RETURN_IF_ERROR(PredictPhases(ops, *options.machine, &folded));
-  }
+  const bool has_machine =
+      options.machine != nullptr && folded.num_devices() <= options.machine->cluster.num_devices();
+  if (has_machine) RETURN_IF_ERROR(PredictPhases(ops, *options.machine, &folded));
   plan.strategy = options.strategy;
   plan.settings = options.settings;
   plan.threads_per_device = options.threads_per_device;
@@ -244,6 +244,12 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   for (size_t i = 0; i < return_names.size(); ++i) plan.fetches[i].name = return_names[i];
   plan.graph_fingerprint = fingerprint;
   if (options.verify) RETURN_IF_ERROR(VerifyFoldedPlan(folded, *options.policies).status());
+  if (options.verify && IsBidirectional(lower.placement) && has_machine) {
+    ASSIGN_OR_RETURN(const Simulation simulation,
+                     SimulatePlan(folded, ops, *options.policies, *options.machine,
+                                  {.most_observed = 1, .aggregates = true}));
+    plan.predicted_step_s = simulation.step_s;
+  }
   if (!options.memory_bytes.empty()) RETURN_IF_ERROR(CheckFits(folded, options.memory_bytes));
   return folded;
 }

@@ -55,8 +55,8 @@ struct CompileOptions {
   std::vector<uint32_t> host_devices;
   // Memory of each device; empty: not checked.
   std::vector<uint64_t> memory_bytes;
-  // Where the plan is to run. Its step is predicted for it (search/estimate.h); without one, from
-  // the constants of lower_to_plan.h.
+  // Where the plan is to run. Its step is predicted for it (search/estimate.h; of a bidirectional
+  // pipeline by a simulation); without one, from the constants of lower_to_plan.h.
   const Machine* machine = nullptr;
   // Filled in, if the machine is given, all stages have equally many devices and each lies on one
   // group.

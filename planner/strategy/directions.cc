@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/sharding.h"
 #include "planner/policy/placement.h"
@@ -38,7 +39,7 @@ std::vector<AxisRef> SplitAxes(const AxisSplit& split, const std::vector<AxisRef
       continue;
     }
     const int moved = split.temporal + (split.temporal >= split.direction ? 1 : 0);
-    now.push_back({moved, 1, split.num_left});
+    if (split.num_left > 1) now.push_back({moved, 1, split.num_left});
     now.push_back({split.direction, 1, kNumDirections});
   }
   return now;
@@ -61,6 +62,17 @@ int StagesPerGroup(const Policy& policy) {
   return needs.placement == Placement::kBidirectional ? 1 : needs.min_chunks;
 }
 
+absl::Status CheckDirections(int64_t num_microbatches) {
+  // With one in each direction, sums over the directions would be part of their phases.
+  if (num_microbatches % kNumDirections == 0 && num_microbatches > kNumDirections) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      StrCat("micro-batches that enter at both ends of a pipeline must be an even number, at least "
+             "4; there ",
+             num_microbatches == 1 ? "is " : "are ", num_microbatches));
+}
+
 absl::Status SplitDirections(graph::Graph& graph) {
   if (graph.meshes().size() != 1) {
     return absl::InvalidArgumentError(
@@ -68,17 +80,10 @@ absl::Status SplitDirections(graph::Graph& graph) {
         "each stage is on two groups of devices");
   }
   Mesh& mesh = graph.mutable_meshes()[0];
-  // With one in each direction, sums over the directions would be part of their phases.
-  const auto splits_evenly = [](const MeshAxis& axis) {
-    return axis.is_temporal && axis.size % kNumDirections == 0 && axis.size > kNumDirections;
-  };
-  const auto temporal = std::find_if(mesh.axes.begin(), mesh.axes.end(), splits_evenly);
-  if (temporal == mesh.axes.end()) {
-    return absl::InvalidArgumentError(
-        StrCat("micro-batches that enter at both ends of a pipeline must be an even number, at "
-               "least 4; there ",
-               mesh.num_microbatches() == 1 ? "is " : "are ", mesh.num_microbatches()));
-  }
+  RETURN_IF_ERROR(CheckDirections(mesh.num_microbatches()));
+  const auto temporal = std::find_if(mesh.axes.begin(), mesh.axes.end(), [](const MeshAxis& axis) {
+    return axis.is_temporal && axis.size % kNumDirections == 0;
+  });
   if (mesh.FindAxis(kDirection) >= 0) {
     return absl::InvalidArgumentError(
         StrCat("mesh ", mesh.name, " has an axis '", kDirection,

@@ -17,6 +17,8 @@
 #ifndef PENSTOCK_PLANNER_STRATEGY_DIRECTIONS_H_
 #define PENSTOCK_PLANNER_STRATEGY_DIRECTIONS_H_
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 
 #include "graph/graph.h"
@@ -28,9 +30,11 @@ namespace penstock::planner {
 // needs chunks, but one where each stage is a chunk of two groups.
 int StagesPerGroup(const Policy& policy);
 
+// Whether so many micro-batches can enter at both ends: an even number from 4 on.
+absl::Status CheckDirections(int64_t num_microbatches);
+
 // The pass `split-directions`: splits the temporal axis in two. Its second half is the first axis
-// of the mesh that has devices. Errors: there are several meshes, or no even number of
-// micro-batches from 4 on.
+// of the mesh that has devices. Errors: there are several meshes, or CheckDirections.
 absl::Status SplitDirections(graph::Graph& graph);
 
 }  // namespace penstock::planner
