@@ -511,6 +511,7 @@ TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
            Layout{"pp=2,vpp=2", 2, 4, "1f1b"},
            Layout{"dp=4,zero=3", 4, 4, "1f1b"},
            Layout{"tp=2,sp=true,recompute=full,offload=all", 2, 4, "1f1b"},
+           Layout{"pp=2", 2, 4, "dualpipe"},
        }) {
     SCOPED_TRACE(Name(layout));
     const planner::Plan plan = DemoPlan(layout, kContext);
