@@ -35,6 +35,7 @@ namespace penstock::planner {
 namespace {
 
 constexpr std::string_view kSplitSends = "split-sends";
+constexpr std::string_view kSplitBatches = "split-batches";
 
 Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype) {
   return {"mixed-precision",
@@ -44,7 +45,7 @@ Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype) {
 }  // namespace
 
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends,
-                                DType precision) {
+                                DType precision, int64_t sub_batch_bytes) {
   std::vector<Pass> passes = {
       {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
       {"recompute", [](graph::Graph& g) { return AddRecomputation(g); }},
@@ -55,6 +56,10 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
       {"lower-reshards", [&ops](graph::Graph& g) { return LowerReshards(ops, g); }},
       // Copies have the layout of what they copy, which is settled here.
       {"offload", [&ops](graph::Graph& g) { return AddOffload(ops, g); }},
+      {std::string(kSplitBatches),
+       [&ops, sub_batch_bytes](graph::Graph& g) {
+         return SplitIntoSubBatches(ops, sub_batch_bytes, g);
+       }},
   };
   if (IsHalf(precision)) passes.insert(passes.begin(), MixedPrecisionPass(ops, precision));
   return passes;
@@ -62,7 +67,9 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
 
 std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision) {
   std::vector<Pass> passes = CompilePasses(ops, {}, precision);
-  std::erase_if(passes, [](const Pass& pass) { return pass.name == kSplitSends; });
+  std::erase_if(passes, [](const Pass& pass) {
+    return pass.name == kSplitSends || pass.name == kSplitBatches;
+  });
   return passes;
 }
 
@@ -75,6 +82,7 @@ uint64_t Fingerprint(graph::Graph graph) {
     graph.mutable_node(node).mesh = 0;
     graph.mutable_node(node).stage = -1;
     graph.mutable_node(node).attributes.Erase("per_use");
+    graph.mutable_node(node).attributes.Erase("sub_batches");
     graph.mutable_node(node).attributes.Erase("recompute");
     graph.mutable_node(node).attributes.Erase("offload");
     graph.mutable_node(node).attributes.Erase("memory");
@@ -187,7 +195,8 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   SendOptions sends;
   ASSIGN_OR_RETURN(sends.placement, PlaceStages(graph, *policy, options));
   sends.costs = options.send_costs;
-  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends, options.precision), options.passes, &graph));
+  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends, options.precision, options.sub_batch_bytes),
+                            options.passes, &graph));
 
   LowerOptions lower;
   lower.policy = policy;

@@ -16,6 +16,7 @@
 #include "graph/graph.h"
 #include "graph/kernel_spec.h"
 #include "graph/op.h"
+#include "planner/lower/sub_batches.h"
 #include "planner/pass.h"
 #include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
@@ -49,6 +50,8 @@ struct CompileOptions {
   // Gradients of one dtype and group are reduced together up to this size, less where the links of
   // the machine are slow (BestBucketBytes in search/estimate.h); 0: each by itself.
   int64_t bucket_bytes = 4 << 20;
+  // Collectives of less for each sub-batch stay whole (lower/sub_batches.h).
+  int64_t sub_batch_bytes = kLeastSubBatchBytes;
   // Devices of each host for which collectives are chosen: they lie on the hosts in blocks, in this
   // order. Empty: all on one. The plan runs on any others too.
   std::vector<uint32_t> host_devices;
@@ -76,10 +79,12 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
 // The passes of Compile that leave a graph, in their order; what comes after makes the plan of it.
 // `ops` outlives the result.
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends = {},
-                                DType precision = DType::kF32);
+                                DType precision = DType::kF32,
+                                int64_t sub_batch_bytes = kLeastSubBatchBytes);
 
 // The same without split-sends, for graphs whose stages are not yet those of a plan: MeasureWork
-// charges what that pass would do (search/stage_work.h).
+// charges what that pass would do (search/stage_work.h). Neither are batches split: it takes all
+// communication within phases to be waited for.
 std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision = DType::kF32);
 
 // Names what a graph computes, whatever its layout (meshes, shardings and stages): plans of one

@@ -179,6 +179,10 @@ const Layout kLayouts[] = {
     {"dp=4,zero=3,offload=all", 4, 4, "1f1b"},
     {"cp=2,pp=2,offload=activations", 4, 4, "1f1b"},
     {"tp=2,sp=true,recompute=full,offload=all", 2, 4, "1f1b"},
+    {"tp=2,subbatches=2", 2, 1, "1f1b"},
+    {"tp=2,sp=true,subbatches=4", 2, 4, "1f1b"},
+    {"dp=2,tp=2,pp=2,recompute=full,subbatches=2", 8, 2, "1f1b"},
+    {"cp=2,tp=2,ulysses=true,subbatches=2", 4, 1, "1f1b"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),
@@ -241,6 +245,7 @@ const Layout kLlamaLayouts[] = {
     {"tp=4,sp=true", 4, 2, "1f1b"},
     {"dp=2,tp=4,zero=2", 8, 2, "1f1b"},
     {"tp=4,pp=2,recompute=full", 8, 4, "1f1b"},
+    {"tp=4,zero=1,dp=2,subbatches=2", 8, 2, "1f1b"},
 };
 
 TEST(AnyPlanOfLlamaTest, AgreesToNineDigits) {
@@ -287,6 +292,7 @@ const Layout kExpertLayouts[] = {
     {"dp=4,ep=4,recompute=full", 4, 2, "1f1b"},
     {"dp=2,tp=2,ep=2,recompute=selective", 4, 2, "1f1b"},
     {"dp=2,pp=2,ep=2,offload=all", 4, 4, "1f1b"},
+    {"dp=2,tp=2,ep=2,subbatches=2", 4, 2, "1f1b"},
 };
 
 struct ExpertSettings {

@@ -192,6 +192,32 @@ TEST_F(StrategyQualityTest, TensorParallel) {
                            Pair("all_reduce scalar", Traffic{1, 4})));
 }
 
+// Each sum of activations is reduced in as many parts: the same bytes, and the same memory. The
+// sums of the split loss are too small for that.
+TEST_F(StrategyQualityTest, TensorParallelInSubBatches) {
+  const Setting setting = {"tp=2"};
+  const Plan whole = PlanOf(setting);
+  const int64_t activation = kBatch * kContext * setting.width * 4;
+  const int64_t per_token = kBatch * kContext * 4;
+  const int64_t sums = 4 * setting.layers + 2;
+  for (const int64_t count : {2, 4}) {
+    SCOPED_TRACE(count);
+    const Plan plan = PlanOf({StrCat("tp=2,subbatches=", count)});
+    EXPECT_THAT(TrafficOf(plan),
+                UnorderedElementsAre(Pair("all_reduce", Traffic{count * sums + 3,
+                                                                sums * activation + 3 * per_token}),
+                                     Pair("all_reduce scalar", Traffic{1, 4})));
+    EXPECT_EQ(StashBytes(plan), StashBytes(whole));
+    EXPECT_LT(static_cast<double>(plan.devices[0].arena_bytes),
+              1.05 * static_cast<double>(whole.devices[0].arena_bytes));
+    // Nothing is copied.
+    for (const planner::ActorPlan& actor : plan.devices[0].actors) {
+      if (actor.kernel == planner::kNone) continue;
+      EXPECT_NE(plan.kernels[actor.kernel].op, "local_slice") << actor.name;
+    }
+  }
+}
+
 // Each all_reduce of tensor parallelism becomes a reduce_scatter and an all_gather; 2 more
 // all_gathers a layer backward, and 1 for the head, gather again what was gathered for the weights'
 // products: kept from forward to backward, it would take the memory that sp saves. The gradients of

@@ -40,8 +40,8 @@ int DeviceLowering::FloatingPhase(std::string name, bool per_microbatch) {
 }
 
 absl::StatusOr<int> DeviceLowering::NewBuffer(ValueId value, bool per_microbatch) {
-  const auto part = bucket_part_.find(value);
-  if (part != bucket_part_.end()) return part->second;
+  const auto part = part_.find(value);
+  if (part != part_.end()) return part->second;
   ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
   Buffer buffer;
   buffer.bytes = tile.num_bytes();
@@ -89,10 +89,12 @@ absl::Status DeviceLowering::AddNode(const ScheduledNode& scheduled) {
   if (shared_.bucket_of_.contains(id)) {
     const auto scattered = scattered_part_.find(result);
     buffer_[result] =
-        scattered != scattered_part_.end() ? scattered->second : bucket_part_.at(node.operands[0]);
+        scattered != scattered_part_.end() ? scattered->second : part_.at(node.operands[0]);
   } else if (!fused_.contains(id)) {
     if (shared_.receptions_.contains(id)) {
       RETURN_IF_ERROR(AddReception(id, phase));
+    } else if (node.op->role() == graph::OpRole::kJoinSubBatches) {
+      value_phase_[result] = phase;  // its parts are there (AddSubBatches)
     } else if (shared_.communications_.contains(id)) {
       RETURN_IF_ERROR(AddRedistribution(scheduled, phase));
       value_phase_[result] = phase;
@@ -160,6 +162,7 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
 
   RETURN_IF_ERROR(AddStates());
   RETURN_IF_ERROR(AddBuckets());
+  RETURN_IF_ERROR(AddSubBatches());
   for (const auto& [value, stages] : shared_.remote_readers_) {
     if (stages.contains(stage_)) RETURN_IF_ERROR(AddReceive(value));
   }

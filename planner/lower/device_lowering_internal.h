@@ -3,6 +3,7 @@
 //   device_lowering.cc           phases, the walk through the nodes, fetches
 //   device_lowering_kernels.cc   kernels and the values that they read; which of them work in place
 //   device_lowering_channels.cc  buckets, sends, receives and redistributions
+//   device_lowering_batches.cc   sub-batches, which lie in the whole values
 //   device_lowering_states.cc    parameters and states: where their next values are written
 //
 // Worked example: `y = all_reduce(x)`, where x has no other reader, is a collective actor whose
@@ -56,6 +57,8 @@ class DeviceLowering {
                 std::vector<int> outputs, int after = -1);
   absl::Status AddStates();
   absl::Status AddBuckets();
+  absl::Status AddSubBatches();
+  bool IsReducedInPlace(NodeId reduction) const;
   absl::Status AddReceive(ValueId value);
   absl::Status AddReception(NodeId id, int phase);
   absl::Status AddNode(const ScheduledNode& scheduled);
@@ -74,6 +77,7 @@ class DeviceLowering {
   bool IsCopiedByAssign(const Node& node) const;
   ValueId StateWrittenBy(ValueId value) const;
   absl::StatusOr<bool> AddPartOfState(NodeId id, int phase);
+  absl::StatusOr<bool> AddPartOfBatch(NodeId id);
   bool MayOverwrite(const Node& node, int input, const KernelPlan& spec, size_t result,
                     int phase) const;
   bool MayStayIn(int buffer, ValueId result) const;
@@ -92,7 +96,9 @@ class DeviceLowering {
   std::set<int> formed_;    // buffers that all micro-batches of a step form together
   std::set<NodeId> fused_;  // accumulates that their producer does itself
   std::map<ValueId, ValueId> accumulates_into_;
-  std::map<ValueId, int> bucket_part_;  // buffer of a gradient's terms in its bucket
+  // Buffers of values that lie in others: of a gradient's terms in their bucket, of a sub-batch in
+  // the whole.
+  std::map<ValueId, int> part_;
   // The kernel that follows a gather or a halo exchange.
   struct Unpack {
     KernelPlan kernel;

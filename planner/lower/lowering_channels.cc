@@ -95,6 +95,7 @@ bool Lowering::CanBucket(NodeId id) const {
   const graph::Value& value = graph_.value(term);
   if (users_[term].size() != 1 || RootOf(term) != term || PhaseOf(term).is_leaf || IsState(term) ||
       PhaseOf(term).stage != phases_[id].stage || CollectiveOf(producer.op->role()) ||
+      producer.op->role() == graph::OpRole::kJoinSubBatches ||
       value.sharding->partials.size() != 1 ||
       value.sharding->partials[0].reduction != graph::Reduction::kSum ||
       graph_.value(result).sharding->is_partial()) {

@@ -14,6 +14,7 @@
 #include "graph/op.h"
 #include "planner/lower/communication.h"
 #include "planner/lower/phases.h"
+#include "planner/lower/sub_batches.h"
 #include "planner/plan/coordinates.h"
 #include "planner/search/kernel_seconds.h"
 #include "planner/sharding/execution_sharding.h"
@@ -82,6 +83,10 @@ class Measurer {
     for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
       if (phases_[id].is_live && !phases_[id].is_leaf) AddNode(id);
     }
+    for (StageWork& stage : work_.stages) {
+      HideSubBatches(&stage.forward);
+      HideSubBatches(&stage.backward);
+    }
     AddValues();
     AddWorkspaces();
     return std::move(work_);
@@ -127,7 +132,7 @@ class Measurer {
   }
 
   // Values that share bytes: reshapes, sums reduced or accumulated in place, next versions of
-  // states.
+  // states, sub-batches.
   void FindRoots() {
     root_.resize(graph_.num_values());
     for (ValueId value = 0; value < graph_.num_values(); ++value) {
@@ -136,7 +141,9 @@ class Measurer {
       if (!PhaseOf(value).is_live || node.operands.empty()) continue;
       const graph::OpRole role = node.op->role();
       ValueId source = graph::kNoValue;
-      if (role == graph::OpRole::kReshape) source = node.operands[0];
+      if (role == graph::OpRole::kReshape || TakesSubBatch(graph_, node)) {
+        source = node.operands[0];
+      }
       if ((role == graph::OpRole::kAllReduce || role == graph::OpRole::kAccumulate) &&
           users_[node.operands[0]].size() == 1) {
         source = node.operands[0];
@@ -152,12 +159,24 @@ class Measurer {
       if (IsState(source) && role != graph::OpRole::kReshape && updated.empty()) continue;
       root_[value] = root_[source];
     }
+    std::map<ValueId, ValueId> joined;  // roots of sub-batches, and the whole
+    for (const Node& node : graph_.nodes()) {
+      if (node.op->role() != graph::OpRole::kJoinSubBatches) continue;
+      for (const ValueId part : node.operands) joined[root_[part]] = node.results[0];
+    }
+    for (ValueId value = 0; !joined.empty() && value < graph_.num_values(); ++value) {
+      const auto whole = joined.find(root_[value]);
+      if (whole != joined.end()) root_[value] = whole->second;
+    }
   }
 
   bool IsFree(NodeId id) const {
     const Node& node = graph_.node(id);
     if (node.op->has_declared_type() || node.op->role() == graph::OpRole::kAssign) return true;
-    return node.op->role() == graph::OpRole::kReshape && root_[node.results[0]] != node.results[0];
+    if (node.op->role() == graph::OpRole::kJoinSubBatches) return true;
+    const bool may_share =
+        node.op->role() == graph::OpRole::kReshape || TakesSubBatch(graph_, node);
+    return may_share && root_[node.results[0]] != node.results[0];
   }
 
   // And to the part of its backward phase that makes gradients of weights, if it does.
@@ -220,6 +239,28 @@ class Measurer {
     if (roll.has_value()) seconds = ExposedSeconds(id, seconds);
     AddCommunication(group, times * seconds, &phase);
     phase.compute_s += times * PackingSeconds(*kind, id);
+    if (IsOfSubBatch(to)) {
+      InParts& in_parts = in_parts_[&phase];
+      in_parts.seconds += times * seconds;
+      ++in_parts.count;
+    }
+  }
+
+  static bool IsOfSubBatch(const Sharding& sharding) {
+    return std::any_of(sharding.dims.begin(), sharding.dims.end(),
+                       [](const graph::DimSharding& dim) { return dim.sub_batch.has_value(); });
+  }
+
+  // Collectives of sub-batches run beside kernels, but for what comes before the first and behind
+  // the last of them, and what they take of the core.
+  void HideSubBatches(PhaseWork* phase) {
+    const auto found = in_parts_.find(phase);
+    if (found == in_parts_.end()) return;
+    const InParts& in_parts = found->second;
+    const double beside = 1 - 1.0 / in_parts.count;
+    const double core_share = phase->core_s / std::max(phase->communication_s, 1e-12);
+    phase->communication_s -=
+        (1 - core_share) * beside * std::min(in_parts.seconds, phase->compute_s);
   }
 
   // What a part lacks comes from its neighbours, as in a permute; what it has is copied.
@@ -324,6 +365,12 @@ class Measurer {
         GroupsOf(machine_, mesh_, kind, axes, options_.num_groups, shift));
     return it->second;
   }
+
+  // The collectives of sub-batches in a phase.
+  struct InParts {
+    double seconds = 0;
+    int count = 0;
+  };
 
   // Who touches the bytes of a root value on its own stage.
   struct Touches {
@@ -574,6 +621,7 @@ class Measurer {
   std::vector<std::vector<NodeId>> users_;
   std::vector<TensorType> types_;   // tiles
   std::map<NodeId, double> hides_;  // seconds of a kernel that hide no exchange yet
+  std::map<const PhaseWork*, InParts> in_parts_;
   std::vector<ValueId> root_;
   std::map<std::tuple<CollectiveKind, std::vector<AxisRef>, std::optional<int64_t>>, int> groups_;
   std::map<std::pair<int, Moment>, std::vector<Lifetime>> lifetimes_;
