@@ -1,6 +1,7 @@
 // join_sub_batches(x0, x1, ...): the sub-batches of one tensor (graph/sharding.h) as the tile that
 // they make up. They lie side by side in it, so nothing is copied.
 
+#include "base/status_macros.h"
 #include "graph/ops/common.h"
 
 namespace penstock::graph::ops {

@@ -94,7 +94,7 @@ absl::Status DeviceLowering::AddNode(const ScheduledNode& scheduled) {
     if (shared_.receptions_.contains(id)) {
       RETURN_IF_ERROR(AddReception(id, phase));
     } else if (node.op->role() == graph::OpRole::kJoinSubBatches) {
-      value_phase_[result] = phase;  // its parts are there (AddSubBatches)
+      RETURN_IF_ERROR(JoinSubBatches(id, phase));
     } else if (shared_.communications_.contains(id)) {
       RETURN_IF_ERROR(AddRedistribution(scheduled, phase));
       value_phase_[result] = phase;

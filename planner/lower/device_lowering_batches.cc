@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,6 +15,19 @@
 
 namespace penstock::planner::internal {
 
+// What collectives read or write has a buffer of its own: plans do not say how many bytes of a
+// register a collective touches.
+bool DeviceLowering::LieSideBySide(const Node& join) const {
+  const auto is_collective = [&](NodeId id) {
+    return graph::IsCollective(graph_.node(id).op->role());
+  };
+  return std::none_of(join.operands.begin(), join.operands.end(), [&](ValueId part) {
+    const std::vector<NodeId>& users = shared_.users_[part];
+    return is_collective(graph_.value(part).producer) ||
+           std::any_of(users.begin(), users.end(), is_collective);
+  });
+}
+
 // Buffers for whole values that are made in sub-batches: each of these is made in its place, which
 // is the same on all devices of a class.
 absl::Status DeviceLowering::AddSubBatches() {
@@ -19,7 +35,7 @@ absl::Status DeviceLowering::AddSubBatches() {
     const Node& join = graph_.node(id);
     const NodePhase& phase = shared_.phases_[id];
     if (join.op->role() != graph::OpRole::kJoinSubBatches) continue;
-    if (!phase.is_live || phase.stage != stage_) continue;
+    if (!phase.is_live || phase.stage != stage_ || !LieSideBySide(join)) continue;
     const ValueId whole = join.results[0];
     ASSIGN_OR_RETURN(const TilePlan whole_tile, Tile(whole));
     ASSIGN_OR_RETURN(const int buffer, NewBuffer(whole, phase.key.per_microbatch));
@@ -32,11 +48,35 @@ absl::Status DeviceLowering::AddSubBatches() {
                                                 " do not lie one behind the other"));
       }
       part_[part] = program_.AddView(buffer, kNone, *offset, tile.num_bytes());
-      // The terms of a sum lie where it is reduced in place.
-      const NodeId producer = graph_.value(part).producer;
-      if (IsReducedInPlace(producer)) part_[graph_.node(producer).operands[0]] = part_[part];
     }
   }
+  return absl::OkStatus();
+}
+
+// The whole value, where its sub-batches do not lie in it.
+absl::Status DeviceLowering::JoinSubBatches(NodeId id, int phase) {
+  const Node& join = graph_.node(id);
+  const ValueId whole = join.results[0];
+  value_phase_[whole] = phase;
+  if (buffer_.contains(whole)) return absl::OkStatus();
+  KernelPlan spec;
+  spec.op = "join_tiles";
+  std::vector<int> inputs;
+  std::vector<uint32_t> shardings;
+  for (const ValueId part : join.operands) {
+    ASSIGN_OR_RETURN(TilePlan tile, Tile(part));
+    ASSIGN_OR_RETURN(const int input, BufferForReading(part, phase));
+    spec.inputs.push_back(std::move(tile));
+    inputs.push_back(input);
+    shardings.push_back(shared_.ShardingIndex(part));
+  }
+  ASSIGN_OR_RETURN(TilePlan whole_tile, Tile(whole));
+  ASSIGN_OR_RETURN(const int buffer, NewBuffer(whole, shared_.phases_[id].key.per_microbatch));
+  spec.outputs = {std::move(whole_tile)};
+  shardings.push_back(shared_.ShardingIndex(whole));
+  buffer_[whole] = buffer;
+  AddActor(phase, ActorKind::kKernel, graph_.value(whole).name, std::move(spec),
+           std::move(shardings), kNone, std::move(inputs), {buffer});
   return absl::OkStatus();
 }
 

@@ -58,6 +58,8 @@ class DeviceLowering {
   absl::Status AddStates();
   absl::Status AddBuckets();
   absl::Status AddSubBatches();
+  bool LieSideBySide(const Node& join) const;
+  absl::Status JoinSubBatches(NodeId id, int phase);
   bool IsReducedInPlace(NodeId reduction) const;
   absl::Status AddReceive(ValueId value);
   absl::Status AddReception(NodeId id, int phase);

@@ -99,9 +99,7 @@ class Chooser {
   using Place = std::tuple<NodeId, int, int64_t, NodeId>;
   Place PlaceOf(NodeId id, int sub_batch) const {
     if (segment_[id] < 0) return {id, 0, 0, id};
-    const bool can_wait = graph_.node(id).phase == graph::Phase::kWeightBackward;
-    if (sub_batch != kWhole) return {first_of_.at(RegionOf(id)), segment_[id], sub_batch, id};
-    return {first_of_.at(RegionOf(id)), segment_[id] + (can_wait ? 1 : 0), count_, id};
+    return {first_of_.at(RegionOf(id)), segment_[id], sub_batch == kWhole ? count_ : sub_batch, id};
   }
 
  private:
