@@ -192,7 +192,7 @@ TEST_F(StrategyQualityTest, TensorParallel) {
                            Pair("all_reduce scalar", Traffic{1, 4})));
 }
 
-// Each sum of activations is reduced in as many parts: the same bytes, and the same memory. The
+// Each sum of activations is reduced in as many parts: the same bytes, and hardly more memory. The
 // sums of the split loss are too small for that.
 TEST_F(StrategyQualityTest, TensorParallelInSubBatches) {
   const Setting setting = {"tp=2"};
@@ -209,8 +209,8 @@ TEST_F(StrategyQualityTest, TensorParallelInSubBatches) {
                                      Pair("all_reduce scalar", Traffic{1, 4})));
     EXPECT_EQ(StashBytes(plan), StashBytes(whole));
     EXPECT_LT(static_cast<double>(plan.devices[0].arena_bytes),
-              1.05 * static_cast<double>(whole.devices[0].arena_bytes));
-    // Nothing is copied.
+              1.08 * static_cast<double>(whole.devices[0].arena_bytes));
+    // What is whole is not copied to be read in parts.
     for (const planner::ActorPlan& actor : plan.devices[0].actors) {
       if (actor.kernel == planner::kNone) continue;
       EXPECT_NE(plan.kernels[actor.kernel].op, "local_slice") << actor.name;

@@ -181,10 +181,10 @@ TEST_F(SimulatePlanTest, SubBatchesHideTensorParallelCommunication) {
     SCOPED_TRACE(bytes_per_s);
     const Simulation whole = simulate("tp=2", bytes_per_s);
     const Simulation halves = simulate("tp=2,subbatches=2", bytes_per_s);
-    EXPECT_GT(whole.exposed_comm_s(), 0.1 * whole.step_s);
+    EXPECT_GT(whole.exposed_comm_s(), 0.05 * whole.step_s);
     EXPECT_LT(halves.exposed_comm_s(), 0.6 * whole.exposed_comm_s());
-    EXPECT_LT(halves.step_s, 0.97 * whole.step_s);
-    EXPECT_NEAR(halves.times[0].compute_s, whole.times[0].compute_s, 1e-3 * whole.step_s);
+    EXPECT_LT(halves.step_s, 0.99 * whole.step_s);
+    EXPECT_NEAR(halves.times[0].compute_s, whole.times[0].compute_s, 1e-2 * whole.step_s);
   }
 }
 
