@@ -99,7 +99,9 @@ class Chooser {
   using Place = std::tuple<NodeId, int, int64_t, NodeId>;
   Place PlaceOf(NodeId id, int sub_batch) const {
     if (segment_[id] < 0) return {id, 0, 0, id};
-    return {first_of_.at(RegionOf(id)), segment_[id], sub_batch == kWhole ? count_ : sub_batch, id};
+    const bool can_wait = graph_.node(id).phase == graph::Phase::kWeightBackward;
+    if (sub_batch != kWhole) return {first_of_.at(RegionOf(id)), segment_[id], sub_batch, id};
+    return {first_of_.at(RegionOf(id)), segment_[id] + (can_wait ? 1 : 0), count_, id};
   }
 
  private:

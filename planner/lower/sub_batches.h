@@ -8,7 +8,7 @@
 // none. A node that only passes this factor on is cloned for each sub-batch, if a path of such
 // nodes in its phase joins it to a collective of some size. All others, like sums over the batch
 // that are gradients of weights, stay whole. Sub-batches lie side by side in the tile of the whole
-// value, so nothing is copied between the two:
+// value, so nothing is copied between the two, but for what collectives read or write:
 //   join_sub_batches   the whole, for nodes that stay so
 //   local_slice        a sub-batch of a whole value
 //
@@ -29,8 +29,7 @@
 // stays whole. Gradients of weights come a segment later than they could: they run while nothing
 // else can.
 //
-// Types stay those of the whole values, so random operators draw what they would have drawn, and
-// the results have the same bits.
+// Types stay those of the whole values, so random operators draw what they would have drawn.
 //
 // Thread rule: pure functions.
 

@@ -112,8 +112,8 @@ graph g {
   EXPECT_THAT(Statements(mixed, "all_reduce"), SizeIs(2));
 }
 
-// Gradients of weights are those of the whole batch, behind the collectives of their segment.
-TEST_F(SubBatchesTest, GradientsOfWeightsStayWhole) {
+// Gradients of weights come behind the next segment of the backward pass.
+TEST_F(SubBatchesTest, GradientsOfWeightsWait) {
   const graph::Graph graph = Split(R"(mesh m = [tp=2]
 graph g {
   %x = input {sub_batches=2} : f32[8, 16] @[_, _]
@@ -131,9 +131,9 @@ graph g {
 })");
   EXPECT_THAT(Made(graph), ElementsAre("g.sub0", "a.sub0", "b.sub0", "c.sub0",  //
                                        "g.sub1", "a.sub1", "b.sub1", "c.sub1",  //
-                                       "a", "dw",                               //
                                        "d.sub0", "e.sub0", "f.sub0",            //
-                                       "d.sub1", "e.sub1", "f.sub1", "f"));
+                                       "d.sub1", "e.sub1", "f.sub1",            //
+                                       "a", "dw", "f"));
 }
 
 // The batch is the second dimension after the transposition: its sub-batches are not contiguous.
