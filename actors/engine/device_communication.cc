@@ -147,12 +147,13 @@ void DeviceCommunication::OnArrival() {
 }
 
 void DeviceCommunication::Cancel() {
+  is_about_to_sleep_ = false;
   while (!TryOwn()) std::this_thread::yield();
-  for (const uint32_t index : running_) {
-    Comm& comm = comms_[index];
+  // Not running_ alone: one that had just begun may have ended with an exception.
+  for (Comm& comm : comms_) {
     if (comm.collective != nullptr) {
       comm.collective->Cancel();
-    } else {
+    } else if (comm.request.state == transport::Request::State::kPending) {
       endpoint_->Cancel(&comm.request);
     }
   }

@@ -3,9 +3,9 @@
 #include <time.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
+#include "base/exception_text.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -533,8 +533,8 @@ void DeviceExecutor::Fire(uint32_t index, uint32_t phase) {
     absl::Status status;
     try {
       status = Execute(index, phase);
-    } catch (const std::exception& error) {
-      status = absl::InternalError(StrCat("its kernel threw: ", error.what()));
+    } catch (...) {
+      status = absl::InternalError(StrCat("its kernel threw: ", ExceptionText()));
     }
     if (!status.ok()) Fail(MarkOf(index, phase, 0), status);
   }

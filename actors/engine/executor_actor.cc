@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+
 #include "actors/engine/executor_actor_internal.h"
 #include "actors/engine/host_messages_internal.h"
 #include "base/spin_pause.h"
@@ -34,7 +36,10 @@ void ExecutorActor::enqueue(caf::mailbox_element_ptr element, caf::execution_uni
 
 void ExecutorActor::act() {
   pthread_setname_np(pthread_self(), name());  // for `top`; threads of its pool inherit it
-  if (Load()) Run();
+  if (!Load()) return;
+  // What is under way ends here however Run does: afterwards the endpoint may go.
+  const absl::Cleanup cancel = [this] { executor_->Cancel(); };
+  Run();
 }
 
 bool ExecutorActor::Load() {
@@ -80,7 +85,6 @@ void ExecutorActor::Run() {
     }
     executor_->EndSleep();
   }
-  executor_->Cancel();
 }
 
 bool ExecutorActor::Work(caf::behavior& commands) {

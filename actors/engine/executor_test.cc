@@ -451,7 +451,7 @@ TEST_F(ExecutorTest, IllegalChoiceIsAnError) {
 }
 
 TEST_F(ExecutorTest, FailingKernelPoisonsItsStepAndDrains) {
-  for (const char* op : {"t.fail", "t.throw"}) {
+  for (const char* op : {"t.fail", "t.throw", "t.throw_int"}) {
     planner::Plan plan = PipelinePlan(3, 4, "1f1b");
     for (planner::ActorPlan& actor : plan.devices[1].actors) {
       if (actor.name != "f1") continue;

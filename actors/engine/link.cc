@@ -1,7 +1,6 @@
 #include "actors/engine/link.h"
 
 #include <algorithm>
-#include <exception>
 #include <numeric>
 #include <string>
 #include <tuple>
@@ -9,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 
+#include "base/exception_text.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -150,8 +150,8 @@ class Linker {
         if (def->prepare != nullptr) def->prepare(spec);
         shared.kernel = kernel.get();
         out_.kernels.push_back(std::move(kernel));
-      } catch (const std::exception& error) {
-        return absl::InternalError(StrCat("its kernel threw: ", error.what()));
+      } catch (...) {
+        return absl::InternalError(StrCat("its kernel threw: ", ExceptionText()));
       }
     }
     if (shared.kernel == nullptr) return absl::InternalError("its kernel could not be made");

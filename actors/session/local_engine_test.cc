@@ -202,7 +202,8 @@ class LocalEngineTest : public ::testing::Test {
     create_device_ = [](uint32_t index) { return EmulatedDevice::Create({.seed = index}); };
   }
 
-  absl::Status Start(planner::Plan plan, std::unique_ptr<transport::Transport> transport) {
+  absl::Status Start(planner::Plan plan, std::unique_ptr<transport::Transport> transport,
+                     EngineObserver* observer = nullptr) {
     plan_ = std::move(plan);
     LocalEngineOptions options;
     options.create_device = create_device_;
@@ -212,7 +213,8 @@ class LocalEngineTest : public ::testing::Test {
     options.num_devices = static_cast<uint32_t>(plan_.devices.size());
     options.kernels = &kernels_;
     options.policies = &policies_;
-    auto engine = LocalEngine::Start(plan_, std::move(transport), &observer_, options);
+    auto engine = LocalEngine::Start(plan_, std::move(transport),
+                                     observer == nullptr ? &observer_ : observer, options);
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
     return absl::OkStatus();
@@ -494,6 +496,91 @@ TEST_F(LocalEngineTest, ThreadsAreNamedAfterTheirWork) {
   EXPECT_EQ(counts["communication"], 1);
   EXPECT_GE(counts["executor"], 3);
   engine_->Stop();
+}
+
+// Nothing that is sent arrives; whoever still cancels when the transport has gone is found out.
+class SilentEndpoint final : public transport::Endpoint {
+ public:
+  using Request = transport::Request;
+
+  void set_gone() { is_gone_ = true; }
+  uint32_t generation() const override { return 0; }
+  void Send(uint32_t, transport::Tag, const void*, size_t, uint32_t, Request* request) override {
+    request->state = Request::State::kPending;
+  }
+  void Recv(uint32_t, transport::Tag, void*, size_t, Request* request) override {
+    request->state = Request::State::kPending;
+  }
+  bool can_view() const override { return true; }
+  void View(uint32_t, transport::Tag, size_t, Request* request) override {
+    request->state = Request::State::kPending;
+  }
+  void Release(Request*) override {}
+  void Cancel(Request* request) override {
+    EXPECT_FALSE(is_gone_);
+    if (request->state != Request::State::kPending) return;
+    request->state = Request::State::kFailed;
+    request->status = absl::CancelledError("cancelled");
+  }
+  bool Progress() override { return false; }
+  void SetWakeup(std::function<void()>) override {}
+
+ private:
+  bool is_gone_ = false;
+};
+
+class SilentTransport final : public transport::Transport {
+ public:
+  // The endpoints outlive it.
+  explicit SilentTransport(std::vector<SilentEndpoint>* endpoints) : endpoints_(*endpoints) {}
+  ~SilentTransport() override {
+    for (SilentEndpoint& endpoint : endpoints_) endpoint.set_gone();
+  }
+  std::string name() const override { return "silent"; }
+  uint32_t num_devices() const override { return static_cast<uint32_t>(endpoints_.size()); }
+  absl::StatusOr<transport::Endpoint*> OpenEndpoint(uint32_t device) override {
+    return &endpoints_[device];
+  }
+  transport::TransportStats stats() const override { return {}; }
+
+ private:
+  std::vector<SilentEndpoint>& endpoints_;
+};
+
+// Throws on the executor's thread.
+class ThrowingObserver final : public EngineObserver {
+ public:
+  explicit ThrowingObserver(WaitingObserver* observer) : observer_(*observer) {}
+  void OnStepDone(const DeviceStepReport& report) override { observer_.OnStepDone(report); }
+  void OnError(uint32_t, int64_t, const absl::Status&) override { throw 1; }
+  void OnFailure(const absl::Status& status) override { observer_.OnFailure(status); }
+
+ private:
+  WaitingObserver& observer_;
+};
+
+TEST_F(LocalEngineTest, AnExecutorThatEndsByAnExceptionLeavesNothingUnderWay) {
+  EnginePlanBuilder b;
+  for (int i = 0; i < 2; ++i) b.AddDevice();
+  const uint32_t sum = b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1},
+                                           {kWidth / 2, kWidth - kWidth / 2}, true);
+  for (const uint32_t d : {0u, 1u}) {
+    const uint32_t in = b.AddRegister(d);
+    const uint32_t out = b.AddRegister(d);
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    const uint32_t made = b.AddKernel(d, "made", "t.iota", {}, {in});
+    b.AddChannel(d, made, b.AddCollective(d, "sum", sum, in, out));
+    if (d == 0) b.AddKernel(d, "risk", "t.fail", {in}, {b.AddRegister(d)});
+  }
+  b.AddChannel(0, 0, 2);  // the failure comes when the all_reduce has begun
+  std::vector<SilentEndpoint> endpoints(2);
+  ThrowingObserver observer(&observer_);
+  ASSERT_EQ(Start(b.Build(), std::make_unique<SilentTransport>(&endpoints), &observer),
+            absl::OkStatus());
+  engine_->Submit(0, std::make_shared<StepBuffers>());
+  EXPECT_THAT(std::string(observer_.AwaitFailure().message()),
+              HasSubstr("the executor of device 0 has ended"));
+  engine_.reset();
 }
 
 TEST_F(LocalEngineTest, TheEndOfTheCommunicationExecutorEndsTheSession) {
