@@ -10,7 +10,9 @@
 
 #include "actors/engine/executor_actor_internal.h"
 #include "actors/engine/host_messages_internal.h"
+#include "base/exception_text.h"
 #include "base/spin_pause.h"
+#include "base/strings.h"
 
 namespace penstock::actors {
 namespace {
@@ -43,10 +45,16 @@ void ExecutorActor::act() {
 }
 
 bool ExecutorActor::Load() {
-  absl::StatusOr<std::unique_ptr<DeviceExecutor>> created = setup_.create();
-  const absl::Status status = created.status();
+  absl::Status status;
+  try {
+    absl::StatusOr<std::unique_ptr<DeviceExecutor>> created = setup_.create();
+    status = created.status();
+    if (status.ok()) *setup_.executor = *std::move(created);
+  } catch (...) {
+    status = absl::InternalError(
+        StrCat("device ", setup_.device, " threw while it loaded: ", ExceptionText()));
+  }
   if (status.ok()) {
-    *setup_.executor = *std::move(created);
     executor_ = setup_.executor->get();
     executor_->set_counts_cpu_time(setup_.is_crowded);
   }

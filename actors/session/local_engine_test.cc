@@ -210,6 +210,7 @@ class LocalEngineTest : public ::testing::Test {
     options.create_communicator = create_communicator_;
     options.check_results = check_results_;
     options.max_memory_bytes = max_memory_bytes_;
+    options.timeout = absl::FromChrono(kPatience);
     options.num_devices = static_cast<uint32_t>(plan_.devices.size());
     options.kernels = &kernels_;
     options.policies = &policies_;
@@ -423,6 +424,16 @@ TEST_F(LocalEngineTest, MemoryStaysWhileTheTransportHoldsIt) {
     EXPECT_EQ(owner.use_count(), 1);
     owner.reset();  // and depends on nothing that has gone
   }
+}
+
+TEST_F(LocalEngineTest, ADeviceThatThrowsWhileItLoadsIsAnError) {
+  create_device_ = [](uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
+    if (index == 1) throw std::runtime_error("out of threads");
+    return CreateCpuDevice(1);
+  };
+  const absl::Status status = Start(OverlapPlan(), Inproc(3));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(status.message(), "device 1 threw while it loaded: out of threads");
 }
 
 TEST_F(LocalEngineTest, BuffersOfCollectivesHaveToFit) {
