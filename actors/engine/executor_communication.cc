@@ -12,8 +12,8 @@ using planner::ActorKind;
 
 namespace {
 
-// What acts may take, as predicted, before a device executor leaves the endpoint to the
-// communication executor: a little less than what waking that costs.
+// What acts may take before a device executor leaves the endpoint to the communication executor: a
+// little less than what waking that costs.
 constexpr int64_t kUnsharedNs = 20'000;
 
 // At the transport, in one round with nothing else to do: a round in which all else is looked at
@@ -69,10 +69,10 @@ bool DeviceExecutor::PollExchange() {
   return has_moved;
 }
 
-// Before an act of `phase`. The endpoint is kept while acts are short, so that a chain of small
-// messages wakes no other thread.
-void DeviceExecutor::ShareEndpoint(uint32_t phase) {
-  unshared_ns_ -= phases_[phase].act_ns;
+// Before an act. The endpoint is kept while acts are short, so that a chain of small messages wakes
+// no other thread.
+void DeviceExecutor::ShareEndpoint(uint32_t actor) {
+  unshared_ns_ -= actors_[actor].act_ns;
   if (unshared_ns_ < 0) communication_.Disown();
 }
 

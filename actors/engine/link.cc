@@ -25,14 +25,6 @@ using planner::PhasePlan;
 using planner::Plan;
 using planner::RegisterPlan;
 
-// Phases without a prediction are taken for long ones.
-uint32_t ActNs(const PhasePlan& phase) {
-  constexpr uint32_t kUnknownNs = 1'000'000;
-  constexpr double kLongestNs = 1e9;
-  if (phase.num_actors == 0 || !(phase.predicted_s > 0)) return kUnknownNs;
-  return static_cast<uint32_t>(std::min(phase.predicted_s * 1e9 / phase.num_actors, kLongestNs));
-}
-
 int RankOf(const CollectiveSpec& spec, uint32_t device) {
   const auto member = std::find(spec.devices.begin(), spec.devices.end(), device);
   return static_cast<int>(member - spec.devices.begin());
@@ -72,7 +64,6 @@ class Linker {
       if (plan.lane == planner::Lane::kCompute)
         phase.type = planner::PhaseType(plan.kind, plan.chunk);
       phase.per_microbatch = plan.per_microbatch;
-      phase.act_ns = ActNs(plan);
       if (plan.lane == planner::Lane::kFloating && target_.communicator != nullptr) {
         phase.floating_stream = static_cast<uint32_t>(out_.floating_streams.size());
         out_.floating_streams.push_back(std::make_unique<LaneStream>(*target_.device));

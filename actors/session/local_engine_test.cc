@@ -85,6 +85,7 @@ class WaitingObserver final : public EngineObserver {
 class Gate {
  public:
   void Open() { is_open_.store(true); }
+  void Close() { is_open_.store(false); }
   // False if it was not opened in time.
   bool Pass() const {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -245,6 +246,22 @@ TEST_F(LocalEngineTest, ACollectiveEndsWhileItsDeviceComputes) {
   EXPECT_TRUE(observer_.AwaitDone(3));
   EXPECT_EQ(observer_.failure(), absl::OkStatus());
   gate_.Open();  // or the device would compute on
+  engine_->Stop();
+}
+
+// Whatever the plan predicts, and in steps whose acts are not measured any more.
+TEST_F(LocalEngineTest, ADeviceLeavesTheEndpointBeforeALongKernel) {
+  planner::Plan plan = OverlapPlan();
+  for (planner::DevicePlan& device : plan.devices) {
+    for (planner::PhasePlan& phase : device.phases) phase.predicted_s = 1e-9;
+  }
+  ASSERT_EQ(Start(std::move(plan), Inproc(3)), absl::OkStatus());
+  for (int step = 0; step < 4; ++step) {
+    engine_->Submit(step, std::make_shared<StepBuffers>());
+    EXPECT_TRUE(observer_.AwaitDone(3 * (step + 1)));
+    ASSERT_EQ(observer_.failure(), absl::OkStatus()) << "step " << step;
+    gate_.Close();
+  }
   engine_->Stop();
 }
 
