@@ -45,15 +45,20 @@ void DeviceCommunication::Disown() {
 }
 
 void DeviceCommunication::Start(const CommStart& start) {
-  ++num_active_;
-  if (TryOwn()) {
-    while (const CommStart* earlier = starts_->Front()) {
-      Begin(*earlier);
-      starts_->Pop();
-    }
-    Begin(start);
+  if (!TryOwn()) {
+    HandOver(start);
     return;
   }
+  ++num_active_;
+  while (const CommStart* earlier = starts_->Front()) {
+    Begin(*earlier);
+    starts_->Pop();
+  }
+  Begin(start);
+}
+
+void DeviceCommunication::HandOver(const CommStart& start) {
+  ++num_active_;
   starts_->TryPush(start);
   if (communication_waker_ != nullptr) communication_waker_->Notify();
 }

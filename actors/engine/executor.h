@@ -263,6 +263,7 @@ class DeviceExecutor {
   void StartReadyComms();
   void StartComm(uint32_t actor, uint32_t phase);
   void StartTransport(CommStart* start);
+  bool IsLongActNext();
   void FinishComm(Comm& comm);
   void ShareEndpoint(uint32_t actor);
   void AddTokens(const Actor& actor);

@@ -3,8 +3,10 @@
 
 #include "actors/session/local_engine.h"
 
+#include <pthread.h>
 #include <sched.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -531,10 +533,17 @@ class SilentEndpoint final : public transport::Endpoint {
  public:
   using Request = transport::Request;
 
+  std::function<void()> on_send;
+  std::string sender;  // the name of the last thread
+
   void set_gone() { is_gone_ = true; }
   uint32_t generation() const override { return 0; }
   void Send(uint32_t, transport::Tag, const void*, size_t, uint32_t, Request* request) override {
     request->state = Request::State::kPending;
+    std::array<char, 16> name = {};
+    pthread_getname_np(pthread_self(), name.data(), name.size());
+    sender = name.data();
+    if (on_send) on_send();
   }
   void Recv(uint32_t, transport::Tag, void*, size_t, Request* request) override {
     request->state = Request::State::kPending;
@@ -574,6 +583,30 @@ class SilentTransport final : public transport::Transport {
  private:
   std::vector<SilentEndpoint>& endpoints_;
 };
+
+// With a long kernel ahead, the communication executor starts what becomes ready; an executor with
+// nothing else to do starts it itself.
+TEST_F(LocalEngineTest, ACommunicationDoesNotBeginOnAThreadThatIsToCompute) {
+  for (const bool is_busy : {true, false}) {
+    EnginePlanBuilder b;
+    for (int i = 0; i < 2; ++i) b.AddDevice();
+    const uint32_t made = b.AddRegister(0);
+    b.BeginPhase(0, "F", PhaseKind::kForward);
+    const uint32_t make = b.AddKernel(0, "made", "t.iota", {}, {made});
+    b.AddChannel(0, make, b.AddSend(0, "send", made, 1));
+    if (is_busy) b.AddKernel(0, "busy", "t.pass", {}, {b.AddRegister(0)});
+    b.BeginPhase(1, "F", PhaseKind::kForward);
+    b.AddRecv(1, "recv", b.AddRegister(1), b.last_transfer());
+    std::vector<SilentEndpoint> endpoints(2);
+    endpoints[0].on_send = [this] { gate_.Open(); };
+    ASSERT_EQ(Start(b.Build(), std::make_unique<SilentTransport>(&endpoints)), absl::OkStatus());
+    gate_.Close();
+    engine_->Submit(0, std::make_shared<StepBuffers>());
+    EXPECT_TRUE(gate_.Pass());
+    engine_.reset();
+    EXPECT_EQ(endpoints[0].sender, is_busy ? "communication" : "executor");
+  }
+}
 
 // Throws on the executor's thread.
 class ThrowingObserver final : public EngineObserver {
