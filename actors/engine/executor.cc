@@ -270,7 +270,7 @@ bool DeviceExecutor::PollComputeLane() {
   const uint32_t phase = type < phase_of_type_.size() ? phase_of_type_[type] : kNone;
   if (phase == kNone) {  // the stage has such phases, this device does not
     stage_->decisions.Pop();
-    stage_->counts[type].completed.fetch_add(1, std::memory_order_release);
+    CountComputed(type, 0);
     return true;
   }
   if (!CanStart(phase) || !HasRoom(phase)) return false;
