@@ -534,7 +534,8 @@ class SilentEndpoint final : public transport::Endpoint {
   using Request = transport::Request;
 
   std::function<void()> on_send;
-  std::string sender;  // the name of the last thread
+  std::string sender;    // the name of the last thread
+  bool is_busy = false;  // something moves all the time
 
   void set_gone() { is_gone_ = true; }
   uint32_t generation() const override { return 0; }
@@ -559,7 +560,7 @@ class SilentEndpoint final : public transport::Endpoint {
     request->state = Request::State::kFailed;
     request->status = absl::CancelledError("cancelled");
   }
-  bool Progress() override { return false; }
+  bool Progress() override { return is_busy; }
   void SetWakeup(std::function<void()>) override {}
 
  private:
@@ -578,7 +579,13 @@ class SilentTransport final : public transport::Transport {
   absl::StatusOr<transport::Endpoint*> OpenEndpoint(uint32_t device) override {
     return &endpoints_[device];
   }
+  void Wait(int fd, int timeout_ms) override {
+    if (on_wait) on_wait();
+    Transport::Wait(fd, timeout_ms);
+  }
   transport::TransportStats stats() const override { return {}; }
+
+  std::function<void()> on_wait;
 
  private:
   std::vector<SilentEndpoint>& endpoints_;
@@ -606,6 +613,17 @@ TEST_F(LocalEngineTest, ACommunicationDoesNotBeginOnAThreadThatIsToCompute) {
     engine_.reset();
     EXPECT_EQ(endpoints[0].sender, is_busy ? "communication" : "executor");
   }
+}
+
+// Then time limits of requests would not be counted.
+TEST_F(LocalEngineTest, TrafficWithoutAPauseKeepsNobodyFromWaiting) {
+  std::vector<SilentEndpoint> endpoints(3);
+  for (SilentEndpoint& endpoint : endpoints) endpoint.is_busy = true;
+  auto transport = std::make_unique<SilentTransport>(&endpoints);
+  transport->on_wait = [this] { gate_.Open(); };
+  ASSERT_EQ(Start(OverlapPlan(), std::move(transport)), absl::OkStatus());
+  EXPECT_TRUE(gate_.Pass());
+  engine_.reset();
 }
 
 // Throws on the executor's thread.
