@@ -20,6 +20,7 @@
 #include "actors/cluster/status_port.h"
 #include "actors/engine/error_origin.h"
 #include "base/await.h"
+#include "base/start_thread.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -54,12 +55,13 @@ class Watchdog {
     // Nobody else tells it where the process exits.
     const std::string message =
         reason.ok() ? "" : StrCat("penstock: ", ToStd(reason.message()), "\n");
-    thread_ = std::thread([this, timeout, message] {
+    absl::StatusOr<std::thread> thread = StartThread("the watchdog", [this, timeout, message] {
       const absl::MutexLock thread_lock(&mutex_);
       if (AwaitFor(absl::Condition(&is_done_), timeout, &mutex_)) return;
       (void)!write(STDERR_FILENO, message.data(), message.size());
       _exit(1);
     });
+    if (thread.ok()) thread_ = *std::move(thread);
   }
 
  private:

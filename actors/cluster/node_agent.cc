@@ -9,6 +9,7 @@
 #include "actors/cluster/secure_channel_internal.h"
 #include "actors/cluster/wire_job_status_internal.h"
 #include "base/machine.h"
+#include "base/start_thread.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -149,7 +150,8 @@ control::StatusPromise NodeAgent::AskStatus(std::shared_ptr<JobStatus> result) {
 }
 
 absl::Status NodeAgent::Run() {
-  std::thread files([this] { (void)files_.Run(); });
+  ASSIGN_OR_RETURN(std::thread files,
+                   StartThread("what writes files", [this] { (void)files_.Run(); }));
   absl::Status status = work_.Run();
   files_.End(status);
   files.join();

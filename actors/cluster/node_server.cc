@@ -16,6 +16,7 @@
 #include "actors/engine/error_origin.h"
 #include "actors/engine/step_name.h"
 #include "base/device.h"
+#include "base/exception_text.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -45,6 +46,15 @@ absl::Duration Timeout(uint64_t milliseconds) {
 template <typename T>
 kj::ArrayPtr<const T> AsList(const std::vector<T>& values) {
   return {values.data(), values.size()};
+}
+
+// An exception on the work thread, such as for a lack of memory, would end the node.
+absl::Status RunGuarded(const std::function<absl::Status()>& work) {
+  try {
+    return work();
+  } catch (...) {
+    return absl::InternalError(StrCat("the call threw: ", ExceptionText()));
+  }
 }
 
 // What RunNode returns where the job has failed or was cancelled. Other codes than these two would
@@ -504,12 +514,16 @@ class NodeServer final : public control::Node::Server {
         std::make_shared<kj::Own<kj::PromiseFulfiller<absl::Status>>>(kj::mv(pair.fulfiller));
     const bool is_taken = queue.Push([&loop = node_.loop, fulfiller = std::move(fulfiller),
                                       work = std::move(work), after = std::move(after)]() mutable {
-      const absl::Status status = work();
+      const absl::Status status = RunGuarded(work);
       // The fulfiller is the loop's, to the end.
       loop.Post([fulfiller = std::move(fulfiller), status] {
         (*fulfiller)->fulfill(absl::Status(status));
       });
-      if (after) after(status);
+      if (!after) return;
+      (void)RunGuarded([&] {
+        after(status);
+        return absl::OkStatus();
+      });
     });
     if (!is_taken) return absl::ResourceExhaustedError("too many calls are under way");
     return kj::mv(pair.promise);
