@@ -329,6 +329,12 @@ TEST(NodeAgentTest, CallsThatWaitAreCounted) {
   WorkQueue queue;
   for (size_t i = 0; i < WorkQueue::kMaxWork; ++i) EXPECT_TRUE(queue.Push([] {}));
   EXPECT_FALSE(queue.Push([] {}));
+  // What closes something finds room all the same.
+  for (size_t i = 0; i < WorkQueue::kMaxClosing; ++i) {
+    EXPECT_TRUE(queue.Push([] {}, WorkQueue::Kind::kClosing));
+  }
+  EXPECT_FALSE(queue.Push([] {}, WorkQueue::Kind::kClosing));
+  EXPECT_FALSE(queue.Push([] {}));
 }
 
 TEST(ControlLoopTest, TheTextOfAnErrorIsBounded) {

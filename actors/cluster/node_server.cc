@@ -277,9 +277,8 @@ class NodeServer final : public control::Node::Server {
 
   kj::Promise<void> close(CloseContext context) override {
     auto closed =
-        Do([&sessions = node_.sessions, generation = context.getParams().getGeneration()] {
+        Close([&sessions = node_.sessions, generation = context.getParams().getGeneration()] {
           sessions.Close(generation);
-          return absl::OkStatus();
         });
     return Answer(context, kj::mv(closed));
   }
@@ -346,9 +345,8 @@ class NodeServer final : public control::Node::Server {
   }
 
   kj::Promise<void> dropStates(DropStatesContext context) override {
-    auto dropped = Do([&sessions = node_.sessions, number = context.getParams().getKept()] {
+    auto dropped = Close([&sessions = node_.sessions, number = context.getParams().getKept()] {
       sessions.Drop(number);
-      return absl::OkStatus();
     });
     return Answer(context, kj::mv(dropped));
   }
@@ -452,11 +450,7 @@ class NodeServer final : public control::Node::Server {
     exchange->Stop();
     node_.exchanges.Remove(number);
     // Closed by the work thread, which may have to wait.
-    return Do([exchange] {
-             exchange->Close();
-             return absl::OkStatus();
-           })
-        .ignoreResult();
+    return Close([exchange] { exchange->Close(); }).ignoreResult();
   }
 
   kj::Promise<void> reportActivity(ReportActivityContext context) override {
@@ -496,6 +490,16 @@ class NodeServer final : public control::Node::Server {
                             std::function<void(const absl::Status&)> after = nullptr) {
     return DoOn(node_.work, std::move(work), std::move(after));
   }
+  // The same of what ends something, for which there is room among many calls.
+  control::StatusPromise Close(std::function<void()> work) {
+    return DoOn(
+        node_.work,
+        [work = std::move(work)] {
+          work();
+          return absl::OkStatus();
+        },
+        nullptr, WorkQueue::Kind::kClosing);
+  }
 
   kj::Promise<void> AwaitInspection(std::shared_ptr<Inspection> inspection,
                                     kj::TimePoint deadline) {
@@ -508,23 +512,26 @@ class NodeServer final : public control::Node::Server {
   }
 
   control::StatusPromise DoOn(WorkQueue& queue, std::function<absl::Status()> work,
-                              std::function<void(const absl::Status&)> after = nullptr) {
+                              std::function<void(const absl::Status&)> after = nullptr,
+                              WorkQueue::Kind kind = WorkQueue::Kind::kCall) {
     auto pair = kj::newPromiseAndFulfiller<absl::Status>();
     auto fulfiller =
         std::make_shared<kj::Own<kj::PromiseFulfiller<absl::Status>>>(kj::mv(pair.fulfiller));
-    const bool is_taken = queue.Push([&loop = node_.loop, fulfiller = std::move(fulfiller),
-                                      work = std::move(work), after = std::move(after)]() mutable {
-      const absl::Status status = RunGuarded(work);
-      // The fulfiller is the loop's, to the end.
-      loop.Post([fulfiller = std::move(fulfiller), status] {
-        (*fulfiller)->fulfill(absl::Status(status));
-      });
-      if (!after) return;
-      (void)RunGuarded([&] {
-        after(status);
-        return absl::OkStatus();
-      });
-    });
+    const bool is_taken = queue.Push(
+        [&loop = node_.loop, fulfiller = std::move(fulfiller), work = std::move(work),
+         after = std::move(after)]() mutable {
+          const absl::Status status = RunGuarded(work);
+          // The fulfiller is the loop's, to the end.
+          loop.Post([fulfiller = std::move(fulfiller), status] {
+            (*fulfiller)->fulfill(absl::Status(status));
+          });
+          if (!after) return;
+          (void)RunGuarded([&] {
+            after(status);
+            return absl::OkStatus();
+          });
+        },
+        kind);
     if (!is_taken) return absl::ResourceExhaustedError("too many calls are under way");
     return kj::mv(pair.promise);
   }
