@@ -98,7 +98,7 @@ class Cluster::Impl {
         },
         timeout, "the end of the cluster"));
     (void)actors_->pump().Flush(options_.stop_timeout);
-    actors_->Stop();
+    actors_->Stop(options_.stop_timeout);
     loop_ = nullptr;
     if (!supervisor_->loss().ok()) end_ = supervisor_->loss();
     const std::string file = FileOf(supervisor_->address());
