@@ -79,6 +79,8 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   kj::Maybe<control::Node::Client> NodeOf(uint32_t rank);
   // OK, or the first loss of a node: what ended the job, or what kept it from ending in order.
   const absl::Status& loss() const { return loss_.ok() ? noted_loss_ : loss_; }
+  // Whether a loss has ended the job. A job that goes on without a member has not ended.
+  bool has_ended() const { return !loss_.ok(); }
   kj::TaskSet& tasks() { return *tasks_; }
 
   // `session` fails when the job ends. Several may run at a time.
