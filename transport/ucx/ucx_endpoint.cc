@@ -334,6 +334,7 @@ bool UcxEndpoint::Progress() {
     receiver_.Expire();
     if (peers_.has_new_failures()) HandleFailures();
   }
+  has_changed |= receiver_.CopyPiece();
   if (control_.has_acks()) control_.FlushAcks();
   if (has_ended()) has_changed |= CompleteRequests();
   return has_changed;
