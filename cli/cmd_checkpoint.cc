@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -110,7 +111,7 @@ absl::Status Show(const Environment& environment, const Options& options) {
 absl::Status Verify(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Open(options));
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    RETURN_IF_ERROR(checkpoint.Read(tensor.name).status());
+    RETURN_IF_ERROR(checkpoint.Verify(tensor));
   }
   if (options.is_json) {
     nlohmann::json json = ToJson(checkpoint);
@@ -137,14 +138,14 @@ absl::Status Merge(const Environment& environment, const Options& options) {
     return absl::AlreadyExistsError(
         StrCat(output, ": is already there; --output names another file"));
   }
-  Tensor value;  // one at a time
+  std::optional<Tensor> value;  // one at a time
   std::vector<actors::SafetensorsSource> sources;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     sources.push_back({tensor.name, tensor.type,
                        [&checkpoint, &tensor, &value]() -> absl::StatusOr<const std::byte*> {
-                         value = Tensor(tensor.type);
-                         RETURN_IF_ERROR(checkpoint.ReadInto(tensor, &value));
-                         return static_cast<const std::byte*>(value.data());
+                         value.reset();
+                         ASSIGN_OR_RETURN(value, checkpoint.Read(tensor));
+                         return static_cast<const std::byte*>(value->data());
                        }});
   }
   // The file is there as a whole or not at all.

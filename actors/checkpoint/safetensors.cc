@@ -9,6 +9,8 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -32,8 +34,9 @@ static_assert(std::endian::native == std::endian::little, "safetensors is little
 using Json = nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr uint64_t kAlignment = 8;               // of the first tensor
-constexpr uint64_t kMaxHeaderBytes = 100 << 20;  // as other readers have it
+constexpr uint64_t kAlignment = 8;                   // of the first tensor
+constexpr uint64_t kMaxHeaderBytes = 100 << 20;      // as other readers have it
+constexpr uint64_t kPieceBytes = uint64_t{4} << 20;  // of a tensor that is verified
 constexpr char kMetadata[] = "__metadata__";
 constexpr char kHeaderChecksum[] = "header_xxh3";
 constexpr char kChecksumPrefix[] = "xxh3/";
@@ -255,6 +258,13 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   SafetensorsFile file;
   file.path_ = path;
   ASSIGN_OR_RETURN(const OpenFile opened, OpenFile::Open(path));
+// A file that was opened before.
+absl::StatusOr<OpenFile> OpenAgain(const std::string& path, const FileIdentity& identity) {
+  ASSIGN_OR_RETURN(OpenFile opened, OpenFile::Open(path));
+  if (opened.identity() == identity) return opened;
+  return absl::DataLossError(StrCat(path, ": has changed since it was opened"));
+}
+
   file.identity_ = opened.identity();
   uint64_t header_bytes = 0;
   if (opened.num_bytes() < kLengthBytes) {
@@ -322,18 +332,36 @@ const SafetensorsTensor* SafetensorsFile::Find(std::string_view name) const {
 
 absl::Status SafetensorsFile::Read(const SafetensorsTensor& tensor, std::byte* bytes) const {
   const uint64_t num_bytes = tensor.type.num_bytes();
-  ASSIGN_OR_RETURN(const OpenFile opened, OpenFile::Open(path_));
-  if (opened.identity() != identity_) {
-    return absl::DataLossError(StrCat(path_, ": has changed since it was opened"));
-  }
+  ASSIGN_OR_RETURN(const OpenFile opened, OpenAgain(path_, identity_));
   const absl::Status status = opened.ReadAt(data_begin_ + tensor.offset, bytes, num_bytes);
   if (!status.ok()) return At(path_, WithPrefix(StrCat("tensor ", tensor.name, ": "), status));
-  const auto checksum = checksums_.find(tensor.name);
-  if (checksum == checksums_.end() || checksum->second == XXH3_64bits(bytes, num_bytes)) {
-    return absl::OkStatus();
+  return CheckChecksum(tensor, XXH3_64bits(bytes, num_bytes));
+}
+
+absl::Status SafetensorsFile::Verify(const SafetensorsTensor& tensor) const {
+  ASSIGN_OR_RETURN(const OpenFile opened, OpenAgain(path_, identity_));
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  if (state == nullptr) throw std::bad_alloc();
+  XXH3_64bits_reset(state.get());
+  const uint64_t num_bytes = tensor.type.num_bytes();
+  std::vector<std::byte> piece(std::min(num_bytes, kPieceBytes));
+  for (uint64_t at = 0; at < num_bytes;) {
+    const uint64_t size = std::min(num_bytes - at, kPieceBytes);
+    const absl::Status status = opened.ReadAt(data_begin_ + tensor.offset + at, piece.data(), size);
+    if (!status.ok()) return At(path_, WithPrefix(StrCat("tensor ", tensor.name, ": "), status));
+    XXH3_64bits_update(state.get(), piece.data(), size);
+    at += size;
   }
   return absl::DataLossError(
       StrCat(path_, ": tensor ", tensor.name, " is damaged: it does not have its checksum"));
 }
 
 }  // namespace penstock::actors
+  return CheckChecksum(tensor, XXH3_64bits_digest(state.get()));
+}
+
+absl::Status SafetensorsFile::CheckChecksum(const SafetensorsTensor& tensor,
+                                            uint64_t checksum) const {
+  const auto expected = checksums_.find(tensor.name);
+  if (expected == checksums_.end() || expected->second == checksum) return absl::OkStatus();
