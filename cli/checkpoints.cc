@@ -7,6 +7,7 @@
 #include "cli/json.h"
 #include "cli/tokenizer.h"
 #include "fmt/format.h"
+#include "cli/utf8.h"
 
 #include "actors/checkpoint/checkpoint_folder.h"
 #include "actors/engine/error_origin.h"
@@ -35,7 +36,27 @@ std::string Differences(const actors::CheckpointInfo& info, const planner::Plan&
       }
     }
   }
-  return StrJoin(differences, "; ");
+  return PrintableUtf8(StrJoin(differences, "; "));  // what a file says
+}
+
+// Where the tokenizer that a run's text is encoded with lies, so that `generate` finds it.
+std::string TokenizerPath(const Job& job) {
+  return StrCat(job.checkpoint.path, "/", kTokenizerFile);
+}
+
+// The parameters of checkpoints mean tokens of the tokenizer beside them.
+absl::Status CheckTokenizer(const Job& job) {
+  const std::string path = TokenizerPath(job);
+  std::error_code error;
+  if (job.data.tokenizer.empty() || !std::filesystem::exists(path, error)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string kept, ReadTextFile(path, SIZE_MAX));
+  ASSIGN_OR_RETURN(const std::string given, ReadTextFile(job.data.tokenizer, SIZE_MAX));
+  if (kept == given) return absl::OkStatus();
+  return AtKey(job, {"data.tokenizer"},
+               absl::InvalidArgumentError(
+                   StrCat(job.data.tokenizer, " differs from ", path,
+                          ", whose tokens the checkpoints beside it were trained on; set "
+                          "data.tokenizer to that file, or remove it if they mean the same")));
 }
 
 // The checkpoint is of another model, optimiser or type.

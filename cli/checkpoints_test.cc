@@ -341,3 +341,26 @@ TEST_F(CheckpointsTest, ShowAndMerge) {
 
 }  // namespace
 }  // namespace penstock::cli
+TEST_F(CheckpointsTest, WhatAFileSaysDoesNotReachTheTerminalAsItIs) {
+  actors::CheckpointInfo info;
+  info.strategy = "dp=1\x1b[2J";
+  info.settings = {{"model.name\xc2\x9b", "gpt\r"}};
+  const std::string path = Path("model.safetensors");
+  ASSERT_TRUE(actors::WriteSafetensors(path, {}, actors::ToMetadata(info)).ok());
+  const Outcome shown = Call({"checkpoint", "show", path});
+  ASSERT_EQ(shown.status, 0) << shown.err;
+  EXPECT_THAT(shown.out,
+              AllOf(HasSubstr("dp=1\\x1b[2J"), HasSubstr("model.name\\xc2\\x9b = gpt\\x0d"),
+                    Not(HasSubstr("\x1b")), Not(HasSubstr("\x9b"))));
+  EXPECT_THAT(Call({"checkpoint", "verify", path}).out, Not(HasSubstr("\x1b")));
+  // Nor in an error.
+  const std::string header = R"({"a":{"dtype":"\u009b\u007f","shape":[],"data_offsets":[0,0]}})";
+  const uint64_t length = header.size();
+  std::ofstream(path, std::ios::binary)
+      << std::string(reinterpret_cast<const char*>(&length), sizeof(length)) << header;
+  const Outcome refused = Call({"checkpoint", "show", path});
+  EXPECT_NE(refused.status, 0);
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr("unknown dtype"), Not(HasSubstr("\x9b")), Not(HasSubstr("\x7f"))));
+}
+

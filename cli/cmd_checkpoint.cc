@@ -17,6 +17,7 @@
 #include "cli/environment.h"
 #include "cli/help_text.h"
 #include "cli/json.h"
+#include "cli/utf8.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -62,7 +63,7 @@ std::string Describe(const Checkpoint& checkpoint) {
     StrAppend(&text, ", after step ", info->step);
     if (!info->strategy.empty()) StrAppend(&text, " of a run under ", info->strategy);
   }
-  return text;
+  return PrintableUtf8(text);
 }
 
 nlohmann::json ToJson(const Checkpoint& checkpoint) {
@@ -95,8 +96,8 @@ absl::Status Show(const Environment& environment, const Options& options) {
   if (info.ok() && !info->settings.empty()) {
     std::vector<std::string> settings;
     for (const auto& [name, value] : info->settings) settings.push_back(StrCat(name, " = ", value));
-    environment.out << WrapText(StrCat("made with ", StrJoin(settings, ", ")), kHelpColumns, 2)
-                    << "\n";
+    const std::string text = PrintableUtf8(StrCat("made with ", StrJoin(settings, ", ")));
+    environment.out << WrapText(text, kHelpColumns, 2) << "\n";
   }
   size_t width = 0;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {

@@ -80,6 +80,11 @@ absl::StatusOr<std::string> EncodeHeader(absl::Span<const SafetensorsSource> ten
   uint64_t offset = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& [name, type] = std::tie(tensors[i].name, tensors[i].type);
+    if (name == kMetadata || json.contains(name)) {
+      return absl::InvalidArgumentError(
+          name == kMetadata ? StrCat("a tensor cannot be called ", name, ", as the metadata are")
+                            : StrCat("two tensors are called ", name));
+    }
     strings[StrCat(kChecksumPrefix, name)] = FormatChecksum(checksums[i]);
     const uint64_t end = offset + type.num_bytes();
     json[name] = {{"dtype", std::string(NameOf(type.dtype))},
@@ -95,6 +100,10 @@ absl::StatusOr<std::string> EncodeHeader(absl::Span<const SafetensorsSource> ten
 
 absl::StatusOr<SafetensorsTensor> ParseTensor(const std::string& name, const Json& json,
                                               uint64_t data_bytes) {
+  // It is printed on terminals.
+  if (HasControlCharacters(name)) {
+    return absl::DataLossError("the name of a tensor has control characters");
+  }
   const auto wrong = [&name](std::string_view what) {
     return absl::DataLossError(StrCat("tensor ", name, ": ", what));
   };
@@ -104,11 +113,6 @@ absl::StatusOr<SafetensorsTensor> ParseTensor(const std::string& name, const Jso
   }
   SafetensorsTensor tensor;
   tensor.name = name;
-  // It is printed on terminals.
-  if (std::any_of(name.begin(), name.end(),
-                  [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) {
-    return absl::DataLossError("the name of a tensor has control characters");
-  }
   const Json& dtype = json["dtype"];
   const auto known = std::find_if(
       kDTypeNames.begin(), kDTypeNames.end(),
@@ -175,7 +179,9 @@ absl::StatusOr<uint64_t> WriteSafetensors(const std::string& path,
                                           const Metadata& metadata) {
   std::vector<uint64_t> checksums(tensors.size());
   // As long as the header will be.
-  ASSIGN_OR_RETURN(std::string header, EncodeHeader(tensors, metadata, checksums));
+  absl::StatusOr<std::string> encoded = EncodeHeader(tensors, metadata, checksums);
+  if (!encoded.ok()) return At(path, encoded.status());
+  std::string header = *std::move(encoded);
   ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
   uint64_t at = kLengthBytes + header.size();
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -252,12 +258,6 @@ class OpenFile {
   struct stat info_ = {};
 };
 
-}  // namespace
-
-absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  SafetensorsFile file;
-  file.path_ = path;
-  ASSIGN_OR_RETURN(const OpenFile opened, OpenFile::Open(path));
 // A file that was opened before.
 absl::StatusOr<OpenFile> OpenAgain(const std::string& path, const FileIdentity& identity) {
   ASSIGN_OR_RETURN(OpenFile opened, OpenFile::Open(path));
@@ -265,6 +265,12 @@ absl::StatusOr<OpenFile> OpenAgain(const std::string& path, const FileIdentity& 
   return absl::DataLossError(StrCat(path, ": has changed since it was opened"));
 }
 
+}  // namespace
+
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
+  SafetensorsFile file;
+  file.path_ = path;
+  ASSIGN_OR_RETURN(const OpenFile opened, OpenFile::Open(path));
   file.identity_ = opened.identity();
   uint64_t header_bytes = 0;
   if (opened.num_bytes() < kLengthBytes) {
@@ -319,7 +325,11 @@ absl::Status SafetensorsFile::Parse(std::string text, uint64_t data_bytes) {
     }
   }
   std::stable_sort(header_.tensors.begin(), header_.tensors.end(),
-                   [](const auto& a, const auto& b) { return a.offset < b.offset; });
+                   [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
+                     // An empty tensor ends where the next one begins.
+                     return std::pair(a.offset, a.type.num_bytes()) <
+                            std::pair(b.offset, b.type.num_bytes());
+                   });
   RETURN_IF_ERROR(CheckCoverage(header_.tensors, data_bytes));
   for (size_t i = 0; i < header_.tensors.size(); ++i) index_[header_.tensors[i].name] = i;
   return absl::OkStatus();
@@ -353,11 +363,6 @@ absl::Status SafetensorsFile::Verify(const SafetensorsTensor& tensor) const {
     XXH3_64bits_update(state.get(), piece.data(), size);
     at += size;
   }
-  return absl::DataLossError(
-      StrCat(path_, ": tensor ", tensor.name, " is damaged: it does not have its checksum"));
-}
-
-}  // namespace penstock::actors
   return CheckChecksum(tensor, XXH3_64bits_digest(state.get()));
 }
 
@@ -365,3 +370,8 @@ absl::Status SafetensorsFile::CheckChecksum(const SafetensorsTensor& tensor,
                                             uint64_t checksum) const {
   const auto expected = checksums_.find(tensor.name);
   if (expected == checksums_.end() || expected->second == checksum) return absl::OkStatus();
+  return absl::DataLossError(
+      StrCat(path_, ": tensor ", tensor.name, " is damaged: it does not have its checksum"));
+}
+
+}  // namespace penstock::actors

@@ -117,7 +117,9 @@ absl::StatusOr<std::optional<TilePlace>> PlaceOfTensor(const SafetensorsTensor& 
   for (size_t i = 0; i < tile.size(); ++i) {
     if ((*offset)[i] > (*shape)[i] || tile[i] > (*shape)[i] - (*offset)[i]) return wrong();
   }
-  return TilePlace{json["tensor"].get<std::string>(), {tensor.type.dtype, *shape}, *offset};
+  return TilePlace{std::move(state), {tensor.type.dtype, *shape}, *offset};
+  auto state = json["tensor"].get<std::string>();
+  if (HasControlCharacters(state)) return wrong();  // it is printed on terminals
 }
 
 bool IsTileKey(std::string_view key) { return key.substr(0, kTilePrefix.size()) == kTilePrefix; }

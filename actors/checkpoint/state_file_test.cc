@@ -86,3 +86,4 @@ TEST_F(StateFileTest, PlacesThatCannotBeAreRefused) {
 
 }  // namespace
 }  // namespace penstock::actors
+        R"({"tensor": "w\u001b[2J", "shape": [2, 4], "offset": [0, 0]})",
