@@ -1,15 +1,17 @@
 #include "cli/checkpoints.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "cli/files.h"
 #include "cli/json.h"
 #include "cli/tokenizer.h"
-#include "fmt/format.h"
 #include "cli/utf8.h"
+#include "fmt/format.h"
 
 #include "actors/checkpoint/checkpoint_folder.h"
+#include "actors/checkpoint/durable_file.h"
 #include "actors/engine/error_origin.h"
 #include "actors/session/checkpoint_states.h"
 #include "base/counted.h"
@@ -92,6 +94,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(const Job& job, bool resumes,
     begin.note = StrCat("note: ", folder, " holds no checkpoint; the run begins with step 1\n");
     return begin;
   }
+  RETURN_IF_ERROR(CheckTokenizer(job));
   ResumePoint point;
   point.path = CheckpointFolder::PathOf(folder, steps->back());
   ASSIGN_OR_RETURN(actors::Checkpoint checkpoint, actors::Checkpoint::Open(point.path));
@@ -138,6 +141,10 @@ absl::StatusOr<std::unique_ptr<Checkpoints>> Checkpoints::Create(const Environme
   }
   if (!job.data.tokenizer.empty()) {
     checkpoints->info_.settings.emplace_back("data.tokenizer", job.data.tokenizer);
+    ASSIGN_OR_RETURN(checkpoints->tokenizer_, ReadTextFile(job.data.tokenizer, SIZE_MAX));
+  }
+  if (!job.data.tokens.empty()) {  // which no bytes of a prompt mean
+    checkpoints->info_.settings.emplace_back("data.tokens", job.data.tokens);
   }
   const absl::Status opened = checkpoints->Open();
   if (absl::IsAlreadyExists(opened)) return AtKey(job, {"checkpoint.path"}, opened);
@@ -150,15 +157,22 @@ absl::StatusOr<std::unique_ptr<Checkpoints>> Checkpoints::Create(const Environme
 
 absl::Status Checkpoints::Open() {
   ASSIGN_OR_RETURN(folder_, CheckpointFolder::Open(job_.checkpoint.path, job_.checkpoint.keep));
-  if (job_.data.tokenizer.empty()) return absl::OkStatus();
-  // So that `generate` finds it.
-  absl::StatusOr<std::string> tokenizer = ReadTextFile(job_.data.tokenizer, SIZE_MAX);
-  absl::Status copied = tokenizer.status();
-  if (copied.ok()) {
-    copied = WriteTextFile(StrCat(job_.checkpoint.path, "/", kTokenizerFile), *tokenizer);
+  return absl::OkStatus();
+}
+
+void Checkpoints::KeepFor(const ResumePoint& start) {
+  resumed_ = start.states;
+  resumed_step_ = start.info.step;
+}
+
+absl::Status Checkpoints::WriteTokenizer() {
+  if (!tokenizer_.has_value()) return absl::OkStatus();
+  const std::string path = TokenizerPath(job_);
+  if (ReadTextFile(path, tokenizer_->size()).value_or("") != *tokenizer_) {
+    RETURN_IF_ERROR(actors::ReplaceDurably(path, *tokenizer_));
   }
-  if (!copied.ok()) folder_ = nullptr;
-  return copied;
+  tokenizer_.reset();
+  return absl::OkStatus();
 }
 
 bool Checkpoints::IsReadyFor(const actors::Session& session, int64_t steps) {
@@ -170,6 +184,7 @@ bool Checkpoints::IsReadyFor(const actors::Session& session, int64_t steps) {
   } else if (folder_ == nullptr) {
     ready = Open();
   }
+  if (ready.ok()) ready = WriteTokenizer();
   if (!ready.ok()) {
     AddError(steps, ready);
     return false;

@@ -214,13 +214,10 @@ absl::Status EncodeFile(const Tokenizer& tokenizer, const std::string& path, Tex
 absl::StatusOr<std::shared_ptr<const TokenFile>> OpenTokens(const std::string& path, int width,
                                                             int32_t num_tokens) {
   ASSIGN_OR_RETURN(std::shared_ptr<const TokenFile> file, TokenFile::Open(path, width));
-  const TokenSpan tokens = file->tokens();
-  for (int64_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < num_tokens) continue;
-    return absl::DataLossError(StrCat(path, ": is damaged: token ", i, " is ", tokens[i],
-                                      ", but the tokenizer has ", num_tokens));
-  }
-  return file;
+  const int64_t wrong = file->tokens().FindAtLeast(num_tokens);
+  if (wrong < 0) return file;
+  return absl::DataLossError(StrCat(path, ": is damaged: token ", wrong, " is ",
+                                    file->tokens()[wrong], ", but the tokenizer has ", num_tokens));
 }
 
 }  // namespace

@@ -239,6 +239,21 @@ TEST_F(TokenCacheTest, ARunTrainsAndSamplesWithATokenizer) {
   ASSERT_EQ(again.status, 0) << again.err;
   EXPECT_EQ(nlohmann::json::parse(again.out)["tokens"], made["tokens"]);
 
+  // A run that is refused leaves it alone, and so does one that would go on with another.
+  const std::string kept = ReadTextFile(Path("checkpoints/tokenizer.json"), 1 << 20).value();
+  const std::string other = Write("other.json", kept + "\n");
+  for (const auto& [option, message] :
+       {std::pair<std::string, std::string>("--json", "holds the checkpoints of an earlier run"),
+        std::pair<std::string, std::string>(
+            "--resume", "other.json differs from " + Path("checkpoints/tokenizer.json"))}) {
+    const Outcome refused = Call(
+        {"run", Path("job.toml"), option, "--set", StrCat("data.tokenizer=\"", other, "\""),
+         "--set", StrCat("data.cache=\"", Path("cache"), "\""), "--set", "model.vocabulary=400",
+         "--set", StrCat("checkpoint.path=\"", Path("checkpoints"), "\"")});
+    EXPECT_NE(refused.status, 0);
+    EXPECT_THAT(refused.err, HasSubstr(message));
+    EXPECT_EQ(ReadTextFile(Path("checkpoints/tokenizer.json"), 1 << 20).value(), kept);
+  }
   const auto error = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {"run", Path("job.toml")};
     arguments.insert(arguments.end(), more.begin(), more.end());
