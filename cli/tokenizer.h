@@ -41,7 +41,7 @@ class Tokenizer {
 
   // Which part of a text is encoded. Parts that are cut in front of the end of a line whose last
   // character is a letter or a digit have the tokens of the whole text, unless some token holds
-  // both.
+  // both, as that of unknown characters may.
   struct Part {
     bool is_first = true;  // has what the tokenizer puts in front of each text
     bool is_last = true;   // has what it puts behind
