@@ -190,6 +190,7 @@ bool Checkpoints::IsReadyFor(const actors::Session& session, int64_t steps) {
     return false;
   }
   if (writer_ == nullptr) {
+    folder_->KeepFor(resumed_, resumed_step_);
     writer_ = std::make_unique<actors::CheckpointWriter>(
         session.actor_system(), std::move(folder_),
         [this](const actors::CheckpointResult& result) { Add(result); });
@@ -237,7 +238,12 @@ void Checkpoints::Report() {
   }
   for (const actors::CheckpointResult& result : results) {
     last_status_ = result.status;
-    if (!result.status.ok()) {
+    if (absl::IsOutOfRange(result.status) && !job_.train.stops_on_nonfinite) {
+      // Such training goes on, and ends, with what it has.
+      last_status_ = absl::OkStatus();
+      environment_.err << "note: no checkpoint of step " << result.step << ": "
+                       << ToStd(result.status.message()) << std::endl;
+    } else if (!result.status.ok()) {
       environment_.err << "error: no checkpoint of step " << result.step << ": "
                        << ToStd(result.status.message()) << std::endl;
     } else if (is_json_) {

@@ -130,6 +130,7 @@ absl::Status PlaceOnHosts(const Environment& environment, const RunOptions& opti
   std::map<std::string_view, int64_t> slots;  // of each host
   for (const actors::NodePlace& place : places) ++slots[place.host];
   const bool is_even = std::all_of(slots.begin(), slots.end(), [&](const auto& host) {
+  if (checkpoints != nullptr) checkpoints->KeepFor(start);
     return host.second == slots.begin()->second;
   });
   if (is_even && job->cluster.hosts == 1 && job->cluster.host.empty()) {

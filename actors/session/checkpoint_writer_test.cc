@@ -1,6 +1,7 @@
 #include "actors/session/checkpoint_writer.h"
 
 #include <filesystem>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -35,6 +36,7 @@ class TestStates final : public KeptStates {
     planner::StatePlan state;
     state.name = "w";
     state.type = {DType::kF32, {1}};
+    state.is_parameter = true;
     return state;
   }
   absl::Status ReadInto(uint32_t /*state*/, Tensor* value) const override {
@@ -109,6 +111,15 @@ TEST_F(CheckpointWriterTest, AnErrorLosesNoEarlierCheckpoint) {
   EXPECT_THAT(ToStd(results_[2].status.message()), HasSubstr("out of luck"));
   const std::filesystem::directory_iterator entries(path_);
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 2);  // a checkpoint and the lock
+}
+
+TEST_F(CheckpointWriterTest, ParametersThatAreNotFiniteAreNoCheckpoint) {
+  Write(10, std::make_shared<TestStates>(1.5F));
+  Write(20, std::make_shared<TestStates>(std::numeric_limits<float>::quiet_NaN()));
+  ASSERT_TRUE(Wait().ok());
+  EXPECT_THAT(Steps(), ElementsAre(10));
+  EXPECT_TRUE(absl::IsOutOfRange(results_[1].status)) << results_[1].status;
+  EXPECT_THAT(ToStd(results_[1].status.message()), HasSubstr("the parameter w (f32[1]) is nan"));
 }
 
 TEST_F(CheckpointWriterTest, ItsEndWaits) {
