@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "kernels/gpu.h"
+#include "planner/plan/plan_io.h"
 #include "tests/support/run_fixture.h"
 
 namespace penstock::cli {
@@ -231,6 +232,24 @@ TEST_F(CmdRunOptionsTest, APlanRunsWithNoMoreThreadsThanItWasCompiledFor) {
   for (const char* fewer : {"cluster.threads=2", "cluster.threads=1"}) {
     EXPECT_EQ(Call({"run", plan, "--set", text, "--set", "train.steps=1", "--set", fewer}).status,
               0);
+  }
+}
+
+TEST_F(CmdRunOptionsTest, APlanIsVerifiedBeforeItRuns) {
+  const std::string file = Path("job.plan");
+  ASSERT_EQ(Call({"plan", Path("job.toml"), "-o", file}).status, 0);
+  absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  plan->devices[0].channels[0].produce = 0;
+  const std::string changed = Path("changed.plan");
+  ASSERT_TRUE(planner::WritePlan(*plan, changed).ok());
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"run", changed, "--set", StrCat("data.text=\"", Path("text.txt"), "\"")},
+           {"run", Path("job.toml"), "--plan", changed}}) {
+    const Outcome outcome = Call(arguments);
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(StrCat("penstock: ", changed, ": ")));
+    EXPECT_THAT(outcome.err, HasSubstr("produce 0,"));
   }
 }
 
