@@ -40,6 +40,11 @@ class FoldedCheck {
                      kMaxMeshAxes);
     }
     RETURN_IF_ERROR(graph::CheckMesh(folded_.mesh));
+    const int64_t microbatches = folded_.mesh.num_microbatches();
+    if (microbatches != folded_.common.num_microbatches) {
+      return Invalid("the mesh has ", microbatches, " micro-batches a step, the plan ",
+                     folded_.common.num_microbatches);
+    }
     const auto num_devices = static_cast<uint64_t>(folded_.mesh.num_devices());
     if (folded_.class_of.size() != num_devices) {
       return Invalid("the mesh has ", num_devices, " devices, but there are classes of ",
