@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/op.h"
+#include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
 #include "planner/strategy/stated_shardings.h"
 #include "planner/strategy/zero.h"
@@ -277,6 +278,10 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
   if (microbatches < 1) {
     return absl::InvalidArgumentError(
         StrCat("microbatches = ", microbatches, ": must be at least 1"));
+  }
+  if (microbatches > kMaxMicrobatches) {
+    return absl::InvalidArgumentError(
+        StrCat("microbatches = ", microbatches, ": a step has at most ", kMaxMicrobatches));
   }
   const int64_t parts = strategy.dp * microbatches;
   if (parts > 1) {

@@ -321,6 +321,8 @@ TEST_F(StrategyTest, RefusesWhatDoesNotDivide) {
   EXPECT_THAT(check({1, 1, 1000}, 1), HasSubstr("pp = 1000 is more than the"));
   EXPECT_THAT(check({1, 1, 10, 100}, 1), HasSubstr("pp times vpp = 1000 is more than the"));
   EXPECT_THAT(check({1, 1, 1}, 0), HasSubstr("microbatches = 0"));
+  EXPECT_THAT(check({4, 1, 1}, int64_t{1} << 62),
+              HasSubstr("microbatches = 4611686018427387904: a step has at most 16384"));
   EXPECT_THAT(MessageOf(CheckStrategy({1, 2, 1}, 1, {}, graph_)), HasSubstr("how to split it"));
 }
 
