@@ -108,7 +108,7 @@ class Searcher {
         }
       }
       for (const int64_t microbatches : counts) {
-        if (microbatches > problem_.limits.microbatches) break;
+        if (problem_.microbatches == 0 && microbatches > problem_.limits.microbatches) break;
         if (!problem_.strategy.has_value() && CouldSplitTheBatch(strategy, microbatches, batch)) {
           ++result_.num_bounded;
           continue;

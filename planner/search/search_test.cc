@@ -761,6 +761,18 @@ TEST_F(SearchTest, GivenMicrobatchesAreKept) {
               HasSubstr("no strategy fits 8 devices; the last one tried: "));
 }
 
+// The limit is of numbers that are chosen.
+TEST_F(SearchTest, GivenMicrobatchesMayBeMany) {
+  const Machine machine = {*FindClusterPreset("dgx-a100:1")};
+  const graph::Graph forward = *graph::ParseGraph(MlpText(16384, 32), "mlp.pst", ops_);
+  SearchProblem problem = Problem(forward, MlpHints(), machine, 4);
+  problem.limits.pp = 1;
+  problem.microbatches = 8192;
+  const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->best.microbatches, 8192);
+}
+
 // Of a strategy that is given, the number of micro-batches is chosen.
 TEST_F(SearchTest, AGivenStrategyIsKept) {
   const Machine machine = {*FindClusterPreset("dgx-a100:1")};
