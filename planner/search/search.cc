@@ -55,7 +55,7 @@ class Searcher {
 
   absl::StatusOr<SearchResult> Run() {
     result_.num_layers = work_.model().layers().num_copies;
-    largest_cp_ = std::min(LargestContext(problem_.hints, *problem_.forward), problem_.limits.cp);
+    largest_cp_ = LargestContext(problem_.hints, *problem_.forward);
     ListCandidates();
     if (open_.empty()) return NoneDivides();
     for (const Open& open : open_) Try(open);
@@ -84,8 +84,10 @@ class Searcher {
     if (!problem_.strategy.has_value()) {
       SearchLimits limits = LimitsOfSchedules(problem_);
       if (!HasHintsFor("ep")) limits.ep = 1;
-      // As many parts of a sequence as give each device some of the batch.
-      const int64_t parts = batch > 0 ? (problem_.num_devices + batch - 1) / batch : 1;
+      // As many parts of a sequence as give each device some of the batch, which may have few
+      // divisors that the devices have too.
+      const int64_t parts =
+          batch > 0 ? problem_.num_devices / std::gcd(problem_.num_devices, batch) : 1;
       limits.cp = std::min({limits.cp, largest_cp_, parts});
       strategies = EnumerateStrategies(problem_.num_devices, limits);
       for (Strategy& strategy : strategies) {
@@ -221,6 +223,7 @@ class Searcher {
     const auto divisors = DivisorsOf(strategy.dp);
     if (divisors.size() < 2 || strategy.ep > 1 || problem_.microbatches > 0 ||
         strategy.dp * open->microbatches != batch ||
+        strategy.cp * divisors[1] > problem_.limits.cp ||
         largest_cp_ % (strategy.cp * divisors[1]) != 0 ||
         open->microbatches * divisors[1] > problem_.limits.microbatches) {
       return false;

@@ -338,6 +338,23 @@ TEST_F(SearchTest, SequencesAreSplitWhereBatchOrMemoryAskForIt) {
   EXPECT_GT(long_sequences.best.strategy.cp, 1) << Describe(long_sequences.best);
 }
 
+// Eight devices do not divide three sequences, whatever the micro-batches.
+TEST_F(SearchTest, SequencesAreSplitWhereDevicesDoNotDivideTheBatch) {
+  const Machine machine = {*FindClusterPreset("hgx-h100:1")};
+  graph::ModelConfig config = models_.FindPreset("gpt2-124m")->config;
+  config.layers = 2;
+  config.width = 64;
+  config.heads = 1;
+  config.context = 4096;
+  config.dropout = 0;
+  const graph::Graph forward =
+      *graph::BuildModelGraph(ops_, *models_.FindModel("gpt"), config, graph::ModelUse::kTrain, 3);
+  const absl::StatusOr<SearchResult> result =
+      FindStrategy(Problem(forward, gpt_hints(), machine, 8));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->best.strategy.cp, 8) << Describe(result->best);
+}
+
 // The folded model's work is that of the whole one, segment for segment.
 TEST_F(SearchTest, FoldedWorkIsThatOfTheWholeModel) {
   const Machine machine = {*FindClusterPreset("dgx-a100:2")};
