@@ -415,6 +415,10 @@ class Searcher {
       }
       if (!cutting.ok()) {
         cutting = work_.CuttingOf(open.strategy, open.microbatches);
+        if (absl::IsResourceExhausted(cutting.status())) {
+          NoteTooLarge(open, cutting.status());
+          return absl::OkStatus();
+        }
         if (!cutting.ok()) return cutting.status();
       }
       const absl::StatusOr<Tried> tried = EstimateBy(policy, *cutting, open, &least_s);
@@ -433,6 +437,17 @@ class Searcher {
       too_large_.push_back({open.strategy, open.microbatches, kLeastWithOptions * too_large_s});
     }
     return absl::OkStatus();
+  }
+
+  // Whatever is split by cost, it does not fit, by any schedule.
+  void NoteTooLarge(const Open& open, const absl::Status& status) {
+    for (const Policy* policy : SchedulesOf(open.strategy)) {
+      int64_t& most = most_failing_[{ToString(open.strategy), policy}];
+      most = std::max(most, open.microbatches);
+    }
+    ++result_.num_too_large;
+    too_large_.push_back(open);
+    failure_ = status;
   }
 
   // Of a strategy, what no schedule with such a placement and, or not, split backward phases can

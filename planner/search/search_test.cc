@@ -189,6 +189,27 @@ TEST_F(KnownAnswersTest, WithoutHintsTheSplitsAreChosenByCost) {
   EXPECT_NEAR(result->best.estimate.inline_communication_s, (4 + 0.5 + 0.125) * all_reduce_s, 1e-8);
 }
 
+// Splits by cost that do not fit are tried with ZeRO and recomputation, like any others.
+TEST_F(KnownAnswersTest, SplitsByCostTakeOptionsToFit) {
+  std::set<std::pair<bool, bool>> found;  // with zero, with recomputation
+  for (double memory_bytes = 1 << 25; memory_bytes > 1 << 20; memory_bytes *= 0.9) {
+    machine_.emplace(FreeComputation(4, static_cast<int64_t>(memory_bytes)));
+    forward_ = *graph::ParseGraph(MlpText(2048, 256), "mlp.pst", ops_);
+    SearchProblem problem = Problem(forward_, {}, *machine_, 4);
+    problem.training.clip_norm = 0;
+    problem.microbatches = 1;
+    problem.limits = {.dp = 2, .pp = 1, .sp = false};
+    const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+    if (!result.ok() || !result->best.estimate.fits()) break;
+    const Strategy& best = result->best.strategy;
+    EXPECT_TRUE(best.splits_by_cost) << Describe(result->best);
+    found.insert({best.zero > 0, best.recompute != Recompute::kNone});
+  }
+  EXPECT_TRUE(found.contains({false, false}));
+  EXPECT_TRUE(found.contains({true, false}));
+  EXPECT_TRUE(found.contains({true, true}) || found.contains({false, true}));
+}
+
 TEST_F(KnownAnswersTest, AMemoryLimitRulesOutTheFastest) {
   const absl::StatusOr<SearchResult> free = Find(256, 32);
   ASSERT_TRUE(free.ok()) << free.status();
