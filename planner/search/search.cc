@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -185,7 +186,8 @@ class Searcher {
 
   void Try(const Open& open) {
     const Strategy& strategy = open.strategy;
-    if (best_s_ <= open.bound_s * kSlack) {
+    // One that ties may be simpler.
+    if (best_s_ * (1 + kTieTolerance) <= open.bound_s * kSlack) {
       ++result_.num_bounded;
       return;
     }
@@ -358,10 +360,9 @@ class Searcher {
              std::tuple(bounds_.StateBytes(b.strategy), -b.microbatches);
     });
     if (hopeless_.size() > kMaxHopeless) hopeless_.resize(kMaxHopeless);
-    for (const Open& open : hopeless_) {
-      EstimateOrRefuse(open);
-      --result_.num_too_large;  // counted already
-    }
+    const int num_too_large = result_.num_too_large;  // they are counted already
+    for (const Open& open : hopeless_) EstimateOrRefuse(open);
+    result_.num_too_large = num_too_large;
   }
 
   EstimateOptions OptionsOf(const Strategy& strategy, const Policy* policy) const {
@@ -382,11 +383,13 @@ class Searcher {
   }
 
   absl::StatusOr<Candidate> CandidateOf(const Policy* policy, const StrategyWork::Cutting& cutting,
-                                        const Open& open, double limit_s = kNever) const {
+                                        const Open& open, double limit_s = kNever,
+                                        std::optional<double>* too_large_s = nullptr) const {
     EstimateOptions options = OptionsOf(open.strategy, policy);
     options.limit_s = limit_s;
     ASSIGN_OR_RETURN(ArrangedCut arranged,
                      CutOnGroups(cutting.groups, cutting.arrangements, *problem_.machine, options));
+    if (too_large_s != nullptr && arranged.cut.is_limited) *too_large_s = arranged.cut.fastest_s;
     Candidate candidate;
     candidate.strategy = open.strategy;
     candidate.microbatches = open.microbatches;
@@ -427,9 +430,9 @@ class Searcher {
         Refuse(tried.status());
       } else if (tried->fits) {
         fits = true;
-      } else if (!tried->is_bounded) {
+      } else if (tried->too_large_s.has_value()) {
         is_too_large = is_too_large || policy == schedules[0];
-        too_large_s = std::min(too_large_s, tried->step_s);
+        too_large_s = std::min(too_large_s, *tried->too_large_s);
       }
     }
     // A schedule that keeps less may fit. Where the first one does not, options may do better.
@@ -455,9 +458,9 @@ class Searcher {
   using LeastSeconds = std::map<std::pair<Placement, bool>, double>;
 
   struct Tried {
-    double step_s = 0;
     bool fits = false;
-    bool is_bounded = false;  // not estimated
+    // Of what does not fit: the step. Also where another cut would fit, but take too long.
+    std::optional<double> too_large_s;
   };
   absl::StatusOr<Tried> EstimateBy(const Policy* policy, const StrategyWork::Cutting& cutting,
                                    const Open& open, LeastSeconds* least_s) {
@@ -467,14 +470,17 @@ class Searcher {
     const auto known = least_s->find(phases);
     if (known != least_s->end() && known->second >= limit_s) {
       ++result_.num_bounded;
-      return Tried{known->second, false, true};
+      return Tried();
     }
-    ASSIGN_OR_RETURN(Candidate candidate, CandidateOf(policy, cutting, open, limit_s));
+    std::optional<double> too_large_s;
+    ASSIGN_OR_RETURN(Candidate candidate,
+                     CandidateOf(policy, cutting, open, limit_s, &too_large_s));
     if (candidate.estimate.is_above_limit) {
       ++result_.num_bounded;
-      (*least_s)[phases] = candidate.estimate.step_s;
+      // Where memory forces a cut, another schedule may need less.
+      if (!too_large_s.has_value()) (*least_s)[phases] = candidate.estimate.step_s;
       if (open.strategy.pp == 1) NeedsNoMore(ToString(open.strategy), open.microbatches);
-      return Tried{candidate.estimate.step_s, false, true};
+      return Tried{false, too_large_s};
     }
     const double step_s = candidate.estimate.step_s;
     const double seconds = Seconds(candidate);
@@ -493,7 +499,7 @@ class Searcher {
       most = std::max(most, open.microbatches);
     }
     Keep(std::move(candidate));
-    return Tried{step_s, fits, false};
+    return fits ? Tried{true, std::nullopt} : Tried{false, step_s};
   }
 
   // It fits with so many micro-batches, or is too slow without a pipeline.
