@@ -311,6 +311,7 @@ absl::StatusOr<FoldedPlan> ReadFolding(schema::Folding::Reader in, const StringR
   FoldedPlan folded;
   RETURN_IF_ERROR(ReadMesh(in, strings, &folded.mesh));
   for (const uint32_t c : in.getClasses()) folded.class_of.push_back(c);
+  if (folded.class_of.empty()) return Malformed(kTable, "no devices");
   // As many registers of each state are read.
   if (folded.num_classes() > folded.class_of.size()) {
     return Malformed(

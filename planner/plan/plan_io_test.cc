@@ -281,22 +281,22 @@ TEST_F(PlanFile, KeepsTheOldFileWhenWritingFails) {
 
 // Folded plans are as large as their programs; only what is expanded has a limit.
 TEST_F(PlanFile, HoldsAPlanThatIsTooLargeToExpand) {
-  FoldedPlan folded = testing::FoldedTrainingPlan({.dp = 128, .tp = 1, .num_stages = 1});
+  FoldedPlan folded = testing::FoldedTrainingPlan({.dp = 4096, .tp = 1, .num_stages = 1});
   for (DevicePlan& program : folded.programs) {
-    program.channels.resize(kMaxExpandedParts / 100, program.channels[0]);
+    program.channels.resize(kMaxExpandedParts / 4000, program.channels[0]);
   }
   ASSERT_TRUE(WritePlan(folded, Path("wide.plan")).ok());
   const absl::StatusOr<FoldedPlan> read = ReadFoldedPlan(Path("wide.plan"));
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->num_devices(), 128u);
+  EXPECT_EQ(read->num_devices(), 4096u);
   EXPECT_EQ(read->programs, folded.programs);
   const absl::StatusOr<std::string> shown = ShowPlan(*read);
   ASSERT_TRUE(shown.ok()) << shown.status();
-  EXPECT_THAT(*shown, AllOf(HasSubstr("128 devices in 1 stage"), HasSubstr("  devices 1-127\n")));
+  EXPECT_THAT(*shown, AllOf(HasSubstr("4096 devices in 1 stage"), HasSubstr("  devices 1-4095\n")));
   const absl::Status status = ReadPlan(Path("wide.plan")).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("wide.plan: the programs of 128 devices have more than 134217728"),
+              AllOf(HasSubstr("wide.plan: the programs of 4096 devices have more than 134217728"),
                     HasSubstr("`penstock show` and `penstock simulate` read its programs alone")));
 }
 
