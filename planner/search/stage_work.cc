@@ -79,6 +79,10 @@ class Measurer {
     types_.reserve(graph_.num_values());
     for (ValueId value = 0; value < graph_.num_values(); ++value) types_.push_back(TileType(value));
     FindRoots();
+    has_zero_ = std::any_of(graph_.nodes().begin(), graph_.nodes().end(), [](const Node& node) {
+      return node.attributes.GetBool("per_use", false) ||
+             node.op->role() == graph::OpRole::kReduceScatter;
+    });
     for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
       if (phases_[id].is_live && !phases_[id].is_leaf) AddNode(id);
     }
@@ -165,11 +169,17 @@ class Measurer {
     StageWork& stage = StageOf(id);
     const PhaseWork before = stage.backward;
     AddNodeToPhase(id);
-    if (graph_.node(id).phase != graph::Phase::kWeightBackward) return;
-    stage.weight.compute_s += stage.backward.compute_s - before.compute_s;
-    stage.weight.communication_s += stage.backward.communication_s - before.communication_s;
-    stage.weight.core_s += stage.backward.core_s - before.core_s;
-    stage.weight.launch_s += stage.backward.launch_s - before.launch_s;
+    if (graph_.node(id).phase == graph::Phase::kWeightBackward) {
+      stage.weight.compute_s += stage.backward.compute_s - before.compute_s;
+      stage.weight.communication_s += stage.backward.communication_s - before.communication_s;
+      stage.weight.core_s += stage.backward.core_s - before.core_s;
+      stage.weight.launch_s += stage.backward.launch_s - before.launch_s;
+    }
+    if (!has_zero_) return;
+    const Node& node = graph_.node(id);
+    if (!IsFree(id) && !CollectiveOf(node.op->role()).has_value() && !IsHostCopy(node.op->role())) {
+      HideBehind(id);
+    }
   }
 
   void AddNodeToPhase(NodeId id) {
@@ -217,7 +227,16 @@ class Measurer {
       return;
     }
     double seconds = PredictSeconds(machine_, work_.reduction_groups[group], bytes);
-    if (roll.has_value()) seconds = ExposedSeconds(id, seconds);
+    if (roll.has_value()) {
+      seconds = ExposedSeconds(id, seconds);
+    } else if (*kind == CollectiveKind::kAllGather && node.attributes.GetBool("per_use", false)) {
+      seconds -= HiddenByEarlier(id, group, seconds);
+    } else if (*kind == CollectiveKind::kReduceScatter && moment == Moment::kBackward &&
+               IsReadByUpdates(id)) {
+      BesideOf(id).scattered.push_back({phases_[id].virtual_stage,
+                                        node.phase == graph::Phase::kWeightBackward,
+                                        HideableSeconds(group, seconds)});
+    }
     AddCommunication(group, times * seconds, &phase);
     phase.compute_s += times * PackingSeconds(*kind, id);
   }
@@ -240,6 +259,63 @@ class Measurer {
   void AddCommunication(int group, double seconds, PhaseWork* phase) const {
     phase->communication_s += seconds;
     phase->core_s += seconds * CoreShare(machine_, work_.reduction_groups[group]);
+  }
+
+  // What kernels of one kind of phase can hide: parameters are gathered ahead of their use
+  // (planner/lower/prefetch.h), and gradients that are scattered once a micro-batch go on beside
+  // the kernels after them. A kernel hides as much as it takes, of both together.
+  struct Beside {
+    struct Scatter {
+      int stage = 0;
+      bool is_weight = false;  // counted in StageWork::weight, too
+      double seconds = 0;      // that later kernels may hide
+    };
+    double idle_s = 0;  // of kernels so far, while which nothing is communicated
+    std::vector<Scatter> scattered;
+  };
+
+  // Segments of one group are one phase after another, in the order of the nodes.
+  Beside& BesideOf(NodeId id) {
+    const int stage = options_.group.has_value() ? 0 : phases_[id].virtual_stage;
+    return beside_[{stage, MomentOf(phases_[id].key)}];
+  }
+
+  // Not what takes the core on which the device computes.
+  double HideableSeconds(int group, double seconds) const {
+    return seconds * (1 - CoreShare(machine_, work_.reduction_groups[group]));
+  }
+
+  double HiddenByEarlier(NodeId id, int group, double seconds) {
+    double& idle_s = BesideOf(id).idle_s;
+    const double hidden = std::min(idle_s, HideableSeconds(group, seconds));
+    idle_s -= hidden;
+    return hidden;
+  }
+
+  // Whether only sums that the update reads take what the collective makes.
+  bool IsReadByUpdates(NodeId id) const {
+    const std::vector<NodeId>& users = users_[graph_.node(id).results[0]];
+    return std::all_of(users.begin(), users.end(), [&](NodeId user) {
+      return !phases_[user].is_live || graph_.node(user).op->role() == graph::OpRole::kAccumulate ||
+             MomentOf(phases_[user].key) == Moment::kUpdate;
+    });
+  }
+
+  // Scatters before the kernel, and gathers after it, run while it does.
+  void HideBehind(NodeId id) {
+    Beside& beside = BesideOf(id);
+    double left_s = KernelSeconds(id);
+    for (Beside::Scatter& scatter : beside.scattered) {
+      const double hidden = std::min(scatter.seconds, left_s);
+      scatter.seconds -= hidden;
+      left_s -= hidden;
+      StageWork& stage = work_.stages[scatter.stage];
+      stage.backward.communication_s -= hidden;
+      if (scatter.is_weight) stage.weight.communication_s -= hidden;
+    }
+    std::erase_if(beside.scattered,
+                  [](const Beside::Scatter& scatter) { return scatter.seconds <= 0; });
+    beside.idle_s += left_s;
   }
 
   // What an exchange that takes so long leaves to wait for. Beside it run kernels after what it
@@ -574,6 +650,8 @@ class Measurer {
   std::vector<std::vector<NodeId>> users_;
   std::vector<TensorType> types_;   // tiles
   std::map<NodeId, double> hides_;  // seconds of a kernel that hide no exchange yet
+  bool has_zero_ = false;           // whether anything may go into beside_
+  std::map<std::pair<int, Moment>, Beside> beside_;
   std::vector<ValueId> root_;
   std::map<std::tuple<CollectiveKind, std::vector<AxisRef>, std::optional<int64_t>>, int> groups_;
   std::map<std::pair<int, Moment>, std::vector<Lifetime>> lifetimes_;
