@@ -192,7 +192,7 @@ TEST_F(KnownAnswersTest, WithoutHintsTheSplitsAreChosenByCost) {
 // Splits by cost that do not fit are tried with ZeRO and recomputation, like any others.
 TEST_F(KnownAnswersTest, SplitsByCostTakeOptionsToFit) {
   std::set<std::pair<bool, bool>> found;  // with zero, with recomputation
-  for (double memory_bytes = 1 << 25; memory_bytes > 1 << 20; memory_bytes *= 0.9) {
+  for (double memory_bytes = 1 << 25; memory_bytes > 1 << 20; memory_bytes *= 0.8) {
     machine_.emplace(FreeComputation(4, static_cast<int64_t>(memory_bytes)));
     forward_ = *graph::ParseGraph(MlpText(2048, 256), "mlp.pst", ops_);
     SearchProblem problem = Problem(forward_, {}, *machine_, 4);
@@ -330,7 +330,8 @@ TEST_F(SearchTest, StrategiesUseAllDevicesAndTheSimplestComesFirst) {
 // fit.
 TEST_F(SearchTest, SequencesAreSplitWhereBatchOrMemoryAskForIt) {
   const Machine machine = {*FindClusterPreset("dgx-a100:1")};
-  const auto search = [&](int64_t context, int64_t batch, int64_t memory_bytes) {
+  const auto search = [&](int64_t context, int64_t batch, int64_t memory_bytes,
+                          const SearchLimits& limits = {}) {
     graph::ModelConfig config = models_.FindPreset("gpt2-124m")->config;
     config.context = context;
     config.dropout = 0;
@@ -340,6 +341,7 @@ TEST_F(SearchTest, SequencesAreSplitWhereBatchOrMemoryAskForIt) {
     spec.kinds[0].memory_bytes = memory_bytes;
     const Machine limited = {*Cluster::Create(std::move(spec))};
     SearchProblem problem = Problem(forward, gpt_hints(), limited, 8);
+    problem.limits = limits;
     problem.limits.recompute = Recompute::kNone;
     absl::StatusOr<SearchResult> result = FindStrategy(problem);
     EXPECT_TRUE(result.ok()) << result.status();
@@ -357,6 +359,11 @@ TEST_F(SearchTest, SequencesAreSplitWhereBatchOrMemoryAskForIt) {
   const SearchResult long_sequences = search(16384, 8, int64_t{1} << 33);
   EXPECT_TRUE(long_sequences.best.estimate.fits()) << Describe(long_sequences.best);
   EXPECT_GT(long_sequences.best.strategy.cp, 1) << Describe(long_sequences.best);
+
+  // A limit is no divisor.
+  const SearchResult limited =
+      search(16384, 8, int64_t{1} << 32, {.tp = 1, .pp = 1, .cp = 6, .offload = false});
+  EXPECT_EQ(limited.best.strategy.cp, 4) << Describe(limited.best);
 }
 
 // Eight devices do not divide three sequences, whatever the micro-batches.
