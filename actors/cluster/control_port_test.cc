@@ -235,7 +235,7 @@ TEST_F(ControlPortTest, AWrongHelloEndsAtOnce) {
 // Many silent connections keep nobody out, before the hello and after it.
 TEST_F(ControlPortTest, PlacesAreNotHeldBySilence) {
   for (const std::string& said : {std::string(), hello_}) {
-    for (int i = 0; i < 2000; ++i) coordinator_.Linger(said);
+    for (int i = 0; i < 3000; ++i) coordinator_.Linger(said);
     if (said.empty()) {
       EXPECT_EQ(coordinator_.num_unauthenticated(), control::kMaxPendingConnections);
     } else {

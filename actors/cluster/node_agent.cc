@@ -44,23 +44,20 @@ NodeAgent::NodeAgent(const NodeOptions& options, ControlLoop& loop, OnEnd on_end
 
 NodeAgent::~NodeAgent() = default;
 
-absl::Status NodeAgent::Prepare(std::string_view key) {
-  ASSIGN_OR_RETURN(channel_, control::NodeChannel(options_.coordinator, key));
-  return absl::OkStatus();
-}
-
 control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key) {
   using Stream = kj::Own<kj::AsyncIoStream>;
   const bool is_on_host = options_.coordinator.starts_with("unix");
   const kj::Duration timeout = is_on_host ? kGreetingTimeoutOnHost : kGreetingTimeout;
-  return control::Greet(kj::mv(stream), options_.coordinator, key, std::move(channel_))
+  return control::Greet(kj::mv(stream), options_.coordinator, key, channel_)
       .then([this](absl::StatusOr<Stream>&& greeted) -> control::StatusPromise {
         if (greeted.ok()) return JoinOver(kj::mv(*greeted));
-        if (!absl::IsUnauthenticated(greeted.status())) return greeted.status();
-        return absl::PermissionDeniedError(StrCat(
+        const bool may_try_again = absl::IsUnavailable(greeted.status());
+        if (!may_try_again && !absl::IsUnauthenticated(greeted.status())) return greeted.status();
+        const std::string text = StrCat(
             "the connection was closed before the coordinator answered: the key is not the one of "
             "this job (PENSTOCK_KEY or --key-file), or the server at ",
-            options_.coordinator, " is not its coordinator"));
+            options_.coordinator, " is not its coordinator");
+        return may_try_again ? absl::AbortedError(text) : absl::PermissionDeniedError(text);
       })
       .exclusiveJoin(loop_.timer().afterDelay(timeout).then([]() -> absl::Status {
         return absl::DeadlineExceededError(
