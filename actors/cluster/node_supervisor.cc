@@ -98,9 +98,12 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
 absl::Status NodeSupervisor::Launch(const LaunchCommand& command) {
   RETURN_IF_ERROR(loss_);
   ASSIGN_OR_RETURN(const LaunchedProcess process, launcher_->Launch(command));
-  nodes_[command.rank]->description.pid = process.pid;
-  nodes_[command.rank]->description.host = process.host;
-  membership_.Reserve({command.rank, process.pid, process.host});
+  for (uint32_t i = 0; i < std::max(command.agent_ranks, 1u); ++i) {
+    NodeDescription& node = nodes_[command.rank + i]->description;
+    node.pid = process.pid;
+    node.host = process.host;
+    membership_.Reserve({node.rank, process.pid, process.host});
+  }
   return absl::OkStatus();
 }
 

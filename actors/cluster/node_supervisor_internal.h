@@ -51,7 +51,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   control::StatusPromise Listen(std::string key);
   // Where nodes join, once Listen has resolved.
   const std::string& address() const { return address_; }
-  // Starts a process that will join as command.rank. After Listen.
+  // Starts a process that will join as command.rank, or those of an agent. After Listen.
   absl::Status Launch(const LaunchCommand& command);
   // Resolves when all nodes have joined, or with the loss of a node before that.
   control::StatusPromise AwaitJoined() { return all_joined_->addBranch(); }
