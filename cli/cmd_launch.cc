@@ -39,6 +39,7 @@ struct Options {
   std::string through;         // the program that starts processes, with options of its own
   std::string remote_program;  // on the hosts
   std::string listen;
+  std::string probe = "auto";
   std::string timeout;
   std::string log_folder;  // empty: DefaultLogFolder
   MemberOptions member;
@@ -289,6 +290,7 @@ absl::Status Launch(const Environment& environment, const Options& options) {
   if (const absl::Status address = actors::CheckListenAddress(plan.listen); !address.ok()) {
     return absl::InvalidArgumentError(StrCat("--listen ", ToStd(address.message())));
   }
+  if (options.probe != "auto") plan.probes_links = options.probe == "yes";
   there.program = options.remote_program;
   if (there.program.empty()) {
     std::error_code error;
@@ -351,6 +353,12 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
                    "Listen for the processes at HOST or HOST:PORT (the address from which this "
                    "host reaches the others)")
       ->option_text("ADDRESS");
+  command
+      ->add_option("--probe", options->probe,
+                   "Measure the links between the hosts first, and plan for them: yes, no, or auto "
+                   "(auto: where the strategy is looked for, on up to 64 hosts)")
+      ->option_text("WHEN")
+      ->check(CLI::IsMember({"auto", "yes", "no"}));
   command
       ->add_option(
           "--timeout", options->timeout,

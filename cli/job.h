@@ -23,6 +23,7 @@
 #include "base/dtype.h"
 #include "graph/models/model.h"
 #include "graph/training.h"
+#include "planner/cluster/cluster_model.h"
 
 namespace penstock::cli {
 
@@ -126,6 +127,8 @@ struct Job {
     // Of the links between processes, for the replayed bound; default: planner::LinkRates.
     std::optional<double> link_gbit_per_s;
     std::optional<double> link_latency_us;
+    // That join the hosts, from the inside out, as they were measured; empty: one, as above.
+    std::vector<planner::NetworkLevel> networks;
   } cluster;
 
   // Where each key that was set was set, "train.steps" -> "demo.toml:12:9".

@@ -14,6 +14,7 @@
 #include "actors/cluster/cluster_access_internal.h"
 #include "actors/cluster/cluster_actors_internal.h"
 #include "actors/cluster/cluster_engine_internal.h"
+#include "actors/cluster/cluster_probe_internal.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/node_supervisor_internal.h"
@@ -82,6 +83,16 @@ class Cluster::Impl {
         },
         options_.stop_timeout, "the traffic of the nodes");
     return traffic;
+  }
+
+  absl::StatusOr<ClusterFigures> Probe(absl::Duration timeout) {
+    absl::StatusOr<ClusterFigures> figures = absl::UnknownError("");
+    RETURN_IF_ERROR(
+        access_->With([&](control::ControlLoop& loop, NodeSupervisor& supervisor) -> absl::Status {
+          figures = ProbeNodes(loop, supervisor, timeout);
+          return figures.status();
+        }));
+    return figures;
   }
 
   absl::Status Stop(const absl::Status& outcome) {
@@ -273,6 +284,10 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
 }
 
 const std::vector<NodeDescription>& Cluster::nodes() const { return impl_->nodes(); }
+
+absl::StatusOr<ClusterFigures> Cluster::Probe(absl::Duration timeout) {
+  return impl_->Probe(timeout);
+}
 
 std::vector<NodeTraffic> Cluster::traffic() const { return impl_->traffic(); }
 

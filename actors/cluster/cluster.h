@@ -34,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "actors/cluster/cluster_figures.h"
 #include "actors/cluster/job_status.h"
 #include "actors/cluster/node_description.h"
 #include "actors/cluster/node_place.h"
@@ -102,6 +103,11 @@ class Cluster {
 
   // Of each node, by rank, since it joined.
   std::vector<NodeTraffic> traffic() const;
+
+  // Has the nodes, of which there are 2 to kMaxProbedNodes on as many hosts, measure how fast they
+  // compute and the links between them; takes about a second and a tenth of one a node. Before any
+  // session.
+  absl::StatusOr<ClusterFigures> Probe(absl::Duration timeout);
 
   // Ends all nodes. OK if the job ran and all nodes ended in order; otherwise the first loss of a
   // node, before or while they ended. Again: the same status. If `outcome`, what became of the job,

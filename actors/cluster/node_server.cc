@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/cluster/chunked_transfer_internal.h"
+#include "actors/cluster/compute_probe.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/node_server_internal.h"
 #include "actors/cluster/state_write_internal.h"
@@ -433,6 +434,44 @@ class NodeServer final : public control::Node::Server {
           exchange->Close();
         });
     return Answer(context, kj::mv(done));
+  }
+
+  kj::Promise<void> probe(ProbeContext context) override {
+    const auto params = context.getParams();
+    const std::shared_ptr<NodeExchange> exchange = node_.exchanges.Find(params.getExchange());
+    if (exchange == nullptr || params.getAddresses().size() > kMaxProbedNodes) {
+      control::WriteStatus(absl::FailedPreconditionError("there is no such exchange"),
+                           context.getResults().initStatus());
+      return kj::READY_NOW;
+    }
+    std::vector<std::string> addresses;
+    for (const auto address : params.getAddresses()) addresses.emplace_back(AsText(address));
+    LinkProbeOptions options;
+    options.timeout = Timeout(params.getTimeoutMs());
+    const auto flops_per_s = std::make_shared<double>(0);
+    const auto links = std::make_shared<std::vector<LinkFigures>>();
+    return Do(
+               [exchange, addresses = std::move(addresses), options, flops_per_s,
+                links]() -> absl::Status {
+                 *flops_per_s = MeasureComputeRate(UsableCores());
+                 ASSIGN_OR_RETURN(*links, exchange->Probe(addresses, options));
+                 return absl::OkStatus();
+               },
+               [exchange, timeout = options.timeout](const absl::Status& status) {
+                 if (status.ok()) exchange->Linger(timeout);
+                 exchange->Close();
+               })
+        .then([context, flops_per_s, links](absl::Status&& status) mutable {
+          auto results = context.getResults();
+          control::WriteStatus(status, results.initStatus());
+          results.setFlopsPerS(*flops_per_s);
+          auto out = results.initLinks(static_cast<unsigned>(links->size()));
+          for (unsigned i = 0; i < out.size(); ++i) {
+            out[i].setRank((*links)[i].peer);
+            out[i].setBytesPerS((*links)[i].bytes_per_s);
+            out[i].setLatencyS((*links)[i].latency_s);
+          }
+        });
   }
 
   kj::Promise<void> finishExchange(FinishExchangeContext context) override {
