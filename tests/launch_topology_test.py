@@ -92,10 +92,12 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         self.assertEqual(result.returncode, 0, result.stderr)
         return result
 
-    def write_job(self, strategy):
+    def write_job(self, strategy, num_devices=2):
         job = self.folder / "job.toml"
-        job.write_text(job_text(strategy) + "[cluster]\ndevices = 2\n" if strategy == "auto" else
-                       job_text(strategy))
+        text = job_text(strategy)
+        if strategy == "auto":
+            text += f"[cluster]\ndevices = {num_devices}\n"
+        job.write_text(text)
         return job
 
     def test_hosts_of_a_rack_become_neighbours(self):
@@ -117,6 +119,16 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         # Collectives are chosen for the networks: the order of sums differs.
         for there, here in zip(losses(result.stdout), losses_here(PENSTOCK, job), strict=True):
             self.assertAlmostEqual(there, here, places=4)
+
+    def test_a_search_has_the_pipeline_pass_the_slow_link(self):
+        network = self.join(4, "2gbit", racks=[0, 1, 0, 1], trunk="40mbit")
+        job = self.write_job("auto", num_devices=4)
+        job.write_text(job.read_text().replace("layers = 2", "layers = 4").replace(
+            "width = 32", "width = 256").replace("steps = 6", "steps = 1"))
+        result = self.launch(network, job)
+        self.assertIn("launch: networks: rack ", result.stderr)
+        strategy = re.search(r"plan: (\S+),", result.stderr).group(1).split(",")
+        self.assertIn("pp=2", strategy, result.stderr)
 
     def test_a_slow_host_is_named(self):
         network = self.join(2, "2gbit")
