@@ -517,7 +517,7 @@ const std::vector<Key>& Keys() {
       {"cluster.threads", "Threads per device (the cores of the host divided by its devices)",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
       {"cluster.node_timeout",
-       "Seconds without an answer after which a process of the job counts as lost (3)",
+       "Seconds without an answer after which a process of the job counts as lost (3.3)",
        Number([](Job& j) { return &j.cluster.node_timeout; }, 0.5, 3600, "0.5 to 3600")},
       {"cluster.link_gbit_per_s",
        "Bandwidth of the links between processes in Gbit/s per direction, for the replayed bound "

@@ -76,10 +76,10 @@ void NodeAgent::EndAlone(std::string_view what) {
 // has come meanwhile.
 kj::Promise<void> NodeAgent::ListenForPings(kj::Duration bound) {
   return loop_.timer()
-      .afterDelay(bound)
+      .atTime(last_ping_ + bound)
       .then([this] { return loop_.timer().afterDelay(control::kSecondLook); })
-      .then([this, bound, before = num_pings_]() -> kj::Promise<void> {
-        if (num_pings_ > before) return ListenForPings(bound);
+      .then([this, bound, before = last_ping_]() -> kj::Promise<void> {
+        if (last_ping_ > before) return ListenForPings(bound);
         EndAlone("has gone silent");
         return kj::READY_NOW;
       });
@@ -120,7 +120,7 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
                                  .sessions = sessions_,
                                  .exchanges = exchanges_,
                                  .receiver = receiver_,
-                                 .on_ping = [this] { ++num_pings_; },
+                                 .on_ping = [this] { last_ping_ = loop_.timer().now(); },
                                  .on_exit = [this](const absl::Status& cause) { End(cause); }}));
   return control::StatusOf(call.send(), [this, self = std::move(self)](auto&& response) mutable {
     self.rank = response.getRank();
@@ -129,6 +129,7 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
     coordinator_ = Printable(response.getCoordinator());
     resume_hint_ = Printable(response.getResumeHint());
     if (options_.on_joined) options_.on_joined(self);
+    last_ping_ = loop_.timer().now();
     const auto silence_ms = std::min(response.getSilenceMs(), kMaxSilenceMs);
     listen_ =
         ListenForPings(silence_ms * kj::MILLISECONDS).eagerlyEvaluate([](const kj::Exception&) {});

@@ -79,7 +79,7 @@ class NodeAgent {
   kj::Own<control::RpcConnection> connection_;
   kj::Promise<void> watch_ = nullptr;
   kj::Promise<void> listen_ = nullptr;
-  uint64_t num_pings_ = 0;
+  kj::TimePoint last_ping_ = kj::origin<kj::TimePoint>();
   std::string coordinator_;  // "pid 4711 on host-a"; empty: it has not said
   std::string resume_hint_;
 };

@@ -21,7 +21,9 @@ namespace {
 
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 // A node that is not asked for so much longer than one that does not answer ends.
-constexpr absl::Duration kSilenceMargin = absl::Milliseconds(400);
+constexpr absl::Duration kSilenceMargin = absl::Milliseconds(200);
+// So that thousands of nodes do not keep this process busy with asking them.
+constexpr absl::Duration kHeartbeatPerNode = absl::Microseconds(250);
 // Longest name of a host or an interface that is taken from a node.
 constexpr size_t kMaxNameBytes = 255;
 
@@ -50,8 +52,9 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
   questions_ = std::make_unique<control::Questions<JobStatus>>(loop_, options_.status_answers);
   launcher_ = std::make_unique<LocalLauncher>(loop_.io());
   failure_detector_ = std::make_unique<FailureDetector>(
-      loop_.timer(), *launcher_, options_.heartbeat_interval, options_.heartbeat_timeout,
-      [this](const FailureDetector::Loss& loss) { Lose(loss); });
+      loop_.timer(), *launcher_,
+      std::max(options_.heartbeat_interval, options_.num_processes * kHeartbeatPerNode),
+      options_.heartbeat_timeout, [this](const FailureDetector::Loss& loss) { Lose(loss); });
   launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
                           on_line_(rank, nodes_[rank]->description.host, line);
                         },
