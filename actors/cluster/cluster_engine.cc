@@ -220,7 +220,7 @@ void ClusterEngine::Stop() {
       [&]() -> control::StatusPromise {
         session_->End();
         supervisor_.EndSession(session_);
-        if (!supervisor_.loss().ok()) return absl::OkStatus();
+        if (supervisor_.has_ended()) return absl::OkStatus();
         return calls_.ForAll([&](uint32_t, control::Node::Client& node) {
           auto call = node.closeRequest();
           call.setGeneration(session_->generation());
@@ -234,7 +234,7 @@ void ClusterEngine::Stop() {
 
 void ClusterEngine::Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {
   loop_.Post([&supervisor = supervisor_, session = session_, step, buffers] {
-    if (session->is_over() || !supervisor.loss().ok()) return;
+    if (session->is_over() || supervisor.has_ended()) return;
     session->Submit(step, buffers);
     for (uint32_t rank = 0; rank < session->num_processes(); ++rank) {
       KJ_IF_MAYBE (node, supervisor.NodeOf(rank)) {
