@@ -160,8 +160,9 @@ void AdaptLossScale(GraphBuilder& builder, const LossScale& scale, ValueId is_fi
   const auto times = [&](double factor) {
     return builder.Add("mul", {scale.state, builder.Constant(factor, type)});
   };
-  const auto limit = [&](std::string_view op, ValueId value, double limit) {
-    return builder.Add(op, {value, builder.Constant(limit / options.loss_scale, type)});
+  // `op`: min or max.
+  const auto bounded = [&](std::string_view op, ValueId value, double bound) {
+    return builder.Add(op, {value, builder.Constant(bound / options.loss_scale, type)});
   };
   const ValueId steps = builder.Declare("state", "loss_scale.steps", counter, {{"init", "zeros"}});
   const ValueId zero = builder.Constant(0, counter);
@@ -170,10 +171,9 @@ void AdaptLossScale(GraphBuilder& builder, const LossScale& scale, ValueId is_fi
   const ValueId grows = builder.Add(
       "equal", {finite_steps,
                 builder.Constant(static_cast<double>(options.loss_scale_growth_steps), counter)});
-  const ValueId grown = builder.Add(
-      "where",
-      {grows, limit("min", times(2), std::max(options.loss_scale, kMostLossScale)), scale.state});
-  const ValueId halved = limit("max", times(0.5), std::min(options.loss_scale, kLeastLossScale));
+  const ValueId grown =
+      builder.Add("where", {grows, bounded("min", times(2), kMostLossScale), scale.state});
+  const ValueId halved = bounded("max", times(0.5), std::min(options.loss_scale, kLeastLossScale));
   Assign(builder, scale.state,
          builder.Add("where", {is_finite, grown, halved}, {}, "loss_scale.new"));
   Assign(builder, steps,
@@ -310,7 +310,7 @@ absl::StatusOr<Graph> BuildTrainingGraph(const OpRegistry& ops, Graph forward,
   ASSIGN_OR_RETURN(Differentiated result, Differentiate(ops, forward, loss,
                                                         {.loss_gradient = scale.value,
                                                          .sum_dtype = options.gradient_dtype}));
-  // Of the forward nodes' values, those that are called something keep their names.
+  // Values of the forward graph keep their names.
   for (ValueId* value : {&scale.state, &scale.value}) {
     if (*value != kNoValue) *value = result.graph.FindValue(forward.value(*value).name);
   }

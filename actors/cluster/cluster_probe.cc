@@ -15,9 +15,7 @@ namespace penstock::actors {
 namespace {
 
 using control::AsData;
-using control::AsText;
 
-constexpr size_t kMaxAddressBytes = size_t{1} << 20;  // of a transport
 // Of nodes that keep the timeout themselves.
 constexpr absl::Duration kAnswerTime = absl::Seconds(2);
 
@@ -52,21 +50,11 @@ class Probe {
         [this](uint32_t rank, control::Node::Client& node) {
           // Numbers reach every node in order.
           if (number_ == 0) number_ = supervisor_.NextExchangeNumber();
-          auto call = node.openExchangeRequest();
-          call.setExchange(number_);
-          call.setRank(rank);
-          call.setNumRanks(num_ranks_);
-          auto peers = call.initPeers(num_ranks_ - 1);
-          for (uint32_t i = 0; i + 1 < num_ranks_; ++i) peers.set(i, i < rank ? i : i + 1);
-          call.setTimeoutMs(static_cast<uint64_t>(absl::ToInt64Milliseconds(timeout_)));
-          return control::StatusOf(call.send(), [this, rank](auto&& response) -> absl::Status {
-            const auto address = response.getAddress();
-            if (address.size() > kMaxAddressBytes) {
-              return absl::InternalError(StrCat("sent an address of ", address.size(), " bytes"));
-            }
-            addresses_[rank] = AsText(address);
-            return absl::OkStatus();
-          });
+          std::vector<uint32_t> peers;
+          for (uint32_t peer = 0; peer < num_ranks_; ++peer) {
+            if (peer != rank) peers.push_back(peer);
+          }
+          return OpenExchange(node, number_, rank, num_ranks_, peers, timeout_, &addresses_[rank]);
         },
         "the opening of connections between nodes", timeout_);
   }

@@ -462,6 +462,14 @@ class Rewriter {
   std::map<std::tuple<ValueId, int, int, int, graph::Phase>, ValueId> slices_;
 };
 
+// What is made once a step would be taken apart in a phase of its own, behind which the phase that
+// reads the parts may not come.
+bool TakesPartOnceAStep(const Graph& graph, const std::vector<NodePhase>& phases, NodeId id) {
+  const NodePhase& phase = phases[id];
+  return phase.is_live && !phase.is_leaf && phase.key.lane() != Lane::kCompute &&
+         TakesSubBatch(graph, graph.node(id));
+}
+
 }  // namespace
 
 bool TakesSubBatch(const Graph& graph, const Node& node) {
@@ -473,15 +481,6 @@ bool TakesSubBatch(const Graph& graph, const Node& node) {
     if (to->dims[d].sub_batch.has_value() && !was) return true;
   }
   return false;
-}
-
-// What is made once a step would be taken apart in a phase of its own, behind which the phase that
-// reads the parts may not come.
-static bool TakesPartOnceAStep(const Graph& graph, const std::vector<NodePhase>& phases,
-                               NodeId id) {
-  const NodePhase& phase = phases[id];
-  return phase.is_live && !phase.is_leaf && phase.key.lane() != Lane::kCompute &&
-         TakesSubBatch(graph, graph.node(id));
 }
 
 absl::Status SplitIntoSubBatches(const graph::OpRegistry& ops, int64_t least_bytes, Graph& graph) {

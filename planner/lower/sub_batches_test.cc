@@ -55,6 +55,21 @@ graph g {
   return %s @[_, _], %sum @[_]
 })";
 
+// A part of %gs would be taken once a step, in a phase that may come behind those of %p.
+TEST_F(SubBatchesTest, WhatReadsPartsOfWhatIsMadeOnceAStepStaysWhole) {
+  const graph::Graph graph = Split(R"(mesh m = [a=2, mb=2 temporal]
+graph g {
+  %x = input {sub_batches=2} : f32[8, 16] @[_, _]
+  %w = input : f32[16, 64] @[a, mb]
+  %g = gelu(%x) : f32[8, 16] @[_, _]
+  %gs = local_slice(%g) : f32[8, 16] @[_, a]
+  %p = matmul(%gs, %w) : f32[8, 64] @[_, mb] partial(sum, a)
+  %r = all_reduce(%p) : f32[8, 64] @[_, mb]
+  return %r @[_, mb]
+})");
+  EXPECT_THAT(Made(graph), ElementsAre("g", "gs", "p", "r"));
+}
+
 TEST_F(SubBatchesTest, SubBatchesTakeTurnsBetweenCollectives) {
   const graph::Graph graph = Split(kTwoProducts);
   EXPECT_THAT(Made(graph), ElementsAre("xs.sub0", "p.sub0", "r.sub0",            //
