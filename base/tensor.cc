@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "base/strings.h"
 
@@ -14,9 +15,11 @@ std::string ToString(const TensorType& type) {
 Tensor::Tensor(TensorType type) : type_(std::move(type)) {
   constexpr size_t kAlignment = 64;
   const size_t bytes = (type_.num_bytes() / kAlignment + 1) * kAlignment;
-  data_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)),
+  void* const memory = std::aligned_alloc(kAlignment, bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  data_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(memory),
                                      [](std::byte* p) { std::free(p); });
-  std::memset(data_.get(), 0, bytes);
+  std::memset(memory, 0, bytes);
 }
 
 Tensor Tensor::Clone() const {

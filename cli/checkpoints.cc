@@ -1,14 +1,17 @@
 #include "cli/checkpoints.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "cli/files.h"
 #include "cli/json.h"
 #include "cli/tokenizer.h"
+#include "cli/utf8.h"
 #include "fmt/format.h"
 
 #include "actors/checkpoint/checkpoint_folder.h"
+#include "actors/checkpoint/durable_file.h"
 #include "actors/engine/error_origin.h"
 #include "actors/session/checkpoint_states.h"
 #include "base/counted.h"
@@ -35,7 +38,27 @@ std::string Differences(const actors::CheckpointInfo& info, const planner::Plan&
       }
     }
   }
-  return StrJoin(differences, "; ");
+  return PrintableUtf8(StrJoin(differences, "; "));  // what a file says
+}
+
+// Where the tokenizer that a run's text is encoded with lies, so that `generate` finds it.
+std::string TokenizerPath(const Job& job) {
+  return StrCat(job.checkpoint.path, "/", kTokenizerFile);
+}
+
+// The parameters of checkpoints mean tokens of the tokenizer beside them.
+absl::Status CheckTokenizer(const Job& job) {
+  const std::string path = TokenizerPath(job);
+  std::error_code error;
+  if (job.data.tokenizer.empty() || !std::filesystem::exists(path, error)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string kept, ReadTextFile(path, SIZE_MAX));
+  ASSIGN_OR_RETURN(const std::string given, ReadTextFile(job.data.tokenizer, SIZE_MAX));
+  if (kept == given) return absl::OkStatus();
+  return AtKey(job, {"data.tokenizer"},
+               absl::InvalidArgumentError(
+                   StrCat(job.data.tokenizer, " differs from ", path,
+                          ", whose tokens the checkpoints beside it were trained on; set "
+                          "data.tokenizer to that file, or remove it if they mean the same")));
 }
 
 // The checkpoint is of another model, optimiser or type.
@@ -71,6 +94,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(const Job& job, bool resumes,
     begin.note = StrCat("note: ", folder, " holds no checkpoint; the run begins with step 1\n");
     return begin;
   }
+  RETURN_IF_ERROR(CheckTokenizer(job));
   ResumePoint point;
   point.path = CheckpointFolder::PathOf(folder, steps->back());
   ASSIGN_OR_RETURN(actors::Checkpoint checkpoint, actors::Checkpoint::Open(point.path));
@@ -117,6 +141,10 @@ absl::StatusOr<std::unique_ptr<Checkpoints>> Checkpoints::Create(const Environme
   }
   if (!job.data.tokenizer.empty()) {
     checkpoints->info_.settings.emplace_back("data.tokenizer", job.data.tokenizer);
+    ASSIGN_OR_RETURN(checkpoints->tokenizer_, ReadTextFile(job.data.tokenizer, SIZE_MAX));
+  }
+  if (!job.data.tokens.empty()) {  // which no bytes of a prompt mean
+    checkpoints->info_.settings.emplace_back("data.tokens", job.data.tokens);
   }
   const absl::Status opened = checkpoints->Open();
   if (absl::IsAlreadyExists(opened)) return AtKey(job, {"checkpoint.path"}, opened);
@@ -129,15 +157,22 @@ absl::StatusOr<std::unique_ptr<Checkpoints>> Checkpoints::Create(const Environme
 
 absl::Status Checkpoints::Open() {
   ASSIGN_OR_RETURN(folder_, CheckpointFolder::Open(job_.checkpoint.path, job_.checkpoint.keep));
-  if (job_.data.tokenizer.empty()) return absl::OkStatus();
-  // So that `generate` finds it.
-  absl::StatusOr<std::string> tokenizer = ReadTextFile(job_.data.tokenizer, SIZE_MAX);
-  absl::Status copied = tokenizer.status();
-  if (copied.ok()) {
-    copied = WriteTextFile(StrCat(job_.checkpoint.path, "/", kTokenizerFile), *tokenizer);
+  return absl::OkStatus();
+}
+
+void Checkpoints::KeepFor(const ResumePoint& start) {
+  resumed_ = start.states;
+  resumed_step_ = start.info.step;
+}
+
+absl::Status Checkpoints::WriteTokenizer() {
+  if (!tokenizer_.has_value()) return absl::OkStatus();
+  const std::string path = TokenizerPath(job_);
+  if (ReadTextFile(path, tokenizer_->size()).value_or("") != *tokenizer_) {
+    RETURN_IF_ERROR(actors::ReplaceDurably(path, *tokenizer_));
   }
-  if (!copied.ok()) folder_ = nullptr;
-  return copied;
+  tokenizer_.reset();
+  return absl::OkStatus();
 }
 
 bool Checkpoints::IsReadyFor(const actors::Session& session, int64_t steps) {
@@ -149,11 +184,13 @@ bool Checkpoints::IsReadyFor(const actors::Session& session, int64_t steps) {
   } else if (folder_ == nullptr) {
     ready = Open();
   }
+  if (ready.ok()) ready = WriteTokenizer();
   if (!ready.ok()) {
     AddError(steps, ready);
     return false;
   }
   if (writer_ == nullptr) {
+    folder_->KeepFor(resumed_, resumed_step_);
     writer_ = std::make_unique<actors::CheckpointWriter>(
         session.actor_system(), std::move(folder_),
         [this](const actors::CheckpointResult& result) { Add(result); });
@@ -171,8 +208,8 @@ void Checkpoints::Save(std::shared_ptr<const actors::KeptStates> states, int64_t
 void Checkpoints::Wait() {
   if (writer_ == nullptr) return;
   const absl::Status status = writer_->Wait(kWriteTimeout);
-  is_stuck_ = !status.ok();
-  if (is_stuck_) AddError(last_steps_, status);
+  is_stuck_ = absl::IsDeadlineExceeded(status);
+  if (!status.ok()) AddError(last_steps_, status);
 }
 
 void Checkpoints::AddError(int64_t step, const absl::Status& status) {
@@ -201,7 +238,12 @@ void Checkpoints::Report() {
   }
   for (const actors::CheckpointResult& result : results) {
     last_status_ = result.status;
-    if (!result.status.ok()) {
+    if (absl::IsOutOfRange(result.status) && !job_.train.stops_on_nonfinite) {
+      // Such training goes on, and ends, with what it has.
+      last_status_ = absl::OkStatus();
+      environment_.err << "note: no checkpoint of step " << result.step << ": "
+                       << ToStd(result.status.message()) << std::endl;
+    } else if (!result.status.ok()) {
       environment_.err << "error: no checkpoint of step " << result.step << ": "
                        << ToStd(result.status.message()) << std::endl;
     } else if (is_json_) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,10 @@ class Checkpoints {
   // What checkpoints say of the training data: StepFeeds::Fingerprint.
   void set_data(std::string data) { info_.data = std::move(data); }
 
+  // Keeps the checkpoint that the run continues from as long as its states are used. Before the
+  // first one is written.
+  void KeepFor(const ResumePoint& start);
+
   // Whether there is to be a checkpoint when `steps` steps are done, before the last one.
   bool IsDueAfter(int64_t steps) const {
     return job_.checkpoint.every > 0 && steps % job_.checkpoint.every == 0;
@@ -92,14 +97,19 @@ class Checkpoints {
   Checkpoints(const Environment& environment, const Job& job, bool is_json)
       : environment_(environment), job_(job), is_json_(is_json) {}
   absl::Status Open();
+  // Once. Before the first checkpoint: a run that is refused changes nothing in the folder.
+  absl::Status WriteTokenizer();
   void Add(actors::CheckpointResult result);
 
   const Environment& environment_;
   const Job& job_;
   const bool is_json_;
   actors::CheckpointInfo info_;                       // what all checkpoints say
+  std::optional<std::string> tokenizer_;              // that is still to be written beside them
   std::unique_ptr<actors::CheckpointFolder> folder_;  // until the writer has it
-  int64_t last_steps_ = -1;                           // of the last copy
+  std::weak_ptr<const actors::KeptStates> resumed_;   // of what the run continues from
+  int64_t resumed_step_ = -1;
+  int64_t last_steps_ = -1;  // of the last copy
   bool is_stuck_ = false;
   absl::Status last_status_;
   std::vector<actors::CheckpointResult> reported_;

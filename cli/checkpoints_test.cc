@@ -53,8 +53,14 @@ class CheckpointsTest : public testing::RunFixture {
     }
     return losses;
   }
+  // A strategy, or one and a policy.
   static std::vector<std::string> Layout(const std::string& strategy) {
-    return {"--strategy", strategy, "--set", "parallel.microbatches=2"};
+    const size_t space = strategy.find(' ');
+    if (space == std::string::npos) {
+      return {"--strategy", strategy, "--set", "parallel.microbatches=2"};
+    }
+    return {"--strategy", strategy.substr(0, space), "--policy", strategy.substr(space + 1),
+            "--set",      "parallel.microbatches=4"};
   }
   static std::vector<std::string> Join(std::vector<std::string> a,
                                        const std::vector<std::string>& b) {
@@ -83,8 +89,9 @@ TEST_F(CheckpointsTest, AResumedRunHasTheSameLosses) {
 
 // What one strategy has written, any other one takes up, bit for bit, and goes on alike.
 TEST_F(CheckpointsTest, EveryStrategyContinuesEveryOther) {
-  const std::vector<std::string> strategies = {"dp=1",      "dp=2",           "tp=2",       "pp=2",
-                                               "dp=2,tp=2", "dp=2,tp=2,pp=2", "zero=3,dp=4"};
+  const std::vector<std::string> strategies = {"dp=1",        "dp=2",         "tp=2",
+                                               "pp=2",        "dp=2,tp=2",    "dp=2,tp=2,pp=2",
+                                               "zero=3,dp=4", "pp=2 dualpipe"};
   const std::map<int, double> whole =
       LossesOf(RunJob(Join(Layout("dp=1"), {"--set", "checkpoint.path=\"\""})));
   for (const std::string& saving : strategies) {
@@ -121,12 +128,15 @@ TEST_F(CheckpointsTest, EveryStrategyContinuesEveryOther) {
 
 TEST_F(CheckpointsTest, ProcessesWriteAndContinue) {
   const std::map<int, double> whole =
-      LossesOf(RunJob({"--set", "checkpoint.path=\"\"", "--set", "train.steps=5"}));
+      LossesOf(RunJob({"--set", "checkpoint.path=\"\"", "--set", "train.steps=6"}));
   LossesOf(RunJob(Join(Layout("dp=2,tp=2"), {"--procs", "2"})));
-  const std::map<int, double> losses = LossesOf(
-      RunJob(Join(Layout("pp=2"), {"--procs", "2", "--resume", "--set", "train.steps=5"})));
-  EXPECT_EQ(losses.size(), 2u);
-  for (const auto& [step, loss] : losses) EXPECT_NEAR(loss, whole.at(step), 1e-9) << step;
+  // Of the two copies of a state that `chimera` has, one is written.
+  for (const auto& [layout, steps] : {std::pair("pp=2 chimera", 5), std::pair("pp=2", 6)}) {
+    const std::map<int, double> losses = LossesOf(RunJob(Join(
+        Layout(layout), {"--procs", "2", "--resume", "--set", StrCat("train.steps=", steps)})));
+    EXPECT_EQ(losses.size(), steps == 5 ? 2u : 1u);
+    for (const auto& [step, loss] : losses) EXPECT_NEAR(loss, whole.at(step), 1e-9) << step;
+  }
 }
 
 // Tiles in two dimensions, several a process.
@@ -296,6 +306,43 @@ TEST_F(CheckpointsTest, StatesThatAreNotFiniteAreNotKept) {
   EXPECT_THAT(Steps(), IsEmpty());
 }
 
+// The loss of a step is that of the parameters before its update.
+TEST_F(CheckpointsTest, ParametersThatAreNotFiniteDisplaceNoCheckpoint) {
+  const std::vector<std::string> more = {"--strategy", "dp=2",
+                                         "--set",      "parallel.microbatches=2",
+                                         "--set",      "checkpoint.every=1",
+                                         "--set",      "checkpoint.keep=1",
+                                         "--set",      "train.dtype=\"f32\""};
+  LossesOf(RunJob(Join(more, {"--set", "train.steps=2"})));
+  for (const bool stops : {false, true}) {
+    for (const char* const procs : {"1", "2"}) {
+      // Decay by 10^40 times itself leaves no parameter that an f32 holds.
+      const Outcome outcome = RunJob(Join(
+          more, {"--resume", "--procs", procs, "--set", "train.learning_rate=1e30", "--set",
+                 "train.weight_decay=1e10", "--set", stops ? "train.steps=3" : "train.steps=4",
+                 "--set", StrCat("train.on_nonfinite=\"", stops ? "stop" : "continue", "\"")}));
+      EXPECT_EQ(outcome.status, stops ? 1 : 0) << outcome.err;
+      EXPECT_THAT(outcome.err,
+                  AllOf(HasSubstr(StrCat(stops ? "error" : "note", ": no checkpoint of step 3: ")),
+                        HasSubstr("the parameter wte (f32[256, 16]) is ")));
+      EXPECT_THAT(Steps(), ElementsAre(2));
+    }
+  }
+}
+
+// The search for what was not finite first begins where the run has.
+TEST_F(CheckpointsTest, WhatARunContinuesFromStaysWhileItMayBeReadAgain) {
+  const std::vector<std::string> more = {
+      "--set", "checkpoint.keep=1", "--set", "checkpoint.every=1", "--set", "train.dtype=\"f32\""};
+  LossesOf(RunJob(Join(more, {"--set", "train.steps=1"})));
+  const Outcome outcome = RunJob(
+      Join(more, {"--resume", "--set", "train.learning_rate=1e25", "--set", "train.steps=6"}));
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("again to find the first result that is not finite"),
+                                 HasSubstr("holds "), Not(HasSubstr("cannot be opened"))));
+  EXPECT_THAT(Steps(), ElementsAre(1, 2));
+}
+
 TEST_F(CheckpointsTest, TracesOfAResumedRunHaveItsSteps) {
   LossesOf(RunJob({}));
   const Outcome resumed =
@@ -303,6 +350,29 @@ TEST_F(CheckpointsTest, TracesOfAResumedRunHaveItsSteps) {
   ASSERT_EQ(resumed.status, 0) << resumed.err;
   EXPECT_THAT(resumed.out, HasSubstr("\"traced_steps\": {\"first\": 4, \"last\": 6}"));
   EXPECT_THAT(resumed.err, Not(HasSubstr("trace: ")));
+}
+
+TEST_F(CheckpointsTest, WhatAFileSaysDoesNotReachTheTerminalAsItIs) {
+  actors::CheckpointInfo info;
+  info.strategy = "dp=1\x1b[2J";
+  info.settings = {{"model.name\xc2\x9b", "gpt\r"}};
+  const std::string path = Path("model.safetensors");
+  ASSERT_TRUE(actors::WriteSafetensors(path, {}, actors::ToMetadata(info)).ok());
+  const Outcome shown = Call({"checkpoint", "show", path});
+  ASSERT_EQ(shown.status, 0) << shown.err;
+  EXPECT_THAT(shown.out,
+              AllOf(HasSubstr("dp=1\\x1b[2J"), HasSubstr("model.name\\xc2\\x9b = gpt\\x0d"),
+                    Not(HasSubstr("\x1b")), Not(HasSubstr("\x9b"))));
+  EXPECT_THAT(Call({"checkpoint", "verify", path}).out, Not(HasSubstr("\x1b")));
+  // Nor in an error.
+  const std::string header = R"({"a":{"dtype":"\u009b\u007f","shape":[],"data_offsets":[0,0]}})";
+  const uint64_t length = header.size();
+  std::ofstream(path, std::ios::binary)
+      << std::string(reinterpret_cast<const char*>(&length), sizeof(length)) << header;
+  const Outcome refused = Call({"checkpoint", "show", path});
+  EXPECT_NE(refused.status, 0);
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr("unknown dtype"), Not(HasSubstr("\x9b")), Not(HasSubstr("\x7f"))));
 }
 
 TEST_F(CheckpointsTest, ShowAndMerge) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "cli/environment.h"
 #include "cli/help_text.h"
 #include "cli/json.h"
+#include "cli/utf8.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -61,7 +63,7 @@ std::string Describe(const Checkpoint& checkpoint) {
     StrAppend(&text, ", after step ", info->step);
     if (!info->strategy.empty()) StrAppend(&text, " of a run under ", info->strategy);
   }
-  return text;
+  return PrintableUtf8(text);
 }
 
 nlohmann::json ToJson(const Checkpoint& checkpoint) {
@@ -94,8 +96,8 @@ absl::Status Show(const Environment& environment, const Options& options) {
   if (info.ok() && !info->settings.empty()) {
     std::vector<std::string> settings;
     for (const auto& [name, value] : info->settings) settings.push_back(StrCat(name, " = ", value));
-    environment.out << WrapText(StrCat("made with ", StrJoin(settings, ", ")), kHelpColumns, 2)
-                    << "\n";
+    const std::string text = PrintableUtf8(StrCat("made with ", StrJoin(settings, ", ")));
+    environment.out << WrapText(text, kHelpColumns, 2) << "\n";
   }
   size_t width = 0;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
@@ -110,7 +112,7 @@ absl::Status Show(const Environment& environment, const Options& options) {
 absl::Status Verify(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Open(options));
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    RETURN_IF_ERROR(checkpoint.Read(tensor.name).status());
+    RETURN_IF_ERROR(checkpoint.Verify(tensor));
   }
   if (options.is_json) {
     nlohmann::json json = ToJson(checkpoint);
@@ -137,14 +139,14 @@ absl::Status Merge(const Environment& environment, const Options& options) {
     return absl::AlreadyExistsError(
         StrCat(output, ": is already there; --output names another file"));
   }
-  Tensor value;  // one at a time
+  std::optional<Tensor> value;  // one at a time
   std::vector<actors::SafetensorsSource> sources;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     sources.push_back({tensor.name, tensor.type,
                        [&checkpoint, &tensor, &value]() -> absl::StatusOr<const std::byte*> {
-                         value = Tensor(tensor.type);
-                         RETURN_IF_ERROR(checkpoint.ReadInto(tensor, &value));
-                         return static_cast<const std::byte*>(value.data());
+                         value.reset();
+                         ASSIGN_OR_RETURN(value, checkpoint.Read(tensor));
+                         return static_cast<const std::byte*>(value->data());
                        }});
   }
   // The file is there as a whole or not at all.

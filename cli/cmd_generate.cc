@@ -82,6 +82,11 @@ absl::StatusOr<JobModel> ModelOf(const Registries& registries,
   const auto info = actors::InfoFromMetadata(checkpoint.metadata());
   if (info.ok()) {
     for (const auto& [name, value] : info->settings) {
+      if (name == "model.file") {
+        return absl::UnimplementedError(
+            StrCat(checkpoint.path(), ": is of the model in the graph file ", value,
+                   "; text is generated with built-in models only: gpt, llama and moe"));
+      }
       const bool is_text =
           name == "model.name" || name == "model.rotary_scaling" || name == "train.dtype";
       if (name.rfind("model.", 0) != 0 && !is_text) continue;
@@ -119,7 +124,7 @@ absl::StatusOr<std::optional<Tokenizer>> TokenizerOf(const actors::Checkpoint& c
   const auto info = actors::InfoFromMetadata(checkpoint.metadata());
   if (!info.ok()) return std::optional<Tokenizer>();
   for (const auto& [name, value] : info->settings) {
-    if (name != "data.tokenizer") continue;
+    if (name != "data.tokenizer" && name != "data.tokens") continue;
     return absl::InvalidArgumentError(
         StrCat(checkpoint.path(), ": the model was trained on tokens of ", value,
                ", and there is no ", kTokenizerFile, " beside it; give --tokenizer"));
@@ -188,13 +193,16 @@ std::string Json(const TextModel& model, const std::vector<Generator::Tokens>& m
 }
 
 std::string Summary(const GeneratorTimes& times) {
-  std::string text =
-      fmt::format("{} in {:.2f} s, {:.0f} tokens/s", Counted(times.tokens, "token"), times.decode_s,
-                  static_cast<double>(times.tokens) / times.decode_s);
+  const auto describe = [](int64_t count, double seconds) {
+    std::string text = fmt::format("{} in {:.2f} s", Counted(count, "token"), seconds);
+    if (count > 0) {
+      text += fmt::format(", {:.0f} tokens/s", static_cast<double>(count) / seconds);
+    }
+    return text;
+  };
+  std::string text = describe(times.tokens, times.decode_s);
   if (times.prompt_tokens > 0) {
-    text += fmt::format("; prompts: {} in {:.2f} s, {:.0f} tokens/s",
-                        Counted(times.prompt_tokens, "token"), times.prefill_s,
-                        static_cast<double>(times.prompt_tokens) / times.prefill_s);
+    StrAppend(&text, "; prompts: ", describe(times.prompt_tokens, times.prefill_s));
   }
   return text + "\n";
 }

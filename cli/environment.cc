@@ -8,6 +8,7 @@
 #include "cli/device_kinds.h"
 #include "cli/help_text.h"
 #include "cli/job.h"
+#include "cli/utf8.h"
 
 #include "actors/cluster/cluster.h"
 #include "actors/engine/error_origin.h"
@@ -251,7 +252,8 @@ int RunCommandLine(const Environment& given, absl::Span<const std::string> argum
     status = absl::UnavailableError("the results could not be written to standard output");
   }
   if (!status.ok()) {
-    environment.err << "penstock: " << ToStd(status.message()) << std::endl;
+    // It may hold what stands in a file.
+    environment.err << "penstock: " << PrintableUtf8(ToStd(status.message())) << std::endl;
   }
   return ExitStatus(status);
 }

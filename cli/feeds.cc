@@ -125,6 +125,18 @@ absl::StatusOr<Corpus> EncodedCorpusOf(const Job& job, int64_t context, int64_t 
   return corpus;
 }
 
+// Tokens of a file are fed as i32, to a model that knows `vocabulary` of them; 0: it is not known
+// how many. Reads the file once.
+absl::Status CheckTokens(const std::string& path, const TokenFile& file, int64_t vocabulary) {
+  const int64_t limit = vocabulary > 0 ? vocabulary : int64_t{1} << 31;
+  const int64_t wrong = file.tokens().FindAtLeast(limit);
+  if (wrong < 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat(path, ": token ", wrong, " is ", static_cast<uint64_t>(file.tokens()[wrong]),
+             vocabulary > 0 ? StrCat("; model.vocabulary is ", vocabulary)
+                            : std::string(", more than an i32 holds")));
+}
+
 // The job's text; errors are placed at the key of the text that they are about.
 absl::StatusOr<Corpus> CorpusOf(const Job& job, int64_t context, int64_t vocabulary) {
   if (!job.data.tokenizer.empty()) return EncodedCorpusOf(job, context, vocabulary);
@@ -132,6 +144,8 @@ absl::StatusOr<Corpus> CorpusOf(const Job& job, int64_t context, int64_t vocabul
     absl::StatusOr<Corpus> corpus =
         LoadTokens(job.data.tokens, static_cast<int>(job.data.token_bytes), context);
     if (!corpus.ok()) return AtKey(job, {"data.tokens", "model.context"}, corpus.status());
+    const absl::Status status = CheckTokens(job.data.tokens, *corpus->file, vocabulary);
+    if (!status.ok()) return AtKey(job, {"data.tokens", "model.vocabulary"}, status);
     return corpus;
   }
   if (job.data.validation.empty()) {

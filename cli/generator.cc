@@ -34,7 +34,13 @@ absl::StatusOr<std::unique_ptr<Generator>> Generator::Start(const Registries& re
                                                             int64_t prompt_tokens,
                                                             const ForwardLayout& layout,
                                                             const GetParameters& get_parameters) {
-  const int64_t dp = layout.strategy.dp;
+  // A step has too few tokens to split them; the devices take sequences of their own.
+  ForwardLayout used = layout;
+  used.strategy.dp *= used.strategy.cp;
+  used.strategy.cp = 1;
+  used.strategy.ulysses = false;
+  used.strategy.sp = false;
+  const int64_t dp = used.strategy.dp;
   slots = (std::max<int64_t>(slots, 1) + dp - 1) / dp * dp;
   auto generator = absl::WrapUnique(new Generator(model, slots));
   // All but the last token of a prompt, in steps of one size.
@@ -44,8 +50,8 @@ absl::StatusOr<std::unique_ptr<Generator>> Generator::Start(const Registries& re
   JobModel sized = model;
   for (auto* const session : {&generator->decode_, &generator->prefill_}) {
     sized.config.step_tokens = session == &generator->decode_ ? 1 : generator->chunk_;
-    ASSIGN_OR_RETURN(*session, StartModel(registries, sized, graph::ModelUse::kGenerate, slots,
-                                          layout, nullptr));
+    ASSIGN_OR_RETURN(
+        *session, StartModel(registries, sized, graph::ModelUse::kGenerate, slots, used, nullptr));
     std::vector<planner::StatePlan> parameters;
     for (const planner::StatePlan& state : (*session)->plan().states) {
       if (state.is_parameter) parameters.push_back(state);

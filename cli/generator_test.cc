@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "actors/checkpoint/checkpoint.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/strategy/strategy.h"
@@ -214,7 +215,10 @@ TEST_F(GeneratorTest, AnyStrategyAndAnyNumberOfSlotsGiveTheSameText) {
   EXPECT_NE((*expected)[0], Expected(kPrompts[0], Likeliest(40)));
   for (const auto& [strategy, slots] :
        {std::pair("dp=1", 5), std::pair("tp=2", 2), std::pair("pp=2", 3), std::pair("dp=2", 2),
-        std::pair("dp=2,tp=2", 4), std::pair("dp=2,tp=2,pp=2", 2)}) {
+        std::pair("dp=2,tp=2", 4), std::pair("dp=2,tp=2,pp=2", 2),
+        // What splits sequences in training.
+        std::pair("cp=2", 3), std::pair("dp=2,cp=2,ulysses=true", 1),
+        std::pair("tp=2,sp=true", 3)}) {
     const auto texts = Generate(*Start(strategy, slots), kPrompts, options);
     ASSERT_TRUE(texts.ok()) << strategy << ": " << texts.status();
     EXPECT_EQ(*texts, *expected) << strategy << ", " << slots << " slots";
@@ -284,6 +288,10 @@ TEST_F(GeneratorTest, TheCommandUsesACheckpoint) {
   EXPECT_EQ(text.out, StrCat("the ", json["text"].get<std::string>(), "\n"));
   EXPECT_THAT(text.err, HasSubstr("12 tokens in "));
 
+  const Outcome nothing = Call({"generate", Path("checkpoints"), "--prompt", "a", "--tokens", "0"});
+  EXPECT_EQ(nothing.status, 0);
+  EXPECT_EQ(nothing.err, "0 tokens in 0.00 s\n");
+
   EXPECT_EQ(with({"--strategy", "tp=3"}).status, 2);
   EXPECT_EQ(with({"--procs", "2"}).status, 2);
   EXPECT_EQ(Call({"generate", Path("none"), "--prompt", "a"}).status, 2);
@@ -291,6 +299,17 @@ TEST_F(GeneratorTest, TheCommandUsesACheckpoint) {
   const Outcome empty = Call({"generate", Path("checkpoints"), "--prompt", ""});
   EXPECT_EQ(empty.status, 2);
   EXPECT_THAT(empty.err, HasSubstr("a prompt is empty"));
+}
+
+TEST_F(GeneratorTest, TheCommandNamesAModelThatItCannotRun) {
+  actors::CheckpointInfo info;
+  info.settings = {{"model.file", "net.pst"}, {"train.dtype", "f32"}};
+  const std::string path = Path("model.safetensors");
+  ASSERT_TRUE(actors::WriteSafetensors(path, {}, actors::ToMetadata(info)).ok());
+  const Outcome outcome = Call({"generate", path, "--prompt", "a"});
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_THAT(outcome.err,
+              HasSubstr(StrCat(path, ": is of the model in the graph file net.pst; ")));
 }
 
 }  // namespace

@@ -116,7 +116,8 @@ absl::StatusOr<InputValues> InputValues::Open(std::string_view name, const Tenso
   if (values.period_ == 0) return WrongShape(source.path, values.stored_, name, type);
   const Shape& stored = values.stored_.shape();
   values.is_constant_ = stored == type.shape;
-  if (stored.size() == type.shape.size() && !stored.empty() && stored[0] % type.shape[0] != 0) {
+  if (!values.is_constant_ && stored.size() == type.shape.size() &&
+      stored[0] % type.shape[0] != 0) {
     return RowsLeftOver(source.path, values.stored_, name, type);
   }
   return values;

@@ -55,6 +55,14 @@ TEST_F(InputValuesTest, AFileOfTheInputsShapeIsFedInEveryStep) {
   EXPECT_THAT(At(*values, 9), ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
+TEST_F(InputValuesTest, AnEmptyInputHasAnEmptyFile) {
+  const auto values = Open(File("x.npy", {0, 3}), {DType::kI32, {0, 3}});
+  ASSERT_TRUE(values.ok()) << values.status();
+  EXPECT_TRUE(values->is_constant());
+  EXPECT_THAT(At(*values, 1), ElementsAre());
+  EXPECT_THAT(ErrorOf(File("y.npy", {4, 3}), {DType::kI32, {0, 3}}), HasSubstr("expected [0, 3]"));
+}
+
 TEST_F(InputValuesTest, RowsAreFedInOrderAndStartAgain) {
   const auto values = Open(File("x.npy", {4, 3}));
   ASSERT_TRUE(values.ok()) << values.status();

@@ -265,6 +265,7 @@ class JobRun {
   absl::Status Train() {
     ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
                      actors::Session::Start(plan_, session_options_));
+    session_options_.states = nullptr;
     AbortByStopping({session.get()});
     monitor_.Follow(session->inspector());
     const auto end_sessions = absl::MakeCleanup([this] {
@@ -278,7 +279,7 @@ class JobRun {
     TrainerOptions trainer_options;
     trainer_options.is_json = options_.is_json;
     trainer_options.dump = options_.dump;
-    trainer_options.start = {start_.info.step, start_.states};
+    trainer_options.start = {start_.info.step, std::move(start_.states)};
     trainer_options.checkpoints = checkpoints_.get();
     if (CanValidate() && job_.train.validation_every > 0) {
       running_ = session.get();  // which waits while another one validates
@@ -296,7 +297,10 @@ class JobRun {
     trainer_options.on_step = [this](int64_t steps_done, double loss, double step_s) {
       monitor_.OnStep(steps_done, loss, step_s, summary_.tokens_per_step);
     };
+    // Only a search for what was not finite first would begin again with them.
+    if (!job_.train.stops_on_nonfinite) trainer_options.start.states = nullptr;
     Trainer trainer(environment_, trainer_options, job_, *session, feeds_, interrupts_);
+    trainer_options.start.states = nullptr;  // which its snapshot holds, until there is another one
     const absl::Status trained = trainer.Run(&summary_);
     is_done_before_ = trained.ok() && summary_.steps == 0;
     last_step_ = LastTraced(trainer);
@@ -489,6 +493,10 @@ class JobRun {
       layout.placement = policy->needs().placement.value_or(planner::Placement::kLoop);
     }
     layout.sequences_per_step = feeds_.batch() / static_cast<int64_t>(plan_.num_microbatches);
+    if (layout.placement == planner::Placement::kBidirectional) {
+      layout.placement = planner::Placement::kLoop;  // each stage on one of its two groups
+      layout.sequences_per_step /= 2;                // so many micro-batches enter at each end
+    }
     layout.device = job_.cluster.device;
     layout.num_threads = threads_;
     layout.host_devices =
@@ -634,7 +642,7 @@ class JobRun {
   Report page_;
   const absl::Time begin_ = absl::Now();
   const StepFeeds feeds_;
-  const ResumePoint start_;
+  ResumePoint start_;                         // without its states once training has them
   std::unique_ptr<Checkpoints> checkpoints_;  // null: none are written, or no more
   int64_t threads_ = 1;                       // of each device
   actors::SessionOptions session_options_;

@@ -114,11 +114,6 @@ absl::StatusOr<std::string> SampleText(const Registries& registries, const JobMo
   }
   GrowingText text(tokenizer, num_bytes);
   if (model.model->can_generate) {
-    // A step has too few tokens to split them; the devices take copies.
-    used.strategy.dp *= used.strategy.cp;
-    used.strategy.cp = 1;
-    used.strategy.ulysses = false;
-    used.strategy.sp = false;
     RETURN_IF_ERROR(Continue(registries, model, parameters, tokens, options, used, &text));
   } else {
     RETURN_IF_ERROR(

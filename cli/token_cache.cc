@@ -13,11 +13,13 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "cli/files.h"
+#include "cli/text_pattern.h"
 #include "cli/utf8.h"
 #include "fmt/format.h"
 #include <xxhash.h>
 
 #include "actors/engine/error_origin.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -32,6 +34,22 @@ constexpr size_t kNpyHeaderBytes = 128;
 
 absl::Status FileError(const std::string& path, std::string_view what, int error) {
   return absl::InvalidArgumentError(StrCat(path, ": ", what, " (", std::strerror(error), ")"));
+}
+
+// Whether the last character is a letter or a digit. The text may begin within a character.
+bool EndsWithWord(std::string_view text) {
+  // A function-local constant: immutable, built on first use, shared by all readers.
+  static const auto* const pattern =
+      new absl::StatusOr<TextPattern>(TextPattern::Compile(R"([\p{L}\p{N}])"));
+  for (size_t length = 1; length <= std::min<size_t>(text.size(), 4); ++length) {
+    const std::string_view character = text.substr(text.size() - length);
+    const Utf8Char first = FirstChar(character);
+    if (!first.is_valid || first.length != length) continue;
+    bool is_word = false;
+    const auto found = [&is_word](size_t, size_t) { is_word = true; };
+    return pattern->ok() && (*pattern)->ForEachMatch(character, found).ok() && is_word;
+  }
+  return false;
 }
 
 // A file that is read from anywhere.
@@ -88,12 +106,10 @@ class TextFile {
     return size_;
   }
 
-  // In front of the end of a line that ends with a letter or a digit.
+  // In front of the end of a line, "\n" or "\r\n", whose last character is a letter or a digit.
   static bool IsCut(std::string_view text, size_t at) {
-    const char last = text[at - 1];
-    const bool is_word = (last >= 'a' && last <= 'z') || (last >= 'A' && last <= 'Z') ||
-                         (last >= '0' && last <= '9');
-    return text[at] == '\n' && is_word;
+    const bool is_line_end = text[at] == '\n' || text.substr(at, 2) == "\r\n";
+    return is_line_end && EndsWithWord(text.substr(0, at));
   }
   static bool IsCharacterBegin(char byte) { return (static_cast<unsigned char>(byte) >> 6) != 2; }
 
@@ -148,6 +164,8 @@ class TokenWriter {
                                      std::string_view(&length, 1), std::string_view("\0", 1));
     if (lseek(fd_, 0, SEEK_SET) != 0) return FileError(part_, "cannot be written", errno);
     RETURN_IF_ERROR(Write(begin + header));
+    // Its name lies on the disk no earlier than what it names.
+    if (fsync(fd_) != 0) return FileError(part_, "cannot be written to the disk", errno);
     const int fd = std::exchange(fd_, -1);
     if (close(fd) != 0 || rename(part_.c_str(), path_.c_str()) != 0) {
       const int error = errno;
@@ -159,7 +177,9 @@ class TokenWriter {
 
  private:
   TokenWriter(const std::string& path, int width)
-      : path_(path), part_(StrCat(path, ".part-", getpid())), width_(static_cast<size_t>(width)) {}
+      : path_(path),
+        part_(StrCat(path, ".part-", HostName(), "-", getpid())),
+        width_(static_cast<size_t>(width)) {}
 
   absl::Status Write(std::string_view bytes) {
     while (!bytes.empty()) {
@@ -214,13 +234,10 @@ absl::Status EncodeFile(const Tokenizer& tokenizer, const std::string& path, Tex
 absl::StatusOr<std::shared_ptr<const TokenFile>> OpenTokens(const std::string& path, int width,
                                                             int32_t num_tokens) {
   ASSIGN_OR_RETURN(std::shared_ptr<const TokenFile> file, TokenFile::Open(path, width));
-  const TokenSpan tokens = file->tokens();
-  for (int64_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < num_tokens) continue;
-    return absl::DataLossError(StrCat(path, ": is damaged: token ", i, " is ", tokens[i],
-                                      ", but the tokenizer has ", num_tokens));
-  }
-  return file;
+  const int64_t wrong = file->tokens().FindAtLeast(num_tokens);
+  if (wrong < 0) return file;
+  return absl::DataLossError(StrCat(path, ": is damaged: token ", wrong, " is ",
+                                    file->tokens()[wrong], ", but the tokenizer has ", num_tokens));
 }
 
 }  // namespace
@@ -270,7 +287,7 @@ absl::StatusOr<std::string> TokenCache::KeyOf(absl::Span<const std::string> file
     XXH3_128bits_update(state, bytes.data(), bytes.size());
   };
   // A change of what is written, or of how texts are cut, changes the number.
-  add(StrCat("penstock tokens 1, part ", static_cast<int>(part)));
+  add(StrCat("penstock tokens 2, part ", static_cast<int>(part)));
   add(json_);
   for (const std::string& path : files) {
     ASSIGN_OR_RETURN(const TextFile file, TextFile::Open(path));

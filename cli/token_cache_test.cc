@@ -29,6 +29,11 @@ TEST(FindCutTest, LinesAreCutInFrontOfTheirEnds) {
   EXPECT_EQ(FindCut("one two\nthree\nfour five six", 20), 13u);
   EXPECT_EQ(FindCut("one two\nthree\n\nfour", 14), 13u);  // not between the two
   EXPECT_EQ(FindCut("one\ntwo.\nthree four", 9), 8u);     // the only one in the second half
+  EXPECT_EQ(FindCut("one two\r\nthree\r\nfour five six", 20), 14u);
+  EXPECT_EQ(FindCut("one two\r\nthree\r\nfour", 14), 14u);  // its \n lies behind the limit
+  EXPECT_EQ(FindCut("a t\u00e9\nb.\nfour", 9), 5u);
+  EXPECT_EQ(FindCut("a t\u4e00\nb.\nfour", 10), 6u);
+  EXPECT_EQ(FindCut("a t\u2014\nb.\nfour", 10), 9u);  // a dash is no letter
   EXPECT_EQ(FindCut("one two three four", 9), 9u);
   EXPECT_EQ(FindCut("ab\u65e5\u672c\u8a9e", 6), 5u);  // between characters
 }
@@ -39,7 +44,10 @@ std::string TextFor(const std::string& tokenizer, size_t num_bytes) {
   const nlohmann::json rows = testing::ReadModelJson(StrCat(tokenizer, "/encodings.json"));
   for (size_t i = 0; text.size() < num_bytes; ++i) {
     StrAppend(&text, rows[i % rows.size()]["text"].get<std::string>(), " line ", i,
-              i % 3 == 0 ? "\n\n" : "\n", i % 5 == 0 ? "  two words.\r\n" : "word\n");
+              i % 3 == 0 ? "\n\n" : "\n",
+              i % 5 == 0   ? "  two words.\r\n"
+              : i % 5 == 1 ? "word\r\n"
+                           : "word\n");
   }
   return text;
 }
@@ -231,6 +239,21 @@ TEST_F(TokenCacheTest, ARunTrainsAndSamplesWithATokenizer) {
   const TokenCache cache = Open("gpt2");
   EXPECT_EQ(made["text"].get<std::string>(),
             cache.tokenizer()->Decode(made["tokens"][0].get<Tokens>()));
+  // A run that is refused leaves it alone, and so does one that would go on with another.
+  const std::string kept = ReadTextFile(Path("checkpoints/tokenizer.json"), 1 << 20).value();
+  const std::string other = Write("other.json", kept + "\n");
+  for (const auto& [option, message] :
+       {std::pair<std::string, std::string>("--json", "holds the checkpoints of an earlier run"),
+        std::pair<std::string, std::string>(
+            "--resume", "other.json differs from " + Path("checkpoints/tokenizer.json"))}) {
+    const Outcome refused = Call(
+        {"run", Path("job.toml"), option, "--set", StrCat("data.tokenizer=\"", other, "\""),
+         "--set", StrCat("data.cache=\"", Path("cache"), "\""), "--set", "model.vocabulary=400",
+         "--set", StrCat("checkpoint.path=\"", Path("checkpoints"), "\"")});
+    EXPECT_NE(refused.status, 0);
+    EXPECT_THAT(refused.err, HasSubstr(message));
+    EXPECT_EQ(ReadTextFile(Path("checkpoints/tokenizer.json"), 1 << 20).value(), kept);
+  }
   fs::remove(folder_ / "checkpoints/tokenizer.json");
   EXPECT_THAT(Call(generate).err, HasSubstr("give --tokenizer"));
   std::vector<std::string> given = generate;

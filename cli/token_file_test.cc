@@ -13,6 +13,7 @@
 namespace penstock::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class TokenFileTest : public testing::RunFixture {
@@ -50,6 +51,24 @@ TEST_F(TokenFileTest, IntegersOfEveryWidthAreRead) {
   const auto npy = TokenFile::Open(Path("t.npy"), 2);
   ASSERT_TRUE(npy.ok()) << npy.status();
   EXPECT_EQ(ValuesOf((*npy)->tokens()), expected);
+}
+
+TEST_F(TokenFileTest, TheFirstTokenThatIsTooLargeIsFound) {
+  std::vector<uint16_t> tokens(5000, 7);
+  tokens[3000] = 300;
+  tokens[3001] = 301;
+  const std::vector<uint8_t> bytes(10, 255);
+  const TokenSpan u16(tokens.data(), 2, 5000);
+  EXPECT_EQ(u16.FindAtLeast(300), 3000);
+  EXPECT_EQ(u16.FindAtLeast(301), 3001);
+  EXPECT_EQ(u16.FindAtLeast(302), -1);
+  EXPECT_EQ(u16.FindAtLeast(65536 + 7), -1);  // not taken modulo 2^16
+  EXPECT_EQ(u16.FindAtLeast(7), 0);
+  EXPECT_EQ(TokenSpan(bytes).FindAtLeast(255), 0);
+  EXPECT_EQ(TokenSpan(bytes).FindAtLeast(256), -1);
+  const std::vector<int64_t> wide = {1, -1};
+  EXPECT_EQ(TokenSpan(wide.data(), 8, 2).FindAtLeast(int64_t{1} << 31), 1);
+  EXPECT_EQ(TokenSpan().FindAtLeast(0), -1);
 }
 
 TEST_F(TokenFileTest, BadFilesAreRefusedByName) {
@@ -93,9 +112,30 @@ TEST_F(TokenFileTest, ARunReadsTokensAsItReadsText) {
         outcome.out.substr(outcome.out.find("{\"summary\"")))["summary"]["validation_loss"];
   };
   EXPECT_EQ(validation(of_text), validation(of_tokens));
+  // Tokens that the model does not have.
+  tokens[3210] = 300;
+  Raw("other.bin", tokens);
+  const Outcome other = run(StrCat("data.tokens=\"", Path("other.bin"), "\""));
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.err, HasSubstr("other.bin: token 3210 is 300; model.vocabulary is 256"));
   const Outcome both =
       Call({"run", job, "--set", "data.tokens=\"t\"", "--set", "data.text=[\"u\"]"});
   EXPECT_THAT(both.err, HasSubstr("data.tokens and data.text exclude each other"));
+}
+
+// What a prompt's tokens are, nobody has said.
+TEST_F(TokenFileTest, GeneratingNeedsTheTokenizerOfAFile) {
+  Raw("tokens.bin", std::vector<uint16_t>(1000, 65));
+  const std::string job = Write(
+      "gpt.toml", StrCat("[model]\nname = \"gpt\"\nlayers = 1\nwidth = 16\nheads = 2\n"
+                         "context = 8\n[data]\ntokens = \"tokens.bin\"\n[train]\nsteps = 1\n"
+                         "batch = 2\n[sample]\nbytes = 0\n[checkpoint]\npath = \"checkpoints\"\n"));
+  const Outcome trained = Call({"run", job});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const Outcome outcome = Call({"generate", Path("checkpoints"), "--prompt", "a"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr(StrCat("was trained on tokens of ", Path("tokens.bin"))),
+                                 HasSubstr("give --tokenizer")));
 }
 
 }  // namespace

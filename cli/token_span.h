@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -30,6 +31,21 @@ class TokenSpan {
     std::memcpy(&token, data_ + i * width_, static_cast<size_t>(width_));
     return static_cast<int64_t>(token);
   }
+  // The first token that is not less than `limit`, or that no int64_t holds; -1: there is none.
+  // REQUIRES: limit >= 0.
+  int64_t FindAtLeast(int64_t limit) const {
+    const auto unsigned_limit = static_cast<uint64_t>(limit);
+    switch (width_) {
+      case 1:
+        return FindAtLeast<uint8_t>(unsigned_limit);
+      case 2:
+        return FindAtLeast<uint16_t>(unsigned_limit);
+      case 4:
+        return FindAtLeast<uint32_t>(unsigned_limit);
+      default:
+        return FindAtLeast<uint64_t>(unsigned_limit);
+    }
+  }
   TokenSpan subspan(int64_t first, int64_t count) const {
     return {data_ + first * width_, width_, count};
   }
@@ -39,6 +55,28 @@ class TokenSpan {
   }
 
  private:
+  template <typename T>
+  int64_t FindAtLeast(uint64_t limit) const {
+    if (limit > std::numeric_limits<T>::max()) return -1;
+    // A block of tokens is compared as a whole.
+    constexpr int64_t kBlock = 1024;
+    for (int64_t first = 0; first < size_; first += kBlock) {
+      const int64_t end = first + kBlock < size_ ? first + kBlock : size_;
+      bool is_found = false;
+      for (int64_t i = first; i < end; ++i) is_found |= At<T>(i) >= limit;
+      for (int64_t i = first; is_found; ++i) {
+        if (At<T>(i) >= limit) return i;
+      }
+    }
+    return -1;
+  }
+  template <typename T>
+  T At(int64_t i) const {
+    T token;
+    std::memcpy(&token, data_ + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+    return token;
+  }
+
   const uint8_t* data_ = nullptr;
   int width_ = 1;
   int64_t size_ = 0;

@@ -58,18 +58,31 @@ std::optional<int> FallbackByte(std::string_view token) {
   return byte;
 }
 
-std::string ReplaceAll(std::string_view text, const Replacement& replacement) {
-  if (replacement.from.empty()) return StrCat(text.empty() ? "" : replacement.to, text);
+// What replacements may make of a text of this many bytes: many times what those of real files do.
+size_t RoomFor(size_t num_bytes) { return 64 * num_bytes + (size_t{1} << 20); }
+
+absl::Status NoRoom() {
+  return absl::ResourceExhaustedError(
+      "the tokenizer makes more than 64 times as many bytes of a text");
+}
+
+// kResourceExhausted: the text would become longer than `room`.
+absl::Status ReplaceAll(const Replacement& replacement, size_t room, std::string* text) {
+  const auto& [from, to] = replacement;
   std::string replaced;
   size_t at = 0;
-  for (size_t found = text.find(replacement.from); found != std::string_view::npos;
-       found = text.find(replacement.from, at)) {
-    replaced += text.substr(at, found - at);
-    replaced += replacement.to;
-    at = found + replacement.from.size();
+  if (from.empty() && !text->empty()) replaced = to;
+  for (size_t found = from.empty() ? std::string::npos : text->find(from);
+       found != std::string::npos; found = text->find(from, at)) {
+    replaced.append(*text, at, found - at);
+    replaced += to;
+    at = found + from.size();
+    if (replaced.size() > room) return NoRoom();
   }
-  replaced += text.substr(at);
-  return replaced;
+  replaced.append(*text, at);
+  if (replaced.size() > room) return NoRoom();
+  *text = std::move(replaced);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -120,9 +133,12 @@ absl::Status Tokenizer::Prepare() {
                      TextPattern::Compile(step.pattern.empty() ? "." : step.pattern));
     patterns_.push_back(std::move(pattern));
   }
+  size_t num_bytes = 0;
+  for (const AddedToken& token : spec_.added) num_bytes += token.content.size();
+  size_t room = RoomFor(num_bytes);
   for (const AddedToken& token : spec_.added) {
     Segment content = {.text = token.content};
-    if (token.is_normalized) Normalize(&content);
+    if (token.is_normalized) RETURN_IF_ERROR(Normalize(&content, &room));
     added_.push_back(std::move(content.text));
   }
   const auto set_bytes = [this](int32_t token, std::string bytes) {
@@ -130,7 +146,13 @@ absl::Status Tokenizer::Prepare() {
     if (index >= bytes_.size()) bytes_.resize(index + 1);
     bytes_[index] = std::move(bytes);
   };
-  for (const auto& [content, token] : vocabulary) set_bytes(token, BytesOfContent(content));
+  num_bytes = 0;
+  for (const auto& [content, token] : vocabulary) num_bytes += content.size();
+  room = RoomFor(num_bytes);
+  for (const auto& [content, token] : vocabulary) {
+    ASSIGN_OR_RETURN(std::string bytes, BytesOfContent(content, &room));
+    set_bytes(token, std::move(bytes));
+  }
   for (const AddedToken& token : spec_.added) {
     set_bytes(token.id, token.is_special ? std::string() : token.content);
   }
@@ -145,14 +167,27 @@ absl::Status Tokenizer::Prepare() {
   return absl::OkStatus();
 }
 
-std::string Tokenizer::BytesOfContent(std::string_view content) const {
+absl::Status Tokenizer::Replace(const std::vector<Replacement>& replacements, bool is_continued,
+                                size_t* room, std::string* text) {
+  size_t most = 0;
+  for (const Replacement& replacement : replacements) {
+    if (replacement.from.empty() && is_continued) continue;  // put in front of a text
+    RETURN_IF_ERROR(ReplaceAll(replacement, *room, text));
+    most = std::max(most, text->size());
+  }
+  *room -= most;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Tokenizer::BytesOfContent(std::string_view content,
+                                                      size_t* room) const {
   if (spec_.decodes_byte_fallback) {
     if (const std::optional<int> byte = FallbackByte(content)) {
       return std::string(1, static_cast<char>(*byte));
     }
   }
   std::string text(content);
-  for (const Replacement& replacement : spec_.replacements) text = ReplaceAll(text, replacement);
+  RETURN_IF_ERROR(Replace(spec_.replacements, /*is_continued=*/false, room, &text));
   if (!spec_.decodes_bytes) return text;
   std::string bytes;
   for (size_t at = 0; at < text.size();) {
@@ -197,7 +232,9 @@ std::vector<Tokenizer::Segment> Tokenizer::FindAdded(std::vector<Segment> segmen
     const std::string_view text = segment.text;
     std::vector<size_t> next(added_.size(), 0);
     for (size_t i = 0; i < added_.size(); ++i) {
-      const bool is_looked_for = spec_.added[i].is_normalized == is_normalized;
+      // What normalizes to nothing is found nowhere.
+      const bool is_looked_for =
+          spec_.added[i].is_normalized == is_normalized && !added_[i].empty();
       next[i] = is_looked_for ? text.find(added_[i]) : std::string_view::npos;
     }
     size_t at = 0;
@@ -226,18 +263,17 @@ std::vector<Tokenizer::Segment> Tokenizer::FindAdded(std::vector<Segment> segmen
   return cut;
 }
 
-void Tokenizer::Normalize(Segment* segment) const {
-  for (const Replacement& replacement : spec_.normalizers) {
-    if (replacement.from.empty() && segment->is_continued) continue;  // put in front of a text
-    segment->text = ReplaceAll(segment->text, replacement);
-  }
+absl::Status Tokenizer::Normalize(Segment* segment, size_t* room) const {
+  return Replace(spec_.normalizers, segment->is_continued, room, &segment->text);
 }
 
-absl::StatusOr<std::vector<Tokenizer::Word>> Tokenizer::WordsOf(const Segment& segment) const {
+absl::StatusOr<std::vector<Tokenizer::Word>> Tokenizer::WordsOf(const Segment& segment,
+                                                                size_t room) const {
   std::vector<Word> words = {segment.text};
   for (size_t i = 0; i < spec_.splits.size(); ++i) {
     const SplitStep& step = spec_.splits[i];
     std::vector<Word> cut;
+    size_t left = room;
     for (size_t w = 0; w < words.size(); ++w) {
       Word& word = words[w];
       const bool is_first = segment.is_first && w == 0;
@@ -245,8 +281,10 @@ absl::StatusOr<std::vector<Tokenizer::Word>> Tokenizer::WordsOf(const Segment& s
       const bool has_prefix = (step.prefix == SplitStep::Prefix::kAlways && !is_continued) ||
                               (step.prefix == SplitStep::Prefix::kFirst && is_first);
       if (step.kind == SplitStep::Kind::kMetaspace) {
-        word = ReplaceAll(word, {" ", step.space});
+        RETURN_IF_ERROR(ReplaceAll({" ", step.space}, left, &word));
         if (has_prefix && !word.starts_with(step.space)) word = StrCat(step.space, word);
+        if (word.size() > left) return NoRoom();
+        left -= word.size();
         // In front of each space.
         size_t begin = 0;
         for (size_t at = word.find(step.space, 1); step.splits && at != std::string::npos;
@@ -258,6 +296,8 @@ absl::StatusOr<std::vector<Tokenizer::Word>> Tokenizer::WordsOf(const Segment& s
         continue;
       }
       if (has_prefix && !word.starts_with(' ')) word = StrCat(" ", word);
+      if (word.size() > left) return NoRoom();
+      left -= word.size();
       if (step.pattern.empty()) {
         cut.push_back(std::move(word));
         continue;
@@ -344,10 +384,12 @@ absl::Status Tokenizer::Encode(Segment text, std::vector<int32_t>* tokens) const
     return absl::InvalidArgumentError(StrCat("the text is not UTF-8 at byte ", at));
   }
   std::vector<Segment> segments;
+  const size_t all_room = RoomFor(text.text.size());
   segments.push_back(std::move(text));
   segments = FindAdded(std::move(segments), /*is_normalized=*/false);
+  size_t room = all_room;
   for (Segment& segment : segments) {
-    if (segment.added < 0) Normalize(&segment);
+    if (segment.added < 0) RETURN_IF_ERROR(Normalize(&segment, &room));
   }
   segments = FindAdded(std::move(segments), /*is_normalized=*/true);
   for (const Segment& segment : segments) {
@@ -355,7 +397,7 @@ absl::Status Tokenizer::Encode(Segment text, std::vector<int32_t>* tokens) const
       tokens->push_back(segment.added);
       continue;
     }
-    ASSIGN_OR_RETURN(const std::vector<Word> words, WordsOf(segment));
+    ASSIGN_OR_RETURN(const std::vector<Word> words, WordsOf(segment, all_room));
     for (const Word& word : words) RETURN_IF_ERROR(EncodeWord(word, tokens));
   }
   return absl::OkStatus();

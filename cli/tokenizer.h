@@ -35,12 +35,13 @@ class Tokenizer {
   static absl::StatusOr<Tokenizer> Create(TokenizerSpec spec);
 
   // The tokens of a text, with those that the tokenizer puts around each text if `has_frame`.
-  // kInvalidArgument: the text is not UTF-8, or a character has no token.
+  // kInvalidArgument: the text is not UTF-8, or a character has no token. kResourceExhausted: the
+  // tokenizer makes a text of it that is much longer.
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool has_frame = true) const;
 
   // Which part of a text is encoded. Parts that are cut in front of the end of a line whose last
   // character is a letter or a digit have the tokens of the whole text, unless some token holds
-  // both.
+  // both, as that of unknown characters may.
   struct Part {
     bool is_first = true;  // has what the tokenizer puts in front of each text
     bool is_last = true;   // has what it puts behind
@@ -62,7 +63,11 @@ class Tokenizer {
 
   explicit Tokenizer(TokenizerSpec spec) : spec_(std::move(spec)) {}
   absl::Status Prepare();
-  std::string BytesOfContent(std::string_view content) const;
+  // What replacements make of a text. They use up `room` bytes: as a file is not trusted, there is
+  // a bound for what all texts of a call may become. kResourceExhausted: there is none left.
+  static absl::Status Replace(const std::vector<Replacement>& replacements, bool is_continued,
+                              size_t* room, std::string* text);
+  absl::StatusOr<std::string> BytesOfContent(std::string_view content, size_t* room) const;
 
   // A part of the text between added tokens.
   struct Segment {
@@ -72,9 +77,9 @@ class Tokenizer {
     bool is_continued = false;  // what it continues was encoded before
   };
   std::vector<Segment> FindAdded(std::vector<Segment> segments, bool is_normalized) const;
-  void Normalize(Segment* segment) const;
+  absl::Status Normalize(Segment* segment, size_t* room) const;
   absl::Status Encode(Segment text, std::vector<int32_t>* tokens) const;
-  absl::StatusOr<std::vector<Word>> WordsOf(const Segment& segment) const;
+  absl::StatusOr<std::vector<Word>> WordsOf(const Segment& segment, size_t room) const;
   absl::Status EncodeWord(std::string_view word, std::vector<int32_t>* tokens) const;
 
   TokenizerSpec spec_;

@@ -16,6 +16,7 @@ using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 12;
 constexpr int64_t kMaxTokens = 1 << 22;
+constexpr int kMaxParts = 64;  // of a Sequence, with those inside of it
 constexpr int64_t kMaxStrip = 1 << 10;
 
 // The words of GPT-2 (Radford et al. 2019), which ByteLevel cuts a text into.
@@ -310,9 +311,15 @@ absl::StatusOr<TokenizerSpec> ParseTokenizer(std::string_view text) {
                            Part{"post_processor", "processors", ParsePostProcessor},
                            Part{"decoder", "decoders", ParseDecoder}}) {
     if (!Has(json, part.key)) continue;
-    RETURN_IF_ERROR(ForEachPart(
-        json[part.key], part.key, part.list,
-        [&](std::string_view type, const Json& inner) { return part.parse(type, inner, &spec); }));
+    int num_parts = 0;
+    RETURN_IF_ERROR(ForEachPart(json[part.key], part.key, part.list,
+                                [&](std::string_view type, const Json& inner) -> absl::Status {
+                                  if (++num_parts > kMaxParts) {
+                                    return Unsupported(part.key, " of more than ", kMaxParts,
+                                                       " parts");
+                                  }
+                                  return part.parse(type, inner, &spec);
+                                }));
   }
   if (!Has(json, "decoder")) return Wrong("has no \"decoder\": what its tokens mean is not said");
   return spec;

@@ -254,6 +254,52 @@ TEST(TokenizerTest, WrongFilesAreRefused) {
               HasSubstr("names a twice"));
 }
 
+TEST(TokenizerTest, AnAddedTokenThatNormalizesToNothingIsNotFound) {
+  Json json = SmallTokenizer();
+  json["added_tokens"].push_back({{"id", 6}, {"content", "x"}, {"normalized", true}});
+  json["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", "x"}}}, {"content", ""}};
+  const absl::StatusOr<Tokenizer> tokenizer = FromJson(json);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT(*tokenizer->Encode("axb<end>"), ElementsAre(2, 5));
+}
+
+TEST(TokenizerTest, TextsDoNotGrowWithoutEnd) {
+  const auto replace = [](const char* from, const std::string& to) {
+    return Json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+  };
+  const auto sequence = [](const char* list, std::vector<Json> parts) {
+    return Json{{"type", "Sequence"}, {list, std::move(parts)}};
+  };
+  const std::vector<Json> growing(40, replace("a", "aa"));  // 2^40 times as much
+  const char* const too_long = "the tokenizer makes more than 64 times as many bytes of a text";
+  Json json = SmallTokenizer();
+  json["normalizer"] = sequence("normalizers", growing);
+  absl::StatusOr<Tokenizer> tokenizer = FromJson(json);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT(*tokenizer->Encode("b"), ElementsAre(1));
+  EXPECT_EQ(tokenizer->Encode("ab").status(), absl::ResourceExhaustedError(too_long));
+  // In one step, and of many texts that are small by themselves.
+  json["normalizer"] = replace("b", std::string(200'000, 'a'));
+  tokenizer = FromJson(json);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_TRUE(tokenizer->Encode("b").ok());
+  EXPECT_EQ(tokenizer->Encode("bbbbbbbb").status(), absl::ResourceExhaustedError(too_long));
+  EXPECT_EQ(tokenizer->Encode("b<end>b<end>b<end>b<end>b<end>b<end>b<end>b").status(),
+            absl::ResourceExhaustedError(too_long));
+  // What cuts a text, and what decodes the vocabulary.
+  json = SmallTokenizer();
+  json["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", std::string(500'000, 'a')}};
+  tokenizer = FromJson(json);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(tokenizer->Encode("b b b b").status(), absl::ResourceExhaustedError(too_long));
+  json = SmallTokenizer();
+  json["decoder"] = sequence("decoders", growing);
+  EXPECT_EQ(FromJson(json).status(), absl::ResourceExhaustedError(too_long));
+  json["decoder"] = sequence("decoders", std::vector<Json>(65, replace("x", "y")));
+  EXPECT_THAT(FromJson(json).status().ToString(),
+              HasSubstr("decoder of more than 64 parts is not supported"));
+}
+
 // Bytes of a good file are changed: it loads or is refused, and encodes what it can.
 TEST(TokenizerTest, DamagedFilesDoNoHarm) {
   const absl::StatusOr<std::string> text =

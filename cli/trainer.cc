@@ -61,6 +61,8 @@ absl::Status Trainer::Run(RunSummary* summary) {
   if (options_.checkpoints != nullptr) {
     const bool is_interrupted = interrupts_.count() > 0 && absl::IsCancelled(status);
     if (status.ok() || is_interrupted) {
+      // The states that the run began with are not needed again: their checkpoint may go.
+      if (snapshot_.step == options_.start.step) snapshot_.states = nullptr;
       const absl::Status saved = SaveCheckpoint();
       if (status.ok()) status = saved;
     }

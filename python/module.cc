@@ -3,12 +3,14 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -136,11 +138,18 @@ void BindGraph(nb::module_& module, const SharedRegistries& registries) {
       .def("__str__", [](const PyGraph& self) { return graph::PrintGraph(self.graph); });
 }
 
-PyPlan CompileGraph(const PyGraph& graph, const std::string& strategy, int64_t microbatches,
-                    const std::string& policy, int threads,
-                    const std::vector<std::pair<std::string, int>>& splits) {
+PyPlan CompileGraph(const PyGraph& graph, const std::string& strategy,
+                    std::optional<int64_t> devices, int64_t microbatches, const std::string& policy,
+                    int threads, const std::vector<std::pair<std::string, int>>& splits) {
   ModelOptions options;
   options.strategy = strategy;
+  if (devices.has_value() && strategy != "auto") {
+    throw StatusError(absl::InvalidArgumentError(
+        StrCat("devices = ", *devices,
+               " goes with strategy=\"auto\"; other strategies have as many "
+               "as their axes say")));
+  }
+  options.devices = devices.value_or(1);
   options.microbatches = microbatches;
   options.policy = policy;
   options.threads_per_device = threads;
@@ -178,11 +187,14 @@ void BindPlan(nb::module_& module, const SharedRegistries& registries) {
           },
           "bytes"_a, "The verified plan of a plan file's contents.");
   module.def("compile", &CompileGraph, "graph"_a, nb::kw_only(), "strategy"_a = "",
-             "microbatches"_a = 0, "policy"_a = "1f1b", "threads"_a = 1,
+             "devices"_a = nb::none(), "microbatches"_a = 0, "policy"_a = "", "threads"_a = 1,
              "splits"_a = std::vector<std::pair<std::string, int>>(),
              "The plan of a graph. `strategy` gives axis sizes, such as \"dp=2,tp=2\"; without "
-             "one, the graph is laid out by the mesh and the shardings in its text. `splits` "
-             "lists (pattern, dim): parameters whose names match the pattern are split over tp "
+             "one, the graph is laid out by the mesh and the shardings in its text. \"auto\" takes "
+             "the one that is estimated to be fastest for a training step on `devices` devices of "
+             "this host (1), and the order of a pipeline with it; otherwise `policy` orders it "
+             "(1f1b). `splits` lists (pattern, dim): parameters whose names match the pattern are "
+             "split over tp "
              "in that dimension.");
 }
 
@@ -220,7 +232,9 @@ void BindSession(nb::module_& module) {
           [](PySession& self, const nb::dict& feeds) {
             return ValueOrThrow(self.session().Submit(ToFeeds(feeds)));
           },
-          "feeds"_a = nb::dict(), "Hands in a step and returns its number, for `wait`.")
+          "feeds"_a = nb::dict(),
+          "Hands in a step and returns its number, for `wait`. Arrays are copied; a Tensor is not: "
+          "the step reads its memory, which stays as it is until `wait` has returned.")
       .def(
           "wait",
           [](PySession& self, int64_t step) {

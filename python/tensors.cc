@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/tensor_memory.h"
 #include "status.h"
 
 namespace nb = nanobind;
@@ -69,10 +69,7 @@ absl::StatusOr<Tensor> ZerosOf(const std::vector<int64_t>& shape, const std::str
   }
   RETURN_IF_ERROR(CheckShape(shape));
   const TensorType type = {*parsed, Shape(shape.begin(), shape.end())};
-  if (static_cast<uint64_t>(type.num_elements()) > MachineMemoryBytes() / ByteSize(*parsed)) {
-    return absl::ResourceExhaustedError(
-        StrCat(ToString(type), " is larger than this machine's memory"));
-  }
+  RETURN_IF_ERROR(CheckFitsMemory(type));
   return Tensor(type);
 }
 
@@ -148,7 +145,13 @@ void BindTensor(nb::module_& module) {
             nb::object array = nb::cast(numpy_view(self));
             const bool is_copied = !copy.is_none() && nb::cast<bool>(copy);
             if (!dtype.is_none()) {
-              return nb::object(array.attr("astype")(dtype, nb::arg("copy") = is_copied));
+              const nb::object other = array.attr("astype")(dtype, nb::arg("copy") = false);
+              if (!copy.is_none() && !is_copied && !other.is(array)) {
+                throw nb::value_error(
+                    "a penstock.Tensor of another dtype cannot be had without a "
+                    "copy");
+              }
+              if (!other.is(array)) return other;
             }
             return is_copied ? nb::object(array.attr("copy")()) : array;
           },

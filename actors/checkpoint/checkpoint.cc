@@ -19,6 +19,7 @@
 #include "actors/engine/tile_copy.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/tensor_memory.h"
 #include "graph/kernel_spec.h"
 
 namespace penstock::actors {
@@ -312,9 +313,24 @@ const CheckpointTensor* Checkpoint::Find(std::string_view name) const {
 absl::StatusOr<Tensor> Checkpoint::Read(std::string_view name) const {
   const CheckpointTensor* const tensor = Find(name);
   if (tensor == nullptr) return absl::NotFoundError(StrCat(path_, ": has no tensor ", name));
-  Tensor value(tensor->type);
-  RETURN_IF_ERROR(ReadInto(*tensor, &value));
+  return Read(*tensor);
+}
+
+absl::StatusOr<Tensor> Checkpoint::Read(const CheckpointTensor& tensor) const {
+  if (const absl::Status status = CheckFitsMemory(tensor.type); !status.ok()) {
+    return WithPrefix(StrCat(path_, ": tensor ", tensor.name, ": "), status);
+  }
+  Tensor value(tensor.type);
+  RETURN_IF_ERROR(ReadInto(tensor, &value));
   return value;
+}
+
+absl::Status Checkpoint::Verify(const CheckpointTensor& tensor) const {
+  const auto index = static_cast<size_t>(&tensor - tensors_.data());
+  for (const Part& part : parts_[index]) {
+    RETURN_IF_ERROR(files_[part.file].Verify(TensorOf(part)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Checkpoint::ReadInto(const CheckpointTensor& tensor, Tensor* value) const {

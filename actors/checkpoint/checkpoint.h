@@ -81,8 +81,13 @@ class Checkpoint {
 
   // Null: there is none of this name.
   const CheckpointTensor* Find(std::string_view name) const;
+  // kResourceExhausted: the tensor is larger than the memory of this machine.
   absl::StatusOr<Tensor> Read(std::string_view name) const;
-  // `value` has the tensor's type. REQUIRES: the tensor is one of tensors().
+  // REQUIRES: the tensor is one of tensors(), here and below.
+  absl::StatusOr<Tensor> Read(const CheckpointTensor& tensor) const;
+  // Reads it in pieces and compares its checksums, if there are any.
+  absl::Status Verify(const CheckpointTensor& tensor) const;
+  // `value` has the tensor's type.
   absl::Status ReadInto(const CheckpointTensor& tensor, Tensor* value) const;
 
  private:

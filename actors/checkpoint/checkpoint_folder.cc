@@ -161,6 +161,11 @@ void CheckpointFolder::Abandon(int64_t step) {
   fs::remove_all(PartOf(step), error);
 }
 
+void CheckpointFolder::KeepFor(std::weak_ptr<const void> reader, int64_t step) {
+  reader_ = std::move(reader);
+  read_step_ = step;
+}
+
 // A checkpoint that is removed is no checkpoint from the first file on. What cannot be removed
 // stays, as do those of later steps, which are another run's.
 void CheckpointFolder::RemoveOldest(int64_t last_step) const {
@@ -168,6 +173,7 @@ void CheckpointFolder::RemoveOldest(int64_t last_step) const {
   steps.erase(std::upper_bound(steps.begin(), steps.end(), last_step), steps.end());
   for (int64_t i = 0; i + keep_ < static_cast<int64_t>(steps.size()); ++i) {
     const int64_t step = steps[static_cast<size_t>(i)];
+    if (step == read_step_ && !reader_.expired()) continue;
     const std::string old = StrCat(path_, "/", kOld, NameOf(step), "-", id_);
     std::error_code error;
     fs::rename(PathOf(path_, step), old, error);

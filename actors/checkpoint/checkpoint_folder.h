@@ -48,6 +48,10 @@ class CheckpointFolder {
   // Removes it.
   void Abandon(int64_t step);
 
+  // Keeps the checkpoint of a step beside the last ones as long as somebody holds `reader`, which
+  // reads it.
+  void KeepFor(std::weak_ptr<const void> reader, int64_t step);
+
  private:
   CheckpointFolder(std::string path, int64_t keep);
   std::string PartOf(int64_t step) const;
@@ -58,6 +62,8 @@ class CheckpointFolder {
   const int64_t keep_;
   // In the names of what is not complete: processes of a run that was killed may still be writing.
   const std::string id_;
+  std::weak_ptr<const void> reader_;
+  int64_t read_step_ = -1;  // that it reads
   int lock_fd_ = -1;
   int folder_fd_ = -1;
 };

@@ -61,6 +61,19 @@ TEST_F(CheckpointFolderTest, TheLastOnesStay) {
   EXPECT_EQ(CheckpointFolder::NewestOr(temp_.Path("file")), temp_.Path("file"));
 }
 
+// As a run that has been resumed may read its states again.
+TEST_F(CheckpointFolderTest, WhatIsReadStays) {
+  { Write(*Open(1), 5, ""); }
+  const auto folder = Open(1);
+  auto reader = std::make_shared<const int>(1);
+  folder->KeepFor(reader, 5);
+  for (const int64_t step : {10, 20}) Write(*folder, step, "");
+  EXPECT_THAT(Steps(), ElementsAre(5, 20));
+  reader = nullptr;
+  Write(*folder, 30, "");
+  EXPECT_THAT(Steps(), ElementsAre(30));
+}
+
 TEST_F(CheckpointFolderTest, WhatIsNotCommittedIsNoCheckpoint) {
   auto folder = Open(2);
   Write(*folder, 5, "");

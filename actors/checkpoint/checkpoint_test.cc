@@ -215,6 +215,42 @@ TEST_F(CheckpointTest, AnIndexOfAnotherProgramIsRead) {
   EXPECT_TRUE(ErrorOf(folder_.path().string()).ok()) << ErrorOf(folder_.path().string());
 }
 
+// The file is sparse: 4 TiB of nothing, which it says is one tensor.
+TEST_F(CheckpointTest, ATensorLargerThanTheMachineIsNotRead) {
+  const std::string path = folder_.Path("huge.safetensors");
+  const std::string header =
+      R"({"w":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}})";
+  const uint64_t length = header.size();
+  WriteBytes(path, std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header);
+  std::error_code error;
+  std::filesystem::resize_file(path, sizeof(length) + length + (uint64_t{4} << 40), error);
+  if (error) GTEST_SKIP() << "no files of 4 TiB here: " << error.message();
+  const absl::Status status = ErrorOf(path);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(ToStd(status.message()),
+              HasSubstr(path + ": tensor w: f32[1099511627776] is larger than the memory"));
+}
+
+TEST_F(CheckpointTest, AllPartsAreVerified) {
+  WriteTwoFiles();
+  const auto verify = [this] {
+    const auto checkpoint = Checkpoint::Open(folder_.path().string());
+    absl::Status status = checkpoint.status();
+    for (size_t i = 0; status.ok() && i < checkpoint->tensors().size(); ++i) {
+      status = checkpoint->Verify(checkpoint->tensors()[i]);
+    }
+    return status;
+  };
+  EXPECT_TRUE(verify().ok()) << verify();
+  for (const uint32_t index : {0, 1}) {
+    const std::string path = folder_.Path(CheckpointFileName(index, 2));
+    const std::string bytes = ReadBytes(path);
+    WriteBytes(path, bytes.substr(0, bytes.size() - 1) + "!");
+    EXPECT_TRUE(absl::IsDataLoss(verify())) << index;
+    WriteBytes(path, bytes);
+  }
+}
+
 TEST_F(CheckpointTest, WhatIsNoCheckpointIsTold) {
   EXPECT_TRUE(absl::IsNotFound(ErrorOf(folder_.Path("none"))));
   EXPECT_THAT(ToStd(ErrorOf(folder_.path().string()).message()), HasSubstr("is no checkpoint"));

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -71,6 +73,19 @@ absl::Status WriteDurably(const std::string& path, std::string_view text) {
   ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
   RETURN_IF_ERROR(file.WriteAt(0, text.data(), text.size()));
   return file.Finish();
+}
+
+absl::Status ReplaceDurably(const std::string& path, std::string_view text) {
+  const std::string part = StrCat(path, ".part-", getpid());
+  unlink(part.c_str());  // of an earlier process of this number
+  RETURN_IF_ERROR(WriteDurably(part, text));
+  if (rename(part.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    unlink(part.c_str());
+    return FileError(path, "cannot be written", error);
+  }
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  return SyncFolder(folder.empty() ? "." : folder.string());
 }
 
 absl::Status SyncFolder(const std::string& path) {

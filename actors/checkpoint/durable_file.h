@@ -41,6 +41,10 @@ class DurableFile {
 // Writes a new file as a whole.
 absl::Status WriteDurably(const std::string& path, std::string_view text);
 
+// The same where there may be a file of this name already, which stays as it is until the new one
+// lies on the disk: written beside it as PATH.part-PID, and renamed.
+absl::Status ReplaceDurably(const std::string& path, std::string_view text);
+
 // Waits until the names in a folder are on the disk. `fd` is the folder, opened; without it the
 // path is opened.
 absl::Status SyncFolder(const std::string& path);

@@ -47,6 +47,24 @@ TEST(DurableFileTest, AFileThatIsNotFinishedIsRemoved) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+TEST(DurableFileTest, AFileIsReplacedAsAWhole) {
+  const testing::TempFolder folder;
+  const std::string path = folder.Path("file");
+  ASSERT_TRUE(ReplaceDurably(path, "first").ok());
+  ASSERT_TRUE(ReplaceDurably(path, "2nd").ok());
+  EXPECT_EQ(Text(path), "2nd");
+  // Nothing is left beside it, not even where the name cannot be taken.
+  const std::string taken = folder.Path("taken");
+  std::filesystem::create_directory(taken);
+  EXPECT_THAT(ToStd(ReplaceDurably(taken, "text").message()), HasSubstr("taken: cannot be"));
+  std::filesystem::remove(taken);
+  size_t num_files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    num_files += entry.is_regular_file() ? 1 : 0;
+  }
+  EXPECT_EQ(num_files, 1u);
+}
+
 TEST(DurableFileTest, ErrorsNameThePathAndTheReason) {
   const testing::TempFolder folder;
   const std::string path = folder.Path("file");

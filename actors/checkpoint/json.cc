@@ -32,6 +32,18 @@ absl::StatusOr<Json> ParseJsonObject(std::string_view text, std::string_view wha
   return json;
 }
 
+bool HasControlCharacters(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x20 || byte == 0x7f) return true;
+    // U+0080 to U+009F.
+    if (byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0) {
+      return true;
+    }
+  }
+  return false;
+}
+
 absl::StatusOr<std::string> DumpJson(const Json& json) {
   try {
     return json.dump();

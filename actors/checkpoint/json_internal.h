@@ -18,6 +18,9 @@ namespace penstock::actors {
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, std::string_view what,
                                                int max_depth = 3);
 
+// Whether a text that is UTF-8 would do more than be seen on a terminal.
+bool HasControlCharacters(std::string_view text);
+
 // kInvalidArgument: a string is no UTF-8.
 absl::StatusOr<std::string> DumpJson(const nlohmann::json& json);
 

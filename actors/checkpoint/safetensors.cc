@@ -9,6 +9,8 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -32,8 +34,9 @@ static_assert(std::endian::native == std::endian::little, "safetensors is little
 using Json = nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr uint64_t kAlignment = 8;               // of the first tensor
-constexpr uint64_t kMaxHeaderBytes = 100 << 20;  // as other readers have it
+constexpr uint64_t kAlignment = 8;                   // of the first tensor
+constexpr uint64_t kMaxHeaderBytes = 100 << 20;      // as other readers have it
+constexpr uint64_t kPieceBytes = uint64_t{4} << 20;  // of a tensor that is verified
 constexpr char kMetadata[] = "__metadata__";
 constexpr char kHeaderChecksum[] = "header_xxh3";
 constexpr char kChecksumPrefix[] = "xxh3/";
@@ -77,6 +80,11 @@ absl::StatusOr<std::string> EncodeHeader(absl::Span<const SafetensorsSource> ten
   uint64_t offset = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& [name, type] = std::tie(tensors[i].name, tensors[i].type);
+    if (name == kMetadata || json.contains(name)) {
+      return absl::InvalidArgumentError(
+          name == kMetadata ? StrCat("a tensor cannot be called ", name, ", as the metadata are")
+                            : StrCat("two tensors are called ", name));
+    }
     strings[StrCat(kChecksumPrefix, name)] = FormatChecksum(checksums[i]);
     const uint64_t end = offset + type.num_bytes();
     json[name] = {{"dtype", std::string(NameOf(type.dtype))},
@@ -92,6 +100,10 @@ absl::StatusOr<std::string> EncodeHeader(absl::Span<const SafetensorsSource> ten
 
 absl::StatusOr<SafetensorsTensor> ParseTensor(const std::string& name, const Json& json,
                                               uint64_t data_bytes) {
+  // It is printed on terminals.
+  if (HasControlCharacters(name)) {
+    return absl::DataLossError("the name of a tensor has control characters");
+  }
   const auto wrong = [&name](std::string_view what) {
     return absl::DataLossError(StrCat("tensor ", name, ": ", what));
   };
@@ -101,11 +113,6 @@ absl::StatusOr<SafetensorsTensor> ParseTensor(const std::string& name, const Jso
   }
   SafetensorsTensor tensor;
   tensor.name = name;
-  // It is printed on terminals.
-  if (std::any_of(name.begin(), name.end(),
-                  [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) {
-    return absl::DataLossError("the name of a tensor has control characters");
-  }
   const Json& dtype = json["dtype"];
   const auto known = std::find_if(
       kDTypeNames.begin(), kDTypeNames.end(),
@@ -172,7 +179,9 @@ absl::StatusOr<uint64_t> WriteSafetensors(const std::string& path,
                                           const Metadata& metadata) {
   std::vector<uint64_t> checksums(tensors.size());
   // As long as the header will be.
-  ASSIGN_OR_RETURN(std::string header, EncodeHeader(tensors, metadata, checksums));
+  absl::StatusOr<std::string> encoded = EncodeHeader(tensors, metadata, checksums);
+  if (!encoded.ok()) return At(path, encoded.status());
+  std::string header = *std::move(encoded);
   ASSIGN_OR_RETURN(DurableFile file, DurableFile::Create(path));
   uint64_t at = kLengthBytes + header.size();
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -249,6 +258,13 @@ class OpenFile {
   struct stat info_ = {};
 };
 
+// A file that was opened before.
+absl::StatusOr<OpenFile> OpenAgain(const std::string& path, const FileIdentity& identity) {
+  ASSIGN_OR_RETURN(OpenFile opened, OpenFile::Open(path));
+  if (opened.identity() == identity) return opened;
+  return absl::DataLossError(StrCat(path, ": has changed since it was opened"));
+}
+
 }  // namespace
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
@@ -309,7 +325,11 @@ absl::Status SafetensorsFile::Parse(std::string text, uint64_t data_bytes) {
     }
   }
   std::stable_sort(header_.tensors.begin(), header_.tensors.end(),
-                   [](const auto& a, const auto& b) { return a.offset < b.offset; });
+                   [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
+                     // An empty tensor ends where the next one begins.
+                     return std::pair(a.offset, a.type.num_bytes()) <
+                            std::pair(b.offset, b.type.num_bytes());
+                   });
   RETURN_IF_ERROR(CheckCoverage(header_.tensors, data_bytes));
   for (size_t i = 0; i < header_.tensors.size(); ++i) index_[header_.tensors[i].name] = i;
   return absl::OkStatus();
@@ -322,16 +342,34 @@ const SafetensorsTensor* SafetensorsFile::Find(std::string_view name) const {
 
 absl::Status SafetensorsFile::Read(const SafetensorsTensor& tensor, std::byte* bytes) const {
   const uint64_t num_bytes = tensor.type.num_bytes();
-  ASSIGN_OR_RETURN(const OpenFile opened, OpenFile::Open(path_));
-  if (opened.identity() != identity_) {
-    return absl::DataLossError(StrCat(path_, ": has changed since it was opened"));
-  }
+  ASSIGN_OR_RETURN(const OpenFile opened, OpenAgain(path_, identity_));
   const absl::Status status = opened.ReadAt(data_begin_ + tensor.offset, bytes, num_bytes);
   if (!status.ok()) return At(path_, WithPrefix(StrCat("tensor ", tensor.name, ": "), status));
-  const auto checksum = checksums_.find(tensor.name);
-  if (checksum == checksums_.end() || checksum->second == XXH3_64bits(bytes, num_bytes)) {
-    return absl::OkStatus();
+  return CheckChecksum(tensor, XXH3_64bits(bytes, num_bytes));
+}
+
+absl::Status SafetensorsFile::Verify(const SafetensorsTensor& tensor) const {
+  ASSIGN_OR_RETURN(const OpenFile opened, OpenAgain(path_, identity_));
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  if (state == nullptr) throw std::bad_alloc();
+  XXH3_64bits_reset(state.get());
+  const uint64_t num_bytes = tensor.type.num_bytes();
+  std::vector<std::byte> piece(std::min(num_bytes, kPieceBytes));
+  for (uint64_t at = 0; at < num_bytes;) {
+    const uint64_t size = std::min(num_bytes - at, kPieceBytes);
+    const absl::Status status = opened.ReadAt(data_begin_ + tensor.offset + at, piece.data(), size);
+    if (!status.ok()) return At(path_, WithPrefix(StrCat("tensor ", tensor.name, ": "), status));
+    XXH3_64bits_update(state.get(), piece.data(), size);
+    at += size;
   }
+  return CheckChecksum(tensor, XXH3_64bits_digest(state.get()));
+}
+
+absl::Status SafetensorsFile::CheckChecksum(const SafetensorsTensor& tensor,
+                                            uint64_t checksum) const {
+  const auto expected = checksums_.find(tensor.name);
+  if (expected == checksums_.end() || expected->second == checksum) return absl::OkStatus();
   return absl::DataLossError(
       StrCat(path_, ": tensor ", tensor.name, " is damaged: it does not have its checksum"));
 }

@@ -90,10 +90,13 @@ class SafetensorsFile {
   // Reads the bytes of a tensor of this file. kDataLoss names it if they do not have their
   // checksum.
   absl::Status Read(const SafetensorsTensor& tensor, std::byte* bytes) const;
+  // The same in pieces, which are not kept: a tensor may be larger than the memory.
+  absl::Status Verify(const SafetensorsTensor& tensor) const;
 
  private:
   SafetensorsFile() = default;
   absl::Status Parse(std::string text, uint64_t data_bytes);
+  absl::Status CheckChecksum(const SafetensorsTensor& tensor, uint64_t checksum) const;
 
   std::string path_;
   FileIdentity identity_ = {};

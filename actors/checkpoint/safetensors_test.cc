@@ -192,6 +192,10 @@ TEST_F(SafetensorsTest, HeadersThatLieAreRefused) {
       {"{\"a\":" + std::string(100000, '['), "no JSON object"},
       {"{\"a\\u001b[2J\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
        "control characters"},
+      // One that terminals take for the beginning of a command, and an error that would print it.
+      {"{\"a\\u009b2J\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+       "control characters"},
+      {"{\"a\\u001b[2J\":1}", "control characters"},
   };
   for (const auto& [header, message] : cases) {
     WriteBytes(path_, FileOf(header, std::string(8, '\0')));
@@ -208,6 +212,50 @@ TEST_F(SafetensorsTest, AnotherWriterHasNoChecksums) {
                            R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})",
                            std::string(8, '\0')));
   EXPECT_TRUE(ReadAll(path_).ok()) << ReadAll(path_);
+}
+
+// Wherever a header names them, and however many begin at one byte.
+TEST_F(SafetensorsTest, EmptyTensorsLieBetweenOthers) {
+  WriteBytes(path_, FileOf(R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                           R"("x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},)"
+                           R"("y":{"dtype":"F32","shape":[0,4],"data_offsets":[8,8]},)"
+                           R"("a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})",
+                           std::string(8, '\0')));
+  EXPECT_TRUE(ReadAll(path_).ok()) << ReadAll(path_);
+}
+
+TEST_F(SafetensorsTest, ATensorHasANameOfItsOwn) {
+  sources_[0].name = "__metadata__";
+  absl::Status status = WriteSafetensors(path_, sources_, {}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(ToStd(status.message()), HasSubstr("a tensor cannot be called __metadata__"));
+  sources_[0].name = "steps";
+  status = WriteSafetensors(path_, sources_, {}).status();
+  EXPECT_THAT(ToStd(status.message()), HasSubstr("two tensors are called steps"));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+// A tensor of more than one piece.
+TEST_F(SafetensorsTest, TensorsAreVerifiedInPieces) {
+  std::vector<uint8_t> bytes(size_t{9} << 20);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 31 >> 7);
+  const TensorType type = {DType::kU8, {static_cast<int64_t>(bytes.size())}};
+  sources_.push_back({"z", type, [&bytes] { return AsBytes(bytes.data()); }});
+  ASSERT_TRUE(WriteSafetensors(path_, sources_, {}).ok());
+  const auto verify = [this] {
+    const auto file = SafetensorsFile::Open(path_);
+    absl::Status status = file.status();
+    for (size_t i = 0; status.ok() && i < file->header().tensors.size(); ++i) {
+      status = file->Verify(file->header().tensors[i]);
+    }
+    return status;
+  };
+  EXPECT_TRUE(verify().ok()) << verify();
+  std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(-3, std::ios::end);
+  file.put('!');
+  file.close();
+  EXPECT_THAT(ToStd(verify().message()), HasSubstr("tensor z is damaged"));
 }
 
 TEST_F(SafetensorsTest, NamesAreUtf8) {

@@ -7,6 +7,7 @@
 #include "actors/engine/tile_copy.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "kernels/checked/checked_kernels.h"
 
 namespace penstock::actors {
 namespace {
@@ -46,49 +47,59 @@ std::optional<Shape> ParseShape(const Json& json) {
 
 }  // namespace
 
+SafetensorsSource FiniteSource(SafetensorsSource source) {
+  SafetensorsSource checked = {source.name, source.type, nullptr};
+  checked.bytes = [source = std::move(source)]() -> absl::StatusOr<const std::byte*> {
+    ASSIGN_OR_RETURN(const std::byte* const bytes, source.bytes());
+    const kernels::NotFinite found =
+        kernels::FindNotFinite(source.type.dtype, bytes, source.type.num_elements());
+    if (found.nan < 0 && found.infinity < 0) return bytes;
+    return absl::OutOfRangeError(StrCat("the parameter ", source.name, " (", ToString(source.type),
+                                        ") is ", found.nan >= 0 ? "nan" : "infinite",
+                                        " at element ", found.nan >= 0 ? found.nan : found.infinity,
+                                        "; a run cannot go on from such states"));
+  };
+  return checked;
+}
+
 absl::StatusOr<uint64_t> WriteStateFile(const std::string& path,
                                         absl::Span<const StateToWrite> states, Metadata metadata,
                                         const std::function<bool()>& is_over) {
   std::vector<std::byte> whole;  // a state that is put together
   std::vector<SafetensorsSource> sources;
-  for (const StateToWrite& state : states) {
-    if (!IsWhole(state)) {
-      for (const StateTileBytes& tile : state.tiles) {
-        SafetensorsSource& source = sources.emplace_back();
-        source.name = NameOfTile(state.name, tile.tile);
-        source.type = {state.type.dtype, tile.tile.shape};
-        source.bytes = [&tile] { return tile.bytes; };
-        Shape offset = tile.tile.offset;
-        offset.resize(state.type.shape.size());
-        ASSIGN_OR_RETURN(metadata[StrCat(kTilePrefix, source.name)],
-                         DumpJson({{"tensor", state.name},
-                                   {"shape", ToList(state.type.shape)},
-                                   {"offset", ToList(offset)}}));
-      }
-      continue;
-    }
-    SafetensorsSource& source = sources.emplace_back();
-    source.name = state.name;
-    source.type = state.type;
-    if (state.tiles.size() == 1) {
-      source.bytes = [&state] { return state.tiles[0].bytes; };
-      continue;
-    }
-    source.bytes = [&state, &whole] {
-      whole.resize(state.type.num_bytes());
-      for (const StateTileBytes& tile : state.tiles) {
-        TileCopy(tile.tile).ToGlobal(tile.bytes, whole.data(), 0);
-      }
-      return whole.data();
-    };
-  }
-  if (is_over) {
-    for (SafetensorsSource& source : sources) {
+  const auto add = [&](const StateToWrite& state, SafetensorsSource source) {
+    if (state.is_parameter) source = FiniteSource(std::move(source));
+    if (is_over) {
       source.bytes = [&is_over,
                       bytes = std::move(source.bytes)]() -> absl::StatusOr<const std::byte*> {
         if (is_over()) return absl::CancelledError("the writing of a checkpoint was ended");
         return bytes();
       };
+    }
+    sources.push_back(std::move(source));
+  };
+  for (const StateToWrite& state : states) {
+    if (!IsWhole(state)) {
+      for (const StateTileBytes& tile : state.tiles) {
+        const std::string name = NameOfTile(state.name, tile.tile);
+        add(state, {name, {state.type.dtype, tile.tile.shape}, [&tile] { return tile.bytes; }});
+        Shape offset = tile.tile.offset;
+        offset.resize(state.type.shape.size());
+        ASSIGN_OR_RETURN(metadata[StrCat(kTilePrefix, name)],
+                         DumpJson({{"tensor", state.name},
+                                   {"shape", ToList(state.type.shape)},
+                                   {"offset", ToList(offset)}}));
+      }
+    } else if (state.tiles.size() == 1) {
+      add(state, {state.name, state.type, [&state] { return state.tiles[0].bytes; }});
+    } else {
+      add(state, {state.name, state.type, [&state, &whole] {
+                    whole.resize(state.type.num_bytes());
+                    for (const StateTileBytes& tile : state.tiles) {
+                      TileCopy(tile.tile).ToGlobal(tile.bytes, whole.data(), 0);
+                    }
+                    return whole.data();
+                  }});
     }
   }
   return WriteSafetensors(path, sources, metadata);
@@ -107,6 +118,8 @@ absl::StatusOr<std::optional<TilePlace>> PlaceOfTensor(const SafetensorsTensor& 
       !json.contains("shape") || !json.contains("offset")) {
     return wrong();
   }
+  auto state = json["tensor"].get<std::string>();
+  if (HasControlCharacters(state)) return wrong();  // it is printed on terminals
   const std::optional<Shape> shape = ParseShape(json["shape"]);
   const std::optional<Shape> offset = ParseShape(json["offset"]);
   const Shape& tile = tensor.type.shape;
@@ -117,7 +130,7 @@ absl::StatusOr<std::optional<TilePlace>> PlaceOfTensor(const SafetensorsTensor& 
   for (size_t i = 0; i < tile.size(); ++i) {
     if ((*offset)[i] > (*shape)[i] || tile[i] > (*shape)[i] - (*offset)[i]) return wrong();
   }
-  return TilePlace{json["tensor"].get<std::string>(), {tensor.type.dtype, *shape}, *offset};
+  return TilePlace{std::move(state), {tensor.type.dtype, *shape}, *offset};
 }
 
 bool IsTileKey(std::string_view key) { return key.substr(0, kTilePrefix.size()) == kTilePrefix; }

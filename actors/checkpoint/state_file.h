@@ -37,10 +37,15 @@ struct StateToWrite {
   std::string name;
   TensorType type;
   std::vector<StateTileBytes> tiles;  // without elements in common
+  bool is_parameter = false;
 };
 
-// Writes a new file. See WriteSafetensors. kCancelled: `is_over`, which is asked before each
-// tensor, has returned true; null: it goes on to the end.
+// A source whose tensor, of a parameter, has to be finite: no run goes on from another one.
+// kOutOfRange names the first element that is nan or infinite.
+SafetensorsSource FiniteSource(SafetensorsSource source);
+
+// Writes a new file. See WriteSafetensors. kOutOfRange: a parameter is not finite. kCancelled:
+// `is_over`, which is asked before each tensor, has returned true; null: it goes on to the end.
 absl::StatusOr<uint64_t> WriteStateFile(const std::string& path,
                                         absl::Span<const StateToWrite> states, Metadata metadata,
                                         const std::function<bool()>& is_over = nullptr);

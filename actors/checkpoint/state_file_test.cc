@@ -1,6 +1,7 @@
 #include "actors/checkpoint/state_file.h"
 
 #include <cstring>
+#include <limits>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -69,11 +70,34 @@ TEST_F(StateFileTest, ATileIsNamedAfterItsPlace) {
   EXPECT_FALSE(IsTileKey("step"));
 }
 
+// Of a parameter that is whole, of one that is put together, and of a tile.
+TEST_F(StateFileTest, ParametersAreFinite) {
+  float bad[4] = {2, 3, 6, std::numeric_limits<float>::quiet_NaN()};
+  StateToWrite state{"w", {DType::kF32, {2, 4}}, {}, true};
+  state.tiles = {{Columns(0, 2), AsBytes(left_)}, {Columns(2, 2), AsBytes(bad)}};
+  EXPECT_EQ(
+      WriteStateFile(path_, {state}, {}).status(),
+      absl::OutOfRangeError("the parameter w (f32[2, 4]) is nan at element 7; a run cannot go "
+                            "on from such states"));
+  bad[2] = -std::numeric_limits<float>::infinity();
+  bad[3] = 7;
+  state.tiles = {{Columns(2, 2), AsBytes(bad)}};
+  EXPECT_THAT(ToStd(WriteStateFile(path_, {state}, {}).status().message()),
+              HasSubstr("the parameter w[0:2,2:4] (f32[2, 2]) is infinite at element 2"));
+  state.type.shape = {2, 2};
+  state.tiles[0].tile.global = {2, 2};
+  EXPECT_TRUE(absl::IsOutOfRange(WriteStateFile(path_, {state}, {}).status()));
+  // No file is left; of other states all values are fine.
+  state.is_parameter = false;
+  EXPECT_TRUE(WriteStateFile(path_, {state}, {}).ok());
+}
+
 TEST_F(StateFileTest, PlacesThatCannotBeAreRefused) {
   const SafetensorsTensor tensor{"t", {DType::kF32, {2, 2}}, 0};
   for (const char* const place :
        {"", "1", "{}", R"({"tensor": 1, "shape": [2, 4], "offset": [0, 0]})",
         R"({"tensor": "w", "shape": [2], "offset": [0]})",
+        R"({"tensor": "w\u001b[2J", "shape": [2, 4], "offset": [0, 0]})",
         R"({"tensor": "w", "shape": [2, 4], "offset": [0, 3]})",
         R"({"tensor": "w", "shape": [2, 4], "offset": [0, -1]})",
         R"({"tensor": "w", "shape": [2, 4], "offset": [0, 18446744073709551615]})",

@@ -104,6 +104,18 @@ interface Node {
   # What the devices do. It is answered beside all other calls.
   inspect @20 (generation :UInt32, timeoutMs :UInt32) -> (devices :List(DeviceState),
                                                           residentBytes :UInt64, status :Status);
+  # Measures how fast the node computes, and its links to the other nodes of an exchange, which
+  # measure theirs at the same time. `addresses` are those of all, by rank. The figures of a link
+  # come from its lower rank.
+  probe @21 (exchange :UInt32, addresses :List(Data), timeoutMs :UInt64)
+      -> (flopsPerS :Float64, links :List(LinkFigures), status :Status);
+}
+
+# Between the node and another one: see link_probe.h.
+struct LinkFigures {
+  rank @0 :UInt32;
+  bytesPerS @1 :Float64;
+  latencyS @2 :Float64;
 }
 
 # Both numbers in the order of keepStates.

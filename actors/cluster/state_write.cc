@@ -49,7 +49,7 @@ absl::StatusOr<uint64_t> WriteStates(const StateWrite& write,
     }
     if (states.empty() || state != last_state) {
       const KeptTiles::State& from = write.kept->states()[state];
-      states.push_back({from.name, from.type, {}});
+      states.push_back({from.name, from.type, {}, from.is_parameter});
     }
     last_state = state;
     states.back().tiles.push_back({kept->desc, kept->bytes.get()});

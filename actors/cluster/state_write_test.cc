@@ -1,5 +1,6 @@
 #include <cstring>
 #include <filesystem>
+#include <limits>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -13,18 +14,20 @@ namespace penstock::actors {
 namespace {
 
 // Two states on one device, kept: w of two floats and v of one.
-std::shared_ptr<const KeptTiles> Keep() {
+// `second` is the second value of w.
+std::shared_ptr<const KeptTiles> Keep(float second = 2) {
   planner::Plan plan;
   plan.states.resize(2);
   plan.states[0].name = "w";
   plan.states[0].type = {DType::kF32, {2}};
   plan.states[0].placements.push_back({0, 0, {DType::kF32, {2}, {2}, {0}, {0}}});
+  plan.states[0].is_parameter = true;
   plan.states[1].name = "v";
   plan.states[1].type = {DType::kF32, {1}};
   plan.states[1].placements.push_back({0, 1, {DType::kF32, {1}, {1}, {0}, {0}}});
   auto kept = KeptTiles::Copy(plan, {0, 1}, 0, 1,
-                              [](const planner::StatePlacement& placement, std::byte* bytes) {
-                                const float values[] = {1, 2};
+                              [&](const planner::StatePlacement& placement, std::byte* bytes) {
+                                const float values[] = {1, second};
                                 memcpy(bytes, values, placement.tile.num_bytes());
                                 return absl::OkStatus();
                               });
@@ -56,6 +59,13 @@ TEST_F(StateWriteTest, TilesBecomeTensors) {
   EXPECT_EQ(file->checksum(), *written);
   EXPECT_EQ(file->header().tensors.size(), 2u);
   EXPECT_EQ(file->header().metadata.at("step"), "3");
+}
+
+TEST_F(StateWriteTest, ParametersAreFinite) {
+  write_.kept = Keep(std::numeric_limits<float>::infinity());
+  const auto written = Write();
+  EXPECT_TRUE(absl::IsOutOfRange(written.status())) << written.status();
+  EXPECT_FALSE(std::filesystem::exists(write_.path));
 }
 
 TEST_F(StateWriteTest, WhatIsNotThereIsNotFound) {

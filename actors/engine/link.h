@@ -51,6 +51,8 @@ struct Actor {
   uint16_t num_joins = 0;
   planner::ActorKind kind = planner::ActorKind::kKernel;
   bool runs_on_stream = true;  // as opposed to moving by itself
+  // What firing it takes, as last measured on a synchronous device; until then it counts as long.
+  uint32_t act_ns = 1'000'000;
 };
 static_assert(sizeof(Actor) <= 64, "an actor is at most one cache line");
 
@@ -105,7 +107,6 @@ struct Phase {
   uint32_t first_start = 0;  // into starts
   uint32_t num_starts = 0;
   uint32_t missing = 0;  // counters whose count is below their need
-  uint32_t act_ns = 0;   // what one of its actors takes on average, as predicted
   planner::Lane lane = planner::Lane::kCompute;
   uint32_t type = 0;  // of the compute lane: planner::PhaseType
   bool per_microbatch = true;

@@ -1,6 +1,7 @@
 #include "actors/session/checkpoint_writer.h"
 
 #include <filesystem>
+#include <limits>
 #include <stdexcept>
 #include <vector>
 
@@ -35,6 +36,7 @@ class TestStates final : public KeptStates {
     planner::StatePlan state;
     state.name = "w";
     state.type = {DType::kF32, {1}};
+    state.is_parameter = true;
     return state;
   }
   absl::Status ReadInto(uint32_t /*state*/, Tensor* value) const override {
@@ -53,9 +55,11 @@ class CheckpointWriterTest : public ::testing::Test {
   CheckpointWriterTest() {
     auto folder = CheckpointFolder::Open(path_, 2);
     EXPECT_TRUE(folder.ok()) << folder.status();
-    writer_ = std::make_unique<CheckpointWriter>(
-        system_, *std::move(folder),
-        [this](const CheckpointResult& result) { results_.push_back(result); });
+    writer_ = std::make_unique<CheckpointWriter>(system_, *std::move(folder),
+                                                 [this](const CheckpointResult& result) {
+                                                   if (throws_) throw 1;
+                                                   results_.push_back(result);
+                                                 });
   }
 
   void Write(int64_t step, std::shared_ptr<const KeptStates> states) {
@@ -72,6 +76,7 @@ class CheckpointWriterTest : public ::testing::Test {
   caf::actor_system_config config_;
   caf::actor_system system_{config_};
   std::vector<CheckpointResult> results_;  // read after Wait
+  bool throws_ = false;                    // set before Write
   std::unique_ptr<CheckpointWriter> writer_;
 };
 
@@ -109,6 +114,26 @@ TEST_F(CheckpointWriterTest, AnErrorLosesNoEarlierCheckpoint) {
   EXPECT_THAT(ToStd(results_[2].status.message()), HasSubstr("out of luck"));
   const std::filesystem::directory_iterator entries(path_);
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 2);  // a checkpoint and the lock
+}
+
+TEST_F(CheckpointWriterTest, AWriterThatHasEndedIsAnError) {
+  throws_ = true;
+  Write(10, std::make_shared<TestStates>(1.5F));
+  const absl::Status ended = Wait();
+  EXPECT_EQ(ended.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(ToStd(ended.message()), HasSubstr("of the checkpoint of step 10 threw"));
+  EXPECT_THAT(Steps(), ElementsAre(10));
+  Write(20, std::make_shared<TestStates>(2.5F));
+  EXPECT_EQ(Wait(), ended);
+}
+
+TEST_F(CheckpointWriterTest, ParametersThatAreNotFiniteAreNoCheckpoint) {
+  Write(10, std::make_shared<TestStates>(1.5F));
+  Write(20, std::make_shared<TestStates>(std::numeric_limits<float>::quiet_NaN()));
+  ASSERT_TRUE(Wait().ok());
+  EXPECT_THAT(Steps(), ElementsAre(10));
+  EXPECT_TRUE(absl::IsOutOfRange(results_[1].status)) << results_[1].status;
+  EXPECT_THAT(ToStd(results_[1].status.message()), HasSubstr("the parameter w (f32[1]) is nan"));
 }
 
 TEST_F(CheckpointWriterTest, ItsEndWaits) {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
+#include "actors/checkpoint/state_file.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -28,12 +30,14 @@ absl::Status KeptStates::Write(const std::string& folder, const Metadata& metada
   Tensor value;  // of one state at a time
   std::vector<SafetensorsSource> sources;
   for (uint32_t i = 0; i < states_.size(); ++i) {
-    sources.push_back(
-        {states_[i].name, states_[i].type, [this, i, &value]() -> absl::StatusOr<const std::byte*> {
-           value = Tensor(states_[i].type);
-           RETURN_IF_ERROR(ReadInto(i, &value));
-           return static_cast<const std::byte*>(value.data());
-         }});
+    SafetensorsSource source = {states_[i].name, states_[i].type, nullptr};
+    source.bytes = [this, i, &value]() -> absl::StatusOr<const std::byte*> {
+      value = Tensor(states_[i].type);
+      RETURN_IF_ERROR(ReadInto(i, &value));
+      return static_cast<const std::byte*>(value.data());
+    };
+    if (states_[i].is_parameter) source = FiniteSource(std::move(source));
+    sources.push_back(std::move(source));
   }
   return WriteSafetensors(StrCat(folder, "/", CheckpointFileName(0, 1)), sources, metadata)
       .status();

@@ -46,7 +46,8 @@ class KeptStates {
   absl::StatusOr<Tensor> Read(std::string_view name) const;
 
   // Writes all of it as a checkpoint into an empty folder: where several processes keep it, each of
-  // them the part that it has. kNotFound: it is no more. Blocks until the files lie on the disk.
+  // them the part that it has. kNotFound: it is no more. kOutOfRange: a parameter is not finite.
+  // Blocks until the files lie on the disk.
   virtual absl::Status Write(const std::string& folder, const Metadata& metadata) const;
 
  protected:

@@ -42,6 +42,7 @@ absl::StatusOr<KeptTiles> KeptTiles::Copy(const planner::Plan& plan,
     State& to = kept.states_.emplace_back();
     to.name = state.name;
     to.type = state.type;
+    to.is_parameter = state.is_parameter;
     for (const StateTile& placements : StateTiles(state, first_device, num_devices)) {
       const planner::StatePlacement& placement = state.placements[placements[0]];
       Tile& tile = to.tiles.emplace_back();

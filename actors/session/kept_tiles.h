@@ -57,6 +57,7 @@ class KeptTiles {
     std::string name;
     TensorType type;
     std::vector<Tile> tiles;
+    bool is_parameter = false;
   };
   const std::vector<State>& states() const { return states_; }
   // A tile by its number, in the order of the states and of their tiles; null: there is none.

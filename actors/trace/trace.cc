@@ -42,6 +42,8 @@ struct Track {
   const char* name = nullptr;
 };
 
+constexpr int kNumTracks = 8;  // more than any number of TrackOf
+
 Track TrackOf(const planner::DevicePlan& device, const TraceEvent& event) {
   if (event.actor == kNone) {
     switch (device.phases[event.phase].lane) {
@@ -134,7 +136,7 @@ void WriteTraceJson(const planner::Plan& plan, absl::Span<const TraceEvent> even
   const int64_t first = FirstBegin(events);
   const std::vector<TransferTime> transfers = TransferTimes(plan, events);
   nlohmann::json list = nlohmann::json::array();
-  std::vector<std::array<bool, 7>> named(plan.devices.size());
+  std::vector<std::array<bool, kNumTracks>> named(plan.devices.size());
   for (size_t i = 0; i < events.size(); ++i) {
     const TraceEvent& event = events[i];
     if (!IsKnown(plan, event)) continue;

@@ -1,5 +1,6 @@
 #include "actors/trace/trace.h"
 
+#include <map>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -69,6 +70,27 @@ TEST(TraceTest, JsonHasAnEventEachAndNames) {
     EXPECT_DOUBLE_EQ(event["dur"], 2000);
     EXPECT_EQ(event["args"]["step"], 4);  // counted from 1
     EXPECT_FALSE(event["args"].contains("microbatch"));
+  }
+}
+
+// Of several devices, whose tracks are kept side by side.
+TEST(TraceTest, JsonHasATrackForEachKindOfActor) {
+  for (int kind = 0; kind <= static_cast<int>(planner::ActorKind::kCopy); ++kind) {
+    planner::Plan plan = SmallPlan();
+    plan.devices[0].actors[0].kind = static_cast<planner::ActorKind>(kind);
+    plan.devices.push_back(plan.devices[0]);
+    std::ostringstream out;
+    WriteTraceJson(plan, {{0, 0, 0, 0, 3, 0, 1000}, {1, 0, 0, 0, 3, 0, 1000}}, out);
+    std::map<int, std::string> tracks;  // by device
+    const nlohmann::json trace = nlohmann::json::parse(out.str());
+    for (const nlohmann::json& event : trace["traceEvents"]) {
+      if (event["name"] == "thread_name") tracks[event["pid"]] += event["args"]["name"];
+    }
+    ASSERT_EQ(tracks.size(), 2u) << kind;
+    EXPECT_EQ(tracks[0], tracks[1]) << kind;
+    if (plan.devices[0].actors[0].kind == planner::ActorKind::kCopy) {
+      EXPECT_EQ(tracks[0], "copies to and from the host");
+    }
   }
 }
 

@@ -35,7 +35,8 @@ __global__ void AdamwKernel(AdamwParams params, int64_t count, const T* w, const
     Values<T, N> mean = LoadElements<true, N>(m + i, 1, N);
     Values<T, N> square = LoadElements<true, N>(v + i, 1, N);
     const Values<T, N> gradients = LoadElements<true, N>(g + i, 1, N);
-    for (int j = 0; j < N; ++j) {
+    // A negative scale: the gradients are of no use, and all is kept as it is.
+    for (int j = 0; j < N && !(factors.scale < 0); ++j) {
       const float gradient = gradients.v[j] * factors.scale;
       mean.v[j] = beta1 * mean.v[j] + rest1 * gradient;
       square.v[j] = beta2 * square.v[j] + rest2 * (gradient * gradient);
@@ -54,6 +55,11 @@ __global__ void SgdKernel(SgdParams params, int64_t count, const T* w, const T* 
   const float rate = LoadScalar(params.rate);
   const float scale = LoadScalar(params.scale);
   for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
+    if (scale < 0) {  // as in AdamwKernel
+      if (buffer != nullptr) new_buffer[i] = buffer[i];
+      new_w[i] = w[i];
+      continue;
+    }
     const float weight = Widen(w[i]);
     const float gradient = scale * Widen(g[i]) + params.weight_decay * weight;
     float direction = gradient;

@@ -43,6 +43,7 @@ class Expander {
       : folded_(folded),
         plan_(folded.common),
         is_wanted_(std::move(is_wanted)),
+        programs_(folded.ProgramsOfDevices()),
         first_of_classes_(folded.FirstOfClasses()) {}
 
   absl::StatusOr<Plan> Run() {
@@ -107,7 +108,7 @@ class Expander {
   absl::Status ExpandDevice(uint32_t device) {
     const uint32_t per_stage = folded_.devices_per_stage();
     const uint32_t d = device % per_stage;
-    const DevicePlan& program = folded_.programs[folded_.ProgramOf(device)];
+    const DevicePlan& program = folded_.programs[programs_[device]];
     plan_.predicted_peak_bytes.push_back(program.arena_bytes);
     if (!is_wanted_[device]) {
       plan_.devices.push_back(WithoutActors(program));
@@ -115,7 +116,7 @@ class Expander {
     }
     plan_.devices.push_back(program);
     DevicePlan& plan = plan_.devices.back();
-    for (const ViewOperand& view : folded_.view_operands[folded_.ProgramOf(device)]) {
+    for (const ViewOperand& view : folded_.view_operands[programs_[device]]) {
       ActorPlan& actor = plan.actors[view.actor];
       ASSIGN_OR_RETURN(const uint64_t here, ViewOffset(view.view, d));
       ASSIGN_OR_RETURN(const uint64_t on_first,
@@ -180,6 +181,7 @@ class Expander {
       const FoldedState& folded = folded_.states[i];
       StatePlan& state = plan_.states[i];
       for (uint32_t d = 0; d < per_stage; ++d) {
+        if (!is_wanted_[folded.stage * per_stage + d]) continue;
         ASSIGN_OR_RETURN(TilePlan tile,
                          TileOf(folded_.mesh, folded_.shardings[folded.sharding], state.type, d));
         state.placements.push_back(
@@ -192,6 +194,7 @@ class Expander {
   const FoldedPlan& folded_;
   Plan plan_;
   const std::vector<bool> is_wanted_;
+  const std::vector<uint32_t> programs_;  // of each device
   const std::vector<uint32_t> first_of_classes_;
   std::map<std::vector<AxisRef>, std::unique_ptr<Groups>> groups_;
   std::vector<uint32_t> first_of_collective_;
@@ -202,6 +205,16 @@ class Expander {
 
 uint32_t FoldedPlan::num_classes() const {
   return class_of.empty() ? 0 : *std::max_element(class_of.begin(), class_of.end()) + 1;
+}
+
+std::vector<uint32_t> FoldedPlan::ProgramsOfDevices() const {
+  std::vector<uint32_t> programs;
+  const uint32_t classes = num_classes();
+  for (uint32_t device = 0; device < num_devices(); ++device) {
+    const uint32_t stage = device / devices_per_stage();
+    programs.push_back(stage * classes + class_of[device % devices_per_stage()]);
+  }
+  return programs;
 }
 
 std::vector<uint32_t> FoldedPlan::FirstOfClasses() const {
@@ -230,6 +243,10 @@ absl::StatusOr<Plan> ExpandDevices(const FoldedPlan& folded, absl::Span<const ui
     Plan plan = folded.common;
     for (size_t d = 0; d < plan.devices.size(); ++d) {
       if (!is_wanted[d]) plan.devices[d] = WithoutActors(plan.devices[d]);
+    }
+    for (StatePlan& state : plan.states) {
+      std::erase_if(state.placements,
+                    [&](const StatePlacement& placement) { return !is_wanted[placement.device]; });
     }
     return plan;
   }

@@ -102,6 +102,30 @@ def test_fetches_own_their_memory_and_are_not_copied():
     assert not np.shares_memory(view, np.array(view, copy=True))
 
 
+def test_a_copy_is_made_only_where_it_may_be():
+    tensor = penstock.Tensor.zeros((2, 3))
+    assert np.shares_memory(tensor.__array__(copy=False), tensor.numpy())
+    assert np.shares_memory(tensor.__array__(np.float32, copy=False), tensor.numpy())
+    for options in ({"copy": True}, {"dtype": np.float32, "copy": True}, {"dtype": np.float64},
+                    {"dtype": np.float64, "copy": True}):
+        assert not np.shares_memory(tensor.__array__(**options), tensor.numpy())
+    assert tensor.__array__(np.float64).dtype == np.float64
+    with pytest.raises(ValueError, match="without a copy"):
+        tensor.__array__(np.float64, copy=False)
+
+
+def test_the_strategy_is_chosen_for_a_number_of_devices():
+    text = LEAST_SQUARES.replace("return %y, ", "return ")
+    step = penstock.Graph.parse(text).training_step()
+    assert penstock.compile(step, strategy="auto").num_devices == 1
+    plan = penstock.compile(step, strategy="auto", devices=2)
+    assert plan.num_devices == 2
+    with penstock.Session(plan, seed=1) as session:
+        assert np.isfinite(float(session.run({"x": x_of()})["loss"]))
+    with pytest.raises(ValueError, match='devices = 2 goes with strategy="auto"'):
+        penstock.compile(step, strategy="dp=2", devices=2)
+
+
 def test_capsules_are_versioned_where_they_are_asked_for():
     with start() as session:
         tensor = session.run({"x": x_of()})["y"]
