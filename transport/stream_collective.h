@@ -39,7 +39,8 @@ class StreamCollective {
   virtual absl::Status Launch(const StreamCollectiveArgs& args) = 0;
 };
 
-// What joins a device to the others.
+// What joins a device to the others. It may go before what it made, which is launched no more then;
+// NCCL's runs that wait on the device for members that are gone end with it.
 class Communicator {
  public:
   virtual ~Communicator() = default;

@@ -84,7 +84,11 @@ LocalEngine::LocalEngine(const planner::Plan& plan, std::unique_ptr<transport::T
                          EngineObserver* observer, const LocalEngineOptions& options)
     : plan_(plan), observer_(observer), options_(options), transport_(std::move(transport)) {}
 
-LocalEngine::~LocalEngine() { Stop(); }
+LocalEngine::~LocalEngine() {
+  Stop();
+  // Streams and memory that go later may wait for work of theirs, and that for other devices.
+  communicators_.clear();
+}
 
 absl::Status LocalEngine::Open() {
   if (options_.kernels == nullptr) return absl::InvalidArgumentError("an engine needs kernels");

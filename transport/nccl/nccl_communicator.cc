@@ -112,6 +112,12 @@ class NcclGroup {
     return Fail(result, "launching");
   }
 
+  // Ends what waits on the device for other members. Launches fail from now on.
+  void Close() {
+    Abort();
+    if (failure_.ok()) failure_ = absl::CancelledError(StrCat("NCCL, ", what_, ": closed"));
+  }
+
   ncclComm_t comm() const { return comm_; }
   const NcclApi& api() const { return api_; }
 
@@ -385,6 +391,11 @@ class NcclCommunicator final : public Communicator {
         ids_(std::move(ids)),
         device_(device),
         constants_(std::move(constants)) {}
+  ~NcclCommunicator() override {
+    for (const auto& [devices, group] : groups_) {
+      if (group != nullptr) group->Close();
+    }
+  }
 
   absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec, int rank,
                                                            Stream& stream) override {

@@ -426,8 +426,8 @@ struct Member {
   std::unique_ptr<Memory> input;
   std::unique_ptr<Memory> output;
   std::unique_ptr<StreamCollective> collective;
-  std::unique_ptr<Stream> stream;  // goes first
   std::unique_ptr<Event> event;
+  std::unique_ptr<Stream> stream;  // goes first: its thread uses what is above
 };
 
 class Members {
@@ -644,7 +644,6 @@ TEST_F(NcclCommunicatorTest, AbortsWhatWaitsForAMemberThatIsGone) {
   const std::unique_ptr<Members> members = Join(AllReduce(2));
   EXPECT_EQ(members->Launch(0), absl::OkStatus());
   EXPECT_FALSE((*members)[0].event->IsDone());
-  (*members)[0].collective = nullptr;
   (*members)[0].communicator = nullptr;
   const SteadyClock clock;
   const int64_t deadline = clock.NowNs() + kTimeoutNs;
@@ -652,6 +651,7 @@ TEST_F(NcclCommunicatorTest, AbortsWhatWaitsForAMemberThatIsGone) {
     ASSERT_LT(clock.NowNs(), deadline);
     std::this_thread::yield();
   }
+  EXPECT_EQ(members->Launch(0).code(), absl::StatusCode::kCancelled);
 }
 
 TEST_F(NcclCommunicatorTest, RefusesWhatItCannotDo) {
