@@ -31,12 +31,16 @@ bool AnyTemporal(const Mesh& mesh, absl::Span<const AxisRef> axes) {
 
 // With one micro-batch nothing is split over time: then all but the update counts as its forwards
 // and backwards.
-bool RunsPerMicrobatch(const Graph& graph, const Node& node) {
+// `phases`: of the nodes before this one.
+bool RunsPerMicrobatch(const Graph& graph, const std::vector<NodePhase>& phases, const Node& node) {
   if (node.op->has_declared_type() && node.op->role() != graph::OpRole::kInput) return false;
   if (node.op->role() == graph::OpRole::kAssign) return false;
-  // The cast of a parameter runs once a step, however many micro-batches there are: its result is
-  // gathered per use.
-  if (node.attributes.GetBool("per_use", false)) return graph::IsRedistribution(node.op->role());
+  if (node.attributes.GetBool("per_use", false)) {
+    // The cast of a parameter runs once a step, even with one micro-batch: its result is gathered
+    // per use. The cast of a part that is taken in every micro-batch does not.
+    return graph::IsRedistribution(node.op->role()) ||
+           phases[graph.value(node.operands[0]).producer].key.per_microbatch;
+  }
   if (graph.meshes()[0].num_microbatches() == 1) return node.phase != graph::Phase::kUpdate;
   auto is_per_microbatch = [&](ValueId value) { return IsPerMicrobatch(graph, value); };
   return std::any_of(node.operands.begin(), node.operands.end(), is_per_microbatch) ||
@@ -170,7 +174,7 @@ absl::StatusOr<std::vector<NodePhase>> AssignPhases(const Graph& graph,
     const bool has_chunks = options.placement.has_value();
     phase.stage = DeviceGroupOf(options, phase.virtual_stage);
     phase.is_leaf = IsLeaf(role);
-    phase.key.per_microbatch = RunsPerMicrobatch(graph, node);
+    phase.key.per_microbatch = RunsPerMicrobatch(graph, phases, node);
     if (role == graph::OpRole::kAssign) {
       // The state is written where it lives, after the step.
       phase.stage = phases[graph.value(node.operands[0]).producer].stage;

@@ -2,7 +2,8 @@
 //
 // A node runs once a micro-batch if it touches a temporal axis, else once a step; where there is
 // one micro-batch, everything but the update does. A redistribution that is marked per_use runs
-// with its readers, and the cast of a parameter that is marked so once a step.
+// with its readers, and a cast that is marked so as often as what it reads: of a parameter, once a
+// step.
 // Its *level* counts how often, on the way from the inputs, a value of all micro-batches was
 // formed: a training step has level 0 (forwards, backwards, and what they read) and level 1 (the
 // update). Nodes that run once a step are divided further by *order*, the number of stage

@@ -74,6 +74,29 @@ graph g {
   EXPECT_EQ(Phases(graph).at("y").key.kind(), PhaseKind::kForward);
 }
 
+// Of a parameter that is gathered per use. %d is cast whole, and %c is not.
+TEST_F(PhasesTest, ACastRunsAsOftenAsWhatItReads) {
+  for (const std::string axis : {"mb", "dp"}) {
+    SCOPED_TRACE(axis);
+    const std::string mesh = axis == "mb" ? "mesh m = [mb=2 temporal]" : "mesh m = [dp=2]";
+    const graph::Graph graph = Lower(mesh + R"(
+graph g {
+  %v = parameter {per_use=true} : f32[8] @[_]
+  %w = parameter {per_use=true} : f32[8] @[_]
+  %c = cast(%v) {dtype=bf16, per_use=true} : bf16[8] @[)" +
+                                     axis + R"(]
+  %d = cast(%w) {dtype=bf16, per_use=true} : bf16[8] @[_]
+  %y = add(%c, %d) : bf16[8] @[)" + axis +
+                                     R"(]
+  return %y
+})");
+    const std::map<std::string, NodePhase> phases = Phases(graph);
+    EXPECT_EQ(phases.at("c").key, (PhaseKey{0, true, 0}));
+    EXPECT_EQ(phases.at("d").key, (PhaseKey{0, false, 0}));
+    EXPECT_EQ(phases.at("y").key, (PhaseKey{0, true, 0}));
+  }
+}
+
 TEST_F(PhasesTest, DeadNodesAreNotLive) {
   const graph::Graph graph = MustParse(R"(mesh m = [a=2]
 graph g {

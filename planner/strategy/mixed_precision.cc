@@ -284,19 +284,20 @@ class Mixer {
   }
 
   // What the forward pass makes is cast in the phase of its first reader, so that nothing is kept
-  // for longer.
+  // for longer. But nothing of the backward pass may flow to a later stage.
   void PlaceCasts() {
     const std::vector<std::vector<NodeId>> users = out_.Users();
     for (const auto& [old, value] : casts_) {
       Node& cast = out_.mutable_node(out_.value(value).producer);
       std::optional<Phase> first;
+      bool flows_on = false;
       for (const NodeId user : users[value]) {
-        const Phase phase = out_.node(user).phase;
-        first = first.has_value() ? std::min(*first, phase) : phase;
+        const Node& reader = out_.node(user);
+        first = first.has_value() ? std::min(*first, reader.phase) : reader.phase;
+        flows_on |= reader.stage > cast.stage;
       }
-      if (cast.phase == Phase::kForward && first.has_value() && *first != Phase::kUpdate) {
-        cast.phase = *first;
-      }
+      const bool may_move = first.has_value() && *first != Phase::kUpdate && !flows_on;
+      if (cast.phase == Phase::kForward && may_move) cast.phase = *first;
       if (cast.phase == Phase::kForward || cast.phase == Phase::kUpdate) cast.forward = kNoNode;
     }
   }

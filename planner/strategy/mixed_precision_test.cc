@@ -97,6 +97,34 @@ TEST_F(MixedPrecisionTest, ManyOperandsFollowAlike) {
                       "  return %q\n}");
 }
 
+// The backward pass reads %p and %q in f32, %p on a later stage.
+TEST_F(MixedPrecisionTest, CastsForTheBackwardPassOnlyWhereItMayReadThem) {
+  ExpectRewritten(R"(graph g {
+  %x = input : f32[4, 8] stage 0
+  %w = parameter : f32[8, 8] stage 0
+  %p = matmul(%x, %w) : f32[4, 8] stage 0
+  %q = gelu(%p) : f32[4, 8] stage 1
+  %r = matmul(%q, %w) : f32[4, 8] stage 1
+  %t = softmax(%p) : f32[4, 8] stage 1 phase backward
+  %u = softmax(%q) : f32[4, 8] stage 1 phase backward
+  return %r, %t, %u
+})",
+                  R"(graph g {
+  %x = input : f32[4, 8] stage 0
+  %w = parameter : f32[8, 8] stage 0
+  %x.bf16 = cast(%x) {dtype=bf16} : bf16[4, 8] stage 0
+  %w.bf16 = cast(%w) {dtype=bf16} : bf16[8, 8] stage 0
+  %p = matmul(%x.bf16, %w.bf16) : bf16[4, 8] stage 0
+  %q = gelu(%p) : bf16[4, 8] stage 1
+  %r = matmul(%q, %w.bf16) {dtype=f32} : f32[4, 8] stage 1
+  %p.f32 = cast(%p) {dtype=f32} : f32[4, 8] stage 0
+  %t = softmax(%p.f32) : f32[4, 8] stage 1 phase backward
+  %q.f32 = cast(%q) {dtype=f32} : f32[4, 8] stage 1 phase backward
+  %u = softmax(%q.f32) : f32[4, 8] stage 1 phase backward
+  return %r, %t, %u
+})");
+}
+
 TEST_F(MixedPrecisionTest, LeavesOtherTypesAlone) {
   const std::string text = R"(graph g {
   %x = input : f64[4, 8]
