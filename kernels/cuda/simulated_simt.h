@@ -59,36 +59,68 @@ inline penstock::kernels::cuda::simulated::Index3 gridDim;
 
 namespace penstock::kernels::cuda::simulated {
 
+// Where a stack goes on. The compiler's own jumps keep no mask of signals and so make no system
+// call, and they lead to any stack.
+struct Context {
+  void* buffer[5];
+};
+[[gnu::noinline]] inline void JumpTo(Context& to) { __builtin_longjmp(to.buffer, 1); }
+[[gnu::noinline]] inline void Switch(Context& from, Context& to) {
+  if (__builtin_setjmp(from.buffer) == 0) JumpTo(to);
+}
+
+// A stack of its own on which `main` runs, which does not return.
+class Fiber {
+ public:
+  explicit Fiber(void (*main)()) : main_(main) {
+    ucontext_t begin;
+    getcontext(&begin);
+    begin.uc_stack.ss_sp = stack_.get();
+    begin.uc_stack.ss_size = kStackBytes;
+    begin.uc_link = nullptr;
+    makecontext(&begin, &Fiber::Begin, 0);
+    made_ = this;
+    Enter(begin);
+  }
+
+  Context context;  // where it waits
+
+ private:
+  static constexpr size_t kStackBytes = 64 << 10;
+
+  // Up to the first switch to the fiber.
+  [[gnu::noinline]] static void Enter(const ucontext_t& begin) {
+    if (__builtin_setjmp(maker_.buffer) == 0) setcontext(&begin);
+  }
+  static void Begin() {
+    Fiber* const fiber = made_;
+    Switch(fiber->context, maker_);
+    fiber->main_();
+  }
+
+  static inline Fiber* made_ = nullptr;
+  static inline Context maker_;
+
+  void (*const main_)();
+  const std::unique_ptr<char[]> stack_ = std::make_unique_for_overwrite<char[]>(kStackBytes);
+};
+
 class Block {
  public:
   Block(unsigned num_threads, const std::function<void()>& body)
-      : body_(body), threads_(num_threads) {
-    while (stacks_.size() < num_threads) {
-      stacks_.push_back(std::make_unique_for_overwrite<char[]>(kStackBytes));
-    }
-  }
+      : body_(body), threads_(num_threads) {}
 
   // All threads, each from begin to end. `order`: which of them go first.
   void Run(uint64_t order) {
-    running_block = this;
     const auto count = static_cast<unsigned>(threads_.size());
-    for (unsigned i = 0; i < count; ++i) {
-      Thread& thread = threads_[i];
-      getcontext(&thread.context);
-      thread.context.uc_stack.ss_sp = stacks_[i].get();
-      thread.context.uc_stack.ss_size = kStackBytes;
-      thread.context.uc_link = &scheduler_;
-      makecontext(&thread.context, &Block::Main, 0);
-      thread.state = State::kReady;
-    }
-    for (;;) {
-      for (unsigned i = 0; i < count; ++i) {
-        const unsigned at =
-            static_cast<unsigned>((order % 2 == 0 ? i : count - 1 - i) + order) % count;
-        if (threads_[at].state == State::kReady) Resume(at);
-      }
-      if (!Release()) break;
-    }
+    running_block = this;
+    is_backward_ = order % 2 != 0;
+    first_ = static_cast<unsigned>(order % count);
+    for (Thread& thread : threads_) thread = {};
+    do {
+      next_ = 0;
+      GoOn(scheduler_);
+    } while (Release());
     running_block = nullptr;
   }
 
@@ -131,31 +163,64 @@ class Block {
   }
 
  private:
-  static constexpr size_t kStackBytes = 64 << 10;
-
   enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
   struct Thread {
-    ucontext_t context;
     State state = State::kReady;
+    Fiber* fiber = nullptr;  // once it has begun
     uint64_t slot = 0;
   };
 
+  // Of a fiber: thread after thread, of any block.
   static void Main() {
-    Block* block = running_block;
-    block->body_();
-    block->threads_[block->current_].state = State::kDone;
-  }
-
-  void Resume(unsigned thread) {
-    current_ = thread;
-    threadIdx = {thread % blockDim.x, thread / blockDim.x, 0};
-    swapcontext(&scheduler_, &threads_[thread].context);
+    for (;;) {
+      Block& block = *running_block;
+      Thread& thread = block.threads_[block.current_];
+      Fiber* const fiber = thread.fiber;
+      block.body_();
+      thread.state = State::kDone;
+      idle_.push_back(fiber);  // a thread that has not begun takes it at once
+      block.GoOn(fiber->context);
+    }
   }
 
   void Wait(State state) {
     Thread& thread = threads_[current_];
     thread.state = state;
-    swapcontext(&thread.context, &scheduler_);
+    GoOn(thread.fiber->context);
+  }
+
+  // Has the next thread run that is ready or, if there is none, the scheduler; returns when it is
+  // the caller's turn again.
+  void GoOn(Context& from) {
+    Context& to = FindReady() ? threads_[current_].fiber->context : scheduler_;
+    if (&to != &from) Switch(from, to);
+  }
+
+  // Makes the next thread that is ready the current one; false if this round has no more.
+  bool FindReady() {
+    const auto count = static_cast<unsigned>(threads_.size());
+    while (next_ < count) {
+      unsigned at = first_ + (is_backward_ ? count - 1 - next_ : next_);
+      if (at >= count) at -= count;
+      ++next_;
+      Thread& thread = threads_[at];
+      if (thread.state != State::kReady) continue;
+      if (thread.fiber == nullptr) thread.fiber = TakeFiber();
+      current_ = at;
+      threadIdx = {at % blockDim.x, at / blockDim.x, 0};
+      return true;
+    }
+    return false;
+  }
+
+  static Fiber* TakeFiber() {
+    if (idle_.empty()) {
+      fibers_.push_back(std::make_unique<Fiber>(&Block::Main));
+      return fibers_.back().get();
+    }
+    Fiber* const fiber = idle_.back();
+    idle_.pop_back();
+    return fiber;
   }
 
   // Opens the barriers that all have come to. Returns false when all threads are done.
@@ -190,12 +255,16 @@ class Block {
     return true;
   }
 
-  // Of threads; kept for the blocks of all launches.
-  static inline std::vector<std::unique_ptr<char[]>> stacks_;
+  // Kept for the blocks of all launches.
+  static inline std::vector<std::unique_ptr<Fiber>> fibers_;
+  static inline std::vector<Fiber*> idle_;
 
   const std::function<void()>& body_;
   std::vector<Thread> threads_;
-  ucontext_t scheduler_;
+  Context scheduler_;
+  bool is_backward_ = false;
+  unsigned first_ = 0;
+  unsigned next_ = 0;  // of the round
   unsigned current_ = 0;
 };
 
