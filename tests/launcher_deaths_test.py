@@ -328,6 +328,7 @@ class SlurmDeathTest(DeathTest):
     def test_the_program_that_has_started_a_node(self):
         self.launch()
         starters = [pid for pid in processes_with("--rank 1 ") if
+                    self.cluster.is_of_a_job(pid) and
                     os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "srun"]
         self.assertTrue(starters)
         begin = time.monotonic()
