@@ -89,6 +89,8 @@ absl::Status UcxEndpoint::Open(ucp_context_h context) {
   RETURN_IF_ERROR(handle(kMessageId, &Receiver::OnMessage, &receiver_));
   RETURN_IF_ERROR(handle(kAcksId, &Sender::OnAcks, &sender_));
   RETURN_IF_ERROR(handle(kCancelRequestId, &Receiver::OnCancelRequest, &receiver_));
+  RETURN_IF_ERROR(handle(kFetchRequestId, &Sender::OnFetchRequest, &sender_));
+  RETURN_IF_ERROR(handle(kChunkId, &Receiver::OnChunk, &receiver_));
   RETURN_IF_ERROR(handle(kProbeId, &OnProbe, this));
 
   ucp_address_t* bytes = nullptr;
