@@ -513,12 +513,12 @@ TEST(AnyPlanWithSmallGradientsTest, GivesTheLossesOfOneDevice) {
 
 // --- The plan of the demo's model ----------------------------------------------------------------
 
-planner::Plan DemoPlan(const Layout& layout, int context) {
+planner::Plan DemoPlan(const Layout& layout, int context, int width = 256) {
   const TempFolder folder;
   const std::string file = folder.Path("demo.plan");
-  const std::string command = Command("plan", layout) +
-                              " --set model.context=" + std::to_string(context) + " -o " + file +
-                              " >/dev/null 2>&1";
+  const std::string command =
+      Command("plan", layout) + " --set model.width=" + std::to_string(width) +
+      " --set model.context=" + std::to_string(context) + " -o " + file + " >/dev/null 2>&1";
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
   absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file);
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -573,9 +573,10 @@ std::vector<double> SessionLosses(const planner::Plan& plan, SessionDevices devi
 
 // On devices that run their work later, and whose memory the host cannot touch.
 TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
-  constexpr int kContext = 64;
+  constexpr int kContext = 32;
+  constexpr int kWidth = 64;
   const std::vector<double> one =
-      SessionLosses(DemoPlan(kOneDevice, kContext), SessionDevices::kCpu);
+      SessionLosses(DemoPlan(kOneDevice, kContext, kWidth), SessionDevices::kCpu);
   for (const Layout& layout : {
            Layout{"dp=2,tp=2", 4, 1, "1f1b"},
            Layout{"pp=2,vpp=2", 2, 4, "1f1b"},
@@ -584,7 +585,7 @@ TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
            Layout{"pp=2", 2, 4, "dualpipe"},
        }) {
     SCOPED_TRACE(Name(layout));
-    const planner::Plan plan = DemoPlan(layout, kContext);
+    const planner::Plan plan = DemoPlan(layout, kContext, kWidth);
     const std::vector<double> losses = SessionLosses(plan, SessionDevices::kCpu);
     ExpectSameLosses(one, losses, 1e-4);
     EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kEmulated));
