@@ -131,7 +131,7 @@ TEST_F(SupervisorTest, AChildWithStateEscalates) {
     EXPECT_EQ(OriginOf(status).actor, "child that knows");
     EXPECT_EQ(NumChildren(), ++number);  // there is no other one
   }
-  EXPECT_EQ(number, 4u);
+  EXPECT_EQ(number, 7u);
 }
 
 TEST_F(SupervisorTest, OneThatWasToldToEndIsLetGo) {
