@@ -205,25 +205,8 @@ kernels::KernelRegistry Kernels() {
   return kernels::NullKernels(ops);
 }
 
-}  // namespace
-
-std::string_view Name(ActsShape shape) {
-  switch (shape) {
-    case ActsShape::kPhase:
-      return "phase";
-    case ActsShape::kCommunication:
-      return "communication";
-    case ActsShape::kStream:
-      return "stream";
-    case ActsShape::kCredits:
-      return "credits";
-    case ActsShape::kChain:
-      return "chain";
-  }
-  return "";
-}
-
-absl::StatusOr<ActsBenchResult> MeasureActs(const ActsBenchOptions& options) {
+// With the communication in `ns_per_act`.
+absl::StatusOr<ActsBenchResult> MeasureSteps(const ActsBenchOptions& options) {
   const kernels::KernelRegistry kernels = Kernels();
   actors::SessionOptions session_options;
   session_options.kernels = &kernels;
@@ -259,6 +242,40 @@ absl::StatusOr<ActsBenchResult> MeasureActs(const ActsBenchOptions& options) {
         static_cast<double>(options.count_allocations() - allocations_before) /
         static_cast<double>(steps);
   }
+  return result;
+}
+
+}  // namespace
+
+std::string_view Name(ActsShape shape) {
+  switch (shape) {
+    case ActsShape::kPhase:
+      return "phase";
+    case ActsShape::kCommunication:
+      return "communication";
+    case ActsShape::kStream:
+      return "stream";
+    case ActsShape::kCredits:
+      return "credits";
+    case ActsShape::kChain:
+      return "chain";
+  }
+  return "";
+}
+
+absl::StatusOr<ActsBenchResult> MeasureActs(const ActsBenchOptions& options) {
+  if (options.shape != ActsShape::kCommunication) return MeasureSteps(options);
+  // The same communication with next to no kernels: what it costs by itself.
+  ActsBenchOptions alone = options;
+  alone.num_actors = 2;
+  ASSIGN_OR_RETURN(const ActsBenchResult communication, MeasureSteps(alone));
+  ASSIGN_OR_RETURN(ActsBenchResult result, MeasureSteps(options));
+  const double busy_ns = result.ns_per_act * static_cast<double>(result.acts_per_step);
+  const double alone_ns =
+      communication.ns_per_act * static_cast<double>(communication.acts_per_step);
+  const int64_t more_acts = result.acts_per_step - communication.acts_per_step;
+  if (more_acts > 0) result.ns_per_act = (busy_ns - alone_ns) / static_cast<double>(more_acts);
+  result.communication_us = alone_ns * 1e-3;
   return result;
 }
 

@@ -22,10 +22,11 @@ class ActorsBench : public ::testing::TestWithParam<ActsShape> {
 };
 
 TEST_P(ActorsBench, Measures) {
-  const ActsBenchResult result = Measure(100);
-  EXPECT_GE(result.acts_per_step, 100);
+  const ActsBenchResult result = Measure(1000);
+  EXPECT_GE(result.acts_per_step, 1000);
   EXPECT_GT(result.ns_per_act, 0);
   EXPECT_GT(result.step_us * 1e3, result.ns_per_act);
+  EXPECT_EQ(result.communication_us > 0, GetParam() == ActsShape::kCommunication);
 }
 
 // What a step takes from the heap (feeds, its report) does not depend on how many actors act in it.

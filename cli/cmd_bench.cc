@@ -118,6 +118,9 @@ std::vector<Metric> ActsMetrics(bench::ActsShape shape, uint32_t num_actors,
   const std::string prefix = StrCat("actors/", Name(shape), "/", num_actors, "/");
   std::vector<Metric> metrics = {{prefix + "act", acts.ns_per_act, "ns"},
                                  {prefix + "step", acts.step_us, "us"}};
+  if (shape == bench::ActsShape::kCommunication) {
+    metrics.push_back({prefix + "communication", acts.communication_us, "us"});
+  }
   if (bench::CountsAllocations()) {
     metrics.push_back({prefix + "allocations_per_act", allocations_per_act, "1"});
   }
@@ -139,7 +142,7 @@ absl::StatusOr<Report> RunActors(const Options& asked) {
     if (bench::CountsAllocations()) options.count_allocations = bench::NumAllocations;
     return bench::MeasureActs(options);
   };
-  constexpr const char* kRow = "{:14} {:>9} {:>8} {:>12} {:>16}\n";
+  constexpr const char* kRow = "{:14} {:>9} {:>8} {:>12} {:>17} {:>16}\n";
   Report report;
   std::string rows;
   for (const bench::ActsShape shape : bench::kActsShapes) {
@@ -157,17 +160,18 @@ absl::StatusOr<Report> RunActors(const Options& asked) {
       const double allocations_per_act = (acts.allocations_per_step - *allocations_per_step) /
                                          static_cast<double>(acts.acts_per_step);
       const std::vector<Metric> metrics = ActsMetrics(shape, num_actors, acts, allocations_per_act);
-      rows +=
-          fmt::format(fmt::runtime(kRow), Name(shape), num_actors,
-                      fmt::format("{:.1f}", acts.ns_per_act), fmt::format("{:.1f}", acts.step_us),
-                      metrics.size() > 2 ? fmt::format("{:.5f}", allocations_per_act) : "-");
+      rows += fmt::format(
+          fmt::runtime(kRow), Name(shape), num_actors, fmt::format("{:.1f}", acts.ns_per_act),
+          fmt::format("{:.1f}", acts.step_us),
+          acts.communication_us > 0 ? fmt::format("{:.2f}", acts.communication_us) : "-",
+          bench::CountsAllocations() ? fmt::format("{:.5f}", allocations_per_act) : "-");
       std::copy_if(metrics.begin(), metrics.end(), std::back_inserter(report.metrics), is_wanted);
     }
   }
   if (!rows.empty()) {
-    report.table =
-        fmt::format(fmt::runtime(kRow), "shape", "actors", "ns/act", "step us", "allocations/act") +
-        rows;
+    report.table = fmt::format(fmt::runtime(kRow), "shape", "actors", "ns/act", "step us",
+                               "communication us", "allocations/act") +
+                   rows;
   }
   const auto wake_metrics = [](const bench::WakeLatency& wake) {
     return std::vector<Metric>{{"actors/wake/polling", wake.polling.median_us, "us"},
@@ -559,6 +563,8 @@ constexpr char kActorsHelp[] =
 Metrics of each shape; an act is one firing of an actor:
   act                  busy time of the executor per act, in the fastest step
   step                 time from submission to the result, in the fastest step
+  communication        busy time for starting and completing a step's communication, without which
+                       `act` of that shape is
   allocations_per_act  allocations, without those of a step of 10 actors
 Metrics of the wake-up of an executor, from the submission of a step of one act to its completion:
   wake/polling           median while the executor polls

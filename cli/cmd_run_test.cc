@@ -131,7 +131,32 @@ TEST_F(CmdRunTest, ATraceTellsTheCriticalPath) {
   EXPECT_THAT(call({"--trace", Path("trace.json")}),
               ::testing::ContainsRegex("\npath: step [2-5], .* = .* compute \\+ .* exposed "
                                        "communication \\+ .* idle\n.*, replayed bound "));
-  EXPECT_THAT(call({"--json"}), Not(HasSubstr("critical_path")));
+}
+
+// Without a trace file, a few steps are recorded for it.
+TEST_F(CmdRunTest, TellsTheCriticalPathOfSampledSteps) {
+  const auto call = [&](std::vector<std::string> options) {
+    std::vector<std::string> words = {
+        "run",   Path("job.toml"),          "--set", "parallel.strategy=\"dp=2,pp=2\"",
+        "--set", "parallel.microbatches=2", "--set", "train.steps=12"};
+    words.insert(words.end(), options.begin(), options.end());
+    const Outcome outcome = Call(words);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::string printed = call({});
+  EXPECT_THAT(printed, ::testing::ContainsRegex("\npath: step [0-9]+, .* exposed communication.*\n"
+                                                ".* hidden, bubble .*, replayed bound "));
+  EXPECT_THAT(printed, Not(HasSubstr("trace:")));
+  const std::string lines = call({"--json"});
+  const size_t last = lines.find("{\"summary\"");
+  ASSERT_NE(last, std::string::npos);
+  const nlohmann::json summary = nlohmann::json::parse(lines.substr(last))["summary"];
+  EXPECT_EQ(summary["mean_critical_path"]["steps"], 5);  // of 12 every other one, without the first
+  EXPECT_GT(summary["replayed_step_time_s"], 0);
+  EXPECT_FALSE(summary.contains("traced_steps"));
+  EXPECT_THAT(call({"--set", "parallel.strategy=\"dp=1\"", "--devices", "1"}),
+              Not(HasSubstr("path:")));
 }
 
 // Of 4096 micro-batches, a few steps fill what a device keeps.

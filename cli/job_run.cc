@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
                       .listen = options.listen.value_or(""),
                       .key_file = key_file,
                       .pin = !stages_share_cores || count == num_devices,
-                      .core_sharing = stages_share_cores ? CpuTopology::Sharing::kInTurn
+                      .core_sharing = stages_share_cores ? CpuTopology::Sharing::kRoundRobin
                                                          : CpuTopology::Sharing::kNeighbours,
                       .node_timeout_s = job.cluster.node_timeout,
                       .log_folder = options.log_folder,
@@ -159,6 +159,18 @@ uint64_t StateBytes(const planner::Plan& plan) {
   return num_bytes;
 }
 
+// About how many steps of a run are traced for its summary, and how many acts one may have: longer
+// steps would take too long to be replayed.
+constexpr int64_t kSampledSteps = 5;
+constexpr uint64_t kMaxSampledActs = 200'000;
+
+// Whether the summary tells what communication costs: there is some.
+bool IsSampled(const planner::Plan& plan) {
+  uint64_t num_acts = 0;
+  for (const planner::DevicePlan& device : plan.devices) num_acts += device.actors.size();
+  return plan.devices.size() > 1 && num_acts * plan.num_microbatches <= kMaxSampledActs;
+}
+
 // A run of a program: its session, what it measured, and what follows the training steps.
 class JobRun {
  public:
@@ -194,9 +206,11 @@ class JobRun {
     session_options_.first_step = start_.info.step;
     session_options_.reserves_state_copy = !job.checkpoint.path.empty();
     session_options_.states = start_.states;
-    session_options_.trace_every = options.trace_every;
-    session_options_.trace =
-        !options.trace.empty() || !options.svg.empty() || !options.report.empty();
+    is_trace_wanted_ = !options.trace.empty() || !options.svg.empty() || !options.report.empty();
+    session_options_.trace = is_trace_wanted_ || IsSampled(plan_);
+    session_options_.trace_every = is_trace_wanted_
+                                       ? options.trace_every
+                                       : std::max(job.train.steps / kSampledSteps, int64_t{1});
   }
   ~JobRun() { interrupts_.SetAbort(nullptr); }
 
@@ -305,14 +319,14 @@ class JobRun {
     is_done_before_ = trained.ok() && summary_.steps == 0;
     last_step_ = LastTraced(trainer);
     events_ = session->TakeTrace();
-    if (!trained.ok() && session_options_.trace && events_.empty()) {
+    if (!trained.ok() && is_trace_wanted_ && events_.empty()) {
       // The job was aborted: what devices of this process have recorded is still there.
       session->Stop();
       events_ = session->TakeTrace();
       if (events_.empty()) NoteLostTrace();
     }
-    summary_.has_trace = !events_.empty();
-    summary_.traced = actors::FindTracedSteps(plan_, events_);
+    summary_.has_trace = is_trace_wanted_ && !events_.empty();
+    if (is_trace_wanted_) summary_.traced = actors::FindTracedSteps(plan_, events_);
     summary_.trace_capacity = session_options_.trace_capacity;
     summary_.trace_every = session_options_.trace_every;
     step_windows_ = trainer.step_windows();
@@ -401,9 +415,9 @@ class JobRun {
   actors::StepWindow LastTraced(const Trainer& trainer) const {
     const std::vector<actors::StepWindow>& windows = trainer.step_windows();
     const auto num_skipped = static_cast<int64_t>(windows.size()) - 1;
-    return windows.empty()
-               ? trainer.last_step()
-               : windows[static_cast<size_t>(num_skipped - num_skipped % options_.trace_every)];
+    return windows.empty() ? trainer.last_step()
+                           : windows[static_cast<size_t>(
+                                 num_skipped - num_skipped % session_options_.trace_every)];
   }
 
   actors::TraceContext MakeTraceContext() const {
@@ -646,6 +660,7 @@ class JobRun {
   std::unique_ptr<Checkpoints> checkpoints_;  // null: none are written, or no more
   int64_t threads_ = 1;                       // of each device
   actors::SessionOptions session_options_;
+  bool is_trace_wanted_ = false;  // by the user; else steps are sampled for the critical path alone
   Interrupts interrupts_;
   JobMonitor monitor_;                    // its threads have the signals blocked
   std::unique_ptr<JobKeyFile> key_file_;  // where others start the nodes

@@ -95,6 +95,9 @@ const std::string kConstantRate =
     "--set train.learning_rate=3e-4 --set 'train.schedule=\"constant\"' --set "
     "train.warmup_steps=0 --set model.dropout=0.1";
 
+// The layouts of the demo with less to compute: every layout runs in f32 and f64.
+const std::string kSmall = "--set model.width=64 --set model.context=32 ";
+
 constexpr int kSteps = 10;
 constexpr int kDoubleSteps = 4;  // keeps the suite short
 constexpr int kPlacedSteps = 5;  // of the same plan in several processes
@@ -102,14 +105,15 @@ constexpr int kPlacedSteps = 5;  // of the same plan in several processes
 class AnyPlanTest : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(AnyPlanTest, GivesTheLossesOfOneDevice) {
-  std::vector<double> losses = Losses(GetParam(), kConstantRate, kSteps);
-  ExpectSameLosses(Losses(kOneDevice, kConstantRate, kSteps), losses, 1e-4);
+  const std::string settings = kSmall + kConstantRate;
+  std::vector<double> losses = Losses(GetParam(), settings, kSteps);
+  ExpectSameLosses(Losses(kOneDevice, settings, kSteps), losses, 1e-4);
   // Wherever the devices are, the same bits.
   losses.resize(kPlacedSteps);
   for (const int processes : {2, 4}) {
     if (processes > GetParam().devices) continue;
-    EXPECT_EQ(losses, Losses(GetParam(), kConstantRate + " --procs " + std::to_string(processes),
-                             kPlacedSteps))
+    EXPECT_EQ(losses,
+              Losses(GetParam(), settings + " --procs " + std::to_string(processes), kPlacedSteps))
         << processes << " processes";
   }
 }
@@ -193,12 +197,12 @@ const Layout kLayouts[] = {
 INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),
                          [](const auto& info) { return Name(info.param); });
 
-// In f64 at the demo's own settings; in groups that share the run on one device.
+// In f64, in groups that share the run on one device.
 constexpr int kGroups = 15;
 class AnyPlanDoubleTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(AnyPlanDoubleTest, AgreesToNineDigits) {
-  const std::string settings = "--set 'train.dtype=\"f64\"'";
+  const std::string settings = kSmall + "--set 'train.dtype=\"f64\"'";
   const std::vector<double> one = Losses(kOneDevice, settings, kDoubleSteps);
   for (size_t i = GetParam(); i < std::size(kLayouts); i += kGroups) {
     const Layout& layout = kLayouts[i];
@@ -208,6 +212,21 @@ TEST_P(AnyPlanDoubleTest, AgreesToNineDigits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, AnyPlanDoubleTest, ::testing::Range(0, kGroups));
+
+// At the demo's own size, which has several buckets of gradients and long messages.
+TEST(AnyPlanDoubleOfDemoTest, AgreesToNineDigits) {
+  const std::string settings = "--set 'train.dtype=\"f64\"'";
+  const std::vector<double> one = Losses(kOneDevice, settings, kDoubleSteps);
+  for (const Layout& layout :
+       {Layout{"dp=2,tp=2,pp=2", 8, 4, "1f1b"},
+        Layout{"tp=2,pp=2,sp=true,offload=all", 4, 4, "chimera"},
+        Layout{"dp=4,zero=1", 4, 4, "1f1b"}, Layout{"dp=4,zero=3,recompute=full", 4, 4, "1f1b"},
+        Layout{"dp=2,cp=2,tp=2,sp=true", 8, 4, "1f1b"},
+        Layout{"tp=2,sp=true,subbatches=4", 2, 4, "1f1b"}}) {
+    SCOPED_TRACE(Name(layout));
+    ExpectSameLosses(one, Losses(layout, settings, kDoubleSteps), 1e-9);
+  }
+}
 
 // Three replicas divide few of the dimensions: tensors of one bucket are split evenly and not, and
 // along different dimensions.
@@ -308,10 +327,9 @@ struct ExpertSettings {
 class AnyPlanOfExpertsTest : public ::testing::TestWithParam<ExpertSettings> {};
 
 TEST_P(AnyPlanOfExpertsTest, AgreesToNineDigits) {
-  // Few steps and a short context keep the suite short: there are 88 runs.
+  // Few steps of a small model keep the suite short: there are 88 runs.
   constexpr int kExpertSteps = 4;
-  const std::string settings =
-      "--set model.context=32 --set 'train.dtype=\"f64\"' " + GetParam().settings;
+  const std::string settings = kSmall + "--set 'train.dtype=\"f64\"' " + GetParam().settings;
   const std::vector<double> one = Losses(kOneDevice, settings, kExpertSteps, kExperts);
   for (const Layout& layout : kExpertLayouts) {
     SCOPED_TRACE(Name(layout));
@@ -403,7 +421,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, AnyPolicyInProcessesTest,
 
 // What a user states of single values, by pattern.
 TEST(AnyPlanHintsTest, GiveTheLossesOfOneDevice) {
-  const std::vector<double> one = Losses(kOneDevice, kConstantRate, 10);
+  const std::vector<double> one = Losses(kOneDevice, kSmall + kConstantRate, 10);
   const std::pair<Layout, const char*> cases[] = {
       {{"dp=2,tp=2", 4, 2, "1f1b"},
        R"(["h*.mlp.w1 @[tp, dp]", "h{1-2}.attn.qkv_w @[_, _, _, _]", "*.m @[?, dp]"])"},
@@ -411,7 +429,7 @@ TEST(AnyPlanHintsTest, GiveTheLossesOfOneDevice) {
       {{"dp=2,tp=2,pp=2", 8, 2, "1f1b"}, R"(["h*.mlp.w2 @[dp.tp, _]", "wpe @[_, tp]"])"},
   };
   for (const auto& [layout, hints] : cases) {
-    const std::string settings = kConstantRate + " --set 'parallel.hints=" + hints + "'";
+    const std::string settings = kSmall + kConstantRate + " --set 'parallel.hints=" + hints + "'";
     ExpectSameLosses(one, Losses(layout, settings, 10), 1e-4);
   }
 }
@@ -420,12 +438,12 @@ TEST(AnyPlanHintsTest, GiveTheLossesOfOneDevice) {
 TEST(AnyPlanRecomputeTest, GivesTheSameBits) {
   for (const Layout& layout : {Layout{"dp=1", 1, 2, "1f1b"}, Layout{"tp=2", 2, 1, "1f1b"},
                                Layout{"dp=2,pp=2", 4, 4, "1f1b"}}) {
-    const std::vector<double> losses = Losses(layout, kConstantRate, 8);
+    const std::vector<double> losses = Losses(layout, kSmall + kConstantRate, 8);
     EXPECT_EQ(losses.size(), 8u);
     for (const char* level : {"selective", "full"}) {
       Layout again = layout;
       again.strategy += StrCat(",recompute=", level);
-      EXPECT_EQ(losses, Losses(again, kConstantRate, 8)) << again.strategy;
+      EXPECT_EQ(losses, Losses(again, kSmall + kConstantRate, 8)) << again.strategy;
     }
   }
 }
@@ -434,12 +452,12 @@ TEST(AnyPlanRecomputeTest, GivesTheSameBits) {
 TEST(AnyPlanOffloadTest, GivesTheSameBits) {
   for (const Layout& layout : {Layout{"dp=1", 1, 2, "1f1b"}, Layout{"dp=2,zero=1", 2, 1, "1f1b"},
                                Layout{"dp=2,pp=2", 4, 4, "1f1b"}}) {
-    const std::vector<double> losses = Losses(layout, kConstantRate, 8);
+    const std::vector<double> losses = Losses(layout, kSmall + kConstantRate, 8);
     EXPECT_EQ(losses.size(), 8u);
     for (const char* what : {"states", "activations", "all"}) {
       Layout offloading = layout;
       offloading.strategy += StrCat(",offload=", what);
-      EXPECT_EQ(losses, Losses(offloading, kConstantRate, 8)) << offloading.strategy;
+      EXPECT_EQ(losses, Losses(offloading, kSmall + kConstantRate, 8)) << offloading.strategy;
     }
   }
 }
@@ -495,12 +513,12 @@ TEST(AnyPlanWithSmallGradientsTest, GivesTheLossesOfOneDevice) {
 
 // --- The plan of the demo's model ----------------------------------------------------------------
 
-planner::Plan DemoPlan(const Layout& layout, int context) {
+planner::Plan DemoPlan(const Layout& layout, int context, int width = 256) {
   const TempFolder folder;
   const std::string file = folder.Path("demo.plan");
-  const std::string command = Command("plan", layout) +
-                              " --set model.context=" + std::to_string(context) + " -o " + file +
-                              " >/dev/null 2>&1";
+  const std::string command =
+      Command("plan", layout) + " --set model.width=" + std::to_string(width) +
+      " --set model.context=" + std::to_string(context) + " -o " + file + " >/dev/null 2>&1";
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
   absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file);
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -555,9 +573,10 @@ std::vector<double> SessionLosses(const planner::Plan& plan, SessionDevices devi
 
 // On devices that run their work later, and whose memory the host cannot touch.
 TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
-  constexpr int kContext = 64;
+  constexpr int kContext = 32;
+  constexpr int kWidth = 64;
   const std::vector<double> one =
-      SessionLosses(DemoPlan(kOneDevice, kContext), SessionDevices::kCpu);
+      SessionLosses(DemoPlan(kOneDevice, kContext, kWidth), SessionDevices::kCpu);
   for (const Layout& layout : {
            Layout{"dp=2,tp=2", 4, 1, "1f1b"},
            Layout{"pp=2,vpp=2", 2, 4, "1f1b"},
@@ -566,7 +585,7 @@ TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
            Layout{"pp=2", 2, 4, "dualpipe"},
        }) {
     SCOPED_TRACE(Name(layout));
-    const planner::Plan plan = DemoPlan(layout, kContext);
+    const planner::Plan plan = DemoPlan(layout, kContext, kWidth);
     const std::vector<double> losses = SessionLosses(plan, SessionDevices::kCpu);
     ExpectSameLosses(one, losses, 1e-4);
     EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kEmulated));

@@ -80,7 +80,7 @@ class SlurmTest(unittest.TestCase):
         for line in launch.stderr:
             if line.startswith("joined: rank 1 "):
                 victim = next(pid for pid in pathlib.Path("/proc").glob("[0-9]*")
-                              if is_node(pid, "1"))
+                              if is_node(pid, "1") and self.cluster.is_of_a_job(pid.name))
                 break
         os.kill(int(victim.name), signal.SIGKILL)
         _, errors = launch.communicate(timeout=PATIENCE_S)

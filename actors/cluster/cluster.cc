@@ -17,6 +17,7 @@
 #include "actors/cluster/cluster_probe_internal.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/job_key.h"
+#include "actors/cluster/local_launcher_internal.h"
 #include "actors/cluster/node_supervisor_internal.h"
 #include "actors/cluster/oom_kills.h"
 #include "actors/cluster/socket_address.h"
@@ -54,9 +55,11 @@ class Cluster::Impl {
     actors_ = std::make_unique<ClusterActors>(
         options_.on_output,
         RankTable(options_.num_processes, options_.num_devices, options_.process_devices),
-        [end_job](const MemberLoss&, const absl::Status& report) { end_job(report); }, end_job);
+        [this](const MemberLoss& loss, const absl::Status& report) { OnLoss(loss.rank, report); },
+        end_job);
     supervisor_ = std::make_unique<NodeSupervisor>(
         options_, *loop_, actors_->membership(),
+        [](kj::AsyncIoContext& io) { return std::make_unique<LocalLauncher>(io); },
         [this](uint32_t rank, const std::string& host, std::string_view line) {
           actors_->pump().Print({rank, host, std::string(line)});
         });
@@ -73,7 +76,7 @@ class Cluster::Impl {
   std::vector<NodeTraffic> traffic() {
     std::vector<NodeTraffic> traffic;
     const absl::MutexLock lock(&stop_mutex_);
-    if (loop_ == nullptr) return traffic;
+    if (is_stopped_) return traffic;
     (void)loop_->Await(
         [this, &traffic]() -> kj::Promise<void> {
           for (uint32_t rank = 0; rank < supervisor_->num_processes(); ++rank) {
@@ -97,7 +100,8 @@ class Cluster::Impl {
 
   absl::Status Stop(const absl::Status& outcome) {
     const absl::MutexLock lock(&stop_mutex_);
-    if (loop_ == nullptr) return end_;
+    if (loop_ == nullptr || is_stopped_) return end_;
+    is_stopped_ = true;
     if (access_ != nullptr) access_->Close();
     const absl::Duration timeout = options_.stop_timeout + absl::Seconds(5);
     end_ =
@@ -110,7 +114,7 @@ class Cluster::Impl {
         timeout, "the end of the cluster"));
     (void)actors_->pump().Flush(options_.stop_timeout);
     actors_->Stop(options_.stop_timeout);
-    loop_ = nullptr;
+    loop_->Stop();
     if (!supervisor_->loss().ok()) end_ = supervisor_->loss();
     const std::string file = FileOf(supervisor_->address());
     if (!file.empty()) unlink(file.c_str());
@@ -119,7 +123,7 @@ class Cluster::Impl {
 
   void Kill() {
     const absl::MutexLock lock(&stop_mutex_);
-    if (loop_ == nullptr) return;
+    if (is_stopped_) return;
     (void)loop_->Await(
         [this]() -> kj::Promise<void> {
           supervisor_->Kill();
@@ -138,6 +142,19 @@ class Cluster::Impl {
   }
 
  private:
+  // On a thread of the membership.
+  void OnLoss(uint32_t rank, const absl::Status& report) {
+    const bool continues =
+        options_.on_loss != nullptr && options_.on_loss(report) == AfterLoss::kContinue;
+    loop_->Post([this, rank, report, continues] {
+      if (continues) {
+        supervisor_->ContinueWithout(rank, report);
+      } else {
+        supervisor_->Fail(report);
+      }
+    });
+  }
+
   // Checks the options and fills in those that are not set. Returns the bytes of the key.
   absl::StatusOr<std::string> CheckOptions() {
     if (options_.num_processes < 1 || options_.num_processes > 65536) {
@@ -224,7 +241,7 @@ class Cluster::Impl {
     if (options_.pin) {
       CpuTopology topology = CpuTopology::Load();
       topology.Limit(options_.max_cores);
-      cores = topology.Deal(static_cast<int>(options_.num_processes), options_.core_sharing);
+      cores = topology.Distribute(static_cast<int>(options_.num_processes), options_.core_sharing);
     }
     uint32_t num_ranks = 1;
     for (uint32_t rank = 0; rank < options_.num_processes; rank += num_ranks) {
@@ -262,13 +279,16 @@ class Cluster::Impl {
 
   ClusterOptions options_;
   std::vector<NodeDescription> nodes_;
-  // Held by calls of the loop that may run at the same time as Stop.
+  // Held by Stop, and by what may be called at the same time and uses the loop.
   absl::Mutex stop_mutex_;
+  bool is_stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
   absl::Status end_ ABSL_GUARDED_BY(stop_mutex_);  // what Stop returned
-  std::shared_ptr<ClusterAccess> access_;          // closed by Stop
+  // These are set by Start and stay.
+  std::shared_ptr<ClusterAccess> access_;  // closed by Stop
   std::unique_ptr<ClusterActors> actors_;
   std::unique_ptr<NodeSupervisor> supervisor_;
-  std::unique_ptr<control::ControlLoop> loop_;  // last: its thread uses all of the above
+  // Runs until Stop. Last: its thread uses all of the above.
+  std::unique_ptr<control::ControlLoop> loop_;
 };
 
 Cluster::Cluster(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

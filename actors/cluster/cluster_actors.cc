@@ -20,6 +20,8 @@ ClusterActors::ClusterActors(OutputPump::OnOutput on_output, RankTable ranks,
   Watch(supervisor_, {pump_->Start(), "output pump", Child::kOutputPump,
                       [pump = pump_.get()] { return pump->Start(); }});
   Watch(supervisor_, {membership_->actor(), "membership", Child::kMembership, nullptr});
+  Watch(supervisor_, {membership_->join_proxy(), "join proxy", Child::kJoinProxy,
+                      [membership = membership_.get()] { return membership->StartJoinProxy(); }});
 }
 
 ClusterActors::~ClusterActors() {

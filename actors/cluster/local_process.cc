@@ -4,6 +4,13 @@
 #include "actors/cluster/local_process_internal.h"
 
 namespace penstock::actors {
+namespace {
+
+// How long the output of a process that has ended may hold up the report of its end: a child of its
+// own can keep the output open.
+constexpr kj::Duration kOutputGrace = 200 * kj::MILLISECONDS;
+
+}  // namespace
 
 LocalProcess::LocalProcess(kj::AsyncIoContext& io, ChildProcess child,
                            std::function<void(std::string_view line)> on_line,
@@ -16,14 +23,16 @@ LocalProcess::LocalProcess(kj::AsyncIoContext& io, ChildProcess child,
                                                kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP)),
       exit_observer_(kj::heap<kj::UnixEventPort::FdObserver>(
           io.unixEventPort, child_.exit_fd(), kj::UnixEventPort::FdObserver::OBSERVE_READ)) {
+  reading_ = ReadOutput().catch_([this](kj::Exception&&) { has_output_ended_ = true; }).fork();
   waiting_ = exit_observer_->whenBecomesReadable()
+                 .then([this, &timer = io.provider->getTimer()] {
+                   return reading_.addBranch().exclusiveJoin(timer.afterDelay(kOutputGrace));
+                 })
                  .then([this] {
                    const std::optional<int> status = child_.Reap();
                    if (status.has_value()) on_exit_(*status);
                  })
                  .eagerlyEvaluate([](const kj::Exception&) {});
-  reading_ =
-      ReadOutput().eagerlyEvaluate([this](const kj::Exception&) { has_output_ended_ = true; });
 }
 
 kj::Promise<void> LocalProcess::ReadOutput() {

@@ -2,8 +2,8 @@
 // it prints, line by line.
 //
 // Thread rule: the thread of the event loop. The callbacks must not destroy the object.
-// Invariants: the end is reported once; nothing is reported after the destructor, which kills the
-// process if it still runs.
+// Invariants: the end is reported once, behind all output unless a child of the process keeps that
+// open; nothing is reported after the destructor, which kills the process if it still runs.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_LOCAL_PROCESS_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_LOCAL_PROCESS_INTERNAL_H_
@@ -43,7 +43,7 @@ class LocalProcess {
   bool has_output_ended_ = false;
   kj::Own<kj::AsyncInputStream> output_;
   kj::Own<kj::UnixEventPort::FdObserver> exit_observer_;
-  kj::Promise<void> reading_ = nullptr;
+  kj::ForkedPromise<void> reading_ = nullptr;
   kj::Promise<void> waiting_ = nullptr;
 };
 

@@ -78,6 +78,17 @@ TEST_F(LocalProcessTest, ReportsLinesAndTheExit) {
   EXPECT_THAT(exits_, ElementsAre("exited with status 3"));
 }
 
+TEST_F(LocalProcessTest, ReportsTheEndBehindAllOutput) {
+  Start("seq 20000; kill -9 $$");
+  size_t num_lines = 0;
+  Await([this, &num_lines] {
+    return Until([this] { return !exits_.empty(); }).then([this, &num_lines] {
+      num_lines = lines_.size();
+    });
+  });
+  EXPECT_EQ(num_lines, 20000u);
+}
+
 TEST_F(LocalProcessTest, ReportsAProcessThatIsKilled) {
   Start("exec sleep 100");
   Await([this] {

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "absl/strings/cord.h"
 
 #include "actors/cluster/cluster.h"
@@ -42,22 +44,22 @@ MembershipActor::behavior_type Behave(MembershipActor::pointer,
   };
 }
 
-// Asks for those who cannot wait, and bounds how long that takes.
-caf::behavior Ask(caf::event_based_actor* self, const MembershipActor& membership) {
+// Requests ranks for threads that must not wait, and bounds how long an answer takes.
+caf::behavior JoinProxy(caf::event_based_actor* self, const MembershipActor& membership) {
   return {
-      [self, membership](const JoinQuestion& question) {
+      [self, membership](const PendingJoin& join) {
         self->request(membership, absl::ToChronoMilliseconds(Membership::kJoinTimeout),
-                      question.request)
+                      join.request)
             .then(
-                [on_joined = question.on_joined](const JoinReply& reply) {
+                [answer = join.answer](const JoinReply& reply) {
                   if (reply.status.ok()) {
-                    on_joined(reply.node);
+                    answer->Give(reply.node);
                   } else {
-                    on_joined(reply.status);
+                    answer->Give(reply.status);
                   }
                 },
-                [on_joined = question.on_joined](const caf::error& error) {
-                  on_joined(absl::DeadlineExceededError(StrCat(
+                [answer = join.answer](const caf::error& error) {
+                  answer->Give(absl::DeadlineExceededError(StrCat(
                       "the membership of the job does not answer: ", caf::to_string(error))));
                 });
       },
@@ -75,11 +77,30 @@ absl::Status LossReport(std::string_view member_name, const MemberLoss& loss) {
   return report;
 }
 
+JoinAnswer::~JoinAnswer() {
+  Give(absl::UnavailableError("the join proxy of the job has ended; join again"));
+}
+
+void JoinAnswer::Give(const absl::StatusOr<NodeDescription>& joined) {
+  if (on_joined_) std::exchange(on_joined_, nullptr)(joined);
+}
+
 Membership::Membership(caf::actor_system& system, RankTable ranks, OnLoss on_loss)
     : system_(system) {
   actor_ = system_.spawn(
       Behave, std::shared_ptr<Members>(new Members{std::move(ranks), std::move(on_loss)}));
-  asker_ = system_.spawn(Ask, actor_);
+  StartJoinProxy();
+}
+
+caf::actor Membership::StartJoinProxy() {
+  const absl::MutexLock lock(&mutex_);
+  join_proxy_ = system_.spawn(JoinProxy, actor_);
+  return join_proxy_;
+}
+
+caf::actor Membership::join_proxy() const {
+  const absl::MutexLock lock(&mutex_);
+  return join_proxy_;
 }
 
 void Membership::Reserve(ReserveRank reserved) { caf::anon_send(actor_, std::move(reserved)); }
@@ -87,7 +108,8 @@ void Membership::Reserve(ReserveRank reserved) { caf::anon_send(actor_, std::mov
 void Membership::Lose(MemberLoss loss) { caf::anon_send(actor_, std::move(loss)); }
 
 void Membership::Join(JoinRequest request, OnJoined on_joined) {
-  caf::anon_send(asker_, JoinQuestion{std::move(request), std::move(on_joined)});
+  PendingJoin join{std::move(request), std::make_shared<JoinAnswer>(std::move(on_joined))};
+  if (const caf::actor proxy = join_proxy()) caf::anon_send(proxy, std::move(join));
 }
 
 absl::StatusOr<MemberList> Membership::List(absl::Duration timeout) const {
@@ -107,13 +129,17 @@ void Membership::Stop() {
   if (!actor_) return;
   const CafThread thread;
   caf::scoped_actor self(system_);
-  // What the asker waits for ends with the other one.
+  // What the join proxy waits for ends with the other actor.
   self->send_exit(actor_, caf::exit_reason::user_shutdown);
   self->wait_for(actor_);
-  self->send_exit(asker_, caf::exit_reason::user_shutdown);
-  self->wait_for(asker_);
   actor_ = nullptr;
-  asker_ = nullptr;
+  caf::actor proxy;
+  {
+    const absl::MutexLock lock(&mutex_);
+    proxy = std::exchange(join_proxy_, nullptr);
+  }
+  self->send_exit(proxy, caf::exit_reason::user_shutdown);
+  self->wait_for(proxy);
 }
 
 }  // namespace penstock::actors

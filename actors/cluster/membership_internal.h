@@ -1,12 +1,16 @@
 // Who is in a job: an actor that gives ranks to the nodes that join, and that handles the loss of a
-// member. Today a loss ends the job with a report; another handler may go on without the member.
+// member. Its handler decides what a loss means: a cluster's ends the job with the report, unless
+// ClusterOptions::on_loss has it go on without the member.
 //
-//   loop ── Join ──► membership ── reply ──► loop
-//   loop ── Lose ──► membership ── handler(loss, report) ──► loop: ends the job
+//   loop ── Join ──► join proxy ── request ──► membership ── reply ──► join proxy ──► loop
+//   loop ── Lose ──► membership ── handler(loss, report) ──► loop: ends the job, or goes on
 //
-// Thread rule: thread-safe; replies and the handler are called on threads of the actor system.
-// Invariants: what is posted from one thread is handled in its order; the handler is called once
-// for each member that is lost.
+// The join proxy waits for replies on behalf of threads that must not wait.
+//
+// Thread rule: thread-safe; replies and the handler are called on threads of the actor system, or
+// on that of Join or Stop where an actor has ended.
+// Invariants: losses that one thread reports are handled in its order; the handler is called once
+// for each member that is lost; each Join is answered exactly once, whichever actor ends.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_MEMBERSHIP_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_MEMBERSHIP_INTERNAL_H_
@@ -19,8 +23,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "caf/all.hpp"
 
@@ -61,10 +67,27 @@ struct MemberList {
   std::vector<uint32_t> missing;       // ranks that nobody has joined with
 };
 
-// For the asker, which is another actor.
-struct JoinQuestion {
+// Passes on one answer: the first, or kUnavailable if it goes without one, because the actor that
+// held it has ended.
+class JoinAnswer {
+ public:
+  using OnJoined = std::function<void(const absl::StatusOr<NodeDescription>& joined)>;
+
+  explicit JoinAnswer(OnJoined on_joined) : on_joined_(std::move(on_joined)) {}
+  ~JoinAnswer();
+  JoinAnswer(const JoinAnswer&) = delete;
+  JoinAnswer& operator=(const JoinAnswer&) = delete;
+
+  void Give(const absl::StatusOr<NodeDescription>& joined);
+
+ private:
+  OnJoined on_joined_;  // null: it was given
+};
+
+// For the join proxy.
+struct PendingJoin {
   JoinRequest request;
-  std::function<void(const absl::StatusOr<NodeDescription>& joined)> on_joined;
+  std::shared_ptr<JoinAnswer> answer;
 };
 
 using ListAtom = caf::atom_constant<caf::atom("list")>;
@@ -74,7 +97,7 @@ using ListAtom = caf::atom_constant<caf::atom("list")>;
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::ReserveRank)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::JoinRequest)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::JoinReply)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::JoinQuestion)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::PendingJoin)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::MemberLoss)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::MemberList)
 
@@ -86,36 +109,40 @@ using MembershipActor =
 
 class Membership {
  public:
-  // `report` is the error that ends the job, with who was lost and why.
+  // `report` says who was lost and why.
   using OnLoss = std::function<void(const MemberLoss& loss, const absl::Status& report)>;
-  using OnJoined = std::function<void(const absl::StatusOr<NodeDescription>& joined)>;
+  using OnJoined = JoinAnswer::OnJoined;
 
   // For the answer to a node that joins.
   static constexpr absl::Duration kJoinTimeout = absl::Seconds(3);
 
-  // Starts the actor. `system` outlives it.
+  // Starts the actors. `system` outlives them.
   Membership(caf::actor_system& system, RankTable ranks, OnLoss on_loss);
   ~Membership() { Stop(); }
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
   caf::actor actor() const { return caf::actor_cast<caf::actor>(actor_); }
+  caf::actor join_proxy() const;
+  // Starts one in the place of the other, which has ended.
+  caf::actor StartJoinProxy();
 
   void Reserve(ReserveRank reserved);
-  // `on_joined` gets the node with its rank, or why it has none; kDeadlineExceeded if the actor
-  // does not answer in time.
+  // `on_joined` gets the node with its rank, or why it has none: kDeadlineExceeded if the
+  // membership does not answer in time, kUnavailable if the join proxy ends meanwhile.
   void Join(JoinRequest request, OnJoined on_joined);
   void Lose(MemberLoss loss);
   // Waits for the answer.
   absl::StatusOr<MemberList> List(absl::Duration timeout) const;
 
-  // Ends the actor and waits for it.
+  // Ends the actors and waits for them.
   void Stop();
 
  private:
   caf::actor_system& system_;
   MembershipActor actor_;
-  caf::actor asker_;
+  mutable absl::Mutex mutex_;
+  caf::actor join_proxy_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace penstock::actors

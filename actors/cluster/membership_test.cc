@@ -1,13 +1,15 @@
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "actors/cluster/cluster.h"
+#include "actors/cluster/cluster_actors_internal.h"
 #include "actors/cluster/membership_internal.h"
 #include "actors/engine/error_origin.h"
 #include "base/strings.h"
@@ -19,44 +21,73 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+using Joined = absl::StatusOr<NodeDescription>;
+
+// The answer to a join that has been sent off.
+class Answer {
+ public:
+  Membership::OnJoined OnJoined() {
+    return [this](const Joined& joined) {
+      const absl::MutexLock lock(&mutex_);
+      EXPECT_FALSE(joined_.has_value()) << "answered twice";
+      joined_ = joined;
+    };
+  }
+  Joined Wait() {
+    const auto is_there = [this]()
+                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return joined_.has_value(); };
+    const absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&is_there), absl::Seconds(20)));
+    return joined_.value_or(Joined(absl::UnknownError("no answer")));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::optional<Joined> joined_ ABSL_GUARDED_BY(mutex_);
+};
+
+Joined Join(Membership& membership, int wanted, const std::string& host) {
+  NodeDescription node;
+  node.host = host;
+  node.pid = 7;
+  Answer answer;
+  membership.Join({wanted, node}, answer.OnJoined());
+  return answer.Wait();
+}
+
+void End(caf::actor_system& system, const caf::actor& actor) {
+  caf::scoped_actor self(system);
+  self->send_exit(actor, caf::exit_reason::kill);
+  self->wait_for(actor);
+}
+
 class MembershipTest : public ::testing::Test {
  protected:
   MembershipTest()
       : system_(config_),
         membership_(system_, RankTable(3, 6), [this](const MemberLoss& loss, const auto& report) {
-          const std::lock_guard lock(mutex_);
           EXPECT_EQ(OriginOf(report).rank, static_cast<int32_t>(loss.rank));
+          if (loss.cause == "blocks") may_return_.WaitForNotification();
+          const absl::MutexLock lock(&mutex_);
           reports_.push_back(report);
         }) {}
 
-  absl::StatusOr<NodeDescription> Join(int wanted, const std::string& host) {
-    NodeDescription node;
-    node.host = host;
-    node.pid = 7;
-    std::optional<absl::StatusOr<NodeDescription>> result;
-    membership_.Join({wanted, node}, [&](const absl::StatusOr<NodeDescription>& joined) {
-      const std::lock_guard lock(mutex_);
-      result = joined;
-      changed_.notify_all();
-    });
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(
-        changed_.wait_for(lock, std::chrono::seconds(20), [&] { return result.has_value(); }));
-    return result.value_or(absl::StatusOr<NodeDescription>(absl::UnknownError("")));
+  Joined Join(int wanted, const std::string& host) {
+    return actors::Join(membership_, wanted, host);
   }
 
   // Of what was posted before.
   std::vector<absl::Status> Reports() {
     EXPECT_TRUE(membership_.List(absl::Seconds(20)).ok());
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     return reports_;
   }
 
+  absl::Notification may_return_;  // the handler of a loss that "blocks"
   caf::actor_system_config config_;
   caf::actor_system system_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<absl::Status> reports_;  // guarded by mutex_
+  absl::Mutex mutex_;
+  std::vector<absl::Status> reports_ ABSL_GUARDED_BY(mutex_);
   Membership membership_;
 };
 
@@ -96,14 +127,47 @@ TEST_F(MembershipTest, ALossIsAnEventWithAReport) {
 }
 
 TEST_F(MembershipTest, AnActorThatIsGoneIsAnErrorAndNoWait) {
-  {
-    caf::scoped_actor self(system_);
-    self->send_exit(membership_.actor(), caf::exit_reason::kill);
-    self->wait_for(membership_.actor());
-  }
+  End(system_, membership_.actor());
   EXPECT_THAT(membership_.List(absl::Seconds(20)).status().ToString(),
               HasSubstr("the membership of the job does not answer"));
   EXPECT_EQ(Join(-1, "b").status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+// The one that waits for the membership, and one that finds no proxy.
+TEST_F(MembershipTest, AJoinIsAnsweredWhenItsProxyEnds) {
+  membership_.Lose({0, "blocks", "", 0});
+  Answer waiting;
+  membership_.Join({-1, {}}, waiting.OnJoined());
+  End(system_, membership_.join_proxy());
+  EXPECT_EQ(waiting.Wait().status(),
+            absl::UnavailableError("the join proxy of the job has ended; join again"));
+  EXPECT_TRUE(absl::IsUnavailable(Join(-1, "b").status()));
+  may_return_.Notify();
+  membership_.StartJoinProxy();
+  const Joined joined = Join(-1, "b");
+  EXPECT_TRUE(joined.ok()) << joined.status();
+}
+
+TEST_F(MembershipTest, AJoinAfterTheEndIsAnswered) {
+  membership_.Stop();
+  EXPECT_TRUE(absl::IsUnavailable(Join(-1, "b").status()));
+}
+
+// The supervisor of a coordinator's actors starts another one.
+TEST(ClusterActorsTest, AJoinProxyThatEndsIsReplaced) {
+  ClusterActors actors(
+      nullptr, RankTable(3, 3), [](const MemberLoss&, const absl::Status&) {},
+      [](const absl::Status& status) { ADD_FAILURE() << status; });
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    End(actors.system(), actors.membership().join_proxy());
+    Joined joined;
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    do {
+      joined = Join(actors.membership(), static_cast<int>(rank), "b");
+    } while (absl::IsUnavailable(joined.status()) && absl::Now() < deadline);
+    ASSERT_TRUE(joined.ok()) << joined.status();
+    EXPECT_EQ(joined->rank, rank);
+  }
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include "absl/time/time.h"
 #include <kj/debug.h>
 
-#include "actors/cluster/local_launcher_internal.h"
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/node_supervisor_internal.h"
 #include "actors/cluster/socket_address.h"
@@ -34,8 +33,13 @@ std::string Truncated(capnp::Text::Reader name) {
 }  // namespace
 
 NodeSupervisor::NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop,
-                               Membership& membership, OnLine on_line)
-    : options_(options), loop_(loop), on_line_(std::move(on_line)), membership_(membership) {
+                               Membership& membership, LauncherFactory make_launcher,
+                               OnLine on_line)
+    : options_(options),
+      loop_(loop),
+      make_launcher_(std::move(make_launcher)),
+      on_line_(std::move(on_line)),
+      membership_(membership) {
   for (uint32_t rank = 0; rank < options.num_processes; ++rank) {
     nodes_.push_back(std::make_unique<Node>());
     nodes_.back()->description.rank = rank;
@@ -50,7 +54,7 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
   all_joined_ = kj::heap(paf.promise.fork());
   tasks_ = kj::heap<kj::TaskSet>(*this);
   questions_ = std::make_unique<control::Questions<JobStatus>>(loop_, options_.status_answers);
-  launcher_ = std::make_unique<LocalLauncher>(loop_.io());
+  launcher_ = make_launcher_(loop_.io());
   failure_detector_ = std::make_unique<FailureDetector>(
       loop_.timer(), *launcher_,
       std::max(options_.heartbeat_interval, options_.num_processes * kHeartbeatPerNode),
@@ -196,10 +200,12 @@ void NodeSupervisor::CountMemory(const ClusterSession& session, int sign) {
   }
 }
 
-void NodeSupervisor::FailSessions(const absl::Status& cause) {
+void NodeSupervisor::FailSessionsOver(uint32_t rank, const absl::Status& cause) {
   // They may end and leave the list meanwhile.
   const std::vector<std::shared_ptr<ClusterSession>> sessions = sessions_;
-  for (const auto& session : sessions) session->Fail(cause);
+  for (const auto& session : sessions) {
+    if (rank < session->num_processes()) session->Fail(cause);
+  }
 }
 
 // --- Losing nodes --------------------------------------------------------------------------------
@@ -259,9 +265,18 @@ void NodeSupervisor::Fail(const absl::Status& cause) {
   is_ending_ = true;
   loss_ = cause;
   if (joined_fulfiller_->isWaiting()) joined_fulfiller_->fulfill(absl::Status(cause));
-  FailSessions(cause);
+  FailSessionsOver(0, cause);
   TellToExit(cause);
   tasks_->add(AwaitExits(StopDeadline()));
+}
+
+void NodeSupervisor::ContinueWithout(uint32_t rank, const absl::Status& report) {
+  if (is_ending_) return;
+  if (joined_fulfiller_->isWaiting()) {
+    Fail(report);
+  } else {
+    FailSessionsOver(rank, report);
+  }
 }
 
 void NodeSupervisor::Kill() {
@@ -272,7 +287,7 @@ void NodeSupervisor::Kill() {
   }
   if (port_.get() != nullptr) port_->CloseAll();
   if (loss_.ok()) loss_ = absl::CancelledError("the job was ended");
-  FailSessions(loss_);
+  FailSessionsOver(0, loss_);
 }
 
 void NodeSupervisor::Close() {

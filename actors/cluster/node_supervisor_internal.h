@@ -42,9 +42,9 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   // What a node has printed; called on the loop's thread.
   using OnLine = std::function<void(uint32_t rank, const std::string& host, std::string_view line)>;
 
-  // `options`, `loop` and `membership` outlive the result.
+  // `options`, `loop` and `membership` outlive the result. Listen makes the launcher.
   NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop, Membership& membership,
-                 OnLine on_line);
+                 LauncherFactory make_launcher, OnLine on_line);
   ~NodeSupervisor() noexcept override = default;
 
   // Lets nodes with the key, kJobKeyBytes bytes, join at options.listen. Once.
@@ -94,6 +94,9 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   // The job cannot go on: its sessions fail with the cause, and the nodes are told to exit. Nothing
   // if it is ending already.
   void Fail(const absl::Status& cause);
+  // The job goes on without a node that is lost: the sessions over it fail with the report. Like
+  // Fail if not all nodes have joined yet.
+  void ContinueWithout(uint32_t rank, const absl::Status& report);
   // Ends the job at once: kills what was started here and leaves the other nodes alone.
   void Kill();
   void Close();
@@ -126,7 +129,8 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   void NoteLoss(const MemberLoss& loss);
   // What the job was doing when the node was lost: " in step 7".
   std::string WhenLost(uint32_t rank) const;
-  void FailSessions(const absl::Status& cause);
+  // Those that have more than `rank` processes.
+  void FailSessionsOver(uint32_t rank, const absl::Status& cause);
   // Adds what the devices of a session take, or with -1 takes it away.
   void CountMemory(const ClusterSession& session, int sign);
   void Disconnect(Node& node);
@@ -138,6 +142,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
 
   const ClusterOptions& options_;
   control::ControlLoop& loop_;
+  const LauncherFactory make_launcher_;
   const OnLine on_line_;
   std::string address_;
   Membership& membership_;

@@ -169,6 +169,11 @@ class Host::Impl {
     Watch(supervisor_, {actor, std::move(name), child, nullptr});
   }
 
+  // Has no bound of its own. The actors of stages and the supervisor never block. Executors and the
+  // communication executor do not wait for other processes once they are told to end; what can keep
+  // an executor is a kernel, which uses the memory of this and cannot be ended from outside. The
+  // session's timeout has named it before (Session::Wait), and the watchdog of a node ends the
+  // process (node.cc).
   void Join(std::vector<caf::actor>* actors) {
     caf::scoped_actor self(system_, true);
     for (const caf::actor& actor : *actors) {
@@ -177,6 +182,7 @@ class Host::Impl {
     self->wait_for(*actors);
     actors->clear();
   }
+
   HostActivity activity_;  // outlives the actors
   caf::actor_system_config config_;
   caf::actor_system system_;

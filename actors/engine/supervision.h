@@ -1,9 +1,10 @@
 // What happens when an actor ends that should not have: one table for all children of supervisors
 // (supervisor_internal.h).
 //
-//   kRestart    the child has no state that is worth anything: another one takes its place
+//   kRestart    the child has no state to lose: another one takes its place
 //   kEscalate   what the child knew is lost: the failure is reported, and whoever started the
-//               supervisor ends the session or the job with it
+//               supervisor ends with it what the child did: the job, the session, a run of steps
+//               or the writing of checkpoints
 //
 // A child that ends more often than `max_restarts` times in kRestartWindow escalates.
 //
@@ -25,6 +26,10 @@ enum class Child {
   kCommunicationExecutor,
   kMembership,
   kOutputPump,
+  kJoinProxy,
+  kCheckpointWriter,
+  kSource,
+  kSink,
 };
 
 enum class OnEnd { kRestart, kEscalate };
@@ -43,7 +48,12 @@ inline constexpr std::array kChildStrategies = {
     ChildStrategy{Child::kStageController, OnEnd::kEscalate, 0, "has the choices of the stage"},
     ChildStrategy{Child::kCommunicationExecutor, OnEnd::kEscalate, 0, "has transfers under way"},
     ChildStrategy{Child::kMembership, OnEnd::kEscalate, 0, "knows who is in the job"},
-    ChildStrategy{Child::kOutputPump, OnEnd::kRestart, 5, "has lines to print alone"},
+    ChildStrategy{Child::kOutputPump, OnEnd::kRestart, 5, "holds only queued lines"},
+    // Joins that it holds are answered with an error (membership_internal.h).
+    ChildStrategy{Child::kJoinProxy, OnEnd::kRestart, 5, "holds only joins without an answer"},
+    ChildStrategy{Child::kCheckpointWriter, OnEnd::kEscalate, 0, "has copies to write"},
+    ChildStrategy{Child::kSource, OnEnd::kEscalate, 0, "knows which step comes next"},
+    ChildStrategy{Child::kSink, OnEnd::kEscalate, 0, "knows which steps are under way"},
 };
 
 constexpr const ChildStrategy& StrategyOf(Child child) {

@@ -9,6 +9,7 @@
 #include "caf/all.hpp"
 
 #include "actors/engine/caf_thread_internal.h"
+#include "actors/engine/supervisor_internal.h"
 #include "base/await.h"
 #include "base/device.h"
 #include "base/exception_text.h"
@@ -42,6 +43,13 @@ struct CheckpointWriter::Progress {
   absl::Mutex mutex;
   std::multiset<int64_t> steps ABSL_GUARDED_BY(mutex);
   absl::Status ended ABSL_GUARDED_BY(mutex);  // OK as long as the actor lives
+
+  // Nobody waits for an actor that has ended.
+  void End(const absl::Status& cause) {
+    const absl::MutexLock lock(&mutex);
+    ended = cause;
+    steps.clear();
+  }
 };
 
 }  // namespace penstock::actors
@@ -66,29 +74,19 @@ class CheckpointWriter::Actor : public caf::event_based_actor {
     return {[this](WriteMessage& message) { Handle(message); }};
   }
 
-  void on_exit() override { End(absl::InternalError("the checkpoint writer has ended")); }
-
  private:
   void Handle(WriteMessage& message) {
+    const CheckpointResult result = TryToWrite(message);
     try {
-      const CheckpointResult result = TryToWrite(message);
       if (on_done_) on_done_(result);
     } catch (...) {
-      End(absl::InternalError(
-          StrCat("the checkpoint writer has ended: what is told of the checkpoint of step ",
-                 message.info.step, " threw: ", ExceptionText())));
-      quit(caf::exit_reason::unhandled_exception);
+      quit(caf::make_error(caf::sec::runtime_error,
+                           StrCat("the callback for the checkpoint of step ", message.info.step,
+                                  " threw: ", ExceptionText())));
       return;
     }
     const absl::MutexLock lock(&progress_->mutex);
     progress_->steps.erase(progress_->steps.find(message.info.step));
-  }
-
-  // Nobody waits for an actor that is no more.
-  void End(const absl::Status& cause) {
-    const absl::MutexLock lock(&progress_->mutex);
-    if (progress_->ended.ok()) progress_->ended = cause;
-    progress_->steps.clear();
   }
 
   CheckpointResult TryToWrite(WriteMessage& message) {
@@ -126,6 +124,7 @@ class CheckpointWriter::Actor : public caf::event_based_actor {
 struct CheckpointWriter::Handle {
   caf::actor_system& system;
   caf::actor actor;
+  caf::actor supervisor;
 };
 
 CheckpointWriter::CheckpointWriter(caf::actor_system& system,
@@ -136,16 +135,26 @@ CheckpointWriter::CheckpointWriter(caf::actor_system& system,
   handle_ = std::make_unique<Handle>(Handle{
       system,
       system.spawn<Actor, caf::detached>(
-          progress_, std::shared_ptr<CheckpointFolder>(std::move(folder)), std::move(on_done))});
+          progress_, std::shared_ptr<CheckpointFolder>(std::move(folder)), std::move(on_done)),
+      system.spawn<Supervisor>(
+          [progress = progress_](const absl::Status& status) { progress->End(status); })});
+  Watch(handle_->supervisor,
+        {handle_->actor, "checkpoint writer", Child::kCheckpointWriter, nullptr});
 }
 
 CheckpointWriter::~CheckpointWriter() {
-  // An exit message may overtake others.
+  // An exit message may overtake others, so what was handed in is waited for first. That wait has
+  // no bound of its own: the thread is in a call of the file system, which only the kernel can end,
+  // and the end of the actor system would wait for the thread as well. If the actor ends, its
+  // supervisor ends the wait. Callers that want a bound call Wait first, and if that is late they
+  // leave the process without this.
   (void)Wait(absl::InfiniteDuration());
   const CafThread thread;
-  caf::anon_send_exit(handle_->actor, caf::exit_reason::user_shutdown);
   caf::scoped_actor self(handle_->system, true);
-  self->wait_for(handle_->actor);
+  for (const caf::actor& actor : {handle_->actor, handle_->supervisor}) {
+    caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+    self->wait_for(actor);
+  }
 }
 
 void CheckpointWriter::Write(CheckpointInfo info, std::shared_ptr<const KeptStates> states) {

@@ -47,7 +47,8 @@ class CheckpointWriter {
   // `system` outlives the writer. `on_done` may be null.
   CheckpointWriter(caf::actor_system& system, std::unique_ptr<CheckpointFolder> folder,
                    std::function<void(const CheckpointResult&)> on_done);
-  // Waits for what was handed in, as long as the disk takes: Wait has a bound.
+  // Waits for what was handed in, as long as the disk takes: for a bound call Wait first, and leave
+  // the process (_exit) if that is late.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;

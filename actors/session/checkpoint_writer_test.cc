@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 
 #include "actors/engine/caf_thread_internal.h"
+#include "actors/engine/error_origin.h"
 #include "actors/session/checkpoint_states.h"
 #include "base/strings.h"
 #include "tests/support/temp_folder.h"
@@ -121,7 +122,10 @@ TEST_F(CheckpointWriterTest, AWriterThatHasEndedIsAnError) {
   Write(10, std::make_shared<TestStates>(1.5F));
   const absl::Status ended = Wait();
   EXPECT_EQ(ended.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(ToStd(ended.message()), HasSubstr("of the checkpoint of step 10 threw"));
+  EXPECT_THAT(ToStd(ended.message()), HasSubstr("the checkpoint writer has ended: "));
+  EXPECT_THAT(ToStd(ended.message()),
+              HasSubstr("the callback for the checkpoint of step 10 threw: "));
+  EXPECT_EQ(OriginOf(ended).actor, "checkpoint writer");
   EXPECT_THAT(Steps(), ElementsAre(10));
   Write(20, std::make_shared<TestStates>(2.5F));
   EXPECT_EQ(Wait(), ended);

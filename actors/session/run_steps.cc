@@ -12,6 +12,7 @@
 
 #include "actors/engine/caf_thread_internal.h"
 #include "actors/engine/step_name.h"
+#include "actors/engine/supervisor_internal.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -32,6 +33,10 @@ struct Run {
     const absl::MutexLock lock(&mutex);
     if (!end.has_value()) end = std::move(status);
   }
+  // Has no bound of its own, because each part has one or is the caller's: the session's timeout
+  // bounds each step, a supervisor reports the end of an actor, and how long Get and Take may take
+  // only their caller knows. They use its objects, so that it cannot be returned to before they
+  // have.
   absl::Status AwaitEnd() {
     const auto has_ended = [this]()
                                ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return end.has_value(); };
@@ -79,10 +84,7 @@ class SourceActor : public caf::event_based_actor {
     };
   }
 
-  void on_exit() override {
-    sink_ = nullptr;
-    run_->End(absl::InternalError("the source has ended"));
-  }
+  void on_exit() override { sink_ = nullptr; }
 
  private:
   void HandIn() {
@@ -129,10 +131,7 @@ class SinkActor : public caf::event_based_actor {
         [this](const EndMessage& message) { run_->End(status_.ok() ? message.status : status_); }};
   }
 
-  void on_exit() override {
-    source_ = nullptr;
-    run_->End(absl::InternalError("the sink has ended"));
-  }
+  void on_exit() override { source_ = nullptr; }
 
  private:
   void Take(const SubmittedMessage& message) {
@@ -171,6 +170,10 @@ absl::Status RunSteps(Session& session, int64_t num_steps, int64_t steps_ahead, 
   std::vector<caf::actor> actors;
   actors.push_back(system.spawn<SourceActor, caf::detached>(run));
   actors.push_back(system.spawn<SinkActor, caf::detached>(run, actors[0]));
+  actors.push_back(
+      system.spawn<Supervisor>([run](const absl::Status& status) { run->End(status); }));
+  Watch(actors[2], {actors[0], "source", Child::kSource, nullptr});
+  Watch(actors[2], {actors[1], "sink", Child::kSink, nullptr});
   caf::anon_send(actors[0], actors[1]);
   for (int64_t i = 0; i < steps_ahead; ++i) caf::anon_send(actors[0], CreditMessage{});
 

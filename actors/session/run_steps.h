@@ -39,7 +39,8 @@ class Sink {
 // Returns the first error of the source, the session or the sink. An error of the source ends the
 // run when the sink has taken the steps before it; after an error of the session or the sink the
 // steps under way are waited for and dropped. So no step of this run is under way when RunSteps
-// returns, unless the session was stopped. REQUIRES: 0 < steps_ahead <= kMaxStepsInFlight.
+// returns, unless the session was stopped or an actor has ended (kInternal, "the sink has ended:
+// ..."): then stop the session. REQUIRES: 0 < steps_ahead <= kMaxStepsInFlight.
 absl::Status RunSteps(Session& session, int64_t num_steps, int64_t steps_ahead, Source& source,
                       Sink& sink, int64_t first_step = 0);
 

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "actors/engine/error_origin.h"
 #include "tests/support/engine_plan.h"
 
 namespace penstock::actors {
@@ -206,6 +207,32 @@ TEST_F(RunStepsTest, WhatIsThrownEndsIt) {
   CheckingSink sink(counting);
   EXPECT_THAT(RunSteps(*session_, 100, 2, source, sink).ToString(),
               HasSubstr("the source of step 1 threw: no such disk"));
+}
+
+// What is no std::exception ends the actor. Its supervisor reports that, and nobody waits for it.
+TEST_F(RunStepsTest, TheEndOfTheSourceEndsTheRun) {
+  class EndingSource : public Source {
+    absl::StatusOr<Feeds> Get(int64_t) override { throw 1; }
+  };
+  EndingSource source;
+  CountingSource counting;
+  CheckingSink sink(counting);
+  const absl::Status status = RunSteps(*session_, 100, 2, source, sink);
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("the source has ended: "));
+  EXPECT_EQ(OriginOf(status).actor, "source");
+}
+
+TEST_F(RunStepsTest, TheEndOfTheSinkEndsTheRun) {
+  class EndingSink : public Sink {
+    absl::Status Take(int64_t, const StepResult&) override { throw 1; }
+  };
+  CountingSource source;
+  EndingSink sink;
+  const absl::Status status = RunSteps(*session_, 100, 2, source, sink);
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("the sink has ended: "));
+  EXPECT_EQ(OriginOf(status).actor, "sink");
 }
 
 TEST_F(RunStepsTest, AStoppedSessionEndsIt) {

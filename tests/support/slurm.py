@@ -79,6 +79,14 @@ PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
                 [shutil.which(command[0], path=PATH), *command[1:]], stdout=log, stderr=log,
                 env=self.environment))
 
+    def is_of_a_job(self, pid):
+        """Whether the process belongs to a job of this cluster, not to one of another test."""
+        try:
+            environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return f"SLURM_CONF={self.environment['SLURM_CONF']}".encode() in environment
+
     def has_idle_nodes(self):
         states = subprocess.run(["sinfo", "-h", "-N", "-o", "%T"], capture_output=True, text=True,
                                 env=self.environment, check=False, timeout=PATIENCE_S).stdout

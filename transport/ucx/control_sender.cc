@@ -40,6 +40,13 @@ void ControlSender::RequestCancel(Peer& peer, OperationId operation, uint64_t ch
   Send(peer, kCancelRequestId, message, &message->cancel, sizeof(message->cancel));
 }
 
+void ControlSender::RequestChunk(Peer& peer, OperationId send, OperationId receive,
+                                 uint64_t offset) {
+  ControlMessage* message = Acquire();
+  message->fetch = {peers_.OriginFor(peer), send, receive, offset};
+  Send(peer, kFetchRequestId, message, &message->fetch, sizeof(message->fetch));
+}
+
 void ControlSender::Greet(Peer& peer) { SendOrigin(peer, kAcksId); }
 
 void ControlSender::Probe(Peer& peer) { SendOrigin(peer, kProbeId); }

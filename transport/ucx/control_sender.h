@@ -1,5 +1,5 @@
-// Sends the messages of an endpoint that carry no tensors (wire.h): acks, cancel requests,
-// greetings and probes.
+// Sends the messages of an endpoint that carry no tensors (wire.h): acks, requests to cancel and to
+// fetch, greetings and probes.
 //
 // Acks are collected for each peer until FlushAcks, or until a batch is full. Control messages are
 // never lost on a live connection: a peer to which one cannot be sent has failed.
@@ -37,6 +37,7 @@ class ControlSender {
 
   // REQUIRES for all: peer.ep is not null.
   void RequestCancel(Peer& peer, OperationId operation, uint64_t channel);
+  void RequestChunk(Peer& peer, OperationId send, OperationId receive, uint64_t offset);
   void Greet(Peer& peer);
   void Probe(Peer& peer);
 
@@ -46,6 +47,7 @@ class ControlSender {
     ControlSender* sender = nullptr;
     AckBatch acks;
     CancelRequest cancel;
+    FetchRequest fetch;
   };
 
   struct Batch {

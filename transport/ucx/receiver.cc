@@ -13,6 +13,17 @@ namespace {
 // Unexpected messages of one peer; more are an attack or the result of a broken plan.
 constexpr uint32_t kMaxUnexpected = 1 << 16;
 
+// Without the callback.
+ucp_request_param_t FetchParam(ucp_mem_h memory) {
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  if (memory != nullptr) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+    param.memh = memory;
+  }
+  return param;
+}
+
 }  // namespace
 
 Receiver::Receiver(const UcxOptions& options, uint32_t device, Peers* peers, ControlSender* control,
@@ -104,6 +115,9 @@ void Receiver::Recycle(ReceiveOperation* receive) {
       eager_buffers_.Release(receive->data);
     }
   }
+  if (std::exchange(receive->in_chunks, false)) DropChunks(receive);
+  receive->num_started = receive->num_received = 0;
+  receive->chunk_status = UCS_OK;
   receive->location = Location::kEager;
   receives_.Recycle(receive);
 }
@@ -124,14 +138,18 @@ ucs_status_t Receiver::OnMessage(void* self, const void* header_bytes, size_t he
   Peer* peer = receiver.peers_.Authenticate(header.origin);
   if (peer == nullptr) return drop();
   const bool is_rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  const bool is_announced = !is_rendezvous && length == 0 && header.num_bytes > kNetworkChunkBytes;
   ReplayWindow& received = receiver.sources_[peer->index].received;
-  if (header.channel >= receiver.options_.transport.num_channels || header.num_bytes != length ||
-      !received.MayAccept(header.serial) || (!is_rendezvous && length > kMaxEagerBytes)) {
+  if (header.channel >= receiver.options_.transport.num_channels ||
+      (header.num_bytes != length && !is_announced) || !received.MayAccept(header.serial) ||
+      (!is_rendezvous && length > kMaxEagerBytes)) {
     return drop();
   }
   received.Accept(header.serial);
   message.data = data;
-  message.location = is_rendezvous ? Location::kRendezvous : Location::kEager;
+  message.location = is_announced    ? Location::kAnnounced
+                     : is_rendezvous ? Location::kRendezvous
+                                     : Location::kEager;
   if (is_rendezvous && header.place != kNoPlace && peer->memory != nullptr) {
     if (const std::byte* bytes = peer->memory->Find(header.place, header.num_bytes)) {
       message.location = Location::kShared;
@@ -179,7 +197,8 @@ bool Receiver::Deliver(Peer& peer, const Message& message, ReceiveOperation* rec
     copies_.Add(receive, message.data);
     return false;
   }
-  if (message.location != Location::kRendezvous) {
+  const bool is_announced = message.location == Location::kAnnounced;
+  if (message.location != Location::kRendezvous && !is_announced) {
     CopyOrShow(message, receive);
     EndReceived(receive, UCS_OK, message.num_bytes);
     return false;
@@ -189,10 +208,11 @@ bool Receiver::Deliver(Peer& peer, const Message& message, ReceiveOperation* rec
     receive->staging = staging_buffers_.Acquire(message.num_bytes);
     receive->data = receive->staging.bytes.get();
   }
-  receive->descriptor = message.data;
+  receive->in_chunks = is_announced;
+  receive->descriptor = is_announced ? nullptr : message.data;
   sources_[peer.index].transfers.Add(receive);
   StartTransfers(peer);
-  return true;
+  return !is_announced;
 }
 
 // Of a message whose bytes are here.
@@ -223,25 +243,32 @@ void Receiver::StartTransfers(Peer& peer) {
   const uint32_t num_sharing =
       peer.memory != nullptr ? 1 : options_.num_local_devices * peers_.num_network_peers();
   while (!peer.is_failed) {
-    ReceiveOperation* receive = source.transfers.StartNext(num_sharing);
+    const auto next = source.transfers.StartNext(num_sharing);
+    ReceiveOperation* receive = next.transfer;
     if (receive == nullptr) break;
-    receive->is_transferring = true;
-    ucp_request_param_t param = {};
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-    param.cb.recv_am = &OnReceived;
-    param.user_data = receive;
-    if (receive->memory != nullptr) {
-      param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-      param.memh = receive->memory;
+    if (!receive->in_chunks) {
+      FetchWhole(receive);
+      continue;
     }
-    const size_t num_bytes = receive->num_bytes;
-    ucs_status_ptr_t request = ucp_am_recv_data_nbx(
-        worker_, std::exchange(receive->descriptor, nullptr), receive->data, num_bytes, &param);
-    if (!UCS_PTR_IS_PTR(request)) {
-      OnReceived(nullptr, UCS_PTR_STATUS(request), num_bytes, receive);
-    }
+    Chunk* chunk = chunks_.Acquire();
+    chunk->receive = receive;
+    chunk->offset = next.offset;
+    chunk->num_bytes = next.num_bytes;
+    receive->requested.PushBack(chunk);
+    control_.RequestChunk(peer, receive->send, receive->id, chunk->offset);
   }
   source.is_starting_transfers = false;
+}
+
+void Receiver::FetchWhole(ReceiveOperation* receive) {
+  receive->is_transferring = true;
+  ucp_request_param_t param = FetchParam(receive->memory);
+  param.cb.recv_am = &OnReceived;
+  param.user_data = receive;
+  const size_t num_bytes = receive->num_bytes;
+  ucs_status_ptr_t request = ucp_am_recv_data_nbx(
+      worker_, std::exchange(receive->descriptor, nullptr), receive->data, num_bytes, &param);
+  if (!UCS_PTR_IS_PTR(request)) OnReceived(nullptr, UCS_PTR_STATUS(request), num_bytes, receive);
 }
 
 void Receiver::OnReceived(void* request, ucs_status_t status, size_t length, void* operation) {
@@ -253,6 +280,75 @@ void Receiver::OnReceived(void* request, ucs_status_t status, size_t length, voi
   self.sources_[peer.index].transfers.Finish(receive->num_bytes);
   self.StartTransfers(peer);
   self.EndReceived(receive, status, length);
+}
+
+ucs_status_t Receiver::OnChunk(void* self, const void* header_bytes, size_t header_length,
+                               void* data, size_t length, const ucp_am_recv_param_t* param) {
+  auto& receiver = *static_cast<Receiver*>(self);
+  const auto drop = [&receiver] {
+    receiver.counters_.CountDropped();
+    return UCS_OK;
+  };
+  ChunkHeader header;
+  if (header_length != sizeof(header)) return drop();
+  std::memcpy(&header, header_bytes, sizeof(header));
+  Peer* peer = receiver.peers_.Authenticate(header.origin);
+  ReceiveOperation* receive = receiver.receives_.Find(header.receive);
+  if (peer == nullptr || receive == nullptr || receive->peer != peer->device) return drop();
+  Chunk* chunk = receive->requested.RemoveFirst([&header, length](const Chunk& requested) {
+    return requested.offset == header.offset && requested.num_bytes == length;
+  });
+  if (chunk == nullptr) return drop();
+  ++receive->num_writing;
+  receive->is_transferring = true;
+  std::byte* const to = static_cast<std::byte*>(receive->data) + chunk->offset;
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0) {
+    CopyBytes(to, data, length);
+    receiver.FinishChunk(chunk, UCS_OK, length);
+    return UCS_OK;
+  }
+  ucp_request_param_t fetch = FetchParam(receive->memory);
+  fetch.cb.recv_am = &OnChunkReceived;
+  fetch.user_data = chunk;
+  ucs_status_ptr_t request = ucp_am_recv_data_nbx(receiver.worker_, data, to, length, &fetch);
+  if (!UCS_PTR_IS_PTR(request)) OnChunkReceived(nullptr, UCS_PTR_STATUS(request), length, chunk);
+  return UCS_INPROGRESS;
+}
+
+void Receiver::OnChunkReceived(void* request, ucs_status_t status, size_t length, void* chunk) {
+  if (request != nullptr) ucp_request_free(request);
+  auto* received = static_cast<Chunk*>(chunk);
+  received->receive->receiver->FinishChunk(received, status, length);
+}
+
+void Receiver::FinishChunk(Chunk* chunk, ucs_status_t status, size_t num_bytes) {
+  ReceiveOperation* receive = chunk->receive;
+  Peer& peer = peers_[receive->peer];
+  if (status == UCS_OK && num_bytes != chunk->num_bytes) status = UCS_ERR_MESSAGE_TRUNCATED;
+  if (status == UCS_OK) {
+    receive->num_received += num_bytes;
+  } else {
+    receive->chunk_status = status;
+  }
+  receive->is_transferring = --receive->num_writing > 0;
+  sources_[peer.index].transfers.Finish(chunk->num_bytes);
+  chunks_.Recycle(chunk);
+  if (receive->chunk_status != UCS_OK || peer.is_failed) DropChunks(receive);
+  const bool has_ended =
+      !receive->is_transferring && (receive->chunk_status != UCS_OK || peer.is_failed ||
+                                    receive->num_received == receive->num_bytes);
+  StartTransfers(peer);
+  if (has_ended) EndReceived(receive, receive->chunk_status, receive->num_received);
+}
+
+void Receiver::DropChunks(ReceiveOperation* receive) {
+  TransferQueue<ReceiveOperation>& transfers = sources_[peers_[receive->peer].index].transfers;
+  transfers.Remove(receive);
+  while (!receive->requested.empty()) {
+    Chunk* chunk = receive->requested.PopFront();
+    transfers.Finish(chunk->num_bytes);
+    chunks_.Recycle(chunk);
+  }
 }
 
 void Receiver::EndReceived(ReceiveOperation* receive, ucs_status_t status, size_t num_bytes) {
@@ -315,6 +411,7 @@ void Receiver::DropMessages(Source& source) {
     while (Message* message = queues.RemoveFirstMessage()) DropUnexpected(source, message);
   });
   while (ReceiveOperation* receive = source.transfers.RemoveWaiting()) {
+    if (receive->in_chunks) continue;
     ucp_am_data_release(worker_, std::exchange(receive->descriptor, nullptr));
   }
 }

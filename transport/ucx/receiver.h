@@ -10,6 +10,7 @@
 //              if it is long piece by piece
 //              (copy_queue.h)
 //   rendezvous fetched into the register          fetched into a buffer that is kept
+//   announced  the same, in chunks                the same, in chunks
 //
 // An eager message that finds no receive is copied to a buffer until there is one. Fetches are
 // subject to flow control (transfer_queue.h).
@@ -28,6 +29,7 @@
 #include "absl/status/status.h"
 #include <ucp/api/ucp.h>
 
+#include "transport/intrusive_queue.h"
 #include "transport/match_table.h"
 #include "transport/object_pool.h"
 #include "transport/request_internal.h"
@@ -81,9 +83,11 @@ class Receiver {
   // Adds to `counts`, by the index of the peer, the receives that UCX writes to.
   void CountTransferring(std::vector<uint64_t>* counts);
 
-  // Handle kMessageId and kCancelRequestId; `self` is a Receiver.
+  // Handle kMessageId, kChunkId and kCancelRequestId; `self` is a Receiver.
   static ucs_status_t OnMessage(void* self, const void* header, size_t header_length, void* data,
                                 size_t length, const ucp_am_recv_param_t* param);
+  static ucs_status_t OnChunk(void* self, const void* header, size_t header_length, void* data,
+                              size_t length, const ucp_am_recv_param_t* param);
   static ucs_status_t OnCancelRequest(void* self, const void* header, size_t header_length,
                                       void* data, size_t length, const ucp_am_recv_param_t* param);
 
@@ -93,6 +97,7 @@ class Receiver {
     kEager,       // in UCX's segment or, outside of OnMessage, in a buffer
     kRendezvous,  // with the sender; `data` is UCX's descriptor
     kShared,      // with the sender, who shares them
+    kAnnounced,   // with the sender, who sends the chunks that are asked for
   };
 
   struct Message : MessageHeader {
@@ -100,6 +105,16 @@ class Receiver {
     void* data = nullptr;
     Location location = Location::kEager;
     bool is_unexpected = false;  // kept beyond OnMessage
+  };
+
+  struct ReceiveOperation;
+
+  // Has been asked for.
+  struct Chunk {
+    Chunk* next = nullptr;
+    ReceiveOperation* receive = nullptr;
+    uint64_t offset = 0;
+    uint64_t num_bytes = 0;
   };
 
   struct ReceiveOperation : Operation<ReceiveOperation> {
@@ -118,6 +133,13 @@ class Receiver {
     StagingBuffer staging;              // of a view by rendezvous
     const std::byte* source = nullptr;  // of a long copy: see CopyQueue
     uint64_t num_copied = 0;
+    // Of a transfer, in chunks or not: see TransferQueue.
+    uint64_t num_started = 0;
+    bool in_chunks = false;
+    IntrusiveQueue<Chunk> requested;  // that have not arrived
+    uint32_t num_writing = 0;         // chunks that UCX writes
+    uint64_t num_received = 0;        // bytes of chunks
+    ucs_status_t chunk_status = UCS_OK;
   };
 
   using Matches = MatchTable<ReceiveOperation, Message>;
@@ -138,12 +160,17 @@ class Receiver {
   bool Deliver(Peer& peer, const Message& message, ReceiveOperation* receive);
   void CopyOrShow(const Message& message, ReceiveOperation* receive);
   void StartTransfers(Peer& peer);
+  void FetchWhole(ReceiveOperation* receive);
+  void FinishChunk(Chunk* chunk, ucs_status_t status, size_t num_bytes);
+  // Forgets the chunks that were asked for or are to be.
+  void DropChunks(ReceiveOperation* receive);
   void EndReceived(ReceiveOperation* receive, ucs_status_t status, size_t num_bytes);
   void Discard(const Message& message);
   void DropUnexpected(Source& source, Message* message);
   void DropMessages(Source& source);
   void Recycle(ReceiveOperation* receive);
   static void OnReceived(void* request, ucs_status_t status, size_t length, void* operation);
+  static void OnChunkReceived(void* request, ucs_status_t status, size_t length, void* chunk);
 
   const UcxOptions& options_;
   const uint32_t device_;
@@ -155,6 +182,7 @@ class Receiver {
   OperationTable<ReceiveOperation> receives_;
   CopyQueue<ReceiveOperation> copies_;
   ObjectPool<Message> messages_;
+  ObjectPool<Chunk> chunks_;
   EagerBuffers eager_buffers_;
   StagingBuffers staging_buffers_;
 };

@@ -1,11 +1,28 @@
 #include "transport/ucx/sender.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/strings.h"
 #include "transport/ucx/ucx_status.h"
 
 namespace penstock::transport::ucx {
+namespace {
+
+// Without the callback.
+ucp_request_param_t SendParam(size_t num_bytes, ucp_mem_h memory) {
+  ucp_request_param_t param = {};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = num_bytes <= kMaxEagerBytes ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  if (memory != nullptr && num_bytes > kMaxEagerBytes) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+    param.memh = memory;
+  }
+  return param;
+}
+
+}  // namespace
 
 void Sender::Send(Peer& peer, Tag tag, const void* data, size_t num_bytes, uint32_t flags,
                   const MemoryRegions::Registration& memory, Request* request) {
@@ -19,36 +36,91 @@ void Sender::Send(Peer& peer, Tag tag, const void* data, size_t num_bytes, uint3
   send->header.flags = flags;
   send->header.operation = send->id;
   send->header.place = memory.place;
+  const bool is_read_in_place = peer.memory != nullptr && memory.place != kNoPlace;
+  if (num_bytes > kNetworkChunkBytes && !is_read_in_place) {
+    send->chunked = static_cast<const std::byte*>(data);
+    send->memory = memory.handle;
+    num_bytes = 0;
+  }
+  send->num_uses = 1;
   send->is_transferring = true;
-  ucp_request_param_t param = {};
-  param.op_attr_mask =
-      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  ucp_request_param_t param = SendParam(num_bytes, memory.handle);
   param.cb.send = &OnSent;
   param.user_data = send;
-  param.flags = num_bytes <= kMaxEagerBytes ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
-  if (memory.handle != nullptr) {
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-    param.memh = memory.handle;
-  }
   ucs_status_ptr_t sending = ucp_am_send_nbx(peer.ep, kMessageId, &send->header,
                                              sizeof(send->header), data, num_bytes, &param);
   if (!UCS_PTR_IS_PTR(sending)) OnSent(nullptr, UCS_PTR_STATUS(sending), send);
 }
 
+void Sender::SendChunk(Peer& peer, SendOperation* send, const FetchRequest& fetch) {
+  const size_t num_bytes =
+      std::min<uint64_t>(kNetworkChunkBytes, send->header.num_bytes - fetch.offset);
+  ChunkSend* chunk = chunk_sends_.Acquire();
+  chunk->send = send;
+  chunk->header = {peers_.OriginFor(peer), fetch.receive, fetch.offset};
+  ++send->num_fetched;
+  ++send->num_uses;
+  send->is_transferring = true;
+  ucp_request_param_t param = SendParam(num_bytes, send->memory);
+  param.cb.send = &OnChunkSent;
+  param.user_data = chunk;
+  ucs_status_ptr_t sending =
+      ucp_am_send_nbx(peer.ep, kChunkId, &chunk->header, sizeof(chunk->header),
+                      send->chunked + fetch.offset, num_bytes, &param);
+  if (!UCS_PTR_IS_PTR(sending)) OnChunkSent(nullptr, UCS_PTR_STATUS(sending), chunk);
+}
+
 void Sender::OnSent(void* request, ucs_status_t status, void* operation) {
   if (request != nullptr) ucp_request_free(request);
   auto* send = static_cast<SendOperation*>(operation);
-  Sender& self = *send->sender;
-  send->is_transferring = false;
-  const Peer& peer = self.peers_[send->peer];
+  send->sender->EndUse(send, status);
+}
+
+void Sender::OnChunkSent(void* request, ucs_status_t status, void* chunk) {
+  if (request != nullptr) ucp_request_free(request);
+  auto* sent = static_cast<ChunkSend*>(chunk);
+  SendOperation* send = sent->send;
+  send->sender->chunk_sends_.Recycle(sent);
+  send->sender->EndUse(send, status);
+}
+
+// UCX does not use the header, or a chunk, any more.
+void Sender::EndUse(SendOperation* send, ucs_status_t status) {
+  if (status != UCS_OK) send->ucx_status = status;
+  send->is_transferring = --send->num_uses > 0;
+  if (send->is_transferring) return;
+  const Peer& peer = peers_[send->peer];
   if (send->is_acknowledged) {
-    self.EndIfFinished(send);
+    EndIfFinished(send);
   } else if (peer.is_failed) {
-    self.sends_.End(send, peer.failure);  // nobody will acknowledge it
-  } else if (status != UCS_OK) {
-    self.sends_.End(send, FromUcs(status, StrCat("sending to device ", peer.device, " on channel ",
-                                                 send->header.channel)));
+    sends_.End(send, peer.failure);  // nobody will acknowledge it
+  } else if (send->ucx_status != UCS_OK) {
+    sends_.End(send, FromUcs(send->ucx_status, StrCat("sending to device ", peer.device,
+                                                      " on channel ", send->header.channel)));
   }
+}
+
+ucs_status_t Sender::OnFetchRequest(void* self, const void* header, size_t header_length,
+                                    void* /*data*/, size_t length,
+                                    const ucp_am_recv_param_t* /*param*/) {
+  auto& sender = *static_cast<Sender*>(self);
+  const auto drop = [&sender] {
+    sender.counters_.CountDropped();
+    return UCS_OK;
+  };
+  FetchRequest fetch;
+  if (length != 0 || header_length != sizeof(fetch)) return drop();
+  std::memcpy(&fetch, header, sizeof(fetch));
+  Peer* peer = sender.peers_.Authenticate(fetch.origin);
+  SendOperation* send = sender.sends_.Find(fetch.send);
+  if (peer == nullptr || send == nullptr || send->peer != peer->device ||
+      send->chunked == nullptr || send->is_acknowledged || fetch.offset % kNetworkChunkBytes != 0 ||
+      fetch.offset >= send->header.num_bytes ||
+      send->num_fetched * kNetworkChunkBytes >= send->header.num_bytes) {
+    return drop();
+  }
+  sender.SendChunk(*peer, send, fetch);
+  return UCS_OK;
 }
 
 ucs_status_t Sender::OnAcks(void* self, const void* header, size_t header_length, void* /*data*/,
@@ -131,6 +203,9 @@ bool Sender::CompleteRequests() {
 
 void Sender::Recycle(SendOperation* send) {
   send->is_acknowledged = send->is_cancelling = false;
+  send->ucx_status = UCS_OK;
+  send->chunked = nullptr;
+  send->num_fetched = 0;
   if (!send->cancel_reason.ok()) send->cancel_reason = absl::OkStatus();
   sends_.Recycle(send);
 }

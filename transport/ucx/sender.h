@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include <ucp/api/ucp.h>
 
+#include "transport/object_pool.h"
 #include "transport/request_internal.h"
 #include "transport/transport.h"
 #include "transport/ucx/control_sender.h"
@@ -59,24 +60,40 @@ class Sender {
   // Adds to `counts`, by the index of the peer, the sends whose bytes UCX uses.
   void CountTransferring(std::vector<uint64_t>* counts);
 
-  // Handles kAcksId; `self` is a Sender.
+  // Handle kAcksId and kFetchRequestId; `self` is a Sender.
   static ucs_status_t OnAcks(void* self, const void* header, size_t header_length, void* data,
                              size_t length, const ucp_am_recv_param_t* param);
+  static ucs_status_t OnFetchRequest(void* self, const void* header, size_t header_length,
+                                     void* data, size_t length, const ucp_am_recv_param_t* param);
 
  private:
   struct SendOperation : Operation<SendOperation> {
     Sender* sender = nullptr;
     MessageHeader header;
     Ack ack;
+    uint32_t num_uses = 0;               // by UCX, of the header or of bytes
+    ucs_status_t ucx_status = UCS_OK;    // the last failure
+    const std::byte* chunked = nullptr;  // the bytes, if they are fetched in chunks
+    ucp_mem_h memory = nullptr;          // where those are registered
+    uint64_t num_fetched = 0;            // of their chunks
     bool is_acknowledged = false;
     bool is_cancelling = false;  // the receiver has been asked; `seconds` counts from there
     absl::Status cancel_reason;
   };
 
+  struct ChunkSend {
+    ChunkSend* next = nullptr;
+    SendOperation* send = nullptr;
+    ChunkHeader header;
+  };
+
+  void SendChunk(Peer& peer, SendOperation* send, const FetchRequest& fetch);
+  void EndUse(SendOperation* send, ucs_status_t status);
   void RequestCancel(SendOperation* send, const absl::Status& reason);
   void EndIfFinished(SendOperation* send);
   void Recycle(SendOperation* send);
   static void OnSent(void* request, ucs_status_t status, void* operation);
+  static void OnChunkSent(void* request, ucs_status_t status, void* chunk);
 
   const UcxOptions& options_;
   const uint32_t device_;
@@ -85,6 +102,7 @@ class Sender {
   MessageCounters& counters_;
   std::vector<uint64_t> next_serials_;  // of the next message to each peer, by its index
   OperationTable<SendOperation> sends_;
+  ObjectPool<ChunkSend> chunk_sends_;
 };
 
 }  // namespace penstock::transport::ucx

@@ -89,6 +89,8 @@ absl::Status UcxEndpoint::Open(ucp_context_h context) {
   RETURN_IF_ERROR(handle(kMessageId, &Receiver::OnMessage, &receiver_));
   RETURN_IF_ERROR(handle(kAcksId, &Sender::OnAcks, &sender_));
   RETURN_IF_ERROR(handle(kCancelRequestId, &Receiver::OnCancelRequest, &receiver_));
+  RETURN_IF_ERROR(handle(kFetchRequestId, &Sender::OnFetchRequest, &sender_));
+  RETURN_IF_ERROR(handle(kChunkId, &Receiver::OnChunk, &receiver_));
   RETURN_IF_ERROR(handle(kProbeId, &OnProbe, this));
 
   ucp_address_t* bytes = nullptr;
@@ -121,7 +123,7 @@ void UcxEndpoint::Close(Clock::time_point deadline) {
   std::vector<ucs_status_ptr_t> closing;
   bool has_unknown_peers = false;
   for (Peer& peer : peers_.all()) {
-    has_unknown_peers |= peer.ep == nullptr && !peer.is_failed && !peer.is_unneeded;
+    has_unknown_peers |= peer.ep == nullptr && !peer.is_failed && !peer.is_excluded;
     if (peer.ep == nullptr || peer.is_connecting) continue;
     ucs_status_ptr_t request = Peers::Disconnect(peer, is_transferring || peer.is_failed);
     if (request != nullptr) closing.push_back(request);
@@ -136,14 +138,14 @@ void UcxEndpoint::Close(Clock::time_point deadline) {
   // A device that was never connected may have begun to connect to this one, which UCX does not
   // show.
   if (has_unknown_peers) progress_until(Clock::now() + kUnknownTimeout, [] { return false; });
-  is_left_ = peers_.state() == ConnectionState::kConnecting;
-  if (!is_left_) ucp_worker_destroy(worker_);
+  is_leaked_ = peers_.state() == ConnectionState::kConnecting;
+  if (!is_leaked_) ucp_worker_destroy(worker_);
   worker_ = nullptr;
 }
 
 bool UcxEndpoint::IsTransferring() {
   const Lock lock(lock_);
-  const bool is_destroyed = worker_ == nullptr && !is_left_;
+  const bool is_destroyed = worker_ == nullptr && !is_leaked_;
   return !is_destroyed && NumTransferring() > 0;
 }
 
@@ -190,7 +192,7 @@ void UcxEndpoint::LeaveUnconnected(uint32_t device, PeerMemory* memory) {
   const Lock lock(lock_);
   Peer& peer = peers_[device];
   peer.memory = memory;
-  peer.is_unneeded = true;
+  peer.is_excluded = true;
 }
 
 void UcxEndpoint::AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle, uint64_t place) {
@@ -344,9 +346,9 @@ ConnectionState UcxEndpoint::ProgressConnections() {
   const Lock lock(lock_);
   ProgressWorker();
   for (Peer& peer : peers_.all()) {
-    if (peer.ep == nullptr || peer.is_connecting || peer.is_greeted || peer.is_failed) continue;
+    if (peer.ep == nullptr || peer.is_connecting || peer.hello_sent || peer.is_failed) continue;
     // UCX watches only peers that something was sent to.
-    peer.is_greeted = true;
+    peer.hello_sent = true;
     control_.Greet(peer);
   }
   if (has_ended() || peers_.has_new_failures()) Wake();

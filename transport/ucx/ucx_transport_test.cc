@@ -197,7 +197,7 @@ TEST(UcxPeersTest, OnlyThoseThatExchangeMessagesAreConnected) {
     Request receive;
     endpoints[to]->Recv(from, {kGeneration, 1, 7}, &received, sizeof(received), &receive);
     endpoints[from]->Send(to, {kGeneration, 1, 7}, &sent, sizeof(sent), 0, &send);
-    EXPECT_TRUE(DriveUntil(*endpoints[from], [&] {
+    EXPECT_TRUE(DriveUntil(*endpoints[from], [&, to = to] {
       endpoints[to]->Progress();
       return send.is_done() && receive.is_done();
     }));
@@ -635,7 +635,7 @@ TEST_P(UsedMemoryTest, RequestsEndWhenUcxHasLetGo) {
 }
 
 TEST_P(UsedMemoryTest, IsFreedWhenTheTransportHasClosed) {
-  options_.on_left = [](uint64_t, const std::string& why) { ADD_FAILURE() << why; };
+  options_.on_leak = [](uint64_t, const std::string& why) { ADD_FAILURE() << why; };
   ASSERT_NO_FATAL_FAILURE(StartExchange());
   registers_.reset();
   EXPECT_FALSE(registers_alive_.expired());
@@ -652,7 +652,7 @@ TEST(UcxTransportTest, MemoryStaysIfUcxCannotLetGo) {
   UcxOptions options = OptionsOf(kSurvivor);
   uint64_t num_left = 0;
   std::vector<std::string> log;
-  options.on_left = [&](uint64_t num_bytes, const std::string& why) {
+  options.on_leak = [&](uint64_t num_bytes, const std::string& why) {
     num_left += num_bytes;
     log.push_back(why);
   };
@@ -961,6 +961,87 @@ TEST(UcxTransportTest, AnUrgentMessageOvertakesALongOneThatIsShared) {
                           [](std::byte byte) { return byte == std::byte{7}; }));
 }
 
+// Over a network they travel in chunks, of which two are on their way.
+TEST(UcxTransportTest, AnUrgentMessageOvertakesLongOnesOverANetwork) {
+  const TransportsGuard guard("tcp");
+  UcxFabric fabric({.num_devices = 2, .generation = kGeneration, .num_channels = 2}, 1);
+  constexpr size_t kBytes = 24 << 20;
+  constexpr size_t kUrgentBytes = 1 << 20;
+  const std::vector<uint8_t> sent(kBytes, 7);
+  std::vector<uint8_t> long_ones[2] = {std::vector<uint8_t>(kBytes), std::vector<uint8_t>(kBytes)};
+  std::vector<uint8_t> urgent(kUrgentBytes);
+  Request sends[3], recvs[3];
+  Endpoint& from = fabric.endpoint(0);
+  Endpoint& to = fabric.endpoint(1);
+  for (uint64_t i = 0; i < 2; ++i) {
+    to.Recv(0, {kGeneration, 1, i}, long_ones[i].data(), kBytes, &recvs[i]);
+    from.Send(1, {kGeneration, 1, i}, sent.data(), kBytes, kNoFlags, &sends[i]);
+  }
+  ASSERT_TRUE(DriveUntil(to, [&] {
+    from.Progress();
+    return HasBegun(long_ones[0]);
+  }));
+  to.Recv(0, {kGeneration, 0, 0}, urgent.data(), kUrgentBytes, &recvs[2]);
+  from.Send(1, {kGeneration, 0, 0}, sent.data(), kUrgentBytes, kNoFlags, &sends[2]);
+  ASSERT_TRUE(DriveUntil(to, [&] {
+    from.Progress();
+    return recvs[2].is_done();
+  }));
+  EXPECT_EQ(recvs[0].state, Request::State::kPending);
+  EXPECT_EQ(recvs[1].state, Request::State::kPending);
+  ASSERT_TRUE(DriveUntil(to, [&] {
+    from.Progress();
+    return std::all_of(sends, sends + 3, [](const Request& send) { return send.is_done(); });
+  }));
+  for (const Request& request : sends) EXPECT_EQ(request.status, absl::OkStatus());
+  for (const Request& request : recvs) EXPECT_EQ(request.status, absl::OkStatus());
+  for (const std::vector<uint8_t>& received : long_ones) EXPECT_EQ(received, sent);
+}
+
+// Into a register, and shown; of lengths with a short last chunk, a long one, and none.
+TEST(UcxTransportTest, ChunksGiveTheBytesOfTheirMessage) {
+  const TransportsGuard guard("tcp");
+  UcxFabric fabric({.num_devices = 2, .generation = kGeneration, .num_channels = 2}, 1);
+  uint64_t sequence = 0;
+  for (const size_t rest : {size_t{1}, size_t{12345}, size_t{0}}) {
+    const size_t num_bytes = 5 * transport::ucx::kNetworkChunkBytes + rest;
+    std::vector<uint8_t> sent(num_bytes), received(num_bytes);
+    for (size_t i = 0; i < num_bytes; ++i) sent[i] = static_cast<uint8_t>(i * 2654435761u >> 13);
+    for (const bool is_view : {false, true}) {
+      for (const bool is_expected : {false, true}) {
+        const Tag tag = {kGeneration, 1, sequence++};
+        Request send, recv;
+        const auto receive = [&] {
+          if (is_view) {
+            fabric.endpoint(1).View(0, tag, num_bytes, &recv);
+          } else {
+            fabric.endpoint(1).Recv(0, tag, received.data(), num_bytes, &recv);
+          }
+        };
+        if (is_expected) receive();
+        fabric.endpoint(0).Send(1, tag, sent.data(), num_bytes, transport::kErrorFlag, &send);
+        if (!is_expected) receive();
+        ASSERT_TRUE(DriveUntil(fabric.endpoint(1), [&] {
+          fabric.endpoint(0).Progress();
+          return recv.is_done();
+        }));
+        ASSERT_EQ(recv.status, absl::OkStatus());
+        EXPECT_EQ(recv.flags, transport::kErrorFlag);
+        const void* bytes = is_view ? recv.view : received.data();
+        EXPECT_EQ(std::memcmp(bytes, sent.data(), num_bytes), 0);
+        if (is_view) fabric.endpoint(1).Release(&recv);
+        std::fill(received.begin(), received.end(), 0);
+        ASSERT_TRUE(DriveUntil(fabric.endpoint(0), [&] {
+          fabric.endpoint(1).Progress();
+          return send.is_done();
+        }));
+        EXPECT_EQ(send.status, absl::OkStatus());
+      }
+    }
+  }
+  EXPECT_EQ(fabric.stats().messages, sequence);
+}
+
 // --- Collectives ---------------------------------------------------------------------------------
 
 // Every kind, over devices of which some share a process: blocks long and short, several runs.
@@ -1171,7 +1252,15 @@ TEST(UcxTransportTest, WhatDoesNotFitIsDroppedAndCounted) {
   CancelRequest cancel = {good.origin, {0, 0}, 4};
   forger.Send(kCancelRequestId, &cancel, sizeof(cancel), nullptr, 0);
   forger.Send(kCancelRequestId, &cancel, sizeof(cancel) - 8, nullptr, 0);
-  num_dropped += 9;
+  FetchRequest fetch = {good.origin, {0, 0}, {0, 0}, 0};  // of no send
+  forger.Send(kFetchRequestId, &fetch, sizeof(fetch), nullptr, 0);
+  forger.Send(kFetchRequestId, &fetch, sizeof(fetch) - 1, nullptr, 0);
+  forger.Send(kFetchRequestId, &fetch, sizeof(fetch), bytes.data(), 8);
+  ChunkHeader chunk = {good.origin, {0, 0}, 0};  // the receive has asked for none
+  forger.Send(kChunkId, &chunk, sizeof(chunk), bytes.data(), 8);
+  forger.Send(kChunkId, &chunk, sizeof(chunk), bytes.data(), bytes.size());
+  forger.Send(kChunkId, &chunk, sizeof(chunk) - 1, bytes.data(), 8);
+  num_dropped += 15;
   ASSERT_TRUE(DriveUntil(endpoint, [&] {
     forger.Progress();
     return mine->stats().dropped >= num_dropped;

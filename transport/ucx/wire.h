@@ -2,13 +2,18 @@
 //
 // A message is one active message of UCX: a header with the complete tag, and the bytes. Short
 // messages are eager: the bytes follow the header. Of a long one, the header announces that the
-// bytes can be fetched (rendezvous). The receiver acknowledges every message that it has taken or
-// refused. The sender may request the cancellation of a message:
+// bytes can be fetched (rendezvous). Those of a very long one over a network are fetched in chunks,
+// so that its receiver decides what the link carries next. The receiver acknowledges every message
+// that it has taken or refused. The sender may request the cancellation of a message:
 //
 //   sender                                                receiver
 //   Send ---- MessageHeader + bytes ---------------> a Recv with its tag takes it, or it waits
 //   Cancel -- CancelRequest -----------------------> dropped, if nothing has taken it
 //   request ends <------------------------- Ack ---- delivered, cancelled, or of another size
+//
+//   Send ---- MessageHeader alone -----------------> a Recv with its tag takes it
+//        <--------------------------- FetchRequest -- once a chunk
+//        ---- ChunkHeader + chunk ----------------->
 //
 // If the bytes of a long message lie in memory that the sender shares (shared_memory.h), the header
 // names the place as well. A receiver on the same host then reads them there.
@@ -37,10 +42,21 @@
 namespace penstock::transport::ucx {
 
 // Ids of active messages.
-enum MessageId : unsigned { kMessageId = 1, kAcksId = 2, kCancelRequestId = 3, kProbeId = 4 };
+enum MessageId : unsigned {
+  kMessageId = 1,
+  kAcksId = 2,
+  kCancelRequestId = 3,
+  kProbeId = 4,
+  kFetchRequestId = 5,
+  kChunkId = 6,
+};
 
 // Longest message whose bytes travel with the header: one segment of the common transports.
 inline constexpr size_t kMaxEagerBytes = 8000;
+
+// Longer messages whose receiver cannot read the sender's memory travel in chunks of this length,
+// of which the last may be shorter. A link of 1 Gbit/s carries one in 9 ms.
+inline constexpr uint64_t kNetworkChunkBytes = 1 << 20;
 
 // The beginning of everything that is sent.
 struct Origin {
@@ -74,6 +90,22 @@ struct CancelRequest {
   uint64_t channel = 0;
 };
 static_assert(sizeof(CancelRequest) == 32);
+
+// Of the receiver: asks for the chunk at `offset`, a multiple of kNetworkChunkBytes.
+struct FetchRequest {
+  Origin origin;
+  OperationId send;     // of the MessageHeader
+  OperationId receive;  // for the ChunkHeader
+  uint64_t offset = 0;
+};
+static_assert(sizeof(FetchRequest) == 40);
+
+struct ChunkHeader {
+  Origin origin;
+  OperationId receive;
+  uint64_t offset = 0;
+};
+static_assert(sizeof(ChunkHeader) == 32);
 
 struct Ack {
   enum Kind : uint32_t { kDelivered = 0, kCancelled = 1, kSizeMismatch = 2 };
