@@ -327,8 +327,13 @@ void Receiver::FinishChunk(Chunk* chunk, ucs_status_t status, size_t num_bytes) 
   if (status == UCS_OK && num_bytes != chunk->num_bytes) status = UCS_ERR_MESSAGE_TRUNCATED;
   if (status == UCS_OK) {
     receive->num_received += num_bytes;
+    receive->seconds = 0;  // it goes on
   } else {
     receive->chunk_status = status;
+    // The sender would wait for an answer, and UCX may keep the chunk.
+    if (!peer.is_failed) {
+      peers_.Fail(peer, FromUcs(status, StrCat("receiving from device ", peer.device)));
+    }
   }
   receive->is_transferring = --receive->num_writing > 0;
   sources_[peer.index].transfers.Finish(chunk->num_bytes);

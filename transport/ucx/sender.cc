@@ -59,6 +59,7 @@ void Sender::SendChunk(Peer& peer, SendOperation* send, const FetchRequest& fetc
   chunk->send = send;
   chunk->header = {peers_.OriginFor(peer), fetch.receive, fetch.offset};
   ++send->num_fetched;
+  if (!send->is_cancelling) send->seconds = 0;  // it goes on
   ++send->num_uses;
   send->is_transferring = true;
   ucp_request_param_t param = SendParam(num_bytes, send->memory);
@@ -80,8 +81,14 @@ void Sender::OnChunkSent(void* request, ucs_status_t status, void* chunk) {
   if (request != nullptr) ucp_request_free(request);
   auto* sent = static_cast<ChunkSend*>(chunk);
   SendOperation* send = sent->send;
-  send->sender->chunk_sends_.Recycle(sent);
-  send->sender->EndUse(send, status);
+  Sender& self = *send->sender;
+  self.chunk_sends_.Recycle(sent);
+  // The receiver would wait for ever for a chunk that does not come.
+  if (status != UCS_OK) {
+    Peer& peer = self.peers_[send->peer];
+    self.peers_.Fail(peer, FromUcs(status, StrCat("sending to device ", peer.device)));
+  }
+  self.EndUse(send, status);
 }
 
 // UCX does not use the header, or a chunk, any more.
