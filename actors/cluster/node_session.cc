@@ -317,7 +317,7 @@ absl::Status NodeSession::AddBox(uint32_t state, const Box& box,
     for (const auto& [copy, tile] : parts) {
       copy.ForEachRunOf(
           0, static_cast<int64_t>(offset), static_cast<int64_t>(size),
-          [&](int64_t to, int64_t from, int64_t count) {
+          [&, &tile = tile](int64_t to, int64_t from, int64_t count) {
             for (const uint32_t placement : tile) {
               status->Update(engine_->WriteTile(placements[placement], static_cast<uint64_t>(to),
                                                 static_cast<uint64_t>(count), bytes + from));

@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -127,7 +128,8 @@ TEST(WireStatusTest, DamagedBytesAreAStatusOrAnException) {
   int num_exceptions = 0;
   for (size_t at = 0; at < num_bytes; ++at) {
     for (const int flipped : {0x01, 0x02, 0x10, 0x80, 0xff}) {
-      kj::Array<capnp::word> bad = kj::heapArray<capnp::word>(good.begin(), good.size());
+      auto bad = kj::heapArray<capnp::word>(good.size());
+      std::memcpy(bad.begin(), good.begin(), num_bytes);
       bad.asBytes()[at] ^= static_cast<kj::byte>(flipped);
       KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&] {
                      const absl::Status received = Decode(bad);
