@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cli/checkpoint_copy.h"
 #include "cli/environment.h"
 #include "cli/explain.h"
 #include "cli/files.h"
@@ -193,6 +194,10 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   if (options.has_explanation) StrAppend(&explanation, ExplainPlan(graph, estimate));
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));
+  planner::Plan states;  // without the programs of devices
+  if (!job.checkpoint.path.empty()) {
+    ASSIGN_OR_RETURN(states, planner::ExpandDevices(plan, {}));
+  }
 
   if (options.is_json) {
     const planner::PlanCounts counts = planner::Count(plan);
@@ -206,6 +211,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
                            {"collectives", counts.collectives},
                            {"predicted_step_time_s", plan.common.predicted_step_s},
                            {"predicted_peak_memory_bytes", PeakMemory(plan)},
+                           {"checkpoint_copy_bytes", CheckpointCopyBytes(job, states)},
                            {"search_time_s", search_s}};
     json.update(ExplainPlanJson(graph, estimate));
     if (options.has_explanation) json["explanation"] = explanation;
@@ -213,8 +219,8 @@ absl::Status Plan(const Environment& environment, const Options& options) {
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const std::string summary, SummarizePlan(plan));
-  environment.out << explanation << summary << "      compiled in " << FormatSeconds(search_s)
-                  << "\n";
+  environment.out << explanation << summary << CheckpointCopyNote(job, states)
+                  << "      compiled in " << FormatSeconds(search_s) << "\n";
   return absl::OkStatus();
 }
 

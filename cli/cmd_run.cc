@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cli/checkpoint_copy.h"
 #include "cli/checkpoints.h"
 #include "cli/environment.h"
 #include "cli/feeds.h"
@@ -26,12 +27,9 @@
 #include "cli/recorded_lines.h"
 #include "cli/run_program.h"
 
-#include "actors/cluster/device_range.h"
-#include "actors/session/kept_tiles.h"
 #include "actors/session/local_engine.h"
 #include "actors/session/session.h"
 #include "base/counted.h"
-#include "base/format.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -62,29 +60,6 @@ absl::Status CheckOutputs(const RunOptions& options) {
   return AtOption("--dump", CreateFolder(options.dump));
 }
 
-// What the copies of states for checkpoints take in the processes whose devices begin in a range.
-uint64_t CopyBytes(const Job& job, const planner::Plan& plan, uint32_t first, uint32_t count) {
-  if (job.checkpoint.path.empty()) return 0;
-  const auto num_devices = static_cast<int64_t>(plan.devices.size());
-  const int64_t num_processes = std::min(job.cluster.processes, num_devices);
-  const std::vector<uint32_t> devices =
-      ProcessDevicesOf(job, num_processes).value_or(std::vector<uint32_t>());
-  uint64_t num_bytes = 0;
-  for (int64_t rank = 0; rank < num_processes; ++rank) {
-    const actors::DeviceRange range =
-        actors::DevicesOfRank(rank, num_processes, num_devices, devices);
-    if (range.first - first >= count) continue;
-    num_bytes += actors::KeptTiles::BytesOfAll(plan, range.first, range.count);
-  }
-  return num_bytes;
-}
-
-std::string CopyNote(const Job& job, const planner::Plan& plan) {
-  if (job.checkpoint.path.empty()) return "";
-  return StrCat("      ", FormatBytes(CopyBytes(job, plan, 0, UINT32_MAX)),
-                " for the copies of states that go into checkpoints\n");
-}
-
 // What would run, and whether the devices of each host fit into a machine like this one.
 absl::Status ReportDryRun(const Environment& environment, const RunOptions& options, const Job& job,
                           const planner::Plan& plan) {
@@ -93,7 +68,7 @@ absl::Status ReportDryRun(const Environment& environment, const RunOptions& opti
   uint64_t most_used = 0;  // by the devices of a host
   uint32_t first = 0;
   for (const uint32_t count : hosts) {
-    uint64_t used = CopyBytes(job, plan, first, count);
+    uint64_t used = CheckpointCopyBytes(job, plan, first, count);
     const auto is_on_host = [first, count](uint32_t, uint32_t owner) {
       return owner - first < count;
     };
@@ -130,7 +105,6 @@ absl::Status PlaceOnHosts(const Environment& environment, const RunOptions& opti
   std::map<std::string_view, int64_t> slots;  // of each host
   for (const actors::NodePlace& place : places) ++slots[place.host];
   const bool is_even = std::all_of(slots.begin(), slots.end(), [&](const auto& host) {
-  if (checkpoints != nullptr) checkpoints->KeepFor(start);
     return host.second == slots.begin()->second;
   });
   if (is_even && job->cluster.hosts == 1 && job->cluster.host.empty()) {
@@ -156,6 +130,7 @@ absl::Status Run(const Environment& given, const RunOptions& options) {
                      Checkpoints::Create(environment, job, program.plan, options.is_json));
   }
   ASSIGN_OR_RETURN(ResumePoint start, FindResumePoint(job, options.resumes, program.plan));
+  if (checkpoints != nullptr) checkpoints->KeepFor(start);
   feeds.SetPosition(start.info.step, start.info.sequences);
   if (!job.model.weights.empty() && start.states == nullptr) {
     const absl::StatusOr<ModelFolder> folder =
@@ -175,8 +150,8 @@ absl::Status Run(const Environment& given, const RunOptions& options) {
   }
   const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
   environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text
-                  << SummarizePlan(program.plan) << CopyNote(job, program.plan) << start.note
-                  << std::flush;
+                  << SummarizePlan(program.plan) << CheckpointCopyNote(job, program.plan)
+                  << start.note << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
   return RunJob(given, environment, lines, options, job, std::move(program), std::move(feeds),
                 std::move(start), std::move(checkpoints));

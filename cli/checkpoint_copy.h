@@ -1,0 +1,28 @@
+// The memory for the copies of states that go into the checkpoints of a job, beside what its
+// devices need: each process copies the tiles that its devices hold, each once.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_CLI_CHECKPOINT_COPY_H_
+#define PENSTOCK_CLI_CHECKPOINT_COPY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "cli/job.h"
+
+#include "planner/plan/plan.h"
+
+namespace penstock::cli {
+
+// Of the processes whose devices begin in [first, first + count); 0 without checkpoints. Of the
+// plan, the states and the number of devices count.
+uint64_t CheckpointCopyBytes(const Job& job, const planner::Plan& plan, uint32_t first = 0,
+                             uint32_t count = UINT32_MAX);
+
+// A line for the summary of a plan, of all processes; empty without checkpoints.
+std::string CheckpointCopyNote(const Job& job, const planner::Plan& plan);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_CHECKPOINT_COPY_H_
